@@ -1,0 +1,2 @@
+//! Placeholder until the stage lands.
+fn main() {}
