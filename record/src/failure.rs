@@ -1,0 +1,113 @@
+//! How a stage fails: one exit code, one sentence, and where it helps one hint.
+//!
+//! The codes are those of `sysexits.h` where one fits, because scripts tell "your data is bad" (65) from
+//! "the disk is full" (74) without reading text. Left out on purpose: error chains and backtraces. The sentence
+//! names the place and the cause, and the hint names the next thing to try.
+
+use std::fmt::{self, Display};
+
+/// Done; also when the reader of our output went away.
+pub const DONE: u8 = 0;
+/// The work itself failed.
+pub const FAILED: u8 = 1;
+/// The command line makes no sense.
+pub const USAGE: u8 = 2;
+/// A record breaks the contract, or the stream is not whole.
+pub const DATA: u8 = 65;
+/// A device or a library is not there.
+pub const UNAVAILABLE: u8 = 69;
+/// Reading or writing failed.
+pub const IO: u8 = 74;
+/// Stopped by SIGINT.
+pub const INTERRUPTED: u8 = 130;
+/// Stopped by SIGTERM.
+pub const TERMINATED: u8 = 143;
+
+/// What a stage or a library function returns.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+/// Why a stage stops: the exit code, the sentence and the hint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The exit code of the process, one of the constants of this module.
+    pub code: u8,
+    /// One line, `place: cause`, without the name of the program.
+    pub message: String,
+    /// What to try next.
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    fn new(code: u8, message: impl Display) -> Self {
+        Failure { code, message: message.to_string(), hint: None }
+    }
+
+    /// The work itself failed (exit 1).
+    pub fn work(message: impl Display) -> Self {
+        Self::new(FAILED, message)
+    }
+
+    /// The command line makes no sense (exit 2).
+    pub fn usage(message: impl Display) -> Self {
+        Self::new(USAGE, message)
+    }
+
+    /// A record breaks the contract, or the stream is not whole (exit 65).
+    pub fn data(message: impl Display) -> Self {
+        Self::new(DATA, message)
+    }
+
+    /// A device or a library is not there (exit 69).
+    pub fn unavailable(message: impl Display) -> Self {
+        Self::new(UNAVAILABLE, message)
+    }
+
+    /// Reading or writing failed (exit 74).
+    pub fn io(message: impl Display) -> Self {
+        Self::new(IO, message)
+    }
+
+    /// A signal asked the stage to stop (exit 130 for SIGINT, 143 for SIGTERM).
+    pub fn interrupted() -> Self {
+        let code = crate::stage::signal_code().unwrap_or(INTERRUPTED);
+        Self::new(code, if code == TERMINATED { "terminated" } else { "interrupted" })
+    }
+
+    /// The reader of our output went away: quiet, exit 0.
+    pub fn closed() -> Self {
+        Self::new(DONE, "the reader of the output went away")
+    }
+
+    /// Whether the reader of our output went away, which is no error of ours.
+    pub fn is_closed(&self) -> bool {
+        self.code == DONE
+    }
+
+    /// Adds what to try next.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Display) -> Self {
+        self.hint = Some(hint.to_string());
+        self
+    }
+
+    /// Puts a place before the message: `place: message`.
+    #[must_use]
+    pub fn at(mut self, place: impl Display) -> Self {
+        self.message = format!("{place}: {}", self.message);
+        self
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Failure::io(error)
+    }
+}

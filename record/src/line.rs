@@ -1,0 +1,159 @@
+//! The other lines: `task`, `episode`, `error`, `metrics` and `end`. Each writes `type` and `v` first.
+//!
+//! Make one with `..Default::default()`. `extra` holds the fields that are not listed.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+
+use crate::failure::{Failure, Result};
+use crate::read::Line;
+use crate::tag;
+
+/// An instance of an environment to play.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// `task`.
+    #[serde(rename = "type")]
+    pub tag: tag::Task,
+    /// The version.
+    pub v: tag::Version,
+    /// The environment's name.
+    pub env: String,
+    /// The task's name, the same for the same instance.
+    pub task: String,
+    /// `train` or `test`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub split: Option<String>,
+    /// What rebuilds the instance and decides its rules, sizes and text encoding.
+    pub spec: Value,
+    /// Fields that are not listed.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// How one episode went: exactly one for every episode begun.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Episode {
+    /// `episode`.
+    #[serde(rename = "type")]
+    pub tag: tag::Episode,
+    /// The version.
+    pub v: tag::Version,
+    /// The training step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// `i/n`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shard: Option<String>,
+    /// The environment's name.
+    pub env: String,
+    /// The task's name.
+    pub task: String,
+    /// The episode's name, unique in a run.
+    pub episode: String,
+    /// Whether the episode reached its goal.
+    pub success: bool,
+    /// Turns begun.
+    pub turns: u32,
+    /// The reward of the executed path; null where it could not be scored.
+    pub reward: Option<f64>,
+    /// Why it stopped: `success`, `turns`, `terminated`, `error`.
+    pub stop: String,
+    /// Fields that are not listed.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// Why an episode could not be scored.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ErrorLine {
+    /// `error`.
+    #[serde(rename = "type")]
+    pub tag: tag::Error,
+    /// The version.
+    pub v: tag::Version,
+    /// The training step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// `i/n`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shard: Option<String>,
+    /// The task's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// The episode's name.
+    pub episode: String,
+    /// Which boundary it crossed: `policy`, `env`, `sandbox`, `task`.
+    pub boundary: String,
+    /// The cause in a sentence.
+    pub message: String,
+    /// Fields that are not listed.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// What an update measured, one a policy and step.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Metrics {
+    /// `metrics`.
+    #[serde(rename = "type")]
+    pub tag: tag::Metrics,
+    /// The version.
+    pub v: tag::Version,
+    /// The training step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// The policy's label.
+    pub policy: String,
+    /// The version published.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy_version: Option<String>,
+    /// The numbers by name.
+    #[serde(flatten)]
+    pub values: Map<String, Value>,
+    /// Times, host names and builds: the only part that two equal runs may differ in.
+    #[serde(default)]
+    pub timing: Map<String, Value>,
+}
+
+/// The end of a stream.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct End {
+    /// `end`.
+    #[serde(rename = "type")]
+    pub tag: tag::End,
+    /// The version.
+    pub v: tag::Version,
+    /// The stage that wrote it.
+    pub stage: String,
+    /// Its own success and that of every stage before it.
+    pub ok: bool,
+    /// The training step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// `i/n`, where the stream is one shard of several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shard: Option<String>,
+    /// What the stage counted.
+    #[serde(default)]
+    pub counts: Map<String, Value>,
+    /// The `end` lines it consumed.
+    #[serde(default)]
+    pub after: Vec<End>,
+    /// Times, host names and builds.
+    #[serde(default)]
+    pub timing: BTreeMap<String, Value>,
+    /// Fields that are not listed.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// The struct of a line.
+///
+/// # Errors
+/// 65 with the place and the cause.
+pub fn parse<T: DeserializeOwned>(line: &Line) -> Result<T> {
+    serde_json::from_str(&line.text).map_err(|error| Failure::data(format!("{}: {error}", line.place())))
+}

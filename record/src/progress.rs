@@ -1,0 +1,103 @@
+//! Progress on stderr: a bar on a terminal, else a plain line every half minute. Never on stdout, never two at once.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// How often a plain line is written where stderr is no terminal.
+const PLAIN_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The progress of one piece of work.
+pub struct Progress {
+    name: String,
+    total: Option<u64>,
+    done: u64,
+    message: String,
+    style: Style,
+}
+
+enum Style {
+    Quiet,
+    Bar(ProgressBar),
+    Plain { started: Instant, written: Instant },
+}
+
+impl Progress {
+    /// Progress of the stage `name`, over `total` things where that is known; silent when `quiet`.
+    pub fn new(name: &str, quiet: bool, total: Option<u64>) -> Self {
+        let style = if quiet {
+            Style::Quiet
+        } else if std::io::stderr().is_terminal() {
+            Style::Bar(bar(name, total))
+        } else {
+            let now = Instant::now();
+            Style::Plain { started: now, written: now }
+        };
+        Progress { name: name.to_owned(), total, done: 0, message: String::new(), style }
+    }
+
+    /// Counts `count` more things as done.
+    pub fn inc(&mut self, count: u64) {
+        self.done += count;
+        match &mut self.style {
+            Style::Quiet => {}
+            Style::Bar(bar) => bar.inc(count),
+            Style::Plain { started, written } => {
+                if written.elapsed() >= PLAIN_INTERVAL {
+                    *written = Instant::now();
+                    let seconds = started.elapsed().as_secs();
+                    let of = self.total.map_or(String::new(), |total| format!("/{total}"));
+                    let gap = if self.message.is_empty() { "" } else { ": " };
+                    // Progress is a courtesy: a closed stderr must not stop the work.
+                    let _ = writeln!(
+                        std::io::stderr().lock(),
+                        "{}: {}{of} after {seconds} s{gap}{}",
+                        self.name,
+                        self.done,
+                        self.message
+                    );
+                }
+            }
+        }
+    }
+
+    /// Says what is being worked on or waited for.
+    pub fn set_message(&mut self, message: impl Into<String>) {
+        self.message = message.into();
+        if let Style::Bar(bar) = &self.style {
+            bar.set_message(self.message.clone());
+        }
+    }
+
+    /// Takes the bar off the terminal.
+    pub fn finish(&mut self) {
+        if let Style::Bar(bar) = &self.style {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+fn bar(name: &str, total: Option<u64>) -> ProgressBar {
+    let bar = match total {
+        Some(total) => ProgressBar::new(total),
+        None => ProgressBar::new_spinner(),
+    };
+    bar.set_draw_target(ProgressDrawTarget::stderr());
+    let template = match total {
+        Some(_) => "{prefix} [{bar:30}] {pos}/{len} {elapsed} (eta {eta}) {msg}",
+        None => "{prefix} {spinner} {pos} {elapsed} {msg}",
+    };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.set_prefix(name.to_owned());
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}

@@ -1,0 +1,79 @@
+//! Lines out: copied lines byte for byte, our own objects without NaN or infinity.
+//!
+//! serde_json writes NaN and infinity as `null` without a word; a record that says `null` where a number was lost
+//! is worse than none, so the writer refuses the object. When the reader of our output goes away the writer returns
+//! [`Failure::closed`], which ends a stage quietly with exit code 0.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::failure::{Failure, Result};
+use crate::finite;
+
+/// Bytes gathered before they are written: the size of a Linux pipe.
+const BUFFER: usize = 1 << 16;
+
+/// Writes lines. Only whole lines are handed to the output, so an interrupted stage leaves no half line of its own.
+pub struct Writer<W: Write> {
+    output: W,
+    buffer: Vec<u8>,
+    flush_each_line: bool,
+}
+
+impl Writer<io::StdoutLock<'static>> {
+    /// Writes to stdout; line by line when that is a terminal.
+    pub fn stdout() -> Self {
+        use std::io::IsTerminal;
+        let output = io::stdout().lock();
+        let flush_each_line = output.is_terminal();
+        Writer { output, buffer: Vec::with_capacity(BUFFER), flush_each_line }
+    }
+}
+
+impl<W: Write> Writer<W> {
+    /// Writes to any output.
+    pub fn new(output: W) -> Self {
+        Writer { output, buffer: Vec::with_capacity(BUFFER), flush_each_line: false }
+    }
+
+    /// Writes a line that already is text, as it stands, and a line feed.
+    pub fn raw(&mut self, text: &str) -> Result<()> {
+        self.buffer.extend_from_slice(text.as_bytes());
+        self.end_line()
+    }
+
+    /// Writes an object as one line. Refuses a NaN or an infinity anywhere in it.
+    pub fn object(&mut self, value: &impl Serialize) -> Result<()> {
+        let start = self.buffer.len();
+        if let Err(failure) = finite::write(&mut self.buffer, value) {
+            self.buffer.truncate(start);
+            return Err(failure);
+        }
+        self.end_line()
+    }
+
+    fn end_line(&mut self) -> Result<()> {
+        self.buffer.push(b'\n');
+        if self.flush_each_line || self.buffer.len() >= BUFFER {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Hands everything gathered so far to the output.
+    pub fn flush(&mut self) -> Result<()> {
+        let outcome = self.output.write_all(&self.buffer).and_then(|()| self.output.flush());
+        self.buffer.clear();
+        outcome.map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::closed(),
+            _ => Failure::io(format!("writing the output: {error}")),
+        })
+    }
+
+    /// The output itself, everything gathered so far having been handed to it.
+    pub fn into_inner(mut self) -> Result<W> {
+        self.flush()?;
+        Ok(self.output)
+    }
+}
