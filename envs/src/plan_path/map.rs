@@ -1,0 +1,261 @@
+//! The board of Plan-Path: free cells and walls, a goal, and every cell's distance to it.
+//!
+//! Cells are stored with a wall around the board, so that a step is one addition and a look at the distance:
+//! no bounds are checked. Distances are computed once for each board and shared by all states on it.
+
+use std::fmt::{self, Display};
+
+/// The longest side of a board: columns are single letters.
+pub const LARGEST: usize = 26;
+/// The distance of walls and of cells from which the goal cannot be reached.
+pub const UNREACHABLE: u16 = u16::MAX;
+
+/// One of the four steps, in the order of the letters U, D, L, R.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Move {
+    /// One row up.
+    Up,
+    /// One row down.
+    Down,
+    /// One column to the left.
+    Left,
+    /// One column to the right.
+    Right,
+}
+
+impl Move {
+    /// All four.
+    pub const ALL: [Move; 4] = [Move::Up, Move::Down, Move::Left, Move::Right];
+
+    /// `U`, `D`, `L` or `R`.
+    pub fn letter(self) -> char {
+        match self {
+            Move::Up => 'U',
+            Move::Down => 'D',
+            Move::Left => 'L',
+            Move::Right => 'R',
+        }
+    }
+
+    /// The move that a letter stands for.
+    pub fn from_letter(letter: char) -> Option<Move> {
+        Move::ALL.into_iter().find(|step| step.letter() == letter)
+    }
+}
+
+/// A place by column and row, both from 0; row 0 is at the top. Written `c1`: column c, row 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Row, first in the order of reading.
+    pub row: u8,
+    /// Column.
+    pub column: u8,
+}
+
+impl Place {
+    /// Reads `c1`: a lower-case letter and a row number without leading zero.
+    pub fn parse(text: &str) -> Option<Place> {
+        let bytes = text.as_bytes();
+        let column = bytes.first().filter(|byte| byte.is_ascii_lowercase())? - b'a';
+        let row = match bytes[1..] {
+            [digit] if digit.is_ascii_digit() => digit - b'0',
+            [b'1'..=b'2', digit] if digit.is_ascii_digit() => (bytes[1] - b'0') * 10 + digit - b'0',
+            _ => return None,
+        };
+        Some(Place { row, column })
+    }
+
+    /// The place one step away, also outside of any board; none left of column a or above row 0.
+    pub fn step(self, step: Move) -> Option<Place> {
+        let Place { row, column } = self;
+        Some(match step {
+            Move::Up => Place { row: row.checked_sub(1)?, column },
+            Move::Down => Place { row: row + 1, column },
+            Move::Left => Place { row, column: column.checked_sub(1)? },
+            Move::Right => Place { row, column: column + 1 },
+        })
+    }
+
+    /// The step that leads from here to `next`, if they are neighbours.
+    pub fn step_to(self, next: Place) -> Option<Move> {
+        Move::ALL.into_iter().find(|step| self.step(*step) == Some(next))
+    }
+
+    /// Appends `c1` to a text.
+    pub fn write(self, text: &mut String) {
+        text.push(char::from(b'a' + self.column));
+        if self.row >= 10 {
+            text.push(char::from(b'0' + self.row / 10));
+        }
+        text.push(char::from(b'0' + self.row % 10));
+    }
+}
+
+impl Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}{}", char::from(b'a' + self.column), self.row)
+    }
+}
+
+/// The index of a cell in a [`Map`], the wall around the board included.
+pub type Cell = u16;
+
+/// A board with its goal.
+#[derive(Clone, Debug)]
+pub struct Map {
+    size: usize,
+    goal: Cell,
+    distances: Box<[u16]>,
+    walls: Box<[Place]>,
+}
+
+impl Map {
+    /// A board of `size` × `size` cells, `2 ≤ size ≤` [`LARGEST`]. `walls` and `goal` lie on it, the goal not on
+    /// a wall; the walls are in the order of reading.
+    pub fn new(size: usize, walls: &[Place], goal: Place) -> Map {
+        let stride = size + 2;
+        let mut distances = vec![UNREACHABLE; stride * stride].into_boxed_slice();
+        let mut free = [false; (LARGEST + 2) * (LARGEST + 2)];
+        for row in 1..=size {
+            free[row * stride + 1..=row * stride + size].fill(true);
+        }
+        for wall in walls {
+            free[index(stride, *wall)] = false;
+        }
+        let goal = index(stride, goal);
+        let mut queue = [0_u16; LARGEST * LARGEST];
+        queue[0] = goal as u16;
+        distances[goal] = 0;
+        free[goal] = false;
+        let (mut head, mut tail) = (0, 1);
+        while head < tail {
+            let cell = usize::from(queue[head]);
+            head += 1;
+            for next in [cell - stride, cell + stride, cell - 1, cell + 1] {
+                if free[next] {
+                    free[next] = false;
+                    distances[next] = distances[cell] + 1;
+                    queue[tail] = next as u16;
+                    tail += 1;
+                }
+            }
+        }
+        Map { size, goal: goal as Cell, distances, walls: walls.into() }
+    }
+
+    /// Cells a side.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The walls in the order of reading.
+    pub fn walls(&self) -> &[Place] {
+        &self.walls
+    }
+
+    /// The goal.
+    pub fn goal(&self) -> Cell {
+        self.goal
+    }
+
+    /// Whether a place lies on the board.
+    pub fn holds(&self, place: Place) -> bool {
+        usize::from(place.row) < self.size && usize::from(place.column) < self.size
+    }
+
+    /// The cell of a place on the board.
+    pub fn cell(&self, place: Place) -> Cell {
+        index(self.size + 2, place) as Cell
+    }
+
+    /// The place of a cell on the board.
+    pub fn place(&self, cell: Cell) -> Place {
+        let (cell, stride) = (usize::from(cell), self.size + 2);
+        Place { row: (cell / stride - 1) as u8, column: (cell % stride - 1) as u8 }
+    }
+
+    /// Steps from a cell to the goal by a shortest path, or [`UNREACHABLE`].
+    #[inline]
+    pub fn distance(&self, cell: Cell) -> u16 {
+        self.distances[usize::from(cell)]
+    }
+
+    /// The cell one step away; it may be a wall.
+    #[inline]
+    pub fn neighbour(&self, cell: Cell, step: Move) -> Cell {
+        let stride = (self.size + 2) as Cell;
+        match step {
+            Move::Up => cell - stride,
+            Move::Down => cell + stride,
+            Move::Left => cell - 1,
+            Move::Right => cell + 1,
+        }
+    }
+
+    /// All cells from which the goal can be reached, in the order of reading, the goal among them.
+    pub fn reachable(&self) -> impl Iterator<Item = Cell> + '_ {
+        (0..self.distances.len()).filter(|cell| self.distances[*cell] != UNREACHABLE).map(|cell| cell as Cell)
+    }
+
+    /// The first of the steps U, D, L, R that comes nearer to the goal; none at the goal or out of its reach.
+    pub fn nearer(&self, cell: Cell) -> Option<Move> {
+        let distance = self.distance(cell);
+        Move::ALL.into_iter().find(|step| self.distance(self.neighbour(cell, *step)) < distance)
+    }
+}
+
+fn index(stride: usize, place: Place) -> usize {
+    (usize::from(place.row) + 1) * stride + usize::from(place.column) + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(text: &str) -> Place {
+        Place::parse(text).unwrap()
+    }
+
+    #[test]
+    fn places_are_written_as_they_are_read() {
+        for text in ["a0", "e3", "j9", "z25", "a10"] {
+            let mut written = String::new();
+            place(text).write(&mut written);
+            assert_eq!((written.as_str(), place(text).to_string().as_str()), (text, text));
+        }
+        for text in ["", "a", "3", "A0", "a00", "a30", "a100", "aa", "é1", "a-1"] {
+            assert_eq!(Place::parse(text), None, "{text}");
+        }
+    }
+
+    /// ```text
+    /// #....
+    /// ..G..
+    /// .#..#
+    /// .#..@
+    /// #.##.
+    /// ```
+    #[test]
+    fn distances_go_round_walls() {
+        let walls: Vec<Place> = ["a0", "b2", "e2", "b3", "a4", "c4", "d4"].map(place).to_vec();
+        let map = Map::new(5, &walls, place("c1"));
+        let distance = |text| map.distance(map.cell(place(text)));
+        assert_eq!(distance("c1"), 0);
+        assert_eq!(distance("e3"), 4);
+        assert_eq!(distance("e4"), 5);
+        assert_eq!(distance("a3"), 4);
+        assert_eq!(distance("b4"), UNREACHABLE);
+        assert_eq!(distance("b2"), UNREACHABLE);
+        assert_eq!(map.nearer(map.cell(place("e3"))), Some(Move::Left));
+        assert_eq!(map.nearer(map.goal()), None);
+        assert_eq!(map.reachable().count(), 17);
+        assert_eq!(map.place(map.cell(place("e3"))), place("e3"));
+    }
+
+    #[test]
+    fn the_largest_board_fits() {
+        let corner = Place { row: 25, column: 25 };
+        let map = Map::new(LARGEST, &[], corner);
+        assert_eq!(map.distance(map.cell(Place { row: 0, column: 0 })), 50);
+    }
+}

@@ -1,0 +1,123 @@
+//! What moves do on a board, and what they earn.
+//!
+//! Rewards follow the table of Stronger-MAS (arXiv 2510.11062, appendix A.1), mended where it pays for
+//! dawdling. There the team earns 1 at the goal and otherwise `max(0, (d[t-1] - d[t]) / d[0])`, so that going
+//! back and forth collects for ever. Here:
+//!
+//! - Only distance below the least distance of any cell visited before counts, so no ground is paid twice.
+//! - The distance that the shortest way leaves for its last turn pays only on arrival; otherwise a stop one step
+//!   short of the goal, then the goal, would collect more than walking in. With `d0` steps from the start and
+//!   `m` moves a turn that is `d0 - m * (ceil(d0 / m) - 1)` steps. No path collects more than a shortest one.
+//! - Agreement with the oracle is the number of moves, from the first on, that each come nearer: a move that only
+//!   repairs the one before it is no agreement.
+//!
+//! An agent's own reward is `.1 format + .1 legal + .8 agreement`. A malformed answer earns 0 in everything.
+
+use std::collections::BTreeMap;
+
+use record::sample::Rewards;
+
+use super::map::{Cell, Map, Move, UNREACHABLE};
+
+/// What happened while moves were carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Walk {
+    /// Where they ended.
+    pub end: Cell,
+    /// The least distance to the goal on the way, the first cell included.
+    pub least: u16,
+    /// A wall or the edge was hit, and the rest of the moves dropped.
+    pub blocked: bool,
+    /// How many moves from the first on came nearer to the goal, each of them.
+    pub agreeing: u32,
+}
+
+/// Carries out moves until the first illegal one, or until the goal: what follows it is ignored.
+pub fn walk(map: &Map, start: Cell, moves: &[Move]) -> Walk {
+    let distance = map.distance(start);
+    let mut walk = Walk { end: start, least: distance, blocked: false, agreeing: 0 };
+    let mut agrees = true;
+    for step in moves {
+        if walk.end == map.goal() {
+            break;
+        }
+        let next = map.neighbour(walk.end, *step);
+        let distance = map.distance(next);
+        if distance == UNREACHABLE {
+            walk.blocked = true;
+            break;
+        }
+        agrees &= distance < map.distance(walk.end);
+        walk.agreeing += u32::from(agrees);
+        walk.least = walk.least.min(distance);
+        walk.end = next;
+    }
+    walk
+}
+
+/// What the rewards of a turn depend on besides its walk.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing {
+    /// Distance from the episode's start to the goal, at least 1.
+    pub first: u16,
+    /// Least distance of all cells visited in earlier turns and before this action.
+    pub best: u16,
+    /// Distance now.
+    pub now: u16,
+    /// Most moves in a turn, at least 1.
+    pub moves: u32,
+}
+
+impl Standing {
+    /// The team's reward for a turn that ends at distance `end`, in [0, 1].
+    pub fn team(&self, end: u16) -> f64 {
+        if end == 0 {
+            return 1.0;
+        }
+        let first = u32::from(self.first);
+        let last_turn = first - self.moves * (first.div_ceil(self.moves) - 1);
+        let counted = |distance: u16| u32::from(distance).max(last_turn);
+        f64::from(counted(self.best).saturating_sub(counted(end))) / f64::from(first)
+    }
+
+    /// Share of the moves that a shortest path allows this turn on which the walk agreed with it, in [0, 1].
+    pub fn agreement(&self, agreeing: u32) -> f64 {
+        f64::from(agreeing) / f64::from(self.moves.min(u32::from(self.now)))
+    }
+}
+
+/// The parts of an agent's own reward.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parts {
+    /// The answer could be understood.
+    pub format: bool,
+    /// No move hit a wall or the edge, and a route went from neighbour to neighbour.
+    pub legal: bool,
+    /// Agreement with a shortest path.
+    pub oracle: f64,
+}
+
+impl Parts {
+    /// A malformed answer.
+    pub const NONE: Parts = Parts { format: false, legal: false, oracle: 0.0 };
+
+    /// The weighted sum, in [0, 1].
+    pub fn local(&self) -> f64 {
+        // Tenths are summed as whole numbers, because .1 + .1 + .8 exceeds 1 in binary.
+        (f64::from(u8::from(self.format)) + f64::from(u8::from(self.legal)) + 8.0 * self.oracle) / 10.0
+    }
+
+    /// The parts by name, each in [0, 1].
+    pub fn components(&self) -> BTreeMap<String, f64> {
+        BTreeMap::from([
+            ("format".to_owned(), f64::from(u8::from(self.format))),
+            ("legal".to_owned(), f64::from(u8::from(self.legal))),
+            ("oracle".to_owned(), self.oracle),
+        ])
+    }
+
+    /// Team reward and own reward together.
+    pub fn rewards(&self, team: f64) -> Rewards {
+        Rewards { team, local: self.local() }
+    }
+}

@@ -1,0 +1,134 @@
+//! `--set key=value`: what an environment lets its user change, and how mistakes in it are told.
+//!
+//! Values stay text until an environment asks for them by type, so that a message can quote what was typed.
+//! Left out: files of settings; a shell script is one.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use record::failure::{Failure, Result};
+
+/// One thing that `--set` can change.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The key.
+    pub name: &'static str,
+    /// What applies when it is not given, as text for a person.
+    pub default: &'static str,
+    /// What it means, in one line.
+    pub meaning: &'static str,
+}
+
+/// The values given with `--set`, in order; a later one replaces an earlier one of the same key.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    values: Vec<(String, String)>,
+}
+
+impl Settings {
+    /// Reads `key=value` texts.
+    ///
+    /// # Errors
+    /// A text without `=`, or a key that is not among `known`: usage, with the nearest known key as hint.
+    pub fn parse(texts: &[String], environment: &str, known: &[Setting]) -> Result<Self> {
+        let mut values: Vec<(String, String)> = Vec::new();
+        for text in texts {
+            let Some((key, value)) = text.split_once('=') else {
+                return Err(Failure::usage(format!("--set {text}: there is no '=' between key and value"))
+                    .hint("write it as key=value, for example --set size=10"));
+            };
+            let names: Vec<&str> = known.iter().map(|setting| setting.name).collect();
+            if !names.contains(&key) {
+                return Err(Failure::usage(format!("--set {text}: {environment} has no setting '{key}'"))
+                    .hint(suggest(key, &names)));
+            }
+            values.retain(|(other, _)| other != key);
+            values.push((key.to_owned(), value.to_owned()));
+        }
+        Ok(Self { values })
+    }
+
+    /// The text given for `key`, if any.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        self.values.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+
+    /// The value given for `key`, if any.
+    ///
+    /// # Errors
+    /// A value that is not a `T`: usage, naming the value and `expected`.
+    pub fn value<T: FromStr>(&self, key: &str, expected: impl Display) -> Result<Option<T>> {
+        let Some(text) = self.text(key) else { return Ok(None) };
+        match text.parse() {
+            Ok(value) => Ok(Some(value)),
+            Err(_) => Err(Failure::usage(format!("--set {key}={text}: '{text}' is not {expected}"))),
+        }
+    }
+}
+
+/// A hint that names the known word nearest to `word`, or all of them if none is near.
+pub fn suggest(word: &str, known: &[&str]) -> String {
+    let near = known.iter().map(|name| (edits(word, name), *name)).min();
+    match near {
+        Some((distance, name)) if distance <= 2 || name.starts_with(word) => format!("did you mean '{name}'?"),
+        _ => format!("choose from: {}", known.join(", ")),
+    }
+}
+
+/// Levenshtein distance in characters.
+fn edits(left: &str, right: &str) -> usize {
+    let right: Vec<char> = right.chars().collect();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (i, a) in left.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in right.iter().enumerate() {
+            let substitute = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = substitute.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[right.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: &[Setting] = &[
+        Setting { name: "size", default: "5", meaning: "cells a side" },
+        Setting { name: "encoding", default: "compact", meaning: "how text looks" },
+    ];
+
+    #[test]
+    fn edit_distances() {
+        assert_eq!(edits("", "abc"), 3);
+        assert_eq!(edits("sise", "size"), 1);
+        assert_eq!(edits("kitten", "sitting"), 3);
+        assert_eq!(edits("flaw", "lawn"), 2);
+    }
+
+    #[test]
+    fn near_keys_are_suggested_and_far_ones_listed() {
+        assert_eq!(suggest("sise", &["size", "encoding"]), "did you mean 'size'?");
+        assert_eq!(suggest("enc", &["size", "encoding"]), "did you mean 'encoding'?");
+        assert_eq!(suggest("colour", &["size", "encoding"]), "choose from: size, encoding");
+    }
+
+    #[test]
+    fn the_last_value_of_a_key_counts() {
+        let texts = ["size=5".to_owned(), "size=7".to_owned()];
+        let settings = Settings::parse(&texts, "plan-path", KNOWN).unwrap();
+        assert_eq!(settings.value::<u32>("size", "a whole number").unwrap(), Some(7));
+        assert_eq!(settings.value::<u32>("encoding", "a whole number").unwrap(), None);
+    }
+
+    #[test]
+    fn mistakes_are_usage_failures() {
+        for text in ["size", "sise=5"] {
+            assert!(Settings::parse(&[text.to_owned()], "plan-path", KNOWN).is_err(), "{text} was accepted");
+        }
+        let settings = Settings::parse(&["size=big".to_owned()], "plan-path", KNOWN).unwrap();
+        assert!(settings.value::<u32>("size", "a whole number").is_err());
+    }
+}
