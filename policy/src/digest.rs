@@ -1,0 +1,64 @@
+//! The identity of weights: the BLAKE3 hash of the weight files' bytes, in the order of their names.
+//!
+//! For a checkpoint of one file that is what `b3sum model.safetensors` prints. Published versions record it; for
+//! plain Hugging Face directories, which may be read-only and large, it is computed once and remembered in the user's
+//! cache directory under the files' names, sizes and times of change.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use record::failure::Result;
+
+use crate::files::io_failure;
+use crate::weights::Weights;
+
+/// The digest of mapped weights, 64 hexadecimal digits.
+pub(crate) fn of(weights: &Weights) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for (_, bytes) in weights.files() {
+        hasher.update(bytes);
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+/// The same, remembered from an earlier call where the files have not changed since.
+pub(crate) fn cached(weights: &Weights) -> Result<String> {
+    let Some(slot) = slot(weights)? else { return Ok(of(weights)) };
+    if let Ok(digest) = fs::read_to_string(&slot)
+        && digest.len() == 64
+        && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
+    {
+        return Ok(digest);
+    }
+    let digest = of(weights);
+    // A cache that cannot be written costs the next call a hash, which is no reason to fail this one.
+    if let Some(parent) = slot.parent()
+        && fs::create_dir_all(parent).is_ok()
+    {
+        let unfinished = slot.with_extension(std::process::id().to_string());
+        if fs::write(&unfinished, &digest).is_ok() {
+            let _ = fs::rename(&unfinished, &slot);
+        }
+    }
+    Ok(digest)
+}
+
+/// The cache file for these weights, or `None` where the user has no cache directory.
+fn slot(weights: &Weights) -> Result<Option<PathBuf>> {
+    let mut hasher = blake3::Hasher::new();
+    for (path, _) in weights.files() {
+        let canonical = path.canonicalize().map_err(|error| io_failure(path, &error))?;
+        let metadata = fs::metadata(&canonical).map_err(|error| io_failure(path, &error))?;
+        hasher.update(canonical.as_os_str().as_encoded_bytes());
+        let identity =
+            [metadata.dev(), metadata.ino(), metadata.len(), metadata.mtime() as u64, metadata.mtime_nsec() as u64];
+        for number in identity {
+            hasher.update(&number.to_le_bytes());
+        }
+    }
+    let name = hasher.finalize().to_hex();
+    let home = |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = home("XDG_CACHE_HOME").or_else(|| home("HOME").map(|home| home.join(".cache")));
+    Ok(cache.map(|cache| cache.join("troupe").join("digests").join(&name.as_str()[..32])))
+}

@@ -1,0 +1,198 @@
+//! Where a policy lies on disk and which version it is.
+//!
+//! Two layouts are read. A *policy directory* holds one complete Hugging Face directory a version (`step-000012/`)
+//! and `current`, a relative link to the newest. A plain Hugging Face directory is version 0 of itself.
+//! Writing is [`crate::publish`]'s.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use record::failure::{Failure, Result};
+use serde_json::Value;
+
+use crate::digest;
+use crate::files::{io_failure, read_json_if_present, show};
+use crate::weights::Weights;
+
+/// The link to the newest version.
+pub(crate) const CURRENT: &str = "current";
+/// What a published version says about itself.
+pub(crate) const VERSION_FILE: &str = "version.json";
+/// Hexadecimal digits of the digest that a version's name shows.
+const SHOWN: usize = 8;
+
+/// A version: how many steps it was trained, and which weights it has. Displayed as `11:9f2c41d0`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    /// Steps of training.
+    pub step: u64,
+    /// The first eight hexadecimal digits of the BLAKE3 hash of the weights.
+    pub digest: String,
+}
+
+impl Version {
+    pub(crate) fn new(step: u64, full_digest: &str) -> Version {
+        Version { step, digest: full_digest.chars().take(SHOWN).collect() }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}:{}", self.step, self.digest)
+    }
+}
+
+impl FromStr for Version {
+    type Err = Failure;
+
+    fn from_str(text: &str) -> Result<Version> {
+        let parsed = text.split_once(':').and_then(|(step, digest)| {
+            let hexadecimal = digest.len() == SHOWN && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+            hexadecimal.then_some(())?;
+            Some(Version { step: step.parse().ok()?, digest: digest.to_ascii_lowercase() })
+        });
+        parsed.ok_or_else(|| {
+            Failure::data(format!("{text:?} is not a policy version")).hint("versions look like 11:9f2c41d0")
+        })
+    }
+}
+
+/// One version of a policy, found on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// The directory the user named (for a version inside a policy directory: that policy directory).
+    pub root: PathBuf,
+    /// A complete Hugging Face directory. Names the version itself, not `current`, so that a publish does not
+    /// change it under a reader.
+    pub files: PathBuf,
+    /// Which version `files` is.
+    pub version: Version,
+}
+
+impl Policy {
+    /// The newest version of a policy directory, or a plain Hugging Face directory as version 0.
+    ///
+    /// # Errors
+    /// Nothing of either kind there; a broken `current`; weights that cannot be read.
+    pub fn open(path: &Path) -> Result<Policy> {
+        if is_policy_directory(path) {
+            let link = path.join(CURRENT);
+            let target = fs::read_link(&link).map_err(|error| io_failure(&link, &error))?;
+            let step = target
+                .to_str()
+                .and_then(step_of)
+                .ok_or_else(|| Failure::data(format!("{}: points to {}", show(&link), show(&target))))?;
+            return Policy::open_step(path, step);
+        }
+        if !path.join("config.json").exists() {
+            return Err(no_policy(path));
+        }
+        // A version that was named itself, such as run/tool/step-000012.
+        let canonical = path.canonicalize().map_err(|error| io_failure(path, &error))?;
+        let step = canonical.file_name().and_then(|name| name.to_str()).and_then(step_of);
+        if let (Some(step), Some(root)) = (step, canonical.parent().filter(|root| is_policy_directory(root))) {
+            return Policy::open_step(root, step);
+        }
+        let digest = digest::cached(&Weights::open(path)?)?;
+        Ok(Policy { root: path.to_owned(), files: path.to_owned(), version: Version::new(0, &digest) })
+    }
+
+    /// The version that `version` names, whatever `current` points to.
+    ///
+    /// # Errors
+    /// It is not there, or its number is there with other weights.
+    pub fn open_version(path: &Path, version: &str) -> Result<Policy> {
+        let wanted = Version::from_str(version)?;
+        let policy = if is_policy_directory(path) {
+            if !path.join(step_name(wanted.step)).is_dir() {
+                return Err(Failure::data(format!("{}: version {wanted} is not there", show(path)))
+                    .hint(format!("versions there: {}", list(path))));
+            }
+            Policy::open_step(path, wanted.step)?
+        } else {
+            Policy::open(path)?
+        };
+        if policy.version == wanted {
+            Ok(policy)
+        } else {
+            Err(Failure::data(format!(
+                "{}: version {wanted} is not there, {} is",
+                show(path),
+                policy.version
+            ))
+            .hint("the samples were made with other weights: generate them again with this policy"))
+        }
+    }
+
+    pub(crate) fn open_step(root: &Path, step: u64) -> Result<Policy> {
+        let files = root.join(step_name(step));
+        if !files.join("config.json").exists() {
+            return Err(Failure::data(format!("{}: not a complete version", show(&files))));
+        }
+        let digest = match recorded_digest(&files)? {
+            Some(digest) => digest,
+            None => digest::cached(&Weights::open(&files)?)?,
+        };
+        Ok(Policy { root: root.to_owned(), files, version: Version::new(step, &digest) })
+    }
+
+    /// Whether new versions can be published beside this one.
+    pub fn is_writable_layout(&self) -> bool {
+        is_policy_directory(&self.root)
+    }
+}
+
+/// Whether the directory holds versions rather than a model.
+pub(crate) fn is_policy_directory(path: &Path) -> bool {
+    path.join(CURRENT).is_symlink()
+}
+
+/// `step-000012`.
+pub(crate) fn step_name(step: u64) -> String {
+    format!("step-{step:06}")
+}
+
+/// 12, of `step-000012`.
+pub(crate) fn step_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("step-")?;
+    let step = digits.parse().ok()?;
+    (step_name(step) == name).then_some(step)
+}
+
+/// The steps of a policy directory, ascending.
+pub(crate) fn steps(root: &Path) -> Result<Vec<u64>> {
+    let mut steps = Vec::new();
+    for entry in fs::read_dir(root).map_err(|error| io_failure(root, &error))? {
+        let entry = entry.map_err(|error| io_failure(root, &error))?;
+        steps.extend(entry.file_name().to_str().and_then(step_of));
+    }
+    steps.sort_unstable();
+    Ok(steps)
+}
+
+fn recorded_digest(files: &Path) -> Result<Option<String>> {
+    let path = files.join(VERSION_FILE);
+    let Some(value) = read_json_if_present(&path)? else { return Ok(None) };
+    match value.get("digest").and_then(Value::as_str) {
+        Some(digest) if digest.len() == 64 => Ok(Some(digest.to_owned())),
+        _ => Err(Failure::data(format!("{}: no digest of 64 hexadecimal digits", show(&path)))),
+    }
+}
+
+fn list(root: &Path) -> String {
+    let versions: Vec<String> = steps(root)
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|step| Policy::open_step(root, step).ok())
+        .map(|policy| policy.version.to_string())
+        .collect();
+    if versions.is_empty() { "none".to_owned() } else { versions.join(" ") }
+}
+
+fn no_policy(path: &Path) -> Failure {
+    let what = if path.exists() { "neither a policy directory nor a Hugging Face directory" } else { "no such directory" };
+    Failure::data(format!("{}: {what}", show(path)))
+        .hint(format!("make one with: policy init {} --preset tiny", show(path)))
+}

@@ -1,0 +1,56 @@
+//! Reading small files of a policy with sentences that name them.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use record::failure::{Failure, Result};
+use serde_json::Value;
+
+/// JSON side files of a checkpoint are kilobytes; a tokenizer is tens of megabytes. Beyond this it is neither.
+const LARGEST_JSON: u64 = 256 << 20;
+
+/// A path as a message shows it.
+pub(crate) fn show(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// An operating-system error on a path: absence is a fault of the data (65), anything else of the machine (74).
+pub(crate) fn io_failure(path: &Path, error: &io::Error) -> Failure {
+    if error.kind() == io::ErrorKind::NotFound {
+        Failure::data(format!("{}: no such file or directory", show(path)))
+    } else {
+        Failure::io(format!("{}: {error}", show(path)))
+    }
+}
+
+/// The file's text.
+pub(crate) fn read_text(path: &Path) -> Result<String> {
+    let metadata = fs::metadata(path).map_err(|error| io_failure(path, &error))?;
+    if metadata.len() > LARGEST_JSON {
+        return Err(Failure::data(format!(
+            "{}: {} bytes is too large for such a file",
+            show(path),
+            metadata.len()
+        )));
+    }
+    let bytes = fs::read(path).map_err(|error| io_failure(path, &error))?;
+    String::from_utf8(bytes).map_err(|_| Failure::data(format!("{}: not UTF-8", show(path))))
+}
+
+/// The file as one JSON object.
+pub(crate) fn read_json(path: &Path) -> Result<Value> {
+    let text = read_text(path)?;
+    let value: Value = serde_json::from_str(&text)
+        .map_err(|error| Failure::data(format!("{}: not JSON: {error}", show(path))))?;
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err(Failure::data(format!("{}: not a JSON object", show(path))))
+    }
+}
+
+/// The same, or `None` where the file does not exist.
+pub(crate) fn read_json_if_present(path: &Path) -> Result<Option<Value>> {
+    if path.exists() { read_json(path).map(Some) } else { Ok(None) }
+}

@@ -1,0 +1,244 @@
+//! The tensors of a checkpoint, memory-mapped: one safetensors file, or shards with an index.
+//!
+//! Mapping instead of reading lets ONNX Runtime, the updater and the publisher share one copy in the page cache.
+//! It relies on published files never being written in place, which [`crate::publish`] guarantees. Left out:
+//! formats other than safetensors (a pickle runs code when it is opened).
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+use record::failure::{Failure, Result};
+use serde_json::Value;
+
+use crate::config::Config;
+pub use crate::header::ElementType;
+use crate::header::{self, Entry};
+use crate::files::{io_failure, read_json, show};
+
+/// The single-file name, and the index that takes its place when there are shards.
+pub(crate) const SINGLE: &str = "model.safetensors";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
+
+/// One tensor of a mapped checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct TensorView<'a> {
+    /// Element type on disk.
+    pub dtype: ElementType,
+    /// Extents, outermost first; elements are row-major and little-endian.
+    pub shape: &'a [usize],
+    /// The elements; not necessarily aligned.
+    pub bytes: &'a [u8],
+    /// The file it lies in, canonical (no symlinks).
+    pub file: &'a Path,
+    /// Bytes from the start of that file.
+    pub offset: u64,
+}
+
+impl TensorView<'_> {
+    /// The elements as f32, converted where the file has a 16-bit type.
+    ///
+    /// # Errors
+    /// None for weights; a [`Failure::data`] for integer tensors.
+    pub fn to_f32(&self) -> Result<Vec<f32>> {
+        let halves = || self.bytes.as_chunks::<2>().0.iter();
+        Ok(match self.dtype {
+            ElementType::F32 => self.bytes.as_chunks::<4>().0.iter().map(|&four| f32::from_le_bytes(four)).collect(),
+            ElementType::BF16 => halves().map(|&two| half::bf16::from_le_bytes(two).to_f32()).collect(),
+            ElementType::F16 => halves().map(|&two| half::f16::from_le_bytes(two).to_f32()).collect(),
+            other => return Err(Failure::data(format!("{}: {other:?} is no type of weights", show(self.file)))),
+        })
+    }
+
+    /// The elements without a copy, where the file has f32 at an aligned offset.
+    pub fn as_f32(&self) -> Option<&[f32]> {
+        if self.dtype == ElementType::F32 { bytemuck::try_cast_slice(self.bytes).ok() } else { None }
+    }
+}
+
+/// A mapped file and its name.
+#[derive(Debug)]
+struct Mapped {
+    /// As found in the directory (a symlink in a Hugging Face cache).
+    found: PathBuf,
+    canonical: PathBuf,
+    map: Mmap,
+}
+
+/// All tensors of a checkpoint by name.
+#[derive(Debug)]
+pub struct Weights {
+    files: Vec<Mapped>,
+    tensors: BTreeMap<String, (usize, Entry)>,
+}
+
+impl Weights {
+    /// Maps `model.safetensors` of a directory, or the shards that its index names.
+    ///
+    /// # Errors
+    /// Missing files; a header that does not describe its file; an index that names a tensor its shard does not hold.
+    pub fn open(directory: &Path) -> Result<Weights> {
+        let index = directory.join(INDEX);
+        let single = directory.join(SINGLE);
+        if single.exists() {
+            Weights::open_file(&single)
+        } else if index.exists() {
+            Weights::open_shards(directory, &index)
+        } else {
+            Err(Failure::data(format!("{}: no {SINGLE} and no {INDEX}", show(directory)))
+                .hint("only safetensors checkpoints are read; save others with safe_serialization"))
+        }
+    }
+
+    /// Maps one safetensors file, such as the optimizer's state.
+    ///
+    /// # Errors
+    /// As [`Weights::open`].
+    pub fn open_file(path: &Path) -> Result<Weights> {
+        let mut weights = Weights { files: Vec::new(), tensors: BTreeMap::new() };
+        weights.add(path)?;
+        Ok(weights)
+    }
+
+    fn open_shards(directory: &Path, index: &Path) -> Result<Weights> {
+        let value = read_json(index)?;
+        let map = value
+            .get("weight_map")
+            .and_then(Value::as_object)
+            .ok_or_else(|| Failure::data(format!("{}: no weight_map", show(index))))?;
+        let mut shards: Vec<&str> = Vec::new();
+        for (tensor, shard) in map {
+            let name = shard.as_str().unwrap_or_default();
+            // A shard outside the directory would be read, and later published, as part of the policy.
+            if name.is_empty() || name.contains(['/', '\\']) || !name.ends_with(".safetensors") {
+                return Err(Failure::data(format!(
+                    "{}: tensor {tensor:?} is said to lie in {shard}, which is no shard's name",
+                    show(index)
+                )));
+            }
+            shards.push(name);
+        }
+        shards.sort_unstable();
+        shards.dedup();
+        let mut weights = Weights { files: Vec::new(), tensors: BTreeMap::new() };
+        for shard in shards {
+            weights.add(&directory.join(shard))?;
+        }
+        for (tensor, shard) in map {
+            let held = weights.tensors.get(tensor).map(|(file, _)| weights.files[*file].found.file_name());
+            if held.flatten().and_then(|name| name.to_str()) != shard.as_str() {
+                return Err(Failure::data(format!("{}: {shard} does not hold tensor {tensor:?}", show(index))));
+            }
+        }
+        Ok(weights)
+    }
+
+    fn add(&mut self, path: &Path) -> Result<()> {
+        let canonical = path.canonicalize().map_err(|error| io_failure(path, &error))?;
+        let file = File::open(&canonical).map_err(|error| io_failure(path, &error))?;
+        let metadata = file.metadata().map_err(|error| io_failure(path, &error))?;
+        if !metadata.is_file() {
+            return Err(Failure::data(format!("{}: not a file", show(path))));
+        }
+        // SAFETY: the mapping is read-only and its file is replaced by rename, never written in place, by every
+        // program of this workspace; the bytes are only read as plain integers and floats.
+        let map = unsafe { Mmap::map(&file) }.map_err(|error| io_failure(path, &error))?;
+        let entries = header::parse(&map, path)?;
+        for (name, entry) in entries {
+            if let Some((other, _)) = self.tensors.insert(name.clone(), (self.files.len(), entry)) {
+                return Err(Failure::data(format!(
+                    "{}: tensor {name:?} is also in {}",
+                    show(path),
+                    show(&self.files[other].found)
+                )));
+            }
+        }
+        self.files.push(Mapped { found: path.to_owned(), canonical, map });
+        Ok(())
+    }
+
+    /// Names of all tensors, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// One tensor.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn tensor(&self, name: &str) -> Result<TensorView<'_>> {
+        let Some((file, entry)) = self.tensors.get(name) else {
+            let place = self.files.first().map_or_else(String::new, |file| show(&file.found));
+            return Err(Failure::data(format!("{place}: tensor {name:?} is missing"))
+                .hint("tensor names are those of the Hugging Face model class with its output head"));
+        };
+        let file = &self.files[*file];
+        Ok(TensorView {
+            dtype: entry.dtype,
+            shape: &entry.shape,
+            bytes: &file.map[entry.offset..entry.offset + entry.length],
+            file: &file.canonical,
+            offset: entry.offset as u64,
+        })
+    }
+
+    /// One tensor's elements as f32, row-major.
+    ///
+    /// # Errors
+    /// There is none of that name, or it is not of a floating type.
+    pub fn to_f32(&self, name: &str) -> Result<Vec<f32>> {
+        self.tensor(name)?.to_f32()
+    }
+
+    /// Compares names, shapes and types with what `config` says the model has. Further tensors are ignored: some
+    /// checkpoints hold buffers, and a second copy of a tied head.
+    ///
+    /// # Errors
+    /// A tensor is missing, has another shape, or is of no floating type.
+    pub fn check(&self, config: &Config) -> Result<()> {
+        for (name, shape) in config.tensors() {
+            let view = self.tensor(&name)?;
+            if view.shape != shape {
+                return Err(Failure::data(format!(
+                    "{}: tensor {name:?} has shape {:?} but the configuration means {shape:?}",
+                    show(view.file),
+                    view.shape
+                ))
+                .hint("config.json and the weights are of different models"));
+            }
+            if !view.dtype.is_weight() {
+                return Err(Failure::data(format!(
+                    "{}: tensor {name:?} has a type that weights cannot have",
+                    show(view.file)
+                ))
+                .hint("weights are f32, bf16 or f16; quantized checkpoints are not trained"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The one directory that holds every weight file after symlinks are resolved, which is where the external data
+    /// of [`crate::graph`] is looked for.
+    ///
+    /// # Errors
+    /// Shards that resolve to different directories.
+    pub fn folder(&self) -> Result<&Path> {
+        let parents: Vec<&Path> = self.files.iter().filter_map(|file| file.canonical.parent()).collect();
+        match parents.first() {
+            Some(first) if parents.iter().all(|parent| parent == first) => Ok(first),
+            _ => Err(Failure::data("the shards resolve to different directories".to_owned())
+                .hint("put the shards, or links to files of one directory, together")),
+        }
+    }
+
+    /// File names as found in the directory, with their mapped contents, sorted by name.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&Path, &[u8])> {
+        self.files.iter().map(|file| (file.found.as_path(), &file.map[..]))
+    }
+
+    /// The tensors that lie in the `index`-th of [`Weights::files`].
+    pub(crate) fn tensors_of_file(&self, index: usize) -> impl Iterator<Item = (&str, &Entry)> {
+        self.tensors.iter().filter(move |(_, (file, _))| *file == index).map(|(name, (_, entry))| (name.as_str(), entry))
+    }
+}
