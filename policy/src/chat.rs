@@ -17,7 +17,7 @@ use crate::clock;
 use crate::files::{read_json_if_present, read_text, show};
 
 /// Instructions a template may run for one conversation: far above any real one, and an end for an endless loop.
-const FUEL: u64 = 50_000_000;
+const FUEL: u64 = 10_000_000;
 const NAME: &str = "chat_template";
 
 /// A compiled chat template and the special tokens it may print.
@@ -101,7 +101,7 @@ fn special_tokens(tokenizer_config: &Value) -> Jinja {
         let text = value.as_str().or_else(|| value.get("content")?.as_str())?;
         key.ends_with("_token").then(|| (key.clone(), text.to_owned()))
     });
-    texts.collect()
+    Jinja::from_pairs(texts)
 }
 
 /// `transformers` marks the assistant's part with a `generation` block, an extension that only matters to its own

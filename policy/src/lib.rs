@@ -9,6 +9,8 @@ pub mod config;
 mod digest;
 pub mod directory;
 mod files;
+pub mod graph;
 mod header;
+mod onnx;
 pub mod tokenizer;
 pub mod weights;
