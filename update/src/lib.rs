@@ -1,4 +1,20 @@
 //! Advantages become new weights: the numerics and the stage around them.
 
+pub mod aggregate;
+pub mod arguments;
+pub mod batch;
+pub mod checkpoint;
+pub mod gemm;
+pub mod intake;
+pub mod loss;
+pub mod metrics;
 pub mod model;
+pub mod objective;
+pub mod optimizer;
+pub mod output;
+pub mod owners;
+pub mod samples;
+pub mod scores;
+pub mod train;
 pub mod tree;
+pub mod weights;

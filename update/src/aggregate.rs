@@ -1,0 +1,66 @@
+//! How the tokens of one optimiser batch become one number.
+//!
+//! With sᵢ the sum of the token terms of sample i, nᵢ its completion's length (stop token included), over the N
+//! samples of one optimiser batch of one policy:
+//!
+//! ```text
+//! token     loss = Σᵢ sᵢ / Σᵢ nᵢ            every token weighs the same (DAPO, arXiv 2503.14476, equation 8)
+//! sequence  loss = (1/N) Σᵢ sᵢ / nᵢ         every sample weighs the same (DeepSeekMath, arXiv 2402.03300,
+//!                                           equation 3; AT-GRPO, arXiv 2510.11062, equation 2)
+//! constant  loss = Σᵢ sᵢ / (N·L)            L a fixed length: no length bias (Dr. GRPO, arXiv 2503.20783)
+//! ```
+//!
+//! Samples of flat groups are never run through the model, their terms being 0, but they stand in N and Σ nᵢ:
+//! leaving them out would change the formula. (`advantage --drop-flat` removes them from the stream instead.)
+
+use clap::ValueEnum;
+
+/// How token terms are averaged over an optimiser batch; the formulas are in the module's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Aggregate {
+    /// Sum over tokens / tokens of the policy's optimiser batch
+    Token,
+    /// Mean over samples of the mean over their tokens
+    Sequence,
+    /// Sum over tokens / (samples × max tokens)
+    Constant,
+}
+
+impl Aggregate {
+    /// The name used on the command line and in the record.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Token => "token",
+            Self::Sequence => "sequence",
+            Self::Constant => "constant",
+        }
+    }
+
+    /// The factor of every token term of a sample with `length` completion tokens, in a batch of `samples` samples
+    /// that hold `tokens` completion tokens together. `max_tokens` is L of `constant`.
+    pub fn weight(self, length: usize, samples: usize, tokens: usize, max_tokens: usize) -> f64 {
+        match self {
+            Self::Token => 1.0 / tokens as f64,
+            Self::Sequence => 1.0 / (samples as f64 * length as f64),
+            Self::Constant => 1.0 / (samples as f64 * max_tokens as f64),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two samples of 1 and 3 tokens, every token term 1: token 4/4, sequence (1/1 + 3/3)/2, constant 4/(2·8).
+    #[test]
+    fn by_hand() {
+        let total = |aggregate: Aggregate| {
+            [1usize, 3].iter().map(|&n| n as f64 * aggregate.weight(n, 2, 4, 8)).sum::<f64>()
+        };
+        assert_eq!(total(Aggregate::Token), 1.0);
+        assert_eq!(total(Aggregate::Sequence), 1.0);
+        assert_eq!(total(Aggregate::Constant), 0.25);
+        assert_eq!(Aggregate::Token.weight(3, 2, 4, 8), 0.25);
+        assert_eq!(Aggregate::Sequence.weight(3, 2, 4, 8), 1.0 / 6.0);
+    }
+}

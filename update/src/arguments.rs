@@ -1,0 +1,310 @@
+//! The command line of `update`: flags, their defaults, and which of them make no sense together.
+//!
+//! A flag that would have no effect under the others is refused rather than ignored: whoever passes `--clip` with
+//! `--objective nll` believes something that is not so.
+
+use clap::{Parser, ValueEnum};
+use record::failure::{Failure, Result};
+
+use crate::aggregate::Aggregate;
+use crate::optimizer::schedule::Schedule;
+use crate::optimizer::{Method, Settings};
+
+const EXAMPLES: &str = "\
+Examples:
+  One on-policy step from a whole stream; the new version goes into the policy directory
+    … | group | advantage | update --policy run/policies/shared --lr 1e-6
+
+  One policy a role, in one process; each trains on its own agent's samples
+    … | advantage | update --policy tool=run/tool --policy planner=run/planner
+
+  A supervised warm-up on demonstrations
+    envs demo plan-path --count 9600 | policy encode --policy run/tool |
+      update --policy run/tool --objective nll --minibatches 1200 --optimizer muon --lr 0.03 --lr-other 4e-3 \\
+             --schedule cosine --warmup 50 --weight-decay 0.01
+
+  Do rollout and update agree on the log-probabilities? Publishes nothing
+    update --policy run/tool --check < samples.jsonl
+
+  What would it do, and how much memory would it take?
+    update --policy run/tool --dry-run < samples.jsonl
+";
+
+const FORMULAS: &str = "\
+The loss of one optimiser batch, with N samples, n_i completion tokens in sample i, and l_ij the term of a token:
+  --aggregate token      sum_ij l_ij / sum_i n_i
+  --aggregate sequence   (1/N) sum_i (1/n_i) sum_j l_ij
+  --aggregate constant   sum_ij l_ij / (N * L), L from --max-tokens
+  --objective clip       l = -min(r*A, clip(r, 1-clip, 1+clip_high)*A) + kl*k3, r = exp(new - recorded)
+                         k3 = exp(d) - d - 1, d = reference - new (arXiv 2402.03300)
+  --objective nll        l = -w*new, w the sample's advantage where it has one, else 1
+Samples of flat groups (all advantages 0, no --kl) cost no computation but count in N and sum_i n_i. A batch that is
+flat as a whole takes no optimiser step; the next version is published with the same weights.
+
+The optimiser's state (moments and the count of its steps, which --warmup counts by) lives in the policy directory and
+goes on from call to call. It starts afresh, and says so, when --optimizer or --objective changes.
+
+Exit codes: 0 done, 1 the work or --check failed, 2 usage, 65 bad record or incomplete stream (nothing is published),
+69 device unavailable, 74 I/O, 130 and 143 interrupted (nothing is published).";
+
+/// The loss of `--objective`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Objective {
+    /// Clipped surrogate on token ratios (PPO, GRPO, AT-GRPO)
+    Clip,
+    /// Weighted negative log-likelihood (supervised)
+    Nll,
+}
+
+impl Objective {
+    /// The name used on the command line and in the record.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Clip => "clip",
+            Self::Nll => "nll",
+        }
+    }
+}
+
+/// Turns samples with advantages into the next version of each policy.
+///
+/// Reads a whole stream from stdin, trains every policy named on the samples of the agents it owns, starting from the
+/// version that the samples name, and publishes the next version. A stream that is not whole publishes nothing.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "update", before_help = EXAMPLES, after_help = FORMULAS)]
+pub struct Arguments {
+    /// Policy directory to train; with AGENT= only that agent's samples are its own. Flags that name one directory are
+    /// one policy with one optimiser
+    #[arg(long, value_name = "[AGENT=]DIR", required = true)]
+    pub policy: Vec<String>,
+
+    /// What to minimise
+    #[arg(long, value_enum, default_value = "clip", help_heading = "Objective")]
+    pub objective: Objective,
+
+    /// How far a token's ratio may move before the objective stops caring [default: 0.2]
+    #[arg(long, value_name = "X", help_heading = "Objective")]
+    pub clip: Option<f64>,
+
+    /// The same for the upper side [default: --clip]
+    #[arg(long, value_name = "X", help_heading = "Objective")]
+    pub clip_high: Option<f64>,
+
+    /// Weight of the KL divergence from --reference
+    #[arg(long, value_name = "X", default_value_t = 0.0, help_heading = "Objective")]
+    pub kl: f64,
+
+    /// Policy or Hugging Face directory that --kl keeps close to
+    #[arg(long, value_name = "[AGENT=]DIR", help_heading = "Objective")]
+    pub reference: Vec<String>,
+
+    /// How token terms are averaged; formulas below
+    #[arg(long, value_enum, default_value = "token", help_heading = "Objective")]
+    pub aggregate: Aggregate,
+
+    /// L of --aggregate constant, completion tokens [default: the longest completion in the stream]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Objective")]
+    pub max_tokens: Option<u64>,
+
+    /// Optimiser steps an epoch: the samples are cut into so many parts, between tasks
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..),
+          help_heading = "Optimiser")]
+    pub minibatches: u64,
+
+    /// Passes over the samples
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..),
+          help_heading = "Optimiser")]
+    pub epochs: u64,
+
+    /// Rule that moves the weights
+    #[arg(long, value_enum, default_value = "adamw", help_heading = "Optimiser")]
+    pub optimizer: Method,
+
+    /// Peak learning rate
+    #[arg(long, value_name = "X", default_value_t = 1e-6, help_heading = "Optimiser")]
+    pub lr: f64,
+
+    /// Peak learning rate of what Muon leaves to AdamW: embedding, head, norms, biases
+    #[arg(long, value_name = "X", help_heading = "Optimiser")]
+    pub lr_other: Option<f64>,
+
+    /// Learning rate after warm-up; the cosine spans the optimiser steps of this call
+    #[arg(long, value_enum, default_value = "constant", help_heading = "Optimiser")]
+    pub schedule: Schedule,
+
+    /// Optimiser steps of linear warm-up, counted over all calls
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Optimiser")]
+    pub warmup: u64,
+
+    /// Decoupled weight decay of matrices (never of norms and biases)
+    #[arg(long, value_name = "X", default_value_t = 0.0, help_heading = "Optimiser")]
+    pub weight_decay: f64,
+
+    /// Decay of AdamW's two moments [default: 0.9,0.999]
+    #[arg(long, value_name = "B1,B2", value_delimiter = ',', num_args = 1, help_heading = "Optimiser")]
+    pub betas: Vec<f64>,
+
+    /// Largest global norm of the gradient; 0: off
+    #[arg(long, value_name = "X", default_value_t = 1.0, help_heading = "Optimiser")]
+    pub max_grad_norm: f64,
+
+    /// Most tokens computed at once, shared prefixes counted once: the one memory knob
+    #[arg(long, value_name = "N", default_value_t = crate::batch::DEFAULT_TOKENS,
+          value_parser = clap::value_parser!(u64).range(1..), help_heading = "Running")]
+    pub max_tokens_per_batch: u64,
+
+    /// Publish nothing if a recorded log-probability is further than this from the recomputed one
+    #[arg(long, value_name = "X", help_heading = "Running")]
+    pub max_logprob_gap: Option<f64>,
+
+    /// cpu, or cuda[:N]
+    #[arg(long, default_value = "cpu", help_heading = "Running")]
+    pub device: String,
+
+    /// Shuffle tasks with this seed before cutting minibatches, anew each epoch [default: the stream's order]
+    #[arg(long, value_name = "N", help_heading = "Running")]
+    pub seed: Option<u64>,
+
+    /// Threads; the weights are the same bytes for any number [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Running")]
+    pub threads: Option<u64>,
+
+    /// Print the plan (samples, tokens, optimiser steps, bytes) as one JSON object a policy, and do nothing
+    #[arg(long, conflicts_with_all = ["check", "pass_through"], help_heading = "Running")]
+    pub dry_run: bool,
+
+    /// Recompute the recorded log-probabilities and report the gap; fail above 1e-3 (f32) or 0.1 (bf16); publish nothing
+    #[arg(long, help_heading = "Running")]
+    pub check: bool,
+
+    /// Copy the input to stdout before the metrics
+    #[arg(long, help_heading = "Running")]
+    pub pass_through: bool,
+
+    /// Versions to keep in the policy directory
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..),
+          help_heading = "Running")]
+    pub keep: u64,
+
+    /// Train on a stream that does not say that it is whole
+    #[arg(long, help_heading = "Running")]
+    pub allow_incomplete: bool,
+
+    /// Train on greedy samples and on those of top-p or top-k sampling, whose recorded log-probabilities are not those
+    /// of the distribution they came from
+    #[arg(long, help_heading = "Running")]
+    pub allow_truncated_sampling: bool,
+
+    /// No progress and no remarks on stderr
+    #[arg(long, short, help_heading = "Running")]
+    pub quiet: bool,
+}
+
+impl Arguments {
+    /// Refuses values out of range and flags that would have no effect.
+    ///
+    /// # Errors
+    /// Usage (exit 2), or 69 for a device that this build does not have.
+    pub fn check(&self) -> Result<()> {
+        self.check_device()?;
+        let idle = |flag: &str, why: &str| {
+            Err(Failure::usage(format!("{flag} has no effect with {why}")).hint(format!("leave {flag} out")))
+        };
+        if self.objective == Objective::Nll {
+            let given = [
+                ("--clip", self.clip.is_some()),
+                ("--clip-high", self.clip_high.is_some()),
+                ("--kl", self.kl != 0.0),
+                ("--max-logprob-gap", self.max_logprob_gap.is_some()),
+            ];
+            if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
+                return idle(flag, "--objective nll");
+            }
+        }
+        if self.kl == 0.0 && !self.reference.is_empty() {
+            return idle("--reference", "--kl 0");
+        }
+        if self.kl > 0.0 && self.reference.is_empty() {
+            return Err(Failure::usage("--kl needs --reference")
+                .hint("name the policy to stay close to, such as --reference run/base"));
+        }
+        if self.max_tokens.is_some() && self.aggregate != Aggregate::Constant {
+            return idle("--max-tokens", &format!("--aggregate {}", self.aggregate.name()));
+        }
+        if self.optimizer == Method::Muon && self.lr_other.is_none() {
+            return Err(Failure::usage("--optimizer muon needs --lr-other").hint(
+                "Muon moves the layers' matrices at --lr; say at what rate AdamW moves the rest, such as --lr-other 1e-3",
+            ));
+        }
+        if self.optimizer != Method::Muon && self.lr_other.is_some() {
+            return idle("--lr-other", &format!("--optimizer {}", self.optimizer.name()));
+        }
+        if self.optimizer == Method::Sgd && !self.betas.is_empty() {
+            return idle("--betas", "--optimizer sgd");
+        }
+        self.check_ranges()
+    }
+
+    fn check_device(&self) -> Result<()> {
+        if self.device == "cpu" {
+            return Ok(());
+        }
+        let index = self.device.strip_prefix("cuda").map(|rest| rest.strip_prefix(':').unwrap_or(rest));
+        match index {
+            Some(index) if index.is_empty() || index.parse::<u32>().is_ok() => {
+                Err(Failure::unavailable(format!("--device {}: this build trains on the CPU only", self.device))
+                    .hint("use --device cpu"))
+            }
+            _ => Err(Failure::usage(format!("--device {}: not a device", self.device))
+                .hint("devices are cpu, cuda and cuda:N")),
+        }
+    }
+
+    fn check_ranges(&self) -> Result<()> {
+        let positive = |x: f64| x.is_finite() && x > 0.0;
+        let not_negative = |x: f64| x.is_finite() && x >= 0.0;
+        let below_one = |x: f64| (0.0..1.0).contains(&x);
+        let betas = self.betas.is_empty() || (self.betas.len() == 2 && self.betas.iter().all(|&b| below_one(b)));
+        let checks = [
+            ("--clip", "between 0 and 1", self.clip.is_none_or(|x| positive(x) && x < 1.0)),
+            ("--clip-high", "above 0", self.clip_high.is_none_or(positive)),
+            ("--kl", "0 or above", not_negative(self.kl)),
+            ("--lr", "0 or above", not_negative(self.lr)),
+            ("--lr-other", "0 or above", self.lr_other.is_none_or(not_negative)),
+            ("--weight-decay", "0 or above", not_negative(self.weight_decay)),
+            ("--betas", "two numbers from 0 to below 1, such as 0.9,0.999", betas),
+            ("--max-grad-norm", "0 (off) or above", not_negative(self.max_grad_norm)),
+            ("--max-logprob-gap", "above 0", self.max_logprob_gap.is_none_or(positive)),
+        ];
+        match checks.iter().find(|(_, _, fine)| !fine) {
+            Some((flag, range, _)) => Err(Failure::usage(format!("{flag} must be {range}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The two bounds of the ratio: how far below and how far above 1.
+    pub fn clip_range(&self) -> (f64, f64) {
+        let low = self.clip.unwrap_or(0.2);
+        (low, self.clip_high.unwrap_or(low))
+    }
+
+    /// What the optimiser needs of the flags.
+    pub fn optimizer_settings(&self) -> Settings {
+        Settings {
+            method: self.optimizer,
+            rate: self.lr,
+            other_rate: self.lr_other.unwrap_or(self.lr),
+            betas: match self.betas[..] {
+                [first, second] => (first, second),
+                _ => (0.9, 0.999),
+            },
+            decay: self.weight_decay,
+            max_norm: self.max_grad_norm,
+        }
+    }
+
+    /// The number of threads to use.
+    pub fn thread_count(&self) -> usize {
+        self.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |n| n as usize)
+    }
+}

@@ -1,0 +1,159 @@
+//! From samples to work: the order of an epoch, its minibatches, and the trees of a minibatch.
+//!
+//! Samples of one task lie together, those of one group inside it, because they begin alike and a tree computes what
+//! they share once. A minibatch is a run of that order, cut between tasks where there are enough of them, else between
+//! groups, else between samples; its sizes differ by as little as the cuts allow.
+//!
+//! Left out: balancing by tokens. An optimiser batch is defined in samples, so that flat groups count alike.
+
+use record::philox::{Draws, Part, Stream};
+
+use crate::samples::Samples;
+use crate::tree::{Sequence, Tree, pack};
+
+/// Default of `--max-tokens-per-batch`.
+pub const DEFAULT_TOKENS: u64 = 4096;
+
+/// The least tokens that a tree is cut down to for the sake of threads: below this the matrices get too thin.
+const LEAST_TOKENS: usize = 256;
+/// Trees that a minibatch is cut into where its size allows, so that threads have something to share.
+const PIECES: usize = 8;
+
+/// The samples of each minibatch of one epoch.
+///
+/// With a seed the tasks are shuffled, by a stream of their own for each `step` and `epoch`; without, they keep the
+/// stream's order. There are fewer than `minibatches` parts if there are fewer samples.
+pub fn minibatches(samples: &Samples, minibatches: usize, seed: Option<u64>, epoch: u64, step: u64) -> Vec<Vec<usize>> {
+    let tasks = samples.rows.iter().map(|row| row.task + 1).max().unwrap_or(0);
+    let mut place: Vec<u32> = (0..tasks).collect();
+    if let Some(seed) = seed {
+        let parts = [Part::Text("update"), Part::Text("minibatches"), Part::Number(step), Part::Number(epoch)];
+        Draws::new(Stream::named(seed, &parts)).shuffle(&mut place);
+    }
+    let mut order: Vec<usize> = (0..samples.rows.len()).collect();
+    order.sort_by_key(|&index| (place[samples.rows[index].task as usize], samples.rows[index].group));
+
+    let starts = |differ: &dyn Fn(usize, usize) -> bool| -> Vec<usize> {
+        let inner = (1..order.len()).filter(|&at| differ(order[at - 1], order[at]));
+        std::iter::once(0).chain(inner).collect()
+    };
+    let rows = &samples.rows;
+    let by_task = starts(&|a, b| rows[a].task != rows[b].task);
+    let by_group = starts(&|a, b| (rows[a].task, rows[a].group) != (rows[b].task, rows[b].group));
+    let by_sample = starts(&|_, _| true);
+    let parts = minibatches.min(order.len());
+    let starts = [by_task, by_group, by_sample].into_iter().find(|starts| starts.len() >= parts);
+    let Some(starts) = starts else { return Vec::new() };
+    cut(&starts, order.len(), parts).windows(2).map(|edges| order[edges[0]..edges[1]].to_vec()).collect()
+}
+
+/// Edges of `parts` non-empty runs of `total` things, each edge the allowed start nearest to its equal share.
+fn cut(starts: &[usize], total: usize, parts: usize) -> Vec<usize> {
+    let mut edges = vec![0];
+    let mut next = 1;
+    for part in 1..parts {
+        let wanted = part * total / parts;
+        // Every part still to come needs a start of its own.
+        let last = starts.len() - (parts - part);
+        let after = starts.partition_point(|&start| start < wanted);
+        let nearest = match after {
+            0 => 0,
+            after if after == starts.len() => after - 1,
+            after if wanted - starts[after - 1] <= starts[after] - wanted => after - 1,
+            after => after,
+        };
+        let chosen = nearest.clamp(next, last);
+        edges.push(starts[chosen]);
+        next = chosen + 1;
+    }
+    edges.push(total);
+    edges
+}
+
+/// Trees of one temperature, with the samples packed into each.
+#[derive(Debug)]
+pub struct Batch {
+    /// The divisor of the logits.
+    pub temperature: f32,
+    /// Packed tokens, none above the limit unless one sample alone is.
+    pub trees: Vec<Tree>,
+    /// For each tree the samples in it, in the order of its sequences.
+    pub members: Vec<Vec<usize>>,
+}
+
+impl Batch {
+    /// Tokens computed, shared ones once.
+    pub fn unique_tokens(&self) -> usize {
+        self.trees.iter().map(Tree::len).sum()
+    }
+}
+
+/// Packs samples into trees of at most `limit` unique tokens, temperatures apart.
+///
+/// Smaller trees than the limit allows are made where that gives threads something to share; how many depends on the
+/// samples only, never on the number of threads, because the order of summation would follow it.
+pub fn pack_trees(samples: &Samples, order: &[usize], limit: usize) -> Vec<Batch> {
+    let mut temperatures: Vec<f32> = Vec::new();
+    for &index in order {
+        let temperature = samples.rows[index].temperature;
+        if !temperatures.contains(&temperature) {
+            temperatures.push(temperature);
+        }
+    }
+    let batch = |temperature: f32| {
+        let own = order.iter().copied().filter(|&index| samples.rows[index].temperature == temperature);
+        let own: Vec<usize> = own.collect();
+        let fresh = fresh_tokens(samples, &own);
+        let target = (fresh.iter().sum::<usize>().div_ceil(PIECES)).max(LEAST_TOKENS).min(limit);
+        let members = gather(samples, &own, &fresh, target);
+        let trees = members.iter().map(|members| pack(&sequences(samples, members), true)).collect();
+        Batch { temperature, trees, members }
+    };
+    temperatures.into_iter().map(batch).collect()
+}
+
+fn sequences<'a>(samples: &'a Samples, members: &[usize]) -> Vec<Sequence<'a>> {
+    members.iter().map(|&index| samples.sequence(index)).collect()
+}
+
+/// Tokens of a sequence that the model computes: all but the last.
+fn computed(sequence: &Sequence) -> usize {
+    sequence.prompt.len() + sequence.completion.len() - 1
+}
+
+/// For each sample the tokens that the one before it does not already have: at least what it adds to a tree.
+fn fresh_tokens(samples: &Samples, order: &[usize]) -> Vec<usize> {
+    let shared = |a: &Sequence, b: &Sequence| {
+        let (a, b) = (a.prompt.iter().chain(a.completion), b.prompt.iter().chain(b.completion));
+        a.zip(b).take_while(|(x, y)| x == y).count()
+    };
+    let fresh = |at: usize| {
+        let own = samples.sequence(order[at]);
+        let before = (at > 0).then(|| samples.sequence(order[at - 1]));
+        let common = before.map_or(0, |before| shared(&before, &own).min(computed(&before)));
+        computed(&own).saturating_sub(common)
+    };
+    (0..order.len()).map(fresh).collect()
+}
+
+/// Runs of samples whose trees stay within `target` tokens.
+fn gather(samples: &Samples, order: &[usize], fresh: &[usize], target: usize) -> Vec<Vec<usize>> {
+    let mut runs: Vec<Vec<usize>> = Vec::new();
+    let mut size = 0;
+    for (&index, &fresh) in order.iter().zip(fresh) {
+        match runs.last_mut() {
+            Some(run) if size + fresh <= target => {
+                run.push(index);
+                size += fresh;
+            }
+            _ => {
+                runs.push(vec![index]);
+                size = computed(&samples.sequence(index));
+            }
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests;

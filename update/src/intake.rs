@@ -1,0 +1,81 @@
+//! The whole of stdin: each policy's samples, the `end` lines, and what passes by.
+//!
+//! Nothing is computed and nothing allocated for training before stdin closes: the stages before this one may still
+//! hold the machine.
+
+use std::io::{Read, Write};
+
+use record::failure::Result;
+use record::read::{Kind, Reader};
+use record::sample::{Field, Sample};
+use record::stream::Stream;
+
+use crate::output::Output;
+use crate::owners::Owners;
+use crate::samples::{Needs, Samples};
+
+/// What the stream held.
+pub struct Intake {
+    /// The samples of each policy, in the order of [`Owners::policies`].
+    pub samples: Vec<Samples>,
+    /// Samples read.
+    pub read: u64,
+    /// Samples that no policy here owns.
+    pub passed: u64,
+    /// The agents of those, in order of first appearance.
+    pub unowned: Vec<String>,
+}
+
+impl Intake {
+    /// An intake that has read nothing.
+    pub fn new(owners: &Owners) -> Intake {
+        let samples = owners.policies.iter().map(|_| Samples::default()).collect();
+        Intake { samples, read: 0, passed: 0, unowned: Vec::new() }
+    }
+
+    /// Reads to the end of the input; with `copy` every line but `end` lines goes to the output as it stands.
+    ///
+    /// # Errors
+    /// A line that breaks the contract, a sample that cannot be trained on, an interruption, input or output failing.
+    pub fn read<R: Read, W: Write>(
+        &mut self,
+        reader: &mut Reader<R>,
+        stream: &mut Stream,
+        owners: &Owners,
+        needs: Needs,
+        copy: Option<&mut Output<W>>,
+    ) -> Result<()> {
+        let mut copy = copy;
+        while let Some(line) = reader.next()? {
+            match line.kind {
+                Kind::End => {
+                    stream.end(&line)?;
+                    continue;
+                }
+                Kind::Sample => {
+                    let sample = Sample::parse(&line)?;
+                    stream.sample(&sample, &line)?;
+                    sample.require(&line, &[Field::Agent])?;
+                    self.read += 1;
+                    let agent = sample.agent.as_deref().unwrap_or_default();
+                    match owners.owner(agent) {
+                        Some(owner) => self.samples[owner].push(&sample, &line, needs)?,
+                        None => self.pass(agent),
+                    }
+                }
+                _ => {}
+            }
+            if let Some(output) = copy.as_deref_mut() {
+                output.raw(&line.text)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, agent: &str) {
+        self.passed += 1;
+        if !self.unowned.iter().any(|known| known == agent) {
+            self.unowned.push(agent.to_owned());
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The `metrics` line: what a policy's update saw, under the names that TRL gives these figures.
+//!
+//! A figure that was not measured is null, never 0.
+
+use serde_json::{Map, Value, json};
+
+use crate::arguments::{Arguments, Objective};
+use crate::optimizer::Method;
+use crate::samples::Samples;
+use crate::train::Figures;
+
+/// The figures of a training run as the metrics line has them.
+pub fn of_training(arguments: &Arguments, samples: &Samples, figures: &Figures) -> Map<String, Value> {
+    let scored = (figures.tally.tokens > 0).then_some(figures.tally.tokens as f64);
+    let over_scored = |sum: f64| scored.map(|count| sum / count);
+    let minibatches = figures.steps + figures.flat_minibatches;
+    let clip = arguments.objective == Objective::Clip;
+    // Tokens of flat groups are never clipped, but they are tokens of the batch.
+    let clipped = |count: usize| clip.then(|| count as f64 / figures.tokens.max(1) as f64);
+    let (low, high) = (figures.tally.clipped_low, figures.tally.clipped_high);
+    let first = figures.first.as_ref().filter(|first| first.tokens > 0);
+    let over_first = |pick: &dyn Fn(&crate::loss::Tally) -> f64| first.map(|first| pick(first) / first.tokens as f64);
+    let last_losses = figures.last_losses.iter().sum::<f64>() / figures.last_losses.len().max(1) as f64;
+
+    let mut line = Map::new();
+    let mut put = |name: &str, value: Value| line.insert(name.to_owned(), value);
+    put("loss", json!(figures.loss / minibatches.max(1) as f64));
+    put("loss_last", json!(last_losses));
+    put("kl", json!(if arguments.kl > 0.0 { over_scored(figures.tally.kl) } else { None }));
+    put("clip_ratio", json!(clipped(low + high)));
+    put("clip_ratio/low_mean", json!(clipped(low)));
+    put("clip_ratio/high_mean", json!(clipped(high)));
+    put("entropy", json!(over_scored(figures.entropy)));
+    put("grad_norm", json!((figures.steps > 0).then(|| figures.norm / figures.steps as f64)));
+    put("lr", json!(figures.rate));
+    put("sampling/logp_difference_mean", json!(over_first(&|first| first.gap)));
+    put("sampling/logp_difference_max", json!(first.map(|first| first.largest_gap)));
+    put("sampling/importance_sampling_ratio_mean", json!(over_first(&|first| first.ratio)));
+    line.extend(of_samples(samples));
+    let mut put = |name: &str, value: Value| line.insert(name.to_owned(), value);
+    put("unique_tokens", json!(figures.unique_tokens));
+    put("optimizer_steps", json!(figures.steps));
+    put("flat_minibatches", json!(figures.flat_minibatches));
+    line
+}
+
+/// Figures that need no model: rewards by group, lengths, counts.
+pub fn of_samples(samples: &Samples) -> Map<String, Value> {
+    let rewards: Vec<f64> = samples.rows.iter().filter_map(|row| row.reward).collect();
+    let spreads = reward_spreads(samples);
+    let mean = |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
+    let constant = spreads.iter().filter(|&&spread| spread == 0.0).count();
+    let share = (!spreads.is_empty()).then(|| constant as f64 / spreads.len() as f64);
+    let lengths = || samples.rows.iter().map(|row| row.length());
+    let tokens = samples.tokens();
+    let total: usize = (0..samples.rows.len()).map(|index| samples.sequence(index).prompt.len()).sum::<usize>() + tokens;
+
+    let mut line = Map::new();
+    let mut put = |name: &str, value: Value| line.insert(name.to_owned(), value);
+    put("reward", json!(mean(&rewards)));
+    put("reward_std", json!(mean(&spreads)));
+    put("frac_reward_zero_std", json!(share));
+    put("completions/mean_length", json!(tokens as f64 / samples.rows.len().max(1) as f64));
+    put("completions/min_length", json!(lengths().min()));
+    put("completions/max_length", json!(lengths().max()));
+    put("samples", json!(samples.rows.len()));
+    put("groups", json!(samples.groups()));
+    put("flat_groups", json!(samples.flat_groups().iter().filter(|&&flat| flat).count()));
+    put("tokens", json!(tokens));
+    put("total_tokens", json!(total));
+    line
+}
+
+/// The sample standard deviation (n − 1) of the rewards of each group that has any; 0 for a single one.
+fn reward_spreads(samples: &Samples) -> Vec<f64> {
+    let mut rewards: Vec<Vec<f64>> = vec![Vec::new(); samples.groups()];
+    for row in &samples.rows {
+        rewards[row.group as usize].extend(row.reward);
+    }
+    let spread = |group: &Vec<f64>| {
+        let mean = group.iter().sum::<f64>() / group.len() as f64;
+        let squares: f64 = group.iter().map(|reward| (reward - mean).powi(2)).sum();
+        // Equal rewards have no spread, whatever their mean rounds to.
+        if group.iter().all(|reward| reward == &group[0]) { 0.0 } else { (squares / (group.len() - 1) as f64).sqrt() }
+    };
+    rewards.iter().filter(|group| !group.is_empty()).map(spread).collect()
+}
+
+/// The resolved values that decide the outcome, for the trainer's state and for its digest. Threads are not among
+/// them, because they change nothing.
+pub fn settings(arguments: &Arguments, reference: Option<&str>) -> Map<String, Value> {
+    let mut settings = Map::new();
+    let mut put = |name: &str, value: Value| settings.insert(name.to_owned(), value);
+    put("objective", json!(arguments.objective.name()));
+    if arguments.objective == Objective::Clip {
+        let (low, high) = arguments.clip_range();
+        put("clip", json!(low));
+        put("clip_high", json!(high));
+        put("kl", json!(arguments.kl));
+        put("reference", json!(reference));
+    }
+    put("aggregate", json!(arguments.aggregate.name()));
+    put("max_tokens", json!(arguments.max_tokens));
+    put("minibatches", json!(arguments.minibatches));
+    put("epochs", json!(arguments.epochs));
+    let optimizer = arguments.optimizer_settings();
+    put("optimizer", json!(optimizer.method.name()));
+    put("lr", json!(optimizer.rate));
+    if optimizer.method == Method::Muon {
+        put("lr_other", json!(optimizer.other_rate));
+    }
+    if optimizer.method != Method::Sgd {
+        put("betas", json!([optimizer.betas.0, optimizer.betas.1]));
+    }
+    put("schedule", json!(arguments.schedule.name()));
+    put("warmup", json!(arguments.warmup));
+    put("weight_decay", json!(optimizer.decay));
+    put("max_grad_norm", json!(optimizer.max_norm));
+    put("max_tokens_per_batch", json!(arguments.max_tokens_per_batch));
+    put("seed", json!(arguments.seed));
+    settings
+}

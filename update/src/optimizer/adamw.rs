@@ -1,0 +1,43 @@
+//! AdamW: Adam (arXiv 1412.6980, algorithm 1) with decoupled weight decay (arXiv 1711.05101, algorithm 2).
+//!
+//! ```text
+//! m ← β₁·m + (1 − β₁)·g                  v ← β₂·v + (1 − β₂)·g²
+//! p ← p·(1 − η·λ) − η/(1 − β₁ᵗ) · m / (√v/√(1 − β₂ᵗ) + ε)
+//! ```
+//!
+//! The order of operations is that of PyTorch's `torch.optim.AdamW`, so that the two agree to rounding.
+
+/// What AdamW needs besides the tensors: η, (β₁, β₂), λ, and t counted from 1.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// Learning rate η of this step.
+    pub rate: f64,
+    /// Decay of the first and of the second moment.
+    pub betas: (f64, f64),
+    /// Weight decay λ; 0 for tensors that are not decayed.
+    pub decay: f64,
+    /// The number of this step, from 1.
+    pub step: u64,
+}
+
+/// ε of the denominator, PyTorch's default.
+const EPSILON: f32 = 1e-8;
+
+/// One step on one tensor (or any slice of it: the rule is elementwise). All four slices have the same length.
+/// `scale` multiplies the gradient first (gradient clipping).
+pub fn step(rule: &Rule, scale: f32, param: &mut [f32], grad: &[f32], first: &mut [f32], second: &mut [f32]) {
+    let (beta1, beta2) = rule.betas;
+    let correction1 = 1.0 - beta1.powi(rule.step as i32);
+    let correction2 = 1.0 - beta2.powi(rule.step as i32);
+    let step_size = (rule.rate / correction1) as f32;
+    let root_correction2 = correction2.sqrt() as f32;
+    let keep = (1.0 - rule.rate * rule.decay) as f32;
+    let (mix1, beta2, mix2) = ((1.0 - beta1) as f32, beta2 as f32, (1.0 - beta2) as f32);
+    for (((p, &g), m), v) in param.iter_mut().zip(grad).zip(first).zip(second) {
+        let g = g * scale;
+        *m += (g - *m) * mix1;
+        *v = *v * beta2 + mix2 * g * g;
+        let denominator = v.sqrt() / root_correction2 + EPSILON;
+        *p = *p * keep - step_size * (*m / denominator);
+    }
+}

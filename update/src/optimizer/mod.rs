@@ -1,0 +1,271 @@
+//! How gradients move weights: which rule moves which tensor, the rate, the clipping, and the state that outlives
+//! the process.
+//!
+//! | `--optimizer` | matrices of the layers | embedding, head | norms, biases |
+//! |---|---|---|---|
+//! | `adamw` | AdamW, decayed | AdamW, decayed | AdamW |
+//! | `sgd` | p ← p·(1 − η·λ) − η·g | the same | p ← p − η·g |
+//! | `muon` | Muon at `--lr`, decayed | AdamW at `--lr-other`, decayed | AdamW at `--lr-other` |
+//!
+//! Weight decay is for tensors of two dimensions only: decaying a norm's gain or a bias towards zero is no
+//! regularisation. The gradient is clipped by its global norm before any rule sees it.
+//!
+//! Every rule works on a tensor, or on a piece of one, by itself, so the number of threads changes no bit.
+
+pub mod adamw;
+pub mod muon;
+pub mod schedule;
+
+use crate::model::{Entry, Gradients, Layout, Parameters};
+use clap::ValueEnum;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Values handed to a thread at once by the elementwise rules.
+const PIECE: usize = 1 << 16;
+
+/// The optimisation method of `--optimizer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Method {
+    /// Adam with decoupled weight decay (arXiv 1711.05101)
+    Adamw,
+    /// Plain gradient descent, no momentum
+    Sgd,
+    /// Orthogonalised momentum for the layers' matrices (Muon, arXiv 2502.16982), AdamW for the rest
+    Muon,
+}
+
+impl Method {
+    /// The name used on the command line and in the record.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Adamw => "adamw",
+            Self::Sgd => "sgd",
+            Self::Muon => "muon",
+        }
+    }
+}
+
+/// The resolved numbers of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// The method.
+    pub method: Method,
+    /// Peak learning rate.
+    pub rate: f64,
+    /// Peak learning rate of what Muon leaves to AdamW.
+    pub other_rate: f64,
+    /// Decay of AdamW's two moments.
+    pub betas: (f64, f64),
+    /// Decoupled weight decay of matrices.
+    pub decay: f64,
+    /// Largest global norm of the gradient; 0 turns clipping off.
+    pub max_norm: f64,
+}
+
+/// Which rule moves a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    AdamW,
+    Sgd,
+    Muon,
+}
+
+/// An optimiser with its state.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Optimizer {
+    settings: Settings,
+    layout: Arc<Layout>,
+    rules: Vec<Rule>,
+    /// First moment (AdamW) or momentum (Muon) of each tensor; empty for SGD.
+    first: Vec<Vec<f32>>,
+    /// Second moment of each tensor; empty unless AdamW.
+    second: Vec<Vec<f32>>,
+    steps: u64,
+}
+
+/// One piece of a tensor and of its state, to be moved by its rule.
+struct Piece<'a> {
+    rule: Rule,
+    entry: &'a Entry,
+    values: &'a mut [f32],
+    gradient: &'a [f32],
+    first: &'a mut [f32],
+    second: &'a mut [f32],
+}
+
+/// The global L2 norm of a gradient, summed in f64 in the order of the layout.
+pub fn norm(gradients: &Gradients) -> f64 {
+    gradients.values.chunks(PIECE).map(|piece| piece.iter().map(|&g| f64::from(g) * f64::from(g)).sum::<f64>()).sum::<f64>().sqrt()
+}
+
+impl Optimizer {
+    /// An optimiser that has taken no step.
+    pub fn new(settings: Settings, layout: &Arc<Layout>) -> Optimizer {
+        let rules: Vec<Rule> = layout.entries.iter().map(|entry| rule(settings.method, entry)).collect();
+        let state = |wanted: &dyn Fn(Rule) -> bool| -> Vec<Vec<f32>> {
+            let sizes = rules.iter().zip(&layout.entries);
+            sizes.map(|(&rule, entry)| vec![0.0; if wanted(rule) { entry.range.len() } else { 0 }]).collect()
+        };
+        let first = state(&|rule| rule != Rule::Sgd);
+        let second = state(&|rule| rule == Rule::AdamW);
+        Optimizer { settings, layout: layout.clone(), rules, first, second, steps: 0 }
+    }
+
+    /// Optimiser steps taken since the state was made.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Takes one step. `factor` multiplies the peak rates (see [`schedule`]); `norm` is [`norm`] of `gradients`.
+    pub fn step(&mut self, parameters: &mut Parameters, gradients: &Gradients, norm: f64, factor: f64, threads: usize) {
+        self.steps += 1;
+        let (settings, step) = (self.settings, self.steps);
+        let scale = clipping(norm, settings.max_norm);
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut rest = parameters.values.as_mut_slice();
+        let states = self.first.iter_mut().zip(&mut self.second);
+        for ((entry, &rule), (first, second)) in self.layout.entries.iter().zip(&self.rules).zip(states) {
+            let (values, after) = rest.split_at_mut(entry.range.len());
+            rest = after;
+            let gradient = &gradients.values[entry.range.clone()];
+            cut(Piece { rule, entry, values, gradient, first, second }, &mut pieces);
+        }
+        spread(pieces, threads, |piece| advance(&settings, step, scale, factor, piece));
+    }
+
+    /// The state as named tensors, by PyTorch's names for them: `exp_avg.NAME`, `exp_avg_sq.NAME` (AdamW),
+    /// `momentum_buffer.NAME` (Muon). What [`Optimizer::restore`] takes.
+    pub fn state(&self) -> Vec<(String, &Entry, &[f32])> {
+        let mut tensors = Vec::new();
+        for (index, entry) in self.layout.entries.iter().enumerate() {
+            match self.rules[index] {
+                Rule::AdamW => {
+                    tensors.push((format!("exp_avg.{}", entry.name), entry, self.first[index].as_slice()));
+                    tensors.push((format!("exp_avg_sq.{}", entry.name), entry, self.second[index].as_slice()));
+                }
+                Rule::Muon => {
+                    tensors.push((format!("momentum_buffer.{}", entry.name), entry, self.first[index].as_slice()));
+                }
+                Rule::Sgd => {}
+            }
+        }
+        tensors
+    }
+
+    /// Takes up a saved state: its tensors by name, and the steps it had taken.
+    ///
+    /// # Errors
+    /// The name of a tensor that is missing or has another size.
+    pub fn restore(&mut self, mut saved: BTreeMap<String, Vec<f32>>, steps: u64) -> Result<(), String> {
+        let mut take = |kind: &str, entry: &Entry| {
+            let name = format!("{kind}.{}", entry.name);
+            saved.remove(&name).filter(|values| values.len() == entry.range.len()).ok_or(name)
+        };
+        for (index, entry) in self.layout.entries.iter().enumerate() {
+            match self.rules[index] {
+                Rule::AdamW => {
+                    self.first[index] = take("exp_avg", entry)?;
+                    self.second[index] = take("exp_avg_sq", entry)?;
+                }
+                Rule::Muon => self.first[index] = take("momentum_buffer", entry)?,
+                Rule::Sgd => {}
+            }
+        }
+        self.steps = steps;
+        Ok(())
+    }
+
+    /// Bytes of the state that an optimiser of this method keeps for a layout.
+    pub fn state_bytes(method: Method, layout: &Layout) -> usize {
+        let values = layout.entries.iter().map(|entry| match rule(method, entry) {
+            Rule::AdamW => 2 * entry.range.len(),
+            Rule::Muon => entry.range.len(),
+            Rule::Sgd => 0,
+        });
+        values.sum::<usize>() * size_of::<f32>()
+    }
+}
+
+/// The rule that moves a tensor under a method.
+fn rule(method: Method, entry: &Entry) -> Rule {
+    match method {
+        Method::Adamw => Rule::AdamW,
+        Method::Sgd => Rule::Sgd,
+        Method::Muon if is_layer_matrix(entry) => Rule::Muon,
+        Method::Muon => Rule::AdamW,
+    }
+}
+
+/// Whether the tensor is a projection inside a layer: neither embedding nor head nor a vector.
+fn is_layer_matrix(entry: &Entry) -> bool {
+    entry.shape.len() == 2 && entry.name.starts_with("model.layers.")
+}
+
+/// What the gradient is multiplied by so that its norm is at most `max_norm`, as PyTorch's `clip_grad_norm_`.
+fn clipping(norm: f64, max_norm: f64) -> f32 {
+    if max_norm > 0.0 { (max_norm / (norm + 1e-6)).min(1.0) as f32 } else { 1.0 }
+}
+
+/// Cuts a tensor into pieces that threads can take; Muon needs its matrix whole.
+fn cut<'a>(whole: Piece<'a>, pieces: &mut Vec<Piece<'a>>) {
+    if whole.rule == Rule::Muon {
+        return pieces.push(whole);
+    }
+    let Piece { rule, entry, mut values, mut gradient, mut first, mut second } = whole;
+    while !values.is_empty() {
+        let size = PIECE.min(values.len());
+        let (values_now, values_then) = values.split_at_mut(size);
+        let (gradient_now, gradient_then) = gradient.split_at(size);
+        let (first_now, first_then) = first.split_at_mut(size.min(first.len()));
+        let (second_now, second_then) = second.split_at_mut(size.min(second.len()));
+        pieces.push(Piece { rule, entry, values: values_now, gradient: gradient_now, first: first_now, second: second_now });
+        (values, gradient, first, second) = (values_then, gradient_then, first_then, second_then);
+    }
+}
+
+/// Moves one piece by its rule.
+fn advance(settings: &Settings, step: u64, scale: f32, factor: f64, piece: Piece) {
+    let decay = if piece.entry.shape.len() == 2 { settings.decay } else { 0.0 };
+    let rate = settings.rate * factor;
+    match piece.rule {
+        Rule::AdamW => {
+            let peak = if settings.method == Method::Muon { settings.other_rate } else { settings.rate };
+            let rule = adamw::Rule { rate: peak * factor, betas: settings.betas, decay, step };
+            adamw::step(&rule, scale, piece.values, piece.gradient, piece.first, piece.second);
+        }
+        Rule::Sgd => {
+            let (keep, rate) = ((1.0 - rate * decay) as f32, rate as f32);
+            for (p, &g) in piece.values.iter_mut().zip(piece.gradient) {
+                *p = *p * keep - rate * (g * scale);
+            }
+        }
+        Rule::Muon => {
+            let (rows, columns) = (piece.entry.shape[0], piece.entry.shape[1]);
+            let rule = muon::Rule { rate, decay, rows, columns };
+            muon::step(&rule, scale, piece.values, piece.gradient, piece.first);
+        }
+    }
+}
+
+/// Runs `work` on every piece, over `threads` threads.
+fn spread<'a>(pieces: Vec<Piece<'a>>, threads: usize, work: impl Fn(Piece<'a>) + Sync) {
+    if threads <= 1 || pieces.len() <= 1 {
+        return pieces.into_iter().for_each(work);
+    }
+    let queue = std::sync::Mutex::new(pieces);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let next = queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop();
+                    let Some(piece) = next else { break };
+                    work(piece);
+                }
+            });
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+//! stdout for a stage that must finish its work: when the reader goes away, writing stops and the work goes on.
+
+use std::io::Write;
+
+use record::failure::Result;
+use record::write::Writer;
+use serde::Serialize;
+
+/// A writer that falls silent when its reader goes away.
+pub struct Output<W: Write> {
+    writer: Option<Writer<W>>,
+}
+
+impl<W: Write> Output<W> {
+    /// Writes through `writer`.
+    pub fn new(writer: Writer<W>) -> Self {
+        Output { writer: Some(writer) }
+    }
+
+    /// Copies a line.
+    ///
+    /// # Errors
+    /// Writing failed for another reason than a reader that went away.
+    pub fn raw(&mut self, text: &str) -> Result<()> {
+        self.attempt(|writer| writer.raw(text))
+    }
+
+    /// Writes an object as one line.
+    ///
+    /// # Errors
+    /// As [`Output::raw`], and for a NaN or an infinity in the object.
+    pub fn object(&mut self, value: &impl Serialize) -> Result<()> {
+        self.attempt(|writer| writer.object(value))
+    }
+
+    /// Hands everything written so far to the reader.
+    ///
+    /// # Errors
+    /// As [`Output::raw`].
+    pub fn flush(&mut self) -> Result<()> {
+        self.attempt(Writer::flush)
+    }
+
+    fn attempt(&mut self, write: impl FnOnce(&mut Writer<W>) -> Result<()>) -> Result<()> {
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        match write(writer) {
+            Err(failure) if failure.is_closed() => {
+                self.writer = None;
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    struct Gone;
+
+    impl Write for Gone {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_that_went_away_is_no_failure() {
+        let mut output = Output::new(Writer::new(Gone));
+        output.raw("{}").unwrap();
+        output.flush().unwrap();
+        assert!(output.writer.is_none());
+        output.object(&serde_json::json!({"type": "metrics"})).unwrap();
+        output.flush().unwrap();
+    }
+}

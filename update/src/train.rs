@@ -1,0 +1,212 @@
+//! Optimiser steps over one policy's samples: forward, objective, backward, clip, step; and what was seen on the way.
+
+use std::collections::VecDeque;
+
+use record::failure::{Failure, Result};
+use record::progress::Progress;
+use record::stage;
+
+use crate::arguments::{Arguments, Objective};
+use crate::batch::{self, Batch};
+use crate::loss::{BatchLoss, Tally, Terms};
+use crate::model::{Gradients, Model};
+use crate::optimizer::{self, Optimizer};
+use crate::samples::Samples;
+use crate::weights::Weights;
+
+/// Trees handed to the model at once: enough to keep threads busy, few enough to notice an interruption.
+const TREES_AT_ONCE: usize = 32;
+
+/// One policy's training, ready to run.
+pub struct Trainer<'a> {
+    /// The command line.
+    pub arguments: &'a Arguments,
+    /// The samples of this policy.
+    pub samples: &'a Samples,
+    /// The decoder.
+    pub model: &'a Model,
+    /// Log-probabilities of the reference policy by sample, where `--kl` asks for them.
+    pub reference: Option<Vec<Vec<f32>>>,
+}
+
+/// What training saw.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// Optimiser steps taken.
+    pub steps: u64,
+    /// Minibatches that were flat as a whole and took none.
+    pub flat_minibatches: u64,
+    /// Sum of the losses of all minibatches, flat ones at 0.
+    pub loss: f64,
+    /// Losses of the last tenth of the minibatches.
+    pub last_losses: VecDeque<f64>,
+    /// Sum and number of the gradient norms before clipping.
+    pub norm: f64,
+    /// Learning rate of the last step.
+    pub rate: f64,
+    /// Token figures of all minibatches.
+    pub tally: Tally,
+    /// Sum of the entropies over the scored tokens.
+    pub entropy: f64,
+    /// Completion tokens of all minibatches, those of flat groups too.
+    pub tokens: usize,
+    /// Tokens computed in the first epoch, shared ones once.
+    pub unique_tokens: usize,
+    /// Token figures of the minibatch before the first step: the only one where weights are those sampled from.
+    pub first: Option<Tally>,
+}
+
+impl Trainer<'_> {
+    /// Runs every epoch. The weights and the optimiser are as they were if this fails before the first step, and
+    /// useless for publishing if it fails later.
+    ///
+    /// # Errors
+    /// A log-probability gap above the limit, numbers that are not finite, an interruption.
+    pub fn run(&self, weights: &mut Weights, optimizer: &mut Optimizer) -> Result<Figures> {
+        let arguments = self.arguments;
+        let mut figures = Figures::default();
+        let mut gradients = self.model.gradients();
+        let flat = self.flat();
+        let epochs: Vec<Vec<Vec<usize>>> = (0..arguments.epochs)
+            .map(|epoch| {
+                let step = self.samples.step.unwrap_or(0);
+                batch::minibatches(self.samples, arguments.minibatches as usize, arguments.seed, epoch, step)
+            })
+            .collect();
+        let horizon = epochs.iter().map(Vec::len).sum::<usize>();
+        let mut progress = Progress::new("update", arguments.quiet, Some(horizon as u64));
+        for (index, minibatch) in epochs.iter().flatten().enumerate() {
+            let first_epoch = index < epochs[0].len();
+            let place = (index as u64, horizon as u64);
+            let loss = self.minibatch(minibatch, &flat, place, weights, optimizer, &mut gradients, &mut figures, first_epoch)?;
+            figures.loss += loss;
+            figures.last_losses.push_back(loss);
+            if figures.last_losses.len() > horizon.div_ceil(10) {
+                figures.last_losses.pop_front();
+            }
+            progress.set_message(format!("loss {loss:.4}"));
+            progress.inc(1);
+        }
+        progress.finish();
+        Ok(figures)
+    }
+
+    /// Of each group: whether its terms are all 0, so that it need not be computed.
+    fn flat(&self) -> Vec<bool> {
+        match self.reference {
+            Some(_) => vec![false; self.samples.groups()],
+            None => self.samples.flat_groups(),
+        }
+    }
+
+    /// One optimiser step; returns the minibatch's loss.
+    #[allow(clippy::too_many_arguments)]
+    fn minibatch(
+        &self,
+        minibatch: &[usize],
+        flat: &[bool],
+        (index, horizon): (u64, u64),
+        weights: &mut Weights,
+        optimizer: &mut Optimizer,
+        gradients: &mut Gradients,
+        figures: &mut Figures,
+        first_epoch: bool,
+    ) -> Result<f64> {
+        let tokens: usize = minibatch.iter().map(|&sample| self.samples.rows[sample].length()).sum();
+        figures.tokens += tokens;
+        let active: Vec<usize> =
+            minibatch.iter().copied().filter(|&sample| !flat[self.samples.rows[sample].group as usize]).collect();
+        if active.is_empty() {
+            figures.flat_minibatches += 1;
+            return Ok(0.0);
+        }
+        let factors = self.factors(minibatch, tokens);
+        gradients.values.fill(0.0);
+        let mut tally = Tally::default();
+        for batch in batch::pack_trees(self.samples, &active, self.arguments.max_tokens_per_batch as usize) {
+            if first_epoch {
+                figures.unique_tokens += batch.unique_tokens();
+            }
+            tally.add(&self.accumulate(&batch, &factors, weights, gradients, figures)?);
+        }
+        self.check(&tally, figures.steps)?;
+        if figures.steps == 0 && self.arguments.objective == Objective::Clip {
+            figures.first = Some(tally.clone());
+        }
+        let norm = optimizer::norm(gradients);
+        if !norm.is_finite() {
+            return Err(Failure::work("the gradient is not finite; nothing was published")
+                .hint("lower --lr, or look for extreme advantages or log-probabilities among the samples"));
+        }
+        let arguments = self.arguments;
+        let factor = arguments.schedule.factor(optimizer.steps(), arguments.warmup, index, horizon);
+        weights.step(|master| optimizer.step(master, gradients, norm, factor, arguments.thread_count()));
+        figures.steps += 1;
+        figures.norm += norm;
+        figures.rate = arguments.lr * factor;
+        figures.tally.add(&tally);
+        Ok(tally.loss)
+    }
+
+    /// The factor of each sample's token terms, by sample; 0 for those of other minibatches.
+    fn factors(&self, minibatch: &[usize], tokens: usize) -> Vec<f64> {
+        let longest = || self.samples.rows.iter().map(|row| row.length()).max().unwrap_or(1);
+        let max_tokens = self.arguments.max_tokens.map_or_else(longest, |n| n as usize);
+        let mut factors = vec![0.0; self.samples.rows.len()];
+        for &sample in minibatch {
+            let length = self.samples.rows[sample].length();
+            factors[sample] = self.arguments.aggregate.weight(length, minibatch.len(), tokens, max_tokens);
+        }
+        factors
+    }
+
+    /// Adds one batch's gradient.
+    fn accumulate(
+        &self,
+        batch: &Batch,
+        factors: &[f64],
+        weights: &Weights,
+        gradients: &mut Gradients,
+        figures: &mut Figures,
+    ) -> Result<Tally> {
+        let terms = Terms {
+            objective: self.arguments.objective,
+            range: self.arguments.clip_range(),
+            kl: self.arguments.kl,
+        };
+        let mut tally = Tally::default();
+        for (trees, members) in batch.trees.chunks(TREES_AT_ONCE).zip(batch.members.chunks(TREES_AT_ONCE)) {
+            if stage::interrupted() {
+                return Err(Failure::interrupted());
+            }
+            let loss = BatchLoss::new(terms, self.samples, members, factors, self.reference.as_deref());
+            let threads = self.arguments.thread_count();
+            let scores =
+                self.model.accumulate(weights.forward(), trees, batch.temperature, threads, gradients, &loss);
+            for scores in &scores {
+                figures.entropy += scores.entropies.iter().map(|&entropy| f64::from(entropy)).sum::<f64>();
+            }
+            tally.add(&loss.tally());
+        }
+        Ok(tally)
+    }
+
+    /// Refuses numbers that no step should be taken by.
+    fn check(&self, tally: &Tally, steps: u64) -> Result<()> {
+        if tally.not_finite > 0 {
+            let cause = format!("{} recomputed log-probabilities are not finite; nothing was published", tally.not_finite);
+            return Err(Failure::work(cause).hint("the weights themselves may hold NaN: policy check DIR"));
+        }
+        if let Some(limit) = self.arguments.max_logprob_gap.filter(|_| steps == 0)
+            && tally.largest_gap > limit
+        {
+            let gap = tally.largest_gap;
+            return Err(Failure::work(format!(
+                "recorded and recomputed log-probabilities differ by up to {gap:.3e}, above --max-logprob-gap {limit}; \
+                 nothing was published"
+            ))
+            .hint("update --check shows the gap; samples of other weights or a changed temperature cause one"));
+        }
+        Ok(())
+    }
+}
