@@ -154,6 +154,8 @@ pub struct Demonstration {
     pub mix: Vec<(String, f64)>,
     /// States demonstrated for each task.
     pub states: u32,
+    /// Probability that an agent goes along with what the agent before it said, instead of an answer of its own.
+    pub follow: f64,
 }
 
 /// An endless stream of tasks.

@@ -7,6 +7,7 @@
 pub mod environment;
 pub mod plan_path;
 pub mod settings;
+pub mod step;
 
 pub use environment::{
     Demonstration, Demonstrations, Environment, Order, Outcome, RewardRange, Selection, Split, State, Tasks,

@@ -68,9 +68,9 @@ impl Settings {
 
 /// A hint that names the known word nearest to `word`, or all of them if none is near.
 pub fn suggest(word: &str, known: &[&str]) -> String {
-    let near = known.iter().map(|name| (edits(word, name), *name)).min();
-    match near {
-        Some((distance, name)) if distance <= 2 || name.starts_with(word) => format!("did you mean '{name}'?"),
+    let nearest = known.iter().map(|name| (!name.starts_with(word), edits(word, name), *name)).min();
+    match nearest {
+        Some((elsewhere, distance, name)) if distance <= 2 || !elsewhere => format!("did you mean '{name}'?"),
         _ => format!("choose from: {}", known.join(", ")),
     }
 }

@@ -4,18 +4,33 @@
 //! proposal, decides; only the planner's moves move the walker, and its position persists between turns. The
 //! tool is scored as if its proposal were carried out. In the workflow `single` the planner is alone.
 //!
-//! - [`map`]: the board and its distances; - [`rules`]: moves and rewards;
+//! - [`map`]: the board and its distances; [`rules`]: what moves do and earn;
+//! - [`spec`]: settings and the `spec` of a task; [`generate`]: which tasks there are, train and test;
+//! - [`compact`], [`full`]: the two ways of putting a situation into words and reading answers;
+//! - [`state`]: a situation in an episode; [`demonstrate`]: samples for the warm-up; `probes`: for `envs check`.
 
+pub mod compact;
+pub mod demonstrate;
+pub mod full;
+pub mod generate;
 pub mod map;
+mod probes;
 pub mod rules;
+pub mod spec;
+pub mod state;
+
+use std::sync::Arc;
 
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
 use crate::environment::{
-    Demonstration, Demonstrations, Environment, Order, RewardRange, Selection, State, Tasks, Workflow,
+    Demonstration, Demonstrations, Environment, Order, RewardRange, Selection, Split, State, Tasks, Workflow,
 };
 use crate::settings::Setting;
+
+/// The environment's name.
+pub const NAME: &str = "plan-path";
 
 /// The environment.
 pub struct PlanPath;
@@ -27,11 +42,11 @@ static WORKFLOWS: [Workflow; 2] = [
 
 impl Environment for PlanPath {
     fn name(&self) -> &'static str {
-        "plan-path"
+        NAME
     }
 
     fn summary(&self) -> &'static str {
-        "walk to a goal round walls, a few moves a turn"
+        "walk round walls to a goal, a few moves a turn"
     }
 
     fn workflows(&self) -> &'static [Workflow] {
@@ -39,30 +54,39 @@ impl Environment for PlanPath {
     }
 
     fn settings(&self) -> &'static [Setting] {
-        &[]
+        spec::SETTINGS
     }
 
     fn reward_range(&self) -> RewardRange {
         RewardRange { team: (0.0, 1.0), local: (0.0, 1.0) }
     }
 
-    fn tasks(&self, _: &Selection) -> Result<Tasks<'_>> {
-        Err(Failure::work("not yet"))
+    fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
+        let rules = spec::Rules::from_settings(&selection.settings)?;
+        Ok(generate::tasks(rules, selection))
     }
 
-    fn reset(&self, _: &Value, _: &str) -> Result<Box<dyn State>> {
-        Err(Failure::work("not yet"))
+    fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
+        let workflow = crate::find_workflow(self, workflow)?;
+        let instance = Arc::new(spec::Instance::parse(spec)?);
+        Ok(Box::new(state::PlanPathState::new(instance, workflow)))
     }
 
-    fn restore(&self, _: &Value) -> Result<Box<dyn State>> {
-        Err(Failure::work("not yet"))
+    fn restore(&self, state: &Value) -> Result<Box<dyn State>> {
+        Ok(Box::new(state::PlanPathState::restore(state, |name| crate::find_workflow(self, name))?))
     }
 
     fn demonstrators(&self) -> &'static [(&'static str, f64)] {
-        &[]
+        demonstrate::KINDS
     }
 
-    fn demonstrations(&self, _: &Demonstration) -> Result<Demonstrations<'_>> {
-        Err(Failure::work("not yet"))
+    fn demonstrations(&self, demonstration: &Demonstration) -> Result<Demonstrations<'_>> {
+        if demonstration.tasks.split == Split::Test {
+            return Err(Failure::usage("demonstrations of the test split would teach what is to be tested"));
+        }
+        let rules = spec::Rules::from_settings(&demonstration.tasks.settings)?;
+        let workflow = crate::find_workflow(self, &demonstration.workflow)?;
+        let demonstration = demonstration.clone();
+        Ok(Box::new((0..).map(move |index| demonstrate::samples(&rules, workflow, &demonstration, index))))
     }
 }

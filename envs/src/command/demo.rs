@@ -1,0 +1,122 @@
+//! `envs demo`: demonstrations by imperfect experts, as text-only samples for `policy encode` and `update`.
+
+use std::fmt::Write as _;
+
+use envs::{Demonstration, Environment, Split};
+use record::failure::{Failure, Result};
+use record::stage;
+use record::write::Writer;
+
+use crate::Choice;
+
+/// Writes demonstrations on train tasks: samples with prompt and completion as text, for the warm-up of a policy.
+///
+/// The samples of one task stand together, so that the shared beginning of their prompts is computed once.
+#[derive(clap::Args)]
+#[command(help_template = crate::TEMPLATE, before_help = "\
+Examples:
+  envs demo plan-path --count 1000 --seed 7
+  envs demo plan-path --count 1000 --mix opt=1
+  envs demo plan-path --count 1000 --workflow single --states 4
+  envs demo plan-path --count 1000 | policy encode --policy run/policy | update --objective nll --policy run/policy")]
+pub struct Demo {
+    #[command(flatten)]
+    choice: Choice,
+    /// Number of tasks demonstrated.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    count: u64,
+    /// Share of each kind of demonstrator, summing to 1 [default: the environment's, see `envs list`].
+    #[arg(long, value_name = "KIND=SHARE,…")]
+    mix: Option<String>,
+    /// Whose agents are demonstrated [default: the environment's first].
+    #[arg(long, value_name = "NAME")]
+    workflow: Option<String>,
+    /// States demonstrated for each task.
+    #[arg(long, default_value_t = 8, value_name = "N")]
+    states: u32,
+    /// Probability that an agent goes along with what the agent before it said.
+    #[arg(long, default_value_t = 0.85, value_name = "P")]
+    follow: f64,
+}
+
+impl Demo {
+    pub fn run(&self) -> Result<()> {
+        let environment = self.choice.environment()?;
+        if !(0.0..=1.0).contains(&self.follow) {
+            return Err(Failure::usage(format!("--follow {}: not from 0 to 1", self.follow)));
+        }
+        let workflow = match &self.workflow {
+            Some(name) => envs::find_workflow(environment, name)?.name.to_owned(),
+            None => environment.workflows().first().map_or_else(String::new, |workflow| workflow.name.to_owned()),
+        };
+        let demonstration = Demonstration {
+            tasks: self.choice.selection(Split::Train)?,
+            workflow,
+            mix: mix(environment, self.mix.as_deref())?,
+            states: self.states,
+            follow: self.follow,
+        };
+        let mut batches = environment.demonstrations(&demonstration)?;
+        let mut writer = Writer::stdout();
+        let mut samples = 0;
+        for _ in 0..self.count {
+            let Some(batch) = batches.next() else { break };
+            for sample in batch? {
+                writer.object(&sample)?;
+                samples += 1;
+            }
+            if stage::interrupted() {
+                return Err(Failure::interrupted());
+            }
+        }
+        super::tasks::end(&mut writer, &[("tasks", self.count), ("samples", samples)])
+    }
+}
+
+/// Reads `kind=share,…`; the environment's own mix where none is given.
+fn mix(environment: &dyn Environment, text: Option<&str>) -> Result<Vec<(String, f64)>> {
+    let known = environment.demonstrators();
+    if known.is_empty() {
+        return Err(Failure::usage(format!("{} has no demonstrators", environment.name())));
+    }
+    let Some(text) = text else {
+        return Ok(known.iter().map(|(kind, share)| ((*kind).to_owned(), *share)).collect());
+    };
+    let fail = |cause: String| Failure::usage(format!("--mix {text}: {cause}"));
+    let mut mix: Vec<(String, f64)> = Vec::new();
+    for part in text.split(',') {
+        let example = || format!("write it as {}", mix_text(known));
+        let (kind, share) =
+            part.split_once('=').ok_or_else(|| fail(format!("'{part}' has no '='")).hint(example()))?;
+        let kinds: Vec<&str> = known.iter().map(|(kind, _)| *kind).collect();
+        if !kinds.contains(&kind) {
+            return Err(fail(format!("{} has no demonstrator '{kind}'", environment.name()))
+                .hint(envs::settings::suggest(kind, &kinds)));
+        }
+        if mix.iter().any(|(other, _)| other == kind) {
+            return Err(fail(format!("'{kind}' is there twice")));
+        }
+        let share = share
+            .parse()
+            .ok()
+            .filter(|share| (0.0..=1.0).contains(share))
+            .ok_or_else(|| fail(format!("the share '{share}' is no number from 0 to 1")))?;
+        mix.push((kind.to_owned(), share));
+    }
+    let sum: f64 = mix.iter().map(|(_, share)| share).sum();
+    if (sum - 1.0).abs() > 1e-6 {
+        return Err(fail(format!("the shares sum to {sum:.6}, not to 1")));
+    }
+    Ok(mix)
+}
+
+/// `kind=share,…` as `--mix` reads it.
+pub fn mix_text(shares: &[(&str, f64)]) -> String {
+    let mut text = String::new();
+    for (kind, share) in shares {
+        let comma = if text.is_empty() { "" } else { "," };
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{comma}{kind}={share}");
+    }
+    text
+}

@@ -1,0 +1,84 @@
+//! `envs tasks`: task lines for `rollout`.
+
+use std::io;
+
+use clap::ValueEnum;
+use envs::Split;
+use record::failure::{Failure, Result};
+use record::line::End;
+use record::stage;
+use record::write::Writer;
+use serde_json::{Map, Value};
+
+use crate::Choice;
+
+/// A split by its name on the command line.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum SplitName {
+    /// Tasks to learn from.
+    Train,
+    /// Held-out tasks: no seed changes which they are.
+    Test,
+}
+
+impl From<SplitName> for Split {
+    fn from(name: SplitName) -> Split {
+        match name {
+            SplitName::Train => Split::Train,
+            SplitName::Test => Split::Test,
+        }
+    }
+}
+
+/// Writes task lines: instances to play, each with the rules in its `spec`.
+///
+/// The test split is one fixed list for each set of rules, whatever the seed; --count takes its first tasks. A
+/// --count beyond the split repeats it in a new order. Task number i depends on the settings, the seed and i alone.
+#[derive(clap::Args)]
+#[command(help_template = crate::TEMPLATE, before_help = "\
+Examples:
+  envs tasks plan-path --count 32 --seed 7
+  envs tasks plan-path --split test --count 300
+  envs tasks plan-path --count 8 --set size=10 --set encoding=full | jq .spec")]
+pub struct Tasks {
+    #[command(flatten)]
+    choice: Choice,
+    /// Which side of the division.
+    #[arg(long, value_enum, default_value = "train")]
+    split: SplitName,
+    /// Number of tasks.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    count: u64,
+}
+
+impl Tasks {
+    pub fn run(&self) -> Result<()> {
+        let environment = self.choice.environment()?;
+        let mut tasks = environment.tasks(&self.choice.selection(self.split.into())?)?;
+        let mut writer = Writer::stdout();
+        for _ in 0..self.count {
+            let Some(task) = tasks.next() else { break };
+            writer.object(&task?)?;
+            if stage::interrupted() {
+                return Err(Failure::interrupted());
+            }
+        }
+        end(&mut writer, &[("tasks", self.count)])
+    }
+}
+
+/// Writes the `end` line of a stream that begins here, and flushes.
+pub fn end(writer: &mut Writer<impl io::Write>, counts: &[(&str, u64)]) -> Result<()> {
+    let counts: Map<String, Value> = counts.iter().map(|(name, count)| ((*name).to_owned(), (*count).into())).collect();
+    let timing = [("build".to_owned(), Value::from(stage::build()))].into();
+    writer.object(&End { stage: "envs".to_owned(), ok: true, counts, timing, ..End::default() })?;
+    writer.flush()
+}
+
+/// A reader of the output that went away is no error.
+pub fn quiet_when_closed(error: io::Error) -> Result<()> {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Err(Failure::closed()),
+        _ => Err(Failure::io(format!("writing the output: {error}"))),
+    }
+}

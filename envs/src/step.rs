@@ -1,0 +1,101 @@
+//! The step protocol: an environment as lines of JSON, one answer a request, in order.
+//!
+//! A request with `task` resets: it answers the first `state`, what the agents see, who they are and their order.
+//! A request with `state`, `agent` and `action` answers the state after it and what the action earned. `request`, of any type,
+//! is echoed. A request that makes no sense is answered with `error`, and the next one is read.
+//!
+//! The answer is a pure function of the line: the same line in gives the same bytes out, in any order and any process.
+
+use record::failure::{Failure, Result};
+use serde_json::{Map, Value, json};
+
+use crate::environment::{Environment, State};
+
+/// Answers one request line with one answer line, both without line feed.
+pub fn answer(environment: &dyn Environment, line: &str) -> String {
+    let parsed: std::result::Result<Map<String, Value>, _> = serde_json::from_str(line);
+    let mut answer = Map::new();
+    match parsed {
+        Err(error) => {
+            answer.insert("error".to_owned(), format!("the request is no JSON object: {error}").into());
+        }
+        Ok(mut request) => {
+            if let Some(echo) = request.remove("request") {
+                answer.insert("request".to_owned(), echo);
+            }
+            match respond(environment, &request) {
+                Ok(Value::Object(fields)) => answer.extend(fields),
+                Ok(other) => drop(answer.insert("answer".to_owned(), other)),
+                Err(failure) => {
+                    let hint = failure.hint.map_or(String::new(), |hint| format!(" ({hint})"));
+                    answer.insert("error".to_owned(), format!("{}{hint}", failure.message).into());
+                }
+            }
+        }
+    }
+    Value::Object(answer).to_string()
+}
+
+fn respond(environment: &dyn Environment, request: &Map<String, Value>) -> Result<Value> {
+    const KEYS: [&str; 5] = ["task", "workflow", "state", "agent", "action"];
+    if let Some(key) = request.keys().find(|key| !KEYS.contains(&key.as_str())) {
+        return Err(Failure::data(format!("'{key}' is no field of a request"))
+            .hint(crate::settings::suggest(key, &KEYS)));
+    }
+    match (request.get("task"), request.get("state")) {
+        (Some(task), None) => reset(environment, task, request),
+        (None, Some(state)) => step(environment, state, request),
+        _ => Err(Failure::data("a request has either `task`, which resets, or `state`, `agent` and `action`")),
+    }
+}
+
+fn reset(environment: &dyn Environment, task: &Value, request: &Map<String, Value>) -> Result<Value> {
+    if request.contains_key("action") || request.contains_key("agent") {
+        return Err(Failure::data("`task` resets and takes neither `agent` nor `action`; an action needs `state`"));
+    }
+    if let Some(env) = task.get("env").filter(|env| *env != environment.name()) {
+        return Err(Failure::data(format!("task.env is {env}, not \"{}\"", environment.name())));
+    }
+    let spec = task.get("spec").ok_or_else(|| Failure::data("`task` has no `spec`"))?;
+    let default = environment.workflows().first().map_or("", |workflow| workflow.name);
+    let workflow = match request.get("workflow") {
+        None => default,
+        Some(name) => name.as_str().ok_or_else(|| Failure::data("`workflow` is no text"))?,
+    };
+    let state = environment.reset(spec, workflow)?;
+    Ok(json!({
+        "state": state.to_json(),
+        "observations": observations(&*state),
+        "agents": state.workflow().agents,
+        "order": state.workflow().order.name(),
+        "turns": state.turn_limit(),
+    }))
+}
+
+fn step(environment: &dyn Environment, state: &Value, request: &Map<String, Value>) -> Result<Value> {
+    if request.contains_key("workflow") {
+        return Err(Failure::data("`workflow` belongs to a reset; a state knows its own"));
+    }
+    let text = |key: &str| match request.get(key) {
+        None => Err(Failure::data(format!("a request with `state` needs `{key}`"))),
+        Some(value) => value.as_str().ok_or_else(|| Failure::data(format!("`{key}` is no text"))),
+    };
+    let (agent, action) = (text("agent")?, text("action")?);
+    let mut state = environment.restore(state)?;
+    let outcome = state.apply(agent, action)?;
+    let observations = if outcome.terminated { json!({}) } else { observations(&*state) };
+    Ok(json!({
+        "state": state.to_json(),
+        "rewards": outcome.rewards,
+        "reward_components": outcome.components,
+        "terminated": outcome.terminated,
+        "success": outcome.success,
+        "observations": observations,
+    }))
+}
+
+/// What each agent sees.
+fn observations(state: &dyn State) -> Value {
+    let agents = state.workflow().agents;
+    agents.iter().map(|agent| ((*agent).to_owned(), json!(state.observe(agent)))).collect::<Map<_, _>>().into()
+}
