@@ -83,6 +83,11 @@ impl Failure {
         self.code == DONE
     }
 
+    /// Whether a signal asked the stage to stop.
+    pub fn is_interruption(&self) -> bool {
+        matches!(self.code, INTERRUPTED | TERMINATED)
+    }
+
     /// Adds what to try next.
     #[must_use]
     pub fn hint(mut self, hint: impl Display) -> Self {

@@ -2,8 +2,10 @@
 //!
 //! RECORD.md is the contract in prose. This library knows no machine learning and no policy.
 
+mod check;
 pub mod failure;
-pub mod finite;
+mod finite;
+pub mod gather;
 pub mod line;
 pub mod philox;
 pub mod progress;

@@ -136,6 +136,9 @@ pub struct End {
     /// `i/n`, where the stream is one shard of several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard: Option<String>,
+    /// Why it did not succeed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
     /// What the stage counted.
     #[serde(default)]
     pub counts: Map<String, Value>,

@@ -1,16 +1,25 @@
-//! Lines in: the exact text, the line's number and its `type`. What a line says beyond that is parsed by who needs it.
+//! Lines in: the exact text of each line, its number, and what it is. What it says beyond that is parsed by who needs it.
+//!
+//! One pass finds the line feed, one checks the UTF-8, and the keys are read only until `type` and `v` are known.
+//! The rest of a sample is checked by [`Sample::parse`](crate::sample::Sample::parse), which every stage calls;
+//! lines of any other type are checked whole here.
 
-use std::io::Read;
+use std::fmt;
+use std::io::{self, Read};
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
 
 use crate::failure::{Failure, Result};
+use crate::stage::{self, Input};
 
 /// The version of the record that this build reads and writes.
 pub const VERSION: u64 = 1;
-/// The longest line that is read, in bytes; a longer one is a broken stream rather than a record.
-pub const MAX_LINE: usize = 64 << 20;
+/// The longest line, in bytes without its line feed. A sample of 100,000 tokens takes about 3 MB.
+pub const MAX_LINE: usize = 16 << 20;
+/// Bytes asked of the input at once: four times what a Linux pipe holds.
+const BUFFER: usize = 1 << 18;
 
 /// What a line is, by its `type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -60,101 +69,228 @@ pub struct Line {
     source: Arc<str>,
 }
 
-#[derive(Deserialize)]
-struct Head<'a> {
-    #[serde(rename = "type", borrow)]
-    kind: Option<std::borrow::Cow<'a, str>>,
-    v: Option<u64>,
-}
-
 impl Line {
-    /// A line out of its text.
+    /// A line out of its text, as if read from `source`.
     ///
     /// # Errors
-    /// No JSON object, no `type`, no `v`, or a `v` that this build does not read.
+    /// 65: no JSON object, no `type`, no `v`, or a `v` that this build does not read.
     pub fn parse(source: &str, number: u64, text: String) -> Result<Line> {
-        Self::shared(Arc::from(source), number, text)
-    }
-
-    fn shared(source: Arc<str>, number: u64, text: String) -> Result<Line> {
-        let kind = {
-            let head: Head = serde_json::from_str(&text)
-                .map_err(|error| Failure::data(format!("{source}:{number}: no record: {error}")))?;
-            let Some(kind) = head.kind else {
-                return Err(Failure::data(format!("{source}:{number}: no `type`")));
-            };
-            match head.v {
-                Some(VERSION) => {}
-                Some(v) => {
-                    return Err(Failure::data(format!(
-                        "{source}:{number}: line is v{v}, this program reads v{VERSION}"
-                    )));
-                }
-                None => return Err(Failure::data(format!("{source}:{number}: no `v`"))),
-            }
-            Kind::of(&kind)
-        };
-        Ok(Line { number, text, kind, source })
+        let mut line = Line { number, text, kind: Kind::Other, source: Arc::from(source) };
+        line.kind = kind(&line.text).map_err(|failure| failure.at(line.place()))?;
+        Ok(line)
     }
 
     /// Where the line is: `stdin:1042`.
     pub fn place(&self) -> String {
         format!("{}:{}", self.source, self.number)
     }
+
+    /// A failure at this line: `stdin:1042: cause` (65).
+    pub fn failure(&self, cause: impl fmt::Display) -> Failure {
+        Failure::data(format!("{}: {cause}", self.place()))
+    }
 }
 
-/// Reads a stream line by line.
+/// Reads a stream line by line, through one buffer.
 pub struct Reader<R: Read> {
-    input: std::io::BufReader<R>,
+    input: R,
     source: Arc<str>,
     number: u64,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
 }
 
-impl Reader<std::io::Stdin> {
-    /// Reads stdin.
+impl Reader<Input> {
+    /// Reads stdin; SIGINT and SIGTERM end a wait for input with [`Failure::interrupted`].
     pub fn stdin() -> Self {
-        Self::new("stdin", std::io::stdin())
+        Self::new("stdin", Input)
     }
 }
 
 impl<R: Read> Reader<R> {
     /// Reads `input`, called `name` in messages.
     pub fn new(name: &str, input: R) -> Self {
-        Reader {
-            input: std::io::BufReader::with_capacity(1 << 18, input),
-            source: Arc::from(name),
-            number: 0,
+        Reader { input, source: Arc::from(name), number: 0, buffer: vec![0; BUFFER], start: 0, end: 0 }
+    }
+
+    /// The next line; none at the end of the input. Blank lines are skipped.
+    ///
+    /// # Errors
+    /// A line that is no record (65), an input that cannot be read (74), an interruption (130, 143).
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "an iterator of results would hide that a failure is final"
+    )]
+    pub fn next(&mut self) -> Result<Option<Line>> {
+        let mut line =
+            Line { number: 0, text: String::new(), kind: Kind::Other, source: Arc::clone(&self.source) };
+        Ok(self.read_into(&mut line)?.then_some(line))
+    }
+
+    /// Reads the next line over `line`, whose memory is used again; false at the end of the input.
+    ///
+    /// # Errors
+    /// As [`Reader::next`].
+    pub fn read_into(&mut self, line: &mut Line) -> Result<bool> {
+        let mut bytes = std::mem::take(&mut line.text).into_bytes();
+        loop {
+            bytes.clear();
+            if !self.fill_line(&mut bytes)? {
+                return Ok(false);
+            }
+            self.number += 1;
+            if !bytes.iter().all(u8::is_ascii_whitespace) {
+                break;
+            }
+        }
+        line.number = self.number;
+        line.text = String::from_utf8(bytes).map_err(|error| {
+            let position = error.utf8_error().valid_up_to() + 1;
+            Failure::data(format!("{}: byte {position} is no UTF-8", self.place()))
+                .hint("the record is UTF-8 JSON Lines; recode the file, or look for a program that writes binary to stdout")
+        })?;
+        line.kind = kind(&line.text).map_err(|failure| failure.at(self.place()))?;
+        Ok(true)
+    }
+
+    /// Whether the next line would have to be waited for: the moment to flush what was written.
+    pub fn would_wait(&self) -> bool {
+        memchr::memchr(b'\n', &self.buffer[self.start..self.end]).is_none()
+    }
+
+    fn place(&self) -> String {
+        format!("{}:{}", self.source, self.number)
+    }
+
+    /// Appends one line to `bytes`, without its line feed; false when the input is at its end.
+    fn fill_line(&mut self, bytes: &mut Vec<u8>) -> Result<bool> {
+        loop {
+            let unread = &self.buffer[self.start..self.end];
+            let found = memchr::memchr(b'\n', unread);
+            let taken = found.unwrap_or(unread.len());
+            if bytes.len() + taken > MAX_LINE {
+                let place = format!("{}:{}", self.source, self.number + 1);
+                return Err(Failure::data(format!("{place}: line is longer than {} MiB", MAX_LINE >> 20))
+                    .hint("is this a JSON Lines stream, one object a line?"));
+            }
+            bytes.extend_from_slice(&unread[..taken]);
+            self.start += taken + usize::from(found.is_some());
+            if found.is_some() {
+                return Ok(true);
+            }
+            (self.start, self.end) = (0, self.read()?);
+            if self.end == 0 {
+                return Ok(!bytes.is_empty());
+            }
         }
     }
 
-    /// The next line; none at the end of the input. Empty lines are skipped.
-    ///
-    /// # Errors
-    /// A line that is no record (65), an input that cannot be read (74), an interruption.
-    pub fn next(&mut self) -> Result<Option<Line>> {
-        use std::io::BufRead;
+    fn read(&mut self) -> Result<usize> {
         loop {
-            if crate::stage::interrupted() {
+            if stage::interrupted() {
                 return Err(Failure::interrupted());
             }
-            let mut bytes = Vec::new();
-            let count = self
-                .input
-                .read_until(b'\n', &mut bytes)
-                .map_err(|error| Failure::io(format!("reading {}: {error}", self.source)))?;
-            if count == 0 {
-                return Ok(None);
+            match self.input.read(&mut self.buffer) {
+                Ok(count) => return Ok(count),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Failure::io(format!("reading {}: {error}", self.source))),
             }
-            self.number += 1;
-            if bytes.last() == Some(&b'\n') {
-                bytes.pop();
-            }
-            if bytes.iter().all(u8::is_ascii_whitespace) {
-                continue;
-            }
-            let text = String::from_utf8(bytes)
-                .map_err(|_| Failure::data(format!("{}:{}: no UTF-8", self.source, self.number)))?;
-            return Line::shared(Arc::clone(&self.source), self.number, text).map(Some);
         }
     }
+}
+
+/// What the line in `text` is. Checks the version always, and the JSON as far as the module's header says.
+fn kind(text: &str) -> Result<Kind> {
+    let mut head = Head { kind: None, version: None, enough: false, repeated: None };
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let outcome = deserializer.deserialize_map(&mut head).and_then(|()| deserializer.end());
+    if let (false, Err(error)) = (head.enough, &outcome) {
+        return Err(Failure::data(format!("no JSON object: {}", without_line(error)))
+            .hint("every line is one JSON object; a stream that was cut ends in half a line, and a log line belongs on stderr"));
+    }
+    if let Some(key) = head.repeated {
+        return Err(Failure::data(format!("`{key}` is there twice")));
+    }
+    let Some(name) = head.kind else {
+        return Err(
+            Failure::data("no `type`").hint("every line says what it is, for example \"type\":\"sample\"")
+        );
+    };
+    let Ok(name) = serde_json::from_str::<String>(name.get()) else {
+        return Err(Failure::data(format!("`type` is {}, not a text", name.get())));
+    };
+    check_version(head.version)?;
+    Ok(Kind::of(&name))
+}
+
+fn check_version(version: Option<&RawValue>) -> Result<()> {
+    let Some(version) = version.map(RawValue::get) else {
+        return Err(Failure::data("no `v`").hint(format!("every line says its version: \"v\":{VERSION}")));
+    };
+    match version.parse::<u64>() {
+        Ok(VERSION) => Ok(()),
+        Ok(newer) if newer > VERSION => {
+            Err(Failure::data(format!("line is v{newer}, this program reads v{VERSION}"))
+                .hint("upgrade this program, or make the stream again with the programs of one build"))
+        }
+        _ => Err(Failure::data(format!("`v` is {version}, not {VERSION}"))),
+    }
+}
+
+/// A JSON error without the "at line 1" that would contradict the line number of the stream.
+pub(crate) fn without_line(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rsplit_once(" at line ") {
+        Some((cause, _)) => format!("{cause} at byte {}", error.column()),
+        None => text,
+    }
+}
+
+/// The keys of a line, read until it is known to be a sample of some version, else to the end.
+struct Head<'a> {
+    kind: Option<&'a RawValue>,
+    version: Option<&'a RawValue>,
+    enough: bool,
+    repeated: Option<&'static str>,
+}
+
+impl<'de> Visitor<'de> for &mut Head<'de> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<(), A::Error> {
+        while let Some(key) = map.next_key::<Key>()? {
+            let (slot, name) = match key {
+                Key::Type => (&mut self.kind, "type"),
+                Key::Version => (&mut self.version, "v"),
+                Key::Other => {
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+            };
+            if slot.replace(map.next_value()?).is_some() {
+                self.repeated = Some(name);
+            }
+            let is_sample = self.kind.is_some_and(|kind| kind.get() == "\"sample\"");
+            if is_sample && self.version.is_some() {
+                self.enough = true;
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(serde::Deserialize)]
+enum Key {
+    #[serde(rename = "type")]
+    Type,
+    #[serde(rename = "v")]
+    Version,
+    #[serde(other)]
+    Other,
 }

@@ -1,9 +1,14 @@
-//! The `sample` line: one candidate of one agent at one turn, every field with its unit and its rule.
+//! The `sample` line: one candidate of one agent at one turn.
+//!
+//! Every known field is here once, with its unit and its rule; the rules themselves are in [`crate::check`]. A field
+//! that is present is checked by every stage, a field that is absent is the business of the stage that needs it
+//! ([`Sample::require`]). Fields that are not listed are not looked at: splicing carries them along.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::check;
 use crate::failure::{Failure, Result};
 use crate::read::Line;
 use crate::tag;
@@ -11,25 +16,35 @@ use crate::tag;
 /// One message of a chat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// `system`, `user` or `assistant`.
+    /// Who speaks: `system`, `user`, `assistant` or what else the chat template knows.
     pub role: String,
     /// The text.
     pub content: String,
 }
 
-/// How the completion was sampled.
+/// How a completion was sampled.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
-    /// The logits' divisor, above 0.
+    /// What the logits were divided by; above 0.
     pub temperature: f32,
     /// Nucleus size in (0, 1]; 1 keeps every token.
     pub top_p: f32,
-    /// Number of most likely tokens kept; 0 keeps every token.
+    /// How many of the most likely tokens were kept; 0 keeps every token.
     pub top_k: u32,
-    /// Whether the most likely token was taken instead of a draw.
+    /// Whether the most likely token was taken instead of a draw; log-probabilities are then those of temperature 1.
     pub greedy: bool,
     /// The seed of the run, below 2^53.
     pub seed: u64,
+}
+
+/// How the candidates of a turn came about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SamplingMode {
+    /// Branches of one state: the siblings share their prompt. An absent field means this.
+    Tree,
+    /// `branches` whole episodes side by side; `branch` is the index of the episode.
+    Parallel,
 }
 
 /// The parts of a reward.
@@ -41,163 +56,127 @@ pub struct Rewards {
     pub local: f64,
 }
 
-/// One candidate of one agent at one turn. Absent fields are `None`; fields that are not listed pass through untouched.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub struct Sample {
-    #[serde(rename = "type", default)]
-    pub tag: tag::Sample,
-    #[serde(default)]
-    pub v: tag::Version,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub step: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub shard: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub env: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub task: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub episode: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub turn: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub agent: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub branch: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub branches: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub parent: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub selected: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub policy: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub policy_version: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sampling: Option<Sampling>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prompt: Option<Vec<Message>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub completion: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prompt_ids: Option<Vec<u32>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub completion_ids: Option<Vec<u32>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub completion_logprobs: Option<Vec<f32>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub finish_reason: Option<String>,
-    /// Absent: `None`. Present and null, that is not scored: `Some(None)`.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    pub reward: Option<Option<f64>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rewards: Option<Rewards>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reward_components: Option<BTreeMap<String, f64>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub terminated: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub truncated: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub group: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub group_size: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub advantage: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub group_mean: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub group_std: Option<f64>,
+macro_rules! sample_fields {
+    ($($(#[$attribute:meta])* $field:ident $variant:ident: $type:ty,)*) => {
+        /// One candidate of one agent at one turn. An absent field is `None`.
+        #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+        pub struct Sample {
+            /// `"type":"sample"`.
+            #[serde(rename = "type")]
+            pub tag: tag::Sample,
+            /// The version of the record.
+            pub v: tag::Version,
+            $(
+                $(#[$attribute])*
+                #[serde(default, skip_serializing_if = "Option::is_none")]
+                pub $field: Option<$type>,
+            )*
+        }
+
+        /// A field of a sample, for a stage to require.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Field {
+            $(
+                #[doc = concat!("`", stringify!($field), "`.")]
+                $variant,
+            )*
+        }
+
+        impl Field {
+            /// Every field but `type` and `v`, in the order in which they are written.
+            pub const ALL: &'static [Field] = &[$(Field::$variant),*];
+
+            /// The field's key.
+            pub fn key(self) -> &'static str {
+                match self {
+                    $(Field::$variant => stringify!($field),)*
+                }
+            }
+
+            /// Whether `sample` has the field. A `reward` that is null is there: it says that nothing was scored.
+            pub fn is_in(self, sample: &Sample) -> bool {
+                match self {
+                    $(Field::$variant => sample.$field.is_some(),)*
+                }
+            }
+        }
+    };
 }
 
+sample_fields! {
+    /// Training step, from 0.
+    step Step: u64,
+    /// `i/n`: this stream is the i-th of n, i from 0.
+    shard Shard: String,
+    /// The environment's name.
+    env Env: String,
+    /// The task's name, the same for the same instance.
+    task Task: String,
+    /// The episode's name, unique in a run.
+    episode Episode: String,
+    /// Turn within the episode, from 0.
+    turn Turn: u32,
+    /// The agent that acts; a policy owns samples by this.
+    agent Agent: String,
+    /// Which candidate of its turn, below `branches`; in parallel sampling the index of the episode.
+    branch Branch: u32,
+    /// How many candidates the turn has, in parallel sampling how many episodes run side by side; at least 1.
+    branches Branches: u32,
+    /// The sample's name, unique in a stream.
+    id Id: String,
+    /// The id of the sample whose action led to the state that was acted on; null where there is none.
+    parent Parent: String,
+    /// Whether the episode went on from this candidate.
+    selected Selected: bool,
+    /// How the candidates of the turn came about; absent means `tree`.
+    sampling_mode SamplingMode: SamplingMode,
+    /// The label of the policy that acted; a label and nothing more.
+    policy Policy: String,
+    /// `STEP:DIGEST` of the weights that acted.
+    policy_version PolicyVersion: String,
+    /// How the completion was sampled.
+    sampling Sampling: Sampling,
+    /// The prompt as chat messages, at least one.
+    prompt Prompt: Vec<Message>,
+    /// The completion as text, without its stop token.
+    completion Completion: String,
+    /// The prompt's tokens, at least one.
+    prompt_ids PromptIds: Vec<u32>,
+    /// The completion's tokens, the stop token included, at least one.
+    completion_ids CompletionIds: Vec<u32>,
+    /// Natural-log probability of each of `completion_ids` under log-softmax(logits / temperature), before any
+    /// truncation; as many as `completion_ids`.
+    completion_logprobs CompletionLogprobs: Vec<f32>,
+    /// `stop` or `length`.
+    finish_reason FinishReason: String,
+    /// What the candidate earned. Absent is `None`; null, that is not scored, is `Some(None)`.
+    #[serde(deserialize_with = "present")]
+    reward Reward: Option<f64>,
+    /// The parts that `reward` was made of.
+    rewards Rewards: Rewards,
+    /// What the parts were made of, by name; informative.
+    reward_components RewardComponents: BTreeMap<String, f64>,
+    /// What `reward` is compared with by the `remax` estimator: the reward of the greedy completion of this prompt.
+    baseline Baseline: f64,
+    /// Whether the environment reached an end of its own.
+    terminated Terminated: bool,
+    /// Whether the episode was cut by its limit of turns.
+    truncated Truncated: bool,
+    /// The samples that this one is compared with have the same.
+    group Group: String,
+    /// How many samples the group has; at least 1.
+    group_size GroupSize: u32,
+    /// How much better than its group, in the unit that the estimator gives it.
+    advantage Advantage: f64,
+    /// Mean reward of the group.
+    group_mean GroupMean: f64,
+    /// Standard deviation of the group's rewards; at least 0.
+    group_std GroupStd: f64,
+}
+
+/// Tells a null from an absent field.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<Option<f64>>, D::Error> {
     Option::<f64>::deserialize(deserializer).map(Some)
-}
-
-/// A field that a stage can require.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Field {
-    Step,
-    Task,
-    Episode,
-    Turn,
-    Agent,
-    Branch,
-    Branches,
-    Id,
-    Selected,
-    PolicyVersion,
-    Sampling,
-    Prompt,
-    Completion,
-    PromptIds,
-    CompletionIds,
-    CompletionLogprobs,
-    Reward,
-    Rewards,
-    Group,
-    GroupSize,
-    Advantage,
-}
-
-impl Field {
-    /// The field's key.
-    pub fn key(self) -> &'static str {
-        match self {
-            Field::Step => "step",
-            Field::Task => "task",
-            Field::Episode => "episode",
-            Field::Turn => "turn",
-            Field::Agent => "agent",
-            Field::Branch => "branch",
-            Field::Branches => "branches",
-            Field::Id => "id",
-            Field::Selected => "selected",
-            Field::PolicyVersion => "policy_version",
-            Field::Sampling => "sampling",
-            Field::Prompt => "prompt",
-            Field::Completion => "completion",
-            Field::PromptIds => "prompt_ids",
-            Field::CompletionIds => "completion_ids",
-            Field::CompletionLogprobs => "completion_logprobs",
-            Field::Reward => "reward",
-            Field::Rewards => "rewards",
-            Field::Group => "group",
-            Field::GroupSize => "group_size",
-            Field::Advantage => "advantage",
-        }
-    }
-
-    fn is_in(self, sample: &Sample) -> bool {
-        match self {
-            Field::Step => sample.step.is_some(),
-            Field::Task => sample.task.is_some(),
-            Field::Episode => sample.episode.is_some(),
-            Field::Turn => sample.turn.is_some(),
-            Field::Agent => sample.agent.is_some(),
-            Field::Branch => sample.branch.is_some(),
-            Field::Branches => sample.branches.is_some(),
-            Field::Id => sample.id.is_some(),
-            Field::Selected => sample.selected.is_some(),
-            Field::PolicyVersion => sample.policy_version.is_some(),
-            Field::Sampling => sample.sampling.is_some(),
-            Field::Prompt => sample.prompt.is_some(),
-            Field::Completion => sample.completion.is_some(),
-            Field::PromptIds => sample.prompt_ids.is_some(),
-            Field::CompletionIds => sample.completion_ids.is_some(),
-            Field::CompletionLogprobs => sample.completion_logprobs.is_some(),
-            Field::Reward => sample.reward.is_some(),
-            Field::Rewards => sample.rewards.is_some(),
-            Field::Group => sample.group.is_some(),
-            Field::GroupSize => sample.group_size.is_some(),
-            Field::Advantage => sample.advantage.is_some(),
-        }
-    }
 }
 
 impl Sample {
@@ -206,19 +185,12 @@ impl Sample {
     /// # Errors
     /// 65 with the place, the sample's id and the cause.
     pub fn parse(line: &Line) -> Result<Sample> {
-        let sample: Sample = serde_json::from_str(&line.text)
-            .map_err(|error| Failure::data(format!("{}: {error}", line.place())))?;
-        if let (Some(ids), Some(logprobs)) = (&sample.completion_ids, &sample.completion_logprobs)
-            && ids.len() != logprobs.len()
-        {
-            let cause = format!(
-                "completion_logprobs has {} values but completion_ids has {}",
-                logprobs.len(),
-                ids.len()
-            );
-            return Err(sample.failure(line, cause));
+        let sample: Sample =
+            serde_json::from_str(&line.text).map_err(|error| check::diagnose(line, &error))?;
+        match check::rules(&sample) {
+            Ok(()) => Ok(sample),
+            Err(cause) => Err(sample.failure(line, cause)),
         }
-        Ok(sample)
     }
 
     /// Checks that the fields a stage needs are there.
@@ -235,8 +207,13 @@ impl Sample {
     /// A failure at this sample: `stdin:1042: 12.7/1/planner/3: cause` (65).
     pub fn failure(&self, line: &Line, cause: impl std::fmt::Display) -> Failure {
         match &self.id {
-            Some(id) => Failure::data(format!("{}: {id}: {cause}", line.place())),
-            None => Failure::data(format!("{}: {cause}", line.place())),
+            Some(id) => line.failure(format!("{id}: {cause}")),
+            None => line.failure(cause),
         }
+    }
+
+    /// Whether the sample comes from episodes side by side rather than from branches of one state.
+    pub fn is_parallel(&self) -> bool {
+        self.sampling_mode == Some(SamplingMode::Parallel)
     }
 }

@@ -1,35 +1,130 @@
 //! Decorating a line: new keys go before its closing brace, every other byte stays.
+//!
+//! Unknown fields, the order of keys and the spelling of numbers survive because nothing is parsed and written again.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use serde::Serialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use crate::failure::{Failure, Result};
+use crate::finite;
 
-/// Adds keys to the object in `text`. Each addition is a key and its value as JSON text (see [`json`]).
+/// Adds keys to the object in `text`, a line that the reader took. Each addition is a key and its value as JSON text
+/// (see [`json`]).
 ///
 /// # Errors
-/// `text` is no object, or one of the keys is already there (65).
+/// 65: one of the keys is already there, or `text` is no object.
 pub fn splice(text: &str, additions: &[(&str, String)]) -> Result<String> {
-    let object: std::collections::HashMap<String, serde::de::IgnoredAny> =
-        serde_json::from_str(text).map_err(|error| Failure::data(format!("no JSON object: {error}")))?;
-    let close = text.rfind('}').ok_or_else(|| Failure::data("no JSON object"))?;
-    let mut output = String::with_capacity(text.len() + 128);
+    let close = text.trim_end().len().checked_sub(1).filter(|&close| text.as_bytes()[close] == b'}');
+    let (Some(close), Some(inside)) = (close, text.trim_start().strip_prefix('{')) else {
+        return Err(Failure::data("no JSON object"));
+    };
+    let added: usize = additions.iter().map(|(key, value)| key.len() + value.len() + 4).sum();
+    let mut output = String::with_capacity(text.len() + added);
     output.push_str(&text[..close]);
-    let mut empty = object.is_empty();
-    for (key, value) in additions {
-        if object.contains_key(*key) {
-            return Err(Failure::data(format!("`{key}` is already there")));
+    let mut separator = if inside.trim_start().starts_with('}') { "" } else { "," };
+    for (position, (key, value)) in additions.iter().enumerate() {
+        let quoted = json(key)?;
+        if has_key(text, key, &quoted)? || additions[..position].iter().any(|(other, _)| other == key) {
+            return Err(Failure::data(format!("`{key}` is already there")).hint(format!(
+                "a stage only adds; take the key out first, for example with jq 'del(.{key})'"
+            )));
         }
-        if !empty {
-            output.push(',');
-        }
-        empty = false;
-        output.push_str(&json(key)?);
+        output.push_str(separator);
+        output.push_str(&quoted);
         output.push(':');
         output.push_str(value);
+        separator = ",";
     }
     output.push_str(&text[close..]);
     Ok(output)
 }
 
-/// A value as JSON text, for [`splice`]. Refuses NaN and infinity; an f32 is written as an f32.
-pub fn json(value: &(impl serde::Serialize + ?Sized)) -> Result<String> {
-    crate::finite::text(&value)
+/// A value as JSON text, for [`splice`]. An f32 is written as an f32, with the fewest digits that read back as itself.
+///
+/// # Errors
+/// 65: a NaN or an infinity anywhere in it.
+pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<String> {
+    finite::text(&value)
+}
+
+/// Whether the object in `text` has `key`, which `quoted` spells as JSON.
+///
+/// A search for the quoted key settles it for almost every line; only where the text holds it somewhere, or spells
+/// some character as an escape, are the keys read one by one.
+fn has_key(text: &str, key: &str, quoted: &str) -> Result<bool> {
+    let bytes = text.as_bytes();
+    if memchr::memmem::find(bytes, quoted.as_bytes()).is_none()
+        && memchr::memmem::find(bytes, b"\\u").is_none()
+    {
+        return Ok(false);
+    }
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    deserializer
+        .deserialize_map(Keys)
+        .map(|keys| keys.contains(key))
+        .map_err(|error| Failure::data(format!("no JSON object: {}", crate::read::without_line(&error))))
+}
+
+/// Collects the keys of one object.
+struct Keys;
+
+impl<'de> Visitor<'de> for Keys {
+    type Value = HashSet<String>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<HashSet<String>, A::Error> {
+        let mut keys = HashSet::new();
+        while let Some((key, IgnoredAny)) = map.next_entry()? {
+            keys.insert(key);
+        }
+        Ok(keys)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(text: &str, key: &str, value: &str) -> Result<String> {
+        splice(text, &[(key, value.to_owned())])
+    }
+
+    #[test]
+    fn everything_else_stays_as_it_is() {
+        let text = "  {\"b\" : 1.50e+0,\"a\":\"\\u00e9}\", \"n\":{\"group\":1} } \r";
+        let expected = "  {\"b\" : 1.50e+0,\"a\":\"\\u00e9}\", \"n\":{\"group\":1} ,\"group\":\"g\"} \r";
+        assert_eq!(add(text, "group", "\"g\"").unwrap(), expected);
+        assert_eq!(add("{ }", "a", "1").unwrap(), "{ \"a\":1}");
+    }
+
+    #[test]
+    fn a_key_that_is_there_is_refused_however_it_is_spelt() {
+        for text in ["{\"group\":1}", "{\"gr\\u006fup\":1}", "{\"a\":{},\"group\" :null}"] {
+            let failure = add(text, "group", "2").unwrap_err();
+            assert_eq!(failure.code, crate::failure::DATA);
+            assert_eq!(failure.message, "`group` is already there");
+        }
+        assert!(splice("{\"a\":1}", &[("b", "1".to_owned()), ("b", "2".to_owned())]).is_err());
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused() {
+        for text in ["", "[]", "}", "{", "null", "{\"a\":1}x"] {
+            assert!(add(text, "group", "1").is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_written_short_and_only_when_finite() {
+        assert_eq!(json(&-0.123_456_78_f32).unwrap(), "-0.12345678");
+        assert_eq!(json("a\"b").unwrap(), "\"a\\\"b\"");
+        let failure = json(&[1.0, f64::NAN]).unwrap_err();
+        assert_eq!(failure.code, crate::failure::DATA);
+    }
 }

@@ -1,28 +1,34 @@
-//! The chassis of every program: signals, exit codes, and how a failure reads.
+//! The chassis of every program: signals, exit codes, the command line, and how a failure reads.
+//!
+//! SIGINT and SIGTERM set a flag and wake a reader that waits for stdin, so a stage stops between two lines and what
+//! it wrote stays whole. A second signal ends the process at once.
 
-use std::io::Write;
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
+use std::time::Instant;
+
+use serde_json::Value;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::failure::{self, Failure, Result};
 
 static INTERRUPT: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 static TERMINATE: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+/// Becomes readable when a signal arrives.
+static WAKE: OnceLock<UnixStream> = OnceLock::new();
 
 /// Runs a program's body and turns its outcome into an exit code and, on stderr, one line and perhaps a hint.
-///
-/// SIGINT and SIGTERM only set a flag that [`interrupted`] reads; a second one ends the process at once.
 pub fn run(name: &'static str, body: impl FnOnce() -> Result<()>) -> ExitCode {
-    // SAFETY: nothing else runs yet: this is the first thing that main does, before any thread.
+    // SAFETY: the first thing that main does; no other thread exists that could read the environment meanwhile.
     unsafe { std::env::set_var("ORT_DISABLE_TELEMETRY", "1") };
-    for (signal, code, flag) in [
-        (signal_hook::consts::SIGINT, failure::INTERRUPTED, &*INTERRUPT),
-        (signal_hook::consts::SIGTERM, failure::TERMINATED, &*TERMINATE),
-    ] {
-        // Without a handler the signal still ends the process, only less tidily.
-        let _ = signal_hook::flag::register_conditional_shutdown(signal, i32::from(code), Arc::clone(flag));
-        let _ = signal_hook::flag::register(signal, Arc::clone(flag));
+    if let Err(error) = watch_signals() {
+        report(name, &Failure::unavailable(format!("signals cannot be watched: {error}")));
+        return ExitCode::from(failure::UNAVAILABLE);
     }
     match body() {
         Ok(()) => ExitCode::SUCCESS,
@@ -31,6 +37,21 @@ pub fn run(name: &'static str, body: impl FnOnce() -> Result<()>) -> ExitCode {
             ExitCode::from(failure.code)
         }
     }
+}
+
+fn watch_signals() -> io::Result<()> {
+    let (reader, writer) = UnixStream::pair()?;
+    for (signal, code, flag) in
+        [(SIGINT, failure::INTERRUPTED, &*INTERRUPT), (SIGTERM, failure::TERMINATED, &*TERMINATE)]
+    {
+        // The order matters: the second signal finds the flag set by the first.
+        signal_hook::flag::register_conditional_shutdown(signal, i32::from(code), Arc::clone(flag))?;
+        signal_hook::flag::register(signal, Arc::clone(flag))?;
+        signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
+    }
+    // Set once; a second call in one process keeps the first pipe, which works as well.
+    let _ = WAKE.set(reader);
+    Ok(())
 }
 
 fn report(name: &str, failure: &Failure) {
@@ -42,7 +63,13 @@ fn report(name: &str, failure: &Failure) {
         text.push_str(&format!("hint: {hint}\n"));
     }
     // Nobody is left to tell when stderr is closed.
-    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// One line on stderr, `name: message`: a note that is no failure. Programs call it unless told `--quiet`.
+pub fn note(name: &str, message: impl std::fmt::Display) {
+    // A note is a courtesy: a closed stderr must not stop the work.
+    let _ = io::stderr().lock().write_all(format!("{name}: {message}\n").as_bytes());
 }
 
 /// Whether SIGINT or SIGTERM asked the program to stop; poll it in long loops and return [`Failure::interrupted`].
@@ -61,6 +88,35 @@ pub(crate) fn signal_code() -> Option<u8> {
     }
 }
 
+/// Stdin that a signal interrupts: a read that waits ends with [`io::ErrorKind::Interrupted`] instead of going on.
+#[derive(Debug, Clone, Copy)]
+pub struct Input;
+
+impl Read for Input {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some(wake) = WAKE.get() {
+            wait(libc::STDIN_FILENO, wake.as_raw_fd())?;
+            if interrupted() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+        }
+        // Larger reads than its own buffer go straight to the file descriptor.
+        io::stdin().lock().read(buffer)
+    }
+}
+
+/// Waits until one of two file descriptors is readable or closed.
+fn wait(first: i32, second: i32) -> io::Result<()> {
+    let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut entries = [entry(first), entry(second)];
+    // SAFETY: the pointer and the count describe `entries`, which outlives the call.
+    let outcome = unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, -1) };
+    if outcome < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// The command line as `A`. Prints help or the version and exits 0; an unusable command line exits 2.
 pub fn parse<A: clap::Parser>() -> A {
     match A::try_parse() {
@@ -69,20 +125,36 @@ pub fn parse<A: clap::Parser>() -> A {
             if !error.use_stderr() {
                 error.exit();
             }
-            let name = A::command().get_name().to_owned();
-            let rendered = error.render().to_string();
-            let mut paragraphs = rendered.lines().filter(|line| !line.trim().is_empty());
-            let first = paragraphs.next().unwrap_or("unusable command line");
-            let message = first.strip_prefix("error: ").unwrap_or(first);
-            let tip = rendered.lines().find_map(|line| line.trim().strip_prefix("tip: "));
-            let hint = tip.map_or(format!("see {name} --help"), str::to_owned);
-            report(&name, &Failure::usage(message).hint(hint));
+            let (name, failure) = usage::<A>(&error);
+            report(&name, &failure);
             std::process::exit(i32::from(failure::USAGE));
         }
     }
 }
 
+/// A usage error in one line and a hint, in place of clap's paragraphs.
+fn usage<A: clap::Parser>(error: &clap::Error) -> (String, Failure) {
+    let name = A::command().get_name().to_owned();
+    let rendered = error.render().to_string();
+    let mut paragraphs = rendered.split("\n\n");
+    let first = paragraphs.next().unwrap_or_default();
+    let first = first.strip_prefix("error: ").unwrap_or(first);
+    let message = first.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+    let tip = rendered.lines().find_map(|line| line.trim().strip_prefix("tip: "));
+    let hint = tip.map_or_else(|| format!("see {name} --help"), str::to_owned);
+    (name, Failure::usage(message).hint(hint))
+}
+
 /// The build of this program, for the `timing` object of `end` and `metrics` lines.
 pub fn build() -> &'static str {
     env!("CARGO_PKG_VERSION")
+}
+
+/// The `timing` object of a stage that began at `started`: everything in which two equal runs may differ.
+pub fn timing(started: Instant) -> BTreeMap<String, Value> {
+    let milliseconds = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    BTreeMap::from([
+        ("build".to_owned(), Value::from(build())),
+        ("seconds".to_owned(), Value::from(milliseconds as f64 / 1000.0)),
+    ])
 }

@@ -1,43 +1,83 @@
 //! What makes a stream whole: no sample twice, and an `end` that says `ok` for every shard seen.
+//!
+//! A truncated stream is made of perfectly good lines, and by the time a shell could tell that the producer died
+//! (`pipefail`) the last stage has long done its work. So each stream ends in a line that says so.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::Write;
 
 use serde_json::{Map, Value};
 
+use crate::check::parse_shard;
 use crate::failure::{Failure, Result};
+use crate::gather::fingerprint;
 use crate::line::{self, End};
 use crate::read::Line;
 use crate::sample::Sample;
+use crate::write::Writer;
 
-/// The bookkeeping of one stream.
+/// The bookkeeping of one stream, from its first line to its `end`.
+#[derive(Debug)]
 pub struct Stream {
     stage: &'static str,
     allow_incomplete: bool,
-    ids: HashMap<String, u64>,
-    shards: BTreeSet<String>,
+    every_shard: bool,
+    /// Line numbers by fingerprint: of ids, and of (episode, turn, agent, branch).
+    ids: HashMap<u128, u64>,
+    candidates: HashMap<u128, u64>,
+    /// The training step and shard of every sample.
+    parts: BTreeSet<(Option<u64>, Option<String>)>,
     ends: Vec<End>,
 }
 
 impl Stream {
-    /// The stream that `stage` reads; with `allow_incomplete` a stream without a good `end` is none the worse.
+    /// The stream that `stage` reads; with `allow_incomplete` one without a good `end` is none the worse.
     pub fn new(stage: &'static str, allow_incomplete: bool) -> Self {
-        Stream { stage, allow_incomplete, ids: HashMap::new(), shards: BTreeSet::new(), ends: Vec::new() }
+        Stream {
+            stage,
+            allow_incomplete,
+            every_shard: false,
+            ids: HashMap::new(),
+            candidates: HashMap::new(),
+            parts: BTreeSet::new(),
+            ends: Vec::new(),
+        }
+    }
+
+    /// Asks for all n shards of an `i/n`, not only for those seen. A stage that commits something asks for it, since
+    /// a machine that died early leaves no line at all.
+    #[must_use]
+    pub fn every_shard(mut self) -> Self {
+        self.every_shard = true;
+        self
     }
 
     /// Counts a sample in.
     ///
     /// # Errors
-    /// 65 when its id was seen before.
+    /// 65 when its id, or its (episode, turn, agent, branch), was there before.
     pub fn sample(&mut self, sample: &Sample, line: &Line) -> Result<()> {
         if let Some(id) = &sample.id
-            && let Some(first) = self.ids.insert(id.clone(), line.number)
+            && let Some(first) = self.ids.insert(fingerprint(&[id]), line.number)
         {
-            return Err(sample.failure(line, format!("this id was already on line {first}")));
+            return Err(sample
+                .failure(line, format!("this id was already on line {first}"))
+                .hint("an id is unique in a stream: was a file given twice, or were two runs joined?"));
         }
-        if let Some(shard) = &sample.shard
-            && !self.shards.contains(shard)
+        if let (Some(episode), Some(turn), Some(agent), Some(branch)) =
+            (&sample.episode, sample.turn, &sample.agent, sample.branch)
         {
-            self.shards.insert(shard.clone());
+            let name = fingerprint(&[episode, agent, &turn.to_string(), &branch.to_string()]);
+            if let Some(first) = self.candidates.insert(name, line.number) {
+                let cause = format!(
+                    "branch {branch} of {agent} at turn {turn} of episode {episode} was already on line {first}"
+                );
+                return Err(sample.failure(line, cause).hint("siblings have different branches"));
+            }
+        }
+        let part = (sample.step, sample.shard.clone());
+        if !self.parts.contains(&part) {
+            self.parts.insert(part);
         }
         Ok(())
     }
@@ -47,8 +87,17 @@ impl Stream {
     /// # Errors
     /// 65 when it cannot be read.
     pub fn end(&mut self, line: &Line) -> Result<()> {
-        self.ends.push(line::parse(line)?);
+        let end: End = line::parse(line)?;
+        if let Some(shard) = end.shard.as_deref().filter(|shard| parse_shard(shard).is_none()) {
+            return Err(line.failure(format!("shard is \"{shard}\", not i/n with i below n")));
+        }
+        self.ends.push(end);
         Ok(())
+    }
+
+    /// The `end` lines consumed so far.
+    pub fn ends(&self) -> &[End] {
+        &self.ends
     }
 
     /// The stage's own `end` line, and whether the stream was whole. `ok` is the stage's own success.
@@ -59,16 +108,12 @@ impl Stream {
         counts: Map<String, Value>,
         timing: BTreeMap<String, Value>,
     ) -> (End, Result<()>) {
-        let verdict = self.verdict();
-        let shard = match self.ends.as_slice() {
-            [only] => only.shard.clone(),
-            _ => None,
-        };
+        let verdict = if self.allow_incomplete { Ok(()) } else { self.verdict() };
         let end = End {
             stage: self.stage.to_owned(),
             ok: ok && verdict.is_ok(),
-            step: self.ends.first().and_then(|end| end.step),
-            shard,
+            step: common(self.ends.iter().map(|end| end.step)).flatten(),
+            shard: common(self.ends.iter().map(|end| end.shard.clone())).flatten(),
             counts,
             after: self.ends,
             timing,
@@ -77,16 +122,95 @@ impl Stream {
         (end, verdict)
     }
 
-    fn verdict(&self) -> Result<()> {
-        if self.allow_incomplete {
-            return Ok(());
+    /// Writes the stage's `end` line and returns how the stage as a whole went: `outcome`, the stage's own, before
+    /// the stream's. Where the reader went away or a signal arrived nothing is written.
+    ///
+    /// # Errors
+    /// `outcome`'s; 65 when the stream was not whole; 74 when the line cannot be written.
+    pub fn close<W: Write>(
+        self,
+        writer: &mut Writer<W>,
+        outcome: Result<()>,
+        counts: Map<String, Value>,
+        timing: BTreeMap<String, Value>,
+    ) -> Result<()> {
+        if outcome.as_ref().is_err_and(|failure| failure.is_closed() || failure.is_interruption()) {
+            return outcome;
         }
+        let (mut end, verdict) = self.finish(outcome.is_ok(), counts, timing);
+        let whole = outcome.and(verdict);
+        if let Err(failure) = &whole {
+            end.error = Some(failure.message.clone());
+        }
+        let written = writer.object(&end).and_then(|()| writer.flush());
+        whole.and(written)
+    }
+
+    fn verdict(&self) -> Result<()> {
         if let Some(bad) = self.ends.iter().find(|end| !end.ok) {
-            return Err(Failure::data(format!("stage {} before this one did not succeed", bad.stage)));
+            let why = bad.error.as_ref().map_or(String::new(), |error| format!(": {error}"));
+            return Err(Failure::data(format!("stage {} before this one did not succeed{why}", bad.stage))
+                .hint("mend that stage first; --allow-incomplete takes what there is"));
         }
         if self.ends.is_empty() {
-            return Err(Failure::data("stdin ended without an `end` line"));
+            return Err(missing("stdin ended without an `end` line"));
+        }
+        for (step, shard) in &self.parts {
+            let covered = self.ends.iter().any(|end| {
+                let same_step = step.is_none() || end.step.is_none() || *step == end.step;
+                same_step && covers(end, shard.as_deref())
+            });
+            if !covered {
+                let of = shard.as_ref().map_or(String::new(), |shard| format!(" for shard {shard}"));
+                let at = step.map_or(String::new(), |step| format!(" of step {step}"));
+                return Err(missing(&format!("stdin ended without an `end` line{of}{at}")));
+            }
+        }
+        if self.every_shard { self.check_every_shard() } else { Ok(()) }
+    }
+
+    fn check_every_shard(&self) -> Result<()> {
+        let mut named = BTreeSet::new();
+        self.ends.iter().for_each(|end| shards(end, &mut named));
+        named.extend(self.parts.iter().filter_map(|(_, shard)| shard.as_deref()));
+        for (_, count) in named.iter().filter_map(|shard| parse_shard(shard)) {
+            for index in 0..count {
+                let wanted = format!("{index}/{count}");
+                if !self.ends.iter().any(|end| covers(end, Some(&wanted))) {
+                    return Err(missing(&format!("stdin ended without an `end` line for shard {wanted}")));
+                }
+            }
         }
         Ok(())
     }
+}
+
+fn missing(cause: &str) -> Failure {
+    Failure::data(cause).hint(
+        "the producer died, or a filter dropped the line: keep other types with \
+         jq -c 'select(.type != \"sample\" or …)'; --allow-incomplete takes what there is",
+    )
+}
+
+/// Whether `end` speaks for `shard`. One that names no shard, nor was made from any that did, speaks for the stream.
+fn covers(end: &End, shard: Option<&str>) -> bool {
+    let mut named = BTreeSet::new();
+    shards(end, &mut named);
+    named.is_empty() || shard.is_none_or(|shard| named.contains(shard))
+}
+
+/// The shards that `end` speaks for: its own, else those of the `end` lines it was made from.
+fn shards<'a>(end: &'a End, named: &mut BTreeSet<&'a str>) {
+    match &end.shard {
+        Some(shard) => {
+            named.insert(shard);
+        }
+        None => end.after.iter().for_each(|before| shards(before, named)),
+    }
+}
+
+/// The one value that all have, if there is one.
+fn common<T: PartialEq>(mut values: impl Iterator<Item = T>) -> Option<T> {
+    let first = values.next()?;
+    values.all(|value| value == first).then_some(first)
 }

@@ -1,0 +1,217 @@
+//! The rules of a sample, and the sentence for each way of breaking one.
+//!
+//! What serde refuses (a text where a number belongs, a key twice) is looked at again to name the field, because
+//! "invalid type at line 1 column 9210" helps nobody. That costs nothing on good lines.
+
+use serde_json::value::RawValue;
+
+use crate::failure::Failure;
+use crate::read::{Line, without_line};
+use crate::sample::{Field, Sample, Sampling};
+
+/// Integers stay below 2^53, the largest that programs which read numbers as f64 (jq among them) keep exactly.
+const LARGEST_INTEGER: u64 = 1 << 53;
+/// A log-probability is at most 0; in f32 the sum over a large vocabulary may leave it this much above.
+const LOGPROB_ROUNDING: f32 = 1e-3;
+
+type Checked = std::result::Result<(), String>;
+
+/// Checks every rule that the types of the fields do not already keep.
+pub(crate) fn rules(sample: &Sample) -> Checked {
+    names(sample)?;
+    places(sample)?;
+    if let Some(sampling) = &sample.sampling {
+        check_sampling(sampling)?;
+    }
+    tokens(sample)?;
+    numbers(sample)
+}
+
+fn names(sample: &Sample) -> Checked {
+    let texts = [
+        (Field::Env, &sample.env),
+        (Field::Task, &sample.task),
+        (Field::Episode, &sample.episode),
+        (Field::Agent, &sample.agent),
+        (Field::Id, &sample.id),
+        (Field::Parent, &sample.parent),
+        (Field::Policy, &sample.policy),
+        (Field::Group, &sample.group),
+    ];
+    for (field, text) in texts {
+        if text.as_deref() == Some("") {
+            return Err(format!("{} is empty", field.key()));
+        }
+    }
+    if let Some(shard) = &sample.shard
+        && parse_shard(shard).is_none()
+    {
+        return Err(format!("shard is \"{shard}\", not i/n with i below n"));
+    }
+    if let Some(version) = &sample.policy_version
+        && !is_version(version)
+    {
+        return Err(format!("policy_version is \"{version}\", not STEP:DIGEST"));
+    }
+    match sample.finish_reason.as_deref() {
+        None | Some("stop" | "length") => Ok(()),
+        Some(other) => Err(format!("finish_reason is \"{other}\", not stop or length")),
+    }
+}
+
+/// `i/n` with i below n.
+pub(crate) fn parse_shard(shard: &str) -> Option<(u32, u32)> {
+    let (index, count) = shard.split_once('/')?;
+    let (index, count) = (digits(index)?, digits(count)?);
+    (index < count).then_some((index, count))
+}
+
+fn digits(text: &str) -> Option<u32> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+fn is_version(version: &str) -> bool {
+    version.split_once(':').is_some_and(|(step, digest)| {
+        !step.is_empty()
+            && step.bytes().all(|byte| byte.is_ascii_digit())
+            && !digest.is_empty()
+            && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
+}
+
+fn places(sample: &Sample) -> Checked {
+    if let Some(step) = sample.step
+        && step >= LARGEST_INTEGER
+    {
+        return Err(format!("step is {step}, not below 2^53"));
+    }
+    if sample.branches == Some(0) {
+        return Err("branches is 0, but a turn has at least one candidate".to_owned());
+    }
+    match (sample.branch, sample.branches) {
+        (Some(branch), Some(branches)) if branch >= branches => {
+            Err(format!("branch is {branch}, but there are {branches} branches, counted from 0"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_sampling(sampling: &Sampling) -> Checked {
+    let Sampling { temperature, top_p, seed, .. } = *sampling;
+    if !(temperature.is_finite() && temperature > 0.0) {
+        return Err(format!("sampling.temperature is {temperature}, not a number above 0"));
+    }
+    if !(top_p > 0.0 && top_p <= 1.0) {
+        return Err(format!("sampling.top_p is {top_p}, not in (0, 1]"));
+    }
+    if seed >= LARGEST_INTEGER {
+        return Err(format!("sampling.seed is {seed}, not below 2^53"));
+    }
+    Ok(())
+}
+
+fn tokens(sample: &Sample) -> Checked {
+    for (field, ids) in
+        [(Field::PromptIds, &sample.prompt_ids), (Field::CompletionIds, &sample.completion_ids)]
+    {
+        if ids.as_ref().is_some_and(Vec::is_empty) {
+            return Err(format!("{} is empty", field.key()));
+        }
+    }
+    if sample.prompt.as_ref().is_some_and(Vec::is_empty) {
+        return Err("prompt is empty".to_owned());
+    }
+    let Some(logprobs) = &sample.completion_logprobs else {
+        return Ok(());
+    };
+    if let Some(ids) = &sample.completion_ids
+        && ids.len() != logprobs.len()
+    {
+        return Err(format!(
+            "completion_logprobs has {} values but completion_ids has {}",
+            logprobs.len(),
+            ids.len()
+        ));
+    }
+    let in_range = |logprob: &f32| (f32::MIN..=LOGPROB_ROUNDING).contains(logprob);
+    match logprobs.iter().position(|logprob| !in_range(logprob)) {
+        Some(position) => Err(format!(
+            "completion_logprobs[{position}] is {}, not the logarithm of a probability",
+            logprobs[position]
+        )),
+        None => Ok(()),
+    }
+}
+
+fn numbers(sample: &Sample) -> Checked {
+    if sample.group_size == Some(0) {
+        return Err("group_size is 0, but a group has at least one member".to_owned());
+    }
+    match sample.group_std {
+        Some(deviation) if deviation < 0.0 => Err(format!("group_std is {deviation}, below 0")),
+        _ => Ok(()),
+    }
+}
+
+/// The failure for a line that serde refused with `error`: names the sample and the field where that can be told.
+pub(crate) fn diagnose(line: &Line, error: &serde_json::Error) -> Failure {
+    let Ok(entries) = serde_json::from_str::<Entries>(&line.text) else {
+        return line
+            .failure(format!("no JSON object: {}", without_line(error)))
+            .hint("was the stream cut, or did two programs write to one file at once?");
+    };
+    let id = entries
+        .0
+        .iter()
+        .find(|(key, _)| key == "id")
+        .and_then(|(_, raw)| serde_json::from_str::<String>(raw.get()).ok());
+    let place = id.map_or(String::new(), |id| format!("{id}: "));
+    for (position, (key, raw)) in entries.0.iter().enumerate() {
+        let known = key == "type" || key == "v" || Field::ALL.iter().any(|field| field.key() == key);
+        if known && entries.0[..position].iter().any(|(other, _)| other == key) {
+            return line.failure(format!("{place}`{key}` is there twice"));
+        }
+        if let Err(cause) = alone(key, raw) {
+            return line.failure(format!("{place}`{key}`: {cause}"));
+        }
+    }
+    line.failure(format!("{place}{}", without_line(error)))
+}
+
+/// Reads one field as if it were the only one.
+fn alone(key: &str, raw: &RawValue) -> Checked {
+    if key == "type" || key == "v" {
+        return Ok(());
+    }
+    let text = format!("{{\"type\":\"sample\",\"v\":1,{}:{}}}", serde_json::Value::from(key), raw.get());
+    let outcome: Result<Sample, _> = serde_json::from_str(&text);
+    outcome.map(|_| ()).map_err(|error| {
+        let text = error.to_string();
+        text.rsplit_once(" at line ").map_or(text.clone(), |(cause, _)| cause.to_owned())
+    })
+}
+
+/// The keys and values of an object in order, repeated keys included.
+struct Entries(Vec<(String, Box<RawValue>)>);
+
+impl<'de> serde::Deserialize<'de> for Entries {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Entries;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Entries(entries))
+            }
+        }
+        deserializer.deserialize_map(Visitor)
+    }
+}

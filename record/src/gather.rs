@@ -1,0 +1,163 @@
+//! Gathering scattered lines into groups, and letting everything out in the order in which it came in.
+//!
+//! A group stands where its first member stood; whatever came after it waits until it is whole. A stream whose
+//! groups are contiguous therefore flows through with one group in memory, and one whose groups are interleaved comes
+//! out in the same order with more of it held.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// What comes out.
+#[derive(Debug)]
+pub enum Released<T> {
+    /// A line that belongs to no group.
+    Line(String),
+    /// A group; `whole` unless the stream ended before it was closed.
+    Group {
+        /// What was gathered.
+        group: T,
+        /// Whether it was closed.
+        whole: bool,
+    },
+}
+
+/// Gathers values of `T` by a key.
+#[derive(Debug)]
+pub struct Gather<T> {
+    waiting: VecDeque<Entry<T>>,
+    /// How many entries have left `waiting` for good.
+    released: usize,
+    open: HashMap<String, usize>,
+    closed: HashSet<u128>,
+}
+
+#[derive(Debug)]
+enum Entry<T> {
+    Line(String),
+    Open(T),
+    Closed(T),
+}
+
+impl<T> Default for Gather<T> {
+    fn default() -> Self {
+        Gather { waiting: VecDeque::new(), released: 0, open: HashMap::new(), closed: HashSet::new() }
+    }
+}
+
+impl<T> Gather<T> {
+    /// Takes a line that belongs to no group.
+    pub fn line(&mut self, text: String) {
+        self.waiting.push_back(Entry::Line(text));
+    }
+
+    /// The open group `key`, begun with `begin` where there is none; none when the group was already closed.
+    pub fn group(&mut self, key: &str, begin: impl FnOnce() -> T) -> Option<&mut T> {
+        let position = match self.open.get(key) {
+            Some(&position) => position,
+            None => {
+                if self.closed.contains(&fingerprint(&[key])) {
+                    return None;
+                }
+                let position = self.released + self.waiting.len();
+                self.open.insert(key.to_owned(), position);
+                self.waiting.push_back(Entry::Open(begin()));
+                position
+            }
+        };
+        match self.waiting.get_mut(position - self.released) {
+            Some(Entry::Open(group)) => Some(group),
+            _ => None,
+        }
+    }
+
+    /// Closes the group `key`: it is whole, and no further member can join it.
+    pub fn close(&mut self, key: &str) {
+        self.closed.insert(fingerprint(&[key]));
+        let Some(position) = self.open.remove(key) else { return };
+        let Some(entry) = self.waiting.get_mut(position - self.released) else { return };
+        let taken = std::mem::replace(entry, Entry::Line(String::new()));
+        *entry = match taken {
+            Entry::Open(group) => Entry::Closed(group),
+            other => other,
+        };
+    }
+
+    /// What is ready to come out next; none while the group that is next is open.
+    pub fn release(&mut self) -> Option<Released<T>> {
+        if matches!(self.waiting.front()?, Entry::Open(_)) {
+            return None;
+        }
+        self.released += 1;
+        self.waiting.pop_front().map(|entry| match entry {
+            Entry::Line(text) => Released::Line(text),
+            Entry::Closed(group) | Entry::Open(group) => Released::Group { group, whole: true },
+        })
+    }
+
+    /// Everything that is left, at the end of the stream.
+    pub fn rest(self) -> impl Iterator<Item = Released<T>> {
+        self.waiting.into_iter().map(|entry| match entry {
+            Entry::Line(text) => Released::Line(text),
+            Entry::Closed(group) => Released::Group { group, whole: true },
+            Entry::Open(group) => Released::Group { group, whole: false },
+        })
+    }
+
+    /// Whether nothing is held back.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}
+
+/// 128 bits that stand for `parts`: 16 bytes a name, so that a long stream's names need not be kept.
+pub(crate) fn fingerprint(parts: &[&str]) -> u128 {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part.as_bytes());
+    }
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    u128::from_le_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn show(released: Released<Vec<u32>>) -> String {
+        match released {
+            Released::Line(text) => text,
+            Released::Group { group, whole } => format!("{group:?}{}", if whole { "" } else { " open" }),
+        }
+    }
+
+    fn ready(gather: &mut Gather<Vec<u32>>) -> Vec<String> {
+        std::iter::from_fn(|| gather.release()).map(show).collect()
+    }
+
+    #[test]
+    fn a_group_stands_where_its_first_member_stood() {
+        let mut gather = Gather::<Vec<u32>>::default();
+        gather.line("first".to_owned());
+        assert_eq!(ready(&mut gather), ["first"]);
+        gather.group("a", Vec::new).unwrap().push(1);
+        gather.line("between".to_owned());
+        gather.group("b", Vec::new).unwrap().push(2);
+        gather.close("b");
+        assert_eq!(ready(&mut gather), Vec::<String>::new());
+        gather.group("a", Vec::new).unwrap().push(3);
+        gather.close("a");
+        assert_eq!(ready(&mut gather), ["[1, 3]", "between", "[2]"]);
+        assert!(gather.is_empty());
+        assert!(gather.group("a", Vec::new).is_none(), "a closed group opened again");
+        gather.group("c", Vec::new).unwrap().push(4);
+        gather.line("last".to_owned());
+        assert_eq!(gather.rest().map(show).collect::<Vec<_>>(), ["[4] open", "last"]);
+    }
+
+    #[test]
+    fn names_that_could_read_alike_have_other_fingerprints() {
+        assert_ne!(fingerprint(&["ab", "c"]), fingerprint(&["a", "bc"]));
+        assert_eq!(fingerprint(&["a"]), fingerprint(&["a"]));
+    }
+}
