@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# fetch-runtime.sh: fetches the ONNX Runtime library once into the user's cache and prints its path.
+#
+# The library is taken out of the Python wheel, which is the maker's own build; Python's pip fetches it from the
+# package index that the user has configured. It is checked, and moved into place in one step, so that a
+# killed or a second fetch does no harm. Needs python3 with pip; where the library is already there, only bash.
+set -euo pipefail
+
+# The one place where the version stands: rollout reads this line when it is built.
+version=1.31.1
+
+machine=$(uname -m)
+case "$(uname -s) $machine" in
+    'Linux x86_64') checksum=fc44112fbe06d7d689c57e11d3862031f64711007e4ee020f8eed5185fd2c1d3 ;;
+    'Linux aarch64') checksum=8aa3b76b28c778a2b1dd660d34161adb1d508c9ccd04ff9dc80e26eca5df8467 ;;
+    *)
+        printf 'fetch-runtime.sh: no ONNX Runtime %s is known for %s %s\n' "$version" "$(uname -s)" "$machine" >&2
+        printf 'hint: set ORT_DYLIB_PATH to a library of your own\n' >&2
+        exit 69
+        ;;
+esac
+
+cache=${XDG_CACHE_HOME:-${HOME:?fetch-runtime.sh: neither XDG_CACHE_HOME nor HOME is set}/.cache}/troupe
+folder=$cache/onnxruntime-$version
+library=$folder/libonnxruntime.so.$version
+
+if [ ! -f "$library" ]; then
+    command -v python3 >/dev/null || {
+        printf 'fetch-runtime.sh: python3 is not there\nhint: install Python with pip, or set ORT_DYLIB_PATH to a library of your own\n' >&2
+        exit 69
+    }
+    mkdir -p "$cache"
+    python3 - "$version" "$machine" "$checksum" "$cache" "$folder" "$library" <<'PYTHON'
+import fcntl, hashlib, os, pathlib, shutil, subprocess, sys, tempfile, zipfile
+
+version, machine, checksum, cache, folder, library = sys.argv[1:]
+
+
+def stop(message, hint):
+    print(f"fetch-runtime.sh: {message}\nhint: {hint}", file=sys.stderr)
+    sys.exit(69)
+
+
+# The lock is the system's: it goes away with the process that holds it, however that ends.
+lock = open(pathlib.Path(cache) / f"onnxruntime-{version}.lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+if os.path.exists(library):
+    sys.exit(0)
+print(f"fetch-runtime.sh: fetching ONNX Runtime {version}", file=sys.stderr)
+with tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as work:
+    # The library does not depend on the version of Python; naming one makes the choice of the wheel the same everywhere.
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+               "--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp", "--abi", "cp312",
+               "--platform", f"manylinux_2_28_{machine}", "--dest", work, f"onnxruntime=={version}"]
+    if subprocess.run(command, stdout=sys.stderr).returncode != 0:
+        stop(f"pip could not download onnxruntime {version}",
+             "check the network and `python3 -m pip --version`, or set ORT_DYLIB_PATH to a library of your own")
+    ready = pathlib.Path(work) / "ready"
+    ready.mkdir()
+    with zipfile.ZipFile(next(pathlib.Path(work).glob("*.whl"))) as wheel:
+        for member in (f"capi/libonnxruntime.so.{version}", "LICENSE", "ThirdPartyNotices.txt"):
+            with wheel.open(f"onnxruntime/{member}") as source:
+                with open(ready / pathlib.Path(member).name, "wb") as target:
+                    shutil.copyfileobj(source, target)
+    found = hashlib.sha256((ready / pathlib.Path(library).name).read_bytes()).hexdigest()
+    if found != checksum:
+        stop(f"the library's SHA-256 is {found}, not {checksum}",
+             "the package index gave something else than the maker published; nothing was installed")
+    for file in ready.iterdir():
+        with open(file, "rb") as written:
+            os.fsync(written.fileno())
+    # A folder without the library can only be a leftover of someone's cleaning.
+    shutil.rmtree(folder, ignore_errors=True)
+    os.rename(ready, folder)
+PYTHON
+fi
+printf '%s\n' "$library"
