@@ -124,6 +124,10 @@ pub trait State: Send {
     /// An answer that no other answer of `agent` outscores here, or `None` without an oracle.
     fn oracle(&self, agent: &str) -> Option<String>;
 
+    /// Whether the oracle finds the task solved here, by its own means. Where there is no oracle, the same as the
+    /// last outcome's `success`.
+    fn is_solved(&self) -> bool;
+
     /// Answers worth trying here when the contract is checked: all that matter where they can be
     /// enumerated, otherwise some of every kind, malformed ones among them.
     fn probes(&self, agent: &str) -> Vec<String>;
@@ -158,6 +162,23 @@ pub struct Demonstration {
     pub follow: f64,
 }
 
+/// An answer in a style that a reader would understand, or one that nobody could.
+#[derive(Clone, Debug)]
+pub struct ExtractionCase {
+    /// The style, in a few words.
+    pub name: &'static str,
+    /// The situation: the first of this `spec`.
+    pub spec: Value,
+    /// The workflow.
+    pub workflow: &'static str,
+    /// Who answers.
+    pub agent: &'static str,
+    /// The answer.
+    pub text: String,
+    /// A plain answer with the same meaning, or `None` if it has to count as malformed.
+    pub means: Option<String>,
+}
+
 /// An endless stream of tasks.
 pub type Tasks<'a> = Box<dyn Iterator<Item = Result<Task>> + Send + 'a>;
 /// A stream of demonstrations, one batch of samples for each task, in the order of the tasks.
@@ -189,6 +210,9 @@ pub trait Environment: Send + Sync {
 
     /// The state that [`State::to_json`] wrote.
     fn restore(&self, state: &Value) -> Result<Box<dyn State>>;
+
+    /// Answers in styles that policies are known to use, for `envs check`.
+    fn extraction_cases(&self) -> Vec<ExtractionCase>;
 
     /// The kinds of demonstrators with the default share of each; empty where there are none.
     fn demonstrators(&self) -> &'static [(&'static str, f64)];

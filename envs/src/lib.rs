@@ -4,13 +4,14 @@
 //! `demo`, `step`, `check`, `play`) and `rollout` find it there by name and use it through
 //! [`Environment`] and [`State`] alone.
 
+pub mod check;
 pub mod environment;
 pub mod plan_path;
 pub mod settings;
 pub mod step;
 
 pub use environment::{
-    Demonstration, Demonstrations, Environment, Order, Outcome, RewardRange, Selection, Split, State, Tasks,
+    Demonstration, Demonstrations, Environment, ExtractionCase, Order, Outcome, RewardRange, Selection, Split, State, Tasks,
     Workflow,
 };
 pub use settings::{Setting, Settings};

@@ -25,7 +25,8 @@ use record::failure::{Failure, Result};
 use serde_json::Value;
 
 use crate::environment::{
-    Demonstration, Demonstrations, Environment, Order, RewardRange, Selection, Split, State, Tasks, Workflow,
+    Demonstration, Demonstrations, Environment, ExtractionCase, Order, RewardRange, Selection, Split, State, Tasks,
+    Workflow,
 };
 use crate::settings::Setting;
 
@@ -74,6 +75,10 @@ impl Environment for PlanPath {
 
     fn restore(&self, state: &Value) -> Result<Box<dyn State>> {
         Ok(Box::new(state::PlanPathState::restore(state, |name| crate::find_workflow(self, name))?))
+    }
+
+    fn extraction_cases(&self) -> Vec<ExtractionCase> {
+        probes::extraction_cases()
     }
 
     fn demonstrators(&self) -> &'static [(&'static str, f64)] {

@@ -228,6 +228,10 @@ impl State for PlanPathState {
         Some(self.write(agent, &self.shortest()))
     }
 
+    fn is_solved(&self) -> bool {
+        self.instance.map.distance(self.position) == 0
+    }
+
     fn probes(&self, agent: &str) -> Vec<String> {
         probes::answers(self, agent)
     }

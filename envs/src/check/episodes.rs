@@ -1,0 +1,103 @@
+//! Many episodes at random: what they collect, and how they end.
+
+use record::failure::Result;
+use record::philox::{Draws, Part, Stream};
+
+use super::{Effort, Ledger, draw, outcome_rules, place};
+use crate::environment::{Environment, Order, Outcome, Split, State};
+
+/// Different tasks that the episodes are played on.
+const TASKS: u64 = 500;
+/// Episodes after which progress is told.
+const STRIDE: u64 = 100;
+
+/// Plays `effort.episodes` episodes with probes drawn at random, some of them repeated turn after turn.
+pub fn play(
+    environment: &dyn Environment,
+    effort: &Effort,
+    ledger: &mut Ledger,
+    advance: &mut dyn FnMut(),
+) -> Result<()> {
+    let tasks = draw(environment, effort, Split::Train, effort.seed, TASKS.min(effort.episodes))?;
+    let workflows = environment.workflows();
+    for (number, task) in (0..effort.episodes).zip(tasks.iter().cycle()) {
+        let workflow = &workflows[number as usize % workflows.len()];
+        let name = [Part::Text("check"), Part::Text(environment.name()), Part::Number(number)];
+        let mut draws = Draws::new(Stream::named(effort.seed, &name));
+        let start = environment.reset(&task.spec, workflow.name)?;
+        let mut oracle = start.clone_state();
+        let best = collect(environment, &mut *oracle, ledger, &mut |state, agent| {
+            state.oracle(agent).unwrap_or_default()
+        })?;
+        let mut state = start;
+        // A quarter of the episodes goes back and forth, which is where careless rewards are earned.
+        let stubborn = draws.below(4) == 0;
+        let mut turn = 0;
+        let random = collect(environment, &mut *state, ledger, &mut |state, agent| {
+            let probes = state.probes(agent);
+            turn += 1;
+            match draws.choose(&probes) {
+                Some(probe) if !stubborn || turn % 3 != 0 => probe.clone(),
+                _ => probes.get(turn % 4).cloned().unwrap_or_default(),
+            }
+        })?;
+        ledger.rule("random play never collects more than the oracle", random.team <= best.team + 1e-9, || {
+            format!("{}: {} against {}", task.task, random.team, best.team)
+        });
+        ledger.rule("a success is one to the oracle", random.success == state.is_solved(), || {
+            format!("{}: success {} at {}", task.task, random.success, state.to_json())
+        });
+        // Whoever says nothing all the time runs out of turns.
+        let mut idle = environment.reset(&task.spec, workflow.name)?;
+        let nothing = collect(environment, &mut *idle, ledger, &mut |_, _| String::new())?;
+        ledger.rule("running out of turns is no success", !nothing.success, || task.task.clone());
+        if number % STRIDE == STRIDE - 1 {
+            advance();
+        }
+    }
+    Ok(())
+}
+
+struct Total {
+    team: f64,
+    success: bool,
+}
+
+/// Plays until the end or the turn limit; the team reward is that of the last agent of each turn.
+fn collect(
+    environment: &dyn Environment,
+    state: &mut dyn State,
+    ledger: &mut Ledger,
+    answer: &mut dyn FnMut(&dyn State, &str) -> String,
+) -> Result<Total> {
+    let workflow = *state.workflow();
+    let mut total = Total { team: 0.0, success: false };
+    for _ in 0..state.turn_limit() {
+        let last = match workflow.order {
+            Order::Sequential => {
+                let mut last: Option<Outcome> = None;
+                for agent in workflow.agents {
+                    let text = answer(state, agent);
+                    let here = state.clone_state();
+                    let outcome = state.apply(agent, &text)?;
+                    outcome_rules(environment, &outcome, ledger, || place(&*here, agent, &text));
+                    last = Some(outcome);
+                }
+                last
+            }
+            Order::Parallel => {
+                let texts: Vec<(&str, String)> =
+                    workflow.agents.iter().map(|agent| (*agent, answer(state, agent))).collect();
+                let actions: Vec<(&str, &str)> = texts.iter().map(|(agent, text)| (*agent, text.as_str())).collect();
+                state.apply_together(&actions)?.pop()
+            }
+        };
+        let Some(outcome) = last else { break };
+        total.team += outcome.rewards.team;
+        total.success |= outcome.success;
+        if outcome.terminated {
+            break;
+        }
+    }
+    Ok(total)
+}
