@@ -1,12 +1,135 @@
-//! `envs play`.
-use record::failure::Result;
+//! `envs play`: a person in the place of the agents.
 
-/// Plays an environment.
+use std::io::{BufRead, Write};
+
+use envs::{Order, Outcome, Split, State};
+use record::failure::{Failure, Result};
+use record::stage;
+
+use super::tasks::SplitName;
+use crate::Choice;
+
+/// Plays one task in the terminal: the board is drawn, and a line on stdin answers for the agent whose turn it is.
+///
+/// An empty line gives the oracle's answer. `?` shows what the agent sees. In a workflow with several agents, --agent
+/// leaves the others to the oracle.
 #[derive(clap::Args)]
-pub struct Play {}
+#[command(help_template = crate::TEMPLATE, before_help = "\
+Examples:
+  envs play plan-path
+  envs play plan-path --seed 3 --workflow single --set size=8
+  envs play plan-path --agent planner --task 5")]
+pub struct Play {
+    #[command(flatten)]
+    choice: Choice,
+    /// Which side of the division.
+    #[arg(long, value_enum, default_value = "train")]
+    split: SplitName,
+    /// Which task of the split, from 0.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    task: u64,
+    /// Whose agents play [default: the environment's first].
+    #[arg(long, value_name = "NAME")]
+    workflow: Option<String>,
+    /// The agent that you are; the oracle answers for the others [default: all of them].
+    #[arg(long, value_name = "AGENT")]
+    agent: Option<String>,
+}
+
+/// What a line of the player asks for.
+enum Turn {
+    Answer(String),
+    Over,
+}
 
 impl Play {
     pub fn run(&self) -> Result<()> {
-        Ok(())
+        let environment = self.choice.environment()?;
+        let workflow = match &self.workflow {
+            Some(name) => envs::find_workflow(environment, name)?,
+            None => environment.workflows().first().ok_or_else(|| Failure::work("no workflow"))?,
+        };
+        if let Some(agent) = &self.agent
+            && !workflow.agents.contains(&agent.as_str())
+        {
+            return Err(Failure::usage(format!("--agent {agent}: workflow {} has no such agent", workflow.name))
+                .hint(envs::settings::suggest(agent, workflow.agents)));
+        }
+        let selection = self.choice.selection(Split::from(self.split))?;
+        let task = environment
+            .tasks(&selection)?
+            .nth(self.task as usize)
+            .unwrap_or_else(|| Err(Failure::usage(format!("--task {}: the split ends before it", self.task))))?;
+        let mut state = environment.reset(&task.spec, workflow.name)?;
+        say(&format!("{}\nAn empty line plays the oracle's answer, ? shows the prompt.\n", task.task))?;
+        let limit = state.turn_limit();
+        for turn in 1..=limit {
+            let parallel = (workflow.order == Order::Parallel).then(|| state.clone_state());
+            let mut over = false;
+            for agent in workflow.agents {
+                say(&format!("\nturn {turn} of {limit}, {agent}\n{}", state.draw()))?;
+                let seen = parallel.as_deref().unwrap_or(&*state);
+                let text = match self.turn(seen, agent)? {
+                    Turn::Answer(text) => text,
+                    Turn::Over => return say("\nleft\n"),
+                };
+                let outcome = state.apply(agent, &text)?;
+                say(&told(&text, &outcome))?;
+                over = outcome.terminated;
+                if over {
+                    say(&format!("\n{}{}\n", state.draw(), if outcome.success { "solved" } else { "over" }))?;
+                    break;
+                }
+            }
+            if over {
+                return Ok(());
+            }
+        }
+        say(&format!("\n{}out of turns: not solved\n", state.draw()))
     }
+
+    fn turn(&self, state: &dyn State, agent: &str) -> Result<Turn> {
+        let oracle = || state.oracle(agent).unwrap_or_default();
+        if self.agent.as_deref().is_some_and(|own| own != agent) {
+            return Ok(Turn::Answer(oracle()));
+        }
+        loop {
+            say(&format!("{agent}> "))?;
+            let mut line = String::new();
+            let read = std::io::stdin().lock().read_line(&mut line);
+            if stage::interrupted() {
+                return Err(Failure::interrupted());
+            }
+            if read.map_err(|error| Failure::io(format!("reading stdin: {error}")))? == 0 {
+                return Ok(Turn::Over);
+            }
+            match line.trim() {
+                "" => return Ok(Turn::Answer(oracle())),
+                "?" => {
+                    for message in state.observe(agent) {
+                        say(&format!("[{}] {}\n", message.role, message.content))?;
+                    }
+                }
+                _ => return Ok(Turn::Answer(line.trim_end_matches(['\n', '\r']).to_owned())),
+            }
+        }
+    }
+}
+
+/// What an answer has earned.
+fn told(text: &str, outcome: &Outcome) -> String {
+    let components: Vec<String> =
+        outcome.components.iter().map(|(name, value)| format!("{name} {value:.3}")).collect();
+    format!(
+        "{:?}: team {:.3}, local {:.3} ({})\n",
+        text.trim(),
+        outcome.rewards.team,
+        outcome.rewards.local,
+        components.join(", ")
+    )
+}
+
+fn say(text: &str) -> Result<()> {
+    let mut output = std::io::stdout().lock();
+    output.write_all(text.as_bytes()).and_then(|()| output.flush()).or_else(super::tasks::quiet_when_closed)
 }
