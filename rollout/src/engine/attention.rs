@@ -1,0 +1,259 @@
+//! The attention of one layer over all rows of a run, with a prompt that a group's branches share.
+//!
+//! For each row: normalise and rotate the query, append the key and value to the sequence's pages, attend. A group's
+//! branches go through the prompt's keys and values together, so these are read once however many branches there are
+//! (the idea of Hydragen, arXiv 2402.05099, and of cascade inference), then each through its own.
+
+use super::arena::{Arena, PAGE};
+use super::kernels::{attend, begin, finish, rotate};
+use super::lanes::Lanes;
+use super::plan::{Branch, Plan, Segment};
+use super::rope::Rope;
+use super::workspace::{MAX_ROWS, Workspace};
+
+/// What a decoder lends to the operators for the time of a run.
+pub struct Pass {
+    /// Keys and values.
+    pub arena: Arena,
+    /// What the rows are.
+    pub plan: Plan,
+    /// Cosines and sines of the positions.
+    pub rope: Rope,
+    /// Scratch.
+    pub work: Workspace,
+}
+
+/// What an attention node of the graph knows.
+#[derive(Debug, Clone)]
+pub struct Layer {
+    /// Its number, from 0.
+    pub index: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key/value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Added to the mean square in the norms of queries and keys.
+    pub epsilon: f32,
+    /// `[head_size]` gains of the query norm; none where the family has no such norm.
+    pub query_gain: Option<Vec<f32>>,
+    /// `[head_size]` gains of the key norm.
+    pub key_gain: Option<Vec<f32>>,
+}
+
+/// The tensors of one call.
+#[derive(Clone, Copy)]
+pub struct Tensors {
+    /// Queries, `heads * head_size` a row.
+    pub query: *const f32,
+    /// Keys, `kv_heads * head_size` a row.
+    pub key: *const f32,
+    /// Values, as the keys.
+    pub value: *const f32,
+    /// Distance between rows of queries, of keys and of values.
+    pub width: usize,
+    /// The result, `heads * head_size` a row.
+    pub output: *mut f32,
+}
+
+/// Where one key/value head of one layer is, and what its rows need.
+struct Head<'a> {
+    layer: &'a Layer,
+    number: usize,
+    offset: usize,
+    group: usize,
+    tensors: Tensors,
+}
+
+impl Head<'_> {
+    fn query<const D: usize>(&self, row: usize, member: usize) -> *const f32 {
+        self.tensors.query.wrapping_add(row * self.tensors.width + (self.number * self.group + member) * D)
+    }
+
+    fn output<const D: usize>(&self, row: usize, member: usize) -> *mut f32 {
+        let head = self.number * self.group + member;
+        self.tensors.output.wrapping_add((row * self.layer.heads + head) * D)
+    }
+
+    /// Stores the key and value of `row` as token `token` of a sequence.
+    #[inline(always)]
+    unsafe fn append<S: Lanes, const D: usize>(&self, pass: &Pass, row: usize, pages: &[u32], token: usize, position: usize) {
+        let at = row * self.tensors.width + self.number * D;
+        let gain = self.layer.key_gain.as_deref();
+        let mut key = [0.0_f32; D];
+        // SAFETY: the row is within the tensors, the page within the arena, and nobody else writes to this sequence.
+        unsafe {
+            let input = self.tensors.key.add(at);
+            rotate::<S, D>(input, gain, self.layer.epsilon, pass.rope.at(position), 1.0, key.as_mut_ptr());
+            let page = pass.arena.start(pages[token / PAGE]).add(self.offset);
+            for (dimension, number) in key.iter().enumerate() {
+                *page.add(dimension * PAGE + token % PAGE) = *number;
+            }
+            let value = page.add(PAGE * D + token % PAGE * D);
+            std::ptr::copy_nonoverlapping(self.tensors.value.add(at), value, D);
+        }
+    }
+
+    /// Rotates the queries of `row` into workspace rows from `slot`.
+    #[inline(always)]
+    unsafe fn ask<S: Lanes, const D: usize>(&self, pass: &mut Pass, row: usize, position: usize, slot: usize) {
+        let gain = self.layer.query_gain.as_deref();
+        let scale = 1.0 / (D as f32).sqrt();
+        for member in 0..self.group {
+            let output = pass.work.queries.start().wrapping_add((slot + member) * D);
+            // SAFETY: the row is within the tensors and the slot within the workspace.
+            unsafe {
+                let input = self.query::<D>(row, member);
+                rotate::<S, D>(input, gain, self.layer.epsilon, pass.rope.at(position), scale, output);
+            }
+        }
+    }
+}
+
+/// A sequence whose first tokens will be read soon.
+#[derive(Clone, Copy)]
+struct Soon<'a> {
+    pages: &'a [u32],
+    tokens: usize,
+    offset: usize,
+}
+
+impl Soon<'_> {
+    fn fetch_ahead(&self, arena: &Arena, work: &mut Workspace) {
+        let head_size = arena.shape().head_size;
+        for (index, &page) in self.pages.iter().enumerate().take(self.tokens.div_ceil(PAGE)) {
+            let inside = (self.tokens - index * PAGE).min(PAGE);
+            work.ahead.add(arena.start(page).wrapping_add(self.offset), (PAGE + inside) * head_size);
+        }
+    }
+}
+
+/// The attention of one layer.
+///
+/// # Safety
+///
+/// `S` must be available; `tensors` must hold the rows of `pass.plan`, whose pages must be in its arena and long
+/// enough; heads have `D` dimensions; at most [`MAX_ROWS`] query heads share a key/value head.
+#[inline(always)]
+pub unsafe fn forward<S: Lanes, const D: usize>(pass: &mut Pass, layer: &Layer, tensors: Tensors) {
+    let plan = std::mem::take(&mut pass.plan);
+    let shape = pass.arena.shape();
+    for (place, segment) in plan.segments.iter().enumerate() {
+        for number in 0..layer.kv_heads {
+            let group = layer.heads / layer.kv_heads;
+            let offset = shape.offset(layer.index, number);
+            let head = Head { layer, number, offset, group, tensors };
+            // SAFETY: the caller's promise.
+            unsafe {
+                match segment {
+                    Segment::Prompt { row, start, count, pages, wanted } => {
+                        // The last layer's output is read only where logits are wanted.
+                        let skipped = if layer.index + 1 == shape.layers { count - usize::from(*wanted) } else { 0 };
+                        prompt::<S, D>(pass, &head, *row, *start, *count, skipped, &plan.pages[pages.clone()]);
+                    }
+                    Segment::Branches { row, prefix, pages, branches } => {
+                        let shared = Soon { pages: &plan.pages[pages.clone()], tokens: *prefix, offset };
+                        let next = if number + 1 < layer.kv_heads {
+                            Some(Soon { offset: shape.offset(layer.index, number + 1), ..shared })
+                        } else if let Some(Segment::Branches { prefix, pages, .. }) = plan.segments.get(place + 1) {
+                            let pages = &plan.pages[pages.clone()];
+                            Some(Soon { pages, tokens: *prefix, offset: shape.offset(layer.index, 0) })
+                        } else {
+                            None
+                        };
+                        branch_step::<S, D>(pass, &plan, &head, *row, shared, &plan.branches[branches.clone()], next);
+                    }
+                }
+            }
+        }
+    }
+    pass.plan = plan;
+}
+
+/// Consecutive tokens of one prompt: all are stored, then each attends to itself and what is before it. The first
+/// `skipped` rows give zeros instead.
+#[inline(always)]
+unsafe fn prompt<S: Lanes, const D: usize>(
+    pass: &mut Pass,
+    head: &Head,
+    row: usize,
+    start: usize,
+    count: usize,
+    skipped: usize,
+    pages: &[u32],
+) {
+    let block = (MAX_ROWS / head.group).min(PAGE);
+    // SAFETY: the caller's promise; a block has at most MAX_ROWS query rows.
+    unsafe {
+        for token in 0..count {
+            head.append::<S, D>(pass, row + token, pages, start + token, start + token);
+        }
+        for token in 0..skipped {
+            std::slice::from_raw_parts_mut(head.output::<D>(row + token, 0), head.group * D).fill(0.0);
+        }
+        for first in (skipped..count).step_by(block) {
+            let tokens = block.min(count - first);
+            for token in 0..tokens {
+                head.ask::<S, D>(pass, row + first + token, start + first + token, token * head.group);
+            }
+            begin::<D>(&mut pass.work, tokens * head.group);
+            pass.work.ahead.clear();
+            let (arena, keys) = (&pass.arena, start + first + tokens);
+            let page = |index: usize| arena.start(pages[index]).wrapping_add(head.offset).cast_const();
+            let visible = |row: usize| start + first + row / head.group + 1;
+            attend::<S, D>(&mut pass.work, 0, tokens * head.group, page, keys, visible);
+            for token in 0..tokens {
+                for member in 0..head.group {
+                    let output = head.output::<D>(row + first + token, member);
+                    finish::<S, D>(&mut pass.work, token * head.group + member, output);
+                }
+            }
+        }
+    }
+}
+
+/// One new token for each of a group's branches. While the arithmetic goes through the shared prompt, the branches'
+/// own tokens and the `next` prompt are fetched.
+#[inline(always)]
+unsafe fn branch_step<S: Lanes, const D: usize>(
+    pass: &mut Pass,
+    plan: &Plan,
+    head: &Head,
+    row: usize,
+    shared: Soon,
+    branches: &[Branch],
+    next: Option<Soon>,
+) {
+    let group = head.group;
+    // SAFETY: the caller's promise; a part has at most MAX_ROWS query rows.
+    unsafe {
+        for (part, branches) in branches.chunks(MAX_ROWS / group).enumerate() {
+            let row = row + part * (MAX_ROWS / group);
+            for (index, branch) in branches.iter().enumerate() {
+                let position = shared.tokens + branch.length;
+                head.ask::<S, D>(pass, row + index, position, index * group);
+                head.append::<S, D>(pass, row + index, &plan.pages[branch.pages.clone()], branch.length, position);
+            }
+            let (arena, work) = (&pass.arena, &mut pass.work);
+            work.ahead.clear();
+            for branch in branches {
+                let pages = &plan.pages[branch.pages.clone()];
+                Soon { pages, tokens: branch.length + 1, offset: head.offset }.fetch_ahead(arena, work);
+            }
+            if let Some(next) = next {
+                next.fetch_ahead(arena, work);
+            }
+            let address = |page: u32| arena.start(page).wrapping_add(head.offset).cast_const();
+            begin::<D>(work, branches.len() * group);
+            let prefix = |index: usize| address(shared.pages[index]);
+            attend::<S, D>(work, 0, branches.len() * group, prefix, shared.tokens, |_| shared.tokens);
+            for (index, branch) in branches.iter().enumerate() {
+                let pages = &plan.pages[branch.pages.clone()];
+                let own = branch.length + 1;
+                attend::<S, D>(work, index * group, group, |index| address(pages[index]), own, |_| own);
+                for member in 0..group {
+                    finish::<S, D>(work, index * group + member, head.output::<D>(row + index, member));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The kernels compiled once for each instruction set, and the choice between them at run time.
+
+use super::attention::{Layer, Pass, Tensors, forward};
+use super::portable::Portable;
+use super::{kernels, softmax};
+
+/// The kernels of one instruction set and head size.
+#[derive(Clone, Copy)]
+pub struct Kernels {
+    /// The instruction set's name.
+    pub name: &'static str,
+    /// [`forward`].
+    pub attention: unsafe fn(&mut Pass, &Layer, Tensors),
+    /// [`kernels::swiglu`].
+    pub swiglu: unsafe fn(*const f32, *const f32, usize, *mut f32),
+    /// [`softmax::largest`].
+    pub largest: unsafe fn(&[f32]) -> f32,
+    /// [`softmax::block_sums`].
+    pub block_sums: unsafe fn(&[f32], f32, f32, &mut Vec<f32>),
+    /// [`softmax::weights`].
+    pub weights: unsafe fn(&[f32], f32, f32, &mut Vec<f32>),
+}
+
+/// Instruction sets that the kernels are compiled for, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isa {
+    /// 512-bit vectors.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    /// 256-bit vectors with fused multiply-add.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// Whatever every processor of the target has.
+    Portable,
+}
+
+impl Isa {
+    /// All that this processor has, best first.
+    pub fn available() -> Vec<Isa> {
+        let mut found = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("fma") {
+                found.push(Isa::Avx512);
+            }
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                found.push(Isa::Avx2);
+            }
+        }
+        found.push(Isa::Portable);
+        found
+    }
+
+    /// The kernels for heads of a size; none where they are not compiled for it.
+    pub fn kernels(self, head_size: usize) -> Option<Kernels> {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => avx512::kernels(head_size),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2::kernels(head_size),
+            Isa::Portable => portable::kernels(head_size),
+        }
+    }
+}
+
+/// One module an instruction set: the generic kernels behind functions that are compiled for it.
+macro_rules! compiled {
+    ($module:ident, $name:literal, $lanes:ty $(, #[$attribute:meta])?) => {
+        mod $module {
+            use super::*;
+
+            $(#[$attribute])?
+            unsafe fn attention<const D: usize>(pass: &mut Pass, layer: &Layer, tensors: Tensors) {
+                // SAFETY: the caller checked the instruction set; the rest is its promise.
+                unsafe { forward::<$lanes, D>(pass, layer, tensors) }
+            }
+
+            $(#[$attribute])?
+            unsafe fn swiglu(gate: *const f32, up: *const f32, count: usize, output: *mut f32) {
+                // SAFETY: as above.
+                unsafe { kernels::swiglu::<$lanes>(gate, up, count, output) }
+            }
+
+            $(#[$attribute])?
+            unsafe fn largest(logits: &[f32]) -> f32 {
+                // SAFETY: as above.
+                unsafe { softmax::largest::<$lanes>(logits) }
+            }
+
+            $(#[$attribute])?
+            unsafe fn block_sums(logits: &[f32], shift: f32, scale: f32, sums: &mut Vec<f32>) {
+                // SAFETY: as above.
+                unsafe { softmax::block_sums::<$lanes>(logits, shift, scale, sums) }
+            }
+
+            $(#[$attribute])?
+            unsafe fn weights(logits: &[f32], shift: f32, scale: f32, weights: &mut Vec<f32>) {
+                // SAFETY: as above.
+                unsafe { softmax::weights::<$lanes>(logits, shift, scale, weights) }
+            }
+
+            pub fn kernels(head_size: usize) -> Option<Kernels> {
+                let attention: unsafe fn(&mut Pass, &Layer, Tensors) = match head_size {
+                    16 => attention::<16>,
+                    32 => attention::<32>,
+                    48 => attention::<48>,
+                    64 => attention::<64>,
+                    80 => attention::<80>,
+                    96 => attention::<96>,
+                    112 => attention::<112>,
+                    128 => attention::<128>,
+                    192 => attention::<192>,
+                    256 => attention::<256>,
+                    _ => return None,
+                };
+                Some(Kernels { name: $name, attention, swiglu, largest, block_sums, weights })
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+compiled!(avx512, "AVX-512", crate::engine::x86::Avx512, #[target_feature(enable = "avx512f,avx2,fma")]);
+#[cfg(target_arch = "x86_64")]
+compiled!(avx2, "AVX2", crate::engine::x86::Avx2, #[target_feature(enable = "avx2,fma")]);
+compiled!(portable, "portable", Portable);

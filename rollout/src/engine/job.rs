@@ -1,0 +1,62 @@
+//! What a decoder is asked for and what it gives back.
+//!
+//! A job is one group: a prompt and K branches sampled from it. Nothing here knows of tasks, agents or turns.
+
+use record::failure::{Failure, Result};
+use record::philox::Stream;
+
+/// How a token is chosen from the logits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SamplingParams {
+    /// Logits are divided by it before the softmax; above 0. Greedy decoding ignores it.
+    pub temperature: f32,
+    /// The smallest set of the likeliest tokens whose probability reaches this share is sampled from; 1 keeps all.
+    pub top_p: f32,
+    /// Only this many of the likeliest tokens are sampled from; 0 keeps all.
+    pub top_k: u32,
+    /// The likeliest token is taken, the lowest id among equals.
+    pub greedy: bool,
+}
+
+impl SamplingParams {
+    /// Plain sampling from the model's own distribution.
+    pub const PLAIN: SamplingParams = SamplingParams { temperature: 1.0, top_p: 1.0, top_k: 0, greedy: false };
+
+    /// Refuses what has no meaning: a temperature or a share outside its range.
+    pub fn check(&self) -> Result<()> {
+        if !self.greedy && !(self.temperature > 0.0 && self.temperature.is_finite() && self.temperature.recip().is_finite()) {
+            let message = format!("a temperature of {} cannot be sampled with", self.temperature);
+            return Err(Failure::usage(message).hint("a temperature is above 0; use --greedy for the likeliest token"));
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return Err(Failure::usage(format!("a top-p of {} is not above 0 and at most 1", self.top_p)));
+        }
+        Ok(())
+    }
+}
+
+/// One group to generate: a prompt and its branches.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// Comes back with the completions; the decoder does not read it.
+    pub ticket: u64,
+    /// The prompt's token ids, at least one.
+    pub prompt: Vec<u32>,
+    /// One stream of random numbers a branch, addressed by the position of the token in the completion.
+    pub streams: Vec<Stream>,
+    /// The longest completion, the stop token included; at least one.
+    pub max_tokens: usize,
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+}
+
+/// What one branch generated.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Completion {
+    /// Token ids, the stop token included.
+    pub ids: Vec<u32>,
+    /// For each id, log-softmax(logits / temperature) in nats before any truncation (greedy: temperature 1).
+    pub logprobs: Vec<f32>,
+    /// Whether a stop token ended it, and not the length.
+    pub stopped: bool,
+}

@@ -1,0 +1,373 @@
+//! The arithmetic of attention over pages: scores, softmax and weighted sums for a few query rows at a time.
+//!
+//! The softmax is computed online (Milakov and Gimelshein, arXiv 1805.02867): keys come in chunks, and a row keeps its
+//! largest score, the sum of exponentials and the weighted sum of values. A shared prefix and a branch's own tokens
+//! are then just chunks. **Every row's operations and their order depend on nothing but that row**: row and tile
+//! blocks only decide what shares a register. That is what makes a row's result the same in any batch.
+//!
+//! All functions are `unsafe` for two reasons: they take pointers, and they may only run where the instruction set of
+//! `S` is available. `D` is the head size.
+
+use super::arena::PAGE;
+use super::lanes::Lanes;
+use super::workspace::{Ahead, CHUNK, Workspace};
+
+const TILES: usize = CHUNK / PAGE;
+
+/// Scores of `R` rows against the keys of `T` pages.
+#[inline(always)]
+unsafe fn score<S: Lanes, const D: usize, const R: usize, const T: usize>(
+    ahead: &mut Ahead,
+    queries: *const f32,
+    keys: &[*const f32],
+    scores: *mut f32,
+) {
+    // SAFETY: the caller gives R rows of D queries, T pages and R rows of CHUNK scores.
+    unsafe {
+        let mut sums = [[S::splat(0.0); T]; R];
+        for dimension in 0..D {
+            ahead.step::<S>();
+            ahead.step::<S>();
+            let mut key = [S::splat(0.0); T];
+            for tile in 0..T {
+                key[tile] = S::load(keys[tile].add(dimension * PAGE));
+            }
+            for row in 0..R {
+                let query = S::splat(*queries.add(row * D + dimension));
+                for tile in 0..T {
+                    sums[row][tile] = query.fma(key[tile], sums[row][tile]);
+                }
+            }
+        }
+        for row in 0..R {
+            for tile in 0..T {
+                sums[row][tile].store(scores.add(row * CHUNK + tile * PAGE));
+            }
+        }
+    }
+}
+
+/// Scores of `R` rows against all pages of a chunk, `T` pages at a time.
+#[inline(always)]
+unsafe fn score_rows<S: Lanes, const D: usize, const R: usize, const T: usize>(
+    ahead: &mut Ahead,
+    queries: *const f32,
+    keys: &[*const f32],
+    scores: *mut f32,
+) {
+    let mut tile = 0;
+    // SAFETY: the caller's promise, page by page.
+    unsafe {
+        while tile + T <= keys.len() {
+            score::<S, D, R, T>(ahead, queries, &keys[tile..tile + T], scores.add(tile * PAGE));
+            tile += T;
+        }
+        while tile < keys.len() {
+            score::<S, D, R, 1>(ahead, queries, &keys[tile..tile + 1], scores.add(tile * PAGE));
+            tile += 1;
+        }
+    }
+}
+
+/// Adds the values of a chunk, weighted by `weights`, to the sums of `R` rows: `J` vectors of the head from `first`.
+#[inline(always)]
+unsafe fn accumulate<S: Lanes, const D: usize, const R: usize, const J: usize>(
+    ahead: &mut Ahead,
+    weights: *const f32,
+    values: &[*const f32],
+    keys: usize,
+    first: usize,
+    sums: *mut f32,
+) {
+    // SAFETY: the caller gives R rows of CHUNK weights, the pages of `keys` values and R rows of D sums.
+    unsafe {
+        let mut total = [[S::splat(0.0); J]; R];
+        for row in 0..R {
+            for lane in 0..J {
+                total[row][lane] = S::load(sums.add(row * D + (first + lane) * 16));
+            }
+        }
+        for (page, &values) in values.iter().enumerate() {
+            let weights = weights.add(page * PAGE);
+            for token in 0..PAGE.min(keys - page * PAGE) {
+                for _ in 0..J {
+                    ahead.step::<S>();
+                }
+                let mut value = [S::splat(0.0); J];
+                for lane in 0..J {
+                    value[lane] = S::load(values.add(token * D + (first + lane) * 16));
+                }
+                for row in 0..R {
+                    let weight = S::splat(*weights.add(row * CHUNK + token));
+                    for lane in 0..J {
+                        total[row][lane] = weight.fma(value[lane], total[row][lane]);
+                    }
+                }
+            }
+        }
+        for row in 0..R {
+            for lane in 0..J {
+                total[row][lane].store(sums.add(row * D + (first + lane) * 16));
+            }
+        }
+    }
+}
+
+/// [`accumulate`] over the whole head, in register blocks of `J` vectors.
+#[inline(always)]
+unsafe fn accumulate_rows<S: Lanes, const D: usize, const R: usize, const J: usize>(
+    ahead: &mut Ahead,
+    weights: *const f32,
+    values: &[*const f32],
+    keys: usize,
+    sums: *mut f32,
+) {
+    let mut first = 0;
+    // SAFETY: the caller's promise, block by block.
+    unsafe {
+        while first + J <= D / 16 {
+            accumulate::<S, D, R, J>(ahead, weights, values, keys, first, sums);
+            first += J;
+        }
+        while first < D / 16 {
+            accumulate::<S, D, R, 1>(ahead, weights, values, keys, first, sums);
+            first += 1;
+        }
+    }
+}
+
+/// Turns the first `keys` scores of a row into exponentials and merges them into its running maximum and total. The
+/// rest of the `tiles` pages of scores become 0.
+#[inline(always)]
+unsafe fn soften<S: Lanes, const D: usize>(
+    scores: *mut f32,
+    tiles: usize,
+    keys: usize,
+    largest: &mut f32,
+    total: &mut f32,
+    sums: *mut f32,
+) {
+    // SAFETY: the caller gives `tiles` pages of scores and D sums.
+    unsafe {
+        for hidden in keys..tiles * PAGE {
+            *scores.add(hidden) = f32::NEG_INFINITY;
+        }
+        let mut most = S::splat(f32::NEG_INFINITY);
+        for tile in 0..tiles {
+            most = most.max(S::load(scores.add(tile * PAGE)));
+        }
+        let most = most.largest();
+        let most = if most > *largest { most } else { *largest };
+        if most > *largest && *total > 0.0 {
+            let shrink = S::splat(*largest - most).exp();
+            *total *= shrink.array()[0];
+            for lane in 0..D / 16 {
+                S::load(sums.add(lane * 16)).mul(shrink).store(sums.add(lane * 16));
+            }
+        }
+        let shift = S::splat(most);
+        let mut sum = S::splat(0.0);
+        for tile in 0..tiles {
+            let weight = S::load(scores.add(tile * PAGE)).sub(shift).exp();
+            sum = sum.add(weight);
+            weight.store(scores.add(tile * PAGE));
+        }
+        *total += sum.sum();
+        *largest = most;
+    }
+}
+
+/// Lets rows `first..first + rows` of the workspace attend to `keys` keys, whose pages are given by the address of
+/// their part for this layer and head. Of these keys row `first + r` sees the first `visible(r)`.
+#[inline(always)]
+pub unsafe fn attend<S: Lanes, const D: usize>(
+    work: &mut Workspace,
+    first: usize,
+    rows: usize,
+    page: impl Fn(usize) -> *const f32,
+    keys: usize,
+    visible: impl Fn(usize) -> usize,
+) {
+    let queries = work.queries.start().wrapping_add(first * D);
+    let sums = work.sums.start().wrapping_add(first * D);
+    let scores = work.scores.start();
+    let ahead = &mut work.ahead;
+    for begin in (0..keys).step_by(CHUNK) {
+        let count = (keys - begin).min(CHUNK);
+        let tiles = count.div_ceil(PAGE);
+        let mut key_pages = [std::ptr::null(); TILES];
+        let mut value_pages = [std::ptr::null(); TILES];
+        for tile in 0..tiles {
+            key_pages[tile] = page(begin / PAGE + tile);
+            value_pages[tile] = key_pages[tile].wrapping_add(PAGE * D);
+        }
+        let (key_pages, value_pages) = (&key_pages[..tiles], &value_pages[..tiles]);
+        let mut row = 0;
+        // Blocks of rows as large as the registers allow: each key or value is loaded once for all rows of a block.
+        macro_rules! scored {
+            ($rows:literal, $tiles:literal) => {
+                while row + $rows <= rows {
+                    // SAFETY: rows and pages are within the workspace and the arena, as the caller promises.
+                    unsafe {
+                        score_rows::<S, D, $rows, $tiles>(
+                            ahead,
+                            queries.add(row * D),
+                            key_pages,
+                            scores.add(row * CHUNK),
+                        );
+                    }
+                    row += $rows;
+                }
+            };
+        }
+        if S::WIDE {
+            scored!(8, 2);
+            scored!(4, 2);
+            scored!(2, 4);
+            scored!(1, 4);
+        } else {
+            scored!(4, 1);
+            scored!(2, 2);
+            scored!(1, 2);
+        }
+        for row in 0..rows {
+            let seen = visible(row).saturating_sub(begin).min(count);
+            // SAFETY: as above.
+            unsafe {
+                let scores = scores.add(row * CHUNK);
+                if seen == 0 {
+                    std::slice::from_raw_parts_mut(scores, tiles * PAGE).fill(0.0);
+                    continue;
+                }
+                let (largest, total) = (&mut work.largest[first + row], &mut work.total[first + row]);
+                soften::<S, D>(scores, tiles, seen, largest, total, sums.add(row * D));
+            }
+        }
+        let mut row = 0;
+        macro_rules! accumulated {
+            ($rows:literal, $lanes:literal) => {
+                while row + $rows <= rows {
+                    // SAFETY: as above.
+                    unsafe {
+                        accumulate_rows::<S, D, $rows, $lanes>(
+                            ahead,
+                            scores.add(row * CHUNK),
+                            value_pages,
+                            count,
+                            sums.add(row * D),
+                        );
+                    }
+                    row += $rows;
+                }
+            };
+        }
+        if !S::WIDE {
+            accumulated!(4, 1);
+            accumulated!(2, 2);
+            accumulated!(1, 4);
+        } else if D >= 64 {
+            accumulated!(4, 4);
+            accumulated!(2, 4);
+            accumulated!(1, 4);
+        } else {
+            accumulated!(8, 2);
+            accumulated!(4, 2);
+            accumulated!(2, 2);
+            accumulated!(1, 2);
+        }
+    }
+}
+
+/// Makes `rows` rows of the workspace ready for [`attend`].
+#[inline(always)]
+pub unsafe fn begin<const D: usize>(work: &mut Workspace, rows: usize) {
+    // SAFETY: the workspace holds MAX_ROWS rows of D sums.
+    unsafe { std::slice::from_raw_parts_mut(work.sums.start(), rows * D) }.fill(0.0);
+    work.largest[..rows].fill(f32::NEG_INFINITY);
+    work.total[..rows].fill(0.0);
+}
+
+/// Divides a row's sums by its total: the attention's output.
+#[inline(always)]
+pub unsafe fn finish<S: Lanes, const D: usize>(work: &mut Workspace, row: usize, output: *mut f32) {
+    // SAFETY: the caller gives room for D numbers.
+    unsafe {
+        let scale = S::splat(1.0 / work.total[row]);
+        let sums = work.sums.start().add(row * D);
+        for lane in 0..D / 16 {
+            S::load(sums.add(lane * 16)).mul(scale).store(output.add(lane * 16));
+        }
+    }
+}
+
+/// Root mean square norm of one head (Zhang and Sennrich, arXiv 1910.07467) if there is a `gain`, then the rotary
+/// embedding in its half-split form (Su et al., arXiv 2104.09864), then `scale`.
+#[inline(always)]
+pub unsafe fn rotate<S: Lanes, const D: usize>(
+    input: *const f32,
+    gain: Option<&[f32]>,
+    epsilon: f32,
+    rotation: (*const f32, *const f32),
+    scale: f32,
+    output: *mut f32,
+) {
+    let mut head = [0.0_f32; D];
+    // SAFETY: the caller gives D inputs, D gains, D / 2 cosines and sines, and room for D outputs.
+    unsafe {
+        match gain {
+            Some(gain) => {
+                let mut squares = S::splat(0.0);
+                for lane in 0..D / 16 {
+                    let part = S::load(input.add(lane * 16));
+                    squares = part.fma(part, squares);
+                }
+                let factor = S::splat(scale / (squares.sum() / D as f32 + epsilon).sqrt());
+                for lane in 0..D / 16 {
+                    let gain = S::load(gain.as_ptr().add(lane * 16));
+                    S::load(input.add(lane * 16)).mul(factor).mul(gain).store(head.as_mut_ptr().add(lane * 16));
+                }
+            }
+            None => {
+                for lane in 0..D / 16 {
+                    S::load(input.add(lane * 16)).mul(S::splat(scale)).store(head.as_mut_ptr().add(lane * 16));
+                }
+            }
+        }
+        let (cosines, sines) = rotation;
+        for index in 0..D / 2 {
+            let (low, high) = (head[index], head[index + D / 2]);
+            let (cosine, sine) = (*cosines.add(index), *sines.add(index));
+            *output.add(index) = low * cosine - high * sine;
+            *output.add(index + D / 2) = high * cosine + low * sine;
+        }
+    }
+}
+
+/// One vector of [`swiglu`]. Below -87 the sigmoid is 0 in all but name; the bound keeps the exponential finite.
+#[inline(always)]
+unsafe fn gated<S: Lanes>(gate: S, up: S) -> S {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let bounded = S::splat(-87.0).max(gate);
+        gate.mul(up).div(S::splat(0.0).sub(bounded).exp().add(S::splat(1.0)))
+    }
+}
+
+/// `silu(gate) * up`, number by number (Shazeer, arXiv 2002.05202).
+#[inline(always)]
+pub unsafe fn swiglu<S: Lanes>(gate: *const f32, up: *const f32, count: usize, output: *mut f32) {
+    // SAFETY: the caller gives `count` numbers in each and room for as many.
+    unsafe {
+        let whole = count / 16 * 16;
+        for at in (0..whole).step_by(16) {
+            gated(S::load(gate.add(at)), S::load(up.add(at))).store(output.add(at));
+        }
+        if whole < count {
+            let (mut gates, mut ups) = ([0.0; 16], [0.0; 16]);
+            std::ptr::copy_nonoverlapping(gate.add(whole), gates.as_mut_ptr(), count - whole);
+            std::ptr::copy_nonoverlapping(up.add(whole), ups.as_mut_ptr(), count - whole);
+            let result = gated(S::load(gates.as_ptr()), S::load(ups.as_ptr())).array();
+            std::ptr::copy_nonoverlapping(result.as_ptr(), output.add(whole), count - whole);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! A policy loaded for inference: the session, what it was made from, and the limits of its decoders.
+
+use super::Options;
+use super::arena::{PAGE, Shape};
+use super::isa::{Isa, Kernels};
+use super::session::Session;
+use super::workspace::MAX_ROWS;
+use policy::config::Config;
+use policy::directory::Policy;
+use policy::graph::{self, Kind};
+use policy::weights::Weights;
+use record::failure::{Failure, Result};
+
+/// Logits of a run are kept below this, whatever the vocabulary.
+const LOGIT_BYTES: usize = 128 << 20;
+
+/// What all decoders of an engine share.
+pub struct Model {
+    /// The model's geometry.
+    pub config: Config,
+    /// The kernels for this processor and head size.
+    pub kernels: Kernels,
+    /// The graph, ready to run on any thread.
+    pub session: Session,
+    /// Tokens that end a completion.
+    pub stop_ids: Vec<u32>,
+    /// What one decoder may use.
+    pub limits: Limits,
+}
+
+/// Limits of one decoder.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Branches generating at the same time.
+    pub rows: usize,
+    /// Pages of keys and values.
+    pub pages: usize,
+}
+
+impl Model {
+    /// Reads the configuration, writes the graph and opens a session over the weights where they lie.
+    pub fn load(policy: &Policy, options: &Options, isa: Isa) -> Result<Self> {
+        let config = Config::load(&policy.files)?;
+        let kernels = isa.kernels(config.head_dim).ok_or_else(|| {
+            let message = format!("{}: heads of {} dimensions cannot be run", policy.files.display(), config.head_dim);
+            Failure::data(message).hint("head sizes are multiples of 16 up to 256")
+        })?;
+        if config.num_heads / config.num_kv_heads > MAX_ROWS {
+            let share = config.num_heads / config.num_kv_heads;
+            let message = format!("{}: {share} query heads share a key head", policy.files.display());
+            return Err(Failure::data(message).hint(format!("at most {MAX_ROWS} can")));
+        }
+        let weights = Weights::open(&policy.files)?;
+        let graph = graph::decoder(&config, &weights, Kind::SharedPrefix)?;
+        let session = Session::open(&graph, weights.folder()?, kernels)
+            .map_err(|failure| failure.at(policy.files.display()))?;
+        let shape =
+            Shape { layers: config.num_layers, kv_heads: config.num_kv_heads, head_size: config.head_dim };
+        let rows = options.max_rows.min(LOGIT_BYTES / (size_of::<f32>() * config.vocab_size)).max(1);
+        let share = options.cache_bytes / options.threads.max(1);
+        let pages = share / (shape.page_floats() * size_of::<f32>()).max(PAGE);
+        let limits = Limits { rows, pages };
+        Ok(Model { config, kernels, session, stop_ids: options.stop_ids.clone(), limits })
+    }
+}

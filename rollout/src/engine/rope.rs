@@ -1,0 +1,37 @@
+//! Cosines and sines of the rotary embedding, computed once a position (Su et al., arXiv 2104.09864).
+
+/// Tables of `[positions][head_size / 2]`, longer when a longer sequence comes.
+#[derive(Debug, Clone)]
+pub struct Rope {
+    frequencies: Vec<f32>,
+    cosines: Vec<f32>,
+    sines: Vec<f32>,
+}
+
+impl Rope {
+    /// `frequencies`: radians a position for each pair of dimensions, `head_size / 2` of them.
+    pub fn new(frequencies: Vec<f32>) -> Self {
+        Rope { frequencies, cosines: Vec::new(), sines: Vec::new() }
+    }
+
+    /// Makes positions `0..count` available. The angle is rounded to f32 before its cosine is taken, as the reference
+    /// implementations do.
+    pub fn reserve(&mut self, count: usize) {
+        let have = self.cosines.len() / self.frequencies.len();
+        for position in have..count.next_multiple_of(64).max(have) {
+            for &frequency in &self.frequencies {
+                let angle = f64::from(position as f32 * frequency);
+                self.cosines.push(angle.cos() as f32);
+                self.sines.push(angle.sin() as f32);
+            }
+        }
+    }
+
+    /// The cosines and sines of a position that was reserved.
+    #[inline(always)]
+    pub fn at(&self, position: usize) -> (*const f32, *const f32) {
+        let half = self.frequencies.len();
+        let range = position * half..(position + 1) * half;
+        (self.cosines[range.clone()].as_ptr(), self.sines[range].as_ptr())
+    }
+}

@@ -1,0 +1,203 @@
+//! [`Lanes`] for x86-64: AVX-512, and AVX2 with FMA as two registers of eight.
+
+use super::lanes::Lanes;
+use std::arch::x86_64::*;
+
+/// One AVX-512 register.
+#[derive(Clone, Copy)]
+pub struct Avx512(__m512);
+
+// SAFETY: used only behind a run-time check for AVX-512F (see `kernels::Isa`).
+unsafe impl Lanes for Avx512 {
+    const WIDE: bool = true;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        // SAFETY: the caller has AVX-512F; so for every block of this implementation.
+        Avx512(unsafe { _mm512_set1_ps(value) })
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: sixteen readable numbers, promised by the caller.
+        Avx512(unsafe { _mm512_loadu_ps(from) })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: room for sixteen numbers, promised by the caller.
+        unsafe { _mm512_storeu_ps(to, self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        // SAFETY: as above.
+        Avx512(unsafe { _mm512_add_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn sub(self, other: Self) -> Self {
+        // SAFETY: as above.
+        Avx512(unsafe { _mm512_sub_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn mul(self, other: Self) -> Self {
+        // SAFETY: as above.
+        Avx512(unsafe { _mm512_mul_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn div(self, other: Self) -> Self {
+        // SAFETY: as above.
+        Avx512(unsafe { _mm512_div_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn max(self, other: Self) -> Self {
+        // SAFETY: as above.
+        Avx512(unsafe { _mm512_max_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn fma(self, factor: Self, term: Self) -> Self {
+        // SAFETY: as above.
+        Avx512(unsafe { _mm512_fmadd_ps(self.0, factor.0, term.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn round(self) -> Self {
+        // SAFETY: as above.
+        Avx512(unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn two_to(self) -> Self {
+        // SAFETY: as above.
+        Avx512(unsafe { _mm512_scalef_ps(_mm512_set1_ps(1.0), self.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(address: *const f32) {
+        // SAFETY: a prefetch never faults, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn zero_where_below(self, argument: Self, bound: Self) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            let keep = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(argument.0, bound.0);
+            Avx512(_mm512_maskz_mov_ps(keep, self.0))
+        }
+    }
+}
+
+/// Two AVX2 registers.
+#[derive(Clone, Copy)]
+pub struct Avx2(__m256, __m256);
+
+// SAFETY: used only behind a run-time check for AVX2 and FMA (see `kernels::Isa`).
+unsafe impl Lanes for Avx2 {
+    const WIDE: bool = false;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        // SAFETY: the caller has AVX2 and FMA; so for every block of this implementation.
+        let half = unsafe { _mm256_set1_ps(value) };
+        Avx2(half, half)
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: sixteen readable numbers, promised by the caller.
+        unsafe { Avx2(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: room for sixteen numbers, promised by the caller.
+        unsafe {
+            _mm256_storeu_ps(to, self.0);
+            _mm256_storeu_ps(to.add(8), self.1);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        // SAFETY: as above.
+        unsafe { Avx2(_mm256_add_ps(self.0, other.0), _mm256_add_ps(self.1, other.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn sub(self, other: Self) -> Self {
+        // SAFETY: as above.
+        unsafe { Avx2(_mm256_sub_ps(self.0, other.0), _mm256_sub_ps(self.1, other.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(self, other: Self) -> Self {
+        // SAFETY: as above.
+        unsafe { Avx2(_mm256_mul_ps(self.0, other.0), _mm256_mul_ps(self.1, other.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn div(self, other: Self) -> Self {
+        // SAFETY: as above.
+        unsafe { Avx2(_mm256_div_ps(self.0, other.0), _mm256_div_ps(self.1, other.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn max(self, other: Self) -> Self {
+        // SAFETY: as above.
+        unsafe { Avx2(_mm256_max_ps(self.0, other.0), _mm256_max_ps(self.1, other.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn fma(self, factor: Self, term: Self) -> Self {
+        // SAFETY: as above.
+        unsafe { Avx2(_mm256_fmadd_ps(self.0, factor.0, term.0), _mm256_fmadd_ps(self.1, factor.1, term.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn round(self) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            Avx2(
+                _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0),
+                _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.1),
+            )
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn two_to(self) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            let bias = _mm256_set1_epi32(127);
+            let low = _mm256_add_epi32(_mm256_cvtps_epi32(self.0), bias);
+            let high = _mm256_add_epi32(_mm256_cvtps_epi32(self.1), bias);
+            Avx2(
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(low)),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(high)),
+            )
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(address: *const f32) {
+        // SAFETY: a prefetch never faults, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn zero_where_below(self, argument: Self, bound: Self) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            Avx2(
+                _mm256_and_ps(self.0, _mm256_cmp_ps::<_CMP_NLT_UQ>(argument.0, bound.0)),
+                _mm256_and_ps(self.1, _mm256_cmp_ps::<_CMP_NLT_UQ>(argument.1, bound.1)),
+            )
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Where the ONNX Runtime library is, and the one environment of the process.
+//!
+//! The library is not linked: `fetch-runtime.sh` fetches it once into the user's cache, and every program looks in
+//! `ORT_DYLIB_PATH`, then there. The version is written in that script and nowhere else.
+
+use ort::environment::Environment;
+use record::failure::{Failure, Result};
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+const SCRIPT: &str = include_str!("../../fetch-runtime.sh");
+const VARIABLE: &str = "ORT_DYLIB_PATH";
+
+/// The version that `fetch-runtime.sh` fetches.
+pub fn fetched_version() -> &'static str {
+    SCRIPT.lines().find_map(|line| line.strip_prefix("version=")).unwrap_or_default()
+}
+
+/// The library's path: what `ORT_DYLIB_PATH` names, else what was fetched.
+///
+/// # Errors
+/// Exit 69 where neither is there.
+pub fn find() -> Result<PathBuf> {
+    if let Some(named) = std::env::var_os(VARIABLE).filter(|named| !named.is_empty()) {
+        let path = PathBuf::from(named);
+        return path.canonicalize().map_err(|error| {
+            Failure::unavailable(format!("{VARIABLE}: {}: {error}", path.display()))
+                .hint(format!("unset {VARIABLE} to use the library that ./pipeline.sh --setup fetches"))
+        });
+    }
+    let version = fetched_version();
+    let path = cache().map(|cache| {
+        cache.join("troupe").join(format!("onnxruntime-{version}")).join(format!("libonnxruntime.so.{version}"))
+    });
+    match path {
+        Some(path) if path.is_file() => Ok(path),
+        _ => Err(Failure::unavailable(format!("the ONNX Runtime library {version} is not there"))
+            .hint("./pipeline.sh --setup fetches it once")),
+    }
+}
+
+fn cache() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))
+}
+
+/// The process's environment, made on first use. Telemetry is off in two ways: some builds of the library heed only
+/// the variable that `record::stage` sets, others only this call.
+///
+/// # Errors
+/// Exit 69 where the library is missing or does not load.
+pub fn environment() -> Result<&'static Environment> {
+    static ENVIRONMENT: OnceLock<Result<Environment>> = OnceLock::new();
+    ENVIRONMENT.get_or_init(load).as_ref().map_err(Failure::clone)
+}
+
+fn load() -> Result<Environment> {
+    let path = find()?;
+    let refused = |cause: &dyn std::fmt::Display| {
+        Failure::unavailable(format!("{}: {cause}", path.display()))
+            .hint(format!("./pipeline.sh --setup fetches ONNX Runtime {}", fetched_version()))
+    };
+    let environment = ort::init_from(&path).map_err(|error| refused(&error))?;
+    environment.with_name("troupe").with_telemetry(false).build().map_err(|error| refused(&error))
+}
+
+/// The version that the library itself reports.
+///
+/// # Errors
+/// As [`environment`].
+pub fn version() -> Result<String> {
+    let path = find()?;
+    read_version(&path).ok_or_else(|| Failure::unavailable(format!("{}: not ONNX Runtime", path.display())))
+}
+
+fn read_version(path: &Path) -> Option<String> {
+    let name = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: the symbol is looked up before it is called, and it has had this type since the library's first version;
+    // the text that it leads to lives as long as the library, which stays loaded.
+    unsafe {
+        let library = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+        if library.is_null() {
+            return None;
+        }
+        let symbol = libc::dlsym(library, c"OrtGetApiBase".as_ptr());
+        if symbol.is_null() {
+            return None;
+        }
+        let base: unsafe extern "C" fn() -> *const ort::sys::OrtApiBase = std::mem::transmute(symbol);
+        let text = ((*base()).GetVersionString)();
+        Some(CStr::from_ptr(text).to_string_lossy().into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_script_names_one_version() {
+        let version = super::fetched_version();
+        assert_eq!(version.split('.').count(), 3, "{version:?}");
+        assert!(version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'), "{version:?}");
+    }
+}
