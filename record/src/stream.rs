@@ -108,7 +108,7 @@ impl Stream {
         counts: Map<String, Value>,
         timing: BTreeMap<String, Value>,
     ) -> (End, Result<()>) {
-        let verdict = if self.allow_incomplete { Ok(()) } else { self.verdict() };
+        let verdict = self.whole();
         let end = End {
             stage: self.stage.to_owned(),
             ok: ok && verdict.is_ok(),
@@ -146,7 +146,14 @@ impl Stream {
         whole.and(written)
     }
 
-    fn verdict(&self) -> Result<()> {
+    /// Whether the stream is whole as far as it was read.
+    ///
+    /// # Errors
+    /// 65 saying what is missing, or which stage before did not succeed; never with `allow_incomplete`.
+    pub fn whole(&self) -> Result<()> {
+        if self.allow_incomplete {
+            return Ok(());
+        }
         if let Some(bad) = self.ends.iter().find(|end| !end.ok) {
             let why = bad.error.as_ref().map_or(String::new(), |error| format!(": {error}"));
             return Err(Failure::data(format!("stage {} before this one did not succeed{why}", bad.stage))

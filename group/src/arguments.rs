@@ -1,0 +1,89 @@
+//! The command line of `group`.
+
+use clap::{Parser, ValueEnum};
+use record::failure::{Failure, Result};
+
+use crate::key::By;
+
+const TEMPLATE: &str = "\
+{about}
+
+Examples:
+  group < samples.jsonl > groups.jsonl
+  group --by episode < samples.jsonl | jq -c 'select(.type == \"end\") | .counts'
+  jq -c 'select(.type != \"sample\" or .agent == \"planner\")' samples.jsonl | group > planner.jsonl
+  head -n 3 samples.jsonl | group --allow-incomplete --incomplete drop
+
+{usage-heading} {usage}
+
+{all-args}
+
+Reads sample lines on stdin and adds group and group_size; other lines pass through. RECORD.md has every field.
+Exit codes: 0 done, 2 usage, 65 bad record, broken group or incomplete stream, 74 I/O, 130 and 143 interrupted.";
+
+/// Says which samples are compared with which: adds `group` and `group_size`.
+#[derive(Parser, Debug)]
+#[command(name = "group", version, help_template = TEMPLATE)]
+pub struct Arguments {
+    /// What the members of a group have in common. agent-turn: one agent at one turn of one episode, every member
+    /// with the same prompt. The others are ablations whose members have prompts of their own, and `end` says so
+    #[arg(long, value_enum, default_value_t = By::AgentTurn, value_name = "KEY")]
+    pub by: By,
+
+    /// What to do when the stream ends before a group has all its branches
+    #[arg(long, value_enum, default_value_t = Incomplete::Error, value_name = "WHAT")]
+    pub incomplete: Incomplete,
+
+    /// What to do with a sample whose reward is null, that is not scored; it never counts as 0
+    #[arg(long, value_enum, default_value_t = Unscored::Error, value_name = "WHAT")]
+    pub unscored: Unscored,
+
+    /// Take a stream that does not say that it is whole (no `end` line, or one that is not ok)
+    #[arg(long)]
+    pub allow_incomplete: bool,
+
+    /// Say nothing on stderr but errors
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// What happens to a group without all its branches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Incomplete {
+    /// Exit 65
+    Error,
+    /// Leave its samples out and count it
+    Drop,
+}
+
+/// What happens to a sample that was not scored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Unscored {
+    /// Exit 65
+    Error,
+    /// Leave the sample out; its group is that much smaller
+    DropSample,
+    /// Leave its whole group out
+    DropGroup,
+}
+
+impl Arguments {
+    /// Refuses what the type of the arguments cannot.
+    pub fn check(&self) -> Result<()> {
+        if self.by == By::Joint {
+            return Err(Failure::usage("--by joint is reserved: this build reads no joint lines")
+                .hint("use --by agent-turn, or one of its ablations: agent, turn, episode, task"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Arguments::command().debug_assert();
+    }
+}
