@@ -138,6 +138,19 @@ impl Policy {
         Ok(Policy { root: root.to_owned(), files, version: Version::new(step, &digest) })
     }
 
+    /// Compares the digest that this version recorded with its weights, which no other function reads for that.
+    ///
+    /// # Errors
+    /// They differ: the weights were changed after they were published.
+    pub fn verify(&self, weights: &Weights) -> Result<()> {
+        let actual = Version::new(self.version.step, &digest::of(weights));
+        if actual == self.version {
+            return Ok(());
+        }
+        Err(Failure::data(format!("{}: the weights are those of {actual}, not of {}", show(&self.files), self.version))
+            .hint("a published version is never changed: publish other weights as a new policy with policy init --from"))
+    }
+
     /// Whether new versions can be published beside this one.
     pub fn is_writable_layout(&self) -> bool {
         is_policy_directory(&self.root)

@@ -4,13 +4,19 @@
 //! Knows no pipes and no training: stages read and write policies through it.
 
 mod chat;
+mod checkpoint;
 mod clock;
 pub mod config;
 mod digest;
 pub mod directory;
+mod durable;
 mod files;
 pub mod graph;
 mod header;
+pub mod initial;
 mod onnx;
+pub mod ownership;
+pub mod publish;
 pub mod tokenizer;
+mod vocabulary;
 pub mod weights;

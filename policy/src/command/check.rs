@@ -1,0 +1,97 @@
+//! `policy check`: everything about a policy that can be wrong before it is run.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use policy::config::Config;
+use policy::directory::Policy;
+use policy::graph::{self, Kind};
+use policy::tokenizer::Tokenizer;
+use policy::weights::Weights;
+use record::failure::{Failure, Result};
+use record::sample::Message;
+
+/// Check a policy and say what it is
+///
+/// Examples:
+///   policy check run/tool
+///   policy check ~/models/Qwen3-0.6B
+///
+/// Reads the newest version: configuration, every weight (shape, type, finite), tokenizer, chat template, stop tokens.
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub struct Check {
+    /// A policy directory or a Hugging Face directory
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+pub fn run(arguments: &Check) -> Result<()> {
+    let policy = Policy::open(&arguments.directory)?;
+    let files = policy.files.display();
+    let config = Config::load(&policy.files)?;
+    let weights = Weights::open(&policy.files)?;
+    weights.check(&config)?;
+    policy.verify(&weights)?;
+
+    let mut count: usize = 0;
+    for (name, shape) in config.tensors() {
+        count += shape.iter().product::<usize>();
+        if let Some(at) = weights.to_f32(&name)?.iter().position(|value| !value.is_finite()) {
+            return Err(Failure::data(format!("{files}: tensor {name:?} has a value that is no number at element {at}"))
+                .hint("training diverged or the file is damaged; go back to an earlier version"));
+        }
+    }
+    graph::decoder(&config, &weights, Kind::SharedPrefix)?;
+
+    let tokenizer = Tokenizer::load(&policy.files)?;
+    let size = config.vocab_size;
+    if let Some(stop) = tokenizer.stop_ids().iter().find(|&&stop| stop as usize >= size) {
+        return Err(Failure::data(format!("{files}: stop token {stop} is outside the vocabulary of {size}")));
+    }
+    if tokenizer.vocabulary_size() > size {
+        let largest = tokenizer.vocabulary_size() - 1;
+        return Err(Failure::data(format!("{files}: token {largest} of tokenizer.json is outside the vocabulary of {size}"))
+            .hint("the tokenizer and the weights are of different models"));
+    }
+    let hello = Message { role: "user".to_owned(), content: "hello".to_owned() };
+    let prompt = tokenizer.chat(&[hello])?;
+
+    let scaling = match config.rope_scaling {
+        policy::config::RopeScaling::None => String::new(),
+        other => format!(" {other:?}"),
+    };
+    print(&[
+        format!("version     {}", policy.version),
+        format!("files       {files}"),
+        format!("family      {:?}, {} weights, {:?}", config.family, count, config.dtype),
+        format!(
+            "geometry    {} layers, width {}, feed-forward {}, {} query and {} key heads of {}",
+            config.num_layers,
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim
+        ),
+        format!("positions   {}, rope {}{scaling}", config.max_positions, config.rope_theta),
+        format!(
+            "vocabulary  {}, {} head, stop tokens {:?}",
+            size,
+            if config.tie_word_embeddings { "tied" } else { "separate" },
+            tokenizer.stop_ids()
+        ),
+        format!("chat        \"hello\" is {} tokens", prompt.len()),
+    ])
+}
+
+/// Lines on stdout; a reader that goes away is no error.
+pub fn print(lines: &[String]) -> Result<()> {
+    let mut text = lines.join("\n");
+    text.push('\n');
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::closed()),
+        other => Ok(other?),
+    }
+}

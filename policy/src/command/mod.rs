@@ -1,0 +1,6 @@
+//! The subcommands of `policy`.
+
+pub mod check;
+pub mod encode;
+pub mod graph;
+pub mod init;

@@ -1,0 +1,186 @@
+//! New policies: random weights from a seed, or a copy of a Hugging Face directory.
+//!
+//! Every tensor draws from a random stream of its own name, so a weight depends on the seed and its place alone.
+
+use std::path::Path;
+
+use record::failure::{Failure, Result};
+use record::philox::{Part, Stream};
+use serde_json::{Value, json};
+
+use crate::checkpoint::{self, Data, NewTensor};
+use crate::config::{Config, DataType};
+use crate::directory::Policy;
+use crate::durable;
+use crate::files::{read_json, show};
+use crate::publish;
+use crate::tokenizer::Tokenizer;
+use crate::vocabulary;
+use crate::weights::{ElementType, SINGLE, Weights};
+
+/// A model small enough to train on a laptop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preset {
+    /// 318,096 weights: learns small boards in minutes.
+    Tiny,
+    /// 3.3 million weights: what speed is measured on.
+    Bench,
+}
+
+/// Standard deviation of the embeddings. With the usual 0.02 the residual stream of so narrow a model hardly tells
+/// tokens apart, and training starts slowly.
+const EMBEDDING_DEVIATION: f64 = 0.1;
+
+impl Preset {
+    fn config(self) -> Value {
+        let (hidden, intermediate, layers, heads, key_heads, head_dim) = match self {
+            Preset::Tiny => (96, 256, 3, 6, 3, 16),
+            Preset::Bench => (256, 768, 4, 4, 2, 64),
+        };
+        json!({
+            "architectures": ["Qwen3ForCausalLM"],
+            "model_type": "qwen3",
+            "hidden_size": hidden,
+            "intermediate_size": intermediate,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "num_key_value_heads": key_heads,
+            "head_dim": head_dim,
+            "hidden_act": "silu",
+            "max_position_embeddings": 4096,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 10000.0,
+            "attention_bias": false,
+            "attention_dropout": 0.0,
+            "use_sliding_window": false,
+            "tie_word_embeddings": true,
+            "torch_dtype": "float32",
+            "vocab_size": vocabulary::SIZE,
+        })
+    }
+}
+
+/// A policy directory with random weights in a preset's geometry and the tokenizer of [`crate::vocabulary`].
+///
+/// # Errors
+/// Something is at `root` already (exit 2); the disk's.
+pub fn from_preset(root: &Path, preset: Preset, seed: u64) -> Result<Policy> {
+    random(root, preset.config(), Path::new("preset"), seed)
+}
+
+/// The same in the geometry of a `config.json`, whose tokens are replaced by those of the new tokenizer.
+///
+/// # Errors
+/// A configuration that is not implemented or whose vocabulary is smaller than the tokenizer's.
+pub fn from_config(root: &Path, config: &Path, seed: u64) -> Result<Policy> {
+    random(root, read_json(config)?, config, seed)
+}
+
+/// A policy directory whose version 0 is a copy of a Hugging Face directory.
+///
+/// # Errors
+/// The directory holds no policy that can be run; the disk's.
+pub fn from_directory(root: &Path, source: &Path) -> Result<Policy> {
+    let source = Policy::open(source)?;
+    let config = Config::load(&source.files)?;
+    Weights::open(&source.files)?.check(&config)?;
+    Tokenizer::load(&source.files)?;
+    publish::create(root, |files| {
+        publish::copy_side_files(&source.files, files)?;
+        publish::copy_weights(&source.files, files)
+    })
+}
+
+fn random(root: &Path, mut json: Value, place: &Path, seed: u64) -> Result<Policy> {
+    if let Some(object) = json.as_object_mut() {
+        object.insert("pad_token_id".to_owned(), json!(vocabulary::PAD));
+        object.insert("eos_token_id".to_owned(), json!(vocabulary::END));
+        object.insert("bos_token_id".to_owned(), Value::Null);
+    }
+    let config = Config::from_value(&json, place)?;
+    if config.vocab_size < vocabulary::SIZE {
+        let size = vocabulary::SIZE;
+        return Err(Failure::usage(format!("{}: vocab_size is {}, fewer than {size}", show(place), config.vocab_size))
+            .hint(format!("the tokenizer that comes with a new policy has {size} tokens")));
+    }
+    let tensors: Vec<(String, Vec<usize>, Vec<f32>)> = config
+        .tensors()
+        .into_iter()
+        .map(|(name, shape)| {
+            let values = values(&config, &name, &shape, seed);
+            (name, shape, values)
+        })
+        .collect();
+    let new: Vec<NewTensor> = tensors
+        .iter()
+        .map(|(name, shape, values)| NewTensor { name, shape, data: Data::F32(values) })
+        .collect();
+    let dtype = match config.dtype {
+        DataType::F32 => ElementType::F32,
+        DataType::BF16 => ElementType::BF16,
+        DataType::F16 => ElementType::F16,
+    };
+    publish::create(root, |files| {
+        let side_files = [
+            ("config.json", json),
+            ("generation_config.json", vocabulary::generation_config()),
+            ("tokenizer.json", vocabulary::tokenizer()),
+            ("tokenizer_config.json", vocabulary::tokenizer_config(config.max_positions)),
+        ];
+        for (name, value) in side_files {
+            durable::write(&files.join(name), format!("{value:#}\n").as_bytes())?;
+        }
+        checkpoint::write(&files.join(SINGLE), &new, |_| dtype)
+    })
+}
+
+/// Norms are 1 and biases 0. Matrices are normal with deviation 1/sqrt(inputs), those that end a residual branch
+/// smaller by sqrt(2 · layers) so that the stream's variance does not grow with depth (GPT-2's rule).
+fn values(config: &Config, name: &str, shape: &[usize], seed: u64) -> Vec<f32> {
+    let count = shape.iter().product();
+    if shape.len() == 1 {
+        return vec![if name.ends_with(".bias") { 0.0 } else { 1.0 }; count];
+    }
+    let fan_in = (shape[1] as f64).sqrt();
+    let deviation = if name == "model.embed_tokens.weight" {
+        EMBEDDING_DEVIATION
+    } else if name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight") {
+        1.0 / (fan_in * (2.0 * config.num_layers as f64).sqrt())
+    } else {
+        1.0 / fan_in
+    };
+    let stream = Stream::named(seed, &[Part::Text("initial weights"), Part::Text(name)]);
+    (0..count.div_ceil(4)).flat_map(|block| normals(stream.block(block as u64), deviation)).take(count).collect()
+}
+
+/// Four normal values from four random words, by the transform of Box and Muller (1958).
+fn normals(words: [u32; 4], deviation: f64) -> [f32; 4] {
+    let pair = |first: u32, second: u32| {
+        // In (0, 1]: the logarithm of 0 is no number.
+        let radius = (-2.0 * ((f64::from(first) + 1.0) / 4_294_967_296.0).ln()).sqrt() * deviation;
+        let angle = std::f64::consts::TAU * f64::from(second) / 4_294_967_296.0;
+        [(radius * angle.cos()) as f32, (radius * angle.sin()) as f32]
+    };
+    let [first, second] = pair(words[0], words[1]);
+    let [third, fourth] = pair(words[2], words[3]);
+    [first, second, third, fourth]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn normals_have_their_moments() {
+        let stream = Stream::named(1, &[]);
+        let values: Vec<f64> = (0..50_000).flat_map(|at| normals(stream.block(at), 0.5)).map(f64::from).collect();
+        let count = values.len() as f64;
+        let moment = |power: i32| values.iter().map(|value| value.powi(power)).sum::<f64>() / count;
+        println!("mean {} variance {} fourth {}", moment(1), moment(2), moment(4));
+        // Five standard errors of each estimate.
+        assert!(moment(1).abs() < 5.0 * 0.5 / count.sqrt());
+        assert!((moment(2) - 0.25).abs() < 5.0 * 0.25 * (2.0 / count).sqrt());
+        assert!((moment(4) - 3.0 / 16.0).abs() < 5.0 * (96.0 / 256.0 / count).sqrt());
+        assert!(normals([0; 4], 1.0).iter().all(|value| value.is_finite()));
+    }
+}

@@ -1,0 +1,350 @@
+//! Publishing a new version of a policy: all of it or nothing, whatever happens meanwhile.
+//!
+//! A version is built in a hidden directory, synchronised, renamed into place, and only then does `current` point to
+//! it. A reader who opened the old version keeps its files. Whoever publishes next removes what a crash left.
+//!
+//! Weights are written in the type, file and place that they have in the source: the new file's header is the
+//! source's, byte for byte. f32 stays f32; a bf16 policy is rounded to nearest even, and what the rounding loses can
+//! be kept beside the optimizer's state. All other files are copied byte for byte, except weights in other formats,
+//! which would be stale, and names that begin with a dot.
+//!
+//! The optimizer's state lies beside the newest version and the one it was made from, so that publishing again from
+//! the same version with other samples starts from the same state.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use record::failure::{Failure, Result};
+use serde_json::{Map, Value, json};
+
+use crate::checkpoint::{self, Writer};
+pub use crate::checkpoint::{Data, NewTensor};
+use crate::config::Config;
+use crate::digest;
+use crate::directory::{self, CURRENT, Policy, VERSION_FILE, Version, step_name};
+use crate::durable;
+use crate::files::{io_failure, read_json, read_json_if_present, show};
+use crate::weights::{ElementType, Weights};
+
+/// State of the optimizer, beside the weights.
+const OPTIMIZER: &str = "optimizer.safetensors";
+/// What the trainer has to remember, beside the weights.
+const TRAINER_STATE: &str = "trainer_state.json";
+/// Held while a policy directory changes.
+const LOCK: &str = ".lock";
+/// What is being built or removed; anything of the kind that is there without the lock is a crash's.
+const BUILDING: &str = ".publish-";
+const REMOVING: &str = ".removed-";
+const LINKING: &str = ".current";
+/// Endings of weights in formats that are not read: copied beside new weights they would be another model.
+const FOREIGN_WEIGHTS: [&str; 9] =
+    ["bin", "gguf", "h5", "msgpack", "onnx", "onnx_data", "ot", "pt", "pth"];
+
+/// A version to publish.
+#[derive(Clone, Copy, Debug)]
+pub struct NewVersion<'a> {
+    /// Names everything that the new weights depend on besides the version they start from, such as a hash of the
+    /// samples and the settings. Publishing the same input again does nothing.
+    pub input: &'a str,
+    /// The weights: every tensor of [`Config::tensors`], each once, in any order.
+    pub tensors: &'a [NewTensor<'a>],
+    /// The optimizer's state; no file where empty.
+    pub optimizer: &'a [NewTensor<'a>],
+    /// What the trainer has to remember. `version` and `digest` are added.
+    pub trainer_state: &'a Map<String, Value>,
+}
+
+/// Which versions stay.
+#[derive(Clone, Copy, Debug)]
+pub struct Retention<'a> {
+    /// How many of the newest; at least 1.
+    pub keep: usize,
+    /// Versions that stay however old they are: those that a resumed run would start from.
+    pub pinned: &'a [Version],
+}
+
+/// The version after `from`, if it was already published from it with the same `input`. Finishes that publish if a
+/// crash came between the version and the link to it.
+///
+/// # Errors
+/// `from` is no version of a policy directory (exit 2); the directory cannot be read or written.
+pub fn published(from: &Policy, input: &str) -> Result<Option<Version>> {
+    let _lock = lock(from)?;
+    existing(from, input)
+}
+
+/// Publishes the version after `from` and makes it the newest. A version of that number from another input, and any
+/// later ones, which descend from it, are replaced; from the same input nothing is done.
+///
+/// # Errors
+/// `from` is no version of a policy directory (exit 2); tensors that are not those of the model; the disk's (74).
+pub fn publish(from: &Policy, next: &NewVersion, retention: &Retention) -> Result<Version> {
+    let lock = lock(from)?;
+    if let Some(version) = existing(from, next.input)? {
+        return Ok(version);
+    }
+    let root = &from.root;
+    let step = from.version.step + 1;
+    let target = root.join(step_name(step));
+    refuse_pinned(&target, from, step, retention)?;
+    let building = root.join(format!("{BUILDING}{}", step_name(step)));
+    durable::create_directory(&building)?;
+    let version = build(from, next, step, &building)?;
+
+    if target.exists() {
+        // Until the replacement is in place the newest whole version is the one it is made from.
+        durable::relink(&root.join(CURRENT), &step_name(from.version.step), &root.join(LINKING))?;
+        discard(root, &step_name(step))?;
+    }
+    durable::rename(&building, &target)?;
+    durable::relink(&root.join(CURRENT), &step_name(step), &root.join(LINKING))?;
+    retire(root, from.version.step, step, retention)?;
+    drop(lock);
+    Ok(version)
+}
+
+/// The optimizer's state and the trainer's notes of a version, where it has them.
+///
+/// # Errors
+/// One without the other; notes that were written for other weights.
+pub fn training_state(policy: &Policy) -> Result<Option<(Option<Weights>, Map<String, Value>)>> {
+    let path = policy.files.join(TRAINER_STATE);
+    let optimizer = policy.files.join(OPTIMIZER);
+    let Some(Value::Object(mut notes)) = read_json_if_present(&path)? else {
+        if optimizer.exists() {
+            return Err(Failure::data(format!("{}: not beside {}", show(&path), show(&optimizer))));
+        }
+        return Ok(None);
+    };
+    let version = notes.remove("version");
+    notes.remove("digest");
+    if version.as_ref().and_then(Value::as_str) != Some(&policy.version.to_string()) {
+        return Err(Failure::data(format!("{}: written for another version than {}", show(&path), policy.version))
+            .hint("optimizer state of other weights would train in a wrong direction; remove both files to start anew"));
+    }
+    let optimizer = if optimizer.exists() { Some(Weights::open_file(&optimizer)?) } else { None };
+    Ok(Some((optimizer, notes)))
+}
+
+/// Makes a policy directory at `root` with the files that `fill` writes into its version 0.
+///
+/// # Errors
+/// Something is at `root` already (exit 2); what `fill` returns; the disk's.
+pub(crate) fn create(root: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<Policy> {
+    let occupied = fs::read_dir(root).is_ok_and(|mut entries| entries.next().is_some());
+    if occupied || fs::symlink_metadata(root).is_ok_and(|metadata| !metadata.is_dir()) {
+        return Err(Failure::usage(format!("{}: already there", show(root)))
+            .hint("policies are never overwritten: remove it or choose another name"));
+    }
+    let name = root.file_name().and_then(|name| name.to_str());
+    let name = name.ok_or_else(|| Failure::usage(format!("{}: not a directory's name", show(root))))?;
+    let parent = match root.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    fs::create_dir_all(parent).map_err(|error| Failure::io(format!("{}: {error}", show(parent))))?;
+
+    let building = parent.join(format!(".{name}.new"));
+    durable::remove(&building)?;
+    durable::create_directory(&building)?;
+    let first = building.join(step_name(0));
+    durable::create_directory(&first)?;
+    fill(&first)?;
+    let digest = digest::of(&Weights::open(&first)?);
+    let version = Version::new(0, &digest);
+    let description = json!({ "version": version.to_string(), "step": 0, "digest": digest });
+    durable::write(&first.join(VERSION_FILE), pretty(&description).as_bytes())?;
+    durable::sync_directory(&first)?;
+    durable::relink(&building.join(CURRENT), &step_name(0), &building.join(LINKING))?;
+    durable::rename(&building, root)?;
+    Policy::open(root)
+}
+
+/// Copies the files of a Hugging Face directory that are not weights.
+pub(crate) fn copy_side_files(from: &Path, to: &Path) -> Result<()> {
+    for entry in fs::read_dir(from).map_err(|error| io_failure(from, &error))? {
+        let entry = entry.map_err(|error| io_failure(from, &error))?;
+        let name = entry.file_name();
+        let Some(text) = name.to_str() else {
+            return Err(Failure::data(format!("{}: the file's name is not UTF-8", show(&entry.path()))));
+        };
+        let own = [TRAINER_STATE, VERSION_FILE].contains(&text);
+        let extension = Path::new(text).extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+        let weights = extension == "safetensors" || FOREIGN_WEIGHTS.contains(&extension);
+        if text.starts_with('.') || own || weights {
+            continue;
+        }
+        let (source, target) = (entry.path(), to.join(&name));
+        let metadata = fs::metadata(&source).map_err(|error| io_failure(&source, &error))?;
+        if metadata.is_dir() {
+            durable::create_directory(&target)?;
+            copy_side_files(&source, &target)?;
+        } else if metadata.is_file() {
+            durable::copy(&source, &target)?;
+        }
+    }
+    durable::sync_directory(to)
+}
+
+fn build(from: &Policy, next: &NewVersion, step: u64, building: &Path) -> Result<Version> {
+    copy_side_files(&from.files, building)?;
+    write_weights(from, next.tensors, building)?;
+    let digest = digest::of(&Weights::open(building)?);
+    let version = Version::new(step, &digest);
+    if !next.optimizer.is_empty() {
+        checkpoint::write(&building.join(OPTIMIZER), next.optimizer, |tensor| match tensor.data {
+            Data::F32(_) => ElementType::F32,
+            Data::U16(_) => ElementType::U16,
+        })?;
+    }
+    let mut notes = Map::new();
+    notes.insert("version".to_owned(), Value::from(version.to_string()));
+    notes.insert("digest".to_owned(), Value::from(digest.clone()));
+    let own = |key: &str| key == "version" || key == "digest";
+    notes.extend(next.trainer_state.iter().filter(|(key, _)| !own(key)).map(|(key, value)| (key.clone(), value.clone())));
+    durable::write(&building.join(TRAINER_STATE), pretty(&Value::Object(notes)).as_bytes())?;
+    let description = json!({
+        "version": version.to_string(),
+        "step": step,
+        "digest": digest,
+        "from": from.version.to_string(),
+        "input": next.input,
+    });
+    durable::write(&building.join(VERSION_FILE), pretty(&description).as_bytes())?;
+    durable::sync_directory(building)?;
+    Ok(version)
+}
+
+/// Writes the source's weight files with new values.
+fn write_weights(from: &Policy, tensors: &[NewTensor], building: &Path) -> Result<()> {
+    let config = Config::load(&from.files)?;
+    let source = Weights::open(&from.files)?;
+    source.check(&config)?;
+    let new: HashMap<&str, &NewTensor> = tensors.iter().map(|tensor| (tensor.name, tensor)).collect();
+    let wanted = config.tensors();
+    if new.len() != tensors.len() || new.len() != wanted.len() {
+        return Err(Failure::work(format!("{} tensors to publish but the model has {}", tensors.len(), wanted.len())));
+    }
+    for (name, shape) in &wanted {
+        let tensor = new.get(name.as_str()).filter(|tensor| tensor.shape == shape);
+        let tensor = tensor.ok_or_else(|| Failure::work(format!("no tensor {name:?} of shape {shape:?} to publish")))?;
+        checkpoint::check_size(tensor, building)?;
+    }
+    for (index, (path, old)) in source.files().enumerate() {
+        let name = path.file_name().unwrap_or_default();
+        let path = building.join(name);
+        let start = crate::header::data_start(old, &path)?;
+        let writer = Writer::create(&path, &old[..start], old.len())?;
+        for (name, entry) in source.tensors_of_file(index) {
+            // Some files hold a tied head a second time.
+            let new_name = if name == "lm_head.weight" { config.head_name() } else { name };
+            match new.get(new_name) {
+                Some(tensor) if tensor.shape == entry.shape && entry.dtype.is_weight() => {
+                    writer.tensor(name, &tensor.data, entry)?;
+                }
+                _ => writer.bytes(&old[entry.offset..entry.offset + entry.length], entry.offset as u64)?,
+            }
+        }
+        writer.finish()?;
+    }
+    Ok(())
+}
+
+fn existing(from: &Policy, input: &str) -> Result<Option<Version>> {
+    let root = &from.root;
+    let step = from.version.step + 1;
+    let path = root.join(step_name(step)).join(VERSION_FILE);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let description = read_json(&path)?;
+    let says = |key: &str| description.get(key).and_then(Value::as_str);
+    if says("from") != Some(&from.version.to_string()) || says("input") != Some(input) {
+        return Ok(None);
+    }
+    // A later version that descends from this one leaves `current` where it is.
+    let current = fs::read_link(root.join(CURRENT)).ok();
+    let newest = current.as_deref().and_then(Path::to_str).and_then(directory::step_of);
+    if newest.is_none_or(|newest| newest < step) {
+        durable::relink(&root.join(CURRENT), &step_name(step), &root.join(LINKING))?;
+    }
+    Policy::open_step(root, step).map(|policy| Some(policy.version))
+}
+
+/// A version that a run would resume from is not replaced, even where samples say that it is to be.
+fn refuse_pinned(target: &Path, from: &Policy, step: u64, retention: &Retention) -> Result<()> {
+    if !target.exists() {
+        return Ok(());
+    }
+    let there = Policy::open_step(&from.root, step)?.version;
+    if retention.pinned.contains(&there) {
+        return Err(Failure::data(format!(
+            "{}: a finished step depends on version {there}, which these samples would replace",
+            show(&from.root)
+        ))
+        .hint(format!("the samples were made by version {}: use the newest version's", from.version)));
+    }
+    Ok(())
+}
+
+/// Removes the versions that need not stay, and the optimizer's state where nothing starts from it.
+fn retire(root: &Path, input: u64, newest: u64, retention: &Retention) -> Result<()> {
+    let pinned: BTreeSet<u64> = retention.pinned.iter().map(|version| version.step).collect();
+    let steps = directory::steps(root)?;
+    let mut kept = 0;
+    for &step in steps.iter().rev() {
+        let recent = step <= newest && kept < retention.keep.max(1);
+        kept += usize::from(step <= newest);
+        if !recent && !pinned.contains(&step) {
+            discard(root, &step_name(step))?;
+        } else if step != newest && step != input && !pinned.contains(&step) {
+            let files = root.join(step_name(step));
+            // Notes first: state without notes is refused, never used.
+            durable::remove(&files.join(TRAINER_STATE))?;
+            durable::remove(&files.join(OPTIMIZER))?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes a version out of sight in one step, then removes it.
+fn discard(root: &Path, name: &str) -> Result<()> {
+    let hidden = root.join(format!("{REMOVING}{name}"));
+    durable::rename(&root.join(name), &hidden)?;
+    durable::remove(&hidden)
+}
+
+/// Waits until nobody else changes the policy directory, and removes what a crash left there.
+fn lock(policy: &Policy) -> Result<File> {
+    let root = &policy.root;
+    if !policy.is_writable_layout() {
+        return Err(Failure::usage(format!("{}: a plain Hugging Face directory is never written to", show(root)))
+            .hint(format!("make a policy directory of it: policy init DIR --from {}", show(root))));
+    }
+    let path: PathBuf = root.join(LOCK);
+    let failure = |error: std::io::Error| Failure::io(format!("{}: {error}", show(&path)));
+    let file = File::options().create(true).append(true).open(&path).map_err(failure)?;
+    file.lock().map_err(failure)?;
+    for entry in fs::read_dir(root).map_err(|error| io_failure(root, &error))? {
+        let entry = entry.map_err(|error| io_failure(root, &error))?;
+        let name = entry.file_name();
+        let leftover = |name: &str| [BUILDING, REMOVING, LINKING].iter().any(|prefix| name.starts_with(prefix));
+        if name.to_str().is_some_and(leftover) {
+            durable::remove(&entry.path())?;
+        }
+    }
+    Ok(file)
+}
+
+fn pretty(value: &Value) -> String {
+    format!("{value:#}\n")
+}
+
+/// The weight files of a directory, copied as they are. An index of shards is a side file.
+pub(crate) fn copy_weights(from: &Path, to: &Path) -> Result<()> {
+    for (path, _) in Weights::open(from)?.files() {
+        durable::copy(path, &to.join(path.file_name().unwrap_or_default()))?;
+    }
+    durable::sync_directory(to)
+}

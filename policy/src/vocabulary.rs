@@ -1,0 +1,150 @@
+//! The tokenizer that `policy init` gives to models without one: single bytes, and the words that the environments'
+//! compact texts are made of.
+//!
+//! Any UTF-8 text is encoded without loss, since every byte has a token. A text is cut into runs of letters and
+//! digits, or of other signs, each with the space before it; a run that is a word of the table is one token, any other
+//! is its bytes. So ` a0` is one token, where the usual GPT-2 rule would cut letters from digits.
+//!
+//! To teach the tokenizer a word, append it to [`SPACED`] or [`BARE`]: words take the reserved ids in order, so those
+//! that exist keep their ids and trained policies stay valid.
+
+use serde_json::{Map, Value, json};
+
+/// Tokens of the vocabulary, reserved ones included.
+pub(crate) const SIZE: usize = 512;
+/// Structure that no text can spell, first in the vocabulary.
+const SPECIAL: [&str; 5] = ["<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"];
+/// Index in [`SPECIAL`] of the token that batches are filled with.
+pub(crate) const PAD: usize = 0;
+/// Index in [`SPECIAL`] of the token that ends an assistant's message.
+pub(crate) const END: usize = 4;
+
+/// Cells of boards up to 10 by 10 are a column's letter and a row's digit.
+const COLUMNS: &str = "abcdefghij";
+const ROWS: &str = "0123456789";
+/// Words as they stand inside a text, with the space before them.
+const SPACED: &[&str] = &[
+    "U", "D", "L", "R", "walls", "goal", "at", "plan", "route", "tool", "planner", "moves", "ok", "blocked", "none",
+    "0", "1", "2", "3", "4", "5", "6", "7", "8", "9",
+];
+/// Words that can begin a text, without it.
+const BARE: &[&str] = &["walls", "goal", "at", "plan", "route", "tool", "planner", "moves"];
+
+/// The chat: a role's token, then the text as it is; an assistant's message ends with the token that stops it.
+pub(crate) const CHAT_TEMPLATE: &str = "\
+{%- for message in messages -%}
+    {%- if message.role not in ['system', 'user', 'assistant'] -%}
+        {{- raise_exception('roles are system, user and assistant') -}}
+    {%- endif -%}
+    {{- '<|' + message.role + '|>' + message.content -}}
+    {%- if message.role == 'assistant' -%}{{- '<|end|>' -}}{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}
+";
+
+/// Runs of letters and digits or of other signs, each with one space before it; then white space.
+const RUNS: &str = r" ?[\p{L}\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+";
+
+/// Every token in the order of the ids: special, bytes, words, reserved.
+fn tokens() -> Vec<String> {
+    let mut all: Vec<String> = SPECIAL.iter().map(|&token| token.to_owned()).collect();
+    all.extend((0..=255).map(|byte| spelling(&[byte])));
+    let cells = COLUMNS.chars().flat_map(|column| ROWS.chars().map(move |row| format!(" {column}{row}")));
+    let spaced = SPACED.iter().map(|word| format!(" {word}"));
+    let bare = BARE.iter().map(|&word| word.to_owned());
+    all.extend(cells.chain(spaced).chain(bare).map(|word| spelling(word.as_bytes())));
+    let words = all.len();
+    all.extend((words..SIZE).map(|id| format!("<|reserved_{id}|>")));
+    all
+}
+
+/// Bytes in the alphabet of byte-level tokenizers (GPT-2's `bytes_to_unicode`): printable ones stand for themselves,
+/// the others for characters from U+0100 on, in their order.
+fn spelling(bytes: &[u8]) -> String {
+    let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    let stand_in = |byte: u8| {
+        let before = (0..byte).filter(|&other| !printable(other)).count();
+        char::from_u32(0x100 + before as u32).unwrap_or(char::REPLACEMENT_CHARACTER)
+    };
+    bytes.iter().map(|&byte| if printable(byte) { char::from(byte) } else { stand_in(byte) }).collect()
+}
+
+/// `tokenizer.json`.
+pub(crate) fn tokenizer() -> Value {
+    let tokens = tokens();
+    let special = |id: &usize| *id < SPECIAL.len() || tokens[*id].starts_with("<|reserved_");
+    let added: Vec<Value> = (0..SIZE)
+        .filter(special)
+        .map(|id| {
+            json!({
+                "id": id, "content": tokens[id], "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true,
+            })
+        })
+        .collect();
+    let vocabulary: Map<String, Value> = tokens.iter().zip(0..).map(|(token, id)| (token.clone(), json!(id))).collect();
+    json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": added,
+        "normalizer": null,
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": RUNS}, "behavior": "Isolated", "invert": false},
+                {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false},
+            ],
+        },
+        "post_processor": null,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false},
+        "model": {
+            "type": "BPE",
+            "dropout": null,
+            "unk_token": null,
+            "continuing_subword_prefix": null,
+            "end_of_word_suffix": null,
+            "fuse_unk": false,
+            "byte_fallback": false,
+            // A run that is in the vocabulary is taken whole: words need no chain of partial words to merge from.
+            "ignore_merges": true,
+            "vocab": vocabulary,
+            "merges": [],
+        },
+    })
+}
+
+/// `tokenizer_config.json`; `max_positions` is the longest context in tokens.
+pub(crate) fn tokenizer_config(max_positions: usize) -> Value {
+    json!({
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": max_positions,
+        "clean_up_tokenization_spaces": false,
+        "pad_token": SPECIAL[PAD],
+        "eos_token": SPECIAL[END],
+        "chat_template": CHAT_TEMPLATE,
+    })
+}
+
+/// `generation_config.json`.
+pub(crate) fn generation_config() -> Value {
+    json!({ "do_sample": true, "temperature": 1.0, "pad_token_id": PAD, "eos_token_id": [END] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn the_vocabulary_has_its_size_and_no_token_twice() {
+        let tokens = tokens();
+        assert_eq!(tokens.len(), SIZE);
+        assert_eq!(tokens.iter().collect::<HashSet<_>>().len(), SIZE);
+    }
+
+    #[test]
+    fn bytes_are_spelled_as_gpt2_spells_them() {
+        assert_eq!(spelling(b" a\n\x00~\x7f\xad\xff"), "ĠaĊĀ~ġŃÿ");
+    }
+}
