@@ -1,0 +1,123 @@
+//! The command line of `advantage`.
+
+use clap::{Parser, ValueEnum};
+use record::failure::{Failure, Result};
+
+use crate::estimator::{Estimator, Method};
+use crate::statistics::Std;
+
+const TEMPLATE: &str = "\
+{about}
+
+Examples:
+  advantage < groups.jsonl > advantages.jsonl
+  advantage --estimator dr-grpo --drop-flat < groups.jsonl | jq -c 'select(.type == \"sample\") | [.id, .advantage]'
+  advantage --team-weight 0.5 < groups.jsonl | jq -c 'select(.type == \"sample\") | [.rewards, .group_mean]'
+  advantage --credit return --gamma 0.9 < groups.jsonl | jq -c 'select(.type == \"end\") | .counts'
+
+{usage-heading} {usage}
+
+{all-args}
+
+Reads the output of group on stdin and adds advantage, group_mean and group_std; other lines pass through. RECORD.md
+has every field. A group whose members all earned the same has nothing to compare: its advantages are 0 (except under
+remax and raw, which do not compare members) and it is counted.
+Exit codes: 0 done, 2 usage, 65 bad record, broken group or incomplete stream, 74 I/O, 130 and 143 interrupted.";
+
+/// Turns the rewards of a group into advantages: adds `advantage`, `group_mean` and `group_std`.
+#[derive(Parser, Debug)]
+#[command(name = "advantage", version, help_template = TEMPLATE)]
+pub struct Arguments {
+    /// How an advantage is made of rewards
+    #[arg(long, value_enum, default_value_t = Estimator::Grpo, value_name = "METHOD")]
+    pub estimator: Estimator,
+
+    /// What grpo divides by, and what group_std holds: the standard deviation with n-1 (sample) or n (population);
+    /// none divides by nothing and leaves that of sample in group_std [default: sample]
+    #[arg(long, value_enum, value_name = "WHICH")]
+    std: Option<Std>,
+
+    /// What grpo adds to the standard deviation, in units of reward [default: 1e-6]
+    #[arg(long, value_name = "E")]
+    epsilon: Option<f64>,
+
+    /// Use WEIGHT * rewards.team + rewards.local in place of the recorded reward
+    #[arg(long, value_name = "WEIGHT")]
+    pub team_weight: Option<f64>,
+
+    /// What a sample is credited with: its own reward (turn), or that and the discounted rewards of its agent on the
+    /// executed path after it (return; holds the stream in memory)
+    #[arg(long, value_enum, default_value_t = Credit::Turn, value_name = "WHAT")]
+    pub credit: Credit,
+
+    /// The discount a turn under --credit return, from 0 to 1 [default: 1]
+    #[arg(long, value_name = "G")]
+    gamma: Option<f64>,
+
+    /// Leave out groups whose members all earned the same
+    #[arg(long)]
+    pub drop_flat: bool,
+
+    /// Take a stream that does not say that it is whole (no `end` line, or one that is not ok)
+    #[arg(long)]
+    pub allow_incomplete: bool,
+
+    /// Say nothing on stderr but errors
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// What a sample is credited with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Credit {
+    /// Its own reward
+    Turn,
+    /// Its own reward and its agent's later ones on the executed path
+    Return,
+}
+
+impl Arguments {
+    /// The estimator with its numbers. Refuses numbers out of range and flags that would do nothing.
+    pub fn method(&self) -> Result<Method> {
+        if self.estimator != Estimator::Grpo {
+            for (flag, given) in [("--std", self.std.is_some()), ("--epsilon", self.epsilon.is_some())] {
+                if given {
+                    return Err(Failure::usage(format!(
+                        "{flag} does nothing with --estimator {}, which divides by no standard deviation",
+                        self.estimator.name()
+                    ))
+                    .hint(format!("leave {flag} out, or use --estimator grpo")));
+                }
+            }
+        }
+        if self.gamma.is_some() && self.credit != Credit::Return {
+            return Err(Failure::usage("--gamma does nothing with --credit turn").hint("add --credit return"));
+        }
+        let epsilon = self.epsilon.unwrap_or(1e-6);
+        if !(epsilon.is_finite() && epsilon >= 0.0) {
+            return Err(Failure::usage(format!("--epsilon is {epsilon}, not a number from 0")));
+        }
+        if let Some(weight) = self.team_weight.filter(|weight| !weight.is_finite()) {
+            return Err(Failure::usage(format!("--team-weight is {weight}, not a finite number")));
+        }
+        if !(0.0..=1.0).contains(&self.gamma()) {
+            return Err(Failure::usage(format!("--gamma is {}, not from 0 to 1", self.gamma())));
+        }
+        Ok(Method { estimator: self.estimator, std: self.std.unwrap_or(Std::Sample), epsilon })
+    }
+
+    /// The discount a turn.
+    pub fn gamma(&self) -> f64 {
+        self.gamma.unwrap_or(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Arguments::command().debug_assert();
+    }
+}
