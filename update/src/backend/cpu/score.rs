@@ -1,0 +1,212 @@
+//! The output head: log-probabilities of the loss rows and their gradient, a block of logits at a time.
+//!
+//! A block is some rows by some of the vocabulary; maximum, sum and entropy are kept up to date from block
+//! to block (online softmax, arXiv 1805.02867). If the logits of all rows fit into one block they are kept
+//! for the backward pass, otherwise computed again.
+
+use super::elementwise::add;
+use super::vector::{maximum, sum2, vectorised};
+use super::vector;
+use crate::backend::{Batch, Head};
+use crate::gemm::{self, Onto, View};
+
+/// Rows and columns of a block of logits: 8 MiB.
+const ROWS: usize = 512;
+const COLUMNS: usize = 4096;
+
+/// Logits and what each scored node's distribution needs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Scorer {
+    logits: Vec<f32>,
+    /// Whether `logits` still hold those of every row.
+    kept: bool,
+    largest: Vec<f32>,
+    sums: Vec<f32>,
+    /// `sum exp(l - largest) * l`, for the entropy.
+    moments: Vec<f32>,
+    normalizers: Vec<f32>,
+    weights: Vec<f32>,
+}
+
+vectorised! {
+    /// Scales logits, and folds them into each row's running maximum, sum and moment.
+    fn fold_rows(
+        columns: usize,
+        scale: f32,
+        logits: &mut [f32],
+        largest: &mut [f32],
+        sums: &mut [f32],
+        moments: &mut [f32],
+    ) {
+        for (row, logits) in logits.chunks_exact_mut(columns).enumerate() {
+            for logit in logits.iter_mut() {
+                *logit *= scale;
+            }
+            let top = maximum(logits);
+            if top > largest[row] {
+                let shrink = vector::exp(largest[row] - top);
+                sums[row] *= shrink;
+                moments[row] *= shrink;
+                largest[row] = top;
+            }
+            let top = largest[row];
+            sums[row] += sum2(logits, logits, |logit, _, sum| sum + vector::exp(logit - top));
+            moments[row] += sum2(logits, logits, |logit, _, sum| vector::exp(logit - top).mul_add(logit, sum));
+        }
+    }
+}
+
+vectorised! {
+    /// Replaces each row's logits by `-weight * probability`.
+    fn negative_probabilities(columns: usize, logits: &mut [f32], normalizers: &[f32], weights: &[f32]) {
+        for (row, logits) in logits.chunks_exact_mut(columns).enumerate() {
+            let (normalizer, weight) = (normalizers[row], weights[row]);
+            for logit in logits {
+                *logit = -weight * vector::exp(*logit - normalizer);
+            }
+        }
+    }
+}
+
+/// Loss rows, by scored node, of the nodes in a range.
+fn rows_within(batch: &Batch, nodes: std::ops::Range<usize>) -> &[u32] {
+    let start = batch.by_node.partition_point(|&row| (batch.rows[row as usize].0 as usize) < nodes.start);
+    let end = batch.by_node.partition_point(|&row| (batch.rows[row as usize].0 as usize) < nodes.end);
+    &batch.by_node[start..end]
+}
+
+fn ranges(length: usize, step: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    (0..length).step_by(step).map(move |start| start..length.min(start + step))
+}
+
+impl Scorer {
+    /// Rows and columns of a block for so many rows over this vocabulary.
+    fn block(&self, rows: usize, vocabulary: usize) -> (usize, usize) {
+        match rows * vocabulary <= ROWS * COLUMNS {
+            true => (rows.max(1), vocabulary),
+            false => (ROWS, COLUMNS.min(vocabulary)),
+        }
+    }
+
+    pub(super) fn score(
+        &mut self,
+        scratch: &mut gemm::Scratch,
+        batch: &Batch,
+        hidden: &[f32],
+        weights: &[f32],
+        head: Head,
+        logprobs: &mut [f32],
+        entropies: &mut [f32],
+    ) {
+        let (rows, vocabulary, width) = (batch.scored.len(), head.weight.outputs, head.weight.inputs);
+        let (block_rows, block_columns) = self.block(rows, vocabulary);
+        self.kept = block_rows >= rows && block_columns == vocabulary;
+        self.logits.resize(self.logits.len().max(block_rows * block_columns), 0.0);
+        self.largest.clear();
+        self.largest.resize(rows, f32::NEG_INFINITY);
+        for sums in [&mut self.sums, &mut self.moments, &mut self.normalizers] {
+            sums.clear();
+            sums.resize(rows, 0.0);
+        }
+        let scale = 1.0 / head.temperature;
+        for nodes in ranges(rows, block_rows) {
+            for tokens in ranges(vocabulary, block_columns) {
+                let extent = [nodes.len(), tokens.len(), width];
+                let logits = &mut self.logits[..nodes.len() * tokens.len()];
+                let x = View::new(&hidden[nodes.start * width..], width);
+                let w = View::new(&weights[head.weight.at + tokens.start * width..], width);
+                gemm::multiply(scratch, extent, x, w.transposed(), Onto::Zero, logits, tokens.len());
+                fold_rows(
+                    tokens.len(),
+                    scale,
+                    logits,
+                    &mut self.largest[nodes.clone()],
+                    &mut self.sums[nodes.clone()],
+                    &mut self.moments[nodes.clone()],
+                );
+                for &row in rows_within(batch, nodes.clone()) {
+                    let (node, target) = batch.rows[row as usize];
+                    let (node, target) = (node as usize - nodes.start, target as usize);
+                    if tokens.contains(&target) {
+                        logprobs[row as usize] = logits[node * tokens.len() + target - tokens.start];
+                    }
+                }
+            }
+        }
+        for node in 0..rows {
+            self.normalizers[node] = self.largest[node] + self.sums[node].ln();
+        }
+        for (row, &(node, _)) in batch.rows.iter().enumerate() {
+            let node = node as usize;
+            logprobs[row] -= self.normalizers[node];
+            entropies[row] = self.normalizers[node] - self.moments[node] / self.sums[node];
+        }
+    }
+
+    /// Writes the gradient of `hidden` and adds that of the head.
+    pub(super) fn score_backward(
+        &mut self,
+        scratch: &mut gemm::Scratch,
+        batch: &Batch,
+        hidden: &[f32],
+        weights: &[f32],
+        head: Head,
+        d_logprobs: &[f32],
+        d_hidden: &mut [f32],
+        gradients: &mut [f32],
+    ) {
+        let (rows, vocabulary, width) = (batch.scored.len(), head.weight.outputs, head.weight.inputs);
+        let (block_rows, block_columns) = self.block(rows, vocabulary);
+        let scale = 1.0 / head.temperature;
+        self.weights.clear();
+        self.weights.resize(rows, 0.0);
+        for &row in &batch.by_node {
+            self.weights[batch.rows[row as usize].0 as usize] += d_logprobs[row as usize] * scale;
+        }
+        for nodes in ranges(rows, block_rows) {
+            for tokens in ranges(vocabulary, block_columns) {
+                let extent = [nodes.len(), tokens.len(), width];
+                let logits = &mut self.logits[..nodes.len() * tokens.len()];
+                let x = View::new(&hidden[nodes.start * width..], width);
+                let place = head.weight.at + tokens.start * width;
+                let w = View::new(&weights[place..], width);
+                if !self.kept {
+                    gemm::multiply(scratch, extent, x, w.transposed(), Onto::Zero, logits, tokens.len());
+                    scale_all(scale, logits);
+                }
+                let (normalizers, weights) = (&self.normalizers[nodes.clone()], &self.weights[nodes.clone()]);
+                negative_probabilities(tokens.len(), logits, normalizers, weights);
+                for &row in rows_within(batch, nodes.clone()) {
+                    let (node, target) = batch.rows[row as usize];
+                    let (node, target) = (node as usize - nodes.start, target as usize);
+                    if tokens.contains(&target) {
+                        logits[node * tokens.len() + target - tokens.start] += d_logprobs[row as usize] * scale;
+                    }
+                }
+                let d_logits = View::new(logits, tokens.len());
+                let onto = if tokens.start == 0 { Onto::Zero } else { Onto::Result };
+                let d_x = &mut d_hidden[nodes.start * width..];
+                gemm::multiply(scratch, [nodes.len(), width, tokens.len()], d_logits, w, onto, d_x, width);
+                let d_w = &mut gradients[place..];
+                let extent = [tokens.len(), width, nodes.len()];
+                gemm::multiply(scratch, extent, d_logits.transposed(), x, Onto::Result, d_w, width);
+            }
+        }
+        self.kept = false;
+    }
+}
+
+vectorised! {
+    fn scale_all(scale: f32, values: &mut [f32]) {
+        for value in values {
+            *value *= scale;
+        }
+    }
+}
+
+/// Adds the rows of `d_out` to the rows of `table` that `ids` name, in order.
+pub(super) fn add_to_table(ids: &[u32], width: usize, d_out: &[f32], table: &mut [f32]) {
+    for (&id, d_out) in ids.iter().zip(d_out.chunks_exact(width)) {
+        add(d_out, &mut table[id as usize * width..][..width]);
+    }
+}

@@ -1,0 +1,68 @@
+//! The AVX2 kernel: tiles of 6 by 16, 12 of the 16 vector registers holding sums.
+
+use super::{Kernel, Tile, portable};
+use std::arch::x86_64::*;
+
+pub(super) struct Avx2;
+
+type Run = unsafe fn(Tile, usize, *const f32, *const f32, *const f32, *mut f32);
+
+/// Kernels by number of rows.
+const KERNELS: [Run; 7] = [tile::<1>, tile::<1>, tile::<2>, tile::<3>, tile::<4>, tile::<5>, tile::<6>];
+
+impl Kernel for Avx2 {
+    const ROW_TILE: usize = 6;
+    const COLUMN_TILE: usize = 16;
+
+    unsafe fn tile(tile: Tile, inner: usize, a: *const f32, b: *const f32, onto: *const f32, c: *mut f32) {
+        // SAFETY: the caller's promise is the kernel's.
+        unsafe { KERNELS[tile.rows](tile, inner, a, b, onto, c) }
+    }
+
+    unsafe fn transpose(
+        rows: usize,
+        columns: usize,
+        source: *const f32,
+        stride: usize,
+        target: *mut f32,
+        width: usize,
+    ) {
+        // SAFETY: the caller's promise is the function's.
+        unsafe { portable::Portable::transpose(rows, columns, source, stride, target, width) }
+    }
+}
+
+#[target_feature(enable = "avx2,fma")]
+unsafe fn tile<const ROWS: usize>(
+    tile: Tile,
+    inner: usize,
+    mut a: *const f32,
+    mut b: *const f32,
+    onto: *const f32,
+    c: *mut f32,
+) {
+    let mut sums = [[_mm256_setzero_ps(); 2]; ROWS];
+    for _ in 0..inner {
+        // SAFETY: the caller promises the extents of both panels.
+        unsafe {
+            let right = [_mm256_loadu_ps(b), _mm256_loadu_ps(b.add(8))];
+            for (row, sums) in sums.iter_mut().enumerate() {
+                let left = _mm256_set1_ps(*a.add(row));
+                sums[0] = _mm256_fmadd_ps(left, right[0], sums[0]);
+                sums[1] = _mm256_fmadd_ps(left, right[1], sums[1]);
+            }
+            a = a.add(ROWS);
+            b = b.add(16);
+        }
+    }
+    let mut values = [[0.0f32; 16]; ROWS];
+    for (values, sums) in values.iter_mut().zip(&sums) {
+        // SAFETY: each row holds two vectors of 8.
+        unsafe {
+            _mm256_storeu_ps(values.as_mut_ptr(), sums[0]);
+            _mm256_storeu_ps(values.as_mut_ptr().add(8), sums[1]);
+        }
+    }
+    // SAFETY: the caller promises the extent of the tile.
+    unsafe { portable::store(tile, &values, onto, c) };
+}

@@ -1,0 +1,450 @@
+//! One micro-batch through the decoder, forward and back.
+//!
+//! Kept from the forward pass are, for each layer, the residual stream before and between its two halves, the
+//! raw projections, the attention's output and its log-sum-exp; norms, rotations and the SwiGLU's output are
+//! cheap and computed again. In the last layer only the scored nodes have queries, attention and an MLP: the
+//! others serve as keys and values alone, exactly as their results would never be read.
+
+use super::{Layout, Shape};
+use crate::backend::{Backend, Batch, Dense, Head, Heads, Rotated, Rows};
+
+/// What the backward pass needs of one layer.
+struct Saved<B: Backend> {
+    /// Residual stream that enters the layer, `[tokens, hidden]`.
+    input: B::Buffer,
+    /// Query projection, `[rows, query width]`.
+    query: B::Buffer,
+    /// Key and value projection, `[tokens, 2 * key width]`.
+    key_value: B::Buffer,
+    /// Attention's output, `[rows, query width]`.
+    mixed: B::Buffer,
+    /// Log-sum-exp of the attention scores, `[rows, heads]`.
+    normalizers: B::Buffer,
+    /// Residual stream after attention, `[rows, hidden]`.
+    middle: B::Buffer,
+    /// Gate and up projections, `[rows, 2 * intermediate]`.
+    gate_up: B::Buffer,
+}
+
+/// The buffers of one stream of work, kept from one micro-batch to the next.
+pub(super) struct Workspace<B: Backend> {
+    saved: Vec<Saved<B>>,
+    /// Residual stream that leaves the last layer, `[scored, hidden]`.
+    output: B::Buffer,
+    /// A normalised residual stream, `[tokens, hidden]`.
+    normal: B::Buffer,
+    /// The rows of something that the last layer uses, `[scored, hidden]`.
+    picked: B::Buffer,
+    /// Rotated queries and keys.
+    queries: B::Buffer,
+    keys: B::Buffer,
+    /// Output of the SwiGLU, `[rows, intermediate]`.
+    swiglu: B::Buffer,
+    /// Gradients of the residual stream, of something as wide, and of the widest.
+    d_stream: B::Buffer,
+    d_other: B::Buffer,
+    d_swiglu: B::Buffer,
+    d_mixed: B::Buffer,
+    d_queries: B::Buffer,
+    d_keys: B::Buffer,
+    d_query: B::Buffer,
+    d_key_value: B::Buffer,
+}
+
+impl<B: Backend> Workspace<B> {
+    pub(super) fn new(backend: &mut B, shape: &Shape) -> Workspace<B> {
+        let saved = (0..shape.layers)
+            .map(|_| Saved {
+                input: backend.buffer(),
+                query: backend.buffer(),
+                key_value: backend.buffer(),
+                mixed: backend.buffer(),
+                normalizers: backend.buffer(),
+                middle: backend.buffer(),
+                gate_up: backend.buffer(),
+            })
+            .collect();
+        Workspace {
+            saved,
+            output: backend.buffer(),
+            normal: backend.buffer(),
+            picked: backend.buffer(),
+            queries: backend.buffer(),
+            keys: backend.buffer(),
+            swiglu: backend.buffer(),
+            d_stream: backend.buffer(),
+            d_other: backend.buffer(),
+            d_swiglu: backend.buffer(),
+            d_mixed: backend.buffer(),
+            d_queries: backend.buffer(),
+            d_keys: backend.buffer(),
+            d_query: backend.buffer(),
+            d_key_value: backend.buffer(),
+        }
+    }
+}
+
+/// Values kept for each token and layer, for sizing micro-batches.
+pub(super) fn saved_values(shape: &Shape) -> usize {
+    shape.layers
+        * (2 * shape.hidden
+            + shape.qkv_width()
+            + shape.query_width()
+            + shape.heads
+            + 2 * shape.intermediate)
+}
+
+/// The decoder as the passes see it.
+pub(super) struct Decoder<'a> {
+    shape: &'a Shape,
+    layout: &'a Layout,
+    temperature: f32,
+}
+
+impl<'a> Decoder<'a> {
+    pub(super) fn new(shape: &'a Shape, layout: &'a Layout, temperature: f32) -> Decoder<'a> {
+        Decoder { shape, layout, temperature }
+    }
+
+    fn heads(&self) -> Heads {
+        Heads { queries: self.shape.heads, keys: self.shape.kv_heads, width: self.shape.head_dim }
+    }
+
+    fn head(&self) -> Head {
+        let (outputs, inputs) = (self.shape.vocabulary, self.shape.hidden);
+        Head { weight: Dense { at: self.layout.head, outputs, inputs }, temperature: self.temperature }
+    }
+
+    fn table(&self) -> Dense {
+        Dense { at: self.layout.embedding, outputs: self.shape.vocabulary, inputs: self.shape.hidden }
+    }
+
+    fn query(&self, layer: usize) -> (Dense, Rotated) {
+        let (shape, places) = (self.shape, &self.layout.layers[layer]);
+        let stride = shape.query_width();
+        let rotated = Rotated {
+            heads: shape.heads,
+            width: shape.head_dim,
+            stride,
+            bias: shape.attention_bias.then_some(places.qkv_bias),
+            norm: shape.qk_norm.then_some(places.query_norm),
+            epsilon: shape.epsilon,
+        };
+        (Dense { at: places.qkv, outputs: stride, inputs: shape.hidden }, rotated)
+    }
+
+    fn key_value(&self, layer: usize) -> (Dense, Rotated) {
+        let (shape, places) = (self.shape, &self.layout.layers[layer]);
+        let (queries, stride) = (shape.query_width(), 2 * shape.key_width());
+        let rotated = Rotated {
+            heads: shape.kv_heads,
+            width: shape.head_dim,
+            stride,
+            bias: shape.attention_bias.then_some(places.qkv_bias + queries),
+            norm: shape.qk_norm.then_some(places.key_norm),
+            epsilon: shape.epsilon,
+        };
+        let at = places.qkv + queries * shape.hidden;
+        (Dense { at, outputs: stride, inputs: shape.hidden }, rotated)
+    }
+
+    fn output(&self, layer: usize) -> Dense {
+        let at = self.layout.layers[layer].output;
+        Dense { at, outputs: self.shape.hidden, inputs: self.shape.query_width() }
+    }
+
+    fn gate_up(&self, layer: usize) -> Dense {
+        let at = self.layout.layers[layer].gate_up;
+        Dense { at, outputs: 2 * self.shape.intermediate, inputs: self.shape.hidden }
+    }
+
+    fn down(&self, layer: usize) -> Dense {
+        let at = self.layout.layers[layer].down;
+        Dense { at, outputs: self.shape.hidden, inputs: self.shape.intermediate }
+    }
+
+    /// Which rows have queries and an MLP in a layer.
+    fn rows(&self, layer: usize) -> Rows {
+        if layer + 1 == self.shape.layers { Rows::Scored } else { Rows::All }
+    }
+
+    /// Scores the loss rows of a micro-batch. Returns it, prepared, for [`Decoder::backward`].
+    pub(super) fn forward<B: Backend>(
+        &self,
+        backend: &mut B,
+        space: &mut Workspace<B>,
+        weights: &B::Buffer,
+        batch: Batch,
+        logprobs: &mut [f32],
+        entropies: &mut [f32],
+    ) -> Prepared<B> {
+        let shape = self.shape;
+        let (hidden, epsilon) = (shape.hidden, shape.epsilon);
+        let counts = Counts { tokens: batch.tokens(), scored: batch.scored.len() };
+        let tokens = counts.tokens;
+        let prepared = backend.prepare(batch);
+        let last = shape.layers - 1;
+        backend.reserve(&mut space.saved[0].input, tokens * hidden);
+        backend.embed(&prepared, weights, self.table(), &mut space.saved[0].input);
+        backend.reserve(&mut space.normal, tokens * hidden);
+        backend.reserve(&mut space.picked, counts.scored * hidden);
+        backend.reserve(&mut space.output, counts.scored * hidden);
+        backend.reserve(&mut space.queries, tokens * shape.query_width());
+        backend.reserve(&mut space.keys, tokens * shape.key_width());
+        backend.reserve(&mut space.swiglu, tokens * shape.intermediate);
+        for layer in 0..shape.layers {
+            let places = &self.layout.layers[layer];
+            let rows = self.rows(layer);
+            let count = counts.of(rows);
+            let (saved, after) = space.saved.split_at_mut(layer + 1);
+            let saved = &mut saved[layer];
+            backend.reserve(&mut saved.query, count * shape.query_width());
+            backend.reserve(&mut saved.key_value, tokens * 2 * shape.key_width());
+            backend.reserve(&mut saved.mixed, count * shape.query_width());
+            backend.reserve(&mut saved.normalizers, count * shape.heads);
+            backend.reserve(&mut saved.middle, count * hidden);
+            backend.reserve(&mut saved.gate_up, count * 2 * shape.intermediate);
+
+            backend.rms_norm(tokens, hidden, &saved.input, weights, places.input_norm, epsilon, &mut space.normal);
+            let (weight, rotated) = self.key_value(layer);
+            backend.linear(tokens, &space.normal, weights, weight, None, &mut saved.key_value);
+            backend.rotate(&prepared, Rows::All, rotated, weights, &mut saved.key_value, &mut space.keys);
+            let (weight, rotated) = self.query(layer);
+            match rows {
+                Rows::All => backend.linear(count, &space.normal, weights, weight, None, &mut saved.query),
+                Rows::Scored => {
+                    backend.gather(&prepared, hidden, &space.normal, &mut space.picked);
+                    backend.linear(count, &space.picked, weights, weight, None, &mut saved.query);
+                }
+            }
+            backend.rotate(&prepared, rows, rotated, weights, &mut saved.query, &mut space.queries);
+            backend.attention(
+                &prepared,
+                rows,
+                self.heads(),
+                &space.queries,
+                &space.keys,
+                &saved.key_value,
+                &mut saved.mixed,
+                &mut saved.normalizers,
+            );
+            let residual = match rows {
+                Rows::All => &saved.input,
+                Rows::Scored => {
+                    backend.gather(&prepared, hidden, &saved.input, &mut space.picked);
+                    &space.picked
+                }
+            };
+            backend.linear(count, &saved.mixed, weights, self.output(layer), Some(residual), &mut saved.middle);
+            backend.rms_norm(count, hidden, &saved.middle, weights, places.post_norm, epsilon, &mut space.normal);
+            backend.linear(count, &space.normal, weights, self.gate_up(layer), None, &mut saved.gate_up);
+            backend.swiglu(count, shape.intermediate, &saved.gate_up, &mut space.swiglu);
+            let next = match after.first_mut() {
+                Some(next) => {
+                    backend.reserve(&mut next.input, count * hidden);
+                    &mut next.input
+                }
+                None => &mut space.output,
+            };
+            backend.linear(count, &space.swiglu, weights, self.down(layer), Some(&saved.middle), next);
+            debug_assert!(layer < last || rows == Rows::Scored);
+        }
+        let norm = self.layout.final_norm;
+        backend.rms_norm(counts.scored, hidden, &space.output, weights, norm, epsilon, &mut space.picked);
+        backend.score(&prepared, &space.picked, weights, self.head(), logprobs, entropies);
+        Prepared { batch: prepared, counts }
+    }
+
+    /// Adds the gradient of the micro-batch that [`Decoder::forward`] saw last.
+    pub(super) fn backward<B: Backend>(
+        &self,
+        backend: &mut B,
+        space: &mut Workspace<B>,
+        weights: &B::Buffer,
+        prepared: &Prepared<B>,
+        d_logprobs: &[f32],
+        gradients: &mut B::Buffer,
+    ) {
+        let shape = self.shape;
+        let (hidden, epsilon) = (shape.hidden, shape.epsilon);
+        let Prepared { batch, counts } = prepared;
+        let tokens = counts.tokens;
+        for (buffer, width) in [
+            (&mut space.d_stream, hidden),
+            (&mut space.d_other, hidden),
+            (&mut space.d_swiglu, shape.intermediate),
+            (&mut space.d_mixed, shape.query_width()),
+            (&mut space.d_queries, shape.query_width()),
+            (&mut space.d_keys, shape.key_width()),
+            (&mut space.d_query, shape.query_width()),
+            (&mut space.d_key_value, 2 * shape.key_width()),
+        ] {
+            backend.reserve(buffer, tokens * width);
+        }
+        backend.score_backward(
+            batch,
+            &space.picked,
+            weights,
+            self.head(),
+            d_logprobs,
+            &mut space.d_other,
+            gradients,
+        );
+        backend.clear(counts.scored * hidden, &mut space.d_stream);
+        backend.rms_norm_backward(
+            counts.scored,
+            hidden,
+            &space.output,
+            weights,
+            self.layout.final_norm,
+            epsilon,
+            &space.d_other,
+            &mut space.d_stream,
+            gradients,
+        );
+        for layer in (0..shape.layers).rev() {
+            self.layer_backward(backend, space, weights, prepared, layer, gradients);
+        }
+        backend.embed_backward(batch, &space.d_stream, gradients, self.table());
+    }
+
+    /// Takes `d_stream` from the output of a layer to its input.
+    fn layer_backward<B: Backend>(
+        &self,
+        backend: &mut B,
+        space: &mut Workspace<B>,
+        weights: &B::Buffer,
+        prepared: &Prepared<B>,
+        layer: usize,
+        gradients: &mut B::Buffer,
+    ) {
+        let (shape, places) = (self.shape, &self.layout.layers[layer]);
+        let (hidden, epsilon) = (shape.hidden, shape.epsilon);
+        let Prepared { batch, counts } = prepared;
+        let (tokens, rows) = (counts.tokens, self.rows(layer));
+        let count = counts.of(rows);
+        let saved = &mut space.saved[layer];
+
+        // The MLP.
+        let weight = self.down(layer);
+        backend.linear_backward_input(count, &space.d_stream, weights, weight, false, &mut space.d_swiglu);
+        backend.swiglu_backward(
+            count,
+            shape.intermediate,
+            &mut saved.gate_up,
+            &space.d_swiglu,
+            &mut space.swiglu,
+        );
+        backend.linear_backward_weight(count, &space.d_stream, &space.swiglu, gradients, weight);
+        let weight = self.gate_up(layer);
+        backend.rms_norm(count, hidden, &saved.middle, weights, places.post_norm, epsilon, &mut space.normal);
+        backend.linear_backward_weight(count, &saved.gate_up, &space.normal, gradients, weight);
+        backend.linear_backward_input(count, &saved.gate_up, weights, weight, false, &mut space.d_other);
+        backend.rms_norm_backward(
+            count,
+            hidden,
+            &saved.middle,
+            weights,
+            places.post_norm,
+            epsilon,
+            &space.d_other,
+            &mut space.d_stream,
+            gradients,
+        );
+
+        // Attention.
+        let weight = self.output(layer);
+        backend.linear_backward_weight(count, &space.d_stream, &saved.mixed, gradients, weight);
+        backend.linear_backward_input(count, &space.d_stream, weights, weight, false, &mut space.d_mixed);
+        let (query, query_rotated) = self.query(layer);
+        let (key_value, key_rotated) = self.key_value(layer);
+        backend.rotate_again(batch, rows, query_rotated, weights, &saved.query, &mut space.queries);
+        backend.rotate_again(batch, Rows::All, key_rotated, weights, &saved.key_value, &mut space.keys);
+        backend.attention_backward(
+            batch,
+            rows,
+            self.heads(),
+            &space.queries,
+            &space.keys,
+            &saved.key_value,
+            &saved.mixed,
+            &saved.normalizers,
+            &space.d_mixed,
+            &mut space.d_queries,
+            &mut space.d_keys,
+            &mut space.d_key_value,
+        );
+        backend.rotate_backward(
+            batch,
+            rows,
+            query_rotated,
+            weights,
+            &saved.query,
+            &space.d_queries,
+            &mut space.d_query,
+            gradients,
+        );
+        backend.rotate_backward(
+            batch,
+            Rows::All,
+            key_rotated,
+            weights,
+            &saved.key_value,
+            &space.d_keys,
+            &mut space.d_key_value,
+            gradients,
+        );
+        backend.rms_norm(tokens, hidden, &saved.input, weights, places.input_norm, epsilon, &mut space.normal);
+        backend.linear_backward_weight(tokens, &space.d_key_value, &space.normal, gradients, key_value);
+        backend.linear_backward_input(tokens, &space.d_key_value, weights, key_value, false, &mut space.d_other);
+        match rows {
+            Rows::All => {
+                backend.linear_backward_weight(tokens, &space.d_query, &space.normal, gradients, query);
+                backend.linear_backward_input(tokens, &space.d_query, weights, query, true, &mut space.d_other);
+            }
+            Rows::Scored => {
+                backend.gather(batch, hidden, &space.normal, &mut space.picked);
+                backend.linear_backward_weight(count, &space.d_query, &space.picked, gradients, query);
+                backend.linear_backward_input(count, &space.d_query, weights, query, false, &mut space.picked);
+                backend.scatter_add(batch, hidden, &space.picked, &mut space.d_other);
+                // The stream's gradient goes from the scored rows to all of them.
+                backend.clear(tokens * hidden, &mut space.normal);
+                backend.scatter_add(batch, hidden, &space.d_stream, &mut space.normal);
+                std::mem::swap(&mut space.d_stream, &mut space.normal);
+            }
+        }
+        backend.rms_norm_backward(
+            tokens,
+            hidden,
+            &saved.input,
+            weights,
+            places.input_norm,
+            epsilon,
+            &space.d_other,
+            &mut space.d_stream,
+            gradients,
+        );
+    }
+}
+
+/// Numbers of rows in a micro-batch.
+#[derive(Clone, Copy)]
+struct Counts {
+    tokens: usize,
+    scored: usize,
+}
+
+impl Counts {
+    fn of(self, rows: Rows) -> usize {
+        match rows {
+            Rows::All => self.tokens,
+            Rows::Scored => self.scored,
+        }
+    }
+}
+
+/// A micro-batch between its forward and its backward pass.
+pub(super) struct Prepared<B: Backend> {
+    batch: B::Batch,
+    counts: Counts,
+}

@@ -1,0 +1,193 @@
+//! Which work happens when: trees to micro-batches, micro-batches to chunks, chunks to threads.
+//!
+//! Micro-batches are independent, so threads take them without barriers. For the same bytes whatever the
+//! number of threads, the cut into chunks follows from the trees alone, each chunk sums its gradient in
+//! order, and chunk gradients are added in the order of the chunks. At most one chunk gradient more than
+//! there are threads exists at a time.
+
+use crate::backend::add_and_clear;
+use crate::tree::Tree;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Values kept for the backward pass that a micro-batch aims at: 32 MiB of f32.
+const KEPT_VALUES: usize = 8 << 20;
+/// Tokens of a micro-batch at least and at most, where there are as many: enough rows for matrix products to
+/// reach their speed, few enough to stay near the caches.
+const TOKENS: Range<usize> = 256..4096;
+/// Partial gradients of one call at most.
+const CHUNKS: usize = 16;
+
+/// Cuts trees into micro-batches: consecutive trees until the aim is reached.
+pub(super) fn micro_batches(trees: &[Tree], kept_values: usize) -> Vec<Range<usize>> {
+    let aim = (KEPT_VALUES / kept_values.max(1)).clamp(TOKENS.start, TOKENS.end);
+    let mut batches = Vec::new();
+    let (mut start, mut tokens) = (0, 0);
+    for (index, tree) in trees.iter().enumerate() {
+        tokens += tree.len();
+        if tokens >= aim {
+            batches.push(start..index + 1);
+            (start, tokens) = (index + 1, 0);
+        }
+    }
+    if start < trees.len() {
+        batches.push(start..trees.len());
+    }
+    batches
+}
+
+/// Cuts micro-batches into chunks of consecutive ones.
+pub(super) fn chunks(batches: usize) -> Vec<Range<usize>> {
+    let count = batches.min(CHUNKS);
+    (0..count).map(|chunk| batches * chunk / count..batches * (chunk + 1) / count).collect()
+}
+
+/// Runs `work` on `threads` threads, this one among them.
+pub(super) fn on_threads(threads: usize, work: impl Fn() + Sync) {
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(&work);
+        }
+        work();
+    });
+}
+
+/// Locks, whether or not another thread has panicked: its panic ends the scope anyway.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct State {
+    /// The next chunk to hand out.
+    next: usize,
+    /// The next chunk to add to the total.
+    added: usize,
+    adding: bool,
+    /// Finished chunks that wait for an earlier one.
+    waiting: BTreeMap<usize, Vec<f32>>,
+    /// Buffers of zeros.
+    free: Vec<Vec<f32>>,
+    allocated: usize,
+}
+
+/// Hands out chunks with a zeroed gradient each, and adds the gradients in order.
+pub(super) struct Reduction<'a> {
+    chunks: usize,
+    length: usize,
+    buffers: usize,
+    state: Mutex<State>,
+    freed: Condvar,
+    total: Mutex<&'a mut Vec<f32>>,
+}
+
+impl<'a> Reduction<'a> {
+    /// A reduction of `chunks` gradients into `total`, for so many threads.
+    pub(super) fn new(chunks: usize, threads: usize, total: &'a mut Vec<f32>) -> Reduction<'a> {
+        let state = State {
+            next: 0,
+            added: 0,
+            adding: false,
+            waiting: BTreeMap::new(),
+            free: Vec::new(),
+            allocated: 0,
+        };
+        let length = total.len();
+        let buffers = if threads > 1 { threads + 1 } else { 1 };
+        Reduction {
+            chunks,
+            length,
+            buffers,
+            state: Mutex::new(state),
+            freed: Condvar::new(),
+            total: Mutex::new(total),
+        }
+    }
+
+    /// The next chunk and zeros to sum its gradient in; `None` when all are handed out.
+    pub(super) fn take(&self) -> Option<(usize, Vec<f32>)> {
+        let mut state = lock(&self.state);
+        loop {
+            if state.next == self.chunks {
+                return None;
+            }
+            let buffer = match state.free.pop() {
+                Some(buffer) => Some(buffer),
+                None if state.allocated < self.buffers => {
+                    state.allocated += 1;
+                    Some(vec![0.0; self.length])
+                }
+                None => None,
+            };
+            if let Some(buffer) = buffer {
+                state.next += 1;
+                return Some((state.next - 1, buffer));
+            }
+            state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Takes a chunk's gradient and adds whatever is next in order.
+    pub(super) fn finish(&self, chunk: usize, gradient: Vec<f32>) {
+        let mut state = lock(&self.state);
+        state.waiting.insert(chunk, gradient);
+        while !state.adding {
+            let added = state.added;
+            let Some(mut gradient) = state.waiting.remove(&added) else { break };
+            state.adding = true;
+            drop(state);
+            add_and_clear(&mut gradient, &mut lock(&self.total));
+            state = lock(&self.state);
+            state.adding = false;
+            state.added += 1;
+            state.free.push(gradient);
+            self.freed.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn every_tree_is_in_one_micro_batch_and_every_micro_batch_in_one_chunk() {
+        for count in [0, 1, 5, 100] {
+            let trees: Vec<Tree> =
+                (0..count).map(|size| Tree { ids: vec![0; size * 7], ..Tree::default() }).collect();
+            let batches = micro_batches(&trees, KEPT_VALUES / 1000);
+            let flat: Vec<usize> = batches.iter().cloned().flatten().collect();
+            assert_eq!(flat, (0..count).collect::<Vec<_>>());
+            let flat: Vec<usize> = chunks(batches.len()).into_iter().flatten().collect();
+            assert_eq!(flat, (0..batches.len()).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn chunks_are_added_in_order_whatever_the_threads() {
+        let sum = |threads: usize| {
+            let mut total = vec![0.0f32; 3];
+            let reduction = Reduction::new(40, threads, &mut total);
+            let turn = AtomicUsize::new(0);
+            on_threads(threads, || {
+                while let Some((chunk, mut gradient)) = reduction.take() {
+                    assert_eq!(gradient, [0.0; 3]);
+                    // Some chunks dawdle, so that later ones finish first.
+                    if turn.fetch_add(1, Ordering::Relaxed) % 3 == 0 {
+                        std::thread::yield_now();
+                    }
+                    gradient.fill(1.0 / (1.0 + chunk as f32).powi(3));
+                    reduction.finish(chunk, gradient);
+                }
+            });
+            drop(reduction);
+            total
+        };
+        let one = sum(1);
+        assert!(one[0] > 1.0);
+        for threads in [2, 3, 8] {
+            assert_eq!(one, sum(threads));
+        }
+    }
+}
