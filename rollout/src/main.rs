@@ -1,2 +1,7 @@
-//! Under construction.
-fn main() {}
+//! `rollout`: tasks in, samples out.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    record::stage::run("rollout", rollout::run::main)
+}

@@ -1,0 +1,228 @@
+//! The command: looks at the first task, opens the policies, plays, and writes `end`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use policy::directory::Policy;
+use policy::tokenizer::Tokenizer;
+use record::failure::{Failure, Result};
+use record::line::{self, End, Task};
+use record::read::{Kind, Line, Reader};
+use record::write::Writer;
+use serde_json::{Map, Value, json};
+
+use crate::arguments::{Arguments, Settings, Strategy};
+use crate::engine::{Engine, Options};
+use crate::feed::Shard;
+use crate::generator::{EngineGenerator, Generator};
+use crate::lines::{Speaker, Stamp};
+use crate::queue::Queue;
+use crate::stage::{self, MakeGenerators, Totals, Width};
+use crate::trial::{Counts, Plan};
+use crate::version;
+use crate::worker::Shared;
+use crate::world::{Shipped, World};
+
+/// Rows that a thread decodes together. The throughput of a small model on a CPU levels off at a few dozen
+/// rows a thread; more would only push its keys and values out of the caches.
+const ROWS: usize = 64;
+
+/// Keys and values of all policies and threads together, at most; taken as needed. Groups that do not fit wait.
+const CACHE_BYTES: usize = 2 << 30;
+
+/// A policy that is loaded.
+struct Loaded {
+    engine: Engine,
+    tokenizer: Arc<Tokenizer>,
+    version: String,
+}
+
+impl Loaded {
+    fn open(directory: &Path, threads: usize, max_rows: usize, cache_bytes: usize) -> Result<Loaded> {
+        let policy = Policy::open(directory)?;
+        let tokenizer = Arc::new(Tokenizer::load(&policy.files)?);
+        let stop_ids = tokenizer.stop_ids().to_vec();
+        let engine = Engine::load(&policy, &Options { threads, max_rows, cache_bytes, stop_ids })?;
+        Ok(Loaded { engine, tokenizer, version: policy.version.to_string() })
+    }
+
+    fn generator(&self) -> Result<Box<dyn Generator>> {
+        let decoder = self.engine.decoder()?;
+        Ok(Box::new(EngineGenerator::new(decoder, self.tokenizer.clone())))
+    }
+}
+
+/// The whole program.
+///
+/// # Errors
+/// As [`run`]; an unusable command line (2).
+pub fn main() -> Result<()> {
+    let arguments: Arguments = record::stage::parse();
+    if arguments.version { version::print() } else { run(&arguments.resolve()?) }
+}
+
+/// The stage from stdin to stdout.
+///
+/// # Errors
+/// As the exit codes say: a bad record or an incomplete stream (65), a missing library (69), an agent without a
+/// policy (2), too many failed episodes or a model that fails to run (1).
+pub fn run(settings: &Settings) -> Result<()> {
+    let started = Instant::now();
+    let mut writer = Writer::stdout();
+    let (totals, load, outcome) = play(settings, &mut writer);
+    let outcome = outcome.and_then(|()| judge(settings, &totals));
+    if outcome.as_ref().is_err_and(Failure::is_closed) {
+        return outcome;
+    }
+    let end = end(settings, totals, outcome.is_ok(), started.elapsed(), load);
+    let written = writer.object(&end).and_then(|()| writer.flush());
+    outcome.and(written)
+}
+
+/// Opens and plays; what is opened here is closed when this returns.
+fn play(settings: &Settings, writer: &mut Writer<impl std::io::Write>) -> (Totals, Duration, Result<()>) {
+    let started = Instant::now();
+    let mut reader = Reader::stdin();
+    let opened = read_ahead(&mut reader).and_then(|(ahead, first)| {
+        let world = Shipped::new(settings.workflow.clone());
+        let agents = world.agents(&first)?;
+        check_team(settings, &agents)?;
+        let limit = (ROWS / settings.branches as usize).max(2);
+        let rows = limit * settings.branches as usize * agents.len();
+        let directories = &settings.team.directories;
+        let cache_bytes = CACHE_BYTES / directories.len();
+        let loaded: Vec<Loaded> = directories
+            .iter()
+            .map(|directory| Loaded::open(directory, settings.threads, rows, cache_bytes))
+            .collect::<Result<_>>()?;
+        let shared = share(settings, &loaded, Box::new(world), limit)?;
+        Ok((ahead, loaded, shared))
+    });
+    let load = started.elapsed();
+    let (ahead, loaded, shared) = match opened {
+        Ok(opened) => opened,
+        Err(failure) => return (Totals::default(), load, Err(failure)),
+    };
+    let make: MakeGenerators = Arc::new(move || loaded.iter().map(Loaded::generator).collect());
+    let shard = Shard { number: settings.shard, count: settings.shards };
+    let width = Width { threads: settings.threads, shard, quiet: settings.quiet };
+    let (totals, outcome) = stage::play(&shared, &make, ahead, reader, writer, width);
+    (totals, load, outcome)
+}
+
+/// Reads up to the first task, which says who plays: what is wrong with the flags is then told before anything
+/// is loaded.
+fn read_ahead<R: std::io::Read>(reader: &mut Reader<R>) -> Result<(Vec<Line>, Task)> {
+    let mut ahead = Vec::new();
+    while let Some(line) = reader.next()? {
+        let task = (line.kind == Kind::Task).then(|| line::parse(&line)).transpose()?;
+        ahead.push(line);
+        if let Some(task) = task {
+            return Ok((ahead, task));
+        }
+    }
+    Err(Failure::data("stdin holds no task")
+        .hint("tasks come from the stage before: envs tasks plan-path --count 32 | rollout --policy DIR"))
+}
+
+/// Says who has no policy, and which policy has nobody.
+fn check_team(settings: &Settings, agents: &[String]) -> Result<()> {
+    settings.team.covers(agents)?;
+    if let Some(stranger) = settings.team.strangers(agents).first() {
+        return Err(Failure::usage(format!("--policy {stranger}=…: the workflow has no agent {stranger}"))
+            .hint(format!("its agents are: {}", agents.join(", "))));
+    }
+    Ok(())
+}
+
+fn share(settings: &Settings, loaded: &[Loaded], world: Box<dyn World>, limit: usize) -> Result<Arc<Shared>> {
+    let speakers = settings
+        .team
+        .labels()
+        .into_iter()
+        .zip(loaded)
+        .map(|(label, loaded)| Speaker { policy: label.into(), version: loaded.version.as_str().into() })
+        .collect();
+    Ok(Arc::new(Shared {
+        queue: Queue::new(settings.threads, limit),
+        world,
+        team: settings.team.clone(),
+        plan: Arc::new(plan(settings, speakers)?),
+        sampling: settings.sampling,
+        max_tokens: settings.max_tokens,
+    }))
+}
+
+/// What all trials of a run have in common.
+///
+/// # Errors
+/// None that checked settings can cause.
+pub fn plan(settings: &Settings, speakers: Vec<Speaker>) -> Result<Plan> {
+    let stamp = Stamp::new(
+        settings.step,
+        format!("{}/{}", settings.shard, settings.shards),
+        settings.branches,
+        settings.strategy == Strategy::Parallel,
+        &settings.sampling_line(),
+    )?;
+    Ok(Plan { rules: Arc::new(settings.rules.clone()), stamp, speakers, seed: settings.seed })
+}
+
+/// Whether what was played may be trained on.
+///
+/// # Errors
+/// 65 when a stage before this one failed, 1 when too many episodes could not be scored.
+pub fn judge(settings: &Settings, totals: &Totals) -> Result<()> {
+    if let Some(end) = totals.ends.iter().find(|end| !end.ok) {
+        return Err(Failure::data(format!("the stage before, {}, did not succeed", end.stage))
+            .hint("its own message on stderr says why"));
+    }
+    let Counts { episodes, failed, .. } = totals.counts;
+    if failed as f64 > settings.max_error_rate * episodes as f64 {
+        return Err(Failure::work(format!("{failed} of {episodes} episodes could not be scored"))
+            .hint("the `error` lines say why; --max-error-rate says how many are accepted"));
+    }
+    Ok(())
+}
+
+fn end(settings: &Settings, totals: Totals, ok: bool, elapsed: Duration, load: Duration) -> End {
+    let Totals { tasks, counts, times, ends } = totals;
+    let counted = [
+        ("tasks", tasks),
+        ("episodes", counts.episodes),
+        ("solved", counts.solved),
+        ("errors", counts.failed),
+        ("groups", counts.groups),
+        ("dropped_groups", counts.dropped_groups),
+        ("samples", counts.samples),
+        ("prompt_tokens", counts.prompt_tokens),
+        ("completion_tokens", counts.completion_tokens),
+    ];
+    let seconds = [
+        ("seconds", elapsed),
+        ("load_seconds", load),
+        ("model_seconds", times.model),
+        ("environment_seconds", times.environment),
+        ("text_seconds", times.text),
+        ("waiting_seconds", times.waiting),
+    ];
+    let mut timing: BTreeMap<String, Value> =
+        seconds.into_iter().map(|(name, time)| (name.to_owned(), json!(time.as_secs_f64()))).collect();
+    timing.insert("threads".to_owned(), settings.threads.into());
+    timing.insert("build".to_owned(), record::stage::build().into());
+    End {
+        stage: "rollout".to_owned(),
+        ok,
+        step: Some(settings.step),
+        shard: Some(format!("{}/{}", settings.shard, settings.shards)),
+        counts: counted
+            .into_iter()
+            .map(|(name, count)| (name.to_owned(), count.into()))
+            .collect::<Map<_, _>>(),
+        after: ends,
+        timing,
+        ..End::default()
+    }
+}

@@ -1,0 +1,221 @@
+//! A world and a policy of a few lines each, so that trees, order and errors are tested without a model.
+
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use clap::Parser;
+use envs::{Order, Outcome, State, Workflow};
+use record::failure::{Failure, Result};
+use record::line::Task;
+use record::read::Reader;
+use record::sample::{Message, Rewards};
+use record::write::Writer;
+use rollout::arguments::{Arguments, Settings};
+use rollout::engine::{Completion, Job};
+use rollout::feed::Shard;
+use rollout::generator::Generator;
+use rollout::lines::Speaker;
+use rollout::queue::Queue;
+use rollout::stage::{self, MakeGenerators, Totals, Width};
+use rollout::worker::Shared;
+use rollout::world::World;
+use serde_json::{Value, json};
+
+pub const IN_TURN: Workflow =
+    Workflow { name: "in-turn", agents: &["asker", "doer"], order: Order::Sequential };
+pub const AT_ONCE: Workflow =
+    Workflow { name: "at-once", agents: &["asker", "doer"], order: Order::Parallel };
+
+/// What was said so far. A text is a digit: the reward is a tenth of it, a doer's 9 solves the task, and
+/// `fails_on` makes the environment itself fail.
+#[derive(Clone)]
+pub struct Talk {
+    pub workflow: Workflow,
+    pub said: Vec<(String, String)>,
+    pub fails_on: Option<String>,
+}
+
+impl Talk {
+    pub fn new(workflow: Workflow) -> Talk {
+        Talk { workflow, said: Vec::new(), fails_on: None }
+    }
+}
+
+impl State for Talk {
+    fn workflow(&self) -> &Workflow {
+        &self.workflow
+    }
+
+    fn turn_limit(&self) -> u32 {
+        3
+    }
+
+    fn is_solved(&self) -> bool {
+        self.said.last().is_some_and(|(who, what)| who == "doer" && what == "9")
+    }
+
+    fn observe(&self, agent: &str) -> Vec<Message> {
+        let said: Vec<String> = self.said.iter().map(|(who, what)| format!("{who}:{what}")).collect();
+        vec![Message { role: "user".to_owned(), content: format!("{agent}? {}", said.join(" ")) }]
+    }
+
+    fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
+        if self.fails_on.as_deref() == Some(text) {
+            return Err(Failure::work(format!("{agent} said {text}")));
+        }
+        self.said.push((agent.to_owned(), text.to_owned()));
+        let digit: f64 = text.parse().unwrap_or(0.0);
+        let success = agent == "doer" && text == "9";
+        Ok(Outcome {
+            rewards: Rewards { team: f64::from(u8::from(success)), local: digit / 10.0 },
+            components: BTreeMap::from([("digit".to_owned(), digit)]),
+            terminated: success,
+            success,
+        })
+    }
+
+    fn clone_state(&self) -> Box<dyn State> {
+        Box::new(self.clone())
+    }
+
+    fn to_json(&self) -> Value {
+        json!(self.said)
+    }
+
+    fn oracle(&self, _agent: &str) -> Option<String> {
+        None
+    }
+
+    fn probes(&self, _agent: &str) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn draw(&self) -> String {
+        String::new()
+    }
+}
+
+/// A world of [`Talk`]s; a spec's `fails_on` is theirs, and a spec `null` is refused.
+pub struct Talks(pub Workflow);
+
+impl World for Talks {
+    fn agents(&self, _task: &Task) -> Result<Vec<String>> {
+        Ok(self.0.agents.iter().map(|&agent| agent.to_owned()).collect())
+    }
+
+    fn reset(&self, task: &Task) -> Result<Box<dyn State>> {
+        if task.spec.is_null() {
+            return Err(Failure::data("nothing to play"));
+        }
+        let fails_on = task.spec["fails_on"].as_str().map(str::to_owned);
+        Ok(Box::new(Talk { fails_on, ..Talk::new(self.0) }))
+    }
+}
+
+/// Says the digit that the stream draws, after as many runs as it draws too; bytes are its tokens. It takes
+/// the newest group first, so that nothing finishes in the order in which it was asked for.
+#[derive(Default)]
+pub struct Dice {
+    jobs: Vec<(Job, u32)>,
+}
+
+impl Generator for Dice {
+    fn encode(&self, messages: &[Message]) -> Result<Vec<u32>> {
+        Ok(messages.iter().flat_map(|message| message.content.bytes()).map(u32::from).collect())
+    }
+
+    fn decode(&self, ids: &[u32]) -> Result<String> {
+        Ok(ids.iter().filter_map(|&id| char::from_u32(id)).collect())
+    }
+
+    fn submit(&mut self, job: Job) -> Result<()> {
+        if job.max_tokens > 4096 {
+            return Err(Failure::data("no room"));
+        }
+        let runs = job.streams.iter().map(|stream| stream.block(1)[0] % 5).max().unwrap_or(0);
+        self.jobs.push((job, runs));
+        Ok(())
+    }
+
+    fn advance(&mut self) -> Result<Vec<(u64, Vec<Completion>)>> {
+        self.jobs.iter_mut().for_each(|(_, runs)| *runs = runs.wrapping_sub(1));
+        let (done, going): (Vec<_>, Vec<_>) = self.jobs.drain(..).partition(|(_, runs)| *runs > 5);
+        self.jobs = going;
+        Ok(done
+            .into_iter()
+            .rev()
+            .map(|(job, _)| (job.ticket, job.streams.iter().map(say).collect()))
+            .collect())
+    }
+
+    fn is_idle(&self) -> bool {
+        self.jobs.is_empty()
+    }
+}
+
+fn say(stream: &record::philox::Stream) -> Completion {
+    let digit = u32::from(b'0') + (stream.uniform(0) * 10.0) as u32;
+    Completion { ids: vec![digit], logprobs: vec![-stream.uniform(2)], stopped: true }
+}
+
+pub fn settings(flags: &[&str]) -> Settings {
+    let fixed = ["rollout", "--policy", "somewhere/fake", "--quiet"];
+    Arguments::parse_from(fixed.iter().chain(flags)).resolve().expect("usable flags")
+}
+
+/// Task lines `t0`, `t1`, … with these specs.
+pub fn tasks(specs: &[Value]) -> String {
+    let line = |(index, spec)| {
+        json!({"type": "task", "v": 1, "env": "talk", "task": format!("t{index}"), "spec": spec}).to_string()
+            + "\n"
+    };
+    specs.iter().enumerate().map(line).collect()
+}
+
+/// Runs the stage on `input` with `limit` tasks under way on each thread: the output and what it came to.
+pub fn play(
+    settings: &Settings,
+    workflow: Workflow,
+    limit: usize,
+    input: &str,
+) -> (String, Totals, Result<()>) {
+    let speaker = Speaker { policy: "fake".into(), version: "0:00000000".into() };
+    let shared = Arc::new(Shared {
+        queue: Queue::new(settings.threads, limit),
+        world: Box::new(Talks(workflow)),
+        team: settings.team.clone(),
+        plan: Arc::new(rollout::run::plan(settings, vec![speaker]).expect("a plan")),
+        sampling: settings.sampling,
+        max_tokens: settings.max_tokens,
+    });
+    let make: MakeGenerators = Arc::new(|| Ok(vec![Box::new(Dice::default()) as Box<dyn Generator>]));
+    let reader = Reader::new("tasks", std::io::Cursor::new(input.to_owned()));
+    let mut writer = Writer::new(Vec::new());
+    let shard = Shard { number: settings.shard, count: settings.shards };
+    let width = Width { threads: settings.threads, shard, quiet: true };
+    let (totals, outcome) = stage::play(&shared, &make, Vec::new(), reader, &mut writer, width);
+    let bytes = writer.into_inner().expect("a writable buffer");
+    (String::from_utf8(bytes).expect("UTF-8"), totals, outcome)
+}
+
+/// The lines of one type.
+pub fn of_type(output: &str, kind: &str) -> Vec<Value> {
+    let values = output.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    values.filter(|value| value["type"] == kind).collect()
+}
+
+/// The samples, in runs of the same episode, turn and agent.
+pub fn groups(output: &str) -> Vec<Vec<Value>> {
+    let mut groups: Vec<Vec<Value>> = Vec::new();
+    for sample in of_type(output, "sample") {
+        let key =
+            |sample: &Value| (sample["episode"].clone(), sample["turn"].clone(), sample["agent"].clone());
+        match groups.last_mut() {
+            Some(group) if key(&group[0]) == key(&sample) => group.push(sample),
+            _ => groups.push(vec![sample]),
+        }
+    }
+    groups
+}

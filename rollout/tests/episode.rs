@@ -1,0 +1,164 @@
+//! The tree of one episode, step by step.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{AT_ONCE, IN_TURN, Talk};
+use envs::Workflow;
+use rollout::episode::{Ask, Candidate, Episode, Identity, Progress, Rules, Select, Stop};
+use rollout::streams::Streams;
+
+fn begin(workflow: Workflow, rules: Rules, branches: u32) -> (Episode, Vec<Ask>) {
+    let streams = Arc::new(Streams::new(7, 12, "t", 0));
+    let identity = Identity { name: "12.7".into(), streams, branches: 0..branches };
+    Episode::begin(Arc::new(rules), identity, Box::new(Talk::new(workflow)))
+}
+
+fn rules() -> Rules {
+    Rules { turns: None, select: Select::Best, team_weight: 1.0 }
+}
+
+fn answer(episode: &mut Episode, ask: Ask, texts: &[&str]) -> Progress {
+    let said = |text: &&str| Candidate {
+        text: (*text).to_owned(),
+        ids: vec![1],
+        logprobs: vec![-1.0],
+        stopped: true,
+    };
+    episode.answer(ask, texts.iter().map(said).collect())
+}
+
+fn only(asks: Vec<Ask>) -> Ask {
+    let [ask]: [Ask; 1] = asks.try_into().expect("one question");
+    ask
+}
+
+#[test]
+fn the_best_candidate_is_applied_and_the_next_agent_sees_it() {
+    let (mut episode, asks) = begin(IN_TURN, rules(), 3);
+    let ask = only(asks);
+    assert_eq!((ask.turn, ask.agent, ask.branches.clone()), (0, 0, 0..3));
+    assert_eq!(ask.messages[0].content, "asker? ");
+
+    let progress = answer(&mut episode, ask, &["2", "5", "3"]);
+    let group = &progress.groups[0];
+    assert_eq!(group.parent, None);
+    assert_eq!(group.members.iter().map(|member| member.selected).collect::<Vec<_>>(), [false, true, false]);
+    assert_eq!(group.members.iter().map(|member| member.reward).collect::<Vec<_>>(), [0.2, 0.5, 0.3]);
+
+    let ask = only(progress.asks);
+    assert_eq!((ask.turn, ask.agent), (0, 1));
+    assert_eq!(ask.messages[0].content, "doer? asker:5");
+    let progress = answer(&mut episode, ask, &["1", "0", "1"]);
+    assert_eq!(progress.groups[0].parent.as_deref(), Some("12.7/0/asker/1"));
+
+    let ask = only(progress.asks);
+    assert_eq!((ask.turn, ask.agent), (1, 0));
+    assert_eq!(ask.messages[0].content, "asker? asker:5 doer:1");
+    let progress = answer(&mut episode, ask, &["0", "0", "0"]);
+    assert_eq!(progress.groups[0].parent.as_deref(), Some("12.7/0/doer/0"));
+    assert!((episode.reward() - 0.6).abs() < 1e-12, "{}", episode.reward());
+}
+
+#[test]
+fn of_equal_rewards_the_lowest_branch_is_taken() {
+    for (texts, chosen) in
+        [(["4", "4", "4"], 0), (["1", "4", "4"], 1), (["4", "1", "4"], 0), (["x", "x", "1"], 2)]
+    {
+        let (mut episode, asks) = begin(IN_TURN, rules(), 3);
+        let progress = answer(&mut episode, only(asks), &texts);
+        let selected: Vec<u32> = progress.groups[0]
+            .members
+            .iter()
+            .filter(|member| member.selected)
+            .map(|member| member.branch)
+            .collect();
+        assert_eq!(selected, [chosen], "{texts:?}");
+    }
+}
+
+#[test]
+fn a_random_choice_is_named_and_reaches_every_branch() {
+    let choose = |seed: u64| {
+        let streams = Arc::new(Streams::new(seed, 0, "t", 0));
+        let identity = Identity { name: "0.0".into(), streams, branches: 0..4 };
+        let rules = Rules { select: Select::Random, ..rules() };
+        let (mut episode, asks) = Episode::begin(Arc::new(rules), identity, Box::new(Talk::new(IN_TURN)));
+        let progress = answer(&mut episode, only(asks), &["1", "2", "3", "4"]);
+        progress.groups[0].selected().expect("a choice").branch
+    };
+    let chosen: Vec<u32> = (0..40).map(choose).collect();
+    assert!((0..4).all(|branch| chosen.contains(&branch)), "{chosen:?}");
+    assert_eq!(chosen, (0..40).map(choose).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_team_weight_scales_the_team_part_only() {
+    let (mut episode, asks) = begin(IN_TURN, Rules { team_weight: 0.5, ..rules() }, 1);
+    let progress = answer(&mut episode, only(asks), &["0"]);
+    let progress = answer(&mut episode, only(progress.asks), &["9"]);
+    assert_eq!(progress.groups[0].members[0].reward, 0.5 * 1.0 + 0.9);
+}
+
+#[test]
+fn agents_at_once_see_the_state_before_the_turn_and_their_choices_are_applied_together() {
+    let (mut episode, asks) = begin(AT_ONCE, rules(), 2);
+    assert_eq!(asks.iter().map(|ask| ask.agent).collect::<Vec<_>>(), [0, 1]);
+    let [asker, doer]: [Ask; 2] = asks.try_into().expect("two questions");
+    assert_eq!(doer.messages[0].content, "doer? ");
+
+    // The answers come in the other order: nothing happens before both are here.
+    let progress = answer(&mut episode, doer, &["3", "1"]);
+    assert!(progress.groups.is_empty() && progress.asks.is_empty());
+    let progress = answer(&mut episode, asker, &["1", "2"]);
+    assert_eq!(progress.groups.iter().map(|group| group.agent).collect::<Vec<_>>(), [0, 1]);
+    assert!(progress.groups.iter().all(|group| group.parent.is_none()));
+    assert_eq!(progress.asks.len(), 2);
+    assert_eq!(progress.asks[0].messages[0].content, "asker? asker:2 doer:3");
+
+    // Every agent of the turn builds on the same joint state, named after its last applied action.
+    let [asker, doer]: [Ask; 2] = progress.asks.try_into().expect("two questions");
+    answer(&mut episode, asker, &["1", "1"]);
+    let progress = answer(&mut episode, doer, &["9", "1"]);
+    let parents: Vec<Option<&str>> = progress.groups.iter().map(|group| group.parent.as_deref()).collect();
+    assert_eq!(parents, [Some("12.7/0/doer/0"); 2]);
+    assert_eq!(episode.stop(), Some(&Stop::Success));
+}
+
+#[test]
+fn success_stops_the_episode_in_mid_turn_and_running_out_of_turns_is_no_success() {
+    let (mut episode, asks) = begin(IN_TURN, rules(), 2);
+    let progress = answer(&mut episode, only(asks), &["9", "9"]);
+    assert_eq!(episode.stop(), None, "only a doer's 9 solves the task");
+    let progress = answer(&mut episode, only(progress.asks), &["3", "9"]);
+    assert!(progress.asks.is_empty());
+    assert_eq!((episode.stop(), episode.turns()), (Some(&Stop::Success), 1));
+    let terminated: Vec<bool> =
+        progress.groups[0].members.iter().map(|member| member.outcome.terminated).collect();
+    assert_eq!(terminated, [false, true]);
+
+    let (mut episode, asks) = begin(IN_TURN, Rules { turns: Some(1), ..rules() }, 2);
+    let progress = answer(&mut episode, only(asks), &["1", "1"]);
+    assert!(progress.groups[0].members.iter().all(|member| !member.truncated));
+    let progress = answer(&mut episode, only(progress.asks), &["1", "2"]);
+    assert!(progress.groups[0].members.iter().all(|member| member.truncated));
+    assert_eq!((episode.stop(), episode.turns()), (Some(&Stop::Turns), 1));
+}
+
+#[test]
+fn a_failing_environment_ends_the_episode_without_a_partial_group() {
+    for workflow in [IN_TURN, AT_ONCE] {
+        let streams = Arc::new(Streams::new(7, 12, "t", 0));
+        let identity = Identity { name: "12.7".into(), streams, branches: 0..2 };
+        let state = Talk { fails_on: Some("7".to_owned()), ..Talk::new(workflow) };
+        let (mut episode, asks) = Episode::begin(Arc::new(rules()), identity, Box::new(state));
+        let mut groups = 0;
+        for ask in asks {
+            groups += answer(&mut episode, ask, &["1", "7"]).groups.len();
+        }
+        assert_eq!(groups, 0);
+        let Some(Stop::Error(fault)) = episode.stop() else { panic!("{:?}", episode.stop()) };
+        assert_eq!((fault.boundary, fault.message.as_str()), ("env", "asker said 7"));
+    }
+}

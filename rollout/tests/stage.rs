@@ -1,0 +1,244 @@
+//! The stage around a policy of dice: structure, order, errors, shards.
+
+mod common;
+
+use std::collections::HashSet;
+
+use common::{AT_ONCE, IN_TURN, groups, of_type, play, settings, tasks};
+use envs::Workflow;
+use serde_json::{Value, json};
+
+fn many(count: usize) -> String {
+    tasks(&vec![json!({}); count])
+}
+
+fn output(flags: &[&str], workflow: Workflow, limit: usize, input: &str) -> String {
+    let (output, _, outcome) = play(&settings(flags), workflow, limit, input);
+    outcome.expect("a run without failure");
+    output
+}
+
+#[test]
+fn every_group_has_one_prompt_all_branches_and_one_selected() {
+    for workflow in [IN_TURN, AT_ONCE] {
+        let output = output(&["--branches", "5", "--threads", "2"], workflow, 4, &many(20));
+        let groups = groups(&output);
+        assert!(groups.len() > 60, "{}", groups.len());
+        let mut seen = HashSet::new();
+        for group in &groups {
+            let key = (
+                group[0]["episode"].to_string(),
+                group[0]["turn"].to_string(),
+                group[0]["agent"].to_string(),
+            );
+            assert!(seen.insert(key.clone()), "{key:?} is not contiguous");
+            let branches: Vec<Option<u64>> = group.iter().map(|sample| sample["branch"].as_u64()).collect();
+            assert_eq!(branches, (0..5).map(Some).collect::<Vec<_>>(), "{key:?}");
+            assert!(
+                group
+                    .iter()
+                    .all(|sample| sample["branches"] == 5 && sample["prompt_ids"] == group[0]["prompt_ids"])
+            );
+            assert!(group.iter().all(|sample| sample["parent"] == group[0]["parent"]));
+            let rewards: Vec<f64> = group.iter().filter_map(|sample| sample["reward"].as_f64()).collect();
+            let best = rewards.iter().cloned().fold(f64::MIN, f64::max);
+            let first = rewards.iter().position(|&reward| reward == best);
+            let selected: Vec<usize> = (0..5).filter(|&branch| group[branch]["selected"] == true).collect();
+            assert_eq!(Some(selected[0]), first, "{key:?}");
+            assert_eq!(selected.len(), 1, "{key:?}");
+        }
+    }
+}
+
+#[test]
+fn the_executed_path_is_a_chain_of_selected_samples_and_its_reward_is_their_sum() {
+    let output = output(&["--branches", "3", "--step", "12"], IN_TURN, 4, &many(12));
+    let samples = of_type(&output, "sample");
+    let episodes = of_type(&output, "episode");
+    assert_eq!(episodes.len(), 12);
+    for episode in episodes {
+        let path: Vec<&Value> = samples
+            .iter()
+            .filter(|sample| sample["episode"] == episode["episode"] && sample["selected"] == true)
+            .collect();
+        let mut parent = Value::Null;
+        for sample in &path {
+            assert_eq!(sample["parent"], parent);
+            parent = sample["id"].clone();
+        }
+        let reward: f64 = path.iter().filter_map(|sample| sample["reward"].as_f64()).sum();
+        assert!((episode["reward"].as_f64().expect("a reward") - reward).abs() < 1e-12);
+        let last = path.last().expect("a sample");
+        assert_eq!(episode["success"], last["terminated"]);
+        assert_eq!(episode["turns"], last["turn"].as_u64().expect("a turn") + 1);
+        assert_eq!(episode["stop"], if episode["success"] == true { "success" } else { "turns" });
+    }
+    let first = &samples[0];
+    assert_eq!(first["id"], "12.0/0/asker/0");
+    let fields: Vec<&str> = first.as_object().expect("an object").keys().map(String::as_str).collect();
+    let expected = "type v step shard env task episode turn agent branch branches id parent selected policy \
+                    policy_version sampling prompt completion prompt_ids completion_ids completion_logprobs \
+                    finish_reason reward rewards reward_components terminated truncated";
+    assert_eq!(fields, expected.split_whitespace().collect::<Vec<_>>());
+}
+
+#[test]
+fn neither_threads_nor_tasks_under_way_change_a_byte() {
+    let mut input = many(40);
+    input.push_str(&tasks(&[json!({"fails_on": "4"}), Value::Null, json!({})]));
+    for (flags, workflow) in [
+        (vec![], IN_TURN),
+        (vec![], AT_ONCE),
+        (vec!["--sampling", "parallel"], IN_TURN),
+        (vec!["--sampling", "parallel"], AT_ONCE),
+        (vec!["--select", "random"], IN_TURN),
+        (vec!["--greedy"], IN_TURN),
+    ] {
+        let run = |threads: &str, limit| {
+            output(&[&flags[..], &["--threads", threads]].concat(), workflow, limit, &input)
+        };
+        let one = run("1", 16);
+        assert_eq!(of_type(&one, "error").is_empty(), false);
+        for (threads, limit) in [("1", 1), ("3", 1), ("3", 5), ("2", 64)] {
+            assert!(
+                run(threads, limit) == one,
+                "{flags:?} {} with {threads} threads of {limit}",
+                workflow.name
+            );
+        }
+    }
+}
+
+#[test]
+fn seeds_steps_and_recurring_tasks_draw_anew() {
+    let once = tasks(&[json!({})]);
+    let twice = once.repeat(2);
+    let said = |output: &str| -> Vec<String> {
+        of_type(output, "sample").iter().map(|sample| sample["completion"].to_string()).collect()
+    };
+    let base = output(&["--turns", "1"], IN_TURN, 4, &twice);
+    let texts = said(&base);
+    assert_ne!(texts[..8], texts[8..], "the second occurrence of a task repeats the first");
+    assert_eq!(said(&output(&["--turns", "1"], IN_TURN, 4, &once))[..8], texts[..8]);
+    assert_ne!(said(&output(&["--turns", "1", "--seed", "1"], IN_TURN, 4, &once))[..8], texts[..8]);
+    assert_ne!(said(&output(&["--turns", "1", "--step", "1"], IN_TURN, 4, &once))[..8], texts[..8]);
+}
+
+#[test]
+fn parallel_sampling_is_k_whole_episodes_told_apart_by_their_branch() {
+    let output = output(&["--sampling", "parallel", "--branches", "4"], IN_TURN, 4, &many(10));
+    let samples = of_type(&output, "sample");
+    let episodes = of_type(&output, "episode");
+    assert_eq!(episodes.len(), 40);
+    assert!(samples.iter().all(|sample| sample["selected"] == true && sample["branches"] == 4));
+    for episode in &episodes {
+        let of_branch = samples.iter().filter(|sample| {
+            sample["episode"] == episode["episode"] && sample["branch"] == episode["branch"]
+        });
+        let mut parent = Value::Null;
+        for sample in of_branch {
+            assert_eq!(sample["parent"], parent);
+            parent = sample["id"].clone();
+        }
+        assert!(!parent.is_null());
+    }
+    let ids: HashSet<String> = samples.iter().map(|sample| sample["id"].to_string()).collect();
+    assert_eq!(ids.len(), samples.len());
+    for group in groups(&output) {
+        let branches: Vec<u64> = group.iter().filter_map(|sample| sample["branch"].as_u64()).collect();
+        assert!(branches.is_sorted(), "{branches:?}");
+        if group[0]["turn"] == 0 && group[0]["agent"] == "asker" {
+            assert_eq!(branches, [0, 1, 2, 3]);
+        }
+    }
+}
+
+#[test]
+fn the_first_question_of_parallel_sampling_draws_what_the_tree_draws() {
+    let first = |flags: &[&str]| groups(&output(flags, IN_TURN, 4, &many(1)))[0].clone();
+    let texts =
+        |group: Vec<Value>| group.iter().map(|sample| sample["completion"].clone()).collect::<Vec<_>>();
+    assert_eq!(texts(first(&[])), texts(first(&["--sampling", "parallel"])));
+}
+
+#[test]
+fn a_failed_episode_is_an_error_line_an_episode_line_and_no_partial_group() {
+    let input = tasks(&[json!({}), json!({"fails_on": "4"}), Value::Null, json!({})]);
+    let chosen = settings(&["--branches", "8", "--turns", "3", "--max-error-rate", "0.5"]);
+    let (output, totals, outcome) = play(&chosen, IN_TURN, 4, &input);
+    outcome.expect("a bad episode is data");
+    let errors = of_type(&output, "error");
+    assert_eq!(errors.len(), 2);
+    assert_eq!((&errors[0]["episode"], &errors[0]["boundary"]), (&json!("0.1"), &json!("env")));
+    assert_eq!((&errors[1]["episode"], &errors[1]["boundary"]), (&json!("0.2"), &json!("task")));
+    assert_eq!(errors[1]["message"], "nothing to play");
+    let episodes = of_type(&output, "episode");
+    assert_eq!(episodes.len(), 4);
+    for episode in &episodes[1..3] {
+        assert_eq!((&episode["success"], &episode["stop"]), (&json!(false), &json!("error")));
+        assert!(episode["reward"].is_null());
+    }
+    assert!(groups(&output).iter().all(|group| group.len() == 8));
+    assert_eq!((totals.counts.failed, totals.counts.dropped_groups), (2, 1));
+    assert_eq!(totals.counts.samples as usize, of_type(&output, "sample").len());
+
+    rollout::run::judge(&chosen, &totals).expect("half of the episodes may fail");
+    let strict = settings(&["--max-error-rate", "0.4"]);
+    let failure = rollout::run::judge(&strict, &totals).expect_err("more than 0.4 of the episodes failed");
+    assert_eq!((failure.code, failure.message.as_str()), (1, "2 of 4 episodes could not be scored"));
+}
+
+#[test]
+fn a_prompt_that_leaves_no_room_is_a_fault_of_the_policy() {
+    let (output, totals, _) = play(&settings(&["--max-tokens", "4097"]), IN_TURN, 4, &many(1));
+    let errors = of_type(&output, "error");
+    assert_eq!(errors[0]["boundary"], "policy");
+    assert_eq!(errors[0]["message"], "asker: no room");
+    assert_eq!((totals.counts.episodes, totals.counts.dropped_groups), (1, 1));
+}
+
+#[test]
+fn shards_together_are_the_whole() {
+    let input = many(30) + &json!({"type": "note", "v": 1, "text": "kept"}).to_string() + "\n";
+    let lines = |shard: &str| -> Vec<Value> {
+        let text =
+            output(&["--shard", shard], IN_TURN, 4, &input).replace(&format!("\"shard\":\"{shard}\""), "");
+        text.lines().map(|line| Value::from(line.to_owned())).collect()
+    };
+    let whole = lines("0/1");
+    let parts: Vec<Vec<Value>> = (0..3).map(|number| lines(&format!("{number}/3"))).collect();
+    assert!(parts.iter().all(|part| !part.is_empty()));
+    let mut joined: Vec<String> = parts.concat().iter().map(Value::to_string).collect();
+    let mut whole: Vec<String> = whole.iter().map(Value::to_string).collect();
+    joined.sort();
+    whole.sort();
+    assert!(joined == whole, "{} lines against {}", joined.len(), whole.len());
+}
+
+#[test]
+fn foreign_lines_keep_their_place_and_ends_are_consumed() {
+    let one = tasks(&[json!({})]);
+    let note = "{\"type\": \"note\", \"v\":1,  \"text\":\"kept as it is\"}";
+    let end = json!({"type": "end", "v": 1, "stage": "envs", "ok": false}).to_string();
+    let (output, totals, outcome) = play(&settings(&[]), IN_TURN, 4, &format!("{one}{note}\n{one}{end}\n"));
+    outcome.expect("a run without failure");
+    let types: Vec<String> = output
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["type"].to_string())
+        .collect();
+    let at = types.iter().position(|kind| kind == "\"note\"").expect("the note");
+    assert_eq!(types[..at].iter().filter(|kind| *kind == "\"episode\"").count(), 1);
+    assert_eq!(output.lines().nth(at), Some(note));
+    assert!(!types.contains(&"\"end\"".to_owned()));
+    let failure = rollout::run::judge(&settings(&[]), &totals).expect_err("envs did not succeed");
+    assert_eq!(failure.code, 65);
+}
+
+#[test]
+fn a_broken_line_fails_the_run_and_what_came_before_is_written() {
+    let (output, totals, outcome) = play(&settings(&[]), IN_TURN, 4, &format!("{}{{\"type\":\n", many(1)));
+    let failure = outcome.expect_err("half a line");
+    assert_eq!(failure.code, 65);
+    assert!(failure.message.starts_with("tasks:2"), "{}", failure.message);
+    assert!(totals.tasks <= 1 && of_type(&output, "episode").len() <= 1);
+}
