@@ -1,0 +1,153 @@
+//! The whole model against a reference in f64, finite differences, itself unpacked, and itself on more threads.
+
+#[path = "numerics/reference.rs"]
+mod reference;
+#[path = "numerics/small.rs"]
+mod small;
+
+use reference::Reference;
+use small::{Random, Weighted, relative, samples, shapes, weights};
+use update::model::{Gradients, Model, Parameters, Scores};
+use update::tree::{Sequence, Tree, pack};
+
+type Samples = Vec<Vec<(Vec<u32>, Vec<u32>)>>;
+
+fn trees(samples: &Samples, share: bool) -> Vec<Tree> {
+    let pack_group = |group: &Vec<(Vec<u32>, Vec<u32>)>| {
+        let sequences: Vec<Sequence> =
+            group.iter().map(|(prompt, completion)| Sequence { prompt, completion }).collect();
+        pack(&sequences, share)
+    };
+    samples.iter().map(pack_group).collect()
+}
+
+fn gradient(
+    model: &Model,
+    parameters: &Parameters,
+    trees: &[Tree],
+    temperature: f32,
+    threads: usize,
+) -> (Gradients, Vec<Scores>) {
+    let mut gradients = model.gradients();
+    let scores = model.accumulate(parameters, trees, temperature, threads, &mut gradients, &Weighted);
+    (gradients, scores)
+}
+
+#[test]
+fn logprobs_and_entropies_are_those_of_the_reference() {
+    for (name, shape) in shapes() {
+        let mut random = Random(11);
+        let model = Model::new(shape.clone());
+        let parameters = weights(&model, &mut random);
+        let samples = samples(&mut random, shape.vocabulary, 5);
+        let reference = Reference::new(&shape, &parameters);
+        for temperature in [1.0, 0.7] {
+            let truth: Vec<(f64, f64)> = samples
+                .iter()
+                .flatten()
+                .flat_map(|(prompt, completion)| reference.score(prompt, completion, f64::from(temperature)))
+                .collect();
+            let scores = model.logprobs(&parameters, &trees(&samples, true), temperature, 1);
+            let found: Vec<f32> = scores.iter().flat_map(|s| s.logprobs.clone()).collect();
+            let entropies: Vec<f32> = scores.iter().flat_map(|s| s.entropies.clone()).collect();
+            let logprob = relative(&found, &truth.iter().map(|t| t.0).collect::<Vec<_>>());
+            let entropy = relative(&entropies, &truth.iter().map(|t| t.1).collect::<Vec<_>>());
+            println!("{name} at {temperature}: logprobs {logprob:.1e}, entropies {entropy:.1e}");
+            assert!(logprob < 1e-5 && entropy < 1e-5);
+        }
+    }
+}
+
+#[test]
+fn gradients_are_the_slopes_of_the_reference() {
+    for (name, shape) in shapes() {
+        let mut random = Random(12);
+        let model = Model::new(shape.clone());
+        let parameters = weights(&model, &mut random);
+        let samples = samples(&mut random, shape.vocabulary, 3);
+        let temperature = 0.9;
+        let (gradients, _) = gradient(&model, &parameters, &trees(&samples, true), temperature, 1);
+        let reference = Reference::new(&shape, &parameters);
+        let loss = |reference: &Reference| -> f64 {
+            let mut sum = 0.0;
+            for (tree, group) in samples.iter().enumerate() {
+                for (sequence, (prompt, completion)) in group.iter().enumerate() {
+                    let scores = reference.score(prompt, completion, f64::from(temperature));
+                    for (index, (logprob, _)) in scores.into_iter().enumerate() {
+                        sum += f64::from(Weighted::weight(tree, sequence as u32, index as u32)) * logprob;
+                    }
+                }
+            }
+            sum
+        };
+        // Each tensor by itself, so that a mistake in a small one cannot hide behind a large one.
+        for entry in &parameters.layout().entries {
+            let mut direction = vec![0.0; parameters.values.len()];
+            for value in &mut direction[entry.range.clone()] {
+                *value = f64::from(random.signed());
+            }
+            let step = 1e-5;
+            let slope = (loss(&reference.moved(&direction, step)) - loss(&reference.moved(&direction, -step)))
+                / (2.0 * step);
+            let own = &gradients.values[entry.range.clone()];
+            let found: f64 = own.iter().zip(&direction[entry.range.clone()]).map(|(&g, d)| f64::from(g) * d).sum();
+            let size = own.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
+            let error = (found - slope).abs() / size.max(1e-9);
+            assert!(error < 1e-4, "{name}: {}: {found} against {slope}, {error:.1e}", entry.name);
+        }
+    }
+}
+
+#[test]
+fn a_tree_has_the_gradient_of_its_sequences() {
+    for (name, shape) in shapes() {
+        let mut random = Random(13);
+        let model = Model::new(shape.clone());
+        let parameters = weights(&model, &mut random);
+        let samples = samples(&mut random, shape.vocabulary, 12);
+        let (shared, scores) = gradient(&model, &parameters, &trees(&samples, true), 1.0, 1);
+        let (separate, separate_scores) = gradient(&model, &parameters, &trees(&samples, false), 1.0, 1);
+        for (entry, tensor) in separate.tensors() {
+            let truth: Vec<f64> = tensor.iter().map(|&v| f64::from(v)).collect();
+            let error = relative(shared.get(&entry.name).unwrap(), &truth);
+            assert!(error < 1e-5, "{name}: {}: {error:.1e}", entry.name);
+        }
+        let flat = |scores: &[Scores]| scores.iter().flat_map(|s| s.logprobs.clone()).collect::<Vec<f32>>();
+        let truth: Vec<f64> = flat(&separate_scores).into_iter().map(f64::from).collect();
+        assert!(relative(&flat(&scores), &truth) < 1e-6);
+    }
+}
+
+#[test]
+fn threads_do_not_change_a_bit() {
+    let (_, shape) = shapes().swap_remove(0);
+    let mut random = Random(14);
+    let model = Model::new(shape.clone());
+    let parameters = weights(&model, &mut random);
+    // Enough trees for many micro-batches.
+    let samples = samples(&mut random, shape.vocabulary, 2000);
+    let trees = trees(&samples, true);
+    let (one, scores) = gradient(&model, &parameters, &trees, 1.0, 1);
+    let alone = model.logprobs(&parameters, &trees[7..8], 1.0, 1);
+    assert_eq!(alone[0].logprobs.len(), scores[7].logprobs.len());
+    for threads in [2, 3, 5] {
+        let (more, more_scores) = gradient(&model, &parameters, &trees, 1.0, threads);
+        assert!(one.values.iter().zip(&more.values).all(|(a, b)| a.to_bits() == b.to_bits()), "{threads}");
+        assert!(scores == more_scores);
+        assert!(scores == model.logprobs(&parameters, &trees, 1.0, threads));
+    }
+}
+
+#[test]
+fn nothing_to_score_is_no_gradient() {
+    let (_, shape) = shapes().swap_remove(0);
+    let model = Model::new(shape);
+    let parameters = weights(&model, &mut Random(15));
+    let empty = pack(&[Sequence { prompt: &[1, 2], completion: &[] }], true);
+    for trees in [vec![], vec![empty.clone()], vec![empty.clone(), empty]] {
+        let (gradients, scores) = gradient(&model, &parameters, &trees, 1.0, 2);
+        assert!(gradients.values.iter().all(|&value| value == 0.0));
+        assert_eq!(scores, vec![Scores::default(); trees.len()]);
+        assert_eq!(model.logprobs(&parameters, &trees, 1.0, 2).len(), trees.len());
+    }
+}

@@ -1,0 +1,119 @@
+//! Small decoders, random weights and random groups.
+
+use std::convert::Infallible;
+use update::model::{Entry, Model, Parameters, RowLoss, Shape};
+use update::tree::Tree;
+
+/// A generator of pseudo-random numbers (Knuth's MMIX constants).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((self.0 >> 33) as usize) % limit
+    }
+
+    /// Uniform in [-1, 1).
+    pub fn signed(&mut self) -> f32 {
+        self.below(1 << 24) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    pub fn values(&mut self, length: usize) -> Vec<f32> {
+        (0..length).map(|_| self.signed()).collect()
+    }
+
+    pub fn tokens(&mut self, length: usize, vocabulary: usize) -> Vec<u32> {
+        (0..length).map(|_| self.below(vocabulary) as u32).collect()
+    }
+}
+
+/// A Qwen3-like, a Qwen2-like and a Llama-like decoder with sizes that divide nothing.
+#[allow(dead_code)]
+pub fn shapes() -> Vec<(&'static str, Shape)> {
+    let shape = |hidden, intermediate, layers, heads, kv_heads, head_dim: usize, vocabulary| Shape {
+        hidden,
+        intermediate,
+        layers,
+        heads,
+        kv_heads,
+        head_dim,
+        vocabulary,
+        epsilon: 1e-6,
+        inverse_frequencies: (0..head_dim / 2)
+            .map(|pair| 1e3f32.powf(-2.0 * pair as f32 / head_dim as f32))
+            .collect(),
+        qk_norm: false,
+        attention_bias: false,
+        tied: false,
+    };
+    vec![
+        ("qwen3", Shape { qk_norm: true, tied: true, ..shape(36, 50, 3, 4, 2, 10, 71) }),
+        ("qwen2", Shape { attention_bias: true, ..shape(33, 47, 2, 6, 2, 6, 53) }),
+        ("llama", shape(20, 35, 1, 3, 3, 8, 30)),
+    ]
+}
+
+/// Random weights, large enough that every part of the decoder matters.
+pub fn weights(model: &Model, random: &mut Random) -> Parameters {
+    let read = |entry: &Entry, values: &mut [f32]| {
+        let norm = entry.name.contains("norm");
+        let size = if norm { 0.4 } else { 0.35 };
+        for value in values {
+            *value = f32::from(norm) + size * random.signed();
+        }
+        Ok::<(), Infallible>(())
+    };
+    let Ok(parameters) = model.parameters(read);
+    parameters
+}
+
+/// Prompts and completions: groups with a shared prompt, equal beginnings and equal completions.
+#[allow(dead_code)]
+pub fn samples(random: &mut Random, vocabulary: usize, groups: usize) -> Vec<Vec<(Vec<u32>, Vec<u32>)>> {
+    (0..groups)
+        .map(|_| {
+            let length = 1 + random.below(20);
+            let prompt = random.tokens(length, vocabulary);
+            let members = 1 + random.below(4);
+            let mut group: Vec<(Vec<u32>, Vec<u32>)> = Vec::new();
+            for member in 0..members {
+                let length = 1 + random.below(9);
+                let completion = match member {
+                    2 => group[0].1.clone(),
+                    3 => [&group[0].1[..1], &random.tokens(length, vocabulary)[..]].concat(),
+                    _ => random.tokens(length, vocabulary),
+                };
+                group.push((prompt.clone(), completion));
+            }
+            // A sample that goes on where the first ended.
+            let longer = [&group[0].0[..], &group[0].1[..]].concat();
+            group.push((longer, random.tokens(3, vocabulary)));
+            group
+        })
+        .collect()
+}
+
+/// `sum over rows of weight(sequence, index) * logprob`, with weights that look random.
+pub struct Weighted;
+
+impl Weighted {
+    pub fn weight(tree: usize, sequence: u32, index: u32) -> f32 {
+        ((tree * 31 + sequence as usize * 7 + index as usize * 3) as f32 * 0.7).sin()
+    }
+}
+
+impl RowLoss for Weighted {
+    fn rows(&self, tree_index: usize, tree: &Tree, _: &[f32], derivative: &mut [f32]) {
+        for (row, derivative) in tree.rows.iter().zip(derivative) {
+            *derivative = Weighted::weight(tree_index, row.sequence, row.index);
+        }
+    }
+}
+
+/// `|found - truth| / |truth|` in the Euclidean norm.
+pub fn relative(found: &[f32], truth: &[f64]) -> f64 {
+    assert_eq!(found.len(), truth.len());
+    let square = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
+    let difference = square(&mut found.iter().zip(truth).map(|(&a, b)| f64::from(a) - b));
+    difference / square(&mut truth.iter().copied()).max(1e-30)
+}
