@@ -251,10 +251,10 @@ impl Arguments {
         }
         let index = self.device.strip_prefix("cuda").map(|rest| rest.strip_prefix(':').unwrap_or(rest));
         match index {
-            Some(index) if index.is_empty() || index.parse::<u32>().is_ok() => {
-                Err(Failure::unavailable(format!("--device {}: this build trains on the CPU only", self.device))
-                    .hint("use --device cpu"))
-            }
+            Some(index) if index.is_empty() || index.parse::<u32>().is_ok() => Err(Failure::unavailable(
+                format!("--device {}: this build trains on the CPU only", self.device),
+            )
+            .hint("use --device cpu")),
             _ => Err(Failure::usage(format!("--device {}: not a device", self.device))
                 .hint("devices are cpu, cuda and cuda:N")),
         }
@@ -264,7 +264,8 @@ impl Arguments {
         let positive = |x: f64| x.is_finite() && x > 0.0;
         let not_negative = |x: f64| x.is_finite() && x >= 0.0;
         let below_one = |x: f64| (0.0..1.0).contains(&x);
-        let betas = self.betas.is_empty() || (self.betas.len() == 2 && self.betas.iter().all(|&b| below_one(b)));
+        let betas =
+            self.betas.is_empty() || (self.betas.len() == 2 && self.betas.iter().all(|&b| below_one(b)));
         let checks = [
             ("--clip", "between 0 and 1", self.clip.is_none_or(|x| positive(x) && x < 1.0)),
             ("--clip-high", "above 0", self.clip_high.is_none_or(positive)),
@@ -305,6 +306,7 @@ impl Arguments {
 
     /// The number of threads to use.
     pub fn thread_count(&self) -> usize {
-        self.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |n| n as usize)
+        self.threads
+            .map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |n| n as usize)
     }
 }

@@ -14,20 +14,25 @@ use crate::tree::{Sequence, Tree, pack};
 /// Default of `--max-tokens-per-batch`.
 pub const DEFAULT_TOKENS: u64 = 4096;
 
-/// The least tokens that a tree is cut down to for the sake of threads: below this the matrices get too thin.
+/// Tokens that a tree has at least before the next task gets one of its own.
 const LEAST_TOKENS: usize = 256;
-/// Trees that a minibatch is cut into where its size allows, so that threads have something to share.
-const PIECES: usize = 8;
 
 /// The samples of each minibatch of one epoch.
 ///
 /// With a seed the tasks are shuffled, by a stream of their own for each `step` and `epoch`; without, they keep the
 /// stream's order. There are fewer than `minibatches` parts if there are fewer samples.
-pub fn minibatches(samples: &Samples, minibatches: usize, seed: Option<u64>, epoch: u64, step: u64) -> Vec<Vec<usize>> {
+pub fn minibatches(
+    samples: &Samples,
+    minibatches: usize,
+    seed: Option<u64>,
+    epoch: u64,
+    step: u64,
+) -> Vec<Vec<usize>> {
     let tasks = samples.rows.iter().map(|row| row.task + 1).max().unwrap_or(0);
     let mut place: Vec<u32> = (0..tasks).collect();
     if let Some(seed) = seed {
-        let parts = [Part::Text("update"), Part::Text("minibatches"), Part::Number(step), Part::Number(epoch)];
+        let parts =
+            [Part::Text("update"), Part::Text("minibatches"), Part::Number(step), Part::Number(epoch)];
         Draws::new(Stream::named(seed, &parts)).shuffle(&mut place);
     }
     let mut order: Vec<usize> = (0..samples.rows.len()).collect();
@@ -90,8 +95,10 @@ impl Batch {
 
 /// Packs samples into trees of at most `limit` unique tokens, temperatures apart.
 ///
-/// Smaller trees than the limit allows are made where that gives threads something to share; how many depends on the
-/// samples only, never on the number of threads, because the order of summation would follow it.
+/// A task has a tree of its own, or several where the limit makes it so; small tasks lie together in one. What
+/// prompts of different tasks share, such as instructions, is then computed once a tree: little, against trees that
+/// threads can take one by one. The cut depends on the samples only, never on the number of threads, because the order
+/// of summation would follow it.
 pub fn pack_trees(samples: &Samples, order: &[usize], limit: usize) -> Vec<Batch> {
     let mut temperatures: Vec<f32> = Vec::new();
     for &index in order {
@@ -102,10 +109,7 @@ pub fn pack_trees(samples: &Samples, order: &[usize], limit: usize) -> Vec<Batch
     }
     let batch = |temperature: f32| {
         let own = order.iter().copied().filter(|&index| samples.rows[index].temperature == temperature);
-        let own: Vec<usize> = own.collect();
-        let fresh = fresh_tokens(samples, &own);
-        let target = (fresh.iter().sum::<usize>().div_ceil(PIECES)).max(LEAST_TOKENS).min(limit);
-        let members = gather(samples, &own, &fresh, target);
+        let members = gather(samples, own, limit);
         let trees = members.iter().map(|members| pack(&sequences(samples, members), true)).collect();
         Batch { temperature, trees, members }
     };
@@ -121,36 +125,33 @@ fn computed(sequence: &Sequence) -> usize {
     sequence.prompt.len() + sequence.completion.len() - 1
 }
 
-/// For each sample the tokens that the one before it does not already have: at least what it adds to a tree.
-fn fresh_tokens(samples: &Samples, order: &[usize]) -> Vec<usize> {
-    let shared = |a: &Sequence, b: &Sequence| {
-        let (a, b) = (a.prompt.iter().chain(a.completion), b.prompt.iter().chain(b.completion));
-        a.zip(b).take_while(|(x, y)| x == y).count()
-    };
-    let fresh = |at: usize| {
-        let own = samples.sequence(order[at]);
-        let before = (at > 0).then(|| samples.sequence(order[at - 1]));
-        let common = before.map_or(0, |before| shared(&before, &own).min(computed(&before)));
-        computed(&own).saturating_sub(common)
-    };
-    (0..order.len()).map(fresh).collect()
+/// Tokens that a sequence adds to a tree that already has another: at most this many, since a third may share more.
+fn added(before: &Sequence, sequence: &Sequence) -> usize {
+    let (a, b) =
+        (before.prompt.iter().chain(before.completion), sequence.prompt.iter().chain(sequence.completion));
+    let shared = a.zip(b).take_while(|(x, y)| x == y).count();
+    computed(sequence).saturating_sub(shared.min(computed(before)))
 }
 
-/// Runs of samples whose trees stay within `target` tokens.
-fn gather(samples: &Samples, order: &[usize], fresh: &[usize], target: usize) -> Vec<Vec<usize>> {
+/// Runs of samples, one for each tree.
+fn gather(samples: &Samples, order: impl Iterator<Item = usize>, limit: usize) -> Vec<Vec<usize>> {
     let mut runs: Vec<Vec<usize>> = Vec::new();
     let mut size = 0;
-    for (&index, &fresh) in order.iter().zip(fresh) {
-        match runs.last_mut() {
-            Some(run) if size + fresh <= target => {
+    for index in order {
+        let sequence = samples.sequence(index);
+        if let Some(run) = runs.last_mut()
+            && let Some(&last) = run.last()
+        {
+            let fresh = added(&samples.sequence(last), &sequence);
+            let another_task = samples.rows[last].task != samples.rows[index].task;
+            if size + fresh <= limit && !(another_task && size >= LEAST_TOKENS) {
                 run.push(index);
                 size += fresh;
-            }
-            _ => {
-                runs.push(vec![index]);
-                size = computed(&samples.sequence(index));
+                continue;
             }
         }
+        runs.push(vec![index]);
+        size = computed(&sequence);
     }
     runs
 }

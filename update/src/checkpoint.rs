@@ -1,64 +1,56 @@
 //! A policy's version as training needs it: the decoder, the weights, the optimiser's state and what the last
-//! update said of itself. Writing is [`policy::publish`]'s.
+//! update said of itself; and the next version made of them.
+//!
+//! How a version gets onto the disk whole is [`policy::publish`]'s business.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use policy::config::Config;
-use policy::directory::Policy;
+use policy::directory::{Policy, Version};
+use policy::publish::{Data, NewTensor, NewVersion, Retention, publish, training_state};
 use policy::weights::{ElementType, Weights as Tensors};
 use record::failure::{Failure, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::model::{Model, Parameters, Shape};
+use crate::model::{Entry, Model, Parameters, Shape};
 use crate::optimizer::{Optimizer, Settings};
-use crate::weights::Weights;
+use crate::weights::{Weights, join, lower_half};
 
-/// The optimiser's tensors beside the newest version.
-pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
-/// What an update said of itself, beside the version it made.
-pub const STATE_FILE: &str = "trainer_state.json";
-/// Prefix of the f32 masters of 16-bit weights among the optimiser's tensors.
+/// Prefixes of what the optimiser's file holds of 16-bit weights: lower halves (bf16), or f32 masters (f16).
+const LOWER: &str = "lower";
 const MASTER: &str = "master";
 
 /// What an update says of itself beside the version that it published.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainerState {
-    /// The version it started from.
-    pub from: String,
-    /// Digest of the samples and of every setting that decides the outcome.
-    pub input_digest: String,
     /// The optimisation method whose state lies beside it.
     pub optimizer: String,
     /// The objective that this state was made under.
     pub objective: String,
     /// Optimiser steps taken since the state was made.
     pub optimizer_steps: u64,
-    /// Those settings.
+    /// Every setting that decides the outcome.
     pub settings: Map<String, Value>,
     /// The figures of the update, as its metrics line had them.
     pub metrics: Map<String, Value>,
 }
 
-impl TrainerState {
-    /// The state in a version's directory; none beside a version that no update made.
-    ///
-    /// # Errors
-    /// The file is there and cannot be read.
-    pub fn load(files: &Path) -> Result<Option<TrainerState>> {
-        let path = files.join(STATE_FILE);
-        let text = match std::fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Failure::io(format!("{}: {error}", path.display()))),
-        };
-        let state = serde_json::from_str(&text).map_err(|error| {
-            Failure::data(format!("{}: {error}", path.display()))
-                .hint("written by another build? remove the file to start with a fresh optimiser")
-        })?;
-        Ok(Some(state))
-    }
+/// The optimiser's tensors and the notes beside a version.
+type Saved = (Option<Tensors>, TrainerState);
+
+/// What lies beside a version; none where no update made it.
+///
+/// # Errors
+/// State of other weights, or notes that cannot be read.
+pub fn saved(policy: &Policy) -> Result<Option<Saved>> {
+    let Some((tensors, notes)) = training_state(policy)? else { return Ok(None) };
+    let state = serde_json::from_value(Value::Object(notes)).map_err(|error| {
+        Failure::data(format!("{}: trainer_state.json: {error}", policy.files.display())).hint(
+            "written by another build? remove it and optimizer.safetensors to start with a fresh optimiser",
+        )
+    })?;
+    Ok(Some((tensors, state)))
 }
 
 /// A version, opened for training.
@@ -67,8 +59,8 @@ pub struct Checkpoint {
     pub model: Model,
     /// Its weights.
     pub weights: Weights,
-    /// Whether every tensor on disk is f32.
-    pub single: bool,
+    /// What lay beside it.
+    saved: Option<Saved>,
 }
 
 /// The decoder's shape out of a configuration.
@@ -90,7 +82,7 @@ pub fn shape(config: &Config) -> Shape {
 }
 
 impl Checkpoint {
-    /// Reads a version's weights.
+    /// Reads a version's weights and what lies beside them.
     ///
     /// # Errors
     /// Files that are missing, damaged or of another model than the configuration says.
@@ -108,57 +100,125 @@ impl Checkpoint {
             }
             Ok::<(), Failure>(())
         })?;
-        let single = types.iter().all(|&kind| kind == ElementType::F32);
-        let masters = if single { None } else { masters(policy, &published)? };
-        Ok(Checkpoint { model, weights: Weights::new(published, masters, types), single })
+        let saved = saved(policy)?;
+        let masters = match &saved {
+            Some((Some(tensors), _)) => masters(tensors, &published, &types)?,
+            _ => None,
+        };
+        Ok(Checkpoint { model, weights: Weights::new(published, masters, types), saved })
+    }
+
+    /// Whether every tensor on disk is f32.
+    pub fn is_single(&self) -> bool {
+        self.weights.types().iter().all(|&kind| kind == ElementType::F32)
     }
 
     /// The optimiser, with the state saved beside the version if that is of the same method and objective; the second
     /// value says whether it was.
     ///
     /// # Errors
-    /// A state that should be there and is not, or is damaged.
-    pub fn optimizer(&self, policy: &Policy, settings: Settings, objective: &str) -> Result<(Optimizer, bool)> {
+    /// A state that is damaged.
+    pub fn optimizer(
+        &self,
+        policy: &Policy,
+        settings: Settings,
+        objective: &str,
+    ) -> Result<(Optimizer, bool)> {
         let mut optimizer = Optimizer::new(settings, self.weights.forward().layout());
-        let Some(state) = TrainerState::load(&policy.files)? else { return Ok((optimizer, false)) };
+        let Some((tensors, state)) = &self.saved else { return Ok((optimizer, false)) };
         if state.optimizer != settings.method.name() || state.objective != objective {
             return Ok((optimizer, false));
         }
-        let saved = match optimizer.state().is_empty() {
-            true => BTreeMap::new(),
-            false => saved_tensors(policy)?,
-        };
-        optimizer.restore(saved, state.optimizer_steps).map_err(|name| {
-            Failure::data(format!("{}: tensor {name:?} is missing", policy.files.join(OPTIMIZER_FILE).display()))
-                .hint(format!("remove {} to start with a fresh optimiser", policy.files.join(STATE_FILE).display()))
+        let own = tensors.iter().flat_map(|tensors| tensors.names().map(move |name| (name, tensors)));
+        let own = own.filter(|(name, _)| !name.starts_with(LOWER) && !name.starts_with(MASTER));
+        let values: Result<BTreeMap<String, Vec<f32>>> =
+            own.map(|(name, tensors)| Ok((name.to_owned(), tensors.to_f32(name)?))).collect();
+        optimizer.restore(values?, state.optimizer_steps).map_err(|name| {
+            Failure::data(format!(
+                "{}: optimizer.safetensors: no tensor {name:?} of the right size",
+                policy.files.display()
+            ))
+            .hint("remove it and trainer_state.json to start with a fresh optimiser")
         })?;
         Ok((optimizer, true))
     }
+
+    /// Publishes the weights and the optimiser's state as the version after `from`.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn publish(
+        &self,
+        from: &Policy,
+        input: &str,
+        optimizer: &Optimizer,
+        state: &TrainerState,
+        keep: usize,
+    ) -> Result<Version> {
+        let forward = self.weights.forward();
+        let tensors: Vec<NewTensor> =
+            forward.tensors().map(|(entry, values)| tensor(&entry.name, entry, Data::F32(values))).collect();
+        let moments = optimizer.state();
+        let masters = self.saved_masters();
+        let mut beside: Vec<NewTensor> =
+            moments.iter().map(|(name, entry, values)| tensor(name, entry, Data::F32(values))).collect();
+        beside.extend(masters.iter().map(|(name, entry, values)| match values {
+            Kept::Lower(halves) => tensor(name, entry, Data::U16(halves)),
+            Kept::Whole(values) => tensor(name, entry, Data::F32(values)),
+        }));
+        let Ok(Value::Object(notes)) = serde_json::to_value(state) else {
+            return Err(Failure::work("the trainer's state cannot be written as JSON"));
+        };
+        let next = NewVersion { input, tensors: &tensors, optimizer: &beside, trainer_state: &notes };
+        // The version that a resumed run would start from, until the run has taken note of the new one.
+        let pinned = [from.version.clone()];
+        publish(from, &next, &Retention { keep, pinned: &pinned })
+    }
+
+    /// What has to be kept of the masters so that they can be had again.
+    fn saved_masters(&self) -> Vec<(String, &Entry, Kept<'_>)> {
+        let Some(masters) = self.weights.masters() else { return Vec::new() };
+        let kept =
+            masters.tensors().zip(self.weights.types()).filter_map(|((entry, values), kind)| match kind {
+                ElementType::BF16 => {
+                    let halves = values.iter().map(|&value| lower_half(value)).collect();
+                    Some((format!("{LOWER}.{}", entry.name), entry, Kept::Lower(halves)))
+                }
+                ElementType::F16 => Some((format!("{MASTER}.{}", entry.name), entry, Kept::Whole(values))),
+                _ => None,
+            });
+        kept.collect()
+    }
 }
 
-/// Every tensor of the optimiser's file.
-fn saved_tensors(policy: &Policy) -> Result<BTreeMap<String, Vec<f32>>> {
-    let path = policy.files.join(OPTIMIZER_FILE);
-    let tensors = Tensors::open_file(&path).map_err(|failure| {
-        failure.hint(format!(
-            "the optimiser's state of version {} is gone; remove {} to go on with a fresh one",
-            policy.version,
-            policy.files.join(STATE_FILE).display()
-        ))
-    })?;
-    tensors.names().map(|name| Ok((name.to_owned(), tensors.to_f32(name)?))).collect()
+/// What is kept of a master.
+enum Kept<'a> {
+    Lower(Vec<u16>),
+    Whole(&'a [f32]),
 }
 
-/// The f32 masters beside a version of 16-bit weights; none where no update made that version.
-fn masters(policy: &Policy, published: &Parameters) -> Result<Option<Parameters>> {
-    if TrainerState::load(&policy.files)?.is_none() {
+fn tensor<'a>(name: &'a str, entry: &'a Entry, data: Data<'a>) -> NewTensor<'a> {
+    NewTensor { name, shape: &entry.shape, data }
+}
+
+/// The f32 masters of 16-bit weights out of what was saved of them; none for f32 weights.
+fn masters(tensors: &Tensors, published: &Parameters, types: &[ElementType]) -> Result<Option<Parameters>> {
+    if types.iter().all(|&kind| kind == ElementType::F32) {
         return Ok(None);
     }
-    let tensors = Tensors::open_file(&policy.files.join(OPTIMIZER_FILE))?;
     let mut masters = published.clone();
-    for entry in &published.layout().entries {
-        let values = tensors.to_f32(&format!("{MASTER}.{}", entry.name))?;
-        masters.values[entry.range.clone()].copy_from_slice(&values);
+    for (entry, kind) in published.layout().entries.iter().zip(types) {
+        let values = &mut masters.values[entry.range.clone()];
+        match kind {
+            ElementType::BF16 => {
+                let view = tensors.tensor(&format!("{LOWER}.{}", entry.name))?;
+                for (value, &half) in values.iter_mut().zip(view.bytes.as_chunks::<2>().0) {
+                    *value = join(*value, u16::from_le_bytes(half));
+                }
+            }
+            ElementType::F16 => values.copy_from_slice(&tensors.to_f32(&format!("{MASTER}.{}", entry.name))?),
+            _ => {}
+        }
     }
     Ok(Some(masters))
 }

@@ -2,6 +2,7 @@
 
 pub mod aggregate;
 pub mod arguments;
+pub mod backend;
 pub mod batch;
 pub mod checkpoint;
 pub mod gemm;
@@ -13,8 +14,11 @@ pub mod objective;
 pub mod optimizer;
 pub mod output;
 pub mod owners;
+pub mod plan;
+pub mod run;
 pub mod samples;
 pub mod scores;
+pub mod stage;
 pub mod train;
 pub mod tree;
 pub mod weights;

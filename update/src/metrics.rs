@@ -19,7 +19,8 @@ pub fn of_training(arguments: &Arguments, samples: &Samples, figures: &Figures) 
     let clipped = |count: usize| clip.then(|| count as f64 / figures.tokens.max(1) as f64);
     let (low, high) = (figures.tally.clipped_low, figures.tally.clipped_high);
     let first = figures.first.as_ref().filter(|first| first.tokens > 0);
-    let over_first = |pick: &dyn Fn(&crate::loss::Tally) -> f64| first.map(|first| pick(first) / first.tokens as f64);
+    let over_first =
+        |pick: &dyn Fn(&crate::loss::Tally) -> f64| first.map(|first| pick(first) / first.tokens as f64);
     let last_losses = figures.last_losses.iter().sum::<f64>() / figures.last_losses.len().max(1) as f64;
 
     let mut line = Map::new();
@@ -48,12 +49,14 @@ pub fn of_training(arguments: &Arguments, samples: &Samples, figures: &Figures) 
 pub fn of_samples(samples: &Samples) -> Map<String, Value> {
     let rewards: Vec<f64> = samples.rows.iter().filter_map(|row| row.reward).collect();
     let spreads = reward_spreads(samples);
-    let mean = |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
+    let mean =
+        |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
     let constant = spreads.iter().filter(|&&spread| spread == 0.0).count();
     let share = (!spreads.is_empty()).then(|| constant as f64 / spreads.len() as f64);
     let lengths = || samples.rows.iter().map(|row| row.length());
     let tokens = samples.tokens();
-    let total: usize = (0..samples.rows.len()).map(|index| samples.sequence(index).prompt.len()).sum::<usize>() + tokens;
+    let total: usize =
+        (0..samples.rows.len()).map(|index| samples.sequence(index).prompt.len()).sum::<usize>() + tokens;
 
     let mut line = Map::new();
     let mut put = |name: &str, value: Value| line.insert(name.to_owned(), value);
@@ -81,7 +84,11 @@ fn reward_spreads(samples: &Samples) -> Vec<f64> {
         let mean = group.iter().sum::<f64>() / group.len() as f64;
         let squares: f64 = group.iter().map(|reward| (reward - mean).powi(2)).sum();
         // Equal rewards have no spread, whatever their mean rounds to.
-        if group.iter().all(|reward| reward == &group[0]) { 0.0 } else { (squares / (group.len() - 1) as f64).sqrt() }
+        if group.iter().all(|reward| reward == &group[0]) {
+            0.0
+        } else {
+            (squares / (group.len() - 1) as f64).sqrt()
+        }
     };
     rewards.iter().filter(|group| !group.is_empty()).map(spread).collect()
 }

@@ -89,7 +89,11 @@ mod tests {
             let (term, seen, was) = clip(-2.0 + ratio.ln(), -2.0, advantage, low, high);
             assert!((seen - ratio).abs() < 1e-12, "ratio {seen} instead of {ratio}");
             assert!((term.loss - loss).abs() < 1e-12, "{ratio} {advantage}: loss {} not {loss}", term.loss);
-            assert!((term.slope - slope).abs() < 1e-12, "{ratio} {advantage}: slope {} not {slope}", term.slope);
+            assert!(
+                (term.slope - slope).abs() < 1e-12,
+                "{ratio} {advantage}: slope {} not {slope}",
+                term.slope
+            );
             assert_eq!(was, clipped, "{ratio} {advantage}");
         }
     }

@@ -130,7 +130,9 @@ impl Samples {
     }
 
     fn check_sampling(&self, sample: &Sample, line: &Line, needs: Needs) -> Result<()> {
-        let Some(sampling) = sample.sampling.as_ref().filter(|_| needs.whole_distribution) else { return Ok(()) };
+        let Some(sampling) = sample.sampling.as_ref().filter(|_| needs.whole_distribution) else {
+            return Ok(());
+        };
         let (kind, remedy) = if sampling.greedy {
             ("a greedy sample", "sample without --greedy")
         } else if sampling.top_p < 1.0 || sampling.top_k > 0 {
@@ -138,7 +140,8 @@ impl Samples {
         } else {
             return Ok(());
         };
-        let cause = format!("{kind}: its log-probabilities are not those of the distribution it was drawn from");
+        let cause =
+            format!("{kind}: its log-probabilities are not those of the distribution it was drawn from");
         Err(sample.failure(line, cause).hint(format!("{remedy}, or pass --allow-truncated-sampling")))
     }
 
@@ -157,7 +160,14 @@ impl Samples {
         Ok(())
     }
 
-    fn digest(&mut self, prompt: &[u32], completion: &[u32], logprobs: &[f32], temperature: f32, advantage: f64) {
+    fn digest(
+        &mut self,
+        prompt: &[u32],
+        completion: &[u32],
+        logprobs: &[f32],
+        temperature: f32,
+        advantage: f64,
+    ) {
         let sizes = [prompt.len() as u64, completion.len() as u64, logprobs.len() as u64];
         self.hasher.update(bytemuck::cast_slice(&sizes));
         self.hasher.update(bytemuck::cast_slice(prompt));

@@ -78,7 +78,16 @@ impl Trainer<'_> {
         for (index, minibatch) in epochs.iter().flatten().enumerate() {
             let first_epoch = index < epochs[0].len();
             let place = (index as u64, horizon as u64);
-            let loss = self.minibatch(minibatch, &flat, place, weights, optimizer, &mut gradients, &mut figures, first_epoch)?;
+            let loss = self.minibatch(
+                minibatch,
+                &flat,
+                place,
+                weights,
+                optimizer,
+                &mut gradients,
+                &mut figures,
+                first_epoch,
+            )?;
             figures.loss += loss;
             figures.last_losses.push_back(loss);
             if figures.last_losses.len() > horizon.div_ceil(10) {
@@ -114,8 +123,11 @@ impl Trainer<'_> {
     ) -> Result<f64> {
         let tokens: usize = minibatch.iter().map(|&sample| self.samples.rows[sample].length()).sum();
         figures.tokens += tokens;
-        let active: Vec<usize> =
-            minibatch.iter().copied().filter(|&sample| !flat[self.samples.rows[sample].group as usize]).collect();
+        let active: Vec<usize> = minibatch
+            .iter()
+            .copied()
+            .filter(|&sample| !flat[self.samples.rows[sample].group as usize])
+            .collect();
         if active.is_empty() {
             figures.flat_minibatches += 1;
             return Ok(0.0);
@@ -194,7 +206,10 @@ impl Trainer<'_> {
     /// Refuses numbers that no step should be taken by.
     fn check(&self, tally: &Tally, steps: u64) -> Result<()> {
         if tally.not_finite > 0 {
-            let cause = format!("{} recomputed log-probabilities are not finite; nothing was published", tally.not_finite);
+            let cause = format!(
+                "{} recomputed log-probabilities are not finite; nothing was published",
+                tally.not_finite
+            );
             return Err(Failure::work(cause).hint("the weights themselves may hold NaN: policy check DIR"));
         }
         if let Some(limit) = self.arguments.max_logprob_gap.filter(|_| steps == 0)

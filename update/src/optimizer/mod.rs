@@ -96,7 +96,12 @@ struct Piece<'a> {
 
 /// The global L2 norm of a gradient, summed in f64 in the order of the layout.
 pub fn norm(gradients: &Gradients) -> f64 {
-    gradients.values.chunks(PIECE).map(|piece| piece.iter().map(|&g| f64::from(g) * f64::from(g)).sum::<f64>()).sum::<f64>().sqrt()
+    gradients
+        .values
+        .chunks(PIECE)
+        .map(|piece| piece.iter().map(|&g| f64::from(g) * f64::from(g)).sum::<f64>())
+        .sum::<f64>()
+        .sqrt()
 }
 
 impl Optimizer {
@@ -118,7 +123,14 @@ impl Optimizer {
     }
 
     /// Takes one step. `factor` multiplies the peak rates (see [`schedule`]); `norm` is [`norm`] of `gradients`.
-    pub fn step(&mut self, parameters: &mut Parameters, gradients: &Gradients, norm: f64, factor: f64, threads: usize) {
+    pub fn step(
+        &mut self,
+        parameters: &mut Parameters,
+        gradients: &Gradients,
+        norm: f64,
+        factor: f64,
+        threads: usize,
+    ) {
         self.steps += 1;
         let (settings, step) = (self.settings, self.steps);
         let scale = clipping(norm, settings.max_norm);
@@ -142,10 +154,18 @@ impl Optimizer {
             match self.rules[index] {
                 Rule::AdamW => {
                     tensors.push((format!("exp_avg.{}", entry.name), entry, self.first[index].as_slice()));
-                    tensors.push((format!("exp_avg_sq.{}", entry.name), entry, self.second[index].as_slice()));
+                    tensors.push((
+                        format!("exp_avg_sq.{}", entry.name),
+                        entry,
+                        self.second[index].as_slice(),
+                    ));
                 }
                 Rule::Muon => {
-                    tensors.push((format!("momentum_buffer.{}", entry.name), entry, self.first[index].as_slice()));
+                    tensors.push((
+                        format!("momentum_buffer.{}", entry.name),
+                        entry,
+                        self.first[index].as_slice(),
+                    ));
                 }
                 Rule::Sgd => {}
             }
@@ -219,7 +239,14 @@ fn cut<'a>(whole: Piece<'a>, pieces: &mut Vec<Piece<'a>>) {
         let (gradient_now, gradient_then) = gradient.split_at(size);
         let (first_now, first_then) = first.split_at_mut(size.min(first.len()));
         let (second_now, second_then) = second.split_at_mut(size.min(second.len()));
-        pieces.push(Piece { rule, entry, values: values_now, gradient: gradient_now, first: first_now, second: second_now });
+        pieces.push(Piece {
+            rule,
+            entry,
+            values: values_now,
+            gradient: gradient_now,
+            first: first_now,
+            second: second_now,
+        });
         (values, gradient, first, second) = (values_then, gradient_then, first_then, second_then);
     }
 }

@@ -76,7 +76,15 @@ fn orthogonalised(matrix: Vec<f32>, rows: usize, columns: usize) -> Vec<f32> {
             *next = of_x * x;
         }
         let polynomial = View::new(&square, rows);
-        multiply(&mut scratch, [rows, columns, rows], polynomial, View::new(&x, columns), Onto::Result, &mut next, columns);
+        multiply(
+            &mut scratch,
+            [rows, columns, rows],
+            polynomial,
+            View::new(&x, columns),
+            Onto::Result,
+            &mut next,
+            columns,
+        );
         std::mem::swap(&mut x, &mut next);
     }
     x

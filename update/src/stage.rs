@@ -1,0 +1,167 @@
+//! The stage from end to end: read everything, decide whether it may be trained on, train each policy and publish,
+//! then say so.
+//!
+//! Nothing is written to a policy before all of its training has succeeded, and nothing at all for a stream that is
+//! not whole. Policies are opened before the first of them is trained, so that a missing version is found while
+//! nothing has changed; they are published one after the other, and a repeated call recognises those that were.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::Instant;
+
+use policy::directory::Policy;
+use record::failure::{Failure, Result};
+use record::read::Reader;
+use record::stage;
+use record::stream::Stream;
+use record::write::Writer;
+use serde_json::{Map, Value, json};
+
+use crate::arguments::{Arguments, Objective};
+use crate::intake::Intake;
+use crate::output::Output;
+use crate::owners::Owners;
+use crate::run::Run;
+use crate::samples::Needs;
+
+/// The body of the program.
+///
+/// # Errors
+/// Whatever stops the stage; by then an `end` line that says `ok:false` has been written where that was possible.
+pub fn run() -> Result<()> {
+    let started = Instant::now();
+    let arguments: Arguments = stage::parse();
+    arguments.check()?;
+    let owners = Owners::parse("--policy", &arguments.policy)?;
+    let references = Owners::parse("--reference", &arguments.reference)?;
+    check_directories(&arguments, &owners)?;
+
+    let mut output = Output::new(Writer::stdout());
+    let mut intake = Intake::new(&owners);
+    let mut stream = Stream::new("update", arguments.allow_incomplete);
+    let copy = arguments.pass_through.then_some(&mut output);
+    let read = intake.read(&mut Reader::stdin(), &mut stream, &owners, needs(&arguments), copy);
+    let reading = started.elapsed().as_secs_f64();
+
+    let (mut end, whole) = stream.finish(true, Map::new(), BTreeMap::new());
+    let outcome = read.and(whole).and_then(|()| work(&arguments, &owners, &references, &intake, &mut output));
+    end.ok &= outcome.is_ok();
+    end.counts = counts(&intake, &owners);
+    end.timing.insert("build".to_owned(), json!(stage::build()));
+    end.timing.insert("seconds".to_owned(), json!(started.elapsed().as_secs_f64()));
+    end.timing.insert("reading_seconds".to_owned(), json!(reading));
+    let written = output.object(&end).and_then(|()| output.flush());
+    outcome.and(written)
+}
+
+/// What the objective needs each sample to have.
+fn needs(arguments: &Arguments) -> Needs {
+    let clip = arguments.objective == Objective::Clip;
+    Needs {
+        logprobs: clip || arguments.check,
+        advantage: clip && !arguments.check,
+        whole_distribution: clip && !arguments.check && !arguments.allow_truncated_sampling,
+    }
+}
+
+/// Refuses, before anything is read, directories that cannot be trained.
+fn check_directories(arguments: &Arguments, owners: &Owners) -> Result<()> {
+    for owned in &owners.policies {
+        let policy = Policy::open(&owned.directory)?;
+        if !(arguments.check || arguments.dry_run || policy.is_writable_layout()) {
+            let place = owned.directory.display();
+            return Err(Failure::usage(format!(
+                "--policy {place}: not a policy directory, so no version can be added"
+            ))
+            .hint(format!("policy init NEW --from {place} makes one of it; then --policy NEW")));
+        }
+    }
+    Ok(())
+}
+
+/// Trains, checks or plans every policy that has samples.
+fn work<W: Write>(
+    arguments: &Arguments,
+    owners: &Owners,
+    references: &Owners,
+    intake: &Intake,
+    output: &mut Output<W>,
+) -> Result<()> {
+    refuse_nothing(arguments, owners, intake)?;
+    let mut runs = Vec::new();
+    for (owned, samples) in owners.policies.iter().zip(&intake.samples) {
+        if samples.rows.is_empty() {
+            remark(arguments, &format!("{}: no samples, stays at its version", owned.name));
+            continue;
+        }
+        runs.push(Run::open(arguments, owned, references, samples, intake.passed)?);
+    }
+    let mut failure = None;
+    for run in &runs {
+        let (line, outcome) = match (arguments.dry_run, arguments.check) {
+            (true, _) => (serde_json::to_value(run.plan()), Ok(())),
+            (_, true) => {
+                let (line, outcome) = run.check()?;
+                (serde_json::to_value(line), outcome)
+            }
+            _ => (serde_json::to_value(run.train()?), Ok(())),
+        };
+        let line =
+            line.map_err(|error| Failure::work(format!("a metrics line cannot be written: {error}")))?;
+        output.object(&line)?;
+        // Every policy is checked before the first that disagrees fails the call.
+        failure = failure.or(outcome.err());
+    }
+    failure.map_or(Ok(()), Err)
+}
+
+fn refuse_nothing(arguments: &Arguments, owners: &Owners, intake: &Intake) -> Result<()> {
+    let owned: usize = intake.samples.iter().map(|samples| samples.rows.len()).sum();
+    if owned == 0 {
+        let flags: Vec<String> = arguments.policy.iter().map(|value| format!("--policy {value}")).collect();
+        let cause = match intake.read {
+            0 => "the stream holds no samples".to_owned(),
+            read => format!("none of the {read} samples belongs to {}", flags.join(" ")),
+        };
+        let hint = match intake.unowned.as_slice() {
+            [] => {
+                "an update needs samples: envs tasks … | rollout … | group | advantage | update …".to_owned()
+            }
+            agents => format!("the stream's agents are: {}", agents.join(", ")),
+        };
+        return Err(Failure::data(cause).hint(hint));
+    }
+    if intake.passed > 0 {
+        let agents = intake.unowned.join(", ");
+        let named: Vec<&str> = owners.policies.iter().map(|policy| policy.name.as_str()).collect();
+        let (passed, read) = (intake.passed, intake.read);
+        let text =
+            format!("{passed} of {read} samples passed by: no policy of {} owns {agents}", named.join(", "));
+        remark(arguments, &text);
+    }
+    Ok(())
+}
+
+fn counts(intake: &Intake, owners: &Owners) -> Map<String, Value> {
+    let mut counts = Map::new();
+    let owned: usize = intake.samples.iter().map(|samples| samples.rows.len()).sum();
+    counts.insert("samples".to_owned(), json!(intake.read));
+    counts.insert("samples_owned".to_owned(), json!(owned));
+    counts.insert("samples_passed_by".to_owned(), json!(intake.passed));
+    let by_policy: Map<String, Value> = owners
+        .policies
+        .iter()
+        .zip(&intake.samples)
+        .map(|(policy, samples)| (policy.name.clone(), json!(samples.rows.len())))
+        .collect();
+    counts.insert("policies".to_owned(), Value::Object(by_policy));
+    counts
+}
+
+/// A line on stderr that is not a failure.
+pub fn remark(arguments: &Arguments, text: &str) {
+    if !arguments.quiet {
+        // A closed stderr must not stop the work.
+        let _ = writeln!(std::io::stderr().lock(), "update: {text}");
+    }
+}
