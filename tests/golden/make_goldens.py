@@ -25,7 +25,9 @@ VOCABULARY = 64
 PADDING, TURN_START, STOP, UNKNOWN = 0, 1, 2, 3
 TEMPERATURES = {"logprobs": 1.0, "logprobs_temperature_0.7": 0.7}
 CLIP = 0.2
-LEARNING_RATE = 0.1
+# Large on purpose: the gradient is read off as (before - after) / rate, and at a rate of 0.1 what is left of it after f32
+# has rounded the weights would be wrong in the fifth digit.
+LEARNING_RATE = 10.0
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -302,9 +304,9 @@ def write_gradient(directory, model, seed, temperature):
                 "advantage": advantages[-1], "group_mean": mean, "group_std": deviation,
             })
     counts = {"samples": len(lines), "groups": len(groups), "episodes": len(groups)}
-    after = [{"type": "end", "v": 1, "stage": stage, "ok": True, "shard": "0/1", **counts, "after": []} for stage in ("rollout", "group")]
+    after = [{"type": "end", "v": 1, "stage": stage, "ok": True, "shard": "0/1", "counts": counts, "after": []} for stage in ("rollout", "group")]
     after[1]["after"], after = [after[0]], [after[1]]
-    lines.append({"type": "end", "v": 1, "stage": "advantage", "ok": True, "shard": "0/1", **counts, "after": after})
+    lines.append({"type": "end", "v": 1, "stage": "advantage", "ok": True, "shard": "0/1", "counts": counts, "after": after})
     (directory / "samples.jsonl").write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
 
     loss, exact_gradients, logprobs = gradients_of(double, sequences, recorded, advantages, temperature)
