@@ -35,7 +35,10 @@ pub(crate) fn create_directory(path: &Path) -> Result<()> {
 /// Renames within one directory and waits until the disk has the new name.
 pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
     fs::rename(from, to).map_err(|error| failure(to, &error))?;
-    to.parent().map_or(Ok(()), sync_directory)
+    match to.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => sync_directory(parent),
+        _ => sync_directory(Path::new(".")),
+    }
 }
 
 /// Makes `link` point to `target`, replacing what it pointed to in one step. `temporary` lies beside it.

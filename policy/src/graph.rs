@@ -134,7 +134,8 @@ impl Builder<'_> {
         graph.floats("cos", &shape, &angles().map(f32::cos).collect::<Vec<f32>>());
         graph.floats("sin", &shape, &angles().map(f32::sin).collect::<Vec<f32>>());
         graph.integers("rows", &[-1, config.hidden_size as i64]);
-        for (side, heads) in [("q", config.num_heads), ("k", config.num_kv_heads)] {
+        let normed = [("q", config.num_heads), ("k", config.num_kv_heads)];
+        for (side, heads) in normed.into_iter().filter(|_| config.qk_norm) {
             graph.integers(&format!("{side}_split"), &[0, 0, heads as i64, config.head_dim as i64]);
             graph.integers(&format!("{side}_join"), &[0, 0, (heads * config.head_dim) as i64]);
         }
