@@ -30,6 +30,18 @@ impl Kernel for Avx2 {
         // SAFETY: the caller's promise is the function's.
         unsafe { portable::Portable::transpose(rows, columns, source, stride, target, width) }
     }
+
+    unsafe fn copy(
+        rows: usize,
+        columns: usize,
+        source: *const f32,
+        stride: usize,
+        target: *mut f32,
+        width: usize,
+    ) {
+        // SAFETY: the caller's promise is the function's.
+        unsafe { portable::Portable::copy(rows, columns, source, stride, target, width) }
+    }
 }
 
 #[target_feature(enable = "avx2,fma")]

@@ -39,6 +39,23 @@ impl Kernel for Avx512 {
         // SAFETY: the caller's promise is the function's.
         unsafe { transpose(rows, columns, source, stride, target, width) }
     }
+
+    unsafe fn copy(
+        rows: usize,
+        columns: usize,
+        source: *const f32,
+        stride: usize,
+        target: *mut f32,
+        width: usize,
+    ) {
+        // SAFETY: the caller's promise is the function's.
+        unsafe { copy(rows, columns, source, stride, target, width) }
+    }
+}
+
+/// The lowest `count` of 16 lanes.
+fn lanes(count: usize) -> __mmask16 {
+    (((1u32 << count.min(16)) - 1) & 0xffff) as __mmask16
 }
 
 #[target_feature(enable = "avx512f")]
@@ -75,7 +92,7 @@ unsafe fn tile<const ROWS: usize, const VECTORS: usize>(
     let last = tile.columns - 16 * (VECTORS - 1);
     for (row, sums) in sums.iter().enumerate() {
         for (vector, &sum) in sums.iter().enumerate() {
-            let mask = if vector + 1 == VECTORS { (((1u32 << last) - 1) & 0xffff) as __mmask16 } else { 0xffff };
+            let mask = if vector + 1 == VECTORS { lanes(last) } else { 0xffff };
             let place = row * tile.stride + 16 * vector;
             // SAFETY: the mask keeps every access inside the tile, whose extent the caller promises.
             unsafe {
@@ -105,7 +122,7 @@ unsafe fn transpose(
         let mut column = 0;
         while column < columns {
             let wide = 16.min(columns - column);
-            let mask = (((1u32 << wide) - 1) & 0xffff) as __mmask16;
+            let mask = lanes(wide);
             let mut block = [_mm512_setzero_ps(); 16];
             // SAFETY: rows below `count` and columns under the mask lie in the source; the caller grants
             // 16 values past the last in the target.
@@ -120,6 +137,29 @@ unsafe fn transpose(
                 }
             }
             column += wide;
+        }
+    }
+}
+
+/// Whole vectors are stored: what goes beyond a row is overwritten by the next or lies in the margin.
+#[target_feature(enable = "avx512f")]
+unsafe fn copy(
+    rows: usize,
+    columns: usize,
+    source: *const f32,
+    stride: usize,
+    target: *mut f32,
+    width: usize,
+) {
+    let (low, high) = (lanes(columns), lanes(columns.saturating_sub(16)));
+    for row in 0..rows {
+        // SAFETY: the masks keep reads inside the row; the caller grants the writes.
+        unsafe {
+            let (source, target) = (source.add(row * stride), target.add(row * width));
+            _mm512_storeu_ps(target, _mm512_maskz_loadu_ps(low, source));
+            if columns > 16 {
+                _mm512_storeu_ps(target.add(16), _mm512_maskz_loadu_ps(high, source.add(16)));
+            }
         }
     }
 }

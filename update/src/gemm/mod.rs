@@ -73,6 +73,7 @@ impl<'a> View<'a> {
         View { data: self.data, row_stride: self.column_stride, column_stride: self.row_stride }
     }
 
+    /// Panics unless the matrix reaches so far.
     fn check(&self, rows: usize, columns: usize, what: &str) {
         if rows > 0 && columns > 0 {
             let last = (rows - 1) * self.row_stride + (columns - 1) * self.column_stride;
@@ -126,6 +127,20 @@ trait Kernel {
         target: *mut f32,
         width: usize,
     );
+
+    /// Writes rows at another stride: `target[row * width + column] = source[row * stride + column]` for
+    /// `columns <= width <= 32`, in ascending order of rows. May write up to 32 values past the last.
+    ///
+    /// # Safety
+    /// As for [`Kernel::transpose`], but for the extents said here.
+    unsafe fn copy(
+        rows: usize,
+        columns: usize,
+        source: *const f32,
+        stride: usize,
+        target: *mut f32,
+        width: usize,
+    );
 }
 
 /// Extent of one tile of the result.
@@ -144,7 +159,7 @@ pub struct Scratch {
 }
 
 /// Room a packed panel may overrun, see [`Kernel::transpose`].
-const MARGIN: usize = 32;
+const MARGIN: usize = 64;
 
 /// Grows `buffer` to hold `length` values at a 64-byte boundary and returns them.
 fn aligned(buffer: &mut Vec<f32>, length: usize) -> &mut [f32] {
@@ -294,13 +309,14 @@ unsafe fn pack_rows<K: Kernel>(
             if a.column_stride == 1 {
                 K::transpose(span.len(), depth.len(), source, a.row_stride, panel, span.len());
             } else {
-                copy_panel(span.len(), depth.len(), source, [a.row_stride, a.column_stride], panel, span.len());
+                K::copy(depth.len(), span.len(), source, a.column_stride, panel, span.len());
             }
         }
     }
 }
 
-/// Packs columns of B into panels of the kernel's width, `[panel][inner][column]`, the last padded with zeros.
+/// Packs columns of B into panels of the kernel's width, `[panel][inner][column]`, the last padded with
+/// whatever was there: a tile stores no column of the padding.
 ///
 /// # Safety
 /// As for [`pack_rows`].
@@ -319,41 +335,10 @@ unsafe fn pack_columns<K: Kernel>(
         unsafe {
             let source = b.data.as_ptr().add(place);
             let panel = target.add(column * depth.len());
-            if wide < K::COLUMN_TILE {
-                std::ptr::write_bytes(panel, 0, depth.len() * K::COLUMN_TILE);
-                // The vector transpose writes whole vectors; a padded panel is rare and copied by element.
-                copy_panel(wide, depth.len(), source, [b.column_stride, b.row_stride], panel, K::COLUMN_TILE);
-            } else if b.row_stride == 1 {
+            if b.row_stride == 1 {
                 K::transpose(wide, depth.len(), source, b.column_stride, panel, K::COLUMN_TILE);
             } else {
-                copy_panel(wide, depth.len(), source, [b.column_stride, b.row_stride], panel, K::COLUMN_TILE);
-            }
-        }
-    }
-}
-
-/// `target[place * width + lane] = source[lane * strides[0] + place * strides[1]]`.
-///
-/// # Safety
-/// Both pointers are valid for `lanes` by `places` values so laid out.
-unsafe fn copy_panel(
-    lanes: usize,
-    places: usize,
-    source: *const f32,
-    [lane_stride, place_stride]: [usize; 2],
-    target: *mut f32,
-    width: usize,
-) {
-    for place in 0..places {
-        // SAFETY: promised by the caller.
-        unsafe {
-            let (from, to) = (source.add(place * place_stride), target.add(place * width));
-            if lane_stride == 1 {
-                std::ptr::copy_nonoverlapping(from, to, lanes);
-            } else {
-                for lane in 0..lanes {
-                    *to.add(lane) = *from.add(lane * lane_stride);
-                }
+                K::copy(depth.len(), wide, source, b.row_stride, panel, K::COLUMN_TILE);
             }
         }
     }

@@ -46,6 +46,22 @@ impl Kernel for Portable {
             }
         }
     }
+
+    unsafe fn copy(
+        rows: usize,
+        columns: usize,
+        source: *const f32,
+        stride: usize,
+        target: *mut f32,
+        width: usize,
+    ) {
+        for row in 0..rows {
+            for column in 0..columns {
+                // SAFETY: the caller promises both extents.
+                unsafe { *target.add(row * width + column) = *source.add(row * stride + column) };
+            }
+        }
+    }
 }
 
 /// Writes the part of `sums` that lies in the tile, added to `onto` unless that is null.

@@ -41,11 +41,17 @@ impl Plan {
     pub(super) fn new(batch: &Batch, nodes: Vec<u32>) -> Plan {
         let mut blocks = Vec::new();
         let mut start = 0;
+        // End of the tree that the block is in. Blocks keep to one, so that what is computed for a tree does
+        // not depend on the others of its micro-batch.
+        let mut tree = 0;
         while start < nodes.len() {
+            while tree <= nodes[start] {
+                tree = batch.ends[tree as usize];
+            }
             let mut end = start + 1;
             while end < nodes.len() && end - start < QUERIES {
                 let leaves_branch = batch.ends[nodes[end - 1] as usize] <= nodes[end];
-                if leaves_branch && end - start >= ENOUGH {
+                if nodes[end] >= tree || leaves_branch && end - start >= ENOUGH {
                     break;
                 }
                 end += 1;
@@ -111,48 +117,73 @@ fn room(buffer: &mut Vec<f32>, length: usize) -> &mut [f32] {
     &mut buffer[..length]
 }
 
-fn gather_keys(runs: &[Range<u32>], place: Place, source: &[f32], target: &mut [f32]) {
-    let nodes = runs.iter().cloned().flatten();
-    for (node, target) in nodes.zip(target.chunks_exact_mut(place.width)) {
-        let at = node as usize * place.stride + place.offset;
-        target.copy_from_slice(&source[at..at + place.width]);
-    }
-}
-
-fn scatter_keys(runs: &[Range<u32>], place: Place, source: &[f32], target: &mut [f32]) {
-    let nodes = runs.iter().cloned().flatten();
-    for (node, source) in nodes.zip(source.chunks_exact(place.width)) {
-        let at = node as usize * place.stride + place.offset;
-        for (target, &value) in target[at..at + place.width].iter_mut().zip(source) {
-            *target += value;
-        }
-    }
-}
-
-/// Copies rows of `heads` adjacent heads to one row a head, head by head, times `factor`.
-fn gather_rows(rows: Range<usize>, heads: usize, place: Place, factor: f32, source: &[f32], target: &mut [f32]) {
-    for head in 0..heads {
-        for (index, row) in rows.clone().enumerate() {
-            let at = row * place.stride + place.offset + head * place.width;
-            let to = (head * rows.len() + index) * place.width;
-            let target = &mut target[to..to + place.width];
-            for (target, &value) in target.iter_mut().zip(&source[at..at + place.width]) {
-                *target = value * factor;
+vectorised! {
+    /// Copies one head of each key in the runs to adjacent rows.
+    fn gather_keys(runs: &[Range<u32>], place: Place, source: &[f32], target: &mut [f32]) {
+        let mut rows = target.chunks_exact_mut(place.width);
+        for run in runs {
+            for (node, target) in run.clone().zip(&mut rows) {
+                let at = node as usize * place.stride + place.offset;
+                target.copy_from_slice(&source[at..at + place.width]);
             }
         }
     }
 }
 
-/// The reverse of [`gather_rows`], with a factor for each gathered row.
-fn scatter_rows(rows: Range<usize>, heads: usize, place: Place, factor: impl Fn(usize) -> f32, source: &[f32], target: &mut [f32]) {
-    for head in 0..heads {
-        for (index, row) in rows.clone().enumerate() {
-            let gathered = head * rows.len() + index;
-            let at = row * place.stride + place.offset + head * place.width;
-            let source = &source[gathered * place.width..][..place.width];
-            let factor = factor(gathered);
-            for (target, &value) in target[at..at + place.width].iter_mut().zip(source) {
-                *target = value * factor;
+vectorised! {
+    /// Adds adjacent rows to one head of each key in the runs.
+    fn scatter_keys(runs: &[Range<u32>], place: Place, source: &[f32], target: &mut [f32]) {
+        let mut rows = source.chunks_exact(place.width);
+        for run in runs {
+            for (node, source) in run.clone().zip(&mut rows) {
+                let at = node as usize * place.stride + place.offset;
+                for (target, &value) in target[at..at + place.width].iter_mut().zip(source) {
+                    *target += value;
+                }
+            }
+        }
+    }
+}
+
+vectorised! {
+    /// Copies rows of `heads` adjacent heads to one row a head, head by head, times `factor`.
+    fn gather_rows(
+        rows: Range<usize>,
+        heads: usize,
+        place: Place,
+        factor: f32,
+        source: &[f32],
+        target: &mut [f32],
+    ) {
+        let mut targets = target.chunks_exact_mut(place.width);
+        for head in 0..heads {
+            for (row, target) in rows.clone().zip(&mut targets) {
+                let at = row * place.stride + place.offset + head * place.width;
+                for (target, &value) in target.iter_mut().zip(&source[at..at + place.width]) {
+                    *target = value * factor;
+                }
+            }
+        }
+    }
+}
+
+vectorised! {
+    /// The reverse of [`gather_rows`], with a factor for each gathered row.
+    fn scatter_rows(
+        rows: Range<usize>,
+        heads: usize,
+        place: Place,
+        factors: &[f32],
+        source: &[f32],
+        target: &mut [f32],
+    ) {
+        let mut sources = source.chunks_exact(place.width).zip(factors);
+        for head in 0..heads {
+            for (row, (source, &factor)) in rows.clone().zip(&mut sources) {
+                let at = row * place.stride + place.offset + head * place.width;
+                for (target, &value) in target[at..at + place.width].iter_mut().zip(source) {
+                    *target = value * factor;
+                }
             }
         }
     }
@@ -261,7 +292,10 @@ pub(super) fn forward(
             softmax(block.keys, block.common, &masked, nodes, scores, sums, logs);
             let p = View::new(scores, block.keys);
             gemm::multiply(products, [rows, width, block.keys], p, v, Onto::Zero, mixed, width);
-            scatter_rows(block.rows.clone(), group, query_place, |row| 1.0 / sums[row], mixed, out);
+            for sum in sums.iter_mut() {
+                *sum = 1.0 / *sum;
+            }
+            scatter_rows(block.rows.clone(), group, query_place, sums, mixed, out);
             for (index, row) in block.rows.clone().enumerate() {
                 for member in 0..group {
                     let log = logs[member * block.rows.len() + index];
@@ -341,7 +375,8 @@ pub(super) fn backward(
             gemm::multiply(products, by_query, d_s.transposed(), q, Onto::Zero, d_k, width);
             scatter_keys(&block.runs, key_place, d_k, d_keys);
             gemm::multiply(products, [rows, width, block.keys], d_s, k, Onto::Zero, mixed, width);
-            scatter_rows(block.rows.clone(), group, query_place, |_| scale, mixed, d_queries);
+            logs.fill(scale);
+            scatter_rows(block.rows.clone(), group, query_place, logs, mixed, d_queries);
         }
     }
 }

@@ -72,16 +72,16 @@ vectorised! {
     pub(super) fn swiglu_backward(width: usize, gate_up: &mut [f32], d_out: &[f32], out: &mut [f32]) {
         let rows = gate_up.chunks_exact_mut(2 * width).zip(d_out.chunks_exact(width));
         for ((row, d_out), out) in rows.zip(out.chunks_exact_mut(width)) {
-            let (gates, ups) = row.split_at_mut(width);
-            let places = gates.iter_mut().zip(ups).zip(d_out).zip(out);
-            for (((gate, up), &d_out), out) in places {
-                let sigmoid = 1.0 / (1.0 + exp(-*gate));
-                let silu = *gate * sigmoid;
-                *out = silu * *up;
+            let (gate, up) = row.split_at_mut(width);
+            let (gate, up, d_out, out) = (&mut gate[..width], &mut up[..width], &d_out[..width], &mut out[..width]);
+            for i in 0..width {
+                let sigmoid = 1.0 / (1.0 + exp(-gate[i]));
+                let silu = gate[i] * sigmoid;
+                out[i] = silu * up[i];
                 // silu' = sigmoid * (1 + gate * (1 - sigmoid))
-                let slope = sigmoid.mul_add(*gate - silu, sigmoid);
-                *gate = d_out * *up * slope;
-                *up = d_out * silu;
+                let slope = sigmoid.mul_add(gate[i] - silu, sigmoid);
+                gate[i] = d_out[i] * up[i] * slope;
+                up[i] = d_out[i] * silu;
             }
         }
     }

@@ -79,9 +79,11 @@ vectorised! {
         let rows = projection.chunks_exact(rotated.stride).zip(out.chunks_exact_mut(rotated.heads * width));
         for (row, (projection, out)) in rows.enumerate() {
             let (cosines, sines) = places.angles.at(places.position(row));
+            let (cosines, sines) = (&cosines[..half], &sines[..half]);
             for (head, out) in projection.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
                 let (first, second) = head.split_at(half);
                 let (out_first, out_second) = out.split_at_mut(half);
+                let (second, out_second) = (&second[..half], &mut out_second[..half]);
                 if norm.is_empty() {
                     for i in 0..half {
                         out_first[i] = first[i] * cosines[i] - second[i] * sines[i];
@@ -89,7 +91,7 @@ vectorised! {
                     }
                 } else {
                     let scale = 1.0 / (dot(head, head) / width as f32 + rotated.epsilon).sqrt();
-                    let (norm_first, norm_second) = norm.split_at(half);
+                    let (norm_first, norm_second) = (&norm[..half], &norm[half..][..half]);
                     for i in 0..half {
                         let (a, b) = (first[i] * scale * norm_first[i], second[i] * scale * norm_second[i]);
                         out_first[i] = a * cosines[i] - b * sines[i];
@@ -119,17 +121,21 @@ vectorised! {
             rows.zip(d_projection.chunks_exact_mut(rotated.stride)).enumerate()
         {
             let (cosines, sines) = places.angles.at(places.position(row));
+            let (cosines, sines) = (&cosines[..half], &sines[..half]);
             let outs = projection.chunks_exact(width).zip(d_out.chunks_exact(width));
             for ((head, d_out), d_head) in outs.zip(d_projection.chunks_exact_mut(width)) {
-                let (d_first, d_second) = d_out.split_at(half);
+                let (d_first, d_second) = (&d_out[..half], &d_out[half..][..half]);
                 {
                     let (d_head_first, d_head_second) = d_head.split_at_mut(half);
+                    let d_head_second = &mut d_head_second[..half];
                     for i in 0..half {
                         d_head_first[i] = d_first[i] * cosines[i] + d_second[i] * sines[i];
                         d_head_second[i] = d_second[i] * cosines[i] - d_first[i] * sines[i];
                     }
                 }
                 if !norm.is_empty() {
+                    let (norm, d_norm) = (&norm[..width], &mut d_norm[..width]);
+                    let (head, d_head) = (&head[..width], &mut d_head[..width]);
                     let scale = 1.0 / (dot(head, head) / width as f32 + rotated.epsilon).sqrt();
                     for i in 0..width {
                         d_norm[i] = (d_head[i] * head[i]).mul_add(scale, d_norm[i]);

@@ -10,7 +10,8 @@ use super::vector;
 use crate::backend::{Batch, Head};
 use crate::gemm::{self, Onto, View};
 
-/// Rows and columns of a block of logits: 8 MiB.
+/// Rows and columns of a block of logits: 8 MiB. How the vocabulary is cut does not depend on the number of
+/// rows, so that a row's result does not either.
 const ROWS: usize = 512;
 const COLUMNS: usize = 4096;
 
@@ -32,13 +33,15 @@ vectorised! {
     /// Scales logits, and folds them into each row's running maximum, sum and moment.
     fn fold_rows(
         columns: usize,
+        stride: usize,
         scale: f32,
         logits: &mut [f32],
         largest: &mut [f32],
         sums: &mut [f32],
         moments: &mut [f32],
     ) {
-        for (row, logits) in logits.chunks_exact_mut(columns).enumerate() {
+        for (row, logits) in logits.chunks_mut(stride).enumerate() {
+            let logits = &mut logits[..columns];
             for logit in logits.iter_mut() {
                 *logit *= scale;
             }
@@ -58,8 +61,15 @@ vectorised! {
 
 vectorised! {
     /// Replaces each row's logits by `-weight * probability`.
-    fn negative_probabilities(columns: usize, logits: &mut [f32], normalizers: &[f32], weights: &[f32]) {
-        for (row, logits) in logits.chunks_exact_mut(columns).enumerate() {
+    fn negative_probabilities(
+        columns: usize,
+        stride: usize,
+        logits: &mut [f32],
+        normalizers: &[f32],
+        weights: &[f32],
+    ) {
+        for (row, logits) in logits.chunks_mut(stride).enumerate() {
+            let logits = &mut logits[..columns];
             let (normalizer, weight) = (normalizers[row], weights[row]);
             for logit in logits {
                 *logit = -weight * vector::exp(*logit - normalizer);
@@ -80,8 +90,8 @@ fn ranges(length: usize, step: usize) -> impl Iterator<Item = std::ops::Range<us
 }
 
 impl Scorer {
-    /// Rows and columns of a block for so many rows over this vocabulary.
-    fn block(&self, rows: usize, vocabulary: usize) -> (usize, usize) {
+    /// Rows of a block and values from one row of logits to the next, for so many rows over this vocabulary.
+    fn block(rows: usize, vocabulary: usize) -> (usize, usize) {
         match rows * vocabulary <= ROWS * COLUMNS {
             true => (rows.max(1), vocabulary),
             false => (ROWS, COLUMNS.min(vocabulary)),
@@ -99,9 +109,9 @@ impl Scorer {
         entropies: &mut [f32],
     ) {
         let (rows, vocabulary, width) = (batch.scored.len(), head.weight.outputs, head.weight.inputs);
-        let (block_rows, block_columns) = self.block(rows, vocabulary);
-        self.kept = block_rows >= rows && block_columns == vocabulary;
-        self.logits.resize(self.logits.len().max(block_rows * block_columns), 0.0);
+        let (block_rows, stride) = Self::block(rows, vocabulary);
+        self.kept = block_rows >= rows && stride == vocabulary;
+        self.logits.resize(self.logits.len().max(block_rows * stride), 0.0);
         self.largest.clear();
         self.largest.resize(rows, f32::NEG_INFINITY);
         for sums in [&mut self.sums, &mut self.moments, &mut self.normalizers] {
@@ -110,14 +120,16 @@ impl Scorer {
         }
         let scale = 1.0 / head.temperature;
         for nodes in ranges(rows, block_rows) {
-            for tokens in ranges(vocabulary, block_columns) {
+            for tokens in ranges(vocabulary, COLUMNS) {
                 let extent = [nodes.len(), tokens.len(), width];
-                let logits = &mut self.logits[..nodes.len() * tokens.len()];
+                let first = if self.kept { tokens.start } else { 0 };
+                let logits = &mut self.logits[first..first + (nodes.len() - 1) * stride + tokens.len()];
                 let x = View::new(&hidden[nodes.start * width..], width);
                 let w = View::new(&weights[head.weight.at + tokens.start * width..], width);
-                gemm::multiply(scratch, extent, x, w.transposed(), Onto::Zero, logits, tokens.len());
+                gemm::multiply(scratch, extent, x, w.transposed(), Onto::Zero, logits, stride);
                 fold_rows(
                     tokens.len(),
+                    stride,
                     scale,
                     logits,
                     &mut self.largest[nodes.clone()],
@@ -128,7 +140,7 @@ impl Scorer {
                     let (node, target) = batch.rows[row as usize];
                     let (node, target) = (node as usize - nodes.start, target as usize);
                     if tokens.contains(&target) {
-                        logprobs[row as usize] = logits[node * tokens.len() + target - tokens.start];
+                        logprobs[row as usize] = logits[node * stride + target - tokens.start];
                     }
                 }
             }
@@ -156,7 +168,7 @@ impl Scorer {
         gradients: &mut [f32],
     ) {
         let (rows, vocabulary, width) = (batch.scored.len(), head.weight.outputs, head.weight.inputs);
-        let (block_rows, block_columns) = self.block(rows, vocabulary);
+        let (block_rows, stride) = Self::block(rows, vocabulary);
         let scale = 1.0 / head.temperature;
         self.weights.clear();
         self.weights.resize(rows, 0.0);
@@ -164,26 +176,27 @@ impl Scorer {
             self.weights[batch.rows[row as usize].0 as usize] += d_logprobs[row as usize] * scale;
         }
         for nodes in ranges(rows, block_rows) {
-            for tokens in ranges(vocabulary, block_columns) {
+            for tokens in ranges(vocabulary, COLUMNS) {
                 let extent = [nodes.len(), tokens.len(), width];
-                let logits = &mut self.logits[..nodes.len() * tokens.len()];
+                let first = if self.kept { tokens.start } else { 0 };
+                let logits = &mut self.logits[first..first + (nodes.len() - 1) * stride + tokens.len()];
                 let x = View::new(&hidden[nodes.start * width..], width);
                 let place = head.weight.at + tokens.start * width;
                 let w = View::new(&weights[place..], width);
                 if !self.kept {
-                    gemm::multiply(scratch, extent, x, w.transposed(), Onto::Zero, logits, tokens.len());
+                    gemm::multiply(scratch, extent, x, w.transposed(), Onto::Zero, logits, stride);
                     scale_all(scale, logits);
                 }
                 let (normalizers, weights) = (&self.normalizers[nodes.clone()], &self.weights[nodes.clone()]);
-                negative_probabilities(tokens.len(), logits, normalizers, weights);
+                negative_probabilities(tokens.len(), stride, logits, normalizers, weights);
                 for &row in rows_within(batch, nodes.clone()) {
                     let (node, target) = batch.rows[row as usize];
                     let (node, target) = (node as usize - nodes.start, target as usize);
                     if tokens.contains(&target) {
-                        logits[node * tokens.len() + target - tokens.start] += d_logprobs[row as usize] * scale;
+                        logits[node * stride + target - tokens.start] += d_logprobs[row as usize] * scale;
                     }
                 }
-                let d_logits = View::new(logits, tokens.len());
+                let d_logits = View::new(logits, stride);
                 let onto = if tokens.start == 0 { Onto::Zero } else { Onto::Result };
                 let d_x = &mut d_hidden[nodes.start * width..];
                 gemm::multiply(scratch, [nodes.len(), width, tokens.len()], d_logits, w, onto, d_x, width);
