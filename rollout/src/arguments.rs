@@ -1,5 +1,7 @@
 //! The command line, and what it comes to.
 
+use std::time::Duration;
+
 use clap::{ArgAction, Parser, ValueEnum};
 use record::failure::{Failure, Result};
 use record::sample::Sampling;
@@ -104,6 +106,15 @@ pub struct Arguments {
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
 
+    /// Play with this program instead of the shipped environments: it answers one line for each line, as
+    /// `envs step` does.
+    #[arg(long, value_name = "COMMAND")]
+    pub env_command: Option<String>,
+
+    /// Seconds after which a silent --env-command is replaced; the request is then put once more. Default: 30.
+    #[arg(long, value_name = "SECONDS", requires = "env_command")]
+    pub timeout: Option<f64>,
+
     /// Fail when more than this share of the episodes could not be scored.
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     pub max_error_rate: f64,
@@ -144,6 +155,8 @@ pub struct Settings {
     pub shards: u32,
     /// Threads.
     pub threads: usize,
+    /// The program that is the environment, and how long it may take to answer.
+    pub env_command: Option<(String, Duration)>,
     /// Largest share of episodes that may fail.
     pub max_error_rate: f64,
     /// No progress.
@@ -184,6 +197,11 @@ impl Arguments {
             return Err(Failure::usage(format!("--max-error-rate {}: not a share", self.max_error_rate))
                 .hint("0 allows no failed episode, 1 any number of them"));
         }
+        let timeout = self.timeout.unwrap_or(30.0);
+        let timeout =
+            Duration::try_from_secs_f64(timeout).ok().filter(|timeout| !timeout.is_zero()).ok_or_else(
+                || Failure::usage(format!("--timeout {timeout}: has to be a number of seconds above 0")),
+            )?;
         if !self.team_weight.is_finite() {
             return Err(Failure::usage(format!("--team-weight {}: not a number", self.team_weight)));
         }
@@ -202,6 +220,7 @@ impl Arguments {
             shard,
             shards,
             threads,
+            env_command: self.env_command.clone().map(|command| (command, timeout)),
             max_error_rate: self.max_error_rate,
             quiet: self.quiet,
         })

@@ -310,7 +310,7 @@ impl Episode {
             .zip(&chosen)
             .map(|(agent, member)| (*agent, member.candidate.text.as_str()))
             .collect();
-        let outcomes = self.state.apply_together(&actions).map_err(fault_of)?;
+        let outcomes = self.state.apply_together(&actions)?;
         let last = outcomes.last().ok_or_else(|| Fault::environment("the joint action had no outcome"))?;
         self.reward += chosen.iter().map(|member| member.reward).sum::<f64>();
         if let (Some(agent), Some(member)) = (agents.last(), chosen.last()) {
@@ -331,7 +331,7 @@ impl Episode {
         let mut members = Vec::with_capacity(candidates.len());
         for (branch, candidate) in ask.branches.clone().zip(candidates) {
             let mut state = self.state.clone_state();
-            let outcome = state.apply(agent, &candidate.text).map_err(fault_of)?;
+            let outcome = state.apply(agent, &candidate.text)?;
             let reward = self.rules.team_weight * outcome.rewards.team + outcome.rewards.local;
             check_finite(agent, &outcome, reward)?;
             let truncated = cut_off && !outcome.terminated;
@@ -398,10 +398,12 @@ impl Episode {
     }
 }
 
-/// An environment that could not answer. A missing sandbox is named apart, because the cure is another one.
-fn fault_of(failure: Failure) -> Fault {
-    let boundary = if failure.code == UNAVAILABLE { "sandbox" } else { "env" };
-    Fault { boundary, message: failure.message }
+impl From<Failure> for Fault {
+    /// An environment that could not answer. A missing sandbox is named apart, because the cure is another one.
+    fn from(failure: Failure) -> Fault {
+        let boundary = if failure.code == UNAVAILABLE { "sandbox" } else { "env" };
+        Fault { boundary, message: failure.message }
+    }
 }
 
 /// A reward that is no number would compare with nothing and poison every mean after it.

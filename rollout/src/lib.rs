@@ -9,6 +9,8 @@
 //! algorithm itself; [`engine`] runs the model.
 
 pub mod arguments;
+pub mod child;
+pub mod command;
 pub mod engine;
 pub mod episode;
 pub mod feed;

@@ -14,6 +14,7 @@ use record::write::Writer;
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{Arguments, Settings, Strategy};
+use crate::command::CommandWorld;
 use crate::engine::{Engine, Options};
 use crate::feed::Shard;
 use crate::generator::{EngineGenerator, Generator};
@@ -86,18 +87,23 @@ fn play(settings: &Settings, writer: &mut Writer<impl std::io::Write>) -> (Total
     let started = Instant::now();
     let mut reader = Reader::stdin();
     let opened = read_ahead(&mut reader).and_then(|(ahead, first)| {
-        let world = Shipped::new(settings.workflow.clone());
+        let world: Box<dyn World> = match &settings.env_command {
+            None => Box::new(Shipped::new(settings.workflow.clone())),
+            Some((command, timeout)) => {
+                Box::new(CommandWorld::new(command, *timeout, settings.workflow.clone()))
+            }
+        };
         let agents = world.agents(&first)?;
         check_team(settings, &agents)?;
         let limit = (ROWS / settings.branches as usize).max(2);
-        let rows = limit * settings.branches as usize * agents.len();
+        let rows = limit * settings.branches as usize * agents.len().max(1);
         let directories = &settings.team.directories;
         let cache_bytes = CACHE_BYTES / directories.len();
         let loaded: Vec<Loaded> = directories
             .iter()
             .map(|directory| Loaded::open(directory, settings.threads, rows, cache_bytes))
             .collect::<Result<_>>()?;
-        let shared = share(settings, &loaded, Box::new(world), limit)?;
+        let shared = share(settings, &loaded, world, limit)?;
         Ok((ahead, loaded, shared))
     });
     let load = started.elapsed();
@@ -127,9 +133,12 @@ fn read_ahead<R: std::io::Read>(reader: &mut Reader<R>) -> Result<(Vec<Line>, Ta
         .hint("tasks come from the stage before: envs tasks plan-path --count 32 | rollout --policy DIR"))
 }
 
-/// Says who has no policy, and which policy has nobody.
+/// Says which agent has no policy, and which policy has no agent, as far as the agents are known.
 fn check_team(settings: &Settings, agents: &[String]) -> Result<()> {
     settings.team.covers(agents)?;
+    if agents.is_empty() {
+        return Ok(());
+    }
     if let Some(stranger) = settings.team.strangers(agents).first() {
         return Err(Failure::usage(format!("--policy {stranger}=…: the workflow has no agent {stranger}"))
             .hint(format!("its agents are: {}", agents.join(", "))));

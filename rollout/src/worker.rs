@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use record::failure::{Failure, Result, USAGE};
+use record::failure::{DATA, Failure, Result, USAGE};
 
 use crate::engine::{Completion, Job, SamplingParams};
 use crate::episode::{Candidate, Fault};
@@ -142,7 +142,8 @@ impl<'a> Worker<'a> {
         let state = match self.shared.world.reset(&work.task) {
             Ok(state) => Ok(state),
             Err(failure) if failure.code == USAGE => return Err(failure),
-            Err(failure) => Err(Fault::task(failure.message)),
+            Err(failure) if failure.code == DATA => Err(Fault::task(failure.message)),
+            Err(failure) => Err(Fault::from(failure)),
         };
         let (trial, requests) = Trial::begin(self.shared.plan.clone(), work, state);
         self.times.environment += started.elapsed();

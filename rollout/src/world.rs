@@ -6,16 +6,16 @@ use record::line::Task;
 
 /// Something that can begin the episode of a task.
 pub trait World: Send + Sync {
-    /// The agents that will act in `task`.
+    /// The agents that will act in `task`, to be known before a policy is loaded; none where only playing can tell.
     ///
     /// # Errors
-    /// No such environment or workflow: usage. A task that is refused.
+    /// No such environment or workflow, or a command that does not answer: usage.
     fn agents(&self, task: &Task) -> Result<Vec<String>>;
 
     /// The first state of `task`.
     ///
     /// # Errors
-    /// No such environment or workflow: usage, which ends the run. Anything else is a fact about this task.
+    /// No such environment or workflow: usage, which ends the run. A task that is refused: data.
     fn reset(&self, task: &Task) -> Result<Box<dyn State>>;
 }
 
