@@ -2,6 +2,7 @@
 
 #[path = "numerics/reference.rs"]
 mod reference;
+#[allow(dead_code, reason = "each test program uses a part")]
 #[path = "numerics/small.rs"]
 mod small;
 

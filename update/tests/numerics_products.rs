@@ -1,5 +1,6 @@
 //! Matrix products of every instruction set against f64.
 
+#[allow(dead_code, reason = "each test program uses a part")]
 #[path = "numerics/small.rs"]
 mod small;
 

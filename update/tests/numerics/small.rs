@@ -28,7 +28,6 @@ impl Random {
 }
 
 /// A Qwen3-like, a Qwen2-like and a Llama-like decoder with sizes that divide nothing.
-#[allow(dead_code)]
 pub fn shapes() -> Vec<(&'static str, Shape)> {
     let shape = |hidden, intermediate, layers, heads, kv_heads, head_dim: usize, vocabulary| Shape {
         hidden,
@@ -68,7 +67,6 @@ pub fn weights(model: &Model, random: &mut Random) -> Parameters {
 }
 
 /// Prompts and completions: groups with a shared prompt, equal beginnings and equal completions.
-#[allow(dead_code)]
 pub fn samples(random: &mut Random, vocabulary: usize, groups: usize) -> Vec<Vec<(Vec<u32>, Vec<u32>)>> {
     (0..groups)
         .map(|_| {
