@@ -21,7 +21,7 @@ use crate::weights::{ElementType, SINGLE, Weights};
 /// A model small enough to train on a laptop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preset {
-    /// 318,096 weights: learns small boards in minutes.
+    /// 354,048 weights: learns small boards in minutes.
     Tiny,
     /// 3.3 million weights: what speed is measured on.
     Bench,

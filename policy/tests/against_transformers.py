@@ -5,7 +5,7 @@
 Needs torch, transformers, onnx and onnxruntime. For random checkpoints of every family, spelling, type and layout
 that is read: `policy check` accepts what `save_pretrained` wrote, `onnx.checker` accepts the graph, and its logits
 (prefill, then ragged decoding with the cache) equal those of the f32 model. For `policy init --preset`: the model and
-the tokenizer load, and token ids and chats are equal. With `--goldens FILE` the token ids go there.
+the tokenizer load, and token ids and chats are equal. With `--goldens DIR` token ids and rotary frequencies go there.
 """
 
 import json
@@ -98,6 +98,29 @@ def report(name, difference, size):
     assert difference < 1e-5 * max(size, 1.0), name
 
 
+def frequencies(base, llama3, work):
+    """Configurations as this version of transformers writes them, and as older ones did."""
+    linear = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}
+    for index, rope in enumerate([{"rope_type": "default", "rope_theta": 1e6}, linear, llama3]):
+        config = LlamaConfig(**{**base, "max_position_embeddings": 2048, "head_dim": 64}, rope_parameters=rope)
+        directory = os.path.join(work, f"rope-{index}")
+        config.save_pretrained(directory)
+        yield config, directory
+
+
+def rope(config, directory):
+    embedding = AutoModelForCausalLM.from_config(config).model.rotary_emb
+    with open(os.path.join(directory, "config.json")) as file:
+        written = json.load(file)
+    old = {key: value for key, value in written.items() if key not in ("rope_parameters", "dtype")}
+    scaling = dict(written["rope_parameters"])
+    old["rope_theta"] = scaling.pop("rope_theta")
+    scaling["type"] = scaling.pop("rope_type")
+    old["rope_scaling"] = None if scaling["type"] == "default" else scaling
+    old["torch_dtype"] = "bfloat16"
+    return {"new": written, "old": old, "frequencies": embedding.inv_freq.tolist()}
+
+
 def main():
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as work:
@@ -149,10 +172,13 @@ def main():
         for chat in CHATS:
             ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
             goldens["chats"].append({"messages": chat, "ids": ids})
+        ropes = [rope(config, directory) for config, directory in frequencies(base, llama3, work)]
         if "--goldens" in sys.argv:
-            with open(sys.argv[sys.argv.index("--goldens") + 1], "w") as file:
-                json.dump(goldens, file, ensure_ascii=True, indent=1)
-                file.write("\n")
+            folder = sys.argv[sys.argv.index("--goldens") + 1]
+            for name, value in (("tokenizer", goldens), ("rope", ropes)):
+                with open(os.path.join(folder, name + ".json"), "w") as file:
+                    json.dump(value, file, ensure_ascii=True, indent=None)
+                    file.write("\n")
         print("tokenizer", len(goldens["texts"]), "texts", len(goldens["chats"]), "chats")
 
 

@@ -1,0 +1,164 @@
+//! The program as a user sees it.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+fn run(directory: &Path, arguments: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_policy"))
+        .args(arguments)
+        .current_dir(directory)
+        .env("XDG_CACHE_HOME", directory.join("cache"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn lines(output: &Output) -> Vec<Value> {
+    String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+const SAMPLE: &str = r#"{"type":"sample","v":1,"id":"d/0","agent":"tool","prompt":[{"role":"user","content":"walls a0 at e3 tool"}],"completion":" d3 c3","extra":1.50}"#;
+const END: &str = r#"{"type":"end","v":1,"stage":"envs","ok":true}"#;
+
+#[test]
+fn encode_adds_ids_and_leaves_the_rest_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let policy = crate::tiny(directory.path(), "p");
+    let other = r#"{"type":"note","v":1,"text":"é  "}"#;
+    let known = r#"{"type":"sample","v":1,"id":"d/1","agent":"tool","prompt_ids":[1],"completion_ids":[2]}"#;
+    let cut = SAMPLE.replace("d/0", "d/2").replace(r#","extra""#, r#","finish_reason":"length","extra""#);
+    let input = format!("{other}\n{SAMPLE}\n{known}\n{cut}\n{END}\n");
+    let output = run(directory.path(), &["encode", "--policy", "p"], &input);
+    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    assert_eq!(told(&output), "policy: encode: 1 of 3 samples passed unchanged\n");
+
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    let text: Vec<&str> = text.lines().collect();
+    assert_eq!((text[0], text[2]), (other, known));
+    let added = format!(
+        r#","prompt_ids":[2,386,261,367,304,370,3],"completion_ids":[294,284,4],"policy_version":"{}"}}"#,
+        policy.version
+    );
+    assert_eq!(text[1], format!("{}{added}", SAMPLE.strip_suffix('}').unwrap()));
+    let lines = lines(&output);
+    assert_eq!(lines[3]["completion_ids"], json!([294, 284]), "a completion that was cut short has no stop token");
+    assert_eq!((&lines[4]["stage"], &lines[4]["ok"]), (&json!("encode"), &json!(true)));
+    assert_eq!(lines[4]["counts"], json!({"samples": 3, "encoded": 2}));
+    assert_eq!(lines[4]["after"][0]["stage"], "envs");
+}
+
+#[test]
+fn encode_serves_each_agent_with_its_policy_and_passes_the_others() {
+    let directory = tempfile::tempdir().unwrap();
+    crate::tiny(directory.path(), "a");
+    let planner = SAMPLE.replace("tool\",\"prompt", "planner\",\"prompt").replace("d/0", "d/1");
+    let input = format!("{SAMPLE}\n{planner}\n{END}\n");
+    let output = run(directory.path(), &["encode", "--quiet", "--policy", "planner=a"], &input);
+    assert_eq!((output.status.code(), told(&output).as_str()), (Some(0), ""));
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with(&format!("{SAMPLE}\n")));
+    assert_eq!(lines(&output)[1]["completion_ids"], json!([294, 284, 4]));
+}
+
+#[test]
+fn encode_refuses_with_the_place_and_the_cause() {
+    let directory = tempfile::tempdir().unwrap();
+    crate::tiny(directory.path(), "p");
+    let sample = |change: fn(String) -> String| format!("{}\n{END}\n", change(SAMPLE.to_owned()));
+    let cases = [
+        (SAMPLE.to_owned(), 65, "stdin ended without an `end` line"),
+        (sample(|s| s.replace(r#""agent":"tool","#, "")), 65, "policy: stdin:1: d/0: `agent` is missing"),
+        (sample(|s| s.replace("completion", "answer")), 65, "policy: stdin:1: d/0: `completion` is missing"),
+        (sample(|s| s.replace("\"user\"", "\"judge\"")), 65, "roles are system, user and assistant"),
+        (sample(|s| s.replace("\"extra\":1.50", "\"prompt_ids\":[1]")), 65, "not both there or both absent"),
+        (sample(|s| s.replace("\"extra\":1.50", "\"policy_version\":\"1:00000000\"")), 65, "`policy_version` is already there"),
+        (sample(|s| format!("{s}\n{s}")), 65, "this id was already on line 1"),
+    ];
+    for (input, code, expected) in cases {
+        let output = run(directory.path(), &["encode", "--policy", "p"], &input);
+        assert_eq!(output.status.code(), Some(code), "{}", told(&output));
+        assert!(told(&output).contains(expected), "{} instead of {expected}", told(&output));
+    }
+    let output = run(directory.path(), &["encode", "--policy", "p", "--allow-incomplete"], SAMPLE);
+    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    assert_eq!(run(directory.path(), &["encode", "--policy", "x=p", "--policy", "x=p"], "").status.code(), Some(2));
+    assert_eq!(run(directory.path(), &["encode", "--policy", "absent"], "").status.code(), Some(65));
+}
+
+#[test]
+fn init_check_and_graph() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    let made = run(here, &["init", "p", "--preset", "tiny", "--seed", "7"], "");
+    assert_eq!(made.status.code(), Some(0), "{}", told(&made));
+    let version = crate::tiny(here, "same").version.to_string();
+    assert_eq!(String::from_utf8_lossy(&made.stdout), format!("p {version}\n"));
+    let checked = run(here, &["check", "p"], "");
+    assert_eq!(checked.status.code(), Some(0), "{}", told(&checked));
+    assert!(String::from_utf8_lossy(&checked.stdout).contains("Qwen3, 354048 weights, F32"));
+    let copied = run(here, &["init", "copy", "--from", "p"], "");
+    assert_eq!(String::from_utf8_lossy(&copied.stdout), format!("copy {version}\n"));
+
+    let graph = run(here, &["graph", "p", "--output", "out.onnx", "--kind", "shared-prefix"], "");
+    assert_eq!(String::from_utf8_lossy(&graph.stdout), "out.onnx\n", "{}", told(&graph));
+    let model = std::fs::read(here.join("out.onnx")).unwrap();
+    assert!(model.windows(21).any(|window| window == b"SharedPrefixAttention"));
+
+    for (arguments, code) in [
+        (&["init", "p", "--preset", "tiny"][..], 2),
+        (&["init", "q", "--preset", "huge"], 2),
+        (&["init", "q"], 2),
+        (&["init", "q", "--preset", "tiny", "--from", "p"], 2),
+        (&["init", "q", "--from", "absent"], 65),
+        (&["check", "absent"], 65),
+        (&["graph", "p", "--output", "/nowhere/out.onnx"], 74),
+        (&["nonsense"], 2),
+        (&[], 2),
+    ] {
+        let output = run(here, arguments, "");
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", told(&output));
+        assert!(told(&output).starts_with("policy: "), "{}", told(&output));
+        assert!(output.stdout.is_empty());
+    }
+    assert!(!here.join("q").exists());
+}
+
+#[test]
+fn check_finds_values_that_are_no_numbers() {
+    let directory = tempfile::tempdir().unwrap();
+    let policy = crate::tiny(directory.path(), "p");
+    let path = policy.files.join("model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&path, bytes).unwrap();
+    std::fs::remove_file(policy.files.join("version.json")).unwrap();
+    let output = run(directory.path(), &["check", "p"], "");
+    assert_eq!(output.status.code(), Some(65));
+    assert!(told(&output).contains("has a value that is no number at element"), "{}", told(&output));
+}
+
+#[test]
+fn help_begins_with_examples_and_version_works() {
+    let directory = tempfile::tempdir().unwrap();
+    for arguments in [&["--help"][..], &["init", "--help"], &["encode", "--help"], &["check", "--help"], &["graph", "--help"]] {
+        let output = run(directory.path(), arguments, "");
+        assert_eq!(output.status.code(), Some(0));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let (examples, usage) = (text.find("Examples:\n  "), text.find("Usage:"));
+        assert!(examples.is_some() && examples < usage, "{text}");
+        assert!(text.lines().count() < 40, "{text}");
+    }
+    let output = run(directory.path(), &["--version"], "");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), format!("policy {}\n", env!("CARGO_PKG_VERSION")));
+}

@@ -1,0 +1,127 @@
+//! Configurations: both spellings, refusals by name, rotary frequencies against `transformers`.
+
+use std::path::Path;
+
+use policy::config::{Config, DataType, Family, RopeScaling};
+use serde_json::{Value, json};
+
+fn base() -> Value {
+    json!({
+        "model_type": "qwen3", "hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 3,
+        "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 16, "vocab_size": 512, "hidden_act": "silu",
+        "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+    })
+}
+
+/// The base with some keys set; `null` removes one.
+fn with(changes: Value) -> Result<Config, String> {
+    let mut value = base();
+    for (key, change) in changes.as_object().unwrap() {
+        match change {
+            Value::Null => value.as_object_mut().unwrap().remove(key),
+            other => value.as_object_mut().unwrap().insert(key.clone(), other.clone()),
+        };
+    }
+    Config::from_value(&value, Path::new("config.json")).map_err(|failure| {
+        assert_eq!(failure.code, 65);
+        failure.message
+    })
+}
+
+#[test]
+fn families_decide_norms_and_biases() {
+    let qwen3 = with(json!({})).unwrap();
+    assert_eq!((qwen3.family, qwen3.qk_norm, qwen3.attention_bias), (Family::Qwen3, true, false));
+    let qwen2 = with(json!({"model_type": "qwen2", "head_dim": null})).unwrap();
+    assert_eq!((qwen2.family, qwen2.qk_norm, qwen2.attention_bias, qwen2.head_dim), (Family::Qwen2, false, true, 16));
+    let llama = with(json!({"model_type": "llama", "num_key_value_heads": null, "tie_word_embeddings": true})).unwrap();
+    assert_eq!((llama.qk_norm, llama.attention_bias, llama.num_kv_heads), (false, false, 6));
+    assert_eq!(llama.head_name(), "model.embed_tokens.weight");
+    assert_eq!(qwen3.tensors().len(), 1 + 3 * 11 + 2);
+    assert_eq!(qwen2.tensors().len(), 1 + 3 * 12 + 2);
+}
+
+#[test]
+fn old_and_new_spellings_mean_the_same_and_frequencies_are_those_of_transformers() {
+    let goldens: Value = serde_json::from_str(include_str!("../goldens/rope.json")).unwrap();
+    let kinds: Vec<RopeScaling> = goldens
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|golden| {
+            let place = Path::new("config.json");
+            let new = Config::from_value(&golden["new"], place).unwrap();
+            let old = Config::from_value(&golden["old"], place).unwrap();
+            assert_eq!(old.dtype, DataType::BF16);
+            assert_eq!(Config { dtype: new.dtype, ..old }, new);
+            let expected: Vec<f64> = golden["frequencies"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
+            let actual = new.inverse_frequencies();
+            assert_eq!(actual.len(), expected.len());
+            let difference = actual.iter().zip(&expected).map(|(&a, &e)| ((f64::from(a) - e) / e).abs());
+            let largest = difference.fold(0.0, f64::max);
+            println!("{:?}: largest relative difference {largest:.1e}", new.rope_scaling);
+            assert!(largest < 3e-7, "{largest}");
+            new.rope_scaling
+        })
+        .collect();
+    assert!(matches!(kinds[..], [RopeScaling::None, RopeScaling::Linear { .. }, RopeScaling::Llama3 { .. }]));
+}
+
+#[test]
+fn a_window_that_no_layer_uses_is_accepted() {
+    for unused in [
+        json!({"sliding_window": 4096, "use_sliding_window": false}),
+        json!({"sliding_window": null, "use_sliding_window": true}),
+        json!({"sliding_window": 4096, "use_sliding_window": true, "max_window_layers": 3}),
+        json!({"sliding_window": 4096, "layer_types": ["full_attention", "full_attention", "full_attention"]}),
+    ] {
+        assert!(with(unused.clone()).is_ok(), "{unused}");
+    }
+}
+
+#[test]
+fn what_is_not_implemented_is_refused_by_name() {
+    let cases = [
+        (json!({"model_type": "mixtral"}), r#"config.json: model_type is "mixtral", which is not implemented"#),
+        (json!({"model_type": null}), "config.json: model_type is missing"),
+        (json!({"head_dim": 24}), "config.json: head_dim is 24, which the attention kernels cannot run"),
+        (json!({"head_dim": 512}), "config.json: head_dim is 512, which the attention kernels cannot run"),
+        (
+            json!({"num_key_value_heads": 4}),
+            "config.json: num_attention_heads is 6, which is not a multiple of num_key_value_heads 4",
+        ),
+        (
+            json!({"use_sliding_window": true, "sliding_window": 128}),
+            "config.json: use_sliding_window is true: sliding-window attention is not implemented",
+        ),
+        (
+            json!({"layer_types": ["full_attention", "sliding_attention", "full_attention"]}),
+            r#"config.json: layer_types has "sliding_attention": sliding-window attention is not implemented"#,
+        ),
+        (
+            json!({"rope_scaling": {"type": "yarn", "factor": 4.0}}),
+            r#"config.json: rope_type is "yarn", which is not implemented"#,
+        ),
+        (
+            json!({"rope_parameters": {"rope_type": "dynamic"}}),
+            r#"config.json: rope_type is "dynamic", which is not implemented"#,
+        ),
+        (json!({"rope_scaling": {"rope_type": "linear"}}), "config.json: factor is missing"),
+        (json!({"partial_rotary_factor": 0.5}), "config.json: partial_rotary_factor is 0.5; only 1.0 is implemented"),
+        (json!({"hidden_act": "gelu"}), r#"config.json: hidden_act is "gelu"; only "silu" is implemented"#),
+        (json!({"attention_bias": true}), "config.json: attention_bias is true, which is not implemented for this family"),
+        (json!({"quantization_config": {"quant_method": "gptq"}}), "config.json: the weights are quantized (gptq)"),
+        (json!({"hidden_size": -1}), "config.json: hidden_size is -1, not a whole number from 1 to 16777216"),
+        (json!({"hidden_size": 1e30}), "config.json: hidden_size is 1e30, not a whole number from 1 to 16777216"),
+        (json!({"vocab_size": null}), "config.json: vocab_size is missing"),
+        (json!({"num_hidden_layers": 100000}), "config.json: num_hidden_layers is 100000, more than 4096"),
+        (json!({"rms_norm_eps": 0}), "config.json: rms_norm_eps is 0, not a positive number"),
+        (json!({"dtype": "int8"}), r#"config.json: dtype is "int8"; float32, bfloat16 and float16 are implemented"#),
+        (json!({"tie_word_embeddings": "yes"}), r#"config.json: tie_word_embeddings is "yes", not true or false"#),
+    ];
+    for (change, expected) in cases {
+        let message = with(change.clone()).expect_err(&change.to_string());
+        // serde_json may spell the number with a sign in the exponent.
+        assert_eq!(message.replace("1e+30", "1e30"), expected);
+    }
+}

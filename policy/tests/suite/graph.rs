@@ -1,0 +1,97 @@
+//! The decoder graph: what it refers to, found again by reading the protobuf independently.
+
+use policy::config::Config;
+use policy::directory::Policy;
+use policy::graph::{self, Kind};
+use policy::weights::Weights;
+
+/// A field of a protobuf message: its number and its bytes (empty for numbers).
+fn fields(mut message: &[u8]) -> Vec<(u64, &[u8])> {
+    fn varint(message: &mut &[u8]) -> u64 {
+        let mut value = 0;
+        for shift in (0..).step_by(7) {
+            let byte = message[0];
+            *message = &message[1..];
+            value |= u64::from(byte & 0x7F) << shift;
+            if byte < 0x80 {
+                break;
+            }
+        }
+        value
+    }
+    let mut all = Vec::new();
+    while !message.is_empty() {
+        let key = varint(&mut message);
+        let length = match key & 7 {
+            0 => {
+                varint(&mut message);
+                0
+            }
+            5 => 4,
+            2 => varint(&mut message) as usize,
+            other => panic!("wire type {other}"),
+        };
+        let (field, rest) = message.split_at(length);
+        all.push((key >> 3, field));
+        message = rest;
+    }
+    all
+}
+
+fn texts<'a>(message: &'a [u8], field: u64) -> Vec<&'a str> {
+    fields(message).into_iter().filter(|(number, _)| *number == field).map(|(_, text)| str::from_utf8(text).unwrap()).collect()
+}
+
+fn graph_of(policy: &Policy, kind: Kind) -> Vec<u8> {
+    let config = Config::load(&policy.files).unwrap();
+    let model = graph::decoder(&config, &Weights::open(&policy.files).unwrap(), kind).unwrap();
+    fields(&model).into_iter().find(|(number, _)| *number == 7).unwrap().1.to_vec()
+}
+
+#[test]
+fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_tensor() {
+    let directory = tempfile::tempdir().unwrap();
+    let policy = crate::tiny(directory.path(), "tiny");
+    let weights = Weights::open(&policy.files).unwrap();
+    for kind in [Kind::SharedPrefix, Kind::GroupQuery] {
+        let graph = graph_of(&policy, kind);
+        let mut known: Vec<String> = Vec::new();
+        let mut external = 0;
+        for (number, message) in fields(&graph) {
+            let name = |field| texts(message, field)[0].to_owned();
+            match number {
+                11 => known.push(name(1)),
+                5 => {
+                    let entries: Vec<(&str, &str)> = fields(message)
+                        .into_iter()
+                        .filter(|(number, _)| *number == 13)
+                        .map(|(_, entry)| (texts(entry, 1)[0], texts(entry, 2)[0]))
+                        .collect();
+                    if !entries.is_empty() {
+                        external += 1;
+                        let view = weights.tensor(&name(8)).unwrap();
+                        let (offset, length) = (view.offset.to_string(), view.bytes.len().to_string());
+                        let place = [("location", "model.safetensors"), ("offset", &offset), ("length", &length)];
+                        assert_eq!(entries, place);
+                    }
+                    known.push(name(8));
+                }
+                _ => {}
+            }
+        }
+        let mut operators = Vec::new();
+        for (_, node) in fields(&graph).into_iter().filter(|(number, _)| *number == 1) {
+            for input in texts(node, 1) {
+                assert!(known.iter().any(|value| value == input), "{kind:?}: {input} is not made before it is used");
+            }
+            known.extend(texts(node, 2).into_iter().map(str::to_owned));
+            operators.push(texts(node, 4)[0].to_owned());
+        }
+        let count = |operator: &str| operators.iter().filter(|name| *name == operator).count();
+        let own = usize::from(kind == Kind::SharedPrefix) * 3;
+        assert_eq!((count("SharedPrefixAttention"), count("SwiGlu")), (own, own));
+        assert_eq!(count("GroupQueryAttention"), 3 - own);
+        // The shared-prefix graph holds the q and k norms itself; the tied head is one initializer, used twice.
+        assert_eq!(external, if own == 3 { 35 - 6 } else { 35 });
+    }
+}

@@ -1,0 +1,123 @@
+//! New policies: the seed decides every byte, presets have their geometry, nothing is overwritten.
+
+use std::fs;
+use std::path::Path;
+
+use policy::config::Config;
+use policy::directory::Policy;
+use policy::initial::{self, Preset};
+use policy::tokenizer::Tokenizer;
+use policy::weights::Weights;
+
+#[test]
+fn the_seed_decides_every_byte() {
+    let directory = tempfile::tempdir().unwrap();
+    let make = |name: &str, seed| initial::from_preset(&directory.path().join(name), Preset::Tiny, seed).unwrap();
+    let (first, again, other) = (make("first", 7), make("again", 7), make("other", 8));
+    assert_eq!(crate::contents(&first.root), crate::contents(&again.root));
+    assert_ne!(first.version, other.version);
+    assert_eq!(first.version.step, 0);
+}
+
+#[test]
+fn presets_have_their_geometry() {
+    let directory = tempfile::tempdir().unwrap();
+    for (preset, geometry, count) in
+        [(Preset::Tiny, (96, 3, 6, 3, 16, 256), 354_048), (Preset::Bench, (256, 4, 4, 2, 64, 768), 3_279_616)]
+    {
+        let policy = initial::from_preset(&directory.path().join(format!("{preset:?}")), preset, 0).unwrap();
+        let c = Config::load(&policy.files).unwrap();
+        let found = (c.hidden_size, c.num_layers, c.num_heads, c.num_kv_heads, c.head_dim, c.intermediate_size);
+        assert_eq!(found, geometry);
+        assert!(c.tie_word_embeddings && c.qk_norm && c.vocab_size == 512);
+        let weights = Weights::open(&policy.files).unwrap();
+        weights.check(&c).unwrap();
+        let sizes = c.tensors().into_iter().map(|(_, shape)| shape.iter().product::<usize>());
+        assert_eq!(sizes.sum::<usize>(), count);
+        assert_eq!(Tokenizer::load(&policy.files).unwrap().vocabulary_size(), c.vocab_size);
+        let view = weights.tensor("model.embed_tokens.weight").unwrap();
+        assert_eq!(view.as_f32().unwrap(), view.to_f32().unwrap());
+    }
+}
+
+#[test]
+fn deviations_are_those_that_were_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let weights = Weights::open(&crate::tiny(directory.path(), "tiny").files).unwrap();
+    let expected = [
+        ("model.embed_tokens.weight", 0.1),
+        ("model.layers.1.self_attn.q_proj.weight", 1.0 / 96_f64.sqrt()),
+        ("model.layers.2.self_attn.o_proj.weight", 1.0 / (96.0 * 6_f64).sqrt()),
+        ("model.layers.0.mlp.down_proj.weight", 1.0 / (256.0 * 6_f64).sqrt()),
+    ];
+    for (name, deviation) in expected {
+        let values = weights.to_f32(name).unwrap();
+        let variance = values.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>() / values.len() as f64;
+        println!("{name}: {} for {deviation}", variance.sqrt());
+        assert!((variance.sqrt() / deviation - 1.0).abs() < 5.0 / (2.0 * values.len() as f64).sqrt());
+    }
+    assert!(weights.to_f32("model.norm.weight").unwrap().iter().all(|&value| value == 1.0));
+}
+
+#[test]
+fn a_directory_becomes_a_policy_directory_and_keeps_its_bytes() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = crate::tiny(directory.path(), "source");
+    let plain = directory.path().join("plain");
+    fs::create_dir_all(plain.join("nested")).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json"] {
+        fs::copy(source.files.join(name), plain.join(name)).unwrap();
+    }
+    fs::write(plain.join("README.md"), "read me\r\n").unwrap();
+    fs::write(plain.join("nested/more.txt"), "more").unwrap();
+    fs::write(plain.join("pytorch_model.bin"), "stale").unwrap();
+    fs::write(plain.join(".hidden"), "hidden").unwrap();
+
+    let opened = Policy::open(&plain).unwrap();
+    assert_eq!(opened.version, source.version);
+    assert_eq!(opened.files, plain);
+    let made = initial::from_directory(&directory.path().join("made"), &plain).unwrap();
+    assert_eq!(made.version, source.version);
+    let mut expected = crate::contents(&plain);
+    expected.retain(|name, _| name != "pytorch_model.bin" && name != ".hidden");
+    let mut found = crate::contents(&made.files);
+    assert!(found.remove("version.json").is_some());
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn nothing_is_overwritten() {
+    let directory = tempfile::tempdir().unwrap();
+    let policy = crate::tiny(directory.path(), "tiny");
+    let before = crate::contents(&policy.root);
+    let failure = initial::from_preset(&policy.root, Preset::Tiny, 9).unwrap_err();
+    assert_eq!(failure.code, 2);
+    assert_eq!(crate::contents(&policy.root), before);
+    fs::create_dir(directory.path().join("empty")).unwrap();
+    assert!(initial::from_preset(&directory.path().join("empty"), Preset::Tiny, 9).is_ok());
+}
+
+#[test]
+fn any_geometry_of_a_configuration() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("config.json");
+    let write = |vocabulary: usize| {
+        let text = format!(
+            r#"{{"model_type": "qwen2", "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 1,
+            "num_attention_heads": 4, "num_key_value_heads": 1, "vocab_size": {vocabulary}, "eos_token_id": 151645,
+            "max_position_embeddings": 128, "torch_dtype": "bfloat16"}}"#
+        );
+        fs::write(&file, text).unwrap();
+    };
+    write(600);
+    let policy = initial::from_config(&directory.path().join("new"), &file, 1).unwrap();
+    let config = Config::load(&policy.files).unwrap();
+    let weights = Weights::open(&policy.files).unwrap();
+    weights.check(&config).unwrap();
+    assert_eq!(weights.tensor("model.norm.weight").unwrap().dtype, policy::weights::ElementType::BF16);
+    assert!(weights.to_f32("model.layers.0.self_attn.q_proj.bias").unwrap().iter().all(|&value| value == 0.0));
+    assert_eq!(Tokenizer::load(&policy.files).unwrap().stop_ids(), [4]);
+    write(100);
+    assert_eq!(initial::from_config(&directory.path().join("small"), &file, 1).unwrap_err().code, 2);
+    assert_eq!(initial::from_config(&directory.path().join("x"), Path::new("/nowhere"), 1).unwrap_err().code, 65);
+}

@@ -1,0 +1,42 @@
+//! Tests of the crate through its public interface and its program. Each makes its own small policies.
+
+mod commands;
+mod config;
+mod graph;
+mod hostile;
+mod initial;
+mod publish;
+mod tokenizer;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use policy::directory::Policy;
+use policy::initial::Preset;
+
+/// A tiny policy at `root/NAME`.
+fn tiny(root: &Path, name: &str) -> Policy {
+    policy::initial::from_preset(&root.join(name), Preset::Tiny, 7).unwrap()
+}
+
+/// Every file below a directory with its bytes (links with their targets), except the lock.
+fn contents(root: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    let mut pending = vec![root.to_owned()];
+    while let Some(directory) = pending.pop() {
+        for entry in fs::read_dir(&directory).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+            let metadata = fs::symlink_metadata(&path).unwrap();
+            if metadata.is_dir() {
+                pending.push(path);
+            } else if metadata.is_symlink() {
+                all.insert(name, fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes());
+            } else if name != ".lock" {
+                all.insert(name, fs::read(&path).unwrap());
+            }
+        }
+    }
+    all
+}
