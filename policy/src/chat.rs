@@ -68,8 +68,10 @@ impl ChatTemplate {
 
     /// The conversation's text, with the opening of the assistant's next message.
     pub(crate) fn render(&self, messages: &[Message]) -> Result<String> {
-        let failure = |error: Error| Failure::data(format!("{}: chat template: {}", self.place, describe(&error)));
-        let message = |m: &Message| Jinja::from_pairs([("role", m.role.as_str()), ("content", m.content.as_str())]);
+        let failure =
+            |error: Error| Failure::data(format!("{}: chat template: {}", self.place, describe(&error)));
+        let message =
+            |m: &Message| Jinja::from_pairs([("role", m.role.as_str()), ("content", m.content.as_str())]);
         let messages: Vec<Jinja> = messages.iter().map(message).collect();
         let own = context! { messages => messages, add_generation_prompt => true };
         let template = self.environment.get_template(NAME).map_err(failure)?;
@@ -114,7 +116,10 @@ fn without_generation_marks(source: &str) -> String {
         result.push_str(before);
         let end = tag.find("%}").map_or(tag.len(), |end| end + 2);
         let (tag, after) = tag.split_at(end);
-        let word = tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+', ' ', '\t', '\n', '\r']);
+        let word = tag
+            .trim_start_matches("{%")
+            .trim_end_matches("%}")
+            .trim_matches(['-', '+', ' ', '\t', '\n', '\r']);
         match word {
             "generation" => result.push_str(&tag.replace(word, "if true")),
             "endgeneration" => result.push_str(&tag.replace(word, "endif")),
@@ -141,7 +146,8 @@ fn write_json(value: &Value, indent: Option<usize>, depth: usize, text: &mut Str
         Value::Object(items) => ('{', '}', items.iter().map(|(key, item)| (Some(key), item)).collect()),
         scalar => return text.push_str(&scalar.to_string()),
     };
-    let line = |depth: usize| indent.map_or(String::new(), |width| format!("\n{}", " ".repeat(width * depth)));
+    let line =
+        |depth: usize| indent.map_or(String::new(), |width| format!("\n{}", " ".repeat(width * depth)));
     text.push(open);
     let count = items.len();
     for (index, (key, item)) in items.into_iter().enumerate() {
@@ -196,10 +202,16 @@ mod tests {
             ("{{ messages[0].content.strip().upper() }}", "HI <B>"),
             ("{{ messages[0]['content'].split(' ')[-1] }}", ""),
             ("{{ messages | tojson }}", r#"[{"role": "user", "content": " hi <b> "}]"#),
-            ("{{ [] | tojson(indent=2) }}{{ {'a': [1]} | tojson(indent=2) }}", "[]{\n  \"a\": [\n    1\n  ]\n}"),
+            (
+                "{{ [] | tojson(indent=2) }}{{ {'a': [1]} | tojson(indent=2) }}",
+                "[]{\n  \"a\": [\n    1\n  ]\n}",
+            ),
             ("{%- generation -%} x {%- endgeneration -%}", "x"),
             ("{% generation %}x{% endgeneration %}y", "xy"),
-            ("{% for m in messages %}{% if loop.first %}{{ m.role }}{% continue %}{% endif %}{% endfor %}", "user"),
+            (
+                "{% for m in messages %}{% if loop.first %}{{ m.role }}{% continue %}{% endif %}{% endfor %}",
+                "user",
+            ),
             ("{{ messages[-1:] | length }}{{ messages[::-1] | length }}", "11"),
             ("{% set ns = namespace(a=1) %}{% set ns.a = 2 %}{{ ns.a }}", "2"),
             ("{{ undefined_name is defined }}{{ tools }}", "False"),
@@ -218,7 +230,8 @@ mod tests {
         assert_eq!(raised.code, 65);
         let broken = compile("{% if %}").unwrap_err();
         assert!(broken.message.starts_with("here: chat template: line 1: "), "{}", broken.message);
-        let endless = render("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", &[]);
+        let endless =
+            render("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", &[]);
         assert_eq!(endless.unwrap_err().code, 65);
     }
 

@@ -51,14 +51,18 @@ impl Data<'_> {
     /// Little-endian bytes of values `from..to` as `dtype`, 16-bit floats rounded to nearest even.
     fn bytes(&self, dtype: ElementType, from: usize, to: usize) -> Option<Vec<u8>> {
         Some(match (self, dtype) {
-            (Data::F32(values), ElementType::F32) => values[from..to].iter().flat_map(|v| v.to_le_bytes()).collect(),
+            (Data::F32(values), ElementType::F32) => {
+                values[from..to].iter().flat_map(|v| v.to_le_bytes()).collect()
+            }
             (Data::F32(values), ElementType::BF16) => {
                 values[from..to].iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()).collect()
             }
             (Data::F32(values), ElementType::F16) => {
                 values[from..to].iter().flat_map(|&v| half::f16::from_f32(v).to_le_bytes()).collect()
             }
-            (Data::U16(values), ElementType::U16) => values[from..to].iter().flat_map(|v| v.to_le_bytes()).collect(),
+            (Data::U16(values), ElementType::U16) => {
+                values[from..to].iter().flat_map(|v| v.to_le_bytes()).collect()
+            }
             _ => return None,
         })
     }
@@ -86,7 +90,11 @@ impl<'a> Writer<'a> {
         for from in (0..data.len()).step_by(CHUNK) {
             let to = data.len().min(from + CHUNK);
             let bytes = data.bytes(entry.dtype, from, to).ok_or_else(|| {
-                Failure::work(format!("{}: tensor {name:?} cannot be written as {:?}", show(self.path), entry.dtype))
+                Failure::work(format!(
+                    "{}: tensor {name:?} cannot be written as {:?}",
+                    show(self.path),
+                    entry.dtype
+                ))
             })?;
             self.bytes(&bytes, offset)?;
             offset += bytes.len() as u64;
@@ -111,7 +119,11 @@ impl<'a> Writer<'a> {
 ///
 /// # Errors
 /// A tensor whose values do not fill its shape; the disk's.
-pub(crate) fn write(path: &Path, tensors: &[NewTensor], dtype: impl Fn(&NewTensor) -> ElementType) -> Result<()> {
+pub(crate) fn write(
+    path: &Path,
+    tensors: &[NewTensor],
+    dtype: impl Fn(&NewTensor) -> ElementType,
+) -> Result<()> {
     let mut header = Map::new();
     // `transformers` reads only files that name a framework here.
     header.insert("__metadata__".to_owned(), json!({ "format": "pt" }));

@@ -8,10 +8,11 @@
 
 use std::path::Path;
 
-use record::failure::{Failure, Result};
+use record::failure::Result;
 use serde_json::Value;
 
-use crate::files::{read_json, show};
+use crate::files::read_json;
+use crate::setting::{Checked, Refusal, flag, positive, present, size};
 
 /// Architectures whose decoder is implemented. They share one skeleton (pre-RMSNorm, rotary positions,
 /// grouped-query attention, SwiGLU) and differ in the flags of [`Config`].
@@ -98,9 +99,7 @@ pub struct Config {
 
 /// Largest head the attention kernels are written for.
 const LARGEST_HEAD: usize = 256;
-/// Sizes above this are a damaged or hostile file, not a model; the bound keeps products inside 64 bits.
-const LARGEST_SIZE: u64 = 1 << 24;
-/// The same for layers, each of which costs a dozen table entries before a weight is looked at.
+/// More layers are a damaged or hostile file: each costs a dozen table entries before a weight is looked at.
 const LARGEST_DEPTH: usize = 4096;
 
 impl Config {
@@ -129,7 +128,9 @@ impl Config {
         let hidden_size = size(json, "hidden_size")?;
         let num_layers = size(json, "num_hidden_layers")?;
         if num_layers > LARGEST_DEPTH {
-            return Err(Refusal::new(format!("num_hidden_layers is {num_layers}, more than {LARGEST_DEPTH}")));
+            return Err(Refusal::new(format!(
+                "num_hidden_layers is {num_layers}, more than {LARGEST_DEPTH}"
+            )));
         }
         let num_heads = size(json, "num_attention_heads")?;
         let num_kv_heads = match present(json, "num_key_value_heads") {
@@ -148,8 +149,10 @@ impl Config {
             )));
         }
         if head_dim == 0 || head_dim % 16 != 0 || head_dim > LARGEST_HEAD {
-            return Err(Refusal::new(format!("head_dim is {head_dim}, which the attention kernels cannot run"))
-                .hint(format!("head sizes are multiples of 16 up to {LARGEST_HEAD}")));
+            return Err(Refusal::new(format!(
+                "head_dim is {head_dim}, which the attention kernels cannot run"
+            ))
+            .hint(format!("head sizes are multiples of 16 up to {LARGEST_HEAD}")));
         }
         refuse_sliding_window(json, num_layers)?;
 
@@ -218,7 +221,8 @@ impl Config {
         let keys = self.num_kv_heads * self.head_dim;
         let mut all = vec![("model.embed_tokens.weight".to_owned(), vec![self.vocab_size, hidden])];
         for layer in 0..self.num_layers {
-            let mut add = |name: &str, shape: Vec<usize>| all.push((format!("model.layers.{layer}.{name}"), shape));
+            let mut add =
+                |name: &str, shape: Vec<usize>| all.push((format!("model.layers.{layer}.{name}"), shape));
             add("input_layernorm.weight", vec![hidden]);
             for (projection, rows) in [("q", queries), ("k", keys), ("v", keys)] {
                 add(&format!("self_attn.{projection}_proj.weight"), vec![rows, hidden]);
@@ -246,64 +250,6 @@ impl Config {
     /// Name of the matrix that turns hidden states into logits.
     pub fn head_name(&self) -> &'static str {
         if self.tie_word_embeddings { "model.embed_tokens.weight" } else { "lm_head.weight" }
-    }
-}
-
-/// A sentence about one setting, before the file it stands in is known.
-struct Refusal {
-    message: String,
-    hint: Option<String>,
-}
-
-impl Refusal {
-    fn new(message: String) -> Refusal {
-        Refusal { message, hint: None }
-    }
-
-    fn hint(mut self, hint: String) -> Refusal {
-        self.hint = Some(hint);
-        self
-    }
-
-    fn into_failure(self, place: &Path) -> Failure {
-        let failure = Failure::data(format!("{}: {}", show(place), self.message));
-        match self.hint {
-            Some(hint) => failure.hint(hint),
-            None => failure,
-        }
-    }
-}
-
-type Checked<T> = std::result::Result<T, Refusal>;
-
-/// The key's value unless it is absent or `null`: `transformers` writes both for "not set".
-fn present<'a>(json: &'a Value, key: &str) -> Option<&'a Value> {
-    json.get(key).filter(|value| !value.is_null())
-}
-
-fn size(json: &Value, key: &str) -> Checked<usize> {
-    match present(json, key) {
-        None => Err(Refusal::new(format!("{key} is missing"))),
-        Some(value) => match value.as_u64() {
-            Some(number) if (1..=LARGEST_SIZE).contains(&number) => Ok(number as usize),
-            _ => Err(Refusal::new(format!("{key} is {value}, not a whole number from 1 to {LARGEST_SIZE}"))),
-        },
-    }
-}
-
-fn positive(json: &Value, key: &str) -> Checked<f32> {
-    let value = present(json, key).ok_or_else(|| Refusal::new(format!("{key} is missing")))?;
-    match value.as_f64().map(|number| number as f32) {
-        Some(number) if number > 0.0 && number.is_finite() => Ok(number),
-        _ => Err(Refusal::new(format!("{key} is {value}, not a positive number"))),
-    }
-}
-
-fn flag(json: &Value, key: &str) -> Checked<Option<bool>> {
-    match present(json, key) {
-        None => Ok(None),
-        Some(Value::Bool(flag)) => Ok(Some(*flag)),
-        Some(other) => Err(Refusal::new(format!("{key} is {other}, not true or false"))),
     }
 }
 
@@ -354,7 +300,10 @@ fn refuse_sliding_window(json: &Value, num_layers: usize) -> Checked<()> {
     }
     let window = present(json, "sliding_window");
     let from_layer = present(json, "max_window_layers").and_then(Value::as_u64).unwrap_or(0);
-    if flag(json, "use_sliding_window")?.unwrap_or(false) && window.is_some() && from_layer < num_layers as u64 {
+    if flag(json, "use_sliding_window")?.unwrap_or(false)
+        && window.is_some()
+        && from_layer < num_layers as u64
+    {
         return Err(refusal("use_sliding_window is true".to_owned()));
     }
     Ok(())
@@ -373,7 +322,9 @@ fn rope(json: &Value) -> Checked<(f32, RopeScaling)> {
         (None, Some(_)) => positive(json, "rope_theta")?,
         (None, None) => 10_000.0,
     };
-    if let Some(ratio) = present(parameters, "partial_rotary_factor").filter(|value| value.as_f64() != Some(1.0)) {
+    if let Some(ratio) =
+        present(parameters, "partial_rotary_factor").filter(|value| value.as_f64() != Some(1.0))
+    {
         return Err(Refusal::new(format!("partial_rotary_factor is {ratio}; only 1.0 is implemented")));
     }
     let kind = present(parameters, "rope_type").or_else(|| present(parameters, "type"));

@@ -51,14 +51,20 @@ fn slot(weights: &Weights) -> Result<Option<PathBuf>> {
         let canonical = path.canonicalize().map_err(|error| io_failure(path, &error))?;
         let metadata = fs::metadata(&canonical).map_err(|error| io_failure(path, &error))?;
         hasher.update(canonical.as_os_str().as_encoded_bytes());
-        let identity =
-            [metadata.dev(), metadata.ino(), metadata.len(), metadata.mtime() as u64, metadata.mtime_nsec() as u64];
+        let identity = [
+            metadata.dev(),
+            metadata.ino(),
+            metadata.len(),
+            metadata.mtime() as u64,
+            metadata.mtime_nsec() as u64,
+        ];
         for number in identity {
             hasher.update(&number.to_le_bytes());
         }
     }
     let name = hasher.finalize().to_hex();
-    let home = |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home =
+        |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = home("XDG_CACHE_HOME").or_else(|| home("HOME").map(|home| home.join(".cache")));
     Ok(cache.map(|cache| cache.join("troupe").join("digests").join(&name.as_str()[..32])))
 }

@@ -92,7 +92,8 @@ impl Policy {
         // A version that was named itself, such as run/tool/step-000012.
         let canonical = path.canonicalize().map_err(|error| io_failure(path, &error))?;
         let step = canonical.file_name().and_then(|name| name.to_str()).and_then(step_of);
-        if let (Some(step), Some(root)) = (step, canonical.parent().filter(|root| is_policy_directory(root))) {
+        if let (Some(step), Some(root)) = (step, canonical.parent().filter(|root| is_policy_directory(root)))
+        {
             return Policy::open_step(root, step);
         }
         let digest = digest::cached(&Weights::open(path)?)?;
@@ -205,7 +206,11 @@ fn list(root: &Path) -> String {
 }
 
 fn no_policy(path: &Path) -> Failure {
-    let what = if path.exists() { "neither a policy directory nor a Hugging Face directory" } else { "no such directory" };
+    let what = if path.exists() {
+        "neither a policy directory nor a Hugging Face directory"
+    } else {
+        "no such directory"
+    };
     Failure::data(format!("{}: {what}", show(path)))
         .hint(format!("make one with: policy init {} --preset tiny", show(path)))
 }

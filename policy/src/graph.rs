@@ -129,7 +129,8 @@ impl Builder<'_> {
         }
         let frequencies = config.inverse_frequencies();
         let positions = config.max_positions.min(GROUP_QUERY_POSITIONS);
-        let angles = || (0..positions).flat_map(|at| frequencies.iter().map(move |frequency| at as f32 * frequency));
+        let angles =
+            || (0..positions).flat_map(|at| frequencies.iter().map(move |frequency| at as f32 * frequency));
         let shape = [positions, frequencies.len()];
         graph.floats("cos", &shape, &angles().map(f32::cos).collect::<Vec<f32>>());
         graph.floats("sin", &shape, &angles().map(f32::sin).collect::<Vec<f32>>());
@@ -235,7 +236,13 @@ impl Builder<'_> {
                 let step = |what: &str| format!("{side}_{what}.{layer}");
                 self.graph.node(ONNX, "Reshape", &[last, &format!("{side}_split")], &[&step("heads")], &[]);
                 self.norm(&step("heads"), &name(format!("{side}_norm.weight")), &step("normed"))?;
-                self.graph.node(ONNX, "Reshape", &[&step("normed"), &format!("{side}_join")], &[&step("joined")], &[]);
+                self.graph.node(
+                    ONNX,
+                    "Reshape",
+                    &[&step("normed"), &format!("{side}_join")],
+                    &[&step("joined")],
+                    &[],
+                );
                 *last = step("joined");
             }
         }
@@ -279,13 +286,20 @@ impl Builder<'_> {
     }
 
     fn matmul(&mut self, input: &str, weight: &str, output: &str) {
-        self.graph.node(MICROSOFT, "FusedMatMul", &[input, weight], &[output], &[("transB", Attribute::Int(1))]);
+        self.graph.node(
+            MICROSOFT,
+            "FusedMatMul",
+            &[input, weight],
+            &[output],
+            &[("transB", Attribute::Int(1))],
+        );
     }
 
     /// RMS norm (arXiv 1910.07467).
     fn norm(&mut self, input: &str, weight: &str, output: &str) -> Result<()> {
         let weight = self.weight(weight)?;
-        let attributes = [("epsilon", Attribute::Float(self.config.rms_norm_eps)), ("axis", Attribute::Int(-1))];
+        let attributes =
+            [("epsilon", Attribute::Float(self.config.rms_norm_eps)), ("axis", Attribute::Int(-1))];
         self.graph.node(ONNX, "RMSNormalization", &[input, &weight], &[output], &attributes);
         Ok(())
     }
@@ -315,14 +329,25 @@ impl Builder<'_> {
             ElementType::F32 => Element::F32,
             ElementType::BF16 => Element::BF16,
             ElementType::F16 => Element::F16,
-            _ => return Err(Failure::data(format!("{}: tensor {name:?} is of no floating type", show(tensor.file)))),
+            _ => {
+                return Err(Failure::data(format!(
+                    "{}: tensor {name:?} is of no floating type",
+                    show(tensor.file)
+                )));
+            }
         };
         let value = if element == Element::F32 { name.to_owned() } else { format!("{name}/f32") };
         if self.present.insert(name.to_owned()) {
             let file = file_name(tensor.file)?;
             self.graph.external(name, element, tensor.shape, file, tensor.offset, tensor.bytes.len());
             if element != Element::F32 {
-                self.graph.node(ONNX, "Cast", &[name], &[&value], &[("to", Attribute::Int(Element::F32 as i64))]);
+                self.graph.node(
+                    ONNX,
+                    "Cast",
+                    &[name],
+                    &[&value],
+                    &[("to", Attribute::Int(Element::F32 as i64))],
+                );
             }
         }
         Ok(value)

@@ -100,8 +100,12 @@ fn random(root: &Path, mut json: Value, place: &Path, seed: u64) -> Result<Polic
     let config = Config::from_value(&json, place)?;
     if config.vocab_size < vocabulary::SIZE {
         let size = vocabulary::SIZE;
-        return Err(Failure::usage(format!("{}: vocab_size is {}, fewer than {size}", show(place), config.vocab_size))
-            .hint(format!("the tokenizer that comes with a new policy has {size} tokens")));
+        return Err(Failure::usage(format!(
+            "{}: vocab_size is {}, fewer than {size}",
+            show(place),
+            config.vocab_size
+        ))
+        .hint(format!("the tokenizer that comes with a new policy has {size} tokens")));
     }
     let tensors: Vec<(String, Vec<usize>, Vec<f32>)> = config
         .tensors()
@@ -150,7 +154,10 @@ fn values(config: &Config, name: &str, shape: &[usize], seed: u64) -> Vec<f32> {
         1.0 / fan_in
     };
     let stream = Stream::named(seed, &[Part::Text("initial weights"), Part::Text(name)]);
-    (0..count.div_ceil(4)).flat_map(|block| normals(stream.block(block as u64), deviation)).take(count).collect()
+    (0..count.div_ceil(4))
+        .flat_map(|block| normals(stream.block(block as u64), deviation))
+        .take(count)
+        .collect()
 }
 
 /// Four normal values from four random words, by the transform of Box and Muller (1958).
@@ -173,7 +180,8 @@ mod tests {
     #[test]
     fn normals_have_their_moments() {
         let stream = Stream::named(1, &[]);
-        let values: Vec<f64> = (0..50_000).flat_map(|at| normals(stream.block(at), 0.5)).map(f64::from).collect();
+        let values: Vec<f64> =
+            (0..50_000).flat_map(|at| normals(stream.block(at), 0.5)).map(f64::from).collect();
         let count = values.len() as f64;
         let moment = |power: i32| values.iter().map(|value| value.powi(power)).sum::<f64>() / count;
         println!("mean {} variance {} fourth {}", moment(1), moment(2), moment(4));

@@ -17,6 +17,7 @@ pub mod initial;
 mod onnx;
 pub mod ownership;
 pub mod publish;
+mod setting;
 pub mod tokenizer;
 mod vocabulary;
 pub mod weights;

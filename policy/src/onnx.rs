@@ -130,7 +130,11 @@ impl Graph {
         length: usize,
     ) {
         let mut tensor = Graph::tensor(name, element, shape);
-        let place = [("location", file_name.to_owned()), ("offset", offset.to_string()), ("length", length.to_string())];
+        let place = [
+            ("location", file_name.to_owned()),
+            ("offset", offset.to_string()),
+            ("length", length.to_string()),
+        ];
         for (key, value) in place {
             let mut entry = Message::default();
             entry.text(1, key);

@@ -88,7 +88,10 @@ mod tests {
         assert_eq!((one.of("tool"), one.of("planner")), (Some(0), Some(0)));
         let two = parse(&["tool=run/a", "planner=run/b", "judge=run/a"]).unwrap();
         assert_eq!(two.directories(), [Path::new("run/a"), Path::new("run/b")]);
-        assert_eq!((two.of("tool"), two.of("planner"), two.of("judge"), two.of("x")), (Some(0), Some(1), Some(0), None));
+        assert_eq!(
+            (two.of("tool"), two.of("planner"), two.of("judge"), two.of("x")),
+            (Some(0), Some(1), Some(0), None)
+        );
         let rest = parse(&["tool=a", "b"]).unwrap();
         assert_eq!((rest.of("tool"), rest.of("x")), (Some(0), Some(1)));
         assert_eq!(parse(&["./odd=name"]).unwrap().directories(), [Path::new("./odd=name")]);

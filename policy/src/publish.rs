@@ -38,8 +38,7 @@ const BUILDING: &str = ".publish-";
 const REMOVING: &str = ".removed-";
 const LINKING: &str = ".current";
 /// Endings of weights in formats that are not read: copied beside new weights they would be another model.
-const FOREIGN_WEIGHTS: [&str; 9] =
-    ["bin", "gguf", "h5", "msgpack", "onnx", "onnx_data", "ot", "pt", "pth"];
+const FOREIGN_WEIGHTS: [&str; 9] = ["bin", "gguf", "h5", "msgpack", "onnx", "onnx_data", "ot", "pt", "pth"];
 
 /// A version to publish.
 #[derive(Clone, Copy, Debug)]
@@ -104,11 +103,15 @@ pub fn publish(from: &Policy, next: &NewVersion, retention: &Retention) -> Resul
     Ok(version)
 }
 
-/// The optimizer's state and the trainer's notes of a version, where it has them.
+/// What training goes on from, beside a version's weights: the optimizer's state where it was published with one, and
+/// [`NewVersion::trainer_state`].
+pub type TrainingState = (Option<Weights>, Map<String, Value>);
+
+/// The state of the optimizer and of the trainer, where a version has them.
 ///
 /// # Errors
 /// One without the other; notes that were written for other weights.
-pub fn training_state(policy: &Policy) -> Result<Option<(Option<Weights>, Map<String, Value>)>> {
+pub fn training_state(policy: &Policy) -> Result<Option<TrainingState>> {
     let path = policy.files.join(TRAINER_STATE);
     let optimizer = policy.files.join(OPTIMIZER);
     let Some(Value::Object(mut notes)) = read_json_if_present(&path)? else {
@@ -170,7 +173,8 @@ pub(crate) fn copy_side_files(from: &Path, to: &Path) -> Result<()> {
             return Err(Failure::data(format!("{}: the file's name is not UTF-8", show(&entry.path()))));
         };
         let own = [TRAINER_STATE, VERSION_FILE].contains(&text);
-        let extension = Path::new(text).extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+        let extension =
+            Path::new(text).extension().and_then(|extension| extension.to_str()).unwrap_or_default();
         let weights = extension == "safetensors" || FOREIGN_WEIGHTS.contains(&extension);
         if text.starts_with('.') || own || weights {
             continue;
@@ -202,7 +206,12 @@ fn build(from: &Policy, next: &NewVersion, step: u64, building: &Path) -> Result
     notes.insert("version".to_owned(), Value::from(version.to_string()));
     notes.insert("digest".to_owned(), Value::from(digest.clone()));
     let own = |key: &str| key == "version" || key == "digest";
-    notes.extend(next.trainer_state.iter().filter(|(key, _)| !own(key)).map(|(key, value)| (key.clone(), value.clone())));
+    notes.extend(
+        next.trainer_state
+            .iter()
+            .filter(|(key, _)| !own(key))
+            .map(|(key, value)| (key.clone(), value.clone())),
+    );
     durable::write(&building.join(TRAINER_STATE), pretty(&Value::Object(notes)).as_bytes())?;
     let description = json!({
         "version": version.to_string(),
@@ -224,11 +233,16 @@ fn write_weights(from: &Policy, tensors: &[NewTensor], building: &Path) -> Resul
     let new: HashMap<&str, &NewTensor> = tensors.iter().map(|tensor| (tensor.name, tensor)).collect();
     let wanted = config.tensors();
     if new.len() != tensors.len() || new.len() != wanted.len() {
-        return Err(Failure::work(format!("{} tensors to publish but the model has {}", tensors.len(), wanted.len())));
+        return Err(Failure::work(format!(
+            "{} tensors to publish but the model has {}",
+            tensors.len(),
+            wanted.len()
+        )));
     }
     for (name, shape) in &wanted {
         let tensor = new.get(name.as_str()).filter(|tensor| tensor.shape == shape);
-        let tensor = tensor.ok_or_else(|| Failure::work(format!("no tensor {name:?} of shape {shape:?} to publish")))?;
+        let tensor = tensor
+            .ok_or_else(|| Failure::work(format!("no tensor {name:?} of shape {shape:?} to publish")))?;
         checkpoint::check_size(tensor, building)?;
     }
     for (index, (path, old)) in source.files().enumerate() {
@@ -319,8 +333,11 @@ fn discard(root: &Path, name: &str) -> Result<()> {
 fn lock(policy: &Policy) -> Result<File> {
     let root = &policy.root;
     if !policy.is_writable_layout() {
-        return Err(Failure::usage(format!("{}: a plain Hugging Face directory is never written to", show(root)))
-            .hint(format!("make a policy directory of it: policy init DIR --from {}", show(root))));
+        return Err(Failure::usage(format!(
+            "{}: a plain Hugging Face directory is never written to",
+            show(root)
+        ))
+        .hint(format!("make a policy directory of it: policy init DIR --from {}", show(root))));
     }
     let path: PathBuf = root.join(LOCK);
     let failure = |error: std::io::Error| Failure::io(format!("{}: {error}", show(&path)));
@@ -329,7 +346,8 @@ fn lock(policy: &Policy) -> Result<File> {
     for entry in fs::read_dir(root).map_err(|error| io_failure(root, &error))? {
         let entry = entry.map_err(|error| io_failure(root, &error))?;
         let name = entry.file_name();
-        let leftover = |name: &str| [BUILDING, REMOVING, LINKING].iter().any(|prefix| name.starts_with(prefix));
+        let leftover =
+            |name: &str| [BUILDING, REMOVING, LINKING].iter().any(|prefix| name.starts_with(prefix));
         if name.to_str().is_some_and(leftover) {
             durable::remove(&entry.path())?;
         }

@@ -48,7 +48,8 @@ impl Tokenizer {
     /// # Errors
     /// The tokenizer's own, for a tokenizer that cannot encode every text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = self.inner.encode_fast(text, false).map_err(|error| self.fault("cannot encode", &error))?;
+        let encoding =
+            self.inner.encode_fast(text, false).map_err(|error| self.fault("cannot encode", &error))?;
         Ok(encoding.get_ids().to_vec())
     }
 

@@ -24,8 +24,8 @@ const COLUMNS: &str = "abcdefghij";
 const ROWS: &str = "0123456789";
 /// Words as they stand inside a text, with the space before them.
 const SPACED: &[&str] = &[
-    "U", "D", "L", "R", "walls", "goal", "at", "plan", "route", "tool", "planner", "moves", "ok", "blocked", "none",
-    "0", "1", "2", "3", "4", "5", "6", "7", "8", "9",
+    "U", "D", "L", "R", "walls", "goal", "at", "plan", "route", "tool", "planner", "moves", "ok", "blocked",
+    "none", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9",
 ];
 /// Words that can begin a text, without it.
 const BARE: &[&str] = &["walls", "goal", "at", "plan", "route", "tool", "planner", "moves"];
@@ -82,7 +82,8 @@ pub(crate) fn tokenizer() -> Value {
             })
         })
         .collect();
-    let vocabulary: Map<String, Value> = tokens.iter().zip(0..).map(|(token, id)| (token.clone(), json!(id))).collect();
+    let vocabulary: Map<String, Value> =
+        tokens.iter().zip(0..).map(|(token, id)| (token.clone(), json!(id))).collect();
     json!({
         "version": "1.0",
         "truncation": null,

@@ -13,9 +13,9 @@ use record::failure::{Failure, Result};
 use serde_json::Value;
 
 use crate::config::Config;
+use crate::files::{io_failure, read_json, show};
 pub use crate::header::ElementType;
 use crate::header::{self, Entry};
-use crate::files::{io_failure, read_json, show};
 
 /// The single-file name, and the index that takes its place when there are shards.
 pub(crate) const SINGLE: &str = "model.safetensors";
@@ -44,10 +44,14 @@ impl TensorView<'_> {
     pub fn to_f32(&self) -> Result<Vec<f32>> {
         let halves = || self.bytes.as_chunks::<2>().0.iter();
         Ok(match self.dtype {
-            ElementType::F32 => self.bytes.as_chunks::<4>().0.iter().map(|&four| f32::from_le_bytes(four)).collect(),
+            ElementType::F32 => {
+                self.bytes.as_chunks::<4>().0.iter().map(|&four| f32::from_le_bytes(four)).collect()
+            }
             ElementType::BF16 => halves().map(|&two| half::bf16::from_le_bytes(two).to_f32()).collect(),
             ElementType::F16 => halves().map(|&two| half::f16::from_le_bytes(two).to_f32()).collect(),
-            other => return Err(Failure::data(format!("{}: {other:?} is no type of weights", show(self.file)))),
+            other => {
+                return Err(Failure::data(format!("{}: {other:?} is no type of weights", show(self.file))));
+            }
         })
     }
 
@@ -128,7 +132,10 @@ impl Weights {
         for (tensor, shard) in map {
             let held = weights.tensors.get(tensor).map(|(file, _)| weights.files[*file].found.file_name());
             if held.flatten().and_then(|name| name.to_str()) != shard.as_str() {
-                return Err(Failure::data(format!("{}: {shard} does not hold tensor {tensor:?}", show(index))));
+                return Err(Failure::data(format!(
+                    "{}: {shard} does not hold tensor {tensor:?}",
+                    show(index)
+                )));
             }
         }
         Ok(weights)
@@ -239,6 +246,9 @@ impl Weights {
 
     /// The tensors that lie in the `index`-th of [`Weights::files`].
     pub(crate) fn tensors_of_file(&self, index: usize) -> impl Iterator<Item = (&str, &Entry)> {
-        self.tensors.iter().filter(move |(_, (file, _))| *file == index).map(|(name, (_, entry))| (name.as_str(), entry))
+        self.tensors
+            .iter()
+            .filter(move |(_, (file, _))| *file == index)
+            .map(|(name, (_, entry))| (name.as_str(), entry))
     }
 }

@@ -39,8 +39,10 @@ pub fn run(arguments: &Check) -> Result<()> {
     for (name, shape) in config.tensors() {
         count += shape.iter().product::<usize>();
         if let Some(at) = weights.to_f32(&name)?.iter().position(|value| !value.is_finite()) {
-            return Err(Failure::data(format!("{files}: tensor {name:?} has a value that is no number at element {at}"))
-                .hint("training diverged or the file is damaged; go back to an earlier version"));
+            return Err(Failure::data(format!(
+                "{files}: tensor {name:?} has a value that is no number at element {at}"
+            ))
+            .hint("training diverged or the file is damaged; go back to an earlier version"));
         }
     }
     graph::decoder(&config, &weights, Kind::SharedPrefix)?;
@@ -52,8 +54,10 @@ pub fn run(arguments: &Check) -> Result<()> {
     }
     if tokenizer.vocabulary_size() > size {
         let largest = tokenizer.vocabulary_size() - 1;
-        return Err(Failure::data(format!("{files}: token {largest} of tokenizer.json is outside the vocabulary of {size}"))
-            .hint("the tokenizer and the weights are of different models"));
+        return Err(Failure::data(format!(
+            "{files}: token {largest} of tokenizer.json is outside the vocabulary of {size}"
+        ))
+        .hint("the tokenizer and the weights are of different models"));
     }
     let hello = Message { role: "user".to_owned(), content: "hello".to_owned() };
     let prompt = tokenizer.chat(&[hello])?;

@@ -52,7 +52,11 @@ fn encode_adds_ids_and_leaves_the_rest_as_it_is() {
     );
     assert_eq!(text[1], format!("{}{added}", SAMPLE.strip_suffix('}').unwrap()));
     let lines = lines(&output);
-    assert_eq!(lines[3]["completion_ids"], json!([294, 284]), "a completion that was cut short has no stop token");
+    assert_eq!(
+        lines[3]["completion_ids"],
+        json!([294, 284]),
+        "a completion that was cut short has no stop token"
+    );
     assert_eq!((&lines[4]["stage"], &lines[4]["ok"]), (&json!("encode"), &json!(true)));
     assert_eq!(lines[4]["counts"], json!({"samples": 3, "encoded": 2}));
     assert_eq!(lines[4]["after"][0]["stage"], "envs");
@@ -81,7 +85,11 @@ fn encode_refuses_with_the_place_and_the_cause() {
         (sample(|s| s.replace("completion", "answer")), 65, "policy: stdin:1: d/0: `completion` is missing"),
         (sample(|s| s.replace("\"user\"", "\"judge\"")), 65, "roles are system, user and assistant"),
         (sample(|s| s.replace("\"extra\":1.50", "\"prompt_ids\":[1]")), 65, "not both there or both absent"),
-        (sample(|s| s.replace("\"extra\":1.50", "\"policy_version\":\"1:00000000\"")), 65, "`policy_version` is already there"),
+        (
+            sample(|s| s.replace("\"extra\":1.50", "\"policy_version\":\"1:00000000\"")),
+            65,
+            "`policy_version` is already there",
+        ),
         (sample(|s| format!("{s}\n{s}")), 65, "this id was already on line 1"),
     ];
     for (input, code, expected) in cases {
@@ -91,7 +99,10 @@ fn encode_refuses_with_the_place_and_the_cause() {
     }
     let output = run(directory.path(), &["encode", "--policy", "p", "--allow-incomplete"], SAMPLE);
     assert_eq!(output.status.code(), Some(0), "{}", told(&output));
-    assert_eq!(run(directory.path(), &["encode", "--policy", "x=p", "--policy", "x=p"], "").status.code(), Some(2));
+    assert_eq!(
+        run(directory.path(), &["encode", "--policy", "x=p", "--policy", "x=p"], "").status.code(),
+        Some(2)
+    );
     assert_eq!(run(directory.path(), &["encode", "--policy", "absent"], "").status.code(), Some(65));
 }
 
@@ -151,7 +162,13 @@ fn check_finds_values_that_are_no_numbers() {
 #[test]
 fn help_begins_with_examples_and_version_works() {
     let directory = tempfile::tempdir().unwrap();
-    for arguments in [&["--help"][..], &["init", "--help"], &["encode", "--help"], &["check", "--help"], &["graph", "--help"]] {
+    for arguments in [
+        &["--help"][..],
+        &["init", "--help"],
+        &["encode", "--help"],
+        &["check", "--help"],
+        &["graph", "--help"],
+    ] {
         let output = run(directory.path(), arguments, "");
         assert_eq!(output.status.code(), Some(0));
         let text = String::from_utf8(output.stdout).unwrap();

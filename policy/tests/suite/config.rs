@@ -33,8 +33,13 @@ fn families_decide_norms_and_biases() {
     let qwen3 = with(json!({})).unwrap();
     assert_eq!((qwen3.family, qwen3.qk_norm, qwen3.attention_bias), (Family::Qwen3, true, false));
     let qwen2 = with(json!({"model_type": "qwen2", "head_dim": null})).unwrap();
-    assert_eq!((qwen2.family, qwen2.qk_norm, qwen2.attention_bias, qwen2.head_dim), (Family::Qwen2, false, true, 16));
-    let llama = with(json!({"model_type": "llama", "num_key_value_heads": null, "tie_word_embeddings": true})).unwrap();
+    assert_eq!(
+        (qwen2.family, qwen2.qk_norm, qwen2.attention_bias, qwen2.head_dim),
+        (Family::Qwen2, false, true, 16)
+    );
+    let llama =
+        with(json!({"model_type": "llama", "num_key_value_heads": null, "tie_word_embeddings": true}))
+            .unwrap();
     assert_eq!((llama.qk_norm, llama.attention_bias, llama.num_kv_heads), (false, false, 6));
     assert_eq!(llama.head_name(), "model.embed_tokens.weight");
     assert_eq!(qwen3.tensors().len(), 1 + 3 * 11 + 2);
@@ -54,7 +59,8 @@ fn old_and_new_spellings_mean_the_same_and_frequencies_are_those_of_transformers
             let old = Config::from_value(&golden["old"], place).unwrap();
             assert_eq!(old.dtype, DataType::BF16);
             assert_eq!(Config { dtype: new.dtype, ..old }, new);
-            let expected: Vec<f64> = golden["frequencies"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
+            let expected: Vec<f64> =
+                golden["frequencies"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
             let actual = new.inverse_frequencies();
             assert_eq!(actual.len(), expected.len());
             let difference = actual.iter().zip(&expected).map(|(&a, &e)| ((f64::from(a) - e) / e).abs());
@@ -82,7 +88,10 @@ fn a_window_that_no_layer_uses_is_accepted() {
 #[test]
 fn what_is_not_implemented_is_refused_by_name() {
     let cases = [
-        (json!({"model_type": "mixtral"}), r#"config.json: model_type is "mixtral", which is not implemented"#),
+        (
+            json!({"model_type": "mixtral"}),
+            r#"config.json: model_type is "mixtral", which is not implemented"#,
+        ),
         (json!({"model_type": null}), "config.json: model_type is missing"),
         (json!({"head_dim": 24}), "config.json: head_dim is 24, which the attention kernels cannot run"),
         (json!({"head_dim": 512}), "config.json: head_dim is 512, which the attention kernels cannot run"),
@@ -107,17 +116,35 @@ fn what_is_not_implemented_is_refused_by_name() {
             r#"config.json: rope_type is "dynamic", which is not implemented"#,
         ),
         (json!({"rope_scaling": {"rope_type": "linear"}}), "config.json: factor is missing"),
-        (json!({"partial_rotary_factor": 0.5}), "config.json: partial_rotary_factor is 0.5; only 1.0 is implemented"),
+        (
+            json!({"partial_rotary_factor": 0.5}),
+            "config.json: partial_rotary_factor is 0.5; only 1.0 is implemented",
+        ),
         (json!({"hidden_act": "gelu"}), r#"config.json: hidden_act is "gelu"; only "silu" is implemented"#),
-        (json!({"attention_bias": true}), "config.json: attention_bias is true, which is not implemented for this family"),
-        (json!({"quantization_config": {"quant_method": "gptq"}}), "config.json: the weights are quantized (gptq)"),
+        (
+            json!({"attention_bias": true}),
+            "config.json: attention_bias is true, which is not implemented for this family",
+        ),
+        (
+            json!({"quantization_config": {"quant_method": "gptq"}}),
+            "config.json: the weights are quantized (gptq)",
+        ),
         (json!({"hidden_size": -1}), "config.json: hidden_size is -1, not a whole number from 1 to 16777216"),
-        (json!({"hidden_size": 1e30}), "config.json: hidden_size is 1e30, not a whole number from 1 to 16777216"),
+        (
+            json!({"hidden_size": 1e30}),
+            "config.json: hidden_size is 1e30, not a whole number from 1 to 16777216",
+        ),
         (json!({"vocab_size": null}), "config.json: vocab_size is missing"),
         (json!({"num_hidden_layers": 100000}), "config.json: num_hidden_layers is 100000, more than 4096"),
         (json!({"rms_norm_eps": 0}), "config.json: rms_norm_eps is 0, not a positive number"),
-        (json!({"dtype": "int8"}), r#"config.json: dtype is "int8"; float32, bfloat16 and float16 are implemented"#),
-        (json!({"tie_word_embeddings": "yes"}), r#"config.json: tie_word_embeddings is "yes", not true or false"#),
+        (
+            json!({"dtype": "int8"}),
+            r#"config.json: dtype is "int8"; float32, bfloat16 and float16 are implemented"#,
+        ),
+        (
+            json!({"tie_word_embeddings": "yes"}),
+            r#"config.json: tie_word_embeddings is "yes", not true or false"#,
+        ),
     ];
     for (change, expected) in cases {
         let message = with(change.clone()).expect_err(&change.to_string());

@@ -38,8 +38,12 @@ fn fields(mut message: &[u8]) -> Vec<(u64, &[u8])> {
     all
 }
 
-fn texts<'a>(message: &'a [u8], field: u64) -> Vec<&'a str> {
-    fields(message).into_iter().filter(|(number, _)| *number == field).map(|(_, text)| str::from_utf8(text).unwrap()).collect()
+fn texts(message: &[u8], field: u64) -> Vec<&str> {
+    fields(message)
+        .into_iter()
+        .filter(|(number, _)| *number == field)
+        .map(|(_, text)| str::from_utf8(text).unwrap())
+        .collect()
 }
 
 fn graph_of(policy: &Policy, kind: Kind) -> Vec<u8> {
@@ -71,7 +75,8 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
                         external += 1;
                         let view = weights.tensor(&name(8)).unwrap();
                         let (offset, length) = (view.offset.to_string(), view.bytes.len().to_string());
-                        let place = [("location", "model.safetensors"), ("offset", &offset), ("length", &length)];
+                        let place =
+                            [("location", "model.safetensors"), ("offset", &offset), ("length", &length)];
                         assert_eq!(entries, place);
                     }
                     known.push(name(8));
@@ -82,7 +87,10 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
         let mut operators = Vec::new();
         for (_, node) in fields(&graph).into_iter().filter(|(number, _)| *number == 1) {
             for input in texts(node, 1) {
-                assert!(known.iter().any(|value| value == input), "{kind:?}: {input} is not made before it is used");
+                assert!(
+                    known.iter().any(|value| value == input),
+                    "{kind:?}: {input} is not made before it is used"
+                );
             }
             known.extend(texts(node, 2).into_iter().map(str::to_owned));
             operators.push(texts(node, 4)[0].to_owned());

@@ -41,8 +41,14 @@ fn headers_that_lie() {
         ([&2_u64.to_le_bytes()[..], b"\xff\xfe"].concat(), "the header is not a JSON object of tensors"),
         (file(&json!({"a": 7}), b""), "tensor \"a\" is described wrongly"),
         (file(&json!({"a": {"dtype": "F32", "shape": [1]}}), b""), "tensor \"a\" is described wrongly"),
-        (file(&json!({"a": tensor("F32", json!([-1]), json!([0, 4]))}), &[0; 4]), "tensor \"a\" is described wrongly"),
-        (file(&json!({"a": tensor("Q4_K", json!([1]), json!([0, 4]))}), &[0; 4]), "tensor \"a\" has the unknown type \"Q4_K\""),
+        (
+            file(&json!({"a": tensor("F32", json!([-1]), json!([0, 4]))}), &[0; 4]),
+            "tensor \"a\" is described wrongly",
+        ),
+        (
+            file(&json!({"a": tensor("Q4_K", json!([1]), json!([0, 4]))}), &[0; 4]),
+            "tensor \"a\" has the unknown type \"Q4_K\"",
+        ),
         (
             file(&json!({"a": tensor("F32", json!([2]), json!([0, 4]))}), &[0; 4]),
             "tensor \"a\" of shape [2] needs 8 bytes but spans 0..4",
@@ -69,7 +75,10 @@ fn headers_that_lie() {
     ];
     for (bytes, expected) in cases {
         let message = open(&bytes).expect_err(expected);
-        assert!(message.starts_with(&format!("model.safetensors: {expected}")), "{message} instead of {expected}");
+        assert!(
+            message.starts_with(&format!("model.safetensors: {expected}")),
+            "{message} instead of {expected}"
+        );
     }
     assert!(open(&file(&json!({"__metadata__": {"format": "pt"}, "a": good}), &[0; 8])).is_ok());
 }
@@ -122,9 +131,14 @@ fn replace(path: &Path, from: &str, to: &str) {
 
 #[test]
 fn files_that_do_not_belong_together() {
-    let cases: [(&str, &dyn Fn(&Path), &str); 9] = [
+    type Case<'a> = (&'a str, &'a dyn Fn(&Path), &'a str);
+    let cases: [Case; 9] = [
         ("config.json", &|path| replace(path, "\"hidden_size\": 96", "\"hidden_size\": 97"), "has shape"),
-        ("config.json", &|path| replace(path, "\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4"), "is missing"),
+        (
+            "config.json",
+            &|path| replace(path, "\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4"),
+            "is missing",
+        ),
         ("config.json", &|path| fs::write(path, "{").unwrap(), "config.json: not JSON"),
         ("config.json", &|path| fs::write(path, "[]").unwrap(), "config.json: not a JSON object"),
         ("tokenizer.json", &|path| fs::remove_file(path).unwrap(), "tokenizer.json: no such file"),

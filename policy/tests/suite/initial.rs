@@ -12,7 +12,8 @@ use policy::weights::Weights;
 #[test]
 fn the_seed_decides_every_byte() {
     let directory = tempfile::tempdir().unwrap();
-    let make = |name: &str, seed| initial::from_preset(&directory.path().join(name), Preset::Tiny, seed).unwrap();
+    let make =
+        |name: &str, seed| initial::from_preset(&directory.path().join(name), Preset::Tiny, seed).unwrap();
     let (first, again, other) = (make("first", 7), make("again", 7), make("other", 8));
     assert_eq!(crate::contents(&first.root), crate::contents(&again.root));
     assert_ne!(first.version, other.version);
@@ -27,7 +28,8 @@ fn presets_have_their_geometry() {
     {
         let policy = initial::from_preset(&directory.path().join(format!("{preset:?}")), preset, 0).unwrap();
         let c = Config::load(&policy.files).unwrap();
-        let found = (c.hidden_size, c.num_layers, c.num_heads, c.num_kv_heads, c.head_dim, c.intermediate_size);
+        let found =
+            (c.hidden_size, c.num_layers, c.num_heads, c.num_kv_heads, c.head_dim, c.intermediate_size);
         assert_eq!(found, geometry);
         assert!(c.tie_word_embeddings && c.qk_norm && c.vocab_size == 512);
         let weights = Weights::open(&policy.files).unwrap();
@@ -52,7 +54,8 @@ fn deviations_are_those_that_were_asked_for() {
     ];
     for (name, deviation) in expected {
         let values = weights.to_f32(name).unwrap();
-        let variance = values.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>() / values.len() as f64;
+        let variance =
+            values.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>() / values.len() as f64;
         println!("{name}: {} for {deviation}", variance.sqrt());
         assert!((variance.sqrt() / deviation - 1.0).abs() < 5.0 / (2.0 * values.len() as f64).sqrt());
     }
@@ -65,7 +68,13 @@ fn a_directory_becomes_a_policy_directory_and_keeps_its_bytes() {
     let source = crate::tiny(directory.path(), "source");
     let plain = directory.path().join("plain");
     fs::create_dir_all(plain.join("nested")).unwrap();
-    for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json"] {
+    for name in [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+    ] {
         fs::copy(source.files.join(name), plain.join(name)).unwrap();
     }
     fs::write(plain.join("README.md"), "read me\r\n").unwrap();
@@ -115,9 +124,14 @@ fn any_geometry_of_a_configuration() {
     let weights = Weights::open(&policy.files).unwrap();
     weights.check(&config).unwrap();
     assert_eq!(weights.tensor("model.norm.weight").unwrap().dtype, policy::weights::ElementType::BF16);
-    assert!(weights.to_f32("model.layers.0.self_attn.q_proj.bias").unwrap().iter().all(|&value| value == 0.0));
+    assert!(
+        weights.to_f32("model.layers.0.self_attn.q_proj.bias").unwrap().iter().all(|&value| value == 0.0)
+    );
     assert_eq!(Tokenizer::load(&policy.files).unwrap().stop_ids(), [4]);
     write(100);
     assert_eq!(initial::from_config(&directory.path().join("small"), &file, 1).unwrap_err().code, 2);
-    assert_eq!(initial::from_config(&directory.path().join("x"), Path::new("/nowhere"), 1).unwrap_err().code, 65);
+    assert_eq!(
+        initial::from_config(&directory.path().join("x"), Path::new("/nowhere"), 1).unwrap_err().code,
+        65
+    );
 }

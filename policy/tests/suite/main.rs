@@ -1,5 +1,7 @@
 //! Tests of the crate through its public interface and its program. Each makes its own small policies.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helper functions too")]
+
 mod commands;
 mod config;
 mod graph;

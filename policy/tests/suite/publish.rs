@@ -31,7 +31,8 @@ fn next_keeping(policy: &Policy, input: &str, keep: usize, pinned: &[Version]) -
     let tensors = scaled(policy, 1.0 + input.len() as f32 / 64.0);
     let notes = Map::from_iter([("updates".to_owned(), json!(input.len()))]);
     let moments = scaled(policy, 0.5);
-    let version = NewVersion { input, tensors: &view(&tensors), optimizer: &view(&moments), trainer_state: &notes };
+    let version =
+        NewVersion { input, tensors: &view(&tensors), optimizer: &view(&moments), trainer_state: &notes };
     publish::publish(policy, &version, &Retention { keep, pinned })
 }
 
@@ -106,12 +107,18 @@ fn sixteen_bit_policies_stay_so_and_shards_too() {
     let weights = Weights::open(&source.files).unwrap();
     let mut map = Map::new();
     let names: Vec<&str> = weights.names().collect();
-    for (shard, half) in [("model-00001-of-00002.safetensors", &names[..20]), ("model-00002-of-00002.safetensors", &names[20..])] {
+    for (shard, half) in [
+        ("model-00001-of-00002.safetensors", &names[..20]),
+        ("model-00002-of-00002.safetensors", &names[20..]),
+    ] {
         let (mut header, mut data) = (Map::new(), Vec::new());
         let mut add = |name: &str, shape: &[usize], values: &[f32]| {
             let from = data.len();
             data.extend(values.iter().flat_map(|&value| bf16::from_f32(value).to_le_bytes()));
-            header.insert(name.to_owned(), json!({"dtype": "BF16", "shape": shape, "data_offsets": [from, data.len()]}));
+            header.insert(
+                name.to_owned(),
+                json!({"dtype": "BF16", "shape": shape, "data_offsets": [from, data.len()]}),
+            );
             map.insert(name.to_owned(), Value::from(shard));
         };
         for name in half {
@@ -122,7 +129,11 @@ fn sixteen_bit_policies_stay_so_and_shards_too() {
             add("model.rotary_emb.inv_freq", &[2], &[1.0, 0.5]);
         }
         let text = Value::Object(header).to_string();
-        fs::write(plain.join(shard), [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &data].concat()).unwrap();
+        fs::write(
+            plain.join(shard),
+            [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &data].concat(),
+        )
+        .unwrap();
     }
     let index = json!({"metadata": {"total_size": 0}, "weight_map": map}).to_string();
     fs::write(plain.join("model.safetensors.index.json"), &index).unwrap();
@@ -157,7 +168,11 @@ fn the_same_input_does_nothing_and_another_one_replaces() {
     let later = next(&Policy::open(&first.root).unwrap(), "and one more");
     assert_eq!(later.step, 2);
     assert_eq!(publish::published(&first, "one").unwrap(), Some(version.clone()));
-    assert_eq!(Policy::open(&first.root).unwrap().version, later, "an older publish does not move the newest");
+    assert_eq!(
+        Policy::open(&first.root).unwrap().version,
+        later,
+        "an older publish does not move the newest"
+    );
 
     assert_eq!(publish::published(&first, "other").unwrap(), None);
     let replaced = next(&first, "other");
@@ -211,7 +226,9 @@ fn what_stays() {
     let mut versions = vec![first.version.clone()];
     for step in 0..5 {
         let newest = Policy::open(&first.root).unwrap();
-        versions.push(next_keeping(&newest, &"x".repeat(step + 1), 2, versions.get(1..2).unwrap_or_default()).unwrap());
+        versions.push(
+            next_keeping(&newest, &"x".repeat(step + 1), 2, versions.get(1..2).unwrap_or_default()).unwrap(),
+        );
     }
     let steps = ["step-000001", "step-000004", "step-000005"];
     assert_eq!(entries(&first.root)[2..], steps);
@@ -251,8 +268,12 @@ fn wrong_tensors_publish_nothing() {
     for change in changes {
         let mut tensors = good.clone();
         change(&mut tensors);
-        let version = NewVersion { input: "", tensors: &view(&tensors), optimizer: &[], trainer_state: &Map::new() };
-        assert_eq!(publish::publish(&first, &version, &Retention { keep: 2, pinned: &[] }).unwrap_err().code, 1);
+        let version =
+            NewVersion { input: "", tensors: &view(&tensors), optimizer: &[], trainer_state: &Map::new() };
+        assert_eq!(
+            publish::publish(&first, &version, &Retention { keep: 2, pinned: &[] }).unwrap_err().code,
+            1
+        );
         assert_eq!(Policy::open(&first.root).unwrap(), first);
     }
     next(&first, "one");

@@ -34,7 +34,8 @@ fn ids_are_those_of_transformers() {
 #[test]
 fn every_word_of_the_compact_texts_is_one_token() {
     let cells = ('a'..='j').flat_map(|column| ('0'..='9').map(move |row| format!(" {column}{row}")));
-    let words = [" U", " D", " L", " R", " walls", "walls", " goal", " at", " route", " tool", " planner", " plan"];
+    let words =
+        [" U", " D", " L", " R", " walls", "walls", " goal", " at", " route", " tool", " planner", " plan"];
     for word in cells.chain(words.map(str::to_owned)) {
         assert_eq!(TOKENIZER.encode(&word).unwrap().len(), 1, "{word:?}");
     }
