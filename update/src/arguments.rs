@@ -3,10 +3,13 @@
 //! A flag that would have no effect under the others is refused rather than ignored: whoever passes `--clip` with
 //! `--objective nll` believes something that is not so.
 
+use std::sync::LazyLock;
+
 use clap::{Parser, ValueEnum};
 use record::failure::{Failure, Result};
 
 use crate::aggregate::Aggregate;
+use crate::gemm::Instructions;
 use crate::optimizer::schedule::Schedule;
 use crate::optimizer::{Method, Settings};
 
@@ -20,8 +23,8 @@ Examples:
 
   A supervised warm-up on demonstrations
     envs demo plan-path --count 9600 | policy encode --policy run/tool |
-      update --policy run/tool --objective nll --minibatches 1200 --optimizer muon --lr 0.03 --lr-other 4e-3 \\
-             --schedule cosine --warmup 50 --weight-decay 0.01
+      update --policy run/tool --objective nll --minibatches 1200 --optimizer muon --lr 0.03 \\
+        --lr-other 4e-3 --schedule cosine --warmup 50
 
   Do rollout and update agree on the log-probabilities? Publishes nothing
     update --policy run/tool --check < samples.jsonl
@@ -47,6 +50,16 @@ goes on from call to call. It starts afresh, and says so, when --optimizer or --
 Exit codes: 0 done, 1 the work or --check failed, 2 usage, 65 bad record or incomplete stream (nothing is published),
 69 device unavailable, 74 I/O, 130 and 143 interrupted (nothing is published).";
 
+/// The build, and what it computes with on this machine.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let instructions = match Instructions::best() {
+        Instructions::Avx512 => "AVX-512",
+        Instructions::Avx2 => "AVX2",
+        Instructions::Portable => "portable",
+    };
+    format!("{} (cpu: {instructions}; cuda: not in this build)", record::stage::build())
+});
+
 /// The loss of `--objective`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Objective {
@@ -71,7 +84,7 @@ impl Objective {
 /// Reads a whole stream from stdin, trains every policy named on the samples of the agents it owns, starting from the
 /// version that the samples name, and publishes the next version. A stream that is not whole publishes nothing.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "update", before_help = EXAMPLES, after_help = FORMULAS)]
+#[command(name = "update", version = VERSION.as_str(), before_help = EXAMPLES, after_help = FORMULAS)]
 pub struct Arguments {
     /// Policy directory to train; with AGENT= only that agent's samples are its own. Flags that name one directory are
     /// one policy with one optimiser
@@ -196,7 +209,7 @@ pub struct Arguments {
     pub allow_truncated_sampling: bool,
 
     /// No progress and no remarks on stderr
-    #[arg(long, short, help_heading = "Running")]
+    #[arg(long, help_heading = "Running")]
     pub quiet: bool,
 }
 

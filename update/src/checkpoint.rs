@@ -32,8 +32,8 @@ pub struct TrainerState {
     pub optimizer_steps: u64,
     /// Every setting that decides the outcome.
     pub settings: Map<String, Value>,
-    /// The figures of the update, as its metrics line had them.
-    pub metrics: Map<String, Value>,
+    /// The figures of the update as JSON text, so that a repeated call can say them again to the last digit.
+    pub figures: String,
 }
 
 /// The optimiser's tensors and the notes beside a version.

@@ -46,12 +46,10 @@ impl Intake {
         copy: Option<&mut Output<W>>,
     ) -> Result<()> {
         let mut copy = copy;
-        while let Some(line) = reader.next()? {
+        let Some(mut line) = reader.next()? else { return Ok(()) };
+        loop {
             match line.kind {
-                Kind::End => {
-                    stream.end(&line)?;
-                    continue;
-                }
+                Kind::End => stream.end(&line)?,
                 Kind::Sample => {
                     let sample = Sample::parse(&line)?;
                     stream.sample(&sample, &line)?;
@@ -65,11 +63,13 @@ impl Intake {
                 }
                 _ => {}
             }
-            if let Some(output) = copy.as_deref_mut() {
+            if let Some(output) = copy.as_deref_mut().filter(|_| line.kind != Kind::End) {
                 output.raw(&line.text)?;
             }
+            if !reader.read_into(&mut line)? {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     fn pass(&mut self, agent: &str) {

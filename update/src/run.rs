@@ -1,12 +1,14 @@
 //! One policy's part of a call: opened at the version that its samples name, then trained, checked or planned.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Instant;
 
 use policy::config::Config;
 use policy::directory::{Policy, Version};
 use policy::publish::published;
 use record::failure::{Failure, Result};
-use record::line::Metrics;
+use record::splice;
 use record::stage;
 use serde_json::{Map, Value, json};
 
@@ -18,7 +20,7 @@ use crate::plan::Plan;
 use crate::samples::Samples;
 use crate::scores;
 use crate::stage::remark;
-use crate::train::{Figures, Trainer};
+use crate::train::Trainer;
 
 /// Largest difference of log-probabilities that `--check` lets pass for f32 weights, nats.
 const GAP_SINGLE: f64 = 1e-3;
@@ -34,6 +36,8 @@ pub struct Run<'a> {
     from: Policy,
     config: Config,
     reference: Option<Policy>,
+    settings: Map<String, Value>,
+    /// Names what the new version is made from besides `from`: the samples and the settings.
     input: String,
 }
 
@@ -57,40 +61,34 @@ impl<'a> Run<'a> {
             true => Some(open_reference(owned, references, samples, &config)?),
             false => None,
         };
-        let settings = metrics::settings(
-            arguments,
-            reference.as_ref().map(|policy| policy.version.to_string()).as_deref(),
-        );
+        let version = reference.as_ref().map(|policy| policy.version.to_string());
+        let settings = metrics::settings(arguments, version.as_deref());
         let mut hasher = blake3::Hasher::new();
         hasher.update(samples.input_digest().as_bytes());
-        hasher.update(Value::Object(settings).to_string().as_bytes());
+        hasher.update(splice::json(&settings)?.as_bytes());
         let input = hasher.finalize().to_hex().to_string();
-        Ok(Run { arguments, owned, samples, passed, from, config, reference, input })
+        Ok(Run { arguments, owned, samples, passed, from, config, reference, settings, input })
     }
 
     /// Trains and publishes, unless that was done before; returns the metrics line.
     ///
     /// # Errors
     /// Training failed, or the disk did; the policy is as it was.
-    pub fn train(&self) -> Result<Metrics> {
+    pub fn train(&self) -> Result<String> {
         let started = Instant::now();
         if let Some(version) = published(&self.from, &self.input)? {
             return self.repeated(&version);
         }
         let mut checkpoint = Checkpoint::load(&self.from, &self.config)?;
+        let settings = self.arguments.optimizer_settings();
         let objective = self.arguments.objective.name();
-        let (mut optimizer, continued) =
-            checkpoint.optimizer(&self.from, self.arguments.optimizer_settings(), objective)?;
+        let (mut optimizer, continued) = checkpoint.optimizer(&self.from, settings, objective)?;
         if !continued && self.from.version.step > 0 {
-            let version = &self.from.version;
-            let method = self.arguments.optimizer.name();
-            remark(
-                self.arguments,
-                &format!(
-                    "{}: version {version} has no {method} state of objective {objective}, starting a fresh one",
-                    self.owned.name
-                ),
-            );
+            let method = settings.method.name();
+            self.remark(format_args!(
+                "version {} has no {method} state of objective {objective}: starting a fresh one",
+                self.from.version
+            ));
         }
         let trainer = Trainer {
             arguments: self.arguments,
@@ -108,123 +106,97 @@ impl<'a> Run<'a> {
         values.insert("optimizer_state".to_owned(), json!(if continued { "continued" } else { "fresh" }));
         values.extend(self.description());
         let state = TrainerState {
-            optimizer: self.arguments.optimizer.name().to_owned(),
+            optimizer: settings.method.name().to_owned(),
             objective: objective.to_owned(),
             optimizer_steps: optimizer.steps(),
-            settings: self.settings(),
-            metrics: values.clone(),
+            settings: self.settings.clone(),
+            figures: splice::json(&values)?,
         };
-        let version =
-            checkpoint.publish(&self.from, &self.input, &optimizer, &state, self.arguments.keep as usize)?;
+        let keep = self.arguments.keep as usize;
+        let version = checkpoint.publish(&self.from, &self.input, &optimizer, &state, keep)?;
         if figures.steps == 0 {
-            remark(
-                self.arguments,
-                &format!(
-                    "{}: every group is flat, nothing to learn; version {version} has the weights of {}",
-                    self.owned.name, self.from.version
-                ),
-            );
+            let from = &self.from.version;
+            self.remark(format_args!(
+                "every group is flat, nothing to learn: version {version} has the weights of {from}"
+            ));
         }
-        Ok(self.line(values, Some(&version), self.timing(started, trained, &figures)))
+        let mut timing = self.timing(started);
+        let epochs = self.arguments.epochs as f64;
+        let speed = finite(figures.unique_tokens as f64 * epochs / trained);
+        timing.insert("training_seconds".to_owned(), json!(trained));
+        timing.insert("unique_tokens_per_second".to_owned(), json!(speed));
+        self.line(&state.figures, Some(&version), timing)
     }
 
-    /// Recomputes the recorded log-probabilities; returns the figures, and whether they agree.
+    /// The metrics line of a version that an earlier call published from the same input.
+    fn repeated(&self, version: &Version) -> Result<String> {
+        let made = Policy::open_version(&self.owned.directory, &version.to_string())?;
+        // Only the newest versions keep the notes of their making.
+        let figures = checkpoint::saved(&made)?.map_or_else(|| "{}".to_owned(), |(_, state)| state.figures);
+        self.remark(format_args!("version {version} was already made from this input: nothing to do"));
+        self.line(&figures, Some(version), stage::timing(Instant::now()))
+    }
+
+    /// Recomputes the recorded log-probabilities; returns the metrics line, and whether they agree.
     ///
     /// # Errors
     /// The policy cannot be read, or an interruption.
-    pub fn check(&self) -> Result<(Metrics, Result<()>)> {
+    pub fn check(&self) -> Result<(String, Result<()>)> {
         let started = Instant::now();
         let checkpoint = Checkpoint::load(&self.from, &self.config)?;
-        let limit = self.arguments.max_tokens_per_batch as usize;
-        let threads = self.arguments.thread_count();
-        let recomputed = scores::of_samples(
-            &checkpoint.model,
-            checkpoint.weights.forward(),
-            self.samples,
-            limit,
-            threads,
-        )?;
-        let tally = scores::compare(self.samples, &recomputed);
+        let tally = scores::compare(self.samples, &self.logprobs(&checkpoint)?);
         let allowed = match self.arguments.max_logprob_gap {
             Some(gap) => gap,
             None if checkpoint.is_single() => GAP_SINGLE,
             None => GAP_HALF,
         };
-        let tokens = tally.tokens as f64;
+        let (tokens, gap) = (tally.tokens as f64, tally.largest_gap);
         let mut values = metrics::of_samples(self.samples);
         let mut put = |name: &str, value: Value| values.insert(name.to_owned(), value);
         put("check", json!(true));
         put("sampling/logp_difference_mean", json!(finite(tally.gap / tokens)));
-        put("sampling/logp_difference_max", json!(finite(tally.largest_gap)));
+        put("sampling/logp_difference_max", json!(finite(gap)));
+        put("sampling/logp_difference_allowed", json!(allowed));
         put("sampling/importance_sampling_ratio_mean", json!(finite(tally.ratio / tokens)));
-        put("logp_difference_allowed", json!(allowed));
         values.extend(self.description());
-        let (name, gap) = (&self.owned.name, tally.largest_gap);
-        let agree = tally.not_finite == 0 && gap <= allowed;
-        let outcome = match agree {
-            true => Ok(()),
-            false => Err(Failure::work(format!(
-                "{name}: recorded and recomputed log-probabilities differ by up to {gap:.3e} (mean {:.3e}), above {allowed}",
-                tally.gap / tokens
-            ))
-            .hint("the samples were not drawn from these weights at the recorded temperature, or rollout and update compute differently")),
-        };
-        if agree {
-            remark(
-                self.arguments,
-                &format!("{name}: {} log-probabilities agree within {gap:.3e}", tally.tokens),
-            );
+        let line = self.line(&splice::json(&values)?, None, self.timing(started))?;
+        if tally.not_finite == 0 && gap <= allowed {
+            self.remark(format_args!("{} log-probabilities agree within {gap:.1e}", tally.tokens));
+            return Ok((line, Ok(())));
         }
-        let trained = started.elapsed().as_secs_f64();
-        Ok((self.line(values, None, self.timing(started, trained, &Figures::default())), outcome))
+        let cause = match tally.not_finite {
+            0 => format!(
+                "recorded and recomputed log-probabilities differ by up to {gap:.3e}, above {allowed}"
+            ),
+            count => format!("{count} recomputed log-probabilities are not finite"),
+        };
+        let hint =
+            "the samples come from other weights or another temperature, or rollout and update disagree";
+        Ok((line, Err(Failure::work(cause).at(&self.owned.name).hint(hint))))
     }
 
     /// What training would do and need.
     pub fn plan(&self) -> Plan {
+        let shape = checkpoint::shape(&self.config);
         let from = self.from.version.to_string();
-        Plan::of(
-            self.arguments,
-            self.samples,
-            &checkpoint::shape(&self.config),
-            &self.owned.name,
-            from,
-            self.settings(),
-        )
-    }
-
-    /// The metrics line of a version that an earlier call published from the same input.
-    fn repeated(&self, version: &Version) -> Result<Metrics> {
-        let made = Policy::open_version(&self.owned.directory, &version.to_string())?;
-        let values = checkpoint::saved(&made)?.map(|(_, state)| state.metrics).unwrap_or_default();
-        remark(
-            self.arguments,
-            &format!(
-                "{}: version {version} was already made from this input, nothing to do",
-                self.owned.name
-            ),
-        );
-        let timing = Map::from_iter([
-            ("build".to_owned(), json!(stage::build())),
-            ("repeated".to_owned(), json!(true)),
-        ]);
-        Ok(self.line(values, Some(version), timing))
+        Plan::of(self.arguments, self.samples, &shape, &self.owned.name, from, self.settings.clone())
     }
 
     fn reference_logprobs(&self) -> Result<Option<Vec<Vec<f32>>>> {
         let Some(reference) = &self.reference else { return Ok(None) };
         let config = Config::load(&reference.files)?;
-        let checkpoint = Checkpoint::load(reference, &config)?;
+        self.logprobs(&Checkpoint::load(reference, &config)?).map(Some)
+    }
+
+    /// The log-probability of every completion token under the weights of a checkpoint.
+    fn logprobs(&self, checkpoint: &Checkpoint) -> Result<Vec<Vec<f32>>> {
         let limit = self.arguments.max_tokens_per_batch as usize;
         let threads = self.arguments.thread_count();
         scores::of_samples(&checkpoint.model, checkpoint.weights.forward(), self.samples, limit, threads)
-            .map(Some)
     }
 
-    fn settings(&self) -> Map<String, Value> {
-        metrics::settings(
-            self.arguments,
-            self.reference.as_ref().map(|policy| policy.version.to_string()).as_deref(),
-        )
+    fn remark(&self, text: fmt::Arguments) {
+        remark(self.arguments, format_args!("{}: {text}", self.owned.name));
     }
 
     /// What the figures are of.
@@ -240,32 +212,30 @@ impl<'a> Run<'a> {
         values
     }
 
+    /// The metrics line: what it is of, the figures (a JSON object as text), and the times.
     fn line(
         &self,
-        values: Map<String, Value>,
+        figures: &str,
         version: Option<&Version>,
-        timing: Map<String, Value>,
-    ) -> Metrics {
-        Metrics {
-            step: self.samples.step,
-            policy: self.owned.name.clone(),
-            policy_version: version.map(ToString::to_string),
-            values,
-            timing,
-            ..Metrics::default()
-        }
+        timing: BTreeMap<String, Value>,
+    ) -> Result<String> {
+        let mut head = Map::new();
+        head.insert("type".to_owned(), json!("metrics"));
+        head.insert("v".to_owned(), json!(record::read::VERSION));
+        head.extend(self.samples.step.map(|step| ("step".to_owned(), json!(step))));
+        head.insert("policy".to_owned(), json!(self.owned.name));
+        head.extend(version.map(|version| ("policy_version".to_owned(), json!(version.to_string()))));
+        let head = splice::json(&head)?;
+        let figures =
+            figures.strip_prefix('{').filter(|inside| *inside != "}").map(|inside| format!(",{inside}"));
+        let line = head.trim_end_matches('}').to_owned() + figures.as_deref().unwrap_or("}");
+        splice::splice(&line, &[("timing", splice::json(&timing)?)])
     }
 
-    fn timing(&self, started: Instant, trained: f64, figures: &Figures) -> Map<String, Value> {
-        let mut timing = Map::new();
-        let mut put = |name: &str, value: Value| timing.insert(name.to_owned(), value);
-        put("build", json!(stage::build()));
-        put("device", json!(self.arguments.device));
-        put("threads", json!(self.arguments.thread_count()));
-        put("seconds", json!(started.elapsed().as_secs_f64()));
-        put("training_seconds", json!(trained));
-        let unique = figures.unique_tokens as f64 * self.arguments.epochs as f64;
-        put("unique_tokens_per_second", json!(finite(unique / trained)));
+    fn timing(&self, started: Instant) -> BTreeMap<String, Value> {
+        let mut timing = stage::timing(started);
+        timing.insert("device".to_owned(), json!(self.arguments.device));
+        timing.insert("threads".to_owned(), json!(self.arguments.thread_count()));
         timing
     }
 }

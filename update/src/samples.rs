@@ -86,16 +86,6 @@ impl Samples {
         self.check_version(sample, line)?;
         let prompt = sample.prompt_ids.as_deref().unwrap_or_default();
         let completion = sample.completion_ids.as_deref().unwrap_or_default();
-        if prompt.is_empty() {
-            return Err(sample
-                .failure(line, "prompt_ids is empty, so nothing predicts the first token")
-                .hint("a prompt has at least one token"));
-        }
-        if completion.is_empty() {
-            return Err(sample
-                .failure(line, "completion_ids is empty")
-                .hint("a completion holds at least its stop token"));
-        }
         let temperature = match &sample.sampling {
             // Greedy completions are recorded at temperature 1 whatever the temperature flag said.
             Some(sampling) if !sampling.greedy => sampling.temperature,

@@ -5,7 +5,7 @@
 //! not whole. Policies are opened before the first of them is trained, so that a missing version is found while
 //! nothing has changed; they are published one after the other, and a repeated call recognises those that were.
 
-use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::io::Write;
 use std::time::Instant;
 
@@ -38,20 +38,20 @@ pub fn run() -> Result<()> {
 
     let mut output = Output::new(Writer::stdout());
     let mut intake = Intake::new(&owners);
-    let mut stream = Stream::new("update", arguments.allow_incomplete);
+    let mut stream = Stream::new("update", arguments.allow_incomplete).every_shard();
     let copy = arguments.pass_through.then_some(&mut output);
     let read = intake.read(&mut Reader::stdin(), &mut stream, &owners, needs(&arguments), copy);
     let reading = started.elapsed().as_secs_f64();
 
-    let (mut end, whole) = stream.finish(true, Map::new(), BTreeMap::new());
-    let outcome = read.and(whole).and_then(|()| work(&arguments, &owners, &references, &intake, &mut output));
-    end.ok &= outcome.is_ok();
-    end.counts = counts(&intake, &owners);
-    end.timing.insert("build".to_owned(), json!(stage::build()));
-    end.timing.insert("seconds".to_owned(), json!(started.elapsed().as_secs_f64()));
-    end.timing.insert("reading_seconds".to_owned(), json!(reading));
-    let written = output.object(&end).and_then(|()| output.flush());
-    outcome.and(written)
+    let outcome = read
+        .and_then(|()| stream.whole())
+        .and_then(|()| work(&arguments, &owners, &references, &intake, &mut output));
+    let mut timing = stage::timing(started);
+    timing.insert("reading_seconds".to_owned(), json!(reading));
+    match output.into_writer() {
+        Some(mut writer) => stream.close(&mut writer, outcome, counts(&intake, &owners), timing),
+        None => outcome,
+    }
 }
 
 /// What the objective needs each sample to have.
@@ -91,26 +91,23 @@ fn work<W: Write>(
     let mut runs = Vec::new();
     for (owned, samples) in owners.policies.iter().zip(&intake.samples) {
         if samples.rows.is_empty() {
-            remark(arguments, &format!("{}: no samples, stays at its version", owned.name));
+            remark(arguments, format_args!("{}: no samples, stays at its version", owned.name));
             continue;
         }
         runs.push(Run::open(arguments, owned, references, samples, intake.passed)?);
     }
     let mut failure = None;
     for run in &runs {
-        let (line, outcome) = match (arguments.dry_run, arguments.check) {
-            (true, _) => (serde_json::to_value(run.plan()), Ok(())),
-            (_, true) => {
-                let (line, outcome) = run.check()?;
-                (serde_json::to_value(line), outcome)
-            }
-            _ => (serde_json::to_value(run.train()?), Ok(())),
-        };
-        let line =
-            line.map_err(|error| Failure::work(format!("a metrics line cannot be written: {error}")))?;
-        output.object(&line)?;
-        // Every policy is checked before the first that disagrees fails the call.
-        failure = failure.or(outcome.err());
+        if arguments.dry_run {
+            output.object(&run.plan())?;
+        } else if arguments.check {
+            let (line, agreement) = run.check()?;
+            output.raw(&line)?;
+            // Every policy is checked before the first that disagrees fails the call.
+            failure = failure.or(agreement.err());
+        } else {
+            output.raw(&run.train()?)?;
+        }
     }
     failure.map_or(Ok(()), Err)
 }
@@ -137,7 +134,7 @@ fn refuse_nothing(arguments: &Arguments, owners: &Owners, intake: &Intake) -> Re
         let (passed, read) = (intake.passed, intake.read);
         let text =
             format!("{passed} of {read} samples passed by: no policy of {} owns {agents}", named.join(", "));
-        remark(arguments, &text);
+        remark(arguments, text);
     }
     Ok(())
 }
@@ -159,9 +156,8 @@ fn counts(intake: &Intake, owners: &Owners) -> Map<String, Value> {
 }
 
 /// A line on stderr that is not a failure.
-pub fn remark(arguments: &Arguments, text: &str) {
+pub fn remark(arguments: &Arguments, text: impl Display) {
     if !arguments.quiet {
-        // A closed stderr must not stop the work.
-        let _ = writeln!(std::io::stderr().lock(), "update: {text}");
+        stage::note("update", text);
     }
 }
