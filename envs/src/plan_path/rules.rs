@@ -121,3 +121,99 @@ impl Parts {
         Rewards { team, local: self.local() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan_path::map::Place;
+
+    /// Goal c1, four steps from e3; the only shortest ways lead over d3, c3 and c2.
+    /// ```text
+    /// #....
+    /// ..G..
+    /// .#..#
+    /// .#..@
+    /// #.##.
+    /// ```
+    fn map() -> Map {
+        let walls = ["a0", "b2", "e2", "b3", "a4", "c4", "d4"].map(place);
+        Map::new(5, &walls, place("c1"))
+    }
+
+    fn place(text: &str) -> Place {
+        Place::parse(text).unwrap()
+    }
+
+    fn moves(text: &str) -> Vec<Move> {
+        text.chars().map(|letter| Move::from_letter(letter).unwrap()).collect()
+    }
+
+    /// Where moves end, and what they earn: team, legal, agreement and local.
+    fn earned(start: &str, first: u16, best: u16, text: &str) -> (String, f64, bool, f64, f64) {
+        let map = map();
+        let start = map.cell(place(start));
+        let standing = Standing { first, best, now: map.distance(start), moves: 3 };
+        let walk = walk(&map, start, &moves(text));
+        let parts = Parts { format: true, legal: !walk.blocked, oracle: standing.agreement(walk.agreeing) };
+        let team = standing.team(map.distance(walk.end));
+        (map.place(walk.end).to_string(), team, parts.legal, parts.oracle, parts.local())
+    }
+
+    #[track_caller]
+    fn assert_earned(seen: (String, f64, bool, f64, f64), expected: (&str, f64, bool, f64, f64)) {
+        let near = |left: f64, right: f64| (left - right).abs() < 1e-12;
+        let same = near(seen.1, expected.1) && near(seen.3, expected.3) && near(seen.4, expected.4);
+        assert!(seen.0 == expected.0 && seen.2 == expected.2 && same, "{seen:?} is not {expected:?}");
+    }
+
+    #[test]
+    fn vectors_by_hand() {
+        let third = 1.0 / 3.0;
+        assert_earned(earned("e3", 4, 4, "LLU"), ("c2", 0.75, true, 1.0, 1.0));
+        assert_earned(earned("e3", 4, 4, "LUU"), ("d1", 0.75, true, 1.0, 1.0));
+        assert_earned(earned("e3", 4, 4, "L"), ("d3", 0.25, true, third, 0.2 + 0.8 * third));
+        // Into the edge: nothing moves, and the rest is dropped.
+        assert_earned(earned("e3", 4, 4, "RLL"), ("e3", 0.0, false, 0.0, 0.1));
+        assert_earned(earned("e3", 4, 4, "LRL"), ("d3", 0.25, true, third, 0.2 + 0.8 * third));
+        assert_earned(earned("e3", 4, 4, "DU"), ("e3", 0.0, true, 0.0, 0.2));
+        // A first move the wrong way: what repairs it is no agreement.
+        assert_earned(earned("e3", 4, 4, "DUL"), ("d3", 0.25, true, 0.0, 0.2));
+        // The goal, and moves after it.
+        assert_earned(earned("c2", 4, 1, "U"), ("c1", 1.0, true, 1.0, 1.0));
+        assert_earned(earned("c2", 4, 1, "ULL"), ("c1", 1.0, true, 1.0, 1.0));
+        // Ground covered before earns the team nothing.
+        assert_earned(earned("e3", 4, 2, "L"), ("d3", 0.0, true, third, 0.2 + 0.8 * third));
+        assert_earned(earned("e3", 4, 2, "LLU"), ("c2", 0.25, true, 1.0, 1.0));
+    }
+
+    #[test]
+    fn the_last_turns_distance_pays_on_arrival_only() {
+        let team = |first: u16, best: u16, end: u16| Standing { first, best, now: best, moves: 3 }.team(end);
+        // Six steps are two turns of three: three steps are left for the last one.
+        assert_eq!([6, 5, 4, 3, 2, 1, 0].map(|end| team(6, 6, end)), [0.0, 1.0 / 6.0, 2.0 / 6.0, 0.5, 0.5, 0.5, 1.0]);
+        assert_eq!([3, 2, 1, 0].map(|end| team(6, 3, end)), [0.0, 0.0, 0.0, 1.0]);
+        // Seven steps are three turns, with one step left for the last.
+        assert_eq!([4, 1, 0].map(|end| team(7, 7, end)), [3.0 / 7.0, 6.0 / 7.0, 1.0]);
+        // What one turn can do pays only when done.
+        assert_eq!([2, 1, 0].map(|end| team(2, 2, end)), [0.0, 0.0, 1.0]);
+    }
+
+    #[test]
+    fn going_back_and_forth_earns_nothing_twice() {
+        let map = map();
+        let (mut cell, mut best, mut total) = (map.cell(place("e3")), 4, 0.0);
+        for turn in 0..100 {
+            let walk = walk(&map, cell, &moves(if turn % 2 == 0 { "L" } else { "R" }));
+            total += Standing { first: 4, best, now: map.distance(cell), moves: 3 }.team(map.distance(walk.end));
+            (cell, best) = (walk.end, best.min(walk.least));
+        }
+        assert!((total - 0.25_f64).abs() < 1e-12, "collected {total}");
+    }
+
+    #[test]
+    fn nothing_earns_more_than_one() {
+        let parts = Parts { format: true, legal: true, oracle: 1.0 };
+        assert_eq!(parts.local(), 1.0);
+        assert_eq!(Parts::NONE.local(), 0.0);
+    }
+}

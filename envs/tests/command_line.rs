@@ -1,0 +1,82 @@
+//! The transcripts in `tests/transcripts`: commands with their output, their errors and their exit codes.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+#[test]
+fn transcripts() {
+    trycmd::TestCases::new().case("tests/transcripts/*.trycmd").case("tests/transcripts/*.toml");
+}
+
+fn step(input: &[u8]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_envs"))
+        .args(["step", "plan-path"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+const RESET: &str = r#"{"request":"first","task":{"spec":{"size":3,"encoding":"compact","moves":2,"turns":4,"walls":["b1"],"goal":"a0","start":"c2"}},"workflow":"team"}"#;
+
+#[test]
+fn step_answers_each_line_in_order_and_always_alike() {
+    let state = r#"{"spec":{"size":3,"encoding":"compact","moves":2,"turns":4,"walls":["b1"],"goal":"a0","start":"c2"},"workflow":"single","position":"c0","best":2,"proposal":null}"#;
+    let action = format!(r#"{{"request":{{"id":2}},"state":{state},"agent":"planner","action":" L L"}}"#);
+    let nobody = format!(r#"{{"request":3,"state":{state},"agent":"tool","action":" b0"}}"#);
+    let lines = [RESET, &action, &nobody, "not json", "[1]", "", "{\"request\":4}", "{\"taks\":1}", RESET];
+    let output = step(lines.join("\n").as_bytes());
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let answers: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(answers.len(), lines.len());
+    let bytes: Vec<&str> = text.lines().collect();
+    assert_eq!(bytes[0], bytes[8], "the same line in, the same bytes out");
+
+    assert_eq!(answers[0]["request"], "first");
+    assert_eq!(answers[0]["agents"], serde_json::json!(["tool", "planner"]));
+    assert_eq!(answers[0]["order"], "sequential");
+    assert_eq!(answers[0]["turns"], 4);
+    assert_eq!(answers[0]["observations"]["tool"][0]["content"], "walls b1 goal a0 at c2 tool");
+
+    assert_eq!(answers[1]["request"]["id"], 2);
+    assert_eq!(answers[1]["rewards"], serde_json::json!({"team": 1.0, "local": 1.0}));
+    assert_eq!((&answers[1]["terminated"], &answers[1]["success"]), (&true.into(), &true.into()));
+    assert_eq!(answers[1]["state"]["position"], "a0");
+
+    assert_eq!(answers[2]["request"], 3);
+    for (index, cause) in [
+        (2, "workflow single has no agent 'tool'"),
+        (3, "no JSON object"),
+        (4, "no JSON object"),
+        (5, "no JSON object"),
+        (6, "either `task`"),
+        (7, "'taks' is no field of a request (did you mean 'task'?)"),
+    ] {
+        let error = answers[index]["error"].as_str().unwrap_or_default();
+        assert!(error.contains(cause), "{index}: {error:?} does not say {cause:?}");
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text_are_answered() {
+    let output = step(b"\xff\xfe\n{\"request\":1}\n");
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 2);
+}
+
+#[test]
+fn a_reader_that_went_away_is_no_error() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_envs"))
+        .args(["tasks", "plan-path", "--count", "100000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
+}

@@ -1,0 +1,199 @@
+//! `envs check` finds what is wrong: each flaw, planted into a sound environment, breaks the rule that is about it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use envs::check::{Effort, Finding, check, verdict};
+use envs::plan_path::map::Place;
+use envs::plan_path::spec::Instance;
+use envs::{
+    Demonstration, Demonstrations, Environment, ExtractionCase, Outcome, RewardRange, Selection, Setting, Settings,
+    Split, State, Tasks, Workflow, find,
+};
+use record::failure::Result;
+use record::sample::Message;
+use serde_json::Value;
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Flaw {
+    None,
+    /// As printed in the paper: ground covered twice is paid twice.
+    PaysForDawdling,
+    /// One step short of the goal is good enough.
+    EarlySuccess,
+    /// Malformed answers get something for trying.
+    PaysForNonsense,
+    /// Rewards above 1.
+    OutOfRange,
+    /// JSON forgets how far the walker has come.
+    ForgetfulJson,
+    /// The same action does not always earn the same.
+    Moody,
+    /// The test split depends on the seed.
+    LooseTestSplit,
+    /// Test tasks come from the train split.
+    Leak,
+    /// The oracle stays where it is.
+    LazyOracle,
+}
+
+struct Flawed(Flaw);
+
+impl Flawed {
+    fn sound(&self) -> &'static dyn Environment {
+        find("plan-path").unwrap()
+    }
+
+    fn wrap(&self, state: Box<dyn State>) -> Box<dyn State> {
+        Box::new(FlawedState { flaw: self.0, state })
+    }
+}
+
+impl Environment for Flawed {
+    fn name(&self) -> &'static str {
+        "plan-path"
+    }
+    fn summary(&self) -> &'static str {
+        ""
+    }
+    fn workflows(&self) -> &'static [Workflow] {
+        self.sound().workflows()
+    }
+    fn settings(&self) -> &'static [Setting] {
+        self.sound().settings()
+    }
+    fn reward_range(&self) -> RewardRange {
+        self.sound().reward_range()
+    }
+    fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
+        let mut selection = selection.clone();
+        match self.0 {
+            Flaw::Leak => selection.split = Split::Train,
+            Flaw::LooseTestSplit if selection.split == Split::Test => {
+                let skipped = selection.seed as usize;
+                return Ok(Box::new(self.sound().tasks(&selection)?.skip(skipped)));
+            }
+            _ => {}
+        }
+        self.sound().tasks(&selection)
+    }
+    fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
+        Ok(self.wrap(self.sound().reset(spec, workflow)?))
+    }
+    fn restore(&self, state: &Value) -> Result<Box<dyn State>> {
+        Ok(self.wrap(self.sound().restore(state)?))
+    }
+    fn extraction_cases(&self) -> Vec<ExtractionCase> {
+        self.sound().extraction_cases()
+    }
+    fn demonstrators(&self) -> &'static [(&'static str, f64)] {
+        &[]
+    }
+    fn demonstrations(&self, demonstration: &Demonstration) -> Result<Demonstrations<'_>> {
+        self.sound().demonstrations(demonstration)
+    }
+}
+
+struct FlawedState {
+    flaw: Flaw,
+    state: Box<dyn State>,
+}
+
+static MOOD: AtomicU64 = AtomicU64::new(0);
+
+impl FlawedState {
+    /// The distance from the walker to the goal.
+    fn distance(state: &dyn State) -> u16 {
+        let json = state.to_json();
+        let instance = Instance::parse(&json["spec"]).unwrap();
+        let place = Place::parse(json["position"].as_str().unwrap()).unwrap();
+        instance.map.distance(instance.map.cell(place))
+    }
+}
+
+impl State for FlawedState {
+    fn workflow(&self) -> &Workflow {
+        self.state.workflow()
+    }
+    fn turn_limit(&self) -> u32 {
+        self.state.turn_limit()
+    }
+    fn observe(&self, agent: &str) -> Vec<Message> {
+        self.state.observe(agent)
+    }
+    fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
+        let before = if self.flaw == Flaw::PaysForDawdling { Self::distance(&*self.state) } else { 0 };
+        let mut outcome = self.state.apply(agent, text)?;
+        match self.flaw {
+            Flaw::PaysForDawdling if agent == "planner" && !outcome.success => {
+                let after = Self::distance(&*self.state);
+                outcome.rewards.team = f64::from(before.saturating_sub(after)) / 9.0;
+            }
+            Flaw::EarlySuccess if outcome.rewards.team >= 0.75 => {
+                outcome.terminated = true;
+                outcome.success = true;
+            }
+            Flaw::PaysForNonsense if outcome.components["format"] == 0.0 => outcome.rewards.local = 0.05,
+            Flaw::OutOfRange => outcome.rewards.team *= 1.5,
+            Flaw::Moody => outcome.rewards.local *= 1.0 - (MOOD.fetch_add(1, Ordering::Relaxed) % 3) as f64 / 10.0,
+            _ => {}
+        }
+        Ok(outcome)
+    }
+    fn clone_state(&self) -> Box<dyn State> {
+        Box::new(FlawedState { flaw: self.flaw, state: self.state.clone_state() })
+    }
+    fn to_json(&self) -> Value {
+        let mut json = self.state.to_json();
+        if self.flaw == Flaw::ForgetfulJson {
+            json["best"] = 0.into();
+        }
+        json
+    }
+    fn oracle(&self, agent: &str) -> Option<String> {
+        if self.flaw == Flaw::LazyOracle { Some(" U D".to_owned()) } else { self.state.oracle(agent) }
+    }
+    fn is_solved(&self) -> bool {
+        self.state.is_solved()
+    }
+    fn probes(&self, agent: &str) -> Vec<String> {
+        self.state.probes(agent)
+    }
+    fn draw(&self) -> String {
+        self.state.draw()
+    }
+}
+
+fn findings(flaw: Flaw) -> Vec<Finding> {
+    let effort = Effort { tasks: 1, episodes: 200, seed: 1, settings: Settings::default() };
+    check(&Flawed(flaw), &effort, &mut || ()).unwrap()
+}
+
+#[test]
+fn a_sound_environment_keeps_every_rule() {
+    let findings = findings(Flaw::None);
+    verdict(&Flawed(Flaw::None), &findings).unwrap();
+    assert!(findings.iter().all(|finding| finding.tried > 0) && findings.len() >= 16, "{findings:?}");
+}
+
+#[test]
+fn each_flaw_breaks_its_rule() {
+    for (flaw, rule) in [
+        (Flaw::PaysForDawdling, "no path collects more team reward than the oracle's"),
+        (Flaw::EarlySuccess, "a success is one to the oracle"),
+        (Flaw::PaysForNonsense, "answers are read as a reader expects"),
+        (Flaw::OutOfRange, "rewards stay in their range"),
+        (Flaw::ForgetfulJson, "a state survives JSON"),
+        (Flaw::Moody, "the same action has the same consequence"),
+        (Flaw::LooseTestSplit, "no seed changes the test split"),
+        (Flaw::Leak, "train and test are disjoint"),
+        (Flaw::LazyOracle, "the oracle solves every task"),
+        (Flaw::LazyOracle, "no action scores above the oracle's"),
+    ] {
+        let findings = findings(flaw);
+        let broken: Vec<&str> =
+            findings.iter().filter(|finding| finding.broken.is_some()).map(|finding| finding.rule).collect();
+        assert!(broken.contains(&rule), "{flaw:?} broke {broken:?}, not {rule:?}");
+        assert_eq!(verdict(&Flawed(flaw), &findings).unwrap_err().code, 1);
+    }
+}
