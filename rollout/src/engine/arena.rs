@@ -101,7 +101,13 @@ impl Arena {
         self.starts[page as usize].as_ptr()
     }
 
+    /// The first number of every page.
+    pub fn starts(&self) -> &[NonNull<f32>] {
+        &self.starts
+    }
+
     /// Pages handed out and not given back.
+    #[cfg(test)]
     pub fn in_use(&self) -> usize {
         self.starts.len() - self.free.len()
     }

@@ -5,7 +5,7 @@
 //! (the idea of Hydragen, arXiv 2402.05099, and of cascade inference), then each through its own.
 
 use super::arena::{Arena, PAGE};
-use super::kernels::{attend, begin, finish, rotate};
+use super::kernels::{Attend, Keys, begin, finish, rotate};
 use super::lanes::Lanes;
 use super::plan::{Branch, Plan, Segment};
 use super::rope::Rope;
@@ -62,6 +62,7 @@ struct Head<'a> {
     offset: usize,
     group: usize,
     tensors: Tensors,
+    attend: Attend,
 }
 
 impl Head<'_> {
@@ -134,14 +135,14 @@ impl Soon<'_> {
 /// `S` must be available; `tensors` must hold the rows of `pass.plan`, whose pages must be in its arena and long
 /// enough; heads have `D` dimensions; at most [`MAX_ROWS`] query heads share a key/value head.
 #[inline(always)]
-pub unsafe fn forward<S: Lanes, const D: usize>(pass: &mut Pass, layer: &Layer, tensors: Tensors) {
+pub unsafe fn forward<S: Lanes, const D: usize>(pass: &mut Pass, layer: &Layer, tensors: Tensors, attend: Attend) {
     let plan = std::mem::take(&mut pass.plan);
     let shape = pass.arena.shape();
     for (place, segment) in plan.segments.iter().enumerate() {
         for number in 0..layer.kv_heads {
             let group = layer.heads / layer.kv_heads;
             let offset = shape.offset(layer.index, number);
-            let head = Head { layer, number, offset, group, tensors };
+            let head = Head { layer, number, offset, group, tensors, attend };
             // SAFETY: the caller's promise.
             unsafe {
                 match segment {
@@ -197,10 +198,15 @@ unsafe fn prompt<S: Lanes, const D: usize>(
             }
             begin::<D>(&mut pass.work, tokens * head.group);
             pass.work.ahead.clear();
-            let (arena, keys) = (&pass.arena, start + first + tokens);
-            let page = |index: usize| arena.start(pages[index]).wrapping_add(head.offset).cast_const();
-            let visible = |row: usize| start + first + row / head.group + 1;
-            attend::<S, D>(&mut pass.work, 0, tokens * head.group, page, keys, visible);
+            let keys = Keys {
+                starts: pass.arena.starts(),
+                pages,
+                offset: head.offset,
+                count: start + first + tokens,
+                visible: start + first + 1,
+                rows_a_step: head.group,
+            };
+            (head.attend)(&mut pass.work, 0, tokens * head.group, keys);
             for token in 0..tokens {
                 for member in 0..head.group {
                     let output = head.output::<D>(row + first + token, member);
@@ -242,14 +248,19 @@ unsafe fn branch_step<S: Lanes, const D: usize>(
             if let Some(next) = next {
                 next.fetch_ahead(arena, work);
             }
-            let address = |page: u32| arena.start(page).wrapping_add(head.offset).cast_const();
+            let keys = |pages, count| Keys {
+                starts: arena.starts(),
+                pages,
+                offset: head.offset,
+                count,
+                visible: count,
+                rows_a_step: usize::MAX,
+            };
             begin::<D>(work, branches.len() * group);
-            let prefix = |index: usize| address(shared.pages[index]);
-            attend::<S, D>(work, 0, branches.len() * group, prefix, shared.tokens, |_| shared.tokens);
+            (head.attend)(work, 0, branches.len() * group, keys(shared.pages, shared.tokens));
             for (index, branch) in branches.iter().enumerate() {
                 let pages = &plan.pages[branch.pages.clone()];
-                let own = branch.length + 1;
-                attend::<S, D>(work, index * group, group, |index| address(pages[index]), own, |_| own);
+                (head.attend)(work, index * group, group, keys(pages, branch.length + 1));
                 for member in 0..group {
                     finish::<S, D>(work, index * group + member, head.output::<D>(row + index, member));
                 }

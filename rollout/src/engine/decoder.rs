@@ -25,7 +25,7 @@ pub struct Decoder {
     model: Arc<Model>,
     waiting: VecDeque<Group>,
     active: Vec<Group>,
-    pass: Pass,
+    pub(super) pass: Pass,
     sampler: Sampler,
     ids: Vec<i64>,
     logits: Vec<f32>,

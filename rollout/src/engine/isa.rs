@@ -2,6 +2,8 @@
 
 use super::attention::{Layer, Pass, Tensors, forward};
 use super::portable::Portable;
+use super::kernels::Keys;
+use super::workspace::Workspace;
 use super::{kernels, softmax};
 
 /// The kernels of one instruction set and head size.
@@ -35,6 +37,11 @@ pub enum Isa {
 }
 
 impl Isa {
+    /// The best kernels that this processor has for heads of a size.
+    pub fn best(head_size: usize) -> Option<Kernels> {
+        Isa::available().into_iter().find_map(|isa| isa.kernels(head_size))
+    }
+
     /// All that this processor has, best first.
     pub fn available() -> Vec<Isa> {
         let mut found = Vec::new();
@@ -51,7 +58,8 @@ impl Isa {
         found
     }
 
-    /// The kernels for heads of a size; none where they are not compiled for it.
+    /// The kernels for heads of a size; none where they are not compiled for it. Rare sizes are compiled only in the
+    /// portable version: each costs compile time, and they run, if slower.
     pub fn kernels(self, head_size: usize) -> Option<Kernels> {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -65,14 +73,20 @@ impl Isa {
 
 /// One module an instruction set: the generic kernels behind functions that are compiled for it.
 macro_rules! compiled {
-    ($module:ident, $name:literal, $lanes:ty $(, #[$attribute:meta])?) => {
+    ($module:ident, $name:literal, $lanes:ty, [$($size:literal),*] $(, #[$attribute:meta])?) => {
         mod $module {
             use super::*;
 
             $(#[$attribute])?
             unsafe fn attention<const D: usize>(pass: &mut Pass, layer: &Layer, tensors: Tensors) {
                 // SAFETY: the caller checked the instruction set; the rest is its promise.
-                unsafe { forward::<$lanes, D>(pass, layer, tensors) }
+                unsafe { forward::<$lanes, D>(pass, layer, tensors, attend::<D>) }
+            }
+
+            $(#[$attribute])?
+            unsafe fn attend<const D: usize>(work: &mut Workspace, first: usize, rows: usize, keys: Keys) {
+                // SAFETY: as above.
+                unsafe { kernels::attend::<$lanes, D>(work, first, rows, keys) }
             }
 
             $(#[$attribute])?
@@ -101,16 +115,7 @@ macro_rules! compiled {
 
             pub fn kernels(head_size: usize) -> Option<Kernels> {
                 let attention: unsafe fn(&mut Pass, &Layer, Tensors) = match head_size {
-                    16 => attention::<16>,
-                    32 => attention::<32>,
-                    48 => attention::<48>,
-                    64 => attention::<64>,
-                    80 => attention::<80>,
-                    96 => attention::<96>,
-                    112 => attention::<112>,
-                    128 => attention::<128>,
-                    192 => attention::<192>,
-                    256 => attention::<256>,
+                    $($size => attention::<$size>,)*
                     _ => return None,
                 };
                 Some(Kernels { name: $name, attention, swiglu, largest, block_sums, weights })
@@ -120,7 +125,7 @@ macro_rules! compiled {
 }
 
 #[cfg(target_arch = "x86_64")]
-compiled!(avx512, "AVX-512", crate::engine::x86::Avx512, #[target_feature(enable = "avx512f,avx2,fma")]);
+compiled!(avx512, "AVX-512", crate::engine::x86::Avx512, [16, 32, 64, 96, 128], #[target_feature(enable = "avx512f,avx2,fma")]);
 #[cfg(target_arch = "x86_64")]
-compiled!(avx2, "AVX2", crate::engine::x86::Avx2, #[target_feature(enable = "avx2,fma")]);
-compiled!(portable, "portable", Portable);
+compiled!(avx2, "AVX2", crate::engine::x86::Avx2, [16, 32, 64, 96, 128], #[target_feature(enable = "avx2,fma")]);
+compiled!(portable, "portable", Portable, [16, 32, 48, 64, 80, 96, 112, 128, 192, 256]);

@@ -11,6 +11,7 @@
 use super::arena::PAGE;
 use super::lanes::Lanes;
 use super::workspace::{Ahead, CHUNK, Workspace};
+use std::ptr::NonNull;
 
 const TILES: usize = CHUNK / PAGE;
 
@@ -177,28 +178,47 @@ unsafe fn soften<S: Lanes, const D: usize>(
     }
 }
 
-/// Lets rows `first..first + rows` of the workspace attend to `keys` keys, whose pages are given by the address of
-/// their part for this layer and head. Of these keys row `first + r` sees the first `visible(r)`.
+/// Keys and values that rows attend to.
+#[derive(Clone, Copy)]
+pub struct Keys<'a> {
+    /// Where each page of the arena begins.
+    pub starts: &'a [NonNull<f32>],
+    /// The sequence's pages.
+    pub pages: &'a [u32],
+    /// Where the part of this layer and head begins within a page.
+    pub offset: usize,
+    /// Tokens of the sequence.
+    pub count: usize,
+    /// How many of them the first row sees.
+    pub visible: usize,
+    /// One more is seen by every so many rows.
+    pub rows_a_step: usize,
+}
+
+impl Keys<'_> {
+    #[inline(always)]
+    fn page(&self, index: usize) -> *const f32 {
+        self.starts[self.pages[index] as usize].as_ptr().wrapping_add(self.offset)
+    }
+}
+
+/// [`attend`] compiled for an instruction set and a head size.
+pub type Attend = unsafe fn(&mut Workspace, usize, usize, Keys);
+
+/// Lets rows `first..first + rows` of the workspace attend to `keys`.
 #[inline(always)]
-pub unsafe fn attend<S: Lanes, const D: usize>(
-    work: &mut Workspace,
-    first: usize,
-    rows: usize,
-    page: impl Fn(usize) -> *const f32,
-    keys: usize,
-    visible: impl Fn(usize) -> usize,
-) {
+pub unsafe fn attend<S: Lanes, const D: usize>(work: &mut Workspace, first: usize, rows: usize, keys: Keys) {
     let queries = work.queries.start().wrapping_add(first * D);
     let sums = work.sums.start().wrapping_add(first * D);
     let scores = work.scores.start();
     let ahead = &mut work.ahead;
-    for begin in (0..keys).step_by(CHUNK) {
-        let count = (keys - begin).min(CHUNK);
+    for begin in (0..keys.count).step_by(CHUNK) {
+        let count = (keys.count - begin).min(CHUNK);
         let tiles = count.div_ceil(PAGE);
         let mut key_pages = [std::ptr::null(); TILES];
         let mut value_pages = [std::ptr::null(); TILES];
         for tile in 0..tiles {
-            key_pages[tile] = page(begin / PAGE + tile);
+            key_pages[tile] = keys.page(begin / PAGE + tile);
             value_pages[tile] = key_pages[tile].wrapping_add(PAGE * D);
         }
         let (key_pages, value_pages) = (&key_pages[..tiles], &value_pages[..tiles]);
@@ -231,7 +251,7 @@ pub unsafe fn attend<S: Lanes, const D: usize>(
             scored!(1, 2);
         }
         for row in 0..rows {
-            let seen = visible(row).saturating_sub(begin).min(count);
+            let seen = (keys.visible + row / keys.rows_a_step).saturating_sub(begin).min(count);
             // SAFETY: as above.
             unsafe {
                 let scores = scores.add(row * CHUNK);

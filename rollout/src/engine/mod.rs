@@ -26,13 +26,15 @@ mod sampler;
 mod session;
 mod softmax;
 mod workspace;
+#[cfg(test)]
+mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 use isa::Isa;
 use model::Model;
 use policy::directory::Policy;
-use record::failure::{Failure, Result};
+use record::failure::Result;
 use std::sync::Arc;
 
 pub use decoder::Decoder;
@@ -69,7 +71,11 @@ impl Engine {
     /// # Errors
     /// Exit 69 without ONNX Runtime; files that are missing, damaged or of a kind that is not implemented.
     pub fn load(policy: &Policy, options: &Options) -> Result<Engine> {
-        let isa = Isa::available().first().copied().ok_or_else(|| Failure::work("no instruction set"))?;
+        Self::load_for(policy, options, None)
+    }
+
+    /// The same with kernels of a certain instruction set, which this processor must have.
+    fn load_for(policy: &Policy, options: &Options, isa: Option<Isa>) -> Result<Engine> {
         Ok(Engine { model: Arc::new(Model::load(policy, options, isa)?) })
     }
 

@@ -39,11 +39,15 @@ pub struct Limits {
 
 impl Model {
     /// Reads the configuration, writes the graph and opens a session over the weights where they lie.
-    pub fn load(policy: &Policy, options: &Options, isa: Isa) -> Result<Self> {
+    pub fn load(policy: &Policy, options: &Options, isa: Option<Isa>) -> Result<Self> {
         let config = Config::load(&policy.files)?;
-        let kernels = isa.kernels(config.head_dim).ok_or_else(|| {
+        let kernels = match isa {
+            Some(isa) => isa.kernels(config.head_dim),
+            None => Isa::best(config.head_dim),
+        };
+        let kernels = kernels.ok_or_else(|| {
             let message = format!("{}: heads of {} dimensions cannot be run", policy.files.display(), config.head_dim);
-            Failure::data(message).hint("head sizes are multiples of 16 up to 256")
+            Failure::data(message).hint("head sizes are 16, 32, 48, 64, 80, 96, 112, 128, 192 and 256")
         })?;
         if config.num_heads / config.num_kv_heads > MAX_ROWS {
             let share = config.num_heads / config.num_kv_heads;

@@ -1,0 +1,177 @@
+//! Tokens a second of the engine alone: fixed lengths, no environment, no pipe.
+//!
+//! ```text
+//! cargo bench -p rollout --bench generate -- --preset bench --threads 1,2
+//! ```
+//!
+//! Counts tokens as other systems do: every completion's, the prompts' not. CPU-seconds are those of the whole
+//! process; each thread has its own groups, so they hold whatever the machine's other work, wall time does not.
+
+use clap::{Parser, ValueEnum};
+use policy::directory::Policy;
+use policy::initial::{self, Preset};
+use record::failure::{Failure, Result};
+use record::philox::{Draws, Part, Stream};
+use rollout::engine::{Engine, Job, Options, SamplingParams};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Generates groups of fixed length and says how fast
+#[derive(Parser)]
+struct Arguments {
+    /// A new random policy of this size
+    #[arg(long, value_enum, default_value = "bench")]
+    preset: Size,
+    /// This policy instead
+    #[arg(long)]
+    policy: Option<PathBuf>,
+    /// Tokens of a prompt
+    #[arg(long, default_value_t = 128)]
+    prompt: usize,
+    /// Tokens of a completion
+    #[arg(long, default_value_t = 64)]
+    completion: usize,
+    /// Branches of a group
+    #[arg(long, default_value_t = 4)]
+    branches: usize,
+    /// Groups a thread
+    #[arg(long, default_value_t = 32)]
+    groups: usize,
+    /// Branches that a decoder generates at the same time
+    #[arg(long, default_value_t = 512)]
+    rows: usize,
+    /// Numbers of threads to measure, one after another
+    #[arg(long, value_delimiter = ',', default_value = "1,2")]
+    threads: Vec<usize>,
+    /// Measurements of each; the best and the median are shown
+    #[arg(long, default_value_t = 7)]
+    repeats: usize,
+    /// What `cargo bench` itself passes
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Size {
+    Tiny,
+    Bench,
+}
+
+fn main() -> ExitCode {
+    record::stage::run("generate", || {
+        let arguments: Arguments = record::stage::parse();
+        measure(&arguments)
+    })
+}
+
+fn measure(arguments: &Arguments) -> Result<()> {
+    let folder = std::env::temp_dir().join(format!("troupe-generate-{}", std::process::id()));
+    let policy = match (&arguments.policy, arguments.preset) {
+        (Some(path), _) => Policy::open(path)?,
+        (None, Size::Tiny) => initial::from_preset(&folder, Preset::Tiny, 1)?,
+        (None, Size::Bench) => initial::from_preset(&folder, Preset::Bench, 1)?,
+    };
+    for &threads in &arguments.threads {
+        let started = Instant::now();
+        let options = Options { threads, max_rows: arguments.rows, ..Options::default() };
+        let engine = Engine::load(&policy, &options)?;
+        let loaded = started.elapsed();
+        let mut decoders = (0..threads).map(|_| engine.decoder()).collect::<Result<Vec<_>>>()?;
+        let tokens = (threads * arguments.groups * arguments.branches * arguments.completion) as f64;
+        let mut times = Vec::new();
+        // The first one is not counted: it takes memory from the system.
+        for repeat in 0..=arguments.repeats {
+            let (wall, processor) = (Instant::now(), processor_time());
+            let results: Vec<Result<()>> = std::thread::scope(|scope| {
+                let decoders = decoders.iter_mut().enumerate();
+                let threads: Vec<_> = decoders
+                    .map(|(thread, decoder)| scope.spawn(move || generate(arguments, decoder, thread, repeat)))
+                    .collect();
+                threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panicked()))).collect()
+            });
+            results.into_iter().collect::<Result<()>>()?;
+            times.push((wall.elapsed(), processor_time() - processor));
+        }
+        let times = &mut times[1..];
+        let (wall, processor) = (spread(times, |time| time.0), spread(times, |time| time.1));
+        eprintln!(
+            "{}, {threads} thread(s), {} x {} branches a thread, {} + {} tokens: load {:.1} ms; CPU {:.1} ms (median {:.1}); \
+             {:.0} tokens a CPU-second (median {:.0}); wall {:.1} ms, {:.0} tokens a second (median {:.0}); peak {} MB",
+            engine.instruction_set(),
+            arguments.groups,
+            arguments.branches,
+            arguments.prompt,
+            arguments.completion,
+            milliseconds(loaded),
+            milliseconds(processor.0),
+            milliseconds(processor.1),
+            tokens / processor.0.as_secs_f64(),
+            tokens / processor.1.as_secs_f64(),
+            milliseconds(wall.0),
+            tokens / wall.0.as_secs_f64(),
+            tokens / wall.1.as_secs_f64(),
+            peak_megabytes(),
+        );
+    }
+    if arguments.policy.is_none() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    Ok(())
+}
+
+/// One thread's groups, from an idle decoder to an idle decoder.
+fn generate(arguments: &Arguments, decoder: &mut rollout::engine::Decoder, thread: usize, repeat: usize) -> Result<()> {
+    for group in 0..arguments.groups {
+        let name = |what| {
+            let numbers = [thread, repeat, group].map(|number| Part::Number(number as u64));
+            [[Part::Text(what)].as_slice(), &numbers].concat()
+        };
+        let mut draws = Draws::new(Stream::named(1, &name("prompt")));
+        let prompt = (0..arguments.prompt).map(|_| 4 + draws.below(500)).collect();
+        let branch = |branch| Stream::named(branch as u64, &name("branch"));
+        decoder.submit(Job {
+            ticket: group as u64,
+            prompt,
+            streams: (0..arguments.branches).map(branch).collect(),
+            max_tokens: arguments.completion,
+            sampling: SamplingParams::PLAIN,
+        })?;
+    }
+    while !decoder.is_idle() {
+        decoder.advance()?;
+    }
+    Ok(())
+}
+
+fn panicked() -> Failure {
+    Failure::work("a thread panicked")
+}
+
+/// The least and the middle one.
+fn spread(times: &mut [(Duration, Duration)], which: impl Fn(&(Duration, Duration)) -> Duration) -> (Duration, Duration) {
+    times.sort_by_key(&which);
+    (which(&times[0]), which(&times[times.len() / 2]))
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// CPU time of the process so far.
+fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is written to and nothing else.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// The largest resident size so far.
+fn peak_megabytes() -> i64 {
+    // SAFETY: a zeroed `rusage` is valid, and it is written to and nothing else.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage.ru_maxrss / 1024
+    }
+}

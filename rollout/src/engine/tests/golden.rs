@@ -1,0 +1,51 @@
+//! Log-probabilities against those that `transformers` computed from small random checkpoints (tests/golden).
+
+use super::support::{engine, runtime};
+use crate::engine::Isa;
+use policy::directory::Policy;
+use serde_json::Value;
+use std::path::Path;
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().expect("a list").iter().map(|id| id.as_u64().expect("an id") as u32).collect()
+}
+
+fn floats(value: &Value) -> Vec<f32> {
+    value.as_array().expect("a list").iter().map(|number| number.as_f64().expect("a number") as f32).collect()
+}
+
+#[test]
+fn logprobs_are_those_of_the_reference() {
+    runtime();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").join("tests/golden");
+    let mut checked = 0;
+    for entry in std::fs::read_dir(&folder).expect("the goldens").map(|entry| entry.expect("an entry").path()) {
+        let Ok(text) = std::fs::read_to_string(entry.join("logprobs.json")) else { continue };
+        let golden: Value = serde_json::from_str(&text).expect("JSON");
+        let policy = Policy::open(&entry).expect("a policy");
+        for isa in Isa::available() {
+            let mut decoder = engine(&policy, Some(isa), 64).decoder().expect("a decoder");
+            let (mut worst, mut tokens) = (0.0_f32, 0);
+            for case in golden["cases"].as_array().expect("cases") {
+                let completions = case["completions"].as_array().expect("completions");
+                let given: Vec<Vec<u32>> = completions.iter().map(|c| ids(&c["completion_ids"])).collect();
+                for (temperature, key) in [(1.0, "logprobs"), (0.7, "logprobs_temperature_0.7")] {
+                    let scored = decoder.score(&ids(&case["prompt_ids"]), &given, temperature).expect("scores");
+                    for (ours, theirs) in scored.iter().zip(completions) {
+                        let theirs = floats(&theirs[key]);
+                        assert_eq!(ours.len(), theirs.len());
+                        tokens += ours.len();
+                        for (a, b) in ours.iter().zip(&theirs) {
+                            worst = worst.max(if a.is_finite() { (a - b).abs() } else { f32::INFINITY });
+                        }
+                    }
+                }
+            }
+            println!("{}: {isa:?}: {tokens} log-probabilities, largest difference {worst:.2e}", entry.display());
+            assert!(worst <= 1e-4, "{}: {isa:?}: {worst:.2e}", entry.display());
+            assert!(tokens > 0);
+            checked += 1;
+        }
+    }
+    assert!(checked >= 7, "only {checked} checks ran");
+}

@@ -1,0 +1,106 @@
+//! A branch's tokens and log-probabilities are the same bits in any company, on any number of threads.
+
+use super::support::{BENCH, Geometry, TINY, bits, drain, engine, job, tokens};
+use crate::engine::Job;
+
+/// Jobs of mixed sizes, so that batches have every number of rows from one to many.
+fn jobs() -> Vec<Job> {
+    let sizes = [(20, 8, 5), (1, 1, 40), (33, 3, 12), (128, 4, 9), (17, 16, 7), (300, 2, 21), (5, 5, 30), (64, 1, 64)];
+    let all = (0..24).map(|number| (number, sizes[number as usize % sizes.len()]));
+    all.map(|(ticket, (prompt, branches, length))| job(ticket, prompt, branches, length)).collect()
+}
+
+#[test]
+fn a_group_is_the_same_alone_and_in_company() {
+    for shape in [TINY, BENCH, Geometry { hidden: 72, intermediate: 88, family: "qwen2", ..BENCH }] {
+        let made = shape.policy();
+        let engine = engine(&made.policy, None, 200);
+        let alone: Vec<_> = jobs()
+            .into_iter()
+            .map(|job| {
+                let mut decoder = engine.decoder().expect("a decoder");
+                decoder.submit(job).expect("accepted");
+                bits(&drain(&mut decoder)[0].1)
+            })
+            .collect();
+        let mut decoder = engine.decoder().expect("a decoder");
+        for job in jobs() {
+            decoder.submit(job).expect("accepted");
+        }
+        let together = drain(&mut decoder);
+        assert_eq!(together.len(), alone.len());
+        for ((ticket, together), alone) in together.iter().zip(&alone) {
+            assert_eq!(&bits(together), alone, "{shape:?}: group {ticket}");
+        }
+    }
+}
+
+/// Every number of rows has its own path through the matrix products of ONNX Runtime; each is compared.
+#[test]
+fn a_row_is_the_same_in_a_batch_of_every_size() {
+    for shape in [TINY, BENCH] {
+        let made = shape.policy();
+        let engine = engine(&made.policy, None, 512);
+        let mut decoder = engine.decoder().expect("a decoder");
+        let completions: Vec<Vec<u32>> = (0..160).map(|branch| tokens("completion", branch, 4)).collect();
+        let prompt = tokens("prompt", 0, 23);
+        let bits = |scores: &[Vec<f32>]| -> Vec<Vec<u32>> {
+            scores.iter().map(|row| row.iter().map(|number| number.to_bits()).collect()).collect()
+        };
+        let all = bits(&decoder.score(&prompt, &completions, 1.0).expect("scores"));
+        for size in (1..=40).chain([48, 63, 64, 65, 80, 96, 100, 127, 128, 129, 144]) {
+            for first in [0, 160 - size] {
+                let part = &completions[first..first + size];
+                let scored = bits(&decoder.score(&prompt, part, 1.0).expect("scores"));
+                assert_eq!(scored, all[first..first + size], "{shape:?}: {size} rows from {first}");
+            }
+        }
+    }
+}
+
+/// Likewise for the rows of a prompt, which come in one piece, in pieces, and among others.
+#[test]
+fn a_prompt_is_the_same_in_pieces() {
+    for shape in [TINY, BENCH] {
+        let made = shape.policy();
+        let engine = engine(&made.policy, None, 512);
+        // Longer than the tokens of a prompt that one run takes, so it begins and ends in different runs.
+        let long = || job(1, 1100, 2, 6);
+        let mut decoder = engine.decoder().expect("a decoder");
+        decoder.submit(long()).expect("accepted");
+        let alone = bits(&drain(&mut decoder)[0].1);
+        for before in [1, 7, 100, 511] {
+            decoder.submit(job(0, before, 3, 12)).expect("accepted");
+            decoder.submit(long()).expect("accepted");
+            let together = drain(&mut decoder);
+            assert_eq!(bits(&together[1].1), alone, "{shape:?}: after a prompt of {before}");
+        }
+    }
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same() {
+    let made = TINY.policy();
+    let engine = engine(&made.policy, None, 64);
+    let mut decoder = engine.decoder().expect("a decoder");
+    for job in jobs() {
+        decoder.submit(job).expect("accepted");
+    }
+    let expected: Vec<_> = drain(&mut decoder).iter().map(|(_, completions)| bits(completions)).collect();
+    for threads in [2, 3, 8] {
+        let mut found: Vec<(u64, Vec<_>)> = std::thread::scope(|scope| {
+            let run = |thread: usize| {
+                let mut decoder = engine.decoder().expect("a decoder");
+                for job in jobs().into_iter().filter(|job| job.ticket as usize % threads == thread) {
+                    decoder.submit(job).expect("accepted");
+                }
+                drain(&mut decoder)
+            };
+            let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || run(thread))).collect();
+            handles.into_iter().flat_map(|handle| handle.join().expect("a thread")).collect()
+        });
+        found.sort_by_key(|&(ticket, _)| ticket);
+        let found: Vec<_> = found.iter().map(|(_, completions)| bits(completions)).collect();
+        assert_eq!(found, expected, "{threads} threads");
+    }
+}

@@ -1,0 +1,9 @@
+//! Tests of the engine that need to look inside: other instruction sets, the oracle, poisoned memory.
+
+mod arena;
+mod golden;
+mod invariance;
+mod oracle;
+mod parity;
+mod sampling;
+mod support;

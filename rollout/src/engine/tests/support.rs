@@ -1,0 +1,144 @@
+//! What the tests share: the runtime library, small random policies, and jobs.
+
+use crate::engine::{Completion, Decoder, Engine, Isa, Job, Options, SamplingParams};
+use policy::directory::Policy;
+use policy::initial;
+use record::philox::{Draws, Part, Stream};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Fetches ONNX Runtime where it is not there yet, and turns its telemetry off before it loads.
+pub fn runtime() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: tests set no other variable, and nothing that reads this one runs before.
+        unsafe { std::env::set_var("ORT_DISABLE_TELEMETRY", "1") };
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+        let fetched = Command::new(root.join("fetch-runtime.sh")).output().expect("fetch-runtime.sh runs");
+        assert!(fetched.status.success(), "{}", String::from_utf8_lossy(&fetched.stderr));
+    });
+}
+
+/// A folder that is removed when the test ends.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Self {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("troupe-engine-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a temporary folder");
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Leaving a temporary folder behind is no reason to fail.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The sizes of a random policy.
+#[derive(Debug, Clone, Copy)]
+pub struct Geometry {
+    pub family: &'static str,
+    pub hidden: usize,
+    pub layers: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_size: usize,
+    pub intermediate: usize,
+}
+
+/// The sizes that `policy init --preset tiny` has.
+pub const TINY: Geometry =
+    Geometry { family: "qwen3", hidden: 96, layers: 3, heads: 6, kv_heads: 3, head_size: 16, intermediate: 256 };
+
+/// The sizes that `policy init --preset bench` has.
+pub const BENCH: Geometry =
+    Geometry { family: "qwen3", hidden: 256, layers: 4, heads: 4, kv_heads: 2, head_size: 64, intermediate: 768 };
+
+/// Tokens of every random policy.
+pub const VOCABULARY: usize = 512;
+
+/// A random policy and the folder it lies in.
+pub struct Made {
+    pub policy: Policy,
+    _folder: Folder,
+}
+
+impl Geometry {
+    pub fn policy(&self) -> Made {
+        let folder = Folder::new();
+        let class = match self.family {
+            "qwen2" => "Qwen2ForCausalLM",
+            "llama" => "LlamaForCausalLM",
+            _ => "Qwen3ForCausalLM",
+        };
+        let config: Value = json!({
+            "architectures": [class],
+            "model_type": self.family,
+            "hidden_size": self.hidden,
+            "intermediate_size": self.intermediate,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_size,
+            "hidden_act": "silu",
+            "max_position_embeddings": 2048,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 10000.0,
+            "tie_word_embeddings": self.family != "llama",
+            "torch_dtype": "float32",
+            "vocab_size": VOCABULARY,
+        });
+        let file = folder.0.join("config.json");
+        std::fs::write(&file, config.to_string()).expect("written");
+        let policy = initial::from_config(&folder.0.join("policy"), &file, 7).expect("a random policy");
+        Made { policy, _folder: folder }
+    }
+}
+
+pub fn engine(policy: &Policy, isa: Option<Isa>, max_rows: usize) -> Engine {
+    runtime();
+    let options = Options { threads: 1, max_rows, ..Options::default() };
+    Engine::load_for(policy, &options, isa).expect("the engine loads")
+}
+
+/// Token ids that depend on the name alone.
+pub fn tokens(name: &str, number: u64, count: usize) -> Vec<u32> {
+    let mut draws = Draws::new(Stream::named(3, &[Part::Text(name), Part::Number(number)]));
+    (0..count).map(|_| draws.below(VOCABULARY as u32)).collect()
+}
+
+/// A job of `branches` branches whose ticket names its prompt and its random numbers.
+pub fn job(ticket: u64, prompt: usize, branches: usize, max_tokens: usize) -> Job {
+    let stream = |branch| Stream::named(5, &[Part::Number(ticket), Part::Number(branch)]);
+    Job {
+        ticket,
+        prompt: tokens("prompt", ticket, prompt),
+        streams: (0..branches as u64).map(stream).collect(),
+        max_tokens,
+        sampling: SamplingParams::PLAIN,
+    }
+}
+
+/// Runs the decoder until it is idle; groups in the order of their tickets.
+pub fn drain(decoder: &mut Decoder) -> Vec<(u64, Vec<Completion>)> {
+    let mut finished = Vec::new();
+    while !decoder.is_idle() {
+        finished.extend(decoder.advance().expect("a run"));
+    }
+    finished.sort_by_key(|&(ticket, _)| ticket);
+    finished
+}
+
+/// The bits of a group's completions, for comparisons that must be exact.
+pub fn bits(completions: &[Completion]) -> Vec<(Vec<u32>, Vec<u32>, bool)> {
+    let bits = |numbers: &[f32]| numbers.iter().map(|number| number.to_bits()).collect();
+    completions.iter().map(|c| (c.ids.clone(), bits(&c.logprobs), c.stopped)).collect()
+}
