@@ -317,6 +317,12 @@ fn rope(json: &Value) -> Checked<(f32, RopeScaling)> {
     if !parameters.is_object() {
         return Err(Refusal::new(format!("the rope settings are {parameters}, not an object")));
     }
+    if let Some((kind, _)) = parameters.as_object().into_iter().flatten().find(|(_, value)| value.is_object())
+    {
+        return Err(Refusal::new(format!(
+            "the rope settings differ between layers ({kind}), which is not implemented"
+        )));
+    }
     let theta = match (present(parameters, "rope_theta"), present(json, "rope_theta")) {
         (Some(_), _) => positive(parameters, "rope_theta")?,
         (None, Some(_)) => positive(json, "rope_theta")?,
@@ -329,6 +335,9 @@ fn rope(json: &Value) -> Checked<(f32, RopeScaling)> {
     }
     let kind = present(parameters, "rope_type").or_else(|| present(parameters, "type"));
     let scaling = match kind.map(|kind| kind.as_str().unwrap_or_default()) {
+        None if present(parameters, "factor").is_some() => {
+            return Err(Refusal::new("the rope settings have a factor but no rope_type".to_owned()));
+        }
         None | Some("default") => RopeScaling::None,
         Some("linear") => RopeScaling::Linear { factor: positive(parameters, "factor")? },
         Some("llama3") => {

@@ -89,7 +89,10 @@ pub fn publish(from: &Policy, next: &NewVersion, retention: &Retention) -> Resul
     refuse_pinned(&target, from, step, retention)?;
     let building = root.join(format!("{BUILDING}{}", step_name(step)));
     durable::create_directory(&building)?;
-    let version = build(from, next, step, &building)?;
+    let version = build(from, next, step, &building).inspect_err(|_| {
+        // A full disk should not stay full of what failed to fit; the first failure is the one to report.
+        let _ = durable::remove(&building);
+    })?;
 
     if target.exists() {
         // Until the replacement is in place the newest whole version is the one it is made from.

@@ -5,14 +5,17 @@
 Needs torch, transformers, onnx and onnxruntime. For random checkpoints of every family, spelling, type and layout
 that is read: `policy check` accepts what `save_pretrained` wrote, `onnx.checker` accepts the graph, and its logits
 (prefill, then ragged decoding with the cache) equal those of the f32 model. For `policy init --preset`: the model and
-the tokenizer load, and token ids and chats are equal. With `--goldens DIR` token ids and rotary frequencies go there.
+the tokenizer load, and token ids and chats are equal. With `--goldens DIR` token ids and rotary frequencies go there. With `--templates DIR` the chats are rendered with every
+`*.jinja` there (TRL ships a collection) and compared.
 """
 
+import glob
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
@@ -98,6 +101,35 @@ def report(name, difference, size):
     assert difference < 1e-5 * max(size, 1.0), name
 
 
+def templates(folder, tiny):
+    """Chats with each template of a folder, as both sides tokenize them with the tiny tokenizer."""
+    agreed, refused = 0, 0
+    for path in sorted(glob.glob(os.path.join(folder, "*.jinja"))):
+        with open(path) as read, open(os.path.join(tiny, "current", "chat_template.jinja"), "w") as write:
+            write.write(read.read())
+        tokenizer = AutoTokenizer.from_pretrained(os.path.join(tiny, "current"))
+        for chat in CHATS:
+            try:
+                text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+                expected = tokenizer(text, add_special_tokens=False).input_ids
+            except Exception as error:
+                expected = f"{type(error).__name__}"
+            sample = {"type": "sample", "v": 1, "agent": "a", "prompt": chat, "completion": ""}
+            done = subprocess.run([PROGRAM, "encode", "--quiet", "--allow-incomplete", "--policy", tiny],
+                                  input=json.dumps(sample), capture_output=True, text=True,
+                                  env={**os.environ, "SOURCE_DATE_EPOCH": str(int(time.time()))})
+            found = json.loads(done.stdout.splitlines()[0])["prompt_ids"] if done.returncode == 0 else done.stderr.strip()
+            if found == expected:
+                agreed += 1
+            elif isinstance(found, str) and isinstance(expected, str):
+                refused += 1
+            else:
+                show = lambda ids: tokenizer.decode(ids) if isinstance(ids, list) else ids
+                print(f"{os.path.basename(path)}: {show(found)!r} instead of {show(expected)!r}")
+    os.remove(os.path.join(tiny, "current", "chat_template.jinja"))
+    print(f"templates: {agreed} chats agree, {refused} are refused by both")
+
+
 def frequencies(base, llama3, work):
     """Configurations as this version of transformers writes them, and as older ones did."""
     linear = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}
@@ -179,6 +211,8 @@ def main():
                 with open(os.path.join(folder, name + ".json"), "w") as file:
                     json.dump(value, file, ensure_ascii=True, indent=None)
                     file.write("\n")
+        if "--templates" in sys.argv:
+            templates(sys.argv[sys.argv.index("--templates") + 1], tiny)
         print("tokenizer", len(goldens["texts"]), "texts", len(goldens["chats"]), "chats")
 
 

@@ -117,6 +117,14 @@ fn what_is_not_implemented_is_refused_by_name() {
         ),
         (json!({"rope_scaling": {"rope_type": "linear"}}), "config.json: factor is missing"),
         (
+            json!({"rope_scaling": {"factor": 2.0}}),
+            "config.json: the rope settings have a factor but no rope_type",
+        ),
+        (
+            json!({"rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}}),
+            "config.json: the rope settings differ between layers (sliding_attention), which is not implemented",
+        ),
+        (
             json!({"partial_rotary_factor": 0.5}),
             "config.json: partial_rotary_factor is 0.5; only 1.0 is implemented",
         ),
