@@ -1,5 +1,6 @@
 //! The accounts of a stream.
 
+use record::stage::counted;
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{Arguments, Credit};
@@ -43,15 +44,10 @@ impl Count {
 
     /// One line for people.
     pub fn sentence(&self, arguments: &Arguments) -> String {
-        let mut text = format!(
-            "{} samples, {} groups by {}, {} flat",
-            self.samples,
-            self.groups,
-            arguments.estimator.name(),
-            self.flat
-        );
+        let (samples, groups) = (counted(self.samples, "sample"), counted(self.groups, "group"));
+        let mut text = format!("{samples}, {groups} by {}, {} flat", arguments.estimator.name(), self.flat);
         if self.dropped > 0 {
-            text += &format!(" and left out ({} samples)", self.samples - self.written);
+            text += &format!(" and left out ({})", counted(self.samples - self.written, "sample"));
         }
         text
     }

@@ -1,6 +1,7 @@
 //! The accounts of a stream: every group is written, or dropped for a reason that is counted.
 
 use record::line::End;
+use record::stage::counted;
 use serde_json::{Map, Value, json};
 
 use crate::key::By;
@@ -61,13 +62,13 @@ impl Count {
 
     /// One line for people.
     pub fn sentence(&self, by: By) -> String {
-        let mut text =
-            format!("{} samples, {} groups by {}, {} flat", self.samples, self.groups, by.name(), self.flat);
+        let (samples, groups) = (counted(self.samples, "sample"), counted(self.groups, "group"));
+        let mut text = format!("{samples}, {groups} by {}, {} flat", by.name(), self.flat);
         if self.parallel > 0 {
             text += &format!(", {} of parallel episodes ({} short)", self.parallel, self.short);
         }
         if self.unscored > 0 {
-            text += &format!(", {} samples unscored", self.unscored);
+            text += &format!(", {} unscored", counted(self.unscored, "sample"));
         }
         let dropped = self.dropped_incomplete + self.dropped_unscored;
         if dropped > 0 {

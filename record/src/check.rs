@@ -158,7 +158,7 @@ pub(crate) fn diagnose(line: &Line, error: &serde_json::Error) -> Failure {
     let Ok(entries) = serde_json::from_str::<Entries>(&line.text) else {
         return line
             .failure(format!("no JSON object: {}", without_line(error)))
-            .hint("was the stream cut, or did two programs write to one file at once?");
+            .hint(syntax_hint(&line.text, error));
     };
     let id = entries
         .0
@@ -176,6 +176,16 @@ pub(crate) fn diagnose(line: &Line, error: &serde_json::Error) -> Failure {
         }
     }
     line.failure(format!("{place}{}", without_line(error)))
+}
+
+/// What to try about text that is no JSON.
+fn syntax_hint(text: &str, error: &serde_json::Error) -> &'static str {
+    let rest = text.get(error.column().saturating_sub(1)..).unwrap_or_default().trim_start_matches('-');
+    if ["NaN", "nan", "Inf", "inf"].iter().any(|word| rest.starts_with(word)) {
+        "JSON has no NaN and no infinity: find where the number was lost; null says that a reward is not known"
+    } else {
+        "was the stream cut, or did two programs write to one file at once?"
+    }
 }
 
 /// Reads one field as if it were the only one.

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use crate::failure::{Failure, Result};
-use crate::read::Line;
+use crate::failure::Result;
+use crate::read::{Line, without_line};
 use crate::tag;
 
 /// An instance of an environment to play.
@@ -158,5 +158,5 @@ pub struct End {
 /// # Errors
 /// 65 with the place and the cause.
 pub fn parse<T: DeserializeOwned>(line: &Line) -> Result<T> {
-    serde_json::from_str(&line.text).map_err(|error| Failure::data(format!("{}: {error}", line.place())))
+    serde_json::from_str(&line.text).map_err(|error| line.failure(without_line(&error)))
 }

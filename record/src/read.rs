@@ -242,7 +242,8 @@ fn check_version(version: Option<&RawValue>) -> Result<()> {
 pub(crate) fn without_line(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(" at line ") {
-        Some((cause, _)) => format!("{cause} at byte {}", error.column()),
+        Some((cause, _)) if error.column() > 0 => format!("{cause} at byte {}", error.column()),
+        Some((cause, _)) => cause.to_owned(),
         None => text,
     }
 }

@@ -199,16 +199,18 @@ impl Sample {
     /// 65 naming the first one that is missing.
     pub fn require(&self, line: &Line, fields: &[Field]) -> Result<()> {
         match fields.iter().find(|field| !field.is_in(self)) {
-            Some(field) => Err(self.failure(line, format!("`{}` is missing", field.key()))),
+            Some(field) => Err(self
+                .failure(line, format!("`{}` is missing", field.key()))
+                .hint("RECORD.md has a table of what each stage needs")),
             None => Ok(()),
         }
     }
 
     /// A failure at this sample: `stdin:1042: 12.7/1/planner/3: cause` (65).
     pub fn failure(&self, line: &Line, cause: impl std::fmt::Display) -> Failure {
-        match &self.id {
+        match self.id.as_deref() {
+            Some("") | None => line.failure(cause),
             Some(id) => line.failure(format!("{id}: {cause}")),
-            None => line.failure(cause),
         }
     }
 

@@ -72,6 +72,11 @@ pub fn note(name: &str, message: impl std::fmt::Display) {
     let _ = io::stderr().lock().write_all(format!("{name}: {message}\n").as_bytes());
 }
 
+/// A number of things for people: `1 group`, `2 groups`.
+pub fn counted(count: u64, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Whether SIGINT or SIGTERM asked the program to stop; poll it in long loops and return [`Failure::interrupted`].
 pub fn interrupted() -> bool {
     signal_code().is_some()

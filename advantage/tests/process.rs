@@ -1,0 +1,128 @@
+//! What a transcript cannot show: a pipe that a signal ends, a reader that goes away, an order that does not matter,
+//! and the examples of `--help`.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+const ADVANTAGE: &str = env!("CARGO_BIN_EXE_advantage");
+const END: &str = "{\"type\":\"end\",\"v\":1,\"stage\":\"group\",\"ok\":true}\n";
+
+fn sample(turn: u32, branch: u32, reward: f64) -> String {
+    format!(
+        "{{\"type\":\"sample\",\"v\":1,\"episode\":\"0.0\",\"turn\":{turn},\"agent\":\"planner\",\"branch\":{branch},\
+         \"branches\":3,\"id\":\"0.0/{turn}/planner/{branch}\",\"selected\":{},\"reward\":{reward},\
+         \"rewards\":{{\"team\":{reward},\"local\":0}},\"group\":\"0.0/planner/{turn}\",\"group_size\":3}}\n",
+        branch == 0
+    )
+}
+
+fn group(turn: u32) -> String {
+    sample(turn, 0, 0.1) + &sample(turn, 1, 0.7) + &sample(turn, 2, 1e-9)
+}
+
+fn start() -> Child {
+    Command::new(ADVANTAGE)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("advantage starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+/// The samples that come out for `input`, sorted.
+fn samples(input: &str) -> Vec<String> {
+    let mut child = start();
+    child.stdin.take().expect("stdin").write_all(input.as_bytes()).expect("written");
+    let output = child.wait_with_output().expect("advantage ends");
+    assert!(output.status.success(), "{output:?}");
+    let mut lines: Vec<String> =
+        text(&output.stdout).lines().filter(|line| line.contains("\"sample\"")).map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+/// Waits for a group that is whole, while the next is not.
+fn waiting_after_one_group() -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut child = start();
+    let input = group(0) + &sample(1, 0, 0.5);
+    child.stdin.as_mut().expect("stdin").write_all(input.as_bytes()).expect("written");
+    let mut stdout = BufReader::new(child.stdout.take().expect("stdout"));
+    for _ in 0..3 {
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("a line");
+        assert!(line.contains("\"group_std\":"), "{line}");
+    }
+    (child, stdout)
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_input() {
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let (mut child, mut stdout) = waiting_after_one_group();
+        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill runs");
+        assert!(sent.success());
+        assert_eq!(child.wait().expect("advantage ends").code(), Some(code));
+        let mut rest = String::new();
+        stdout.read_to_string(&mut rest).expect("read");
+        assert_eq!(rest, "", "a stream that was interrupted has no `end`");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let (mut child, stdout) = waiting_after_one_group();
+    drop(stdout);
+    let mut stdin = child.stdin.take().expect("stdin");
+    let rest = sample(1, 1, 0.0) + &sample(1, 2, 1.0) + &(2..2000).map(group).collect::<String>();
+    // Once the stage has ended nobody reads the rest.
+    let _ = stdin.write_all(rest.as_bytes());
+    drop(stdin);
+    let output = child.wait_with_output().expect("advantage ends");
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+}
+
+/// Sums of floating-point numbers depend on their order; the advantages must not depend on that of the lines.
+#[test]
+fn a_shuffled_stream_has_the_same_advantages_to_the_last_bit() {
+    let straight = group(0) + &group(1) + END;
+    let mut lines: Vec<&str> = straight.lines().collect();
+    lines.reverse();
+    lines.swap(1, 4);
+    assert_eq!(samples(&straight), samples(&(lines.join("\n") + "\n")));
+}
+
+#[test]
+fn the_version_is_printed() {
+    let output = Command::new(ADVANTAGE).arg("--version").output().expect("advantage runs");
+    assert_eq!(text(&output.stdout), format!("advantage {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn the_examples_of_the_help_run() {
+    if Command::new("jq").arg("--version").output().is_err() {
+        println!("skipped: jq is not installed");
+        return;
+    }
+    let help = text(&Command::new(ADVANTAGE).arg("--help").output().expect("advantage runs").stdout);
+    let (_, examples) = help.split_once("Examples:\n").expect("examples come first");
+    let (examples, _) = examples.split_once("\n\n").expect("then the usage");
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::write(directory.path().join("groups.jsonl"), group(0) + &group(1) + END).expect("written");
+    let programs = Path::new(ADVANTAGE).parent().expect("a directory").to_owned();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
+    assert!(examples.lines().count() >= 3);
+    for example in examples.lines() {
+        let output = Command::new("bash")
+            .args(["-o", "pipefail", "-c", example])
+            .current_dir(directory.path())
+            .env("PATH", &path)
+            .output()
+            .expect("bash runs");
+        assert!(output.status.success(), "{example}: {output:?}");
+    }
+}
