@@ -1,8 +1,8 @@
 //! The identity of weights: the BLAKE3 hash of the weight files' bytes, in the order of their names.
 //!
 //! For a checkpoint of one file that is what `b3sum model.safetensors` prints. Published versions record it; for
-//! plain Hugging Face directories, which may be read-only and large, it is computed once and remembered in the user's
-//! cache directory under the files' names, sizes and times of change.
+//! plain Hugging Face directories, which may be read-only and large, it is computed once and, where that takes a while,
+//! remembered in the user's cache directory under the files' names, sizes and times of change.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,6 +12,9 @@ use record::failure::Result;
 
 use crate::files::io_failure;
 use crate::weights::Weights;
+
+/// Bytes that are hashed again rather than remembered: a few hundredths of a second.
+const SMALL: usize = 64 << 20;
 
 /// The digest of mapped weights, 64 hexadecimal digits.
 pub(crate) fn of(weights: &Weights) -> String {
@@ -24,7 +27,9 @@ pub(crate) fn of(weights: &Weights) -> String {
 
 /// The same, remembered from an earlier call where the files have not changed since.
 pub(crate) fn cached(weights: &Weights) -> Result<String> {
-    let Some(slot) = slot(weights)? else { return Ok(of(weights)) };
+    let size: usize = weights.files().map(|(_, bytes)| bytes.len()).sum();
+    let slot = if size > SMALL { slot(weights)? } else { None };
+    let Some(slot) = slot else { return Ok(of(weights)) };
     if let Ok(digest) = fs::read_to_string(&slot)
         && digest.len() == 64
         && digest.bytes().all(|byte| byte.is_ascii_hexdigit())

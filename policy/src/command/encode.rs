@@ -19,11 +19,12 @@ use serde_json::{Map, Value};
 /// Give text-only samples their token ids (a filter)
 ///
 /// Examples:
-///   envs demo plan-path --count 1000 --seed 7 | policy encode --policy run/tool | update --policy run/tool --objective nll
+///   envs demo plan-path --count 1000 --seed 7 | policy encode --policy run/all > samples.jsonl
 ///   policy encode --policy tool=run/tool --policy planner=run/planner < demonstrations.jsonl
 ///
-/// Adds prompt_ids, completion_ids (the stop token included) and policy_version. Samples that have ids already, samples of
-/// agents that no policy owns, and all other lines pass unchanged.
+/// Adds prompt_ids, completion_ids (the stop token included) and policy_version.
+/// Samples that have ids already, samples of agents that no policy owns, and all
+/// other lines pass unchanged.
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub struct Encode {

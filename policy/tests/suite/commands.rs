@@ -160,6 +160,41 @@ fn check_finds_values_that_are_no_numbers() {
 }
 
 #[test]
+fn large_weights_are_hashed_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let plain = directory.path().join("plain");
+    std::fs::create_dir(&plain).unwrap();
+    std::fs::write(plain.join("config.json"), "{}").unwrap();
+    let size = 70 << 20;
+    let mut header =
+        json!({"a": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).to_string().into_bytes();
+    header.splice(..0, (header.len() as u64).to_le_bytes());
+    let mut file = std::fs::File::create(plain.join("model.safetensors")).unwrap();
+    file.write_all(&header).unwrap();
+    file.set_len((header.len() + size) as u64).unwrap();
+    let expected =
+        blake3::Hasher::new().update(&header).update(&vec![0; size]).finalize().to_hex().to_string();
+
+    let cache = directory.path().join("cache/troupe/digests");
+    let remembered = || {
+        assert_eq!(
+            run(directory.path(), &["check", "plain"], "").status.code(),
+            Some(65),
+            "the configuration is empty"
+        );
+        let entries = std::fs::read_dir(&cache).unwrap().map(|entry| entry.unwrap().path());
+        entries.map(|path| (std::fs::read_to_string(&path).unwrap(), path)).collect::<Vec<_>>()
+    };
+    let first = remembered();
+    assert_eq!(first.iter().map(|(digest, _)| digest.as_str()).collect::<Vec<_>>(), [expected.as_str()]);
+    assert_eq!(remembered(), first);
+    std::fs::write(&first[0].1, "damaged").unwrap();
+    assert_eq!(remembered(), first, "a damaged entry is made again");
+    file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    assert_eq!(remembered().len(), 2, "a changed file is hashed again");
+}
+
+#[test]
 fn help_begins_with_examples_and_version_works() {
     let directory = tempfile::tempdir().unwrap();
     for arguments in [
