@@ -1,0 +1,292 @@
+#!/usr/bin/env bash
+# pipeline.sh: the training loop. Every number of a run lives here or in its run.json.
+#
+# One step is one pipe; each stage is a program that can be run, read and replaced on its own:
+#
+#   envs tasks | rollout | group | advantage | update
+#
+# The run directory holds every stream of every step. A step is committed by steps/NNNNNN/done, written last
+# and by rename; whatever is killed, at whatever moment, the same command repeats at most the step in flight
+# and ends with the same bytes (the `timing` objects aside).
+set -uo pipefail
+export ORT_DISABLE_TELEMETRY=1 LC_ALL=C
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+usage() {
+    cat <<'TEXT'
+Train a team of language-model agents: warm-up, evaluation, AT-GRPO, evaluation.
+
+Examples:
+  ./pipeline.sh                                    a team of tiny policies learns Plan-Path on the CPU
+  ./pipeline.sh --policies per-role --run runs/two one policy for each role
+  ./pipeline.sh --workflow single --run runs/one   the single agent, for comparison
+  ./pipeline.sh --steps 120                        run again with more steps: it continues where it stopped
+  ./pipeline.sh --policies tool=A --policies planner=B   start from your own checkpoints (no warm-up)
+  ./pipeline.sh --stage advantage='advantage --estimator rloo'   swap a stage for any command
+  ./pipeline.sh --setup                            build and fetch the runtime library, nothing else
+
+Options:
+  --setup               build the programs and fetch ONNX Runtime, then stop
+  --run DIR             the run directory                                    [default: runs/ENV]
+  --env NAME            the environment (see `envs list`)                    [default: plan-path]
+  --workflow NAME       who acts, in which order                             [default: team]
+  --policies WHICH      shared | per-role | AGENT=DIR (repeatable)           [default: shared]
+  --steps N             training steps in all                                [default: 60]
+  --tasks N             episodes a step                                      [default: 48]
+  --branches K          candidates of each agent at each turn                [default: 8]
+  --turns T             turns of an episode at most                          [default: 4]
+  --seed S              the seed of everything random                        [default: 1]
+  --device NAME         cpu | cuda | cuda:N                                  [default: cpu]
+  --eval-every N        steps between evaluations on the test split          [default: 20]
+  --warmup N            optimiser steps on imperfect demonstrations          [default: 1200]
+  --stage NAME=COMMAND  replaces a stage (tasks rollout group advantage update) by a shell command,
+                        which finds $RUN, $STEP and the programs of this project on its PATH
+  --help                this text
+Exit codes: 0 done, 2 usage, otherwise the code of the leftmost stage that failed.
+TEXT
+}
+
+die() { # CODE MESSAGE [HINT]
+    printf 'pipeline.sh: %s\n' "$2" >&2
+    [ $# -gt 2 ] && printf 'hint: %s\n' "$3" >&2
+    exit "$1"
+}
+
+# ---- the numbers --------------------------------------------------------------------------------------------
+env=plan-path workflow=team policies=shared steps=60 tasks=48 branches=8 turns=4 seed=1 device=cpu
+eval_every=20 warmup=1200 run='' setup_only=no
+eval_tasks=300 select=random temperature=1.0 max_tokens=8
+optimizer=adamw lr=1e-3 lr_warmup=5 betas=0.9,0.95 minibatches=2
+warmup_tasks_a_step=8 warmup_lr=0.03 warmup_lr_other=4e-3
+declare -A stage_command=() given=()
+
+# ---- arguments ----------------------------------------------------------------------------------------------
+while [ $# -gt 0 ]; do
+    flag=$1
+    case $flag in
+        --help | -h) usage; exit 0 ;;
+        --setup) setup_only=yes; shift; continue ;;
+        --run | --env | --workflow | --policies | --steps | --tasks | --branches | --turns | --seed | --device | \
+            --eval-every | --warmup | --stage) ;;
+        --*=*) set -- "${flag%%=*}" "${flag#*=}" "${@:2}"; continue ;;
+        *) die 2 "unknown argument $flag" 'run ./pipeline.sh --help for the list' ;;
+    esac
+    [ $# -ge 2 ] || die 2 "$flag needs a value" 'run ./pipeline.sh --help for the list'
+    case $flag in
+        --policies)
+            case $2 in
+                shared | per-role) policies=$2 ;;
+                ?*=?*) if [ -n "${given[policies]:-}" ]; then policies="$policies $2"; else policies=$2; fi ;;
+                *) die 2 "--policies $2: not shared, per-role or AGENT=DIR" ;;
+            esac ;;
+        --stage)
+            case ${2%%=*} in
+                tasks | rollout | group | advantage | update) [ "${2#*=}" != "$2" ] || die 2 "--stage $2: no command" ;;
+                *) die 2 "--stage ${2%%=*}: no such stage" 'stages: tasks rollout group advantage update' ;;
+            esac
+            stage_command[${2%%=*}]=${2#*=} ;;
+        --steps | --tasks | --branches | --turns | --seed | --eval-every | --warmup)
+            [[ $2 =~ ^[0-9]+$ ]] || die 2 "$flag $2: not a whole number"
+            name=${flag#--}; printf -v "${name//-/_}" %s "$2" ;;
+        *) name=${flag#--}; printf -v "${name//-/_}" %s "$2" ;;
+    esac
+    given[${flag#--}]=yes
+    shift 2
+done
+[ "$eval_every" -gt 0 ] || die 2 '--eval-every must be at least 1'
+[ "$tasks" -gt 0 ] || die 2 '--tasks must be at least 1'
+[ -n "$run" ] || run=runs/$env
+
+# ---- set-up: build, fetch the runtime library ---------------------------------------------------------------
+# TROUPE_BIN names a folder with built programs (a test's, or another machine's); nothing is built then.
+bin=${TROUPE_BIN:-$root/target/release}
+if [ -z "${TROUPE_BIN:-}" ]; then
+    command -v cargo >/dev/null || die 69 'cargo is not installed' 'install Rust (rustup), or point TROUPE_BIN at built programs'
+    (cd "$root" && cargo build --release --workspace --bins --locked --quiet) || die 1 'the build failed'
+fi
+export ORT_DYLIB_PATH=${ORT_DYLIB_PATH:-$("$root/fetch-runtime.sh")} || exit $?
+[ -n "$ORT_DYLIB_PATH" ] || die 69 'ONNX Runtime could not be fetched' 'see the message above, or set ORT_DYLIB_PATH to libonnxruntime.so'
+[ "$setup_only" = yes ] && exit 0
+export PATH=$bin:$PATH
+
+# ---- the run directory: locked, and the same values as before -----------------------------------------------
+mkdir -p "$run/steps" "$run/eval" "$run/policies" || die 74 "cannot make $run"
+run=$(cd "$run" && pwd)
+# The lock belongs to the open file, which the stages inherit: a stage that outlives a killed pipeline.sh keeps it.
+exec 9>>"$run/lock"
+python3 -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)' 2>/dev/null ||
+    die 1 "$run is in use by another run" 'wait for it, or choose another --run'
+
+stages=''
+for name in "${!stage_command[@]}"; do stages+="$name=${stage_command[$name]};"; done
+stages=$(tr ';' '\n' <<<"$stages" | sort | tr -s '\n' ';')
+stages=${stages#;}
+json_string() { local s=${1//\\/\\\\}; s=${s//\"/\\\"}; s=${s//$'\n'/\\n}; s=${s//$'\t'/\\t}; printf '"%s"' "$s"; }
+digest_of() { # the identity of a policy that was handed in: its weights' bytes
+    cat "$1"/current/*.safetensors "$1"/*.safetensors 2>/dev/null | cksum | cut -d' ' -f1
+}
+resolved() { # one value a line, so that a difference can be named
+    local name
+    for name in env workflow policies tasks branches turns seed device eval_every warmup eval_tasks select \
+        temperature max_tokens optimizer lr lr_warmup betas minibatches warmup_tasks_a_step warmup_lr \
+        warmup_lr_other stages; do
+        printf '  "%s": %s,\n' "$name" "$(json_string "${!name}")"
+    done
+    case $policies in
+        *=*) for name in $policies; do printf '  "input %s": %s,\n' "$name" "$(json_string "$(digest_of "${name#*=}")")"; done ;;
+    esac
+    printf '  "build": %s\n' "$(json_string "$(rollout --version | sed 's/ (.*//')")"
+}
+values=$(resolved)
+if [ -f "$run/run.json" ]; then
+    before=$(sed '1d;$d' "$run/run.json")
+    while IFS= read -r line <&3 && IFS= read -r old <&4; do
+        [ "$line" = "$old" ] || die 2 "$run was started with ${old#  } and not ${line#  }" 'resume with the same values (--steps may grow), or choose another --run'
+    done 3<<<"$values" 4<<<"$before"
+else
+    printf '{\n%s\n}\n' "$values" >"$run/run.json.tmp" && mv "$run/run.json.tmp" "$run/run.json" || die 74 "cannot write $run/run.json"
+fi
+
+say() { printf '%s\n' "$*"; }
+
+# ---- which policy plays whom --------------------------------------------------------------------------------
+agents=$(envs list | awk -v env="$env:" -v workflow="$workflow" '
+    /^[^ ]/ { here = ($1 == env) }
+    here && $1 == "--workflow" && $2 == workflow { sub(/ \(.*/, ""); sub(/^ *--workflow *[^ ]* */, ""); gsub(",", ""); print }')
+[ -n "$agents" ] || die 2 "there is no workflow $workflow of an environment $env" 'envs list names them all'
+declare -A folder=() # agent -> policy directory
+declare -A source=() # policy name -> what it is made from
+case $policies in
+    shared) for agent in $agents; do folder[$agent]=$run/policies/shared; done ;;
+    per-role) for agent in $agents; do folder[$agent]=$run/policies/$agent; done ;;
+    *)
+        for pair in $policies; do
+            agent=${pair%%=*}
+            [[ " $agents " = *" $agent "* ]] || die 2 "--policies $pair: $env/$workflow has no agent $agent" "agents: $agents"
+            name=$agent # agents that name one directory share one policy
+            for other in "${!source[@]}"; do [ "${source[$other]}" = "${pair#*=}" ] && name=$other; done
+            source[$name]=${pair#*=}
+            folder[$agent]=$run/policies/$name
+        done
+        for agent in $agents; do [ -n "${folder[$agent]:-}" ] || die 2 "--policies: nobody plays $agent" "add --policies $agent=DIR"; done ;;
+esac
+policy_flags=()
+for agent in $agents; do policy_flags+=(--policy "$agent=${folder[$agent]}"); done
+folders=$(printf '%s\n' "${folder[@]}" | sort -u)
+
+# ---- warm-up: a policy that knows the language of the task and has a bad habit to lose ----------------------
+leftmost_failure() { # NAMES... after a pipe, with its PIPESTATUS in $statuses
+    local i=0 name
+    for name in "$@"; do
+        [ "${statuses[$i]}" = 0 ] || die "${statuses[$i]}" "$context: $name failed with exit code ${statuses[$i]}"
+        i=$((i + 1))
+    done
+}
+if [ ! -f "$run/policies/done" ]; then
+    find "$run/policies" -mindepth 1 -maxdepth 1 -exec rm -rf {} +
+    rm -rf "$run/warmup"
+    if [ ${#source[@]} -gt 0 ]; then
+        for name in "${!source[@]}"; do policy init "$run/policies/$name" --from "${source[$name]}" || exit $?; done
+    else
+        mkdir -p "$run/warmup"
+        policy init "$run/warmup/policy" --preset tiny --seed "$seed" || exit $?
+        if [ "$warmup" -gt 0 ]; then
+            context='warm-up'
+            say "warm-up: $warmup optimiser steps on imperfect demonstrations"
+            envs demo "$env" --workflow "$workflow" --count $((warmup * warmup_tasks_a_step)) --seed "$seed" |
+                policy encode --policy "$run/warmup/policy" |
+                update --policy "$run/warmup/policy" --objective nll --optimizer muon --lr "$warmup_lr" \
+                    --lr-other "$warmup_lr_other" --schedule cosine --warmup 50 --minibatches "$warmup" \
+                    --device "$device" --seed "$seed" >"$run/warmup/metrics.jsonl"
+            statuses=("${PIPESTATUS[@]}")
+            leftmost_failure 'envs demo' 'policy encode' update
+        fi
+        for directory in $folders; do policy init "$directory" --from "$run/warmup/policy" || exit $?; done
+    fi
+    : >"$run/policies/done.tmp" && mv "$run/policies/done.tmp" "$run/policies/done" || die 74 "cannot write in $run/policies"
+fi
+
+# ---- evaluation: greedy, on a fixed part of the test split --------------------------------------------------
+evaluate() { # STEP
+    local file
+    file=$run/eval/step-$(printf %06d "$1").jsonl
+    if [ ! -f "$file" ]; then
+        context="evaluation after step $1"
+        envs tasks "$env" --split test --count "$eval_tasks" |
+            rollout "${policy_flags[@]}" --workflow "$workflow" --turns "$turns" --max-tokens "$max_tokens" --greedy \
+                --step "$1" --device "$device" --quiet >"$file.tmp"
+        statuses=("${PIPESTATUS[@]}")
+        leftmost_failure 'envs tasks' rollout
+        mv "$file.tmp" "$file" || die 74 "cannot write $file"
+    fi
+    say "step $1: success on $eval_tasks test tasks $(rate "$file")"
+}
+rate() { # FILE: successes over episodes, as jq would count them
+    awk '/"type":"episode"/ { n++; if (/"success":true/) s++ } END { if (n) printf "%.3f (%d/%d)", s / n, s, n; else print "none" }' "$1"
+}
+
+# ---- one training step --------------------------------------------------------------------------------------
+stage() { # NAME COMMAND...: the stage itself, or what --stage put in its place
+    local name=$1
+    shift
+    if [ -n "${stage_command[$name]:-}" ]; then exec bash -c "${stage_command[$name]}"; else exec "$@"; fi
+}
+train() { # STEP
+    local directory=$run/steps/$(printf %06d "$1") statuses
+    mkdir -p "$directory" || die 74 "cannot make $directory"
+    export RUN=$run STEP=$1
+    context="step $1"
+    (stage tasks envs tasks "$env" --split train --count "$tasks" --seed $((seed * 1000000 + $1))) |
+        tee "$directory/tasks.jsonl" |
+        (stage rollout rollout "${policy_flags[@]}" --workflow "$workflow" --branches "$branches" --turns "$turns" \
+            --select "$select" --temperature "$temperature" --max-tokens "$max_tokens" --seed "$seed" --step "$1" \
+            --device "$device" --quiet) |
+        (stage group group --quiet) |
+        (stage advantage advantage --quiet) |
+        tee "$directory/samples.jsonl" |
+        (stage update update "${policy_flags[@]}" --optimizer "$optimizer" --lr "$lr" --warmup "$lr_warmup" \
+            --betas "$betas" --weight-decay 0 --minibatches "$minibatches" --seed "$seed" --device "$device" --quiet) \
+            >"$directory/metrics.jsonl"
+    statuses=("${PIPESTATUS[@]}")
+    leftmost_failure tasks 'tee tasks.jsonl' rollout group advantage 'tee samples.jsonl' update
+    commit "$1" "$directory"
+    say "step $1: success in training $(rate "$directory/samples.jsonl"), $(flat "$directory/metrics.jsonl")"
+}
+flat() { # FILE: how many of the groups had nothing to compare
+    awk -F'"(groups|flat_groups)":' '/"type":"metrics"/ { all += $2 + 0; none += $3 + 0 } END { printf "%d of %d groups flat", none, all }' "$1"
+}
+version() { # POLICY DIRECTORY: the version that `current` names, such as 12:9f2c41d0
+    local number digest
+    number=$(readlink "$1/current")
+    digest=$(sed -n 's/.*"digest": *"\([0-9a-f]\{8\}\).*/\1/p' "$1/current/version.json")
+    printf '%d:%s' "$((10#${number#step-}))" "$digest"
+}
+commit() { # STEP DIRECTORY: the step counts once this file is there, and it names every policy's version
+    local folder versions=''
+    for folder in $folders; do versions+=",\"$(basename "$folder")\":\"$(version "$folder")\""; done
+    printf '{"step":%d,"policies":{%s}}\n' "$1" "${versions#,}" >"$2/done.tmp" && mv "$2/done.tmp" "$2/done" ||
+        die 74 "cannot write $2/done"
+}
+go_back() { # DONE: a version that was published but not committed is taken back, so that its step is done again
+    local pair name number
+    for pair in $(grep -o '"[^"]*":"[0-9]*:[0-9a-f]*"' "$1" | tr -d '"'); do
+        name=${pair%%:*} number=${pair#*:}
+        number=step-$(printf %06d "${number%%:*}")
+        [ "$(readlink "$run/policies/$name/current")" = "$number" ] || ln -sfn "$number" "$run/policies/$name/current"
+    done
+}
+
+# ---- the loop -----------------------------------------------------------------------------------------------
+[ -f "$run/steps/000000/done" ] || { mkdir -p "$run/steps/000000" && commit 0 "$run/steps/000000"; }
+evaluate_if_due() { # STEP
+    if [ $(($1 % eval_every)) = 0 ] || [ "$1" = "$steps" ]; then evaluate "$1"; fi
+}
+done_steps=0
+while [ -f "$run/steps/$(printf %06d $((done_steps + 1)))/done" ]; do done_steps=$((done_steps + 1)); done
+go_back "$run/steps/$(printf %06d "$done_steps")/done"
+evaluate_if_due "$done_steps"
+for ((step = done_steps + 1; step <= steps; step++)); do
+    train "$step"
+    evaluate_if_due "$step"
+done
+say "the run is in $run"
