@@ -1,1 +1,159 @@
-//! Support for the end-to-end tests.
+//! Support for tests that see Troupe as its user does: programs, pipes, a run directory.
+//!
+//! The programs are built once for all tests of a run (`programs`), ONNX Runtime is fetched by the project's own
+//! script (`runtime`), and a `Pipeline` is one call of `pipeline.sh` with small numbers. What these helpers leave
+//! out on purpose: any knowledge of a stage's insides; a test reads files and streams only.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+/// The root of the workspace.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_path_buf()
+}
+
+/// The folder with the workspace's programs, built once in the profile of the running test.
+pub fn programs() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let folder = std::env::current_exe().expect("this test's path");
+        let folder = folder.parent().and_then(Path::parent).expect("target/PROFILE/deps").to_path_buf();
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--workspace", "--bins", "--locked", "--quiet"]).current_dir(root());
+        if !cfg!(debug_assertions) {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo runs").success(), "the programs do not build");
+        folder
+    })
+}
+
+/// The path of ONNX Runtime's library, fetched when it is not there yet.
+pub fn runtime() -> &'static str {
+    static FETCHED: OnceLock<String> = OnceLock::new();
+    FETCHED.get_or_init(|| {
+        if let Ok(path) = std::env::var("ORT_DYLIB_PATH") {
+            return path;
+        }
+        let output = Command::new(root().join("fetch-runtime.sh")).stderr(Stdio::inherit()).output();
+        let output = output.expect("fetch-runtime.sh runs");
+        assert!(output.status.success(), "fetch-runtime.sh failed");
+        String::from_utf8(output.stdout).expect("a path").trim().to_string()
+    })
+}
+
+/// A shell command with the workspace's programs on its path, ONNX Runtime named and telemetry off.
+pub fn shell(command: &str) -> Command {
+    let mut bash = Command::new("bash");
+    bash.arg("-c").arg(format!("set -o pipefail; {command}"));
+    prepare(&mut bash);
+    bash
+}
+
+/// Runs a shell command and returns its exit code, standard output and standard error.
+pub fn run(command: &str) -> (i32, String, String) {
+    let output = shell(command).output().expect("bash runs");
+    (
+        output.status.code().unwrap_or(-1),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
+
+/// Runs a shell command that must succeed and returns its standard output.
+pub fn must(command: &str) -> String {
+    let (code, stdout, stderr) = run(command);
+    assert_eq!(code, 0, "{command}\n{stderr}");
+    stdout
+}
+
+fn prepare(command: &mut Command) {
+    let path = std::env::var("PATH").unwrap_or_default();
+    command
+        .env("PATH", format!("{}:{path}", programs().display()))
+        .env("ORT_DYLIB_PATH", runtime())
+        .env("ORT_DISABLE_TELEMETRY", "1")
+        .env("TROUPE_BIN", programs())
+        .current_dir(root());
+}
+
+/// `pipeline.sh` with the given arguments, ready to spawn.
+pub fn pipeline(run: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(root().join("pipeline.sh"));
+    prepare(&mut command);
+    command.arg("--run").arg(run).args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Every file below `directory`, by relative path, in order, without the objects called `timing`.
+///
+/// The lock file is left out, and so are links' targets (a link is shown as the path it names).
+pub fn contents(directory: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let mut found = std::collections::BTreeMap::new();
+    let mut folders = vec![directory.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let name = path.strip_prefix(directory).expect("below").display().to_string();
+            if path.is_symlink() {
+                let target = std::fs::read_link(&path).expect("a link");
+                found.insert(name, target.display().to_string().into_bytes());
+            } else if path.is_dir() {
+                folders.push(path);
+            } else if name.ends_with(".jsonl") || name.ends_with(".json") {
+                let text = std::fs::read_to_string(&path).expect("a text file");
+                found.insert(name, without_timing(&text).into_bytes());
+            } else if name != "lock" {
+                found.insert(name, std::fs::read(&path).expect("a file"));
+            }
+        }
+    }
+    found
+}
+
+/// The text without its `timing` objects, all else byte for byte.
+pub fn without_timing(text: &str) -> String {
+    let mut rest = text;
+    let mut kept = String::with_capacity(text.len());
+    while let Some(at) = rest.find("\"timing\":{") {
+        kept.push_str(&rest[..at]);
+        let mut depth = 0;
+        let end = rest[at..].char_indices().find_map(|(offset, character)| {
+            match character {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                _ => {}
+            }
+            (character == '}' && depth == 0).then_some(at + offset + 1)
+        });
+        rest = &rest[end.unwrap_or(rest.len())..];
+    }
+    kept.push_str(rest);
+    kept
+}
+
+/// The names and sizes that differ between two run directories; empty when they are the same.
+pub fn differences(a: &Path, b: &Path) -> Vec<String> {
+    let (left, right) = (contents(a), contents(b));
+    let mut names: Vec<&String> = left.keys().chain(right.keys()).collect();
+    names.sort();
+    names.dedup();
+    names
+        .into_iter()
+        .filter(|name| left.get(*name) != right.get(*name))
+        .map(|name| {
+            let size = |side: &std::collections::BTreeMap<String, Vec<u8>>| side.get(name).map(Vec::len);
+            format!("{name}: {:?} bytes against {:?}", size(&left), size(&right))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn timing_goes_and_nothing_else() {
+        let text = "{\"a\":1,\"timing\":{\"host\":\"x\",\"by\":{\"y\":2}},\"b\":3}\n{\"c\":4}\n";
+        assert_eq!(super::without_timing(text), "{\"a\":1,,\"b\":3}\n{\"c\":4}\n");
+    }
+}

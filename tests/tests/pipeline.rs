@@ -1,0 +1,131 @@
+//! A small run of the whole loop, read afterwards as a user would: files, `end` lines, accounts, README's commands.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use troupe_tests::{must, pipeline, root, shell};
+
+const SMALL: [&str; 10] =
+    ["--warmup", "30", "--steps", "2", "--tasks", "6", "--branches", "4", "--eval-every", "2"];
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).expect("a stream");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn of_type<'a>(lines: &'a [Value], kind: &'a str) -> impl Iterator<Item = &'a Value> {
+    lines.iter().filter(move |line| line["type"] == kind)
+}
+
+#[test]
+fn a_small_run_leaves_everything_readable_and_accounted_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("plan-path");
+    let output = pipeline(&run, &SMALL).output().expect("pipeline.sh runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("step 0: success on 300 test tasks"), "{said}");
+    assert!(said.contains("step 2: success on 300 test tasks"), "{said}");
+
+    let samples = lines(&run.join("steps/000002/samples.jsonl"));
+    let ends: Vec<&Value> = of_type(&samples, "end").collect();
+    assert_eq!((ends.len(), &ends[0]["ok"], &ends[0]["stage"]), (1, &Value::from(true), &Value::from("advantage")));
+    assert_eq!(of_type(&samples, "episode").count(), 6);
+
+    // Every group has exactly K members with one prompt, and the accounts say how many groups there are.
+    let mut groups = std::collections::BTreeMap::<String, Vec<&Value>>::new();
+    for sample in of_type(&samples, "sample") {
+        groups.entry(sample["group"].as_str().expect("a group").into()).or_default().push(sample);
+    }
+    assert!(!groups.is_empty());
+    for (name, members) in &groups {
+        assert_eq!(members.len(), 4, "{name}");
+        assert!(members.iter().all(|member| member["prompt_ids"] == members[0]["prompt_ids"]), "{name}");
+        assert_eq!(members.iter().filter(|member| member["selected"] == true).count(), 1, "{name}");
+        let sum: f64 = members.iter().map(|member| member["advantage"].as_f64().expect("a number")).sum();
+        assert!(sum.abs() < 1e-6, "{name}: advantages sum to {sum}");
+    }
+    assert_eq!(ends[0]["counts"]["groups"], groups.len());
+
+    // The streams of a step contain each other byte for byte.
+    let tasks = std::fs::read_to_string(run.join("steps/000002/tasks.jsonl")).expect("tasks");
+    assert_eq!(tasks.lines().filter(|line| line.contains("\"type\":\"task\"")).count(), 6);
+
+    let metrics = lines(&run.join("steps/000002/metrics.jsonl"));
+    let metrics: Vec<&Value> = of_type(&metrics, "metrics").collect();
+    assert_eq!(metrics.len(), 1);
+    let gap = metrics[0]["sampling/logp_difference_max"].as_f64().expect("a gap");
+    assert!(gap <= 1e-4, "sampler and trainer differ by {gap}");
+
+    let done: Value =
+        serde_json::from_str(&std::fs::read_to_string(run.join("steps/000002/done")).expect("done")).expect("JSON");
+    assert_eq!(done["policies"]["shared"], metrics[0]["policy_version"]);
+
+    // Other values are refused by name; the same command has nothing left to do; more steps go on.
+    let refused = pipeline(&run, &["--seed", "9"]).output().expect("pipeline.sh runs");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("was started with"), "{said}");
+    let longer = [&SMALL[..], &["--steps", "3"]].concat();
+    assert!(pipeline(&run, &longer).status().expect("pipeline.sh runs").success());
+    assert!(run.join("steps/000003/done").exists());
+
+    readme_commands_work(&run);
+}
+
+/// The `jq` lines of README, in a finished run.
+fn readme_commands_work(run: &Path) {
+    if Command::new("jq").arg("--version").output().is_err() {
+        eprintln!("jq is not installed: README's commands were not run");
+        return;
+    }
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("README");
+    let block = readme.split("```sh\n").find(|block| block.starts_with("cd runs/plan-path")).expect("the block");
+    let block = block.split("```").next().expect("its text").replace("cd runs/plan-path", "");
+    let output = shell(&block).current_dir(run).output().expect("bash runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(said.lines().count(), 4 + 1 + 3, "{said}");
+    assert!(said.lines().rev().take(3).all(|line| line.ends_with("\t4\t1")), "{said}");
+}
+
+#[test]
+fn a_stage_can_be_swapped_and_a_failing_one_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let swapped = "advantage=jq -c 'if .type==\"sample\" then .advantage=(.reward-1) else . end'";
+    let small = [&SMALL[..8], &["--steps", "1", "--warmup", "5", "--stage"]].concat();
+    let run = folder.path().join("swapped");
+    let output = pipeline(&run, &[&small[..], &[swapped]].concat()).output().expect("pipeline.sh runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let samples = lines(&run.join("steps/000001/samples.jsonl"));
+    let sample = of_type(&samples, "sample").next().expect("a sample");
+    let (advantage, reward) = (sample["advantage"].as_f64(), sample["reward"].as_f64());
+    assert_eq!(advantage, reward.map(|reward| reward - 1.0));
+
+    let run = folder.path().join("failing");
+    let output = pipeline(&run, &[&small[..], &["group=false"]].concat()).output().expect("pipeline.sh runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("step 1: group failed with exit code 1"), "{said}");
+    assert!(!run.join("steps/000001/done").exists());
+    assert_eq!(must(&format!("readlink '{}'", run.join("policies/shared/current").display())).trim(), "step-000000");
+}
+
+#[test]
+fn arguments_are_checked() {
+    for (arguments, sentence) in [
+        (vec!["--stpes", "3"], "unknown argument --stpes"),
+        (vec!["--steps", "many"], "--steps many: not a whole number"),
+        (vec!["--steps"], "--steps needs a value"),
+        (vec!["--stage", "rolout=x"], "no such stage"),
+        (vec!["--env", "chess"], "no workflow team of an environment chess"),
+        (vec!["--policies", "critic=x"], "plan-path/team has no agent critic"),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let output = pipeline(&folder.path().join("run"), &arguments).output().expect("pipeline.sh runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(sentence), "{arguments:?}: {said}");
+    }
+}

@@ -1,0 +1,95 @@
+//! Whatever is killed, whenever: no half-published policy, and the resumed run ends with the bytes of a run that
+//! was never interrupted (the `timing` objects aside).
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use troupe_tests::{contents, differences, pipeline};
+
+const SMALL: [&str; 12] = [
+    "--warmup", "12", "--steps", "4", "--tasks", "6", "--branches", "4", "--eval-every", "2", "--policies", "per-role",
+];
+
+/// The processes of one process group whose program has this name.
+fn members(group: u32, program: &str) -> Vec<u32> {
+    let listed = Command::new("ps").args(["-eo", "pid=,pgid=,comm="]).output().expect("ps runs");
+    String::from_utf8_lossy(&listed.stdout)
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let (pid, pgid, name) = (words.next()?, words.next()?, words.next()?);
+            (pgid.parse() == Ok(group) && name == program).then(|| pid.parse().ok())?
+        })
+        .collect()
+}
+
+fn kill(target: &str) {
+    let _ = Command::new("kill").args(["-9", "--", target]).stderr(Stdio::null()).status();
+}
+
+/// Every version that `current` names is a whole directory that loads.
+fn policies_are_whole(run: &Path) {
+    let Ok(entries) = std::fs::read_dir(run.join("policies")) else { return };
+    for policy in entries.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_dir()) {
+        if !policy.join("current").exists() && !run.join("policies/done").exists() {
+            continue; // killed while the first version was being made; the next start makes it anew
+        }
+        let (code, _, stderr) = troupe_tests::run(&format!("policy check '{}'", policy.display()));
+        assert_eq!(code, 0, "{}: {stderr}", policy.display());
+    }
+}
+
+#[test]
+fn killed_anywhere_the_run_ends_with_the_same_bytes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (calm, stormy) = (folder.path().join("calm"), folder.path().join("stormy"));
+    let whole = pipeline(&calm, &SMALL).output().expect("pipeline.sh runs");
+    assert!(whole.status.success(), "{}", String::from_utf8_lossy(&whole.stderr));
+
+    // A small generator of its own, so that the moments differ from kill to kill and not from run to run.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let targets = ["envs", "rollout", "group", "advantage", "update", "policy", "tee", "pipeline.sh"];
+    let mut kills = 0;
+    for attempt in 0..200 {
+        let child = pipeline(&stormy, &SMALL).process_group(0).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let mut child = child.expect("pipeline.sh starts");
+        let group = child.id();
+        if kills < 20 {
+            std::thread::sleep(Duration::from_millis(150 + next(900)));
+            let target = targets[kills % targets.len()];
+            if target == "pipeline.sh" {
+                kill(&format!("-{group}"));
+                kills += 1;
+            } else {
+                // The stage may not be there at this moment: wait for it, as long as the run goes on.
+                while child.try_wait().expect("its state").is_none() {
+                    if let Some(pid) = members(group, target).first() {
+                        kill(&pid.to_string());
+                        kills += 1;
+                        break;
+                    }
+                }
+            }
+        }
+        let output = child.wait_with_output().expect("its end");
+        policies_are_whole(&stormy);
+        if output.status.success() && kills >= 20 {
+            let different = differences(&calm, &stormy);
+            assert!(different.is_empty(), "after {kills} kills: {different:#?}");
+            assert!(contents(&calm).keys().any(|name| name.ends_with("000004/done")));
+            return;
+        }
+        if output.status.success() {
+            // It got through with kills to spare: begin again and go on killing.
+            let different = differences(&calm, &stormy);
+            assert!(different.is_empty(), "after {kills} kills: {different:#?}");
+            std::fs::remove_dir_all(&stormy).expect("the finished run");
+        }
+        assert!(attempt < 199, "the run never got through: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
