@@ -291,7 +291,9 @@ impl Arguments {
             ("--max-logprob-gap", "above 0", self.max_logprob_gap.is_none_or(positive)),
         ];
         match checks.iter().find(|(_, _, fine)| !fine) {
-            Some((flag, range, _)) => Err(Failure::usage(format!("{flag} must be {range}"))),
+            Some((flag, range, _)) => {
+                Err(Failure::usage(format!("{flag} must be {range}")).hint("see update --help"))
+            }
             None => Ok(()),
         }
     }

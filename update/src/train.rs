@@ -56,6 +56,16 @@ pub struct Figures {
     pub first: Option<Tally>,
 }
 
+/// Where in a call a minibatch is.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Minibatches before it.
+    index: u64,
+    /// All minibatches of the call.
+    horizon: u64,
+    first_epoch: bool,
+}
+
 impl Trainer<'_> {
     /// Runs every epoch. The weights and the optimiser are as they were if this fails before the first step, and
     /// useless for publishing if it fails later.
@@ -67,34 +77,31 @@ impl Trainer<'_> {
         let mut figures = Figures::default();
         let mut gradients = self.model.gradients();
         let flat = self.flat();
-        let epochs: Vec<Vec<Vec<usize>>> = (0..arguments.epochs)
-            .map(|epoch| {
-                let step = self.samples.step.unwrap_or(0);
-                batch::minibatches(self.samples, arguments.minibatches as usize, arguments.seed, epoch, step)
-            })
-            .collect();
-        let horizon = epochs.iter().map(Vec::len).sum::<usize>();
-        let mut progress = Progress::new("update", arguments.quiet, Some(horizon as u64));
-        for (index, minibatch) in epochs.iter().flatten().enumerate() {
-            let first_epoch = index < epochs[0].len();
-            let place = (index as u64, horizon as u64);
-            let loss = self.minibatch(
-                minibatch,
-                &flat,
-                place,
-                weights,
-                optimizer,
-                &mut gradients,
-                &mut figures,
-                first_epoch,
-            )?;
-            figures.loss += loss;
-            figures.last_losses.push_back(loss);
-            if figures.last_losses.len() > horizon.div_ceil(10) {
-                figures.last_losses.pop_front();
+        let parts = (arguments.minibatches as usize).min(self.samples.rows.len());
+        let horizon = (parts as u64).saturating_mul(arguments.epochs);
+        let step = self.samples.step.unwrap_or(0);
+        let mut progress = Progress::new("update", arguments.quiet, Some(horizon));
+        for epoch in 0..arguments.epochs {
+            let minibatches = batch::minibatches(self.samples, parts, arguments.seed, epoch, step);
+            for (index, minibatch) in minibatches.iter().enumerate() {
+                let place =
+                    Place { index: epoch * parts as u64 + index as u64, horizon, first_epoch: epoch == 0 };
+                let loss = self.minibatch(
+                    minibatch,
+                    &flat,
+                    place,
+                    (weights, optimizer),
+                    &mut gradients,
+                    &mut figures,
+                )?;
+                figures.loss += loss;
+                figures.last_losses.push_back(loss);
+                if figures.last_losses.len() as u64 > horizon.div_ceil(10) {
+                    figures.last_losses.pop_front();
+                }
+                progress.set_message(format!("loss {loss:.4}"));
+                progress.inc(1);
             }
-            progress.set_message(format!("loss {loss:.4}"));
-            progress.inc(1);
         }
         progress.finish();
         Ok(figures)
@@ -109,17 +116,14 @@ impl Trainer<'_> {
     }
 
     /// One optimiser step; returns the minibatch's loss.
-    #[allow(clippy::too_many_arguments)]
     fn minibatch(
         &self,
         minibatch: &[usize],
         flat: &[bool],
-        (index, horizon): (u64, u64),
-        weights: &mut Weights,
-        optimizer: &mut Optimizer,
+        place: Place,
+        (weights, optimizer): (&mut Weights, &mut Optimizer),
         gradients: &mut Gradients,
         figures: &mut Figures,
-        first_epoch: bool,
     ) -> Result<f64> {
         let tokens: usize = minibatch.iter().map(|&sample| self.samples.rows[sample].length()).sum();
         figures.tokens += tokens;
@@ -136,7 +140,7 @@ impl Trainer<'_> {
         gradients.values.fill(0.0);
         let mut tally = Tally::default();
         for batch in batch::pack_trees(self.samples, &active, self.arguments.max_tokens_per_batch as usize) {
-            if first_epoch {
+            if place.first_epoch {
                 figures.unique_tokens += batch.unique_tokens();
             }
             tally.add(&self.accumulate(&batch, &factors, weights, gradients, figures)?);
@@ -151,7 +155,8 @@ impl Trainer<'_> {
                 .hint("lower --lr, or look for extreme advantages or log-probabilities among the samples"));
         }
         let arguments = self.arguments;
-        let factor = arguments.schedule.factor(optimizer.steps(), arguments.warmup, index, horizon);
+        let factor =
+            arguments.schedule.factor(optimizer.steps(), arguments.warmup, place.index, place.horizon);
         weights.step(|master| optimizer.step(master, gradients, norm, factor, arguments.thread_count()));
         figures.steps += 1;
         figures.norm += norm;

@@ -1,1 +1,126 @@
+//! Minibatches hold every sample once, and trees every token.
 
+use super::*;
+use crate::samples::Needs;
+use record::read::Line;
+use record::sample::Sample;
+
+const NEEDS: Needs = Needs { logprobs: false, advantage: false, whole_distribution: false };
+
+/// Samples as (task, group, prompt, completion).
+fn samples(list: &[(&str, &str, &[u32], &[u32])]) -> Samples {
+    let mut samples = Samples::default();
+    for (number, (task, group, prompt, completion)) in list.iter().enumerate() {
+        let text = serde_json::json!({
+            "type": "sample", "v": 1, "task": task, "group": group, "agent": "a", "policy_version": "0:00000000",
+            "prompt_ids": prompt, "completion_ids": completion,
+        });
+        let line = Line::parse("test", number as u64 + 1, text.to_string()).unwrap();
+        samples.push(&Sample::parse(&line).unwrap(), &line, NEEDS).unwrap();
+    }
+    samples
+}
+
+/// `tasks` tasks of two groups of two samples each.
+fn regular(tasks: usize) -> Samples {
+    let names: Vec<(String, String)> =
+        (0..tasks * 4).map(|k| (format!("t{}", k / 4), format!("g{}", k / 2))).collect();
+    let tokens: Vec<[u32; 3]> = (0..tasks * 4).map(|k| [k as u32 / 4, k as u32 / 2, k as u32]).collect();
+    let list: Vec<(&str, &str, &[u32], &[u32])> = names
+        .iter()
+        .zip(&tokens)
+        .map(|((task, group), tokens)| (task.as_str(), group.as_str(), &tokens[..2], &tokens[2..]))
+        .collect();
+    samples(&list)
+}
+
+fn sorted(parts: &[Vec<usize>]) -> Vec<usize> {
+    let mut all: Vec<usize> = parts.concat();
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn minibatches_are_cut_between_tasks_then_groups_then_samples() {
+    let samples = regular(6);
+    let cuts = |count: usize| -> Vec<Vec<usize>> { minibatches(&samples, count, None, 0, 0) };
+    let sizes = |count: usize| cuts(count).iter().map(Vec::len).collect::<Vec<_>>();
+    assert_eq!(sizes(1), [24]);
+    assert_eq!(sizes(3), [8, 8, 8]);
+    assert_eq!(sizes(4), [4, 8, 4, 8], "between tasks, so not all equal");
+    assert_eq!(sizes(6), [4; 6]);
+    assert_eq!(sizes(12), [2; 12], "more minibatches than tasks: between groups");
+    assert_eq!(sizes(24), [1; 24], "more minibatches than groups: between samples");
+    assert_eq!(sizes(99), [1; 24], "more minibatches than samples: as many as there are");
+    for count in [1, 3, 4, 5, 6, 7, 11, 12, 13, 24] {
+        assert_eq!(sorted(&cuts(count)), (0..24).collect::<Vec<_>>(), "{count}");
+        assert!(cuts(count).iter().all(|part| !part.is_empty()), "{count}");
+    }
+}
+
+#[test]
+fn scattered_samples_of_a_task_lie_together() {
+    let list: Vec<(&str, &str, &[u32], &[u32])> = vec![
+        ("x", "1", &[1], &[2]),
+        ("y", "2", &[3], &[4]),
+        ("x", "1", &[1], &[5]),
+        ("y", "3", &[3], &[6]),
+        ("x", "4", &[1], &[7]),
+        ("y", "2", &[3], &[8]),
+    ];
+    assert_eq!(minibatches(&samples(&list), 2, None, 0, 0), [vec![0, 2, 4], vec![1, 5, 3]]);
+}
+
+#[test]
+fn a_seed_shuffles_tasks_anew_each_epoch() {
+    let samples = regular(30);
+    let shuffled = |seed, epoch, step| minibatches(&samples, 1, Some(seed), epoch, step).concat();
+    let first = shuffled(7, 0, 3);
+    assert_eq!(first, shuffled(7, 0, 3));
+    assert_ne!(first, shuffled(7, 1, 3));
+    assert_ne!(first, shuffled(7, 0, 4));
+    assert_ne!(first, shuffled(8, 0, 3));
+    for task in first.chunks(4) {
+        let start = task[0] / 4 * 4;
+        assert_eq!(task, [start, start + 1, start + 2, start + 3], "a task stays together and in order");
+    }
+}
+
+#[test]
+fn trees_hold_every_completion_token_within_the_limit() {
+    let long: Vec<u32> = (0..400).collect();
+    let mut list: Vec<(&str, &str, &[u32], &[u32])> = Vec::new();
+    for (start, task, group) in [(0, "x", "1"), (1, "y", "2"), (2, "z", "3")] {
+        for length in [10, 25, 40, 55] {
+            list.push((task, group, &long[start..start + 100], &long[200..200 + length]));
+        }
+    }
+    let samples = samples(&list);
+    let order: Vec<usize> = (0..list.len()).collect();
+    for limit in [1, 130, 200, 300, 4096] {
+        let batches = pack_trees(&samples, &order, limit);
+        assert_eq!(batches.len(), 1, "one temperature");
+        assert_eq!(batches[0].members.concat(), order);
+        let rows: usize = batches[0].trees.iter().map(|tree| tree.rows.len()).sum();
+        assert_eq!(rows, samples.tokens());
+        for (tree, members) in batches[0].trees.iter().zip(&batches[0].members) {
+            assert!(tree.len() <= limit || members.len() == 1, "{} tokens above {limit}", tree.len());
+        }
+    }
+    let one = &pack_trees(&samples, &order, 4096)[0];
+    assert_eq!(one.trees.len(), 2, "small tasks lie together until 256 tokens are reached");
+}
+
+#[test]
+fn temperatures_are_kept_apart() {
+    let mut samples = regular(2);
+    for index in [1, 4, 6] {
+        samples.rows[index].temperature = 0.5;
+    }
+    let order: Vec<usize> = (0..8).collect();
+    let batches = pack_trees(&samples, &order, 4096);
+    assert_eq!(batches.len(), 2);
+    assert_eq!(batches[0].members.concat(), [0, 2, 3, 5, 7]);
+    assert_eq!(batches[1].temperature, 0.5);
+    assert_eq!(batches[1].members.concat(), [1, 4, 6]);
+}

@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn warm_up_counts_across_calls() {
         let factors: Vec<f64> = (0..7).map(|k| Schedule::Constant.factor(k, 5, 0, 1)).collect();
-        assert_eq!(factors, [0.2, 0.4, 0.6000000000000001, 0.8, 1.0, 1.0, 1.0].map(|x: f64| x).to_vec());
+        assert_eq!(factors, [0.2, 0.4, 0.6, 0.8, 1.0, 1.0, 1.0]);
         assert_eq!(Schedule::Constant.factor(0, 0, 0, 1), 1.0);
     }
 

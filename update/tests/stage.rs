@@ -1,0 +1,495 @@
+//! The stage as its user sees it: what it publishes, what it says, and what makes it publish nothing.
+
+mod common;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use common::{GOLDEN, Place, contents, edited, stream, version, weights};
+use serde_json::{Value, json};
+
+/// One policy `p` and a whole stream of its samples.
+fn one() -> (Place, std::path::PathBuf, String) {
+    let place = Place::new();
+    let root = place.policy("p", GOLDEN);
+    let input = stream(GOLDEN, &version(&root));
+    (place, root, input)
+}
+
+fn published(root: &Path) -> bool {
+    root.join("step-000001").exists()
+}
+
+#[test]
+fn a_repeated_call_does_nothing_and_says_the_same() {
+    let (place, root, input) = one();
+    let first = place.update("--policy p --lr 1e-3", &input).ok();
+    let before = contents(&root);
+    assert_eq!(version(&root), first.metrics()["policy_version"]);
+    let second = place.update("--policy p --lr 1e-3", &input).ok();
+    assert_eq!(second.without_timing(), first.without_timing());
+    assert!(second.stderr.contains("already made from this input: nothing to do"), "{}", second.stderr);
+    assert_eq!(contents(&root), before);
+    assert_eq!(place.update("--policy p --lr 1e-3 --quiet", &input).ok().stderr, "");
+
+    // Another input replaces that version as a whole.
+    let third = place.update("--policy p --lr 2e-3", &input).ok();
+    assert_ne!(third.metrics()["policy_version"], first.metrics()["policy_version"]);
+    assert_eq!(version(&root), third.metrics()["policy_version"]);
+}
+
+#[test]
+fn threads_change_no_bit() {
+    for arguments in [
+        "--lr 1e-2 --minibatches 3 --epochs 2 --seed 5",
+        "--lr 1e-2 --optimizer muon --lr-other 1e-3 --max-tokens-per-batch 20",
+    ] {
+        let mut results = Vec::new();
+        for threads in [1, 2, 7] {
+            let (place, root, input) = one();
+            let outcome = place.update(&format!("--policy p {arguments} --threads {threads}"), &input).ok();
+            let files = contents(&root.join("step-000001"));
+            let files: Vec<_> = files
+                .into_iter()
+                .map(|(path, bytes)| (path.file_name().unwrap().to_owned(), bytes))
+                .collect();
+            results.push((outcome.without_timing(), files));
+        }
+        assert_eq!(results[0], results[1]);
+        assert_eq!(results[0], results[2]);
+    }
+}
+
+#[test]
+fn the_optimiser_goes_on_where_it_stopped() {
+    for arguments in [
+        "--optimizer adamw --lr 1e-2 --warmup 3",
+        "--optimizer muon --lr 1e-2 --lr-other 3e-3 --weight-decay 0.1",
+    ] {
+        for narrow in [false, true] {
+            let (place, root, input) = one();
+            let (other_place, other, _) = one();
+            if narrow {
+                for root in [&root, &other] {
+                    to_bf16(root);
+                }
+            }
+            let input = input.replace(&stream_version(&input), &version(&root));
+            place.update(&format!("--policy p {arguments} --epochs 2"), &input).ok();
+            let first = other_place.update(&format!("--policy p {arguments}"), &input).ok();
+            assert_eq!(first.metrics()["optimizer_state"], "fresh");
+            let next = input.replace(&stream_version(&input), &version(&other));
+            let second = other_place.update(&format!("--policy p {arguments}"), &next).ok();
+            assert_eq!(second.metrics()["optimizer_state"], "continued");
+            assert_eq!(second.metrics()["optimizer_steps_total"], 2);
+            assert_eq!(weights(&other), weights(&root), "{arguments}, bf16: {narrow}");
+            let state = |root: &Path| fs::read(root.join("current/optimizer.safetensors")).unwrap();
+            assert_eq!(state(&other), state(&root));
+        }
+    }
+}
+
+/// The version that a stream's samples name.
+fn stream_version(input: &str) -> String {
+    let first: Value = serde_json::from_str(input.lines().next().unwrap()).unwrap();
+    first["policy_version"].as_str().unwrap().to_owned()
+}
+
+/// Rewrites a policy's version 0 in bf16.
+fn to_bf16(root: &Path) {
+    let path = root.join("step-000000/model.safetensors");
+    let file = policy::weights::Weights::open_file(&path).unwrap();
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for name in file.names() {
+        let start = data.len();
+        for value in file.to_f32(name).unwrap() {
+            data.extend(half::bf16::from_f32(value).to_le_bytes());
+        }
+        let shape = file.tensor(name).unwrap().shape.to_vec();
+        header.insert(
+            name.to_owned(),
+            json!({"dtype": "BF16", "shape": shape, "data_offsets": [start, data.len()]}),
+        );
+    }
+    let header = Value::Object(header).to_string();
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.extend(data);
+    drop(file);
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, bytes).unwrap();
+}
+
+#[test]
+fn warm_up_counts_over_calls() {
+    let (place, root, mut input) = one();
+    for wanted in [0.25e-2, 0.5e-2, 0.75e-2, 1e-2, 1e-2] {
+        let rate =
+            place.update("--policy p --lr 1e-2 --warmup 4", &input).ok().metrics()["lr"].as_f64().unwrap();
+        assert!((rate - wanted).abs() < 1e-12, "{rate} instead of {wanted}");
+        input = input.replace(&stream_version(&input), &version(&root));
+    }
+    // Another objective is another training: its warm-up starts anew.
+    let outcome = place.update("--policy p --lr 1e-2 --warmup 4 --objective nll", &input).ok();
+    assert_eq!(outcome.metrics()["lr"], 0.25e-2);
+    assert_eq!(outcome.metrics()["optimizer_state"], "fresh");
+    assert!(outcome.stderr.contains("no adamw state of objective nll"), "{}", outcome.stderr);
+}
+
+#[test]
+fn two_policies_in_one_stream() {
+    let place = Place::new();
+    let (tool, planner) = (place.policy("tool", GOLDEN), place.policy("planner", GOLDEN));
+    let input = edited(&stream(GOLDEN, &version(&tool)), |index, sample| {
+        sample["agent"] = json!(if index < 8 { "tool" } else { "planner" });
+    });
+    let outcome = place.update("--policy tool=tool --policy planner=planner --lr 1e-2", &input).ok();
+    let metrics = outcome.of_type("metrics");
+    assert_eq!(metrics.len(), 2);
+    assert_eq!((&metrics[0]["policy"], &metrics[0]["samples"]), (&json!("tool"), &json!(8)));
+    assert_eq!((&metrics[1]["policy"], &metrics[1]["samples"]), (&json!("planner"), &json!(7)));
+    assert_eq!(outcome.end()["counts"]["policies"], json!({"tool": 8, "planner": 7}));
+    assert_ne!(weights(&tool), weights(&planner));
+
+    // One at a time, in a pipe, gives the same.
+    let other = Place::new();
+    let (tool_alone, planner_alone) = (other.policy("tool", GOLDEN), other.policy("planner", GOLDEN));
+    let first = other.update("--policy tool=tool --lr 1e-2 --pass-through", &input).ok();
+    assert_eq!(first.metrics()["samples_passed_by"], 7);
+    assert!(
+        first.stderr.contains("7 of 15 samples passed by: no policy of tool owns planner"),
+        "{}",
+        first.stderr
+    );
+    let second = other.update("--policy planner=planner --lr 1e-2 --pass-through", &first.stdout).ok();
+    assert_eq!(weights(&tool_alone), weights(&tool));
+    assert_eq!(weights(&planner_alone), weights(&planner));
+    assert_eq!(second.of_type("metrics").len(), 2, "metrics of the first pass through the second");
+
+    // Flags that name one directory are one policy with one optimiser.
+    let shared = Place::new();
+    let root = shared.policy("shared", GOLDEN);
+    let outcome = shared.update("--policy tool=shared --policy planner=./shared --lr 1e-2", &input).ok();
+    assert_eq!(outcome.metrics()["samples"], 15);
+    assert_eq!(outcome.metrics()["agents"], json!(["tool", "planner"]));
+    assert!(published(&root));
+}
+
+#[test]
+fn pass_through_copies_every_byte() {
+    let (place, _, input) = one();
+    let odd = format!("{}\n{}", r#"{"type":"remark",  "v":1, "text":"\u00e9 kept as it is"}"#, input);
+    let outcome = place.update("--policy p --pass-through", &odd).ok();
+    let copied: String = odd
+        .lines()
+        .filter(|line| !line.contains("\"type\":\"end\""))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    assert!(outcome.stdout.starts_with(&copied));
+    let rest: Vec<Value> =
+        outcome.stdout[copied.len()..].lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(
+        rest.iter().map(|line| line["type"].as_str().unwrap()).collect::<Vec<_>>(),
+        ["metrics", "end"]
+    );
+    assert_eq!(rest[1]["after"][0]["stage"], "advantage");
+}
+
+#[test]
+fn a_flat_batch_publishes_the_same_weights() {
+    let (place, root, input) = one();
+    let flat = edited(&input, |_, sample| sample["advantage"] = json!(0.0));
+    let before = weights(&root);
+    let outcome = place.update("--policy p --lr 1e-2 --weight-decay 0.1", &flat).ok();
+    let metrics = outcome.metrics();
+    assert!(outcome.stderr.contains("every group is flat, nothing to learn"), "{}", outcome.stderr);
+    assert_eq!(version(&root), metrics["policy_version"]);
+    assert!(published(&root));
+    assert_eq!(weights(&root), before);
+    assert_eq!((&metrics["optimizer_steps"], &metrics["loss"]), (&json!(0), &json!(0.0)));
+    assert_eq!(metrics["grad_norm"], Value::Null, "not measured, so not 0");
+}
+
+#[test]
+fn flat_groups_cost_nothing_and_count_all_the_same() {
+    let (place, root, input) = one();
+    // The second group is flat: computing it with a vanishing advantage must give the same step.
+    let with = |advantage: f64| {
+        edited(&input, |index, sample| {
+            if sample["group"] == "0.0/agent/1" || index >= 10 {
+                sample["advantage"] = json!(advantage);
+            }
+        })
+    };
+    let flat = place.update("--policy p --optimizer sgd --lr 1", &with(0.0)).ok().metrics();
+    let skipped = weights(&root);
+    let full = place.update("--policy p --optimizer sgd --lr 1", &with(1e-30)).ok().metrics();
+    let computed = weights(&root);
+    assert!(flat["unique_tokens"].as_u64().unwrap() < full["unique_tokens"].as_u64().unwrap());
+    assert!(flat["flat_groups"].as_u64().unwrap() > 0);
+    assert_eq!(flat["tokens"], full["tokens"]);
+    let mut largest = 0.0f32;
+    for (name, values) in &skipped {
+        for (a, b) in values.iter().zip(&computed[name]) {
+            largest = largest.max((a - b).abs());
+        }
+    }
+    println!("largest difference {largest:e}");
+    assert!(largest < 1e-6, "{largest:e}");
+}
+
+#[test]
+fn kl_pulls_towards_the_reference() {
+    let (place, root, input) = one();
+    place.policy("base", GOLDEN);
+    let itself =
+        place.update("--policy p --lr 0.3 --optimizer sgd --kl 0.5 --reference base", &input).ok().metrics();
+    assert!(itself["kl"].as_f64().unwrap().abs() < 1e-9, "{}", itself["kl"]);
+    let next = input.replace(&stream_version(&input), &version(&root));
+    let moved = place.update("--policy p --kl 0.5 --reference p=base --reference base", &next).ok().metrics();
+    assert!(moved["kl"].as_f64().unwrap() > 1e-6, "{}", moved["kl"]);
+    let without = place.update("--policy p --kl 0", &next).ok().metrics();
+    assert_eq!(without["kl"], Value::Null);
+    assert!(moved["loss"].as_f64().unwrap() > without["loss"].as_f64().unwrap());
+}
+
+#[test]
+fn a_plan_is_printed_and_nothing_done() {
+    let (place, root, input) = one();
+    let outcome = place.update("--policy p --dry-run --minibatches 2 --epochs 3 --threads 2", &input).ok();
+    let plan = outcome.of_type("plan").remove(0);
+    assert_eq!(
+        (&plan["samples"], &plan["tokens"], &plan["optimizer_steps"]),
+        (&json!(15), &json!(106), &json!(6))
+    );
+    assert_eq!(plan["minibatches"].as_array().unwrap().len(), 2);
+    let values: usize = weights(&root).values().map(Vec::len).sum();
+    assert_eq!(plan["bytes"]["weights"], json!(values * 4));
+    assert_eq!(plan["bytes"]["moments"], json!(values * 8));
+    assert!(plan["unique_tokens"].as_u64().unwrap() < plan["total_tokens"].as_u64().unwrap());
+    assert!(!published(&root));
+    // A plan needs no policy directory.
+    let plain = common::golden(GOLDEN);
+    place.update(&format!("--policy {} --dry-run", plain.display()), &input).ok();
+}
+
+#[test]
+fn disagreement_fails_a_check_and_stops_a_training() {
+    let (place, root, input) = one();
+    let outcome = place.update("--policy p --check", &input);
+    assert_eq!(outcome.code, 1);
+    assert!(
+        outcome.stderr.starts_with("update: p: recorded and recomputed log-probabilities differ by up to"),
+        "{}",
+        outcome.stderr
+    );
+    assert_eq!(outcome.end()["ok"], false);
+    assert!(outcome.metrics()["sampling/logp_difference_max"].as_f64().unwrap() > 0.1);
+    let outcome = place.update("--policy p --max-logprob-gap 0.01", &input);
+    assert_eq!(outcome.code, 1);
+    assert!(
+        outcome.stderr.contains("above --max-logprob-gap 0.01; nothing was published"),
+        "{}",
+        outcome.stderr
+    );
+    assert!(!published(&root));
+    place.update("--policy p --max-logprob-gap 5", &input).ok();
+    assert!(published(&root));
+}
+
+#[test]
+fn a_stream_that_is_not_whole_publishes_nothing() {
+    let (place, root, input) = one();
+    let without_end: String = input
+        .lines()
+        .filter(|line| !line.contains("\"type\":\"end\""))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let failed = input.replacen("\"ok\":true", "\"ok\":false", 1);
+    let truncated = &input[..input.len() / 2];
+    for (name, input) in
+        [("no end", without_end.as_str()), ("ok:false", &failed), ("cut in a line", truncated), ("empty", "")]
+    {
+        let outcome = place.update("--policy p", input);
+        assert_eq!(outcome.code, 65, "{name}: {outcome:?}");
+        assert_eq!(outcome.end()["ok"], false, "{name}");
+        assert!(outcome.stderr.contains("\nhint: "), "{name}: {}", outcome.stderr);
+        assert!(!published(&root), "{name}");
+    }
+    place.update("--policy p --allow-incomplete", &without_end).ok();
+    assert!(published(&root));
+}
+
+#[test]
+fn refusals_teach() {
+    let (place, root, input) = one();
+    let change = |key: &'static str, value: Value| {
+        edited(&input, move |index, sample| {
+            if index == 2 {
+                match &value {
+                    Value::Null => drop(sample.as_object_mut().unwrap().remove(key)),
+                    value => sample[key] = value.clone(),
+                }
+            }
+        })
+    };
+    let sampling = |key: &str, value: Value| {
+        let mut sampling = json!({"temperature": 1.0, "top_p": 1.0, "top_k": 0, "greedy": false, "seed": 1});
+        sampling[key] = value;
+        change("sampling", sampling)
+    };
+    let cases: Vec<(&str, String, i32, &str)> = vec![
+        // What is wrong with the samples.
+        (
+            "--policy p",
+            change("advantage", Value::Null),
+            65,
+            "stdin:3: 0.0/0/agent/2: `advantage` is missing",
+        ),
+        ("--policy p", change("completion_logprobs", Value::Null), 65, "`completion_logprobs` is missing"),
+        ("--policy p", change("prompt_ids", Value::Null), 65, "`prompt_ids` is missing"),
+        ("--policy p", change("agent", Value::Null), 65, "`agent` is missing"),
+        (
+            "--policy p",
+            change("policy_version", json!("3:00000000")),
+            65,
+            "policy_version is 3:00000000, but 0:",
+        ),
+        (
+            "--policy p",
+            change("prompt_ids", json!([9999])),
+            65,
+            "token id 9999 is beyond the 64 of version 0:",
+        ),
+        ("--policy p", sampling("greedy", json!(true)), 65, "a greedy sample"),
+        ("--policy p", sampling("top_p", json!(0.9)), 65, "truncated sampling"),
+        ("--policy p", sampling("top_k", json!(20)), 65, "truncated sampling"),
+        ("--policy p", stream(GOLDEN, "7:12345678"), 65, "version 7:12345678 is not there"),
+        ("--policy other=p", input.clone(), 65, "none of the 15 samples belongs to --policy other=p"),
+        // What is wrong with the flags.
+        ("--policy nowhere", input.clone(), 65, "nowhere: no such directory"),
+        ("", input.clone(), 2, "--policy"),
+        ("--policy p --policy q", input.clone(), 2, "already"),
+        (
+            "--policy p --device cuda:0",
+            input.clone(),
+            69,
+            "--device cuda:0: this build trains on the CPU only",
+        ),
+        ("--policy p --device tpu", input.clone(), 2, "--device tpu: not a device"),
+        (
+            "--policy p --objective nll --clip 0.1",
+            input.clone(),
+            2,
+            "--clip has no effect with --objective nll",
+        ),
+        ("--policy p --objective nll --kl 0.1", input.clone(), 2, "--kl has no effect with --objective nll"),
+        ("--policy p --kl 0.1", input.clone(), 2, "--kl needs --reference"),
+        ("--policy p --reference p", input.clone(), 2, "--reference has no effect with --kl 0"),
+        ("--policy p --kl 1 --reference x=p", input.clone(), 2, "no --reference for agent agent"),
+        ("--policy p --optimizer muon", input.clone(), 2, "--optimizer muon needs --lr-other"),
+        ("--policy p --lr-other 1", input.clone(), 2, "--lr-other has no effect with --optimizer adamw"),
+        (
+            "--policy p --optimizer sgd --betas 0.9,0.9",
+            input.clone(),
+            2,
+            "--betas has no effect with --optimizer sgd",
+        ),
+        ("--policy p --betas 0.9", input.clone(), 2, "--betas must be two numbers"),
+        ("--policy p --max-tokens 9", input.clone(), 2, "--max-tokens has no effect with --aggregate token"),
+        ("--policy p --lr=-1", input.clone(), 2, "--lr must be 0 or above"),
+        ("--policy p --clip 1.5", input.clone(), 2, "--clip must be between 0 and 1"),
+        ("--policy p --minibatches 0", input.clone(), 2, "--minibatches"),
+        ("--policy p --dry-run --check", input.clone(), 2, "--dry-run"),
+    ];
+    for (arguments, input, code, sentence) in cases {
+        let outcome = place.update(arguments, &input);
+        assert_eq!(outcome.code, code, "{arguments}: {outcome:?}");
+        assert!(outcome.stderr.starts_with("update: "), "{arguments}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(sentence), "{arguments}: {:?} lacks {sentence:?}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains("\nhint: ")
+                || sentence.contains("must be")
+                || sentence.contains("missing"),
+            "{arguments}: {}",
+            outcome.stderr
+        );
+        assert!(!published(&root), "{arguments}");
+    }
+    place.update("--policy p --allow-truncated-sampling", &sampling("top_k", json!(20))).ok();
+}
+
+#[test]
+fn a_plain_model_directory_is_never_written_to() {
+    let (place, _, input) = one();
+    let plain = place.folder.path().join("plain");
+    fs::rename(place.folder.path().join("p/step-000000"), &plain).unwrap();
+    let outcome = place.update("--policy plain", &input);
+    assert_eq!(outcome.code, 2);
+    assert!(outcome.stderr.contains("plain: not a policy directory"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("hint: policy init NEW --from plain"), "{}", outcome.stderr);
+}
+
+#[test]
+fn likelihood_needs_neither_log_probabilities_nor_advantages() {
+    let (place, root, input) = one();
+    let text_only = edited(&input, |_, sample| {
+        for key in ["completion_logprobs", "advantage", "sampling", "reward", "rewards"] {
+            sample.as_object_mut().unwrap().remove(key);
+        }
+    });
+    let arguments =
+        "--policy p --objective nll --lr 3e-2 --minibatches 3 --epochs 30 --schedule cosine --warmup 5";
+    let metrics = place.update(arguments, &text_only).ok().metrics();
+    assert_eq!(metrics["optimizer_steps"], 90);
+    assert_eq!((&metrics["clip_ratio"], &metrics["reward"]), (&Value::Null, &Value::Null));
+    let (all, last) = (metrics["loss"].as_f64().unwrap(), metrics["loss_last"].as_f64().unwrap());
+    assert!(last < 0.5 * all, "the loss went from {all} on average to {last}");
+    assert!(published(&root));
+}
+
+#[test]
+fn a_reader_that_goes_away_does_not_stop_the_publishing() {
+    let (place, root, input) = one();
+    // More than a pipe holds, so that writing fails long before the end.
+    let padding = format!("{}\n", json!({"type": "remark", "v": 1, "text": "x".repeat(1 << 20)}));
+    let mut child = place.spawn("--policy p --pass-through");
+    drop(child.stdout.take());
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(padding.as_bytes()).unwrap();
+    stdin.write_all(input.as_bytes()).unwrap();
+    drop(stdin);
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{stderr}");
+    assert!(published(&root));
+}
+
+fn signal(child: &std::process::Child, name: &str) {
+    let sent = Command::new("kill").args([format!("-{name}"), child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+#[test]
+fn a_signal_publishes_nothing() {
+    for (name, code) in [("INT", 130), ("TERM", 143)] {
+        let (place, root, input) = one();
+        // While it waits for input, and while it trains for what would be hours.
+        for epochs in [1, 1_000_000] {
+            let mut child = place.spawn(&format!("--policy p --epochs {epochs}"));
+            let mut stdin = child.stdin.take().unwrap();
+            stdin.write_all(input.as_bytes()).unwrap();
+            let waiting = (epochs == 1).then_some(stdin);
+            std::thread::sleep(Duration::from_millis(500));
+            signal(&child, name);
+            let status = child.wait().unwrap();
+            drop(waiting);
+            assert_eq!(status.code(), Some(code), "{name}, {epochs} epochs, signal {:?}", status.signal());
+            assert!(!published(&root));
+        }
+    }
+}
