@@ -46,16 +46,16 @@ fn names(sample: &Sample) -> Checked {
     if let Some(shard) = &sample.shard
         && parse_shard(shard).is_none()
     {
-        return Err(format!("shard is \"{shard}\", not i/n with i below n"));
+        return Err(format!("shard is `{shard}`, not i/n with i below n"));
     }
     if let Some(version) = &sample.policy_version
         && !is_version(version)
     {
-        return Err(format!("policy_version is \"{version}\", not STEP:DIGEST"));
+        return Err(format!("policy_version is `{version}`, not STEP:DIGEST"));
     }
     match sample.finish_reason.as_deref() {
         None | Some("stop" | "length") => Ok(()),
-        Some(other) => Err(format!("finish_reason is \"{other}\", not stop or length")),
+        Some(other) => Err(format!("finish_reason is `{other}`, not stop or length")),
     }
 }
 

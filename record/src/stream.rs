@@ -89,7 +89,7 @@ impl Stream {
     pub fn end(&mut self, line: &Line) -> Result<()> {
         let end: End = line::parse(line)?;
         if let Some(shard) = end.shard.as_deref().filter(|shard| parse_shard(shard).is_none()) {
-            return Err(line.failure(format!("shard is \"{shard}\", not i/n with i below n")));
+            return Err(line.failure(format!("shard is `{shard}`, not i/n with i below n")));
         }
         self.ends.push(end);
         Ok(())
