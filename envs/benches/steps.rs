@@ -4,8 +4,9 @@
 //! cargo bench -p envs --bench steps
 //! ```
 //!
-//! A step is what `rollout` does for one candidate and one turn: clone the state, apply an answer, read the rewards,
-//! and write the next agent's prompt. Answers are drawn beforehand, so that only the environment is measured.
+//! A step is what `rollout` does for one candidate and one turn: clone the state, apply an answer, read the
+//! rewards, and write the next agent's prompt. Answers are drawn beforehand, so that only the environment is
+//! measured.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints its figures and may fail")]
 
@@ -67,7 +68,11 @@ fn steps(name: &str, settings: &[&str], steps: u64) {
         }
     }
     let seconds = began.elapsed().as_secs_f64();
-    println!("{name:<16} {:>12.0} steps/s  (mean reward {:.3})", steps as f64 / seconds, rewards / steps as f64);
+    println!(
+        "{name:<16} {:>12.0} steps/s  (mean reward {:.3})",
+        steps as f64 / seconds,
+        rewards / steps as f64
+    );
 }
 
 fn tasks() {
@@ -77,5 +82,9 @@ fn tasks() {
     for task in environment.tasks(&selection(&[])).unwrap().take(count) {
         black_box(environment.reset(&task.unwrap().spec, "team").unwrap());
     }
-    println!("{:<16} {:>12.0} tasks/s, drawn and reset", "compact 5x5", count as f64 / began.elapsed().as_secs_f64());
+    println!(
+        "{:<16} {:>12.0} tasks/s, drawn and reset",
+        "compact 5x5",
+        count as f64 / began.elapsed().as_secs_f64()
+    );
 }

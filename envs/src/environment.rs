@@ -124,8 +124,8 @@ pub trait State: Send {
     /// An answer that no other answer of `agent` outscores here, or `None` without an oracle.
     fn oracle(&self, agent: &str) -> Option<String>;
 
-    /// Whether the oracle finds the task solved here, by its own means. Where there is no oracle, the same as the
-    /// last outcome's `success`.
+    /// Whether the oracle finds the task solved here, by its own means. Where there is no oracle, the same as
+    /// the last outcome's `success`.
     fn is_solved(&self) -> bool;
 
     /// Answers worth trying here when the contract is checked: all that matter where they can be
@@ -158,7 +158,8 @@ pub struct Demonstration {
     pub mix: Vec<(String, f64)>,
     /// States demonstrated for each task.
     pub states: u32,
-    /// Probability that an agent goes along with what the agent before it said, instead of an answer of its own.
+    /// Probability that an agent goes along with what the agent before it said, instead of an answer of its
+    /// own.
     pub follow: f64,
 }
 

@@ -11,8 +11,8 @@ pub mod settings;
 pub mod step;
 
 pub use environment::{
-    Demonstration, Demonstrations, Environment, ExtractionCase, Order, Outcome, RewardRange, Selection, Split, State, Tasks,
-    Workflow,
+    Demonstration, Demonstrations, Environment, ExtractionCase, Order, Outcome, RewardRange, Selection,
+    Split, State, Tasks, Workflow,
 };
 pub use settings::{Setting, Settings};
 

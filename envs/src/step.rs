@@ -1,10 +1,12 @@
 //! The step protocol: an environment as lines of JSON, one answer a request, in order.
 //!
-//! A request with `task` resets: it answers the first `state`, what the agents see, who they are and their order.
-//! A request with `state`, `agent` and `action` answers the state after it and what the action earned. `request`, of any type,
-//! is echoed. A request that makes no sense is answered with `error`, and the next one is read.
+//! A request with `task` resets: it answers the first `state`, what the agents see, who they are and their
+//! order. A request with `state`, `agent` and `action` answers the state after it and what the action earned.
+//! `request`, of any type, is echoed. A request that makes no sense is answered with `error`, and the next one
+//! is read.
 //!
-//! The answer is a pure function of the line: the same line in gives the same bytes out, in any order and any process.
+//! The answer is a pure function of the line: the same line in gives the same bytes out, in any order and any
+//! process.
 
 use record::failure::{Failure, Result};
 use serde_json::{Map, Value, json};
@@ -45,13 +47,17 @@ fn respond(environment: &dyn Environment, request: &Map<String, Value>) -> Resul
     match (request.get("task"), request.get("state")) {
         (Some(task), None) => reset(environment, task, request),
         (None, Some(state)) => step(environment, state, request),
-        _ => Err(Failure::data("a request has either `task`, which resets, or `state`, `agent` and `action`")),
+        _ => {
+            Err(Failure::data("a request has either `task`, which resets, or `state`, `agent` and `action`"))
+        }
     }
 }
 
 fn reset(environment: &dyn Environment, task: &Value, request: &Map<String, Value>) -> Result<Value> {
     if request.contains_key("action") || request.contains_key("agent") {
-        return Err(Failure::data("`task` resets and takes neither `agent` nor `action`; an action needs `state`"));
+        return Err(Failure::data(
+            "`task` resets and takes neither `agent` nor `action`; an action needs `state`",
+        ));
     }
     if let Some(env) = task.get("env").filter(|env| *env != environment.name()) {
         return Err(Failure::data(format!("task.env is {env}, not \"{}\"", environment.name())));
@@ -97,5 +103,9 @@ fn step(environment: &dyn Environment, state: &Value, request: &Map<String, Valu
 /// What each agent sees.
 fn observations(state: &dyn State) -> Value {
     let agents = state.workflow().agents;
-    agents.iter().map(|agent| ((*agent).to_owned(), json!(state.observe(agent)))).collect::<Map<_, _>>().into()
+    agents
+        .iter()
+        .map(|agent| ((*agent).to_owned(), json!(state.observe(agent))))
+        .collect::<Map<_, _>>()
+        .into()
 }

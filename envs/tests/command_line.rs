@@ -1,5 +1,7 @@
 //! The transcripts in `tests/transcripts`: commands with their output, their errors and their exit codes.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
@@ -31,7 +33,8 @@ fn step_answers_each_line_in_order_and_always_alike() {
     let output = step(lines.join("\n").as_bytes());
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    let answers: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let answers: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(answers.len(), lines.len());
     let bytes: Vec<&str> = text.lines().collect();
     assert_eq!(bytes[0], bytes[8], "the same line in, the same bytes out");

@@ -1,13 +1,15 @@
 //! `envs check` finds what is wrong: each flaw, planted into a sound environment, breaks the rule that is about it.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use envs::check::{Effort, Finding, check, verdict};
 use envs::plan_path::map::Place;
 use envs::plan_path::spec::Instance;
 use envs::{
-    Demonstration, Demonstrations, Environment, ExtractionCase, Outcome, RewardRange, Selection, Setting, Settings,
-    Split, State, Tasks, Workflow, find,
+    Demonstration, Demonstrations, Environment, ExtractionCase, Outcome, RewardRange, Selection, Setting,
+    Settings, Split, State, Tasks, Workflow, find,
 };
 use record::failure::Result;
 use record::sample::Message;
@@ -135,7 +137,9 @@ impl State for FlawedState {
             }
             Flaw::PaysForNonsense if outcome.components["format"] == 0.0 => outcome.rewards.local = 0.05,
             Flaw::OutOfRange => outcome.rewards.team *= 1.5,
-            Flaw::Moody => outcome.rewards.local *= 1.0 - (MOOD.fetch_add(1, Ordering::Relaxed) % 3) as f64 / 10.0,
+            Flaw::Moody => {
+                outcome.rewards.local *= 1.0 - (MOOD.fetch_add(1, Ordering::Relaxed) % 3) as f64 / 10.0
+            }
             _ => {}
         }
         Ok(outcome)

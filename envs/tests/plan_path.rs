@@ -1,5 +1,7 @@
 //! Plan-Path as its users see it: tasks, splits, episodes and demonstrations through the public traits.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
 use std::collections::{BTreeMap, HashSet};
 
 use envs::plan_path::generate::split_of;
@@ -42,7 +44,10 @@ fn a_team_walks_to_the_goal() {
     let proposed = state.apply("tool", " d3 c3 c2").unwrap();
     assert_eq!((proposed.rewards.team, proposed.rewards.local), (0.75, 1.0));
     assert!(!proposed.terminated, "a proposal moves nobody");
-    assert_eq!(content(&*state, "planner"), "walls a0 b2 e2 b3 a4 c4 d4 goal c1 at e3 route d3 c3 c2 planner");
+    assert_eq!(
+        content(&*state, "planner"),
+        "walls a0 b2 e2 b3 a4 c4 d4 goal c1 at e3 route d3 c3 c2 planner"
+    );
     let decided = state.apply("planner", " L L U").unwrap();
     assert_eq!((decided.rewards, decided.components.clone()), (proposed.rewards, proposed.components));
     // The position persists, and the proposal does not.
@@ -70,7 +75,9 @@ fn a_proposal_is_scored_like_the_moves_that_carry_it_out() {
 
 #[test]
 fn a_malformed_answer_earns_and_moves_nothing() {
-    for (encoding, text) in [("compact", " L L U L"), ("compact", ""), ("compact", " d3"), ("full", "L then L")] {
+    for (encoding, text) in
+        [("compact", " L L U L"), ("compact", ""), ("compact", " d3"), ("full", "L then L")]
+    {
         let mut state = state("single", encoding);
         let before = state.to_json();
         let outcome = state.apply("planner", text).unwrap();
@@ -129,7 +136,8 @@ fn a_board_and_its_images_belong_to_one_split() {
         for task in tasks(split, 5, &[], 200) {
             let instance = Instance::parse(&task.spec).unwrap();
             for turn in 0..8 {
-                let mut walls: Vec<Place> = instance.map.walls().iter().map(|wall| image(*wall, turn)).collect();
+                let mut walls: Vec<Place> =
+                    instance.map.walls().iter().map(|wall| image(*wall, turn)).collect();
                 walls.sort_unstable();
                 let goal = image(instance.map.place(instance.map.goal()), turn);
                 assert_eq!(split_of(&Map::new(5, &walls, goal)), split, "image {turn} of {}", task.task);
@@ -189,7 +197,8 @@ fn demonstrators_are_mixed_by_their_shares() {
 
 #[test]
 fn optimal_demonstrations_score_like_the_oracle() {
-    for (batch, task) in demonstrations("team", &[("opt", 1.0)], 0.5, 100).into_iter().zip(tasks(Split::Train, 4, &[], 100))
+    for (batch, task) in
+        demonstrations("team", &[("opt", 1.0)], 0.5, 100).into_iter().zip(tasks(Split::Train, 4, &[], 100))
     {
         for sample in batch {
             assert_eq!(sample.task.as_ref(), Some(&task.task));
@@ -230,7 +239,9 @@ fn a_single_planner_is_shown_no_route() {
         let prompt = &sample.prompt.unwrap()[0].content;
         assert!(prompt.ends_with(" planner") && !prompt.contains("route"), "{prompt}");
         let moves = sample.completion.unwrap();
-        assert!(moves.split_whitespace().all(|word| Move::from_letter(word.chars().next().unwrap()).is_some()));
+        assert!(
+            moves.split_whitespace().all(|word| Move::from_letter(word.chars().next().unwrap()).is_some())
+        );
     }
 }
 
@@ -266,7 +277,8 @@ fn broken_specs_are_refused_with_the_place() {
     ] {
         let mut spec = good.clone();
         spec[key] = value;
-        let failure = environment().reset(&spec, "team").err().map(|failure| failure.message).unwrap_or_default();
+        let failure =
+            environment().reset(&spec, "team").err().map(|failure| failure.message).unwrap_or_default();
         assert!(failure.contains(cause), "{spec}: {failure:?} does not say {cause:?}");
     }
     assert!(environment().reset(&good, "trio").is_err());

@@ -41,9 +41,11 @@ pub fn play(
                 _ => probes.get(turn % 4).cloned().unwrap_or_default(),
             }
         })?;
-        ledger.rule("random play never collects more than the oracle", random.team <= best.team + 1e-9, || {
-            format!("{}: {} against {}", task.task, random.team, best.team)
-        });
+        ledger.rule(
+            "random play never collects more than the oracle",
+            random.team <= best.team + 1e-9,
+            || format!("{}: {} against {}", task.task, random.team, best.team),
+        );
         ledger.rule("a success is one to the oracle", random.success == state.is_solved(), || {
             format!("{}: success {} at {}", task.task, random.success, state.to_json())
         });
@@ -88,7 +90,8 @@ fn collect(
             Order::Parallel => {
                 let texts: Vec<(&str, String)> =
                     workflow.agents.iter().map(|agent| (*agent, answer(state, agent))).collect();
-                let actions: Vec<(&str, &str)> = texts.iter().map(|(agent, text)| (*agent, text.as_str())).collect();
+                let actions: Vec<(&str, &str)> =
+                    texts.iter().map(|(agent, text)| (*agent, text.as_str())).collect();
                 state.apply_together(&actions)?.pop()
             }
         };

@@ -1,7 +1,7 @@
 //! Every situation that can be reached on one task, and every probe in each.
 //!
-//! Situations are those at the beginning of a turn; within a turn the agents before the last one follow the oracle
-//! while all their probes are scored. The last agent's probes lead to the next situations.
+//! Situations are those at the beginning of a turn; within a turn the agents before the last one follow the
+//! oracle while all their probes are scored. The last agent's probes lead to the next situations.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -17,7 +17,8 @@ const SITUATIONS: usize = 1000;
 /// Rounding that is no difference between sums of rewards.
 const ROUNDING: f64 = 1e-9;
 
-/// A turn that leads from a situation: the team's reward, and the situation after it, none if the episode is over.
+/// A turn that leads from a situation: the team's reward, and the situation after it, none if the episode is
+/// over.
 struct Turn {
     team: f64,
     next: Option<String>,
@@ -63,7 +64,7 @@ fn turn(
     let agents: Vec<&'static str> = state.workflow().agents.to_vec();
     let mut turns = Vec::new();
     for (index, agent) in agents.iter().enumerate() {
-        let before = state.to_json().to_string();
+        let before = state.to_json();
         let mut texts = vec![state.oracle(agent).unwrap_or_default()];
         texts.extend(state.probes(agent));
         fidelity(environment, &*state, agent, &texts[number % texts.len()], ledger)?;
@@ -90,7 +91,7 @@ fn turn(
             }
             best.get_or_insert((outcome, after));
         }
-        ledger.rule("a clone leaves its original alone", state.to_json().to_string() == before, || before.clone());
+        ledger.rule("a clone leaves its original alone", state.to_json() == before, || before.to_string());
         if let Some((_, after)) = best {
             state = after;
         }
@@ -120,7 +121,8 @@ fn fidelity(
         && back.to_json() == one.to_json();
     ledger.rule("a state survives JSON", same, here);
 
-    let request = serde_json::json!({"request": 1, "state": json, "agent": agent, "action": text}).to_string();
+    let request =
+        serde_json::json!({"request": 1, "state": json, "agent": agent, "action": text}).to_string();
     let answer = step::answer(environment, &request);
     // Compared as text, because a number parsed from its text need not be the same to the last bit.
     let says = |key: &str, value: serde_json::Value| answer.contains(&format!("\"{key}\":{value}"));

@@ -1,9 +1,10 @@
 //! The contract that every environment keeps, tested on its own tasks: `envs check`.
 //!
-//! Each rule is one [`Finding`]. [`explore`] walks every situation that can be reached on some tasks; [`episodes`] plays
-//! many at random; this file compares streams of tasks and ways of answering.
+//! Each rule is one [`Finding`]. [`explore`] walks every situation that can be reached on some tasks;
+//! [`episodes`] plays many at random; this file compares streams of tasks and ways of answering.
 //!
-//! Left out: whether the tasks are interesting, and whether the oracle of a task that cannot be enumerated is the best there is.
+//! Left out: whether the tasks are interesting, and whether the oracle of a task that cannot be enumerated is
+//! the best there is.
 
 mod episodes;
 mod explore;
@@ -64,7 +65,11 @@ impl Ledger {
 ///
 /// # Errors
 /// The environment fails where it should answer.
-pub fn check(environment: &dyn Environment, effort: &Effort, advance: &mut dyn FnMut()) -> Result<Vec<Finding>> {
+pub fn check(
+    environment: &dyn Environment,
+    effort: &Effort,
+    advance: &mut dyn FnMut(),
+) -> Result<Vec<Finding>> {
     let mut ledger = Ledger { findings: Vec::new() };
     streams(environment, effort, &mut ledger)?;
     answers(environment, &mut ledger)?;
@@ -150,7 +155,12 @@ fn answers(environment: &dyn Environment, ledger: &mut Ledger) -> Result<()> {
 }
 
 /// What holds for every outcome.
-pub(crate) fn outcome_rules(environment: &dyn Environment, outcome: &Outcome, ledger: &mut Ledger, place: impl Fn() -> String) {
+pub(crate) fn outcome_rules(
+    environment: &dyn Environment,
+    outcome: &Outcome,
+    ledger: &mut Ledger,
+    place: impl Fn() -> String,
+) {
     let range = environment.reward_range();
     let within = |value: f64, (least, most): (f64, f64)| value >= least && value <= most;
     let holds = within(outcome.rewards.team, range.team)

@@ -10,9 +10,10 @@ use record::progress::Progress;
 
 /// Tests the contract of an environment on its own tasks and prints a table; exits 1 if a rule is broken.
 ///
-/// Tasks are the same for the same seed; the test split is fixed and disjoint from train; states survive cloning and
-/// JSON; the oracle solves every task; in every situation that can be reached no action scores above the oracle's, and no path
-/// collects more; running out of turns is no success; rewards stay in their range; answers are read as a reader expects.
+/// Tasks are the same for the same seed; the test split is fixed and disjoint from train; states survive
+/// cloning and JSON; the oracle solves every task; in every situation that can be reached no action scores
+/// above the oracle's, and no path collects more; running out of turns is no success; rewards stay in their
+/// range; answers are read as a reader expects.
 #[derive(clap::Args)]
 #[command(help_template = crate::TEMPLATE, before_help = "\
 Examples:

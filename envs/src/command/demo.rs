@@ -9,7 +9,8 @@ use record::write::Writer;
 
 use crate::Choice;
 
-/// Writes demonstrations on train tasks: samples with prompt and completion as text, for the warm-up of a policy.
+/// Writes demonstrations on train tasks: samples with prompt and completion as text, for the warm-up of a
+/// policy.
 ///
 /// The samples of one task stand together, so that the shared beginning of their prompts is computed once.
 #[derive(clap::Args)]
@@ -47,7 +48,9 @@ impl Demo {
         }
         let workflow = match &self.workflow {
             Some(name) => envs::find_workflow(environment, name)?.name.to_owned(),
-            None => environment.workflows().first().map_or_else(String::new, |workflow| workflow.name.to_owned()),
+            None => {
+                environment.workflows().first().map_or_else(String::new, |workflow| workflow.name.to_owned())
+            }
         };
         let demonstration = Demonstration {
             tasks: self.choice.selection(Split::Train)?,

@@ -9,10 +9,11 @@ use record::stage;
 use super::tasks::SplitName;
 use crate::Choice;
 
-/// Plays one task in the terminal: the board is drawn, and a line on stdin answers for the agent whose turn it is.
+/// Plays one task in the terminal: the board is drawn, and a line on stdin answers for the agent whose turn it
+/// is.
 ///
-/// An empty line gives the oracle's answer. `?` shows what the agent sees. In a workflow with several agents, --agent
-/// leaves the others to the oracle.
+/// An empty line gives the oracle's answer. `?` shows what the agent sees. In a workflow with several agents,
+/// --agent leaves the others to the oracle.
 #[derive(clap::Args)]
 #[command(help_template = crate::TEMPLATE, before_help = "\
 Examples:
@@ -52,14 +53,16 @@ impl Play {
         if let Some(agent) = &self.agent
             && !workflow.agents.contains(&agent.as_str())
         {
-            return Err(Failure::usage(format!("--agent {agent}: workflow {} has no such agent", workflow.name))
-                .hint(envs::settings::suggest(agent, workflow.agents)));
+            return Err(Failure::usage(format!(
+                "--agent {agent}: workflow {} has no such agent",
+                workflow.name
+            ))
+            .hint(envs::settings::suggest(agent, workflow.agents)));
         }
         let selection = self.choice.selection(Split::from(self.split))?;
-        let task = environment
-            .tasks(&selection)?
-            .nth(self.task as usize)
-            .unwrap_or_else(|| Err(Failure::usage(format!("--task {}: the split ends before it", self.task))))?;
+        let task = environment.tasks(&selection)?.nth(self.task as usize).unwrap_or_else(|| {
+            Err(Failure::usage(format!("--task {}: the split ends before it", self.task)))
+        })?;
         let mut state = environment.reset(&task.spec, workflow.name)?;
         say(&format!("{}\nAn empty line plays the oracle's answer, ? shows the prompt.\n", task.task))?;
         let limit = state.turn_limit();

@@ -69,7 +69,8 @@ impl Tasks {
 
 /// Writes the `end` line of a stream that begins here, and flushes.
 pub fn end(writer: &mut Writer<impl io::Write>, counts: &[(&str, u64)]) -> Result<()> {
-    let counts: Map<String, Value> = counts.iter().map(|(name, count)| ((*name).to_owned(), (*count).into())).collect();
+    let counts: Map<String, Value> =
+        counts.iter().map(|(name, count)| ((*name).to_owned(), (*count).into())).collect();
     let timing = [("build".to_owned(), Value::from(stage::build()))].into();
     writer.object(&End { stage: "envs".to_owned(), ok: true, counts, timing, ..End::default() })?;
     writer.flush()

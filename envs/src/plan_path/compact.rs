@@ -8,8 +8,9 @@
 //! walls a0 b2 e2 b3 goal c1 at e3 planner                   =>  L L U       (workflow `single`)
 //! ```
 //!
-//! What stays the same comes first, so that turns, agents and demonstrations on one board share a prefix. There is
-//! no history: the situation says everything. An answer is nothing but its words; anything else is malformed.
+//! What stays the same comes first, so that turns, agents and demonstrations on one board share a prefix. There
+//! is no history: the situation says everything. An answer is nothing but its words; anything else is
+//! malformed.
 
 use super::map::{Map, Move, Place};
 use super::state::{Proposal, Reading};
@@ -53,7 +54,8 @@ pub fn write_moves(moves: &[Move]) -> String {
     text
 }
 
-/// The cells that moves lead over, walls or not, as an answer: ` d3 c3 c2`. Ends where the next one has no name.
+/// The cells that moves lead over, walls or not, as an answer: ` d3 c3 c2`. Ends where the next one has no
+/// name.
 pub fn write_route(position: Place, moves: &[Move]) -> String {
     let mut text = String::with_capacity(4 * moves.len());
     let mut place = position;
@@ -80,8 +82,8 @@ pub fn read_moves(text: &str, most: u32) -> Option<Reading> {
     if moves.is_empty() { None } else { Some(Reading { moves, connected: true }) }
 }
 
-/// Reads a route of 1 to `most` cells as the moves it takes, up to the first cell that is no neighbour of the one
-/// before it.
+/// Reads a route of 1 to `most` cells as the moves it takes, up to the first cell that is no neighbour of the
+/// one before it.
 pub fn read_route(text: &str, position: Place, most: u32) -> Option<Reading> {
     let mut reading = Reading { moves: Vec::with_capacity(4), connected: true };
     let mut place = position;

@@ -1,10 +1,12 @@
 //! Demonstrations of Plan-Path by imperfect experts, to warm a policy up on.
 //!
-//! Each answer is given by one demonstrator, drawn by the mix: `opt` walks a shortest path chosen at random, as many moves as a
-//! turn has; `lazy` makes the first move of one and stops; `manhattan` walks towards the goal as if there were no walls;
+//! Each answer is given by one demonstrator, drawn by the mix: `opt` walks a shortest path chosen at random, as
+//! many moves as a turn has; `lazy` makes the first move of one and stops; `manhattan` walks towards the goal
+//! as if there were no walls;
 //! `random` makes one to all moves anywhere on the board. A planner carries out the proposal that it sees, good or bad, with
-//! probability `follow`, and otherwise gives an answer of its own. A majority of lazy answers is what makes the warmed-up policy
-//! weak in a way that reinforcement can mend: greedy decoding averages rare mistakes out, but not a majority habit.
+//! probability `follow`, and otherwise gives an answer of its own. A majority of lazy answers is what makes the
+//! warmed-up policy weak in a way that reinforcement can mend: greedy decoding averages rare mistakes out, but
+//! not a majority habit.
 //!
 //! Neighbouring samples share their board, and so the beginning of their prompts.
 
@@ -38,7 +40,8 @@ fn moves(kind: &str, map: &Map, cell: Cell, most: u32, draws: &mut Draws) -> Vec
         let (mut choices, mut found) = ([Move::Up; 4], 0);
         for step in Move::ALL {
             let Some(next) = place.step(step).filter(|next| map.holds(*next)) else { continue };
-            let apart = |place: super::map::Place| place.row.abs_diff(goal.row) + place.column.abs_diff(goal.column);
+            let apart =
+                |place: super::map::Place| place.row.abs_diff(goal.row) + place.column.abs_diff(goal.column);
             let takes = match kind {
                 "random" => true,
                 "manhattan" => apart(next) < apart(place),
@@ -81,7 +84,8 @@ pub fn samples(
     let task = drawn.task(rules, Split::Train);
     let instance = Arc::new(spec::Instance::parse(&task.spec)?);
     let cells: Vec<Cell> = instance.map.reachable().filter(|cell| *cell != instance.map.goal()).collect();
-    let mut draws = Draws::new(Stream::named(seed, &[Part::Text(NAME), Part::Text("demo"), Part::Number(index)]));
+    let mut draws =
+        Draws::new(Stream::named(seed, &[Part::Text(NAME), Part::Text("demo"), Part::Number(index)]));
     let mut samples = Vec::with_capacity(demonstration.states as usize * workflow.agents.len());
     for number in 0..demonstration.states {
         let Some(cell) = draws.choose(&cells).copied() else { break };

@@ -1,11 +1,11 @@
 //! Plan-Path in prose and a drawn grid, for pretrained language models.
 //!
-//! Both agents think aloud and end with one list of moves after `####`, as in Stronger-MAS (arXiv 2510.11062). An
-//! answer is read as a person would read it: headings before the answer, a code fence around it, words after it
-//! and a missing space after `####` do no harm; of several answers the last one counts.
+//! Both agents think aloud and end with one list of moves after `####`, as in Stronger-MAS (arXiv 2510.11062).
+//! An answer is read as a person would read it: headings before the answer, a code fence around it, words after
+//! it and a missing space after `####` do no harm; of several answers the last one counts.
 //!
-//! Left out: in the paper the tool writes a program that prints the moves. Here it proposes the moves in words; no
-//! text of a model is run.
+//! Left out: in the paper the tool writes a program that prints the moves. Here it proposes the moves in words;
+//! no text of a model is run.
 
 use std::fmt::Write;
 
@@ -85,8 +85,8 @@ pub fn write_answer(moves: &[Move]) -> String {
 
 /// Reads 1 to `most` moves from an answer in prose.
 ///
-/// The last `####` that moves follow decides: the first list in brackets after it, or a line of bare moves right
-/// after it. Without one, the last list in brackets of moves does.
+/// The last `####` that moves follow decides: the first list in brackets after it, or a line of bare moves
+/// right after it. Without one, the last list in brackets of moves does.
 pub fn read_moves(text: &str, most: u32) -> Option<Reading> {
     let parts: Vec<&str> = text.split("####").collect();
     let marked = parts[1..].iter().rev().find_map(|part| lists(part).next().or_else(|| bare(part)));
@@ -118,7 +118,9 @@ fn sequence(text: &str) -> Option<Vec<Move>> {
             "down" => moves.push(Move::Down),
             "left" => moves.push(Move::Left),
             "right" => moves.push(Move::Right),
-            lower if lower.len() == 1 => moves.push(Move::from_letter(lower.to_ascii_uppercase().chars().next()?)?),
+            lower if lower.len() == 1 => {
+                moves.push(Move::from_letter(lower.to_ascii_uppercase().chars().next()?)?)
+            }
             _ => {
                 for letter in word.chars() {
                     moves.push(Move::from_letter(letter)?);
@@ -183,7 +185,9 @@ mod tests {
 
     #[test]
     fn what_is_no_answer_stays_none() {
-        for text in ["", "#### []", "#### [\"X\"]", "go up and then right", "#### [\"U\", 3]", "#### [1, 2]", "####"] {
+        for text in
+            ["", "#### []", "#### [\"X\"]", "go up and then right", "#### [\"U\", 3]", "#### [1, 2]", "####"]
+        {
             assert_eq!(read(text), None, "{text:?}");
         }
         assert_eq!(read("#### [U, U, U, U, U]"), None, "more moves than a turn has");
@@ -191,7 +195,9 @@ mod tests {
 
     #[test]
     fn hostile_text_is_no_panic() {
-        for text in ["####[", "[[[[", "]]]]####]", "####\u{0}[\u{200b}]", "#### é", "########[U]", "####`[`U`]`"] {
+        for text in
+            ["####[", "[[[[", "]]]]####]", "####\u{0}[\u{200b}]", "#### é", "########[U]", "####`[`U`]`"]
+        {
             let _ = read(text);
         }
         assert_eq!(read("########[U]").as_deref(), Some("U"));

@@ -1,13 +1,13 @@
 //! Which Plan-Path tasks there are: drawing instances, dividing them into train and test, and their names.
 //!
-//! A board with its goal belongs to `test` when a hash of it is divisible by 16. The hash is taken of the least of its eight
-//! mirror images and rotations, and the start has no part in it, so no board seen in training comes back in the
-//! test split, not turned round and not with another start.
+//! A board with its goal belongs to `test` when a hash of it is divisible by 16. The hash is taken of the least
+//! of its eight mirror images and rotations, and the start has no part in it, so no board seen in training
+//! comes back in the test split, not turned round and not with another start.
 //!
-//! The test split is one fixed list of up to [`TEST_TASKS`] different tasks for each set of rules: `--seed` has no
-//! influence on it, and `--count N` takes the first N. Beyond its end it is repeated, shuffled by the seed. The
-//! train split is far larger than any run on boards of five cells a side or more, so train tasks are drawn with replacement:
-//! task i depends on the rules, the seed and i alone.
+//! The test split is one fixed list of up to [`TEST_TASKS`] different tasks for each set of rules: `--seed` has
+//! no influence on it, and `--count N` takes the first N. Beyond its end it is repeated, shuffled by the seed.
+//! The train split is far larger than any run on boards of five cells a side or more, so train tasks are drawn
+//! with replacement: task i depends on the rules, the seed and i alone.
 
 use std::collections::HashSet;
 
@@ -131,7 +131,8 @@ fn draw(rules: &Rules, draws: &mut Draws) -> Option<Instance> {
             distances.sort_unstable();
             distances.dedup();
             draws.choose(&distances).copied().and_then(|distance| {
-                let cells: Vec<Cell> = cells.into_iter().filter(|cell| map.distance(*cell) == distance).collect();
+                let cells: Vec<Cell> =
+                    cells.into_iter().filter(|cell| map.distance(*cell) == distance).collect();
                 draws.choose(&cells).copied()
             })
         }
@@ -163,7 +164,15 @@ struct TestTasks {
 
 impl TestTasks {
     fn new(rules: Rules, seed: u64) -> Self {
-        TestTasks { rules, seed, drawn: 0, seen: HashSet::new(), tasks: Vec::new(), repetition: 0, order: Vec::new() }
+        TestTasks {
+            rules,
+            seed,
+            drawn: 0,
+            seen: HashSet::new(),
+            tasks: Vec::new(),
+            repetition: 0,
+            order: Vec::new(),
+        }
     }
 
     /// The next task that is not among those before it; none at the end of the split.
@@ -232,7 +241,9 @@ pub fn split_of(map: &Map) -> Split {
     let mut bytes = vec![map.size() as u8];
     if let Some((cells, goal)) = least {
         bytes.extend(goal.to_be_bytes());
-        bytes.extend(cells[..(map.size() * map.size()).div_ceil(64)].iter().flat_map(|word| word.to_be_bytes()));
+        bytes.extend(
+            cells[..(map.size() * map.size()).div_ceil(64)].iter().flat_map(|word| word.to_be_bytes()),
+        );
     }
     if first_word(&bytes).is_multiple_of(TEST_SHARE) { Split::Test } else { Split::Train }
 }

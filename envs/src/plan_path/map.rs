@@ -110,8 +110,8 @@ pub struct Map {
 }
 
 impl Map {
-    /// A board of `size` × `size` cells, `2 ≤ size ≤` [`LARGEST`]. `walls` and `goal` lie on it, the goal not on
-    /// a wall; the walls are in the order of reading.
+    /// A board of `size` × `size` cells, `2 ≤ size ≤` [`LARGEST`]. `walls` and `goal` lie on it, the goal not
+    /// on a wall; the walls are in the order of reading.
     pub fn new(size: usize, walls: &[Place], goal: Place) -> Map {
         let stride = size + 2;
         let mut distances = vec![UNREACHABLE; stride * stride].into_boxed_slice();

@@ -25,8 +25,8 @@ use record::failure::{Failure, Result};
 use serde_json::Value;
 
 use crate::environment::{
-    Demonstration, Demonstrations, Environment, ExtractionCase, Order, RewardRange, Selection, Split, State, Tasks,
-    Workflow,
+    Demonstration, Demonstrations, Environment, ExtractionCase, Order, RewardRange, Selection, Split, State,
+    Tasks, Workflow,
 };
 use crate::settings::Setting;
 

@@ -1,5 +1,5 @@
-//! Answers that `envs check` tries in every situation: every list of up to three moves, longer ones that wander,
-//! and answers that are wrong in every way that matters.
+//! Answers that `envs check` tries in every situation: every list of up to three moves, longer ones that
+//! wander, and answers that are wrong in every way that matters.
 
 use serde_json::json;
 
@@ -78,9 +78,7 @@ const COMPACT: [(&str, &str, Option<&str>); 6] = [
 
 /// How answers in every style have to be read.
 pub fn extraction_cases() -> Vec<ExtractionCase> {
-    let spec = |encoding: &str| {
-        json!({"size": 3, "encoding": encoding, "moves": 3, "turns": 4, "walls": ["b1"], "goal": "c0", "start": "a2"})
-    };
+    let spec = |encoding: &str| json!({"size": 3, "encoding": encoding, "moves": 3, "turns": 4, "walls": ["b1"], "goal": "c0", "start": "a2"});
     let full = READABLE.iter().map(|(name, text)| (*name, *text, Some(READABLE[0].1)));
     let full = full.chain(UNREADABLE.iter().map(|(name, text)| (*name, *text, None)));
     let full = full.flat_map(|case| [("full", "tool", case), ("full", "planner", case)]);

@@ -190,7 +190,10 @@ mod tests {
     fn the_last_turns_distance_pays_on_arrival_only() {
         let team = |first: u16, best: u16, end: u16| Standing { first, best, now: best, moves: 3 }.team(end);
         // Six steps are two turns of three: three steps are left for the last one.
-        assert_eq!([6, 5, 4, 3, 2, 1, 0].map(|end| team(6, 6, end)), [0.0, 1.0 / 6.0, 2.0 / 6.0, 0.5, 0.5, 0.5, 1.0]);
+        assert_eq!(
+            [6, 5, 4, 3, 2, 1, 0].map(|end| team(6, 6, end)),
+            [0.0, 1.0 / 6.0, 2.0 / 6.0, 0.5, 0.5, 0.5, 1.0]
+        );
         assert_eq!([3, 2, 1, 0].map(|end| team(6, 3, end)), [0.0, 0.0, 0.0, 1.0]);
         // Seven steps are three turns, with one step left for the last.
         assert_eq!([4, 1, 0].map(|end| team(7, 7, end)), [3.0 / 7.0, 6.0 / 7.0, 1.0]);
@@ -204,7 +207,8 @@ mod tests {
         let (mut cell, mut best, mut total) = (map.cell(place("e3")), 4, 0.0);
         for turn in 0..100 {
             let walk = walk(&map, cell, &moves(if turn % 2 == 0 { "L" } else { "R" }));
-            total += Standing { first: 4, best, now: map.distance(cell), moves: 3 }.team(map.distance(walk.end));
+            total +=
+                Standing { first: 4, best, now: map.distance(cell), moves: 3 }.team(map.distance(walk.end));
             (cell, best) = (walk.end, best.min(walk.least));
         }
         assert!((total - 0.25_f64).abs() < 1e-12, "collected {total}");

@@ -15,7 +15,11 @@ use crate::settings::{Setting, Settings};
 /// What `--set` understands.
 pub const SETTINGS: &[Setting] = &[
     Setting { name: "size", default: "5", meaning: "cells a side, 2 to 26" },
-    Setting { name: "encoding", default: "compact", meaning: "compact (one word a cell) or full (prose and a grid)" },
+    Setting {
+        name: "encoding",
+        default: "compact",
+        meaning: "compact (one word a cell) or full (prose and a grid)",
+    },
     Setting { name: "moves", default: "3; size if size > 8", meaning: "most moves in a turn, 1 to 99" },
     Setting { name: "turns", default: "4", meaning: "turns in an episode, 1 to 99" },
     Setting { name: "density", default: "0.25; 0.22 if size > 8", meaning: "share of cells that are walls" },
@@ -111,11 +115,23 @@ impl Rules {
                 .hint("give it more moves or turns"));
             }
             Some(farthest) => farthest,
-            None => if balanced { reach.min(9) } else { reach },
+            None => {
+                if balanced {
+                    reach.min(9)
+                } else {
+                    reach
+                }
+            }
         };
         let nearest = match settings.value("nearest", whole)? {
             Some(nearest) => ranged("nearest", nearest, 1, farthest.max(1))?,
-            None => if balanced { farthest.min(4) } else { 1 },
+            None => {
+                if balanced {
+                    farthest.min(4)
+                } else {
+                    1
+                }
+            }
         };
         if nearest > farthest {
             return Err(Failure::usage(format!("--set farthest={farthest}: less than nearest={nearest}")));
@@ -202,8 +218,7 @@ impl Instance {
     /// # Errors
     /// A `spec` that is no Plan-Path instance: data.
     pub fn parse(spec: &Value) -> Result<Instance> {
-        let written =
-            Written::deserialize(spec).map_err(|error| Failure::data(format!("spec: {error}")))?;
+        let written = Written::deserialize(spec).map_err(|error| Failure::data(format!("spec: {error}")))?;
         let Written { size, encoding, moves, turns, .. } = written;
         let within = |name: &str, value: u64, least: u64, most: u64| match (least..=most).contains(&value) {
             true => Ok(()),

@@ -90,7 +90,13 @@ impl PlanPathState {
             return Err(fail(format!("best: {} is more than {most}, which was reached", written.best)));
         }
         let proposal = written.proposal.map(Proposal::new);
-        Ok(PlanPathState { workflow: find(written.workflow)?, position, best: written.best, proposal, instance })
+        Ok(PlanPathState {
+            workflow: find(written.workflow)?,
+            position,
+            best: written.best,
+            proposal,
+            instance,
+        })
     }
 
     /// The walker's place.
