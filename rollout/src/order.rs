@@ -32,3 +32,20 @@ impl<T> Reorder<T> {
         self.next
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_leave_in_order_whatever_order_they_come_in() {
+        let mut order = Reorder::default();
+        let mut out = Vec::new();
+        for sequence in [2, 0, 3, 1, 5, 4] {
+            order.put(sequence, sequence);
+            out.push(std::iter::from_fn(|| order.take()).collect::<Vec<u64>>());
+        }
+        assert_eq!(out, [vec![], vec![0], vec![], vec![1, 2, 3], vec![], vec![4, 5]]);
+        assert_eq!(order.frontier(), 6);
+    }
+}

@@ -157,3 +157,74 @@ impl Queue {
         tasks
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use record::line::Task;
+
+    use super::*;
+
+    fn fill(queue: &Queue, sequences: std::ops::Range<u64>) {
+        for sequence in sequences {
+            assert!(queue.push(Work { sequence, index: sequence, occurrence: 0, task: Task::default() }));
+        }
+    }
+
+    fn dealt(queue: &Queue, own: usize) -> Vec<u64> {
+        match queue.deal(own) {
+            Deal::Tasks(tasks) => tasks.iter().map(|work| work.sequence).collect(),
+            Deal::Over => panic!("over"),
+        }
+    }
+
+    #[test]
+    fn a_handful_of_tasks_is_dealt_evenly() {
+        let queue = Queue::new(2, 16);
+        fill(&queue, 0..5);
+        queue.close();
+        assert_eq!(dealt(&queue, 0), [0, 1, 2]);
+        assert_eq!(dealt(&queue, 3), [0; 0]);
+        assert_eq!(dealt(&queue, 0), [3, 4]);
+        assert!(matches!(queue.deal(0), Deal::Over));
+    }
+
+    #[test]
+    fn a_thread_never_has_more_than_its_limit() {
+        let queue = Queue::new(2, 3);
+        fill(&queue, 0..10);
+        assert_eq!(dealt(&queue, 0), [0, 1, 2]);
+        assert_eq!(dealt(&queue, 2), [3]);
+        assert_eq!(dealt(&queue, 3), [0; 0]);
+    }
+
+    #[test]
+    fn nothing_runs_further_ahead_of_the_oldest_unwritten_task_than_the_window() {
+        let queue = Queue::new(1, 2);
+        let mut seen = Vec::new();
+        let mut next = 0;
+        for _ in 0..20 {
+            while next < 4 + seen.len() as u64 && next < 12 {
+                fill(&queue, next..next + 1);
+                next += 1;
+            }
+            for sequence in dealt(&queue, 1) {
+                seen.push(sequence);
+                queue.finished();
+            }
+        }
+        // Task 0 is under way all the time: a window of 4 x 1 thread x 2 tasks is open.
+        assert_eq!(seen, (0..8).collect::<Vec<_>>());
+        queue.written(3);
+        assert_eq!(dealt(&queue, 1), [8]);
+    }
+
+    #[test]
+    fn a_stopped_queue_turns_everybody_away() {
+        let queue = Queue::new(1, 1);
+        queue.stop();
+        assert!(matches!(queue.deal(0), Deal::Over));
+        assert!(!queue.admit(1_000_000));
+        let work = Work { sequence: 0, index: 0, occurrence: 0, task: Task::default() };
+        assert!(!queue.push(work));
+    }
+}

@@ -97,7 +97,7 @@ fn play(settings: &Settings, writer: &mut Writer<impl std::io::Write>) -> (Total
         check_team(settings, &agents)?;
         let limit = (ROWS / settings.branches as usize).max(2);
         let rows = limit * settings.branches as usize * agents.len().max(1);
-        let directories = &settings.team.directories;
+        let directories = settings.team.directories();
         let cache_bytes = CACHE_BYTES / directories.len();
         let loaded: Vec<Loaded> = directories
             .iter()
@@ -139,7 +139,7 @@ fn check_team(settings: &Settings, agents: &[String]) -> Result<()> {
     if agents.is_empty() {
         return Ok(());
     }
-    if let Some(stranger) = settings.team.strangers(agents).first() {
+    if let Some(stranger) = settings.team.stranger(agents) {
         return Err(Failure::usage(format!("--policy {stranger}=…: the workflow has no agent {stranger}"))
             .hint(format!("its agents are: {}", agents.join(", "))));
     }

@@ -156,8 +156,8 @@ fn write_all<W: Write>(
                     writer.raw(&finished.text)?;
                     totals.tasks += 1;
                     totals.counts.add(&finished.counts);
-                    progress.inc(1);
-                    progress.set_message(format!("tasks, {} samples", totals.counts.samples));
+                    progress.inc(finished.counts.samples);
+                    progress.set_message(format!("samples of {} tasks", totals.tasks));
                 }
             }
         }

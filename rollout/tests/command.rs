@@ -1,0 +1,76 @@
+//! An environment behind a command: what it answers, what it refuses, and how it dies.
+
+use std::time::Duration;
+
+use record::line::Task;
+use rollout::command::CommandWorld;
+use rollout::world::World;
+use serde_json::json;
+
+/// A program in sed: two agents, and every action succeeds.
+const WORLD: &str = r#"sed -u -E \
+-e '/"task":.*"refuse"/{s/.*"request":([0-9]+)}$/{"request":\1,"error":"no such task"}/;b}' \
+-e '/"task":/{s/.*"request":([0-9]+)}$/{"request":\1,"state":{"n":0},"observations":{"a":[{"role":"user","content":"to a"}],"b":[]},"agents":["a","b"],"order":"parallel","turns":7}/;b}' \
+-e '/"action":"odd"/{s/.*"request":([0-9]+)}$/{"request":\1,"state":{}}/;b}' \
+-e 's/.*"agent":"([a-z]+)".*"request":([0-9]+)}$/{"request":\2,"state":{"n":1},"rewards":{"team":1,"local":0.5},"reward_components":{"c":1},"terminated":true,"success":true}/'"#;
+
+fn world(command: &str) -> CommandWorld {
+    CommandWorld::new(command, Duration::from_secs(20), None)
+}
+
+fn task(name: &str) -> Task {
+    Task { env: "any".to_owned(), task: name.to_owned(), spec: json!({}), ..Task::default() }
+}
+
+fn plays(world: &CommandWorld) {
+    let state = world.reset(&task("t")).expect("a state");
+    assert_eq!((state.workflow().agents, state.turn_limit()), (&["a", "b"][..], 7));
+    assert_eq!(state.workflow().order, envs::Order::Parallel);
+    assert_eq!(state.observe("a")[0].content, "to a");
+    let mut next = state.clone_state();
+    let outcome = next.apply("a", "anything\n\"quoted\"").expect("an outcome");
+    assert_eq!((outcome.rewards.team, outcome.rewards.local), (1.0, 0.5));
+    assert!(outcome.terminated && outcome.success && next.is_solved() && !state.is_solved());
+    assert_eq!((state.to_json(), next.to_json()), (json!({"n": 0}), json!({"n": 1})));
+}
+
+#[test]
+fn a_program_that_answers_is_an_environment() {
+    let world = world(WORLD);
+    assert_eq!(world.agents(&task("t")).expect("agents"), ["a", "b"]);
+    plays(&world);
+    plays(&world);
+}
+
+#[test]
+fn a_program_that_dies_after_each_answer_is_started_again() {
+    plays(&world(&format!("read -r line && printf '%s\\n' \"$line\" | {WORLD}")));
+}
+
+#[test]
+fn what_the_program_refuses_is_a_fact_about_the_task_or_the_action() {
+    let world = world(WORLD);
+    let failure = world.reset(&task("refuse")).err().expect("a refused task");
+    assert_eq!((failure.code, failure.message.as_str()), (record::failure::DATA, "no such task"));
+    assert_eq!(world.agents(&task("refuse")).expect("agents are not known"), [""; 0]);
+    let failure = world.reset(&task("t")).expect("a state").apply("a", "odd").expect_err("half an answer");
+    assert!(failure.message.contains("missing field `rewards`"), "{}", failure.message);
+}
+
+#[test]
+fn a_program_that_does_not_answer_is_named_with_what_it_did() {
+    for (command, cause) in [
+        ("exit 3", "exit 3: ended without an answer (exit status: 3)"),
+        ("sed -u 's/.*/{}/'", "sed -u 's/.*/{}/': its answer does not echo \"request\": 0"),
+        (
+            "sed -u 's/.*/hm/'",
+            "sed -u 's/.*/hm/': its answer is no JSON object: expected value at line 1 column 1",
+        ),
+    ] {
+        let failure = world(command).agents(&task("t")).expect_err("no answer");
+        assert_eq!((failure.code, failure.message), (2, format!("--env-command {cause}")));
+    }
+    let silent = CommandWorld::new("sleep 60", Duration::from_millis(50), None);
+    let failure = silent.reset(&task("t")).err().expect("no answer");
+    assert_eq!((failure.code, failure.message.as_str()), (1, "sleep 60: no answer within 0.05 s"));
+}

@@ -1,0 +1,145 @@
+//! The program with tiny random policies: what a real model adds to the logic tested elsewhere.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use envs::{Selection, Settings, Split};
+use policy::initial::{Preset, from_preset};
+use serde_json::Value;
+
+/// Makes sure that the library is there, by the project's own script.
+fn fetch_runtime() {
+    if rollout::runtime::find().is_err() {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fetch-runtime.sh");
+        let status = Command::new(script).stdout(Stdio::null()).status().expect("fetch-runtime.sh runs");
+        assert!(status.success(), "fetch-runtime.sh failed");
+    }
+}
+
+fn tasks(count: usize) -> String {
+    let selection = Selection { split: Split::Train, seed: 5, settings: Settings::default() };
+    let tasks = envs::find("plan-path").and_then(|environment| environment.tasks(&selection)).expect("tasks");
+    let lines =
+        tasks.take(count).map(|task| serde_json::to_string(&task.expect("a task")).expect("JSON") + "\n");
+    lines.collect()
+}
+
+/// `tool` and `planner`, two policies of different weights.
+fn policies() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (seed, name) in ["tool", "planner"].into_iter().enumerate() {
+        from_preset(&folder.path().join(name), Preset::Tiny, seed as u64).expect("a policy");
+    }
+    folder
+}
+
+fn rollout(folder: &Path, flags: &[&str], input: &str) -> Output {
+    fetch_runtime();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_rollout"))
+        .arg("--quiet")
+        .args(flags)
+        .current_dir(folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("rollout runs");
+    let mut stdin = child.stdin.take().expect("its stdin");
+    let input = input.to_owned();
+    let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+    let output = child.wait_with_output().expect("its output");
+    // A program that refuses its flags does not read.
+    let _ = writer.join().expect("the writer");
+    output
+}
+
+/// Its lines, the timing taken out.
+fn lines(folder: &Path, flags: &[&str], input: &str) -> Vec<String> {
+    let output = rollout(folder, flags, input);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{flags:?}: {stderr}");
+    assert_eq!(stderr, "");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let mut end: Value = serde_json::from_str(&lines.pop().expect("an end")).expect("JSON");
+    end["timing"].take();
+    lines.push(end.to_string());
+    lines
+}
+
+fn values(lines: &[String]) -> Vec<Value> {
+    lines.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+const TEAM: [&str; 6] = ["--policy", "tool=tool", "--policy", "planner=planner", "--max-tokens", "12"];
+
+#[test]
+fn the_same_bytes_from_one_thread_and_from_two() {
+    let folder = policies();
+    let input = tasks(10);
+    for flags in [&[][..], &["--sampling", "parallel"], &["--greedy"]] {
+        let run = |threads| lines(folder.path(), &[&TEAM, flags, &["--threads", threads]].concat(), &input);
+        let (one, two) = (run("1"), run("2"));
+        assert!(one.len() > 20);
+        assert!(one == two, "{flags:?}");
+    }
+}
+
+#[test]
+fn groups_are_whole_and_name_the_policy_that_spoke() {
+    let folder = policies();
+    let lines = lines(folder.path(), &[&TEAM[..], &["--branches", "3", "--turns", "2"]].concat(), &tasks(6));
+    let values = values(&lines);
+    let mut groups: HashMap<String, Vec<&Value>> = HashMap::new();
+    for sample in values.iter().filter(|value| value["type"] == "sample") {
+        assert_eq!(sample["policy"], sample["agent"]);
+        let ids = sample["completion_ids"].as_array().expect("ids").len();
+        assert_eq!(sample["completion_logprobs"].as_array().expect("logprobs").len(), ids);
+        assert!((1..=12).contains(&ids));
+        assert!(sample["finish_reason"] == "stop" || ids == 12, "{}", sample["id"]);
+        let key = format!("{}/{}/{}", sample["episode"], sample["turn"], sample["agent"]);
+        groups.entry(key).or_default().push(sample);
+    }
+    let versions: Vec<&Value> = ["tool", "planner"]
+        .iter()
+        .map(|agent| &groups.values().flatten().find(|sample| sample["agent"] == *agent).expect("one")["policy_version"])
+        .collect();
+    assert_ne!(versions[0], versions[1]);
+    for (key, group) in &groups {
+        assert_eq!(group.len(), 3, "{key}");
+        assert!(group.iter().all(|sample| sample["prompt_ids"] == group[0]["prompt_ids"]), "{key}");
+        assert_eq!(group.iter().filter(|sample| sample["selected"] == true).count(), 1, "{key}");
+    }
+    let end = values.last().expect("an end");
+    assert_eq!(
+        (&end["type"], &end["ok"], &end["counts"]["episodes"]),
+        (&"end".into(), &true.into(), &6.into())
+    );
+    assert_eq!(end["counts"]["groups"], groups.len());
+    assert_eq!(values.iter().filter(|value| value["type"] == "episode").count(), 6);
+}
+
+#[test]
+fn one_directory_for_all_agents_plays_like_the_same_one_named_twice() {
+    let folder = policies();
+    let input = tasks(3);
+    let run = |flags: &[&str]| lines(folder.path(), &[flags, &["--max-tokens", "12"]].concat(), &input);
+    assert!(run(&["--policy", "tool"]) == run(&["--policy", "tool=tool", "--policy", "planner=./tool"]));
+}
+
+#[test]
+fn episodes_without_room_fail_the_stage_and_say_so_in_the_stream() {
+    let folder = policies();
+    let output = rollout(folder.path(), &["--policy", "tool", "--max-tokens", "100000"], &tasks(2));
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.starts_with("rollout: 2 of 2 episodes could not be scored\nhint: "), "{stderr}");
+    let values =
+        values(&String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect::<Vec<_>>());
+    let types: Vec<&str> = values.iter().filter_map(|value| value["type"].as_str()).collect();
+    assert_eq!(types, ["error", "episode", "error", "episode", "end"]);
+    assert_eq!(values[0]["boundary"], "policy");
+    assert_eq!(values[4]["ok"], false);
+}
