@@ -139,6 +139,9 @@ pub struct End {
     /// Why it did not succeed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// What was missing from the stream that the stage was told to take all the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed: Option<String>,
     /// What the stage counted.
     #[serde(default)]
     pub counts: Map<String, Value>,

@@ -233,11 +233,11 @@ mod tests {
         assert_eq!(draws.below(0), 0);
     }
 
-    /// Streams are part of the contract: the same name gives the same words in every build.
+    /// The same name gives the same words in every build: a run can be repeated by a later one.
     #[test]
     fn a_named_stream_is_stable() {
         let stream = Stream::named(7, &[Part::Text("token"), Part::Number(12)]);
-        assert_eq!(stream.block(0), Stream::named(7, &[Part::Text("token"), Part::Number(12)]).block(0));
+        assert_eq!(stream.block(0), [2_039_240_154, 1_150_592_039, 1_504_783_231, 2_927_488_606]);
         assert_ne!(stream.block(0), stream.block(1));
     }
 }

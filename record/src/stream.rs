@@ -109,10 +109,12 @@ impl Stream {
         timing: BTreeMap<String, Value>,
     ) -> (End, Result<()>) {
         let verdict = self.whole();
+        let allowed = self.verdict().err().filter(|_| verdict.is_ok());
         let end = End {
             stage: self.stage.to_owned(),
             ok: ok && verdict.is_ok(),
             step: common(self.ends.iter().map(|end| end.step)).flatten(),
+            allowed: allowed.map(|failure| failure.message),
             shard: common(self.ends.iter().map(|end| end.shard.clone())).flatten(),
             counts,
             after: self.ends,
@@ -151,9 +153,10 @@ impl Stream {
     /// # Errors
     /// 65 saying what is missing, or which stage before did not succeed; never with `allow_incomplete`.
     pub fn whole(&self) -> Result<()> {
-        if self.allow_incomplete {
-            return Ok(());
-        }
+        if self.allow_incomplete { Ok(()) } else { self.verdict() }
+    }
+
+    fn verdict(&self) -> Result<()> {
         if let Some(bad) = self.ends.iter().find(|end| !end.ok) {
             let why = bad.error.as_ref().map_or(String::new(), |error| format!(": {error}"));
             return Err(Failure::data(format!("stage {} before this one did not succeed{why}", bad.stage))

@@ -109,7 +109,7 @@ fn the_recipes_print_what_they_show() {
     }
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let blocks = blocks("Cookbook");
-    assert!(blocks.len() >= 20 && blocks.len() % 2 == 0, "{} blocks", blocks.len());
+    assert!(blocks.len() >= 20 && blocks.len().is_multiple_of(2), "{} blocks", blocks.len());
     let mut wrong = String::new();
     for pair in blocks.chunks(2) {
         let [(command_language, command), (output_language, expected)] = pair else { continue };
