@@ -214,7 +214,9 @@ mod tests {
         let sequences: Vec<Sequence> = tokens
             .iter()
             .enumerate()
-            .map(|(index, tokens)| sequence(&tokens[..index % 9 + 1], &tokens[index % 9 + 1..9 + index % 3 + 1]))
+            .map(|(index, tokens)| {
+                sequence(&tokens[..index % 9 + 1], &tokens[index % 9 + 1..9 + index % 3 + 1])
+            })
             .collect();
         let tree = pack(&sequences, true);
         check(&sequences, &tree);

@@ -88,10 +88,12 @@ fn gradients_are_the_slopes_of_the_reference() {
                 *value = f64::from(random.signed());
             }
             let step = 1e-5;
-            let slope = (loss(&reference.moved(&direction, step)) - loss(&reference.moved(&direction, -step)))
+            let slope = (loss(&reference.moved(&direction, step))
+                - loss(&reference.moved(&direction, -step)))
                 / (2.0 * step);
             let own = &gradients.values[entry.range.clone()];
-            let found: f64 = own.iter().zip(&direction[entry.range.clone()]).map(|(&g, d)| f64::from(g) * d).sum();
+            let found: f64 =
+                own.iter().zip(&direction[entry.range.clone()]).map(|(&g, d)| f64::from(g) * d).sum();
             let size = own.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
             let error = (found - slope).abs() / size.max(1e-9);
             assert!(error < 1e-4, "{name}: {}: {found} against {slope}, {error:.1e}", entry.name);
@@ -126,11 +128,11 @@ fn threads_do_not_change_a_bit() {
     let model = Model::new(shape.clone());
     let parameters = weights(&model, &mut random);
     // Enough trees for many micro-batches.
-    let samples = samples(&mut random, shape.vocabulary, 2000);
+    let samples = samples(&mut random, shape.vocabulary, 1200);
     let trees = trees(&samples, true);
     let (one, scores) = gradient(&model, &parameters, &trees, 1.0, 1);
     let alone = model.logprobs(&parameters, &trees[7..8], 1.0, 1);
-    assert_eq!(alone[0].logprobs.len(), scores[7].logprobs.len());
+    assert!(alone[0] == scores[7], "scores depend on the micro-batch");
     for threads in [2, 3, 5] {
         let (more, more_scores) = gradient(&model, &parameters, &trees, 1.0, threads);
         assert!(one.values.iter().zip(&more.values).all(|(a, b)| a.to_bits() == b.to_bits()), "{threads}");

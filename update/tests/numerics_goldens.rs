@@ -144,7 +144,8 @@ fn gradients_are_those_of_pytorch() {
             let tree = [pack(&sequences, share)];
             let mut gradients = model.gradients();
             let scores = model.accumulate(&parameters, &tree, temperature, 1, &mut gradients, &loss);
-            let logprobs: Vec<f64> = golden["logprobs"].as_array().unwrap().iter().flat_map(numbers).collect();
+            let logprobs: Vec<f64> =
+                golden["logprobs"].as_array().unwrap().iter().flat_map(numbers).collect();
             let error = relative(&scores[0].logprobs, &logprobs);
             assert!(error < 1e-5, "{}: logprobs {error:.1e}", directory.display());
             let mut worst = 0.0f64;

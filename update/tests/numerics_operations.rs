@@ -42,7 +42,7 @@ fn compare(
 ) {
     let mut at: Vec<Vec<f64>> = inputs.iter().map(|input| wide(input)).collect();
     let forward = relative(found, &function(&at));
-    println!("{name}: forward {forward:.1e}");
+    eprintln!("{name}: forward {forward:.1e}");
     assert!(forward < 1e-5, "{name}: forward {forward:.1e}");
     let weights = wide(weights);
     let loss = |at: &[Vec<f64>]| function(at).iter().zip(&weights).map(|(y, w)| y * w).sum::<f64>();
@@ -60,7 +60,7 @@ fn compare(
             })
             .collect();
         let error = relative(gradient, &slopes);
-        println!("{name}: gradient {index} {error:.1e}");
+        eprintln!("{name}: gradient {index} {error:.1e}");
         assert!(error < 1e-4, "{name}: gradient {index} {error:.1e}");
     }
 }
@@ -125,7 +125,8 @@ fn linear() {
         cpu.linear(rows, &x, &weights, weight, Some(&residual), &mut out);
         let d_out = random.values(out.len());
         let passing = random.values(x.len());
-        let (mut d_x, mut added, mut gradients) = (vec![0.0; x.len()], passing.clone(), vec![0.0; weights.len()]);
+        let (mut d_x, mut added, mut gradients) =
+            (vec![0.0; x.len()], passing.clone(), vec![0.0; weights.len()]);
         cpu.linear_backward_input(rows, &d_out, &weights, weight, false, &mut d_x);
         cpu.linear_backward_input(rows, &d_out, &weights, weight, true, &mut added);
         cpu.linear_backward_weight(rows, &d_out, &x, &mut gradients, weight);
@@ -135,7 +136,8 @@ fn linear() {
             let mut out = v[2].clone();
             for (place, value) in out.iter_mut().enumerate() {
                 let (row, column) = (place / outputs, place % outputs);
-                *value += (0..inputs).map(|i| v[0][row * inputs + i] * v[1][4 + column * inputs + i]).sum::<f64>();
+                *value +=
+                    (0..inputs).map(|i| v[0][row * inputs + i] * v[1][4 + column * inputs + i]).sum::<f64>();
             }
             out
         };
@@ -145,9 +147,12 @@ fn linear() {
 
 #[test]
 fn rotation() {
-    for (bias, norm, rows) in
-        [(None, None, Rows::All), (Some(2), None, Rows::Scored), (None, Some(1), Rows::Scored), (Some(9), Some(0), Rows::All)]
-    {
+    for (bias, norm, rows) in [
+        (None, None, Rows::All),
+        (Some(2), None, Rows::Scored),
+        (None, Some(1), Rows::Scored),
+        (Some(9), Some(0), Rows::All),
+    ] {
         let mut random = Random(4);
         let mut cpu = Cpu::new(&FREQUENCIES);
         let batch = batch(&mut random, 9);
@@ -172,7 +177,16 @@ fn rotation() {
         for (row, d_rest) in d_projection.chunks_mut(stride).zip(d_rest.chunks(rest)) {
             row[heads * width..].copy_from_slice(d_rest);
         }
-        cpu.rotate_backward(&prepared, rows, rotated, &weights, &projection, &d_out, &mut d_projection, &mut gradients);
+        cpu.rotate_backward(
+            &prepared,
+            rows,
+            rotated,
+            &weights,
+            &projection,
+            &d_out,
+            &mut d_projection,
+            &mut gradients,
+        );
         let function = |v: &[Vec<f64>]| -> Vec<f64> {
             let mut rotated_heads = Vec::new();
             let mut others = Vec::new();
@@ -200,7 +214,8 @@ fn rotation() {
             }
             [rotated_heads, others].concat()
         };
-        let others: Vec<f32> = projection.chunks(stride).flat_map(|row| row[heads * width..].to_vec()).collect();
+        let others: Vec<f32> =
+            projection.chunks(stride).flat_map(|row| row[heads * width..].to_vec()).collect();
         let (found, d_found) = ([&out[..], &others].concat(), [&d_out[..], &d_rest].concat());
         compare("rotation", &[&raw, &weights], function, &found, &d_found, &[&d_projection, &gradients]);
     }
@@ -232,8 +247,18 @@ fn attention() {
             row[k_width..].fill(f32::NAN);
         }
         cpu.attention_backward(
-            &prepared, rows, heads, &queries, &keys, &projection, &out, &normalizers, &d_out, &mut d_queries,
-            &mut d_keys, &mut d_projection,
+            &prepared,
+            rows,
+            heads,
+            &queries,
+            &keys,
+            &projection,
+            &out,
+            &normalizers,
+            &d_out,
+            &mut d_queries,
+            &mut d_keys,
+            &mut d_projection,
         );
         let function = |v: &[Vec<f64>]| -> Vec<f64> {
             let mut out = Vec::new();
@@ -252,7 +277,8 @@ fn attention() {
                         .collect();
                     let total: f64 = scores.iter().sum();
                     out.extend((0..heads.width).map(|i| {
-                        let values = visible.iter().map(|&key| v[2][key * 2 * k_width + k_width + key_head + i]);
+                        let values =
+                            visible.iter().map(|&key| v[2][key * 2 * k_width + k_width + key_head + i]);
                         scores.iter().zip(values).map(|(score, value)| score / total * value).sum::<f64>()
                     }));
                 }
@@ -329,8 +355,9 @@ fn score(seed: u64, batch: Batch, vocabulary: usize, hidden: usize, check_weight
         let total = logits.iter().map(|logit| logit.exp()).sum::<f64>().ln();
         logits.iter().map(|logit| logit - total).collect()
     };
-    let function =
-        |v: &[Vec<f64>]| rows.iter().map(|&(node, target)| distribution(v, node)[target as usize]).collect::<Vec<_>>();
+    let function = |v: &[Vec<f64>]| {
+        rows.iter().map(|&(node, target)| distribution(v, node)[target as usize]).collect::<Vec<_>>()
+    };
     if check_weights {
         compare("score", &[&x, &weights], function, &logprobs, &d_logprobs, &[&d_x, &gradients]);
     } else {
@@ -346,7 +373,8 @@ fn score(seed: u64, batch: Batch, vocabulary: usize, hidden: usize, check_weight
             function(&at).iter().zip(&d_logprobs).map(|(y, &w)| y * f64::from(w)).sum::<f64>()
         };
         let slope = (loss(1e-5) - loss(-1e-5)) / 2e-5;
-        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
+        let dot =
+            |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
         let found = dot(&d_x, &along_x) + dot(&gradients, &along_w);
         assert!((found - slope).abs() < 1e-4 * slope.abs().max(1.0), "{found} against {slope}");
     }

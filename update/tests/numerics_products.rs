@@ -28,14 +28,27 @@ fn every_layout_and_odd_size_is_right() {
             (5, 5, 0),
         ] {
             // Strides wider than the rows, so that a wrong stride shows.
-            let (a, b) = (random.values((rows + 3) * (inner + 5)), random.values((columns + 3) * (inner + 5)));
+            let (a, b) =
+                (random.values((rows + 3) * (inner + 5)), random.values((columns + 3) * (inner + 5)));
             let stride = columns + 2;
             let base = random.values(rows * stride);
             for layout in 0..4 {
-                let left = if layout & 1 == 0 { View::new(&a, inner + 5) } else { View::new(&a, rows + 3).transposed() };
-                let right = if layout & 2 == 0 { View::new(&b, columns + 3) } else { View::new(&b, inner + 5).transposed() };
+                let left = if layout & 1 == 0 {
+                    View::new(&a, inner + 5)
+                } else {
+                    View::new(&a, rows + 3).transposed()
+                };
+                let right = if layout & 2 == 0 {
+                    View::new(&b, columns + 3)
+                } else {
+                    View::new(&b, inner + 5).transposed()
+                };
                 let at = |row: usize, place: usize| {
-                    f64::from(if layout & 1 == 0 { a[row * (inner + 5) + place] } else { a[place * (rows + 3) + row] })
+                    f64::from(if layout & 1 == 0 {
+                        a[row * (inner + 5) + place]
+                    } else {
+                        a[place * (rows + 3) + row]
+                    })
                 };
                 let bt = |place: usize, column: usize| {
                     f64::from(if layout & 2 == 0 {
@@ -51,7 +64,16 @@ fn every_layout_and_odd_size_is_right() {
                         1 => Onto::Result,
                         _ => Onto::Other(&base),
                     };
-                    multiply_with(instructions, &mut scratch, [rows, columns, inner], left, right, onto, &mut c, stride);
+                    multiply_with(
+                        instructions,
+                        &mut scratch,
+                        [rows, columns, inner],
+                        left,
+                        right,
+                        onto,
+                        &mut c,
+                        stride,
+                    );
                     let mut found = Vec::new();
                     let mut truth = Vec::new();
                     for row in 0..rows {
@@ -69,7 +91,10 @@ fn every_layout_and_odd_size_is_right() {
                     }
                     let error = relative(&found, &truth);
                     worst = worst.max(error);
-                    assert!(error < 1e-6, "{instructions:?} {rows}x{columns}x{inner} {layout} {mode}: {error:.1e}");
+                    assert!(
+                        error < 1e-6,
+                        "{instructions:?} {rows}x{columns}x{inner} {layout} {mode}: {error:.1e}"
+                    );
                 }
             }
         }
@@ -87,12 +112,24 @@ fn a_row_does_not_depend_on_its_neighbours() {
         let mut product = |first: usize, rows: usize| {
             let mut c = vec![0.0; rows * columns];
             let (a, b) = (View::new(&a[first * inner..], inner), View::new(&b, columns));
-            multiply_with(instructions, &mut scratch, [rows, columns, inner], a, b, Onto::Zero, &mut c, columns);
+            multiply_with(
+                instructions,
+                &mut scratch,
+                [rows, columns, inner],
+                a,
+                b,
+                Onto::Zero,
+                &mut c,
+                columns,
+            );
             c
         };
         let all = product(0, 400);
         for (first, rows) in [(0, 1), (17, 1), (39, 50), (200, 13), (399, 1)] {
-            assert!(product(first, rows) == all[first * columns..(first + rows) * columns], "{instructions:?}");
+            assert!(
+                product(first, rows) == all[first * columns..(first + rows) * columns],
+                "{instructions:?}"
+            );
         }
     }
 }

@@ -8,6 +8,7 @@ pub(super) struct Avx512;
 type Run = unsafe fn(Tile, usize, *const f32, *const f32, *const f32, *mut f32);
 
 /// Kernels by number of rows, for tiles of up to 16 and up to 32 columns.
+#[rustfmt::skip]
 const KERNELS: [[Run; 15]; 2] = [
     [
         tile::<1, 1>, tile::<1, 1>, tile::<2, 1>, tile::<3, 1>, tile::<4, 1>, tile::<5, 1>, tile::<6, 1>, tile::<7, 1>,
@@ -76,13 +77,13 @@ unsafe fn tile<const ROWS: usize, const VECTORS: usize>(
         }
         for _ in 0..inner {
             let mut right = [_mm512_setzero_ps(); VECTORS];
-            for vector in 0..VECTORS {
-                right[vector] = _mm512_loadu_ps(b.add(16 * vector));
+            for (vector, right) in right.iter_mut().enumerate() {
+                *right = _mm512_loadu_ps(b.add(16 * vector));
             }
-            for row in 0..ROWS {
+            for (row, sums) in sums.iter_mut().enumerate() {
                 let left = _mm512_set1_ps(*a.add(row));
-                for vector in 0..VECTORS {
-                    sums[row][vector] = _mm512_fmadd_ps(left, right[vector], sums[row][vector]);
+                for (sum, &right) in sums.iter_mut().zip(&right) {
+                    *sum = _mm512_fmadd_ps(left, right, *sum);
                 }
             }
             a = a.add(ROWS);
@@ -141,7 +142,7 @@ unsafe fn transpose(
     }
 }
 
-/// Whole vectors are stored: what goes beyond a row is overwritten by the next or lies in the margin.
+/// Whole vectors are stored, as what goes beyond a row is overwritten by the next; the last row keeps to itself.
 #[target_feature(enable = "avx512f")]
 unsafe fn copy(
     rows: usize,
@@ -152,14 +153,28 @@ unsafe fn copy(
     width: usize,
 ) {
     let (low, high) = (lanes(columns), lanes(columns.saturating_sub(16)));
-    for row in 0..rows {
-        // SAFETY: the masks keep reads inside the row; the caller grants the writes.
+    let whole = if width >= 8 { rows.saturating_sub(1) } else { 0 };
+    for row in 0..whole {
+        // SAFETY: the masks keep reads inside the row; what is written beyond it, at most 16 values from its
+        // start where `width` is less, lies in the next row.
         unsafe {
             let (source, target) = (source.add(row * stride), target.add(row * width));
             _mm512_storeu_ps(target, _mm512_maskz_loadu_ps(low, source));
             if columns > 16 {
                 _mm512_storeu_ps(target.add(16), _mm512_maskz_loadu_ps(high, source.add(16)));
             }
+        }
+    }
+    for row in whole..rows {
+        // SAFETY: the masks keep reads and writes inside the row.
+        unsafe {
+            let (source, target) = (source.add(row * stride), target.add(row * width));
+            _mm512_mask_storeu_ps(target, low, _mm512_maskz_loadu_ps(low, source));
+            _mm512_mask_storeu_ps(
+                target.wrapping_add(16),
+                high,
+                _mm512_maskz_loadu_ps(high, source.wrapping_add(16)),
+            );
         }
     }
 }

@@ -129,7 +129,7 @@ trait Kernel {
     );
 
     /// Writes rows at another stride: `target[row * width + column] = source[row * stride + column]` for
-    /// `columns <= width <= 32`, in ascending order of rows. May write up to 32 values past the last.
+    /// `columns <= width <= 32`, in ascending order of rows. What lies between the rows is unspecified.
     ///
     /// # Safety
     /// As for [`Kernel::transpose`], but for the extents said here.
@@ -159,7 +159,7 @@ pub struct Scratch {
 }
 
 /// Room a packed panel may overrun, see [`Kernel::transpose`].
-const MARGIN: usize = 64;
+const MARGIN: usize = 32;
 
 /// Grows `buffer` to hold `length` values at a 64-byte boundary and returns them.
 fn aligned(buffer: &mut Vec<f32>, length: usize) -> &mut [f32] {
@@ -288,6 +288,9 @@ fn blocks<K: Kernel>(
     }
 }
 
+/// Rows of the source that are copied to all panels before the next: they are read in the order of memory.
+const COPIED: usize = 32;
+
 /// Packs rows of A into panels of even height, `[panel][inner][row]`.
 ///
 /// # Safety
@@ -299,17 +302,32 @@ unsafe fn pack_rows<K: Kernel>(
     tiles: usize,
     target: *mut f32,
 ) {
-    for index in 0..tiles {
-        let span = part(band.len(), tiles, index);
-        let place = (band.start + span.start) * a.row_stride + depth.start * a.column_stride;
-        // SAFETY: promised by the caller.
-        unsafe {
-            let source = a.data.as_ptr().add(place);
-            let panel = target.add(span.start * depth.len());
-            if a.column_stride == 1 {
+    let spans = (0..tiles).map(|index| part(band.len(), tiles, index));
+    let place = |row: usize, inner: usize| {
+        (band.start + row) * a.row_stride + (depth.start + inner) * a.column_stride
+    };
+    // SAFETY: promised by the caller, for every pointer below.
+    unsafe {
+        if a.column_stride == 1 {
+            for span in spans {
+                let source = a.data.as_ptr().add(place(span.start, 0));
+                let panel = target.add(span.start * depth.len());
                 K::transpose(span.len(), depth.len(), source, a.row_stride, panel, span.len());
-            } else {
-                K::copy(depth.len(), span.len(), source, a.column_stride, panel, span.len());
+            }
+            return;
+        }
+        for first in (0..depth.len()).step_by(COPIED) {
+            for span in spans.clone() {
+                let source = a.data.as_ptr().add(place(span.start, first));
+                let panel = target.add(span.start * depth.len() + first * span.len());
+                K::copy(
+                    COPIED.min(depth.len() - first),
+                    span.len(),
+                    source,
+                    a.column_stride,
+                    panel,
+                    span.len(),
+                );
             }
         }
     }
@@ -327,18 +345,27 @@ unsafe fn pack_columns<K: Kernel>(
     width: usize,
     target: *mut f32,
 ) {
-    for panel in 0..width.div_ceil(K::COLUMN_TILE) {
-        let column = panel * K::COLUMN_TILE;
-        let wide = K::COLUMN_TILE.min(width - column);
-        let place = depth.start * b.row_stride + (first_column + column) * b.column_stride;
-        // SAFETY: promised by the caller.
-        unsafe {
-            let source = b.data.as_ptr().add(place);
-            let panel = target.add(column * depth.len());
-            if b.row_stride == 1 {
+    let columns = (0..width).step_by(K::COLUMN_TILE);
+    let place = |inner: usize, column: usize| {
+        (depth.start + inner) * b.row_stride + (first_column + column) * b.column_stride
+    };
+    // SAFETY: promised by the caller, for every pointer below.
+    unsafe {
+        if b.row_stride == 1 {
+            for column in columns {
+                let source = b.data.as_ptr().add(place(0, column));
+                let wide = K::COLUMN_TILE.min(width - column);
+                let panel = target.add(column * depth.len());
                 K::transpose(wide, depth.len(), source, b.column_stride, panel, K::COLUMN_TILE);
-            } else {
-                K::copy(depth.len(), wide, source, b.row_stride, panel, K::COLUMN_TILE);
+            }
+            return;
+        }
+        for first in (0..depth.len()).step_by(COPIED) {
+            for column in columns.clone() {
+                let source = b.data.as_ptr().add(place(first, column));
+                let wide = K::COLUMN_TILE.min(width - column);
+                let panel = target.add(column * depth.len() + first * K::COLUMN_TILE);
+                K::copy(COPIED.min(depth.len() - first), wide, source, b.row_stride, panel, K::COLUMN_TILE);
             }
         }
     }

@@ -7,6 +7,7 @@ mod parameters;
 mod pass;
 mod schedule;
 mod shape;
+mod workspace;
 
 pub use parameters::{Entry, Gradients, Layout, Parameters};
 pub use shape::Shape;
@@ -37,7 +38,7 @@ pub struct Scores {
 /// What one thread computes with, kept between calls.
 struct Worker {
     cpu: Cpu,
-    space: pass::Workspace<Cpu>,
+    space: workspace::Workspace<Cpu>,
     derivative: Vec<f32>,
 }
 
@@ -97,7 +98,7 @@ impl Model {
         temperature: f32,
         threads: usize,
     ) -> Vec<Scores> {
-        let batches = schedule::micro_batches(trees, pass::saved_values(&self.shape));
+        let batches = schedule::micro_batches(trees, workspace::saved_values(&self.shape));
         let next = AtomicUsize::new(0);
         let scores = Mutex::new(vec![Scores::default(); trees.len()]);
         schedule::on_threads(threads.min(batches.len()), || {
@@ -126,7 +127,7 @@ impl Model {
         gradients: &mut Gradients,
         loss: &dyn RowLoss,
     ) -> Vec<Scores> {
-        let batches = schedule::micro_batches(trees, pass::saved_values(&self.shape));
+        let batches = schedule::micro_batches(trees, workspace::saved_values(&self.shape));
         let chunks = schedule::chunks(batches.len());
         let threads = threads.clamp(1, chunks.len().max(1));
         let reduction = schedule::Reduction::new(chunks.len(), threads, &mut gradients.values);
@@ -161,7 +162,8 @@ impl Model {
         temperature: f32,
     ) -> (Vec<Scores>, pass::Prepared<Cpu>) {
         let batch = Batch::new(trees);
-        let mut all = Scores { logprobs: vec![0.0; batch.rows.len()], entropies: vec![0.0; batch.rows.len()] };
+        let mut all =
+            Scores { logprobs: vec![0.0; batch.rows.len()], entropies: vec![0.0; batch.rows.len()] };
         let decoder = pass::Decoder::new(&self.shape, &self.layout, temperature);
         let prepared = decoder.forward(
             &mut worker.cpu,
@@ -175,7 +177,10 @@ impl Model {
         let scores = trees.iter().map(|tree| {
             let range = start..start + tree.rows.len();
             start = range.end;
-            Scores { logprobs: all.logprobs[range.clone()].to_vec(), entropies: all.entropies[range].to_vec() }
+            Scores {
+                logprobs: all.logprobs[range.clone()].to_vec(),
+                entropies: all.entropies[range].to_vec(),
+            }
         });
         (scores.collect(), prepared)
     }
@@ -214,7 +219,7 @@ impl Model {
     fn hire(&self) -> Worker {
         schedule::lock(&self.workers).pop().unwrap_or_else(|| {
             let mut cpu = Cpu::new(&self.shape.inverse_frequencies);
-            let space = pass::Workspace::new(&mut cpu, &self.shape);
+            let space = workspace::Workspace::new(&mut cpu, &self.shape);
             Worker { cpu, space, derivative: Vec::new() }
         })
     }

@@ -5,94 +5,9 @@
 //! cheap and computed again. In the last layer only the scored nodes have queries, attention and an MLP: the
 //! others serve as keys and values alone, exactly as their results would never be read.
 
+use super::workspace::Workspace;
 use super::{Layout, Shape};
 use crate::backend::{Backend, Batch, Dense, Head, Heads, Rotated, Rows};
-
-/// What the backward pass needs of one layer.
-struct Saved<B: Backend> {
-    /// Residual stream that enters the layer, `[tokens, hidden]`.
-    input: B::Buffer,
-    /// Query projection, `[rows, query width]`.
-    query: B::Buffer,
-    /// Key and value projection, `[tokens, 2 * key width]`.
-    key_value: B::Buffer,
-    /// Attention's output, `[rows, query width]`.
-    mixed: B::Buffer,
-    /// Log-sum-exp of the attention scores, `[rows, heads]`.
-    normalizers: B::Buffer,
-    /// Residual stream after attention, `[rows, hidden]`.
-    middle: B::Buffer,
-    /// Gate and up projections, `[rows, 2 * intermediate]`.
-    gate_up: B::Buffer,
-}
-
-/// The buffers of one stream of work, kept from one micro-batch to the next.
-pub(super) struct Workspace<B: Backend> {
-    saved: Vec<Saved<B>>,
-    /// Residual stream that leaves the last layer, `[scored, hidden]`.
-    output: B::Buffer,
-    /// A normalised residual stream, `[tokens, hidden]`.
-    normal: B::Buffer,
-    /// The rows of something that the last layer uses, `[scored, hidden]`.
-    picked: B::Buffer,
-    /// Rotated queries and keys.
-    queries: B::Buffer,
-    keys: B::Buffer,
-    /// Output of the SwiGLU, `[rows, intermediate]`.
-    swiglu: B::Buffer,
-    /// Gradients of the residual stream, of something as wide, and of the widest.
-    d_stream: B::Buffer,
-    d_other: B::Buffer,
-    d_swiglu: B::Buffer,
-    d_mixed: B::Buffer,
-    d_queries: B::Buffer,
-    d_keys: B::Buffer,
-    d_query: B::Buffer,
-    d_key_value: B::Buffer,
-}
-
-impl<B: Backend> Workspace<B> {
-    pub(super) fn new(backend: &mut B, shape: &Shape) -> Workspace<B> {
-        let saved = (0..shape.layers)
-            .map(|_| Saved {
-                input: backend.buffer(),
-                query: backend.buffer(),
-                key_value: backend.buffer(),
-                mixed: backend.buffer(),
-                normalizers: backend.buffer(),
-                middle: backend.buffer(),
-                gate_up: backend.buffer(),
-            })
-            .collect();
-        Workspace {
-            saved,
-            output: backend.buffer(),
-            normal: backend.buffer(),
-            picked: backend.buffer(),
-            queries: backend.buffer(),
-            keys: backend.buffer(),
-            swiglu: backend.buffer(),
-            d_stream: backend.buffer(),
-            d_other: backend.buffer(),
-            d_swiglu: backend.buffer(),
-            d_mixed: backend.buffer(),
-            d_queries: backend.buffer(),
-            d_keys: backend.buffer(),
-            d_query: backend.buffer(),
-            d_key_value: backend.buffer(),
-        }
-    }
-}
-
-/// Values kept for each token and layer, for sizing micro-batches.
-pub(super) fn saved_values(shape: &Shape) -> usize {
-    shape.layers
-        * (2 * shape.hidden
-            + shape.qkv_width()
-            + shape.query_width()
-            + shape.heads
-            + 2 * shape.intermediate)
-}
 
 /// The decoder as the passes see it.
 pub(super) struct Decoder<'a> {
@@ -205,7 +120,15 @@ impl<'a> Decoder<'a> {
             backend.reserve(&mut saved.middle, count * hidden);
             backend.reserve(&mut saved.gate_up, count * 2 * shape.intermediate);
 
-            backend.rms_norm(tokens, hidden, &saved.input, weights, places.input_norm, epsilon, &mut space.normal);
+            backend.rms_norm(
+                tokens,
+                hidden,
+                &saved.input,
+                weights,
+                places.input_norm,
+                epsilon,
+                &mut space.normal,
+            );
             let (weight, rotated) = self.key_value(layer);
             backend.linear(tokens, &space.normal, weights, weight, None, &mut saved.key_value);
             backend.rotate(&prepared, Rows::All, rotated, weights, &mut saved.key_value, &mut space.keys);
@@ -235,8 +158,23 @@ impl<'a> Decoder<'a> {
                     &space.picked
                 }
             };
-            backend.linear(count, &saved.mixed, weights, self.output(layer), Some(residual), &mut saved.middle);
-            backend.rms_norm(count, hidden, &saved.middle, weights, places.post_norm, epsilon, &mut space.normal);
+            backend.linear(
+                count,
+                &saved.mixed,
+                weights,
+                self.output(layer),
+                Some(residual),
+                &mut saved.middle,
+            );
+            backend.rms_norm(
+                count,
+                hidden,
+                &saved.middle,
+                weights,
+                places.post_norm,
+                epsilon,
+                &mut space.normal,
+            );
             backend.linear(count, &space.normal, weights, self.gate_up(layer), None, &mut saved.gate_up);
             backend.swiglu(count, shape.intermediate, &saved.gate_up, &mut space.swiglu);
             let next = match after.first_mut() {
@@ -394,18 +332,47 @@ impl<'a> Decoder<'a> {
             &mut space.d_key_value,
             gradients,
         );
-        backend.rms_norm(tokens, hidden, &saved.input, weights, places.input_norm, epsilon, &mut space.normal);
+        backend.rms_norm(
+            tokens,
+            hidden,
+            &saved.input,
+            weights,
+            places.input_norm,
+            epsilon,
+            &mut space.normal,
+        );
         backend.linear_backward_weight(tokens, &space.d_key_value, &space.normal, gradients, key_value);
-        backend.linear_backward_input(tokens, &space.d_key_value, weights, key_value, false, &mut space.d_other);
+        backend.linear_backward_input(
+            tokens,
+            &space.d_key_value,
+            weights,
+            key_value,
+            false,
+            &mut space.d_other,
+        );
         match rows {
             Rows::All => {
                 backend.linear_backward_weight(tokens, &space.d_query, &space.normal, gradients, query);
-                backend.linear_backward_input(tokens, &space.d_query, weights, query, true, &mut space.d_other);
+                backend.linear_backward_input(
+                    tokens,
+                    &space.d_query,
+                    weights,
+                    query,
+                    true,
+                    &mut space.d_other,
+                );
             }
             Rows::Scored => {
                 backend.gather(batch, hidden, &space.normal, &mut space.picked);
                 backend.linear_backward_weight(count, &space.d_query, &space.picked, gradients, query);
-                backend.linear_backward_input(count, &space.d_query, weights, query, false, &mut space.picked);
+                backend.linear_backward_input(
+                    count,
+                    &space.d_query,
+                    weights,
+                    query,
+                    false,
+                    &mut space.picked,
+                );
                 backend.scatter_add(batch, hidden, &space.picked, &mut space.d_other);
                 // The stream's gradient goes from the scored rows to all of them.
                 backend.clear(tokens * hidden, &mut space.normal);

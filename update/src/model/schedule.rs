@@ -16,12 +16,15 @@ const KEPT_VALUES: usize = 8 << 20;
 /// Tokens of a micro-batch at least and at most, where there are as many: enough rows for matrix products to
 /// reach their speed, few enough to stay near the caches.
 const TOKENS: Range<usize> = 256..4096;
+/// Micro-batches of one call at least, where that leaves each enough tokens: threads need something to share.
+const SHARES: usize = 8;
 /// Partial gradients of one call at most.
 const CHUNKS: usize = 16;
 
 /// Cuts trees into micro-batches: consecutive trees until the aim is reached.
 pub(super) fn micro_batches(trees: &[Tree], kept_values: usize) -> Vec<Range<usize>> {
-    let aim = (KEPT_VALUES / kept_values.max(1)).clamp(TOKENS.start, TOKENS.end);
+    let total: usize = trees.iter().map(Tree::len).sum();
+    let aim = (KEPT_VALUES / kept_values.max(1)).min(total.div_ceil(SHARES)).clamp(TOKENS.start, TOKENS.end);
     let mut batches = Vec::new();
     let (mut start, mut tokens) = (0, 0);
     for (index, tree) in trees.iter().enumerate() {
@@ -174,7 +177,7 @@ mod tests {
                 while let Some((chunk, mut gradient)) = reduction.take() {
                     assert_eq!(gradient, [0.0; 3]);
                     // Some chunks dawdle, so that later ones finish first.
-                    if turn.fetch_add(1, Ordering::Relaxed) % 3 == 0 {
+                    if turn.fetch_add(1, Ordering::Relaxed).is_multiple_of(3) {
                         std::thread::yield_now();
                     }
                     gradient.fill(1.0 / (1.0 + chunk as f32).powi(3));

@@ -86,7 +86,8 @@ impl<'a> Reference<'a> {
                     let scores: Vec<f64> = (0..=place)
                         .map(|key| {
                             let key = &k[key][key_head..][..width];
-                            (query.iter().zip(key).map(|(a, b)| a * b).sum::<f64>() / (width as f64).sqrt()).exp()
+                            (query.iter().zip(key).map(|(a, b)| a * b).sum::<f64>() / (width as f64).sqrt())
+                                .exp()
                         })
                         .collect();
                     let total: f64 = scores.iter().sum();

@@ -276,7 +276,8 @@ pub(super) fn forward(
         for head in 0..heads.keys {
             let query_place = Place { stride: heads.queries * width, offset: head * group * width, width };
             let key_place = Place { stride: heads.keys * width, offset: head * width, width };
-            let value_place = Place { stride: 2 * heads.keys * width, offset: (heads.keys + head) * width, width };
+            let value_place =
+                Place { stride: 2 * heads.keys * width, offset: (heads.keys + head) * width, width };
             let q = room(&mut scratch.queries, rows * width);
             let k = room(&mut scratch.keys, block.keys * width);
             let v = room(&mut scratch.values, block.keys * width);
@@ -288,7 +289,15 @@ pub(super) fn forward(
             gather_keys(&block.runs, key_place, keys, k);
             gather_keys(&block.runs, value_place, projection, v);
             let (q, k, v) = (View::new(q, width), View::new(k, width), View::new(v, width));
-            gemm::multiply(products, [rows, block.keys, width], q, k.transposed(), Onto::Zero, scores, block.keys);
+            gemm::multiply(
+                products,
+                [rows, block.keys, width],
+                q,
+                k.transposed(),
+                Onto::Zero,
+                scores,
+                block.keys,
+            );
             softmax(block.keys, block.common, &masked, nodes, scores, sums, logs);
             let p = View::new(scores, block.keys);
             gemm::multiply(products, [rows, width, block.keys], p, v, Onto::Zero, mixed, width);
@@ -338,7 +347,8 @@ pub(super) fn backward(
         for head in 0..heads.keys {
             let query_place = Place { stride: heads.queries * width, offset: head * group * width, width };
             let key_place = Place { stride: heads.keys * width, offset: head * width, width };
-            let value_place = Place { stride: 2 * heads.keys * width, offset: (heads.keys + head) * width, width };
+            let value_place =
+                Place { stride: 2 * heads.keys * width, offset: (heads.keys + head) * width, width };
             let q = room(&mut scratch.queries, rows * width);
             let k = room(&mut scratch.keys, block.keys * width);
             let v = room(&mut scratch.values, block.keys * width);
@@ -366,7 +376,16 @@ pub(super) fn backward(
             let d_o = View::new(d_mixed, width);
             gemm::multiply(products, by_key, d_o, v.transposed(), Onto::Zero, d_scores, block.keys);
             softmax_backward(
-                block.keys, block.common, &masked, nodes, logs, width, mixed, d_mixed, scores, d_scores,
+                block.keys,
+                block.common,
+                &masked,
+                nodes,
+                logs,
+                width,
+                mixed,
+                d_mixed,
+                scores,
+                d_scores,
             );
             let p = View::new(scores, block.keys).transposed();
             gemm::multiply(products, by_query, p, d_o, Onto::Zero, d_k, width);

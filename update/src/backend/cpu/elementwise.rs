@@ -107,7 +107,6 @@ vectorised! {
     }
 }
 
-
 vectorised! {
     /// `target += values`, then `values = 0`.
     pub(crate) fn add_and_clear(values: &mut [f32], target: &mut [f32]) {

@@ -22,7 +22,7 @@ impl Angles {
     /// as the reference implementation does.
     pub(super) fn cover(&mut self, count: usize) {
         let half = self.frequencies.len();
-        let known = if half == 0 { count } else { self.cosines.len() / half };
+        let known = self.cosines.len().checked_div(half).unwrap_or(count);
         for position in known..count {
             for &frequency in &self.frequencies {
                 let angle = f64::from(frequency * position as f32);

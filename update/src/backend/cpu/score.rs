@@ -5,8 +5,7 @@
 //! for the backward pass, otherwise computed again.
 
 use super::elementwise::add;
-use super::vector::{maximum, sum2, vectorised};
-use super::vector;
+use super::vector::{self, maximum, sum2, vectorised};
 use crate::backend::{Batch, Head};
 use crate::gemm::{self, Onto, View};
 
@@ -98,6 +97,8 @@ impl Scorer {
         }
     }
 
+    /// See [`crate::backend::Backend::score`].
+    #[allow(clippy::too_many_arguments)]
     pub(super) fn score(
         &mut self,
         scratch: &mut gemm::Scratch,
@@ -156,6 +157,7 @@ impl Scorer {
     }
 
     /// Writes the gradient of `hidden` and adds that of the head.
+    #[allow(clippy::too_many_arguments)]
     pub(super) fn score_backward(
         &mut self,
         scratch: &mut gemm::Scratch,

@@ -1,0 +1,88 @@
+//! The memory of one stream of work: what the forward pass keeps and what both passes use in between.
+//!
+//! Buffers grow to the largest micro-batch and are kept from one to the next.
+
+use super::Shape;
+use crate::backend::Backend;
+
+/// What the backward pass needs of one layer.
+pub(super) struct Saved<B: Backend> {
+    /// Residual stream that enters the layer, `[tokens, hidden]`.
+    pub input: B::Buffer,
+    /// Query projection, `[rows, query width]`.
+    pub query: B::Buffer,
+    /// Key and value projection, `[tokens, 2 * key width]`.
+    pub key_value: B::Buffer,
+    /// Attention's output, `[rows, query width]`.
+    pub mixed: B::Buffer,
+    /// Log-sum-exp of the attention scores, `[rows, heads]`.
+    pub normalizers: B::Buffer,
+    /// Residual stream after attention, `[rows, hidden]`.
+    pub middle: B::Buffer,
+    /// Gate and up projections, `[rows, 2 * intermediate]`.
+    pub gate_up: B::Buffer,
+}
+
+/// The buffers of one stream of work, kept from one micro-batch to the next.
+pub(super) struct Workspace<B: Backend> {
+    pub saved: Vec<Saved<B>>,
+    /// Residual stream that leaves the last layer, `[scored, hidden]`.
+    pub output: B::Buffer,
+    /// A normalised residual stream, `[tokens, hidden]`.
+    pub normal: B::Buffer,
+    /// The rows of something that the last layer uses, `[scored, hidden]`.
+    pub picked: B::Buffer,
+    /// Rotated queries and keys.
+    pub queries: B::Buffer,
+    pub keys: B::Buffer,
+    /// Output of the SwiGLU, `[rows, intermediate]`.
+    pub swiglu: B::Buffer,
+    /// Gradients of the residual stream, of something as wide, and of the widest.
+    pub d_stream: B::Buffer,
+    pub d_other: B::Buffer,
+    pub d_swiglu: B::Buffer,
+    pub d_mixed: B::Buffer,
+    pub d_queries: B::Buffer,
+    pub d_keys: B::Buffer,
+    pub d_query: B::Buffer,
+    pub d_key_value: B::Buffer,
+}
+
+impl<B: Backend> Workspace<B> {
+    pub(super) fn new(backend: &mut B, shape: &Shape) -> Workspace<B> {
+        let saved = (0..shape.layers)
+            .map(|_| Saved {
+                input: backend.buffer(),
+                query: backend.buffer(),
+                key_value: backend.buffer(),
+                mixed: backend.buffer(),
+                normalizers: backend.buffer(),
+                middle: backend.buffer(),
+                gate_up: backend.buffer(),
+            })
+            .collect();
+        Workspace {
+            saved,
+            output: backend.buffer(),
+            normal: backend.buffer(),
+            picked: backend.buffer(),
+            queries: backend.buffer(),
+            keys: backend.buffer(),
+            swiglu: backend.buffer(),
+            d_stream: backend.buffer(),
+            d_other: backend.buffer(),
+            d_swiglu: backend.buffer(),
+            d_mixed: backend.buffer(),
+            d_queries: backend.buffer(),
+            d_keys: backend.buffer(),
+            d_query: backend.buffer(),
+            d_key_value: backend.buffer(),
+        }
+    }
+}
+
+/// Values kept for each token and layer, for sizing micro-batches.
+pub(super) fn saved_values(shape: &Shape) -> usize {
+    shape.layers
+        * (2 * shape.hidden + shape.qkv_width() + shape.query_width() + shape.heads + 2 * shape.intermediate)
+}
