@@ -1,6 +1,6 @@
 //! The `sample` line: one candidate of one agent at one turn.
 //!
-//! Every known field is here once, with its unit and its rule; the rules themselves are in [`crate::check`]. A field
+//! Every known field is here once, with its unit and its rule; the rules themselves are in `check.rs`. A field
 //! that is present is checked by every stage, a field that is absent is the business of the stage that needs it
 //! ([`Sample::require`]). Fields that are not listed are not looked at: splicing carries them along.
 
