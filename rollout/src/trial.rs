@@ -8,6 +8,7 @@
 //! turn, agent, branch, so that siblings are contiguous.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use envs::State;
@@ -171,9 +172,9 @@ impl Trial {
 
     fn begin_episodes(&mut self, state: Box<dyn State>) -> Vec<Request> {
         let branches = self.plan.stamp.branches;
-        let ranges = match self.plan.stamp.side_by_side {
+        let ranges: Vec<Range<u32>> = match self.plan.stamp.side_by_side {
             true => (0..branches).map(|branch| branch..branch + 1).collect(),
-            false => vec![0..branches],
+            false => std::iter::once(0..branches).collect(),
         };
         let mut asks = Vec::new();
         for (position, branches) in ranges.into_iter().enumerate() {

@@ -98,7 +98,7 @@ fn neither_threads_nor_tasks_under_way_change_a_byte() {
             output(&[&flags[..], &["--threads", threads]].concat(), workflow, limit, &input)
         };
         let one = run("1", 16);
-        assert_eq!(of_type(&one, "error").is_empty(), false);
+        assert!(!of_type(&one, "error").is_empty());
         for (threads, limit) in [("1", 1), ("3", 1), ("3", 5), ("2", 64)] {
             assert!(
                 run(threads, limit) == one,
