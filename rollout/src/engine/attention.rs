@@ -77,15 +77,23 @@ impl Head<'_> {
 
     /// Stores the key and value of `row` as token `token` of a sequence.
     #[inline(always)]
-    unsafe fn append<S: Lanes, const D: usize>(&self, pass: &Pass, row: usize, pages: &[u32], token: usize, position: usize) {
+    unsafe fn append<S: Lanes, const D: usize>(
+        &self,
+        arena: &Arena,
+        rope: &Rope,
+        row: usize,
+        pages: &[u32],
+        token: usize,
+        position: usize,
+    ) {
         let at = row * self.tensors.width + self.number * D;
         let gain = self.layer.key_gain.as_deref();
         let mut key = [0.0_f32; D];
         // SAFETY: the row is within the tensors, the page within the arena, and nobody else writes to this sequence.
         unsafe {
             let input = self.tensors.key.add(at);
-            rotate::<S, D>(input, gain, self.layer.epsilon, pass.rope.at(position), 1.0, key.as_mut_ptr());
-            let page = pass.arena.start(pages[token / PAGE]).add(self.offset);
+            rotate::<S, D>(input, gain, self.layer.epsilon, rope.at(position), 1.0, key.as_mut_ptr());
+            let page = arena.start(pages[token / PAGE]).add(self.offset);
             for (dimension, number) in key.iter().enumerate() {
                 *page.add(dimension * PAGE + token % PAGE) = *number;
             }
@@ -170,8 +178,8 @@ pub unsafe fn forward<S: Lanes, const D: usize>(pass: &mut Pass, layer: &Layer, 
     pass.plan = plan;
 }
 
-/// Consecutive tokens of one prompt: all are stored, then each attends to itself and what is before it. The first
-/// `skipped` rows give zeros instead.
+/// Consecutive tokens of one prompt: all are stored, then each attends to itself and what is before it, but for the
+/// first `skipped` ones, whose output nobody reads.
 #[inline(always)]
 unsafe fn prompt<S: Lanes, const D: usize>(
     pass: &mut Pass,
@@ -186,10 +194,7 @@ unsafe fn prompt<S: Lanes, const D: usize>(
     // SAFETY: the caller's promise; a block has at most MAX_ROWS query rows.
     unsafe {
         for token in 0..count {
-            head.append::<S, D>(pass, row + token, pages, start + token, start + token);
-        }
-        for token in 0..skipped {
-            std::slice::from_raw_parts_mut(head.output::<D>(row + token, 0), head.group * D).fill(0.0);
+            head.append::<S, D>(&pass.arena, &pass.rope, row + token, pages, start + token, start + token);
         }
         for first in (skipped..count).step_by(block) {
             let tokens = block.min(count - first);
@@ -237,7 +242,6 @@ unsafe fn branch_step<S: Lanes, const D: usize>(
             for (index, branch) in branches.iter().enumerate() {
                 let position = shared.tokens + branch.length;
                 head.ask::<S, D>(pass, row + index, position, index * group);
-                head.append::<S, D>(pass, row + index, &plan.pages[branch.pages.clone()], branch.length, position);
             }
             let (arena, work) = (&pass.arena, &mut pass.work);
             work.ahead.clear();
@@ -260,6 +264,8 @@ unsafe fn branch_step<S: Lanes, const D: usize>(
             (head.attend)(work, 0, branches.len() * group, keys(shared.pages, shared.tokens));
             for (index, branch) in branches.iter().enumerate() {
                 let pages = &plan.pages[branch.pages.clone()];
+                // Only now: the page has been fetched meanwhile, and a key goes to as many cache lines as it has numbers.
+                head.append::<S, D>(arena, &pass.rope, row + index, pages, branch.length, shared.tokens + branch.length);
                 (head.attend)(work, index * group, group, keys(pages, branch.length + 1));
                 for member in 0..group {
                     finish::<S, D>(work, index * group + member, head.output::<D>(row + index, member));

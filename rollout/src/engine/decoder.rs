@@ -97,7 +97,6 @@ impl Decoder {
             return Ok(Vec::new());
         }
         self.plan();
-        self.logits.resize(self.pass.plan.wanted.len() * self.model.config.vocab_size, 0.0);
         self.model.session.run(&mut self.pass, &self.ids, &mut self.logits)?;
         self.sample()?;
         let mut finished = Vec::new();

@@ -56,7 +56,7 @@ impl Model {
         }
         let weights = Weights::open(&policy.files)?;
         let graph = graph::decoder(&config, &weights, Kind::SharedPrefix)?;
-        let session = Session::open(&graph, weights.folder()?, kernels)
+        let session = Session::open(&graph, weights.folder()?, config.vocab_size, kernels)
             .map_err(|failure| failure.at(policy.files.display()))?;
         let shape =
             Shape { layers: config.num_layers, kv_heads: config.num_kv_heads, head_size: config.head_dim };

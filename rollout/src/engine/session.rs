@@ -19,6 +19,7 @@ use std::ptr;
 pub struct Session {
     session: ort::session::Session,
     memory: Memory,
+    vocab_size: usize,
     /// Must outlive the session, so it stands behind it.
     _domain: Domain,
 }
@@ -39,8 +40,9 @@ impl Drop for Memory {
 }
 
 impl Session {
-    /// Opens a session over `graph`, a serialised model whose external data lies in `folder`.
-    pub fn open(graph: &[u8], folder: &Path, kernels: Kernels) -> Result<Self> {
+    /// Opens a session over `graph`, a serialised model whose external data lies in `folder` and whose logits are
+    /// `[rows, vocab_size]`.
+    pub fn open(graph: &[u8], folder: &Path, vocab_size: usize, kernels: Kernels) -> Result<Self> {
         let environment = runtime::environment()?;
         let folder = folder.to_str().ok_or_else(|| Failure::data("the directory's name is not UTF-8"))?;
         let domain = Domain::new(kernels)?;
@@ -69,17 +71,17 @@ impl Session {
                 &mut memory,
             )
         })?;
-        Ok(Session { session, memory: Memory(memory), _domain: domain })
+        Ok(Session { session, memory: Memory(memory), vocab_size, _domain: domain })
     }
 
-    /// Runs the graph over the rows of `pass.plan`, whose tokens are `ids`. `logits` receives
-    /// `[pass.plan.wanted.len(), vocab_size]` numbers and must have room for exactly these.
-    pub fn run(&self, pass: &mut Pass, ids: &[i64], logits: &mut [f32]) -> Result<()> {
+    /// Runs the graph over the rows of `pass.plan`, whose tokens are `ids`. `logits` becomes
+    /// `[pass.plan.wanted.len(), vocab_size]`; there may be no row at all.
+    pub fn run(&self, pass: &mut Pass, ids: &[i64], logits: &mut Vec<f32>) -> Result<()> {
         let wanted = std::mem::take(&mut pass.plan.wanted);
-        let vocabulary = (logits.len() / wanted.len().max(1)) as i64;
-        let tokens = self.tensor(ids, &[ids.len() as i64])?;
-        let rows = self.tensor(&wanted, &[wanted.len() as i64])?;
-        let result = self.tensor(logits, &[wanted.len() as i64, vocabulary])?;
+        logits.resize(wanted.len() * self.vocab_size, 0.0);
+        let tokens = self.tensor(ids.as_ptr().cast_mut(), &[ids.len()])?;
+        let rows = self.tensor(wanted.as_ptr().cast_mut(), &[wanted.len()])?;
+        let result = self.tensor(logits.as_mut_ptr(), &[wanted.len(), self.vocab_size])?;
         let input_names = [c"input_ids".as_ptr(), c"last_idx".as_ptr()];
         let output_names = [c"logits".as_ptr()];
         let inputs = [tokens.0.cast_const(), rows.0.cast_const()];
@@ -104,15 +106,18 @@ impl Session {
         check(status)
     }
 
-    /// A tensor over memory of ours, which must outlive it.
-    fn tensor<T: Element>(&self, numbers: &[T], shape: &[i64]) -> Result<Tensor> {
+    /// A tensor over memory of ours, which must be as large as the shape says and outlive the tensor. Inputs are only
+    /// read, whatever the pointer's type.
+    fn tensor<T: Element>(&self, numbers: *mut T, shape: &[usize]) -> Result<Tensor> {
+        let bytes = size_of::<T>() * shape.iter().product::<usize>();
+        let shape: Vec<i64> = shape.iter().map(|&extent| extent as i64).collect();
         let mut value = ptr::null_mut();
-        // SAFETY: the memory is as long as the shape says and outlives the tensor in `run`.
+        // SAFETY: the size is that of the shape; the rest is said above and kept by `run`.
         check(unsafe {
             (ort::api().CreateTensorWithDataAsOrtValue)(
                 self.memory.0,
-                numbers.as_ptr().cast_mut().cast(),
-                size_of_val(numbers),
+                numbers.cast(),
+                bytes,
                 shape.as_ptr(),
                 shape.len(),
                 T::TYPE,
@@ -157,11 +162,12 @@ pub fn check(status: OrtStatusPtr) -> Result<()> {
         (ort::api().ReleaseStatus)(status.0);
         text
     };
-    Err(Failure::work(format!("ONNX Runtime: {}", message.lines().next().unwrap_or_default())))
+    Err(failed(message))
 }
 
-/// The wrapper crate's error as our failure.
+/// The same for the wrapper crate's errors. The text becomes one line.
 fn failed(error: impl std::fmt::Display) -> Failure {
     let message = error.to_string();
-    Failure::work(format!("ONNX Runtime: {}", message.lines().next().unwrap_or_default()))
+    let words: Vec<&str> = message.split_whitespace().collect();
+    Failure::work(format!("ONNX Runtime: {}", words.join(" ")))
 }
