@@ -25,7 +25,7 @@
 //! |---|---|
 //! | input 0 | f32 `[N, (num_heads + 2 * kv_num_heads) * head_dim]`: query heads, then key heads, then value heads of each row; biases are added already, nothing is normalised or rotated |
 //! | inputs 1, 2 | f32 `[head_dim]`: weights of the query and key RMS norms, stored in the model; absent when `qk_norm` is 0 |
-//! | output 0 | f32 `[N, num_heads * head_dim]` |
+//! | output 0 | f32 `[N, num_heads * head_dim]`; in the last layer only the rows of `last_idx` are read |
 //! | integer attributes | `layer` (from 0), `num_heads`, `kv_num_heads`, `head_dim`, `qk_norm` (0 or 1) |
 //! | float attribute | `epsilon` (of the norms) |
 //!
@@ -152,10 +152,16 @@ impl Builder<'_> {
             let value = |name: &str| format!("{name}.{layer}");
             let weight = |name: &str| format!("model.layers.{layer}.{name}.weight");
             self.attention(layer)?;
-            self.linear(&value("attention"), &weight("self_attn.o_proj"), &value("attention_out"))?;
+            let (mut residual, mut attention) = (value("x"), value("attention"));
+            if layer == last && self.kind == Kind::SharedPrefix {
+                // Every row has its keys and values now; only those to be scored go on.
+                residual = self.scored(&residual);
+                attention = self.scored(&attention);
+            }
+            self.linear(&attention, &weight("self_attn.o_proj"), &value("attention_out"))?;
             let (middle, middle_normed) = (value("middle"), value("middle_normed"));
             let norm = weight("post_attention_layernorm");
-            self.add_norm(&value("x"), &value("attention_out"), &norm, &middle, &middle_normed)?;
+            self.add_norm(&residual, &value("attention_out"), &norm, &middle, &middle_normed)?;
             self.feed_forward(layer)?;
             if layer < last {
                 let next = |name: &str| format!("{name}.{}", layer + 1);
@@ -166,15 +172,21 @@ impl Builder<'_> {
         // Only the rows to be scored pass the final norm and the head, the largest matrix of a small model.
         let (middle, feed_forward) = (format!("middle.{last}"), format!("feed_forward.{last}"));
         self.graph.node(ONNX, "Add", &[&middle, &feed_forward], &["x.last"], &[]);
-        let rows = if self.kind == Kind::GroupQuery {
+        let scored = if self.kind == Kind::GroupQuery {
             self.graph.node(ONNX, "Reshape", &["x.last", "rows"], &["x.rows"], &[]);
-            "x.rows"
+            self.scored("x.rows")
         } else {
-            "x.last"
+            "x.last".to_owned()
         };
-        self.graph.node(ONNX, "Gather", &[rows, "last_idx"], &["x.scored"], &[("axis", Attribute::Int(0))]);
-        self.norm("x.scored", "model.norm.weight", "normed.scored")?;
+        self.norm(&scored, "model.norm.weight", "normed.scored")?;
         self.linear("normed.scored", config.head_name(), "logits")
+    }
+
+    /// The rows of a value that are to be scored.
+    fn scored(&mut self, value: &str) -> String {
+        let scored = format!("{value}.scored");
+        self.graph.node(ONNX, "Gather", &[value, "last_idx"], &[&scored], &[("axis", Attribute::Int(0))]);
+        scored
     }
 
     /// From `normed.L` to `attention.L`.
