@@ -1,5 +1,11 @@
 //! One step of plain gradient descent against PyTorch's autograd: the program from stdin to the published weights.
 
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a test prints what it measured, and fails where it cannot go on"
+)]
+
 mod common;
 
 use common::{Place, golden, stream, version, weights};

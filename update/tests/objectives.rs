@@ -1,5 +1,7 @@
 //! The loss of an optimiser batch and its derivatives, against PyTorch's autograd in f64 (`vectors/`).
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use record::read::Line;
 use record::sample::Sample;
 use serde_json::{Value, json};

@@ -1,5 +1,7 @@
 //! The stage as its user sees it: what it publishes, what it says, and what makes it publish nothing.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod common;
 
 use std::fs;

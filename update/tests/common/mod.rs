@@ -1,6 +1,7 @@
 //! A policy directory made of a golden checkpoint, its stream, and `update` as a user runs it.
 
 #![allow(dead_code, reason = "each test program uses its part")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
 use std::fs;
