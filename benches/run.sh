@@ -15,7 +15,7 @@ cargo build --release --quiet -p policy -p envs -p rollout -p update >&2
 # The path of a bench executable, from cargo's own messages.
 executable() {
     cargo bench --quiet -p "$1" --bench "$2" --no-run --message-format=json 2>/dev/null |
-        sed -n 's/.*"executable":"\([^"]*\/'"$2"'-[^"]*\)".*/\1/p' | tail -n 1
+        grep '"kind":\["bench"\]' | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
 }
 generate=$(executable rollout generate)
 update=$(executable update update)
