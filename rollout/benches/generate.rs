@@ -86,7 +86,9 @@ fn measure(arguments: &Arguments) -> Result<()> {
             let results: Vec<Result<()>> = std::thread::scope(|scope| {
                 let decoders = decoders.iter_mut().enumerate();
                 let threads: Vec<_> = decoders
-                    .map(|(thread, decoder)| scope.spawn(move || generate(arguments, decoder, thread, repeat)))
+                    .map(|(thread, decoder)| {
+                        scope.spawn(move || generate(arguments, decoder, thread, repeat))
+                    })
                     .collect();
                 threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panicked()))).collect()
             });
@@ -121,7 +123,12 @@ fn measure(arguments: &Arguments) -> Result<()> {
 }
 
 /// One thread's groups, from an idle decoder to an idle decoder.
-fn generate(arguments: &Arguments, decoder: &mut rollout::engine::Decoder, thread: usize, repeat: usize) -> Result<()> {
+fn generate(
+    arguments: &Arguments,
+    decoder: &mut rollout::engine::Decoder,
+    thread: usize,
+    repeat: usize,
+) -> Result<()> {
     for group in 0..arguments.groups {
         let name = |what| {
             let numbers = [thread, repeat, group].map(|number| Part::Number(number as u64));
@@ -149,7 +156,10 @@ fn panicked() -> Failure {
 }
 
 /// The least and the middle one.
-fn spread(times: &mut [(Duration, Duration)], which: impl Fn(&(Duration, Duration)) -> Duration) -> (Duration, Duration) {
+fn spread(
+    times: &mut [(Duration, Duration)],
+    which: impl Fn(&(Duration, Duration)) -> Duration,
+) -> (Duration, Duration) {
     times.sort_by_key(&which);
     (which(&times[0]), which(&times[times.len() / 2]))
 }

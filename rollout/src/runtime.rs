@@ -32,7 +32,10 @@ pub fn find() -> Result<PathBuf> {
     }
     let version = fetched_version();
     let path = cache().map(|cache| {
-        cache.join("troupe").join(format!("onnxruntime-{version}")).join(format!("libonnxruntime.so.{version}"))
+        cache
+            .join("troupe")
+            .join(format!("onnxruntime-{version}"))
+            .join(format!("libonnxruntime.so.{version}"))
     });
     match path {
         Some(path) if path.is_file() => Ok(path),

@@ -86,7 +86,8 @@ impl Arena {
         if cfg!(test) {
             // Tests must notice whoever reads what nobody has written.
             // SAFETY: the page has this many numbers and belongs to nobody.
-            unsafe { std::slice::from_raw_parts_mut(self.start(page), self.shape.page_floats()) }.fill(f32::NAN);
+            unsafe { std::slice::from_raw_parts_mut(self.start(page), self.shape.page_floats()) }
+                .fill(f32::NAN);
         }
         page
     }

@@ -104,7 +104,13 @@ impl Head<'_> {
 
     /// Rotates the queries of `row` into workspace rows from `slot`.
     #[inline(always)]
-    unsafe fn ask<S: Lanes, const D: usize>(&self, pass: &mut Pass, row: usize, position: usize, slot: usize) {
+    unsafe fn ask<S: Lanes, const D: usize>(
+        &self,
+        pass: &mut Pass,
+        row: usize,
+        position: usize,
+        slot: usize,
+    ) {
         let gain = self.layer.query_gain.as_deref();
         let scale = 1.0 / (D as f32).sqrt();
         for member in 0..self.group {
@@ -143,7 +149,12 @@ impl Soon<'_> {
 /// `S` must be available; `tensors` must hold the rows of `pass.plan`, whose pages must be in its arena and long
 /// enough; heads have `D` dimensions; at most [`MAX_ROWS`] query heads share a key/value head.
 #[inline(always)]
-pub unsafe fn forward<S: Lanes, const D: usize>(pass: &mut Pass, layer: &Layer, tensors: Tensors, attend: Attend) {
+pub unsafe fn forward<S: Lanes, const D: usize>(
+    pass: &mut Pass,
+    layer: &Layer,
+    tensors: Tensors,
+    attend: Attend,
+) {
     let plan = std::mem::take(&mut pass.plan);
     let shape = pass.arena.shape();
     for (place, segment) in plan.segments.iter().enumerate() {
@@ -156,20 +167,39 @@ pub unsafe fn forward<S: Lanes, const D: usize>(pass: &mut Pass, layer: &Layer, 
                 match segment {
                     Segment::Prompt { row, start, count, pages, wanted } => {
                         // The last layer's output is read only where logits are wanted.
-                        let skipped = if layer.index + 1 == shape.layers { count - usize::from(*wanted) } else { 0 };
-                        prompt::<S, D>(pass, &head, *row, *start, *count, skipped, &plan.pages[pages.clone()]);
+                        let skipped =
+                            if layer.index + 1 == shape.layers { count - usize::from(*wanted) } else { 0 };
+                        prompt::<S, D>(
+                            pass,
+                            &head,
+                            *row,
+                            *start,
+                            *count,
+                            skipped,
+                            &plan.pages[pages.clone()],
+                        );
                     }
                     Segment::Branches { row, prefix, pages, branches } => {
                         let shared = Soon { pages: &plan.pages[pages.clone()], tokens: *prefix, offset };
                         let next = if number + 1 < layer.kv_heads {
                             Some(Soon { offset: shape.offset(layer.index, number + 1), ..shared })
-                        } else if let Some(Segment::Branches { prefix, pages, .. }) = plan.segments.get(place + 1) {
+                        } else if let Some(Segment::Branches { prefix, pages, .. }) =
+                            plan.segments.get(place + 1)
+                        {
                             let pages = &plan.pages[pages.clone()];
                             Some(Soon { pages, tokens: *prefix, offset: shape.offset(layer.index, 0) })
                         } else {
                             None
                         };
-                        branch_step::<S, D>(pass, &plan, &head, *row, shared, &plan.branches[branches.clone()], next);
+                        branch_step::<S, D>(
+                            pass,
+                            &plan,
+                            &head,
+                            *row,
+                            shared,
+                            &plan.branches[branches.clone()],
+                            next,
+                        );
                     }
                 }
             }
@@ -265,7 +295,14 @@ unsafe fn branch_step<S: Lanes, const D: usize>(
             for (index, branch) in branches.iter().enumerate() {
                 let pages = &plan.pages[branch.pages.clone()];
                 // Only now: the page has been fetched meanwhile, and a key goes to as many cache lines as it has numbers.
-                head.append::<S, D>(arena, &pass.rope, row + index, pages, branch.length, shared.tokens + branch.length);
+                head.append::<S, D>(
+                    arena,
+                    &pass.rope,
+                    row + index,
+                    pages,
+                    branch.length,
+                    shared.tokens + branch.length,
+                );
                 (head.attend)(work, index * group, group, keys(pages, branch.length + 1));
                 for member in 0..group {
                     finish::<S, D>(work, index * group + member, head.output::<D>(row + index, member));

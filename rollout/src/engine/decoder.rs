@@ -111,7 +111,12 @@ impl Decoder {
     ///
     /// # Errors
     /// As [`Decoder::submit`] and [`Decoder::advance`].
-    pub fn score(&mut self, prompt: &[u32], completions: &[Vec<u32>], temperature: f32) -> Result<Vec<Vec<f32>>> {
+    pub fn score(
+        &mut self,
+        prompt: &[u32],
+        completions: &[Vec<u32>],
+        temperature: f32,
+    ) -> Result<Vec<Vec<f32>>> {
         if !self.is_idle() {
             return Err(Failure::work("a decoder that generates cannot score"));
         }

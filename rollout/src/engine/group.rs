@@ -51,10 +51,21 @@ impl Group {
         Self::new(ticket, prompt, sources, longest, SamplingParams { temperature, ..SamplingParams::PLAIN })
     }
 
-    fn new(ticket: u64, prompt: Vec<u32>, sources: Vec<Source>, max_tokens: usize, sampling: SamplingParams) -> Self {
+    fn new(
+        ticket: u64,
+        prompt: Vec<u32>,
+        sources: Vec<Source>,
+        max_tokens: usize,
+        sampling: SamplingParams,
+    ) -> Self {
         let branches: Vec<BranchState> = sources
             .into_iter()
-            .map(|source| BranchState { source, completion: Completion::default(), pages: Vec::new(), done: false })
+            .map(|source| BranchState {
+                source,
+                completion: Completion::default(),
+                pages: Vec::new(),
+                done: false,
+            })
             .collect();
         let live = branches.len();
         Group { ticket, prompt, stored: 0, pages: Vec::new(), branches, live, max_tokens, sampling }
@@ -117,7 +128,13 @@ impl Group {
     }
 
     /// Gives every branch its first token, all from the logits after the prompt.
-    pub fn first_tokens(&mut self, logits: &[f32], sampler: &mut Sampler, stop: &[u32], arena: &mut Arena) -> Result<()> {
+    pub fn first_tokens(
+        &mut self,
+        logits: &[f32],
+        sampler: &mut Sampler,
+        stop: &[u32],
+        arena: &mut Arena,
+    ) -> Result<()> {
         sampler.prepare(logits, &self.sampling)?;
         for branch in 0..self.branches.len() {
             self.next_token(branch, logits, sampler, stop, arena);
@@ -144,7 +161,14 @@ impl Group {
         Ok(())
     }
 
-    fn next_token(&mut self, branch: usize, logits: &[f32], sampler: &mut Sampler, stop: &[u32], arena: &mut Arena) {
+    fn next_token(
+        &mut self,
+        branch: usize,
+        logits: &[f32],
+        sampler: &mut Sampler,
+        stop: &[u32],
+        arena: &mut Arena,
+    ) {
         let BranchState { source, completion, pages, done } = &mut self.branches[branch];
         let position = completion.ids.len();
         let draw = match source {

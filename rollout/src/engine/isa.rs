@@ -1,8 +1,8 @@
 //! The kernels compiled once for each instruction set, and the choice between them at run time.
 
 use super::attention::{Layer, Pass, Tensors, forward};
-use super::portable::Portable;
 use super::kernels::Keys;
+use super::portable::Portable;
 use super::workspace::Workspace;
 use super::{kernels, softmax};
 

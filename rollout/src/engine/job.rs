@@ -20,13 +20,17 @@ pub struct SamplingParams {
 
 impl SamplingParams {
     /// Plain sampling from the model's own distribution.
-    pub const PLAIN: SamplingParams = SamplingParams { temperature: 1.0, top_p: 1.0, top_k: 0, greedy: false };
+    pub const PLAIN: SamplingParams =
+        SamplingParams { temperature: 1.0, top_p: 1.0, top_k: 0, greedy: false };
 
     /// Refuses what has no meaning: a temperature or a share outside its range.
     pub fn check(&self) -> Result<()> {
-        if !self.greedy && !(self.temperature > 0.0 && self.temperature.is_finite() && self.temperature.recip().is_finite()) {
+        let divides =
+            self.temperature > 0.0 && self.temperature.is_finite() && self.temperature.recip().is_finite();
+        if !(self.greedy || divides) {
             let message = format!("a temperature of {} cannot be sampled with", self.temperature);
-            return Err(Failure::usage(message).hint("a temperature is above 0; use --greedy for the likeliest token"));
+            return Err(Failure::usage(message)
+                .hint("a temperature is above 0; use --greedy for the likeliest token"));
         }
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
             return Err(Failure::usage(format!("a top-p of {} is not above 0 and at most 1", self.top_p)));

@@ -8,6 +8,8 @@
 //! All functions are `unsafe` for two reasons: they take pointers, and they may only run where the instruction set of
 //! `S` is available. `D` is the head size.
 
+#![allow(clippy::needless_range_loop, reason = "register blocks are indexed alike in all their dimensions")]
+
 use super::arena::PAGE;
 use super::lanes::Lanes;
 use super::workspace::{Ahead, CHUNK, Workspace};
@@ -226,7 +228,7 @@ pub unsafe fn attend<S: Lanes, const D: usize>(work: &mut Workspace, first: usiz
         // Blocks of rows as large as the registers allow: each key or value is loaded once for all rows of a block.
         macro_rules! scored {
             ($rows:literal, $tiles:literal) => {
-                while row + $rows <= rows {
+                while rows - row >= $rows {
                     // SAFETY: rows and pages are within the workspace and the arena, as the caller promises.
                     unsafe {
                         score_rows::<S, D, $rows, $tiles>(
@@ -266,7 +268,7 @@ pub unsafe fn attend<S: Lanes, const D: usize>(work: &mut Workspace, first: usiz
         let mut row = 0;
         macro_rules! accumulated {
             ($rows:literal, $lanes:literal) => {
-                while row + $rows <= rows {
+                while rows - row >= $rows {
                     // SAFETY: as above.
                     unsafe {
                         accumulate_rows::<S, D, $rows, $lanes>(
@@ -344,12 +346,17 @@ pub unsafe fn rotate<S: Lanes, const D: usize>(
                 let factor = S::splat(scale / (squares.sum() / D as f32 + epsilon).sqrt());
                 for lane in 0..D / 16 {
                     let gain = S::load(gain.as_ptr().add(lane * 16));
-                    S::load(input.add(lane * 16)).mul(factor).mul(gain).store(head.as_mut_ptr().add(lane * 16));
+                    S::load(input.add(lane * 16))
+                        .mul(factor)
+                        .mul(gain)
+                        .store(head.as_mut_ptr().add(lane * 16));
                 }
             }
             None => {
                 for lane in 0..D / 16 {
-                    S::load(input.add(lane * 16)).mul(S::splat(scale)).store(head.as_mut_ptr().add(lane * 16));
+                    S::load(input.add(lane * 16))
+                        .mul(S::splat(scale))
+                        .store(head.as_mut_ptr().add(lane * 16));
                 }
             }
         }

@@ -67,7 +67,8 @@ pub unsafe trait Lanes: Copy {
         let mut lanes = unsafe { self.array() };
         for width in [8, 4, 2, 1] {
             for lane in 0..width {
-                lanes[lane] = if lanes[lane] > lanes[lane + width] { lanes[lane] } else { lanes[lane + width] };
+                lanes[lane] =
+                    if lanes[lane] > lanes[lane + width] { lanes[lane] } else { lanes[lane + width] };
             }
         }
         lanes[0]

@@ -25,9 +25,9 @@ mod rope;
 mod sampler;
 mod session;
 mod softmax;
-mod workspace;
 #[cfg(test)]
 mod tests;
+mod workspace;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

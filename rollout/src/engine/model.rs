@@ -46,7 +46,8 @@ impl Model {
             None => Isa::best(config.head_dim),
         };
         let kernels = kernels.ok_or_else(|| {
-            let message = format!("{}: heads of {} dimensions cannot be run", policy.files.display(), config.head_dim);
+            let message =
+                format!("{}: heads of {} dimensions cannot be run", policy.files.display(), config.head_dim);
             Failure::data(message).hint("head sizes are 16, 32, 48, 64, 80, 96, 112, 128, 192 and 256")
         })?;
         if config.num_heads / config.num_kv_heads > MAX_ROWS {

@@ -38,7 +38,8 @@ impl Drop for Lent<'_> {
 /// Our operators as a session knows them. Must outlive every session that it was registered with.
 pub struct Domain {
     domain: *mut OrtCustomOpDomain,
-    _operators: Vec<Box<Operator>>,
+    /// ONNX Runtime keeps their addresses: the vector never grows.
+    _operators: Vec<Operator>,
 }
 
 // SAFETY: nothing in it is changed after it was made.
@@ -87,8 +88,8 @@ const FLOAT: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_
 type Characteristic = OrtCustomOpInputOutputCharacteristic;
 
 impl Operator {
-    fn attention(kernels: Kernels) -> Box<Self> {
-        Box::new(Operator {
+    fn attention(kernels: Kernels) -> Self {
+        Operator {
             base: OrtCustomOp {
                 GetName: Some(attention_name),
                 GetInputTypeCount: Some(three),
@@ -98,11 +99,11 @@ impl Operator {
                 ..BASE
             },
             kernels,
-        })
+        }
     }
 
-    fn swiglu(kernels: Kernels) -> Box<Self> {
-        Box::new(Operator {
+    fn swiglu(kernels: Kernels) -> Self {
+        Operator {
             base: OrtCustomOp {
                 GetName: Some(swiglu_name),
                 GetInputTypeCount: Some(one),
@@ -112,7 +113,7 @@ impl Operator {
                 ..BASE
             },
             kernels,
-        })
+        }
     }
 }
 
@@ -234,7 +235,9 @@ unsafe fn input(context: *mut OrtKernelContext) -> Outcome<(usize, usize, *const
         plain(check((ort::api().KernelContext_GetInput)(context, 0, &mut value)))?;
         floats(value)?
     };
-    let [rows, width] = shape[..] else { return Err(format!("a tensor of shape {shape:?} where rows are expected")) };
+    let [rows, width] = shape[..] else {
+        return Err(format!("a tensor of shape {shape:?} where rows are expected"));
+    };
     Ok((rows as usize, width as usize, data))
 }
 
@@ -275,7 +278,12 @@ impl AttentionNode {
             let (mut constant, mut value) = (0, ptr::null());
             // SAFETY: as above; a constant lives as long as the session.
             unsafe {
-                plain(check((api.KernelInfoGetConstantInput_tensor)(info, index, &mut constant, &mut value)))?;
+                plain(check((api.KernelInfoGetConstantInput_tensor)(
+                    info,
+                    index,
+                    &mut constant,
+                    &mut value,
+                )))?;
                 let (shape, data) = floats(value)?;
                 if constant == 0 || shape != [head_size as i64] {
                     return Err(format!("input {index} is not a constant of {head_size} numbers"));
@@ -309,7 +317,8 @@ impl AttentionNode {
             return Err(format!("[{rows}, {width}] does not fit a plan of {} rows", pass.plan.rows));
         }
         let shape = pass.arena.shape();
-        if (shape.head_size, shape.kv_heads) != (self.head_size, kv_heads) || self.layer.index >= shape.layers {
+        if (shape.head_size, shape.kv_heads) != (self.head_size, kv_heads) || self.layer.index >= shape.layers
+        {
             return Err("the decoder's keys and values are those of another model".to_owned());
         }
         // SAFETY: the sizes were checked above; the scheduler's plan is within its arena by construction.
@@ -340,7 +349,10 @@ unsafe extern "system" fn attention_create(
     })
 }
 
-unsafe extern "system" fn attention_compute(kernel: *mut c_void, context: *mut OrtKernelContext) -> OrtStatusPtr {
+unsafe extern "system" fn attention_compute(
+    kernel: *mut c_void,
+    context: *mut OrtKernelContext,
+) -> OrtStatusPtr {
     // SAFETY: the kernel was made by `attention_create` and is only ever read.
     guarded(|| unsafe { (*kernel.cast::<AttentionNode>()).compute(context) })
 }
@@ -361,7 +373,10 @@ unsafe extern "system" fn swiglu_create(
     OrtStatusPtr(ptr::null_mut())
 }
 
-unsafe extern "system" fn swiglu_compute(kernel: *mut c_void, context: *mut OrtKernelContext) -> OrtStatusPtr {
+unsafe extern "system" fn swiglu_compute(
+    kernel: *mut c_void,
+    context: *mut OrtKernelContext,
+) -> OrtStatusPtr {
     guarded(|| {
         // SAFETY: the kernel is the operator, see `swiglu_create`; sizes are those of the tensors.
         unsafe {

@@ -52,7 +52,8 @@ impl Sampler {
         self.total = self.sums.iter().map(|&sum| f64::from(sum)).sum();
         if !(self.total.is_finite() && self.total > 0.0) {
             let message = "the model gave logits that are not numbers";
-            return Err(Failure::work(message).hint("a policy whose training diverged does this; go back to an earlier version"));
+            return Err(Failure::work(message)
+                .hint("a policy whose training diverged does this; go back to an earlier version"));
         }
         let by_count = sampling.top_k > 0 && (sampling.top_k as usize) < logits.len();
         self.truncated = !sampling.greedy && (by_count || sampling.top_p < 1.0);
@@ -99,7 +100,9 @@ impl Sampler {
         let begin = chosen * BLOCK;
         let block = &logits[begin..logits.len().min(begin + BLOCK)];
         // SAFETY: as in `prepare`.
-        unsafe { (self.kernels.weights)(block, self.largest, 1.0 / temperature(sampling), &mut self.weights) };
+        unsafe {
+            (self.kernels.weights)(block, self.largest, 1.0 / temperature(sampling), &mut self.weights)
+        };
         pick(self.weights.iter().enumerate().map(|(index, &weight)| ((begin + index) as u32, weight)), target)
     }
 
@@ -123,7 +126,8 @@ impl Sampler {
                 let floor = (mass - wanted) / logits.len() as f64;
                 let all = self.weights.iter().enumerate();
                 self.kept.extend(
-                    all.filter(|&(_, &weight)| f64::from(weight) >= floor).map(|(id, &weight)| (id as u32, weight)),
+                    all.filter(|&(_, &weight)| f64::from(weight) >= floor)
+                        .map(|(id, &weight)| (id as u32, weight)),
                 );
             }
             self.kept.sort_unstable_by(|&(a, _), &(b, _)| {

@@ -46,20 +46,24 @@ impl Session {
         let environment = runtime::environment()?;
         let folder = folder.to_str().ok_or_else(|| Failure::data("the directory's name is not UTF-8"))?;
         let domain = Domain::new(kernels)?;
-        let mut builder = ort::session::Session::builder(environment).map_err(failed)?;
         // One thread a run: parallel work is over groups, where it needs no barriers. Shapes change with every run, so
         // patterns of memory would be recorded and never used again.
-        builder = (|| {
-            builder
-                .with_intra_threads(1)?
-                .with_inter_threads(1)?
-                .with_intra_op_spinning(false)?
-                .with_memory_pattern(false)?
-                .with_optimization_level(GraphOptimizationLevel::All)?
-                .with_log_level(ort::logging::LogLevel::Error)?
-                .with_config_entry("session.model_external_initializers_file_folder_path", folder)
-        })()
-        .map_err(failed)?;
+        let mut builder = ort::session::Session::builder(environment)
+            .map_err(failed)?
+            .with_intra_threads(1)
+            .map_err(failed)?
+            .with_inter_threads(1)
+            .map_err(failed)?
+            .with_intra_op_spinning(false)
+            .map_err(failed)?
+            .with_memory_pattern(false)
+            .map_err(failed)?
+            .with_optimization_level(GraphOptimizationLevel::All)
+            .map_err(failed)?
+            .with_log_level(ort::logging::LogLevel::Error)
+            .map_err(failed)?
+            .with_config_entry("session.model_external_initializers_file_folder_path", folder)
+            .map_err(failed)?;
         domain.register(builder.ptr_mut())?;
         let session = builder.commit_from_memory(graph).map_err(failed)?;
         let mut memory = ptr::null_mut();

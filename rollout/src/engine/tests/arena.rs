@@ -41,7 +41,10 @@ fn random_load_gives_what_each_group_gives_alone() {
             assert_eq!(completion.ids.len(), completion.logprobs.len());
             assert_eq!(completion.stopped, completion.ids.last().is_some_and(|id| id % 29 == 0));
             assert!(completion.stopped || completion.ids.len() == job.max_tokens);
-            assert!(completion.ids.iter().rev().skip(1).all(|id| id % 29 != 0), "it went on after a stop token");
+            assert!(
+                completion.ids.iter().rev().skip(1).all(|id| id % 29 != 0),
+                "it went on after a stop token"
+            );
             (stopped, cut) = if completion.stopped { (stopped + 1, cut) } else { (stopped, cut + 1) };
         }
         let mut alone = engine.decoder().expect("a decoder");

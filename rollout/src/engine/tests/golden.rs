@@ -19,7 +19,8 @@ fn logprobs_are_those_of_the_reference() {
     runtime();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").join("tests/golden");
     let mut checked = 0;
-    for entry in std::fs::read_dir(&folder).expect("the goldens").map(|entry| entry.expect("an entry").path()) {
+    for entry in std::fs::read_dir(&folder).expect("the goldens").map(|entry| entry.expect("an entry").path())
+    {
         let Ok(text) = std::fs::read_to_string(entry.join("logprobs.json")) else { continue };
         let golden: Value = serde_json::from_str(&text).expect("JSON");
         let policy = Policy::open(&entry).expect("a policy");
@@ -30,7 +31,8 @@ fn logprobs_are_those_of_the_reference() {
                 let completions = case["completions"].as_array().expect("completions");
                 let given: Vec<Vec<u32>> = completions.iter().map(|c| ids(&c["completion_ids"])).collect();
                 for (temperature, key) in [(1.0, "logprobs"), (0.7, "logprobs_temperature_0.7")] {
-                    let scored = decoder.score(&ids(&case["prompt_ids"]), &given, temperature).expect("scores");
+                    let scored =
+                        decoder.score(&ids(&case["prompt_ids"]), &given, temperature).expect("scores");
                     for (ours, theirs) in scored.iter().zip(completions) {
                         let theirs = floats(&theirs[key]);
                         assert_eq!(ours.len(), theirs.len());
@@ -41,7 +43,10 @@ fn logprobs_are_those_of_the_reference() {
                     }
                 }
             }
-            println!("{}: {isa:?}: {tokens} log-probabilities, largest difference {worst:.2e}", entry.display());
+            println!(
+                "{}: {isa:?}: {tokens} log-probabilities, largest difference {worst:.2e}",
+                entry.display()
+            );
             assert!(worst <= 1e-4, "{}: {isa:?}: {worst:.2e}", entry.display());
             assert!(tokens > 0);
             checked += 1;

@@ -5,7 +5,16 @@ use crate::engine::Job;
 
 /// Jobs of mixed sizes, so that batches have every number of rows from one to many.
 fn jobs() -> Vec<Job> {
-    let sizes = [(20, 8, 5), (1, 1, 40), (33, 3, 12), (128, 4, 9), (17, 16, 7), (300, 2, 21), (5, 5, 30), (64, 1, 64)];
+    let sizes = [
+        (20, 8, 5),
+        (1, 1, 40),
+        (33, 3, 12),
+        (128, 4, 9),
+        (17, 16, 7),
+        (300, 2, 21),
+        (5, 5, 30),
+        (64, 1, 64),
+    ];
     let all = (0..24).map(|number| (number, sizes[number as usize % sizes.len()]));
     all.map(|(ticket, (prompt, branches, length))| job(ticket, prompt, branches, length)).collect()
 }

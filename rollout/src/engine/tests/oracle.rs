@@ -40,7 +40,10 @@ impl Oracle {
         let mut inputs: Vec<(String, ort::session::SessionInputValue)> = vec![
             ("input_ids".into(), Tensor::from_array(([1, count], numbers)).expect("a tensor").into()),
             ("seqlens_k".into(), Tensor::from_array(([1], vec![count as i32 - 1])).expect("a tensor").into()),
-            ("total_len".into(), Tensor::from_array((Vec::<i64>::new(), vec![count as i32])).expect("a tensor").into()),
+            (
+                "total_len".into(),
+                Tensor::from_array((Vec::<i64>::new(), vec![count as i32])).expect("a tensor").into(),
+            ),
             ("last_idx".into(), Tensor::from_array(([wanted], rows)).expect("a tensor").into()),
         ];
         let Config { num_layers, num_kv_heads, head_dim, .. } = self.config;

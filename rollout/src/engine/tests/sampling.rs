@@ -43,10 +43,19 @@ fn kept(probabilities: &[f64], logits: &[f32], sampling: &SamplingParams) -> Vec
 #[test]
 fn draws_follow_the_distribution() {
     const DRAWS: u64 = 60_000;
-    let settings = [(1.0, 1.0, 0), (0.6, 1.0, 0), (1.7, 1.0, 0), (1.0, 1.0, 12), (1.0, 0.8, 0), (0.8, 0.7, 40), (1.0, 0.05, 0)];
-    for (size, (temperature, top_p, top_k)) in [(64, 0), (200, 1), (517, 2)].iter().flat_map(|&(size, _)| {
-        settings.iter().map(move |&setting| (size, setting))
-    }) {
+    let settings = [
+        (1.0, 1.0, 0),
+        (0.6, 1.0, 0),
+        (1.7, 1.0, 0),
+        (1.0, 1.0, 12),
+        (1.0, 0.8, 0),
+        (0.8, 0.7, 40),
+        (1.0, 0.05, 0),
+    ];
+    for (size, (temperature, top_p, top_k)) in [(64, 0), (200, 1), (517, 2)]
+        .iter()
+        .flat_map(|&(size, _)| settings.iter().map(move |&setting| (size, setting)))
+    {
         let sampling = SamplingParams { temperature, top_p, top_k, greedy: false };
         let logits = logits(size);
         let probabilities = probabilities(&logits, temperature);
@@ -85,7 +94,10 @@ fn draws_follow_the_distribution() {
             assert_eq!(inside, DRAWS, "{sampling:?} {isa:?}: a token was drawn that truncation removes");
             // Its mean is cells - 1 and its variance twice that; five deviations do not happen by chance.
             let freedom = f64::from(cells - 1);
-            println!("{size} {sampling:?} {isa:?}: {} kept, statistic {statistic:.1} of {freedom}", kept.len());
+            println!(
+                "{size} {sampling:?} {isa:?}: {} kept, statistic {statistic:.1} of {freedom}",
+                kept.len()
+            );
             assert!(statistic <= freedom + 5.0 * (2.0 * freedom).sqrt() + 1e-9, "{statistic} of {freedom}");
         }
     }
@@ -134,7 +146,10 @@ fn logits_that_are_not_numbers_are_an_error() {
             for place in [0, 15, 16, 77, 99] {
                 let mut logits = logits(100);
                 logits[place] = bad;
-                assert!(sampler.prepare(&logits, &SamplingParams::PLAIN).is_err(), "{bad} at {place} {isa:?}");
+                assert!(
+                    sampler.prepare(&logits, &SamplingParams::PLAIN).is_err(),
+                    "{bad} at {place} {isa:?}"
+                );
             }
         }
         assert!(sampler.prepare(&[f32::NEG_INFINITY; 100], &SamplingParams::PLAIN).is_err());
@@ -187,7 +202,11 @@ fn swiglu_is_that_of_f64_at_every_length() {
                 let (gate, up) = (f64::from(gate[index]), f64::from(up[index]));
                 let exact = gate / (1.0 + (-gate).exp()) * up;
                 let difference = (f64::from(output[index]) - exact).abs();
-                assert!(difference <= 1e-6 * exact.abs() + 1e-30, "{isa:?}: {gate}: {} not {exact}", output[index]);
+                assert!(
+                    difference <= 1e-6 * exact.abs() + 1e-30,
+                    "{isa:?}: {gate}: {} not {exact}",
+                    output[index]
+                );
             }
         }
     }

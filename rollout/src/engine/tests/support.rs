@@ -55,12 +55,26 @@ pub struct Geometry {
 }
 
 /// The sizes that `policy init --preset tiny` has.
-pub const TINY: Geometry =
-    Geometry { family: "qwen3", hidden: 96, layers: 3, heads: 6, kv_heads: 3, head_size: 16, intermediate: 256 };
+pub const TINY: Geometry = Geometry {
+    family: "qwen3",
+    hidden: 96,
+    layers: 3,
+    heads: 6,
+    kv_heads: 3,
+    head_size: 16,
+    intermediate: 256,
+};
 
 /// The sizes that `policy init --preset bench` has.
-pub const BENCH: Geometry =
-    Geometry { family: "qwen3", hidden: 256, layers: 4, heads: 4, kv_heads: 2, head_size: 64, intermediate: 768 };
+pub const BENCH: Geometry = Geometry {
+    family: "qwen3",
+    hidden: 256,
+    layers: 4,
+    heads: 4,
+    kv_heads: 2,
+    head_size: 64,
+    intermediate: 768,
+};
 
 /// Tokens of every random policy.
 pub const VOCABULARY: usize = 512;
