@@ -1,6 +1,8 @@
 //! Log-probabilities as `transformers` computes them, and gradients as PyTorch's autograd does, of tiny
 //! checkpoints of every family (see `tests/golden/README.md`).
 
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 #[allow(dead_code, reason = "each test program uses a part")]
 #[path = "numerics/small.rs"]
 mod small;
