@@ -12,6 +12,9 @@ use record::sample::Sample;
 
 use crate::tree::Sequence;
 
+/// Bytes that are hashed in one call.
+const HASHED_AT_ONCE: usize = 1 << 16;
+
 /// One sample of the policy.
 #[derive(Clone, Debug)]
 pub struct Row {
@@ -52,6 +55,8 @@ pub struct Samples {
     /// The agents seen, in order of first appearance.
     pub agents: Vec<String>,
     hasher: blake3::Hasher,
+    /// Bytes for the hasher, which is fast over many at once.
+    unhashed: Vec<u8>,
     largest_id: u32,
 }
 
@@ -159,12 +164,16 @@ impl Samples {
         advantage: f64,
     ) {
         let sizes = [prompt.len() as u64, completion.len() as u64, logprobs.len() as u64];
-        self.hasher.update(bytemuck::cast_slice(&sizes));
-        self.hasher.update(bytemuck::cast_slice(prompt));
-        self.hasher.update(bytemuck::cast_slice(completion));
-        self.hasher.update(bytemuck::cast_slice(logprobs));
-        self.hasher.update(&temperature.to_le_bytes());
-        self.hasher.update(&advantage.to_le_bytes());
+        self.unhashed.extend_from_slice(bytemuck::cast_slice(&sizes));
+        self.unhashed.extend_from_slice(bytemuck::cast_slice(prompt));
+        self.unhashed.extend_from_slice(bytemuck::cast_slice(completion));
+        self.unhashed.extend_from_slice(bytemuck::cast_slice(logprobs));
+        self.unhashed.extend_from_slice(&temperature.to_le_bytes());
+        self.unhashed.extend_from_slice(&advantage.to_le_bytes());
+        if self.unhashed.len() >= HASHED_AT_ONCE {
+            self.hasher.update(&self.unhashed);
+            self.unhashed.clear();
+        }
     }
 
     fn store(&mut self, ids: &[u32]) -> Range<usize> {
@@ -219,6 +228,7 @@ impl Samples {
     /// samples belong together, in stream order.
     pub fn input_digest(&self) -> blake3::Hash {
         let mut hasher = self.hasher.clone();
+        hasher.update(&self.unhashed);
         for row in &self.rows {
             hasher.update(bytemuck::cast_slice(&[row.task, row.group]));
         }
