@@ -31,14 +31,14 @@ Options:
   --env NAME            the environment (see `envs list`)                    [default: plan-path]
   --workflow NAME       who acts, in which order                             [default: team]
   --policies WHICH      shared | per-role | AGENT=DIR (repeatable)           [default: shared]
-  --steps N             training steps in all                                [default: 60]
+  --steps N             training steps in all                                [default: 80]
   --tasks N             episodes a step                                      [default: 48]
   --branches K          candidates of each agent at each turn                [default: 8]
   --turns T             turns of an episode at most                          [default: 4]
   --seed S              the seed of everything random                        [default: 1]
   --device NAME         cpu | cuda | cuda:N                                  [default: cpu]
   --eval-every N        steps between evaluations on the test split          [default: 20]
-  --warmup N            optimiser steps on imperfect demonstrations          [default: 1200]
+  --warmup N            optimiser steps on imperfect demonstrations          [default: 2400]
   --stage NAME=COMMAND  replaces a stage (tasks rollout group advantage update) by a shell command,
                         which finds $RUN, $STEP and the programs of this project on its PATH
   --help                this text
@@ -53,8 +53,8 @@ die() { # CODE MESSAGE [HINT]
 }
 
 # ---- the numbers --------------------------------------------------------------------------------------------
-env=plan-path workflow=team policies=shared steps=60 tasks=48 branches=8 turns=4 seed=1 device=cpu
-eval_every=20 warmup=1200 run='' setup_only=no
+env=plan-path workflow=team policies=shared steps=80 tasks=48 branches=8 turns=4 seed=1 device=cpu
+eval_every=20 warmup=2400 run='' setup_only=no
 eval_tasks=300 select=random temperature=1.0 max_tokens=8
 optimizer=adamw lr=1e-3 lr_warmup=5 betas=0.9,0.95 minibatches=2
 warmup_tasks_a_step=8 warmup_lr=0.03 warmup_lr_other=4e-3
