@@ -28,7 +28,7 @@ use crate::world::{Shipped, World};
 
 /// Rows that a thread decodes together. The throughput of a small model on a CPU levels off at a few dozen
 /// rows a thread; more would only push its keys and values out of the caches.
-const ROWS: usize = 64;
+const ROWS: usize = 128;
 
 /// Keys and values of all policies and threads together, at most; taken as needed. Groups that do not fit wait.
 const CACHE_BYTES: usize = 2 << 30;
