@@ -43,7 +43,8 @@ fn sorted_samples(text: &str) -> Vec<String> {
 #[test]
 fn the_same_bytes_from_any_number_of_threads_and_again() {
     let stage = Stage::new();
-    let rollout = "rollout --policy D/policy --branches 3 --turns 2 --max-tokens 6 --seed 5 --quiet < D/tasks.jsonl";
+    let rollout =
+        "rollout --policy D/policy --branches 3 --turns 2 --max-tokens 6 --seed 5 --quiet < D/tasks.jsonl";
     let first = stage.out(&format!("{rollout} --threads 1"));
     for threads in [1, 2, 3] {
         assert_eq!(stage.out(&format!("{rollout} --threads {threads}")), first, "{threads} threads");
@@ -89,7 +90,10 @@ fn order_filters_and_shards_change_no_group() {
         "cat <({rollout} --shard 0/2 < D/tasks.jsonl) <({rollout} --shard 1/2 < D/tasks.jsonl) | group --quiet | advantage --quiet"
     ));
     let unsharded = |lines: Vec<String>| -> Vec<String> {
-        lines.iter().map(|line| line.replace("\"shard\":\"0/2\"", "S").replace("\"shard\":\"1/2\"", "S")).collect()
+        lines
+            .iter()
+            .map(|line| line.replace("\"shard\":\"0/2\"", "S").replace("\"shard\":\"1/2\"", "S"))
+            .collect()
     };
     let whole: Vec<String> = calm.iter().map(|line| line.replace("\"shard\":\"0/1\"", "S")).collect();
     let mut sharded = unsharded(sorted_samples(&sharded));
@@ -104,7 +108,8 @@ fn a_stream_that_is_cut_short_publishes_nothing() {
     let stage = Stage::new();
     let lines: usize = stage.out("wc -l < D/scored.jsonl").trim().parse().expect("a number");
     for cut in [0, 1, lines / 2, lines - 1] {
-        let (code, _, said) = run(&stage.at(&format!("head -n {cut} D/scored.jsonl | update --policy D/policy --quiet")));
+        let (code, _, said) =
+            run(&stage.at(&format!("head -n {cut} D/scored.jsonl | update --policy D/policy --quiet")));
         assert_eq!(code, 65, "{cut} lines: {said}");
         assert!(said.contains("hint:"), "{cut} lines: {said}");
     }
@@ -112,8 +117,9 @@ fn a_stream_that_is_cut_short_publishes_nothing() {
     assert_eq!(code, 65, "{said}");
     assert_eq!(stage.out("readlink D/policy/current").trim(), "step-000000");
     // A stage that died upstream is passed on as such, to the end of the pipe.
-    let (code, _, said) =
-        run(&stage.at("head -n 3 D/samples.jsonl | group --quiet | advantage --quiet | update --policy D/policy --quiet"));
+    let (code, _, said) = run(&stage.at(
+        "head -n 3 D/samples.jsonl | group --quiet | advantage --quiet | update --policy D/policy --quiet",
+    ));
     assert_eq!(code, 65, "{said}");
     assert_eq!(stage.out("readlink D/policy/current").trim(), "step-000000");
 }
@@ -121,9 +127,12 @@ fn a_stream_that_is_cut_short_publishes_nothing() {
 #[test]
 fn a_reader_that_goes_away_is_quiet_and_a_full_disk_is_not() {
     let stage = Stage::new();
-    let (code, _, said) = run(&stage.at("(envs tasks plan-path --count 100000; echo $? >&2) | head -n 1 > D/one"));
+    let (code, _, said) =
+        run(&stage.at("(envs tasks plan-path --count 100000; echo $? >&2) | head -n 1 > D/one"));
     assert_eq!((code, said.trim()), (0, "0"));
-    let (_, _, said) = run(&stage.at("(update --policy D/policy --lr 1e-3 --pass-through --quiet < D/scored.jsonl; echo $? >&2) | true"));
+    let (_, _, said) = run(&stage.at(
+        "(update --policy D/policy --lr 1e-3 --pass-through --quiet < D/scored.jsonl; echo $? >&2) | true",
+    ));
     assert_eq!(said.trim(), "0");
     assert_eq!(stage.out("readlink D/policy/current").trim(), "step-000001", "EPIPE stopped the publish");
     let (code, _, said) = run(&stage.at("group --quiet < D/samples.jsonl > /dev/full"));

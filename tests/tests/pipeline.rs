@@ -30,7 +30,10 @@ fn a_small_run_leaves_everything_readable_and_accounted_for() {
 
     let samples = lines(&run.join("steps/000002/samples.jsonl"));
     let ends: Vec<&Value> = of_type(&samples, "end").collect();
-    assert_eq!((ends.len(), &ends[0]["ok"], &ends[0]["stage"]), (1, &Value::from(true), &Value::from("advantage")));
+    assert_eq!(
+        (ends.len(), &ends[0]["ok"], &ends[0]["stage"]),
+        (1, &Value::from(true), &Value::from("advantage"))
+    );
     assert_eq!(of_type(&samples, "episode").count(), 6);
 
     // Every group has exactly K members with one prompt, and the accounts say how many groups there are.
@@ -59,7 +62,8 @@ fn a_small_run_leaves_everything_readable_and_accounted_for() {
     assert!(gap <= 1e-4, "sampler and trainer differ by {gap}");
 
     let done: Value =
-        serde_json::from_str(&std::fs::read_to_string(run.join("steps/000002/done")).expect("done")).expect("JSON");
+        serde_json::from_str(&std::fs::read_to_string(run.join("steps/000002/done")).expect("done"))
+            .expect("JSON");
     assert_eq!(done["policies"]["shared"], metrics[0]["policy_version"]);
 
     // Other values are refused by name; the same command has nothing left to do; more steps go on.
@@ -81,7 +85,8 @@ fn readme_commands_work(run: &Path) {
         return;
     }
     let readme = std::fs::read_to_string(root().join("README.md")).expect("README");
-    let block = readme.split("```sh\n").find(|block| block.starts_with("cd runs/plan-path")).expect("the block");
+    let block =
+        readme.split("```sh\n").find(|block| block.starts_with("cd runs/plan-path")).expect("the block");
     let block = block.split("```").next().expect("its text").replace("cd runs/plan-path", "");
     let output = shell(&block).current_dir(run).output().expect("bash runs");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -109,7 +114,10 @@ fn a_stage_can_be_swapped_and_a_failing_one_is_named() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("step 1: group failed with exit code 1"), "{said}");
     assert!(!run.join("steps/000001/done").exists());
-    assert_eq!(must(&format!("readlink '{}'", run.join("policies/shared/current").display())).trim(), "step-000000");
+    assert_eq!(
+        must(&format!("readlink '{}'", run.join("policies/shared/current").display())).trim(),
+        "step-000000"
+    );
 }
 
 #[test]

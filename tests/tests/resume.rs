@@ -8,7 +8,18 @@ use std::time::Duration;
 use troupe_tests::{contents, differences, pipeline};
 
 const SMALL: [&str; 12] = [
-    "--warmup", "12", "--steps", "4", "--tasks", "6", "--branches", "4", "--eval-every", "2", "--policies", "per-role",
+    "--warmup",
+    "12",
+    "--steps",
+    "4",
+    "--tasks",
+    "6",
+    "--branches",
+    "4",
+    "--eval-every",
+    "2",
+    "--policies",
+    "per-role",
 ];
 
 /// The processes of one process group whose program has this name.
@@ -56,7 +67,8 @@ fn killed_anywhere_the_run_ends_with_the_same_bytes() {
     let targets = ["envs", "rollout", "group", "advantage", "update", "policy", "tee", "pipeline.sh"];
     let mut kills = 0;
     for attempt in 0..200 {
-        let child = pipeline(&stormy, &SMALL).process_group(0).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let child =
+            pipeline(&stormy, &SMALL).process_group(0).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
         let mut child = child.expect("pipeline.sh starts");
         let group = child.id();
         if kills < 20 {
