@@ -8,7 +8,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
-export ORT_DISABLE_TELEMETRY=1
+export ORT_DISABLE_TELEMETRY=1 PYTHONDONTWRITEBYTECODE=1
 
 cargo build --release --quiet -p policy -p envs -p rollout -p update >&2
 
