@@ -71,7 +71,7 @@ impl Feed {
     fn take(&mut self, line: Line) -> Result<bool> {
         match line.kind {
             Kind::Task => self.take_task(&line),
-            Kind::End => Ok(self.output.send(Event::End(line::parse(&line)?)).is_ok()),
+            Kind::End => Ok(self.output.send(Event::End(Box::new(line::parse(&line)?))).is_ok()),
             _ => {
                 // The first of several shards passes foreign lines on; from all of them `cat` would repeat them.
                 if self.shard.number > 0 {

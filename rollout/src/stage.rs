@@ -37,7 +37,7 @@ pub enum Event {
     /// A line of a type that is not ours, at its place in the output.
     Foreign(u64, Line),
     /// The end of an earlier stage.
-    End(End),
+    End(Box<End>),
     /// The run cannot go on.
     Failed(Failure),
 }
@@ -144,7 +144,7 @@ fn write_all<W: Write>(
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => break,
             Ok(Event::Failed(failure)) => return Err(failure),
-            Ok(Event::End(end)) => totals.ends.push(end),
+            Ok(Event::End(end)) => totals.ends.push(*end),
             Ok(Event::Finished(finished)) => order.put(finished.sequence, Item::Task(finished)),
             Ok(Event::Foreign(sequence, line)) => order.put(sequence, Item::Foreign(line)),
         }
