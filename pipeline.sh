@@ -38,7 +38,7 @@ Options:
   --seed S              the seed of everything random                        [default: 1]
   --device NAME         cpu | cuda | cuda:N                                  [default: cpu]
   --eval-every N        steps between evaluations on the test split          [default: 20]
-  --warmup N            optimiser steps on imperfect demonstrations          [default: 2400]
+  --warmup N            optimiser steps on imperfect demonstrations          [default: 3600]
   --stage NAME=COMMAND  replaces a stage (tasks rollout group advantage update) by a shell command,
                         which finds $RUN, $STEP and the programs of this project on its PATH
   --help                this text
@@ -54,7 +54,7 @@ die() { # CODE MESSAGE [HINT]
 
 # ---- the numbers --------------------------------------------------------------------------------------------
 env=plan-path workflow=team policies=shared steps=80 tasks=48 branches=8 turns=4 seed=1 device=cpu
-eval_every=20 warmup=2400 run='' setup_only=no
+eval_every=20 warmup=3600 run='' setup_only=no
 eval_tasks=300 select=random temperature=1.0 max_tokens=8
 optimizer=adamw lr=1e-3 lr_warmup=5 betas=0.9,0.95 minibatches=2
 warmup_tasks_a_step=8 warmup_lr=0.03 warmup_lr_other=4e-3
