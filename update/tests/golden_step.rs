@@ -12,8 +12,9 @@ use common::{Place, golden, stream, version, weights};
 use policy::weights::Weights;
 use serde_json::Value;
 
-const RATE: f64 = 0.1;
-const PLAIN: &str = "--optimizer sgd --lr 0.1 --weight-decay 0 --max-grad-norm 0";
+/// Large, so that (before - after) / rate is the gradient and not the rounding of the weights.
+const RATE: f64 = 10.0;
+const PLAIN: &str = "--optimizer sgd --lr 10 --weight-decay 0 --max-grad-norm 0";
 
 fn expected(name: &str) -> Value {
     let text = std::fs::read_to_string(golden(name).join("gradient.json")).unwrap();
