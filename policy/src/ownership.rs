@@ -1,26 +1,37 @@
-//! Which policy plays which agent: the meaning of `--policy [AGENT=]DIR`, the same in every program that has the flag.
+//! Which policy plays which agent: the meaning of `--policy [AGENT=]DIR`, the same in every program that has the flag,
+//! and of flags like it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use record::failure::{Failure, Result};
 
+/// One policy of the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Its directory as the user wrote it.
+    pub directory: PathBuf,
+    /// What messages, samples and metrics call it: the last part of its directory; the whole of it where two would be
+    /// called alike.
+    pub name: String,
+}
+
 /// The policies of a command line and the agents they own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ownership {
-    directories: Vec<PathBuf>,
+    owners: Vec<Owner>,
     by_agent: BTreeMap<String, usize>,
     others: Option<usize>,
 }
 
 impl Ownership {
-    /// Reads the flag's values. `AGENT=DIR` owns that agent; a bare `DIR` owns all agents without one of their own.
-    /// Values that name one directory are one policy.
+    /// Reads the values of `flag`. `AGENT=DIR` owns that agent; a bare `DIR` owns all agents without one of their own.
+    /// Values that name one directory are one policy. Without values nobody is owned.
     ///
     /// # Errors
-    /// No value, an agent named twice, two bare directories (exit 2).
-    pub fn parse(values: &[String]) -> Result<Ownership> {
-        let mut ownership = Ownership { directories: Vec::new(), by_agent: BTreeMap::new(), others: None };
+    /// An agent named twice, two bare directories (exit 2).
+    pub fn parse(flag: &str, values: &[String]) -> Result<Ownership> {
+        let mut ownership = Ownership { owners: Vec::new(), by_agent: BTreeMap::new(), others: None };
         for value in values {
             // A path may hold an equals sign; an agent's name holds no slash.
             let (agent, directory) = match value.split_once('=') {
@@ -28,42 +39,53 @@ impl Ownership {
                 _ => (None, value.as_str()),
             };
             if directory.is_empty() || agent == Some("") {
-                return Err(Failure::usage(format!("--policy {value}: not [AGENT=]DIR")));
+                return Err(Failure::usage(format!("{flag} {value}: not [AGENT=]DIR")));
             }
-            let policy = ownership.add(Path::new(directory));
+            let owner = ownership.add(Path::new(directory));
             let previous = match agent {
-                Some(agent) => ownership.by_agent.insert(agent.to_owned(), policy),
-                None => ownership.others.replace(policy),
+                Some(agent) => ownership.by_agent.insert(agent.to_owned(), owner),
+                None => ownership.others.replace(owner),
             };
             if previous.is_some() {
                 let whom = agent.map_or_else(|| "all agents".to_owned(), |agent| format!("agent {agent:?}"));
-                return Err(Failure::usage(format!("--policy is given twice for {whom}"))
-                    .hint("name the agents: --policy tool=run/tool --policy planner=run/planner"));
+                return Err(Failure::usage(format!("{flag} is given twice for {whom}"))
+                    .hint(format!("name the agents: {flag} tool=run/tool {flag} planner=run/planner")));
             }
         }
-        if ownership.directories.is_empty() {
-            return Err(Failure::usage("--policy is missing").hint("name a directory: --policy run/tool"));
-        }
+        ownership.tell_apart();
         Ok(ownership)
     }
 
     fn add(&mut self, directory: &Path) -> usize {
-        let same = |known: &PathBuf| {
-            known == directory
-                || matches!((known.canonicalize(), directory.canonicalize()), (Ok(left), Ok(right)) if left == right)
+        let same = |known: &Owner| {
+            known.directory == directory
+                || matches!(
+                    (known.directory.canonicalize(), directory.canonicalize()),
+                    (Ok(left), Ok(right)) if left == right
+                )
         };
-        self.directories.iter().position(same).unwrap_or_else(|| {
-            self.directories.push(directory.to_owned());
-            self.directories.len() - 1
+        self.owners.iter().position(same).unwrap_or_else(|| {
+            self.owners.push(Owner { directory: directory.to_owned(), name: last_part(directory) });
+            self.owners.len() - 1
         })
     }
 
-    /// The policies' directories, each once, in the order of the command line.
-    pub fn directories(&self) -> &[PathBuf] {
-        &self.directories
+    /// Gives policies with one name the whole of their directories as names.
+    fn tell_apart(&mut self) {
+        let short: Vec<String> = self.owners.iter().map(|owner| owner.name.clone()).collect();
+        for owner in &mut self.owners {
+            if short.iter().filter(|&other| *other == owner.name).count() > 1 {
+                owner.name = owner.directory.display().to_string();
+            }
+        }
     }
 
-    /// The policy, as an index into [`Ownership::directories`], that owns an agent.
+    /// The policies, each once, in the order of the command line.
+    pub fn owners(&self) -> &[Owner] {
+        &self.owners
+    }
+
+    /// The policy, as an index into [`Ownership::owners`], that owns an agent.
     pub fn of(&self, agent: &str) -> Option<usize> {
         self.by_agent.get(agent).copied().or(self.others)
     }
@@ -74,12 +96,17 @@ impl Ownership {
     }
 }
 
+fn last_part(directory: &Path) -> String {
+    let whole = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+    whole.file_name().map_or_else(|| whole.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn parse(values: &[&str]) -> Result<Ownership> {
-        Ownership::parse(&values.iter().map(|&value| value.to_owned()).collect::<Vec<_>>())
+        Ownership::parse("--policy", &values.iter().map(|&value| value.to_owned()).collect::<Vec<_>>())
     }
 
     #[test]
@@ -87,21 +114,39 @@ mod tests {
         let one = parse(&["run/all"]).unwrap();
         assert_eq!((one.of("tool"), one.of("planner")), (Some(0), Some(0)));
         let two = parse(&["tool=run/a", "planner=run/b", "judge=run/a"]).unwrap();
-        assert_eq!(two.directories(), [Path::new("run/a"), Path::new("run/b")]);
+        let directories: Vec<&Path> = two.owners().iter().map(|owner| owner.directory.as_path()).collect();
+        assert_eq!(directories, [Path::new("run/a"), Path::new("run/b")]);
         assert_eq!(
             (two.of("tool"), two.of("planner"), two.of("judge"), two.of("x")),
             (Some(0), Some(1), Some(0), None)
         );
         let rest = parse(&["tool=a", "b"]).unwrap();
         assert_eq!((rest.of("tool"), rest.of("x")), (Some(0), Some(1)));
-        assert_eq!(parse(&["./odd=name"]).unwrap().directories(), [Path::new("./odd=name")]);
-        assert_eq!(parse(&["/", "tool=/tmp/.."]).unwrap().directories().len(), 1);
+        assert_eq!(parse(&["./odd=name"]).unwrap().owners()[0].directory, Path::new("./odd=name"));
+        assert_eq!(parse(&["/", "tool=/tmp/.."]).unwrap().owners().len(), 1);
+        assert_eq!(parse(&[]).unwrap().of("tool"), None);
     }
 
     #[test]
     fn contradictions_are_usage_errors() {
-        for values in [&["a", "b"][..], &["x=a", "x=b"], &["x=a", "x=a"], &[], &["=a"], &["a="]] {
+        for values in [&["a", "b"][..], &["x=a", "x=b"], &["x=a", "x=a"], &["=a"], &["a="]] {
             assert_eq!(parse(values).unwrap_err().code, 2, "{values:?}");
         }
+    }
+
+    #[test]
+    fn a_policy_is_called_after_its_directory() {
+        let names = |values: &[&str]| -> Vec<String> {
+            parse(values).unwrap().owners().iter().map(|owner| owner.name.clone()).collect()
+        };
+        assert_eq!(names(&["tool=run/tool", "planner=run/other/"]), ["tool", "other"]);
+        assert_eq!(names(&["run/shared"]), ["shared"]);
+        assert_eq!(names(&["tool=a/policy", "planner=b/policy"]), ["a/policy", "b/policy"]);
+    }
+
+    #[test]
+    fn messages_name_the_flag() {
+        let failure = Ownership::parse("--reference", &["x=a".to_owned(), "x=b".to_owned()]).unwrap_err();
+        assert_eq!(failure.message, "--reference is given twice for agent \"x\"");
     }
 }

@@ -97,11 +97,11 @@ fn play(settings: &Settings, writer: &mut Writer<impl std::io::Write>) -> (Total
         check_team(settings, &agents)?;
         let limit = (ROWS / settings.branches as usize).max(2);
         let rows = limit * settings.branches as usize * agents.len().max(1);
-        let directories = settings.team.directories();
-        let cache_bytes = CACHE_BYTES / directories.len();
-        let loaded: Vec<Loaded> = directories
+        let policies = settings.team.policies();
+        let cache_bytes = CACHE_BYTES / policies.len().max(1);
+        let loaded: Vec<Loaded> = policies
             .iter()
-            .map(|directory| Loaded::open(directory, settings.threads, rows, cache_bytes))
+            .map(|policy| Loaded::open(&policy.directory, settings.threads, rows, cache_bytes))
             .collect::<Result<_>>()?;
         let shared = share(settings, &loaded, world, limit)?;
         Ok((ahead, loaded, shared))
@@ -149,10 +149,13 @@ fn check_team(settings: &Settings, agents: &[String]) -> Result<()> {
 fn share(settings: &Settings, loaded: &[Loaded], world: Box<dyn World>, limit: usize) -> Result<Arc<Shared>> {
     let speakers = settings
         .team
-        .labels()
-        .into_iter()
+        .policies()
+        .iter()
         .zip(loaded)
-        .map(|(label, loaded)| Speaker { policy: label.into(), version: loaded.version.as_str().into() })
+        .map(|(policy, loaded)| Speaker {
+            policy: policy.name.as_str().into(),
+            version: loaded.version.as_str().into(),
+        })
         .collect();
     Ok(Arc::new(Shared {
         queue: Queue::new(settings.threads, limit),

@@ -1,8 +1,6 @@
-//! The team of a run: who speaks for whom, what to say when nobody does, and what samples call each policy.
+//! The team of a run: who speaks for whom, and what to say when nobody does.
 
-use std::path::{Path, PathBuf};
-
-use policy::ownership::Ownership;
+use policy::ownership::{Owner, Ownership};
 use record::failure::{Failure, Result};
 
 /// Agents and the policies that speak for them.
@@ -13,14 +11,14 @@ impl Team {
     /// The team that the values of `--policy` describe.
     ///
     /// # Errors
-    /// Usage: no value, an agent named twice.
+    /// Usage: an agent named twice.
     pub fn new(values: &[String]) -> Result<Team> {
-        Ownership::parse(values).map(Team)
+        Ownership::parse("--policy", values).map(Team)
     }
 
-    /// The directory of each policy, once, in the order of the command line.
-    pub fn directories(&self) -> &[PathBuf] {
-        self.0.directories()
+    /// The policies, each once, in the order of the command line. Samples call them by these names.
+    pub fn policies(&self) -> &[Owner] {
+        self.0.owners()
     }
 
     /// The index of the policy that speaks for `agent`.
@@ -45,43 +43,5 @@ impl Team {
     /// An agent that a flag names and that is not among `agents`.
     pub fn stranger(&self, agents: &[String]) -> Option<&str> {
         self.0.named().map(|(agent, _)| agent).find(|&named| agents.iter().all(|agent| agent != named))
-    }
-
-    /// What samples call each policy: the last part of its directory; the whole of it where two would be called
-    /// alike.
-    pub fn labels(&self) -> Vec<String> {
-        let short: Vec<String> = self.directories().iter().map(|directory| last_part(directory)).collect();
-        let alike = |label: &String| short.iter().filter(|other| *other == label).count() > 1;
-        short
-            .iter()
-            .zip(self.directories())
-            .map(
-                |(label, directory)| {
-                    if alike(label) { directory.display().to_string() } else { label.clone() }
-                },
-            )
-            .collect()
-    }
-}
-
-fn last_part(directory: &Path) -> String {
-    let whole = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
-    whole.file_name().map_or_else(|| whole.display().to_string(), |name| name.to_string_lossy().into_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn labels(values: &[&str]) -> Vec<String> {
-        let values: Vec<String> = values.iter().map(|&value| value.to_owned()).collect();
-        Team::new(&values).unwrap().labels()
-    }
-
-    #[test]
-    fn a_policy_is_called_after_its_directory() {
-        assert_eq!(labels(&["tool=run/tool", "planner=run/other/"]), ["tool", "other"]);
-        assert_eq!(labels(&["run/shared"]), ["shared"]);
-        assert_eq!(labels(&["tool=a/policy", "planner=b/policy"]), ["a/policy", "b/policy"]);
     }
 }

@@ -5,18 +5,18 @@
 
 use std::io::{Read, Write};
 
+use policy::ownership::Ownership;
 use record::failure::Result;
 use record::read::{Kind, Reader};
 use record::sample::{Field, Sample};
 use record::stream::Stream;
 
 use crate::output::Output;
-use crate::owners::Owners;
 use crate::samples::{Needs, Samples};
 
 /// What the stream held.
 pub struct Intake {
-    /// The samples of each policy, in the order of [`Owners::policies`].
+    /// The samples of each policy, in the order of [`Ownership::owners`].
     pub samples: Vec<Samples>,
     /// Samples read.
     pub read: u64,
@@ -28,8 +28,8 @@ pub struct Intake {
 
 impl Intake {
     /// An intake that has read nothing.
-    pub fn new(owners: &Owners) -> Intake {
-        let samples = owners.policies.iter().map(|_| Samples::default()).collect();
+    pub fn new(ownership: &Ownership) -> Intake {
+        let samples = ownership.owners().iter().map(|_| Samples::default()).collect();
         Intake { samples, read: 0, passed: 0, unowned: Vec::new() }
     }
 
@@ -41,7 +41,7 @@ impl Intake {
         &mut self,
         reader: &mut Reader<R>,
         stream: &mut Stream,
-        owners: &Owners,
+        ownership: &Ownership,
         needs: Needs,
         copy: Option<&mut Output<W>>,
     ) -> Result<()> {
@@ -56,7 +56,7 @@ impl Intake {
                     sample.require(&line, &[Field::Agent])?;
                     self.read += 1;
                     let agent = sample.agent.as_deref().unwrap_or_default();
-                    match owners.owner(agent) {
+                    match ownership.of(agent) {
                         Some(owner) => self.samples[owner].push(&sample, &line, needs)?,
                         None => self.pass(agent),
                     }

@@ -13,7 +13,6 @@ pub mod model;
 pub mod objective;
 pub mod optimizer;
 pub mod output;
-pub mod owners;
 pub mod plan;
 pub mod run;
 pub mod samples;

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use policy::config::Config;
 use policy::directory::{Policy, Version};
+use policy::ownership::{Owner, Ownership};
 use policy::publish::published;
 use record::failure::{Failure, Result};
 use record::splice;
@@ -15,7 +16,6 @@ use serde_json::{Map, Value, json};
 use crate::arguments::Arguments;
 use crate::checkpoint::{self, Checkpoint, TrainerState};
 use crate::metrics;
-use crate::owners::{Owned, Owners};
 use crate::plan::Plan;
 use crate::samples::Samples;
 use crate::scores;
@@ -30,7 +30,7 @@ const GAP_HALF: f64 = 0.1;
 /// One policy, its samples, and the version that they came from.
 pub struct Run<'a> {
     arguments: &'a Arguments,
-    owned: &'a Owned,
+    owned: &'a Owner,
     samples: &'a Samples,
     passed: u64,
     from: Policy,
@@ -48,8 +48,8 @@ impl<'a> Run<'a> {
     /// The version is not there (65); token ids that the policy does not have (65).
     pub fn open(
         arguments: &'a Arguments,
-        owned: &'a Owned,
-        references: &Owners,
+        owned: &'a Owner,
+        references: &Ownership,
         samples: &'a Samples,
         passed: u64,
     ) -> Result<Run<'a>> {
@@ -259,10 +259,10 @@ fn refuse_unknown_ids(samples: &Samples, config: &Config, policy: &Policy) -> Re
 }
 
 /// The reference policy of an owner: the one named for an agent of its, else the one named for all.
-fn open_reference(owned: &Owned, references: &Owners, samples: &Samples, config: &Config) -> Result<Policy> {
+fn open_reference(owned: &Owner, references: &Ownership, samples: &Samples, config: &Config) -> Result<Policy> {
     let mut found: Vec<usize> = Vec::new();
     for agent in &samples.agents {
-        match references.owner(agent) {
+        match references.of(agent) {
             Some(index) if !found.contains(&index) => found.push(index),
             Some(_) => {}
             None => {
@@ -275,7 +275,7 @@ fn open_reference(owned: &Owned, references: &Owners, samples: &Samples, config:
         return Err(Failure::usage(format!("{}: its agents have different references", owned.name))
             .hint("a policy is kept close to one reference"));
     };
-    let reference = Policy::open(&references.policies[index].directory)?;
+    let reference = Policy::open(&references.owners()[index].directory)?;
     if Config::load(&reference.files)?.vocab_size != config.vocab_size {
         return Err(Failure::data(format!(
             "{}: its vocabulary is not that of {}",

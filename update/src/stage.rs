@@ -10,6 +10,7 @@ use std::io::Write;
 use std::time::Instant;
 
 use policy::directory::Policy;
+use policy::ownership::Ownership;
 use record::failure::{Failure, Result};
 use record::read::Reader;
 use record::stage;
@@ -20,7 +21,6 @@ use serde_json::{Map, Value, json};
 use crate::arguments::{Arguments, Objective};
 use crate::intake::Intake;
 use crate::output::Output;
-use crate::owners::Owners;
 use crate::run::Run;
 use crate::samples::Needs;
 
@@ -32,24 +32,24 @@ pub fn run() -> Result<()> {
     let started = Instant::now();
     let arguments: Arguments = stage::parse();
     arguments.check()?;
-    let owners = Owners::parse("--policy", &arguments.policy)?;
-    let references = Owners::parse("--reference", &arguments.reference)?;
-    check_directories(&arguments, &owners)?;
+    let ownership = Ownership::parse("--policy", &arguments.policy)?;
+    let references = Ownership::parse("--reference", &arguments.reference)?;
+    check_directories(&arguments, &ownership)?;
 
     let mut output = Output::new(Writer::stdout());
-    let mut intake = Intake::new(&owners);
+    let mut intake = Intake::new(&ownership);
     let mut stream = Stream::new("update", arguments.allow_incomplete).every_shard();
     let copy = arguments.pass_through.then_some(&mut output);
-    let read = intake.read(&mut Reader::stdin(), &mut stream, &owners, needs(&arguments), copy);
+    let read = intake.read(&mut Reader::stdin(), &mut stream, &ownership, needs(&arguments), copy);
     let reading = started.elapsed().as_secs_f64();
 
     let outcome = read
         .and_then(|()| stream.whole())
-        .and_then(|()| work(&arguments, &owners, &references, &intake, &mut output));
+        .and_then(|()| work(&arguments, &ownership, &references, &intake, &mut output));
     let mut timing = stage::timing(started);
     timing.insert("reading_seconds".to_owned(), json!(reading));
     match output.into_writer() {
-        Some(mut writer) => stream.close(&mut writer, outcome, counts(&intake, &owners), timing),
+        Some(mut writer) => stream.close(&mut writer, outcome, counts(&intake, &ownership), timing),
         None => outcome,
     }
 }
@@ -65,8 +65,8 @@ fn needs(arguments: &Arguments) -> Needs {
 }
 
 /// Refuses, before anything is read, directories that cannot be trained.
-fn check_directories(arguments: &Arguments, owners: &Owners) -> Result<()> {
-    for owned in &owners.policies {
+fn check_directories(arguments: &Arguments, ownership: &Ownership) -> Result<()> {
+    for owned in ownership.owners() {
         let policy = Policy::open(&owned.directory)?;
         if !(arguments.check || arguments.dry_run || policy.is_writable_layout()) {
             let place = owned.directory.display();
@@ -82,14 +82,14 @@ fn check_directories(arguments: &Arguments, owners: &Owners) -> Result<()> {
 /// Trains, checks or plans every policy that has samples.
 fn work<W: Write>(
     arguments: &Arguments,
-    owners: &Owners,
-    references: &Owners,
+    ownership: &Ownership,
+    references: &Ownership,
     intake: &Intake,
     output: &mut Output<W>,
 ) -> Result<()> {
-    refuse_nothing(arguments, owners, intake)?;
+    refuse_nothing(arguments, ownership, intake)?;
     let mut runs = Vec::new();
-    for (owned, samples) in owners.policies.iter().zip(&intake.samples) {
+    for (owned, samples) in ownership.owners().iter().zip(&intake.samples) {
         if samples.rows.is_empty() {
             remark(arguments, format_args!("{}: no samples, stays at its version", owned.name));
             continue;
@@ -112,7 +112,7 @@ fn work<W: Write>(
     failure.map_or(Ok(()), Err)
 }
 
-fn refuse_nothing(arguments: &Arguments, owners: &Owners, intake: &Intake) -> Result<()> {
+fn refuse_nothing(arguments: &Arguments, ownership: &Ownership, intake: &Intake) -> Result<()> {
     let owned: usize = intake.samples.iter().map(|samples| samples.rows.len()).sum();
     if owned == 0 {
         let flags: Vec<String> = arguments.policy.iter().map(|value| format!("--policy {value}")).collect();
@@ -130,7 +130,7 @@ fn refuse_nothing(arguments: &Arguments, owners: &Owners, intake: &Intake) -> Re
     }
     if intake.passed > 0 {
         let agents = intake.unowned.join(", ");
-        let named: Vec<&str> = owners.policies.iter().map(|policy| policy.name.as_str()).collect();
+        let named: Vec<&str> = ownership.owners().iter().map(|policy| policy.name.as_str()).collect();
         let (passed, read) = (intake.passed, intake.read);
         let text =
             format!("{passed} of {read} samples passed by: no policy of {} owns {agents}", named.join(", "));
@@ -139,14 +139,14 @@ fn refuse_nothing(arguments: &Arguments, owners: &Owners, intake: &Intake) -> Re
     Ok(())
 }
 
-fn counts(intake: &Intake, owners: &Owners) -> Map<String, Value> {
+fn counts(intake: &Intake, ownership: &Ownership) -> Map<String, Value> {
     let mut counts = Map::new();
     let owned: usize = intake.samples.iter().map(|samples| samples.rows.len()).sum();
     counts.insert("samples".to_owned(), json!(intake.read));
     counts.insert("samples_owned".to_owned(), json!(owned));
     counts.insert("samples_passed_by".to_owned(), json!(intake.passed));
-    let by_policy: Map<String, Value> = owners
-        .policies
+    let by_policy: Map<String, Value> = ownership
+        .owners()
         .iter()
         .zip(&intake.samples)
         .map(|(policy, samples)| (policy.name.clone(), json!(samples.rows.len())))

@@ -375,7 +375,7 @@ fn refusals_teach() {
         // What is wrong with the flags.
         ("--policy nowhere", input.clone(), 65, "nowhere: no such directory"),
         ("", input.clone(), 2, "--policy"),
-        ("--policy p --policy q", input.clone(), 2, "already"),
+        ("--policy p --policy q", input.clone(), 2, "--policy is given twice for all agents"),
         (
             "--policy p --device cuda:0",
             input.clone(),

@@ -51,12 +51,12 @@ struct Encoder {
 
 pub fn run(arguments: &Encode) -> Result<()> {
     let started = Instant::now();
-    let ownership = Ownership::parse(&arguments.policies)?;
+    let ownership = Ownership::parse("--policy", &arguments.policies)?;
     let mut encoders = ownership
-        .directories()
+        .owners()
         .iter()
-        .map(|directory| {
-            let policy = Policy::open(directory)?;
+        .map(|owner| {
+            let policy = Policy::open(&owner.directory)?;
             let tokenizer = Tokenizer::load(&policy.files)?;
             Ok(Encoder { tokenizer, version: json(&policy.version.to_string())?, prompts: HashMap::new() })
         })
