@@ -259,7 +259,12 @@ fn refuse_unknown_ids(samples: &Samples, config: &Config, policy: &Policy) -> Re
 }
 
 /// The reference policy of an owner: the one named for an agent of its, else the one named for all.
-fn open_reference(owned: &Owner, references: &Ownership, samples: &Samples, config: &Config) -> Result<Policy> {
+fn open_reference(
+    owned: &Owner,
+    references: &Ownership,
+    samples: &Samples,
+    config: &Config,
+) -> Result<Policy> {
     let mut found: Vec<usize> = Vec::new();
     for agent in &samples.agents {
         match references.of(agent) {
