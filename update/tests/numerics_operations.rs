@@ -98,7 +98,7 @@ fn rms_norm() {
         let d_out = random.values(out.len());
         let passing = random.values(out.len());
         let (mut d_x, mut gradients) = (passing.clone(), vec![0.0; weights.len()]);
-        cpu.rms_norm_backward(rows, width, &x, &weights, 2, epsilon, &d_out, &mut d_x, &mut gradients);
+        cpu.rms_norm_backward(rows, width, &x, &weights, 2, epsilon, &d_out, &mut d_x, Some(&mut gradients));
         let own: Vec<f32> = d_x.iter().zip(&passing).map(|(a, b)| a - b).collect();
         let function = |v: &[Vec<f64>]| -> Vec<f64> {
             v[0].chunks(width)
@@ -185,7 +185,7 @@ fn rotation() {
             &projection,
             &d_out,
             &mut d_projection,
-            &mut gradients,
+            Some(&mut gradients),
         );
         let function = |v: &[Vec<f64>]| -> Vec<f64> {
             let mut rotated_heads = Vec::new();
@@ -345,7 +345,7 @@ fn score(seed: u64, batch: Batch, vocabulary: usize, hidden: usize, check_weight
     cpu.score(&prepared, &x, &weights, head, &mut logprobs, &mut entropies);
     let d_logprobs = random.values(rows.len());
     let (mut d_x, mut gradients) = (vec![f32::NAN; x.len()], vec![0.0; weights.len()]);
-    cpu.score_backward(&prepared, &x, &weights, head, &d_logprobs, &mut d_x, &mut gradients);
+    cpu.score_backward(&prepared, &x, &weights, head, &d_logprobs, &mut d_x, Some(&mut gradients));
     let distribution = |v: &[Vec<f64>], node: u32| -> Vec<f64> {
         let x = &v[0][node as usize * hidden..][..hidden];
         let logits: Vec<f64> = v[1][1..]

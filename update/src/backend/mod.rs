@@ -3,7 +3,8 @@
 //! [`crate::model`] is written once above this trait; a processor or a device implements it. All activations
 //! are row-major `[rows, width]`; weights and their gradients are flat arrays in which an operation finds its
 //! tensor by offset (see [`crate::model::Layout`]). Gradients of weights are added, those of activations
-//! written, unless said otherwise.
+//! written, unless said otherwise; where an operation takes none for the weights, these are frozen (an adapter is
+//! trained over them) and nothing is computed for them.
 
 mod batch;
 mod cpu;
@@ -122,7 +123,7 @@ pub trait Backend {
         epsilon: f32,
         d_out: &Self::Buffer,
         d_x: &mut Self::Buffer,
-        gradients: &mut Self::Buffer,
+        gradients: Option<&mut Self::Buffer>,
     );
 
     /// `out = residual + x · weightᵀ`.
@@ -192,7 +193,7 @@ pub trait Backend {
         projection: &Self::Buffer,
         d_out: &Self::Buffer,
         d_projection: &mut Self::Buffer,
-        gradients: &mut Self::Buffer,
+        gradients: Option<&mut Self::Buffer>,
     );
 
     /// Attention under the tree mask, scaled by `1 / sqrt(width)`.
@@ -276,6 +277,6 @@ pub trait Backend {
         head: Head,
         d_logprobs: &[f32],
         d_hidden: &mut Self::Buffer,
-        gradients: &mut Self::Buffer,
+        gradients: Option<&mut Self::Buffer>,
     );
 }

@@ -210,7 +210,7 @@ impl Model {
                 &parameters.values,
                 &prepared,
                 &worker.derivative,
-                gradient,
+                Some(gradient),
             );
         }
         scores

@@ -193,7 +193,8 @@ impl<'a> Decoder<'a> {
         Prepared { batch: prepared, counts }
     }
 
-    /// Adds the gradient of the micro-batch that [`Decoder::forward`] saw last.
+    /// Adds the gradient of the micro-batch that [`Decoder::forward`] saw last. Without `gradients` the weights are
+    /// frozen, and nothing is computed for them.
     pub(super) fn backward<B: Backend>(
         &self,
         backend: &mut B,
@@ -201,7 +202,7 @@ impl<'a> Decoder<'a> {
         weights: &B::Buffer,
         prepared: &Prepared<B>,
         d_logprobs: &[f32],
-        gradients: &mut B::Buffer,
+        mut gradients: Option<&mut B::Buffer>,
     ) {
         let shape = self.shape;
         let (hidden, epsilon) = (shape.hidden, shape.epsilon);
@@ -226,7 +227,7 @@ impl<'a> Decoder<'a> {
             self.head(),
             d_logprobs,
             &mut space.d_other,
-            gradients,
+            gradients.as_deref_mut(),
         );
         backend.clear(counts.scored * hidden, &mut space.d_stream);
         backend.rms_norm_backward(
@@ -238,12 +239,14 @@ impl<'a> Decoder<'a> {
             epsilon,
             &space.d_other,
             &mut space.d_stream,
-            gradients,
+            gradients.as_deref_mut(),
         );
         for layer in (0..shape.layers).rev() {
-            self.layer_backward(backend, space, weights, prepared, layer, gradients);
+            self.layer_backward(backend, space, weights, prepared, layer, gradients.as_deref_mut());
         }
-        backend.embed_backward(batch, &space.d_stream, gradients, self.table());
+        if let Some(gradients) = gradients {
+            backend.embed_backward(batch, &space.d_stream, gradients, self.table());
+        }
     }
 
     /// Takes `d_stream` from the output of a layer to its input.
@@ -254,7 +257,7 @@ impl<'a> Decoder<'a> {
         weights: &B::Buffer,
         prepared: &Prepared<B>,
         layer: usize,
-        gradients: &mut B::Buffer,
+        mut gradients: Option<&mut B::Buffer>,
     ) {
         let (shape, places) = (self.shape, &self.layout.layers[layer]);
         let (hidden, epsilon) = (shape.hidden, shape.epsilon);
@@ -273,10 +276,14 @@ impl<'a> Decoder<'a> {
             &space.d_swiglu,
             &mut space.swiglu,
         );
-        backend.linear_backward_weight(count, &space.d_stream, &space.swiglu, gradients, weight);
+        if let Some(gradients) = gradients.as_deref_mut() {
+            backend.linear_backward_weight(count, &space.d_stream, &space.swiglu, gradients, weight);
+        }
         let weight = self.gate_up(layer);
         backend.rms_norm(count, hidden, &saved.middle, weights, places.post_norm, epsilon, &mut space.normal);
-        backend.linear_backward_weight(count, &saved.gate_up, &space.normal, gradients, weight);
+        if let Some(gradients) = gradients.as_deref_mut() {
+            backend.linear_backward_weight(count, &saved.gate_up, &space.normal, gradients, weight);
+        }
         backend.linear_backward_input(count, &saved.gate_up, weights, weight, false, &mut space.d_other);
         backend.rms_norm_backward(
             count,
@@ -287,12 +294,14 @@ impl<'a> Decoder<'a> {
             epsilon,
             &space.d_other,
             &mut space.d_stream,
-            gradients,
+            gradients.as_deref_mut(),
         );
 
         // Attention.
         let weight = self.output(layer);
-        backend.linear_backward_weight(count, &space.d_stream, &saved.mixed, gradients, weight);
+        if let Some(gradients) = gradients.as_deref_mut() {
+            backend.linear_backward_weight(count, &space.d_stream, &saved.mixed, gradients, weight);
+        }
         backend.linear_backward_input(count, &space.d_stream, weights, weight, false, &mut space.d_mixed);
         let (query, query_rotated) = self.query(layer);
         let (key_value, key_rotated) = self.key_value(layer);
@@ -320,7 +329,7 @@ impl<'a> Decoder<'a> {
             &saved.query,
             &space.d_queries,
             &mut space.d_query,
-            gradients,
+            gradients.as_deref_mut(),
         );
         backend.rotate_backward(
             batch,
@@ -330,7 +339,7 @@ impl<'a> Decoder<'a> {
             &saved.key_value,
             &space.d_keys,
             &mut space.d_key_value,
-            gradients,
+            gradients.as_deref_mut(),
         );
         backend.rms_norm(
             tokens,
@@ -341,7 +350,9 @@ impl<'a> Decoder<'a> {
             epsilon,
             &mut space.normal,
         );
-        backend.linear_backward_weight(tokens, &space.d_key_value, &space.normal, gradients, key_value);
+        if let Some(gradients) = gradients.as_deref_mut() {
+            backend.linear_backward_weight(tokens, &space.d_key_value, &space.normal, gradients, key_value);
+        }
         backend.linear_backward_input(
             tokens,
             &space.d_key_value,
@@ -352,7 +363,9 @@ impl<'a> Decoder<'a> {
         );
         match rows {
             Rows::All => {
-                backend.linear_backward_weight(tokens, &space.d_query, &space.normal, gradients, query);
+                if let Some(gradients) = gradients.as_deref_mut() {
+                    backend.linear_backward_weight(tokens, &space.d_query, &space.normal, gradients, query);
+                }
                 backend.linear_backward_input(
                     tokens,
                     &space.d_query,
@@ -364,7 +377,9 @@ impl<'a> Decoder<'a> {
             }
             Rows::Scored => {
                 backend.gather(batch, hidden, &space.normal, &mut space.picked);
-                backend.linear_backward_weight(count, &space.d_query, &space.picked, gradients, query);
+                if let Some(gradients) = gradients.as_deref_mut() {
+                    backend.linear_backward_weight(count, &space.d_query, &space.picked, gradients, query);
+                }
                 backend.linear_backward_input(
                     count,
                     &space.d_query,
@@ -389,7 +404,7 @@ impl<'a> Decoder<'a> {
             epsilon,
             &space.d_other,
             &mut space.d_stream,
-            gradients,
+            gradients.as_deref_mut(),
         );
     }
 }

@@ -20,6 +20,8 @@ pub struct Cpu {
     attention: attention::Scratch,
     scorer: score::Scorer,
     angles: rotary::Angles,
+    /// Where gradients of frozen vectors go.
+    unwanted: Vec<f32>,
 }
 
 impl Cpu {
@@ -30,6 +32,7 @@ impl Cpu {
             attention: attention::Scratch::default(),
             scorer: score::Scorer::default(),
             angles: rotary::Angles::new(inverse_frequencies),
+            unwanted: Vec::new(),
         }
     }
 
@@ -68,6 +71,23 @@ impl Prepared {
 
 fn values(weights: &[f32], weight: Dense) -> View<'_> {
     View::new(&weights[weight.at..weight.at + weight.outputs * weight.inputs], weight.inputs)
+}
+
+/// Where the gradient of a vector goes: into `gradients`, or, where it is not wanted, somewhere that nobody reads. It
+/// falls out of what is computed for the activations anyway.
+fn wanted<'a>(
+    gradients: Option<&'a mut Vec<f32>>,
+    at: usize,
+    width: usize,
+    unwanted: &'a mut Vec<f32>,
+) -> &'a mut [f32] {
+    match gradients {
+        Some(gradients) => &mut gradients[at..at + width],
+        None => {
+            unwanted.resize(unwanted.len().max(width), 0.0);
+            &mut unwanted[..width]
+        }
+    }
 }
 
 fn norm_of(rotated: Rotated, weights: &[f32]) -> &[f32] {
@@ -129,10 +149,11 @@ impl Backend for Cpu {
         epsilon: f32,
         d_out: &Vec<f32>,
         d_x: &mut Vec<f32>,
-        gradients: &mut Vec<f32>,
+        gradients: Option<&mut Vec<f32>>,
     ) {
         let length = rows * width;
-        let (weight, d_weight) = (&weights[at..at + width], &mut gradients[at..at + width]);
+        let weight = &weights[at..at + width];
+        let d_weight = wanted(gradients, at, width, &mut self.unwanted);
         elementwise::rms_norm_backward(
             &x[..length],
             weight,
@@ -225,15 +246,20 @@ impl Backend for Cpu {
         projection: &Vec<f32>,
         d_out: &Vec<f32>,
         d_projection: &mut Vec<f32>,
-        gradients: &mut Vec<f32>,
+        mut gradients: Option<&mut Vec<f32>>,
     ) {
         let length = batch.rows(rows) * rotated.stride;
         let norm = norm_of(rotated, weights);
-        let d_norm = rotated.norm.map_or(&mut [][..], |at| &mut gradients[at..at + rotated.width]);
+        let mut unwanted = std::mem::take(&mut self.unwanted);
+        let d_norm = match rotated.norm {
+            Some(at) => wanted(gradients.as_deref_mut(), at, rotated.width, &mut unwanted),
+            None => &mut [],
+        };
         let places = self.places(batch, rows);
         let (projection, d_projection) = (&projection[..length], &mut d_projection[..length]);
         rotary::rotate_backward(places, rotated, norm, projection, d_out, d_projection, d_norm);
-        if let Some(at) = rotated.bias {
+        self.unwanted = unwanted;
+        if let (Some(at), Some(gradients)) = (rotated.bias, gradients) {
             elementwise::add_column_sums(d_projection, &mut gradients[at..at + rotated.stride]);
         }
     }
@@ -348,7 +374,7 @@ impl Backend for Cpu {
         head: Head,
         d_logprobs: &[f32],
         d_hidden: &mut Vec<f32>,
-        gradients: &mut Vec<f32>,
+        gradients: Option<&mut Vec<f32>>,
     ) {
         let (scorer, products) = (&mut self.scorer, &mut self.products);
         scorer.score_backward(products, &batch.batch, hidden, weights, head, d_logprobs, d_hidden, gradients);

@@ -156,7 +156,7 @@ impl Scorer {
         }
     }
 
-    /// Writes the gradient of `hidden` and adds that of the head.
+    /// Writes the gradient of `hidden` and adds that of the head where it is wanted.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn score_backward(
         &mut self,
@@ -167,7 +167,7 @@ impl Scorer {
         head: Head,
         d_logprobs: &[f32],
         d_hidden: &mut [f32],
-        gradients: &mut [f32],
+        mut gradients: Option<&mut Vec<f32>>,
     ) {
         let (rows, vocabulary, width) = (batch.scored.len(), head.weight.outputs, head.weight.inputs);
         let (block_rows, stride) = Self::block(rows, vocabulary);
@@ -202,9 +202,11 @@ impl Scorer {
                 let onto = if tokens.start == 0 { Onto::Zero } else { Onto::Result };
                 let d_x = &mut d_hidden[nodes.start * width..];
                 gemm::multiply(scratch, [nodes.len(), width, tokens.len()], d_logits, w, onto, d_x, width);
-                let d_w = &mut gradients[place..];
-                let extent = [tokens.len(), width, nodes.len()];
-                gemm::multiply(scratch, extent, d_logits.transposed(), x, Onto::Result, d_w, width);
+                if let Some(gradients) = gradients.as_deref_mut() {
+                    let d_w = &mut gradients[place..];
+                    let extent = [tokens.len(), width, nodes.len()];
+                    gemm::multiply(scratch, extent, d_logits.transposed(), x, Onto::Result, d_w, width);
+                }
             }
         }
         self.kept = false;
