@@ -147,8 +147,22 @@ impl Graph {
 
     /// An initializer of 32-bit floats inside the model.
     pub(crate) fn floats(&mut self, name: &str, shape: &[usize], values: &[f32]) {
-        let mut tensor = Graph::tensor(name, Element::F32, shape);
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.numbers(name, Element::F32, shape, values.iter().copied());
+    }
+
+    /// An initializer of f32 or bf16 inside the model.
+    pub(crate) fn numbers(
+        &mut self,
+        name: &str,
+        element: Element,
+        shape: &[usize],
+        values: impl Iterator<Item = f32>,
+    ) {
+        let mut tensor = Graph::tensor(name, element, shape);
+        let bytes: Vec<u8> = match element {
+            Element::BF16 => values.flat_map(|value| half::bf16::from_f32(value).to_le_bytes()).collect(),
+            _ => values.flat_map(f32::to_le_bytes).collect(),
+        };
         tensor.bytes(9, &bytes);
         self.0.message(5, &tensor);
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use policy::config::Config;
 use policy::directory::Policy;
-use policy::graph::{self, Kind};
+use policy::graph::{self, Arithmetic, Kind};
 use policy::weights::Weights;
 use record::failure::{Failure, Result};
 
@@ -37,6 +37,8 @@ enum Attention {
     GroupQuery,
     /// The operator that rollout brings along, which shares prompts between branches
     SharedPrefix,
+    /// PagedAttention in bf16: what rollout runs on CUDA
+    Paged,
 }
 
 pub fn run(arguments: &Graph) -> Result<()> {
@@ -46,6 +48,7 @@ pub fn run(arguments: &Graph) -> Result<()> {
     let kind = match arguments.kind {
         Attention::GroupQuery => Kind::GroupQuery,
         Attention::SharedPrefix => Kind::SharedPrefix,
+        Attention::Paged => Kind::Paged(Arithmetic::BF16),
     };
     let model = graph::decoder(&config, &weights, kind)?;
     let path = match &arguments.output {

@@ -2,7 +2,7 @@
 
 use policy::config::Config;
 use policy::directory::Policy;
-use policy::graph::{self, Kind};
+use policy::graph::{self, Arithmetic, Kind};
 use policy::weights::Weights;
 
 /// A field of a protobuf message: its number and its bytes (empty for numbers).
@@ -57,7 +57,8 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
     let directory = tempfile::tempdir().unwrap();
     let policy = crate::tiny(directory.path(), "tiny");
     let weights = Weights::open(&policy.files).unwrap();
-    for kind in [Kind::SharedPrefix, Kind::GroupQuery] {
+    let paged = [Kind::Paged(Arithmetic::BF16), Kind::Paged(Arithmetic::F32)];
+    for kind in [Kind::SharedPrefix, Kind::GroupQuery].into_iter().chain(paged) {
         let graph = graph_of(&policy, kind);
         let mut known: Vec<String> = Vec::new();
         let mut external = 0;
@@ -86,7 +87,7 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
         }
         let mut operators = Vec::new();
         for (_, node) in fields(&graph).into_iter().filter(|(number, _)| *number == 1) {
-            for input in texts(node, 1) {
+            for input in texts(node, 1).into_iter().filter(|input| !input.is_empty()) {
                 assert!(
                     known.iter().any(|value| value == input),
                     "{kind:?}: {input} is not made before it is used"
@@ -96,10 +97,15 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
             operators.push(texts(node, 4)[0].to_owned());
         }
         let count = |operator: &str| operators.iter().filter(|name| *name == operator).count();
-        let own = usize::from(kind == Kind::SharedPrefix) * 3;
-        assert_eq!((count("SharedPrefixAttention"), count("SwiGlu")), (own, own));
-        assert_eq!(count("GroupQueryAttention"), 3 - own);
+        let attention = match kind {
+            Kind::SharedPrefix => "SharedPrefixAttention",
+            Kind::GroupQuery => "GroupQueryAttention",
+            Kind::Paged(_) => "PagedAttention",
+        };
+        assert_eq!(count(attention), 3, "{kind:?}");
+        let own = kind == Kind::SharedPrefix;
+        assert_eq!(count("SwiGlu"), if own { 3 } else { 0 });
         // The shared-prefix graph holds the q and k norms itself; the tied head is one initializer, used twice.
-        assert_eq!(external, if own == 3 { 35 - 6 } else { 35 });
+        assert_eq!(external, if own { 35 - 6 } else { 35 });
     }
 }

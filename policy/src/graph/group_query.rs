@@ -1,0 +1,92 @@
+//! [`Kind::GroupQuery`](super::Kind::GroupQuery): the portable graph and the oracle.
+//!
+//! Runs in any ONNX Runtime, through `com.microsoft.GroupQueryAttention`:
+//!
+//! | value | type and shape | meaning |
+//! |---|---|---|
+//! | input `input_ids` | int64 `[B, S]` | new tokens; shorter rows are padded on the right |
+//! | input `seqlens_k` | int32 `[B]` | each row's tokens so far, the new ones included, minus 1 |
+//! | input `total_len` | int32 `[]` | the largest of those, plus 1 |
+//! | input `last_idx` | int64 `[R]` | positions in the flattened `[B * S]` to score |
+//! | inputs `past_k.L`, `past_v.L` | f32 `[B, kv_num_heads, C, head_dim]` | cache of layer L |
+//! | output `logits` | f32 `[R, vocab_size]` | |
+//! | outputs `present_k.L`, `present_v.L` | as the past | may be the same buffers |
+//!
+//! The rotation's tables are stored in the model for the first [`GROUP_QUERY_POSITIONS`] positions.
+
+use record::failure::Result;
+
+use super::{Builder, MICROSOFT, ONNX};
+use crate::onnx::{Attribute, Element};
+
+/// Positions that the rotation tables inside the portable graph cover, at most.
+pub const GROUP_QUERY_POSITIONS: usize = 4096;
+
+impl Builder<'_> {
+    pub(super) fn group_query_inputs(&mut self) {
+        let config = self.config;
+        let graph = &mut self.graph;
+        graph.input("input_ids", Element::I64, &["B", "S"]);
+        graph.input("seqlens_k", Element::I32, &["B"]);
+        graph.input("total_len", Element::I32, &[]);
+        graph.output("logits", Element::F32, &["R", &config.vocab_size.to_string()]);
+        graph.input("last_idx", Element::I64, &["R"]);
+        let (heads, dim) = (config.num_kv_heads.to_string(), config.head_dim.to_string());
+        for layer in 0..config.num_layers {
+            for side in ["k", "v"] {
+                graph.input(&format!("past_{side}.{layer}"), Element::F32, &["B", &heads, "C", &dim]);
+                graph.output(&format!("present_{side}.{layer}"), Element::F32, &["B", &heads, "C", &dim]);
+            }
+        }
+        let frequencies = config.inverse_frequencies();
+        let positions = config.max_positions.min(GROUP_QUERY_POSITIONS);
+        let angles =
+            || (0..positions).flat_map(|at| frequencies.iter().map(move |frequency| at as f32 * frequency));
+        let shape = [positions, frequencies.len()];
+        graph.floats("cos", &shape, &angles().map(f32::cos).collect::<Vec<f32>>());
+        graph.floats("sin", &shape, &angles().map(f32::sin).collect::<Vec<f32>>());
+        graph.integers("rows", &[-1, config.hidden_size as i64]);
+        let normed = [("q", config.num_heads), ("k", config.num_kv_heads)];
+        for (side, heads) in normed.into_iter().filter(|_| config.qk_norm) {
+            graph.integers(&format!("{side}_split"), &[0, 0, heads as i64, config.head_dim as i64]);
+            graph.integers(&format!("{side}_join"), &[0, 0, (heads * config.head_dim) as i64]);
+        }
+    }
+
+    pub(super) fn group_query_attention(&mut self, layer: usize) -> Result<()> {
+        let config = self.config;
+        let name = |part: String| format!("model.layers.{layer}.self_attn.{part}");
+        let value = |part: &str| format!("{part}.{layer}");
+        for side in ["q", "k", "v"] {
+            self.projection(layer, side)?;
+        }
+        let (mut queries, mut keys) = (value("q"), value("k"));
+        if config.qk_norm {
+            // GroupQueryAttention takes the norms' weights itself on other devices, but refuses them on CPU.
+            for (side, last) in [("q", &mut queries), ("k", &mut keys)] {
+                let step = |what: &str| format!("{side}_{what}.{layer}");
+                self.graph.node(ONNX, "Reshape", &[last, &format!("{side}_split")], &[&step("heads")], &[]);
+                self.norm(&step("heads"), &name(format!("{side}_norm.weight")), &step("normed"))?;
+                self.graph.node(
+                    ONNX,
+                    "Reshape",
+                    &[&step("normed"), &format!("{side}_join")],
+                    &[&step("joined")],
+                    &[],
+                );
+                *last = step("joined");
+            }
+        }
+        let (past_k, past_v) = (value("past_k"), value("past_v"));
+        let v = value("v");
+        let inputs = [&queries, &keys, &v, &past_k, &past_v, "seqlens_k", "total_len", "cos", "sin"];
+        let outputs = [&value("attention")[..], &value("present_k"), &value("present_v")];
+        let attributes = [
+            ("num_heads", Attribute::Int(config.num_heads as i64)),
+            ("kv_num_heads", Attribute::Int(config.num_kv_heads as i64)),
+            ("do_rotary", Attribute::Int(1)),
+        ];
+        self.graph.node(MICROSOFT, "GroupQueryAttention", &inputs, &outputs, &attributes);
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! [`Kind::Paged`](super::Kind::Paged): what `rollout` runs on a device.
+//!
+//! Tensors are `[rows, width]`; a row is one new token of some sequence, the rows of a sequence follow each other, and
+//! a run may mix whole prompts, pieces of prompts and single tokens. Keys and values lie in blocks of a pool that the
+//! caller owns; a sequence is a list of blocks, and sequences with a common beginning name the same blocks.
+//!
+//! | value | type and shape | meaning |
+//! |---|---|---|
+//! | input `input_ids` | int64 `[N]` | one token a row |
+//! | input `last_idx` | int64 `[R]` | rows to score |
+//! | input `cumulative_sequence_length` | int32 `[B + 1]` | where each sequence's rows begin; last: N |
+//! | input `past_seqlens` | int32 `[B]` | each sequence's tokens in the cache before this run |
+//! | input `block_table` | int32 `[B, M]` | each sequence's blocks in order; what stands behind them is not read |
+//! | input `slot_mapping` | int32 `[N]` | where a row's key and value go: block times block size plus offset |
+//! | input `attention_metadata` | int32 `[2]`, in plain memory | bounds of the rows and of the tokens of any one sequence |
+//! | inputs `key_cache.L`, `value_cache.L` | T `[P, S, kv_num_heads, head_dim]` | P blocks of S tokens of layer L |
+//! | output `hidden` | T `[R, hidden_size]` | the scored rows after the final norm |
+//! | outputs `key_cache_out.L`, `value_cache_out.L` | as the inputs | must be the same buffers |
+//!
+//! T is bf16 or f32. The output head is left to the caller: its products of bf16 numbers want sums in f32, and a
+//! `MatMul` of bf16 would round each logit to eight bits, which moves log-probabilities by hundredths of a nat.
+//!
+//! The operator `PagedAttention` is that of `com.microsoft`: query, key and value rows (biases added already), norms of
+//! query and key heads, rotation in halves with tables of T, the append in place, and causal attention with scale
+//! `head_dim^-0.5`. Block sizes that its fastest kernel takes: [`block_size`].
+
+use record::failure::Result;
+
+use super::{Arithmetic, Builder, DOMAIN, Kind, MICROSOFT};
+use crate::onnx::{Attribute, Element};
+
+/// Tokens of a block for heads of `head_dim`. A tile of FlashAttention's split kernel must not cross a block, and tiles
+/// are the longer the narrower the heads.
+pub fn block_size(head_dim: usize) -> usize {
+    if head_dim <= 64 { 256 } else { 128 }
+}
+
+impl Builder<'_> {
+    pub(super) fn paged_inputs(&mut self) {
+        let (config, element, graph) = (self.config, self.element, &mut self.graph);
+        graph.input("input_ids", Element::I64, &["N"]);
+        graph.input("last_idx", Element::I64, &["R"]);
+        graph.input("cumulative_sequence_length", Element::I32, &["B_1"]);
+        graph.input("past_seqlens", Element::I32, &["B"]);
+        graph.input("block_table", Element::I32, &["B", "M"]);
+        graph.input("slot_mapping", Element::I32, &["N"]);
+        graph.input("attention_metadata", Element::I32, &["2"]);
+        graph.output("hidden", element, &["R", &config.hidden_size.to_string()]);
+        let (heads, dim) = (config.num_kv_heads.to_string(), config.head_dim.to_string());
+        for layer in 0..config.num_layers {
+            for side in ["key", "value"] {
+                let shape = ["P", "S", &heads, &dim];
+                graph.input(&format!("{side}_cache.{layer}"), element, &shape);
+                graph.output(&format!("{side}_cache_out.{layer}"), element, &shape);
+            }
+        }
+        let frequencies = config.inverse_frequencies();
+        let shape = [config.max_positions, frequencies.len()];
+        let angles = || {
+            (0..config.max_positions)
+                .flat_map(|at| frequencies.iter().map(move |frequency| at as f32 * frequency))
+        };
+        graph.numbers("cos", element, &shape, angles().map(f32::cos));
+        graph.numbers("sin", element, &shape, angles().map(f32::sin));
+    }
+
+    /// From `normed.L` to `attention.L`.
+    pub(super) fn paged_attention(&mut self, layer: usize) -> Result<()> {
+        let config = self.config;
+        let name = |part: &str| format!("model.layers.{layer}.self_attn.{part}");
+        let value = |part: &str| format!("{part}.{layer}");
+        for side in ["q", "k", "v"] {
+            self.projection(layer, side)?;
+        }
+        let mut inputs: Vec<String> = ["q", "k", "v", "key_cache", "value_cache"].map(value).to_vec();
+        let shared =
+            ["cumulative_sequence_length", "past_seqlens", "block_table", "cos", "sin", "slot_mapping"];
+        inputs.extend(shared.map(str::to_owned));
+        let absent = String::new;
+        inputs.push(absent());
+        for side in ["q", "k"] {
+            inputs.push(match config.qk_norm {
+                true => self.weight(&name(&format!("{side}_norm.weight")))?,
+                false => absent(),
+            });
+        }
+        inputs.extend([absent(), absent(), "attention_metadata".to_owned()]);
+        let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+        let outputs = ["attention", "key_cache_out", "value_cache_out"].map(value);
+        let attributes = [
+            ("num_heads", Attribute::Int(config.num_heads as i64)),
+            ("kv_num_heads", Attribute::Int(config.num_kv_heads as i64)),
+            ("do_rotary", Attribute::Int(1)),
+            ("qk_norm_epsilon", Attribute::Float(config.rms_norm_eps)),
+        ];
+        let domain = if self.kind == Kind::Paged(Arithmetic::F32) { DOMAIN } else { MICROSOFT };
+        let outputs: Vec<&str> = outputs.iter().map(String::as_str).collect();
+        self.graph.node(domain, "PagedAttention", &inputs, &outputs, &attributes);
+        Ok(())
+    }
+}

@@ -1,0 +1,77 @@
+//! [`Kind::SharedPrefix`](super::Kind::SharedPrefix): what `rollout` runs on CPU.
+//!
+//! Tensors are `[rows, width]`; a row is one token of any sequence, and which rows belong together is known only to the
+//! attention operator, so prompts of any lengths are packed without padding and one graph serves prefill and decode.
+//!
+//! | value | type and shape | meaning |
+//! |---|---|---|
+//! | input `input_ids` | int64 `[N]` | one token a row |
+//! | input `last_idx` | int64 `[R]` | rows to score |
+//! | output `logits` | f32 `[R, vocab_size]` | next-token logits of those rows, in that order |
+//!
+//! Custom operator `troupe.SharedPrefixAttention`, one a layer:
+//!
+//! | | |
+//! |---|---|
+//! | input 0 | f32 `[N, (num_heads + 2 * kv_num_heads) * head_dim]`: query heads, then key heads, then value heads of each row; biases are added already, nothing is normalised or rotated |
+//! | inputs 1, 2 | f32 `[head_dim]`: weights of the query and key RMS norms, stored in the model; absent when `qk_norm` is 0 |
+//! | output 0 | f32 `[N, num_heads * head_dim]`; in the last layer only the rows of `last_idx` are read |
+//! | integer attributes | `layer` (from 0), `num_heads`, `kv_num_heads`, `head_dim`, `qk_norm` (0 or 1) |
+//! | float attribute | `epsilon` (of the norms) |
+//!
+//! It does, for each row: the norms, the rotation at the row's position with
+//! [`Config::inverse_frequencies`](crate::config::Config::inverse_frequencies), appending key and value to the cache,
+//! and attention with scale `head_dim^-0.5`. Positions, caches and the grouping of rows are the operator's own state.
+//!
+//! Custom operator `troupe.SwiGlu`, one a layer, no attributes: input 0 f32 `[N, 2 * intermediate_size]`, gate then up;
+//! output 0 f32 `[N, intermediate_size]` = silu(gate) * up.
+
+use record::failure::Result;
+
+use super::{Builder, DOMAIN, ONNX};
+use crate::onnx::{Attribute, Element};
+
+impl Builder<'_> {
+    pub(super) fn shared_prefix_inputs(&mut self) {
+        self.graph.input("input_ids", Element::I64, &["N"]);
+        self.graph.input("last_idx", Element::I64, &["R"]);
+        self.graph.output("logits", Element::F32, &["R", &self.config.vocab_size.to_string()]);
+    }
+
+    /// From `normed.L` to `attention.L`.
+    pub(super) fn shared_prefix_attention(&mut self, layer: usize) -> Result<()> {
+        let config = self.config;
+        let name = |part: &str| format!("model.layers.{layer}.self_attn.{part}");
+        let value = |part: &str| format!("{part}.{layer}");
+        let projections = ["q", "k", "v"];
+        let packed = projections.map(|side| name(&format!("{side}_proj.weight")));
+        self.concatenated(&packed, &value("qkv_weight"))?;
+        let bare = if config.attention_bias { value("qkv_unbiased") } else { value("qkv") };
+        self.matmul(&value("normed"), &value("qkv_weight"), &bare);
+        if config.attention_bias {
+            let biases = projections.map(|side| name(&format!("{side}_proj.bias")));
+            self.concatenated(&biases, &value("qkv_bias"))?;
+            self.graph.node(ONNX, "Add", &[&bare, &value("qkv_bias")], &[&value("qkv")], &[]);
+        }
+        let mut inputs = vec![value("qkv")];
+        if config.qk_norm {
+            // Stored in the model: the operator reads them when it is created, before any 16-bit weight is cast.
+            for side in ["q", "k"] {
+                let norm = name(&format!("{side}_norm.weight"));
+                self.graph.floats(&norm, &[config.head_dim], &self.weights.to_f32(&norm)?);
+                inputs.push(norm);
+            }
+        }
+        let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+        let attributes = [
+            ("layer", Attribute::Int(layer as i64)),
+            ("num_heads", Attribute::Int(config.num_heads as i64)),
+            ("kv_num_heads", Attribute::Int(config.num_kv_heads as i64)),
+            ("head_dim", Attribute::Int(config.head_dim as i64)),
+            ("qk_norm", Attribute::Int(i64::from(config.qk_norm))),
+            ("epsilon", Attribute::Float(config.rms_norm_eps)),
+        ];
+        self.graph.node(DOMAIN, "SharedPrefixAttention", &inputs, &[&value("attention")], &attributes);
+        Ok(())
+    }
+}
