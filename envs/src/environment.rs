@@ -10,13 +10,15 @@
 //! Left out: policies, sampling, groups and advantages, which belong to the stages after this one.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use record::failure::Result;
+use record::failure::{Failure, Result};
 use record::line::Task;
 use record::sample::{Message, Rewards, Sample};
 use serde_json::Value;
 
 use crate::settings::{Setting, Settings};
+use crate::workflow::Workflow;
 
 /// Which side of the train and test division tasks are drawn from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,36 +37,6 @@ impl Split {
             Split::Test => "test",
         }
     }
-}
-
-/// How the agents of one turn follow each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// Each agent sees what the agents before it did in the same turn.
-    Sequential,
-    /// Every agent sees the state as it was before the turn.
-    Parallel,
-}
-
-impl Order {
-    /// The name used by the step protocol: `sequential` or `parallel`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Order::Sequential => "sequential",
-            Order::Parallel => "parallel",
-        }
-    }
-}
-
-/// Which agents act in a turn, and in which order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Workflow {
-    /// What `--workflow` selects, for example `team` or `single`.
-    pub name: &'static str,
-    /// The agents in the order of their actions; none twice.
-    pub agents: &'static [&'static str],
-    /// Whether later agents see earlier agents' actions of the same turn.
-    pub order: Order,
 }
 
 /// The consequence of one agent's action.
@@ -91,13 +63,13 @@ pub struct RewardRange {
 
 /// A situation in an episode: what the agents see, and what their actions lead to.
 ///
-/// In a workflow with [`Order::Sequential`] the caller goes through the agents in order: observe, sample
-/// candidates, score each on a clone, apply the chosen one. With [`Order::Parallel`] it observes for all
-/// agents first, scores each candidate on a clone of the state before the turn (the other agents' parts
-/// being those last applied), and then applies all chosen actions with [`State::apply_together`].
+/// The caller goes through the stages of the workflow. Where a stage has one agent: observe, sample candidates,
+/// score each on a clone, apply the chosen one. Where it has several: observe for all of them first, score each
+/// candidate on a clone of the state before the stage (the other agents' parts being those last applied), and
+/// then apply all chosen actions with [`State::apply_together`].
 pub trait State: Send {
     /// The agents that act, and their order.
-    fn workflow(&self) -> &Workflow;
+    fn workflow(&self) -> &Arc<Workflow>;
 
     /// Turns after which an episode is given up, unless the caller has its own limit.
     fn turn_limit(&self) -> u32;
@@ -109,10 +81,14 @@ pub trait State: Send {
     /// `Err` means that the environment itself failed, for example a sandbox that could not start.
     fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome>;
 
-    /// Applies the chosen actions of one turn of a parallel workflow, in the workflow's order. `terminated`
-    /// and `success` of the last outcome are those of the joint result.
-    fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Vec<Outcome>> {
-        actions.iter().map(|(agent, text)| self.apply(agent, text)).collect()
+    /// Applies the chosen actions of a stage of several agents, in the workflow's order: the outcome of the joint
+    /// result. Its team reward is the team's for the stage.
+    fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
+        let mut last = None;
+        for (agent, text) in actions {
+            last = Some(self.apply(agent, text)?);
+        }
+        last.ok_or_else(|| Failure::data("no action was given"))
     }
 
     /// An independent copy with the same future.
@@ -193,8 +169,18 @@ pub trait Environment: Send + Sync {
     /// One line that says what is to be done in it.
     fn summary(&self) -> &'static str;
 
-    /// The workflows that it can be played with; the first is the default.
-    fn workflows(&self) -> &'static [Workflow];
+    /// The workflows that it can be played with, with the agents that they have unless a setting says otherwise;
+    /// the first is the default.
+    fn workflows(&self) -> &[Arc<Workflow>];
+
+    /// The workflow called `name` with the agents that `spec` asks for.
+    ///
+    /// # Errors
+    /// No such workflow: usage. A `spec` that makes no sense: data.
+    fn workflow(&self, name: &str, spec: &Value) -> Result<Arc<Workflow>> {
+        let _ = spec;
+        crate::named_workflow(self.name(), self.workflows(), name)
+    }
 
     /// What `--set` understands.
     fn settings(&self) -> &'static [Setting];

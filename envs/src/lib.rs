@@ -9,12 +9,16 @@ pub mod environment;
 pub mod plan_path;
 pub mod settings;
 pub mod step;
+pub mod workflow;
 
 pub use environment::{
-    Demonstration, Demonstrations, Environment, ExtractionCase, Order, Outcome, RewardRange, Selection,
-    Split, State, Tasks, Workflow,
+    Demonstration, Demonstrations, Environment, ExtractionCase, Outcome, RewardRange, Selection, Split,
+    State, Tasks,
 };
 pub use settings::{Setting, Settings};
+pub use workflow::Workflow;
+
+use std::sync::Arc;
 
 use record::failure::{Failure, Result};
 
@@ -33,16 +37,24 @@ pub fn find(name: &str) -> Result<&'static dyn Environment> {
     Err(Failure::usage(format!("there is no environment '{name}'")).hint(settings::suggest(name, &names)))
 }
 
-/// The workflow of `environment` called `name`.
+/// The workflow of `environment` called `name`, with the agents that it has by default.
 ///
 /// # Errors
 /// No such workflow: usage, with the nearest name as hint.
-pub fn find_workflow(environment: &dyn Environment, name: &str) -> Result<&'static Workflow> {
-    let workflows = environment.workflows();
-    if let Some(workflow) = workflows.iter().find(|workflow| workflow.name == name) {
-        return Ok(workflow);
+pub fn find_workflow(environment: &dyn Environment, name: &str) -> Result<Arc<Workflow>> {
+    named_workflow(environment.name(), environment.workflows(), name)
+}
+
+/// The one of `workflows` called `name`.
+pub(crate) fn named_workflow(
+    environment: &str,
+    workflows: &[Arc<Workflow>],
+    name: &str,
+) -> Result<Arc<Workflow>> {
+    if let Some(workflow) = workflows.iter().find(|workflow| workflow.name() == name) {
+        return Ok(Arc::clone(workflow));
     }
-    let names: Vec<&str> = workflows.iter().map(|workflow| workflow.name).collect();
-    Err(Failure::usage(format!("{} has no workflow '{name}'", environment.name()))
+    let names: Vec<&str> = workflows.iter().map(|workflow| workflow.name()).collect();
+    Err(Failure::usage(format!("{environment} has no workflow '{name}'"))
         .hint(settings::suggest(name, &names)))
 }

@@ -1,17 +1,24 @@
 //! The step protocol: an environment as lines of JSON, one answer a request, in order.
 //!
 //! A request with `task` resets: it answers the first `state`, what the agents see, who they are and their
-//! order. A request with `state`, `agent` and `action` answers the state after it and what the action earned.
+//! order (`sequential`, `parallel`, or stages as arrays of agents). A request with `state`, `agent` and `action`
+//! answers the state after it and what the action earned. One with `state` and `actions`, an object of texts by
+//! agent, applies the actions of a stage of several agents together; the reset says `together: true` where that is
+//! understood, and otherwise they are applied one after another.
 //! `request`, of any type, is echoed. A request that makes no sense is answered with `error`, and the next one
 //! is read.
 //!
 //! The answer is a pure function of the line: the same line in gives the same bytes out, in any order and any
 //! process.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use record::failure::{Failure, Result};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::environment::{Environment, State};
+use crate::environment::{Environment, Outcome, State};
 
 /// Answers one request line with one answer line, both without line feed.
 pub fn answer(environment: &dyn Environment, line: &str) -> String {
@@ -39,7 +46,7 @@ pub fn answer(environment: &dyn Environment, line: &str) -> String {
 }
 
 fn respond(environment: &dyn Environment, request: &Map<String, Value>) -> Result<Value> {
-    const KEYS: [&str; 5] = ["task", "workflow", "state", "agent", "action"];
+    const KEYS: [&str; 6] = ["task", "workflow", "state", "agent", "action", "actions"];
     if let Some(key) = request.keys().find(|key| !KEYS.contains(&key.as_str())) {
         return Err(Failure::data(format!("'{key}' is no field of a request"))
             .hint(crate::settings::suggest(key, &KEYS)));
@@ -54,7 +61,7 @@ fn respond(environment: &dyn Environment, request: &Map<String, Value>) -> Resul
 }
 
 fn reset(environment: &dyn Environment, task: &Value, request: &Map<String, Value>) -> Result<Value> {
-    if request.contains_key("action") || request.contains_key("agent") {
+    if ["agent", "action", "actions"].iter().any(|key| request.contains_key(*key)) {
         return Err(Failure::data(
             "`task` resets and takes neither `agent` nor `action`; an action needs `state`",
         ));
@@ -63,7 +70,7 @@ fn reset(environment: &dyn Environment, task: &Value, request: &Map<String, Valu
         return Err(Failure::data(format!("task.env is {env}, not \"{}\"", environment.name())));
     }
     let spec = task.get("spec").ok_or_else(|| Failure::data("`task` has no `spec`"))?;
-    let default = environment.workflows().first().map_or("", |workflow| workflow.name);
+    let default = environment.workflows().first().map_or("", |workflow| workflow.name());
     let workflow = match request.get("workflow") {
         None => default,
         Some(name) => name.as_str().ok_or_else(|| Failure::data("`workflow` is no text"))?,
@@ -72,9 +79,10 @@ fn reset(environment: &dyn Environment, task: &Value, request: &Map<String, Valu
     Ok(json!({
         "state": state.to_json(),
         "observations": observations(&*state),
-        "agents": state.workflow().agents,
-        "order": state.workflow().order.name(),
+        "agents": state.workflow().agents(),
+        "order": state.workflow().order(),
         "turns": state.turn_limit(),
+        "together": true,
     }))
 }
 
@@ -86,9 +94,14 @@ fn step(environment: &dyn Environment, state: &Value, request: &Map<String, Valu
         None => Err(Failure::data(format!("a request with `state` needs `{key}`"))),
         Some(value) => value.as_str().ok_or_else(|| Failure::data(format!("`{key}` is no text"))),
     };
-    let (agent, action) = (text("agent")?, text("action")?);
     let mut state = environment.restore(state)?;
-    let outcome = state.apply(agent, action)?;
+    let outcome = match request.get("actions") {
+        None => {
+            let (agent, action) = (text("agent")?, text("action")?);
+            state.apply(agent, action)?
+        }
+        Some(actions) => together(&mut *state, request, actions)?,
+    };
     let observations = if outcome.terminated { json!({}) } else { observations(&*state) };
     Ok(json!({
         "state": state.to_json(),
@@ -100,12 +113,25 @@ fn step(environment: &dyn Environment, state: &Value, request: &Map<String, Valu
     }))
 }
 
+/// Applies `actions`, texts by agent, in the order of the workflow.
+fn together(state: &mut dyn State, request: &Map<String, Value>, actions: &Value) -> Result<Outcome> {
+    if request.contains_key("agent") || request.contains_key("action") {
+        return Err(Failure::data("`actions` takes the place of `agent` and `action`"));
+    }
+    let texts: BTreeMap<String, String> = BTreeMap::deserialize(actions)
+        .map_err(|error| Failure::data(format!("`actions` are no texts by agent: {error}")))?;
+    let workflow = Arc::clone(state.workflow());
+    texts.keys().try_for_each(|agent| workflow.check(agent))?;
+    let actions: Vec<(&str, &str)> = workflow
+        .agents()
+        .iter()
+        .filter_map(|agent| Some((agent.as_str(), texts.get(agent)?.as_str())))
+        .collect();
+    state.apply_together(&actions)
+}
+
 /// What each agent sees.
 fn observations(state: &dyn State) -> Value {
-    let agents = state.workflow().agents;
-    agents
-        .iter()
-        .map(|agent| ((*agent).to_owned(), json!(state.observe(agent))))
-        .collect::<Map<_, _>>()
-        .into()
+    let agents = state.workflow().agents();
+    agents.iter().map(|agent| (agent.clone(), json!(state.observe(agent)))).collect::<Map<_, _>>().into()
 }

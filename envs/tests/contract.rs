@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use envs::check::{Effort, Finding, check, verdict};
@@ -58,7 +59,7 @@ impl Environment for Flawed {
     fn summary(&self) -> &'static str {
         ""
     }
-    fn workflows(&self) -> &'static [Workflow] {
+    fn workflows(&self) -> &[Arc<Workflow>] {
         self.sound().workflows()
     }
     fn settings(&self) -> &'static [Setting] {
@@ -114,7 +115,7 @@ impl FlawedState {
 }
 
 impl State for FlawedState {
-    fn workflow(&self) -> &Workflow {
+    fn workflow(&self) -> &Arc<Workflow> {
         self.state.workflow()
     }
     fn turn_limit(&self) -> u32 {

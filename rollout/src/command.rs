@@ -4,10 +4,11 @@
 //! tree of candidates costs it nothing either.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use envs::{Order, Outcome, State, Workflow};
+use envs::workflow::Order;
+use envs::{Outcome, State, Workflow};
 use record::failure::{DATA, Failure, Result};
 use record::line::Task;
 use record::sample::{Message, Rewards};
@@ -43,11 +44,12 @@ impl CommandWorld {
             return Err(Failure::data("the answer to `task` names no agents"));
         }
         let name = self.workflow.as_deref().unwrap_or("default");
-        let workflow = keep(name, &began.agents, began.order);
+        let workflow = began.order.workflow(name, began.agents)?;
         let state = CommandState {
             children: self.children.clone(),
             workflow,
             turns: began.turns.unwrap_or(TURNS),
+            together: began.together,
             state: began.state,
             observations: began.observations,
             solved: false,
@@ -61,7 +63,7 @@ impl World for CommandWorld {
     /// Only the program knows them; when it refuses this task, none are known.
     fn agents(&self, task: &Task) -> Result<Vec<String>> {
         match self.begin(task) {
-            Ok(state) => Ok(state.workflow.agents.iter().map(|&agent| agent.to_owned()).collect()),
+            Ok(state) => Ok(state.workflow.agents().to_vec()),
             Err(failure) if failure.code == DATA => Ok(Vec::new()),
             Err(failure) => Err(Failure::usage(format!("--env-command {}", failure.message))
                 .hint("the program answers one line of JSON for each line, like: envs step plan-path")),
@@ -79,8 +81,11 @@ struct Began {
     state: Value,
     observations: BTreeMap<String, Vec<Message>>,
     agents: Vec<String>,
-    order: OrderName,
+    order: Order,
     turns: Option<u32>,
+    /// Whether it understands `actions`.
+    #[serde(default)]
+    together: bool,
 }
 
 /// The answer to a request with `state`, `agent` and `action`.
@@ -96,50 +101,18 @@ struct Stepped {
     observations: BTreeMap<String, Vec<Message>>,
 }
 
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum OrderName {
-    Sequential,
-    Parallel,
-}
-
 fn read<T: for<'a> Deserialize<'a>>(answer: Map<String, Value>) -> Result<T> {
     serde_json::from_value(Value::Object(answer))
         .map_err(|error| Failure::data(format!("an answer of the environment's program: {error}")))
-}
-
-/// The workflow that the program named, for the rest of the process: states borrow their workflow for ever, as
-/// those of the shipped environments do, and a run sees a handful of different ones.
-fn keep(name: &str, agents: &[String], order: OrderName) -> &'static Workflow {
-    static KNOWN: Mutex<Vec<&'static Workflow>> = Mutex::new(Vec::new());
-    let order = match order {
-        OrderName::Sequential => Order::Sequential,
-        OrderName::Parallel => Order::Parallel,
-    };
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let same = |workflow: &&&'static Workflow| {
-        workflow.name == name && workflow.order == order && workflow.agents.iter().eq(agents)
-    };
-    if let Some(workflow) = known.iter().find(same) {
-        return workflow;
-    }
-    let text = |text: &str| -> &'static str { Box::leak(text.to_owned().into_boxed_str()) };
-    let agents: Vec<&'static str> = agents.iter().map(|agent| text(agent)).collect();
-    let workflow: &'static Workflow = Box::leak(Box::new(Workflow {
-        name: text(name),
-        agents: Box::leak(agents.into_boxed_slice()),
-        order,
-    }));
-    known.push(workflow);
-    workflow
 }
 
 /// A situation that the program described.
 #[derive(Clone)]
 struct CommandState {
     children: Arc<Children>,
-    workflow: &'static Workflow,
+    workflow: Arc<Workflow>,
     turns: u32,
+    together: bool,
     state: Value,
     observations: BTreeMap<String, Vec<Message>>,
     solved: bool,
@@ -147,31 +120,16 @@ struct CommandState {
 
 impl CommandState {
     fn check_observations(&self) -> Result<()> {
-        match self.workflow.agents.iter().find(|&&agent| !self.observations.contains_key(agent)) {
+        match self.workflow.agents().iter().find(|agent| !self.observations.contains_key(*agent)) {
             None => Ok(()),
             Some(agent) => Err(Failure::data(format!("`observations` has nothing for the agent {agent}"))),
         }
     }
-}
 
-impl State for CommandState {
-    fn workflow(&self) -> &Workflow {
-        self.workflow
-    }
-
-    fn turn_limit(&self) -> u32 {
-        self.turns
-    }
-
-    fn observe(&self, agent: &str) -> Vec<Message> {
-        self.observations.get(agent).cloned().unwrap_or_default()
-    }
-
-    fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
-        let mut request = Map::new();
+    /// Puts `request` to the program, in this state.
+    fn step<const N: usize>(&mut self, fields: [(String, Value); N]) -> Result<Outcome> {
+        let mut request = Map::from_iter(fields);
         request.insert("state".to_owned(), self.state.clone());
-        request.insert("agent".to_owned(), agent.into());
-        request.insert("action".to_owned(), text.into());
         let stepped: Stepped = read(self.children.ask(request)?)?;
         self.state = stepped.state;
         self.observations = stepped.observations;
@@ -185,6 +143,37 @@ impl State for CommandState {
             terminated: stepped.terminated,
             success: stepped.success,
         })
+    }
+}
+
+impl State for CommandState {
+    fn workflow(&self) -> &Arc<Workflow> {
+        &self.workflow
+    }
+
+    fn turn_limit(&self) -> u32 {
+        self.turns
+    }
+
+    fn observe(&self, agent: &str) -> Vec<Message> {
+        self.observations.get(agent).cloned().unwrap_or_default()
+    }
+
+    fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
+        self.step([("agent".to_owned(), agent.into()), ("action".to_owned(), text.into())])
+    }
+
+    fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
+        if self.together {
+            let texts: Map<String, Value> =
+                actions.iter().map(|(agent, text)| ((*agent).to_owned(), (*text).into())).collect();
+            return self.step([("actions".to_owned(), texts.into())]);
+        }
+        let mut last = Err(Failure::data("no action was given"));
+        for (agent, text) in actions {
+            last = Ok(self.apply(agent, text)?);
+        }
+        last
     }
 
     fn clone_state(&self) -> Box<dyn State> {

@@ -5,9 +5,10 @@
 //! of the state, r = α·team + local, and the episode goes on from one of them. With a width of one it is an
 //! ordinary trajectory; K of those side by side are parallel sampling.
 //!
-//! In a sequential workflow agent i+1 sees the applied action of agent i. In a parallel one every agent sees
-//! the state as it was before the turn, a candidate is scored with the other agents' parts as last applied,
-//! and the choices of all agents are then applied together.
+//! A turn goes through the stages of the workflow. A stage of one agent is a step of a sequence: the next stage
+//! sees the applied action. In a stage of several agents every one sees the state as it was before the stage, a
+//! candidate is scored with the other agents' parts as last applied, the choices of all agents are then applied
+//! together, and whether the episode is over is asked of the joint result.
 //!
 //! Left out: tokens, models and lines. The logic here is a function of states, texts and named random
 //! streams, so it is tested without any of them.
@@ -15,7 +16,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use envs::{Order, Outcome, State};
+use envs::{Outcome, State, Workflow};
 use record::failure::{Failure, UNAVAILABLE};
 use record::sample::Message;
 
@@ -189,10 +190,13 @@ pub struct Episode {
     rules: Arc<Rules>,
     identity: Identity,
     state: Box<dyn State>,
+    workflow: Arc<Workflow>,
     limit: u32,
     turn: u32,
+    /// The stage of the workflow.
+    stage: usize,
     parent: Option<Arc<str>>,
-    /// Of a parallel workflow: the answers of this turn so far, by agent.
+    /// Of a stage of several agents: the answers so far, by agent.
     answers: Vec<Option<(Ask, Vec<Candidate>)>>,
     reward: f64,
     stop: Option<Stop>,
@@ -202,19 +206,22 @@ impl Episode {
     /// Begins an episode in `state`; the questions are the first of its first turn.
     pub fn begin(rules: Arc<Rules>, identity: Identity, state: Box<dyn State>) -> (Episode, Vec<Ask>) {
         let limit = rules.turns.unwrap_or_else(|| state.turn_limit()).max(1);
-        let answers = vec![None; state.workflow().agents.len()];
+        let workflow = Arc::clone(state.workflow());
+        let answers = vec![None; workflow.agents().len()];
         let episode = Episode {
             rules,
             identity,
             state,
+            workflow,
             limit,
             turn: 0,
+            stage: 0,
             parent: None,
             answers,
             reward: 0.0,
             stop: None,
         };
-        let asks = episode.open_turn();
+        let asks = episode.open_stage();
         (episode, asks)
     }
 
@@ -224,8 +231,8 @@ impl Episode {
     }
 
     /// The agents of its workflow.
-    pub fn agents(&self) -> &'static [&'static str] {
-        self.state.workflow().agents
+    pub fn agents(&self) -> &[String] {
+        self.workflow.agents()
     }
 
     /// How it ended, once it has.
@@ -243,12 +250,11 @@ impl Episode {
         self.reward
     }
 
-    /// Groups begun and not complete: of a parallel workflow all agents', otherwise one.
+    /// Groups begun and not complete: one for each agent of the stage.
     pub fn open_groups(&self) -> u64 {
-        match (self.stop.is_some(), self.state.workflow().order) {
-            (true, _) => 0,
-            (false, Order::Sequential) => 1,
-            (false, Order::Parallel) => self.agents().len() as u64,
+        match self.stop {
+            Some(_) => 0,
+            None => self.workflow.stage(self.stage).len() as u64,
         }
     }
 
@@ -260,17 +266,16 @@ impl Episode {
     /// Takes the answers to `ask`, one for each of its branches in order: scores them, applies the choice, and
     /// goes on. A fault ends the episode; groups that are not complete by then are not handed out.
     ///
-    /// The answers of a parallel turn are scored once all are here, in the workflow's order, so that nothing
+    /// The answers of a stage of several agents are scored once all are here, in the workflow's order, so that nothing
     /// depends on which agent happened to answer first.
     pub fn answer(&mut self, ask: Ask, candidates: Vec<Candidate>) -> Progress {
         debug_assert_eq!(ask.branches.len(), candidates.len());
-        let taken = match self.state.workflow().order {
-            Order::Sequential => self.act(ask, candidates),
-            Order::Parallel => {
-                let agent = ask.agent;
-                self.answers[agent] = Some((ask, candidates));
-                self.act_together()
-            }
+        let taken = if self.workflow.stage(self.stage).len() == 1 {
+            self.act(ask, candidates)
+        } else {
+            let agent = ask.agent;
+            self.answers[agent] = Some((ask, candidates));
+            self.act_together()
         };
         taken.unwrap_or_else(|fault| {
             self.fail(fault);
@@ -278,55 +283,57 @@ impl Episode {
         })
     }
 
-    /// One agent of a sequential workflow.
+    /// The one agent of a stage.
     fn act(&mut self, ask: Ask, candidates: Vec<Candidate>) -> Result<Progress, Fault> {
-        let next = Some(ask.agent + 1).filter(|&next| next < self.agents().len());
-        let cut_off = next.is_none() && self.turn + 1 == self.limit;
-        let (group, state) = self.score(ask, candidates, cut_off)?;
+        let (group, state) = self.score(ask, candidates)?;
         let chosen = group.selected().ok_or_else(|| Fault::policy("no candidate was chosen"))?;
         let (terminated, success) = (chosen.outcome.terminated, chosen.outcome.success);
         self.reward += chosen.reward;
         self.parent =
-            Some(self.identity.sample(group.turn, self.agents()[group.agent], chosen.branch).into());
+            Some(self.identity.sample(group.turn, &self.agents()[group.agent], chosen.branch).into());
         self.state = state;
-        Ok(Progress { groups: vec![group], asks: self.go_on(terminated, success, next) })
+        Ok(Progress { groups: vec![group], asks: self.go_on(terminated, success) })
     }
 
-    /// All agents of a parallel workflow, once each has answered.
+    /// All agents of a stage, once each has answered.
     fn act_together(&mut self) -> Result<Progress, Fault> {
-        if self.answers.iter().any(Option::is_none) {
+        let workflow = Arc::clone(&self.workflow);
+        let stage = workflow.stage(self.stage);
+        if self.answers[stage.clone()].iter().any(Option::is_none) {
             return Ok(Progress::default());
         }
-        let agents = self.agents();
-        let cut_off = self.turn + 1 == self.limit;
-        let answers: Vec<(Ask, Vec<Candidate>)> = self.answers.iter_mut().filter_map(Option::take).collect();
+        let agents = &workflow.agents()[stage.clone()];
+        let answers: Vec<(Ask, Vec<Candidate>)> =
+            self.answers[stage].iter_mut().filter_map(Option::take).collect();
         let mut groups = Vec::with_capacity(answers.len());
         for (ask, candidates) in answers {
-            groups.push(self.score(ask, candidates, cut_off)?.0);
+            groups.push(self.score(ask, candidates)?.0);
         }
         let chosen: Vec<&Member> = groups.iter().filter_map(Group::selected).collect();
         let actions: Vec<(&str, &str)> = agents
             .iter()
             .zip(&chosen)
-            .map(|(agent, member)| (*agent, member.candidate.text.as_str()))
+            .map(|(agent, member)| (agent.as_str(), member.candidate.text.as_str()))
             .collect();
-        let outcomes = self.state.apply_together(&actions)?;
-        let last = outcomes.last().ok_or_else(|| Fault::environment("the joint action had no outcome"))?;
+        let joint = self.state.apply_together(&actions)?;
         self.reward += chosen.iter().map(|member| member.reward).sum::<f64>();
         if let (Some(agent), Some(member)) = (agents.last(), chosen.last()) {
             self.parent = Some(self.identity.sample(self.turn, agent, member.branch).into());
         }
-        Ok(Progress { asks: self.go_on(last.terminated, last.success, None), groups })
+        if joint.terminated {
+            // The turn limit cut nothing off: the joint result is an end of its own.
+            groups
+                .iter_mut()
+                .flat_map(|group| &mut group.members)
+                .for_each(|member| member.truncated = false);
+        }
+        Ok(Progress { asks: self.go_on(joint.terminated, joint.success), groups })
     }
 
     /// Scores each candidate on a copy of the state and marks the choice; the state that the choice leads to.
-    fn score(
-        &self,
-        ask: Ask,
-        candidates: Vec<Candidate>,
-        cut_off: bool,
-    ) -> Result<(Group, Box<dyn State>), Fault> {
-        let agent = self.agents()[ask.agent];
+    fn score(&self, ask: Ask, candidates: Vec<Candidate>) -> Result<(Group, Box<dyn State>), Fault> {
+        let agent = self.agents()[ask.agent].as_str();
+        let cut_off = self.turn + 1 == self.limit && self.stage + 1 == self.workflow.stages();
         let mut states = Vec::with_capacity(candidates.len());
         let mut members = Vec::with_capacity(candidates.len());
         for (branch, candidate) in ask.branches.clone().zip(candidates) {
@@ -366,35 +373,33 @@ impl Episode {
         }
     }
 
-    /// The first questions of a turn: to the first agent, or to all of a parallel workflow.
-    fn open_turn(&self) -> Vec<Ask> {
-        let workflow = self.state.workflow();
-        match workflow.order {
-            Order::Sequential => vec![self.ask(0)],
-            Order::Parallel => (0..workflow.agents.len()).map(|agent| self.ask(agent)).collect(),
-        }
+    /// The questions of a stage, one to each of its agents.
+    fn open_stage(&self) -> Vec<Ask> {
+        self.workflow.stage(self.stage).map(|agent| self.ask(agent)).collect()
     }
 
     fn ask(&self, agent: usize) -> Ask {
-        let messages = self.state.observe(self.state.workflow().agents[agent]);
+        let messages = self.state.observe(&self.agents()[agent]);
         Ask { turn: self.turn, agent, branches: self.identity.branches.clone(), messages }
     }
 
-    /// What comes after an applied action: the `next` agent of this turn, the next turn, or the end.
-    fn go_on(&mut self, terminated: bool, success: bool, next: Option<usize>) -> Vec<Ask> {
+    /// What comes after the applied actions of a stage: the next stage of this turn, the next turn, or the end.
+    fn go_on(&mut self, terminated: bool, success: bool) -> Vec<Ask> {
         if success || terminated {
             self.stop = Some(if success { Stop::Success } else { Stop::Terminated });
             return Vec::new();
         }
-        if let Some(agent) = next {
-            return vec![self.ask(agent)];
+        if self.stage + 1 < self.workflow.stages() {
+            self.stage += 1;
+            return self.open_stage();
         }
         if self.turn + 1 == self.limit {
             self.stop = Some(Stop::Turns);
             return Vec::new();
         }
         self.turn += 1;
-        self.open_turn()
+        self.stage = 0;
+        self.open_stage()
     }
 }
 

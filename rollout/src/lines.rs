@@ -115,7 +115,7 @@ pub fn group(
     prompt: &Prompt,
 ) -> Result<()> {
     let identity = episode.identity();
-    let agent = episode.agents()[group.agent];
+    let agent = episode.agents()[group.agent].as_str();
     for member in &group.members {
         let id = identity.sample(group.turn, agent, member.branch);
         check_logprobs(&id, member)?;

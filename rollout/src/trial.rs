@@ -199,7 +199,7 @@ impl Trial {
     }
 
     /// The agents of its workflow; none when it could not begin.
-    pub fn agents(&self) -> &'static [&'static str] {
+    pub fn agents(&self) -> &[String] {
         self.episodes.first().map_or(&[], Episode::agents)
     }
 

@@ -161,8 +161,8 @@ impl<'a> Worker<'a> {
                 trial.withdraw(request);
                 continue;
             }
-            let agent = trial.agents()[request.agent()];
-            let policy = self.shared.team.policy_of(agent)?;
+            let agent = trial.agents()[request.agent()].clone();
+            let policy = self.shared.team.policy_of(&agent)?;
             let generator = self.generators[policy].as_mut();
 
             let started = Instant::now();
@@ -175,7 +175,7 @@ impl<'a> Worker<'a> {
                 prompt: prompt.ids.clone(),
                 streams: request
                     .branches()
-                    .map(|branch| streams.completion(request.turn(), agent, branch))
+                    .map(|branch| streams.completion(request.turn(), &agent, branch))
                     .collect(),
                 max_tokens: self.shared.max_tokens,
                 sampling: self.shared.sampling,

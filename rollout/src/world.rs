@@ -1,7 +1,9 @@
 //! Where episodes take place: the shipped environments, or a program behind `--env-command`.
 
-use envs::State;
-use record::failure::Result;
+use std::sync::Arc;
+
+use envs::{State, Workflow};
+use record::failure::{DATA, Result};
 use record::line::Task;
 
 /// Something that can begin the episode of a task.
@@ -30,24 +32,25 @@ impl Shipped {
         Shipped { workflow }
     }
 
-    fn find(&self, task: &Task) -> Result<(&'static dyn envs::Environment, &'static envs::Workflow)> {
+    fn find(&self, task: &Task) -> Result<(&'static dyn envs::Environment, Arc<Workflow>)> {
         let environment = envs::find(&task.env)?;
-        let workflow = match &self.workflow {
-            Some(name) => envs::find_workflow(environment, name)?,
-            None => &environment.workflows()[0],
-        };
-        Ok((environment, workflow))
+        let name = self.workflow.as_deref().unwrap_or_else(|| environment.workflows()[0].name());
+        Ok((environment, environment.workflow(name, &task.spec)?))
     }
 }
 
 impl World for Shipped {
     fn agents(&self, task: &Task) -> Result<Vec<String>> {
-        let (_, workflow) = self.find(task)?;
-        Ok(workflow.agents.iter().map(|&agent| agent.to_owned()).collect())
+        match self.find(task) {
+            Ok((_, workflow)) => Ok(workflow.agents().to_vec()),
+            // A task that is refused is data: what it was is told when it is played.
+            Err(failure) if failure.code == DATA => Ok(Vec::new()),
+            Err(failure) => Err(failure),
+        }
     }
 
     fn reset(&self, task: &Task) -> Result<Box<dyn State>> {
         let (environment, workflow) = self.find(task)?;
-        environment.reset(&task.spec, workflow.name)
+        environment.reset(&task.spec, workflow.name())
     }
 }

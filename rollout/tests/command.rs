@@ -24,8 +24,8 @@ fn task(name: &str) -> Task {
 
 fn plays(world: &CommandWorld) {
     let state = world.reset(&task("t")).expect("a state");
-    assert_eq!((state.workflow().agents, state.turn_limit()), (&["a", "b"][..], 7));
-    assert_eq!(state.workflow().order, envs::Order::Parallel);
+    assert_eq!((state.workflow().agents(), state.turn_limit()), (&["a".to_owned(), "b".to_owned()][..], 7));
+    assert_eq!(state.workflow().order(), "parallel");
     assert_eq!(state.observe("a")[0].content, "to a");
     let mut next = state.clone_state();
     let outcome = next.apply("a", "anything\n\"quoted\"").expect("an outcome");

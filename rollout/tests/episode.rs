@@ -4,12 +4,13 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{AT_ONCE, IN_TURN, Talk};
-use envs::Workflow;
+use common::{Talk, at_once, in_stages, in_turn};
+use envs::{Outcome, State, Workflow};
+use record::sample::{Message, Rewards};
 use rollout::episode::{Ask, Candidate, Episode, Identity, Progress, Rules, Select, Stop};
 use rollout::streams::Streams;
 
-fn begin(workflow: Workflow, rules: Rules, branches: u32) -> (Episode, Vec<Ask>) {
+fn begin(workflow: Arc<Workflow>, rules: Rules, branches: u32) -> (Episode, Vec<Ask>) {
     let streams = Arc::new(Streams::new(7, 12, "t", 0));
     let identity = Identity { name: "12.7".into(), streams, branches: 0..branches };
     Episode::begin(Arc::new(rules), identity, Box::new(Talk::new(workflow)))
@@ -36,7 +37,7 @@ fn only(asks: Vec<Ask>) -> Ask {
 
 #[test]
 fn the_best_candidate_is_applied_and_the_next_agent_sees_it() {
-    let (mut episode, asks) = begin(IN_TURN, rules(), 3);
+    let (mut episode, asks) = begin(in_turn(), rules(), 3);
     let ask = only(asks);
     assert_eq!((ask.turn, ask.agent, ask.branches.clone()), (0, 0, 0..3));
     assert_eq!(ask.messages[0].content, "asker? ");
@@ -66,7 +67,7 @@ fn of_equal_rewards_the_lowest_branch_is_taken() {
     for (texts, chosen) in
         [(["4", "4", "4"], 0), (["1", "4", "4"], 1), (["4", "1", "4"], 0), (["x", "x", "1"], 2)]
     {
-        let (mut episode, asks) = begin(IN_TURN, rules(), 3);
+        let (mut episode, asks) = begin(in_turn(), rules(), 3);
         let progress = answer(&mut episode, only(asks), &texts);
         let selected: Vec<u32> = progress.groups[0]
             .members
@@ -84,7 +85,7 @@ fn a_random_choice_is_named_and_reaches_every_branch() {
         let streams = Arc::new(Streams::new(seed, 0, "t", 0));
         let identity = Identity { name: "0.0".into(), streams, branches: 0..4 };
         let rules = Rules { select: Select::Random, ..rules() };
-        let (mut episode, asks) = Episode::begin(Arc::new(rules), identity, Box::new(Talk::new(IN_TURN)));
+        let (mut episode, asks) = Episode::begin(Arc::new(rules), identity, Box::new(Talk::new(in_turn())));
         let progress = answer(&mut episode, only(asks), &["1", "2", "3", "4"]);
         progress.groups[0].selected().expect("a choice").branch
     };
@@ -95,7 +96,7 @@ fn a_random_choice_is_named_and_reaches_every_branch() {
 
 #[test]
 fn the_team_weight_scales_the_team_part_only() {
-    let (mut episode, asks) = begin(IN_TURN, Rules { team_weight: 0.5, ..rules() }, 1);
+    let (mut episode, asks) = begin(in_turn(), Rules { team_weight: 0.5, ..rules() }, 1);
     let progress = answer(&mut episode, only(asks), &["0"]);
     let progress = answer(&mut episode, only(progress.asks), &["9"]);
     assert_eq!(progress.groups[0].members[0].reward, 0.5 * 1.0 + 0.9);
@@ -103,7 +104,7 @@ fn the_team_weight_scales_the_team_part_only() {
 
 #[test]
 fn agents_at_once_see_the_state_before_the_turn_and_their_choices_are_applied_together() {
-    let (mut episode, asks) = begin(AT_ONCE, rules(), 2);
+    let (mut episode, asks) = begin(at_once(), rules(), 2);
     assert_eq!(asks.iter().map(|ask| ask.agent).collect::<Vec<_>>(), [0, 1]);
     let [asker, doer]: [Ask; 2] = asks.try_into().expect("two questions");
     assert_eq!(doer.messages[0].content, "doer? ");
@@ -128,7 +129,7 @@ fn agents_at_once_see_the_state_before_the_turn_and_their_choices_are_applied_to
 
 #[test]
 fn success_stops_the_episode_in_mid_turn_and_running_out_of_turns_is_no_success() {
-    let (mut episode, asks) = begin(IN_TURN, rules(), 2);
+    let (mut episode, asks) = begin(in_turn(), rules(), 2);
     let progress = answer(&mut episode, only(asks), &["9", "9"]);
     assert_eq!(episode.stop(), None, "only a doer's 9 solves the task");
     let progress = answer(&mut episode, only(progress.asks), &["3", "9"]);
@@ -138,7 +139,7 @@ fn success_stops_the_episode_in_mid_turn_and_running_out_of_turns_is_no_success(
         progress.groups[0].members.iter().map(|member| member.outcome.terminated).collect();
     assert_eq!(terminated, [false, true]);
 
-    let (mut episode, asks) = begin(IN_TURN, Rules { turns: Some(1), ..rules() }, 2);
+    let (mut episode, asks) = begin(in_turn(), Rules { turns: Some(1), ..rules() }, 2);
     let progress = answer(&mut episode, only(asks), &["1", "1"]);
     assert!(progress.groups[0].members.iter().all(|member| !member.truncated));
     let progress = answer(&mut episode, only(progress.asks), &["1", "2"]);
@@ -148,7 +149,7 @@ fn success_stops_the_episode_in_mid_turn_and_running_out_of_turns_is_no_success(
 
 #[test]
 fn a_failing_environment_ends_the_episode_without_a_partial_group() {
-    for workflow in [IN_TURN, AT_ONCE] {
+    for workflow in [in_turn(), at_once(), in_stages()] {
         let streams = Arc::new(Streams::new(7, 12, "t", 0));
         let identity = Identity { name: "12.7".into(), streams, branches: 0..2 };
         let state = Talk { fails_on: Some("7".to_owned()), ..Talk::new(workflow) };
@@ -159,6 +160,145 @@ fn a_failing_environment_ends_the_episode_without_a_partial_group() {
         }
         assert_eq!(groups, 0);
         let Some(Stop::Error(fault)) = episode.stop() else { panic!("{:?}", episode.stop()) };
-        assert_eq!((fault.boundary, fault.message.as_str()), ("env", "asker said 7"));
+        assert_eq!((fault.boundary, fault.message.split_once(' ').expect("words").1), ("env", "said 7"));
     }
+}
+
+#[test]
+fn a_stage_of_several_agents_is_followed_by_one_that_sees_their_choices() {
+    let (mut episode, asks) = begin(in_stages(), rules(), 2);
+    let [first, second]: [Ask; 2] = asks.try_into().expect("two questions");
+    assert_eq!((first.agent, second.agent, episode.open_groups()), (0, 1, 2));
+    answer(&mut episode, first, &["1", "4"]);
+    let progress = answer(&mut episode, second, &["2", "2"]);
+    assert_eq!(progress.groups.len(), 2);
+    // The doer of the same turn sees both choices: branch 1 of the first, branch 0 of the second.
+    let doer = only(progress.asks);
+    assert_eq!((doer.turn, doer.agent, episode.open_groups()), (0, 2, 1));
+    assert_eq!(doer.messages[0].content, "doer? asker-1:4 asker-2:2");
+    let progress = answer(&mut episode, doer, &["0", "3"]);
+    assert_eq!(progress.groups[0].parent.as_deref(), Some("12.7/0/asker-2/0"));
+    // The next turn begins with the first stage again.
+    assert_eq!(progress.asks.iter().map(|ask| (ask.turn, ask.agent)).collect::<Vec<_>>(), [(1, 0), (1, 1)]);
+    assert_eq!(progress.asks[1].messages[0].content, "asker-2? asker-1:4 asker-2:2 doer:3");
+}
+
+/// Two agents who each name a number; the team is done when the numbers agree, and has solved its task when they
+/// are also 7. The team's reward is 1 for a solution and the agent's own a tenth of its number.
+#[derive(Clone)]
+struct Agree {
+    workflow: Arc<Workflow>,
+    numbers: [Option<u32>; 2],
+}
+
+impl Agree {
+    fn outcome(&self, own: f64) -> Outcome {
+        let terminated = self.numbers[0].is_some() && self.numbers[0] == self.numbers[1];
+        let success = terminated && self.numbers[0] == Some(7);
+        let rewards = Rewards { team: f64::from(u8::from(success)), local: own / 10.0 };
+        Outcome { rewards, components: Default::default(), terminated, success }
+    }
+
+    fn put(&mut self, agent: &str, text: &str) -> f64 {
+        let number = text.parse().ok();
+        self.numbers[self.workflow.position(agent).expect("an agent")] = number;
+        number.map_or(0.0, f64::from)
+    }
+}
+
+impl State for Agree {
+    fn workflow(&self) -> &Arc<Workflow> {
+        &self.workflow
+    }
+    fn turn_limit(&self) -> u32 {
+        3
+    }
+    fn observe(&self, agent: &str) -> Vec<Message> {
+        vec![Message { role: "user".to_owned(), content: format!("{agent} {:?}", self.numbers) }]
+    }
+    fn apply(&mut self, agent: &str, text: &str) -> record::failure::Result<Outcome> {
+        let own = self.put(agent, text);
+        Ok(self.outcome(own))
+    }
+    fn apply_together(&mut self, actions: &[(&str, &str)]) -> record::failure::Result<Outcome> {
+        let own: f64 = actions.iter().map(|(agent, text)| self.put(agent, text)).sum();
+        Ok(self.outcome(own))
+    }
+    fn clone_state(&self) -> Box<dyn State> {
+        Box::new(self.clone())
+    }
+    fn to_json(&self) -> serde_json::Value {
+        serde_json::json!(self.numbers)
+    }
+    fn oracle(&self, _agent: &str) -> Option<String> {
+        Some("7".to_owned())
+    }
+    fn is_solved(&self) -> bool {
+        self.numbers == [Some(7); 2]
+    }
+    fn probes(&self, _agent: &str) -> Vec<String> {
+        Vec::new()
+    }
+    fn draw(&self) -> String {
+        String::new()
+    }
+}
+
+/// An episode of two turns, every reward of which was worked out by hand.
+#[test]
+fn a_parallel_episode_stops_on_agreement_of_the_choices_as_worked_out_by_hand() {
+    let streams = Arc::new(Streams::new(7, 12, "t", 0));
+    let identity = Identity { name: "12.7".into(), streams, branches: 0..2 };
+    let state = Agree { workflow: at_once(), numbers: [None; 2] };
+    let rules = Rules { turns: Some(2), ..rules() };
+    let (mut episode, asks) = Episode::begin(Arc::new(rules), identity, Box::new(state));
+    let rewards = |progress: &Progress| -> Vec<Vec<f64>> {
+        progress
+            .groups
+            .iter()
+            .map(|group| group.members.iter().map(|member| member.reward).collect())
+            .collect()
+    };
+
+    // Turn 0: the other's part is absent, so nobody can agree with it, not even a 7 with a 7; the choices are 7 and 3.
+    let [asker, doer]: [Ask; 2] = asks.try_into().expect("two questions");
+    answer(&mut episode, doer, &["3", "2"]);
+    let progress = answer(&mut episode, asker, &["4", "7"]);
+    assert_eq!(rewards(&progress), [[0.4, 0.7], [0.3, 0.2]]);
+    let terminated =
+        progress.groups.iter().flat_map(|group| &group.members).any(|one| one.outcome.terminated);
+    assert!(!terminated && episode.stop().is_none());
+    assert_eq!(progress.asks[0].messages[0].content, "asker [Some(7), Some(3)]");
+
+    // Turn 1: scored against what the other applied last. The asker's 3 would agree with the doer's 3, wrongly: the
+    // team earns nothing. The doer's 7 agrees with the asker's 7: 1 + .7. The choices are 5 and 7: no agreement,
+    // although each of 3 and 7 alone was one.
+    let [asker, doer]: [Ask; 2] = progress.asks.try_into().expect("two questions");
+    answer(&mut episode, asker, &["3", "5"]);
+    let progress = answer(&mut episode, doer, &["7", "3"]);
+    assert_eq!(rewards(&progress), [[0.3, 0.5], [1.7, 0.3]]);
+    let ends: Vec<(bool, bool)> = progress
+        .groups
+        .iter()
+        .flat_map(|group| &group.members)
+        .map(|member| (member.outcome.terminated, member.truncated))
+        .collect();
+    assert_eq!(ends, [(true, false), (false, true), (true, false), (false, true)]);
+    assert_eq!((episode.stop(), episode.turns()), (Some(&Stop::Turns), 2));
+    assert!((episode.reward() - (0.7 + 0.3 + 0.5 + 1.7)).abs() < 1e-12, "{}", episode.reward());
+}
+
+#[test]
+fn an_agreement_at_the_last_turn_is_no_truncation() {
+    let streams = Arc::new(Streams::new(7, 12, "t", 0));
+    let identity = Identity { name: "12.7".into(), streams, branches: 0..1 };
+    let state = Agree { workflow: at_once(), numbers: [None; 2] };
+    let rules = Rules { turns: Some(1), ..rules() };
+    let (mut episode, asks) = Episode::begin(Arc::new(rules), identity, Box::new(state));
+    let mut groups = Vec::new();
+    for ask in asks {
+        groups.extend(answer(&mut episode, ask, &["7"]).groups);
+    }
+    assert_eq!(episode.stop(), Some(&Stop::Success));
+    assert!(groups.iter().flat_map(|group| &group.members).all(|member| !member.truncated));
 }

@@ -3,8 +3,9 @@
 mod common;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use common::{AT_ONCE, IN_TURN, groups, of_type, play, settings, tasks};
+use common::{at_once, groups, in_stages, in_turn, of_type, play, settings, tasks};
 use envs::Workflow;
 use serde_json::{Value, json};
 
@@ -12,7 +13,7 @@ fn many(count: usize) -> String {
     tasks(&vec![json!({}); count])
 }
 
-fn output(flags: &[&str], workflow: Workflow, limit: usize, input: &str) -> String {
+fn output(flags: &[&str], workflow: Arc<Workflow>, limit: usize, input: &str) -> String {
     let (output, _, outcome) = play(&settings(flags), workflow, limit, input);
     outcome.expect("a run without failure");
     output
@@ -20,7 +21,7 @@ fn output(flags: &[&str], workflow: Workflow, limit: usize, input: &str) -> Stri
 
 #[test]
 fn every_group_has_one_prompt_all_branches_and_one_selected() {
-    for workflow in [IN_TURN, AT_ONCE] {
+    for workflow in [in_turn(), at_once(), in_stages()] {
         let output = output(&["--branches", "5", "--threads", "2"], workflow, 4, &many(20));
         let groups = groups(&output);
         assert!(groups.len() > 60, "{}", groups.len());
@@ -52,7 +53,7 @@ fn every_group_has_one_prompt_all_branches_and_one_selected() {
 
 #[test]
 fn the_executed_path_is_a_chain_of_selected_samples_and_its_reward_is_their_sum() {
-    let output = output(&["--branches", "3", "--step", "12"], IN_TURN, 4, &many(12));
+    let output = output(&["--branches", "3", "--step", "12"], in_turn(), 4, &many(12));
     let samples = of_type(&output, "sample");
     let episodes = of_type(&output, "episode");
     assert_eq!(episodes.len(), 12);
@@ -87,15 +88,16 @@ fn neither_threads_nor_tasks_under_way_change_a_byte() {
     let mut input = many(40);
     input.push_str(&tasks(&[json!({"fails_on": "4"}), Value::Null, json!({})]));
     for (flags, workflow) in [
-        (vec![], IN_TURN),
-        (vec![], AT_ONCE),
-        (vec!["--sampling", "parallel"], IN_TURN),
-        (vec!["--sampling", "parallel"], AT_ONCE),
-        (vec!["--select", "random"], IN_TURN),
-        (vec!["--greedy"], IN_TURN),
+        (vec![], in_turn()),
+        (vec![], at_once()),
+        (vec![], in_stages()),
+        (vec!["--sampling", "parallel"], in_turn()),
+        (vec!["--sampling", "parallel"], at_once()),
+        (vec!["--select", "random"], in_turn()),
+        (vec!["--greedy"], in_turn()),
     ] {
         let run = |threads: &str, limit| {
-            output(&[&flags[..], &["--threads", threads]].concat(), workflow, limit, &input)
+            output(&[&flags[..], &["--threads", threads]].concat(), Arc::clone(&workflow), limit, &input)
         };
         let one = run("1", 16);
         assert!(!of_type(&one, "error").is_empty());
@@ -103,7 +105,7 @@ fn neither_threads_nor_tasks_under_way_change_a_byte() {
             assert!(
                 run(threads, limit) == one,
                 "{flags:?} {} with {threads} threads of {limit}",
-                workflow.name
+                workflow.name()
             );
         }
     }
@@ -116,17 +118,17 @@ fn seeds_steps_and_recurring_tasks_draw_anew() {
     let said = |output: &str| -> Vec<String> {
         of_type(output, "sample").iter().map(|sample| sample["completion"].to_string()).collect()
     };
-    let base = output(&["--turns", "1"], IN_TURN, 4, &twice);
+    let base = output(&["--turns", "1"], in_turn(), 4, &twice);
     let texts = said(&base);
     assert_ne!(texts[..8], texts[8..], "the second occurrence of a task repeats the first");
-    assert_eq!(said(&output(&["--turns", "1"], IN_TURN, 4, &once))[..8], texts[..8]);
-    assert_ne!(said(&output(&["--turns", "1", "--seed", "1"], IN_TURN, 4, &once))[..8], texts[..8]);
-    assert_ne!(said(&output(&["--turns", "1", "--step", "1"], IN_TURN, 4, &once))[..8], texts[..8]);
+    assert_eq!(said(&output(&["--turns", "1"], in_turn(), 4, &once))[..8], texts[..8]);
+    assert_ne!(said(&output(&["--turns", "1", "--seed", "1"], in_turn(), 4, &once))[..8], texts[..8]);
+    assert_ne!(said(&output(&["--turns", "1", "--step", "1"], in_turn(), 4, &once))[..8], texts[..8]);
 }
 
 #[test]
 fn parallel_sampling_is_k_whole_episodes_told_apart_by_their_branch() {
-    let output = output(&["--sampling", "parallel", "--branches", "4"], IN_TURN, 4, &many(10));
+    let output = output(&["--sampling", "parallel", "--branches", "4"], in_turn(), 4, &many(10));
     let samples = of_type(&output, "sample");
     let episodes = of_type(&output, "episode");
     assert_eq!(episodes.len(), 40);
@@ -155,7 +157,7 @@ fn parallel_sampling_is_k_whole_episodes_told_apart_by_their_branch() {
 
 #[test]
 fn the_first_question_of_parallel_sampling_draws_what_the_tree_draws() {
-    let first = |flags: &[&str]| groups(&output(flags, IN_TURN, 4, &many(1)))[0].clone();
+    let first = |flags: &[&str]| groups(&output(flags, in_turn(), 4, &many(1)))[0].clone();
     let texts =
         |group: Vec<Value>| group.iter().map(|sample| sample["completion"].clone()).collect::<Vec<_>>();
     assert_eq!(texts(first(&[])), texts(first(&["--sampling", "parallel"])));
@@ -165,7 +167,7 @@ fn the_first_question_of_parallel_sampling_draws_what_the_tree_draws() {
 fn a_failed_episode_is_an_error_line_an_episode_line_and_no_partial_group() {
     let input = tasks(&[json!({}), json!({"fails_on": "4"}), Value::Null, json!({})]);
     let chosen = settings(&["--branches", "8", "--turns", "3", "--max-error-rate", "0.5"]);
-    let (output, totals, outcome) = play(&chosen, IN_TURN, 4, &input);
+    let (output, totals, outcome) = play(&chosen, in_turn(), 4, &input);
     outcome.expect("a bad episode is data");
     let errors = of_type(&output, "error");
     assert_eq!(errors.len(), 2);
@@ -190,7 +192,7 @@ fn a_failed_episode_is_an_error_line_an_episode_line_and_no_partial_group() {
 
 #[test]
 fn a_prompt_that_leaves_no_room_is_a_fault_of_the_policy() {
-    let (output, totals, _) = play(&settings(&["--max-tokens", "4097"]), IN_TURN, 4, &many(1));
+    let (output, totals, _) = play(&settings(&["--max-tokens", "4097"]), in_turn(), 4, &many(1));
     let errors = of_type(&output, "error");
     assert_eq!(errors[0]["boundary"], "policy");
     assert_eq!(errors[0]["message"], "asker: no room");
@@ -202,7 +204,7 @@ fn shards_together_are_the_whole() {
     let input = many(30) + &json!({"type": "note", "v": 1, "text": "kept"}).to_string() + "\n";
     let lines = |shard: &str| -> Vec<Value> {
         let text =
-            output(&["--shard", shard], IN_TURN, 4, &input).replace(&format!("\"shard\":\"{shard}\""), "");
+            output(&["--shard", shard], in_turn(), 4, &input).replace(&format!("\"shard\":\"{shard}\""), "");
         text.lines().map(|line| Value::from(line.to_owned())).collect()
     };
     let whole = lines("0/1");
@@ -220,7 +222,7 @@ fn foreign_lines_keep_their_place_and_ends_are_consumed() {
     let one = tasks(&[json!({})]);
     let note = "{\"type\": \"note\", \"v\":1,  \"text\":\"kept as it is\"}";
     let end = json!({"type": "end", "v": 1, "stage": "envs", "ok": false}).to_string();
-    let (output, totals, outcome) = play(&settings(&[]), IN_TURN, 4, &format!("{one}{note}\n{one}{end}\n"));
+    let (output, totals, outcome) = play(&settings(&[]), in_turn(), 4, &format!("{one}{note}\n{one}{end}\n"));
     outcome.expect("a run without failure");
     let types: Vec<String> = output
         .lines()
@@ -236,7 +238,7 @@ fn foreign_lines_keep_their_place_and_ends_are_consumed() {
 
 #[test]
 fn a_broken_line_fails_the_run_and_what_came_before_is_written() {
-    let (output, totals, outcome) = play(&settings(&[]), IN_TURN, 4, &format!("{}{{\"type\":\n", many(1)));
+    let (output, totals, outcome) = play(&settings(&[]), in_turn(), 4, &format!("{}{{\"type\":\n", many(1)));
     let failure = outcome.expect_err("half a line");
     assert_eq!(failure.code, 65);
     assert!(failure.message.starts_with("tasks:2"), "{}", failure.message);

@@ -1,10 +1,12 @@
 //! Many episodes at random: what they collect, and how they end.
 
+use std::sync::Arc;
+
 use record::failure::Result;
 use record::philox::{Draws, Part, Stream};
 
 use super::{Effort, Ledger, draw, outcome_rules, place};
-use crate::environment::{Environment, Order, Outcome, Split, State};
+use crate::environment::{Environment, Outcome, Split, State};
 
 /// Different tasks that the episodes are played on.
 const TASKS: u64 = 500;
@@ -24,7 +26,7 @@ pub fn play(
         let workflow = &workflows[number as usize % workflows.len()];
         let name = [Part::Text("check"), Part::Text(environment.name()), Part::Number(number)];
         let mut draws = Draws::new(Stream::named(effort.seed, &name));
-        let start = environment.reset(&task.spec, workflow.name)?;
+        let start = environment.reset(&task.spec, workflow.name())?;
         let mut oracle = start.clone_state();
         let best = collect(environment, &mut *oracle, ledger, &mut |state, agent| {
             state.oracle(agent).unwrap_or_default()
@@ -50,7 +52,7 @@ pub fn play(
             format!("{}: success {} at {}", task.task, random.success, state.to_json())
         });
         // Whoever says nothing all the time runs out of turns.
-        let mut idle = environment.reset(&task.spec, workflow.name)?;
+        let mut idle = environment.reset(&task.spec, workflow.name())?;
         let nothing = collect(environment, &mut *idle, ledger, &mut |_, _| String::new())?;
         ledger.rule("running out of turns is no success", !nothing.success, || task.task.clone());
         if number % STRIDE == STRIDE - 1 {
@@ -65,36 +67,39 @@ struct Total {
     success: bool,
 }
 
-/// Plays until the end or the turn limit; the team reward is that of the last agent of each turn.
+/// Plays until the end or the turn limit; the team reward is that of the last stage of each turn.
 fn collect(
     environment: &dyn Environment,
     state: &mut dyn State,
     ledger: &mut Ledger,
     answer: &mut dyn FnMut(&dyn State, &str) -> String,
 ) -> Result<Total> {
-    let workflow = *state.workflow();
+    let workflow = Arc::clone(state.workflow());
     let mut total = Total { team: 0.0, success: false };
     for _ in 0..state.turn_limit() {
-        let last = match workflow.order {
-            Order::Sequential => {
-                let mut last: Option<Outcome> = None;
-                for agent in workflow.agents {
-                    let text = answer(state, agent);
-                    let here = state.clone_state();
-                    let outcome = state.apply(agent, &text)?;
-                    outcome_rules(environment, &outcome, ledger, || place(&*here, agent, &text));
-                    last = Some(outcome);
+        let mut last: Option<Outcome> = None;
+        for stage in 0..workflow.stages() {
+            let agents = &workflow.agents()[workflow.stage(stage)];
+            let texts: Vec<(&str, String)> =
+                agents.iter().map(|agent| (agent.as_str(), answer(state, agent))).collect();
+            let here = state.clone_state();
+            let outcome = match texts.as_slice() {
+                [(agent, text)] => state.apply(agent, text)?,
+                texts => {
+                    let actions: Vec<(&str, &str)> =
+                        texts.iter().map(|(agent, text)| (*agent, text.as_str())).collect();
+                    state.apply_together(&actions)?
                 }
-                last
+            };
+            outcome_rules(environment, &outcome, ledger, || {
+                texts.iter().map(|(agent, text)| place(&*here, agent, text)).collect::<Vec<_>>().join("; ")
+            });
+            let over = outcome.terminated;
+            last = Some(outcome);
+            if over {
+                break;
             }
-            Order::Parallel => {
-                let texts: Vec<(&str, String)> =
-                    workflow.agents.iter().map(|agent| (*agent, answer(state, agent))).collect();
-                let actions: Vec<(&str, &str)> =
-                    texts.iter().map(|(agent, text)| (*agent, text.as_str())).collect();
-                state.apply_together(&actions)?.pop()
-            }
-        };
+        }
         let Some(outcome) = last else { break };
         total.team += outcome.rewards.team;
         total.success |= outcome.success;

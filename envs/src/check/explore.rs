@@ -1,16 +1,18 @@
 //! Every situation that can be reached on one task, and every probe in each.
 //!
-//! Situations are those at the beginning of a turn; within a turn the agents before the last one follow the
-//! oracle while all their probes are scored. The last agent's probes lead to the next situations.
+//! Situations are those at the beginning of a turn; within a turn the stages before the last one follow the
+//! oracle while all their probes are scored. The last stage's probes lead to the next situations.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use record::failure::Result;
 use record::line::Task;
 
 use super::{Ledger, outcome_rules, place};
-use crate::environment::{Environment, Outcome, State, Workflow};
+use crate::environment::{Environment, Outcome, State};
 use crate::step;
+use crate::workflow::Workflow;
 
 /// Situations explored on one task; what lies beyond is not looked at.
 const SITUATIONS: usize = 1000;
@@ -36,7 +38,7 @@ pub fn explore(
     workflow: &Workflow,
     ledger: &mut Ledger,
 ) -> Result<()> {
-    let start = environment.reset(&task.spec, workflow.name)?;
+    let start = environment.reset(&task.spec, workflow.name())?;
     let turn_limit = start.turn_limit();
     let first = start.to_json().to_string();
     let mut situations: HashMap<String, Situation> = HashMap::new();
@@ -61,42 +63,120 @@ fn turn(
     ledger: &mut Ledger,
     queue: &mut VecDeque<(String, Box<dyn State>)>,
 ) -> Result<Vec<Turn>> {
-    let agents: Vec<&'static str> = state.workflow().agents.to_vec();
-    let mut turns = Vec::new();
-    for (index, agent) in agents.iter().enumerate() {
-        let before = state.to_json();
+    let workflow = Arc::clone(state.workflow());
+    // Turns that end before their last stage.
+    let mut early = Vec::new();
+    for number_of_stage in 0..workflow.stages() {
+        let agents = &workflow.agents()[workflow.stage(number_of_stage)];
+        let tries = stage(environment, &*state, agents, number, ledger)?;
+        let last = number_of_stage + 1 == workflow.stages();
+        let mut turns = Vec::new();
+        for (outcome, after) in &tries {
+            let next = (!outcome.terminated).then(|| after.to_json().to_string());
+            if last || next.is_none() {
+                turns.push(Turn { team: outcome.rewards.team, next: next.clone() });
+            }
+            if let Some(key) = next.filter(|_| last) {
+                queue.push_back((key, after.clone_state()));
+            }
+        }
+        match tries.into_iter().next() {
+            // The oracle's turn comes first.
+            Some((oracle, _)) if last || oracle.terminated => {
+                turns.append(&mut early);
+                return Ok(turns);
+            }
+            Some((_, after)) => state = after,
+            None => break,
+        }
+        early.append(&mut turns);
+    }
+    Ok(early)
+}
+
+/// Tries every probe of the agents of one stage; what came of each, the oracle's answer first. Where there are
+/// several agents, each probe is scored alone, and then each together with the oracle's answers of the others and
+/// with the probes of the same number of the others.
+fn stage(
+    environment: &dyn Environment,
+    state: &dyn State,
+    agents: &[String],
+    number: usize,
+    ledger: &mut Ledger,
+) -> Result<Vec<(Outcome, Box<dyn State>)>> {
+    let before = state.to_json();
+    let mut answers: Vec<Vec<String>> = Vec::new();
+    let mut alone = Vec::new();
+    for agent in agents {
         let mut texts = vec![state.oracle(agent).unwrap_or_default()];
         texts.extend(state.probes(agent));
-        fidelity(environment, &*state, agent, &texts[number % texts.len()], ledger)?;
-        let mut best: Option<(Outcome, Box<dyn State>)> = None;
+        fidelity(environment, state, agent, &texts[number % texts.len()], ledger)?;
+        let first = alone.len();
         for text in &texts {
             let mut after = state.clone_state();
             let outcome = after.apply(agent, text)?;
-            let here = || place(&*state, agent, text);
-            outcome_rules(environment, &outcome, ledger, here);
-            ledger.rule("a success is one to the oracle", outcome.success == after.is_solved(), here);
-            if let Some((oracle, _)) = &best {
-                let (ours, theirs) = (outcome.rewards, oracle.rewards);
-                let holds = ours.team <= theirs.team + ROUNDING && ours.local <= theirs.local + ROUNDING;
-                ledger.rule("no action scores above the oracle's", holds, || {
-                    format!("{}: {ours:?}, the oracle's {theirs:?}", here())
-                });
-            }
-            if index + 1 == agents.len() {
-                let next = (!outcome.terminated).then(|| after.to_json().to_string());
-                turns.push(Turn { team: outcome.rewards.team, next: next.clone() });
-                if let Some(key) = next {
-                    queue.push_back((key, after.clone_state()));
-                }
-            }
-            best.get_or_insert((outcome, after));
+            judge(environment, &outcome, &*after, ledger, || place(state, agent, text));
+            alone.push((outcome, after));
+            let (ours, theirs) = (alone[alone.len() - 1].0.rewards, alone[first].0.rewards);
+            let holds = ours.team <= theirs.team + ROUNDING && ours.local <= theirs.local + ROUNDING;
+            ledger.rule("no action scores above the oracle's", holds, || {
+                format!("{}: {ours:?}, the oracle's {theirs:?}", place(state, agent, text))
+            });
         }
-        ledger.rule("a clone leaves its original alone", state.to_json() == before, || before.to_string());
-        if let Some((_, after)) = best {
-            state = after;
+        answers.push(texts);
+    }
+    ledger.rule("a clone leaves its original alone", state.to_json() == before, || before.to_string());
+    if agents.len() == 1 {
+        return Ok(alone);
+    }
+    let mut together: Vec<(Outcome, Box<dyn State>)> = Vec::new();
+    for texts in joint(&answers) {
+        let actions: Vec<(&str, &str)> =
+            agents.iter().map(String::as_str).zip(texts.iter().copied()).collect();
+        let (mut after, mut again) = (state.clone_state(), state.clone_state());
+        let outcome = after.apply_together(&actions)?;
+        let here = || format!("{actions:?} at {before}");
+        let same = outcome == again.apply_together(&actions)? && after.to_json() == again.to_json();
+        ledger.rule("the same action has the same consequence", same, here);
+        judge(environment, &outcome, &*after, ledger, here);
+        together.push((outcome, after));
+        let (ours, theirs) = (together[together.len() - 1].0.rewards.team, together[0].0.rewards.team);
+        ledger.rule("no joint action scores above the oracle's", ours <= theirs + ROUNDING, || {
+            format!("{}: {ours}, the oracle's {theirs}", here())
+        });
+    }
+    Ok(together)
+}
+
+/// Joint answers worth trying: the oracle's (the first) of all; each answer with the oracle's of the others; the
+/// answers of the same number of all.
+fn joint(answers: &[Vec<String>]) -> Vec<Vec<&str>> {
+    let oracle: Vec<&str> = answers.iter().map(|texts| texts[0].as_str()).collect();
+    let mut joint = vec![oracle.clone()];
+    for (agent, texts) in answers.iter().enumerate() {
+        for text in &texts[1..] {
+            let mut one = oracle.clone();
+            one[agent] = text;
+            joint.push(one);
         }
     }
-    Ok(turns)
+    let most = answers.iter().map(Vec::len).max().unwrap_or(0);
+    joint.extend(
+        (1..most).map(|number| answers.iter().map(|texts| texts[number % texts.len()].as_str()).collect()),
+    );
+    joint
+}
+
+/// What holds for the outcome of any action or joint action.
+fn judge(
+    environment: &dyn Environment,
+    outcome: &Outcome,
+    after: &dyn State,
+    ledger: &mut Ledger,
+    here: impl Fn() -> String,
+) {
+    outcome_rules(environment, outcome, ledger, &here);
+    ledger.rule("a success is one to the oracle", outcome.success == after.is_solved(), here);
 }
 
 /// Clones, JSON and the step protocol all have the same future.

@@ -47,10 +47,11 @@ impl Demo {
             return Err(Failure::usage(format!("--follow {}: not from 0 to 1", self.follow)));
         }
         let workflow = match &self.workflow {
-            Some(name) => envs::find_workflow(environment, name)?.name.to_owned(),
-            None => {
-                environment.workflows().first().map_or_else(String::new, |workflow| workflow.name.to_owned())
-            }
+            Some(name) => envs::find_workflow(environment, name)?.name().to_owned(),
+            None => environment
+                .workflows()
+                .first()
+                .map_or_else(String::new, |workflow| workflow.name().to_owned()),
         };
         let demonstration = Demonstration {
             tasks: self.choice.selection(Split::Train)?,

@@ -29,8 +29,9 @@ impl List {
             // Writing to a String cannot fail.
             let _ = writeln!(text, ": {}", environment.summary());
             for workflow in environment.workflows() {
-                let (order, agents) = (workflow.order.name(), workflow.agents.join(", "));
-                let _ = writeln!(text, "  --workflow {:<10} {agents} ({order})", workflow.name);
+                let (name, agents, order) =
+                    (workflow.name(), workflow.agents().join(", "), workflow.describe());
+                let _ = writeln!(text, "  --workflow {name:<10} {agents} ({order})");
             }
             for setting in environment.settings() {
                 let shown = format!("{} = {}", setting.name, setting.default);

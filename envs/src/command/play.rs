@@ -1,8 +1,9 @@
 //! `envs play`: a person in the place of the agents.
 
 use std::io::{BufRead, Write};
+use std::sync::Arc;
 
-use envs::{Order, Outcome, Split, State};
+use envs::{Outcome, Split, State};
 use record::failure::{Failure, Result};
 use record::stage;
 
@@ -46,46 +47,39 @@ enum Turn {
 impl Play {
     pub fn run(&self) -> Result<()> {
         let environment = self.choice.environment()?;
-        let workflow = match &self.workflow {
-            Some(name) => envs::find_workflow(environment, name)?,
-            None => environment.workflows().first().ok_or_else(|| Failure::work("no workflow"))?,
+        let name = match &self.workflow {
+            Some(name) => name.as_str(),
+            None => environment.workflows().first().ok_or_else(|| Failure::work("no workflow"))?.name(),
         };
-        if let Some(agent) = &self.agent
-            && !workflow.agents.contains(&agent.as_str())
-        {
-            return Err(Failure::usage(format!(
-                "--agent {agent}: workflow {} has no such agent",
-                workflow.name
-            ))
-            .hint(envs::settings::suggest(agent, workflow.agents)));
-        }
         let selection = self.choice.selection(Split::from(self.split))?;
         let task = environment.tasks(&selection)?.nth(self.task as usize).unwrap_or_else(|| {
             Err(Failure::usage(format!("--task {}: the split ends before it", self.task)))
         })?;
-        let mut state = environment.reset(&task.spec, workflow.name)?;
+        let mut state = environment.reset(&task.spec, name)?;
+        let workflow = Arc::clone(state.workflow());
+        if let Some(agent) = &self.agent
+            && workflow.position(agent).is_none()
+        {
+            let agents: Vec<&str> = workflow.agents().iter().map(String::as_str).collect();
+            return Err(Failure::usage(format!("--agent {agent}: workflow {name} has no such agent"))
+                .hint(envs::settings::suggest(agent, &agents)));
+        }
         say(&format!("{}\nAn empty line plays the oracle's answer, ? shows the prompt.\n", task.task))?;
         let limit = state.turn_limit();
         for turn in 1..=limit {
-            let parallel = (workflow.order == Order::Parallel).then(|| state.clone_state());
-            let mut over = false;
-            for agent in workflow.agents {
-                say(&format!("\nturn {turn} of {limit}, {agent}\n{}", state.draw()))?;
-                let seen = parallel.as_deref().unwrap_or(&*state);
-                let text = match self.turn(seen, agent)? {
-                    Turn::Answer(text) => text,
-                    Turn::Over => return say("\nleft\n"),
-                };
-                let outcome = state.apply(agent, &text)?;
-                say(&told(&text, &outcome))?;
-                over = outcome.terminated;
-                if over {
-                    say(&format!("\n{}{}\n", state.draw(), if outcome.success { "solved" } else { "over" }))?;
-                    break;
+            for stage in 0..workflow.stages() {
+                let agents = &workflow.agents()[workflow.stage(stage)];
+                let mut answers = Vec::with_capacity(agents.len());
+                for agent in agents {
+                    say(&format!("\nturn {turn} of {limit}, {agent}\n{}", state.draw()))?;
+                    match self.turn(&*state, agent)? {
+                        Turn::Answer(text) => answers.push((agent.as_str(), text)),
+                        Turn::Over => return say("\nleft\n"),
+                    }
                 }
-            }
-            if over {
-                return Ok(());
+                if step(&mut *state, &answers)? {
+                    return Ok(());
+                }
             }
         }
         say(&format!("\n{}out of turns: not solved\n", state.draw()))
@@ -117,6 +111,31 @@ impl Play {
             }
         }
     }
+}
+
+/// Applies the answers of a stage and tells what they earned; whether the episode is over.
+fn step(state: &mut dyn State, answers: &[(&str, String)]) -> Result<bool> {
+    let outcome = match answers {
+        [(agent, text)] => {
+            let outcome = state.apply(agent, text)?;
+            say(&told(text, &outcome))?;
+            outcome
+        }
+        _ => {
+            for (agent, text) in answers {
+                // Alone, with what the others said last.
+                let alone = state.clone_state().apply(agent, text)?;
+                say(&format!("{agent} {}", told(text, &alone)))?;
+            }
+            let actions: Vec<(&str, &str)> =
+                answers.iter().map(|(agent, text)| (*agent, text.as_str())).collect();
+            state.apply_together(&actions)?
+        }
+    };
+    if outcome.terminated {
+        say(&format!("\n{}{}\n", state.draw(), if outcome.success { "solved" } else { "over" }))?;
+    }
+    Ok(outcome.terminated)
 }
 
 /// What an answer has earned.

@@ -9,7 +9,7 @@ use record::stage;
 ///
 /// A request with `task` (and, if wanted, `workflow`) resets and answers state, observations, agents, order and
 /// turns. One with `state`, `agent` and `action` answers state, rewards, reward_components, terminated, success
-/// and observations. `request` is echoed. A request that makes no sense is answered with `error`. The same line
+/// and observations; one with `state` and `actions`, texts by agent, applies them together. `request` is echoed. A request that makes no sense is answered with `error`. The same line
 /// always gets the same answer.
 #[derive(clap::Args)]
 #[command(help_template = crate::TEMPLATE, before_help = "\

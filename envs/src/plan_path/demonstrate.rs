@@ -20,7 +20,8 @@ use super::map::{Cell, Map, Move};
 use super::spec::{self, Rules};
 use super::state::PlanPathState;
 use super::{NAME, generate};
-use crate::environment::{Demonstration, Split, State, Workflow};
+use crate::environment::{Demonstration, Split, State};
+use crate::workflow::Workflow;
 
 /// The kinds and their default shares.
 pub const KINDS: &[(&str, f64)] = &[("opt", 0.25), ("lazy", 0.55), ("manhattan", 0.1), ("random", 0.1)];
@@ -75,7 +76,7 @@ fn kind<'a>(mix: &'a [(String, f64)], draws: &mut Draws) -> &'a str {
 /// The samples about the task at `index`.
 pub fn samples(
     rules: &Rules,
-    workflow: &'static Workflow,
+    workflow: &Arc<Workflow>,
     demonstration: &Demonstration,
     index: u64,
 ) -> Result<Vec<Sample>> {
@@ -86,13 +87,13 @@ pub fn samples(
     let cells: Vec<Cell> = instance.map.reachable().filter(|cell| *cell != instance.map.goal()).collect();
     let mut draws =
         Draws::new(Stream::named(seed, &[Part::Text(NAME), Part::Text("demo"), Part::Number(index)]));
-    let mut samples = Vec::with_capacity(demonstration.states as usize * workflow.agents.len());
+    let mut samples = Vec::with_capacity(demonstration.states as usize * workflow.agents().len());
     for number in 0..demonstration.states {
         let Some(cell) = draws.choose(&cells).copied() else { break };
-        let mut state = PlanPathState::starting_at(Arc::clone(&instance), workflow, cell);
+        let mut state = PlanPathState::starting_at(Arc::clone(&instance), Arc::clone(workflow), cell);
         let episode = format!("{index}.{number}");
         let mut proposed: Option<Vec<Move>> = None;
-        for agent in workflow.agents {
+        for agent in workflow.agents() {
             let own = |draws: &mut Draws| {
                 moves(kind(&demonstration.mix, draws), &instance.map, cell, instance.moves, draws)
             };
@@ -107,7 +108,7 @@ pub fn samples(
                 task: Some(task.task.clone()),
                 episode: Some(episode.clone()),
                 turn: Some(0),
-                agent: Some((*agent).to_owned()),
+                agent: Some(agent.clone()),
                 branch: Some(0),
                 branches: Some(1),
                 id: Some(id),

@@ -19,16 +19,16 @@ pub mod rules;
 pub mod spec;
 pub mod state;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
 use crate::environment::{
-    Demonstration, Demonstrations, Environment, ExtractionCase, Order, RewardRange, Selection, Split, State,
-    Tasks, Workflow,
+    Demonstration, Demonstrations, Environment, ExtractionCase, RewardRange, Selection, Split, State, Tasks,
 };
 use crate::settings::Setting;
+use crate::workflow::Workflow;
 
 /// The environment's name.
 pub const NAME: &str = "plan-path";
@@ -36,10 +36,9 @@ pub const NAME: &str = "plan-path";
 /// The environment.
 pub struct PlanPath;
 
-static WORKFLOWS: [Workflow; 2] = [
-    Workflow { name: "team", agents: &["tool", "planner"], order: Order::Sequential },
-    Workflow { name: "single", agents: &["planner"], order: Order::Sequential },
-];
+static WORKFLOWS: LazyLock<[Arc<Workflow>; 2]> = LazyLock::new(|| {
+    [Workflow::sequential("team", &["tool", "planner"]), Workflow::sequential("single", &["planner"])]
+});
 
 impl Environment for PlanPath {
     fn name(&self) -> &'static str {
@@ -50,8 +49,8 @@ impl Environment for PlanPath {
         "walk round walls to a goal, a few moves a turn"
     }
 
-    fn workflows(&self) -> &'static [Workflow] {
-        &WORKFLOWS
+    fn workflows(&self) -> &[Arc<Workflow>] {
+        &*WORKFLOWS
     }
 
     fn settings(&self) -> &'static [Setting] {
@@ -92,6 +91,6 @@ impl Environment for PlanPath {
         let rules = spec::Rules::from_settings(&demonstration.tasks.settings)?;
         let workflow = crate::find_workflow(self, &demonstration.workflow)?;
         let demonstration = demonstration.clone();
-        Ok(Box::new((0..).map(move |index| demonstrate::samples(&rules, workflow, &demonstration, index))))
+        Ok(Box::new((0..).map(move |index| demonstrate::samples(&rules, &workflow, &demonstration, index))))
     }
 }

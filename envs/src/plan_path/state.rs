@@ -12,7 +12,8 @@ use super::map::{Cell, Move, Place, UNREACHABLE};
 use super::rules::{Parts, Standing, walk};
 use super::spec::{Encoding, Instance};
 use super::{compact, full, probes};
-use crate::environment::{Outcome, State, Workflow};
+use crate::environment::{Outcome, State};
+use crate::workflow::Workflow;
 
 /// What the tool has proposed, in the words that the planner is shown; empty if it could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +44,7 @@ pub struct Reading {
 #[derive(Clone, Debug)]
 pub struct PlanPathState {
     instance: Arc<Instance>,
-    workflow: &'static Workflow,
+    workflow: Arc<Workflow>,
     position: Cell,
     best: u16,
     proposal: Option<Proposal>,
@@ -64,19 +65,19 @@ struct Written<'a> {
 
 impl PlanPathState {
     /// The beginning of an episode.
-    pub fn new(instance: Arc<Instance>, workflow: &'static Workflow) -> Self {
+    pub fn new(instance: Arc<Instance>, workflow: Arc<Workflow>) -> Self {
         let (position, best) = (instance.start, instance.first);
         PlanPathState { instance, workflow, position, best, proposal: None }
     }
 
     /// The beginning of an episode whose walker starts at `cell`, from which the goal can be reached.
-    pub fn starting_at(instance: Arc<Instance>, workflow: &'static Workflow, cell: Cell) -> Self {
+    pub fn starting_at(instance: Arc<Instance>, workflow: Arc<Workflow>, cell: Cell) -> Self {
         let best = instance.map.distance(cell).min(instance.first);
         PlanPathState { position: cell, best, ..Self::new(instance, workflow) }
     }
 
     /// The state that `to_json` wrote; `find` looks a workflow up.
-    pub fn restore(value: &Value, find: impl Fn(&str) -> Result<&'static Workflow>) -> Result<Self> {
+    pub fn restore(value: &Value, find: impl Fn(&str) -> Result<Arc<Workflow>>) -> Result<Self> {
         let fail = |cause: String| Failure::data(format!("state: {cause}"));
         let written = Written::deserialize(value).map_err(|error| fail(error.to_string()))?;
         let instance = Arc::new(Instance::parse(&written.spec)?);
@@ -156,8 +157,8 @@ impl PlanPathState {
 }
 
 impl State for PlanPathState {
-    fn workflow(&self) -> &Workflow {
-        self.workflow
+    fn workflow(&self) -> &Arc<Workflow> {
+        &self.workflow
     }
 
     fn turn_limit(&self) -> u32 {
@@ -166,7 +167,7 @@ impl State for PlanPathState {
 
     fn observe(&self, agent: &str) -> Vec<Message> {
         let nothing = Proposal::new("");
-        let proposal = match self.workflow.name {
+        let proposal = match self.workflow.name() {
             "team" if agent != "tool" => Some(self.proposal.as_ref().unwrap_or(&nothing)),
             _ => None,
         };
@@ -179,9 +180,7 @@ impl State for PlanPathState {
     }
 
     fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
-        if !self.workflow.agents.contains(&agent) {
-            return Err(Failure::data(format!("workflow {} has no agent '{agent}'", self.workflow.name)));
-        }
+        self.workflow.check(agent)?;
         let map = &self.instance.map;
         if self.position == map.goal() {
             return Err(Failure::data("the episode is over: the walker is at the goal"));
@@ -223,7 +222,7 @@ impl State for PlanPathState {
         json!({
             "env": super::NAME,
             "spec": self.instance.spec,
-            "workflow": self.workflow.name,
+            "workflow": self.workflow.name(),
             "position": self.place().to_string(),
             "best": self.best,
             "proposal": self.proposal.as_ref().map(Proposal::text),

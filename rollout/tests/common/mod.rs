@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use clap::Parser;
-use envs::{Order, Outcome, State, Workflow};
+use envs::{Outcome, State, Workflow};
 use record::failure::{Failure, Result};
 use record::line::Task;
 use record::read::Reader;
@@ -23,28 +23,37 @@ use rollout::worker::Shared;
 use rollout::world::World;
 use serde_json::{Value, json};
 
-pub const IN_TURN: Workflow =
-    Workflow { name: "in-turn", agents: &["asker", "doer"], order: Order::Sequential };
-pub const AT_ONCE: Workflow =
-    Workflow { name: "at-once", agents: &["asker", "doer"], order: Order::Parallel };
+pub fn in_turn() -> Arc<Workflow> {
+    Workflow::sequential("in-turn", &["asker", "doer"])
+}
+
+pub fn at_once() -> Arc<Workflow> {
+    Workflow::parallel("at-once", &["asker", "doer"])
+}
+
+/// Two askers at once, then a doer.
+pub fn in_stages() -> Arc<Workflow> {
+    let stages = vec![vec!["asker-1".to_owned(), "asker-2".to_owned()], vec!["doer".to_owned()]];
+    Workflow::staged("in-stages", stages).expect("agents with names of their own")
+}
 
 /// What was said so far. A text is a digit: the reward is a tenth of it, a doer's 9 solves the task, and
 /// `fails_on` makes the environment itself fail.
 #[derive(Clone)]
 pub struct Talk {
-    pub workflow: Workflow,
+    pub workflow: Arc<Workflow>,
     pub said: Vec<(String, String)>,
     pub fails_on: Option<String>,
 }
 
 impl Talk {
-    pub fn new(workflow: Workflow) -> Talk {
+    pub fn new(workflow: Arc<Workflow>) -> Talk {
         Talk { workflow, said: Vec::new(), fails_on: None }
     }
 }
 
 impl State for Talk {
-    fn workflow(&self) -> &Workflow {
+    fn workflow(&self) -> &Arc<Workflow> {
         &self.workflow
     }
 
@@ -98,11 +107,11 @@ impl State for Talk {
 }
 
 /// A world of [`Talk`]s; a spec's `fails_on` is theirs, and a spec `null` is refused.
-pub struct Talks(pub Workflow);
+pub struct Talks(pub Arc<Workflow>);
 
 impl World for Talks {
     fn agents(&self, _task: &Task) -> Result<Vec<String>> {
-        Ok(self.0.agents.iter().map(|&agent| agent.to_owned()).collect())
+        Ok(self.0.agents().to_vec())
     }
 
     fn reset(&self, task: &Task) -> Result<Box<dyn State>> {
@@ -110,7 +119,7 @@ impl World for Talks {
             return Err(Failure::data("nothing to play"));
         }
         let fails_on = task.spec["fails_on"].as_str().map(str::to_owned);
-        Ok(Box::new(Talk { fails_on, ..Talk::new(self.0) }))
+        Ok(Box::new(Talk { fails_on, ..Talk::new(Arc::clone(&self.0)) }))
     }
 }
 
@@ -177,7 +186,7 @@ pub fn tasks(specs: &[Value]) -> String {
 /// Runs the stage on `input` with `limit` tasks under way on each thread: the output and what it came to.
 pub fn play(
     settings: &Settings,
-    workflow: Workflow,
+    workflow: Arc<Workflow>,
     limit: usize,
     input: &str,
 ) -> (String, Totals, Result<()>) {

@@ -1,0 +1,219 @@
+//! Who acts in a turn, and who sees what: stages of agents, at once inside a stage, one stage after another.
+//!
+//! Every workflow of Stronger-MAS (arXiv 2510.11062) is a special case. A sequential one has one agent a stage: each
+//! sees what the agents before it did in the same turn. A parallel one has a single stage: all see the state as
+//! it was before the turn. An ensemble has a stage of reasoners and tool users, and then a judge.
+//!
+//! The agents are values, not code: an environment may read from the `spec` of a task how many there are.
+//!
+//! Left out: which policy speaks for which agent; that is the command line's business.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use record::failure::{Failure, Result};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// Which agents act in a turn, and in which order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workflow {
+    name: String,
+    /// All agents, in the order of the stages.
+    agents: Vec<String>,
+    /// Where in `agents` each stage ends.
+    ends: Vec<usize>,
+}
+
+impl Workflow {
+    /// Each agent sees what the agents before it did in the same turn. The agents differ from each other.
+    pub fn sequential(name: &str, agents: &[&str]) -> Arc<Workflow> {
+        Workflow::of(name, agents, (1..=agents.len()).collect())
+    }
+
+    /// Every agent sees the state as it was before the turn. The agents differ from each other.
+    pub fn parallel(name: &str, agents: &[&str]) -> Arc<Workflow> {
+        Workflow::of(name, agents, vec![agents.len()])
+    }
+
+    fn of(name: &str, agents: &[&str], ends: Vec<usize>) -> Arc<Workflow> {
+        let agents = agents.iter().map(|&agent| agent.to_owned()).collect();
+        Arc::new(Workflow { name: name.to_owned(), agents, ends })
+    }
+
+    /// Stages of agents: at once inside a stage, one stage after another.
+    ///
+    /// # Errors
+    /// No stage, a stage without agents, an agent without a name, an agent that is there twice: data.
+    pub fn staged(name: &str, stages: Vec<Vec<String>>) -> Result<Arc<Workflow>> {
+        if stages.is_empty() || stages.iter().any(Vec::is_empty) {
+            return Err(Failure::data(format!("workflow {name}: every stage has at least one agent")));
+        }
+        let mut workflow = Workflow { name: name.to_owned(), agents: Vec::new(), ends: Vec::new() };
+        for stage in stages {
+            for agent in stage {
+                if agent.is_empty() {
+                    return Err(Failure::data(format!("workflow {name}: an agent has no name")));
+                }
+                if workflow.position(&agent).is_some() {
+                    return Err(Failure::data(format!(
+                        "workflow {name}: the agent '{agent}' is there twice"
+                    )));
+                }
+                workflow.agents.push(agent);
+            }
+            workflow.ends.push(workflow.agents.len());
+        }
+        Ok(Arc::new(workflow))
+    }
+
+    /// What `--workflow` selects, for example `team` or `single`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The agents in the order of their stages; none twice.
+    pub fn agents(&self) -> &[String] {
+        &self.agents
+    }
+
+    /// Number of stages, at least 1.
+    pub fn stages(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The agents of stage number `stage`, from 0, as positions in [`Workflow::agents`].
+    pub fn stage(&self, stage: usize) -> Range<usize> {
+        let begin = if stage == 0 { 0 } else { self.ends[stage - 1] };
+        begin..self.ends[stage]
+    }
+
+    /// Where `agent` stands in [`Workflow::agents`].
+    pub fn position(&self, agent: &str) -> Option<usize> {
+        self.agents.iter().position(|own| own == agent)
+    }
+
+    /// Checks that `agent` is one of its agents.
+    ///
+    /// # Errors
+    /// It is not: data.
+    pub fn check(&self, agent: &str) -> Result<()> {
+        match self.position(agent) {
+            Some(_) => Ok(()),
+            None => Err(Failure::data(format!("workflow {} has no agent '{agent}'", self.name))),
+        }
+    }
+
+    /// The order as the step protocol says it: `"sequential"`, `"parallel"`, or the stages as arrays of agents.
+    pub fn order(&self) -> Value {
+        match self.ends.len() {
+            stages if stages == self.agents.len() => "sequential".into(),
+            1 => "parallel".into(),
+            stages => (0..stages).map(|stage| json!(self.agents[self.stage(stage)])).collect(),
+        }
+    }
+
+    /// The order as a person reads it: `sequential`, `parallel`, or `a + b, then c`.
+    pub fn describe(&self) -> String {
+        match self.order() {
+            Value::String(word) => word,
+            _ => {
+                let stage = |number| self.agents[self.stage(number)].join(" + ");
+                (0..self.stages()).map(stage).collect::<Vec<_>>().join(", then ")
+            }
+        }
+    }
+}
+
+/// The `order` of an answer of the step protocol.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum Order {
+    /// One agent after another, or all at once.
+    Word(OrderWord),
+    /// Stages of agents.
+    Stages(Vec<Vec<String>>),
+}
+
+/// The orders that have a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OrderWord {
+    /// One agent after another.
+    Sequential,
+    /// All at once.
+    Parallel,
+}
+
+impl Order {
+    /// The workflow of `agents` in this order.
+    ///
+    /// # Errors
+    /// Agents without a name or twice, or stages that hold other agents than `agents`: data.
+    pub fn workflow(self, name: &str, agents: Vec<String>) -> Result<Arc<Workflow>> {
+        let stages = match self {
+            Order::Word(OrderWord::Sequential) => agents.iter().map(|agent| vec![agent.clone()]).collect(),
+            Order::Word(OrderWord::Parallel) => vec![agents.clone()],
+            Order::Stages(stages) => stages,
+        };
+        let workflow = Workflow::staged(name, stages)?;
+        if workflow.agents != agents {
+            return Err(Failure::data(format!(
+                "`agents` are {}, but `order` has {}",
+                agents.join(", "),
+                workflow.agents.join(", ")
+            )));
+        }
+        Ok(workflow)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(agents: &[&str]) -> Vec<String> {
+        agents.iter().map(|&agent| agent.to_owned()).collect()
+    }
+
+    #[test]
+    fn orders_are_said_and_read_back() {
+        let ensemble = Workflow::staged(
+            "ensemble",
+            vec![names(&["reasoner-1", "reasoner-2", "tool-1"]), names(&["judge"])],
+        );
+        for (workflow, order, told) in [
+            (Workflow::sequential("team", &["tool", "planner"]), json!("sequential"), "sequential"),
+            (Workflow::parallel("team", &["tool", "reasoner"]), json!("parallel"), "parallel"),
+            (Workflow::parallel("single", &["planner"]), json!("sequential"), "sequential"),
+            (
+                ensemble.unwrap(),
+                json!([["reasoner-1", "reasoner-2", "tool-1"], ["judge"]]),
+                "reasoner-1 + reasoner-2 + tool-1, then judge",
+            ),
+        ] {
+            assert_eq!(workflow.order(), order);
+            assert_eq!(workflow.describe(), told);
+            let read: Order = serde_json::from_value(order).unwrap();
+            assert_eq!(read.workflow(workflow.name(), workflow.agents().to_vec()).unwrap(), workflow);
+        }
+    }
+
+    #[test]
+    fn stages_hold_their_agents() {
+        let workflow =
+            Workflow::staged("w", vec![names(&["a", "b"]), names(&["c"]), names(&["d", "e"])]).unwrap();
+        let stages: Vec<Range<usize>> = (0..workflow.stages()).map(|stage| workflow.stage(stage)).collect();
+        assert_eq!(stages, [0..2, 2..3, 3..5]);
+        assert_eq!((workflow.position("d"), workflow.position("f")), (Some(3), None));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for stages in [vec![], vec![vec![]], vec![names(&["a"]), names(&["a"])], vec![names(&[""])]] {
+            assert_eq!(Workflow::staged("w", stages.clone()).unwrap_err().code, 65, "{stages:?}");
+        }
+        let order: Order = serde_json::from_value(json!([["a"], ["b"]])).unwrap();
+        assert!(order.workflow("w", names(&["a", "c"])).is_err());
+    }
+}
