@@ -1,0 +1,140 @@
+// The language of the kernels: the only header a .cu file of this project includes.
+//
+// On the device it is CUDA C++ with inline PTX and needs no header of NVIDIA's; on the host the simulator (in
+// simulator.h) gives the same names their meaning. What a kernel may use beyond plain CUDA:
+//
+//   extern "C" __global__ void __launch_bounds__(128) name(bf16* out, const float* x, int n)   a kernel
+//   SHARED_ARRAY(float, partial, 33);     shared memory of a fixed size (plain __shared__ does not compile on the host)
+//   DYNAMIC_SHARED(bf16, tile);           the launch's shared memory, aligned to 128 bytes
+//   copy_async_16(to, from, copy)         cp.async of 16 bytes to shared memory; zeros where copy is false
+//   copy_async_commit(), copy_async_wait<N>()
+//   mma_m16n8k16(d, a, b0, b1)            d[4] += a[4] b[2], bf16 in, f32 out
+//   ldmatrix_x4(r, row), ldmatrix_x4_transposed(r, row)
+//   to_float, to_bf16, pack_bf16, warp_sum, warp_max, block_sum, block_max
+//
+// Reductions are in a fixed order, so a kernel gives the same bits in every run; atomics on floats would not.
+#pragma once
+
+typedef unsigned char u8;
+typedef short i16;
+typedef int i32;
+typedef unsigned int u32;
+
+#ifdef __CUDACC__
+
+typedef long long i64;
+typedef unsigned long long u64;
+#define SHARED_ARRAY(type, name, length) __shared__ __align__(16) type name[length]
+#define DYNAMIC_SHARED(type, name)                              \
+  extern __shared__ __align__(128) unsigned char dynamic_shared_bytes[]; \
+  type* name = (type*)dynamic_shared_bytes
+
+__device__ __forceinline__ u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
+__device__ __forceinline__ void mma_m16n8k16(float d[4], const u32 a[4], u32 b0, u32 b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void ldmatrix_x4(u32 r[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+__device__ __forceinline__ void ldmatrix_x4_transposed(u32 r[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+__device__ __forceinline__ void copy_async_16(void* to, const void* from, bool copy) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(copy ? 16 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int pending> __device__ __forceinline__ void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+// 2^x to about two units in the last place, results below 2^-126 being zero.
+__device__ __forceinline__ float exp2_approximate(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+#else
+
+#include <simulator.h>
+typedef int64_t i64;
+typedef uint64_t u64;
+
+#endif
+
+// A brain float: the upper half of an f32.
+struct bf16 {
+  unsigned short bits;
+};
+__device__ __forceinline__ float to_float(bf16 value) { return __uint_as_float((u32)value.bits << 16); }
+// Rounded to nearest, ties to even.
+__device__ __forceinline__ bf16 to_bf16(float value) {
+  bf16 rounded;
+#ifdef __CUDACC__
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded.bits) : "f"(value));
+#else
+  u32 bits = __float_as_uint(value);
+  rounded.bits = value != value ? 0x7fff : (unsigned short)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+#endif
+  return rounded;
+}
+// Two of them in a register, `low` at the lower address.
+__device__ __forceinline__ u32 pack_bf16(float low, float high) {
+#ifdef __CUDACC__
+  u32 pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return (u32)to_bf16(low).bits | (u32)to_bf16(high).bits << 16;
+#endif
+}
+
+#define FULL_WARP 0xffffffffu
+
+// The sum over the warp, in every lane.
+__device__ __forceinline__ float warp_sum(float value) {
+  for (int offset = 16; offset; offset >>= 1) value += __shfl_xor_sync(FULL_WARP, value, offset);
+  return value;
+}
+// The maximum over the warp, in every lane.
+__device__ __forceinline__ float warp_max(float value) {
+  for (int offset = 16; offset; offset >>= 1) value = fmaxf(value, __shfl_xor_sync(FULL_WARP, value, offset));
+  return value;
+}
+// The sum over a one-dimensional block of whole warps, in every thread. `scratch`: 33 floats of shared memory.
+__device__ __forceinline__ float block_sum(float value, float* scratch) {
+  int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
+  value = warp_sum(value);
+  __syncthreads();
+  if (lane == 0) scratch[warp] = value;
+  __syncthreads();
+  if (warp == 0) {
+    value = warp_sum(lane < warps ? scratch[lane] : 0.f);
+    if (lane == 0) scratch[32] = value;
+  }
+  __syncthreads();
+  return scratch[32];
+}
+// The maximum over a one-dimensional block of whole warps, in every thread. `scratch`: 33 floats of shared memory.
+__device__ __forceinline__ float block_max(float value, float* scratch) {
+  int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
+  value = warp_max(value);
+  __syncthreads();
+  if (lane == 0) scratch[warp] = value;
+  __syncthreads();
+  if (warp == 0) {
+    value = warp_max(lane < warps ? scratch[lane] : -3.4e38f);
+    if (lane == 0) scratch[32] = value;
+  }
+  __syncthreads();
+  return scratch[32];
+}

@@ -1,0 +1,80 @@
+//! What is generated: the C++ file with the simulator's entries, and the Rust file that declares the kernels.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use crate::signature::Signature;
+
+/// One `.cu` file.
+pub(crate) struct Module {
+    pub name: String,
+    pub source: PathBuf,
+    pub signatures: Vec<Signature>,
+}
+
+/// The translation unit for the host: the expanded text, then one entry `simulated_PACKAGE_KERNEL` per kernel.
+pub fn host_wrapper(package: &str, text: &str, signatures: &[Signature]) -> String {
+    let mut out = text.to_owned();
+    for signature in signatures {
+        let _ = writeln!(out, "SIMULATOR_ENTRY(simulated_{package}_{0}, {0})", signature.name);
+    }
+    out
+}
+
+/// The generated `kernels.rs`.
+pub(crate) fn rust(package: &str, modules: &[Module]) -> String {
+    let mut out = String::from("// Written by the build script from the .cu files of this crate.\n");
+    let mut all = Vec::new();
+    out.push_str("unsafe extern \"C\" {\n");
+    for signature in modules.iter().flat_map(|module| &module.signatures) {
+        let _ = writeln!(
+            out,
+            "    fn simulated_{package}_{}(launch: *mut ::core::ffi::c_void, arguments: *const *const ::core::ffi::c_void);",
+            signature.name
+        );
+    }
+    out.push_str("}\n\n");
+    for module in modules {
+        let constant = module.name.to_uppercase();
+        let _ = writeln!(
+            out,
+            "/// The source `{0}.cu` with its includes.\npub static SOURCE_{constant}: ::device::Source =\n    \
+             ::device::Source {{ name: \"{package}/{0}.cu\", text: include_str!({1:?}) }};\n",
+            module.name,
+            module.source.display().to_string()
+        );
+        for signature in &module.signatures {
+            let name = &signature.name;
+            let parameters: Vec<String> = signature
+                .parameters
+                .iter()
+                .map(|p| {
+                    format!(
+                        "::device::Parameter {{ name: {:?}, scalar: ::device::Scalar::{}, pointer: {} }}",
+                        p.name,
+                        p.scalar.variant(),
+                        p.pointer
+                    )
+                })
+                .collect();
+            let _ = writeln!(
+                out,
+                "/// Kernel `{name}` of `{file}.cu`.\npub static {upper}: ::device::Kernel =\n    \
+                 // SAFETY: the entry was generated from this kernel's own parameters.\n    \
+                 unsafe {{ ::device::Kernel::new({name:?}, &SOURCE_{constant}, &[{list}], simulated_{package}_{name}) }};\n",
+                file = module.name,
+                upper = name.to_uppercase(),
+                list = parameters.join(", ")
+            );
+            all.push(name.to_uppercase());
+        }
+    }
+    let list: Vec<String> = all.iter().map(|name| format!("&{name}")).collect();
+    let _ = writeln!(
+        out,
+        "/// Every kernel of this crate.\npub static ALL: [&::device::Kernel; {}] = [{}];",
+        all.len(),
+        list.join(", ")
+    );
+    out
+}

@@ -1,0 +1,69 @@
+//! A `.cu` file with its own includes put in place: one self-contained text.
+//!
+//! NVRTC gets no include path and no file system then, the text's hash names its compiled form, and both compilers
+//! read the same bytes. Only `#include "..."` is expanded (first the folder of the including file, then the project's
+//! `device.cuh`); `#include <...>` is left to the compiler. A file is put in once. `#line` keeps messages true.
+
+use std::path::{Path, PathBuf};
+
+use crate::include_directory;
+
+/// The text of a source file with its includes, and the files it is made of.
+pub struct Expanded {
+    /// One self-contained translation unit.
+    pub text: String,
+    /// Every file that was read.
+    pub files: Vec<PathBuf>,
+}
+
+/// Expands the file at `path`.
+///
+/// # Errors
+/// A sentence naming the file that cannot be read.
+pub fn expand(path: &Path) -> Result<Expanded, String> {
+    expand_with(path, &|_, text| text)
+}
+
+/// [`expand`], each file's text passing through `edit` first: how tests plant mistakes.
+///
+/// # Errors
+/// A sentence naming the file that cannot be read.
+pub fn expand_with(path: &Path, edit: &dyn Fn(&Path, String) -> String) -> Result<Expanded, String> {
+    let mut expanded = Expanded { text: String::new(), files: Vec::new() };
+    add(path, edit, &mut expanded)?;
+    Ok(expanded)
+}
+
+fn add(path: &Path, edit: &dyn Fn(&Path, String) -> String, into: &mut Expanded) -> Result<(), String> {
+    let path = path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))?;
+    if into.files.contains(&path) {
+        return Ok(());
+    }
+    into.files.push(path.clone());
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let text = edit(&path, text);
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    into.text.push_str(&format!("#line 1 \"{name}\"\n"));
+    for (index, line) in text.lines().enumerate() {
+        match included(line) {
+            Some(wanted) => {
+                let beside = path.with_file_name(wanted);
+                let found = if beside.exists() { beside } else { include_directory().join(wanted) };
+                add(&found, edit, into).map_err(|cause| format!("{name}:{}: {cause}", index + 1))?;
+                into.text.push_str(&format!("#line {} \"{name}\"\n", index + 2));
+            }
+            None if line.trim() == "#pragma once" => into.text.push('\n'),
+            None => {
+                into.text.push_str(line);
+                into.text.push('\n');
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The file that a line includes with quotes.
+fn included(line: &str) -> Option<&str> {
+    let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?;
+    rest.trim().strip_prefix('"')?.split('"').next()
+}

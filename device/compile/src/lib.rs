@@ -1,0 +1,116 @@
+//! How a crate declares its CUDA kernels. For build scripts:
+//!
+//! ```no_run
+//! compile_kernels::declare("kernels");
+//! ```
+//!
+//! reads every `kernels/*.cu`, writes `$OUT_DIR/kernels.rs` with one `device::Kernel` per kernel (its source for
+//! NVRTC, its parameters, its entry in the simulator), and compiles the same text with the C++ compiler of this
+//! machine into the crate. NVRTC and the C++ compiler see the same expanded text: a `.cu` file with its own includes
+//! put in place. The conventions of the kernels' language are in `cuda/device.cuh`.
+//!
+//! A C++17 compiler (`c++`, or what `CXX` names) is needed to build Troupe. No part of CUDA is.
+
+mod emit;
+mod expand;
+mod signature;
+
+use std::path::{Path, PathBuf};
+
+pub use emit::host_wrapper;
+pub use expand::{Expanded, expand, expand_with};
+pub use signature::{Parameter, Scalar, Signature, signatures};
+
+/// The folder of `device.cuh` and of the simulator.
+pub fn include_directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda")
+}
+
+/// What the C++ compiler is told, for the simulator and for kernels: no contraction of `a * b + c` (a result must
+/// not depend on the compiler's choice), no type-based aliasing (kernels load vectors through casts), and nothing of
+/// the C++ library (so the programs need none at run time).
+pub const FLAGS: [&str; 6] = [
+    "-fno-strict-aliasing",
+    "-ffp-contract=off",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-threadsafe-statics",
+    "-Wno-unknown-pragmas",
+];
+
+fn compiler() -> cc::Build {
+    let mut build = cc::Build::new();
+    build.cpp(true).std("c++17").cpp_link_stdlib(None).opt_level(2).debug(false).include(include_directory());
+    build.warnings(true);
+    for flag in FLAGS {
+        build.flag_if_supported(flag);
+    }
+    build
+}
+
+/// Compiles the simulator's own code into the crate whose build script calls this.
+pub fn simulator() {
+    let directory = include_directory();
+    for name in ["simulator.h", "simulator.cpp", "context.h"] {
+        println!("cargo:rerun-if-changed={}", directory.join(name).display());
+    }
+    compiler().file(directory.join("simulator.cpp")).compile("simulator");
+    println!("cargo:rustc-link-lib=m");
+}
+
+/// Declares every `*.cu` in `directory` (relative to the crate) as described in the crate's header.
+///
+/// Stops the build with a sentence where a source cannot be read, understood or compiled.
+pub fn declare(directory: &str) {
+    if let Err(cause) = try_declare(directory) {
+        println!("cargo:warning=kernels: {cause}");
+        eprintln!("kernels: {cause}");
+        std::process::exit(1);
+    }
+}
+
+fn try_declare(directory: &str) -> Result<(), String> {
+    let variable =
+        |name: &str| std::env::var(name).map_err(|_| format!("{name} is not set: not a build script"));
+    let (root, out) = (PathBuf::from(variable("CARGO_MANIFEST_DIR")?), PathBuf::from(variable("OUT_DIR")?));
+    let package = variable("CARGO_PKG_NAME")?.replace('-', "_");
+    let directory = root.join(directory);
+    println!("cargo:rerun-if-changed={}", directory.display());
+    println!("cargo:rerun-if-changed={}", include_directory().display());
+
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(&directory)
+        .map_err(|error| format!("{}: {error}", directory.display()))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "cu"))
+        .collect();
+    paths.sort();
+    let mut modules = Vec::new();
+    let mut build = compiler();
+    for path in &paths {
+        let expanded = expand(path)?;
+        for read in &expanded.files {
+            println!("cargo:rerun-if-changed={}", read.display());
+        }
+        let name = stem(path);
+        let signatures =
+            signatures(&expanded.text).map_err(|cause| format!("{}: {cause}", path.display()))?;
+        let source = out.join(format!("{name}.cu"));
+        write(&source, &expanded.text)?;
+        let wrapper = out.join(format!("{name}.cpp"));
+        write(&wrapper, &emit::host_wrapper(&package, &expanded.text, &signatures))?;
+        build.file(&wrapper);
+        modules.push(emit::Module { name, source, signatures });
+    }
+    if !paths.is_empty() {
+        build.compile(&format!("{package}_kernels"));
+    }
+    write(&out.join("kernels.rs"), &emit::rust(&package, &modules))
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}

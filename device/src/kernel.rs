@@ -1,0 +1,194 @@
+//! A kernel as its source declares it, what it is called with, and the check that both agree.
+
+use std::ffi::c_void;
+
+use record::failure::{Failure, Result};
+
+use crate::buffer::{Buffer, Raw, Slice};
+use crate::element::{Element, Scalar};
+
+/// One self-contained CUDA C++ source text.
+#[derive(Debug)]
+pub struct Source {
+    /// `package/file.cu`, for messages.
+    pub name: &'static str,
+    /// The text with its includes put in place.
+    pub text: &'static str,
+}
+
+/// One parameter of a kernel.
+#[derive(Debug, Clone, Copy)]
+pub struct Parameter {
+    /// Its name in the source.
+    pub name: &'static str,
+    /// Its type, or the type of the values it points to.
+    pub scalar: Scalar,
+    /// Whether it is a pointer to device memory.
+    pub pointer: bool,
+}
+
+/// The kernel's entry in the simulator: a `simulator::Call` and the addresses of the arguments.
+pub type SimulatorEntry = unsafe extern "C" fn(call: *mut c_void, arguments: *const *const c_void);
+
+/// A kernel, declared by a build script (see the crate's header).
+#[derive(Debug)]
+pub struct Kernel {
+    name: &'static str,
+    source: &'static Source,
+    parameters: &'static [Parameter],
+    entry: SimulatorEntry,
+}
+
+impl Kernel {
+    /// A kernel of `source`.
+    ///
+    /// # Safety
+    /// `entry` must be the simulator's entry of this very kernel, and `parameters` its parameters in order. The
+    /// kernel must keep to its buffers for arguments that keep its own documented contract.
+    pub const unsafe fn new(
+        name: &'static str,
+        source: &'static Source,
+        parameters: &'static [Parameter],
+        entry: SimulatorEntry,
+    ) -> Self {
+        Kernel { name, source, parameters, entry }
+    }
+
+    /// Its name in the source.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The text it is compiled from.
+    pub fn source(&self) -> &'static Source {
+        self.source
+    }
+
+    /// Its parameters in order.
+    pub fn parameters(&self) -> &'static [Parameter] {
+        self.parameters
+    }
+
+    pub(crate) fn entry(&self) -> SimulatorEntry {
+        self.entry
+    }
+
+    /// Whether the arguments and the shape fit this kernel.
+    pub(crate) fn check(&self, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {
+        let wrong = |cause: String| Err(Failure::work(format!("kernel {}: {cause}", self.name)));
+        if arguments.len() != self.parameters.len() {
+            return wrong(format!("{} arguments for {} parameters", arguments.len(), self.parameters.len()));
+        }
+        for (argument, parameter) in arguments.iter().zip(self.parameters) {
+            let (scalar, pointer) = argument.kind();
+            if (scalar, pointer) != (parameter.scalar, parameter.pointer) {
+                let kind =
+                    |scalar: Scalar, pointer: bool| format!("{scalar}{}", if pointer { "*" } else { "" });
+                let (wanted, given) = (kind(parameter.scalar, parameter.pointer), kind(scalar, pointer));
+                return wrong(format!("{} is {wanted}, not {given}", parameter.name));
+            }
+        }
+        let threads: u64 = shape.block.iter().map(|&n| u64::from(n)).product();
+        if threads == 0
+            || threads > 1024
+            || shape.grid.contains(&0)
+            || shape.grid[1].max(shape.grid[2]) > 65535
+        {
+            return wrong(format!("grid {:?} of blocks {:?} is impossible", shape.grid, shape.block));
+        }
+        if shape.shared > MAX_SHARED {
+            return wrong(format!("{} bytes of shared memory are more than {MAX_SHARED}", shape.shared));
+        }
+        Ok(())
+    }
+}
+
+/// The most shared memory of a block, on compute capability 9.0 and 10.0.
+pub(crate) const MAX_SHARED: u32 = 227 * 1024;
+
+/// How many blocks of how many threads run a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z; at most 1024 together.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory of a block.
+    pub shared: u32,
+}
+
+impl Shape {
+    /// `blocks` blocks of `threads` threads.
+    pub fn rows(blocks: u32, threads: u32) -> Self {
+        Shape { grid: [blocks, 1, 1], block: [threads, 1, 1], shared: 0 }
+    }
+
+    /// Enough blocks of 256 threads for one thread a value, at least one block.
+    pub fn values(count: u64) -> Self {
+        Self::rows(count.div_ceil(256).clamp(1, i32::MAX as u64) as u32, 256)
+    }
+
+    /// The same with `bytes` of dynamic shared memory a block.
+    #[must_use]
+    pub fn shared(self, bytes: u32) -> Self {
+        Shape { shared: bytes, ..self }
+    }
+}
+
+/// One argument of a launch: a scalar or a buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Argument<'a>(pub(crate) Value<'a>);
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Value<'a> {
+    Pointer(Raw<'a>),
+    Scalar(Scalar, u64),
+}
+
+impl Argument<'_> {
+    fn kind(&self) -> (Scalar, bool) {
+        match self.0 {
+            Value::Pointer(raw) => (raw.scalar, true),
+            Value::Scalar(scalar, _) => (scalar, false),
+        }
+    }
+
+    /// The argument's bytes, little-endian, in the low end of eight: what the address handed to a launch points to.
+    pub(crate) fn bits(&self) -> u64 {
+        match self.0 {
+            Value::Pointer(raw) => raw.address,
+            Value::Scalar(_, bits) => bits,
+        }
+    }
+}
+
+impl<'a, T: Element> From<Slice<'a, T>> for Argument<'a> {
+    fn from(slice: Slice<'a, T>) -> Self {
+        Argument(Value::Pointer(slice.raw()))
+    }
+}
+
+impl<'a, T: Element> From<&'a Buffer<T>> for Argument<'a> {
+    fn from(buffer: &'a Buffer<T>) -> Self {
+        buffer.all().into()
+    }
+}
+
+macro_rules! scalar_arguments {
+    ($($type:ty => $scalar:ident, $bits:expr;)*) => {$(
+        impl From<$type> for Argument<'_> {
+            fn from(value: $type) -> Self {
+                let bits: fn($type) -> u64 = $bits;
+                Argument(Value::Scalar(Scalar::$scalar, bits(value)))
+            }
+        }
+    )*};
+}
+
+scalar_arguments!(
+    f32 => F32, |v| u64::from(v.to_bits());
+    i32 => I32, |v| u64::from(v as u32);
+    u32 => U32, u64::from;
+    i64 => I64, |v| v as u64;
+    u64 => U64, |v| v;
+);

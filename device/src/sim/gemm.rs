@@ -1,0 +1,109 @@
+//! Products of matrices for the simulator: f32 sums in order of depth, the result rounded once.
+
+use half::bf16;
+
+use crate::element::Scalar;
+use crate::gemm::{Gemm, Operand};
+
+/// Rows that one task computes.
+const ROWS: usize = 16;
+
+/// Computes the product on `threads` threads; the values depend on their number in no way.
+///
+/// # Safety
+/// The description must have passed [`Gemm::check`], and its operands must lie in memory of this process that nobody
+/// else uses meanwhile.
+pub(crate) unsafe fn run(gemm: &Gemm<'_>, threads: usize) {
+    let tasks: Vec<(usize, usize)> =
+        (0..gemm.batch).flat_map(|batch| (0..gemm.rows).step_by(ROWS).map(move |row| (batch, row))).collect();
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let addresses = Addresses { left: base(&gemm.left), right: base(&gemm.right), out: base(&gemm.out) };
+    let work = || {
+        let mut sums = vec![0f32; gemm.columns];
+        let mut column = vec![0f32; gemm.columns];
+        while let Some(&(batch, first)) = tasks.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+            for row in first..(first + ROWS).min(gemm.rows) {
+                // SAFETY: as this function's; rows of the result are written by one task each.
+                unsafe { one_row(gemm, &addresses, batch, row, &mut sums, &mut column) };
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(tasks.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+}
+
+/// Where the operands begin.
+struct Addresses {
+    left: usize,
+    right: usize,
+    out: usize,
+}
+
+fn base(operand: &Operand<'_>) -> usize {
+    operand.values.address as usize
+}
+
+/// # Safety
+/// As [`run`].
+unsafe fn one_row(
+    gemm: &Gemm<'_>,
+    at: &Addresses,
+    batch: usize,
+    row: usize,
+    sums: &mut [f32],
+    line: &mut [f32],
+) {
+    let place = |operand: &Operand<'_>, row: usize, column: usize| {
+        let (row, column) = if operand.transposed { (column, row) } else { (row, column) };
+        batch * operand.batch_stride + row * operand.stride + column
+    };
+    sums.fill(0.0);
+    for depth in 0..gemm.depth {
+        // SAFETY: inside the extents that have been checked.
+        let factor = unsafe { read(gemm.left.values.scalar, at.left, place(&gemm.left, row, depth)) };
+        for (column, value) in line.iter_mut().enumerate() {
+            // SAFETY: as above.
+            *value = unsafe { read(gemm.right.values.scalar, at.right, place(&gemm.right, depth, column)) };
+        }
+        for (sum, value) in sums.iter_mut().zip(line.iter()) {
+            *sum += factor * value;
+        }
+    }
+    for (column, sum) in sums.iter().enumerate() {
+        let place = place(&gemm.out, row, column);
+        // SAFETY: as above; this element is this task's alone.
+        unsafe {
+            let before =
+                if gemm.beta == 0.0 { 0.0 } else { gemm.beta * read(gemm.out.values.scalar, at.out, place) };
+            write(gemm.out.values.scalar, at.out, place, gemm.alpha * sum + before);
+        }
+    }
+}
+
+/// # Safety
+/// There must be such a value.
+unsafe fn read(scalar: Scalar, base: usize, place: usize) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match scalar {
+            Scalar::Bf16 => (*(base as *const bf16).add(place)).to_f32(),
+            _ => *(base as *const f32).add(place),
+        }
+    }
+}
+
+/// # Safety
+/// There must be such a place, and nobody else using it.
+unsafe fn write(scalar: Scalar, base: usize, place: usize, value: f32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match scalar {
+            Scalar::Bf16 => *(base as *mut bf16).add(place) = bf16::from_f32(value),
+            _ => *(base as *mut f32).add(place) = value,
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The simulator: the CUDA kernels of the project run on the CPU, for tests and for finding mistakes.
+//!
+//! Kernels are the same text that NVRTC gets, compiled for the host (`device/compile/cuda/simulator.h` says what is
+//! modelled). Beyond the results it watches what a GPU would not tell: threads that diverge at a barrier, deadlock,
+//! misaligned or missing asynchronous copies, writes past the end of a buffer (a margin after each buffer is looked
+//! at after every launch), and reads of memory that nobody wrote (it is NaN). A schedule is named by a seed; tests
+//! run every kernel under several.
+
+mod gemm;
+mod memory;
+mod worker;
+
+use std::ffi::c_void;
+
+use record::failure::{Failure, Result};
+
+use crate::arena::Arena;
+use crate::buffer::{Raw, Slice};
+use crate::element::Element;
+use crate::gemm::Gemm;
+use crate::kernel::{Argument, Kernel, Shape, Value};
+use crate::{Buffer, Device, Memory};
+
+use memory::HostMemory;
+use worker::Worker;
+
+/// Bytes watched after each buffer.
+const MARGIN: u64 = 256;
+/// What those bytes hold.
+const MARK: u8 = 0xA5;
+
+/// The CUDA kernels on this machine's processor.
+pub struct Sim {
+    arena: Option<Arena>,
+    /// The arena's bytes.
+    host: Option<HostMemory>,
+    workers: Vec<Worker>,
+    seed: u64,
+    total: u64,
+}
+
+impl Sim {
+    /// A simulator that runs blocks on `threads` threads, in the schedule that `seed` names. Its memory is that of an
+    /// H200, of which pages come into being when touched.
+    ///
+    /// # Errors
+    /// 69 where there is no memory for the workers.
+    pub fn new(threads: usize, seed: u64) -> Result<Self> {
+        let workers = (0..threads.max(1)).map(|_| Worker::new()).collect::<Result<_>>()?;
+        Ok(Sim { arena: None, host: None, workers, seed, total: 143_771 << 20 })
+    }
+
+    /// Runs later launches in another schedule: 0 is lockstep, others are orders of warps.
+    pub fn set_seed(&mut self, seed: u64) {
+        self.seed = seed;
+    }
+
+    fn own(&self, raw: Raw<'_>) -> Result<()> {
+        match &self.arena {
+            Some(arena) if arena.is(raw.arena) => Ok(()),
+            _ => Err(Failure::work("sim: a buffer of another device")),
+        }
+    }
+
+    /// The values of a slice. Nothing runs between calls, so nobody writes them meanwhile.
+    #[allow(clippy::mut_from_ref)]
+    fn values<T: Element>(&self, slice: Slice<'_, T>) -> Result<&mut [T]> {
+        self.own(slice.raw())?;
+        // SAFETY: the slice lies in a living buffer of our arena, aligned to its type; the callers hold one such
+        // slice at a time, or two of different ranges.
+        Ok(unsafe { std::slice::from_raw_parts_mut(slice.address() as *mut T, slice.len()) })
+    }
+
+    /// The kernels a launch touches must have left the margins behind their buffers alone.
+    fn check_margins(&self, kernel: &Kernel, arguments: &[Argument<'_>]) -> Result<()> {
+        for (argument, parameter) in arguments.iter().zip(kernel.parameters()) {
+            let Value::Pointer(raw) = argument.0 else { continue };
+            let end = raw.buffer_end.next_multiple_of(crate::arena::ALIGNMENT) + raw.arena.margin();
+            // SAFETY: the rest of the buffer's footprint lies in the arena and belongs to nobody else.
+            let margin = unsafe {
+                std::slice::from_raw_parts(raw.buffer_end as *const u8, (end - raw.buffer_end) as usize)
+            };
+            if let Some(past) = margin.iter().position(|&byte| byte != MARK) {
+                return Err(Failure::work(format!(
+                    "kernel {}: wrote past the end of {} ({} bytes after it)",
+                    kernel.name(),
+                    parameter.name,
+                    past
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Device for Sim {
+    fn describe(&self) -> String {
+        format!("sim: CUDA kernels on {} threads of the CPU, schedule {}", self.workers.len(), self.seed)
+    }
+
+    fn memory(&self) -> Result<Memory> {
+        let taken = self.arena.as_ref().map_or(0, Arena::total);
+        Ok(Memory { free: self.total - taken, total: self.total })
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<()> {
+        if self.arena.is_some() {
+            return Err(Failure::work("sim: memory is reserved already"));
+        }
+        if bytes > self.total {
+            return Err(Failure::unavailable(format!("sim: {bytes} bytes wanted of {}", self.total)));
+        }
+        let host = HostMemory::new(bytes)?;
+        self.arena = Some(Arena::new(host.address(), bytes, MARGIN));
+        self.host = Some(host);
+        Ok(())
+    }
+
+    fn arena(&self) -> Result<&Arena> {
+        self.arena.as_ref().ok_or_else(|| Failure::work("sim: no memory is reserved yet"))
+    }
+
+    fn allocate<T: Element>(&mut self, length: usize) -> Result<Buffer<T>> {
+        let buffer = self.arena()?.allocate::<T>(length)?;
+        let bytes = length * size_of::<T>();
+        let footprint = self.arena()?.footprint(bytes as u64) as usize;
+        // SAFETY: the footprint is the new buffer's alone.
+        let all = unsafe { std::slice::from_raw_parts_mut(buffer.address() as *mut u8, footprint) };
+        let (values, margin) = all.split_at_mut(bytes);
+        values.fill(0xFF);
+        margin.fill(MARK);
+        Ok(buffer)
+    }
+
+    fn upload<T: Element>(&mut self, from: &[T], to: Slice<'_, T>) -> Result<()> {
+        same_length("upload", from.len(), to.len())?;
+        self.values(to)?.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn download<T: Element>(&mut self, from: Slice<'_, T>, to: &mut [T]) -> Result<()> {
+        same_length("download", from.len(), to.len())?;
+        to.copy_from_slice(self.values(from)?);
+        Ok(())
+    }
+
+    fn copy<T: Element>(&mut self, from: Slice<'_, T>, to: Slice<'_, T>) -> Result<()> {
+        same_length("copy", from.len(), to.len())?;
+        let (start, end) = (from.address(), from.address() + (from.len() * size_of::<T>()) as u64);
+        if !from.is_empty() && to.address() < end && start < to.address() + (end - start) {
+            return Err(Failure::work("copy: the ranges overlap"));
+        }
+        let values = self.values(from)?.to_vec();
+        self.values(to)?.copy_from_slice(&values);
+        Ok(())
+    }
+
+    fn clear<T: Element>(&mut self, what: Slice<'_, T>) -> Result<()> {
+        self.values(what)?.fill(T::zeroed());
+        Ok(())
+    }
+
+    fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {
+        kernel.check(shape, arguments)?;
+        for argument in arguments {
+            if let Value::Pointer(raw) = argument.0 {
+                self.own(raw)?;
+            }
+        }
+        let bits: Vec<u64> = arguments.iter().map(Argument::bits).collect();
+        let addresses: Vec<usize> = bits.iter().map(|bits| std::ptr::from_ref(bits) as usize).collect();
+        let blocks: u64 = shape.grid.iter().map(|&n| u64::from(n)).product();
+        let call = worker::Launch::new(shape, self.seed);
+        let helpers = self.workers.len().min(usize::try_from(blocks).unwrap_or(usize::MAX));
+        let work = |worker: &mut Worker| {
+            let arguments = addresses.as_ptr().cast::<*const c_void>();
+            // SAFETY: the addresses point to the values of the parameters that the entry was generated for, whose
+            // types have been checked; `bits` lives until all workers are done.
+            unsafe { worker.run(kernel.entry(), &call, arguments) };
+        };
+        if let Some((first, rest)) = self.workers[..helpers].split_first_mut() {
+            std::thread::scope(|scope| {
+                for worker in rest {
+                    scope.spawn(|| work(worker));
+                }
+                work(first);
+            });
+        }
+        call.outcome()?;
+        self.check_margins(kernel, arguments)
+    }
+
+    fn gemm(&mut self, gemm: &Gemm<'_>) -> Result<()> {
+        gemm.check()?;
+        for operand in [gemm.left, gemm.right, gemm.out] {
+            self.own(operand.values)?;
+        }
+        // SAFETY: the extents of the three operands have been checked against buffers of our arena.
+        unsafe { gemm::run(gemm, self.workers.len()) };
+        Ok(())
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+fn same_length(what: &str, from: usize, to: usize) -> Result<()> {
+    if from == to { Ok(()) } else { Err(Failure::work(format!("{what}: {from} values to a place of {to}"))) }
+}
