@@ -1,0 +1,30 @@
+// Attention of heads 72 to 128 wide. One width a file, so that a model compiles only what it runs.
+
+#include "attention_backward.cuh"
+#include "attention_forward.cuh"
+
+extern "C" __global__ void __launch_bounds__(128)
+    attention_128(bf16* out, float* normalizers, const bf16* queries, const bf16* keys, const bf16* values,
+                  const int* nodes, const int* ends, const int* tile_last, const int* tile_first, int rows, int tokens,
+                  int heads, int key_heads, int width, int value_stride, float scale) {
+    attention_forward<128, 64>(out, normalizers, queries, keys, values, nodes, ends, tile_last, tile_first, rows, tokens,
+                              heads, key_heads, width, value_stride, scale);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    attention_keys_128(bf16* d_keys, bf16* d_values, const bf16* d_out, const bf16* queries, const bf16* keys,
+                       const bf16* values, const float* normalizers, const float* deltas, const int* nodes,
+                       const int* ends, const int* tile_last, const int* tile_first, int rows, int tokens, int heads,
+                       int key_heads, int width, int value_stride, float scale) {
+    attention_keys<128>(d_keys, d_values, d_out, queries, keys, values, normalizers, deltas, nodes, ends, tile_last,
+                        tile_first, rows, tokens, heads, key_heads, width, value_stride, scale);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    attention_queries_128(bf16* d_queries, const bf16* d_out, const bf16* queries, const bf16* keys, const bf16* values,
+                          const float* normalizers, const float* deltas, const int* nodes, const int* ends,
+                          const int* tile_last, const int* tile_first, int rows, int tokens, int heads, int key_heads,
+                          int width, int value_stride, float scale) {
+    attention_queries<128, 64>(d_queries, d_out, queries, keys, values, normalizers, deltas, nodes, ends, tile_last,
+                               tile_first, rows, tokens, heads, key_heads, width, value_stride, scale);
+}

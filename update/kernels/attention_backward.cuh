@@ -1,0 +1,217 @@
+// The gradient of attention in two kernels that share nothing: one block owns 64 keys and sums over the queries that see
+// them, another owns 64 queries and sums over the keys they see. Scores are computed twice, which is 7 products instead
+// of 5, and in return nothing is added atomically: the same bits in every run, and no f32 copy of d_queries in memory.
+//
+//   p = exp(s - normalizer)      d_v = pT d_out      ds = p * (d_out vT - delta) * scale      d_k = dsT q      d_q = ds k
+//   delta = sum over the head of d_out * out
+
+#pragma once
+
+#include "attention_tiles.cuh"
+
+// d_keys [tokens, key_heads * width]; d_values: rows of d_value_stride. Grid (tiles of keys, key heads), 256 threads.
+//
+// Eight warps as four by two. First a warp computes the transposed scores of 16 keys against half of the queries, which
+// go to shared memory in bf16; then it sums the gradients of its 16 keys over all queries, for half of the head's columns.
+template <int D>
+__device__ __forceinline__ void attention_keys(bf16* d_keys, bf16* d_values, const bf16* d_out, const bf16* queries, const bf16* keys,
+                           const bf16* values, const float* normalizers, const float* deltas, const int* nodes,
+                           const int* ends, const int* tile_last, const int* tile_first, int rows, int tokens, int heads,
+                           int key_heads, int width, int value_stride, float scale) {
+    constexpr int S = Row<D>::stride, W = TILE + 8, COLUMNS = D / 2;
+    DYNAMIC_SHARED(bf16, shared);
+    bf16 *tile_k = shared, *tile_v = tile_k + TILE * S, *tile_q = tile_v + TILE * S, *tile_o = tile_q + TILE * S;
+    bf16 *tile_p = tile_o + TILE * S, *tile_s = tile_p + TILE * W;
+    float *tile_normalizers = (float*)(tile_s + TILE * W), *tile_deltas = tile_normalizers + TILE;
+    int* tile_nodes = (int*)(tile_deltas + TILE);
+    int block = blockIdx.x, key_head = blockIdx.y, group = heads / key_heads, first_key = block * TILE;
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, quarter = (warp >> 1) * 16, side = warp & 1;
+    int row = quarter + (lane >> 2), pair = (lane & 3) * 2;
+    int query_stride = heads * width, key_stride = key_heads * width;
+    float scale2 = scale * LOG2_E;
+
+    copy_tile<D>(tile_k, keys + key_head * width, first_key, TILE, tokens, key_stride, width);
+    copy_tile<D>(tile_v, values + key_head * width, first_key, TILE, tokens, value_stride, width);
+    copy_async_commit();
+    float sum_k[D / 16][4], sum_v[D / 16][4];
+    for (int n = 0; n < D / 16; n++)
+        for (int e = 0; e < 4; e++) sum_k[n][e] = sum_v[n][e] = 0.f;
+    int end[2];
+    for (int r = 0; r < 2; r++) end[r] = first_key + row + r * 8 < tokens ? ends[first_key + row + r * 8] : 0;
+    int last_end = tile_last[block], first_end = tile_first[block], tiles = (rows + TILE - 1) / TILE;
+
+    for (int tile = 0; tile < tiles; tile++) {
+        int first_row = tile * TILE, last_row = min(first_row + TILE, rows) - 1;
+        int first_node = nodes[first_row], last_node = nodes[last_row];
+        if (last_node < first_key || first_node >= last_end) continue;
+        bool all = first_key + TILE - 1 <= first_node && first_end > last_node && first_row + TILE <= rows;
+        for (int head = key_head * group; head < (key_head + 1) * group; head++) {
+            copy_tile<D>(tile_q, queries + head * width, first_row, TILE, rows, query_stride, width);
+            copy_tile<D>(tile_o, d_out + head * width, first_row, TILE, rows, query_stride, width);
+            copy_async_commit();
+            if (threadIdx.x < TILE) {
+                int i = first_row + threadIdx.x;
+                bool inside = i < rows;
+                tile_normalizers[threadIdx.x] = inside ? normalizers[(u64)i * heads + head] * LOG2_E : 0.f;
+                tile_deltas[threadIdx.x] = inside ? deltas[(u64)i * heads + head] : 0.f;
+                tile_nodes[threadIdx.x] = inside ? nodes[i] : -1;
+            }
+            copy_async_wait<0>();
+            __syncthreads();
+
+            float s[4][4], d[4][4];
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+                for (int e = 0; e < 4; e++) s[n][e] = d[n][e] = 0.f;
+#pragma unroll
+            for (int c = 0; c < D; c += 16) {
+                u32 piece[4];
+                ldmatrix_x4(piece, left(tile_k, S, quarter, c));
+                product_transposed<D, 32>(s, piece, tile_q, side * 32, c);
+                ldmatrix_x4(piece, left(tile_v, S, quarter, c));
+                product_transposed<D, 32>(d, piece, tile_o, side * 32, c);
+            }
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                float p[4], ds[4];
+                for (int e = 0; e < 4; e++) {
+                    int local = side * 32 + n * 8 + pair + (e & 1), node = tile_nodes[local], r = e >> 1;
+                    bool visible = all || (first_key + row + r * 8 <= node && node < end[r]);
+                    p[e] = visible ? exp2_approximate(s[n][e] * scale2 - tile_normalizers[local]) : 0.f;
+                    ds[e] = p[e] * (d[n][e] - tile_deltas[local]) * scale;
+                }
+                for (int r = 0; r < 2; r++) {
+                    int at = (row + r * 8) * W + side * 32 + n * 8 + pair;
+                    store2(tile_p + at, p[2 * r], p[2 * r + 1]);
+                    store2(tile_s + at, ds[2 * r], ds[2 * r + 1]);
+                }
+            }
+            __syncthreads();
+#pragma unroll
+            for (int c = 0; c < TILE; c += 16) {
+                u32 pp[4], ps[4];
+                ldmatrix_x4(pp, left(tile_p, W, quarter, c));
+                ldmatrix_x4(ps, left(tile_s, W, quarter, c));
+                if constexpr (D == 16) {
+                    // Half of the columns are one product wide: load both halves, use one.
+                    u32 r[4];
+                    ldmatrix_x4_transposed(r, right_summed(tile_o, S, c, 0));
+                    mma_m16n8k16(sum_v[0], pp, side ? r[2] : r[0], side ? r[3] : r[1]);
+                    ldmatrix_x4_transposed(r, right_summed(tile_q, S, c, 0));
+                    mma_m16n8k16(sum_k[0], ps, side ? r[2] : r[0], side ? r[3] : r[1]);
+                } else {
+                    product<S, COLUMNS>(sum_v, pp, tile_o, c, side * COLUMNS);
+                    product<S, COLUMNS>(sum_k, ps, tile_q, c, side * COLUMNS);
+                }
+            }
+            __syncthreads();
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < D / 16; n++)
+        for (int r = 0; r < 2; r++) {
+            int key = first_key + row + r * 8, column = side * COLUMNS + n * 8;
+            if (key >= tokens || column >= width) continue;
+            u64 at = key_head * width + column + pair;
+            store2(d_keys + (u64)key * key_stride + at, sum_k[n][2 * r], sum_k[n][2 * r + 1]);
+            store2(d_values + (u64)key * value_stride + at, sum_v[n][2 * r], sum_v[n][2 * r + 1]);
+        }
+}
+
+// d_queries [rows, heads * width]. Grid (tiles of rows, heads), 128 threads; otherwise as the forward pass.
+template <int D, int KEYS>
+__device__ __forceinline__ void attention_queries(bf16* d_queries, const bf16* d_out, const bf16* queries, const bf16* keys,
+                              const bf16* values, const float* normalizers, const float* deltas, const int* nodes,
+                              const int* ends, const int* tile_last, const int* tile_first, int rows, int tokens, int heads,
+                              int key_heads, int width, int value_stride, float scale) {
+    constexpr int S = Row<D>::stride;
+    DYNAMIC_SHARED(bf16, shared);
+    bf16 *tile_q = shared, *tile_o = tile_q + TILE * S, *tile_k = tile_o + TILE * S, *tile_v = tile_k + 2 * KEYS * S;
+    int* tile_ends = (int*)(tile_v + 2 * KEYS * S);
+    int tile = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, key_head = head / (heads / key_heads);
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, row = warp * 16 + (lane >> 2), pair = (lane & 3) * 2;
+    int first_row = tile * TILE, last_row = min(first_row + TILE, rows) - 1;
+    int first_node = nodes[first_row], last_node = nodes[last_row];
+    int query_stride = heads * width, key_stride = key_heads * width;
+    const bf16 *k = keys + key_head * width, *v = values + key_head * width;
+    int own[2];
+    float normalizer[2], delta[2];
+    for (int r = 0; r < 2; r++) {
+        int i = min(first_row + row + r * 8, last_row);
+        own[r] = nodes[i];
+        normalizer[r] = normalizers[(u64)i * heads + head] * LOG2_E;
+        delta[r] = deltas[(u64)i * heads + head];
+    }
+    float scale2 = scale * LOG2_E;
+    int blocks = last_node / KEYS + 1;
+
+    auto next_visible = [&](int b) {
+        while (b < blocks && tile_last[b * KEYS / TILE] <= first_node) b++;
+        return b;
+    };
+    auto fetch = [&](int b, int stage) {
+        copy_tile<D>(tile_k + stage * KEYS * S, k, b * KEYS, KEYS, tokens, key_stride, width);
+        copy_tile<D>(tile_v + stage * KEYS * S, v, b * KEYS, KEYS, tokens, value_stride, width);
+        if (threadIdx.x < KEYS) {
+            int key = b * KEYS + threadIdx.x;
+            tile_ends[stage * KEYS + threadIdx.x] = key < tokens ? ends[key] : 0;
+        }
+    };
+
+    copy_tile<D>(tile_q, queries + head * width, first_row, TILE, rows, query_stride, width);
+    copy_tile<D>(tile_o, d_out + head * width, first_row, TILE, rows, query_stride, width);
+    int b = next_visible(0);
+    fetch(b, 0);
+    copy_async_commit();
+    float sums[D / 8][4];
+    for (int n = 0; n < D / 8; n++)
+        for (int e = 0; e < 4; e++) sums[n][e] = 0.f;
+
+    for (int stage = 0; b < blocks; stage ^= 1) {
+        int following = next_visible(b + 1);
+        if (following < blocks) fetch(following, stage ^ 1);
+        copy_async_commit();
+        copy_async_wait<1>();
+        __syncthreads();
+        const bf16 *kt = tile_k + stage * KEYS * S, *vt = tile_v + stage * KEYS * S;
+        const int* et = tile_ends + stage * KEYS;
+
+        float s[KEYS / 8][4], d[KEYS / 8][4];
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+            for (int e = 0; e < 4; e++) s[n][e] = d[n][e] = 0.f;
+#pragma unroll
+        for (int c = 0; c < D; c += 16) {
+            u32 piece[4];
+            ldmatrix_x4(piece, left(tile_q, S, warp * 16, c));
+            product_transposed<D, KEYS>(s, piece, kt, 0, c);
+            ldmatrix_x4(piece, left(tile_o, S, warp * 16, c));
+            product_transposed<D, KEYS>(d, piece, vt, 0, c);
+        }
+        bool all = b * KEYS + KEYS - 1 <= first_node && tile_first[b * KEYS / TILE] > last_node;
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+            for (int e = 0; e < 4; e++) {
+                int local = n * 8 + pair + (e & 1), r = e >> 1;
+                bool visible = all || (b * KEYS + local <= own[r] && own[r] < et[local]);
+                float p = visible ? exp2_approximate(s[n][e] * scale2 - normalizer[r]) : 0.f;
+                s[n][e] = p * (d[n][e] - delta[r]) * scale;
+            }
+#pragma unroll
+        for (int c = 0; c < KEYS / 16; c++) {
+            const float *p = s[2 * c], *q = s[2 * c + 1];
+            u32 piece[4] = {pack_bf16(p[0], p[1]), pack_bf16(p[2], p[3]), pack_bf16(q[0], q[1]), pack_bf16(q[2], q[3])};
+            product<S, D>(sums, piece, kt, c * 16, 0);
+        }
+        __syncthreads();
+        b = following;
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int i = first_row + row + r * 8;
+        if (i >= rows) continue;
+        for (int n = 0; n < D / 8; n++)
+            if (n * 8 < width)
+                store2(d_queries + (u64)i * query_stride + head * width + n * 8 + pair, sums[n][2 * r], sums[n][2 * r + 1]);
+    }
+}

@@ -1,0 +1,127 @@
+// Attention under the tree mask: the forward pass of FlashAttention-2 (arXiv 2307.08691) on bf16 tensor cores.
+//
+// A block owns 64 queries of one head, a warp 16 of them, and walks the tiles of keys that some of them see, the next one
+// being copied while this one is worked on. Scores stay in registers; sums are f32.
+
+#pragma once
+
+#include "attention_tiles.cuh"
+
+// out [rows, heads * width] and normalizers [rows, heads] (log-sum-exp of the scaled scores, f32) from queries
+// [rows, heads * width], keys [tokens, key_heads * width] and values, rows of `value_stride`. ends [tokens];
+// tile_last and tile_first: largest and smallest end of each 64 keys (0 counts beyond the last key); nodes [rows], ascending.
+// Grid (tiles of rows, heads), 128 threads.
+template <int D, int KEYS>
+__device__ __forceinline__ void attention_forward(bf16* out, float* normalizers, const bf16* queries, const bf16* keys, const bf16* values,
+                              const int* nodes, const int* ends, const int* tile_last, const int* tile_first, int rows,
+                              int tokens, int heads, int key_heads, int width, int value_stride, float scale) {
+    constexpr int S = Row<D>::stride;
+    DYNAMIC_SHARED(bf16, shared);
+    bf16 *tile_q = shared, *tile_k = tile_q + TILE * S, *tile_v = tile_k + 2 * KEYS * S;
+    int* tile_ends = (int*)(tile_v + 2 * KEYS * S);
+    // Later queries see more keys: their blocks start first, so that short ones fill the gaps at the end.
+    int tile = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, key_head = head / (heads / key_heads);
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, row = warp * 16 + (lane >> 2), pair = (lane & 3) * 2;
+    int first_row = tile * TILE, last_row = min(first_row + TILE, rows) - 1;
+    int first_node = nodes[first_row], last_node = nodes[last_row];
+    int own[2];
+    for (int r = 0; r < 2; r++) own[r] = nodes[min(first_row + row + r * 8, last_row)];
+    int query_stride = heads * width, key_stride = key_heads * width;
+    const bf16 *k = keys + key_head * width, *v = values + key_head * width;
+    float scale2 = scale * LOG2_E;
+    int blocks = last_node / KEYS + 1;
+
+    auto next_visible = [&](int b) {
+        while (b < blocks && tile_last[b * KEYS / TILE] <= first_node) b++;
+        return b;
+    };
+    auto fetch = [&](int b, int stage) {
+        copy_tile<D>(tile_k + stage * KEYS * S, k, b * KEYS, KEYS, tokens, key_stride, width);
+        copy_tile<D>(tile_v + stage * KEYS * S, v, b * KEYS, KEYS, tokens, value_stride, width);
+        if (threadIdx.x < KEYS) {
+            int key = b * KEYS + threadIdx.x;
+            tile_ends[stage * KEYS + threadIdx.x] = key < tokens ? ends[key] : 0;
+        }
+    };
+
+    copy_tile<D>(tile_q, queries + head * width, first_row, TILE, rows, query_stride, width);
+    int b = next_visible(0);
+    fetch(b, 0);
+    copy_async_commit();
+    float sums[D / 8][4], top[2] = {MASKED, MASKED}, total[2] = {0.f, 0.f};
+    for (int n = 0; n < D / 8; n++)
+        for (int e = 0; e < 4; e++) sums[n][e] = 0.f;
+
+    for (int stage = 0; b < blocks; stage ^= 1) {
+        int following = next_visible(b + 1);
+        if (following < blocks) fetch(following, stage ^ 1);
+        copy_async_commit();
+        copy_async_wait<1>();
+        __syncthreads();
+        const bf16 *kt = tile_k + stage * KEYS * S, *vt = tile_v + stage * KEYS * S;
+        const int* et = tile_ends + stage * KEYS;
+
+        float s[KEYS / 8][4];
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+            for (int e = 0; e < 4; e++) s[n][e] = 0.f;
+#pragma unroll
+        for (int c = 0; c < D; c += 16) {
+            u32 piece[4];
+            ldmatrix_x4(piece, left(tile_q, S, warp * 16, c));
+            product_transposed<D, KEYS>(s, piece, kt, 0, c);
+        }
+        bool all = b * KEYS + KEYS - 1 <= first_node && tile_first[b * KEYS / TILE] > last_node;
+        if (!all) {
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+                for (int e = 0; e < 4; e++) {
+                    int local = n * 8 + pair + (e & 1), node = own[e >> 1];
+                    if (b * KEYS + local > node || node >= et[local]) s[n][e] = MASKED;
+                }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float largest = top[r];
+            for (int n = 0; n < KEYS / 8; n++) largest = fmaxf(largest, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+            largest = fmaxf(largest, __shfl_xor_sync(FULL_WARP, largest, 1));
+            largest = fmaxf(largest, __shfl_xor_sync(FULL_WARP, largest, 2));
+            // As long as a row has seen nothing its exponents must not cancel to zero.
+            float shrink = exp2_approximate((top[r] - largest) * scale2), base = largest <= MASKED ? 0.f : largest * scale2;
+            float sum = 0.f;
+            top[r] = largest;
+            for (int n = 0; n < KEYS / 8; n++)
+                for (int e = 2 * r; e < 2 * r + 2; e++) {
+                    s[n][e] = exp2_approximate(s[n][e] * scale2 - base);
+                    sum += s[n][e];
+                }
+            total[r] = total[r] * shrink + sum;
+            for (int n = 0; n < D / 8; n++) {
+                sums[n][2 * r] *= shrink;
+                sums[n][2 * r + 1] *= shrink;
+            }
+        }
+#pragma unroll
+        for (int c = 0; c < KEYS / 16; c++) {
+            const float *p = s[2 * c], *q = s[2 * c + 1];
+            u32 piece[4] = {pack_bf16(p[0], p[1]), pack_bf16(p[2], p[3]), pack_bf16(q[0], q[1]), pack_bf16(q[2], q[3])};
+            product<S, D>(sums, piece, vt, c * 16, 0);
+        }
+        __syncthreads();
+        b = following;
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float sum = total[r];
+        sum += __shfl_xor_sync(FULL_WARP, sum, 1);
+        sum += __shfl_xor_sync(FULL_WARP, sum, 2);
+        int i = first_row + row + r * 8;
+        if (i >= rows) continue;
+        float inverse = 1.f / sum;
+        if (pair == 0) normalizers[(u64)i * heads + head] = top[r] * scale + logf(sum);
+        for (int n = 0; n < D / 8; n++)
+            if (n * 8 < width)
+                store2(out + (u64)i * query_stride + head * width + n * 8 + pair, sums[n][2 * r] * inverse,
+                       sums[n][2 * r + 1] * inverse);
+    }
+}

@@ -1,0 +1,71 @@
+// What the three attention kernels share: tiles of heads in shared memory, and the tree mask.
+//
+// Nodes lie depth-first and key j is visible to query i exactly if j <= i < ends[j] (the column-wise form of FlashMask,
+// arXiv 2410.01359). A query is a row of the operation and may stand for any node; `nodes` says which. Tiles are 64 keys
+// with the extremes of their ends known, so that a tile that no query of another can see is stepped over, and one that
+// all of them see entirely needs no mask.
+//
+// A kernel is compiled for a few head widths D and takes any `width` up to D that 8 divides: columns beyond it are zeros
+// in shared memory, where they change no product, and are not stored.
+#pragma once
+
+#include "common.cuh"
+
+#define TILE 64
+#define LOG2_E 1.44269504f
+#define MASKED (-1e30f)
+
+// Eight values more than D: 16 bytes, which moves neighbouring rows to other banks for every D that 16 divides.
+template <int D> struct Row {
+    static constexpr int stride = D + 8;
+};
+
+// Starts copying `count` rows of one head to shared memory; zeros for rows beyond `rows` and columns beyond `width`.
+template <int D> __device__ __forceinline__ void copy_tile(bf16* to, const bf16* from, int first, int count, int rows, int stride, int width) {
+    for (int i = threadIdx.x; i < count * (D / 8); i += blockDim.x) {
+        int row = i / (D / 8), column = i % (D / 8) * 8;
+        bool inside = first + row < rows && column < width;
+        copy_async_16(to + row * Row<D>::stride + column, from + (inside ? (u64)(first + row) * stride + column : 0), inside);
+    }
+}
+
+// Addresses for ldmatrix_x4: a 16 x 16 piece of rows as the left operand of a product, as its right operand with the
+// rows being columns of the result, and (transposed) as its right operand with the rows being summed over.
+__device__ __forceinline__ const bf16* left(const bf16* tile, int stride, int row, int column) {
+    int lane = threadIdx.x & 31;
+    return tile + (row + (lane & 15)) * stride + column + (lane >> 4) * 8;
+}
+
+__device__ __forceinline__ const bf16* right(const bf16* tile, int stride, int row, int column) {
+    int lane = threadIdx.x & 31;
+    return tile + (row + (lane & 7) + (lane >> 4) * 8) * stride + column + ((lane >> 3) & 1) * 8;
+}
+
+__device__ __forceinline__ const bf16* right_summed(const bf16* tile, int stride, int row, int column) {
+    int lane = threadIdx.x & 31;
+    return tile + (row + (lane & 15)) * stride + column + (lane >> 4) * 8;
+}
+
+// result[n] += the left piece's 16 rows times columns 8n .. 8n + 8 of the rows of `tile`: a product with its transpose.
+template <int D, int COLUMNS> __device__ __forceinline__ void product_transposed(float (*result)[4], const u32 piece[4], const bf16* tile,
+                                                             int first, int column) {
+#pragma unroll
+    for (int n = 0; n < COLUMNS / 8; n += 2) {
+        u32 r[4];
+        ldmatrix_x4(r, right(tile, Row<D>::stride, first + n * 8, column));
+        mma_m16n8k16(result[n], piece, r[0], r[1]);
+        mma_m16n8k16(result[n + 1], piece, r[2], r[3]);
+    }
+}
+
+// result[n] += the left piece times 16 rows of `tile`, columns first + 8n .. first + 8n + 8.
+template <int STRIDE, int COLUMNS> __device__ __forceinline__ void product(float (*result)[4], const u32 piece[4], const bf16* tile, int row,
+                                                       int first) {
+#pragma unroll
+    for (int n = 0; n < COLUMNS / 8; n += 2) {
+        u32 r[4];
+        ldmatrix_x4_transposed(r, right_summed(tile, STRIDE, row, first + n * 8));
+        mma_m16n8k16(result[n], piece, r[0], r[1]);
+        mma_m16n8k16(result[n + 1], piece, r[2], r[3]);
+    }
+}

@@ -1,0 +1,35 @@
+// SwiGLU (arXiv 2002.05202): out = silu(gate) * up, each row of gate_up being gate and up of `width` values each.
+
+#include "common.cuh"
+
+// Two neighbouring columns a thread; `pairs` is rows * width / 2.
+extern "C" __global__ void swiglu(bf16* out, const bf16* gate_up, u64 pairs, int width) {
+    for (u64 p = global_index(); p < pairs; p += global_size()) {
+        u64 row = p * 2 / width, column = p * 2 % width;
+        const bf16* from = gate_up + row * 2 * width + column;
+        float2 g = load2(from), u = load2(from + width);
+        store2(out + row * width + column, g.x * u.x / (1.f + expf(-g.x)), g.y * u.y / (1.f + expf(-g.y)));
+    }
+}
+
+// With s the sigmoid of the gate: d_gate = d * up * s * (1 + gate * (1 - s)), d_up = d * gate * s.
+__device__ __forceinline__ void swiglu_slopes(float gate, float up, float d, float& d_gate, float& d_up, float& out) {
+    float s = 1.f / (1.f + expf(-gate)), silu = gate * s;
+    d_gate = d * up * (s + silu * (1.f - s));
+    d_up = d * silu;
+    out = silu * up;
+}
+
+// The gradient in place of gate_up; out is computed again on the way.
+extern "C" __global__ void swiglu_backward(bf16* gate_up, bf16* out, const bf16* d_out, u64 pairs, int width) {
+    for (u64 p = global_index(); p < pairs; p += global_size()) {
+        u64 row = p * 2 / width, column = p * 2 % width;
+        bf16* at = gate_up + row * 2 * width + column;
+        float2 g = load2(at), u = load2(at + width), d = load2(d_out + row * width + column), dg, du, o;
+        swiglu_slopes(g.x, u.x, d.x, dg.x, du.x, o.x);
+        swiglu_slopes(g.y, u.y, d.y, dg.y, du.y, o.y);
+        store2(at, dg.x, dg.y);
+        store2(at + width, du.x, du.y);
+        store2(out + row * width + column, o.x, o.y);
+    }
+}
