@@ -142,6 +142,20 @@ fn threads_do_not_change_a_bit() {
 }
 
 #[test]
+fn layers_computed_again_give_the_same_bits() {
+    for (name, shape) in shapes() {
+        let mut random = Random(16);
+        let model = Model::new(shape.clone());
+        let parameters = weights(&model, &mut random);
+        let trees = trees(&samples(&mut random, shape.vocabulary, 6), true);
+        let (kept, scores) = gradient(&model, &parameters, &trees, 0.8, 1);
+        let (again, scores_again) = gradient(&model.recomputing(), &parameters, &trees, 0.8, 1);
+        assert!(scores == scores_again, "{name}");
+        assert!(kept.values.iter().zip(&again.values).all(|(a, b)| a.to_bits() == b.to_bits()), "{name}");
+    }
+}
+
+#[test]
 fn nothing_to_score_is_no_gradient() {
     let (_, shape) = shapes().swap_remove(0);
     let model = Model::new(shape);

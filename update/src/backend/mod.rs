@@ -72,13 +72,18 @@ pub struct Head {
 
 /// Hardware on which a decoder runs. One value serves one stream of work and owns its scratch memory.
 pub trait Backend {
-    /// An array of f32 in the hardware's memory.
+    /// An array in the hardware's memory: f32, or for weights and activations what the hardware computes in.
     type Buffer;
     /// A micro-batch in the hardware's memory.
     type Batch;
 
     /// An empty buffer.
     fn buffer(&mut self) -> Self::Buffer;
+
+    /// An empty buffer for values that are f32 wherever activations are stored in fewer bits.
+    fn statistics(&mut self) -> Self::Buffer {
+        self.buffer()
+    }
 
     /// Makes room for `length` values, whose content is then unspecified. Never shrinks.
     fn reserve(&mut self, buffer: &mut Self::Buffer, length: usize);

@@ -46,6 +46,7 @@ struct Worker {
 pub struct Model {
     shape: Shape,
     layout: Arc<Layout>,
+    recompute: bool,
     workers: Mutex<Vec<Worker>>,
 }
 
@@ -59,7 +60,13 @@ impl Model {
         assert!(shape.heads.is_multiple_of(shape.kv_heads), "key heads divide query heads");
         assert_eq!(shape.inverse_frequencies.len() * 2, shape.head_dim, "one frequency for each pair");
         let layout = Arc::new(Layout::new(&shape));
-        Model { shape, layout, workers: Mutex::default() }
+        Model { shape, layout, recompute: false, workers: Mutex::default() }
+    }
+
+    /// The same decoder, which keeps nothing of a layer for the backward pass but its input, and computes the rest
+    /// again. Not a bit of any result differs.
+    pub fn recomputing(self) -> Model {
+        Model { recompute: true, workers: Mutex::default(), ..self }
     }
 
     /// The decoder's sizes and variants.
@@ -219,7 +226,7 @@ impl Model {
     fn hire(&self) -> Worker {
         schedule::lock(&self.workers).pop().unwrap_or_else(|| {
             let mut cpu = Cpu::new(&self.shape.inverse_frequencies);
-            let space = workspace::Workspace::new(&mut cpu, &self.shape);
+            let space = workspace::Workspace::new(&mut cpu, &self.shape, self.recompute);
             Worker { cpu, space, derivative: Vec::new() }
         })
     }

@@ -97,10 +97,9 @@ impl<'a> Decoder<'a> {
         let (hidden, epsilon) = (shape.hidden, shape.epsilon);
         let counts = Counts { tokens: batch.tokens(), scored: batch.scored.len() };
         let tokens = counts.tokens;
-        let prepared = backend.prepare(batch);
-        let last = shape.layers - 1;
-        backend.reserve(&mut space.saved[0].input, tokens * hidden);
-        backend.embed(&prepared, weights, self.table(), &mut space.saved[0].input);
+        let prepared = Prepared { batch: backend.prepare(batch), counts };
+        backend.reserve(&mut space.inputs[0], tokens * hidden);
+        backend.embed(&prepared.batch, weights, self.table(), &mut space.inputs[0]);
         backend.reserve(&mut space.normal, tokens * hidden);
         backend.reserve(&mut space.picked, counts.scored * hidden);
         backend.reserve(&mut space.output, counts.scored * hidden);
@@ -108,89 +107,82 @@ impl<'a> Decoder<'a> {
         backend.reserve(&mut space.keys, tokens * shape.key_width());
         backend.reserve(&mut space.swiglu, tokens * shape.intermediate);
         for layer in 0..shape.layers {
-            let places = &self.layout.layers[layer];
-            let rows = self.rows(layer);
-            let count = counts.of(rows);
-            let (saved, after) = space.saved.split_at_mut(layer + 1);
-            let saved = &mut saved[layer];
-            backend.reserve(&mut saved.query, count * shape.query_width());
-            backend.reserve(&mut saved.key_value, tokens * 2 * shape.key_width());
-            backend.reserve(&mut saved.mixed, count * shape.query_width());
-            backend.reserve(&mut saved.normalizers, count * shape.heads);
-            backend.reserve(&mut saved.middle, count * hidden);
-            backend.reserve(&mut saved.gate_up, count * 2 * shape.intermediate);
-
-            backend.rms_norm(
-                tokens,
-                hidden,
-                &saved.input,
-                weights,
-                places.input_norm,
-                epsilon,
-                &mut space.normal,
-            );
-            let (weight, rotated) = self.key_value(layer);
-            backend.linear(tokens, &space.normal, weights, weight, None, &mut saved.key_value);
-            backend.rotate(&prepared, Rows::All, rotated, weights, &mut saved.key_value, &mut space.keys);
-            let (weight, rotated) = self.query(layer);
-            match rows {
-                Rows::All => backend.linear(count, &space.normal, weights, weight, None, &mut saved.query),
-                Rows::Scored => {
-                    backend.gather(&prepared, hidden, &space.normal, &mut space.picked);
-                    backend.linear(count, &space.picked, weights, weight, None, &mut saved.query);
-                }
-            }
-            backend.rotate(&prepared, rows, rotated, weights, &mut saved.query, &mut space.queries);
-            backend.attention(
-                &prepared,
-                rows,
-                self.heads(),
-                &space.queries,
-                &space.keys,
-                &saved.key_value,
-                &mut saved.mixed,
-                &mut saved.normalizers,
-            );
-            let residual = match rows {
-                Rows::All => &saved.input,
-                Rows::Scored => {
-                    backend.gather(&prepared, hidden, &saved.input, &mut space.picked);
-                    &space.picked
-                }
-            };
-            backend.linear(
-                count,
-                &saved.mixed,
-                weights,
-                self.output(layer),
-                Some(residual),
-                &mut saved.middle,
-            );
-            backend.rms_norm(
-                count,
-                hidden,
-                &saved.middle,
-                weights,
-                places.post_norm,
-                epsilon,
-                &mut space.normal,
-            );
-            backend.linear(count, &space.normal, weights, self.gate_up(layer), None, &mut saved.gate_up);
+            self.layer_forward(backend, space, weights, &prepared, layer);
+            let count = counts.of(self.rows(layer));
+            let saved = &space.saved[space.place(layer)];
             backend.swiglu(count, shape.intermediate, &saved.gate_up, &mut space.swiglu);
-            let next = match after.first_mut() {
+            let next = match space.inputs.get_mut(layer + 1) {
                 Some(next) => {
-                    backend.reserve(&mut next.input, count * hidden);
-                    &mut next.input
+                    backend.reserve(next, count * hidden);
+                    next
                 }
                 None => &mut space.output,
             };
             backend.linear(count, &space.swiglu, weights, self.down(layer), Some(&saved.middle), next);
-            debug_assert!(layer < last || rows == Rows::Scored);
         }
         let norm = self.layout.final_norm;
         backend.rms_norm(counts.scored, hidden, &space.output, weights, norm, epsilon, &mut space.picked);
-        backend.score(&prepared, &space.picked, weights, self.head(), logprobs, entropies);
-        Prepared { batch: prepared, counts }
+        backend.score(&prepared.batch, &space.picked, weights, self.head(), logprobs, entropies);
+        prepared
+    }
+
+    /// From a layer's input to what the backward pass needs of the layer.
+    fn layer_forward<B: Backend>(
+        &self,
+        backend: &mut B,
+        space: &mut Workspace<B>,
+        weights: &B::Buffer,
+        prepared: &Prepared<B>,
+        layer: usize,
+    ) {
+        let (shape, places) = (self.shape, &self.layout.layers[layer]);
+        let (hidden, epsilon) = (shape.hidden, shape.epsilon);
+        let Prepared { batch, counts } = prepared;
+        let (tokens, rows) = (counts.tokens, self.rows(layer));
+        let count = counts.of(rows);
+        let place = space.place(layer);
+        let (input, saved) = (&space.inputs[layer], &mut space.saved[place]);
+        backend.reserve(&mut saved.query, count * shape.query_width());
+        backend.reserve(&mut saved.key_value, tokens * 2 * shape.key_width());
+        backend.reserve(&mut saved.mixed, count * shape.query_width());
+        backend.reserve(&mut saved.normalizers, count * shape.heads);
+        backend.reserve(&mut saved.middle, count * hidden);
+        backend.reserve(&mut saved.gate_up, count * 2 * shape.intermediate);
+
+        backend.rms_norm(tokens, hidden, input, weights, places.input_norm, epsilon, &mut space.normal);
+        let (weight, rotated) = self.key_value(layer);
+        backend.linear(tokens, &space.normal, weights, weight, None, &mut saved.key_value);
+        backend.rotate(batch, Rows::All, rotated, weights, &mut saved.key_value, &mut space.keys);
+        let (weight, rotated) = self.query(layer);
+        match rows {
+            Rows::All => backend.linear(count, &space.normal, weights, weight, None, &mut saved.query),
+            Rows::Scored => {
+                backend.gather(batch, hidden, &space.normal, &mut space.picked);
+                backend.linear(count, &space.picked, weights, weight, None, &mut saved.query);
+            }
+        }
+        backend.rotate(batch, rows, rotated, weights, &mut saved.query, &mut space.queries);
+        backend.attention(
+            batch,
+            rows,
+            self.heads(),
+            &space.queries,
+            &space.keys,
+            &saved.key_value,
+            &mut saved.mixed,
+            &mut saved.normalizers,
+        );
+        let residual = match rows {
+            Rows::All => input,
+            Rows::Scored => {
+                backend.gather(batch, hidden, input, &mut space.picked);
+                &space.picked
+            }
+        };
+        let weight = self.output(layer);
+        backend.linear(count, &saved.mixed, weights, weight, Some(residual), &mut saved.middle);
+        backend.rms_norm(count, hidden, &saved.middle, weights, places.post_norm, epsilon, &mut space.normal);
+        backend.linear(count, &space.normal, weights, self.gate_up(layer), None, &mut saved.gate_up);
     }
 
     /// Adds the gradient of the micro-batch that [`Decoder::forward`] saw last. Without `gradients` the weights are
@@ -242,6 +234,9 @@ impl<'a> Decoder<'a> {
             gradients.as_deref_mut(),
         );
         for layer in (0..shape.layers).rev() {
+            if space.is_gone(layer) {
+                self.layer_forward(backend, space, weights, prepared, layer);
+            }
             self.layer_backward(backend, space, weights, prepared, layer, gradients.as_deref_mut());
         }
         if let Some(gradients) = gradients {
@@ -264,7 +259,8 @@ impl<'a> Decoder<'a> {
         let Prepared { batch, counts } = prepared;
         let (tokens, rows) = (counts.tokens, self.rows(layer));
         let count = counts.of(rows);
-        let saved = &mut space.saved[layer];
+        let place = space.place(layer);
+        let (input, saved) = (&space.inputs[layer], &mut space.saved[place]);
 
         // The MLP.
         let weight = self.down(layer);
@@ -341,15 +337,7 @@ impl<'a> Decoder<'a> {
             &mut space.d_key_value,
             gradients.as_deref_mut(),
         );
-        backend.rms_norm(
-            tokens,
-            hidden,
-            &saved.input,
-            weights,
-            places.input_norm,
-            epsilon,
-            &mut space.normal,
-        );
+        backend.rms_norm(tokens, hidden, input, weights, places.input_norm, epsilon, &mut space.normal);
         if let Some(gradients) = gradients.as_deref_mut() {
             backend.linear_backward_weight(tokens, &space.d_key_value, &space.normal, gradients, key_value);
         }
@@ -398,7 +386,7 @@ impl<'a> Decoder<'a> {
         backend.rms_norm_backward(
             tokens,
             hidden,
-            &saved.input,
+            input,
             weights,
             places.input_norm,
             epsilon,
