@@ -392,7 +392,7 @@ impl<'a> Decoder<'a> {
             epsilon,
             &space.d_other,
             &mut space.d_stream,
-            gradients.as_deref_mut(),
+            gradients,
         );
     }
 }
