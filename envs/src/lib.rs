@@ -7,6 +7,7 @@
 pub mod check;
 pub mod environment;
 pub mod plan_path;
+pub mod sandbox;
 pub mod settings;
 pub mod step;
 pub mod workflow;

@@ -1,0 +1,212 @@
+"""The fork server: a warm interpreter that forks once for each program. It is process 1 of the sandbox.
+
+It speaks with the judge over socket 3, one JSON message a packet. The programs, their input and their output are
+files in memory whose descriptors come with the request: their content never enters this process, so nothing of one
+program can be found in the memory of the next. A child takes every restriction upon itself before it runs a line of
+the program; the judge has checked on start that each of them holds.
+"""
+import array, atexit, bisect, builtins, collections, contextlib, copy, ctypes, dataclasses, datetime, decimal, enum
+import fractions, functools, gc, heapq, io, itertools, json, math, operator, os, queue, random, re, resource, select
+import signal, socket, statistics, string, sys, textwrap, threading, time, traceback, types, typing
+
+CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
+MS_NOSUID, MS_NODEV = 2, 4
+PR_SET_SECCOMP, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, SECCOMP_MODE_FILTER = 22, 47, 4, 2
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Filter(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_char_p)]
+
+
+def call(name, *arguments):
+    if getattr(libc, name)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+
+
+def restrict(request, files):
+    """Gives up everything that the program is not to have."""
+    call("unshare", CLONE_NEWNS)
+    options = f"size={request['scratch']},nr_inodes=1024,mode=700"
+    call("mount", b"tmpfs", b"/tmp", b"tmpfs", MS_NOSUID | MS_NODEV, options.encode())
+    os.chdir("/tmp")
+    os.setsid()
+    # The descriptors that came with the request are above 5: three is the judge's socket, four this setup's pipe.
+    for target, file in enumerate(files[1:4]):
+        os.dup2(file, target)
+    limits = {
+        resource.RLIMIT_AS: request["memory"],
+        resource.RLIMIT_CPU: int(request["cpu"]) + 2,
+        resource.RLIMIT_FSIZE: request["output"],
+        resource.RLIMIT_NPROC: request["processes"],
+        resource.RLIMIT_NOFILE: 64,
+        resource.RLIMIT_STACK: 64 << 20,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_SIGPENDING: 64,
+    }
+    for limit, value in limits.items():
+        resource.setrlimit(limit, (value, value))
+    call("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    header, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    call("capset", header, nothing)
+    code = FILTERS["several" if request["fork"] else "single"]
+    call("prctl", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(Filter(len(code) // 8, code)), 0, 0)
+
+
+def interpreter():
+    """Makes this interpreter look like one that was started for the program."""
+    for number in (signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    random.seed(0)
+    module = types.ModuleType("__main__")
+    module.__builtins__ = builtins
+    sys.modules["__main__"] = module
+    sys.argv = ["program.py"]
+    return module.__dict__
+
+
+def answer(names, request, file):
+    """Calls the function that the request names and writes what it returns, as JSON, to the result file."""
+    name, arguments = request["function"], json.loads(sys.stdin.read())
+    if name not in names and "Solution" in names:
+        function = getattr(names["Solution"](), name)
+    elif name in names:
+        function = names[name]
+    else:
+        raise NameError(f"the program has no function {name!r}")
+    result = function(*arguments)
+    with open(file, "w", encoding="utf-8") as stream:
+        json.dump(result, stream)
+
+
+def run(request, source, result):
+    """Runs the program to its end; the exit code is that of an interpreter of its own."""
+    code = 0
+    try:
+        compiled = compile(source, "program.py", "exec")
+        if request["kind"] != "compile":
+            names = interpreter()
+            exec(compiled, names)
+            if request["kind"] == "call":
+                answer(names, request, result)
+        threading._shutdown()
+    except SystemExit as stop:
+        code = stop.code
+        if code is None:
+            code = 0
+        elif not isinstance(code, int):
+            print(code, file=sys.stderr)
+            code = 1
+    except BaseException as error:
+        code = 1
+        # The first frame is this function.
+        place = error.__traceback__ and error.__traceback__.tb_next
+        traceback.print_exception(type(error), error, place, limit=8)
+    try:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+    except BaseException:
+        code = code or 120
+    try:
+        sys.stderr.flush()
+    except BaseException:
+        pass
+    os._exit(code & 255)
+
+
+def child(request, files, setup):
+    try:
+        restrict(request, files)
+        source = os.pread(files[0], request["source"], 0)
+        keep = os.dup(files[4]) if request["kind"] == "call" else None
+        os.write(setup, b"k")
+        if keep is not None:
+            os.dup2(keep, 3)
+        os.closerange(3 if keep is None else 4, 64)
+        gc.enable()
+    except BaseException as error:
+        try:
+            os.write(setup, str(error).encode())
+        finally:
+            os._exit(70)
+    run(request, source, 3)
+
+
+def watch(pid, request, control):
+    """Waits for the program's end and brings it about at a limit; says which."""
+    clock, limit = (~pid << 3) | 2, None
+    end = time.monotonic() + request["wall"]
+    ending = os.pidfd_open(pid)
+    poll = select.poll()
+    poll.register(ending, select.POLLIN)
+    poll.register(control.fileno(), select.POLLIN)
+    while True:
+        left = request["cpu"] - time.clock_gettime(clock)
+        wall = end - time.monotonic()
+        if left <= 0 or wall <= 0:
+            limit = "cpu" if left <= 0 else "wall"
+            os.kill(pid, signal.SIGKILL)
+            break
+        events = dict(poll.poll(max(1, min(left / CORES, wall) * 1000)))
+        if control.fileno() in events:
+            os._exit(0)
+        if ending in events:
+            break
+    _, status, usage = os.wait4(pid, 0)
+    os.close(ending)
+    return limit, status, usage
+
+
+def serve(control, own):
+    while True:
+        message, files, _, _ = socket.recv_fds(control, 65536, 8)
+        if not message:
+            os._exit(0)
+        request = json.loads(message)
+        ready, setup = os.pipe()
+        call("unshare", CLONE_NEWPID)
+        pid = os.fork()
+        if pid == 0:
+            child(request, files, setup)
+        call("setns", own, CLONE_NEWPID)
+        os.close(setup)
+        for file in files:
+            os.close(file)
+        said = os.read(ready, 4096)
+        os.close(ready)
+        if said != b"k":
+            os.kill(pid, signal.SIGKILL)
+            os.wait4(pid, 0)
+            reply = {"failure": said.decode() or "the child died while it was set up"}
+        else:
+            limit, status, usage = watch(pid, request, control)
+            reply = {
+                "limit": limit,
+                "exit": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+                "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+                "cpu": usage.ru_utime + usage.ru_stime,
+            }
+        control.send(json.dumps(reply).encode())
+
+
+control = socket.socket(fileno=3)
+try:
+    start = json.loads(control.recv(1 << 20))
+    FILTERS = {name: bytes.fromhex(code) for name, code in start["filters"].items()}
+    CORES = len(os.sched_getaffinity(0))
+    own = os.pidfd_open(os.getpid())
+    for name in list(os.environ):
+        del os.environ[name]
+    sys.path = [path for path in sys.path if path]
+    gc.disable()
+    gc.collect()
+    gc.freeze()
+    control.send(json.dumps({"version": sys.version.split()[0]}).encode())
+    serve(control, own)
+except BaseException as error:
+    control.send(json.dumps({"failure": f"{type(error).__name__}: {error}"}).encode())
+    os._exit(70)

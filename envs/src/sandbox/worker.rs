@@ -1,0 +1,263 @@
+//! One fork server: started, tested, asked to run programs one after the other, killed when it does not answer.
+//!
+//! Requests and replies are JSON packets over a socket; sources, inputs and outputs are files in memory whose
+//! descriptors travel with the request (see `server.py` for why).
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use record::failure::{Failure, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    recv, send, sendmsg, socketpair,
+};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::enter::{Process, Start, enter};
+use super::interpreter::Interpreter;
+use super::root::Root;
+use super::{Entry, Execution, Program, Status};
+
+/// The fork server's text.
+const SERVER: &str = include_str!("server.py");
+/// A program that tries the fences and prints those that do not hold.
+const PROBE: &str = include_str!("probe.py");
+/// What [`PROBE`] prints when all hold.
+const FENCED: &str = "fenced\n";
+
+/// How long a worker may take to start, and to answer beyond a program's wall time.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Bytes of standard error that are kept: the end, where a traceback says what went wrong.
+const ERROR_BYTES: u64 = 4096;
+/// Threads that are free, and the fork server itself, which counts as well.
+const FREE_TASKS: u64 = 17;
+
+/// What every worker is started from.
+pub struct Plan {
+    /// The interpreter.
+    pub interpreter: Interpreter,
+    /// The file system.
+    pub root: Root,
+    /// The filter for one process, and the one for several.
+    pub filters: [Vec<u8>; 2],
+}
+
+/// A running fork server.
+pub struct Worker {
+    process: Process,
+    socket: OwnedFd,
+    /// Address space of the bare interpreter, in bytes.
+    base: u64,
+}
+
+/// What came of asking a worker.
+pub enum Answer {
+    /// The program ran.
+    Ran(Execution),
+    /// The worker is of no more use; the program may be given to another.
+    Broken(Failure),
+    /// It did not answer in time and is of no more use; the program is to blame.
+    Stuck,
+}
+
+#[derive(Deserialize)]
+struct Reply {
+    failure: Option<String>,
+    limit: Option<String>,
+    exit: Option<i32>,
+    signal: Option<i32>,
+    #[serde(default)]
+    cpu: f64,
+}
+
+impl Worker {
+    /// Starts a worker and tries its fences.
+    ///
+    /// # Errors
+    /// Anything that is missing: unavailable.
+    pub fn start(plan: &Plan) -> Result<Worker> {
+        let kind = SocketType::SEQPACKET;
+        let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
+            .map_err(|error| Failure::unavailable(format!("sandbox: socketpair: {error}")))?;
+        let words = ["-S", "-s", "-B", "-X", "utf8", "-c", SERVER];
+        let executable = text(plan.interpreter.executable.to_string_lossy().as_bytes())?;
+        let arguments: Result<Vec<CString>> = words.iter().map(|word| text(word.as_bytes())).collect();
+        let process = enter(&Start {
+            root: &plan.root,
+            arguments: std::iter::once(Ok(executable))
+                .chain(arguments?.into_iter().map(Ok))
+                .collect::<Result<_>>()?,
+            environment: vec![text(b"PYTHONHASHSEED=0")?, text(b"LC_ALL=C.UTF-8")?],
+            socket: theirs,
+        })?;
+        let mut worker = Worker { process, socket, base: 0 };
+        let [single, several] = &plan.filters;
+        let message = json!({"filters": {"single": hexadecimal(single), "several": hexadecimal(several)}});
+        send(&worker.socket, message.to_string().as_bytes(), SendFlags::NOSIGNAL).map_err(broken)?;
+        let reply = worker.reply(PATIENCE)?.ok_or_else(|| broken("it does not start"))?;
+        if let Some(failure) = reply.failure {
+            return Err(broken(failure).hint("see that python3 runs, and that it is 3.9 or newer"));
+        }
+        worker.base = address_space(worker.process.id)?;
+        worker.try_fences()?;
+        Ok(worker)
+    }
+
+    fn try_fences(&mut self) -> Result<()> {
+        let said = match self.run(&Program::python(PROBE, "")) {
+            Answer::Ran(execution) if execution.stdout == FENCED && execution.is_success() => return Ok(()),
+            Answer::Ran(execution) => execution.stdout + &execution.stderr,
+            Answer::Broken(failure) => return Err(failure),
+            Answer::Stuck => "the test did not end".to_owned(),
+        };
+        let said = said.trim_end().replace('\n', "; ");
+        Err(Failure::unavailable(format!("sandbox: a fence does not hold: {said}"))
+            .hint("model-written programs are not run on this machine; Linux 5.14 or newer is needed"))
+    }
+
+    /// Runs `program` to its end.
+    pub fn run(&mut self, program: &Program<'_>) -> Answer {
+        match self.try_run(program) {
+            Ok(Some(execution)) => Answer::Ran(execution),
+            Ok(None) => Answer::Stuck,
+            Err(failure) => Answer::Broken(failure),
+        }
+    }
+
+    fn try_run(&mut self, program: &Program<'_>) -> Result<Option<Execution>> {
+        let limits = &program.limits;
+        let (kind, function) = match program.entry {
+            Entry::Script => ("script", None),
+            Entry::Compile => ("compile", None),
+            Entry::Call(name) => ("call", Some(name)),
+        };
+        let request = json!({
+            "kind": kind,
+            "function": function,
+            "source": program.source.len(),
+            "cpu": limits.cpu_seconds,
+            "wall": limits.wall_seconds,
+            "memory": self.base + limits.memory_bytes,
+            "processes": FREE_TASKS + u64::from(limits.processes),
+            "fork": limits.processes > 1,
+            "output": limits.output_bytes,
+            "scratch": limits.scratch_bytes,
+        });
+        let source = memory(program.source)?;
+        let stdin = memory(program.stdin)?;
+        let (stdout, stderr, result) = (memory("")?, memory("")?, memory("")?);
+        let files = [&source, &stdin, &stdout, &stderr, &result].map(AsFd::as_fd);
+        self.request(request.to_string().as_bytes(), &files)?;
+        let Some(reply) = self.reply(Duration::from_secs_f64(limits.wall_seconds) + PATIENCE)? else {
+            return Ok(None);
+        };
+        if let Some(failure) = reply.failure {
+            return Err(broken(failure));
+        }
+        let written = size(&stdout)?.max(size(&stderr)?);
+        let stdout = read(&stdout, 0, limits.output_bytes)?;
+        let stderr = read(&stderr, size(&stderr)?.saturating_sub(ERROR_BYTES), ERROR_BYTES)?;
+        let cpu_seconds = reply.cpu;
+        let status = match (reply.limit.as_deref(), reply.exit, reply.signal) {
+            _ if cpu_seconds >= limits.cpu_seconds => Status::CpuTime,
+            (Some("cpu"), _, _) => Status::CpuTime,
+            (Some(_), _, _) => Status::WallTime,
+            _ if written >= limits.output_bytes => Status::Output,
+            (None, Some(0), _) => Status::Exited(0),
+            (None, Some(_), _)
+                if stderr.lines().last().is_some_and(|line| line.starts_with("MemoryError")) =>
+            {
+                Status::Memory
+            }
+            (None, Some(code), _) => Status::Exited(code),
+            (None, None, signal) => Status::Signal(signal.unwrap_or(0)),
+        };
+        let result = match program.entry {
+            Entry::Call(_) if status == Status::Exited(0) => Some(read(&result, 0, limits.output_bytes)?),
+            _ => None,
+        };
+        Ok(Some(Execution { stdout, stderr, result, status, cpu_seconds }))
+    }
+
+    fn request(&self, message: &[u8], files: &[BorrowedFd<'_>; 5]) -> Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ancillary.push(SendAncillaryMessage::ScmRights(files));
+        sendmsg(&self.socket, &[IoSlice::new(message)], &mut ancillary, SendFlags::NOSIGNAL)
+            .map_err(broken)?;
+        Ok(())
+    }
+
+    /// The next reply, or `None` if there is none in time.
+    fn reply(&self, patience: Duration) -> Result<Option<Reply>> {
+        let end = Instant::now() + patience;
+        loop {
+            let left = Timespec::try_from(end.saturating_duration_since(Instant::now())).map_err(broken)?;
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&left)) {
+                Ok(0) => return Ok(None),
+                Ok(_) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(broken(error)),
+            }
+        }
+        let mut buffer = [0_u8; 8192];
+        let (length, _) = recv(&self.socket, &mut buffer, RecvFlags::empty()).map_err(broken)?;
+        if length == 0 {
+            return Err(broken("it has ended"));
+        }
+        serde_json::from_slice(&buffer[..length]).map(Some).map_err(broken)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.process.kill();
+    }
+}
+
+fn broken(cause: impl std::fmt::Display) -> Failure {
+    Failure::unavailable(format!("sandbox: the fork server: {cause}"))
+}
+
+fn text(bytes: &[u8]) -> Result<CString> {
+    CString::new(bytes).map_err(broken)
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A file in memory that holds `content`.
+fn memory(content: &str) -> Result<File> {
+    let file = File::from(memfd_create("program", MemfdFlags::CLOEXEC).map_err(Failure::io)?);
+    file.write_all_at(content.as_bytes(), 0)?;
+    Ok(file)
+}
+
+fn size(file: &File) -> Result<u64> {
+    Ok(file.metadata()?.len())
+}
+
+fn read(file: &File, from: u64, most: u64) -> Result<String> {
+    let mut bytes = vec![0_u8; size(file)?.saturating_sub(from).min(most) as usize];
+    file.read_exact_at(&mut bytes, from)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Address space of process `id` in bytes.
+fn address_space(id: i32) -> Result<u64> {
+    let path = format!("/proc/{id}/status");
+    let status = std::fs::read_to_string(&path).map_err(|error| broken(format!("{path}: {error}")))?;
+    let kibibytes = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmSize:")?.trim().strip_suffix(" kB")?.parse().ok());
+    kibibytes.map(|count: u64| count << 10).ok_or_else(|| broken(format!("{path} has no VmSize")))
+}
