@@ -14,6 +14,7 @@ Examples:
   advantage --estimator dr-grpo --drop-flat < groups.jsonl | jq -c 'select(.type == \"sample\") | [.id, .advantage]'
   advantage --team-weight 0.5 < groups.jsonl | jq -c 'select(.type == \"sample\") | [.rewards, .group_mean]'
   advantage --credit return --gamma 0.9 < groups.jsonl | jq -c 'select(.type == \"end\") | .counts'
+  advantage --credit episode < episodes.jsonl > trajectories.jsonl
 
 {usage-heading} {usage}
 
@@ -45,12 +46,13 @@ pub struct Arguments {
     #[arg(long, value_name = "WEIGHT")]
     pub team_weight: Option<f64>,
 
-    /// What a sample is credited with: its own reward (turn), or that and the discounted rewards of its agent on the
-    /// executed path after it (return; holds the stream in memory)
+    /// What a sample is credited with: its own reward (turn); that and the discounted rewards of its agent on the
+    /// executed path after it (return); or, in parallel sampling, what all agents earned in its whole episode, episodes
+    /// being compared and not samples (episode). The last two hold the stream in memory
     #[arg(long, value_enum, default_value_t = Credit::Turn, value_name = "WHAT")]
     pub credit: Credit,
 
-    /// The discount a turn under --credit return, from 0 to 1 [default: 1]
+    /// The discount a turn under --credit return or episode, from 0 to 1 [default: 1]
     #[arg(long, value_name = "G")]
     gamma: Option<f64>,
 
@@ -74,6 +76,19 @@ pub enum Credit {
     Turn,
     /// Its own reward and its agent's later ones on the executed path
     Return,
+    /// All rewards of its episode: trajectory-level GRPO
+    Episode,
+}
+
+impl Credit {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Credit::Turn => "turn",
+            Credit::Return => "return",
+            Credit::Episode => "episode",
+        }
+    }
 }
 
 impl Arguments {
@@ -90,8 +105,14 @@ impl Arguments {
                 }
             }
         }
-        if self.gamma.is_some() && self.credit != Credit::Return {
+        if self.gamma.is_some() && self.credit == Credit::Turn {
             return Err(Failure::usage("--gamma does nothing with --credit turn").hint("add --credit return"));
+        }
+        if self.credit == Credit::Episode && self.estimator == Estimator::Remax {
+            return Err(Failure::usage(
+                "--credit episode makes no sense with --estimator remax, whose baseline is of one prompt",
+            )
+            .hint("use --credit turn or return, or an estimator that compares the members of a group"));
         }
         let epsilon = self.epsilon.unwrap_or(1e-6);
         if !(epsilon.is_finite() && epsilon >= 0.0) {

@@ -3,7 +3,7 @@
 use record::stage::counted;
 use serde_json::{Map, Value, json};
 
-use crate::arguments::{Arguments, Credit};
+use crate::arguments::Arguments;
 
 /// What was counted.
 #[derive(Debug, Default)]
@@ -23,13 +23,9 @@ pub struct Count {
 impl Count {
     /// The `counts` of the `end` line.
     pub fn fields(&self, arguments: &Arguments) -> Map<String, Value> {
-        let credit = match arguments.credit {
-            Credit::Turn => "turn",
-            Credit::Return => "return",
-        };
         let fields = json!({
             "estimator": arguments.estimator.name(),
-            "credit": credit,
+            "credit": arguments.credit.name(),
             "samples": self.samples,
             "samples_written": self.written,
             "groups": self.groups,

@@ -10,6 +10,7 @@ mod estimator;
 mod pending;
 mod segment;
 mod statistics;
+mod whole;
 
 use std::process::ExitCode;
 use std::time::Instant;

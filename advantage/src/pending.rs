@@ -5,6 +5,7 @@ use record::read::Line;
 use record::sample::Sample;
 
 use crate::credit::Place;
+use crate::whole::Trajectory;
 
 /// One sample of a group.
 #[derive(Debug)]
@@ -17,8 +18,29 @@ pub struct Member {
     pub reward: f64,
     /// What `remax` compares it with.
     pub baseline: f64,
-    /// Where it stands on a path, under `--credit return`.
-    pub on_path: Option<Place>,
+    /// What it is a part of, as far as `--credit` asks.
+    pub part: Part,
+}
+
+/// What a sample is credited as a part of.
+#[derive(Debug)]
+pub enum Part {
+    /// Nothing: its own reward counts.
+    Alone,
+    /// A place on an executed path.
+    Path(Place),
+    /// A whole episode.
+    Trajectory(Trajectory),
+}
+
+impl Part {
+    /// The whole episode that it is a part of.
+    pub fn trajectory(&self) -> Option<&Trajectory> {
+        match self {
+            Part::Trajectory(trajectory) => Some(trajectory),
+            _ => None,
+        }
+    }
 }
 
 /// A group that is being gathered.

@@ -17,8 +17,19 @@ use crate::arguments::{Arguments, Credit};
 use crate::count::Count;
 use crate::credit::Paths;
 use crate::estimator::{Estimator, Method};
-use crate::pending::{Member, Pending};
+use crate::pending::{Member, Part, Pending};
 use crate::statistics::Statistics;
+use crate::whole::{Trajectories, distinct};
+
+/// What is known of other samples, as far as `--credit` needs it.
+enum Beyond {
+    /// Nothing: `turn`.
+    Nothing,
+    /// The executed paths: `return`.
+    Paths(Paths),
+    /// The whole episodes: `episode`.
+    Trajectories(Trajectories),
+}
 
 /// The lines up to an `end`.
 pub struct Segment<'a> {
@@ -26,31 +37,35 @@ pub struct Segment<'a> {
     method: Method,
     stream: Stream,
     gather: Gather<Pending>,
-    /// The executed paths, under `--credit return`.
-    paths: Option<Paths>,
+    /// What members are credited with beyond their own rewards.
+    beyond: Beyond,
     count: Count,
 }
 
 impl<'a> Segment<'a> {
     /// An empty segment.
     pub fn new(arguments: &'a Arguments, method: Method) -> Self {
-        let paths = (arguments.credit == Credit::Return).then(|| Paths::new(arguments.gamma()));
+        let beyond = match arguments.credit {
+            Credit::Turn => Beyond::Nothing,
+            Credit::Return => Beyond::Paths(Paths::new(arguments.gamma())),
+            Credit::Episode => Beyond::Trajectories(Trajectories::new(arguments.gamma())),
+        };
         Segment {
             arguments,
             method,
             stream: Stream::new("advantage", arguments.allow_incomplete),
             gather: Gather::default(),
-            paths,
+            beyond,
             count: Count::default(),
         }
     }
 
     /// Reads the stream to its end. Writes each group as soon as it and all before it are whole; under
-    /// `--credit return` only at the end, when the paths are known.
+    /// `--credit return` and `episode` only at the end, when paths and episodes are known.
     pub fn read<R: Read, W: Write>(&mut self, reader: &mut Reader<R>, writer: &mut Writer<W>) -> Result<()> {
         while let Some(line) = reader.next()? {
             self.line(line)?;
-            if self.paths.is_none() {
+            if matches!(self.beyond, Beyond::Nothing) {
                 while let Some(released) = self.gather.release() {
                     self.write(released, writer)?;
                 }
@@ -101,7 +116,13 @@ impl<'a> Segment<'a> {
         self.count.samples += 1;
         let reward = self.reward(&sample, &line)?;
         let baseline = self.baseline(&sample, &line)?;
-        let on_path = self.paths.as_mut().map(|paths| paths.note(&sample, &line, reward)).transpose()?;
+        let part = match &mut self.beyond {
+            Beyond::Nothing => Part::Alone,
+            Beyond::Paths(paths) => Part::Path(paths.note(&sample, &line, reward)?),
+            Beyond::Trajectories(trajectories) => {
+                Part::Trajectory(trajectories.note(&sample, &line, reward)?)
+            }
+        };
         let key = sample.group.clone().unwrap_or_default();
         let size = sample.group_size.unwrap_or_default();
         let Some(pending) = self.gather.group(&key, || Pending::new(key.clone(), size)) else {
@@ -114,7 +135,7 @@ impl<'a> Segment<'a> {
         let id = sample.id.clone().unwrap_or_default();
         let place = format!("{}: {id}", line.place());
         let text = std::mem::take(&mut line.text);
-        pending.push(Member { text, place, reward, baseline, on_path }, &sample, &line)?;
+        pending.push(Member { text, place, reward, baseline, part }, &sample, &line)?;
         if pending.is_whole() {
             self.gather.close(&key);
         }
@@ -159,8 +180,16 @@ impl<'a> Segment<'a> {
     }
 
     fn write_group<W: Write>(&mut self, group: &Pending, writer: &mut Writer<W>) -> Result<()> {
-        let values = group.members.iter().map(|member| self.value(member)).collect::<Result<Vec<f64>>>()?;
-        let baselines: Vec<f64> = group.members.iter().map(|member| member.baseline).collect();
+        // What is compared: the members, or the episodes that they are parts of, each by its first member.
+        let trajectories: Vec<_> =
+            group.members.iter().filter_map(|member| member.part.trajectory()).collect();
+        let (places, compared) = match trajectories.is_empty() {
+            true => ((0..group.members.len()).collect(), (0..group.members.len()).collect()),
+            false => distinct(trajectories.into_iter()),
+        };
+        let compared: Vec<&Member> = compared.into_iter().map(|index| &group.members[index]).collect();
+        let values = compared.iter().map(|member| self.value(member)).collect::<Result<Vec<f64>>>()?;
+        let baselines: Vec<f64> = compared.iter().map(|member| member.baseline).collect();
         let statistics = Statistics::of(&values, self.method.std);
         self.count.flat += u64::from(statistics.flat);
         if statistics.flat && self.arguments.drop_flat {
@@ -168,8 +197,8 @@ impl<'a> Segment<'a> {
             return Ok(());
         }
         let advantages = self.method.advantages(&values, &baselines, &statistics);
-        for (member, advantage) in group.members.iter().zip(advantages) {
-            self.write_member(member, advantage, &statistics, writer).map_err(|failure| {
+        for (member, place) in group.members.iter().zip(places) {
+            self.write_member(member, advantages[place], &statistics, writer).map_err(|failure| {
                 if failure.code == record::failure::DATA { failure.at(&member.place) } else { failure }
             })?;
         }
@@ -194,8 +223,11 @@ impl<'a> Segment<'a> {
 
     /// What a member is credited with.
     fn value(&self, member: &Member) -> Result<f64> {
-        match (&self.paths, &member.on_path) {
-            (Some(paths), Some(place)) => Ok(member.reward + paths.after(place)?),
+        match (&self.beyond, &member.part) {
+            (Beyond::Paths(paths), Part::Path(place)) => Ok(member.reward + paths.after(place)?),
+            (Beyond::Trajectories(trajectories), Part::Trajectory(trajectory)) => {
+                trajectories.total(trajectory)
+            }
             _ => Ok(member.reward),
         }
     }

@@ -113,6 +113,8 @@ fn the_examples_of_the_help_run() {
     let (examples, _) = examples.split_once("\n\n").expect("then the usage");
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::write(directory.path().join("groups.jsonl"), group(0) + &group(1) + END).expect("written");
+    let episodes = group(0).replace("\"selected\":", "\"sampling_mode\":\"parallel\",\"selected\":");
+    std::fs::write(directory.path().join("episodes.jsonl"), episodes + END).expect("written");
     let programs = Path::new(ADVANTAGE).parent().expect("a directory").to_owned();
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
     assert!(examples.lines().count() >= 3);
