@@ -29,6 +29,7 @@ Options:
   --setup               build the programs and fetch ONNX Runtime, then stop
   --run DIR             the run directory                                    [default: runs/ENV]
   --env NAME            the environment (see `envs list`)                    [default: plan-path]
+  --set NAME=VALUE      a setting of the environment (repeatable; see `envs list`)
   --workflow NAME       who acts, in which order                             [default: team]
   --policies WHICH      shared | per-role | AGENT=DIR (repeatable)           [default: shared]
   --steps N             training steps in all                                [default: 80]
@@ -37,7 +38,7 @@ Options:
   --turns T             turns of an episode at most                          [default: 4]
   --seed S              the seed of everything random                        [default: 1]
   --device NAME         cpu | cuda | cuda:N                                  [default: cpu]
-  --eval-every N        steps between evaluations on the test split          [default: 20]
+  --eval-every N        steps between evaluations on the test split; 0: none [default: 20]
   --warmup N            optimiser steps on imperfect demonstrations          [default: 3600]
   --stage NAME=COMMAND  replaces a stage (tasks rollout group advantage update) by a shell command,
                         which finds $RUN, $STEP and the programs of this project on its PATH
@@ -58,6 +59,7 @@ eval_every=20 warmup=3600 run='' setup_only=no
 eval_tasks=300 select=random temperature=1.0 max_tokens=8
 optimizer=adamw lr=1e-3 lr_warmup=5 betas=0.9,0.95 minibatches=2
 warmup_tasks_a_step=8 warmup_lr=0.03 warmup_lr_other=4e-3
+settings=''
 declare -A stage_command=() given=()
 
 # ---- arguments ----------------------------------------------------------------------------------------------
@@ -67,7 +69,7 @@ while [ $# -gt 0 ]; do
         --help | -h) usage; exit 0 ;;
         --setup) setup_only=yes; shift; continue ;;
         --run | --env | --workflow | --policies | --steps | --tasks | --branches | --turns | --seed | --device | \
-            --eval-every | --warmup | --stage) ;;
+            --eval-every | --warmup | --stage | --set) ;;
         --*=*) set -- "${flag%%=*}" "${flag#*=}" "${@:2}"; continue ;;
         *) die 2 "unknown argument $flag" 'run ./pipeline.sh --help for the list' ;;
     esac
@@ -85,6 +87,9 @@ while [ $# -gt 0 ]; do
                 *) die 2 "--stage ${2%%=*}: no such stage" 'stages: tasks rollout group advantage update' ;;
             esac
             stage_command[${2%%=*}]=${2#*=} ;;
+        --set)
+            [[ $2 =~ ^[^=[:space:]]+=[^[:space:]]*$ ]] || die 2 "--set $2: not NAME=VALUE" 'envs list names the settings'
+            settings+="${settings:+ }$2" ;;
         --steps | --tasks | --branches | --turns | --seed | --eval-every | --warmup)
             [[ $2 =~ ^[0-9]+$ ]] || die 2 "$flag $2: not a whole number"
             name=${flag#--}; printf -v "${name//-/_}" %s "$2" ;;
@@ -93,7 +98,6 @@ while [ $# -gt 0 ]; do
     given[${flag#--}]=yes
     shift 2
 done
-[ "$eval_every" -gt 0 ] || die 2 '--eval-every must be at least 1'
 [ "$tasks" -gt 0 ] || die 2 '--tasks must be at least 1'
 [ -n "$run" ] || run=runs/$env
 
@@ -127,7 +131,7 @@ digest_of() { # the identity of a policy that was handed in: its weights' bytes
 }
 resolved() { # one value a line, so that a difference can be named
     local name
-    for name in env workflow policies tasks branches turns seed device eval_every warmup eval_tasks select \
+    for name in env settings workflow policies tasks branches turns seed device eval_every warmup eval_tasks select \
         temperature max_tokens optimizer lr lr_warmup betas minibatches warmup_tasks_a_step warmup_lr \
         warmup_lr_other stages; do
         printf '  "%s": %s,\n' "$name" "$(json_string "${!name}")"
@@ -173,6 +177,8 @@ esac
 policy_flags=()
 for agent in $agents; do policy_flags+=(--policy "$agent=${folder[$agent]}"); done
 folders=$(printf '%s\n' "${folder[@]}" | sort -u)
+set_flags=()
+for setting in $settings; do set_flags+=(--set "$setting"); done
 
 # ---- warm-up: a policy that knows the language of the task and has a bad habit to lose ----------------------
 leftmost_failure() { # NAMES... after a pipe, with its PIPESTATUS in $statuses
@@ -193,7 +199,7 @@ if [ ! -f "$run/policies/done" ]; then
         if [ "$warmup" -gt 0 ]; then
             context='warm-up'
             say "warm-up: $warmup optimiser steps on imperfect demonstrations"
-            envs demo "$env" --workflow "$workflow" --count $((warmup * warmup_tasks_a_step)) --seed "$seed" |
+            envs demo "$env" "${set_flags[@]}" --workflow "$workflow" --count $((warmup * warmup_tasks_a_step)) --seed "$seed" |
                 policy encode --policy "$run/warmup/policy" |
                 update --policy "$run/warmup/policy" --objective nll --optimizer muon --lr "$warmup_lr" \
                     --lr-other "$warmup_lr_other" --schedule cosine --warmup 50 --minibatches "$warmup" \
@@ -212,7 +218,7 @@ evaluate() { # STEP
     file=$run/eval/step-$(printf %06d "$1").jsonl
     if [ ! -f "$file" ]; then
         context="evaluation after step $1"
-        envs tasks "$env" --split test --count "$eval_tasks" |
+        envs tasks "$env" "${set_flags[@]}" --split test --count "$eval_tasks" |
             rollout "${policy_flags[@]}" --workflow "$workflow" --turns "$turns" --max-tokens "$max_tokens" --greedy \
                 --step "$1" --device "$device" --quiet >"$file.tmp"
         statuses=("${PIPESTATUS[@]}")
@@ -236,7 +242,7 @@ train() { # STEP
     mkdir -p "$directory" || die 74 "cannot make $directory"
     export RUN=$run STEP=$1
     context="step $1"
-    (stage tasks envs tasks "$env" --split train --count "$tasks" --seed $((seed * 1000000 + $1))) |
+    (stage tasks envs tasks "$env" "${set_flags[@]}" --split train --count "$tasks" --seed $((seed * 1000000 + $1))) |
         tee "$directory/tasks.jsonl" |
         (stage rollout rollout "${policy_flags[@]}" --workflow "$workflow" --branches "$branches" --turns "$turns" \
             --select "$select" --temperature "$temperature" --max-tokens "$max_tokens" --seed "$seed" --step "$1" \
@@ -279,6 +285,7 @@ go_back() { # DONE: a version that was published but not committed is taken back
 # ---- the loop -----------------------------------------------------------------------------------------------
 [ -f "$run/steps/000000/done" ] || { mkdir -p "$run/steps/000000" && commit 0 "$run/steps/000000"; }
 evaluate_if_due() { # STEP
+    [ "$eval_every" -gt 0 ] || return 0
     if [ $(($1 % eval_every)) = 0 ] || [ "$1" = "$steps" ]; then evaluate "$1"; fi
 }
 done_steps=0
