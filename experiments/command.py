@@ -1,0 +1,33 @@
+"""The command line that the scripts of this folder have in common: run, table, list."""
+
+import argparse
+import sys
+
+import tables
+from lab import SEEDS, Lab
+
+
+def main(text, plan, sections):
+    """`plan` is what to run; `sections(lab, seeds)` yields (heading, Markdown)."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["run", "table", "list"],
+                        help="run: train what is missing, then print the table; table: print what is there; list: the cells")
+    parser.add_argument("--root", default="runs/experiments", help="where the runs are [default: %(default)s]")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once, each on one processor [default: 1]")
+    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)), metavar="S,S", help="[default: %(default)s]")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only cells with this in WORLD/NAME")
+    arguments = parser.parse_args()
+    seeds = [int(seed) for seed in arguments.seeds.split(",")]
+    plan.cells = [cell for cell in plan.cells if arguments.only in f"{cell.place}/{cell.name}"]
+    lab = Lab(arguments.root)
+    if arguments.what == "list":
+        for cell in plan.cells:
+            there = [str(seed) for seed in seeds if tables.final(lab, cell, seed)]
+            print(f"{cell.place}/{cell.name}: {cell.title}; budget {cell.budget} tokens; done: {', '.join(there) or 'none'}")
+        return 0
+    failed = plan.work(arguments.root, arguments.jobs, seeds) if arguments.what == "run" else []
+    for heading, body in sections(lab, seeds):
+        print(f"\n{heading}\n\n{body}")
+    for title in failed:
+        print(f"failed: {title}", file=sys.stderr)
+    return 1 if failed else 0
