@@ -1,6 +1,6 @@
 //! One device with memory, kernels and matrix products: an NVIDIA GPU, or its simulator on the CPU.
 //!
-//! [`Device`] is what code above needs of hardware and no more. [`Sim`] runs the very text of the CUDA kernels on
+//! [`Device`] is what code above needs of hardware and no more. [`Cuda`] is a GPU, [`Sim`] runs the very text of the CUDA kernels on
 //! the CPU, so that everything of the GPU's path but the driver's calls is exercised on machines without a GPU.
 //! Stages share this crate and know nothing of each other. Left out: several devices in one process, streams (work
 //! happens in the order in which it is asked for), and any operation of a model.
@@ -36,17 +36,19 @@ extern crate self as device;
 mod arena;
 mod buffer;
 mod choice;
+pub mod cuda;
 mod element;
 mod gemm;
 mod kernel;
 pub mod kernels;
 mod sim;
 
-use record::failure::Result;
+use record::failure::{Failure, Result};
 
 pub use arena::Arena;
 pub use buffer::{Buffer, Slice};
 pub use choice::Choice;
+pub use cuda::{Cuda, PRODUCT_WORKSPACE};
 pub use element::{Element, Scalar};
 pub use gemm::{Gemm, Operand};
 pub use kernel::{Argument, Kernel, Parameter, Shape, Source};
@@ -135,4 +137,8 @@ pub trait Device {
     /// # Errors
     /// 1 if work before has failed.
     fn synchronize(&mut self) -> Result<()>;
+}
+
+fn same_length(what: &str, from: usize, to: usize) -> Result<()> {
+    if from == to { Ok(()) } else { Err(Failure::work(format!("{what}: {from} values to a place of {to}"))) }
 }

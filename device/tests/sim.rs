@@ -4,8 +4,8 @@ use device::{Argument, Device, Gemm, Operand, Shape, Sim, kernels};
 use half::bf16;
 
 fn sim(seed: u64) -> Sim {
-    let mut sim = Sim::new(2, seed).unwrap();
-    sim.reserve(1 << 20).unwrap();
+    let mut sim = Sim::new(2, seed).expect("a simulator");
+    sim.reserve(1 << 20).expect("a mebibyte");
     sim
 }
 

@@ -133,19 +133,19 @@ impl Device for Sim {
     }
 
     fn upload<T: Element>(&mut self, from: &[T], to: Slice<'_, T>) -> Result<()> {
-        same_length("upload", from.len(), to.len())?;
+        crate::same_length("upload", from.len(), to.len())?;
         self.values(to)?.copy_from_slice(from);
         Ok(())
     }
 
     fn download<T: Element>(&mut self, from: Slice<'_, T>, to: &mut [T]) -> Result<()> {
-        same_length("download", from.len(), to.len())?;
+        crate::same_length("download", from.len(), to.len())?;
         to.copy_from_slice(self.values(from)?);
         Ok(())
     }
 
     fn copy<T: Element>(&mut self, from: Slice<'_, T>, to: Slice<'_, T>) -> Result<()> {
-        same_length("copy", from.len(), to.len())?;
+        crate::same_length("copy", from.len(), to.len())?;
         let (start, end) = (from.address(), from.address() + (from.len() * size_of::<T>()) as u64);
         if !from.is_empty() && to.address() < end && start < to.address() + (end - start) {
             return Err(Failure::work("copy: the ranges overlap"));
@@ -203,8 +203,4 @@ impl Device for Sim {
     fn synchronize(&mut self) -> Result<()> {
         Ok(())
     }
-}
-
-fn same_length(what: &str, from: usize, to: usize) -> Result<()> {
-    if from == to { Ok(()) } else { Err(Failure::work(format!("{what}: {from} values to a place of {to}"))) }
 }

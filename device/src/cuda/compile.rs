@@ -1,0 +1,213 @@
+//! CUDA C++ to machine code by NVRTC, which needs neither a GPU nor a driver, and the cache of the results.
+//!
+//! The result is a CUBIN of one architecture rather than PTX: a driver refuses PTX of a newer compiler, and with the
+//! CUBIN comes the report of registers and spills. Kernels include nothing, so no header of CUDA's is needed.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_char};
+use std::path::{Path, PathBuf};
+
+use cudarc::nvrtc::{result, sys};
+use record::failure::{Failure, Result};
+
+use super::library::{self, Library};
+use crate::kernel::Source;
+
+/// Options besides the architecture. Contraction stays at the compiler's default: kernels that must give the same
+/// bits as the CPU spell their operations out.
+const OPTIONS: [&str; 2] = ["--std=c++17", "--ptxas-options=-v"];
+
+/// Machine code of one source for one architecture.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// The CUBIN.
+    pub image: Vec<u8>,
+    /// What each kernel takes of a multiprocessor; empty if it came from the cache.
+    pub usage: BTreeMap<String, Usage>,
+}
+
+/// What the assembler says of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Bytes that a thread stores to memory for want of registers.
+    pub spilled: u32,
+    /// Bytes of fixed shared memory of a block.
+    pub shared: u32,
+}
+
+/// The name of the architecture to compile for: the exact one with all its features where there is such.
+pub fn architecture(major: i32, minor: i32) -> String {
+    let exact = if major >= 9 { "a" } else { "" };
+    format!("sm_{major}{minor}{exact}")
+}
+
+/// The version of the NVRTC that would be used.
+///
+/// # Errors
+/// 69 where there is none.
+pub fn version() -> Result<(i32, i32)> {
+    library::open(Library::Nvrtc)?;
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: the library is open; two places for numbers.
+    unsafe { sys::nvrtcVersion(&mut major, &mut minor) }.result().map_err(|error| broken(&error))?;
+    Ok((major, minor))
+}
+
+/// Machine code of `source`, from the cache where it is there.
+///
+/// # Errors
+/// 69 without NVRTC; 1 with the compiler's words where the source does not compile.
+pub(crate) fn cached(source: &Source, architecture: &str) -> Result<Vec<u8>> {
+    let path = place(source, architecture, version()?);
+    if let Some(image) =
+        path.as_deref().and_then(|path| std::fs::read(path).ok()).filter(|image| !image.is_empty())
+    {
+        return Ok(image);
+    }
+    let image = compile(source, architecture)?.image;
+    // A cache that cannot be written costs time and nothing else.
+    if let Some(path) = path {
+        let _ = store(&path, &image);
+    }
+    Ok(image)
+}
+
+/// Where the machine code is kept: its name is the hash of all that decides it.
+fn place(source: &Source, architecture: &str, version: (i32, i32)) -> Option<PathBuf> {
+    let mut hasher = blake3::Hasher::new();
+    for part in [source.text, architecture, &format!("{version:?}"), &OPTIONS.join(" ")] {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part.as_bytes());
+    }
+    let name = format!("{}.cubin", &hasher.finalize().to_hex()[..32]);
+    Some(library::cache()?.join("kernels").join(name))
+}
+
+/// Whole or not at all, also when two programs do it at once.
+fn store(path: &Path, image: &[u8]) -> std::io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder)?;
+    let temporary = folder.join(format!(
+        ".{}.{}",
+        std::process::id(),
+        path.file_name().unwrap_or_default().to_string_lossy()
+    ));
+    std::fs::write(&temporary, image)?;
+    std::fs::rename(&temporary, path)
+}
+
+/// Compiles `source` for `architecture`, such as `sm_90a`.
+///
+/// # Errors
+/// 69 without NVRTC; 1 with the compiler's words where the source does not compile.
+pub fn compile(source: &Source, architecture: &str) -> Result<Compiled> {
+    library::open(Library::Nvrtc)?;
+    let program = Program::new(source)?;
+    let mut options = vec![format!("--gpu-architecture={architecture}")];
+    options.extend(OPTIONS.map(str::to_owned));
+    // SAFETY: the program is alive.
+    let compiled = unsafe { result::compile_program(program.0, &options) };
+    let log = program.log();
+    if let Err(error) = compiled {
+        let words = log.lines().find(|line| line.contains("error")).unwrap_or(&log).trim().to_owned();
+        return Err(Failure::work(format!("{} for {architecture}: {error}: {words}", source.name)));
+    }
+    Ok(Compiled { image: program.image()?, usage: usage(&log) })
+}
+
+struct Program(sys::nvrtcProgram);
+
+impl Program {
+    fn new(source: &Source) -> Result<Self> {
+        let text = CString::new(source.text).map_err(Failure::work)?;
+        let name = CString::new(source.name).map_err(Failure::work)?;
+        result::create_program(&text, Some(&name)).map(Program).map_err(|error| broken(&error))
+    }
+
+    fn log(&self) -> String {
+        // SAFETY: the program is alive.
+        let bytes: Vec<c_char> = unsafe { result::get_program_log(self.0) }.unwrap_or_default();
+        if bytes.last() != Some(&0) {
+            return String::new();
+        }
+        // SAFETY: the text ends with a zero inside the vector.
+        unsafe { CStr::from_ptr(bytes.as_ptr()) }.to_string_lossy().into_owned()
+    }
+
+    fn image(&self) -> Result<Vec<u8>> {
+        let mut size = 0usize;
+        // SAFETY: the program is alive, and the vector has the size that it was asked for.
+        unsafe {
+            sys::nvrtcGetCUBINSize(self.0, &mut size).result().map_err(|error| broken(&error))?;
+            let mut image = vec![0u8; size];
+            sys::nvrtcGetCUBIN(self.0, image.as_mut_ptr().cast()).result().map_err(|error| broken(&error))?;
+            Ok(image)
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, destroyed once; what it cannot free is lost to nobody but this process.
+        let _ = unsafe { result::destroy_program(self.0) };
+    }
+}
+
+fn broken(error: &dyn std::fmt::Display) -> Failure {
+    Failure::unavailable(format!("CUDA's compiler NVRTC: {error}"))
+        .hint("./fetch-cuda.sh nvrtc fetches one that is known to work")
+}
+
+/// What the assembler's report says of each kernel.
+fn usage(log: &str) -> BTreeMap<String, Usage> {
+    let mut all = BTreeMap::new();
+    let mut kernel: Option<String> = None;
+    let before = |line: &str, word: &str| -> Option<u32> {
+        line[..line.find(word)?].split_whitespace().next_back()?.parse().ok()
+    };
+    for line in log.lines() {
+        if let Some((_, rest)) = line.split_once("Compiling entry function '") {
+            kernel = rest.split('\'').next().map(str::to_owned);
+        }
+        let Some(kernel) = &kernel else { continue };
+        let entry: &mut Usage = all.entry(kernel.clone()).or_default();
+        if let Some(bytes) = before(line, "bytes spill stores") {
+            entry.spilled = bytes;
+        }
+        if let Some(registers) = before(line, "registers") {
+            entry.registers = registers;
+        }
+        if let Some(bytes) = before(line, "bytes smem") {
+            entry.shared = bytes;
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_of_the_assembler_is_read() {
+        let log = "ptxas info    : 0 bytes gmem\n\
+                   ptxas info    : Compiling entry function 'a' for 'sm_90a'\n\
+                   ptxas info    : Function properties for a\n    8 bytes stack frame, 20 bytes spill stores, 24 bytes spill loads\n\
+                   ptxas info    : Used 255 registers, used 1 barriers, 132 bytes smem\n\
+                   ptxas info    : Compiling entry function 'b' for 'sm_90a'\n\
+                   ptxas info    : Used 18 registers\n";
+        let found = usage(log);
+        assert_eq!(found["a"], Usage { registers: 255, spilled: 20, shared: 132 });
+        assert_eq!(found["b"], Usage { registers: 18, spilled: 0, shared: 0 });
+    }
+
+    #[test]
+    fn hopper_and_later_have_exact_names() {
+        assert_eq!(
+            [(8, 0), (8, 9), (9, 0), (10, 0)].map(|(a, b)| architecture(a, b)),
+            ["sm_80", "sm_89", "sm_90a", "sm_100a"]
+        );
+    }
+}

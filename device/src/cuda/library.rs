@@ -1,0 +1,194 @@
+//! Where NVIDIA's libraries are, and loading them.
+//!
+//! Nothing of CUDA is linked. A library is looked for in the folder that `CUDA_PATH` names, in what `fetch-cuda.sh`
+//! fetched, where the system's loader looks, and in the `nvidia-*` packages of the Python on `PATH`. It is opened by
+//! its full path before `cudarc` asks the loader for it by name, which then finds it loaded; `cudarc` panics where it
+//! finds nothing, so every use of a library goes through [`open`] first.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
+use record::failure::{Failure, Result};
+
+/// A library of CUDA's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Library {
+    /// The driver's own: it comes with the driver and is the system's alone.
+    Driver,
+    /// The compiler of kernels.
+    Nvrtc,
+    /// Products of matrices.
+    CublasLt,
+}
+
+impl Library {
+    /// Files to open in this order, without the version that follows `.so.`.
+    fn files(self) -> &'static [&'static str] {
+        match self {
+            Library::Driver => &["libcuda.so"],
+            // The second loads the first by name when it compiles.
+            Library::Nvrtc => &["libnvrtc-builtins.so", "libnvrtc.so"],
+            Library::CublasLt => &["libcublasLt.so"],
+        }
+    }
+
+    fn versions(self) -> &'static [&'static str] {
+        match self {
+            Library::Driver => &["1"],
+            _ => &["13", "12"],
+        }
+    }
+
+    fn present(self) -> bool {
+        // SAFETY: these only try to open libraries by name; initialisers of NVIDIA's libraries are benign.
+        unsafe {
+            match self {
+                Library::Driver => cudarc::driver::sys::is_culib_present(),
+                Library::Nvrtc => cudarc::nvrtc::sys::is_culib_present(),
+                Library::CublasLt => cudarc::cublaslt::sys::is_culib_present(),
+            }
+        }
+    }
+
+    fn missing(self) -> Failure {
+        match self {
+            Library::Driver => Failure::unavailable("no NVIDIA driver here (libcuda.so.1 is not found)")
+                .hint("use --device cpu, or install the driver"),
+            Library::Nvrtc => {
+                Failure::unavailable("CUDA's compiler NVRTC is not found (libnvrtc.so.13 or .12)")
+                    .hint("./fetch-cuda.sh nvrtc fetches it, or set CUDA_PATH to an installed CUDA")
+            }
+            Library::CublasLt => Failure::unavailable("cuBLASLt is not found (libcublasLt.so.13 or .12)")
+                .hint("./fetch-cuda.sh cublas fetches it, or set CUDA_PATH to an installed CUDA"),
+        }
+    }
+}
+
+/// Where a library was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// In this folder.
+    Folder(PathBuf),
+    /// By the system's loader.
+    System,
+}
+
+/// Makes a library ready for use.
+///
+/// # Errors
+/// 69 where it is nowhere.
+pub fn open(library: Library) -> Result<Found> {
+    static OPEN: Mutex<Vec<(Library, Found)>> = Mutex::new(Vec::new());
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, found)) = open.iter().find(|(known, _)| *known == library) {
+        return Ok(found.clone());
+    }
+    let found = search(library)?;
+    open.push((library, found.clone()));
+    Ok(found)
+}
+
+fn search(library: Library) -> Result<Found> {
+    if library != Library::Driver {
+        let certain = [named_folders(), fetched_folders()].concat();
+        if let Some(folder) = certain.iter().find(|folder| open_in(folder, library)) {
+            return Ok(Found::Folder(folder.clone()));
+        }
+    }
+    if library.present() {
+        return Ok(Found::System);
+    }
+    if library != Library::Driver
+        && let Some(folder) = python_folders().iter().find(|folder| open_in(folder, library))
+        && library.present()
+    {
+        return Ok(Found::Folder(folder.clone()));
+    }
+    Err(library.missing())
+}
+
+/// The folders of libraries below what `CUDA_PATH` names.
+fn named_folders() -> Vec<PathBuf> {
+    let Some(root) = std::env::var_os("CUDA_PATH").filter(|value| !value.is_empty()).map(PathBuf::from)
+    else {
+        return Vec::new();
+    };
+    ["lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib", ""]
+        .map(|folder| root.join(folder))
+        .into()
+}
+
+/// What `fetch-cuda.sh` fetched: a folder per package.
+fn fetched_folders() -> Vec<PathBuf> {
+    cache().map(|cache| subfolders(&cache.join("cuda-13.0"))).unwrap_or_default()
+}
+
+/// The user's cache of this project.
+pub(crate) fn cache() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    set("XDG_CACHE_HOME")
+        .or_else(|| set("HOME").map(|home| home.join(".cache")))
+        .map(|cache| cache.join("troupe"))
+}
+
+/// `nvidia/*/lib` below the site-packages of the Python on `PATH`. Asked once, and only where all else failed.
+fn python_folders() -> &'static [PathBuf] {
+    static FOLDERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    FOLDERS.get_or_init(|| {
+        let script = "import sys; print('\\n'.join(sys.path))";
+        let asked =
+            Command::new("python3").args(["-c", script]).stdin(Stdio::null()).stderr(Stdio::null()).output();
+        let Ok(answer) = asked else { return Vec::new() };
+        let text = String::from_utf8_lossy(&answer.stdout).into_owned();
+        text.lines()
+            .filter(|line| !line.is_empty())
+            .flat_map(|line| subfolders(&Path::new(line).join("nvidia")))
+            .map(|package| package.join("lib"))
+            .collect()
+    })
+}
+
+/// Folders in a folder, in order of their names; none where it cannot be read.
+fn subfolders(folder: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = std::fs::read_dir(folder)
+        .map(|entries| {
+            entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_dir()).collect()
+        })
+        .unwrap_or_default();
+    found.sort();
+    found
+}
+
+/// Opens a library's files in a folder, for the rest of the process. False: they are not there.
+fn open_in(folder: &Path, library: Library) -> bool {
+    library.versions().iter().any(|version| {
+        let paths: Option<Vec<PathBuf>> =
+            library.files().iter().map(|file| newest(folder, &format!("{file}.{version}"))).collect();
+        paths.is_some_and(|paths| {
+            paths.iter().all(|path| {
+                // SAFETY: the initialisers of NVIDIA's libraries are benign.
+                let opened = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
+                // Never closed: cudarc finds it by its name as long as it is loaded.
+                opened.map(std::mem::forget).is_ok()
+            })
+        })
+    })
+}
+
+/// The file of that name, or with more numbers after it.
+fn newest(folder: &Path, name: &str) -> Option<PathBuf> {
+    let exact = folder.join(name);
+    if exact.is_file() {
+        return Some(exact);
+    }
+    let longer = format!("{name}.");
+    let mut found: Vec<PathBuf> = std::fs::read_dir(folder)
+        .ok()?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&longer)))
+        .collect();
+    found.sort();
+    found.pop()
+}

@@ -1,0 +1,365 @@
+//! An NVIDIA GPU through the CUDA driver, by `cudarc`; its libraries are loaded when first used and never linked.
+//!
+//! One stream carries all work, in the order of the calls. Kernels are compiled for the very GPU at their first
+//! launch and kept in the user's cache. The context is the GPU's primary one, which other libraries in the process
+//! (ONNX Runtime) share; [`Cuda::stream`] lets them take part in the same order.
+
+mod compile;
+mod library;
+mod product;
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUfunction, CUfunction_attribute, CUmodule};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
+use record::failure::{Failure, Result};
+
+use crate::arena::Arena;
+use crate::buffer::{Buffer, Raw, Slice};
+use crate::element::Element;
+use crate::gemm::Gemm;
+use crate::kernel::{Argument, Kernel, Shape, Source, Value};
+use crate::{Device, Memory};
+
+pub use compile::{Compiled, Usage, architecture, compile, version as compiler_version};
+pub use library::{Found, Library, open as open_library};
+use product::Products;
+
+/// Device memory that cuBLASLt may use for itself; part of the arena.
+pub const PRODUCT_WORKSPACE: u64 = 32 << 20;
+
+/// Dynamic shared memory of a block beyond which a kernel must be told.
+const PLAIN_SHARED: u32 = 48 * 1024;
+
+/// One NVIDIA GPU.
+pub struct Cuda {
+    // Fields are dropped in this order: what lies on the device before the context.
+    products: Option<Products>,
+    workspace: Option<Buffer<u8>>,
+    arena: Option<Arena>,
+    block: Option<DeviceBlock>,
+    functions: HashMap<*const Kernel, CUfunction>,
+    modules: HashMap<*const Source, CUmodule>,
+    stream: Arc<CudaStream>,
+    context: Arc<CudaContext>,
+    number: u32,
+    name: String,
+    architecture: String,
+}
+
+/// The arena's memory.
+struct DeviceBlock {
+    address: u64,
+    context: Arc<CudaContext>,
+}
+
+impl Drop for DeviceBlock {
+    fn drop(&mut self) {
+        // SAFETY: our own allocation, freed once, in its context; a failure here has been reported before.
+        unsafe {
+            let _ = self.context.bind_to_thread();
+            let _ = result::free_sync(self.address);
+        }
+    }
+}
+
+impl Cuda {
+    /// Opens the `number`-th GPU. No memory is taken beyond the driver's own.
+    ///
+    /// # Errors
+    /// 69 where there is no driver, no such GPU, or it cannot be used.
+    pub fn new(number: u32) -> Result<Self> {
+        library::open(Library::Driver)?;
+        let refused = |what: &str, error: DriverError| {
+            Failure::unavailable(format!("cuda:{number}: {what}: {}", words(error)))
+                .hint("nvidia-smi shows the GPUs and who uses them; --device cpu needs none")
+        };
+        result::init().map_err(|error| refused("the driver does not start", error))?;
+        let count =
+            result::device::get_count().map_err(|error| refused("the driver lists no GPUs", error))?;
+        if i64::from(number) >= i64::from(count) {
+            return Err(Failure::unavailable(format!("cuda:{number}: this machine has {count} NVIDIA GPUs"))
+                .hint("GPUs are counted from 0"));
+        }
+        let context = CudaContext::new(number as usize).map_err(|error| refused("opening", error))?;
+        let name = context.name().map_err(|error| refused("its name", error))?;
+        let ask =
+            |attribute| context.attribute(attribute).map_err(|error| refused("its architecture", error));
+        let major = ask(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = ask(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        if major < 8 {
+            return Err(Failure::unavailable(format!(
+                "cuda:{number}: {name} has compute capability {major}.{minor}; 8.0 is the least (bf16)"
+            )));
+        }
+        let stream = context.new_stream().map_err(|error| refused("its stream", error))?;
+        Ok(Cuda {
+            products: None,
+            workspace: None,
+            arena: None,
+            block: None,
+            functions: HashMap::new(),
+            modules: HashMap::new(),
+            stream,
+            context,
+            number,
+            name,
+            architecture: compile::architecture(major, minor),
+        })
+    }
+
+    /// The stream that carries all work, as CUDA's own handle: for libraries that take one.
+    pub fn stream(&self) -> *mut c_void {
+        self.stream.cu_stream().cast()
+    }
+
+    /// The name of the architecture that kernels are compiled for.
+    pub fn architecture(&self) -> &str {
+        &self.architecture
+    }
+
+    fn failed(&self, what: &str, error: DriverError) -> Failure {
+        Failure::work(format!("cuda:{}: {what}: {}", self.number, words(error)))
+    }
+
+    /// Makes the GPU's context that of the calling thread.
+    fn bind(&self) -> Result<()> {
+        self.context.bind_to_thread().map_err(|error| self.failed("its context", error))
+    }
+
+    fn own(&self, raw: Raw<'_>) -> Result<()> {
+        match &self.arena {
+            Some(arena) if arena.is(raw.arena) => Ok(()),
+            _ => Err(Failure::work(format!("cuda:{}: a buffer of another device", self.number))),
+        }
+    }
+
+    fn function(&mut self, kernel: &'static Kernel) -> Result<CUfunction> {
+        let source = kernel.source();
+        let key = std::ptr::from_ref(source);
+        if !self.modules.contains_key(&key) {
+            let image = compile::cached(source, &self.architecture)?;
+            // SAFETY: a whole CUBIN, which the driver copies.
+            let module = unsafe { result::module::load_data(image.as_ptr().cast()) }
+                .map_err(|error| self.failed(source.name, error))?;
+            self.modules.insert(key, module);
+        }
+        if let Some(function) = self.functions.get(&std::ptr::from_ref(kernel)) {
+            return Ok(*function);
+        }
+        let name = CString::new(kernel.name()).map_err(Failure::work)?;
+        // SAFETY: the module is loaded until the context goes.
+        let function = unsafe { result::module::get_function(self.modules[&key], name) }
+            .map_err(|error| self.failed(kernel.name(), error))?;
+        self.functions.insert(kernel, function);
+        Ok(function)
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        // Work under way may use what is dropped next.
+        let _ = self.context.bind_to_thread().and_then(|()| self.stream.synchronize());
+        for module in self.modules.values() {
+            // SAFETY: loaded by us, unloaded once, and no kernel of it runs any more.
+            let _ = unsafe { result::module::unload(*module) };
+        }
+    }
+}
+
+impl Device for Cuda {
+    fn describe(&self) -> String {
+        let total = self.memory().map(|memory| memory.total as f64 / f64::from(1 << 30)).unwrap_or_default();
+        format!("cuda:{} {} ({}), {total:.1} GiB", self.number, self.name, self.architecture)
+    }
+
+    fn memory(&self) -> Result<Memory> {
+        self.bind()?;
+        let (free, total) = result::mem_get_info().map_err(|error| self.failed("its memory", error))?;
+        Ok(Memory { free: free as u64, total: total as u64 })
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<()> {
+        if self.arena.is_some() {
+            return Err(Failure::work(format!("cuda:{}: memory is reserved already", self.number)));
+        }
+        let memory = self.memory()?;
+        if bytes > memory.free {
+            return Err(Failure::unavailable(format!(
+                "cuda:{}: {bytes} bytes are planned, but of {} only {} are free",
+                self.number, memory.total, memory.free
+            ))
+            .hint("lower --max-tokens-per-batch, or end what else uses the GPU (nvidia-smi)"));
+        }
+        // SAFETY: freed by `DeviceBlock`.
+        let address = unsafe { result::malloc_sync(bytes as usize) }.map_err(|error| {
+            Failure::unavailable(format!("cuda:{}: {bytes} bytes: {}", self.number, words(error)))
+        })?;
+        self.block = Some(DeviceBlock { address, context: self.context.clone() });
+        self.arena = Some(Arena::new(address, bytes, 0));
+        Ok(())
+    }
+
+    fn arena(&self) -> Result<&Arena> {
+        self.arena
+            .as_ref()
+            .ok_or_else(|| Failure::work(format!("cuda:{}: no memory is reserved yet", self.number)))
+    }
+
+    fn upload<T: Element>(&mut self, from: &[T], to: Slice<'_, T>) -> Result<()> {
+        crate::same_length("upload", from.len(), to.len())?;
+        self.own(to.raw())?;
+        self.bind()?;
+        // SAFETY: the slice is ours and as long; the driver has read `from` (pageable memory) when this returns.
+        unsafe { result::memcpy_htod_async(to.address(), from, self.stream.cu_stream()) }
+            .map_err(|error| self.failed("upload", error))
+    }
+
+    fn download<T: Element>(&mut self, from: Slice<'_, T>, to: &mut [T]) -> Result<()> {
+        crate::same_length("download", from.len(), to.len())?;
+        self.own(from.raw())?;
+        self.bind()?;
+        // SAFETY: the slice is ours and as long; `to` is borrowed until the stream has been waited for.
+        unsafe { result::memcpy_dtoh_async(to, from.address(), self.stream.cu_stream()) }
+            .map_err(|error| self.failed("download", error))?;
+        self.synchronize()
+    }
+
+    fn copy<T: Element>(&mut self, from: Slice<'_, T>, to: Slice<'_, T>) -> Result<()> {
+        crate::same_length("copy", from.len(), to.len())?;
+        self.own(from.raw())?;
+        self.own(to.raw())?;
+        self.bind()?;
+        let bytes = from.len() * size_of::<T>();
+        // SAFETY: both slices are ours and as long.
+        unsafe { result::memcpy_dtod_async(to.address(), from.address(), bytes, self.stream.cu_stream()) }
+            .map_err(|error| self.failed("copy", error))
+    }
+
+    fn clear<T: Element>(&mut self, what: Slice<'_, T>) -> Result<()> {
+        self.own(what.raw())?;
+        self.bind()?;
+        // SAFETY: the slice is ours.
+        unsafe {
+            result::memset_d8_async(what.address(), 0, what.len() * size_of::<T>(), self.stream.cu_stream())
+        }
+        .map_err(|error| self.failed("clear", error))
+    }
+
+    fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {
+        kernel.check(shape, arguments)?;
+        for argument in arguments {
+            if let Value::Pointer(raw) = argument.0 {
+                self.own(raw)?;
+            }
+        }
+        self.bind()?;
+        let function = self.function(kernel)?;
+        if shape.shared > PLAIN_SHARED {
+            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is loaded.
+            unsafe { result::function::set_function_attribute(function, attribute, shape.shared as i32) }
+                .map_err(|error| self.failed(kernel.name(), error))?;
+        }
+        let mut bits: Vec<u64> = arguments.iter().map(Argument::bits).collect();
+        let mut places: Vec<*mut c_void> =
+            bits.iter_mut().map(|bits| std::ptr::from_mut(bits).cast()).collect();
+        let triple = |[x, y, z]: [u32; 3]| (x, y, z);
+        // SAFETY: number and types of the arguments are the kernel's, its buffers are ours, and the driver copies the
+        // arguments before it returns.
+        unsafe {
+            result::launch_kernel(
+                function,
+                triple(shape.grid),
+                triple(shape.block),
+                shape.shared,
+                self.stream.cu_stream(),
+                &mut places,
+            )
+        }
+        .map_err(|error| self.failed(kernel.name(), error))
+    }
+
+    fn gemm(&mut self, gemm: &Gemm<'_>) -> Result<()> {
+        gemm.check()?;
+        for operand in [gemm.left, gemm.right, gemm.out] {
+            self.own(operand.values)?;
+        }
+        if gemm.rows == 0 || gemm.columns == 0 {
+            return Ok(());
+        }
+        self.bind()?;
+        let workspace = match self.workspace.take() {
+            Some(workspace) => workspace,
+            None => self.allocate(PRODUCT_WORKSPACE as usize)?,
+        };
+        let place = (workspace.address(), workspace.len());
+        self.workspace = Some(workspace);
+        let stream = self.stream().cast();
+        let products = match &mut self.products {
+            Some(products) => products,
+            none => none.insert(Products::new()?),
+        };
+        // SAFETY: the description has been checked, and everything lies in our arena, in the current context.
+        unsafe { products.run(gemm, place, stream) }
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        self.bind()?;
+        self.stream.synchronize().map_err(|error| self.failed("work on it", error))
+    }
+}
+
+/// The driver's words for an error.
+fn words(error: DriverError) -> String {
+    let name = error.error_name().map(|name| name.to_string_lossy().into_owned());
+    let text = error.error_string().map(|text| text.to_string_lossy().into_owned());
+    match (name, text) {
+        (Ok(name), Ok(text)) => format!("{text} ({name})"),
+        _ => format!("error {}", error.0 as u32),
+    }
+}
+
+/// What of CUDA there is on this machine, in one line: for `--version`.
+pub fn installation() -> String {
+    let mut parts = Vec::new();
+    match gpus() {
+        Ok(found) => parts.push(found),
+        Err(failure) => return failure.message,
+    }
+    match compile::version() {
+        Ok((major, minor)) => parts.push(format!("NVRTC {major}.{minor}")),
+        Err(failure) => parts.push(failure.message),
+    }
+    if let Err(failure) = library::open(Library::CublasLt) {
+        parts.push(failure.message);
+    } else {
+        // SAFETY: the library is open.
+        let version = unsafe { cudarc::cublaslt::sys::cublasLtGetVersion() };
+        parts.push(format!("cuBLASLt {}.{}", version / 10000, version / 100 % 100));
+    }
+    parts.join(", ")
+}
+
+fn gpus() -> Result<String> {
+    library::open(Library::Driver)?;
+    let failed = |error: DriverError| {
+        Failure::unavailable(format!("the NVIDIA driver does not start: {}", words(error)))
+    };
+    result::init().map_err(failed)?;
+    let mut version = 0;
+    // SAFETY: the driver is open; a place for a number.
+    unsafe { cudarc::driver::sys::cuDriverGetVersion(&mut version) }.result().map_err(failed)?;
+    let count = result::device::get_count().map_err(failed)?;
+    let names: Vec<String> = (0..count)
+        .filter_map(|number| result::device::get(number).and_then(result::device::get_name).ok())
+        .collect();
+    Ok(format!(
+        "driver for CUDA {}.{}, {count} GPUs ({})",
+        version / 1000,
+        version % 1000 / 10,
+        names.join(", ")
+    ))
+}

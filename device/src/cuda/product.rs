@@ -1,0 +1,331 @@
+//! Products of matrices by cuBLASLt, with a plan for each kind of product.
+//!
+//! What decides the plan is the [`Key`]; asking cuBLASLt for its best algorithm takes longer than a small product, so
+//! each answer is kept. cuBLASLt counts columns first: a row-major matrix is the transpose of a column-major one of
+//! the same bytes, and the transposed product is the product of the factors in the other order.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+
+use cudarc::cublaslt::{result, sys};
+use record::failure::{Failure, Result};
+
+use super::library::{self, Library};
+use crate::element::Scalar;
+use crate::gemm::{Gemm, Operand};
+
+/// One factor or the result as cuBLASLt sees it: column-major.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Layout {
+    pub scalar: Scalar,
+    pub rows: u64,
+    pub columns: u64,
+    pub stride: i64,
+    pub batch_stride: i64,
+    /// Whether the product takes its transpose.
+    pub transposed: bool,
+    /// Bytes of which the address is known to be a multiple, at most 256.
+    pub alignment: u32,
+}
+
+/// All that decides how a product is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    /// cuBLASLt's first factor: our second.
+    pub first: Layout,
+    pub second: Layout,
+    pub out: Layout,
+    pub batch: i32,
+    /// Whether `out` is read.
+    pub adds: bool,
+}
+
+impl Key {
+    /// The translation of a description.
+    pub fn new(gemm: &Gemm<'_>) -> Self {
+        let [m, n, k] = [gemm.rows, gemm.columns, gemm.depth];
+        Key {
+            first: layout(&gemm.right, k, n),
+            second: layout(&gemm.left, m, k),
+            out: layout(&gemm.out, m, n),
+            batch: i32::try_from(gemm.batch).unwrap_or(i32::MAX),
+            adds: gemm.beta != 0.0,
+        }
+    }
+}
+
+/// A `[rows, columns]` operand (after its transposition) as stored, seen column-major.
+fn layout(operand: &Operand<'_>, rows: usize, columns: usize) -> Layout {
+    let (rows, columns) = if operand.transposed { (columns, rows) } else { (rows, columns) };
+    Layout {
+        scalar: operand.values.scalar,
+        rows: columns as u64,
+        columns: rows as u64,
+        stride: operand.stride as i64,
+        batch_stride: operand.batch_stride as i64,
+        transposed: operand.transposed,
+        alignment: 1 << operand.values.address.trailing_zeros().min(8),
+    }
+}
+
+/// cuBLASLt with its plans.
+pub(crate) struct Products {
+    handle: sys::cublasLtHandle_t,
+    plans: HashMap<Key, Plan>,
+}
+
+impl Products {
+    pub fn new() -> Result<Self> {
+        library::open(Library::CublasLt)?;
+        let handle = result::create_handle().map_err(|error| failed("start", &error))?;
+        Ok(Products { handle, plans: HashMap::new() })
+    }
+
+    /// Enqueues a product on `stream`.
+    ///
+    /// # Safety
+    /// The description has been checked, its operands and the `workspace` lie on the device of the current context.
+    pub unsafe fn run(
+        &mut self,
+        gemm: &Gemm<'_>,
+        workspace: (u64, usize),
+        stream: sys::cudaStream_t,
+    ) -> Result<()> {
+        let key = Key::new(gemm);
+        if !self.plans.contains_key(&key) {
+            let plan = Plan::new(self.handle, &key, workspace.1)
+                .map_err(|error| failed(&format!("{key:?}"), &error))?;
+            self.plans.insert(key, plan);
+        }
+        let plan = &self.plans[&key];
+        let address = |operand: &Operand<'_>| operand.values.address as *const c_void;
+        let out = gemm.out.values.address as *mut c_void;
+        // SAFETY: the plan's descriptors live as long as the plan; the rest is the caller's promise.
+        unsafe {
+            result::matmul(
+                self.handle,
+                plan.product,
+                (&raw const gemm.alpha).cast(),
+                (&raw const gemm.beta).cast(),
+                address(&gemm.right),
+                plan.layouts[0],
+                address(&gemm.left),
+                plan.layouts[1],
+                out,
+                plan.layouts[2],
+                out,
+                plan.layouts[2],
+                &raw const plan.algorithm,
+                workspace.0 as *mut c_void,
+                workspace.1,
+                stream,
+            )
+        }
+        .map_err(|error| failed(&format!("{key:?}"), &error))
+    }
+}
+
+impl Drop for Products {
+    fn drop(&mut self) {
+        self.plans.clear();
+        // SAFETY: the handle is ours, and its plans are gone.
+        let _ = unsafe { result::destroy_handle(self.handle) };
+    }
+}
+
+fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
+    Failure::work(format!("cuBLASLt: {what}: {error}"))
+}
+
+/// cuBLASLt's description of a product, and the algorithm it chose.
+struct Plan {
+    product: sys::cublasLtMatmulDesc_t,
+    layouts: Vec<sys::cublasLtMatrixLayout_t>,
+    preference: sys::cublasLtMatmulPreference_t,
+    algorithm: sys::cublasLtMatmulAlgo_t,
+}
+
+impl Plan {
+    fn new(
+        handle: sys::cublasLtHandle_t,
+        key: &Key,
+        workspace: usize,
+    ) -> std::result::Result<Self, result::CublasError> {
+        use sys::cublasLtMatmulDescAttributes_t::{CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB};
+        use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
+        use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
+        // Plain f32: inputs of f32 are not shortened to TF32.
+        let product = result::create_matmul_desc(
+            sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+            sys::cudaDataType_t::CUDA_R_32F,
+        )?;
+        let mut plan = Plan {
+            product,
+            layouts: Vec::new(),
+            preference: std::ptr::null_mut(),
+            // SAFETY: plain numbers, overwritten below before any use.
+            algorithm: unsafe { std::mem::zeroed() },
+        };
+        plan.preference = result::create_matmul_pref()?;
+        for layout in [key.first, key.second, key.out] {
+            let scalar = match layout.scalar {
+                Scalar::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
+                _ => sys::cudaDataType_t::CUDA_R_32F,
+            };
+            let made = result::create_matrix_layout(scalar, layout.rows, layout.columns, layout.stride)?;
+            plan.layouts.push(made);
+            if key.batch > 1 {
+                // SAFETY: the layout is alive; each attribute has the type written here.
+                unsafe {
+                    let (count, offset) = (key.batch, layout.batch_stride);
+                    result::set_matrix_layout_attribute(
+                        made,
+                        Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                        (&raw const count).cast(),
+                        size_of::<i32>(),
+                    )?;
+                    result::set_matrix_layout_attribute(
+                        made,
+                        Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                        (&raw const offset).cast(),
+                        size_of::<i64>(),
+                    )?;
+                }
+            }
+        }
+        for (attribute, layout) in
+            [(CUBLASLT_MATMUL_DESC_TRANSA, key.first), (CUBLASLT_MATMUL_DESC_TRANSB, key.second)]
+        {
+            let operation = i32::from(layout.transposed);
+            // SAFETY: the description is alive; the attribute is a 32-bit number.
+            unsafe {
+                result::set_matmul_desc_attribute(
+                    product,
+                    attribute,
+                    (&raw const operation).cast(),
+                    size_of::<i32>(),
+                )?;
+            }
+        }
+        let alignments = [
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.first.alignment),
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.second.alignment),
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.out.alignment),
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.out.alignment),
+        ];
+        // SAFETY: the preference is alive; each attribute has the type written here.
+        unsafe {
+            result::set_matmul_pref_attribute(
+                plan.preference,
+                Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                (&raw const workspace).cast(),
+                size_of::<usize>(),
+            )?;
+            for (attribute, bytes) in alignments {
+                let value = (&raw const bytes).cast();
+                result::set_matmul_pref_attribute(plan.preference, attribute, value, size_of::<u32>())?;
+            }
+            let [a, b, c] = [plan.layouts[0], plan.layouts[1], plan.layouts[2]];
+            let best = result::get_matmul_algo_heuristic(handle, product, a, b, c, c, plan.preference)?;
+            plan.algorithm = best.algo;
+        }
+        Ok(plan)
+    }
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        // SAFETY: each was made by `new` and is destroyed once; failures leave nothing to do.
+        unsafe {
+            for layout in &self.layouts {
+                let _ = result::destroy_matrix_layout(*layout);
+            }
+            if !self.preference.is_null() {
+                let _ = result::destroy_matmul_pref(self.preference);
+            }
+            let _ = result::destroy_matmul_desc(self.product);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+    use crate::{Arena, Buffer};
+
+    /// What cuBLASLt is documented to do with a key, on column-major arrays.
+    fn by_the_book(key: &Key, a: &[f32], b: &[f32]) -> Vec<f32> {
+        let at = |layout: &Layout, x: &[f32], row: u64, column: u64| {
+            let (row, column) = if layout.transposed { (column, row) } else { (row, column) };
+            assert!(row < layout.rows && column < layout.columns, "outside of {layout:?}");
+            x[(column * layout.stride as u64 + row) as usize]
+        };
+        let depth = if key.first.transposed { key.first.rows } else { key.first.columns };
+        let mut out = vec![0f32; (key.out.columns * key.out.stride as u64) as usize];
+        for row in 0..key.out.rows {
+            for column in 0..key.out.columns {
+                out[(column * key.out.stride as u64 + row) as usize] =
+                    (0..depth).map(|d| at(&key.first, a, row, d) * at(&key.second, b, d, column)).sum();
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn the_translation_is_the_same_product() {
+        let (m, n, k) = (3usize, 4usize, 5usize);
+        let arena = Arena::new(1 << 20, 1 << 16, 0);
+        let buffer = |length| -> Buffer<f32> { arena.allocate(length).unwrap() };
+        for (flip_left, flip_right) in [(false, false), (true, false), (false, true), (true, true)] {
+            let value =
+                |row: usize, column: usize, salt: usize| ((row * 31 + column * 17 + salt) % 13) as f32 - 6.0;
+            let store = |rows: usize, columns: usize, flip: bool, salt: usize| -> (Vec<f32>, usize) {
+                let stride = if flip { rows } else { columns } + 2;
+                let mut x = vec![99.0; stride * if flip { columns } else { rows }];
+                for row in 0..rows {
+                    for column in 0..columns {
+                        x[if flip { column * stride + row } else { row * stride + column }] =
+                            value(row, column, salt);
+                    }
+                }
+                (x, stride)
+            };
+            let ((left, left_stride), (right, right_stride)) =
+                (store(m, k, flip_left, 1), store(k, n, flip_right, 2));
+            let (a, b, c) = (buffer(left.len()), buffer(right.len()), buffer(m * 7));
+            let turn = |operand: Operand<'_>, flip: bool| {
+                if flip { operand.transposed().stride } else { operand.stride }
+            };
+            assert_eq!(turn(Operand::new(&a, left_stride), flip_left), left_stride);
+            let mut left_operand = Operand::new(&a, left_stride);
+            let mut right_operand = Operand::new(&b, right_stride);
+            (left_operand.transposed, right_operand.transposed) = (flip_left, flip_right);
+            let gemm = Gemm::new(left_operand, right_operand, Operand::new(&c, 7), [m, n, k]);
+            gemm.check().unwrap();
+            let out = by_the_book(&Key::new(&gemm), &right, &left);
+            for row in 0..m {
+                for column in 0..n {
+                    let wanted: f32 = (0..k).map(|d| value(row, d, 1) * value(d, column, 2)).sum();
+                    assert_eq!(out[row * 7 + column], wanted, "{flip_left} {flip_right} [{row}, {column}]");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_plan_is_shared_by_products_that_differ_in_place_only() {
+        let arena = Arena::new(1 << 20, 1 << 16, 0);
+        let (a, b): (Buffer<bf16>, Buffer<f32>) =
+            (arena.allocate(1024).unwrap(), arena.allocate(1024).unwrap());
+        let key = |from: usize, add: bool| {
+            let operand = Operand::new(a.slice(from..), 8);
+            Key::new(&Gemm::new(operand, operand, Operand::new(&b, 8), [8, 8, 8]).adding(add))
+        };
+        assert_eq!(key(0, false), key(128, false));
+        assert_ne!(key(0, false), key(0, true));
+        assert_ne!(key(0, false), key(1, false), "an odd address is another plan");
+        assert_eq!((key(0, false).first.alignment, key(1, false).first.alignment), (256, 2));
+    }
+}

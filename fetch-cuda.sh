@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# fetch-cuda.sh [nvrtc] [cublas] [onnxruntime]: fetches CUDA libraries once into the user's cache and prints its folder.
+#
+# For machines where CUDA is not installed system-wide, and for the test that compiles the kernels without a GPU.
+#   nvrtc         the compiler of the kernels (90 MB)
+#   cublas        cuBLASLt, for update --device cuda (several hundred MB)
+#   onnxruntime   ONNX Runtime with its CUDA provider and the libraries it loads, for rollout --device cuda (over 1 GB)
+# Without arguments: all of them. The NVIDIA driver is the system's and is never fetched.
+#
+# The libraries come out of NVIDIA's and ONNX Runtime's own Python wheels; pip fetches them from the package index
+# that the user has configured and checks their SHA-256. Each is unpacked and moved into place in one step, so that
+# a killed or a second fetch does no harm. Needs python3 with pip.
+set -euo pipefail
+
+stop() {
+    printf 'fetch-cuda.sh: %s\nhint: %s\n' "$1" "$2" >&2
+    exit "${3:-69}"
+}
+[ "$(uname -s) $(uname -m)" = 'Linux x86_64' ] ||
+    stop "no CUDA libraries are known for $(uname -s) $(uname -m)" 'install CUDA 13 and set CUDA_PATH to it'
+for part in "$@"; do
+    case $part in
+        nvrtc | cublas | onnxruntime) ;;
+        *) stop "$part: no such part" 'parts are nvrtc, cublas and onnxruntime' 2 ;;
+    esac
+done
+command -v python3 >/dev/null || stop 'python3 is not there' 'install Python with pip, or install CUDA 13 and set CUDA_PATH to it'
+cache=${XDG_CACHE_HOME:-${HOME:?fetch-cuda.sh: neither XDG_CACHE_HOME nor HOME is set}/.cache}/troupe
+mkdir -p "$cache"
+
+python3 - "$cache" "${@:-all}" <<'PYTHON'
+import fcntl, os, pathlib, shutil, subprocess, sys, tempfile, zipfile
+
+# Part, package, version, SHA-256 of the wheel. CUDA 13.0 is the oldest of its kind that knows every architecture the
+# kernels are compiled for; older drivers of the 580 series run what it makes.
+WHEELS = [
+    ("nvrtc", "nvidia-cuda-nvrtc", "13.0.88", "ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575"),
+    ("cublas", "nvidia-cublas", "13.0.2.14", "0cf238ffdbe46c00cb9aa98e7bca745c223a5ca5a53e686ac8b3e5a08fe80d6c"),
+    ("onnxruntime", "onnxruntime-gpu", "1.31.1", "05d548956197b9d01f59b625de740e0d6be3593f874e241a12dc0362650ecdf7"),
+    ("onnxruntime", "nvidia-cuda-runtime", "13.0.96", "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548"),
+    ("onnxruntime", "nvidia-cufft", "12.0.0.61", "6c44f692dce8fd5ffd3e3df134b6cdb9c2f72d99cf40b62c32dde45eea9ddad3"),
+    ("onnxruntime", "nvidia-nvjitlink", "13.0.88", "13a74f429e23b921c1109976abefacc69835f2f433ebd323d3946e11d804e47b"),
+    ("onnxruntime", "nvidia-curand", "10.4.0.35", "1aee33a5da6e1db083fe2b90082def8915f30f3248d5896bcec36a579d941bfc"),
+    ("onnxruntime", "nvidia-cudnn-cu13", "9.19.0.56", "d20e1734305e9d68889a96e3f35094d733ff1f83932ebe462753973e53a572bf"),
+]
+# ONNX Runtime's CUDA provider also loads these.
+NEEDS = {"onnxruntime": ("nvrtc", "cublas")}
+
+cache, *parts = sys.argv[1:]
+wanted = {part for part, *_ in WHEELS} if parts == ["all"] else set(parts)
+for part in list(wanted):
+    wanted.update(NEEDS.get(part, ()))
+folder = pathlib.Path(cache) / "cuda-13.0"
+
+
+def stop(message, hint):
+    print(f"fetch-cuda.sh: {message}\nhint: {hint}", file=sys.stderr)
+    sys.exit(69)
+
+
+# The lock is the system's: it goes away with the process that holds it, however that ends.
+lock = open(pathlib.Path(cache) / "cuda-13.0.lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+for part, package, version, checksum in WHEELS:
+    target = folder / f"{package}-{version}"
+    if part not in wanted or target.exists():
+        continue
+    print(f"fetch-cuda.sh: fetching {package} {version}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as work:
+        requirement = pathlib.Path(work) / "requirement.txt"
+        requirement.write_text(f"{package}=={version} --hash=sha256:{checksum}\n")
+        platforms = [argument for tag in ("2_28", "2_27", "2_17", "2_12") for argument in ("--platform", f"manylinux_{tag}_x86_64")]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+                   "--require-hashes", "--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp",
+                   "--abi", "cp312", *platforms, "--platform", "manylinux2014_x86_64",
+                   "--platform", "manylinux2010_x86_64", "--dest", work,
+                   "--requirement", str(requirement)]
+        if subprocess.run(command, stdout=sys.stderr).returncode != 0:
+            stop(f"pip could not download {package} {version}",
+                 "check the network and `python3 -m pip --version`, or install CUDA 13 and set CUDA_PATH to it")
+        ready = pathlib.Path(work) / "ready"
+        ready.mkdir()
+        with zipfile.ZipFile(next(pathlib.Path(work).glob("*.whl"))) as wheel:
+            for member in wheel.namelist():
+                name = pathlib.PurePosixPath(member).name
+                if ".so" in name and ".alt." not in name or name.startswith(("License", "LICENSE", "ThirdParty")):
+                    with wheel.open(member) as source, open(ready / name, "wb") as written:
+                        shutil.copyfileobj(source, written)
+                        written.flush()
+                        os.fsync(written.fileno())
+        folder.mkdir(exist_ok=True)
+        os.rename(ready, target)
+print(folder)
+PYTHON
