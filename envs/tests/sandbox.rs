@@ -1,5 +1,7 @@
 //! The sandbox as its callers use it: what ordinary programs get, and how each ends.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
 use envs::sandbox::{Entry, Execution, Limits, Program, Sandbox, Status};
 
 fn run(source: &str, stdin: &str) -> Execution {
