@@ -1,0 +1,168 @@
+//! Every CUDA kernel of the workspace compiles for every architecture that is served, within its budget.
+//!
+//! NVRTC needs no GPU. `golden/kernels.txt` holds, for each kernel and architecture, the registers of a thread and
+//! the bytes that it spills; more than that fails, for it means slower. After a deliberate change:
+//! `TROUPE_WRITE_KERNEL_TABLE=1 cargo test -p troupe-tests --test kernels`, and read the difference.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use device::Source;
+use device::cuda::{self, Usage};
+
+const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90a", "sm_100a"];
+/// The compiler that the table is of.
+const VERSION: (i32, i32) = (13, 0);
+const HEADER: &str = "# kernel, then registers/spilled bytes by architecture: ";
+
+type Table = BTreeMap<String, [Usage; 3]>;
+
+#[test]
+fn every_kernel_compiles_within_its_budget() {
+    let fetched =
+        Command::new(troupe_tests::root().join("fetch-cuda.sh")).arg("nvrtc").stdout(Stdio::null()).status();
+    if !fetched.expect("fetch-cuda.sh runs").success()
+        && let Err(failure) = cuda::compiler_version()
+    {
+        // Not through the test harness, which would keep it to itself.
+        let text = format!(
+            "SKIPPED: NO KERNEL WAS COMPILED FOR A GPU: pip could not fetch NVRTC, and {}\n",
+            failure.message
+        );
+        let _ = std::io::stderr().write_all(text.as_bytes());
+        return;
+    }
+    let version = cuda::compiler_version().expect("NVRTC opens");
+    let found = compile_all();
+    let path = troupe_tests::root().join("tests/golden/kernels.txt");
+    if std::env::var_os("TROUPE_WRITE_KERNEL_TABLE").is_some() {
+        std::fs::write(&path, print(&found)).expect("the table is written");
+    }
+    if version != VERSION {
+        let text =
+            format!("SKIPPED: the budgets of the kernels are of NVRTC {VERSION:?}, this is {version:?}\n");
+        let _ = std::io::stderr().write_all(text.as_bytes());
+        return;
+    }
+    let table = parse(&std::fs::read_to_string(&path).expect("the table"));
+    let mut wrong = String::new();
+    for (kernel, usage) in &found {
+        let Some(budget) = table.get(kernel) else {
+            let _ = writeln!(wrong, "{kernel}: not in the table");
+            continue;
+        };
+        for ((architecture, used), allowed) in ARCHITECTURES.iter().zip(usage).zip(budget) {
+            if used.registers > allowed.registers || used.spilled > allowed.spilled {
+                let _ = writeln!(
+                    wrong,
+                    "{kernel} on {architecture}: {} registers and {} bytes spilled, of {} and {}",
+                    used.registers, used.spilled, allowed.registers, allowed.spilled
+                );
+            }
+        }
+    }
+    for kernel in table.keys().filter(|kernel| !found.contains_key(*kernel)) {
+        let _ = writeln!(wrong, "{kernel}: in the table but nowhere else");
+    }
+    assert!(
+        wrong.is_empty(),
+        "\n{wrong}after a deliberate change: TROUPE_WRITE_KERNEL_TABLE=1, and read the difference"
+    );
+}
+
+/// Every source of the workspace for every architecture.
+fn compile_all() -> Table {
+    let work: Vec<(PathBuf, usize)> = sources()
+        .into_iter()
+        .flat_map(|path| (0..3).map(move |architecture| (path.clone(), architecture)))
+        .collect();
+    assert!(!work.is_empty(), "no kernels at all");
+    let (next, found) = (Mutex::new(work.into_iter()), Mutex::new(Table::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let Some((path, architecture)) = next.lock().expect("the list").next() else { break };
+                    let usage = compile(&path, ARCHITECTURES[architecture]);
+                    let mut found = found.lock().expect("the table");
+                    for (kernel, usage) in usage {
+                        found.entry(kernel).or_default()[architecture] = usage;
+                    }
+                }
+            });
+        }
+    });
+    found.into_inner().expect("the table")
+}
+
+/// The `kernels/*.cu` of every crate.
+fn sources() -> Vec<PathBuf> {
+    let list = |folder: &Path| -> Vec<PathBuf> {
+        std::fs::read_dir(folder)
+            .map(|all| all.filter_map(|entry| Some(entry.ok()?.path())).collect())
+            .unwrap_or_default()
+    };
+    let mut found: Vec<PathBuf> = list(&troupe_tests::root())
+        .iter()
+        .flat_map(|crate_folder| list(&crate_folder.join("kernels")))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "cu"))
+        .collect();
+    found.sort();
+    found
+}
+
+fn compile(path: &Path, architecture: &str) -> BTreeMap<String, Usage> {
+    let expanded = compile_kernels::expand(path).expect("the source is read");
+    let declared = compile_kernels::signatures(&expanded.text).expect("the source keeps the conventions");
+    let folder =
+        path.ancestors().nth(2).and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
+    let name = format!("{folder}/{}", path.file_name().unwrap_or_default().to_string_lossy());
+    let source = Source { name: name.leak(), text: expanded.text.leak() };
+    let compiled = cuda::compile(&source, architecture).unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(compiled.image.starts_with(b"\x7fELF"), "{}: no machine code", source.name);
+    let usage = compiled.usage;
+    assert_eq!(
+        usage.keys().cloned().collect::<Vec<_>>(),
+        {
+            let mut names: Vec<String> = declared.iter().map(|kernel| kernel.name.clone()).collect();
+            names.sort();
+            names
+        },
+        "{}: the assembler saw other kernels than were declared",
+        source.name
+    );
+    usage.into_iter().map(|(kernel, usage)| (format!("{folder}/{kernel}"), usage)).collect()
+}
+
+fn print(table: &Table) -> String {
+    let mut text = format!("{HEADER}{}\n", ARCHITECTURES.join(" "));
+    for (kernel, usage) in table {
+        let _ = write!(text, "{kernel}");
+        for usage in usage {
+            let _ = write!(text, " {}/{}", usage.registers, usage.spilled);
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn parse(text: &str) -> Table {
+    let number = |text: &str| text.parse::<u32>().expect("a number");
+    text.lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+        .map(|line| {
+            let mut words = line.split(' ');
+            let kernel = words.next().unwrap_or_default().to_owned();
+            let usage = std::array::from_fn(|_| {
+                let (registers, spilled) =
+                    words.next().and_then(|word| word.split_once('/')).expect("registers/spilled");
+                Usage { registers: number(registers), spilled: number(spilled), shared: 0 }
+            });
+            (kernel, usage)
+        })
+        .collect()
+}
