@@ -112,6 +112,9 @@ export ORT_DYLIB_PATH=${ORT_DYLIB_PATH:-$("$root/fetch-runtime.sh")} || exit $?
 [ -n "$ORT_DYLIB_PATH" ] || die 69 'ONNX Runtime could not be fetched' 'see the message above, or set ORT_DYLIB_PATH to libonnxruntime.so'
 [ "$setup_only" = yes ] && exit 0
 export PATH=$bin:$PATH
+for program in envs policy rollout group advantage update report; do
+    [ -x "$bin/$program" ] || die 69 "$bin has no program $program" 'cargo build --release --workspace --bins builds them all'
+done
 
 # ---- the run directory: locked, and the same values as before -----------------------------------------------
 mkdir -p "$run/steps" "$run/eval" "$run/policies" || die 74 "cannot make $run"
@@ -225,7 +228,9 @@ evaluate() { # STEP
         leftmost_failure 'envs tasks' rollout
         mv "$file.tmp" "$file" || die 74 "cannot write $file"
     fi
-    say "step $1: success on $eval_tasks test tasks $(rate "$file")"
+    say "step $1: success on $eval_tasks test tasks $(report evaluate --format line --quiet "$file")"
+    # The page is made of what is on disk: a run whose page fails has lost nothing.
+    report "$run" --quiet || say "step $1: $run/report.html was not written, see above"
 }
 rate() { # FILE: successes over episodes, as jq would count them
     awk '/"type":"episode"/ { n++; if (/"success":true/) s++ } END { if (n) printf "%.3f (%d/%d)", s / n, s, n; else print "none" }' "$1"
@@ -296,4 +301,4 @@ for ((step = done_steps + 1; step <= steps; step++)); do
     train "$step"
     evaluate_if_due "$step"
 done
-say "the run is in $run"
+say "the run is in $run, its report in $run/report.html"

@@ -88,7 +88,7 @@ pub fn pipeline(run: &Path, arguments: &[&str]) -> Command {
 
 /// Every file below `directory`, by relative path, in order, without the objects called `timing`.
 ///
-/// The lock file is left out, and so are links' targets (a link is shown as the path it names).
+/// The lock file is left out and so is the report, which is made of the rest and names the directory; so are links' targets (a link is shown as the path it names).
 pub fn contents(directory: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
     let mut found = std::collections::BTreeMap::new();
     let mut folders = vec![directory.to_path_buf()];
@@ -104,7 +104,7 @@ pub fn contents(directory: &Path) -> std::collections::BTreeMap<String, Vec<u8>>
             } else if name.ends_with(".jsonl") || name.ends_with(".json") {
                 let text = std::fs::read_to_string(&path).expect("a text file");
                 found.insert(name, without_timing(&text).into_bytes());
-            } else if name != "lock" {
+            } else if name != "lock" && name != "report.html" {
                 found.insert(name, std::fs::read(&path).expect("a file"));
             }
         }

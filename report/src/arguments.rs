@@ -1,0 +1,124 @@
+//! The command line of `report`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+const EXAMPLES: &str = "\
+Examples:
+  # a page about a run: learning curves, accounts of groups, and a browser of sampled episodes
+  report runs/plan-path
+
+  # two runs in one page, and every figure as a table
+  report runs/shared runs/per-role --html compare.html --csv compare.csv
+
+  # for TensorBoard: tensorboard --logdir events
+  report runs/plan-path --tensorboard events
+
+  # success on held-out tasks with its 95 % interval and the tokens that it took
+  envs tasks plan-path --split test --count 300 | rollout --policy run/shared --greedy | report evaluate";
+
+/// Says what a run did.
+#[derive(Parser, Debug)]
+#[command(
+    name = "report",
+    version,
+    before_help = EXAMPLES,
+    max_term_width = 110,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
+pub struct Arguments {
+    /// What to do but write about runs.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
+    /// Which runs to write about, and what.
+    #[command(flatten)]
+    pub runs: Runs,
+}
+
+/// What to do but write about runs.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// See [`Evaluate`].
+    Evaluate(Evaluate),
+}
+
+/// What to write about which runs.
+#[derive(Args, Debug)]
+pub struct Runs {
+    /// Run directories of pipeline.sh; several are drawn together
+    #[arg(value_name = "RUN", required = true)]
+    pub runs: Vec<PathBuf>,
+
+    /// Write one page that needs nothing else. Without --csv and --tensorboard: RUN/report.html, for several runs
+    /// report.html
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Write every figure as one table; - is stdout
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+
+    /// Write TensorBoard events, a folder in DIR for each run
+    #[arg(long, value_name = "DIR")]
+    pub tensorboard: Option<PathBuf>,
+
+    /// Steps of which the page shows sampled episodes, spread evenly
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub episode_steps: usize,
+
+    /// Solved and unsolved episodes that the page shows of each of them
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub episodes: usize,
+
+    /// Say nothing on stderr but errors
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// What an evaluation came to: success with its 95 % interval, pass@k, and the tokens that it took.
+#[derive(Args, Debug)]
+pub struct Evaluate {
+    /// Streams of `rollout`; without one stdin
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+
+    /// Another evaluation of the same tasks: says by how much each FILE is better, task by task
+    #[arg(long, value_name = "FILE")]
+    pub against: Option<PathBuf>,
+
+    /// How to say it
+    #[arg(long, value_enum, default_value_t = Format::Table, value_name = "HOW")]
+    pub format: Format,
+
+    /// Take a stream that does not say that it is whole (no `end` line, or one that is not ok)
+    #[arg(long)]
+    pub allow_incomplete: bool,
+
+    /// Say nothing on stderr but errors
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// How figures are said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A table for people
+    Table,
+    /// One JSON line of type evaluation for each stream and environment
+    Json,
+    /// One short line for a log
+    Line,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Arguments::command().debug_assert();
+    }
+}

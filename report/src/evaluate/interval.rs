@@ -1,0 +1,121 @@
+//! Intervals that say how much a rate may be luck.
+//!
+//! - One verdict a task: the score interval of Wilson ("Probable inference, the law of succession, and statistical
+//!   inference", JASA 22, 1927), which stays inside [0, 1] and keeps its level near the ends, where a trained
+//!   policy's rate lies.
+//! - Several samples a task are not independent, so tasks are drawn and not samples: the percentile bootstrap over
+//!   clusters (Efron, "Bootstrap methods: another look at the jackknife", 1979; Field and Welsh, "Bootstrapping
+//!   clustered data", JRSS B 69, 2007).
+//!
+//! Left out: tests of significance. An interval says the same and how much besides.
+
+use record::philox::{Draws, Part, Stream};
+
+/// The two-sided 95 % point of the normal distribution.
+const Z: f64 = 1.959_963_984_540_054;
+/// Resamples of a bootstrap; the ends then wander by about 1 % of the interval's width from seed to seed.
+const RESAMPLES: usize = 10_000;
+
+/// Low and high end.
+pub type Interval = (f64, f64);
+
+/// Wilson's 95 % interval of `successes` out of `trials` independent ones; none without trials.
+pub fn wilson(successes: u64, trials: u64) -> Option<Interval> {
+    if trials == 0 {
+        return None;
+    }
+    let (n, p) = (trials as f64, successes as f64 / trials as f64);
+    let shrink = 1.0 + Z * Z / n;
+    let centre = (p + Z * Z / (2.0 * n)) / shrink;
+    let half = Z / shrink * (p * (1.0 - p) / n + Z * Z / (4.0 * n * n)).sqrt();
+    // The exact ends at 0 and 1, which rounding would miss by a hair.
+    let low = if successes == 0 { 0.0 } else { (centre - half).max(0.0) };
+    let high = if successes == trials { 1.0 } else { (centre + half).min(1.0) };
+    Some((low, high))
+}
+
+/// The 95 % percentile interval of a ratio of sums under resampling of tasks; none without tasks. Each task has a
+/// numerator and a denominator: (solved, episodes) for a rate, (value, 1) for a mean. The same values in the same
+/// order give the same interval.
+pub fn bootstrap(tasks: &[(f64, f64)]) -> Option<Interval> {
+    let count = u32::try_from(tasks.len()).ok().filter(|&count| count > 0)?;
+    let mut draws = Draws::new(Stream::named(0, &[Part::Text("bootstrap"), Part::Number(u64::from(count))]));
+    let mut ratios: Vec<f64> = (0..RESAMPLES)
+        .map(|_| {
+            let (mut above, mut below) = (0.0, 0.0);
+            for _ in 0..count {
+                let (numerator, denominator) = tasks[draws.below(count) as usize];
+                above += numerator;
+                below += denominator;
+            }
+            above / below
+        })
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    let at = |share: f64| ratios[((RESAMPLES - 1) as f64 * share).round() as usize];
+    Some((at(0.025), at(0.975)))
+}
+
+/// The interval of a rate over tasks, each with what it has and what it could have. Where every task has nothing or
+/// all of it, nothing is known of the spread within tasks and each counts as one verdict.
+pub fn of_rates(tasks: &[(f64, f64)]) -> Option<Interval> {
+    if tasks.iter().all(|&(has, could)| has == 0.0 || has == could) {
+        return wilson(tasks.iter().filter(|&&(has, _)| has > 0.0).count() as u64, tasks.len() as u64);
+    }
+    bootstrap(tasks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(found: Option<Interval>, wanted: Interval, tolerance: f64) {
+        let (low, high) = found.unwrap();
+        let off = (low - wanted.0).abs().max((high - wanted.1).abs());
+        assert!(off <= tolerance, "({low}, {high}) is not {wanted:?}");
+    }
+
+    /// Newcombe, "Two-sided confidence intervals for the single proportion", Statistics in Medicine 17 (1998),
+    /// table I, method 3.
+    #[test]
+    fn wilson_is_as_published() {
+        close(wilson(81, 263), (0.2553, 0.3662), 5e-5);
+        close(wilson(15, 148), (0.0624, 0.1605), 5e-5);
+        close(wilson(0, 20), (0.0, 0.1611), 5e-5);
+        close(wilson(1, 29), (0.0061, 0.1718), 5e-5);
+    }
+
+    #[test]
+    fn wilson_is_symmetric_and_inside() {
+        for trials in [1, 2, 7, 300] {
+            for successes in 0..=trials {
+                let (low, high) = wilson(successes, trials).unwrap();
+                let rate = successes as f64 / trials as f64;
+                assert!(0.0 <= low && low <= rate && rate <= high && high <= 1.0, "{successes}/{trials}");
+                close(wilson(trials - successes, trials), (1.0 - high, 1.0 - low), 1e-12);
+            }
+        }
+        assert_eq!(wilson(0, 0), None);
+    }
+
+    #[test]
+    fn bootstrap_agrees_with_the_normal_interval_of_many_tasks() {
+        let values: Vec<(f64, f64)> = (0..400).map(|task| (f64::from(task % 5), 4.0)).collect();
+        let spread =
+            (values.iter().map(|(has, of)| (has / of - 0.5).powi(2)).sum::<f64>() / 400.0 / 400.0).sqrt();
+        close(bootstrap(&values), (0.5 - Z * spread, 0.5 + Z * spread), 0.003);
+        assert_eq!(bootstrap(&values), bootstrap(&values));
+        assert_eq!(bootstrap(&[]), None);
+        assert_eq!(bootstrap(&[(1.0, 4.0)]), Some((0.25, 0.25)));
+    }
+
+    #[test]
+    fn samples_of_one_task_do_not_count_as_independent() {
+        // 40 tasks of 8 samples each that all agree: as wide as 40 verdicts, not as 320.
+        let rates: Vec<(f64, f64)> = (0..40).map(|task| (f64::from(task % 2) * 8.0, 8.0)).collect();
+        assert_eq!(of_rates(&rates), wilson(20, 40));
+        let (low, high) = bootstrap(&rates).unwrap();
+        let (one, many) = (wilson(20, 40).unwrap(), wilson(160, 320).unwrap());
+        assert!(high - low > 0.9 * (one.1 - one.0) && high - low > 2.0 * (many.1 - many.0), "{low} {high}");
+    }
+}

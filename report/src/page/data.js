@@ -1,0 +1,55 @@
+// The data of the page, and small tools to build it with. A figure is
+// {step, split, environment, policy, agent, metric, value, low, high}.
+'use strict';
+const DATA = JSON.parse(document.getElementById('data').textContent);
+const RUNS = DATA.runs.map((run, index) => ({
+  ...run, index,
+  figures: run.figures.map(([step, split, environment, policy, agent, metric, value, low, high]) => ({
+    step, value, low, high, split: run.names[split], environment: run.names[environment],
+    policy: run.names[policy], agent: run.names[agent], metric: run.names[metric],
+  })),
+}));
+
+// The figures of a run that have all the given values.
+const pick = (run, wanted) => run.figures.filter(figure =>
+  Object.entries(wanted).every(([key, value]) => figure[key] === value));
+// The different values of a column, in order of appearance.
+const distinct = (figures, column) => [...new Set(figures.map(figure => figure[column]))];
+// Figures as points of a curve.
+const points = figures => figures.map(({step, value, low, high}) => ({x: step, y: value, low, high}));
+const last = list => list[list.length - 1];
+const sum = list => list.reduce((all, one) => all + one, 0);
+// Figures added up by step.
+const totals = figures => {
+  const steps = new Map();
+  for (const {step, value} of figures) steps.set(step, (steps.get(step) || 0) + value);
+  return [...steps].map(([x, y]) => ({x, y}));
+};
+
+const make = (create) => (tag, attributes = {}, ...children) => {
+  const element = create(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith('on')) element.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
+  }
+  element.append(...children.flat(Infinity).filter(child => child !== null && child !== undefined && child !== false));
+  return element;
+};
+const h = make(tag => document.createElement(tag));
+const s = make(tag => document.createElementNS('http://www.w3.org/2000/svg', tag));
+
+const percent = value => `${(100 * value).toFixed(1)} %`;
+const count = value => Math.round(value).toLocaleString('en-US');
+// A number with as many digits as a reader can use.
+const short = value => {
+  const size = Math.abs(value);
+  if (size === 0) return '0';
+  if (size >= 1e9) return `${+(value / 1e9).toPrecision(3)} G`;
+  if (size >= 1e6) return `${+(value / 1e6).toPrecision(3)} M`;
+  if (size >= 1e4) return `${+(value / 1e3).toPrecision(3)} k`;
+  if (size < 1e-3) return value.toExponential(1).replace('e', ' e').replace('-', '−');
+  return String(+value.toPrecision(3)).replace('-', '−');
+};
+const signed = value => (value > 0 ? '+' : value < 0 ? '−' : '') + Math.abs(value).toFixed(2);
+const seconds = value => value >= 120 ? `${(value / 60).toFixed(1)} min` : `${+value.toPrecision(3)} s`;
+const plural = (number, thing) => `${count(number)} ${thing}${number === 1 ? '' : 's'}`;

@@ -1,0 +1,126 @@
+// The browser of sampled episodes: the tree of an episode as a map, and turn by turn what each agent could have said.
+
+const selectedEnd = played => played.ended.find(ended => ended.success) || played.ended[0];
+const outcome = played => {
+  const solved = played.ended.filter(ended => ended.success).length;
+  const end = selectedEnd(played);
+  if (played.ended.length > 1) return `${solved} of ${played.ended.length} solved`;
+  const how = {success: 'solved', terminated: 'ended without success', turns: 'ran out of turns', error: 'could not be scored'};
+  return `${how[end.stop] || end.stop} after ${plural(end.turns, 'turn')}${end.reward === null ? '' : `, reward ${short(end.reward)}`}`;
+};
+// Blue for better than its group, orange for worse, stronger the further from 0.
+const shade = advantage => advantage === null || advantage === 0 ? 'var(--idle)'
+  : `color-mix(in oklab, var(--${advantage > 0 ? 'good' : 'bad'}) ${Math.round(35 + 65 * Math.min(1, Math.abs(advantage) / 1.5))}%, var(--paper))`;
+
+function episodes(run) {
+  if (run.trees.length === 0) return null;
+  const place = {tree: run.trees.length - 1, episode: 0};
+  const body = h('div', {});
+  const picks = h('div', {class: 'row'});
+  const steps = h('select', {'aria-label': 'step', onchange: event => { place.tree = +event.target.value; place.episode = 0; show(); }},
+    [false, true].map(heldOut => {
+      const trees = run.trees.map((tree, index) => [tree, index]).filter(([tree]) => tree.held_out === heldOut);
+      return trees.length > 0 && h('optgroup', {label: heldOut ? 'Held out' : 'Training'},
+        trees.map(([tree, index]) => h('option', {value: index}, heldOut ? `held out, after step ${tree.step}` : `training, step ${tree.step}`)));
+    }));
+  const show = () => {
+    const tree = run.trees[place.tree];
+    steps.value = String(place.tree);
+    picks.replaceChildren(...tree.episodes.map((played, index) => h('button', {
+      'aria-pressed': String(index === place.episode), onclick: () => { place.episode = index; show(); },
+    }, `${selectedEnd(played).success ? '✓' : '✗'} ${played.episode}`)));
+    body.replaceChildren(...episode(tree.episodes[place.episode]));
+  };
+  const move = by => {
+    const flat = run.trees.flatMap((tree, t) => tree.episodes.map((_, e) => [t, e]));
+    const now = flat.findIndex(([t, e]) => t === place.tree && e === place.episode);
+    [place.tree, place.episode] = flat[(now + by + flat.length) % flat.length];
+    show();
+  };
+  const training = run.trees.map((tree, index) => tree.held_out ? -1 : index).filter(index => index >= 0);
+  if (training.length) place.tree = training[0];
+  show();
+  const shown = sum(run.trees.map(tree => tree.episodes.length)), of = sum(run.trees.map(tree => tree.of));
+  return section('episodes', 'Episodes',
+    h('p', {class: 'note'}, `${count(shown)} of the ${count(of)} episodes of ${plural(run.trees.length, 'stream')}: steps spread over the run, and of each the first that were solved and the first that were not. Every one is in the run directory.`),
+    h('div', {class: 'row chooser'}, steps, picks, h('span', {class: 'row push'}, h('button', {onclick: () => move(-1)}, '← previous'), h('button', {onclick: () => move(1)}, 'next →'))),
+    body);
+}
+
+function episode(played) {
+  const anchors = [];
+  const groups = played.groups.map(group => {
+    const element = candidates(group);
+    anchors.push(element);
+    return element;
+  });
+  const turns = distinct(played.groups, 'turn').map(turn => h('div', {class: 'turn'}, h('div', {class: 'turn-name'}, `Turn ${turn + 1}`),
+    groups.filter((_, index) => played.groups[index].turn === turn)));
+  return [
+    h('p', {class: 'verdict'}, h('span', {class: `check ${selectedEnd(played).success ? 'good' : 'bad'}`}, outcome(played)), h('span', {class: 'mono faint'}, played.task)),
+    ...played.errors.map(error => h('p', {class: 'error'}, error)),
+    h('div', {class: 'scroll'}, map(played, anchors)),
+    h('div', {class: 'row keys'}, h('span', {}, h('i', {style: 'background:var(--good)'}), 'better than its group'), h('span', {}, h('i', {style: 'background:var(--bad)'}), 'worse'),
+      h('span', {}, h('i', {style: 'background:var(--idle)'}), 'no difference, or not compared'), h('span', {}, h('i', {class: 'ring'}), 'played')),
+    ...turns,
+  ];
+}
+
+// A column for each group, a dot for each candidate, and a line to each candidate from the one that led to its state.
+function map(played, anchors) {
+  const widest = Math.max(...played.groups.map(group => group.members.length));
+  const [gapX, gapY] = [Math.max(84, Math.min(150, 1000 / played.groups.length)), Math.max(7, Math.min(18, 180 / widest))];
+  const height = 26 + widest * gapY + 34, width = 30 + gapX * played.groups.length;
+  const spots = new Map();
+  played.groups.forEach((group, column) => group.members.forEach((member, row) => {
+    spots.set(member.id, {x: 34 + column * gapX, y: 20 + (row + 0.5 + (widest - group.members.length) / 2) * gapY});
+  }));
+  const lines = [], dots = [];
+  played.groups.forEach((group, column) => {
+    for (const member of group.members) {
+      const at = spots.get(member.id);
+      const from = spots.get(member.parent) || (column === 0 || group.turn === 0 ? {x: 8, y: 20 + widest * gapY / 2} : null);
+      const middle = from && (from.x + at.x) / 2;
+      if (from) lines.push([member.selected, s('path', {d: `M${from.x} ${from.y}C${middle} ${from.y} ${middle} ${at.y} ${at.x} ${at.y}`, fill: 'none',
+        stroke: member.selected ? 'var(--played)' : 'var(--line)', 'stroke-width': member.selected ? 1.8 : 1.2})]);
+      dots.push(s('circle', {cx: at.x, cy: at.y, r: Math.min(6, gapY * 0.42), fill: shade(member.advantage),
+        stroke: member.selected ? 'var(--played)' : 'var(--paper)', 'stroke-width': member.selected ? 2 : 1},
+      s('title', {}, `${group.agent}, candidate ${member.branch}: ${member.text.trim().slice(0, 80)}`)));
+    }
+  });
+  const labels = played.groups.map((group, column) => s('g', {class: 'label', onclick: () => anchors[column].scrollIntoView({behavior: 'smooth', block: 'start'})},
+    s('rect', {x: 34 + (column - 0.5) * gapX, y: 0, width: gapX, height, fill: 'transparent'}),
+    s('text', {x: 34 + column * gapX, y: height - 17, 'text-anchor': 'middle'}, group.agent),
+    s('text', {x: 34 + column * gapX, y: height - 3, 'text-anchor': 'middle', class: 'faint'}, `turn ${group.turn + 1}`)));
+  lines.sort((a, b) => a[0] - b[0]);
+  return s('svg', {class: 'map', width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': 'the tree of the episode'},
+    lines.map(([, line]) => line), s('circle', {cx: 8, cy: 20 + widest * gapY / 2, r: 3.5, fill: 'var(--played)'}), dots, labels);
+}
+
+function candidates(group) {
+  const rewards = group.members.map(member => member.reward).filter(reward => reward !== null);
+  const spread = Math.max(...rewards) - Math.min(...rewards);
+  const scale = Math.max(...rewards.map(Math.abs), 1e-9);
+  const summary = group.members.length === 1 ? 'one answer' : spread === 0 ? 'flat: all earned the same' : `rewards ${short(Math.min(...rewards))} to ${short(Math.max(...rewards))}`;
+  return h('div', {class: 'group'},
+    h('div', {class: 'group-head'}, h('h3', {}, group.agent), group.policy && group.policy !== group.agent && h('span', {class: 'faint'}, `played by ${group.policy}`), h('span', {class: 'faint'}, summary)),
+    h('details', {}, h('summary', {}, 'prompt', h('span', {class: 'preview'}, last(group.prompt)?.content.trim().slice(0, 160) || '')), messages(group.prompt)),
+    h('div', {class: 'cards'}, group.members.map(member => card(member, scale))));
+}
+
+const messages = prompt => prompt.map(message => h('div', {class: 'message'}, h('div', {class: 'speaker'}, message.role), h('pre', {}, message.content)));
+
+function card(member, scale) {
+  const parts = Object.entries(member.components);
+  const number = (name, value, text) => value !== null && value !== undefined && h('div', {class: 'number'}, h('span', {}, name), h('span', {}, text || short(value)));
+  return h('div', {class: `card${member.selected ? ' played' : ''}`},
+    h('div', {class: 'edge', style: `background:${shade(member.advantage)}`}),
+    h('div', {class: 'card-head'}, h('span', {class: 'faint'}, member.branch), member.selected && h('b', {}, 'played'), member.cut && h('span', {class: 'tag'}, 'cut'), member.terminated && h('span', {class: 'tag'}, 'ends')),
+    member.prompt && h('details', {}, h('summary', {}, 'its own prompt'), messages(member.prompt)),
+    h('pre', {class: `said${member.text.length > 90 ? ' long' : ''}`}, member.text.trim() === '' ? '(nothing)' : member.text.trim()),
+    h('div', {class: 'number main'}, h('span', {}, 'reward'), h('span', {}, member.reward === null ? 'not scored' : short(member.reward))),
+    member.reward !== null && h('div', {class: 'bar'}, h('div', {style: `width:${(100 * Math.max(0, member.reward) / scale).toFixed(0)}%`})),
+    member.advantage !== null && h('div', {class: 'number main'}, h('span', {}, 'advantage'), h('span', {}, signed(member.advantage))),
+    h('div', {class: 'small'}, number('team', member.team), number('local', member.local), parts.map(([name, value]) => number(name, value)),
+      number('tokens', member.tokens), number('logprob', member.logprob, member.logprob === null ? '' : member.logprob.toFixed(2).replace('-', '−'))));
+}

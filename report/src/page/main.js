@@ -1,0 +1,88 @@
+// Puts the page together: the head with the figures that matter first, the sections, and the choice of a run.
+
+const first = list => list[0];
+// The success figures of an evaluation over all environments: the only one, or their mean.
+function heldOut(run) {
+  const steps = [...new Set(pick(run, {metric: 'success', split: 'test'}).map(figure => figure.step))].sort((a, b) => a - b);
+  return steps.map(step => {
+    const figures = pick(run, {metric: 'success', split: 'test', step});
+    const value = sum(figures.map(figure => figure.value)) / figures.length;
+    return {step, value, ...(figures.length === 1 ? {low: figures[0].low, high: figures[0].high} : {})};
+  });
+}
+const range = figure => Number.isFinite(figure.low) ? `95 % interval ${(100 * figure.low).toFixed(1)}–${percent(figure.high)}` : 'mean over environments';
+const total = (run, metric) => sum(pick(run, {metric, split: 'train', policy: ''}).filter(figure => metric === 'completion_tokens' || figure.agent === '').map(figure => figure.value));
+const largest = (run, metric) => Math.max(...pick(run, {metric}).map(figure => figure.value), -Infinity);
+
+function status(run) {
+  const steps = run.steps === 0 ? 'no step committed yet' : `${plural(run.steps, 'step')} committed`;
+  return run.begun === null ? steps : `${steps}; step ${run.begun} was begun and is not committed: the run is in progress, or was stopped`;
+}
+
+function tiles(run) {
+  const tile = (label, value, more) => value && h('div', {class: 'tile'}, h('div', {class: 'label'}, label), h('div', {class: 'value'}, value), h('div', {class: 'more'}, more));
+  const evaluations = heldOut(run), now = last(evaluations), before = first(evaluations);
+  const training = last(pick(run, {metric: 'success', split: 'train'}));
+  const groups = total(run, 'groups'), flat = total(run, 'groups_flat'), gap = largest(run, 'sampling/logp_difference_max');
+  const tokens = total(run, 'completion_tokens');
+  return h('div', {class: 'tiles'},
+    now && tile('Success, held out', evaluations.length > 1 ? [h('small', {}, `${percent(before.value)} → `), percent(now.value)] : percent(now.value), [range(now), h('br'), `after step ${now.step}`]),
+    training && tile('Success in training', percent(training.value), `step ${training.step}, sampled`),
+    tokens > 0 && tile('Tokens generated', short(tokens), run.drawn_every > 1 ? `in training, at every ${run.drawn_every}th step` : 'in training, evaluations aside'),
+    groups > 0 && tile('Groups that taught', percent(1 - flat / groups), `of ${count(groups)}; the rest were flat`),
+    Number.isFinite(gap) && tile('Sampler against trainer', short(gap), 'nats, the largest difference of any token'));
+}
+
+function comparison() {
+  const cells = run => {
+    const evaluations = heldOut(run), now = last(evaluations), before = first(evaluations);
+    const groups = total(run, 'groups');
+    return [run.name, count(run.steps), before ? percent(before.value) : '–', now ? `${percent(now.value)} (${Number.isFinite(now.low) ? `${percent(now.low)} to ${percent(now.high)}` : 'mean'})` : '–',
+      short(total(run, 'completion_tokens')), groups ? percent(1 - total(run, 'groups_flat') / groups) : '–', short(largest(run, 'sampling/logp_difference_max'))];
+  };
+  const heads = ['Run', 'Steps', 'Held out, first', 'Held out, last', 'Tokens generated', 'Groups that taught', 'Largest difference, nats'];
+  return h('div', {class: 'scroll'}, h('table', {class: 'facts'}, h('tr', {}, heads.map((head, place) => h('th', {class: place ? 'number' : ''}, head))),
+    RUNS.map(run => h('tr', {}, cells(run).map((cell, place) => h('td', {class: place ? 'number' : ''}, cell))))));
+}
+
+function summary(run) {
+  const {env, workflow, policies, branches, tasks, turns, seed} = run.settings;
+  const who = policies === 'shared' ? 'one policy for all roles' : policies === 'per-role' ? 'one policy for each role' : policies && 'policies of its own';
+  return [env && `${env}${workflow ? `, workflow ${workflow}` : ''}`, who, tasks && `${tasks} episodes a step`, branches && `${branches} candidates a turn`,
+    turns && `at most ${turns} turns`, seed && `seed ${seed}`].filter(Boolean).join(' · ');
+}
+
+function theme() {
+  return h('button', {class: 'theme', title: 'light or dark', onclick: () => {
+    const root = document.documentElement;
+    const dark = root.dataset.theme ? root.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
+    root.dataset.theme = dark ? 'light' : 'dark';
+  }}, 'Light / dark');
+}
+
+const SECTIONS = [['learning', 'Learning'], ['groups', 'Groups'], ['rewards', 'Rewards'], ['cost', 'Tokens and time'], ['episodes', 'Episodes'], ['settings', 'Settings']];
+
+function main() {
+  const details = h('div', {});
+  const show = index => {
+    const run = RUNS[index];
+    details.replaceChildren(...[accounts(run), rewards(run), cost(run), episodes(run), settings(run)].filter(Boolean));
+  };
+  const chooser = SEVERAL && h('section', {}, h('h2', {}, 'One run in detail'), h('div', {class: 'row', style: 'margin-top:10px'}, RUNS.map(run =>
+    h('button', {'aria-pressed': String(run.index === 0), onclick: event => {
+      for (const button of event.currentTarget.parentElement.children) button.setAttribute('aria-pressed', String(button === event.currentTarget));
+      show(run.index);
+    }}, run.name))));
+  document.getElementById('page').append(
+    h('header', {}, h('div', {}, h('div', {class: 'eyebrow'}, 'Troupe · report'), h('h1', {}, SEVERAL ? plural(RUNS.length, 'run') : RUNS[0].name),
+      SEVERAL ? null : [h('p', {class: 'lead'}, summary(RUNS[0])), h('p', {class: 'lead'}, status(RUNS[0]))]), theme()),
+    SEVERAL ? comparison() : tiles(RUNS[0]),
+    h('nav', {style: 'margin-top:24px'}, SECTIONS.map(([id, name]) => h('a', {href: `#${id}`}, name))),
+    learning(), ...(chooser ? [chooser] : []), details,
+    h('footer', {}, h('p', {class: 'note'},
+      RUNS.filter(run => run.drawn_every > 1).map(run => `Of the ${count(run.steps)} steps of ${run.name} every ${run.drawn_every}th is drawn. `),
+      DATA.episodes_left_out > 0 && `${plural(DATA.episodes_left_out, 'chosen episode')} did not fit into a page of this size and ${DATA.episodes_left_out === 1 ? 'is' : 'are'} left out. `,
+      `Made by report ${DATA.version} from the streams of the run directory; report RUN --csv FILE writes every figure.`)));
+  show(0);
+}
+main();

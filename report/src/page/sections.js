@@ -1,0 +1,166 @@
+// The sections of the page: which figures are drawn together, and what a reader should look for in them.
+
+const SEVERAL = RUNS.length > 1;
+const colour = index => `var(--c${index % 7})`;
+
+// One curve for each run and value of a column (an agent, a policy). One run: a colour for each value. Several runs: a
+// colour for each run and a dash for each value.
+function curves(metric, column, split = 'train') {
+  const values = distinct(RUNS.flatMap(run => pick(run, {metric, split})).filter(figure => !column || figure[column] !== ''), column || 'metric');
+  return RUNS.flatMap(run => values.map((value, place) => {
+    const figures = pick(run, {metric, split, ...(column ? {[column]: value} : {})});
+    return {
+      name: SEVERAL ? (column && values.length > 1 ? `${run.name}, ${value}` : run.name) : column ? value : metric,
+      colour: colour(SEVERAL ? run.index : place),
+      dash: DASHES[(SEVERAL ? place : RUNS.length > 1 ? 0 : place) % DASHES.length],
+      points: points(column ? figures : figures.filter(figure => figure.agent === '')),
+    };
+  }));
+}
+const bySplit = (run, metric, split) => {
+  const figures = pick(run, {metric, split}).filter(figure => figure.agent === '');
+  return distinct(figures, 'environment').map(environment => figures.filter(figure => figure.environment === environment));
+};
+
+function section(id, title, ...children) {
+  return h('section', {id}, h('h2', {}, title), children);
+}
+
+// Success: held out with its interval, and in training.
+function success() {
+  const environments = run => distinct(run.figures.filter(figure => figure.metric === 'success'), 'environment');
+  const named = (run, environment, what) => [SEVERAL && run.name, environments(run).length > 1 && environment, what].filter(Boolean).join(', ');
+  const of = (split, what, thin) => RUNS.flatMap(run => bySplit(run, 'success', split).map((figures, place) => ({
+    name: named(run, figures[0].environment, what), thin, band: !thin,
+    colour: colour(SEVERAL ? run.index : place * 2 + (thin ? 1 : 0)), points: points(figures),
+    dash: thin ? '3 2' : DASHES[SEVERAL ? place : 0],
+  })));
+  const rate = {format: percent, tick: y => `${Math.round(100 * y)} %`, domain: [0, 1]};
+  return [
+    chart({...rate, title: 'Success', height: 300, series: [...of('test', 'held out'), ...of('train', 'in training', true)],
+      note: 'Held out: the policy alone, most likely tokens, on tasks that it never trains on; the band is the 95 % interval. In training: sampled, while it learns.'}),
+    chart({...rate, title: 'Success for what it cost', height: 300, xName: 'tokens',
+      note: 'The same held-out success against the tokens generated in training so far: runs of different widths compare at equal cost.',
+      series: of('test', 'held out').map((one, place) => ({...one, points: spent(RUNS.filter(run => bySplit(run, 'success', 'test').length).flatMap(run =>
+        bySplit(run, 'success', 'test').map(() => run))[place], one.points)}))}),
+  ];
+}
+
+// Points of a curve with the tokens generated so far in place of the step.
+function spent(run, list) {
+  const tokens = totals(pick(run, {metric: 'completion_tokens', split: 'train'})).sort((a, b) => a.x - b.x);
+  if (run.drawn_every > 1) return []; // a sum over some of the steps would be too low
+  return list.map(point => ({...point, x: sum(tokens.filter(one => one.x <= point.x).map(one => one.y))}));
+}
+
+function learning() {
+  const small = [
+    {title: 'Reward by role', note: 'Mean over all candidates of a step, chosen or not.', series: curves('reward', 'agent')},
+    {title: 'Spread of rewards by role', note: 'Standard deviation over all candidates of a step. Without spread there is nothing to learn from.', series: curves('reward_std', 'agent')},
+    {title: 'Completion length by role', note: 'Mean tokens, the stop token included.', series: curves('completion_length', 'agent')},
+    {title: 'Gradient norm', note: 'Before clipping, mean over the step’s optimiser steps.', series: curves('grad_norm', 'policy')},
+    {title: 'Entropy', note: 'Of the next token, in nats. A fall to 0 ends exploration.', series: curves('entropy', 'policy')},
+    {title: 'Loss', note: 'Near 0 by construction when every step is on-policy: it shows trouble, not progress.', series: curves('loss', 'policy')},
+    {title: 'Share of clipped tokens', note: '0 with one optimiser step a batch; more minibatches move the policy while it learns.', series: curves('clip_ratio', 'policy'), format: percent},
+    {title: 'KL to the reference', note: 'Only with update --kl.', series: curves('kl', 'policy')},
+    {title: 'Sampler against trainer', note: 'Largest difference of a token’s log-probability between rollout and update, nats. Above 0.01 the two disagree about the policy.',
+      series: curves('sampling/logp_difference_max', 'policy'), log: true, format: short},
+  ];
+  return section('learning', 'Learning', h('div', {class: 'grid wide'}, success()), h('div', {class: 'grid'}, small.map(chart)));
+}
+
+function accounts(run) {
+  const rows = metric => pick(run, {metric, split: 'train'}).filter(figure => figure.agent === '' && figure.policy === '');
+  const [seen, flat] = [rows('groups'), rows('groups_flat')];
+  const taught = seen.map((figure, place) => ({x: figure.step, y: figure.value - flat[place].value}));
+  const reasons = distinct(run.figures.filter(figure => figure.metric.startsWith('groups_dropped/')), 'metric');
+  const series = [
+    {name: 'compared', colour: colour(0), points: taught},
+    {name: 'flat: all candidates earned the same', colour: 'var(--idle)', points: points(flat)},
+    ...reasons.map((metric, place) => ({name: `dropped by ${metric.slice(15)}`, colour: colour(place + 1), points: points(rows(metric))})),
+  ];
+  const all = metric => sum(rows(metric).map(figure => figure.value));
+  const shares = distinct(run.figures.filter(figure => figure.agent !== ''), 'agent').map((agent, place) => ({
+    name: agent, colour: colour(place), dash: DASHES[place % DASHES.length],
+    points: pick(run, {metric: 'groups_flat', split: 'train', agent}).map(figure => ({x: figure.step,
+      y: figure.value / Math.max(1, pick(run, {metric: 'groups', agent, step: figure.step})[0].value)})),
+  }));
+  return section('groups', 'Groups',
+    h('p', {class: 'note'}, 'A group is the candidates of one agent at one turn of one episode. They are compared with each other and with nothing else, so a group whose members earned the same teaches nothing.'),
+    h('div', {class: 'grid wide'},
+      chart({title: 'Groups of each step', kind: 'bars', series, height: 220, format: count, tick: short}),
+      chart({title: 'Share of flat groups by role', series: shares, height: 220, format: percent, tick: y => `${Math.round(100 * y)} %`, domain: [0, 1]})),
+    h('div', {class: 'scroll'}, proof(run, rows, all, reasons)));
+}
+
+// The books of a run: what has to add up, and whether it does.
+function proof(run, rows, all, reasons) {
+  const expected = rows('groups_expected');
+  const dropped = new Map(rows('groups_dropped').map(figure => [figure.step, figure.value]));
+  const seen = new Map(rows('groups').map(figure => [figure.step, figure.value]));
+  const off = expected.filter(figure => figure.value !== seen.get(figure.step) + dropped.get(figure.step));
+  const verdict = (good, text) => h('span', {class: `check ${good ? 'good' : 'bad'}`}, `${good ? '✓' : '✗'} ${text}`);
+  const line = (name, number, what) => h('tr', {}, h('td', {}, name), h('td', {class: 'number'}, number), h('td', {}, what));
+  const [uneven, mixed] = [all('groups_uneven'), all('groups_mixed_prompts')];
+  return h('table', {class: 'facts'},
+    line('Expected: one for each agent that acts, at each turn of each episode', expected.length ? count(sum(expected.map(figure => figure.value))) : 'not told',
+      expected.length === 0 ? 'the grouping has no fixed number' : off.length === 0
+        ? verdict(true, `seen and dropped add up at ${plural(expected.length, 'step')}`)
+        : verdict(false, `does not add up at ${plural(off.length, 'step')}: ${off.slice(0, 5).map(figure => figure.step).join(', ')}`)),
+    line('Seen', count(all('groups')), `of which ${count(all('groups_flat'))} flat (${percent(all('groups_flat') / Math.max(1, all('groups')))})`),
+    line('Dropped', count(all('groups_dropped')), reasons.map(metric => `${metric.slice(15)} ${count(all(metric))}`).join(', ') || 'none'),
+    line('Groups without exactly as many members as branches', count(uneven), uneven === 0 ? verdict(true, 'every group is whole') : run.equal_prompts ? verdict(false, 'groups are not whole') : 'as its grouping has it'),
+    line('Groups whose members have different prompts', count(mixed), mixed === 0 ? verdict(true, 'token for token the same') : run.equal_prompts ? verdict(false, 'candidates of different states were compared') : 'as its grouping has it'));
+}
+
+// At which turn episodes were solved.
+function turns(run) {
+  const charts = distinct(pick(run, {split: 'train', metric: 'episodes'}), 'environment').map(environment => {
+    const of = metric => pick(run, {split: 'train', environment, metric});
+    const solved = distinct(run.figures.filter(figure => figure.environment === environment && figure.metric.startsWith('solved_at_turn/')), 'metric')
+      .sort((a, b) => a.slice(15) - b.slice(15));
+    const errors = new Map(of('errors').map(figure => [figure.step, figure.value]));
+    const failed = of('episodes').map(figure => ({x: figure.step,
+      y: figure.value - (errors.get(figure.step) || 0) - sum(solved.flatMap(of).filter(one => one.step === figure.step).map(one => one.value))}));
+    return chart({
+      title: `Episodes of ${environment} by the turn that solved them`, kind: 'bars', height: 220, format: count, tick: short,
+      note: 'In training. An earlier turn is a better answer; the rest ran out of turns or ended without success.',
+      series: [...solved.map((metric, place) => ({name: `turn ${+metric.slice(15) + 1}`, colour: colour(place), points: points(of(metric))})),
+        {name: 'not solved', colour: 'var(--idle)', points: failed}, {name: 'could not be scored', colour: 'var(--bad)', points: points(of('errors').filter(figure => figure.value > 0))}],
+    });
+  });
+  return charts;
+}
+
+function rewards(run) {
+  const components = distinct(run.figures.filter(figure => figure.metric.startsWith('component/')), 'metric');
+  const agents = distinct(run.figures.filter(figure => figure.agent !== ''), 'agent');
+  return section('rewards', 'Rewards', h('p', {class: 'note'}, 'What the rewards of each role were made of, mean over all its candidates, before weights.'),
+    h('div', {class: 'grid wide'}, agents.map(agent => chart({
+      title: `Components for ${agent}`, height: 220,
+      series: components.map((metric, place) => ({name: metric.slice(10), colour: colour(place), dash: DASHES[place % DASHES.length],
+        points: points(pick(run, {metric, agent, split: 'train'}))})),
+    })), turns(run)));
+}
+
+function cost(run) {
+  const agents = distinct(pick(run, {metric: 'completion_tokens', split: 'train'}), 'agent');
+  const tokens = [...agents.map((agent, place) => ({name: `generated by ${agent}`, colour: colour(place), points: points(pick(run, {metric: 'completion_tokens', split: 'train', agent}))})),
+    {name: 'prompts, each once', colour: 'var(--idle)', points: totals(pick(run, {metric: 'prompt_tokens', split: 'train'}))}];
+  const time = (metric, name, place) => ({name, colour: colour(place), points: totals(pick(run, {split: 'timing', metric}))});
+  const training = new Map(totals(pick(run, {split: 'timing', metric: 'update/training_seconds'})).map(({x, y}) => [x, y]));
+  const publishing = totals(pick(run, {split: 'timing', metric: 'update/seconds'})).map(({x, y}) => ({x, y: Math.max(0, y - (training.get(x) || 0))}));
+  const parts = [['rollout/model_seconds', 'the model'], ['rollout/environment_seconds', 'environments'], ['rollout/text_seconds', 'text and lines'], ['rollout/waiting_seconds', 'waiting']];
+  return section('cost', 'Tokens and time', h('div', {class: 'grid'},
+    chart({title: 'Tokens of each step', kind: 'bars', series: tokens, height: 220, format: count, tick: short}),
+    chart({title: 'Time of each step', kind: 'bars', height: 220, format: seconds, note: 'Seconds. Grouping and advantages are computed while rollout works.',
+      series: [time('rollout/seconds', 'rollout', 0), time('update/training_seconds', 'update: training', 1), {name: 'update: opening and publishing', colour: colour(2), points: publishing}]}),
+    chart({title: 'What the threads of rollout did', kind: 'bars', height: 220, format: seconds, note: 'Seconds, summed over threads.',
+      series: parts.map(([metric, name], place) => time(metric, name, place))})));
+}
+
+function settings(run) {
+  const entries = Object.entries(run.settings).filter(([, value]) => value !== '');
+  return section('settings', 'Settings', h('p', {class: 'note'}, 'Every resolved value of the run, from its run.json.'),
+    h('div', {class: 'settings'}, entries.map(([name, value]) => h('div', {}, h('span', {}, name.replace(/_/g, ' ')), h('span', {}, String(value).replace(/\n/g, ', '))))));
+}

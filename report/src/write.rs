@@ -1,0 +1,123 @@
+//! What `report RUN…` writes: reads the runs once, then each output by itself, whole or not at all.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use record::failure::{Failure, Result};
+use record::stage;
+
+use crate::arguments::Runs;
+use crate::csv;
+use crate::page;
+use crate::run::Run;
+use crate::table::{self, Figure};
+use crate::tensorboard;
+use crate::trees::Limits;
+
+/// Reads the runs and writes what was asked for.
+///
+/// # Errors
+/// No run directory (2, 65), a broken stream (65), I/O (74).
+pub fn everything(arguments: &Runs) -> Result<()> {
+    if let Some(twice) = twice(&arguments.runs) {
+        return Err(Failure::usage(format!("{}: this run is there twice", twice.display())));
+    }
+    let limits = Limits { steps: arguments.episode_steps, episodes: arguments.episodes };
+    let mut runs = Vec::new();
+    for (directory, name) in arguments.runs.iter().zip(names(&arguments.runs)) {
+        runs.push(Run::read(directory, name, limits).map_err(|failure| match failure.code {
+            record::failure::USAGE => failure,
+            _ if arguments.runs.len() > 1 && !failure.message.contains(&*directory.to_string_lossy()) => {
+                failure.at(directory.display())
+            }
+            _ => failure,
+        })?);
+    }
+    let figures: Vec<(String, Vec<Figure>)> =
+        runs.iter().map(|run| (run.name.clone(), table::of(run))).collect();
+    if let Some(path) = &arguments.csv {
+        let mut bytes = Vec::new();
+        csv::write(&mut bytes, &figures)?;
+        put(path, &bytes, arguments.quiet)?;
+    }
+    if let Some(folder) = &arguments.tensorboard {
+        for (run, figures) in &figures {
+            let folder = folder.join(run);
+            fs::create_dir_all(&folder)
+                .map_err(|error| Failure::io(format!("{}: {error}", folder.display())))?;
+            put(&folder.join(tensorboard::FILE_NAME), &tensorboard::events(figures), arguments.quiet)?;
+        }
+    }
+    if let Some(path) = html(arguments) {
+        put(&path, page::of(&mut runs, &figures)?.as_bytes(), arguments.quiet)?;
+    }
+    Ok(())
+}
+
+/// Where the page goes, if it is wanted.
+fn html(arguments: &Runs) -> Option<PathBuf> {
+    match (&arguments.html, arguments.runs.as_slice()) {
+        (Some(path), _) => Some(path.clone()),
+        (None, _) if arguments.csv.is_some() || arguments.tensorboard.is_some() => None,
+        (None, [run]) => Some(run.join("report.html")),
+        (None, _) => Some(PathBuf::from("report.html")),
+    }
+}
+
+/// A run that is named twice, be it by different paths.
+fn twice(runs: &[PathBuf]) -> Option<&PathBuf> {
+    let whole: Vec<PathBuf> = runs.iter().map(|run| real(run)).collect();
+    (1..runs.len()).find(|&place| whole[..place].contains(&whole[place])).map(|place| &runs[place])
+}
+
+fn real(run: &Path) -> PathBuf {
+    fs::canonicalize(run).unwrap_or_else(|_| run.to_path_buf())
+}
+
+/// What the runs are called: the last parts of their paths, as many as tell them apart.
+fn names(runs: &[PathBuf]) -> Vec<String> {
+    let whole: Vec<PathBuf> = runs.iter().map(|run| real(run)).collect();
+    let last = |path: &Path, parts: usize| -> String {
+        let all: Vec<_> = path.iter().map(|part| part.to_string_lossy()).filter(|part| part != "/").collect();
+        all[all.len().saturating_sub(parts)..].join("/")
+    };
+    (1..16)
+        .map(|parts| whole.iter().map(|path| last(path, parts)).collect::<Vec<String>>())
+        .find(|names| (1..names.len()).all(|place| !names[..place].contains(&names[place])))
+        .unwrap_or_else(|| whole.iter().map(|path| path.display().to_string()).collect())
+}
+
+/// Writes a file by rename, so that a reader never sees half of it; `-` is stdout.
+fn put(path: &Path, bytes: &[u8], quiet: bool) -> Result<()> {
+    let io = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::BrokenPipe => Failure::closed(),
+        _ => Failure::io(format!("{}: {error}", path.display())),
+    };
+    if path == Path::new("-") {
+        let mut output = std::io::stdout().lock();
+        return output.write_all(bytes).and_then(|()| output.flush()).map_err(io);
+    }
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".tmp");
+    fs::write(&partial, bytes).and_then(|()| fs::rename(&partial, path)).map_err(io)?;
+    if !quiet {
+        stage::note("report", format!("wrote {} ({} kB)", path.display(), bytes.len().div_ceil(1000)));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_called_by_what_tells_them_apart() {
+        let of = |paths: &[&str]| names(&paths.iter().map(PathBuf::from).collect::<Vec<PathBuf>>());
+        assert_eq!(of(&["/no/where/a"]), ["a"]);
+        assert_eq!(of(&["/no/x/a", "/no/y/a"]), ["x/a", "y/a"]);
+        assert_eq!(of(&["/no/x/a", "/no/x/b"]), ["a", "b"]);
+        let same = [PathBuf::from("/no/a"), PathBuf::from("/no/b"), PathBuf::from("/no/a")];
+        assert_eq!(twice(&same), Some(&same[2]));
+    }
+}
