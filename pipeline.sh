@@ -229,8 +229,10 @@ evaluate() { # STEP
         mv "$file.tmp" "$file" || die 74 "cannot write $file"
     fi
     say "step $1: success on $eval_tasks test tasks $(report evaluate --format line --quiet "$file")"
-    # The page is made of what is on disk: a run whose page fails has lost nothing.
-    report "$run" --quiet || say "step $1: $run/report.html was not written, see above"
+    page
+}
+page() { # made of what is on disk: a run whose page fails has lost nothing
+    report "$run" --quiet || say "$run/report.html was not written, see above"
 }
 rate() { # FILE: successes over episodes, as jq would count them
     awk '/"type":"episode"/ { n++; if (/"success":true/) s++ } END { if (n) printf "%.3f (%d/%d)", s / n, s, n; else print "none" }' "$1"
@@ -301,4 +303,5 @@ for ((step = done_steps + 1; step <= steps; step++)); do
     train "$step"
     evaluate_if_due "$step"
 done
+[ "$eval_every" -gt 0 ] || page
 say "the run is in $run, its report in $run/report.html"
