@@ -5,11 +5,14 @@
 //! [`Environment`] and [`State`] alone.
 
 pub mod check;
+mod demonstration;
 pub mod environment;
+pub mod math;
 pub mod plan_path;
 pub mod sandbox;
 pub mod settings;
 pub mod step;
+pub mod streams;
 pub mod workflow;
 
 pub use environment::{
@@ -24,7 +27,7 @@ use std::sync::Arc;
 use record::failure::{Failure, Result};
 
 /// Every environment there is.
-pub static ENVIRONMENTS: &[&dyn Environment] = &[&plan_path::PlanPath];
+pub static ENVIRONMENTS: &[&dyn Environment] = &[&plan_path::PlanPath, &math::Math];
 
 /// The environment called `name`.
 ///

@@ -5,8 +5,8 @@
 //! digits, or of other signs, each with the space before it; a run that is a word of the table is one token, any other
 //! is its bytes. So ` a0` is one token, where the usual GPT-2 rule would cut letters from digits.
 //!
-//! To teach the tokenizer a word, append it to [`SPACED`] or [`BARE`]: words take the reserved ids in order, so those
-//! that exist keep their ids and trained policies stay valid.
+//! To teach the tokenizer a word, append it to [`ADDED`]: words take the reserved ids in order, so those that exist
+//! keep their ids and trained policies stay valid.
 
 use serde_json::{Map, Value, json};
 
@@ -29,6 +29,25 @@ const SPACED: &[&str] = &[
 ];
 /// Words that can begin a text, without it.
 const BARE: &[&str] = &["walls", "goal", "at", "plan", "route", "tool", "planner", "moves"];
+/// Words that came later, as they stand in a text.
+const ADDED: &[&str] = &[
+    // Math: a story, its operations, who speaks, signs.
+    "has",
+    " gets",
+    " buys",
+    " loses",
+    " gives",
+    " times",
+    " shares",
+    " ask",
+    " reasoner",
+    " judge",
+    " =",
+    " +",
+    " -",
+    " *",
+    " /",
+];
 
 /// The chat: a role's token, then the text as it is; an assistant's message ends with the token that stops it.
 pub(crate) const CHAT_TEMPLATE: &str = "\
@@ -52,7 +71,8 @@ fn tokens() -> Vec<String> {
     let cells = COLUMNS.chars().flat_map(|column| ROWS.chars().map(move |row| format!(" {column}{row}")));
     let spaced = SPACED.iter().map(|word| format!(" {word}"));
     let bare = BARE.iter().map(|&word| word.to_owned());
-    all.extend(cells.chain(spaced).chain(bare).map(|word| spelling(word.as_bytes())));
+    let added = ADDED.iter().map(|&word| word.to_owned());
+    all.extend(cells.chain(spaced).chain(bare).chain(added).map(|word| spelling(word.as_bytes())));
     let words = all.len();
     all.extend((words..SIZE).map(|id| format!("<|reserved_{id}|>")));
     all

@@ -1,0 +1,143 @@
+//! Where in a solution its answer is, as a reader would find it.
+//!
+//! The last `\boxed{…}` whose braces are balanced decides. Without one, the last `####` that something follows does, on
+//! its own line or the next; then the last "answer is" or "answer:". A text of one short line that is mathematics from
+//! beginning to end is an answer too. The last number in a text of prose is not: nobody said that it is the answer.
+
+use super::parse::{self, Answer};
+
+/// The answer that `text` gives, as it is written there.
+pub fn answer(text: &str) -> Option<String> {
+    boxed(text).or_else(|| marked(text)).or_else(|| announced(text)).or_else(|| bare(text)).filter(|answer| {
+        // Something has to be there besides decoration.
+        parse::answer(answer).is_some()
+    })
+}
+
+/// The content of the last box that is not empty.
+fn boxed(text: &str) -> Option<String> {
+    let ends =
+        |command: &str| text.match_indices(command).map(|(at, _)| at + command.len()).collect::<Vec<_>>();
+    let mut places = ends("\\boxed");
+    places.extend(ends("\\fbox"));
+    places.sort_unstable();
+    places.into_iter().rev().find_map(|at| {
+        let rest = text[at..].trim_start();
+        let inner = match rest.strip_prefix('{') {
+            Some(rest) => balanced(rest)?,
+            None => rest.split_whitespace().next()?.trim_end_matches(['$', '.', ',']),
+        };
+        parse::answer(inner).map(|_| inner.trim().to_owned())
+    })
+}
+
+/// The beginning of `text` up to the brace that closes one before it.
+fn balanced(text: &str) -> Option<&str> {
+    let mut depth = 0_i32;
+    let mut escaped = false;
+    for (at, letter) in text.char_indices() {
+        match letter {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '{' => depth += 1,
+            '}' if depth == 0 => return Some(&text[..at]),
+            '}' => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The first line behind the last `####` that is an answer and not prose.
+fn marked(text: &str) -> Option<String> {
+    let parts: Vec<&str> = text.split("####").collect();
+    parts[1..].iter().rev().find_map(|part| {
+        let line = part.lines().map(plain).find(|line| !line.is_empty() && !is_fence(line))?;
+        is_mathematics(line).then(|| line.to_owned())
+    })
+}
+
+/// What follows the last "answer is" or "answer:", up to the end of the sentence.
+fn announced(text: &str) -> Option<String> {
+    let lower = text.to_lowercase();
+    // Lower case may differ in length outside of ASCII: then places in it are no places in the text.
+    if lower.len() != text.len() {
+        return None;
+    }
+    let mut places: Vec<usize> = ["answer is", "answer:", "answer**:"]
+        .iter()
+        .flat_map(|phrase| lower.match_indices(phrase).map(|(at, _)| at + phrase.len()))
+        .collect();
+    places.sort_unstable();
+    places.into_iter().rev().find_map(|at| {
+        let rest = text.get(at..)?.trim_start_matches([':', ' ', '*', '\n']);
+        let line = rest.lines().next()?;
+        let sentence = line.split(". ").next().unwrap_or(line);
+        let answer = plain(sentence);
+        is_mathematics(answer).then(|| answer.to_owned())
+    })
+}
+
+/// A text that is nothing but an answer.
+fn bare(text: &str) -> Option<String> {
+    let mut lines = text.lines().map(plain).filter(|line| !line.is_empty() && !is_fence(line));
+    let line = lines.next()?;
+    (lines.next().is_none() && line.len() <= 64 && is_mathematics(line)).then(|| line.to_owned())
+}
+
+fn is_fence(line: &str) -> bool {
+    matches!(line, "json" | "text" | "latex" | "```")
+}
+
+/// A line without decoration around it.
+fn plain(line: &str) -> &str {
+    line.trim().trim_matches(['*', '`', '_', '"']).trim_end_matches(['.', ':']).trim()
+}
+
+fn is_mathematics(text: &str) -> bool {
+    matches!(parse::answer(text), Some(answer) if !matches!(answer, Answer::Word(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::answer;
+
+    #[test]
+    fn answers_are_found_where_a_reader_finds_them() {
+        for (text, expected) in [
+            ("So it is \\boxed{42}.", "42"),
+            ("\\boxed{1} is wrong, hence \\boxed{\\frac{1}{2}}. Done.", "\\frac{1}{2}"),
+            ("$$\\boxed{ \\{1, 2\\} }$$", "\\{1, 2\\}"),
+            ("\\boxed{x^{2^{3}}} and so on", "x^{2^{3}}"),
+            ("\\boxed{7} or so; the empty \\boxed{} does not count", "7"),
+            ("\\boxed 9", "9"),
+            ("#### Step 1\nAdd.\n#### 42", "42"),
+            ("#### 42\nDone.", "42"),
+            ("####42", "42"),
+            ("####\n```\n42\n```", "42"),
+            ("**#### 42**", "42"),
+            ("The final answer is 3/4. I checked it.", "3/4"),
+            ("**Answer:** $12$", "$12$"),
+            ("42", "42"),
+            ("\\boxed{3 \\text{ or } 4}", "3 \\text{ or } 4"),
+        ] {
+            assert_eq!(answer(text).as_deref(), Some(expected), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer_stays_none() {
+        for text in [
+            "",
+            "\\boxed{}",
+            "\\boxed{42",
+            "I think of 42 apples",
+            "####",
+            "#### Step one",
+            "the answer is unclear to me",
+            "\\boxed",
+        ] {
+            assert_eq!(answer(text), None, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Answers to mathematical problems: what a text means, and whether two mean the same.
+//!
+//! - [`expression`]: a formula as a tree, its exact value and its value as f64;
+//! - [`token`], [`parse`]: from LaTeX or plain text to formulas, sets, tuples and intervals;
+//! - [`extract`]: where in a solution the answer is.
+//!
+//! Two formulas without variables are compared exactly where both are written exactly (whole numbers, fractions,
+//! roots that come out even). Where one is a decimal or irrational they are equal under NumEq of Stronger-MAS
+//! (arXiv 2510.11062, appendix A.1): |a - b| <= δ or |a - b| / max(1, |b|) <= δ with δ = 1e-6. Applied to whole
+//! numbers, that rule would take 1000000007 for 1000000006. Formulas with variables are the same when they have
+//! the same value at fixed points, exactly where that can be computed. Sets are compared without order, tuples
+//! and intervals with their brackets.
+//!
+//! Left out: complex numbers, matrices, inequalities and equations as answers (compared as words), units.
+
+pub mod expression;
+pub mod extract;
+pub mod parse;
+pub mod token;
+
+pub use parse::Answer;
+
+use expression::Expression;
+
+/// The tolerance of NumEq.
+const DELTA: f64 = 1e-6;
+/// The tolerance at points, where nothing was rounded by a person.
+const POINT_DELTA: f64 = 1e-9;
+
+impl Answer {
+    /// What `text` means; `None` if nothing is there. What is no mathematics is a [`Answer::Word`].
+    pub fn read(text: &str) -> Option<Answer> {
+        parse::answer(text)
+    }
+
+    /// Whether both mean the same.
+    pub fn same(&self, other: &Answer) -> bool {
+        match (self, other) {
+            (Answer::One(left), Answer::One(right)) => equal(left, right),
+            (Answer::Percent(left), Answer::Percent(right)) => equal(left, right),
+            // A reader takes 50 % for a half, and also for the number asked for in per cent.
+            (Answer::Percent(share), Answer::One(plain)) | (Answer::One(plain), Answer::Percent(share)) => {
+                equal(share, plain) || equal(&share.clone().hundredth(), plain)
+            }
+            (Answer::Set(left), Answer::Set(right)) => same_members(left, right),
+            (Answer::Union(left), Answer::Union(right)) => same_members(left, right),
+            (Answer::Tuple(left), Answer::Tuple(right)) => {
+                left.open == right.open
+                    && left.close == right.close
+                    && left.items.len() == right.items.len()
+                    && left.items.iter().zip(&right.items).all(|(left, right)| left.same(right))
+            }
+            (Answer::Word(left), Answer::Word(right)) => left == right,
+            // A set of one is what it holds.
+            (Answer::Set(items), one) | (one, Answer::Set(items)) if items.len() == 1 => items[0].same(one),
+            _ => false,
+        }
+    }
+}
+
+/// Every member of each has its like in the other.
+fn same_members(left: &[Answer], right: &[Answer]) -> bool {
+    let within =
+        |some: &[Answer], all: &[Answer]| some.iter().all(|one| all.iter().any(|other| one.same(other)));
+    within(left, right) && within(right, left)
+}
+
+fn equal(left: &Expression, right: &Expression) -> bool {
+    let mut names = left.variables();
+    names.extend(right.variables());
+    names.sort();
+    names.dedup();
+    if names.is_empty() {
+        if !left.is_rounded()
+            && !right.is_rounded()
+            && let (Some(left), Some(right)) = (left.exact(&[]), right.exact(&[]))
+        {
+            return left == right;
+        }
+        return match (left.value(&[]), right.value(&[])) {
+            (Some(left), Some(right)) => near(left, right, DELTA),
+            _ => false,
+        };
+    }
+    let rounded = left.is_rounded() || right.is_rounded();
+    let delta = if rounded { DELTA } else { POINT_DELTA };
+    let mut compared = 0;
+    for point in 0..8 {
+        let place = expression::point(&names, point);
+        if !rounded && let (Some(left), Some(right)) = (left.exact(&place), right.exact(&place)) {
+            if left != right {
+                return false;
+            }
+            compared += 1;
+            continue;
+        }
+        match (left.value(&place), right.value(&place)) {
+            (Some(left), Some(right)) if near(left, right, delta) => compared += 1,
+            (None, None) => {}
+            _ => return false,
+        }
+    }
+    compared >= 3
+}
+
+fn near(left: f64, right: f64, delta: f64) -> bool {
+    if left.is_infinite() || right.is_infinite() {
+        return left == right;
+    }
+    let apart = (left - right).abs();
+    apart <= delta || apart / right.abs().max(1.0) <= delta
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn same(left: &str, right: &str) -> bool {
+        Answer::read(left).unwrap().same(&Answer::read(right).unwrap())
+    }
+
+    #[test]
+    fn the_same_in_other_words() {
+        for (left, right) in [
+            ("42", "42.0"),
+            ("\\frac{1}{2}", "0.5"),
+            ("1/2", "\\dfrac12"),
+            ("0.333333", "1/3"),
+            ("1,234,567", "1234567"),
+            ("1{,}234", "1234"),
+            ("12\\,345", "12345"),
+            ("50\\%", "0.5"),
+            ("50%", "50"),
+            ("\\sqrt{8}", "2\\sqrt{2}"),
+            ("\\sqrt[3]{27}", "3"),
+            ("\\frac{\\sqrt{2}}{2}", "1/sqrt(2)"),
+            ("2\\frac{1}{3}", "7/3"),
+            ("2 1/3", "7/3"),
+            ("\\{1, 2, 3\\}", "{3,2,1}"),
+            ("1, 2", "2, 1"),
+            ("x = 5", "5"),
+            ("x \\in [0, 1)", "[0,1)"),
+            ("(1, -2)", "\\left(1,-2\\right)"),
+            ("(-\\infty, 3] \\cup (4, \\infty)", "(4,\\infty)\\cup(-\\infty,3]"),
+            ("(x+1)^2", "x^2 + 2x + 1"),
+            ("\\frac{x^2-1}{x-1}", "x+1"),
+            ("2\\pi r", "2*pi*r"),
+            ("3 \\pm \\sqrt{5}", "{3+\\sqrt5, 3-\\sqrt5}"),
+            ("$\\$18$", "18"),
+            ("90^\\circ", "90"),
+            ("12 \\text{ cm}", "12"),
+            ("5 apples", "5"),
+            ("\\text{Tuesday}", "tuesday"),
+            ("(\\text{B})", "B"),
+            ("2^{10}", "1024"),
+            ("10!", "3628800"),
+            ("-3", "\u{2212}3"),
+            ("1e3", "1000"),
+            ("1.5 \\times 10^{3}", "1500"),
+            ("\\log_2 8", "3"),
+            ("\\sin(\\pi/6)", "1/2"),
+            ("|−4|", "4"),
+            ("f(x) = 2x", "2x"),
+            (".5", "0.50"),
+            ("\\emptyset", "\\{\\}"),
+        ] {
+            assert!(
+                same(left, right) && same(right, left),
+                "{left:?} and {right:?}: {:?} {:?}",
+                Answer::read(left),
+                Answer::read(right)
+            );
+        }
+    }
+
+    #[test]
+    fn what_differs_differs() {
+        for (left, right) in [
+            ("1000000007", "1000000006"),
+            ("1/3", "0.3333"),
+            ("(1, 2)", "(2, 1)"),
+            ("(1, 2)", "[1, 2]"),
+            ("{1, 2}", "{1, 2, 3}"),
+            ("3 or 4", "3"),
+            ("x+1", "x-1"),
+            ("x^2", "t^2"),
+            ("\\sqrt{2}", "1.414"),
+            ("yes", "no"),
+            ("5", "five"),
+            ("9^{9^{9^9}}", "9^{9^{9^9}}"),
+            ("1/0", "1/0"),
+            ("12", "21"),
+            ("1,23", "123"),
+        ] {
+            assert!(!same(left, right), "{left:?} and {right:?}");
+        }
+    }
+
+    #[test]
+    fn hostile_text_is_no_panic() {
+        let deep = "(".repeat(5000);
+        let roots = "\\sqrt{".repeat(500);
+        let long = "9".repeat(100_000);
+        let fractions = "\\frac".repeat(300);
+        for text in [
+            &*deep,
+            &roots,
+            &long,
+            &fractions,
+            "\\frac{1}{",
+            "}{",
+            "\\",
+            "\\boxed",
+            "^",
+            "^^",
+            "1e999999999",
+            "%",
+            ",,,",
+            "()",
+            "\\{",
+            "\\sqrt[",
+            "0^{-1}",
+            "(-1)^{1/2}",
+            "999999!",
+            "1/(1/(1/0))",
+            "é\u{0}",
+            "||||",
+            "2^2^2^2^2^2",
+            "!",
+            "x!",
+            "[,)",
+        ] {
+            if let Some(answer) = Answer::read(text) {
+                let _ = answer.same(&answer);
+            }
+        }
+        assert!(Answer::read("").is_none() && Answer::read(" $ $ ").is_none());
+    }
+}

@@ -1,0 +1,245 @@
+//! Words of LaTeX and of plain mathematics as tokens; decoration is left out on the way.
+
+use num_bigint::BigInt;
+use num_rational::BigRational;
+use num_traits::Pow;
+
+/// The smallest part that means something.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Token {
+    /// A number; whether it was written as a decimal.
+    Number(BigRational, bool),
+    /// One letter, or a Greek one by its name.
+    Letter(String),
+    /// A command of LaTeX or a word of several letters, without the backslash.
+    Word(String),
+    /// One of `+ - * / ^ _ ( ) [ ] { } , = % ! | ±`, `<` and `>` for the braces of sets, `u` for a union, `i` for
+    /// infinity, and `:` for what introduces the value (`=` or `∈`).
+    Sign(char),
+}
+
+/// A token and whether white space stood before it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spaced {
+    /// The token.
+    pub token: Token,
+    /// White space before it.
+    pub space: bool,
+}
+
+/// Words that are functions or constants; any other run of three letters or more is a word of prose.
+const MATHEMATICS: [&str; 9] = ["sqrt", "sin", "cos", "tan", "log", "ln", "exp", "pi", "abs"];
+/// Units of two letters, which are no products.
+const UNITS: [&str; 12] = ["cm", "mm", "km", "kg", "mg", "ml", "ft", "in", "hr", "lb", "oz", "or"];
+/// Commands that only decorate.
+const DECORATION: [&str; 20] = [
+    "left",
+    "right",
+    "quad",
+    "qquad",
+    "displaystyle",
+    "textstyle",
+    "big",
+    "Big",
+    "bigl",
+    "bigr",
+    "Bigl",
+    "Bigr",
+    "bigg",
+    "limits",
+    "degree",
+    "circ",
+    "mathbf",
+    "bm",
+    "boldsymbol",
+    "operatorname",
+];
+/// Greek letters that serve as variables.
+const GREEK: [&str; 9] = ["alpha", "beta", "gamma", "delta", "theta", "lambda", "mu", "phi", "omega"];
+
+/// Splits `text`; `None` for a text with something in it that is no mathematics.
+pub fn tokens(text: &str) -> Option<Vec<Spaced>> {
+    let letters: Vec<char> = text.chars().collect();
+    let mut found = Vec::new();
+    let (mut at, mut space, mut depth) = (0, false, 0_usize);
+    while at < letters.len() {
+        let letter = letters[at];
+        let mut push = |token: Token, space: &mut bool| {
+            found.push(Spaced { token, space: *space });
+            *space = false;
+        };
+        match letter {
+            '$' | '~' | '°' | '\u{200b}' => at += 1,
+            _ if letter.is_whitespace() => {
+                space = true;
+                at += 1;
+            }
+            '0'..='9' | '.' => {
+                let (number, rounded, next) = number(&letters, at, depth)?;
+                push(Token::Number(number, rounded), &mut space);
+                at = next;
+            }
+            '\\' => {
+                at += 1;
+                let name: String =
+                    letters[at..].iter().take_while(|letter| letter.is_ascii_alphabetic()).collect();
+                at += name.len().max(1);
+                match name.as_str() {
+                    "" => match letters.get(at - 1)? {
+                        '{' => {
+                            depth += 1;
+                            push(Token::Sign('<'), &mut space);
+                        }
+                        '}' => {
+                            depth = depth.saturating_sub(1);
+                            push(Token::Sign('>'), &mut space);
+                        }
+                        '%' => push(Token::Sign('%'), &mut space),
+                        '$' | '!' => {}
+                        ',' | ';' | ':' | ' ' => {}
+                        _ => return None,
+                    },
+                    "frac" | "dfrac" | "tfrac" | "cfrac" => push(Token::Word("frac".to_owned()), &mut space),
+                    "cdot" | "times" | "ast" => push(Token::Sign('*'), &mut space),
+                    "div" => push(Token::Sign('/'), &mut space),
+                    "pm" | "mp" => push(Token::Sign('±'), &mut space),
+                    "infty" => push(Token::Sign('i'), &mut space),
+                    "cup" => push(Token::Sign('u'), &mut space),
+                    "in" => push(Token::Sign(':'), &mut space),
+                    "lbrace" => push(Token::Sign('<'), &mut space),
+                    "rbrace" => push(Token::Sign('>'), &mut space),
+                    "lvert" | "rvert" | "vert" | "mid" => push(Token::Sign('|'), &mut space),
+                    "emptyset" | "varnothing" => {
+                        push(Token::Sign('<'), &mut space);
+                        push(Token::Sign('>'), &mut space);
+                    }
+                    "text" | "mathrm" | "textbf" | "mbox" | "textit" => {
+                        let (inside, next) = braces(&letters, at)?;
+                        at = next;
+                        for word in inside
+                            .split(|letter: char| !letter.is_alphanumeric())
+                            .filter(|word| !word.is_empty())
+                        {
+                            let token = match word.chars().count() {
+                                1 => Token::Letter(word.to_owned()),
+                                _ => Token::Word(word.to_lowercase()),
+                            };
+                            space = true;
+                            push(token, &mut space);
+                        }
+                    }
+                    name if DECORATION.contains(&name) => {}
+                    name if GREEK.contains(&name) => push(Token::Letter(name.to_owned()), &mut space),
+                    name => push(Token::Word(name.to_owned()), &mut space),
+                }
+            }
+            _ if letter.is_alphabetic() && letter != 'π' => {
+                let run: String = letters[at..].iter().take_while(|letter| letter.is_alphabetic()).collect();
+                let count = run.chars().count();
+                at += count;
+                let lower = run.to_lowercase();
+                if count >= 3 || MATHEMATICS.contains(&&*lower) || UNITS.contains(&&*lower) {
+                    push(Token::Word(lower), &mut space);
+                } else {
+                    run.chars().for_each(|letter| push(Token::Letter(letter.to_string()), &mut space));
+                }
+            }
+            _ => {
+                at += 1;
+                let sign = match letter {
+                    '\u{2212}' | '–' => '-',
+                    '×' | '·' | '⋅' => '*',
+                    '÷' => '/',
+                    '∞' => 'i',
+                    '∪' => 'u',
+                    '∈' => ':',
+                    '*' if letters.get(at) == Some(&'*') => {
+                        at += 1;
+                        '^'
+                    }
+                    other => other,
+                };
+                match sign {
+                    'π' => push(Token::Word("pi".to_owned()), &mut space),
+                    '√' => push(Token::Word("sqrt".to_owned()), &mut space),
+                    '(' | '[' | '{' => {
+                        depth += 1;
+                        push(Token::Sign(sign), &mut space);
+                    }
+                    ')' | ']' | '}' => {
+                        depth = depth.saturating_sub(1);
+                        push(Token::Sign(sign), &mut space);
+                    }
+                    '+' | '-' | '*' | '/' | '^' | '_' | ',' | '=' | '%' | '!' | '|' | '±' | 'i' | 'u'
+                    | ':' => {
+                        push(Token::Sign(sign), &mut space);
+                    }
+                    ';' => push(Token::Sign(','), &mut space),
+                    _ => return None,
+                }
+            }
+        }
+    }
+    Some(found)
+}
+
+/// The text between the braces that begin at `at`, and where it goes on behind them.
+fn braces(letters: &[char], at: usize) -> Option<(String, usize)> {
+    let begin = at + letters[at..].iter().take_while(|letter| letter.is_whitespace()).count();
+    if letters.get(begin) != Some(&'{') {
+        return None;
+    }
+    let inside: String = letters[begin + 1..].iter().take_while(|letter| **letter != '}').collect();
+    let next = begin + 1 + inside.chars().count();
+    (next < letters.len()).then_some((inside, next + 1))
+}
+
+/// How long the mark between groups of three digits is that `letters` begin with.
+fn separator(letters: &[char]) -> Option<usize> {
+    [&[','][..], &['\\', ','], &['{', ',', '}']]
+        .into_iter()
+        .find(|mark| letters.starts_with(mark))
+        .map(<[char]>::len)
+}
+
+/// The number at `at`, whether it is a decimal, and where it ends. Commas between groups of three digits belong to
+/// it outside of brackets.
+fn number(letters: &[char], at: usize, depth: usize) -> Option<(BigRational, bool, usize)> {
+    let digits_at = |from: usize| letters[from..].iter().take_while(|letter| letter.is_ascii_digit()).count();
+    let mut next = at + digits_at(at);
+    let mut digits: String = letters[at..next].iter().collect();
+    while depth == 0
+        && (1..=3).contains(&digits_at(at))
+        && let Some(separator) = separator(&letters[next..])
+        && digits_at(next + separator) == 3
+    {
+        digits.extend(&letters[next + separator..next + separator + 3]);
+        next += separator + 3;
+    }
+    let mut places = 0;
+    let mut rounded = false;
+    if letters.get(next) == Some(&'.') && (digits_at(next + 1) > 0 || !digits.is_empty()) {
+        let fraction = digits_at(next + 1);
+        digits.extend(&letters[next + 1..next + 1 + fraction]);
+        places = fraction;
+        rounded = fraction > 0;
+        next += 1 + fraction;
+    }
+    if digits.is_empty() || digits.len() > 4000 {
+        return None;
+    }
+    let mut exponent = 0_i32;
+    if matches!(letters.get(next), Some('e' | 'E')) {
+        let sign = usize::from(matches!(letters.get(next + 1), Some('+' | '-')));
+        let count = digits_at(next + 1 + sign);
+        if count > 0 && count <= 3 {
+            let text: String = letters[next + 1..next + 1 + sign + count].iter().collect();
+            exponent = text.parse().ok()?;
+            next += 1 + sign + count;
+        }
+    }
+    let ten = BigRational::from_integer(10.into());
+    let value =
+        BigRational::from_integer(digits.parse::<BigInt>().ok()?) * Pow::pow(ten, exponent - places as i32);
+    Some((value, rounded, next))
+}

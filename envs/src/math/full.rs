@@ -1,0 +1,88 @@
+//! Math in prose, for pretrained language models.
+//!
+//! A reasoner or judge thinks aloud and puts the answer into `\boxed{}`; a tool writes one Python program that prints it.
+//! From the second turn on everyone sees the last solutions of all, long ones with their middle left out.
+
+use std::fmt::Write as _;
+
+use super::state::{Role, Said};
+
+/// Characters that are shown of the beginning and of the end of a solution.
+const SHOWN: usize = 500;
+
+/// A prompt. `said` is what each agent said last, with its name.
+pub fn prompt<'a>(
+    problem: &str,
+    said: impl Iterator<Item = (&'a str, Option<&'a Said>)>,
+    role: Role,
+) -> String {
+    let mut text = format!("Problem:\n{}\n", problem.trim());
+    let mut history = String::new();
+    for (name, said) in said {
+        let Some(said) = said else { continue };
+        let answer = said.answer.as_deref().unwrap_or("none that can be read");
+        // Writing to a String cannot fail.
+        let _ = write!(history, "\n{name} wrote:\n{}\nAnswer of {name}: {answer}\n", said.shown.trim());
+    }
+    if !history.is_empty() {
+        text.push_str("\nSolutions so far:\n");
+        text.push_str(&history);
+    }
+    text.push('\n');
+    text.push_str(match (role, history.is_empty()) {
+        (Role::Reasoner, true) => "Solve the problem step by step. ",
+        (Role::Reasoner, false) => {
+            "Compare the solutions with each other, find out which is right or mend them, and solve the problem step by step. "
+        }
+        (Role::Judge, _) => {
+            "You are the judge: compare the solutions, find out which answer is right, and give that answer. "
+        }
+        (Role::Tool, true) => "Write a Python program that works out the answer of the problem. ",
+        (Role::Tool, false) => {
+            "Compare the solutions with each other, and write a Python program that works out the answer of the problem. "
+        }
+    });
+    text.push_str(match role {
+        Role::Tool => {
+            "It is run as it stands, without input, files or network, with the standard library only, and has to print the \
+             answer, and nothing else, as its last line. Put it into one block that begins with ```python and ends with ```."
+        }
+        Role::Reasoner | Role::Judge => "Put the final answer into \\boxed{}.",
+    });
+    text
+}
+
+/// A solution as others are shown it: its beginning and its end.
+pub fn shorten(text: &str) -> String {
+    let count = text.chars().count();
+    if count <= 2 * SHOWN {
+        return text.to_owned();
+    }
+    let begin: String = text.chars().take(SHOWN).collect();
+    let end: String = text.chars().skip(count - SHOWN).collect();
+    format!("{begin}\n[…]\n{end}")
+}
+
+/// A solution that gives `answer` and nothing else.
+pub fn write_solution(answer: &str) -> String {
+    format!("\\boxed{{{answer}}}")
+}
+
+/// A program that prints `answer` and nothing else.
+pub fn write_program(answer: &str) -> String {
+    // A JSON text is a Python text.
+    format!("```python\nprint({})\n```", serde_json::Value::from(answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_solutions_lose_their_middle() {
+        assert_eq!(shorten("short"), "short");
+        let long = format!("{}{}", "a".repeat(3000), "é".repeat(500));
+        let shown = shorten(&long);
+        assert!(shown.starts_with("aaa") && shown.ends_with("é") && shown.chars().count() == 2 * SHOWN + 5);
+    }
+}

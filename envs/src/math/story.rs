@@ -1,0 +1,257 @@
+//! Graded word problems of arithmetic: a quantity, and what happens to it step by step.
+//!
+//! A story is a chain of whole numbers and the four operations, carried out from left to right as on a pocket
+//! calculator; every running total is a whole number from 0 to a limit, and divisions come out even. The number of
+//! steps is its grade. The same chain is told in few words for tiny policies and in sentences for pretrained ones.
+//!
+//! Left out: problems that take more than arithmetic; those come from files.
+
+use std::fmt::Write as _;
+
+use record::philox::Draws;
+
+/// Greatest operand of a sum or difference, and greatest start.
+const LARGEST_OPERAND: u32 = 9;
+
+/// One of the four operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Addition.
+    Add,
+    /// Subtraction.
+    Subtract,
+    /// Multiplication.
+    Multiply,
+    /// Division.
+    Divide,
+}
+
+/// The operations with their signs and the words that a short story may use.
+const WORDS: [(Operation, char, &[&str]); 4] = [
+    (Operation::Add, '+', &["gets", "buys"]),
+    (Operation::Subtract, '-', &["loses", "gives"]),
+    (Operation::Multiply, '*', &["times"]),
+    (Operation::Divide, '/', &["shares"]),
+];
+
+impl Operation {
+    /// Its sign.
+    pub fn sign(self) -> char {
+        WORDS.iter().find(|(operation, ..)| *operation == self).map_or('?', |(_, sign, _)| *sign)
+    }
+
+    fn from_sign(text: &str) -> Option<Operation> {
+        WORDS.iter().find(|(_, sign, _)| text.chars().eq([*sign])).map(|(operation, ..)| *operation)
+    }
+
+    fn from_word(word: &str) -> Option<Operation> {
+        WORDS.iter().find(|(.., words)| words.contains(&word)).map(|(operation, ..)| *operation)
+    }
+
+    /// Its result; `None` where it is no whole number from 0 on, or too large to matter.
+    pub fn apply(self, left: u64, right: u64) -> Option<u64> {
+        match self {
+            Operation::Add => left.checked_add(right),
+            Operation::Subtract => left.checked_sub(right),
+            Operation::Multiply => left.checked_mul(right),
+            Operation::Divide => (right != 0 && left.is_multiple_of(right)).then(|| left / right),
+        }
+    }
+}
+
+/// A chain of operations, carried out from left to right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// The number it begins with.
+    pub start: u64,
+    /// What happens to it.
+    pub steps: Vec<(Operation, u64)>,
+}
+
+impl Chain {
+    /// The totals after each step; `None` if one of them is no whole number from 0 on.
+    pub fn totals(&self) -> Option<Vec<u64>> {
+        let mut total = self.start;
+        self.steps
+            .iter()
+            .map(|(operation, operand)| {
+                total = operation.apply(total, *operand)?;
+                Some(total)
+            })
+            .collect()
+    }
+
+    /// What comes out.
+    pub fn value(&self) -> Option<u64> {
+        self.totals().map(|totals| totals.last().copied().unwrap_or(self.start))
+    }
+
+    /// A chain of `steps` steps whose totals stay at most `largest`.
+    pub fn draw(steps: u32, largest: u32, draws: &mut Draws) -> Chain {
+        let start = 1 + draws.below(LARGEST_OPERAND.min(largest));
+        let mut chain = Chain { start: start.into(), steps: Vec::new() };
+        let mut total = start;
+        for _ in 0..steps {
+            let choices: Vec<(Operation, Vec<u32>)> = WORDS
+                .iter()
+                .map(|(operation, ..)| (*operation, operands(*operation, total, largest)))
+                .filter(|(_, operands)| !operands.is_empty())
+                .collect();
+            let Some((operation, operands)) = draws.choose(&choices) else { break };
+            let Some(operand) = draws.choose(operands).copied() else { break };
+            total = operation.apply(total.into(), operand.into()).unwrap_or(0) as u32;
+            chain.steps.push((*operation, operand.into()));
+        }
+        chain
+    }
+
+    /// The chain in digits and signs, each a word: ` 7 + 5 * 1 2`. A number of several digits is several words.
+    pub fn write(&self) -> String {
+        let mut text = digits(self.start);
+        for (operation, operand) in &self.steps {
+            text.push(' ');
+            text.push(operation.sign());
+            text.push_str(&digits(*operand));
+        }
+        text
+    }
+
+    /// Reads what [`Chain::write`] writes, and nothing else.
+    pub fn read(text: &str) -> Option<Chain> {
+        Chain::between(text, Operation::from_sign)
+    }
+
+    /// Numbers with a word for an operation between every two.
+    fn between(text: &str, operation: impl Fn(&str) -> Option<Operation>) -> Option<Chain> {
+        let (mut numbers, mut operations, mut open) = (Vec::new(), Vec::new(), false);
+        for word in text.split_ascii_whitespace() {
+            if let Some(digit) = digit(word) {
+                if !open {
+                    numbers.push(0);
+                    open = true;
+                }
+                let last: &mut u64 = numbers.last_mut()?;
+                *last = last.checked_mul(10)?.checked_add(digit)?;
+            } else {
+                operations.push(operation(word).filter(|_| open)?);
+                open = false;
+            }
+        }
+        let (start, operands) = numbers.split_first().filter(|_| open)?;
+        Some(Chain { start: *start, steps: operations.into_iter().zip(operands.iter().copied()).collect() })
+    }
+
+    /// A short story: `has 7 gets 5 loses 3`. Which of several words is used is drawn.
+    pub fn tell_shortly(&self, draws: &mut Draws) -> String {
+        let mut text = format!("has{}", digits(self.start));
+        for (operation, operand) in &self.steps {
+            let words =
+                WORDS.iter().find(|(known, ..)| known == operation).map_or(&[][..], |(.., words)| words);
+            text.push(' ');
+            text.push_str(draws.choose(words).copied().unwrap_or_default());
+            text.push_str(&digits(*operand));
+        }
+        text
+    }
+
+    /// Reads a short story.
+    pub fn read_shortly(text: &str) -> Option<Chain> {
+        Chain::between(text.strip_prefix("has ")?, Operation::from_word)
+    }
+
+    /// A story in sentences. Who it is about and what they count is drawn.
+    pub fn tell(&self, draws: &mut Draws) -> String {
+        const NAMES: [&str; 8] = ["Ada", "Bruno", "Chidi", "Dara", "Elif", "Farid", "Greta", "Hana"];
+        const THINGS: [&str; 8] =
+            ["apples", "pencils", "marbles", "stamps", "shells", "cards", "buttons", "beads"];
+        let name = draws.choose(&NAMES).copied().unwrap_or_default();
+        let things = draws.choose(&THINGS).copied().unwrap_or_default();
+        let mut text = format!("{name} has {} {things}.", self.start);
+        for (operation, operand) in &self.steps {
+            let second = draws.below(2) == 1;
+            // Writing to a String cannot fail.
+            let _ = match (operation, second) {
+                (Operation::Add, false) => write!(text, " A friend brings {operand} more."),
+                (Operation::Add, true) => write!(text, " Then {name} buys {operand} more."),
+                (Operation::Subtract, false) => write!(text, " {name} loses {operand} of them."),
+                (Operation::Subtract, true) => write!(text, " Then {name} gives {operand} away."),
+                (Operation::Multiply, false) => {
+                    write!(text, " Overnight the number of {things} becomes {operand} times as large.")
+                }
+                (Operation::Multiply, true) => {
+                    write!(text, " {name} trades every one of them for {operand} others of the same kind.")
+                }
+                (Operation::Divide, false) => {
+                    write!(
+                        text,
+                        " {name} shares them equally among {operand} people, {name} included, and keeps one share."
+                    )
+                }
+                (Operation::Divide, true) => {
+                    write!(text, " {name} puts them into {operand} equal boxes and keeps a single box.")
+                }
+            };
+        }
+        let _ = write!(text, " How many {things} does {name} have now?");
+        text
+    }
+}
+
+fn operands(operation: Operation, total: u32, largest: u32) -> Vec<u32> {
+    let (least, most) = match operation {
+        Operation::Add | Operation::Subtract => (1, LARGEST_OPERAND),
+        Operation::Multiply => (2, 5),
+        Operation::Divide => (2, LARGEST_OPERAND),
+    };
+    let fits = |operand: &u32| {
+        operation.apply(total.into(), (*operand).into()).is_some_and(|result| result <= largest.into())
+            // Nothing times something is nothing to learn from.
+            && (total > 0 || operation == Operation::Add)
+    };
+    (least..=most).filter(fits).collect()
+}
+
+/// A number as words, one a digit, each with the space before it.
+pub fn digits(number: u64) -> String {
+    number.to_string().chars().flat_map(|digit| [' ', digit]).collect()
+}
+
+/// The digit that `word` is.
+pub fn digit(word: &str) -> Option<u64> {
+    match word.as_bytes() {
+        [byte @ b'0'..=b'9'] => Some(u64::from(byte - b'0')),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use record::philox::{Part, Stream};
+
+    use super::*;
+
+    #[test]
+    fn chains_are_told_and_read_back() {
+        let mut draws = Draws::new(Stream::named(1, &[Part::Text("story")]));
+        for round in 0..2000 {
+            let chain = Chain::draw(1 + round % 6, 30, &mut draws);
+            assert_eq!(chain.steps.len() as u32, 1 + round % 6);
+            assert!(chain.totals().unwrap().iter().all(|total| *total <= 30), "{chain:?}");
+            assert_eq!(Chain::read(&chain.write()), Some(chain.clone()));
+            assert_eq!(Chain::read_shortly(&chain.tell_shortly(&mut draws)), Some(chain.clone()));
+            assert!(chain.tell(&mut draws).ends_with(" have now?"));
+        }
+    }
+
+    #[test]
+    fn chains_are_worked_out_from_left_to_right() {
+        let value = |text: &str| Chain::read(text).and_then(|chain| chain.value());
+        assert_eq!(value(" 2 + 3 * 4"), Some(20));
+        assert_eq!(value(" 1 2 / 4 - 3"), Some(0));
+        assert_eq!(value(" 7"), Some(7));
+        for text in ["", " +", " 7 +", " + 7", " 7 7 + + 1", " 7 : 1", " 12", " 7 - 8", " 7 / 2", " 7 / 0"] {
+            assert_eq!(value(text), None, "{text:?}");
+        }
+        assert_eq!(value(&" 9".repeat(100)), None);
+    }
+}

@@ -1,0 +1,114 @@
+//! Streams of tasks: the train split drawn without end, the test split one fixed list.
+//!
+//! An environment says how one task of a split is drawn from a named stream of random numbers; the rest is here.
+//! Train task i depends on the seed and on i alone. The test split is the list of the first [`TEST_TASKS`]
+//! different tasks (or as many as there are) drawn from streams that no seed names: `--seed` has no influence on
+//! it, and `--count N` takes the first N. Beyond its end it is repeated, shuffled by the seed.
+//!
+//! Left out: what keeps the two splits apart. Each environment decides that from the task alone, with
+//! [`split_of`] on something that all forms of one task share.
+
+use std::collections::HashSet;
+
+use record::failure::Result;
+use record::line::Task;
+use record::philox::{Draws, Part, Stream};
+
+use crate::environment::{Selection, Split, Tasks};
+
+/// Tasks in the test split, unless the rules allow fewer.
+pub const TEST_TASKS: usize = 2048;
+/// Names the streams that the test split is drawn from.
+const TEST_SEED: u64 = 0;
+
+/// The random numbers that train task `index` of `environment` is drawn with.
+pub fn train_stream(environment: &str, seed: u64, index: u64) -> Stream {
+    Stream::named(seed, &[Part::Text(environment), Part::Text("train"), Part::Number(index)])
+}
+
+/// The tasks of a selection; `draw` gives a task of the split from random numbers.
+pub fn tasks(
+    environment: &'static str,
+    selection: &Selection,
+    draw: impl Fn(Split, Stream) -> Result<Task> + Send + 'static,
+) -> Tasks<'static> {
+    let seed = selection.seed;
+    match selection.split {
+        Split::Train => {
+            Box::new((0..).map(move |index| draw(Split::Train, train_stream(environment, seed, index))))
+        }
+        Split::Test => Box::new(TestTasks {
+            environment,
+            seed,
+            draw,
+            drawn: 0,
+            seen: HashSet::new(),
+            tasks: Vec::new(),
+            repetition: 0,
+            order: Vec::new(),
+        }),
+    }
+}
+
+/// The test split in its own order, and then again and again in orders that the seed decides.
+struct TestTasks<F> {
+    environment: &'static str,
+    seed: u64,
+    draw: F,
+    drawn: u64,
+    seen: HashSet<String>,
+    tasks: Vec<Task>,
+    repetition: u64,
+    order: Vec<usize>,
+}
+
+impl<F: Fn(Split, Stream) -> Result<Task>> TestTasks<F> {
+    /// The next task that is not among those before it; none at the end of the split.
+    fn fresh(&mut self) -> Result<Option<Task>> {
+        while self.tasks.len() < TEST_TASKS && self.drawn < 4 * TEST_TASKS as u64 {
+            let name = [Part::Text(self.environment), Part::Text("test"), Part::Number(self.drawn)];
+            let task = (self.draw)(Split::Test, Stream::named(TEST_SEED, &name))?;
+            self.drawn += 1;
+            if self.seen.insert(task.task.clone()) {
+                self.tasks.push(task.clone());
+                return Ok(Some(task));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<F: Fn(Split, Stream) -> Result<Task>> Iterator for TestTasks<F> {
+    type Item = Result<Task>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.repetition == 0 {
+            match self.fresh() {
+                Err(failure) => return Some(Err(failure)),
+                Ok(Some(task)) => return Some(Ok(task)),
+                Ok(None) => {}
+            }
+        }
+        if self.order.is_empty() {
+            self.repetition += 1;
+            self.order = (0..self.tasks.len()).collect();
+            let name =
+                [Part::Text(self.environment), Part::Text("test order"), Part::Number(self.repetition)];
+            Draws::new(Stream::named(self.seed, &name)).shuffle(&mut self.order);
+        }
+        self.order.pop().map(|index| Ok(self.tasks[index].clone()))
+    }
+}
+
+/// The split that everything described by `bytes` belongs to: one in `test_share` is for testing.
+pub fn split_of(bytes: &[u8], test_share: u64) -> Split {
+    if first_word(bytes).is_multiple_of(test_share) { Split::Test } else { Split::Train }
+}
+
+/// The first eight bytes of a hash, as a number: names an instance.
+pub fn first_word(bytes: &[u8]) -> u64 {
+    let hash = blake3::hash(bytes);
+    let mut word = [0; 8];
+    word.copy_from_slice(&hash.as_bytes()[..8]);
+    u64::from_be_bytes(word)
+}

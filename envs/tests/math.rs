@@ -1,0 +1,197 @@
+//! Math from outside: episodes worked out by hand, workflows by settings, splits, files of problems, the tool's program.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+use std::collections::HashSet;
+use std::io::Write as _;
+
+use envs::{Environment, Selection, Settings, Split, State, find};
+use record::failure::Result;
+use record::line::Task;
+use serde_json::{Value, json};
+
+fn environment() -> &'static dyn Environment {
+    find("math").unwrap()
+}
+
+fn compact() -> Value {
+    json!({"problem": "has 7 gets 5 loses 3", "answer": "9", "encoding": "compact", "turns": 4})
+}
+
+fn begin(spec: &Value, workflow: &str) -> Box<dyn State> {
+    environment().reset(spec, workflow).unwrap()
+}
+
+/// Team and own reward, whether it is over, and whether it is solved.
+fn say(state: &mut dyn State, agent: &str, text: &str) -> (f64, f64, bool, bool) {
+    let outcome = state.apply(agent, text).unwrap();
+    (outcome.rewards.team, outcome.rewards.local, outcome.terminated, outcome.success)
+}
+
+fn together(state: &mut dyn State, actions: &[(&str, &str)]) -> (f64, bool, bool) {
+    let outcome = state.apply_together(actions).unwrap();
+    (outcome.rewards.team, outcome.terminated, outcome.success)
+}
+
+fn draw(split: Split, seed: u64, settings: &[&str], count: usize) -> Result<Vec<Task>> {
+    let texts: Vec<String> = settings.iter().map(|&text| text.to_owned()).collect();
+    let settings = Settings::parse(&texts, "math", environment().settings())?;
+    environment().tasks(&Selection { split, seed, settings })?.take(count).collect()
+}
+
+#[test]
+fn a_team_ends_when_it_agrees_and_succeeds_when_it_is_right() {
+    let mut state = begin(&compact(), "team");
+    assert_eq!(state.observe("tool")[0].content, "has 7 gets 5 loses 3 ask tool");
+    // Alone nobody can agree: the other has said nothing.
+    assert_eq!(say(&mut *state.clone_state(), "reasoner", " = 1 2 = 9"), (0.0, 1.0, false, false));
+    assert_eq!(say(&mut *state.clone_state(), "tool", " 7 + 5 - 3"), (0.0, 1.0, false, false));
+    assert_eq!(say(&mut *state.clone_state(), "tool", " 7 + 5"), (0.0, 0.2, false, false));
+    assert_eq!(say(&mut *state.clone_state(), "tool", " 7 - 8"), (0.0, 0.1, false, false));
+    assert_eq!(say(&mut *state.clone_state(), "tool", " 7 +"), (0.0, 0.0, false, false));
+
+    assert_eq!(together(&mut *state, &[("tool", " 7 + 5"), ("reasoner", " = 1 1 = 8")]), (0.0, false, false));
+    let prompt = "has 7 gets 5 loses 3 ask tool = 1 2 reasoner = 1 1 = 8 reasoner";
+    assert_eq!(state.observe("reasoner")[0].content, prompt);
+    // With the tool's 12 of the turn before: agreement on a wrong answer ends the episode and earns the team nothing.
+    assert_eq!(say(&mut *state.clone_state(), "reasoner", " = 1 2"), (0.0, 0.2, true, false));
+    // Both change at once: the new answers are compared with each other, not with the old ones.
+    let mut crossed = state.clone_state();
+    assert_eq!(together(&mut *crossed, &[("tool", " 8"), ("reasoner", " = 1 2")]), (0.0, false, false));
+    assert_eq!(together(&mut *state, &[("tool", " 7 + 5 - 3"), ("reasoner", " = 9")]), (1.0, true, true));
+    assert!(state.is_solved() && state.apply("tool", " 1").is_err());
+}
+
+#[test]
+fn one_answer_and_the_same_answer_twice() {
+    let mut once = begin(&compact(), "single");
+    assert_eq!(once.turn_limit(), 1);
+    assert_eq!(say(&mut *once.clone_state(), "reasoner", "nine"), (0.0, 0.0, false, false));
+    assert_eq!(say(&mut *once.clone_state(), "reasoner", " = 8"), (0.0, 0.2, true, false));
+    assert_eq!(say(&mut *once, "reasoner", " = 9"), (1.0, 1.0, true, true));
+
+    let mut turns = begin(&compact(), "turns");
+    assert_eq!(say(&mut *turns, "reasoner", " = 8"), (0.0, 0.2, false, false));
+    assert_eq!(turns.observe("reasoner")[0].content, "has 7 gets 5 loses 3 ask reasoner = 8 reasoner");
+    assert_eq!(say(&mut *turns, "reasoner", " = 1 2 = 9"), (0.0, 1.0, false, false));
+    assert_eq!(say(&mut *turns, "reasoner", " = 9"), (1.0, 1.0, true, true));
+}
+
+#[test]
+fn settings_decide_how_many_play_in_an_ensemble() {
+    let tasks = draw(Split::Train, 7, &["reasoners=3", "tools=2"], 1).unwrap();
+    let mut state = begin(&tasks[0].spec, "ensemble");
+    let workflow = state.workflow().clone();
+    assert_eq!(
+        workflow.agents(),
+        ["reasoner-1", "reasoner-2", "reasoner-3", "tool-1", "tool-2", "judge"].map(str::to_owned)
+    );
+    assert_eq!((workflow.stages(), workflow.stage(0), workflow.stage(1)), (2, 0..5, 5..6));
+
+    let right = tasks[0].spec["answer"].as_str().unwrap();
+    let write = |value: &str| value.chars().flat_map(|digit| [' ', digit]).collect::<String>();
+    let (right, wrong) = (write(right), write("77"));
+    // A proposal earns the team what it would if it were adopted, and ends nothing.
+    assert_eq!(say(&mut *state.clone_state(), "reasoner-2", &format!(" ={right}")), (1.0, 1.0, false, false));
+    assert_eq!(say(&mut *state.clone_state(), "tool-1", &wrong), (0.0, 0.2, false, false));
+    let (says_right, says_wrong) = (format!(" ={right}"), format!(" ={wrong}"));
+    let all = [
+        ("reasoner-1", says_wrong.as_str()),
+        ("reasoner-2", says_right.as_str()),
+        ("reasoner-3", "what"),
+        ("tool-1", " 7 / 0"),
+        ("tool-2", wrong.as_str()),
+    ];
+    assert!(!together(&mut *state, &all).1);
+    // The judge can adopt what was said, right or wrong, and nothing else.
+    assert_eq!(say(&mut *state.clone_state(), "judge", " = 7 6"), (0.0, 0.2, false, false));
+    assert_eq!(say(&mut *state.clone_state(), "judge", &says_wrong), (0.0, 0.2, true, false));
+    assert_eq!(say(&mut *state, "judge", &says_right), (1.0, 1.0, true, true));
+    assert_eq!(environment().restore(&state.to_json()).unwrap().to_json(), state.to_json());
+}
+
+#[test]
+fn no_chain_of_arithmetic_is_in_both_splits_in_any_words() {
+    let names = |tasks: &[Task]| -> HashSet<String> {
+        tasks.iter().map(|task| task.task.rsplit('/').next().unwrap().to_owned()).collect()
+    };
+    let train = draw(Split::Train, 1, &[], 4000).unwrap();
+    let (compact, full) = (
+        draw(Split::Test, 1, &[], 500).unwrap(),
+        draw(Split::Test, 1, &["encoding=full", "largest=20"], 500).unwrap(),
+    );
+    assert!(names(&train).len() > 1500);
+    assert!(names(&train).is_disjoint(&names(&compact)) && names(&train).is_disjoint(&names(&full)));
+    assert_eq!(names(&compact).len(), 500);
+    for task in train.iter().chain(&compact) {
+        assert!(begin(&task.spec, "team").oracle("reasoner").is_some());
+    }
+    let levels: HashSet<u64> = train.iter().map(|task| task.spec["level"].as_u64().unwrap()).collect();
+    assert_eq!(levels, HashSet::from([1, 2, 3]));
+}
+
+#[test]
+fn a_file_of_problems_is_divided_once_and_for_all() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    for number in 0..200 {
+        let spec = json!({"problem": format!("What is {number} plus one?"), "answer": (number + 1).to_string(), "source": "here"});
+        writeln!(
+            file,
+            "{}",
+            json!({"type": "task", "v": 1, "env": "math", "task": format!("t{number}"), "spec": spec})
+        )
+        .unwrap();
+    }
+    let data = format!("data={}", file.path().display());
+    let named = |split, seed, count| {
+        draw(split, seed, &[&data], count)
+            .unwrap()
+            .into_iter()
+            .map(|task| task.spec["problem"].to_string())
+            .collect::<Vec<_>>()
+    };
+    let test: HashSet<String> = named(Split::Test, 0, 200).into_iter().collect();
+    let train: HashSet<String> = named(Split::Train, 0, 200).into_iter().collect();
+    assert!(test.is_disjoint(&train) && test.len() > 8, "{} and {}", test.len(), train.len());
+    assert_eq!(test.len() + train.len(), 200);
+    assert_eq!(named(Split::Test, 0, test.len()), named(Split::Test, 5, test.len()));
+    assert_ne!(named(Split::Train, 0, 20), named(Split::Train, 5, 20));
+    let task = &draw(Split::Train, 0, &[&data, "reasoners=3"], 1).unwrap()[0];
+    assert_eq!((&task.spec["source"], &task.spec["reasoners"]), (&json!("here"), &json!(3)));
+
+    // One problem in two splits is refused, in other spaces and letters too.
+    for (split, problem) in [("train", "One and one?"), ("test", "ONE  AND ONE?")] {
+        let line = json!({"type": "task", "v": 1, "env": "math", "task": split, "split": split, "spec": {"problem": problem, "answer": "2"}});
+        writeln!(file, "{line}").unwrap();
+    }
+    let failure = draw(Split::Train, 0, &[&data], 1).unwrap_err();
+    assert!(failure.code == 65 && failure.message.contains("both splits"), "{}", failure.message);
+}
+
+#[test]
+fn a_tools_python_runs_in_the_sandbox_and_is_read_by_what_it_prints() {
+    let spec =
+        json!({"problem": "What is one half plus one third?", "answer": "\\frac{5}{6}", "encoding": "full"});
+    let state = begin(&spec, "team");
+    let earned = |text: &str| state.clone_state().apply("tool", text).map(|outcome| outcome.rewards.local);
+    let first =
+        earned("```python\nfrom fractions import Fraction\nprint(Fraction(1, 2) + Fraction(1, 3))\n```");
+    if let Err(failure) = &first {
+        // A machine that allows no namespaces: said, never run without.
+        assert_eq!(failure.code, 69, "{}", failure.message);
+        return;
+    }
+    assert_eq!(first.unwrap(), 1.0);
+    assert_eq!(earned("```python\nprint(0.8333334)\n```").unwrap(), 1.0, "within 1e-6");
+    assert_eq!(earned("```python\nprint(0.8333)\n```").unwrap(), 0.2);
+    assert_eq!(earned("```python\nprint('I do not know it')\n```").unwrap(), 0.1);
+    assert_eq!(earned("```python\nprint(5 / 6)\nraise SystemExit(1)\n```").unwrap(), 0.0);
+    assert_eq!(earned("```python\nwhile True: pass\n```").unwrap(), 0.0);
+    // What it prints differs from run to run, and yet the same program has the same consequence.
+    let random = "```python\nimport os\nprint(int.from_bytes(os.urandom(8), 'big'))\n```";
+    let said = |mut state: Box<dyn State>| {
+        state.apply("tool", random).unwrap();
+        state.to_json()
+    };
+    assert_eq!(said(state.clone_state()), said(state.clone_state()));
+}
