@@ -97,8 +97,8 @@ void finish() {
   b.live--;
   Warp& warp = b.warps[me->warp];
   warp.live--;
-  memset(warp.slots[0][me->lane], 0xFF, SLOT_BYTES);
-  memset(warp.slots[1][me->lane], 0xFF, SLOT_BYTES);
+  // The slots of the meeting before may still be read by slower lanes.
+  memset(warp.slots[warp.generation & 1][me->lane], 0xFF, SLOT_BYTES);
   if (warp.live && warp.arrived == warp.live) {
     warp.arrived = 0;
     warp.generation++;

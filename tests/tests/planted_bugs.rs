@@ -1,0 +1,291 @@
+//! Mistakes of synchronisation planted in the real kernels, one at a time: the simulator must catch every one.
+//!
+//! A kernel on a GPU that lacks a barrier is right most of the time. Here the kernel's text is changed, compiled for the
+//! simulator at test time, and run under seeds 0 to 3. It is caught if a launch fails with a sentence, or if its result
+//! is not, bit for bit, that of the kernel as it stands, which must be the same under every seed.
+
+use std::path::Path;
+use std::process::Command;
+
+use device::{Argument, Device, Kernel, Parameter, Scalar, Shape, Sim, Source};
+use half::bf16;
+use libloading::Library;
+use record::failure::Result;
+
+/// A planted mistake.
+struct Planted {
+    name: &'static str,
+    /// The file whose text changes.
+    file: &'static str,
+    from: &'static str,
+    to: &'static str,
+    case: Case,
+}
+
+/// What is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Case {
+    AttentionForward,
+    AttentionKeys,
+    Norm,
+}
+
+const BUGS: [Planted; 10] = [
+    Planted {
+        name: "a wait for all but two groups of copies instead of all but one",
+        file: "attention_forward.cuh",
+        from: "copy_async_wait<1>();",
+        to: "copy_async_wait<2>();",
+        case: Case::AttentionForward,
+    },
+    Planted {
+        name: "no barrier between the copies' arrival and their use by other warps",
+        file: "attention_forward.cuh",
+        from: "copy_async_wait<1>();\n        __syncthreads();",
+        to: "copy_async_wait<1>();",
+        case: Case::AttentionForward,
+    },
+    Planted {
+        name: "no barrier before a tile in use is overwritten",
+        file: "attention_forward.cuh",
+        from: "__syncthreads();\n        b = following;",
+        to: "b = following;",
+        case: Case::AttentionForward,
+    },
+    Planted {
+        name: "a group of copies that is not committed",
+        file: "attention_forward.cuh",
+        from: "if (following < blocks) fetch(following, stage ^ 1);\n        copy_async_commit();",
+        to: "if (following < blocks) fetch(following, stage ^ 1);",
+        case: Case::AttentionForward,
+    },
+    Planted {
+        name: "no barrier between writing probabilities and reading those of other warps",
+        file: "attention_backward.cuh",
+        from: "__syncthreads();\n#pragma unroll\n            for (int c = 0; c < TILE",
+        to: "for (int c = 0; c < TILE",
+        case: Case::AttentionKeys,
+    },
+    Planted {
+        name: "no barrier before the next head's tiles",
+        file: "attention_backward.cuh",
+        from: "            __syncthreads();\n        }\n    }",
+        to: "        }\n    }",
+        case: Case::AttentionKeys,
+    },
+    Planted {
+        name: "a sum over the block read before all warps have added to it",
+        file: "device.cuh",
+        from: "if (lane == 0) scratch[warp] = value;\n  __syncthreads();\n  if (warp == 0) {\n    value = warp_sum",
+        to: "if (lane == 0) scratch[warp] = value;\n  if (warp == 0) {\n    value = warp_sum",
+        case: Case::Norm,
+    },
+    Planted {
+        name: "a sum over the block read before it is there",
+        file: "device.cuh",
+        from: "if (lane == 0) scratch[32] = value;\n  }\n  __syncthreads();",
+        to: "if (lane == 0) scratch[32] = value;\n  }",
+        case: Case::Norm,
+    },
+    Planted {
+        name: "a barrier that a part of the block never reaches",
+        file: "rms_norm.cu",
+        from: "float scale = rsqrtf(block_sum(squares, scratch) / width + epsilon);",
+        to: "float scale = 1.f;\n    if (threadIdx.x < 40) scale = rsqrtf(block_sum(squares, scratch) / width + epsilon);",
+        case: Case::Norm,
+    },
+    Planted {
+        name: "a thread that returns before a barrier",
+        file: "rms_norm.cu",
+        from: "float squares = 0.f;\n    for",
+        to: "float squares = 0.f;\n    if (threadIdx.x * 2 >= width) return;\n    for",
+        case: Case::Norm,
+    },
+];
+
+#[test]
+fn every_planted_mistake_is_caught() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut sound = Vec::new();
+    for case in [Case::AttentionForward, Case::AttentionKeys, Case::Norm] {
+        let kernel = build(folder.path(), &format!("{case:?}"), case, None);
+        let results: Vec<Vec<u32>> = (0..4)
+            .map(|seed| run(kernel, case, seed).unwrap_or_else(|message| panic!("{case:?}: {message}")))
+            .collect();
+        assert!(results.iter().all(|result| *result == results[0]), "{case:?} depends on the schedule");
+        assert!(results[0].iter().all(|bits| f32::from_bits(*bits).is_finite()), "{case:?} gives no numbers");
+        sound.push((case, results[0].clone()));
+    }
+    let mut escaped = Vec::new();
+    for (index, bug) in BUGS.iter().enumerate() {
+        let kernel = build(folder.path(), &format!("bug{index}"), bug.case, Some(bug));
+        let wanted = &sound.iter().find(|(case, _)| *case == bug.case).expect("its sound twin").1;
+        let caught = (0..4).find_map(|seed| match run(kernel, bug.case, seed) {
+            Err(message) => Some(format!("seed {seed}: {message}")),
+            Ok(result) => {
+                let wrong = result.iter().zip(wanted).filter(|(a, b)| a != b).count();
+                (wrong > 0).then(|| format!("seed {seed}: {wrong} of {} values differ", wanted.len()))
+            }
+        });
+        match caught {
+            Some(how) => println!("{}: {how}", bug.name),
+            None => escaped.push(bug.name),
+        }
+    }
+    assert!(escaped.is_empty(), "not caught: {escaped:#?}");
+}
+
+/// The case's kernel with the mistake in it, compiled for the simulator. It stays loaded until the test ends.
+fn build(folder: &Path, name: &str, case: Case, bug: Option<&Planted>) -> &'static Kernel {
+    let (file, wanted) = match case {
+        Case::AttentionForward => ("attention_16.cu", "attention_16"),
+        Case::AttentionKeys => ("attention_16.cu", "attention_keys_16"),
+        Case::Norm => ("rms_norm.cu", "rms_norm"),
+    };
+    let path = troupe_tests::root().join("update/kernels").join(file);
+    let expanded = compile_kernels::expand_with(&path, &|path, text| match bug {
+        Some(bug) if path.ends_with(bug.file) => {
+            assert!(text.contains(bug.from), "{}: {} no longer reads {:?}", bug.name, bug.file, bug.from);
+            text.replacen(bug.from, bug.to, 1)
+        }
+        _ => text,
+    })
+    .expect("the source is read");
+    let mut signatures =
+        compile_kernels::signatures(&expanded.text).expect("the source keeps the conventions");
+    signatures.retain(|signature| signature.name == wanted);
+    let signature = signatures.first().expect("the kernel");
+    let source = folder.join(format!("{name}.cpp"));
+    let library = folder.join(format!("{name}.so"));
+    std::fs::write(&source, compile_kernels::host_wrapper("planted", &expanded.text, &signatures))
+        .expect("written");
+    let include = compile_kernels::include_directory();
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+    let compiled = Command::new(compiler)
+        .args(["-std=c++17", "-O1", "-shared", "-fPIC", "-w"])
+        .args(compile_kernels::FLAGS)
+        .arg("-I")
+        .arg(&include)
+        .args([&source, &include.join("simulator.cpp")])
+        .arg("-o")
+        .arg(&library)
+        .status();
+    assert!(compiled.expect("a C++ compiler").success(), "{name} does not compile");
+    // SAFETY: a library that has just been made from the simulator's own text.
+    let library = Box::leak(Box::new(unsafe { Library::new(&library) }.expect("it loads")));
+    let scalar = |scalar: compile_kernels::Scalar| match scalar.variant() {
+        "Bf16" => Scalar::Bf16,
+        "F32" => Scalar::F32,
+        "I32" => Scalar::I32,
+        other => panic!("a parameter of type {other}"),
+    };
+    let parameters: Vec<Parameter> = signature
+        .parameters
+        .iter()
+        .map(|p| Parameter { name: p.name.clone().leak(), scalar: scalar(p.scalar), pointer: p.pointer })
+        .collect();
+    let text: &'static Source = Box::leak(Box::new(Source { name: "planted", text: expanded.text.leak() }));
+    // SAFETY: the entry was generated for this kernel's own parameters.
+    Box::leak(Box::new(unsafe {
+        let symbol = format!("simulated_planted_{wanted}");
+        let entry = *library.get(symbol.as_bytes()).expect("its entry");
+        Kernel::new(signature.name.clone().leak(), text, parameters.leak(), entry)
+    }))
+}
+
+/// The bits of the results, or what the simulator says.
+fn run(kernel: &'static Kernel, case: Case, seed: u64) -> std::result::Result<Vec<u32>, String> {
+    let mut sim = Sim::new(2, seed).expect("a simulator");
+    sim.reserve(16 << 20).expect("memory");
+    match case {
+        Case::Norm => norm(&mut sim, kernel),
+        _ => attention(&mut sim, kernel, case),
+    }
+    .map_err(|failure| failure.message)
+}
+
+/// Numbers without a pattern, in [-1, 1).
+fn values(count: usize, salt: u32) -> Vec<f32> {
+    (0..count as u32)
+        .map(|i| {
+            (i.wrapping_mul(2_654_435_761).wrapping_add(salt.wrapping_mul(40_503)) >> 8) as f32 / 8_388_608.0
+                - 1.0
+        })
+        .collect()
+}
+
+fn halves(sim: &mut Sim, count: usize, salt: u32) -> Result<device::Buffer<bf16>> {
+    let buffer = sim.allocate::<bf16>(count)?;
+    let values: Vec<bf16> = values(count, salt).into_iter().map(bf16::from_f32).collect();
+    sim.upload(&values, buffer.all())?;
+    Ok(buffer)
+}
+
+fn upload<T: device::Element>(sim: &mut Sim, values: &[T]) -> Result<device::Buffer<T>> {
+    let buffer = sim.allocate::<T>(values.len())?;
+    sim.upload(values, buffer.all())?;
+    Ok(buffer)
+}
+
+fn bits(sim: &mut Sim, buffer: &device::Buffer<bf16>) -> Result<Vec<u32>> {
+    let mut values = vec![bf16::ZERO; buffer.len()];
+    sim.download(buffer.all(), &mut values)?;
+    Ok(values.iter().map(|value| value.to_f32().to_bits()).collect())
+}
+
+/// Rows of 150 values by blocks of 96 threads: 21 of them have nothing to add.
+fn norm(sim: &mut Sim, kernel: &'static Kernel) -> Result<Vec<u32>> {
+    let (rows, width) = (6, 150);
+    let (x, weight) = (halves(sim, rows * width, 1)?, halves(sim, width, 2)?);
+    let out = halves(sim, rows * width, 3)?;
+    let arguments: [Argument<'_>; 5] =
+        [(&out).into(), (&x).into(), (&weight).into(), (width as i32).into(), 1e-6f32.into()];
+    sim.launch(kernel, Shape::rows(rows as u32, 96), &arguments)?;
+    bits(sim, &out)
+}
+
+/// A prompt of 150 tokens and two branches of 100 and 90 under it, two query heads on one key head of 16.
+fn attention(sim: &mut Sim, kernel: &'static Kernel, case: Case) -> Result<Vec<u32>> {
+    let (heads, width) = (2usize, 16usize);
+    let (prompt, first, tokens) = (150usize, 250usize, 340usize);
+    let ends: Vec<i32> = (0..tokens)
+        .map(|key| if (prompt..first).contains(&key) { first as i32 } else { tokens as i32 })
+        .collect();
+    let tiles: Vec<&[i32]> = ends.chunks(64).collect();
+    let last: Vec<i32> = tiles.iter().map(|tile| tile.iter().copied().max().unwrap_or(0)).collect();
+    let least = |tile: &&[i32]| if tile.len() < 64 { 0 } else { tile.iter().copied().min().unwrap_or(0) };
+    let least: Vec<i32> = tiles.iter().map(least).collect();
+    let nodes: Vec<i32> = (0..tokens as i32).collect();
+    let (nodes, ends) = (upload(sim, &nodes)?, upload(sim, &ends)?);
+    let (last, least) = (upload(sim, &last)?, upload(sim, &least)?);
+    let (queries, keys, both) = (
+        halves(sim, tokens * heads * width, 1)?,
+        halves(sim, tokens * width, 2)?,
+        halves(sim, tokens * heads * width, 4)?,
+    );
+    let values_ = halves(sim, tokens * width, 3)?;
+    let statistics: Vec<f32> = values(tokens * heads, 5).iter().map(|value| value + 4.0).collect();
+    let (normalizers, deltas) = (upload(sim, &statistics)?, upload(sim, &statistics)?);
+    let shape = |columns: u32, threads: u32, shared: u32| Shape {
+        grid: [tokens.div_ceil(64) as u32, columns, 1],
+        block: [threads, 1, 1],
+        shared,
+    };
+    let numbers = [tokens, tokens, heads, 1, width, width].map(|number| Argument::from(number as i32));
+    let scale: Argument<'_> = 0.25f32.into();
+    let tree: [Argument<'_>; 4] = [(&nodes).into(), (&ends).into(), (&last).into(), (&least).into()];
+    let inputs: [Argument<'_>; 3] = [(&queries).into(), (&keys).into(), (&values_).into()];
+    if case == Case::AttentionForward {
+        let out = halves(sim, tokens * heads * width, 6)?;
+        let outputs: [Argument<'_>; 2] = [(&out).into(), (&normalizers).into()];
+        let arguments = [&outputs[..], &inputs, &tree, &numbers, &[scale]].concat();
+        sim.launch(kernel, shape(heads as u32, 128, 15_872), &arguments)?;
+        return bits(sim, &out);
+    }
+    let (d_keys, d_values) = (halves(sim, tokens * width, 6)?, halves(sim, tokens * width, 7)?);
+    let outputs: [Argument<'_>; 3] = [(&d_keys).into(), (&d_values).into(), (&both).into()];
+    let statistics: [Argument<'_>; 2] = [(&normalizers).into(), (&deltas).into()];
+    let arguments = [&outputs[..], &inputs, &statistics, &tree, &numbers, &[scale]].concat();
+    sim.launch(kernel, shape(1, 256, 31_488), &arguments)?;
+    Ok([bits(sim, &d_keys)?, bits(sim, &d_values)?].concat())
+}
