@@ -6,10 +6,16 @@
 #include "common.cuh"
 
 #define TURNS 2
+#define NO_TENSOR 0xffffffffffffffffull
 
 struct Pairs {
     float2 first[TURNS], second[TURNS];
 };
+
+// A tensor among the weights, or nothing.
+__device__ __forceinline__ const bf16* tensor(const bf16* weights, u64 at) {
+    return at == NO_TENSOR ? nullptr : weights + at;
+}
 
 // Reads a head's pairs, zeros beyond its width.
 __device__ __forceinline__ Pairs read_pairs(const bf16* head, int half, int lane) {
@@ -32,11 +38,13 @@ __device__ __forceinline__ float dot(const Pairs& a, const Pairs& b) {
     return warp_sum(sum);
 }
 
-// Rows of `projection` are `stride` values: `heads` heads of `width`, then what is not rotated. With a bias the whole row
-// receives it in place. out [rows, heads * width]. cosines and sines [positions, width / 2]; nodes: node of each row.
-extern "C" __global__ void rotate(bf16* out, bf16* projection, const bf16* bias, const bf16* norm, const float* cosines,
-                   const float* sines, const u32* positions, const u32* nodes, int rows, int heads, int width, int stride,
-                   float epsilon) {
+// Rows of `projection` are `stride` values: `heads` heads of `width`, then what is not rotated. With a bias the whole
+// row receives it in place; bias and norm lie at offsets of the weights, NO_TENSOR where there is none.
+// out [rows, heads * width]; cosines and sines [positions, width / 2]; nodes: the node of each row.
+extern "C" __global__ void rotate(bf16* out, bf16* projection, const bf16* weights, u64 bias_at, u64 norm_at,
+                                  const float* cosines, const float* sines, const int* positions, const int* nodes,
+                                  int rows, int heads, int width, int stride, float epsilon) {
+    const bf16 *bias = tensor(weights, bias_at), *norm = tensor(weights, norm_at);
     int lane = threadIdx.x & 31, half = width / 2;
     int parts = bias ? stride / width : heads;
     u64 task = ((u64)blockIdx.x * blockDim.x + threadIdx.x) >> 5;
@@ -79,10 +87,13 @@ extern "C" __global__ void rotate(bf16* out, bf16* projection, const bf16* bias,
 // Turns d_out [rows, heads * width] into the gradient of the heads of the projection, and writes each block's part of the
 // gradient by the norm's weight: partials [blocks, width], left alone without a norm. Dynamic shared memory: one row of
 // width floats for each warp of the block.
-extern "C" __global__ void rotate_backward(bf16* d_projection, float* partials, const bf16* d_out, const bf16* projection,
-                            const bf16* norm, const float* cosines, const float* sines, const u32* positions,
-                            const u32* nodes, int rows, int heads, int width, int stride, float epsilon) {
+extern "C" __global__ void rotate_backward(bf16* d_projection, float* partials, const bf16* d_out,
+                                           const bf16* projection, const bf16* weights, u64 norm_at,
+                                           const float* cosines, const float* sines, const int* positions,
+                                           const int* nodes, int rows, int heads, int width, int stride,
+                                           float epsilon) {
     DYNAMIC_SHARED(float, sums);
+    const bf16* norm = tensor(weights, norm_at);
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5, half = width / 2;
     Pairs weight, d_weight;
     for (int t = 0; t < TURNS; t++) d_weight.first[t] = d_weight.second[t] = make_float2(0.f, 0.f);

@@ -9,8 +9,8 @@
 
 // logits [nodes, stride], of which `vocabulary` count; `scale` is 1 / temperature. Rows starts[n] .. starts[n + 1] are
 // node n's. One pass over the logits: each thread keeps its own maximum and rescales (arXiv 1805.02867).
-extern "C" __global__ void score_rows(float* logprobs, float* entropies, float* normalizers, const float* logits, const u32* starts,
-                       const u32* targets, int vocabulary, int stride, float scale) {
+extern "C" __global__ void score_rows(float* logprobs, float* entropies, float* normalizers, const float* logits, const int* starts,
+                       const int* targets, int vocabulary, int stride, float scale) {
     SHARED_ARRAY(float, scratch, 33);
     const float* row = logits + (u64)blockIdx.x * stride;
     float top = LOWEST, sum = 0.f, moment = 0.f;
@@ -32,8 +32,8 @@ extern "C" __global__ void score_rows(float* logprobs, float* entropies, float* 
     moment = block_sum(moment * shrink, scratch);
     float normalizer = largest + logf(sum), entropy = normalizer - moment / sum;
     if (threadIdx.x == 0) normalizers[blockIdx.x] = normalizer;
-    u32 first = starts[blockIdx.x], last = starts[blockIdx.x + 1];
-    for (u32 r = first + threadIdx.x; r < last; r += blockDim.x) {
+    int first = starts[blockIdx.x], last = starts[blockIdx.x + 1];
+    for (int r = first + threadIdx.x; r < last; r += blockDim.x) {
         logprobs[r] = row[targets[r]] * scale - normalizer;
         entropies[r] = entropy;
     }
@@ -42,23 +42,23 @@ extern "C" __global__ void score_rows(float* logprobs, float* entropies, float* 
 // d_logits = scale * (sum over the node's rows of d_logprob * (one at the target - probability)), bf16 [nodes, stride],
 // zeros beyond the vocabulary.
 extern "C" __global__ void score_rows_backward(bf16* d_logits, const float* logits, const float* normalizers, const float* d_logprobs,
-                                const u32* starts, const u32* targets, int vocabulary, int stride, float scale) {
+                                const int* starts, const int* targets, int vocabulary, int stride, float scale) {
     const float* row = logits + (u64)blockIdx.x * stride;
     bf16* to = d_logits + (u64)blockIdx.x * stride;
     float normalizer = normalizers[blockIdx.x], weight = 0.f;
-    u32 first = starts[blockIdx.x], last = starts[blockIdx.x + 1];
-    for (u32 r = first; r < last; r++) weight += d_logprobs[r];
+    int first = starts[blockIdx.x], last = starts[blockIdx.x + 1];
+    for (int r = first; r < last; r++) weight += d_logprobs[r];
     weight *= scale;
     for (int i = threadIdx.x; i < stride; i += blockDim.x) {
         to[i] = to_bf16(i < vocabulary ? -weight * expf(row[i] * scale - normalizer) : 0.f);
     }
     __syncthreads();
     // Targets are written again, in f32 from the start: once for the rows that have the same one.
-    for (u32 r = first + threadIdx.x; r < last; r += blockDim.x) {
-        u32 target = targets[r];
+    for (int r = first + threadIdx.x; r < last; r += blockDim.x) {
+        int target = targets[r];
         float sum = 0.f;
         bool earlier = false;
-        for (u32 other = first; other < last; other++) {
+        for (int other = first; other < last; other++) {
             if (targets[other] != target) continue;
             if (other < r) earlier = true;
             sum += d_logprobs[other];

@@ -7,6 +7,7 @@ pub mod batch;
 pub mod checkpoint;
 pub mod gemm;
 pub mod intake;
+pub mod kernels;
 pub mod loss;
 pub mod metrics;
 pub mod model;

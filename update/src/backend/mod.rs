@@ -6,12 +6,15 @@
 //! written, unless said otherwise; where an operation takes none for the weights, these are frozen (an adapter is
 //! trained over them) and nothing is computed for them.
 
+mod angles;
 mod batch;
 mod cpu;
+mod gpu;
 
 pub use batch::Batch;
 pub use cpu::Cpu;
 pub(crate) use cpu::add_and_clear;
+pub use gpu::{Gpu, Values};
 
 /// A matrix `[outputs, inputs]` in a flat array of weights.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -8,6 +8,7 @@ mod rotary;
 mod score;
 mod vector;
 
+use super::angles::Angles;
 use super::{Backend, Batch, Dense, Head, Heads, Rotated, Rows};
 use crate::gemm::{self, Onto, View};
 
@@ -19,7 +20,7 @@ pub struct Cpu {
     products: gemm::Scratch,
     attention: attention::Scratch,
     scorer: score::Scorer,
-    angles: rotary::Angles,
+    angles: Angles,
     /// Where gradients of frozen vectors go.
     unwanted: Vec<f32>,
 }
@@ -31,7 +32,7 @@ impl Cpu {
             products: gemm::Scratch::default(),
             attention: attention::Scratch::default(),
             scorer: score::Scorer::default(),
-            angles: rotary::Angles::new(inverse_frequencies),
+            angles: Angles::new(inverse_frequencies),
             unwanted: Vec::new(),
         }
     }

@@ -4,40 +4,7 @@
 
 use super::vector::{dot, vectorised};
 use crate::backend::Rotated;
-
-/// Cosines and sines of every position seen so far, `[position, width / 2]` each.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Angles {
-    frequencies: Vec<f32>,
-    cosines: Vec<f32>,
-    sines: Vec<f32>,
-}
-
-impl Angles {
-    pub(super) fn new(frequencies: &[f32]) -> Angles {
-        Angles { frequencies: frequencies.to_vec(), ..Angles::default() }
-    }
-
-    /// Extends the table to positions below `count`. Angles are rounded to f32 before their cosine is taken,
-    /// as the reference implementation does.
-    pub(super) fn cover(&mut self, count: usize) {
-        let half = self.frequencies.len();
-        let known = self.cosines.len().checked_div(half).unwrap_or(count);
-        for position in known..count {
-            for &frequency in &self.frequencies {
-                let angle = f64::from(frequency * position as f32);
-                self.cosines.push(angle.cos() as f32);
-                self.sines.push(angle.sin() as f32);
-            }
-        }
-    }
-
-    fn at(&self, position: u32) -> (&[f32], &[f32]) {
-        let half = self.frequencies.len();
-        let range = position as usize * half..(position as usize + 1) * half;
-        (&self.cosines[range.clone()], &self.sines[range])
-    }
-}
+use crate::backend::angles::Angles;
 
 /// What the functions below share: the table, the positions of all nodes and which of them the rows are.
 #[derive(Clone, Copy)]

@@ -1,0 +1,157 @@
+//! A micro-batch on the device: one array of integers, and where each of its tables begins.
+
+use std::ops::Range;
+
+use device::{Buffer, Device, Slice};
+use record::failure::Result;
+
+use crate::backend::{Batch, Rows};
+
+/// Keys of a tile, whose extreme ends attention wants to know.
+const TILE: usize = 64;
+
+/// A micro-batch in device memory.
+#[derive(Debug)]
+pub struct Prepared {
+    integers: Option<Buffer<i32>>,
+    places: Places,
+    /// Number of nodes, of scored nodes and of loss rows.
+    pub(super) tokens: usize,
+    pub(super) scored: usize,
+    pub(super) rows: usize,
+    /// Distinct token ids.
+    pub(super) distinct: usize,
+    /// Order in which loss rows lie on the device: by node.
+    pub(super) by_node: Vec<u32>,
+    pub(super) last_position: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Places {
+    ids: Range<usize>,
+    positions: Range<usize>,
+    ends: Range<usize>,
+    tile_last: Range<usize>,
+    tile_first: Range<usize>,
+    nodes: Range<usize>,
+    scored: Range<usize>,
+    distinct: Range<usize>,
+    distinct_starts: Range<usize>,
+    distinct_nodes: Range<usize>,
+    row_starts: Range<usize>,
+    targets: Range<usize>,
+}
+
+impl Prepared {
+    /// The tables of a batch, before they are on the device.
+    pub(super) fn new(batch: &Batch) -> (Prepared, Vec<i32>) {
+        let mut integers: Vec<i32> = Vec::new();
+        let mut add = |values: &mut dyn Iterator<Item = u32>| {
+            let start = integers.len();
+            integers.extend(values.map(|value| value as i32));
+            start..integers.len()
+        };
+        let tokens = batch.tokens();
+        let tiles = tokens.div_ceil(TILE);
+        // Keys beyond the last are seen by nobody.
+        let end = |key: usize| batch.ends.get(key).copied().unwrap_or(0);
+        let tile = |tile: usize| (tile * TILE..(tile + 1) * TILE).map(end);
+        let mut order: Vec<u32> = (0..tokens as u32).collect();
+        order.sort_by_key(|&node| batch.ids[node as usize]);
+        let starts: Vec<u32> = (0..tokens as u32)
+            .filter(|&at| {
+                at == 0
+                    || batch.ids[order[at as usize] as usize] != batch.ids[order[at as usize - 1] as usize]
+            })
+            .collect();
+        let row_starts = (0..=batch.scored.len() as u32)
+            .map(|node| batch.by_node.partition_point(|&row| batch.rows[row as usize].0 < node) as u32);
+        let places = Places {
+            ids: add(&mut batch.ids.iter().copied()),
+            positions: add(&mut batch.positions.iter().copied()),
+            ends: add(&mut batch.ends.iter().copied()),
+            tile_last: add(&mut (0..tiles).map(|at| tile(at).max().unwrap_or(0))),
+            tile_first: add(&mut (0..tiles).map(|at| tile(at).min().unwrap_or(0))),
+            nodes: add(&mut (0..tokens as u32)),
+            scored: add(&mut batch.scored.iter().copied()),
+            distinct: add(&mut starts.iter().map(|&at| batch.ids[order[at as usize] as usize])),
+            distinct_starts: add(&mut starts.iter().copied().chain([tokens as u32])),
+            distinct_nodes: add(&mut order.iter().copied()),
+            row_starts: add(&mut row_starts.into_iter()),
+            targets: add(&mut batch.by_node.iter().map(|&row| batch.rows[row as usize].1)),
+        };
+        let prepared = Prepared {
+            integers: None,
+            places,
+            tokens,
+            scored: batch.scored.len(),
+            rows: batch.rows.len(),
+            distinct: starts.len(),
+            by_node: batch.by_node.clone(),
+            last_position: batch.positions.iter().max().map_or(0, |&last| last as usize),
+        };
+        (prepared, integers)
+    }
+
+    /// Puts the tables onto the device.
+    pub(super) fn upload<D: Device>(&mut self, device: &mut D, integers: &[i32]) -> Result<()> {
+        let buffer = device.allocate::<i32>(integers.len().max(1))?;
+        device.upload(integers, buffer.slice(..integers.len()))?;
+        self.integers = Some(buffer);
+        Ok(())
+    }
+
+    /// Number of rows that an operation has.
+    pub(super) fn count(&self, rows: Rows) -> usize {
+        match rows {
+            Rows::All => self.tokens,
+            Rows::Scored => self.scored,
+        }
+    }
+
+    fn slice(&self, range: &Range<usize>) -> Result<Slice<'_, i32>> {
+        let missing = || record::failure::Failure::work("device: a micro-batch that was never prepared");
+        Ok(self.integers.as_ref().ok_or_else(missing)?.slice(range.clone()))
+    }
+
+    /// Node of each row of an operation, ascending.
+    pub(super) fn nodes(&self, rows: Rows) -> Result<Slice<'_, i32>> {
+        match rows {
+            Rows::All => self.slice(&self.places.nodes),
+            Rows::Scored => self.slice(&self.places.scored),
+        }
+    }
+}
+
+macro_rules! tables {
+    ($($(#[$doc:meta])* $name:ident)*) => {
+        impl Prepared {
+            $($(#[$doc])* pub(super) fn $name(&self) -> Result<Slice<'_, i32>> {
+                self.slice(&self.places.$name)
+            })*
+        }
+    };
+}
+
+tables! {
+    /// Token id of each node.
+    ids
+    /// Position of each node.
+    positions
+    /// End of each node's subtree.
+    ends
+    /// Largest end of each tile of keys.
+    tile_last
+    /// Smallest end of each tile of keys.
+    tile_first
+    /// Distinct token ids.
+    distinct
+    /// Where the nodes of each distinct id begin, and where the last ones end.
+    distinct_starts
+    /// Nodes ordered by token id, then by node.
+    distinct_nodes
+    /// Where the loss rows of each scored node begin, and where the last ones end.
+    row_starts
+    /// Target of each loss row, by node.
+    targets
+}

@@ -1,0 +1,205 @@
+//! The output head on the device: logits of a chunk of nodes in f32, folded at once into what the loss wants.
+//!
+//! The loss is known only when the log-probabilities are, so the backward pass computes the logits again unless one
+//! chunk held them all. `[tokens, vocabulary]` never exists.
+
+use device::{Buffer, Device, Gemm, Operand, Shape, Slice};
+use half::bf16;
+use record::failure::Result;
+
+use super::batch::Prepared;
+use super::values::reserve;
+use crate::backend::Head;
+use crate::kernels;
+
+/// Bytes of logits and of their gradient that a chunk aims at.
+const CHUNK_BYTES: usize = 1 << 30;
+/// Nodes of a chunk at least and at most: enough for the products to reach their speed.
+const CHUNK_NODES: (usize, usize) = (64, 2048);
+/// Threads of a block, for vocabularies that have so many tokens.
+const THREADS: usize = 512;
+
+/// What one chunk needs, kept between micro-batches.
+#[derive(Debug, Default)]
+pub(super) struct Scorer {
+    logits: Option<Buffer<f32>>,
+    d_logits: Option<Buffer<bf16>>,
+    /// Log-sum-exp of each scored node's logits.
+    normalizers: Option<Buffer<f32>>,
+    /// Log-probabilities and entropies of the loss rows by node; in the backward pass their derivatives.
+    rows: Option<Buffer<f32>>,
+    /// Whether `logits` still hold those of every node.
+    kept: bool,
+}
+
+/// Values from one row of logits to the next: rows begin at multiples of 16 bytes for both types.
+fn stride(vocabulary: usize) -> usize {
+    vocabulary.next_multiple_of(8)
+}
+
+/// Nodes that are scored at once, of so many.
+fn chunk(nodes: usize, vocabulary: usize) -> usize {
+    let fitting = CHUNK_BYTES / (stride(vocabulary) * (size_of::<f32>() + size_of::<bf16>()));
+    fitting.clamp(CHUNK_NODES.0, CHUNK_NODES.1).min(nodes).max(1)
+}
+
+/// Memory that scoring up to so many nodes takes, bytes.
+pub(crate) fn chunk_bytes(nodes: usize, vocabulary: usize) -> usize {
+    chunk(nodes, vocabulary) * stride(vocabulary) * (size_of::<f32>() + size_of::<bf16>())
+}
+
+/// Where the hidden states of the scored nodes and the head's weight are.
+#[derive(Clone, Copy)]
+pub(super) struct Inputs<'a> {
+    pub batch: &'a Prepared,
+    pub hidden: Slice<'a, bf16>,
+    pub weights: Slice<'a, bf16>,
+    pub head: Head,
+}
+
+impl<'a> Inputs<'a> {
+    fn weight(&self) -> Operand<'a> {
+        let weight = self.head.weight;
+        Operand::new(self.weights.slice(weight.at..weight.at + weight.outputs * weight.inputs), weight.inputs)
+    }
+
+    fn hidden(&self, first: usize, count: usize) -> Operand<'a> {
+        let width = self.head.weight.inputs;
+        Operand::new(self.hidden.slice(first * width..(first + count) * width), width)
+    }
+
+    /// Chunks of nodes: the first of each and how many.
+    fn chunks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let nodes = self.batch.scored;
+        let step = chunk(nodes, self.head.weight.outputs);
+        (0..nodes).step_by(step).map(move |first| (first, step.min(nodes - first)))
+    }
+
+    fn shape(&self, nodes: usize) -> Shape {
+        Shape::rows(nodes as u32, self.head.weight.outputs.next_multiple_of(32).min(THREADS) as u32)
+    }
+
+    /// The scalars that both kernels end with.
+    fn sizes(&self) -> (i32, i32, f32) {
+        let vocabulary = self.head.weight.outputs;
+        (vocabulary as i32, stride(vocabulary) as i32, 1.0 / self.head.temperature)
+    }
+}
+
+impl Scorer {
+    fn logits<D: Device>(
+        &mut self,
+        device: &mut D,
+        inputs: Inputs<'_>,
+        first: usize,
+        count: usize,
+    ) -> Result<()> {
+        let (vocabulary, width) = (inputs.head.weight.outputs, inputs.head.weight.inputs);
+        let stride = stride(vocabulary);
+        let out = Operand::new(reserve(device, &mut self.logits, count * stride)?, stride);
+        let weight = inputs.weight().transposed();
+        device.gemm(&Gemm::new(inputs.hidden(first, count), weight, out, [count, vocabulary, width]))
+    }
+
+    /// See [`crate::backend::Backend::score`].
+    pub(super) fn score<D: Device>(
+        &mut self,
+        device: &mut D,
+        inputs: Inputs<'_>,
+        logprobs: &mut [f32],
+        entropies: &mut [f32],
+    ) -> Result<()> {
+        let batch = inputs.batch;
+        if batch.rows == 0 {
+            return Ok(());
+        }
+        reserve(device, &mut self.normalizers, batch.scored)?;
+        reserve(device, &mut self.rows, 2 * batch.rows)?;
+        let (vocabulary, stride, scale) = inputs.sizes();
+        for (first, count) in inputs.chunks() {
+            self.logits(device, inputs, first, count)?;
+            self.kept = count == batch.scored;
+            let (Some(logits), Some(normalizers), Some(rows)) = (&self.logits, &self.normalizers, &self.rows)
+            else {
+                continue;
+            };
+            let arguments = [
+                rows.slice(..batch.rows).into(),
+                rows.slice(batch.rows..).into(),
+                normalizers.slice(first..first + count).into(),
+                logits.into(),
+                batch.row_starts()?.slice(first..=first + count).into(),
+                batch.targets()?.into(),
+                vocabulary.into(),
+                stride.into(),
+                scale.into(),
+            ];
+            device.launch(&kernels::SCORE_ROWS, inputs.shape(count), &arguments)?;
+        }
+        let mut found = vec![0.0f32; 2 * batch.rows];
+        if let Some(rows) = &self.rows {
+            device.download(rows.slice(..2 * batch.rows), &mut found)?;
+        }
+        for (place, &row) in batch.by_node.iter().enumerate() {
+            logprobs[row as usize] = found[place];
+            entropies[row as usize] = found[batch.rows + place];
+        }
+        Ok(())
+    }
+
+    /// See [`crate::backend::Backend::score_backward`].
+    pub(super) fn score_backward<D: Device>(
+        &mut self,
+        device: &mut D,
+        inputs: Inputs<'_>,
+        d_logprobs: &[f32],
+        d_hidden: Slice<'_, bf16>,
+        gradients: Option<Slice<'_, f32>>,
+    ) -> Result<()> {
+        let (batch, weight) = (inputs.batch, inputs.head.weight);
+        if batch.rows == 0 {
+            return Ok(());
+        }
+        let by_node: Vec<f32> = batch.by_node.iter().map(|&row| d_logprobs[row as usize]).collect();
+        let rows = reserve(device, &mut self.rows, 2 * batch.rows)?;
+        device.upload(&by_node, rows.slice(..batch.rows))?;
+        let (vocabulary, stride, scale) = inputs.sizes();
+        for (first, count) in inputs.chunks() {
+            if !self.kept {
+                self.logits(device, inputs, first, count)?;
+            }
+            let step = stride as usize;
+            reserve(device, &mut self.d_logits, count * step)?;
+            let (Some(logits), Some(d_logits), Some(normalizers), Some(rows)) =
+                (&self.logits, &self.d_logits, &self.normalizers, &self.rows)
+            else {
+                continue;
+            };
+            let arguments = [
+                d_logits.into(),
+                logits.into(),
+                normalizers.slice(first..first + count).into(),
+                rows.slice(..batch.rows).into(),
+                batch.row_starts()?.slice(first..=first + count).into(),
+                batch.targets()?.into(),
+                vocabulary.into(),
+                stride.into(),
+                scale.into(),
+            ];
+            device.launch(&kernels::SCORE_ROWS_BACKWARD, inputs.shape(count), &arguments)?;
+            let d_logits = Operand::new(d_logits, step);
+            let out = d_hidden.slice(first * weight.inputs..(first + count) * weight.inputs);
+            let extent = [count, weight.inputs, weight.outputs];
+            device.gemm(&Gemm::new(d_logits, inputs.weight(), Operand::new(out, weight.inputs), extent))?;
+            if let Some(gradients) = gradients {
+                let out = gradients.slice(weight.at..weight.at + weight.outputs * weight.inputs);
+                let extent = [weight.outputs, weight.inputs, count];
+                let hidden = inputs.hidden(first, count);
+                let out = Operand::new(out, weight.inputs);
+                device.gemm(&Gemm::new(d_logits.transposed(), hidden, out, extent).adding(true))?;
+            }
+        }
+        self.kept = false;
+        Ok(())
+    }
+}
