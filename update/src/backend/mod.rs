@@ -14,7 +14,7 @@ mod gpu;
 pub use batch::Batch;
 pub use cpu::Cpu;
 pub(crate) use cpu::add_and_clear;
-pub use gpu::{Gpu, Values};
+pub use gpu::{Gpu, Values, chunk_bytes, refusal};
 
 /// A matrix `[outputs, inputs]` in a flat array of weights.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -21,7 +21,7 @@ use super::{Backend, Batch, Dense, Head, Heads, Rotated, Rows};
 use crate::kernels;
 
 pub use batch::Prepared;
-pub(crate) use score::chunk_bytes;
+pub use score::chunk_bytes;
 pub use values::Values;
 pub(crate) use values::reserve;
 
@@ -127,7 +127,7 @@ impl<D: Device> Gpu<D> {
 }
 
 /// Why a decoder with these widths and heads cannot run on a device, if so.
-pub(crate) fn refusal(widths: &[(&str, usize)], head: usize) -> Option<String> {
+pub fn refusal(widths: &[(&str, usize)], head: usize) -> Option<String> {
     match widths.iter().find(|(_, width)| !width.is_multiple_of(8)) {
         Some((name, width)) => Some(format!("{name} {width} is not a multiple of 8")),
         None if head > attention::WIDEST => {

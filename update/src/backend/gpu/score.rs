@@ -44,7 +44,7 @@ fn chunk(nodes: usize, vocabulary: usize) -> usize {
 }
 
 /// Memory that scoring up to so many nodes takes, bytes.
-pub(crate) fn chunk_bytes(nodes: usize, vocabulary: usize) -> usize {
+pub fn chunk_bytes(nodes: usize, vocabulary: usize) -> usize {
     chunk(nodes, vocabulary) * stride(vocabulary) * (size_of::<f32>() + size_of::<bf16>())
 }
 
