@@ -6,14 +6,16 @@ a trained or a default-initialised model hides a swapped head or a forgotten nor
 
 What is left out: nothing here is sampled by Troupe, and no file holds Troupe's own output.
 
-Run:  python make_goldens.py            (needs torch, transformers, tokenizers, safetensors; about a minute)
+Run:  python make_goldens.py [NAME...]  (needs torch, transformers, tokenizers, safetensors; about a minute)
 The outputs are committed; see README.md for every file and field.
 """
 
+import copy
 import json
 import math
 import pathlib
 import shutil
+import sys
 
 import safetensors.torch
 import tokenizers
@@ -67,6 +69,23 @@ CHECKPOINTS = {
             original_max_position_embeddings=32,
         ),
     ),
+    # Weights stored in 16 bits. What is computed from them is f32, as in Troupe.
+    "qwen3-4-2-bf16": dict(
+        family="qwen3", seed=8, hidden=32, layers=2, heads=4, kv_heads=2, head_dim=16, ffn=48, tied=True,
+        rope_theta=1e6, dtype="bfloat16", stops=[STOP, TURN_START],
+    ),
+    "qwen2-4-2-bf16-shards": dict(
+        family="qwen2", seed=9, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, ffn=48, tied=False,
+        rope_theta=1e6, dtype="bfloat16", shards="40KB", old_config=True,
+    ),
+    "llama-4-1-f16": dict(
+        family="llama", seed=10, hidden=32, layers=2, heads=4, kv_heads=1, head_dim=48, ffn=40, tied=True,
+        rope_theta=5e5, dtype="float16",
+        rope_scaling=dict(
+            rope_type="llama3", factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
+            original_max_position_embeddings=64,
+        ),
+    ),
 }
 FAMILIES = {
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
@@ -109,6 +128,7 @@ def build_model(entry):
                 parameter.normal_(0.0, 0.4, generator=generator)
             else:
                 parameter.normal_(0.0, 1.0 / math.sqrt(parameter.shape[1]), generator=generator)
+            parameter.copy_(parameter.to(getattr(torch, entry.get("dtype", "float32"))))
     return model
 
 
@@ -137,9 +157,11 @@ def build_tokenizer():
 def write_checkpoint(directory, entry, model, tokenizer):
     """Writes a complete Hugging Face directory and proves that transformers reads the same model back from it."""
     model.generation_config = transformers.GenerationConfig(
-        do_sample=True, temperature=1.0, eos_token_id=STOP, pad_token_id=PADDING
+        do_sample=True, temperature=1.0, eos_token_id=entry.get("stops", STOP), pad_token_id=PADDING
     )
-    model.save_pretrained(directory, max_shard_size=entry.get("shards", "1GB"))
+    dtype = getattr(torch, entry.get("dtype", "float32"))
+    # A copy: converting would also round the model's rotary frequencies.
+    copy.deepcopy(model).to(dtype).save_pretrained(directory, max_shard_size=entry.get("shards", "1GB"))
     tokenizer.save_pretrained(directory)
     if entry.get("old_config"):
         # The spelling of transformers 4: rope_theta at the top and torch_dtype; it must go on loading.
@@ -147,10 +169,16 @@ def write_checkpoint(directory, entry, model, tokenizer):
         config = json.loads(path.read_text())
         config["rope_theta"] = config.pop("rope_parameters")["rope_theta"]
         config["rope_scaling"] = None
+        if entry["family"] == "qwen2":
+            # Every Qwen2.5 has these two: a window that is switched off.
+            config["sliding_window"], config["max_window_layers"] = 512, 2
+            config.pop("layer_types", None)
         config["torch_dtype"] = config.pop("dtype")
         config["transformers_version"] = "4.51.0"
         path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    again = FAMILIES[entry["family"]][1].from_pretrained(directory, attn_implementation="eager")
+    again = FAMILIES[entry["family"]][1].from_pretrained(
+        directory, attn_implementation="eager", dtype=torch.float32
+    )
     ids = torch.arange(4, 60).unsqueeze(0)
     with torch.no_grad():
         difference = (again(ids).logits - model(ids).logits).abs().max().item()
@@ -197,7 +225,9 @@ def write_logprobs(directory, model, seed):
         (long, (6, 20, 11), (False, True, True)),
         (random_ids(generator, 33), (24,), (True,)),
     ]
-    double = FAMILIES[model.config.model_type][1].from_pretrained(directory, attn_implementation="eager").double()
+    double = FAMILIES[model.config.model_type][1].from_pretrained(
+        directory, attn_implementation="eager", dtype=torch.float64
+    )
     cases, worst = [], 0.0
     for prompt, lengths, stops in prompts:
         completions = []
@@ -270,7 +300,9 @@ def write_gradient(directory, model, seed, temperature):
     """gradient.safetensors, gradient.json and samples.jsonl of one training batch."""
     generator, groups = training_batch(seed)
     sequences = [(prompt, completion) for prompt, completions in groups for completion in completions]
-    double = FAMILIES[model.config.model_type][1].from_pretrained(directory, attn_implementation="eager").double()
+    double = FAMILIES[model.config.model_type][1].from_pretrained(
+        directory, attn_implementation="eager", dtype=torch.float64
+    )
     with torch.no_grad():
         exact = [logprobs_of(double, prompt, completion, temperature) for prompt, completion in sequences]
     recorded = [perturbed(logprobs, generator) for logprobs in exact]
@@ -398,7 +430,8 @@ def main():
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     tokenizer = build_tokenizer()
-    for name, entry in CHECKPOINTS.items():
+    for name in sys.argv[1:] or CHECKPOINTS:
+        entry = CHECKPOINTS[name]
         directory = HERE / name
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
