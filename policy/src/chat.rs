@@ -3,15 +3,16 @@
 //! Templates are Jinja programs that come with a checkpoint and are written for the environment of `transformers`:
 //! trimmed blocks, Python's string methods, `raise_exception`, `strftime_now`, a `tojson` without HTML escapes.
 //! That environment is rebuilt here; nothing about any one model's format is.
+//! What a template asks for beyond that, such as Qwen3's `enable_thinking`, is the policy's: [`ARGUMENTS`].
 //! Left out: tools and documents, which no record carries.
 
 use std::path::Path;
 
-use minijinja::value::{Kwargs, Value as Jinja};
+use minijinja::value::{Kwargs, Serde, Value as Jinja};
 use minijinja::{Environment, Error, ErrorKind, context};
 use record::failure::{Failure, Result};
 use record::sample::Message;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::clock;
 use crate::files::{read_json_if_present, read_text, show};
@@ -19,12 +20,17 @@ use crate::files::{read_json_if_present, read_text, show};
 /// Instructions a template may run for one conversation: far above any real one, and an end for an endless loop.
 const FUEL: u64 = 10_000_000;
 const NAME: &str = "chat_template";
+/// Further variables of the template, beside it: a JSON object, such as `{"enable_thinking": false}` for Qwen3. It
+/// belongs to the policy, so that whoever renders a prompt for it renders the same one. `transformers`, whose name for
+/// such variables this is, takes them as arguments and does not read the file.
+pub(crate) const ARGUMENTS: &str = "chat_template_kwargs.json";
 
 /// A compiled chat template and the special tokens it may print.
 #[derive(Debug)]
 pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
     special_tokens: Jinja,
+    arguments: Jinja,
     place: String,
 }
 
@@ -45,10 +51,20 @@ impl ChatTemplate {
                 None => return Ok(None),
             }
         };
-        ChatTemplate::compile(&source, special_tokens(tokenizer_config), show(&place)).map(Some)
+        let side = directory.join(ARGUMENTS);
+        let arguments = read_json_if_present(&side)?.unwrap_or_else(|| Value::Object(Map::new()));
+        check_arguments(&arguments).map_err(|cause| Failure::data(format!("{}: {cause}", show(&side))))?;
+        let special_tokens = special_tokens(tokenizer_config);
+        ChatTemplate::compile(&source, special_tokens, &arguments, show(&place)).map(Some)
     }
 
-    fn compile(source: &str, special_tokens: Jinja, place: String) -> Result<ChatTemplate> {
+    fn compile(
+        source: &str,
+        special_tokens: Jinja,
+        arguments: &Value,
+        place: String,
+    ) -> Result<ChatTemplate> {
+        let arguments = Jinja::from(Serde(arguments));
         let mut environment = Environment::new();
         let syntax = minijinja::syntax::SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|error| Failure::data(format!("{place}: {error}")))?);
@@ -63,7 +79,7 @@ impl ChatTemplate {
         environment
             .add_template_owned(NAME, without_generation_marks(source))
             .map_err(|error| Failure::data(format!("{place}: chat template: {}", describe(&error))))?;
-        Ok(ChatTemplate { environment, special_tokens, place })
+        Ok(ChatTemplate { environment, special_tokens, arguments, place })
     }
 
     /// The conversation's text, with the opening of the assistant's next message.
@@ -75,7 +91,22 @@ impl ChatTemplate {
         let messages: Vec<Jinja> = messages.iter().map(message).collect();
         let own = context! { messages => messages, add_generation_prompt => true };
         let template = self.environment.get_template(NAME).map_err(failure)?;
-        template.render(context! { ..own, ..self.special_tokens.clone() }).map_err(failure)
+        let given = context! { ..self.arguments.clone(), ..self.special_tokens.clone() };
+        template.render(context! { ..own, ..given }).map_err(failure)
+    }
+}
+
+/// Whether the template's further variables are an object that hides none of ours.
+///
+/// # Errors
+/// A sentence without its place.
+pub(crate) fn check_arguments(arguments: &Value) -> std::result::Result<(), String> {
+    let Some(object) = arguments.as_object() else {
+        return Err("not a JSON object".to_owned());
+    };
+    match object.keys().find(|key| ["messages", "add_generation_prompt"].contains(&key.as_str())) {
+        Some(key) => Err(format!("{key} is not for a policy to set")),
+        None => Ok(()),
     }
 }
 
@@ -182,7 +213,7 @@ mod tests {
 
     fn compile(source: &str) -> Result<ChatTemplate> {
         let special = special_tokens(&json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}}));
-        ChatTemplate::compile(source, special, "here".to_owned())
+        ChatTemplate::compile(source, special, &json!({"enable_thinking": false}), "here".to_owned())
     }
 
     fn render(source: &str, messages: &[(&str, &str)]) -> Result<String> {
@@ -215,6 +246,7 @@ mod tests {
             ("{{ messages[-1:] | length }}{{ messages[::-1] | length }}", "11"),
             ("{% set ns = namespace(a=1) %}{% set ns.a = 2 %}{{ ns.a }}", "2"),
             ("{{ undefined_name is defined }}{{ tools }}", "False"),
+            ("{% if enable_thinking is defined and enable_thinking is false %}off{% endif %}", "off"),
         ];
         for (source, expected) in cases {
             let text = render(source, &[("user", " hi <b> ")]);

@@ -98,7 +98,7 @@ pub struct Config {
 }
 
 /// Largest head the attention kernels are written for.
-const LARGEST_HEAD: usize = 256;
+pub const LARGEST_HEAD: usize = 256;
 /// More layers are a damaged or hostile file: each costs a dozen table entries before a weight is looked at.
 const LARGEST_DEPTH: usize = 4096;
 

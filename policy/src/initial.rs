@@ -8,6 +8,7 @@ use record::failure::{Failure, Result};
 use record::philox::{Part, Stream};
 use serde_json::{Value, json};
 
+use crate::chat;
 use crate::checkpoint::{self, Data, NewTensor};
 use crate::config::{Config, DataType};
 use crate::directory::Policy;
@@ -76,17 +77,27 @@ pub fn from_config(root: &Path, config: &Path, seed: u64) -> Result<Policy> {
     random(root, read_json(config)?, config, seed)
 }
 
-/// A policy directory whose version 0 is a copy of a Hugging Face directory.
+/// A policy directory whose version 0 is a copy of a Hugging Face directory. `template` is given to its chat template
+/// with every conversation: variables by name, such as `{"enable_thinking": false}` for Qwen3.
 ///
 /// # Errors
-/// The directory holds no policy that can be run; the disk's.
-pub fn from_directory(root: &Path, source: &Path) -> Result<Policy> {
+/// The directory holds no policy that can be run; template variables that are not an object; the disk's.
+pub fn from_directory(root: &Path, source: &Path, template: Option<&Value>) -> Result<Policy> {
+    if let Some(cause) = template.and_then(|variables| chat::check_arguments(variables).err()) {
+        return Err(Failure::usage(format!("--chat-template-kwargs: {cause}"))
+            .hint("such as --chat-template-kwargs '{\"enable_thinking\": false}'"));
+    }
     let source = Policy::open(source)?;
     let config = Config::load(&source.files)?;
     Weights::open(&source.files)?.check(&config)?;
     Tokenizer::load(&source.files)?;
     publish::create(root, |files| {
         publish::copy_side_files(&source.files, files)?;
+        if let Some(variables) = template {
+            let path = files.join(chat::ARGUMENTS);
+            durable::remove(&path)?;
+            durable::write(&path, format!("{variables:#}\n").as_bytes())?;
+        }
         publish::copy_weights(&source.files, files)
     })
 }

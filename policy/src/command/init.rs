@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use policy::initial::{self, Preset};
 use record::failure::Result;
+use serde_json::Value;
 
 /// Make a policy directory
 ///
 /// Examples:
 ///   policy init run/tool --preset tiny --seed 7
 ///   policy init run/tool --from ~/models/Qwen3-0.6B
+///   policy init run/tool --from ~/models/Qwen3-0.6B --chat-template-kwargs '{"enable_thinking": false}'
 ///   policy init run/tool --config config.json --seed 7
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
@@ -27,6 +29,9 @@ pub struct Init {
     /// A copy of this Hugging Face directory
     #[arg(long, value_name = "HF_DIR")]
     from: Option<PathBuf>,
+    /// Further variables for the chat template, a JSON object; they stay with the policy
+    #[arg(long, value_name = "JSON", requires = "from", value_parser = variables)]
+    chat_template_kwargs: Option<Value>,
     /// Seed of the random weights
     #[arg(long, value_name = "S", default_value_t = 0, conflicts_with = "from")]
     seed: u64,
@@ -40,11 +45,15 @@ enum Name {
     Bench,
 }
 
+fn variables(text: &str) -> std::result::Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))
+}
+
 pub fn run(arguments: &Init) -> Result<()> {
     let root = &arguments.directory;
     let policy = match (&arguments.config, &arguments.from) {
         (Some(config), _) => initial::from_config(root, config, arguments.seed)?,
-        (_, Some(source)) => initial::from_directory(root, source)?,
+        (_, Some(source)) => initial::from_directory(root, source, arguments.chat_template_kwargs.as_ref())?,
         (None, None) => {
             let preset = match arguments.preset {
                 Some(Name::Bench) => Preset::Bench,

@@ -85,7 +85,7 @@ fn a_directory_becomes_a_policy_directory_and_keeps_its_bytes() {
     let opened = Policy::open(&plain).unwrap();
     assert_eq!(opened.version, source.version);
     assert_eq!(opened.files, plain);
-    let made = initial::from_directory(&directory.path().join("made"), &plain).unwrap();
+    let made = initial::from_directory(&directory.path().join("made"), &plain, None).unwrap();
     assert_eq!(made.version, source.version);
     let mut expected = crate::contents(&plain);
     expected.retain(|name, _| name != "pytorch_model.bin" && name != ".hidden");

@@ -6,8 +6,10 @@ mod commands;
 mod config;
 mod graph;
 mod hostile;
+mod hub;
 mod initial;
 mod publish;
+mod text;
 mod tokenizer;
 
 use std::collections::BTreeMap;

@@ -138,7 +138,7 @@ fn sixteen_bit_policies_stay_so_and_shards_too() {
     let index = json!({"metadata": {"total_size": 0}, "weight_map": map}).to_string();
     fs::write(plain.join("model.safetensors.index.json"), &index).unwrap();
 
-    let first = policy::initial::from_directory(&directory.path().join("p"), &plain).unwrap();
+    let first = policy::initial::from_directory(&directory.path().join("p"), &plain, None).unwrap();
     let version = next(&first, "four");
     let second = Policy::open(&first.root).unwrap();
     assert_eq!(second.version, version);

@@ -128,4 +128,22 @@ macro_rules! compiled {
 compiled!(avx512, "AVX-512", crate::engine::x86::Avx512, [16, 32, 64, 96, 128], #[target_feature(enable = "avx512f,avx2,fma")]);
 #[cfg(target_arch = "x86_64")]
 compiled!(avx2, "AVX2", crate::engine::x86::Avx2, [16, 32, 64, 96, 128], #[target_feature(enable = "avx2,fma")]);
-compiled!(portable, "portable", Portable, [16, 32, 48, 64, 80, 96, 112, 128, 192, 256]);
+compiled!(
+    portable,
+    "portable",
+    Portable,
+    [16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256]
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `policy::config` lets through: multiples of 16 up to 256.
+    #[test]
+    fn every_head_size_that_a_configuration_may_have_can_be_run() {
+        for head_size in (16..=policy::config::LARGEST_HEAD).step_by(16) {
+            assert!(Isa::best(head_size).is_some(), "{head_size}");
+        }
+    }
+}

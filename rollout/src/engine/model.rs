@@ -48,7 +48,7 @@ impl Model {
         let kernels = kernels.ok_or_else(|| {
             let message =
                 format!("{}: heads of {} dimensions cannot be run", policy.files.display(), config.head_dim);
-            Failure::data(message).hint("head sizes are 16, 32, 48, 64, 80, 96, 112, 128, 192 and 256")
+            Failure::data(message).hint("head sizes are multiples of 16 up to 256")
         })?;
         if config.num_heads / config.num_kv_heads > MAX_ROWS {
             let share = config.num_heads / config.num_kv_heads;

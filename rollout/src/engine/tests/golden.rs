@@ -52,5 +52,29 @@ fn logprobs_are_those_of_the_reference() {
             checked += 1;
         }
     }
-    assert!(checked >= 7, "only {checked} checks ran");
+    assert!(checked >= 10, "only {checked} checks ran");
+}
+
+/// Weights in the layout of a download cache, links into a folder of blobs, lie where ONNX Runtime may look.
+#[test]
+fn a_snapshot_of_links_gives_the_same_logits() {
+    runtime();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+    let golden = root.join("tests/golden/qwen2-4-2-bf16-shards");
+    let folder = tempfile::tempdir().expect("a folder");
+    let (blobs, snapshot) = (folder.path().join("blobs"), folder.path().join("snapshots/1"));
+    std::fs::create_dir_all(&blobs).expect("a folder");
+    std::fs::create_dir_all(&snapshot).expect("a folder");
+    for (index, entry) in std::fs::read_dir(&golden).expect("the golden").enumerate() {
+        let path = entry.expect("an entry").path();
+        std::fs::copy(&path, blobs.join(index.to_string())).expect("copied");
+        let link = snapshot.join(path.file_name().expect("a name"));
+        std::os::unix::fs::symlink(format!("../../blobs/{index}"), link).expect("linked");
+    }
+    let score = |directory: &Path| {
+        let policy = Policy::open(directory).expect("a policy");
+        let mut decoder = engine(&policy, None, 64).decoder().expect("a decoder");
+        decoder.score(&[5, 6, 7], &[vec![8, 9, 2]], 1.0).expect("scores")
+    };
+    assert_eq!(score(&snapshot), score(&golden));
 }

@@ -1,0 +1,150 @@
+//! Checkpoints stored in 16 bits: what is published is in their type, what is trained is f32 to the last bit.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helper functions too")]
+
+mod common;
+
+use common::{GOLDEN, Place, edited, golden, stream, version, weights};
+use policy::weights::{ElementType, Weights};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const PLAIN: &str = "--optimizer adamw --lr 3e-4 --weight-decay 0.01";
+
+/// Rewrites the weights of a policy's version 0 in another type, each value first rounded to bf16.
+fn store(root: &Path, dtype: &str) {
+    let path = root.join("step-000000/model.safetensors");
+    let (mut header, mut data) = (Map::new(), Vec::new());
+    {
+        let old = Weights::open_file(&path).unwrap();
+        for name in old.names() {
+            let start = data.len();
+            for value in old.to_f32(name).unwrap() {
+                let rounded = half::bf16::from_f32(value);
+                match dtype {
+                    "BF16" => data.extend(rounded.to_le_bytes()),
+                    "F16" => data.extend(half::f16::from_f32(rounded.to_f32()).to_le_bytes()),
+                    _ => data.extend(rounded.to_f32().to_le_bytes()),
+                }
+            }
+            let shape = old.tensor(name).unwrap().shape;
+            header.insert(
+                name.to_owned(),
+                json!({ "dtype": dtype, "shape": shape, "data_offsets": [start, data.len()] }),
+            );
+        }
+    }
+    let header = Value::Object(header).to_string();
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat()).unwrap();
+}
+
+fn policy(place: &Place, name: &str, dtype: &str) -> PathBuf {
+    let root = place.policy(name, GOLDEN);
+    store(&root, dtype);
+    root
+}
+
+/// The f32 masters of a bf16 or f16 version, out of its two files, as bits.
+fn masters(root: &Path) -> BTreeMap<String, Vec<u32>> {
+    let files = root.join("current");
+    let published = Weights::open(&files).unwrap();
+    let beside = Weights::open_file(&files.join("optimizer.safetensors")).unwrap();
+    let master = |name: &str| -> Vec<u32> {
+        if published.tensor(name).unwrap().dtype == ElementType::F16 {
+            let whole = beside.to_f32(&format!("master.{name}")).unwrap();
+            return whole.into_iter().map(f32::to_bits).collect();
+        }
+        let lower = beside.tensor(&format!("lower.{name}")).unwrap();
+        let halves = lower.bytes.as_chunks::<2>().0.iter().map(|&two| u16::from_le_bytes(two));
+        let values = published.to_f32(name).unwrap();
+        values
+            .into_iter()
+            .zip(halves)
+            .map(|(value, half)| update::weights::join(value, half).to_bits())
+            .collect()
+    };
+    published.names().map(|name| (name.to_owned(), master(name))).collect()
+}
+
+/// A twin of the same numbers in f32 takes the same first step: its weights are the masters.
+#[test]
+fn the_masters_are_what_an_f32_checkpoint_becomes() {
+    for dtype in ["BF16", "F16"] {
+        let place = Place::new();
+        let (narrow, wide) = (policy(&place, "narrow", dtype), policy(&place, "wide", "F32"));
+        let before = weights(&wide);
+        place.update(&format!("--policy narrow {PLAIN}"), &stream(GOLDEN, &version(&narrow))).ok();
+        place.update(&format!("--policy wide {PLAIN}"), &stream(GOLDEN, &version(&wide))).ok();
+        let (after, masters) = (weights(&wide), masters(&narrow));
+        let (mut moved, mut lost) = (0, 0);
+        for (name, published) in weights(&narrow) {
+            for (index, &published) in published.iter().enumerate() {
+                let (wide, master) = (after[&name][index], f32::from_bits(masters[&name][index]));
+                // The one master that rounding cannot be undone for is moved by its last bit.
+                let tie = wide.to_bits() & 0xffff == 0x8000 && master.to_bits() == wide.to_bits() + 1;
+                assert!(
+                    master.to_bits() == wide.to_bits() || tie,
+                    "{dtype} {name}[{index}]: {master} not {wide}"
+                );
+                let rounded = match dtype {
+                    "BF16" => half::bf16::from_f32(master).to_f32(),
+                    _ => half::f16::from_f32(master).to_f32(),
+                };
+                assert_eq!(published.to_bits(), rounded.to_bits(), "{dtype} {name}[{index}]");
+                moved += usize::from(wide.to_bits() != before[&name][index].to_bits());
+                lost += usize::from(published.to_bits() == before[&name][index].to_bits());
+            }
+        }
+        assert!(moved > 4000 && lost > 100, "{dtype}: {moved} moved, {lost} of them less than a rounding");
+    }
+}
+
+/// What one call leaves is what the next begins with: a step that moves nothing keeps every bit.
+#[test]
+fn the_masters_survive_from_call_to_call() {
+    for dtype in ["BF16", "F16"] {
+        let place = Place::new();
+        let root = policy(&place, "p", dtype);
+        place.update(&format!("--policy p {PLAIN}"), &stream(GOLDEN, &version(&root))).ok();
+        let (first, published) = (masters(&root), weights(&root));
+        place.update("--policy p --optimizer adamw --lr 0", &stream(GOLDEN, &version(&root))).ok();
+        assert!(version(&root).starts_with("2:"));
+        assert!(masters(&root) == first, "{dtype}: masters moved between calls");
+        assert!(weights(&root) == published, "{dtype}: published weights moved between calls");
+    }
+}
+
+/// Every golden checkpoint published again without training, in its own files and types: the same bytes, so that
+/// `transformers` computes the same logits from them.
+#[test]
+fn published_without_training_is_the_same_checkpoint() {
+    let folder = golden(GOLDEN).parent().unwrap().to_owned();
+    let mut types = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if !golden(&name).join("config.json").exists() {
+            continue;
+        }
+        let place = Place::new();
+        let root = place.policy("p", &name);
+        let flat = edited(&stream(GOLDEN, &version(&root)), |_, sample| sample["advantage"] = json!(0.0));
+        let outcome = place.update("--policy p", &flat).ok();
+        assert!(outcome.stderr.contains("nothing to learn"), "{name}: {}", outcome.stderr);
+        let (old, new) = (root.join("step-000000"), root.join("step-000001"));
+        for file in fs::read_dir(&old).unwrap() {
+            let file = file.unwrap().file_name();
+            assert!(
+                fs::read(old.join(&file)).unwrap() == fs::read(new.join(&file)).unwrap(),
+                "{name}: {file:?}"
+            );
+        }
+        let weights = Weights::open(&new).unwrap();
+        types.push(weights.tensor("model.norm.weight").unwrap().dtype);
+    }
+    for dtype in [ElementType::F32, ElementType::BF16, ElementType::F16] {
+        assert!(types.contains(&dtype), "{dtype:?} among {types:?}");
+    }
+}
