@@ -86,7 +86,8 @@ impl Policy {
                 .ok_or_else(|| Failure::data(format!("{}: points to {}", show(&link), show(&target))))?;
             return Policy::open_step(path, step);
         }
-        if !path.join("config.json").exists() {
+        let config = path.join("config.json");
+        if !config.is_symlink() && !config.exists() {
             return Err(no_policy(path));
         }
         // A version that was named itself, such as run/tool/step-000012.

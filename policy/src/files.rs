@@ -10,6 +10,9 @@ use serde_json::Value;
 /// JSON side files of a checkpoint are kilobytes; a tokenizer is tens of megabytes. Beyond this it is neither.
 const LARGEST_JSON: u64 = 256 << 20;
 
+/// `ELOOP` of Linux; the standard library's name for it is not stable.
+const LINKS_IN_A_CIRCLE: i32 = 40;
+
 /// A path as a message shows it.
 pub(crate) fn show(path: &Path) -> String {
     path.display().to_string()
@@ -19,6 +22,8 @@ pub(crate) fn show(path: &Path) -> String {
 pub(crate) fn io_failure(path: &Path, error: &io::Error) -> Failure {
     if error.kind() == io::ErrorKind::NotFound {
         Failure::data(format!("{}: no such file or directory", show(path)))
+    } else if error.raw_os_error() == Some(LINKS_IN_A_CIRCLE) {
+        Failure::data(format!("{}: symbolic links that lead in a circle", show(path)))
     } else {
         Failure::io(format!("{}: {error}", show(path)))
     }
@@ -27,6 +32,10 @@ pub(crate) fn io_failure(path: &Path, error: &io::Error) -> Failure {
 /// The file's text.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
     let metadata = fs::metadata(path).map_err(|error| io_failure(path, &error))?;
+    // Opening a pipe would wait for a writer that never comes.
+    if !metadata.is_file() {
+        return Err(Failure::data(format!("{}: not a file", show(path))));
+    }
     if metadata.len() > LARGEST_JSON {
         return Err(Failure::data(format!(
             "{}: {} bytes is too large for such a file",
@@ -50,7 +59,10 @@ pub(crate) fn read_json(path: &Path) -> Result<Value> {
     }
 }
 
-/// The same, or `None` where the file does not exist.
+/// The same, or `None` where there is nothing of that name. A link that leads nowhere is something, and an error.
 pub(crate) fn read_json_if_present(path: &Path) -> Result<Option<Value>> {
-    if path.exists() { read_json(path).map(Some) } else { Ok(None) }
+    match fs::symlink_metadata(path) {
+        Ok(_) => read_json(path).map(Some),
+        Err(_) => Ok(None),
+    }
 }

@@ -118,6 +118,7 @@ fn random(root: &Path, mut json: Value, place: &Path, seed: u64) -> Result<Polic
         ))
         .hint(format!("the tokenizer that comes with a new policy has {size} tokens")));
     }
+    refuse_more_than_memory(&config, place)?;
     let tensors: Vec<(String, Vec<usize>, Vec<f32>)> = config
         .tensors()
         .into_iter()
@@ -147,6 +148,26 @@ fn random(root: &Path, mut json: Value, place: &Path, seed: u64) -> Result<Polic
         }
         checkpoint::write(&files.join(SINGLE), &new, |_| dtype)
     })
+}
+
+/// Random weights are made in memory: sizes that cannot be are told before anything is allocated.
+fn refuse_more_than_memory(config: &Config, place: &Path) -> Result<()> {
+    let weights = |shape: &[usize]| shape.iter().map(|&extent| extent as u128).product::<u128>();
+    let bytes = 4 * config.tensors().iter().map(|(_, shape)| weights(shape)).sum::<u128>();
+    // Linux's own estimate of what can be had without swapping.
+    let information = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = information.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let available = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u128>().ok());
+    match available.map(|kibibytes| kibibytes * 1024).filter(|&available| bytes > available) {
+        None => Ok(()),
+        Some(available) => Err(Failure::work(format!(
+            "{}: random weights of this geometry take {} MiB, of which {} MiB are free",
+            show(place),
+            bytes >> 20,
+            available >> 20
+        ))
+        .hint("take a smaller geometry, or start from a checkpoint with --from")),
+    }
 }
 
 /// Norms are 1 and biases 0. Matrices are normal with deviation 1/sqrt(inputs), those that end a residual branch

@@ -85,9 +85,10 @@ impl Weights {
     pub fn open(directory: &Path) -> Result<Weights> {
         let index = directory.join(INDEX);
         let single = directory.join(SINGLE);
-        if single.exists() {
+        // A link that leads nowhere is there too, and opening it says what is wrong with it.
+        if single.is_symlink() || single.exists() {
             Weights::open_file(&single)
-        } else if index.exists() {
+        } else if index.is_symlink() || index.exists() {
             Weights::open_shards(directory, &index)
         } else {
             Err(Failure::data(format!("{}: no {SINGLE} and no {INDEX}", show(directory)))
@@ -143,11 +144,12 @@ impl Weights {
 
     fn add(&mut self, path: &Path) -> Result<()> {
         let canonical = path.canonicalize().map_err(|error| io_failure(path, &error))?;
-        let file = File::open(&canonical).map_err(|error| io_failure(path, &error))?;
-        let metadata = file.metadata().map_err(|error| io_failure(path, &error))?;
+        // Asked before it is opened: opening a pipe would wait for a writer that never comes.
+        let metadata = canonical.metadata().map_err(|error| io_failure(path, &error))?;
         if !metadata.is_file() {
             return Err(Failure::data(format!("{}: not a file", show(path))));
         }
+        let file = File::open(&canonical).map_err(|error| io_failure(path, &error))?;
         // SAFETY: the mapping is read-only and its file is replaced by rename, never written in place, by every
         // program of this workspace; the bytes are only read as plain integers and floats.
         let map = unsafe { Mmap::map(&file) }.map_err(|error| io_failure(path, &error))?;

@@ -40,6 +40,9 @@ The loss of one optimiser batch, with N samples, n_i completion tokens in sample
   --aggregate constant   sum_ij l_ij / (N * L), L from --max-tokens
   --objective clip       l = -min(r*A, clip(r, 1-clip, 1+clip_high)*A) + kl*k3, r = exp(new - recorded)
                          k3 = exp(d) - d - 1, d = reference - new (arXiv 2402.03300)
+  --importance-cap C     l = -w*min(...) with r = exp(new - start), w = min(exp(start - recorded), C), start the
+                         trainer's own log-probability before the first step (Yao et al. 2025, \"Your efficient RL
+                         framework secretly brings you off-policy RL training\")
   --objective nll        l = -w*new, w the sample's advantage where it has one, else 1
 Samples of flat groups (all advantages 0, no --kl) cost no computation but count in N and sum_i n_i. A batch that is
 flat as a whole takes no optimiser step; the next version is published with the same weights.
@@ -110,6 +113,11 @@ pub struct Arguments {
     /// Policy or Hugging Face directory that --kl keeps close to
     #[arg(long, value_name = "[AGENT=]DIR", help_heading = "Objective")]
     pub reference: Vec<String>,
+
+    /// Weight each token by its trainer-to-sampler probability ratio, truncated at C (truncated importance sampling; 2 is
+    /// usual) [default: off]
+    #[arg(long, value_name = "C", help_heading = "Objective")]
+    pub importance_cap: Option<f64>,
 
     /// How token terms are averaged; formulas below
     #[arg(long, value_enum, default_value = "token", help_heading = "Objective")]
@@ -228,6 +236,7 @@ impl Arguments {
                 ("--clip", self.clip.is_some()),
                 ("--clip-high", self.clip_high.is_some()),
                 ("--kl", self.kl != 0.0),
+                ("--importance-cap", self.importance_cap.is_some()),
                 ("--max-logprob-gap", self.max_logprob_gap.is_some()),
             ];
             if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
@@ -283,6 +292,7 @@ impl Arguments {
             ("--clip", "between 0 and 1", self.clip.is_none_or(|x| positive(x) && x < 1.0)),
             ("--clip-high", "above 0", self.clip_high.is_none_or(positive)),
             ("--kl", "0 or above", not_negative(self.kl)),
+            ("--importance-cap", "above 0", self.importance_cap.is_none_or(positive)),
             ("--lr", "0 or above", not_negative(self.lr)),
             ("--lr-other", "0 or above", self.lr_other.is_none_or(not_negative)),
             ("--weight-decay", "0 or above", not_negative(self.weight_decay)),

@@ -33,6 +33,8 @@ pub struct Tally {
     pub largest_gap: f64,
     /// Recomputed log-probabilities that are no number.
     pub not_finite: usize,
+    /// Tokens whose importance weight was truncated.
+    pub truncated: usize,
 }
 
 impl Tally {
@@ -47,6 +49,7 @@ impl Tally {
         self.gap += other.gap;
         self.largest_gap = self.largest_gap.max(other.largest_gap);
         self.not_finite += other.not_finite;
+        self.truncated += other.truncated;
     }
 
     /// Compares one recomputed log-probability with the recorded one.
@@ -69,6 +72,18 @@ pub struct Terms {
     pub range: (f64, f64),
     /// Weight of the KL term.
     pub kl: f64,
+    /// Bound of the importance weights between sampler and trainer; none: they are 1, and ratios are taken to what the
+    /// sampler recorded.
+    pub importance_cap: Option<f64>,
+}
+
+/// Log-probabilities of other weights than those in training, by the sample's index.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Others<'a> {
+    /// Those of the reference policy, for the KL term.
+    pub reference: Option<&'a [Vec<f32>]>,
+    /// The trainer's own before its first step, for importance weights; none: those in training are still the same.
+    pub start: Option<&'a [Vec<f32>]>,
 }
 
 /// The loss of the trees of one batch.
@@ -78,8 +93,7 @@ pub struct BatchLoss<'a> {
     members: &'a [Vec<usize>],
     /// The factor of each sample's token terms, by the sample's index.
     weights: &'a [f64],
-    /// Log-probabilities of the reference policy, by the sample's index.
-    reference: Option<&'a [Vec<f32>]>,
+    others: Others<'a>,
     tallies: Vec<Mutex<Tally>>,
 }
 
@@ -90,10 +104,10 @@ impl<'a> BatchLoss<'a> {
         samples: &'a Samples,
         members: &'a [Vec<usize>],
         weights: &'a [f64],
-        reference: Option<&'a [Vec<f32>]>,
+        others: Others<'a>,
     ) -> Self {
         let tallies = members.iter().map(|_| Mutex::default()).collect();
-        BatchLoss { terms, samples, members, weights, reference, tallies }
+        BatchLoss { terms, samples, members, weights, others, tallies }
     }
 
     /// The figures of all trees.
@@ -114,12 +128,24 @@ impl<'a> BatchLoss<'a> {
         }
         let old = f64::from(self.samples.logprobs(sample)[index]);
         let (low, high) = self.terms.range;
-        let (mut term, _, clipped) = objective::clip(new, old, advantage, low, high);
         tally.compare(new, old);
+        let (mut term, clipped) = match self.terms.importance_cap {
+            None => {
+                let (term, _, clipped) = objective::clip(new, old, advantage, low, high);
+                (term, clipped)
+            }
+            Some(cap) => {
+                let start = self.others.start.map_or(new, |start| f64::from(start[sample][index]));
+                let (weight, truncated) = objective::importance(start, old, cap);
+                let (term, _, clipped) = objective::clip(new, start, advantage, low, high);
+                tally.truncated += usize::from(truncated);
+                (objective::Term { loss: weight * term.loss, slope: weight * term.slope }, clipped)
+            }
+        };
         // The lower bound holds tokens with a negative advantage, the upper one those with a positive one.
         tally.clipped_low += usize::from(clipped && advantage < 0.0);
         tally.clipped_high += usize::from(clipped && advantage > 0.0);
-        if let Some(reference) = self.reference {
+        if let Some(reference) = self.others.reference {
             let kl = objective::kl(new, f64::from(reference[sample][index]));
             tally.kl += kl.loss;
             term.loss += self.terms.kl * kl.loss;

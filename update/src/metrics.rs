@@ -37,6 +37,8 @@ pub fn of_training(arguments: &Arguments, samples: &Samples, figures: &Figures) 
     put("sampling/logp_difference_mean", json!(over_first(&|first| first.gap)));
     put("sampling/logp_difference_max", json!(first.map(|first| first.largest_gap)));
     put("sampling/importance_sampling_ratio_mean", json!(over_first(&|first| first.ratio)));
+    let truncated = arguments.importance_cap.and_then(|_| over_scored(figures.tally.truncated as f64));
+    put("sampling/importance_sampling_ratio_truncated", json!(truncated));
     line.extend(of_samples(samples));
     let mut put = |name: &str, value: Value| line.insert(name.to_owned(), value);
     put("unique_tokens", json!(figures.unique_tokens));
@@ -104,6 +106,9 @@ pub fn settings(arguments: &Arguments, reference: Option<&str>) -> Map<String, V
         put("clip", json!(low));
         put("clip_high", json!(high));
         put("kl", json!(arguments.kl));
+        if let Some(cap) = arguments.importance_cap {
+            put("importance_cap", json!(cap));
+        }
         put("reference", json!(reference));
     }
     put("aggregate", json!(arguments.aggregate.name()));

@@ -40,6 +40,23 @@ pub fn clip(new: f64, old: f64, advantage: f64, low: f64, high: f64) -> (Term, f
     }
 }
 
+/// Truncated importance sampling (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL
+/// training"; the truncation is that of Ionides 2008, and IMPALA's, arXiv 1802.01561): a sampler whose numbers are not
+/// quite the trainer's makes on-policy samples slightly off-policy. Each token's term is weighted by
+///
+/// ```text
+/// w = min(exp(start − recorded), cap)
+/// ```
+///
+/// a constant, where `start` is the trainer's own log-probability under the weights that were sampled from; the ratio of
+/// [`clip`] is then taken to `start` and not to `recorded`.
+///
+/// Returns the weight, and whether it was truncated.
+pub fn importance(start: f64, recorded: f64, cap: f64) -> (f64, bool) {
+    let weight = (start - recorded).exp();
+    if weight > cap { (cap, true) } else { (weight, false) }
+}
+
 /// The unbiased, always positive estimator of KL(π_θ ‖ π_ref) of DeepSeekMath (arXiv 2402.03300), equation 4
 /// (Schulman's "k3"):
 ///

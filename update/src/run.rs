@@ -95,6 +95,7 @@ impl<'a> Run<'a> {
             samples: self.samples,
             model: &checkpoint.model,
             reference: self.reference_logprobs()?,
+            start: self.start_logprobs(&checkpoint)?,
         };
         let figures = trainer.run(&mut checkpoint.weights, &mut optimizer)?;
         let trained = started.elapsed().as_secs_f64();
@@ -186,6 +187,17 @@ impl<'a> Run<'a> {
         let Some(reference) = &self.reference else { return Ok(None) };
         let config = Config::load(&reference.files)?;
         self.logprobs(&Checkpoint::load(reference, &config)?).map(Some)
+    }
+
+    /// The trainer's own log-probabilities under the weights that were sampled from. With a single step there is no need:
+    /// its forward pass has them.
+    fn start_logprobs(&self, checkpoint: &Checkpoint) -> Result<Option<Vec<Vec<f32>>>> {
+        let arguments = self.arguments;
+        let steps = arguments.minibatches.saturating_mul(arguments.epochs);
+        match arguments.importance_cap {
+            Some(_) if steps > 1 => self.logprobs(checkpoint).map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// The log-probability of every completion token under the weights of a checkpoint.

@@ -8,7 +8,7 @@ use record::stage;
 
 use crate::arguments::{Arguments, Objective};
 use crate::batch::{self, Batch};
-use crate::loss::{BatchLoss, Tally, Terms};
+use crate::loss::{BatchLoss, Others, Tally, Terms};
 use crate::model::{Gradients, Model};
 use crate::optimizer::{self, Optimizer};
 use crate::samples::Samples;
@@ -27,6 +27,9 @@ pub struct Trainer<'a> {
     pub model: &'a Model,
     /// Log-probabilities of the reference policy by sample, where `--kl` asks for them.
     pub reference: Option<Vec<Vec<f32>>>,
+    /// Log-probabilities before the first step by sample, where `--importance-cap` asks for them and later steps have
+    /// other weights.
+    pub start: Option<Vec<Vec<f32>>>,
 }
 
 /// What training saw.
@@ -190,13 +193,15 @@ impl Trainer<'_> {
             objective: self.arguments.objective,
             range: self.arguments.clip_range(),
             kl: self.arguments.kl,
+            importance_cap: self.arguments.importance_cap,
         };
+        let others = Others { reference: self.reference.as_deref(), start: self.start.as_deref() };
         let mut tally = Tally::default();
         for (trees, members) in batch.trees.chunks(TREES_AT_ONCE).zip(batch.members.chunks(TREES_AT_ONCE)) {
             if stage::interrupted() {
                 return Err(Failure::interrupted());
             }
-            let loss = BatchLoss::new(terms, self.samples, members, factors, self.reference.as_deref());
+            let loss = BatchLoss::new(terms, self.samples, members, factors, others);
             let threads = self.arguments.thread_count();
             let scores =
                 self.model.accumulate(weights.forward(), trees, batch.temperature, threads, gradients, &loss);

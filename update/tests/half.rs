@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 const PLAIN: &str = "--optimizer adamw --lr 3e-4 --weight-decay 0.01";
 
-/// Rewrites the weights of a policy's version 0 in another type, each value first rounded to bf16.
+/// Rewrites the weights of a policy's version 0 in another type, each value first rounded to what all types hold.
 fn store(root: &Path, dtype: &str) {
     let path = root.join("step-000000/model.safetensors");
     let (mut header, mut data) = (Map::new(), Vec::new());
@@ -22,10 +22,10 @@ fn store(root: &Path, dtype: &str) {
         for name in old.names() {
             let start = data.len();
             for value in old.to_f32(name).unwrap() {
-                let rounded = half::bf16::from_f32(value);
+                let rounded = half::f16::from_f32(half::bf16::from_f32(value).to_f32());
                 match dtype {
-                    "BF16" => data.extend(rounded.to_le_bytes()),
-                    "F16" => data.extend(half::f16::from_f32(rounded.to_f32()).to_le_bytes()),
+                    "BF16" => data.extend(half::bf16::from_f32(rounded.to_f32()).to_le_bytes()),
+                    "F16" => data.extend(rounded.to_le_bytes()),
                     _ => data.extend(rounded.to_f32().to_le_bytes()),
                 }
             }

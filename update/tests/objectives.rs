@@ -7,7 +7,7 @@ use record::sample::Sample;
 use serde_json::{Value, json};
 use update::aggregate::Aggregate;
 use update::arguments::Objective;
-use update::loss::{BatchLoss, Terms};
+use update::loss::{BatchLoss, Others, Terms};
 use update::model::RowLoss;
 use update::samples::{Needs, Samples};
 use update::tree::{Sequence, pack};
@@ -38,9 +38,11 @@ fn losses_and_slopes_are_those_of_autograd() {
     let vectors: Value = serde_json::from_str(include_str!("vectors/vectors.json")).unwrap();
     let objectives = &vectors["objectives"];
     let samples = samples(objectives);
-    let reference: Vec<Vec<f32>> = (0..4)
-        .map(|index| numbers(&objectives["reference"][index]).into_iter().map(|x| x as f32).collect())
-        .collect();
+    let recorded = |what: &str| -> Vec<Vec<f32>> {
+        let of = |index| numbers(&objectives[what][index]).into_iter().map(|x| x as f32).collect();
+        (0..4).map(of).collect()
+    };
+    let (reference, start) = (recorded("reference"), recorded("start"));
     // Two trees, so that sums over trees are part of the test.
     let members = vec![vec![2, 0], vec![1, 3]];
     for case in objectives["cases"].as_array().unwrap() {
@@ -61,8 +63,13 @@ fn losses_and_slopes_are_those_of_autograd() {
             objective: if name == "nll" { Objective::Nll } else { Objective::Clip },
             range: (objectives["low"].as_f64().unwrap(), objectives["high"].as_f64().unwrap()),
             kl: if with_kl { objectives["kl"].as_f64().unwrap() } else { 0.0 },
+            importance_cap: name.starts_with("cap").then(|| objectives["cap"].as_f64().unwrap()),
         };
-        let loss = BatchLoss::new(terms, &samples, &members, &weights, with_kl.then_some(&reference[..]));
+        let others = Others {
+            reference: with_kl.then_some(&reference[..]),
+            start: (name == "cap+start").then_some(&start[..]),
+        };
+        let loss = BatchLoss::new(terms, &samples, &members, &weights, others);
         let mut largest = 0.0f64;
         for (tree_index, members) in members.iter().enumerate() {
             let sequences: Vec<Sequence> = members.iter().map(|&index| samples.sequence(index)).collect();
@@ -81,6 +88,7 @@ fn losses_and_slopes_are_those_of_autograd() {
             }
         }
         let tally = loss.tally();
+        assert_eq!(tally.truncated > 0, name.starts_with("cap"), "{name}: {} truncated", tally.truncated);
         let difference = (tally.loss - case["loss"].as_f64().unwrap()).abs();
         println!("{name} {aggregate:?}: loss off by {difference:e}, slopes by up to {largest:e}");
         assert!(difference < 1e-12, "{name} {aggregate:?}: loss off by {difference:e}");

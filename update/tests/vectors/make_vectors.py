@@ -23,7 +23,11 @@ def objectives():
     old = [(-3 * torch.rand(n) - 0.05).double() for n in lengths]
     new = [(o.float() + 0.5 * torch.randn(n)).clamp(max=-1e-3).double() for o, n in zip(old, lengths)]
     reference = [(o.float() + 0.2 * torch.randn(n)).double() for o, n in zip(old, lengths)]
-    low, high, beta, max_tokens = 0.2, 0.28, 0.05, 16
+    low, high, beta, max_tokens, cap = 0.2, 0.28, 0.05, 16, 1.1
+    # What the trainer's own forward pass gave before its first step, where several steps are taken on the samples. Numbers
+    # of their own, so that those of the other cases stay what they are.
+    generator = torch.Generator().manual_seed(8)
+    start = [(o.float() + 0.3 * torch.randn(n, generator=generator)).double() for o, n in zip(old, lengths)]
 
     def aggregate(terms, how):
         if how == "token":
@@ -33,13 +37,21 @@ def objectives():
         return sum(t.sum() for t in terms) / (len(lengths) * max_tokens)
 
     cases = []
-    for objective in ["clip", "clip+kl", "nll"]:
+    for objective in ["clip", "clip+kl", "nll", "cap", "cap+start"]:
         for how in ["token", "sequence", "constant"]:
             leaves = [n.clone().requires_grad_() for n in new]
             terms = []
-            for leaf, o, r, a in zip(leaves, old, reference, advantages):
+            for leaf, o, r, a, b in zip(leaves, old, reference, advantages, start):
                 if objective == "nll":
                     terms.append(-a * leaf)
+                    continue
+                if objective.startswith("cap"):
+                    # Truncated importance sampling: constant weights between the sampler and the trainer, and ratios
+                    # within the trainer.
+                    before = b if objective == "cap+start" else leaf.detach()
+                    weight = (before - o).exp().clamp(max=cap)
+                    ratio = (leaf - before).exp()
+                    terms.append(-weight * torch.min(ratio * a, ratio.clamp(1 - low, 1 + high) * a))
                     continue
                 ratio = (leaf - o).exp()
                 term = -torch.min(ratio * a, ratio.clamp(1 - low, 1 + high) * a)
@@ -51,9 +63,9 @@ def objectives():
             slopes = [numbers(leaf.grad) for leaf in leaves]
             cases.append({"objective": objective, "aggregate": how, "loss": loss.item(), "slopes": slopes})
     return {
-        "advantages": advantages, "low": low, "high": high, "kl": beta, "max_tokens": max_tokens,
+        "advantages": advantages, "low": low, "high": high, "kl": beta, "max_tokens": max_tokens, "cap": cap,
         "old": [numbers(x) for x in old], "new": [numbers(x) for x in new],
-        "reference": [numbers(x) for x in reference], "cases": cases,
+        "reference": [numbers(x) for x in reference], "start": [numbers(x) for x in start], "cases": cases,
     }
 
 

@@ -2,6 +2,7 @@
 
 use super::support::{engine, runtime};
 use crate::engine::Isa;
+use policy::config::Config;
 use policy::directory::Policy;
 use serde_json::Value;
 use std::path::Path;
@@ -24,7 +25,9 @@ fn logprobs_are_those_of_the_reference() {
         let Ok(text) = std::fs::read_to_string(entry.join("logprobs.json")) else { continue };
         let golden: Value = serde_json::from_str(&text).expect("JSON");
         let policy = Policy::open(&entry).expect("a policy");
-        for isa in Isa::available() {
+        let head_size = Config::load(&policy.files).expect("a configuration").head_dim;
+        // Rare head sizes are compiled for one instruction set only.
+        for isa in Isa::available().into_iter().filter(|isa| isa.kernels(head_size).is_some()) {
             let mut decoder = engine(&policy, Some(isa), 64).decoder().expect("a decoder");
             let (mut worst, mut tokens) = (0.0_f32, 0);
             for case in golden["cases"].as_array().expect("cases") {
