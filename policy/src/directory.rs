@@ -86,8 +86,7 @@ impl Policy {
                 .ok_or_else(|| Failure::data(format!("{}: points to {}", show(&link), show(&target))))?;
             return Policy::open_step(path, step);
         }
-        let config = path.join("config.json");
-        if !config.is_symlink() && !config.exists() {
+        if !is_there(&path.join("config.json")) {
             return Err(no_policy(path));
         }
         // A version that was named itself, such as run/tool/step-000012.
@@ -130,7 +129,7 @@ impl Policy {
 
     pub(crate) fn open_step(root: &Path, step: u64) -> Result<Policy> {
         let files = root.join(step_name(step));
-        if !files.join("config.json").exists() {
+        if !is_there(&files.join("config.json")) {
             return Err(Failure::data(format!("{}: not a complete version", show(&files))));
         }
         let digest = match recorded_digest(&files)? {
@@ -157,6 +156,11 @@ impl Policy {
     pub fn is_writable_layout(&self) -> bool {
         is_policy_directory(&self.root)
     }
+}
+
+/// Whether there is something of that name. A link that leads nowhere is: opening it says what is wrong with it.
+fn is_there(path: &Path) -> bool {
+    path.is_symlink() || path.exists()
 }
 
 /// Whether the directory holds versions rather than a model.
