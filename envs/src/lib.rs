@@ -7,12 +7,15 @@
 pub mod check;
 mod demonstration;
 pub mod environment;
+pub mod grid;
 pub mod math;
 pub mod plan_path;
 pub mod sandbox;
 pub mod settings;
+pub mod sokoban;
 pub mod step;
 pub mod streams;
+pub mod sudoku;
 pub mod workflow;
 
 pub use environment::{
@@ -27,7 +30,8 @@ use std::sync::Arc;
 use record::failure::{Failure, Result};
 
 /// Every environment there is.
-pub static ENVIRONMENTS: &[&dyn Environment] = &[&plan_path::PlanPath, &math::Math];
+pub static ENVIRONMENTS: &[&dyn Environment] =
+    &[&plan_path::PlanPath, &math::Math, &sudoku::Sudoku, &sokoban::Sokoban];
 
 /// The environment called `name`.
 ///

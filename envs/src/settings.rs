@@ -7,6 +7,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use record::failure::{Failure, Result};
+use serde::{Deserialize, Serialize};
 
 /// One thing that `--set` can change.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +65,54 @@ impl Settings {
             Err(_) => Err(Failure::usage(format!("--set {key}={text}: '{text}' is not {expected}"))),
         }
     }
+}
+
+/// How situations are put into words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Encoding {
+    /// As few words as it takes, for policies of a few hundred thousand parameters.
+    Compact,
+    /// Instructions in prose, for pretrained language models.
+    Full,
+}
+
+impl Encoding {
+    /// The value of `--set encoding`, compact unless given.
+    ///
+    /// # Errors
+    /// Neither `compact` nor `full`: usage.
+    pub fn from_settings(settings: &Settings) -> Result<Encoding> {
+        match settings.text("encoding") {
+            None | Some("compact") => Ok(Encoding::Compact),
+            Some("full") => Ok(Encoding::Full),
+            Some(other) => Err(choice("encoding", other, "compact or full")),
+        }
+    }
+
+    /// `compact` or `full`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Encoding::Compact => "compact",
+            Encoding::Full => "full",
+        }
+    }
+}
+
+/// `value`, if it lies within its bounds.
+///
+/// # Errors
+/// It does not: usage.
+pub fn ranged<T: PartialOrd + Display>(name: &str, value: T, least: T, most: T) -> Result<T> {
+    if value < least || value > most {
+        return Err(Failure::usage(format!("--set {name}={value}: not from {least} to {most}")));
+    }
+    Ok(value)
+}
+
+/// The failure of a value that is none of its choices.
+pub fn choice(name: &str, value: &str, choices: &str) -> Failure {
+    Failure::usage(format!("--set {name}={value}: '{value}' is not {choices}"))
 }
 
 /// A hint that names the known word nearest to `word`, or all of them if none is near.

@@ -302,3 +302,32 @@ fn broken_states_are_refused() {
         assert!(environment().restore(&broken).is_err(), "{broken}");
     }
 }
+
+#[test]
+fn controls_speak_as_they_should() {
+    let content = |state: &dyn State, agent: &str| state.observe(agent)[0].content.clone();
+    let mut mechanical = state("mechanical", "compact");
+    let moved = mechanical.apply("tool", " d3 c3 c2").unwrap();
+    assert_eq!((moved.rewards.team, moved.rewards.local, moved.terminated), (0.75, 1.0, false));
+    assert!(mechanical.apply("tool", " c1").unwrap().success && mechanical.is_solved());
+
+    let mut both = state("route-moves", "compact");
+    assert_eq!(content(&*both, "planner"), "walls a0 b2 e2 b3 a4 c4 d4 goal c1 at e3 planner");
+    assert_eq!(both.apply("planner", " L L U").unwrap().components["format"], 0.0);
+    let moved = both.apply("planner", " d3 c3 c2 moves L L U").unwrap();
+    assert_eq!((moved.rewards.team, moved.rewards.local), (0.75, 1.0));
+
+    for task in tasks(Split::Train, 3, &["proposal=moves"], 20) {
+        let mut state = environment().reset(&task.spec, "team").unwrap();
+        let answer = state.oracle("tool").unwrap();
+        assert!(answer.split_whitespace().all(|word| "UDLR".contains(word)), "{answer}");
+        assert_eq!(state.apply("tool", &answer).unwrap().rewards.local, 1.0);
+        assert!(content(&*state, "planner").ends_with(&format!(" moves{answer} planner")));
+    }
+    for (workflow, words) in [("route-moves", 3..=7), ("mechanical", 1..=3)] {
+        for sample in demonstrations(workflow, &[("opt", 1.0)], 0.85, 20).into_iter().flatten() {
+            let completion = sample.completion.unwrap();
+            assert!(words.contains(&completion.split_whitespace().count()), "{completion}");
+        }
+    }
+}

@@ -47,6 +47,20 @@ const ADDED: &[&str] = &[
     " -",
     " *",
     " /",
+    // Sudoku: the beginning of a board, digits that were filled in, a proposal.
+    "sudoku",
+    " x1",
+    " x2",
+    " x3",
+    " x4",
+    " x5",
+    " x6",
+    " x7",
+    " x8",
+    " x9",
+    " fill",
+    // Sokoban: where boxes are.
+    " box",
 ];
 
 /// The chat: a role's token, then the text as it is; an assistant's message ends with the token that stops it.

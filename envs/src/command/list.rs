@@ -31,7 +31,7 @@ impl List {
             for workflow in environment.workflows() {
                 let (name, agents, order) =
                     (workflow.name(), workflow.agents().join(", "), workflow.describe());
-                let _ = writeln!(text, "  --workflow {name:<10} {agents} ({order})");
+                let _ = writeln!(text, "  --workflow {name:<12} {agents} ({order})");
             }
             for setting in environment.settings() {
                 let shown = format!("{} = {}", setting.name, setting.default);

@@ -20,6 +20,7 @@ use super::map::{Cell, Map, Move};
 use super::spec::{self, Rules};
 use super::state::PlanPathState;
 use super::{NAME, generate};
+use crate::demonstration;
 use crate::environment::{Demonstration, Split, State};
 use crate::workflow::Workflow;
 
@@ -60,19 +61,6 @@ fn moves(kind: &str, map: &Map, cell: Cell, most: u32, draws: &mut Draws) -> Vec
     made
 }
 
-/// Draws a kind by its share.
-fn kind<'a>(mix: &'a [(String, f64)], draws: &mut Draws) -> &'a str {
-    let mut left = f64::from(draws.uniform());
-    for (kind, share) in mix {
-        if left < *share {
-            return kind;
-        }
-        left -= share;
-    }
-    // Shares that sum to 1 in decimals may sum to a little less in binary.
-    mix.iter().rev().find(|(_, share)| *share > 0.0).map_or("", |(kind, _)| kind)
-}
-
 /// The samples about the task at `index`.
 pub fn samples(
     rules: &Rules,
@@ -95,28 +83,15 @@ pub fn samples(
         let mut proposed: Option<Vec<Move>> = None;
         for agent in workflow.agents() {
             let own = |draws: &mut Draws| {
-                moves(kind(&demonstration.mix, draws), &instance.map, cell, instance.moves, draws)
+                moves(demonstration.kind(draws), &instance.map, cell, instance.moves, draws)
             };
             let moves = match proposed.take() {
                 Some(moves) if f64::from(draws.uniform()) < demonstration.follow => moves,
                 _ => own(&mut draws),
             };
             let completion = state.write(agent, &moves);
-            let id = format!("{episode}/0/{agent}/0");
-            samples.push(Sample {
-                env: Some(NAME.to_owned()),
-                task: Some(task.task.clone()),
-                episode: Some(episode.clone()),
-                turn: Some(0),
-                agent: Some(agent.clone()),
-                branch: Some(0),
-                branches: Some(1),
-                id: Some(id),
-                prompt: Some(state.observe(agent)),
-                completion: Some(completion.clone()),
-                finish_reason: Some("stop".to_owned()),
-                ..Sample::default()
-            });
+            let prompt = state.observe(agent);
+            samples.push(demonstration::sample(&task, &episode, agent, prompt, completion.clone()));
             state.apply(agent, &completion)?;
             proposed = Some(moves);
         }

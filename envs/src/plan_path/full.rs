@@ -1,16 +1,15 @@
 //! Plan-Path in prose and a drawn grid, for pretrained language models.
 //!
-//! Both agents think aloud and end with one list of moves after `####`, as in Stronger-MAS (arXiv 2510.11062).
-//! An answer is read as a person would read it: headings before the answer, a code fence around it, words after
-//! it and a missing space after `####` do no harm; of several answers the last one counts.
+//! Both agents think aloud and end with one list of moves after `####`, as in Stronger-MAS (arXiv 2510.11062);
+//! how it is read is told in [`crate::grid::prose`].
 //!
 //! Left out: in the paper the tool writes a program that prints the moves. Here it proposes the moves in words;
 //! no text of a model is run.
 
 use std::fmt::Write;
 
-use super::map::{Map, Move, Place, UNREACHABLE};
-use super::state::{Proposal, Reading};
+use super::map::{Map, Place, UNREACHABLE};
+use super::state::Proposal;
 
 /// What every prompt on a board begins with: the grid and the rules.
 pub fn preamble(map: &Map, moves: u32, turns: u32) -> String {
@@ -72,65 +71,6 @@ pub fn prompt(preamble: &str, position: Place, proposal: Option<&Proposal>, agen
     text
 }
 
-/// A list of moves: `["L", "L", "U"]`.
-pub fn write_moves(moves: &[Move]) -> String {
-    let letters: Vec<String> = moves.iter().map(|step| format!("\"{}\"", step.letter())).collect();
-    format!("[{}]", letters.join(", "))
-}
-
-/// A whole answer: `#### ["L", "L", "U"]`.
-pub fn write_answer(moves: &[Move]) -> String {
-    format!("#### {}", write_moves(moves))
-}
-
-/// Reads 1 to `most` moves from an answer in prose.
-///
-/// The last `####` that moves follow decides: the first list in brackets after it, or a line of bare moves
-/// right after it. Without one, the last list in brackets of moves does.
-pub fn read_moves(text: &str, most: u32) -> Option<Reading> {
-    let parts: Vec<&str> = text.split("####").collect();
-    let marked = parts[1..].iter().rev().find_map(|part| lists(part).next().or_else(|| bare(part)));
-    let moves = marked.or_else(|| lists(text).last())?;
-    if moves.len() > most as usize { None } else { Some(Reading { moves, connected: true }) }
-}
-
-/// Every list in brackets that holds moves and nothing else, in order.
-fn lists(text: &str) -> impl Iterator<Item = Vec<Move>> {
-    text.split('[').skip(1).filter_map(|rest| sequence(rest.split_once(']')?.0))
-}
-
-/// The first line with something on it besides a code fence and decoration, if it holds moves and nothing else.
-fn bare(text: &str) -> Option<Vec<Move>> {
-    let line = text
-        .lines()
-        .map(|line| line.trim_matches(|letter: char| !letter.is_alphanumeric()))
-        .find(|line| !line.is_empty() && !matches!(*line, "json" | "python" | "text"))?;
-    sequence(line)
-}
-
-/// Moves between commas, spaces or arrows, in quotes or not.
-fn sequence(text: &str) -> Option<Vec<Move>> {
-    let separator = |letter: char| letter.is_whitespace() || ",;'\"`>-→".contains(letter);
-    let mut moves = Vec::new();
-    for word in text.split(separator).filter(|word| !word.is_empty()) {
-        match word.to_ascii_lowercase().as_str() {
-            "up" => moves.push(Move::Up),
-            "down" => moves.push(Move::Down),
-            "left" => moves.push(Move::Left),
-            "right" => moves.push(Move::Right),
-            lower if lower.len() == 1 => {
-                moves.push(Move::from_letter(lower.to_ascii_uppercase().chars().next()?)?)
-            }
-            _ => {
-                for letter in word.chars() {
-                    moves.push(Move::from_letter(letter)?);
-                }
-            }
-        }
-    }
-    if moves.is_empty() { None } else { Some(moves) }
-}
-
 /// The board as a person likes to see it, with the walker, and letters and numbers at the sides.
 pub fn draw(map: &Map, position: Place) -> String {
     let size = map.size() as u8;
@@ -152,60 +92,4 @@ pub fn draw(map: &Map, position: Place) -> String {
     }
     text.push('\n');
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(text: &str) -> Option<String> {
-        read_moves(text, 4).map(|reading| reading.moves.iter().map(|step| step.letter()).collect())
-    }
-
-    #[test]
-    fn answers_are_read_as_a_person_reads_them() {
-        for text in [
-            "#### [\"U\", \"R\"]",
-            "#### Step 1\nThe wall is below.\n#### [\"U\", \"R\"]",
-            "#### Answer\n[\"U\", \"R\"]\nDone. I avoided [3, 4].",
-            "####\n```json\n[\"U\", \"R\"]\n```",
-            "####[\"U\",\"R\"]",
-            "First I thought #### [\"D\"], but #### ['U', 'R']",
-            "so the answer is [U, R]",
-            "#### U, R",
-            "#### **UR**",
-            "####\n```\nU R\n```\nThat is all.",
-            "#### [Up, Right]",
-            "**Actions List**: [\"U\", \"R\"]",
-            "#### U -> R",
-        ] {
-            assert_eq!(read(text).as_deref(), Some("UR"), "{text:?}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_answer_stays_none() {
-        for text in
-            ["", "#### []", "#### [\"X\"]", "go up and then right", "#### [\"U\", 3]", "#### [1, 2]", "####"]
-        {
-            assert_eq!(read(text), None, "{text:?}");
-        }
-        assert_eq!(read("#### [U, U, U, U, U]"), None, "more moves than a turn has");
-    }
-
-    #[test]
-    fn hostile_text_is_no_panic() {
-        for text in
-            ["####[", "[[[[", "]]]]####]", "####\u{0}[\u{200b}]", "#### é", "########[U]", "####`[`U`]`"]
-        {
-            let _ = read(text);
-        }
-        assert_eq!(read("########[U]").as_deref(), Some("U"));
-    }
-
-    #[test]
-    fn answers_are_read_as_they_are_written() {
-        let moves = [Move::Left, Move::Up, Move::Down, Move::Right];
-        assert_eq!(read(&write_answer(&moves)).as_deref(), Some("LUDR"));
-    }
 }

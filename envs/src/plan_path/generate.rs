@@ -4,28 +4,21 @@
 //! of its eight mirror images and rotations, and the start has no part in it, so no board seen in training
 //! comes back in the test split, not turned round and not with another start.
 //!
-//! The test split is one fixed list of up to [`TEST_TASKS`] different tasks for each set of rules: `--seed` has
-//! no influence on it, and `--count N` takes the first N. Beyond its end it is repeated, shuffled by the seed.
-//! The train split is far larger than any run on boards of five cells a side or more, so train tasks are drawn
+//! The test split is one fixed list for each set of rules (see [`crate::streams`]). The train split is far larger than any run on boards of five cells a side or more, so train tasks are drawn
 //! with replacement: task i depends on the rules, the seed and i alone.
-
-use std::collections::HashSet;
 
 use record::failure::{Failure, Result};
 use record::line::Task;
-use record::philox::{Draws, Part, Stream};
+use record::philox::{Draws, Stream};
 
 use super::NAME;
 use super::map::{Cell, LARGEST, Map, Place};
 use super::spec::{Draw, Rules};
-use crate::environment::{Selection, Split};
+use crate::environment::{Selection, Split, Tasks};
+use crate::streams;
 
-/// Tasks in the test split, unless the rules allow fewer.
-pub const TEST_TASKS: usize = 2048;
 /// One in this many boards is for testing.
 const TEST_SHARE: u64 = 16;
-/// Names the streams that the test split is drawn from.
-const TEST_SEED: u64 = 0;
 /// Draws after which rules are found to allow no task.
 const ATTEMPTS: u32 = 20_000;
 
@@ -59,8 +52,7 @@ impl Instance {
 /// # Errors
 /// The rules allow no instance: usage.
 pub fn train(rules: &Rules, seed: u64, index: u64) -> Result<Instance> {
-    let name = [Part::Text(NAME), Part::Text("train"), Part::Number(index)];
-    draw_for(rules, Split::Train, Stream::named(seed, &name))
+    draw_for(rules, Split::Train, streams::train_stream(NAME, seed, index))
 }
 
 /// The first instance of a stream that belongs to the split.
@@ -141,75 +133,10 @@ fn draw(rules: &Rules, draws: &mut Draws) -> Option<Instance> {
 }
 
 /// Tasks without end.
-pub fn tasks(rules: Rules, selection: &Selection) -> Box<dyn Iterator<Item = Result<Task>> + Send> {
-    match selection.split {
-        Split::Train => {
-            let seed = selection.seed;
-            Box::new((0..).map(move |index| Ok(train(&rules, seed, index)?.task(&rules, Split::Train))))
-        }
-        Split::Test => Box::new(TestTasks::new(rules, selection.seed)),
-    }
-}
-
-/// The test split in its own order, and then again and again in orders that the seed decides.
-struct TestTasks {
-    rules: Rules,
-    seed: u64,
-    drawn: u64,
-    seen: HashSet<String>,
-    tasks: Vec<Task>,
-    repetition: u64,
-    order: Vec<usize>,
-}
-
-impl TestTasks {
-    fn new(rules: Rules, seed: u64) -> Self {
-        TestTasks {
-            rules,
-            seed,
-            drawn: 0,
-            seen: HashSet::new(),
-            tasks: Vec::new(),
-            repetition: 0,
-            order: Vec::new(),
-        }
-    }
-
-    /// The next task that is not among those before it; none at the end of the split.
-    fn fresh(&mut self) -> Result<Option<Task>> {
-        while self.tasks.len() < TEST_TASKS && self.drawn < 4 * TEST_TASKS as u64 {
-            let name = [Part::Text(NAME), Part::Text("test"), Part::Number(self.drawn)];
-            let instance = draw_for(&self.rules, Split::Test, Stream::named(TEST_SEED, &name))?;
-            self.drawn += 1;
-            let task = instance.task(&self.rules, Split::Test);
-            if self.seen.insert(task.task.clone()) {
-                self.tasks.push(task.clone());
-                return Ok(Some(task));
-            }
-        }
-        Ok(None)
-    }
-}
-
-impl Iterator for TestTasks {
-    type Item = Result<Task>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.repetition == 0 {
-            match self.fresh() {
-                Err(failure) => return Some(Err(failure)),
-                Ok(Some(task)) => return Some(Ok(task)),
-                Ok(None) => {}
-            }
-        }
-        if self.order.is_empty() {
-            self.repetition += 1;
-            self.order = (0..self.tasks.len()).collect();
-            let name = [Part::Text(NAME), Part::Text("test order"), Part::Number(self.repetition)];
-            Draws::new(Stream::named(self.seed, &name)).shuffle(&mut self.order);
-        }
-        self.order.pop().map(|index| Ok(self.tasks[index].clone()))
-    }
+pub fn tasks(rules: Rules, selection: &Selection) -> Tasks<'static> {
+    streams::tasks(NAME, selection, move |split, stream| {
+        Ok(draw_for(&rules, split, stream)?.task(&rules, split))
+    })
 }
 
 /// Which split a board with its goal belongs to, whatever the start.
@@ -245,7 +172,7 @@ pub fn split_of(map: &Map) -> Split {
             cells[..(map.size() * map.size()).div_ceil(64)].iter().flat_map(|word| word.to_be_bytes()),
         );
     }
-    if first_word(&bytes).is_multiple_of(TEST_SHARE) { Split::Test } else { Split::Train }
+    streams::split_of(&bytes, TEST_SHARE)
 }
 
 /// The name of an instance: a hash of what it consists of, without the rules.
@@ -254,12 +181,5 @@ fn identity(map: &Map, start: Place) -> u64 {
     let goal = map.place(map.goal());
     bytes.extend([map.size() as u8, goal.row, goal.column, start.row, start.column]);
     bytes.extend(map.walls().iter().flat_map(|wall| [wall.row, wall.column]));
-    first_word(&bytes)
-}
-
-fn first_word(bytes: &[u8]) -> u64 {
-    let hash = blake3::hash(bytes);
-    let mut word = [0; 8];
-    word.copy_from_slice(&hash.as_bytes()[..8]);
-    u64::from_be_bytes(word)
+    streams::first_word(&bytes)
 }

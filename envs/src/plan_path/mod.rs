@@ -4,6 +4,11 @@
 //! proposal, decides; only the planner's moves move the walker, and its position persists between turns. The
 //! tool is scored as if its proposal were carried out. In the workflow `single` the planner is alone.
 //!
+//! Three controls tell what a team's gain comes from. In `mechanical` the tool is alone, and its route is translated
+//! into moves as it is: what a planner adds is the difference to `team`. In `route-moves` the planner is alone and
+//! writes a route and then moves in one answer: the language of the team without a second agent. With
+//! `--set proposal=moves` the tool proposes in the planner's own language.
+//!
 //! - [`map`]: the board and its distances; [`rules`]: what moves do and earn;
 //! - [`spec`]: settings and the `spec` of a task; [`generate`]: which tasks there are, train and test;
 //! - [`compact`], [`full`]: the two ways of putting a situation into words and reading answers;
@@ -36,8 +41,13 @@ pub const NAME: &str = "plan-path";
 /// The environment.
 pub struct PlanPath;
 
-static WORKFLOWS: LazyLock<[Arc<Workflow>; 2]> = LazyLock::new(|| {
-    [Workflow::sequential("team", &["tool", "planner"]), Workflow::sequential("single", &["planner"])]
+static WORKFLOWS: LazyLock<[Arc<Workflow>; 4]> = LazyLock::new(|| {
+    [
+        Workflow::sequential("team", &["tool", "planner"]),
+        Workflow::sequential("single", &["planner"]),
+        Workflow::sequential("route-moves", &["planner"]),
+        Workflow::sequential("mechanical", &["tool"]),
+    ]
 });
 
 impl Environment for PlanPath {

@@ -4,9 +4,10 @@
 use serde_json::json;
 
 use super::map::{Move, Place};
-use super::spec::Encoding;
 use super::state::PlanPathState;
 use crate::environment::ExtractionCase;
+use crate::grid::prose;
+use crate::settings::Encoding;
 
 /// Every answer of up to three moves, and then some; malformed ones are at the end.
 pub fn answers(state: &PlanPathState, agent: &str) -> Vec<String> {
@@ -43,30 +44,6 @@ pub fn answers(state: &PlanPathState, agent: &str) -> Vec<String> {
     answers
 }
 
-/// Styles of answers in prose: those of the first group mean U, R and those of the second nothing.
-const READABLE: [(&str, &str); 13] = [
-    ("plain", "#### [\"U\", \"R\"]"),
-    ("heading before", "#### Step 1\nThe wall is below.\n\n#### [\"U\", \"R\"]"),
-    ("words after", "#### [\"U\", \"R\"]\nDone. This avoids [3, 4]."),
-    ("code fence", "####\n```json\n[\"U\", \"R\"]\n```"),
-    ("no space after ####", "####[\"U\",\"R\"]"),
-    ("bracket list without ####", "So I go: ['U', 'R']"),
-    ("last answer wins", "#### [\"D\"]\nNo, below is a wall.\n#### [\"U\", \"R\"]"),
-    ("no quotes", "#### [U, R]"),
-    ("no brackets", "#### U, R"),
-    ("run together", "#### UR"),
-    ("words for moves", "#### [up, right]"),
-    ("bold", "**#### [\"U\", \"R\"]**"),
-    ("actions list", "**Actions List**: [\"U\", \"R\"]"),
-];
-const UNREADABLE: [(&str, &str); 6] = [
-    ("empty", ""),
-    ("empty list", "#### []"),
-    ("no list", "I would go up and then right."),
-    ("unknown move", "#### [\"U\", \"X\"]"),
-    ("too many moves", "#### [\"U\", \"U\", \"U\", \"U\"]"),
-    ("numbers", "#### [1, 2]"),
-];
 const COMPACT: [(&str, &str, Option<&str>); 6] = [
     ("compact", " U R", Some(" U R")),
     ("compact without first space", "U R", Some(" U R")),
@@ -79,8 +56,8 @@ const COMPACT: [(&str, &str, Option<&str>); 6] = [
 /// How answers in every style have to be read.
 pub fn extraction_cases() -> Vec<ExtractionCase> {
     let spec = |encoding: &str| json!({"size": 3, "encoding": encoding, "moves": 3, "turns": 4, "walls": ["b1"], "goal": "c0", "start": "a2"});
-    let full = READABLE.iter().map(|(name, text)| (*name, *text, Some(READABLE[0].1)));
-    let full = full.chain(UNREADABLE.iter().map(|(name, text)| (*name, *text, None)));
+    let full = prose::READABLE.iter().map(|(name, text)| (*name, *text, Some(prose::READABLE[0].1)));
+    let full = full.chain(prose::UNREADABLE.iter().map(|(name, text)| (*name, *text, None)));
     let full = full.flat_map(|case| [("full", "tool", case), ("full", "planner", case)]);
     let compact = COMPACT.iter().map(|case| ("compact", "planner", *case));
     full.chain(compact)

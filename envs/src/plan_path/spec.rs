@@ -10,7 +10,8 @@ use record::failure::{Failure, Result};
 
 use super::map::{Cell, LARGEST, Map, Place, UNREACHABLE};
 use super::{compact, full};
-use crate::settings::{Setting, Settings};
+use crate::grid::Language;
+use crate::settings::{Encoding, Setting, Settings, choice, ranged};
 
 /// What `--set` understands.
 pub const SETTINGS: &[Setting] = &[
@@ -19,6 +20,11 @@ pub const SETTINGS: &[Setting] = &[
         name: "encoding",
         default: "compact",
         meaning: "compact (one word a cell) or full (prose and a grid)",
+    },
+    Setting {
+        name: "proposal",
+        default: "cells; moves if full",
+        meaning: "what the tool says: the cells of a route, or moves, the planner's own language",
     },
     Setting { name: "moves", default: "3; size if size > 8", meaning: "most moves in a turn, 1 to 99" },
     Setting { name: "turns", default: "4", meaning: "turns in an episode, 1 to 99" },
@@ -37,16 +43,6 @@ pub const SETTINGS: &[Setting] = &[
     },
 ];
 
-/// How situations are put into words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Encoding {
-    /// One word a cell, for policies of a few hundred thousand parameters.
-    Compact,
-    /// Instructions in prose and a grid, for pretrained language models.
-    Full,
-}
-
 /// How walls, goal and start are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -64,6 +60,8 @@ pub struct Rules {
     pub size: usize,
     /// How situations are put into words.
     pub encoding: Encoding,
+    /// What the tool proposes in.
+    pub proposal: Language,
     /// Most moves in a turn.
     pub moves: u32,
     /// Turns in an episode.
@@ -87,11 +85,8 @@ impl Rules {
         let whole = "a whole number";
         let size = ranged("size", settings.value("size", whole)?.unwrap_or(5), 2, LARGEST)?;
         let small = size <= 8;
-        let encoding = match settings.text("encoding") {
-            None | Some("compact") => Encoding::Compact,
-            Some("full") => Encoding::Full,
-            Some(other) => return Err(choice("encoding", other, "compact or full")),
-        };
+        let encoding = Encoding::from_settings(settings)?;
+        let proposal = Language::from_settings(settings, encoding)?;
         let draw = match settings.text("draw") {
             None if small => Draw::Balanced,
             None | Some("uniform") => Draw::Uniform,
@@ -136,7 +131,7 @@ impl Rules {
         if nearest > farthest {
             return Err(Failure::usage(format!("--set farthest={farthest}: less than nearest={nearest}")));
         }
-        Ok(Rules { size, encoding, moves, turns, density, draw, nearest, farthest })
+        Ok(Rules { size, encoding, proposal, moves, turns, density, draw, nearest, farthest })
     }
 
     /// The `spec` of an instance drawn by these rules; the walls in the order of reading.
@@ -144,7 +139,10 @@ impl Rules {
         let mut spec = Object::new();
         let mut put = |key: &str, value: Value| spec.insert(key.to_owned(), value);
         put("size", self.size.into());
-        put("encoding", if self.encoding == Encoding::Compact { "compact" } else { "full" }.into());
+        put("encoding", self.encoding.name().into());
+        if self.proposal != Language::default_of(self.encoding) {
+            put("proposal", self.proposal.name().into());
+        }
         put("moves", self.moves.into());
         put("turns", self.turns.into());
         put("walls", walls.iter().map(Place::to_string).collect::<Vec<_>>().into());
@@ -158,23 +156,13 @@ impl Rules {
     }
 }
 
-fn ranged<T: PartialOrd + std::fmt::Display>(name: &str, value: T, least: T, most: T) -> Result<T> {
-    if value < least || value > most {
-        return Err(Failure::usage(format!("--set {name}={value}: not from {least} to {most}")));
-    }
-    Ok(value)
-}
-
-fn choice(name: &str, value: &str, choices: &str) -> Failure {
-    Failure::usage(format!("--set {name}={value}: '{value}' is not {choices}"))
-}
-
 /// `spec` as it is read; what only tells how the instance was drawn is accepted and not looked at.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written<'a> {
     size: usize,
     encoding: Encoding,
+    proposal: Option<Language>,
     moves: u32,
     turns: u32,
     #[serde(borrow)]
@@ -206,6 +194,8 @@ pub struct Instance {
     pub turns: u32,
     /// How situations are put into words.
     pub encoding: Encoding,
+    /// What the tool proposes in.
+    pub proposal: Language,
     /// What every prompt begins with.
     pub preamble: String,
     /// The `spec` that this was read from.
@@ -220,6 +210,7 @@ impl Instance {
     pub fn parse(spec: &Value) -> Result<Instance> {
         let written = Written::deserialize(spec).map_err(|error| Failure::data(format!("spec: {error}")))?;
         let Written { size, encoding, moves, turns, .. } = written;
+        let proposal = Language::of_spec(written.proposal, encoding)?;
         let within = |name: &str, value: u64, least: u64, most: u64| match (least..=most).contains(&value) {
             true => Ok(()),
             false => Err(Failure::data(format!("spec: {name}: {value} is not from {least} to {most}"))),
@@ -255,6 +246,6 @@ impl Instance {
             Encoding::Compact => compact::preamble(&map),
             Encoding::Full => full::preamble(&map, moves, turns),
         };
-        Ok(Instance { map, start, first, moves, turns, encoding, preamble, spec: spec.clone() })
+        Ok(Instance { map, start, first, moves, turns, encoding, proposal, preamble, spec: spec.clone() })
     }
 }

@@ -10,9 +10,11 @@ use serde_json::{Value, json};
 
 use super::map::{Cell, Move, Place, UNREACHABLE};
 use super::rules::{Parts, Standing, walk};
-use super::spec::{Encoding, Instance};
+use super::spec::Instance;
 use super::{compact, full, probes};
 use crate::environment::{Outcome, State};
+use crate::grid::Speech;
+use crate::settings::Encoding;
 use crate::workflow::Workflow;
 
 /// What the tool has proposed, in the words that the planner is shown; empty if it could not be read.
@@ -29,15 +31,6 @@ impl Proposal {
     pub fn text(&self) -> &str {
         &self.0
     }
-}
-
-/// An answer that could be understood.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reading {
-    /// The moves, as far as a route connects.
-    pub moves: Vec<Move>,
-    /// Every cell of a route is a neighbour of the one before; true for moves.
-    pub connected: bool,
 }
 
 /// A situation.
@@ -122,37 +115,18 @@ impl PlanPathState {
         moves
     }
 
+    fn speech(&self, agent: &str) -> Speech {
+        Speech::of(self.instance.encoding, self.instance.proposal, agent, self.workflow.name())
+    }
+
     /// An agent's answer that stands for `moves`.
     pub fn write(&self, agent: &str, moves: &[Move]) -> String {
-        match (self.instance.encoding, agent) {
-            (Encoding::Full, _) => full::write_answer(moves),
-            (Encoding::Compact, "tool") => compact::write_route(self.place(), moves),
-            (Encoding::Compact, _) => compact::write_moves(moves),
-        }
+        self.speech(agent).write(self.place(), moves)
     }
 
-    fn read(&self, agent: &str, text: &str) -> Option<Reading> {
-        let most = self.instance.moves;
-        match (self.instance.encoding, agent) {
-            (Encoding::Full, _) => full::read_moves(text, most),
-            (Encoding::Compact, "tool") => compact::read_route(text, self.place(), most),
-            (Encoding::Compact, _) => compact::read_moves(text, most),
-        }
-    }
-
-    /// What the planner is shown of a tool's answer that could be read.
-    fn shown(&self, text: &str, reading: &Reading) -> Proposal {
-        match self.instance.encoding {
-            Encoding::Full => Proposal::new(&full::write_moves(&reading.moves)),
-            Encoding::Compact => {
-                let mut words = String::with_capacity(text.len() + 1);
-                for word in text.split_ascii_whitespace() {
-                    words.push(' ');
-                    words.push_str(word);
-                }
-                Proposal::new(&words)
-            }
-        }
+    /// Whether what `agent` says is only a proposal: where nobody else is there to carry it out, it moves the walker.
+    fn proposes(&self, agent: &str) -> bool {
+        agent == "tool" && self.workflow.agents().len() > 1
     }
 }
 
@@ -171,11 +145,11 @@ impl State for PlanPathState {
             "team" if agent != "tool" => Some(self.proposal.as_ref().unwrap_or(&nothing)),
             _ => None,
         };
-        let prompt = match self.instance.encoding {
-            Encoding::Compact => compact::prompt,
-            Encoding::Full => full::prompt,
+        let (preamble, place) = (&self.instance.preamble, self.place());
+        let content = match self.instance.encoding {
+            Encoding::Compact => compact::prompt(preamble, place, self.instance.proposal, proposal, agent),
+            Encoding::Full => full::prompt(preamble, place, proposal, agent),
         };
-        let content = prompt(&self.instance.preamble, self.place(), proposal, agent);
         vec![Message { role: "user".to_owned(), content }]
     }
 
@@ -185,8 +159,8 @@ impl State for PlanPathState {
         if self.position == map.goal() {
             return Err(Failure::data("the episode is over: the walker is at the goal"));
         }
-        let is_tool = agent == "tool";
-        let Some(reading) = self.read(agent, text) else {
+        let speech = self.speech(agent);
+        let Some(reading) = speech.read(self.place(), text, self.instance.moves) else {
             self.proposal = None;
             return Ok(outcome(Parts::NONE, 0.0, false));
         };
@@ -204,8 +178,8 @@ impl State for PlanPathState {
         };
         let team = standing.team(map.distance(walk.end));
         let arrived = walk.end == map.goal();
-        if is_tool {
-            self.proposal = Some(self.shown(text, &reading));
+        if self.proposes(agent) {
+            self.proposal = Some(Proposal::new(&speech.shown(text, &reading)));
             return Ok(outcome(parts, team, false));
         }
         self.position = walk.end;

@@ -1,0 +1,344 @@
+//! The level of Sokoban, and the exact number of moves that every situation is away from being solved.
+//!
+//! A level is small enough to be solved whole: a breadth-first search goes backwards from every solved
+//! situation, over moves and over pulls instead of pushes, and finds the distance of each situation that can
+//! still be solved. What it does not reach is a deadlock. The table is built once for each level and shared by
+//! all states on it; [`LARGEST_TABLE`] bounds what is accepted.
+
+use crate::grid::{Move, Place};
+
+/// The longest side, the outer wall included: indices of cells have to fit a byte.
+pub const LARGEST: usize = 17;
+/// Most boxes of a level.
+pub const MOST_BOXES: usize = 6;
+/// Most situations that a level may have: cells to choose for the boxes, times places for the player.
+pub const LARGEST_TABLE: usize = 4_000_000;
+/// The distance of situations that cannot be solved any more.
+pub const DEAD: u16 = u16::MAX;
+const NOWHERE: u8 = u8::MAX;
+
+/// Index of a free cell, in the order of reading.
+pub type Cell = u8;
+
+/// Where the player and the boxes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Situation {
+    /// The player's cell.
+    pub player: Cell,
+    boxes: [Cell; MOST_BOXES],
+    count: u8,
+}
+
+impl Situation {
+    /// A situation; none if two boxes share a cell or the player stands on one, or with too many boxes.
+    pub fn new(player: Cell, boxes: &[Cell]) -> Option<Situation> {
+        let mut sorted = [NOWHERE; MOST_BOXES];
+        sorted.get_mut(..boxes.len())?.copy_from_slice(boxes);
+        sorted.sort_unstable();
+        let apart = sorted[..boxes.len()].windows(2).all(|pair| pair[0] != pair[1]);
+        (apart && !boxes.contains(&player)).then_some(Situation {
+            player,
+            boxes: sorted,
+            count: boxes.len() as u8,
+        })
+    }
+
+    /// The cells of the boxes, in order.
+    pub fn boxes(&self) -> &[Cell] {
+        &self.boxes[..usize::from(self.count)]
+    }
+
+    fn with(&self, player: Cell, from: Cell, to: Cell) -> Situation {
+        let mut boxes = self.boxes;
+        for cell in boxes.iter_mut().filter(|cell| **cell == from) {
+            *cell = to;
+        }
+        boxes.sort_unstable();
+        Situation { player, boxes, count: self.count }
+    }
+}
+
+/// A level: free cells, goals, and all distances.
+#[derive(Debug)]
+pub struct Level {
+    size: usize,
+    free: Vec<Place>,
+    cells: Vec<Cell>,
+    neighbours: Vec<[Cell; 4]>,
+    goals: Vec<Cell>,
+    walls: Vec<Place>,
+    distances: Vec<u16>,
+}
+
+/// How many ways there are to choose `some` of `all` cells.
+fn choose(all: usize, some: usize) -> usize {
+    (0..some).fold(1, |product, step| product.saturating_mul(all.saturating_sub(step)) / (step + 1))
+}
+
+/// Situations of a level with so many free cells and boxes.
+pub fn table_size(free: usize, boxes: usize) -> usize {
+    choose(free, boxes).saturating_mul(free)
+}
+
+impl Level {
+    /// A level of `size` × `size` cells whose rim is wall, with more walls inside; solved when every goal has a
+    /// box. None if a goal is no free cell or named twice, or if the table would be larger than
+    /// [`LARGEST_TABLE`].
+    pub fn new(size: usize, walls: &[Place], goals: &[Place]) -> Option<Level> {
+        let inside = 1..size.checked_sub(1)? as u8;
+        let mut free = Vec::new();
+        let mut cells = vec![NOWHERE; size * size];
+        for row in inside.clone() {
+            for column in inside.clone() {
+                let place = Place { row, column };
+                if !walls.contains(&place) {
+                    cells[usize::from(row) * size + usize::from(column)] = free.len() as Cell;
+                    free.push(place);
+                }
+            }
+        }
+        let boxes = goals.len();
+        if boxes == 0 || boxes > MOST_BOXES || size > LARGEST || table_size(free.len(), boxes) > LARGEST_TABLE
+        {
+            return None;
+        }
+        let mut level = Level {
+            size,
+            neighbours: Vec::new(),
+            goals: Vec::new(),
+            walls: walls.to_vec(),
+            distances: vec![DEAD; table_size(free.len(), boxes)],
+            free,
+            cells,
+        };
+        let beside = |place: &Place| {
+            Move::ALL.map(|step| place.step(step).and_then(|next| level.cell(next)).unwrap_or(NOWHERE))
+        };
+        level.neighbours = level.free.iter().map(beside).collect();
+        let mut on = goals.iter().map(|goal| level.cell(*goal)).collect::<Option<Vec<Cell>>>()?;
+        on.sort_unstable();
+        if on.windows(2).any(|pair| pair[0] == pair[1]) {
+            return None;
+        }
+        level.goals = on;
+        level.solve();
+        Some(level)
+    }
+
+    /// Cells a side, the outer wall included.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The goals, in order.
+    pub fn goals(&self) -> &[Cell] {
+        &self.goals
+    }
+
+    /// The walls inside the rim.
+    pub fn walls(&self) -> &[Place] {
+        &self.walls
+    }
+
+    /// Number of free cells.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// The free cell at a place.
+    pub fn cell(&self, place: Place) -> Option<Cell> {
+        let (row, column) = (usize::from(place.row), usize::from(place.column));
+        let inside = row < self.size && column < self.size;
+        inside.then(|| self.cells[row * self.size + column]).filter(|cell| *cell != NOWHERE)
+    }
+
+    /// Where a free cell is.
+    pub fn place(&self, cell: Cell) -> Place {
+        self.free[usize::from(cell)]
+    }
+
+    /// The situation after a move; none if it is illegal: into a wall, or against a box that cannot move.
+    pub fn step(&self, situation: &Situation, step: Move) -> Option<Situation> {
+        let next = self.neighbours[usize::from(situation.player)][step as usize];
+        if next == NOWHERE {
+            return None;
+        }
+        if !situation.boxes().contains(&next) {
+            return Some(Situation { player: next, ..*situation });
+        }
+        let beyond = self.neighbours[usize::from(next)][step as usize];
+        if beyond == NOWHERE || situation.boxes().contains(&beyond) {
+            return None;
+        }
+        Some(situation.with(next, next, beyond))
+    }
+
+    /// How many boxes stand on goals.
+    pub fn on_goals(&self, situation: &Situation) -> usize {
+        situation.boxes().iter().filter(|cell| self.goals.contains(cell)).count()
+    }
+
+    /// Least number of moves that solve a situation, [`DEAD`] if none do.
+    pub fn distance(&self, situation: &Situation) -> u16 {
+        self.distances[self.index(situation)]
+    }
+
+    /// The moves that come nearer to a solution, each of them by one.
+    pub fn nearer(&self, situation: &Situation) -> impl Iterator<Item = (Move, Situation)> {
+        let distance = self.distance(situation);
+        let situation = *situation;
+        Move::ALL
+            .into_iter()
+            .filter_map(move |step| Some((step, self.step(&situation, step)?)))
+            .filter(move |(_, next)| distance != DEAD && self.distance(next) < distance)
+    }
+
+    /// Every situation with its distance that can be solved, in a fixed order.
+    pub fn solvable(&self) -> impl Iterator<Item = (Situation, u16)> {
+        let free = self.free.len();
+        let distances = self.distances.iter().enumerate().filter(|(_, distance)| **distance != DEAD);
+        distances
+            .map(move |(index, distance)| (self.situation(index / free, (index % free) as Cell), *distance))
+    }
+
+    /// The place of a situation in the table: the rank of its boxes among all choices, then the player.
+    fn index(&self, situation: &Situation) -> usize {
+        let boxes = situation.boxes().iter().enumerate();
+        let rank: usize = boxes.map(|(order, cell)| choose(usize::from(*cell), order + 1)).sum();
+        rank * self.free.len() + usize::from(situation.player)
+    }
+
+    /// The inverse of [`Level::index`].
+    fn situation(&self, mut rank: usize, player: Cell) -> Situation {
+        let count = self.goals.len();
+        let mut boxes = [NOWHERE; MOST_BOXES];
+        for order in (0..count).rev() {
+            let cell = (0..self.free.len()).rev().find(|cell| choose(*cell, order + 1) <= rank).unwrap_or(0);
+            rank -= choose(cell, order + 1);
+            boxes[order] = cell as Cell;
+        }
+        Situation { player, boxes, count: count as u8 }
+    }
+
+    /// Fills the table, backwards from the solved situations.
+    fn solve(&mut self) {
+        let mut queue: Vec<Situation> =
+            (0..self.free.len() as Cell).filter_map(|player| Situation::new(player, &self.goals)).collect();
+        for situation in &queue {
+            let index = self.index(situation);
+            self.distances[index] = 0;
+        }
+        let mut head = 0;
+        while let Some(situation) = queue.get(head).copied() {
+            head += 1;
+            let distance = self.distance(&situation) + 1;
+            for (back, forth) in [
+                (Move::Up, Move::Down),
+                (Move::Down, Move::Up),
+                (Move::Left, Move::Right),
+                (Move::Right, Move::Left),
+            ] {
+                let here = situation.player;
+                let from = self.neighbours[usize::from(here)][back as usize];
+                if from == NOWHERE || situation.boxes().contains(&from) {
+                    continue;
+                }
+                let walked = Situation { player: from, ..situation };
+                let ahead = self.neighbours[usize::from(here)][forth as usize];
+                let pushed = (ahead != NOWHERE && situation.boxes().contains(&ahead))
+                    .then(|| situation.with(from, ahead, here));
+                for before in [Some(walked), pushed].into_iter().flatten() {
+                    let index = self.index(&before);
+                    if self.distances[index] == DEAD {
+                        self.distances[index] = distance;
+                        queue.push(before);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::{HashMap, VecDeque};
+
+    fn place(text: &str) -> Place {
+        Place::parse(text).unwrap()
+    }
+
+    fn level(size: usize, walls: &[&str], goals: &[&str]) -> Level {
+        let places = |texts: &[&str]| texts.iter().map(|text| place(text)).collect::<Vec<_>>();
+        Level::new(size, &places(walls), &places(goals)).unwrap()
+    }
+
+    fn situation(level: &Level, player: &str, boxes: &[&str]) -> Situation {
+        let boxes: Vec<Cell> = boxes.iter().map(|text| level.cell(place(text)).unwrap()).collect();
+        Situation::new(level.cell(place(player)).unwrap(), &boxes).unwrap()
+    }
+
+    #[test]
+    fn pushes_move_boxes_and_never_pull_or_squeeze_them() {
+        let level = level(6, &["b2"], &["e1"]);
+        let start = situation(&level, "b1", &["c1"]);
+        let pushed = level.step(&start, Move::Right).unwrap();
+        assert_eq!(pushed, situation(&level, "c1", &["d1"]));
+        let again = level.step(&pushed, Move::Right).unwrap();
+        assert_eq!((level.distance(&again), level.on_goals(&again)), (0, 1));
+        assert_eq!(level.step(&again, Move::Right), None, "the box stands against the rim");
+        assert_eq!(level.step(&start, Move::Down), None, "a wall");
+        assert_eq!(level.step(&start, Move::Left), None, "the rim");
+        assert_eq!(level.distance(&start), 2);
+    }
+
+    #[test]
+    fn a_box_in_a_corner_is_dead() {
+        let level = level(6, &[], &["c3"]);
+        assert_eq!(level.distance(&situation(&level, "c2", &["b1"])), DEAD);
+        // Along a rim without a goal on it there is no way back either.
+        assert_eq!(level.distance(&situation(&level, "b3", &["c1"])), DEAD);
+        assert_ne!(level.distance(&situation(&level, "b3", &["c2"])), DEAD);
+    }
+
+    #[test]
+    fn indices_and_situations_belong_together() {
+        let level = level(7, &["c3"], &["b2", "d4", "e5"]);
+        for (index, distance) in level.distances.iter().enumerate() {
+            let situation = level.situation(index / level.free(), (index % level.free()) as Cell);
+            assert!(situation.boxes().is_sorted() && level.index(&situation) == index);
+            assert!(*distance == DEAD || !situation.boxes().contains(&situation.player));
+        }
+    }
+
+    /// Least number of moves, found forwards and without the table.
+    fn forwards(level: &Level, start: Situation) -> u16 {
+        let mut seen = HashMap::from([(start, 0_u16)]);
+        let mut queue = VecDeque::from([start]);
+        while let Some(situation) = queue.pop_front() {
+            let distance = seen[&situation];
+            if level.on_goals(&situation) == level.goals().len() {
+                return distance;
+            }
+            for next in Move::ALL.into_iter().filter_map(|step| level.step(&situation, step)) {
+                seen.entry(next).or_insert_with(|| {
+                    queue.push_back(next);
+                    distance + 1
+                });
+            }
+        }
+        DEAD
+    }
+
+    #[test]
+    fn a_search_forwards_finds_the_same_distances() {
+        for level in [level(6, &["c2", "d4"], &["d2"]), level(6, &["b2"], &["c3", "d3"])] {
+            for index in (0..level.distances.len()).step_by(3) {
+                let situation = level.situation(index / level.free(), (index % level.free()) as Cell);
+                if !situation.boxes().contains(&situation.player) {
+                    assert_eq!(level.distance(&situation), forwards(&level, situation), "{situation:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Sokoban: push boxes onto goals, a few moves a turn.
+//!
+//! From Stronger-MAS (arXiv 2510.11062). In the workflow `team` a tool proposes and the planner, who sees the
+//! proposal, decides; only the planner's moves move anything, and the situation persists between turns. The tool is
+//! scored as if its proposal were carried out. In the workflow `single` the planner is alone. The controls are those
+//! of Plan-Path: `mechanical` (the tool's route is translated into moves as it is), `route-moves` (one agent writes
+//! both in one answer) and `--set proposal=moves` (the tool speaks the planner's language).
+//!
+//! - [`level`]: the level, and every situation's distance to a solution; [`rules`]: what moves do and earn;
+//! - [`spec`]: settings and the `spec` of a task; [`generate`]: which tasks there are, train and test;
+//! - [`compact`], [`full`]: the two ways of putting a situation into words;
+//! - [`state`]: a situation in an episode; [`demonstrate`]: samples for the warm-up; `probes`: for `envs check`.
+
+pub mod compact;
+pub mod demonstrate;
+pub mod full;
+pub mod generate;
+pub mod level;
+mod probes;
+pub mod rules;
+pub mod spec;
+pub mod state;
+
+use std::sync::{Arc, LazyLock};
+
+use record::failure::{Failure, Result};
+use serde_json::Value;
+
+use crate::environment::{
+    Demonstration, Demonstrations, Environment, ExtractionCase, RewardRange, Selection, Split, State, Tasks,
+};
+use crate::settings::Setting;
+use crate::workflow::Workflow;
+
+/// The environment's name.
+pub const NAME: &str = "sokoban";
+
+/// The environment.
+pub struct Sokoban;
+
+static WORKFLOWS: LazyLock<[Arc<Workflow>; 4]> = LazyLock::new(|| {
+    [
+        Workflow::sequential("team", &["tool", "planner"]),
+        Workflow::sequential("single", &["planner"]),
+        Workflow::sequential("route-moves", &["planner"]),
+        Workflow::sequential("mechanical", &["tool"]),
+    ]
+});
+
+impl Environment for Sokoban {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn summary(&self) -> &'static str {
+        "push boxes onto goals, a few moves a turn"
+    }
+
+    fn workflows(&self) -> &[Arc<Workflow>] {
+        &*WORKFLOWS
+    }
+
+    fn settings(&self) -> &'static [Setting] {
+        spec::SETTINGS
+    }
+
+    fn reward_range(&self) -> RewardRange {
+        RewardRange { team: (0.0, 1.0), local: (0.0, 1.0) }
+    }
+
+    fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
+        let rules = spec::Rules::from_settings(&selection.settings)?;
+        Ok(generate::tasks(rules, selection))
+    }
+
+    fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
+        let workflow = crate::find_workflow(self, workflow)?;
+        let instance = Arc::new(spec::Instance::parse(spec)?);
+        Ok(Box::new(state::SokobanState::new(instance, workflow)))
+    }
+
+    fn restore(&self, state: &Value) -> Result<Box<dyn State>> {
+        Ok(Box::new(state::SokobanState::restore(state, |name| crate::find_workflow(self, name))?))
+    }
+
+    fn extraction_cases(&self) -> Vec<ExtractionCase> {
+        probes::extraction_cases()
+    }
+
+    fn demonstrators(&self) -> &'static [(&'static str, f64)] {
+        demonstrate::KINDS
+    }
+
+    fn demonstrations(&self, demonstration: &Demonstration) -> Result<Demonstrations<'_>> {
+        if demonstration.tasks.split == Split::Test {
+            return Err(Failure::usage("demonstrations of the test split would teach what is to be tested"));
+        }
+        let rules = spec::Rules::from_settings(&demonstration.tasks.settings)?;
+        let workflow = crate::find_workflow(self, &demonstration.workflow)?;
+        let demonstration = demonstration.clone();
+        Ok(Box::new((0..).map(move |index| demonstrate::samples(&rules, &workflow, &demonstration, index))))
+    }
+}
