@@ -50,14 +50,15 @@ impl Count {
         }
     }
 
-    /// The groups that the stages before say they began, dropped ones included; null where they do not say, or count
-    /// in other units than this grouping.
+    /// The groups that the stages before say they should have made, dropped ones included; null where they do not say,
+    /// or count in other units than this grouping.
     fn expected(&self, by: By, ends: &[End]) -> Option<u64> {
         if !by.siblings() || self.parallel > 0 || ends.is_empty() {
             return None;
         }
         let of = |end: &End, key: &str| end.counts.get(key).and_then(Value::as_u64);
-        ends.iter().map(|end| Some(of(end, "groups")? + of(end, "dropped_groups")?)).sum()
+        let told = |end: &End| Some(of(end, "groups")? + of(end, "dropped_groups")?);
+        ends.iter().map(|end| of(end, "groups_expected").or_else(|| told(end))).sum()
     }
 
     /// One line for people.

@@ -8,6 +8,7 @@
 //! [`order`] keep the processors busy and the output in order; [`trial`] is a task under way and [`episode`] the
 //! algorithm itself; [`engine`] runs the model.
 
+pub mod account;
 pub mod arguments;
 pub mod child;
 pub mod command;

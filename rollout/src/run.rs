@@ -200,14 +200,14 @@ pub fn judge(settings: &Settings, totals: &Totals) -> Result<()> {
 }
 
 fn end(settings: &Settings, totals: Totals, ok: bool, elapsed: Duration, load: Duration) -> End {
-    let Totals { tasks, counts, times, ends } = totals;
+    let Totals { tasks, counts, account, times, ends } = totals;
     let counted = [
         ("tasks", tasks),
         ("episodes", counts.episodes),
         ("solved", counts.solved),
         ("errors", counts.failed),
+        ("groups_expected", account.expected),
         ("groups", counts.groups),
-        ("dropped_groups", counts.dropped_groups),
         ("samples", counts.samples),
         ("prompt_tokens", counts.prompt_tokens),
         ("completion_tokens", counts.completion_tokens),
@@ -224,15 +224,17 @@ fn end(settings: &Settings, totals: Totals, ok: bool, elapsed: Duration, load: D
         seconds.into_iter().map(|(name, time)| (name.to_owned(), json!(time.as_secs_f64()))).collect();
     timing.insert("threads".to_owned(), settings.threads.into());
     timing.insert("build".to_owned(), record::stage::build().into());
+    let mut counts: Map<String, Value> =
+        counted.into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect();
+    counts.insert("dropped_groups".to_owned(), account.dropped_fields());
+    counts.insert("environments".to_owned(), account.environment_fields());
+    counts.insert("agents".to_owned(), account.agent_fields());
     End {
         stage: "rollout".to_owned(),
         ok,
         step: Some(settings.step),
         shard: Some(format!("{}/{}", settings.shard, settings.shards)),
-        counts: counted
-            .into_iter()
-            .map(|(name, count)| (name.to_owned(), count.into()))
-            .collect::<Map<_, _>>(),
+        counts,
         after: ends,
         timing,
         ..End::default()

@@ -19,6 +19,7 @@ use record::read::Line;
 use record::stage::interrupted;
 use record::write::Writer;
 
+use crate::account::Account;
 use crate::feed::{Feed, Shard};
 use crate::generator::Generator;
 use crate::order::Reorder;
@@ -52,6 +53,8 @@ pub struct Totals {
     pub tasks: u64,
     /// What they made.
     pub counts: Counts,
+    /// What it adds up to.
+    pub account: Account,
     /// Where the time of the threads went, summed.
     pub times: Times,
     /// The ends of the stages before this one.
@@ -156,6 +159,7 @@ fn write_all<W: Write>(
                     writer.raw(&finished.text)?;
                     totals.tasks += 1;
                     totals.counts.add(&finished.counts);
+                    totals.account.add(&finished.account);
                     progress.inc(finished.counts.samples);
                     progress.set_message(format!("samples of {} tasks", totals.tasks));
                 }

@@ -16,6 +16,7 @@ use record::failure::{Failure, Result};
 use record::line::Task;
 use record::sample::Message;
 
+use crate::account::{self, Account};
 use crate::episode::{Ask, Candidate, Episode, Fault, Group, Identity, Rules, Stop};
 use crate::lines::{self, About, Ended, Prompt, Speaker, Stamp};
 use crate::streams::Streams;
@@ -85,8 +86,6 @@ pub struct Counts {
     pub failed: u64,
     /// Groups written. In parallel sampling each episode's candidate counts as one.
     pub groups: u64,
-    /// Groups begun and not written, because their episode failed.
-    pub dropped_groups: u64,
     /// Samples written.
     pub samples: u64,
     /// Tokens of the prompts that were completed, each counted once however many branches share it.
@@ -102,7 +101,6 @@ impl Counts {
         self.solved += other.solved;
         self.failed += other.failed;
         self.groups += other.groups;
-        self.dropped_groups += other.dropped_groups;
         self.samples += other.samples;
         self.prompt_tokens += other.prompt_tokens;
         self.completion_tokens += other.completion_tokens;
@@ -118,6 +116,16 @@ pub struct Finished {
     pub text: String,
     /// What they are.
     pub counts: Counts,
+    /// What they add up to.
+    pub account: Account,
+}
+
+/// A complete group.
+struct Written {
+    /// Its place in the output: turn, agent, branch.
+    place: (u32, usize, u32),
+    lines: Vec<u8>,
+    account: account::Agent,
 }
 
 /// A task on its way.
@@ -127,12 +135,12 @@ pub struct Trial {
     streams: Arc<Streams>,
     name: Arc<str>,
     episodes: Vec<Episode>,
-    /// Lines of the complete groups, by turn, agent and branch.
-    groups: Vec<((u32, usize, u32), Vec<u8>)>,
+    groups: Vec<Written>,
     /// What the open groups of each episode and agent continue, and the policy that does it.
     prompts: HashMap<(usize, usize), (Arc<Prompt>, usize)>,
     open: usize,
     counts: Counts,
+    account: Account,
     /// Why it could not begin.
     refused: Option<Stop>,
 }
@@ -156,6 +164,7 @@ impl Trial {
             prompts: HashMap::new(),
             open: 0,
             counts: Counts::default(),
+            account: Account::default(),
             refused: None,
             plan,
         };
@@ -183,6 +192,7 @@ impl Trial {
             asks.extend(first.into_iter().map(|ask| (position, ask)));
             self.episodes.push(episode);
         }
+        self.account.expected += asks.len() as u64;
         let mut requests: Vec<Request> = Vec::new();
         for (position, ask) in asks {
             let same = requests.iter_mut().find(|request| {
@@ -239,9 +249,10 @@ impl Trial {
             self.prompts.insert((position, ask.agent), (prompt.clone(), speaker));
             let begun = episode.open_groups();
             let progress = episode.answer(ask, own);
-            if matches!(episode.stop(), Some(Stop::Error(_))) {
-                self.counts.dropped_groups += begun;
+            if let Some(Stop::Error(fault)) = episode.stop() {
+                self.account.drop(fault.boundary, begun);
             }
+            self.account.expected += progress.asks.len() as u64;
             for group in &progress.groups {
                 self.write(position, group)?;
             }
@@ -271,7 +282,8 @@ impl Trial {
         self.counts.completion_tokens +=
             group.members.iter().map(|member| member.candidate.ids.len() as u64).sum::<u64>();
         let first = group.members.first().map_or(0, |member| member.branch);
-        self.groups.push(((group.turn, group.agent, first), bytes));
+        let place = (group.turn, group.agent, first);
+        self.groups.push(Written { place, lines: bytes, account: account::Agent::of(group) });
         Ok(())
     }
 
@@ -292,7 +304,7 @@ impl Trial {
         for (position, _) in request.asks {
             let episode = &mut self.episodes[position];
             if episode.stop().is_none() {
-                self.counts.dropped_groups += episode.open_groups();
+                self.account.drop(fault.boundary, episode.open_groups());
                 episode.fail(fault.clone());
             }
         }
@@ -303,11 +315,13 @@ impl Trial {
     /// # Errors
     /// None that finite rewards can cause.
     pub fn finish(mut self) -> Result<Finished> {
-        self.groups.sort_by_key(|(key, _)| *key);
+        self.groups.sort_by_key(|group| group.place);
         let mut bytes =
-            Vec::with_capacity(self.groups.iter().map(|(_, group)| group.len()).sum::<usize>() + 512);
-        for (_, group) in &self.groups {
-            bytes.extend_from_slice(group);
+            Vec::with_capacity(self.groups.iter().map(|group| group.lines.len()).sum::<usize>() + 512);
+        let mut account = std::mem::take(&mut self.account);
+        for group in &self.groups {
+            bytes.extend_from_slice(&group.lines);
+            account.agent(&self.agents()[group.place.1], &group.account);
         }
         let about = About { env: &self.work.task.env, task: &self.work.task.task };
         let mut counts = self.counts;
@@ -315,6 +329,7 @@ impl Trial {
             counts.episodes += 1;
             counts.solved += u64::from(*stop == Stop::Success);
             counts.failed += u64::from(matches!(stop, Stop::Error(_)));
+            account.episode(about.env, turns, stop);
             lines::ending(
                 &mut bytes,
                 &self.plan.stamp,
@@ -335,6 +350,6 @@ impl Trial {
         }
         bytes.pop();
         let text = String::from_utf8(bytes).map_err(Failure::work)?;
-        Ok(Finished { sequence: self.work.sequence, text, counts })
+        Ok(Finished { sequence: self.work.sequence, text, counts, account })
     }
 }

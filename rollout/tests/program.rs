@@ -117,7 +117,24 @@ fn groups_are_whole_and_name_the_policy_that_spoke() {
         (&end["type"], &end["ok"], &end["counts"]["episodes"]),
         (&"end".into(), &true.into(), &6.into())
     );
-    assert_eq!(end["counts"]["groups"], groups.len());
+    let counts = &end["counts"];
+    assert_eq!((&counts["groups"], &counts["groups_expected"]), (&groups.len().into(), &groups.len().into()));
+    let solved: u64 = counts["environments"]["plan-path"]["solved_at_turn"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(Value::as_u64)
+        .sum();
+    assert_eq!(counts["solved"], solved);
+    for agent in ["tool", "planner"] {
+        let own: Vec<&Value> =
+            values.iter().filter(|line| line["type"] == "sample" && line["agent"] == agent).collect();
+        let account = &counts["agents"][agent];
+        assert_eq!(account["samples"], own.len(), "{agent}");
+        let rewards: Vec<f64> = own.iter().filter_map(|sample| sample["reward"].as_f64()).collect();
+        let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
+        assert!((account["reward"].as_f64().expect("a number") - mean).abs() < 1e-9, "{agent}: {account}");
+    }
     assert_eq!(values.iter().filter(|value| value["type"] == "episode").count(), 6);
 }
 

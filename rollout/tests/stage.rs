@@ -181,7 +181,13 @@ fn a_failed_episode_is_an_error_line_an_episode_line_and_no_partial_group() {
         assert!(episode["reward"].is_null());
     }
     assert!(groups(&output).iter().all(|group| group.len() == 8));
-    assert_eq!((totals.counts.failed, totals.counts.dropped_groups), (2, 1));
+    assert_eq!((totals.counts.failed, totals.account.dropped()), (2, 1));
+    assert_eq!(totals.account.expected, totals.counts.groups + 1);
+    assert_eq!(
+        totals.account.dropped_fields(),
+        json!({"policy": 0, "env": 1, "sandbox": 0, "task": 0}),
+        "a task that was refused began no group"
+    );
     assert_eq!(totals.counts.samples as usize, of_type(&output, "sample").len());
 
     rollout::run::judge(&chosen, &totals).expect("half of the episodes may fail");
@@ -196,7 +202,7 @@ fn a_prompt_that_leaves_no_room_is_a_fault_of_the_policy() {
     let errors = of_type(&output, "error");
     assert_eq!(errors[0]["boundary"], "policy");
     assert_eq!(errors[0]["message"], "asker: no room");
-    assert_eq!((totals.counts.episodes, totals.counts.dropped_groups), (1, 1));
+    assert_eq!((totals.counts.episodes, totals.account.expected, totals.account.dropped()), (1, 1, 1));
 }
 
 #[test]
