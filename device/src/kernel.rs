@@ -142,13 +142,24 @@ pub struct Argument<'a>(pub(crate) Value<'a>);
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Value<'a> {
     Pointer(Raw<'a>),
+    Foreign(Scalar, u64),
     Scalar(Scalar, u64),
 }
 
 impl Argument<'_> {
+    /// Values of type `T` at an address of the device that is not in the arena: memory of another library, in the
+    /// same context.
+    ///
+    /// # Safety
+    /// The kernel must find there what its contract asks for, and nobody else may use it until its work is done.
+    pub unsafe fn foreign<T: Element>(address: u64) -> Self {
+        Argument(Value::Foreign(T::SCALAR, address))
+    }
+
     fn kind(&self) -> (Scalar, bool) {
         match self.0 {
             Value::Pointer(raw) => (raw.scalar, true),
+            Value::Foreign(scalar, _) => (scalar, true),
             Value::Scalar(scalar, _) => (scalar, false),
         }
     }
@@ -157,7 +168,7 @@ impl Argument<'_> {
     pub(crate) fn bits(&self) -> u64 {
         match self.0 {
             Value::Pointer(raw) => raw.address,
-            Value::Scalar(_, bits) => bits,
+            Value::Foreign(_, bits) | Value::Scalar(_, bits) => bits,
         }
     }
 }

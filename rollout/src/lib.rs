@@ -16,6 +16,7 @@ pub mod engine;
 pub mod episode;
 pub mod feed;
 pub mod generator;
+pub mod kernels;
 pub mod lines;
 pub mod order;
 pub mod prompts;

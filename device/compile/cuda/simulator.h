@@ -259,6 +259,9 @@ inline float __fsub_rn(float x, float y) { return x - y; }
 inline float __fdiv_rn(float x, float y) { return x / y; }
 inline float __fsqrt_rn(float x) { return sqrtf(x); }
 inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
+inline double __dmul_rn(double x, double y) { return x * y; }
+inline double __dadd_rn(double x, double y) { return x + y; }
+inline uint64_t __umul64hi(uint64_t x, uint64_t y) { return (uint64_t)(((unsigned __int128)x * y) >> 64); }
 inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
@@ -280,6 +283,12 @@ inline float atomicAdd(float* pointer, float value) {
 template <class T> inline T atomicMax(T* pointer, T value) {
   T old = __atomic_load_n(pointer, __ATOMIC_SEQ_CST);
   while (old < value && !__atomic_compare_exchange_n(pointer, &old, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+  }
+  return old;
+}
+template <class T> inline T atomicMin(T* pointer, T value) {
+  T old = __atomic_load_n(pointer, __ATOMIC_SEQ_CST);
+  while (value < old && !__atomic_compare_exchange_n(pointer, &old, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
   }
   return old;
 }

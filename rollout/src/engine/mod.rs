@@ -12,6 +12,7 @@
 mod arena;
 mod attention;
 mod decoder;
+pub mod device_sampler;
 mod group;
 mod isa;
 mod job;

@@ -5,6 +5,9 @@
 //! else enters, so a draw is the same in any batch and on any thread. Truncation (top-k, then top-p over what is left,
 //! Holtzman et al., arXiv 1904.09751) removes tokens from that line and keeps the order of the others; equal logits
 //! count by id, lowest first. The log-probability is that of the whole distribution, before any truncation.
+//!
+//! Truncation computes with weights as whole numbers of 2^-40 of the largest: their sums are exact, so a device may add
+//! them in any order (`kernels/sampler.cu` is this file's twin there, and gives the same tokens).
 
 use super::isa::Kernels;
 use super::job::SamplingParams;
@@ -18,9 +21,9 @@ pub struct Sampler {
     kernels: Kernels,
     sums: Vec<f32>,
     weights: Vec<f32>,
-    kept: Vec<(u32, f32)>,
+    kept: Vec<(u32, u64)>,
     total: f64,
-    kept_total: f64,
+    kept_total: u64,
     largest: f32,
     truncated: bool,
 }
@@ -38,7 +41,7 @@ impl Sampler {
     /// A sampler that uses these kernels.
     pub fn new(kernels: Kernels) -> Self {
         let (sums, weights, kept) = (Vec::new(), Vec::new(), Vec::new());
-        Sampler { kernels, sums, weights, kept, total: 0.0, kept_total: 0.0, largest: 0.0, truncated: false }
+        Sampler { kernels, sums, weights, kept, total: 0.0, kept_total: 0, largest: 0.0, truncated: false }
     }
 
     /// Makes a row of logits ready for [`Sampler::draw`] and [`Sampler::logprob`].
@@ -51,9 +54,7 @@ impl Sampler {
         }
         self.total = self.sums.iter().map(|&sum| f64::from(sum)).sum();
         if !(self.total.is_finite() && self.total > 0.0) {
-            let message = "the model gave logits that are not numbers";
-            return Err(Failure::work(message)
-                .hint("a policy whose training diverged does this; go back to an earlier version"));
+            return Err(not_numbers());
         }
         let by_count = sampling.top_k > 0 && (sampling.top_k as usize) < logits.len();
         self.truncated = !sampling.greedy && (by_count || sampling.top_p < 1.0);
@@ -107,43 +108,59 @@ impl Sampler {
     }
 
     fn draw_kept(&self, uniform: f32) -> u32 {
-        pick(self.kept.iter().copied(), f64::from(uniform) * self.kept_total)
+        // A uniform number is a whole number of 2^-24.
+        let share = (uniform * 16_777_216.0) as u128;
+        let mut target = ((share * u128::from(self.kept_total)) >> 24) as u64;
+        for &(id, weight) in &self.kept {
+            if target < weight {
+                return id;
+            }
+            target -= weight;
+        }
+        self.kept.last().map_or(0, |&(id, _)| id)
     }
 
     /// Fills `kept` with the tokens that truncation leaves, in the order of their ids.
     fn truncate(&mut self, logits: &[f32], sampling: &SamplingParams, by_count: bool) {
         self.kept.clear();
-        let mut mass = self.total;
         if by_count {
             let best = likeliest(logits, sampling.top_k as usize);
-            self.kept.extend(best.iter().map(|&id| (id, self.weights[id as usize])));
-            mass = self.kept.iter().map(|&(_, weight)| f64::from(weight)).sum();
+            self.kept.extend(best.iter().map(|&id| (id, whole(self.weights[id as usize]))));
         }
         if sampling.top_p < 1.0 {
-            let wanted = f64::from(sampling.top_p) * mass;
+            let mass: u64 = match by_count {
+                true => self.kept.iter().map(|&(_, weight)| weight).sum(),
+                false => self.weights.iter().map(|&weight| whole(weight)).sum(),
+            };
+            let wanted = ((f64::from(sampling.top_p) * mass as f64) as u64).max(1);
             if !by_count {
-                // All tokens below this weight together are less than what top-p leaves out.
-                let floor = (mass - wanted) / logits.len() as f64;
-                let all = self.weights.iter().enumerate();
-                self.kept.extend(
-                    all.filter(|&(_, &weight)| f64::from(weight) >= floor)
-                        .map(|(id, &weight)| (id as u32, weight)),
-                );
+                // All tokens below this weight together are at most what top-p leaves out.
+                let floor = (mass - wanted) / logits.len() as u64;
+                let all = self.weights.iter().enumerate().map(|(id, &weight)| (id as u32, whole(weight)));
+                self.kept.extend(all.filter(|&(_, weight)| weight >= floor));
             }
-            self.kept.sort_unstable_by(|&(a, _), &(b, _)| {
-                let by_logit = logits[b as usize].total_cmp(&logits[a as usize]);
-                by_logit.then(a.cmp(&b))
-            });
-            let mut covered = 0.0;
+            self.kept.sort_unstable_by_key(|&(id, _)| Reverse(Candidate::new(logits[id as usize], id)));
+            let mut covered = 0;
             let enough = self.kept.iter().position(|&(_, weight)| {
-                covered += f64::from(weight);
+                covered += weight;
                 covered >= wanted
             });
             self.kept.truncate(enough.map_or(self.kept.len(), |last| last + 1));
         }
         self.kept.sort_unstable_by_key(|&(id, _)| id);
-        self.kept_total = self.kept.iter().map(|&(_, weight)| f64::from(weight)).sum();
+        self.kept_total = self.kept.iter().map(|&(_, weight)| weight).sum();
     }
+}
+
+/// A weight, at most 1, as a whole number of 2^-40.
+fn whole(weight: f32) -> u64 {
+    (weight * 1_099_511_627_776.0) as u64
+}
+
+/// Why a row of logits cannot be sampled from.
+pub(super) fn not_numbers() -> Failure {
+    Failure::work("the model gave logits that are not numbers")
+        .hint("a policy whose training diverged does this; go back to an earlier version")
 }
 
 fn temperature(sampling: &SamplingParams) -> f32 {
@@ -169,6 +186,13 @@ fn pick(weights: impl Iterator<Item = (u32, f32)>, mut target: f64) -> u32 {
 #[derive(PartialEq)]
 struct Candidate(f32, u32);
 
+impl Candidate {
+    /// Both zeros count as one.
+    fn new(logit: f32, id: u32) -> Self {
+        Candidate(logit + 0.0, id)
+    }
+}
+
 impl Eq for Candidate {}
 
 impl Ord for Candidate {
@@ -188,10 +212,10 @@ fn likeliest(logits: &[f32], count: usize) -> Vec<u32> {
     let mut best = BinaryHeap::with_capacity(count + 1);
     for (id, &logit) in logits.iter().enumerate() {
         if best.len() < count {
-            best.push(Reverse(Candidate(logit, id as u32)));
+            best.push(Reverse(Candidate::new(logit, id as u32)));
         } else if best.peek().is_some_and(|Reverse(least)| logit > least.0) {
             best.pop();
-            best.push(Reverse(Candidate(logit, id as u32)));
+            best.push(Reverse(Candidate::new(logit, id as u32)));
         }
     }
     best.into_iter().map(|Reverse(Candidate(_, id))| id).collect()

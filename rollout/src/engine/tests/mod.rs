@@ -1,6 +1,7 @@
 //! Tests of the engine that need to look inside: other instruction sets, the oracle, poisoned memory.
 
 mod arena;
+mod device_sampling;
 mod golden;
 mod invariance;
 mod oracle;

@@ -1,0 +1,301 @@
+// From logits to a token and its log-probability: the twin of engine/sampler.rs, bit for bit.
+//
+// The two agree because nothing is left to chance: every f32 operation is spelled out (the exponential is the same
+// polynomial, with the same fused steps), sums over 64 logits fold in one order, sums of those are f64 in order of the
+// ids, and truncation computes with whole numbers, whose sums have no order. On a GPU the one step that is not defined
+// to the last bit is log() in f64, before it is rounded to f32.
+//
+// One block of whole warps, at most 512 threads, a row. Dynamic shared memory: a float for each 64 logits.
+#include "device.cuh"
+
+#define BLOCK_LOGITS 64
+#define NO_TOKEN 0xffffffffu
+
+// e^x as engine/lanes.rs has it: 0 below -87.3, for arguments up to 88.
+__device__ __forceinline__ float exponential(float argument) {
+  float x = -87.3f > argument ? -87.3f : argument;
+  float whole = rintf(__fmul_rn(x, 1.44269504088896340736f));
+  float rest = __fmaf_rn(whole, -0.6933594f, x);
+  rest = __fmaf_rn(whole, 2.1219444e-4f, rest);
+  float sum = 1.9875691e-4f;
+  sum = __fmaf_rn(sum, rest, 1.3981999e-3f);
+  sum = __fmaf_rn(sum, rest, 8.333452e-3f);
+  sum = __fmaf_rn(sum, rest, 4.1665796e-2f);
+  sum = __fmaf_rn(sum, rest, 1.6666665e-1f);
+  sum = __fmaf_rn(sum, rest, 0.5f);
+  float power = __uint_as_float((u32)((int)whole + 127) << 23);
+  float value = __fmul_rn(__fmaf_rn(sum, __fmul_rn(rest, rest), __fadd_rn(rest, 1.0f)), power);
+  return argument < -87.3f ? 0.0f : value;
+}
+
+struct Row {
+  const float* logits;
+  float largest, scale;
+  int size;
+};
+__device__ __forceinline__ float weight(const Row& row, int id) {
+  return exponential(__fmul_rn(__fsub_rn(row.logits[id], row.largest), row.scale));
+}
+// A weight as a whole number of 2^-40: sums of them are exact.
+__device__ __forceinline__ u64 whole_weight(const Row& row, int id) {
+  return (u64)__fmul_rn(weight(row, id), 1099511627776.0f);
+}
+// Numbers in the order of the logits, both zeros being one.
+__device__ __forceinline__ u32 rank(float logit) {
+  u32 bits = __float_as_uint(__fadd_rn(logit, 0.0f));
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// The words of record/philox.rs: Philox4x32-10 (Salmon et al., SC 2011), the first word of a position.
+__device__ __forceinline__ u32 random_word(const u32* stream, u64 position) {
+  u32 c0 = (u32)position, c1 = (u32)(position >> 32), c2 = stream[2], c3 = stream[3], k0 = stream[0], k1 = stream[1];
+  for (int round = 0; round < 10; round++) {
+    u64 first = (u64)0xD2511F53u * c0, second = (u64)0xCD9E8D57u * c2;
+    c0 = (u32)(second >> 32) ^ c1 ^ k0;
+    c1 = (u32)second;
+    c2 = (u32)(first >> 32) ^ c3 ^ k1;
+    c3 = (u32)first;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return c0;
+}
+
+// What truncation leaves: every token of a higher rank, and the `ties` lowest ids of this rank. All of it: {0, 0}.
+struct Cut {
+  u32 rank;
+  u32 ties;
+};
+struct Search {
+  u64 bins[256];
+  u64 wanted, above, each;
+  u32 prefix;
+};
+
+__device__ __forceinline__ bool begins(u32 rank, u32 prefix, int shift) {
+  return shift == 24 || rank >> (shift + 8) == prefix >> (shift + 8);
+}
+
+// Weight of each token of a rank, in every thread: equal logits weigh the same.
+__device__ __forceinline__ u64 each_of(const Row& row, u32 wanted, Search& search) {
+  for (int id = threadIdx.x; id < row.size; id += blockDim.x)
+    if (rank(row.logits[id]) == wanted) search.each = whole_weight(row, id);
+  __syncthreads();
+  u64 each = search.each;
+  __syncthreads();
+  return each;
+}
+
+// The shortest beginning of the tokens, likeliest first and lower ids first among equals, that weighs at least
+// `wanted`: a token weighs 1 where `counting`, else its whole weight. Only what `inside` leaves takes part. The rank at
+// which it ends is found a digit at a time.
+__device__ Cut shortest(const Row& row, u64 wanted, bool counting, Cut inside, Search& search) {
+  u64 edge = 0;
+  if (inside.ties) edge = (u64)inside.ties * each_of(row, inside.rank, search);
+  if (threadIdx.x == 0) search.wanted = wanted, search.above = 0, search.prefix = 0;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    for (int bin = threadIdx.x; bin < 256; bin += blockDim.x) search.bins[bin] = 0;
+    __syncthreads();
+    u32 prefix = search.prefix;
+    u64 held = 0;
+    int bin = 0;
+    for (int id = threadIdx.x; id < row.size; id += blockDim.x) {
+      u32 own = rank(row.logits[id]);
+      if (own <= inside.rank || !begins(own, prefix, shift)) continue;
+      int own_bin = own >> shift & 255;
+      if (own_bin != bin) {
+        if (held) atomicAdd(&search.bins[bin], held);
+        bin = own_bin, held = 0;
+      }
+      held += counting ? 1 : whole_weight(row, id);
+    }
+    if (held) atomicAdd(&search.bins[bin], held);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      if (edge && begins(inside.rank, prefix, shift)) search.bins[inside.rank >> shift & 255] += edge;
+      int chosen = 255;
+      for (; chosen > 0 && search.above + search.bins[chosen] < search.wanted; chosen--) search.above += search.bins[chosen];
+      search.prefix |= (u32)chosen << shift;
+    }
+    __syncthreads();
+  }
+  u32 last = search.prefix;
+  u64 each = counting ? 1 : each_of(row, last, search), missing = search.wanted - search.above;
+  __syncthreads();
+  return {last, (u32)((missing + each - 1) / each)};
+}
+
+// Whether a token is left, given how many of its rank come before it.
+__device__ __forceinline__ bool left(u32 own, Cut cut, u32 before) { return own > cut.rank || (own == cut.rank && before < cut.ties); }
+
+// The token under `uniform` / 2^24 of the weight that is left, the tokens in order of their ids.
+__device__ int draw_left(const Row& row, Cut cut, u32 uniform, u64* weights, u32* ties, Search& search) {
+  int part = (row.size + blockDim.x - 1) / blockDim.x;
+  int begin = min((int)threadIdx.x * part, row.size), end = min(begin + part, row.size);
+  u32 equal = 0;
+  for (int id = begin; id < end; id++) equal += rank(row.logits[id]) == cut.rank;
+  ties[threadIdx.x] = equal;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    u32 before = 0;
+    for (int i = 0; i < (int)blockDim.x; i++) {
+      u32 own = ties[i];
+      ties[i] = before, before += own;
+    }
+  }
+  __syncthreads();
+  u64 sum = 0;
+  u32 before = ties[threadIdx.x];
+  for (int id = begin; id < end; id++) {
+    u32 own = rank(row.logits[id]);
+    if (left(own, cut, before)) sum += whole_weight(row, id);
+    before += own == cut.rank;
+  }
+  weights[threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    u64 total = 0;
+    for (int i = 0; i < (int)blockDim.x; i++) total += weights[i];
+    // uniform * total / 2^24 by way of 128 bits.
+    u64 target = __umul64hi(total, uniform) << 40 | (total * uniform) >> 24;
+    int i = 0;
+    for (; i < (int)blockDim.x - 1 && target >= weights[i]; i++) target -= weights[i];
+    search.wanted = target;
+    search.prefix = i;
+  }
+  __syncthreads();
+  if (threadIdx.x == search.prefix) {
+    u64 target = search.wanted;
+    before = ties[threadIdx.x];
+    int chosen = begin;
+    for (int id = begin; id < end; id++) {
+      u32 own = rank(row.logits[id]);
+      u64 own_weight = left(own, cut, before) ? whole_weight(row, id) : 0;
+      before += own == cut.rank;
+      if (target < own_weight) {
+        chosen = id;
+        break;
+      }
+      target -= own_weight;
+    }
+    search.above = chosen;
+  }
+  __syncthreads();
+  int chosen = (int)search.above;
+  __syncthreads();
+  return chosen;
+}
+
+// The token under `uniform` of the whole distribution: the 64 logits by their sum, the token by its weight. One thread.
+__device__ int draw_any(const Row& row, const float* sums, double total, double uniform) {
+  double target = __dmul_rn(uniform, total);
+  int blocks = (row.size + BLOCK_LOGITS - 1) / BLOCK_LOGITS, block = 0;
+  for (int i = 0; i < blocks; i++)
+    if (sums[i] > 0.f) {
+      block = i;
+      if (target < (double)sums[i]) break;
+      target = __dadd_rn(target, -(double)sums[i]);
+    }
+  int begin = block * BLOCK_LOGITS, end = min(begin + BLOCK_LOGITS, row.size), chosen = 0;
+  for (int id = begin; id < end; id++) {
+    float own = weight(row, id);
+    if (own > 0.f) {
+      chosen = id;
+      if (target < (double)own) break;
+      target = __dadd_rn(target, -(double)own);
+    }
+  }
+  return chosen;
+}
+
+// What is wanted of a row, as words: how (0: a draw, 1: the likeliest, 2: the token named next), the token, key and
+// prefix of the row's named stream, the position there (low, high), temperature, top-p (both f32), top-k, one unused.
+// A top-k of 0 and a top-p of 1 keep all.
+#define REQUEST_WORDS 12
+
+// answers [rows, 2] from logits [rows, stride] and requests [rows, 12]: the token, and the bits of log-softmax(logits /
+// temperature) of it before any truncation. Where logits are not numbers the token is 0xffffffff.
+extern "C" __global__ void __launch_bounds__(512)
+    sample_rows(u32* answers, const float* logits, const u32* requests, int vocabulary, u64 stride) {
+  SHARED_ARRAY(float, scratch, 33);
+  SHARED_ARRAY(Search, searches, 1);
+  SHARED_ARRAY(u64, weights, 512);
+  SHARED_ARRAY(u32, ties, 512);
+  SHARED_ARRAY(double, totals, 1);
+  DYNAMIC_SHARED(float, sums);
+  const u32* request = requests + (u64)blockIdx.x * REQUEST_WORDS;
+  u32* answer = answers + 2 * (u64)blockIdx.x;
+  Search& search = searches[0];
+  float temperature = __uint_as_float(request[8]), share = __uint_as_float(request[9]);
+  Row row = {logits + blockIdx.x * stride, 0.f, __fdiv_rn(1.0f, temperature), vocabulary};
+  float most = __uint_as_float(0xff800000u);
+  for (int id = threadIdx.x; id < vocabulary; id += blockDim.x) most = fmaxf(most, row.logits[id]);
+  row.largest = block_max(most, scratch);
+
+  // Half a warp sums 64 logits: sixteen lanes, four steps, then halves fold until one is left.
+  int lane = threadIdx.x & 15, halves = blockDim.x / 16, blocks = (vocabulary + BLOCK_LOGITS - 1) / BLOCK_LOGITS;
+  for (int first = 0; first < blocks; first += halves) {
+    int block = first + (threadIdx.x >> 4);
+    float sum = 0.f;
+    for (int step = 0; step < BLOCK_LOGITS; step += 16) {
+      int id = block * BLOCK_LOGITS + step + lane;
+      if (id < vocabulary) sum = __fadd_rn(sum, weight(row, id));
+    }
+    for (int offset = 8; offset; offset >>= 1) sum = __fadd_rn(sum, __shfl_xor_sync(FULL_WARP, sum, offset));
+    if (lane == 0 && block < blocks) sums[block] = sum;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    double total = 0.0;
+    for (int block = 0; block < blocks; block++) total = __dadd_rn(total, (double)sums[block]);
+    totals[0] = total;
+    search.above = vocabulary;
+  }
+  __syncthreads();
+  double total = totals[0];
+  if (!(total > 0.0 && total < 1e300)) {
+    if (threadIdx.x == 0) answer[0] = NO_TOKEN, answer[1] = 0;
+    return;
+  }
+
+  u32 mode = request[0], count = request[10];
+  u32 uniform = random_word(request + 2, (u64)request[7] << 32 | request[6]) >> 8;
+  bool by_count = count > 0 && count < (u32)vocabulary, by_mass = share < 1.f;
+  int chosen;
+  if (mode == 2) {
+    chosen = (int)request[1];
+  } else if (mode == 1) {
+    for (int id = threadIdx.x; id < vocabulary; id += blockDim.x)
+      if (row.logits[id] == row.largest) {
+        atomicMin(&search.above, (u64)id);
+        break;
+      }
+    __syncthreads();
+    chosen = (int)search.above;
+  } else if (by_count || by_mass) {
+    Cut cut = {0, 0};
+    if (by_count) cut = shortest(row, count, true, cut, search);
+    if (by_mass) {
+      if (threadIdx.x == 0) search.above = 0;
+      u64 edge = cut.ties ? (u64)cut.ties * each_of(row, cut.rank, search) : 0, own = 0;
+      __syncthreads();
+      for (int id = threadIdx.x; id < vocabulary; id += blockDim.x)
+        if (rank(row.logits[id]) > cut.rank) own += whole_weight(row, id);
+      atomicAdd(&search.above, own);
+      __syncthreads();
+      u64 mass = search.above + edge, wanted = (u64)__dmul_rn((double)share, (double)mass);
+      __syncthreads();
+      cut = shortest(row, wanted ? wanted : 1, false, cut, search);
+    }
+    chosen = draw_left(row, cut, uniform, weights, ties, search);
+  } else {
+    if (threadIdx.x == 0) search.above = draw_any(row, sums, total, (double)uniform * (1.0 / 16777216.0));
+    __syncthreads();
+    chosen = (int)search.above;
+  }
+  if (threadIdx.x == 0) {
+    answer[0] = chosen;
+    double logit = __dadd_rn((double)row.logits[chosen], -(double)row.largest);
+    answer[1] = __float_as_uint((float)__dadd_rn(logit / (double)temperature, -log(total)));
+  }
+}
