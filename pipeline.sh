@@ -24,6 +24,7 @@ Examples:
   ./pipeline.sh --policies tool=A --policies planner=B   start from your own checkpoints (no warm-up)
   ./pipeline.sh --stage advantage='advantage --estimator rloo'   swap a stage for any command
   ./pipeline.sh --setup                            build and fetch the runtime library, nothing else
+  ./pipeline.sh --setup --device cuda              the same for an NVIDIA GPU: also CUDA's libraries, where missing
 
 Options:
   --setup               build the programs and fetch ONNX Runtime, then stop
@@ -108,8 +109,15 @@ if [ -z "${TROUPE_BIN:-}" ]; then
     command -v cargo >/dev/null || die 69 'cargo is not installed' 'install Rust (rustup), or point TROUPE_BIN at built programs'
     (cd "$root" && cargo build --release --workspace --bins --locked --quiet) || die 1 'the build failed'
 fi
-export ORT_DYLIB_PATH=${ORT_DYLIB_PATH:-$("$root/fetch-runtime.sh")} || exit $?
-[ -n "$ORT_DYLIB_PATH" ] || die 69 'ONNX Runtime could not be fetched' 'see the message above, or set ORT_DYLIB_PATH to libonnxruntime.so'
+case $device in
+    cuda*)
+        # The programs find what is fetched by themselves, the ONNX Runtime with CUDA among it: naming the plain one
+        # would keep rollout from the GPU.
+        if [ -z "${ORT_DYLIB_PATH:-}" ]; then "$root/fetch-cuda.sh" >/dev/null || exit $?; fi ;;
+    *)
+        export ORT_DYLIB_PATH=${ORT_DYLIB_PATH:-$("$root/fetch-runtime.sh")} || exit $?
+        [ -n "$ORT_DYLIB_PATH" ] || die 69 'ONNX Runtime could not be fetched' 'see the message above, or set ORT_DYLIB_PATH to libonnxruntime.so' ;;
+esac
 [ "$setup_only" = yes ] && exit 0
 export PATH=$bin:$PATH
 for program in envs policy rollout group advantage update report; do
