@@ -5,6 +5,7 @@
 //! [`Environment`] and [`State`] alone.
 
 pub mod check;
+pub mod code;
 mod demonstration;
 pub mod environment;
 pub mod grid;
@@ -31,7 +32,7 @@ use record::failure::{Failure, Result};
 
 /// Every environment there is.
 pub static ENVIRONMENTS: &[&dyn Environment] =
-    &[&plan_path::PlanPath, &math::Math, &sudoku::Sudoku, &sokoban::Sokoban];
+    &[&plan_path::PlanPath, &math::Math, &sudoku::Sudoku, &sokoban::Sokoban, &code::Code];
 
 /// The environment called `name`.
 ///

@@ -1,0 +1,68 @@
+//! Code tasks for tiny policies: one line of digits, signs and `x`.
+//!
+//! The task `x + 3 * 2` is read from left to right. The coder answers with an expression of Python, ` ( x + 3 ) * 2`, the
+//! tester with an input and its output, ` 4 : 14`. After a turn without agreement both see the last expression, the case
+//! and what the expression made of it.
+
+use super::expression;
+use super::spec::Test;
+use super::state::Disagreement;
+
+/// Longest expression, in signs.
+const LONGEST: usize = 40;
+
+/// A prompt.
+pub fn prompt(statement: &str, agent: &str, program: Option<&str>, last: Option<&Disagreement>) -> String {
+    let mut text = format!("{agent} {statement}");
+    if let Some(body) = program.and_then(expression::body) {
+        text.push_str(" was");
+        text.push_str(body);
+    }
+    if let Some(Disagreement { case, got, .. }) = last {
+        let got = got.as_deref().unwrap_or("none");
+        let input = case.input.trim_matches(['[', ']']);
+        text.push_str(&format!(" at {input} : {} but {got}", case.output));
+    }
+    text
+}
+
+/// The program in an answer: signs of an expression and nothing else.
+pub fn program(text: &str) -> Option<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut apart = true;
+    for sign in text.trim().chars() {
+        match sign {
+            ' ' => {}
+            '0'..='9'
+                if !apart
+                    && words
+                        .last()
+                        .is_some_and(|word| word.ends_with(|last: char| last.is_ascii_digit())) =>
+            {
+                words.last_mut()?.push(sign);
+            }
+            'x' | '+' | '-' | '*' | '(' | ')' | '0'..='9' => words.push(sign.to_string()),
+            _ => return None,
+        }
+        apart = sign == ' ';
+    }
+    let expression: String = words.iter().map(|word| format!(" {word}")).collect();
+    (!words.is_empty() && words.len() <= LONGEST).then(|| expression::program(&expression))
+}
+
+/// The test case in an answer.
+pub fn test_case(text: &str) -> Option<Test> {
+    let (input, output) = text.split_once(':')?;
+    let number = |text: &str| text.trim().replace("- ", "-").parse::<i32>().ok();
+    Some(Test { input: format!("[{}]", number(input)?), output: number(output)?.to_string() })
+}
+
+/// An answer of `agent` that stands for a program or a case.
+pub fn write_program(program: &str) -> String {
+    expression::body(program).unwrap_or_default().to_owned()
+}
+
+/// An answer that stands for `case`.
+pub fn write_case(case: &Test) -> String {
+    format!(" {} : {}", case.input.trim_matches(['[', ']']), case.output)
+}

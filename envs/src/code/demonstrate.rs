@@ -1,0 +1,79 @@
+//! Demonstrations of generated Code tasks by imperfect experts, to warm a policy up on.
+//!
+//! `opt` gives the reference solution and a right test case; `careless` gives a program for a task that is easily taken
+//! for this one (with brackets forgotten, where the task is an expression) and the output of another test. A majority of
+//! careless answers makes a policy that is weak in a way that reinforcement can mend.
+
+use std::sync::Arc;
+
+use record::failure::Result;
+use record::philox::{Draws, Part, Stream};
+use record::sample::Sample;
+
+use super::spec::{Choice, Encoding, Instance, Test};
+use super::state::CodeState;
+use super::{NAME, expression, generate};
+use crate::demonstration::sample;
+use crate::environment::{Demonstration, Split, State};
+use crate::streams::train_stream;
+use crate::workflow::Workflow;
+
+/// The kinds and their default shares.
+pub const KINDS: &[(&str, f64)] = &[("opt", 0.45), ("careless", 0.55)];
+
+/// The samples about the task at `index`: every agent at the beginning of an episode, `states` times.
+///
+/// # Errors
+/// The settings allow no task.
+pub fn samples(
+    choice: &Choice,
+    workflow: &Arc<Workflow>,
+    demonstration: &Demonstration,
+    index: u64,
+) -> Result<Vec<Sample>> {
+    let seed = demonstration.tasks.seed;
+    let task = generate::draw(choice, Split::Train, train_stream(NAME, seed, index))?;
+    let instance = Instance::parse(&task.spec)?;
+    let state = CodeState::new(Arc::clone(&instance), Arc::clone(workflow));
+    let name = [Part::Text(NAME), Part::Text("demo"), Part::Number(index)];
+    let mut draws = Draws::new(Stream::named(seed, &name));
+    let mut samples = Vec::new();
+    for number in 0..demonstration.states {
+        for agent in workflow.agents() {
+            let careless = demonstration.kind(&mut draws) == "careless";
+            let completion = match agent.as_str() {
+                "tester" => state.write_case(&case(&instance, careless, &mut draws)),
+                _ => state.write_program(&program(&instance, careless, &mut draws)),
+            };
+            samples.push(sample(
+                &task,
+                &format!("{index}.{number}"),
+                agent,
+                state.observe(agent),
+                completion,
+            ));
+        }
+    }
+    Ok(samples)
+}
+
+fn program(instance: &Instance, careless: bool, draws: &mut Draws) -> String {
+    let problem = &instance.problem;
+    let right = problem.solution.clone().unwrap_or_default();
+    if !careless {
+        return right;
+    }
+    if instance.rules.encoding == Encoding::Compact {
+        return expression::program(&format!(" {}", problem.statement));
+    }
+    draws.choose(&problem.wrong).cloned().unwrap_or(right)
+}
+
+fn case(instance: &Instance, careless: bool, draws: &mut Draws) -> Test {
+    let tests = &instance.problem.tests;
+    let chosen = tests[draws.below(tests.len() as u32) as usize].clone();
+    match draws.choose(tests) {
+        Some(other) if careless => Test { output: other.output.clone(), ..chosen },
+        _ => chosen,
+    }
+}

@@ -1,0 +1,107 @@
+//! Code tasks in prose, for pretrained language models.
+//!
+//! The coder answers with a program in a fence, the tester with a test case under two headings, as in Stronger-MAS
+//! (arXiv 2510.11062). After a turn without agreement both see the last program, the case and what the program made of it,
+//! and are asked which side is wrong: the tester may be. Left out: earlier turns.
+
+use std::fmt::Write;
+
+use super::spec::{Problem, Style, Test};
+use super::state::Disagreement;
+
+/// Longest piece of an input, an output or a program that a prompt shows, in characters.
+const LONGEST: usize = 2000;
+
+/// A prompt for `agent`; `alone` where there is no tester.
+pub fn prompt(
+    problem: &Problem,
+    agent: &str,
+    alone: bool,
+    program: Option<&str>,
+    last: Option<&Disagreement>,
+) -> String {
+    let mut text = format!("{}\n", problem.statement.trim_end());
+    for (test, number) in problem.shown().iter().zip(1..) {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "\nExample {number}\n{}", shown_case("Input", "Output", test));
+    }
+    text.push('\n');
+    let tester = agent == "tester";
+    match (tester, problem.style, problem.function.as_deref()) {
+        (false, Style::Function, Some(name)) => {
+            let _ = writeln!(text, "You are the coder: write a Python 3 function named {name} that solves the problem.");
+        }
+        (false, ..) => text.push_str(
+            "You are the coder: write a Python 3 program that solves the problem. It reads from standard input and \
+             prints to standard output.\n",
+        ),
+        (true, ..) => text.push_str(
+            "You are the tester: write one test case for programs that solve the problem, one that finds out programs \
+             that are wrong. Work out the expected output with care.\n",
+        ),
+    }
+    if let Some(program) = program {
+        let _ = write!(text, "\nThe last program was\n```python\n{}\n```\n", clip(program.trim_end()));
+    }
+    if let Some(Disagreement { case, got, fault }) = last {
+        let what = if alone { "On an example" } else { "On the last test case" };
+        let _ = write!(
+            text,
+            "\n{what} it did not do what was expected.\n{}",
+            shown_case("Input", "Expected", case)
+        );
+        let _ = match got {
+            Some(got) => writeln!(text, "Output of the program:\n```\n{}\n```", clip(got.trim_end())),
+            None => writeln!(text, "The program failed: {}", clip(fault)),
+        };
+        text.push_str(match (tester, alone) {
+            (_, true) => "Correct the program.\n",
+            (false, _) => "Decide which of the two is wrong. Correct the program, or keep it if the test case is wrong.\n",
+            (true, _) => "Decide which of the two is wrong. Correct the test case, or keep it if the program is wrong.\n",
+        });
+    } else if program.is_some() && !alone {
+        text.push_str("\nThere was no test case that could be read.\n");
+    }
+    text.push_str(match (tester, problem.style) {
+        (false, _) => "\nThink briefly, then give the whole program in one ```python block.",
+        (true, Style::Stdin) => {
+            "\nThink briefly, then end with the test case in this form:\n**Test Input:**\n```\n...\n```\n\
+             **Test Output:**\n```\n...\n```"
+        }
+        (true, Style::Function) => {
+            "\nThink briefly, then end with the test case in this form, the input being a JSON array of the arguments and \
+             the output a JSON value:\n**Test Input:**\n```\n[...]\n```\n**Test Output:**\n```\n...\n```"
+        }
+    });
+    text
+}
+
+fn shown_case(input: &str, output: &str, test: &Test) -> String {
+    format!(
+        "{input}:\n```\n{}\n```\n{output}:\n```\n{}\n```\n",
+        clip(test.input.trim_end()),
+        clip(test.output.trim_end())
+    )
+}
+
+/// The beginning of a text that is long.
+fn clip(text: &str) -> String {
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// An answer that stands for a program.
+pub fn write_program(program: &str) -> String {
+    format!("```python\n{}\n```", program.trim_end())
+}
+
+/// An answer that stands for `case`.
+pub fn write_case(case: &Test) -> String {
+    format!(
+        "**Test Input:**\n```\n{}\n```\n**Test Output:**\n```\n{}\n```",
+        case.input.trim_end(),
+        case.output.trim_end()
+    )
+}

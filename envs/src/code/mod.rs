@@ -1,0 +1,116 @@
+//! Code: a coder writes a program, a tester a test case, until they agree.
+//!
+//! From Stronger-MAS (arXiv 2510.11062). In the workflow `team` both answer at once, seeing the state before the turn;
+//! when the program does on the tester's input what the tester expects, the episode ends. Success is another matter:
+//! the program has to pass every golden test, none of which an agent sees beyond the examples of the statement. In
+//! `single` the coder is alone and is shown on which example its program failed; in `one-shot` it has one turn.
+//!
+//! Programs run in [`crate::sandbox`], and expected outputs stay outside of it.
+//!
+//! - [`spec`]: settings, problems and the `spec` of a task; [`generate`], [`list`], [`expression`]: tasks without end;
+//!   [`data`]: problems from files;
+//! - [`extract`]: programs and cases in answers; [`full`], [`compact`]: prompts and answers in two encodings;
+//! - [`judge`], [`compare`]: running, remembering, comparing;
+//! - [`state`]: a situation in an episode; [`demonstrate`]: samples for the warm-up; `probes`: for `envs check`.
+
+pub mod compact;
+pub mod compare;
+pub mod data;
+pub mod demonstrate;
+pub mod expression;
+pub mod extract;
+pub mod full;
+pub mod generate;
+pub mod judge;
+pub mod list;
+mod probes;
+pub mod spec;
+pub mod state;
+
+use std::sync::{Arc, LazyLock};
+
+use record::failure::{Failure, Result};
+use serde_json::Value;
+
+use crate::environment::{
+    Demonstration, Demonstrations, Environment, ExtractionCase, RewardRange, Selection, Split, State, Tasks,
+};
+use crate::settings::Setting;
+use crate::streams;
+use crate::workflow::Workflow;
+use spec::{Choice, Source};
+
+/// The environment's name.
+pub const NAME: &str = "code";
+
+/// The environment.
+pub struct Code;
+
+static WORKFLOWS: LazyLock<[Arc<Workflow>; 3]> = LazyLock::new(|| {
+    [
+        Workflow::parallel("team", &["coder", "tester"]),
+        Workflow::sequential("single", &["coder"]),
+        Workflow::sequential("one-shot", &["coder"]),
+    ]
+});
+
+impl Environment for Code {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn summary(&self) -> &'static str {
+        "write a program and a test case that agree, and pass the golden tests"
+    }
+
+    fn workflows(&self) -> &[Arc<Workflow>] {
+        &*WORKFLOWS
+    }
+
+    fn settings(&self) -> &'static [Setting] {
+        spec::SETTINGS
+    }
+
+    fn reward_range(&self) -> RewardRange {
+        RewardRange { team: (0.0, 1.0), local: (0.0, 1.0) }
+    }
+
+    fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
+        let choice = Choice::from_settings(&selection.settings)?;
+        if choice.source != Source::Generated {
+            return data::tasks(&choice, selection);
+        }
+        Ok(streams::tasks(NAME, selection, move |split, stream| generate::draw(&choice, split, stream)))
+    }
+
+    fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
+        let workflow = crate::find_workflow(self, workflow)?;
+        Ok(Box::new(state::CodeState::new(spec::Instance::parse(spec)?, workflow)))
+    }
+
+    fn restore(&self, state: &Value) -> Result<Box<dyn State>> {
+        Ok(Box::new(state::CodeState::restore(state, |name| crate::find_workflow(self, name))?))
+    }
+
+    fn extraction_cases(&self) -> Vec<ExtractionCase> {
+        probes::extraction_cases()
+    }
+
+    fn demonstrators(&self) -> &'static [(&'static str, f64)] {
+        demonstrate::KINDS
+    }
+
+    fn demonstrations(&self, demonstration: &Demonstration) -> Result<Demonstrations<'_>> {
+        if demonstration.tasks.split == Split::Test {
+            return Err(Failure::usage("demonstrations of the test split would teach what is to be tested"));
+        }
+        let choice = Choice::from_settings(&demonstration.tasks.settings)?;
+        if choice.source != Source::Generated {
+            return Err(Failure::usage("only generated tasks of code are demonstrated")
+                .hint("leave out data and source"));
+        }
+        let workflow = crate::find_workflow(self, &demonstration.workflow)?;
+        let demonstration = demonstration.clone();
+        Ok(Box::new((0..).map(move |index| demonstrate::samples(&choice, &workflow, &demonstration, index))))
+    }
+}

@@ -1,0 +1,297 @@
+//! The `spec` of a Code task: a problem, its golden tests, its reference solution, and the rules of the episode.
+//!
+//! `spec` alone rebuilds the task. Golden tests and solution are in it for the judge; no prompt holds more of them than
+//! the examples, and the sandbox sees inputs only.
+
+use std::sync::Arc;
+
+use record::failure::{Failure, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::sandbox::Limits;
+use crate::settings::{Setting, Settings};
+
+/// What `--set` understands.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        name: "data",
+        default: "none",
+        meaning: "a JSONL file of problems, written by `envs import`; without it tasks are generated",
+    },
+    Setting {
+        name: "source",
+        default: "generated",
+        meaning: "generated (endless) or shipped (a small set in prose)",
+    },
+    Setting {
+        name: "encoding",
+        default: "compact; full with data or shipped",
+        meaning: "compact (an expression, for tiny policies) or full (prose and programs)",
+    },
+    Setting {
+        name: "turns",
+        default: "4",
+        meaning: "turns in an episode, 1 to 99; give rollout the same number",
+    },
+    Setting { name: "least", default: "2", meaning: "fewest steps of a generated task, 1 to 4" },
+    Setting { name: "most", default: "3", meaning: "most steps of a generated task, least to 4" },
+    Setting { name: "tests", default: "8", meaning: "golden tests of a task, at most; 3 to 200" },
+    Setting {
+        name: "examples",
+        default: "2",
+        meaning: "how many of a generated task's tests its text shows, 1 to 3",
+    },
+    Setting { name: "cpu", default: "4", meaning: "processor seconds of a program and test, 0.1 to 60" },
+    Setting { name: "memory", default: "256", meaning: "MiB of a program, 16 to 4096" },
+];
+
+/// How a task is put into words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Encoding {
+    /// Expressions, for policies of a few hundred thousand parameters.
+    Compact,
+    /// Prose and Python, for pretrained language models.
+    Full,
+}
+
+/// How a program is given its input and gives its output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Style {
+    /// Standard input and output.
+    Stdin,
+    /// A function's arguments, a JSON array, and its value, JSON.
+    Function,
+}
+
+/// A test: an input and the output that is right.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Test {
+    /// Text, or for functions a JSON array of arguments.
+    pub input: String,
+    /// Text, or for functions a JSON value.
+    pub output: String,
+}
+
+/// A problem, as a line of a data file and as a part of `spec`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Problem {
+    /// A name; the same problem has the same.
+    pub name: String,
+    /// The problem in words.
+    pub statement: String,
+    /// How programs take input.
+    pub style: Style,
+    /// The function's name where `style` is `function`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
+    /// The golden tests; the first `examples` of them are shown.
+    pub tests: Vec<Test>,
+    /// How many tests the statement shows.
+    #[serde(default)]
+    pub examples: usize,
+    /// A program that passes all tests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub solution: Option<String>,
+    /// Programs that fail some test: a good test case finds them out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub wrong: Vec<String>,
+    /// `train` or `test` where the source of the problem says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<String>,
+}
+
+/// A task: a problem and the rules.
+#[derive(Clone, Debug)]
+pub struct Instance {
+    /// The problem.
+    pub problem: Problem,
+    /// The rules.
+    pub rules: Rules,
+    /// The JSON that it was made of.
+    pub spec: Value,
+}
+
+/// The rules of an episode.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rules {
+    /// How the task is put into words.
+    pub encoding: Encoding,
+    /// Turns in an episode.
+    pub turns: u32,
+    /// Processor seconds of a program and test.
+    pub cpu: f64,
+    /// MiB of a program.
+    pub memory: u64,
+}
+
+/// What tasks are drawn from, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// The rules.
+    pub rules: Rules,
+    /// The problems.
+    pub source: Source,
+    /// Golden tests, at most.
+    pub tests: usize,
+    /// Tests shown, of a generated task.
+    pub examples: usize,
+    /// Fewest steps of a generated task.
+    pub least: usize,
+    /// Most steps of a generated task.
+    pub most: usize,
+}
+
+/// Where problems come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Made by [`super::generate`].
+    Generated,
+    /// The set that comes with the program.
+    Shipped,
+    /// A file.
+    File(String),
+}
+
+impl Choice {
+    /// What `--set` describes.
+    ///
+    /// # Errors
+    /// Values that are out of range or contradict each other: usage.
+    pub fn from_settings(settings: &Settings) -> Result<Choice> {
+        let source = match (settings.text("data"), settings.text("source")) {
+            (Some(_), Some(source)) => {
+                return Err(Failure::usage(format!(
+                    "--set data and --set source={source} contradict each other"
+                ))
+                .hint("leave one of them out"));
+            }
+            (Some(path), None) => Source::File(path.to_owned()),
+            (None, None | Some("generated")) => Source::Generated,
+            (None, Some("shipped")) => Source::Shipped,
+            (None, Some(other)) => return Err(choice("source", other, "generated or shipped")),
+        };
+        let encoding = match settings.text("encoding") {
+            None if source == Source::Generated => Encoding::Compact,
+            None | Some("full") => Encoding::Full,
+            Some("compact") if source == Source::Generated => Encoding::Compact,
+            Some("compact") => {
+                return Err(Failure::usage(
+                    "--set encoding=compact: only generated tasks have a compact form",
+                )
+                .hint("leave out encoding, or data and source"));
+            }
+            Some(other) => return Err(choice("encoding", other, "compact or full")),
+        };
+        let turns = within(settings, "turns", 4_u32, 1, 99)?;
+        let least = within(settings, "least", 2_usize, 1, 4)?;
+        let most = within(settings, "most", least.max(3), least, 4)?;
+        Ok(Choice {
+            rules: Rules {
+                encoding,
+                turns,
+                cpu: within(settings, "cpu", 4.0, 0.1, 60.0)?,
+                memory: within(settings, "memory", 256_u64, 16, 4096)?,
+            },
+            source,
+            tests: within(settings, "tests", 8_usize, 3, 200)?,
+            examples: within(settings, "examples", 2_usize, 1, 3)?,
+            least,
+            most,
+        })
+    }
+}
+
+fn within<T>(settings: &Settings, key: &str, default: T, least: T, most: T) -> Result<T>
+where
+    T: std::str::FromStr + PartialOrd + std::fmt::Display + Copy,
+{
+    let value = settings.value(key, "a number of the right kind")?.unwrap_or(default);
+    if value < least || value > most {
+        return Err(Failure::usage(format!("--set {key}={value}: not from {least} to {most}")));
+    }
+    Ok(value)
+}
+
+fn choice(key: &str, value: &str, known: &str) -> Failure {
+    Failure::usage(format!("--set {key}={value}: not {known}"))
+}
+
+impl Rules {
+    /// The `spec` of `problem` under these rules.
+    pub fn spec(&self, problem: &Problem) -> Value {
+        // Numbers, texts and lists of them have a form in JSON.
+        let mut spec = serde_json::to_value(self).unwrap_or_default();
+        let more = serde_json::to_value(problem).unwrap_or_default();
+        if let (Value::Object(spec), Value::Object(more)) = (&mut spec, more) {
+            spec.extend(more);
+        }
+        spec
+    }
+}
+
+impl Instance {
+    /// The task that `spec` describes.
+    ///
+    /// # Errors
+    /// A `spec` that describes none: data.
+    pub fn parse(spec: &Value) -> Result<Arc<Instance>> {
+        let fail = |cause: String| Failure::data(format!("spec: {cause}"));
+        let rules = Rules::deserialize(spec).map_err(|error| fail(error.to_string()))?;
+        let problem = Problem::deserialize(spec).map_err(|error| fail(error.to_string()))?;
+        if !(1..=99).contains(&rules.turns) {
+            return Err(fail(format!("turns: {} is not from 1 to 99", rules.turns)));
+        }
+        if !(0.1..=60.0).contains(&rules.cpu) || !(16..=4096).contains(&rules.memory) {
+            return Err(fail(format!("cpu {} or memory {} is out of range", rules.cpu, rules.memory)));
+        }
+        problem.check().map_err(fail)?;
+        Ok(Arc::new(Instance { problem, rules, spec: spec.clone() }))
+    }
+
+    /// What a program may use.
+    pub fn limits(&self) -> Limits {
+        let cpu_seconds = self.rules.cpu;
+        let wall_seconds = 10.0 + 5.0 * cpu_seconds;
+        Limits { cpu_seconds, wall_seconds, memory_bytes: self.rules.memory << 20, ..Limits::default() }
+    }
+}
+
+impl Problem {
+    /// What is wrong with it, if anything.
+    ///
+    /// # Errors
+    /// A sentence that names the field.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        if self.statement.trim().is_empty() {
+            return Err("statement: it is empty".to_owned());
+        }
+        if self.tests.is_empty() {
+            return Err("tests: there are none".to_owned());
+        }
+        if self.examples > self.tests.len() {
+            return Err(format!("examples: {} of {} tests", self.examples, self.tests.len()));
+        }
+        match (self.style, self.function.as_deref()) {
+            (Style::Stdin, _) => return Ok(()),
+            (Style::Function, None | Some("")) => return Err("function: it has no name".to_owned()),
+            (Style::Function, Some(_)) => {}
+        }
+        for (number, test) in self.tests.iter().enumerate() {
+            if serde_json::from_str::<Vec<Value>>(&test.input).is_err() {
+                return Err(format!("tests[{number}].input: not a JSON array of arguments"));
+            }
+            if serde_json::from_str::<Value>(&test.output).is_err() {
+                return Err(format!("tests[{number}].output: not a JSON value"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The tests that the statement shows.
+    pub fn shown(&self) -> &[Test] {
+        &self.tests[..self.examples.min(self.tests.len())]
+    }
+}

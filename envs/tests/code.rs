@@ -1,0 +1,226 @@
+//! The Code environment: what its tasks hold, what answers earn, when episodes end.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+use envs::check::{Effort, check, verdict};
+use envs::code::data::problems;
+use envs::code::judge::{golden, quality};
+use envs::code::spec::{Instance, Source};
+use envs::{Environment, Selection, Settings, Split, State, find};
+use record::line::Task;
+use serde_json::{Value, json};
+
+fn code() -> &'static dyn Environment {
+    find("code").unwrap()
+}
+
+fn settings(texts: &[&str]) -> Settings {
+    let texts: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
+    Settings::parse(&texts, "code", code().settings()).unwrap()
+}
+
+fn tasks(texts: &[&str], split: Split, count: usize) -> Vec<Task> {
+    let selection = Selection { split, seed: 7, settings: settings(texts) };
+    code().tasks(&selection).unwrap().take(count).map(Result::unwrap).collect()
+}
+
+/// A task whose answer is the sum of a line.
+fn sum() -> Value {
+    json!({
+        "encoding": "full", "turns": 3, "cpu": 2.0, "memory": 128, "name": "sum", "statement": "Print the sum.",
+        "style": "stdin", "examples": 1, "solution": "print(sum(map(int, input().split())))",
+        "tests": [
+            {"input": "1 2\n", "output": "3\n"}, {"input": "-1\n", "output": "-1\n"},
+            {"input": "\n", "output": "0\n"}, {"input": "2 2\n", "output": "4\n"},
+        ],
+        "wrong": ["print(max(map(int, input().split())))", "print(input().count(' ') * 4 - 1)"],
+    })
+}
+
+fn start(spec: &Value, workflow: &str) -> Box<dyn State> {
+    code().reset(spec, workflow).unwrap()
+}
+
+fn program(source: &str) -> String {
+    format!("```python\n{source}\n```")
+}
+
+fn case(input: &str, output: &str) -> String {
+    format!("**Test Input:**\n```\n{input}\n```\n**Test Output:**\n```\n{output}\n```")
+}
+
+const RIGHT: &str = "print(sum(map(int, input().split())))";
+
+#[test]
+fn references_pass_the_tests_that_were_computed_without_them() {
+    for texts in [&["encoding=compact"][..], &["encoding=full", "least=1", "most=4"]] {
+        for task in tasks(texts, Split::Train, 40) {
+            let instance = Instance::parse(&task.spec).unwrap();
+            let solution = instance.problem.solution.clone().unwrap();
+            let tally = golden(&instance, &solution).unwrap();
+            assert!(tally.all(), "{}: {tally:?}\n{solution}\n{}", task.task, instance.problem.statement);
+            for wrong in &instance.problem.wrong {
+                assert!(!golden(&instance, wrong).unwrap().all(), "{}: not wrong: {wrong}", task.task);
+            }
+        }
+    }
+}
+
+#[test]
+fn shipped_problems_are_sound() {
+    let shipped = problems(&Source::Shipped).unwrap();
+    assert!(shipped.len() >= 14);
+    for split in [Split::Train, Split::Test] {
+        for task in tasks(&["source=shipped"], split, shipped.len()) {
+            let instance = Instance::parse(&task.spec).unwrap();
+            let solution = instance.problem.solution.clone().unwrap();
+            let tally = golden(&instance, &solution).unwrap();
+            assert!(tally.all(), "{}: {tally:?}", task.task);
+            let best = instance.problem.tests.iter().map(|test| quality(&instance, test).unwrap().finds);
+            assert_eq!(best.fold(0.0, f64::max), 1.0, "{}: no test finds out all wrong programs", task.task);
+        }
+    }
+}
+
+#[test]
+fn a_coder_earns_by_compiling_running_and_passing() {
+    for (text, compiles, smoke, golden) in [
+        (program(RIGHT), 1.0, 1.0, 1.0),
+        (program("print(max(map(int, input().split())))"), 1.0, 1.0, 0.25),
+        (program("print(3)"), 1.0, 1.0, 0.25),
+        (program("1/0"), 1.0, 0.0, 0.0),
+        (program("print(("), 0.0, 0.0, 0.0),
+        ("I do not know.".to_owned(), 0.0, 0.0, 0.0),
+    ] {
+        let outcome = start(&sum(), "team").apply("coder", &text).unwrap();
+        let part = |name: &str| outcome.components[name];
+        assert_eq!((part("compiles"), part("smoke"), part("golden")), (compiles, smoke, golden), "{text}");
+        let local = 0.1 * compiles + 0.1 * smoke + 0.8 * golden;
+        assert!(
+            (outcome.rewards.local - local).abs() < 1e-12 && outcome.rewards.team == golden,
+            "{outcome:?}"
+        );
+        assert!(!outcome.terminated && !outcome.success, "a coder alone ends nothing in a team");
+    }
+}
+
+#[test]
+fn a_tester_earns_by_being_right_and_finding_out() {
+    for (text, valid, agrees, finds) in [
+        (case("2 2 5", "9"), 1.0, 1.0, 1.0),
+        (case("1 2", "3"), 1.0, 1.0, 0.5),
+        (case("5", "5"), 1.0, 1.0, 0.5),
+        (case("1 2", "4"), 1.0, 0.0, 0.0),
+        (case("one two", "3"), 0.0, 0.0, 0.0),
+        ("Try 1 2.".to_owned(), 0.0, 0.0, 0.0),
+    ] {
+        let outcome = start(&sum(), "team").apply("tester", &text).unwrap();
+        let part = |name: &str| outcome.components[name];
+        assert_eq!((part("valid"), part("agrees"), part("finds")), (valid, agrees, finds), "{text}");
+        assert!((outcome.rewards.local - (0.2 * valid + 0.4 * agrees + 0.4 * finds)).abs() < 1e-12);
+        assert_eq!(outcome.rewards.team, 0.0);
+    }
+}
+
+#[test]
+fn agreement_ends_an_episode_and_is_no_success() {
+    let mut state = start(&sum(), "team");
+    let wrong = program("print(max(map(int, input().split())))");
+    let outcome = state.apply_together(&[("coder", &wrong), ("tester", &case("4", "4"))]).unwrap();
+    assert!(outcome.terminated && !outcome.success, "{outcome:?}");
+    assert!(!state.is_solved());
+    assert_eq!(outcome.components["agreement"], 1.0);
+    assert!(state.apply("coder", &wrong).is_err(), "the episode is over");
+
+    let mut state = start(&sum(), "team");
+    let right = program(RIGHT);
+    let outcome = state.apply_together(&[("coder", &right), ("tester", &case("4 4", "8"))]).unwrap();
+    assert!(outcome.terminated && outcome.success && state.is_solved(), "{outcome:?}");
+    assert_eq!(outcome.rewards.team, 1.0);
+}
+
+#[test]
+fn a_right_program_is_handed_in_after_the_last_turn_and_paid_once() {
+    let mut state = start(&sum(), "team");
+    let (right, mistaken) = (program(RIGHT), case("4 4", "9"));
+    let mut team = 0.0;
+    for turn in 1..=3 {
+        let outcome = state.apply_together(&[("coder", &right), ("tester", &mistaken)]).unwrap();
+        team += outcome.rewards.team;
+        assert_eq!((outcome.terminated, outcome.success), (turn == 3, turn == 3), "turn {turn}");
+        if turn < 3 {
+            let seen = &state.observe("tester")[0].content;
+            assert!(seen.contains("4 4") && seen.contains('9') && seen.contains("\n8\n"), "{seen}");
+        }
+    }
+    assert_eq!(team, 1.0);
+}
+
+#[test]
+fn alone_the_examples_decide_when_to_stop() {
+    let mut state = start(&sum(), "single");
+    let outcome = state.apply("coder", &program("print(0)")).unwrap();
+    assert!(!outcome.terminated);
+    assert!(state.observe("coder")[0].content.contains("Correct the program"));
+    // Passes the example and nothing else.
+    let outcome = state.clone_state().apply("coder", &program("print(3)")).unwrap();
+    assert!(outcome.terminated && !outcome.success);
+    let outcome = state.apply("coder", &program(RIGHT)).unwrap();
+    assert!(outcome.terminated && outcome.success && state.is_solved());
+    let outcome = start(&sum(), "one-shot").apply("coder", &program("print(0)")).unwrap();
+    assert!(outcome.terminated && !outcome.success);
+}
+
+#[test]
+fn no_prompt_holds_a_hidden_test_or_the_solution() {
+    let mut spec = sum();
+    spec["tests"][3] = json!({"input": "7777 1111\n", "output": "8888\n"});
+    for workflow in ["team", "single", "one-shot"] {
+        let state = start(&spec, workflow);
+        for agent in state.workflow().agents() {
+            let seen = &state.observe(agent)[0].content;
+            assert!(!seen.contains("7777") && !seen.contains("8888") && !seen.contains("sum(map"), "{seen}");
+        }
+    }
+}
+
+#[test]
+fn programs_that_pretend_earn_nothing_for_it() {
+    for source in [
+        "import os\nos.write(1, b'passed')\nos._exit(0)",
+        "print('passed')\nraise SystemExit(0)",
+        "import sys\nsys.stdout = None",
+        "class Same(str):\n    __eq__ = lambda self, other: True\nprint(Same('3'), end='')\n1/0",
+        "import json\njson.dumps = lambda *a: '3'\nprint(5)",
+    ] {
+        let outcome = start(&sum(), "team").apply("coder", &program(source)).unwrap();
+        assert_eq!(outcome.components["golden"], 0.0, "{source}");
+    }
+}
+
+#[test]
+fn the_contract_holds() {
+    for texts in [&[][..], &["encoding=full"], &["source=shipped"]] {
+        let effort = Effort { tasks: 1, episodes: 12, seed: 1, settings: settings(texts) };
+        let findings = check(code(), &effort, &mut || ()).unwrap();
+        verdict(code(), &findings).unwrap_or_else(|failure| panic!("{texts:?}: {failure}: {findings:#?}"));
+        assert!(findings.len() > 10);
+    }
+}
+
+#[test]
+fn settings_that_make_no_sense_are_told() {
+    for texts in [
+        &["turns=0"][..],
+        &["least=3", "most=2"],
+        &["encoding=short"],
+        &["source=shipped", "encoding=compact"],
+        &["source=shipped", "data=x"],
+    ] {
+        let selection = Selection { split: Split::Train, seed: 0, settings: settings(texts) };
+        assert_eq!(code().tasks(&selection).err().unwrap().code, 2, "{texts:?}");
+    }
+    let selection = Selection { split: Split::Train, seed: 0, settings: settings(&["data=/nowhere.jsonl"]) };
+    assert_eq!(code().tasks(&selection).err().unwrap().code, 74);
+}
