@@ -157,7 +157,7 @@ fn thousand() {
                         return;
                     }
                     let (name, source) = &attempts[number % attempts.len()];
-                    let processes = if number / attempts.len() % 2 == 0 { 1 } else { 8 };
+                    let processes = if (number / attempts.len()).is_multiple_of(2) { 1 } else { 8 };
                     let hostile =
                         Program { limits: limits(processes), ..Program::python(source, "5 expected 5") };
                     let execution = sandbox.run(&hostile).unwrap();

@@ -1,6 +1,7 @@
 //! The sandbox as callers see it: as many workers as processors, started as they are needed, lent to one program
 //! at a time.
 
+use std::io::Write;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use record::failure::{Failure, Result};
@@ -39,7 +40,10 @@ impl Sandbox {
         static SHARED: OnceLock<Result<Sandbox>> = OnceLock::new();
         let made = SHARED.get_or_init(|| {
             let most = std::thread::available_parallelism().map_or(1, usize::from);
-            Sandbox::open(most)
+            let sandbox = Sandbox::open(most)?;
+            // A closed stderr must not stop the work.
+            let _ = writeln!(std::io::stderr(), "sandbox: {}", sandbox.description());
+            Ok(sandbox)
         });
         made.as_ref().map_err(Clone::clone)
     }
