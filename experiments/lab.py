@@ -48,6 +48,10 @@ class World:
 WORLDS = {
     "plan-path": World("plan-path", "Plan-Path, a third of the usual warm-up (1,200 steps)", turns=4, max_tokens=8, warmup=1200, budget=240_000),
     "plan-path-long": World("plan-path", "Plan-Path, the usual warm-up (3,600 steps)", turns=4, max_tokens=8, warmup=3600, budget=240_000),
+    "plan-path-moves": World("plan-path", "Plan-Path, the tool proposes moves", turns=4, max_tokens=8, warmup=1200, budget=240_000,
+                             settings=("proposal=moves",)),
+    "sudoku": World("sudoku", "Sudoku 4x4", turns=4, max_tokens=8, warmup=1200, budget=240_000),
+    "sokoban": World("sokoban", "Sokoban 6x6, one box", turns=4, max_tokens=8, warmup=1200, budget=240_000),
 }
 
 

@@ -35,8 +35,9 @@ def untrained(lab, cell, seeds):
     return [scores[0] if scores else None for scores in found]
 
 
-def evaluate_warm_ups(lab, seed):
-    for cell in CELLS:
+def evaluate_warm_ups(lab, seed, cells):
+    """Evaluates the warm-ups that cells begin with."""
+    for cell in cells:
         base = lab.base(cell, seed)
         if (base / "policies" / "done").exists():
             players = {agent: base / "policies" / "shared" for agent in cell.agents}
@@ -55,4 +56,4 @@ def sections(lab, seeds):
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__, Plan(CELLS, evaluate_warm_ups), sections))
+    sys.exit(main(__doc__, Plan(CELLS, lambda lab, seed: evaluate_warm_ups(lab, seed, CELLS)), sections))

@@ -48,12 +48,12 @@ def count(file):
 
 
 def cost(directory, step):
-    """CPU-seconds of training up to a step, evaluations left out."""
+    """CPU-seconds of training up to a step, warm-up and evaluations left out."""
     file = directory / "cost.jsonl"
     if not file.exists():
         return 0.0
     with open(file, encoding="utf-8") as lines:
-        return sum(line["cpu_seconds"] for line in map(json.loads, lines) if line["what"] == "step" and line["step"] <= step)
+        return sum(line["cpu_seconds"] for line in map(json.loads, lines) if line["what"] == "step" and 0 < line["step"] <= step)
 
 
 def scores(directory, name="eval"):

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Checks of this folder: figures by hand, and a table of very small cells that is run, repeated and read back."""
+
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import lab
+import tables
+from main_table import METHODS
+
+
+def check_figures():
+    """Wilson's interval against published values, and rows with runs that are missing."""
+    low, high = tables.wilson(95, 100)
+    assert abs(low - 0.8882) < 1e-4 and abs(high - 0.9785) < 1e-4, (low, high)
+    low, high = tables.wilson(0, 10)
+    assert abs(low) < 1e-12 and abs(high - 0.2775) < 1e-4, (low, high)
+    row = tables.row("x", [tables.Score(1, 4, 3000, 2.0, 5), None, tables.Score(3, 4, 5000, 4.0, 7)])
+    assert "not run" in row and "| **50.0** | 35.4 | 4 | 3 | 6 |" in row, row
+    assert "| – | – | – | – | – |" in tables.row("x", [None, None])
+
+
+def check_cells():
+    """Every method of the main table: trained to its budget, not a step more, and not again."""
+    lab.TEST_TASKS, lab.SAMPLES_A_TURN = 4, 24
+    lab.WORLDS["plan-path"] = replace(lab.WORLDS["plan-path"], turns=2, warmup=30, budget=600)
+    cells = [lab.Cell(**dict(method, branches=4)) for method in METHODS]
+    cells.append(lab.Cell("tool-alone", "only the tool is trained", per_role=True, branches=4, train=("tool",)))
+    with tempfile.TemporaryDirectory() as folder:
+        there, place = Path(folder), lab.Lab(folder)
+        assert tables.final(place, cells[0], 1) is None
+        assert lab.Plan(cells).work(folder, 2, [1]) == []
+        weights = {}
+        for cell in cells:
+            directory = place.directory(cell, 1)
+            spent, result = lab.tokens(directory), tables.final(place, cell, 1)
+            assert sum(spent[:-1]) < 600 <= sum(spent) == result.tokens, (cell.name, spent)
+            assert (result.trials, result.steps) == (4, len(spent)) and result.cpu_seconds > 0, result
+            for policy in set(cell.policies().values()):
+                weights[cell.name, policy] = (directory / "policies" / policy / "current" / "model.safetensors").read_bytes()
+        untrained = (place.base(cells[0], 1) / "policies" / "shared" / "current" / "model.safetensors").read_bytes()
+        assert weights["tool-alone", "planner"] == untrained != weights["tool-alone", "tool"]
+        assert weights["team-at-grpo-per-role", "planner"] != weights["team-at-grpo-per-role", "tool"]
+        assert weights["team-trajectory", "tool"] != weights["team-at-grpo", "tool"]
+        before = {path: path.read_bytes() for path in there.rglob("*.jsonl")}
+        assert lab.Plan(cells).work(folder, 1, [1]) == []
+        assert before == {path: path.read_bytes() for path in there.rglob("*.jsonl")}, "something was done again"
+        cost = place.directory(cells[0], 1) / "steps" / "000001" / "done"
+        cost.unlink()
+        assert tables.final(place, cells[0], 1) is None, "a run without all its steps is no result"
+
+
+if __name__ == "__main__":
+    check_figures()
+    check_cells()
+    print("all well", file=sys.stderr)
