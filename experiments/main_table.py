@@ -25,7 +25,7 @@ METHODS = [
                    " | advantage --credit episode --quiet"),
 ]
 
-PLACES = ["plan-path", "plan-path-long"]
+PLACES = ["plan-path", "plan-path-long", "sudoku", "sokoban"]
 CELLS = [Cell(place=place, **method) for place in PLACES for method in METHODS]
 
 
