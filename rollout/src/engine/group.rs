@@ -1,27 +1,16 @@
 //! A job on its way through the decoder: its prompt, its branches, and the pages they hold.
 
 use super::arena::{Arena, PAGE};
+use super::branch::{Branch, Source, Want};
 use super::job::{Completion, Job, SamplingParams};
 use super::sampler::{Draw, Sampler};
 use record::failure::Result;
-use record::philox::Stream;
 
-/// Where a branch's next token comes from.
-#[derive(Debug, Clone)]
-enum Source {
-    /// Drawn with the branch's random numbers.
-    Drawn(Stream),
-    /// Given: the branch scores these tokens.
-    Given(Vec<u32>),
-}
-
-/// One branch.
+/// One branch and the pages of its own tokens.
 #[derive(Debug)]
-pub struct BranchState {
-    source: Source,
-    completion: Completion,
+struct BranchState {
+    branch: Branch,
     pages: Vec<u32>,
-    done: bool,
 }
 
 /// One group in the decoder.
@@ -60,12 +49,7 @@ impl Group {
     ) -> Self {
         let branches: Vec<BranchState> = sources
             .into_iter()
-            .map(|source| BranchState {
-                source,
-                completion: Completion::default(),
-                pages: Vec::new(),
-                done: false,
-            })
+            .map(|source| BranchState { branch: Branch::new(source), pages: Vec::new() })
             .collect();
         let live = branches.len();
         Group { ticket, prompt, stored: 0, pages: Vec::new(), branches, live, max_tokens, sampling }
@@ -78,7 +62,7 @@ impl Group {
 
     /// Whether its branches have their first token.
     pub fn has_begun(&self) -> bool {
-        self.branches.iter().any(|branch| !branch.completion.ids.is_empty())
+        self.branches.iter().any(|state| !state.branch.ids().is_empty())
     }
 
     /// Branches that still generate.
@@ -113,18 +97,19 @@ impl Group {
 
     /// Takes the pages that the live branches' next tokens go to, and gives these tokens to `push`.
     pub fn extend(&mut self, arena: &mut Arena, mut push: impl FnMut(u32)) {
-        for branch in self.branches.iter_mut().filter(|branch| !branch.done) {
-            while branch.pages.len() * PAGE < branch.completion.ids.len() {
-                branch.pages.push(arena.take());
+        for BranchState { branch, pages } in self.branches.iter_mut().filter(|state| !state.branch.is_done())
+        {
+            while pages.len() * PAGE < branch.ids().len() {
+                pages.push(arena.take());
             }
-            push(*branch.completion.ids.last().expect("a live branch after its prompt has a token"));
+            push(*branch.ids().last().expect("a live branch after its prompt has a token"));
         }
     }
 
     /// For each live branch the tokens stored before its last one, and its pages.
     pub fn rows(&self) -> impl Iterator<Item = (usize, &[u32])> {
-        let live = self.branches.iter().filter(|branch| !branch.done);
-        live.map(|branch| (branch.completion.ids.len() - 1, branch.pages.as_slice()))
+        let live = self.branches.iter().filter(|state| !state.branch.is_done());
+        live.map(|state| (state.branch.ids().len() - 1, state.pages.as_slice()))
     }
 
     /// Gives every branch its first token, all from the logits after the prompt.
@@ -151,7 +136,7 @@ impl Group {
         arena: &mut Arena,
     ) -> Result<()> {
         for branch in 0..self.branches.len() {
-            if self.branches[branch].done {
+            if self.branches[branch].branch.is_done() {
                 continue;
             }
             let logits = rows.next().expect("a row of logits for each live branch");
@@ -169,25 +154,13 @@ impl Group {
         stop: &[u32],
         arena: &mut Arena,
     ) {
-        let BranchState { source, completion, pages, done } = &mut self.branches[branch];
-        let position = completion.ids.len();
-        let draw = match source {
-            Source::Drawn(stream) => sampler.draw(logits, &self.sampling, stream.uniform(position as u64)),
-            Source::Given(ids) => {
-                let id = ids[position];
-                Draw { id, logprob: sampler.logprob(logits, &self.sampling, id) }
-            }
+        let BranchState { branch, pages } = &mut self.branches[branch];
+        let draw = match branch.want() {
+            Want::Draw(uniform) => sampler.draw(logits, &self.sampling, uniform),
+            Want::Score(id) => Draw { id, logprob: sampler.logprob(logits, &self.sampling, id) },
         };
-        completion.ids.push(draw.id);
-        completion.logprobs.push(draw.logprob);
-        *done = match source {
-            Source::Drawn(_) => {
-                completion.stopped = stop.contains(&draw.id);
-                completion.stopped || completion.ids.len() == self.max_tokens
-            }
-            Source::Given(ids) => completion.ids.len() == ids.len(),
-        };
-        if *done {
+        branch.take(draw, stop, self.max_tokens);
+        if branch.is_done() {
             arena.give_back(pages);
             self.live -= 1;
         }
@@ -196,9 +169,9 @@ impl Group {
     /// Gives all pages back and says what was generated.
     pub fn finish(mut self, arena: &mut Arena) -> (u64, Vec<Completion>) {
         arena.give_back(&mut self.pages);
-        for branch in &mut self.branches {
-            arena.give_back(&mut branch.pages);
+        for state in &mut self.branches {
+            arena.give_back(&mut state.pages);
         }
-        (self.ticket, self.branches.into_iter().map(|branch| branch.completion).collect())
+        (self.ticket, self.branches.into_iter().map(|state| state.branch.finish()).collect())
     }
 }

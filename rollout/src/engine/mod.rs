@@ -11,6 +11,7 @@
 
 mod arena;
 mod attention;
+mod branch;
 mod decoder;
 pub mod device_sampler;
 mod group;
@@ -20,6 +21,7 @@ mod kernels;
 mod lanes;
 mod model;
 mod operator;
+mod paged;
 mod plan;
 mod portable;
 mod rope;

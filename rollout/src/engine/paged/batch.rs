@@ -1,0 +1,88 @@
+//! The rows of one run in the form that the graph takes them (`policy::graph`, the paged kind).
+
+use super::sequence::{BlockCopy, Sequence};
+use crate::engine::branch::Want;
+use crate::engine::job::SamplingParams;
+
+/// One run: rows of tokens, the sequences that they belong to, and the tokens to be chosen afterwards.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Copies between blocks that come before the run, in order.
+    pub copies: Vec<BlockCopy>,
+    /// The token of each row.
+    pub ids: Vec<i64>,
+    /// Where each row's key and value go: block times block size plus offset.
+    pub slots: Vec<i32>,
+    /// Where each sequence's rows begin, and the number of rows.
+    pub cumulative: Vec<i32>,
+    /// Each sequence's tokens in the cache before this run.
+    pub past: Vec<i32>,
+    /// Each sequence's blocks.
+    blocks: Vec<Vec<u32>>,
+    /// The rows whose next token is wanted, ascending.
+    pub wanted: Vec<i64>,
+    /// The tokens to be chosen, by place among the wanted rows.
+    pub requests: Vec<Request>,
+    /// The most rows of any one sequence.
+    pub longest_new: usize,
+    /// The most tokens of any one sequence after the run.
+    pub longest: usize,
+}
+
+/// A token to be chosen.
+#[derive(Debug, Clone, Copy)]
+pub struct Request {
+    /// Its place among the wanted rows.
+    pub row: usize,
+    /// How it is chosen.
+    pub sampling: SamplingParams,
+    /// Drawn or given.
+    pub want: Want,
+}
+
+impl Batch {
+    /// Forgets the last run, keeps the memory.
+    pub fn clear(&mut self) {
+        self.copies.clear();
+        self.ids.clear();
+        self.slots.clear();
+        self.cumulative.clear();
+        self.cumulative.push(0);
+        self.past.clear();
+        self.blocks.clear();
+        self.wanted.clear();
+        self.requests.clear();
+        (self.longest_new, self.longest) = (0, 0);
+    }
+
+    /// Sequences in the run.
+    pub fn sequences(&self) -> usize {
+        self.past.len()
+    }
+
+    /// Closes a sequence whose last `count` tokens are the newest rows.
+    pub fn close(&mut self, sequence: &Sequence, count: usize) {
+        self.cumulative.push(self.ids.len() as i32);
+        self.past.push((sequence.len() - count) as i32);
+        self.blocks.push(sequence.blocks().to_vec());
+        self.longest_new = self.longest_new.max(count);
+        self.longest = self.longest.max(sequence.len());
+    }
+
+    /// Asks for what follows the newest row; its place among the wanted ones.
+    pub fn want(&mut self) -> usize {
+        self.wanted.push(self.ids.len() as i64 - 1);
+        self.wanted.len() - 1
+    }
+
+    /// `[sequences, width]`: each sequence's blocks, filled up with block 0, and the width.
+    pub fn block_table(&self) -> (Vec<i32>, usize) {
+        let width = self.blocks.iter().map(Vec::len).max().unwrap_or(0);
+        let mut table = Vec::with_capacity(width * self.blocks.len());
+        for blocks in &self.blocks {
+            table.extend(blocks.iter().map(|&block| block as i32));
+            table.resize(table.len() + width - blocks.len(), 0);
+        }
+        (table, width)
+    }
+}

@@ -1,0 +1,151 @@
+//! Blocks under random load: none is lost, none is in two hands that write, copies happen exactly when they must.
+
+use crate::engine::paged::cache::Cache;
+use crate::engine::paged::sequence::{BlockCopy, Sequence};
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+const SIZE: usize = 4;
+const BLOCKS: usize = 64;
+
+/// Sequences in a cache, and beside them what each should contain.
+struct World {
+    cache: Cache,
+    memory: HashMap<i32, u32>,
+    live: Vec<(Sequence, Vec<u32>)>,
+}
+
+impl World {
+    fn new() -> World {
+        World { cache: Cache::new(BLOCKS, SIZE), memory: HashMap::new(), live: Vec::new() }
+    }
+
+    /// Appends tokens, as the scheduler and the runner would.
+    fn grow(&mut self, at: usize, tokens: &[u32]) {
+        let (sequence, content) = &mut self.live[at];
+        let needed = (sequence.len() + tokens.len()).div_ceil(SIZE) + 1 - sequence.blocks().len();
+        if needed > self.cache.available() {
+            return;
+        }
+        let (mut slots, mut copies) = (Vec::new(), Vec::new());
+        sequence.grow(tokens.len(), &mut self.cache, &mut slots, &mut copies);
+        for BlockCopy { from, to } in copies {
+            assert_eq!(self.cache.pool.holders(to), 1, "a copy goes to a block of one holder");
+            for offset in 0..SIZE as i32 {
+                let token = self.memory.get(&(from as i32 * SIZE as i32 + offset)).copied();
+                token.map(|token| self.memory.insert(to as i32 * SIZE as i32 + offset, token));
+            }
+        }
+        for (slot, &token) in slots.iter().zip(tokens) {
+            assert_eq!(
+                self.cache.pool.holders(*slot as u32 / SIZE as u32),
+                1,
+                "a written block has one holder"
+            );
+            self.memory.insert(*slot, token);
+        }
+        content.extend(tokens);
+    }
+
+    fn check(&self) {
+        for (sequence, content) in &self.live {
+            assert_eq!(sequence.len(), content.len());
+            for (at, token) in content.iter().enumerate() {
+                let slot = sequence.blocks()[at / SIZE] as usize * SIZE + at % SIZE;
+                assert_eq!(self.memory.get(&(slot as i32)), Some(token), "position {at} was overwritten");
+            }
+        }
+        let mut holders = vec![0; BLOCKS];
+        for &block in self.live.iter().flat_map(|(sequence, _)| sequence.blocks()) {
+            holders[block as usize] += 1;
+        }
+        let mut remembered = 0;
+        for (block, &held) in holders.iter().enumerate() {
+            let counted = self.cache.pool.holders(block as u32);
+            assert!(counted == held || counted == held + 1, "block {block}: {counted} holders, {held} seen");
+            remembered += usize::from(counted == 1 && held == 0);
+        }
+        let in_use = holders.iter().filter(|&&held| held > 0).count();
+        assert_eq!(self.cache.pool.free() + remembered + in_use, BLOCKS, "a block is lost");
+        assert_eq!(self.cache.available(), BLOCKS - in_use, "what no sequence holds can be had");
+    }
+}
+
+/// One thing that happens to the sequences.
+#[derive(Debug, Clone)]
+enum Event {
+    Begin(Vec<u32>),
+    Grow(usize, Vec<u32>),
+    Fork(usize),
+    Remember(usize),
+    Release(usize),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    // Few different tokens, so that beginnings are often the same.
+    let tokens = |most| prop::collection::vec(0_u32..2, 1..most);
+    prop_oneof![
+        tokens(20).prop_map(Event::Begin),
+        (any::<usize>(), tokens(10)).prop_map(|(at, tokens)| Event::Grow(at, tokens)),
+        any::<usize>().prop_map(Event::Fork),
+        any::<usize>().prop_map(Event::Remember),
+        any::<usize>().prop_map(Event::Release),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn no_block_is_lost_and_none_is_written_by_two(events in prop::collection::vec(event(), 1..120)) {
+        let mut world = World::new();
+        for event in events {
+            let count = world.live.len();
+            match event {
+                Event::Begin(tokens) => {
+                    let found = world.cache.find(&tokens);
+                    let sequence = Sequence::beginning(&found, &mut world.cache);
+                    let known = sequence.len();
+                    prop_assert!(known < tokens.len(), "a token is left to run");
+                    world.live.push((sequence, tokens[..known].to_vec()));
+                    world.grow(count, &tokens[known..]);
+                }
+                Event::Grow(at, tokens) if count > 0 => world.grow(at % count, &tokens),
+                Event::Fork(at) if count > 0 => {
+                    let (sequence, content) = &world.live[at % count];
+                    let copy = (sequence.fork(&mut world.cache), content.clone());
+                    world.live.push(copy);
+                }
+                Event::Remember(at) if count > 0 => {
+                    let (sequence, content) = &world.live[at % count];
+                    world.cache.remember(sequence, content.iter().copied());
+                }
+                Event::Release(at) if count > 0 => {
+                    let (mut sequence, _) = world.live.swap_remove(at % count);
+                    sequence.release(&mut world.cache);
+                }
+                _ => {}
+            }
+            world.check();
+        }
+    }
+}
+
+#[test]
+fn branches_share_their_prompt_and_the_last_writer_keeps_the_original() {
+    let mut cache = Cache::new(8, SIZE);
+    let (mut slots, mut copies) = (Vec::new(), Vec::new());
+    let mut prompt = Sequence::default();
+    prompt.grow(6, &mut cache, &mut slots, &mut copies);
+    assert_eq!((prompt.blocks(), &slots[..]), (&[0, 1][..], &[0, 1, 2, 3, 4, 5][..]));
+    let mut branches: Vec<Sequence> = (0..3).map(|_| prompt.fork(&mut cache)).collect();
+    prompt.release(&mut cache);
+    slots.clear();
+    for branch in &mut branches {
+        branch.grow(1, &mut cache, &mut slots, &mut copies);
+    }
+    assert_eq!(copies, [BlockCopy { from: 1, to: 2 }, BlockCopy { from: 1, to: 3 }]);
+    assert_eq!(slots, [10, 14, 6]);
+    branches.iter_mut().for_each(|branch| branch.release(&mut cache));
+    assert_eq!(cache.pool.free(), 8);
+}

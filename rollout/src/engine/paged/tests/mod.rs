@@ -1,0 +1,4 @@
+//! The cache and the scheduler without a model: a runner that only remembers which token lies where.
+
+mod blocks;
+mod schedule;

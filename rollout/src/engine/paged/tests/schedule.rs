@@ -1,0 +1,182 @@
+//! What a run sees: whatever the order, the pieces and the sharing, each row's context is its own sequence.
+
+use crate::engine::branch::Want;
+use crate::engine::job::{Completion, Job, SamplingParams};
+use crate::engine::paged::batch::Batch;
+use crate::engine::paged::scheduler::{Limits, Runner, Scheduler};
+use crate::engine::sampler::Draw;
+use proptest::prelude::*;
+use record::failure::Result;
+use record::philox::{Part, Stream};
+
+const SIZE: usize = 4;
+const VOCABULARY: usize = 50;
+const STOP: u32 = 0;
+
+/// A model whose next token depends on every token before it and on the branch's random number.
+fn next(context: &[u32], uniform: f32) -> Draw {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64 ^ u64::from(uniform.to_bits());
+    for &token in context {
+        hash = (hash ^ u64::from(token)).wrapping_mul(0x0100_0000_01b3);
+    }
+    Draw { id: (hash >> 33) as u32 % VOCABULARY as u32, logprob: -((hash >> 40) as f32) }
+}
+
+/// Remembers the token of every slot and reads each row's context back through its blocks.
+struct Remembering {
+    memory: Vec<Option<u32>>,
+    computed: usize,
+    longest_run: usize,
+    most_sequences: usize,
+}
+
+impl Runner for Remembering {
+    fn run(&mut self, batch: &Batch) -> Result<Vec<Draw>> {
+        self.computed += batch.ids.len();
+        self.longest_run = self.longest_run.max(batch.ids.len());
+        self.most_sequences = self.most_sequences.max(batch.sequences());
+        for copy in &batch.copies {
+            let (from, to) = (copy.from as usize * SIZE, copy.to as usize * SIZE);
+            self.memory.copy_within(from..from + SIZE, to);
+        }
+        for (&slot, &id) in batch.slots.iter().zip(&batch.ids) {
+            self.memory[slot as usize] = Some(id as u32);
+        }
+        let (table, width) = batch.block_table();
+        let mut contexts = Vec::new();
+        for sequence in 0..batch.sequences() {
+            let rows = batch.cumulative[sequence]..batch.cumulative[sequence + 1];
+            for (offset, row) in rows.enumerate() {
+                let length = batch.past[sequence] as usize + offset + 1;
+                assert!(length <= batch.longest);
+                let block = |at: usize| table[sequence * width + at / SIZE] as usize;
+                let context: Vec<u32> = (0..length)
+                    .map(|at| self.memory[block(at) * SIZE + at % SIZE].expect("a slot that was written"))
+                    .collect();
+                assert_eq!(
+                    context.last(),
+                    Some(&(batch.ids[row as usize] as u32)),
+                    "a row sees its own token"
+                );
+                contexts.push(context);
+            }
+        }
+        let draw = |request: &crate::engine::paged::batch::Request| {
+            let context = &contexts[batch.wanted[request.row] as usize];
+            match request.want {
+                Want::Draw(uniform) => next(context, uniform),
+                Want::Score(id) => Draw { id, logprob: next(context, 0.0).logprob },
+            }
+        };
+        Ok(batch.requests.iter().map(draw).collect())
+    }
+}
+
+fn scheduler(blocks: usize, rows: usize, prompt_tokens: usize) -> Scheduler<Remembering> {
+    let limits = Limits { rows, prompt_tokens, positions: 200, vocabulary: VOCABULARY, stop_ids: vec![STOP] };
+    let memory = vec![None; blocks * SIZE];
+    let runner = Remembering { memory, computed: 0, longest_run: 0, most_sequences: 0 };
+    Scheduler::new(runner, limits, blocks, SIZE)
+}
+
+fn job(ticket: u64, prompt: Vec<u32>, branches: usize, max_tokens: usize) -> Job {
+    let stream = |branch| Stream::named(5, &[Part::Number(ticket), Part::Number(branch)]);
+    let streams = (0..branches as u64).map(stream).collect();
+    Job { ticket, prompt, streams, max_tokens, sampling: SamplingParams::PLAIN }
+}
+
+/// What the job's branches are without any cache.
+fn expected(job: &Job) -> Vec<Completion> {
+    let branch = |stream: &Stream| {
+        let mut completion = Completion::default();
+        while completion.ids.len() < job.max_tokens && !completion.stopped {
+            let context: Vec<u32> = job.prompt.iter().chain(&completion.ids).copied().collect();
+            let draw = next(&context, stream.uniform(completion.ids.len() as u64));
+            completion.ids.push(draw.id);
+            completion.logprobs.push(draw.logprob);
+            completion.stopped = draw.id == STOP;
+        }
+        completion
+    };
+    job.streams.iter().map(branch).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn every_branch_is_what_it_would_be_alone(
+        // Prompts begin with one of three texts, so that much is shared.
+        jobs in prop::collection::vec((0_u32..3, 0_usize..20, prop::collection::vec(1_u32..50, 1..12), 1_usize..5, 1_usize..14), 1..12),
+        blocks in 60_usize..120,
+        rows in 5_usize..12,
+        prompt_tokens in 1_usize..30,
+        pause in 0_usize..4,
+    ) {
+        let mut scheduler = scheduler(blocks, rows, prompt_tokens);
+        let mut wanted = Vec::new();
+        let mut finished = Vec::new();
+        for (ticket, (text, common, own, branches, max_tokens)) in jobs.into_iter().enumerate() {
+            let prompt = (0..common as u32).map(|at| 1 + (at * 7 + text) % 49).chain(own).collect();
+            let job = job(ticket as u64, prompt, branches, max_tokens);
+            wanted.push((ticket as u64, expected(&job)));
+            scheduler.submit(job).unwrap();
+            for _ in 0..pause {
+                finished.extend(scheduler.advance().unwrap());
+            }
+        }
+        while !scheduler.is_idle() {
+            finished.extend(scheduler.advance().unwrap());
+        }
+        finished.sort_by_key(|&(ticket, _)| ticket);
+        prop_assert_eq!(finished, wanted);
+        prop_assert!(scheduler.runner().longest_run <= prompt_tokens + rows);
+        prop_assert!(scheduler.runner().most_sequences <= rows);
+        prop_assert_eq!(scheduler.cache().available(), blocks, "a block is lost");
+    }
+}
+
+#[test]
+fn a_prompt_is_computed_once_and_the_next_turn_goes_on_from_it() {
+    let mut scheduler = scheduler(64, 16, 100);
+    let first = job(1, (1..=20).collect(), 4, 9);
+    let branches = expected(&first);
+    scheduler.submit(first).unwrap();
+    while !scheduler.is_idle() {
+        scheduler.advance().unwrap();
+    }
+    let stored: usize = branches.iter().map(|branch| branch.ids.len() - 1).sum();
+    assert_eq!(scheduler.runner().computed, 20 + stored, "the prompt once, and each branch's own tokens");
+
+    let before = scheduler.runner().computed;
+    let longest = branches.iter().max_by_key(|branch| branch.ids.len()).unwrap();
+    let prompt: Vec<u32> = (1..=20).chain(longest.ids.iter().copied()).chain([7, 7, 7]).collect();
+    let known = (20 + longest.ids.len() - 1) / SIZE * SIZE;
+    let length = prompt.len();
+    scheduler.submit(job(2, prompt, 1, 1)).unwrap();
+    while !scheduler.is_idle() {
+        scheduler.advance().unwrap();
+    }
+    assert_eq!(scheduler.runner().computed - before, length - known, "whole blocks are not computed again");
+}
+
+#[test]
+fn given_tokens_are_scored_and_what_can_never_fit_is_refused() {
+    let mut scheduler = scheduler(8, 16, 100);
+    let given = vec![vec![3, 4, 5], vec![6]];
+    scheduler.submit_scores(9, vec![1, 2], &given, 1.0).unwrap();
+    let mut scores = Vec::new();
+    while !scheduler.is_idle() {
+        scores.extend(scheduler.advance().unwrap());
+    }
+    let logprob = |context: &[u32]| next(context, 0.0).logprob;
+    assert_eq!(scores[0].1[0].logprobs, [logprob(&[1, 2]), logprob(&[1, 2, 3]), logprob(&[1, 2, 3, 4])]);
+    assert_eq!(scores[0].1[1].ids, [6]);
+
+    let failure = scheduler.submit(job(1, (1..=20).collect(), 4, 9)).unwrap_err();
+    assert!(failure.message.contains("needs 13 blocks"), "{}", failure.message);
+    assert!(scheduler.submit(job(2, Vec::new(), 1, 1)).is_err());
+    assert!(scheduler.submit(job(3, vec![50], 1, 1)).is_err());
+    assert!(scheduler.submit(job(4, vec![1; 200], 1, 1)).is_err());
+    assert!(scheduler.is_idle());
+}
