@@ -12,6 +12,7 @@
 mod arena;
 mod attention;
 mod branch;
+mod custom;
 mod decoder;
 pub mod device_sampler;
 mod group;
@@ -30,6 +31,7 @@ mod session;
 mod softmax;
 #[cfg(test)]
 mod tests;
+mod values;
 mod workspace;
 #[cfg(target_arch = "x86_64")]
 mod x86;

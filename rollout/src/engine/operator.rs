@@ -1,19 +1,17 @@
 //! The two operators of the decoder's graph that are our own, through ONNX Runtime's C interface.
 //!
-//! `SharedPrefixAttention` and `SwiGlu` are described with the graph (`policy::graph`). The C interface is used because
-//! its kernels take a shared reference: one session may then run on many threads. What differs between threads, keys
-//! and values above all, is lent to the operators for the time of a run through a thread-local pointer: with one
-//! thread a run, ONNX Runtime calls the operators on the thread that called it.
+//! `SharedPrefixAttention` and `SwiGlu` are described with the graph (`policy::graph`). One session runs on many threads;
+//! what differs between them, keys and values above all, is lent to the operators for the time of a run through a
+//! thread-local pointer: with one thread a run, ONNX Runtime calls the operators on the thread that called it.
 
 use super::attention::{Layer, Pass, Tensors};
+use super::custom::{BASE, Custom, Domain, Outcome, floats, guarded, one, plain, three};
 use super::isa::Kernels;
-use super::session::check;
+use super::values::check;
 use ort::sys::*;
-use policy::graph::DOMAIN;
 use record::failure::Result;
 use std::cell::Cell;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 
 thread_local! {
@@ -35,57 +33,23 @@ impl Drop for Lent<'_> {
     }
 }
 
-/// Our operators as a session knows them. Must outlive every session that it was registered with.
-pub struct Domain {
-    domain: *mut OrtCustomOpDomain,
-    /// ONNX Runtime keeps their addresses: the vector never grows.
-    _operators: Vec<Operator>,
-}
-
-// SAFETY: nothing in it is changed after it was made.
-unsafe impl Send for Domain {}
-// SAFETY: as above.
-unsafe impl Sync for Domain {}
-
-impl Domain {
-    /// The operators, run by these kernels.
-    pub fn new(kernels: Kernels) -> Result<Self> {
-        let name = CString::new(DOMAIN).expect("the domain's name has no zero byte");
-        let mut domain = ptr::null_mut();
-        // SAFETY: `domain` receives a handle that is released when this is dropped; the operators live as long.
-        unsafe { check((ort::api().CreateCustomOpDomain)(name.as_ptr(), &mut domain))? };
-        let operators = vec![Operator::attention(kernels), Operator::swiglu(kernels)];
-        let made = Domain { domain, _operators: operators };
-        for operator in &made._operators {
-            // SAFETY: both are alive, and `base` is the operator's first field.
-            unsafe { check((ort::api().CustomOpDomain_Add)(domain, &operator.base))? };
-        }
-        Ok(made)
-    }
-
-    /// Makes the operators known to a session.
-    pub fn register(&self, options: *mut OrtSessionOptions) -> Result<()> {
-        // SAFETY: the options are those of a builder that is alive.
-        unsafe { check((ort::api().AddCustomOpDomain)(options, self.domain)) }
-    }
-}
-
-impl Drop for Domain {
-    fn drop(&mut self) {
-        // SAFETY: made in `new`, released once, after the session.
-        unsafe { (ort::api().ReleaseCustomOpDomain)(self.domain) }
-    }
-}
-
 /// What ONNX Runtime sees of an operator, and the kernels behind it.
 #[repr(C)]
-struct Operator {
+pub struct Operator {
     base: OrtCustomOp,
     kernels: Kernels,
 }
 
-const FLOAT: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-type Characteristic = OrtCustomOpInputOutputCharacteristic;
+impl Custom for Operator {
+    fn base(&self) -> &OrtCustomOp {
+        &self.base
+    }
+}
+
+/// The graph's own operators, run by these kernels.
+pub fn domain(kernels: Kernels) -> Result<Domain<Operator>> {
+    Domain::new(vec![Operator::attention(kernels), Operator::swiglu(kernels)])
+}
 
 impl Operator {
     fn attention(kernels: Kernels) -> Self {
@@ -117,114 +81,12 @@ impl Operator {
     }
 }
 
-/// What both have in common: f32 tensors on CPU, the first input and the output required, any version.
-const BASE: OrtCustomOp = OrtCustomOp {
-    version: ORT_API_VERSION,
-    CreateKernel: None,
-    GetName: None,
-    GetExecutionProviderType: Some(any_provider),
-    GetInputType: Some(float),
-    GetInputTypeCount: None,
-    GetOutputType: Some(float),
-    GetOutputTypeCount: Some(one),
-    KernelCompute: None,
-    KernelDestroy: None,
-    GetInputCharacteristic: Some(first_required),
-    GetOutputCharacteristic: Some(first_required),
-    GetInputMemoryType: Some(plain_memory),
-    GetVariadicInputMinArity: Some(version_one),
-    GetVariadicInputHomogeneity: Some(version_one),
-    GetVariadicOutputMinArity: Some(version_one),
-    GetVariadicOutputHomogeneity: Some(version_one),
-    CreateKernelV2: None,
-    KernelComputeV2: None,
-    InferOutputShapeFn: None,
-    GetStartVersion: Some(version_one),
-    GetEndVersion: Some(any_version),
-    GetMayInplace: None,
-    ReleaseMayInplace: None,
-    GetAliasMap: None,
-    ReleaseAliasMap: None,
-};
-
 unsafe extern "system" fn attention_name(_: *const OrtCustomOp) -> *const c_char {
     c"SharedPrefixAttention".as_ptr()
 }
 
 unsafe extern "system" fn swiglu_name(_: *const OrtCustomOp) -> *const c_char {
     c"SwiGlu".as_ptr()
-}
-
-unsafe extern "system" fn any_provider(_: *const OrtCustomOp) -> *const c_char {
-    ptr::null()
-}
-
-unsafe extern "system" fn float(_: *const OrtCustomOp, _: usize) -> ONNXTensorElementDataType {
-    FLOAT
-}
-
-unsafe extern "system" fn one(_: *const OrtCustomOp) -> usize {
-    1
-}
-
-unsafe extern "system" fn three(_: *const OrtCustomOp) -> usize {
-    3
-}
-
-unsafe extern "system" fn first_required(_: *const OrtCustomOp, index: usize) -> Characteristic {
-    if index == 0 { Characteristic::INPUT_OUTPUT_REQUIRED } else { Characteristic::INPUT_OUTPUT_OPTIONAL }
-}
-
-unsafe extern "system" fn plain_memory(_: *const OrtCustomOp, _: usize) -> OrtMemType {
-    OrtMemType::OrtMemTypeDefault
-}
-
-unsafe extern "system" fn version_one(_: *const OrtCustomOp) -> c_int {
-    1
-}
-
-unsafe extern "system" fn any_version(_: *const OrtCustomOp) -> c_int {
-    c_int::MAX
-}
-
-type Outcome<T> = std::result::Result<T, String>;
-
-/// Runs a callback; an error or a panic becomes an error of ONNX Runtime, which names the node.
-fn guarded(callback: impl FnOnce() -> Outcome<()>) -> OrtStatusPtr {
-    let message = match catch_unwind(AssertUnwindSafe(callback)) {
-        Ok(Ok(())) => return OrtStatusPtr(ptr::null_mut()),
-        Ok(Err(message)) => message,
-        Err(_) => "the operator panicked".to_owned(),
-    };
-    let message = CString::new(message).unwrap_or_default();
-    // SAFETY: the text is copied.
-    unsafe { (ort::api().CreateStatus)(OrtErrorCode::ORT_FAIL, message.as_ptr()) }
-}
-
-fn plain<T>(result: Result<T>) -> Outcome<T> {
-    result.map_err(|failure| failure.message)
-}
-
-/// Shape and address of a tensor of f32.
-unsafe fn floats(value: *const OrtValue) -> Outcome<(Vec<i64>, *mut f32)> {
-    if value.is_null() {
-        return Err("a tensor is missing".to_owned());
-    }
-    // SAFETY: `value` is a tensor that lives as long as the call that it was given to.
-    unsafe {
-        let api = ort::api();
-        let mut info = ptr::null_mut();
-        plain(check((api.GetTensorTypeAndShape)(value, &mut info)))?;
-        let mut count = 0;
-        let counted = check((api.GetDimensionsCount)(info, &mut count));
-        let mut shape = vec![0; count];
-        let read = check((api.GetDimensions)(info, shape.as_mut_ptr(), count));
-        (api.ReleaseTensorTypeAndShapeInfo)(info);
-        plain(counted.and(read))?;
-        let mut data = ptr::null_mut();
-        plain(check((api.GetTensorMutableData)(value.cast_mut(), &mut data)))?;
-        Ok((shape, data.cast()))
-    }
 }
 
 /// The first input as `[rows, width]`, and its address.

@@ -11,7 +11,10 @@ pub mod batch;
 pub mod cache;
 pub mod group;
 pub mod pool;
+mod reference;
+pub mod runner;
 pub mod scheduler;
 pub mod sequence;
+pub mod session;
 #[cfg(test)]
 mod tests;

@@ -7,4 +7,4 @@ mod invariance;
 mod oracle;
 mod parity;
 mod sampling;
-mod support;
+pub mod support;

@@ -1,4 +1,5 @@
 //! The cache and the scheduler without a model: a runner that only remembers which token lies where.
 
 mod blocks;
+mod device;
 mod schedule;

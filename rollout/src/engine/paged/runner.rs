@@ -1,0 +1,242 @@
+//! The model on a device: ONNX Runtime runs the decoder's graph over blocks in the device's memory, our own product
+//! makes f32 logits of the hidden rows, and tokens are chosen from them.
+
+use super::batch::{Batch, Request};
+use super::scheduler::Runner;
+use super::session::{Provider, Session};
+use crate::engine::branch::Want;
+use crate::engine::isa::Isa;
+use crate::engine::sampler::{Draw, Sampler};
+use crate::engine::values;
+use device::{Buffer, Device, Gemm, Operand};
+use policy::config::Config;
+use policy::graph::{self, Arithmetic, Kind};
+use policy::weights::Weights;
+use record::failure::{Failure, Result};
+
+/// Logits that are held at a time.
+const LOGIT_BYTES: usize = 128 << 20;
+
+/// What activations, keys and values are on a device.
+pub trait Activation: device::Element + values::Element {
+    /// The graph's name for it.
+    const ARITHMETIC: Arithmetic;
+
+    /// The nearest value.
+    fn round(value: f32) -> Self;
+}
+
+impl Activation for f32 {
+    const ARITHMETIC: Arithmetic = Arithmetic::F32;
+
+    fn round(value: f32) -> f32 {
+        value
+    }
+}
+
+impl Activation for half::bf16 {
+    const ARITHMETIC: Arithmetic = Arithmetic::BF16;
+
+    fn round(value: f32) -> half::bf16 {
+        half::bf16::from_f32(value)
+    }
+}
+
+/// Room for one run's rows and sequences.
+#[derive(Debug, Clone, Copy)]
+pub struct Room {
+    /// Rows of a run, at most.
+    pub rows: usize,
+    /// Sequences of a run, at most: the rows that are scored.
+    pub sequences: usize,
+    /// Blocks of keys and values.
+    pub blocks: usize,
+    /// Tokens of a block.
+    pub block_size: usize,
+}
+
+/// A policy on a device. `T` is what it computes in.
+pub struct DeviceRunner<D, T: Activation> {
+    session: Session,
+    config: Config,
+    room: Room,
+    blocks: Vec<[Buffer<T>; 2]>,
+    head: Buffer<T>,
+    hidden: Buffer<T>,
+    logits: Buffer<f32>,
+    integers: Integers,
+    sampler: Sampler,
+    row: Vec<f32>,
+    /// Behind the buffers, which are its memory.
+    device: D,
+}
+
+/// The small inputs of a run, on the device.
+struct Integers {
+    ids: Buffer<i64>,
+    wanted: Buffer<i64>,
+    cumulative: Buffer<i32>,
+    past: Buffer<i32>,
+    table: Buffer<i32>,
+    slots: Buffer<i32>,
+    /// Bounds, in plain memory.
+    bounds: [i32; 2],
+}
+
+/// Bytes of the arena that a runner takes: keys and values, head, hidden rows, logits and the small inputs.
+pub fn arena_bytes<T: Activation>(config: &Config, room: &Room) -> u64 {
+    let size = size_of::<T>() as u64;
+    let block = (room.block_size * config.num_kv_heads * config.head_dim) as u64 * size;
+    let cache = 2 * config.num_layers as u64 * room.blocks as u64 * block;
+    let head = (config.vocab_size * config.hidden_size) as u64 * size;
+    let hidden = (room.sequences * config.hidden_size) as u64 * size;
+    let table = room.sequences as u64 * config.max_positions.div_ceil(room.block_size) as u64 * 4;
+    let rows = room.rows as u64 * 12 + room.sequences as u64 * 16 + 4;
+    // Every buffer begins on a line of its own and may have a margin behind it.
+    let buffers = 2 * config.num_layers as u64 + 9;
+    cache + head + hidden + LOGIT_BYTES.max(4 * config.vocab_size) as u64 + table + rows + buffers * 1024
+}
+
+impl<D: Device, T: Activation> DeviceRunner<D, T> {
+    /// Opens a session over the weights, takes the arena that `room` asks for, and loads the head into it.
+    /// `room` is decided when ONNX Runtime has taken what it needs for the weights.
+    ///
+    /// # Errors
+    /// 69 without a library or memory; files that are missing, damaged or of a kind that is not implemented.
+    pub fn open(
+        config: Config,
+        weights: &Weights,
+        mut device: D,
+        provider: Provider,
+        room: impl FnOnce(&D) -> Result<Room>,
+    ) -> Result<Self> {
+        let graph = graph::decoder(&config, weights, Kind::Paged(T::ARITHMETIC))?;
+        let mut session = Session::open(&graph, weights.folder()?, provider)?;
+        let room = room(&device)?;
+        device.reserve(arena_bytes::<T>(&config, &room))?;
+        let shape = [room.blocks, room.block_size, config.num_kv_heads, config.head_dim];
+        let mut blocks = Vec::with_capacity(config.num_layers);
+        for layer in 0..config.num_layers {
+            let sides = [(); 2].map(|()| device.allocate::<T>(shape.iter().product()));
+            let [keys, values] = sides;
+            let sides = [keys?, values?];
+            for (name, buffer) in ["key", "value"].into_iter().zip(&sides) {
+                session.input::<T>(&format!("{name}_cache.{layer}"), buffer.address(), &shape)?;
+                session.output::<T>(&format!("{name}_cache_out.{layer}"), buffer.address(), &shape)?;
+                device.clear(buffer.all())?;
+            }
+            blocks.push(sides);
+        }
+        let head = device.allocate::<T>(config.vocab_size * config.hidden_size)?;
+        let rows: Vec<T> = weights.to_f32(config.head_name())?.into_iter().map(T::round).collect();
+        device.upload(&rows, head.all())?;
+        let columns = config.max_positions.div_ceil(room.block_size);
+        let integers = Integers {
+            ids: device.allocate(room.rows)?,
+            wanted: device.allocate(room.sequences)?,
+            cumulative: device.allocate(room.sequences + 1)?,
+            past: device.allocate(room.sequences)?,
+            table: device.allocate(room.sequences * columns)?,
+            slots: device.allocate(room.rows)?,
+            bounds: [0; 2],
+        };
+        // What the sampler needs of a processor does not depend on the size of heads.
+        let kernels = Isa::best(16).ok_or_else(|| Failure::work("no kernels for this processor"))?;
+        Ok(DeviceRunner {
+            hidden: device.allocate(room.sequences * config.hidden_size)?,
+            logits: device.allocate(logit_rows(&config) * config.vocab_size)?,
+            session,
+            config,
+            room,
+            blocks,
+            head,
+            integers,
+            sampler: Sampler::new(kernels),
+            row: Vec::new(),
+            device,
+        })
+    }
+
+    /// Copies blocks, lays the rows out on the device and runs the graph: `hidden` then has the wanted rows.
+    fn forward(&mut self, batch: &Batch) -> Result<()> {
+        let size = self.room.block_size * self.config.num_kv_heads * self.config.head_dim;
+        for copy in &batch.copies {
+            let (from, to) = (copy.from as usize * size, copy.to as usize * size);
+            for buffer in self.blocks.iter().flatten() {
+                self.device.copy(buffer.slice(from..from + size), buffer.slice(to..to + size))?;
+            }
+        }
+        let (rows, sequences, wanted) = (batch.ids.len(), batch.sequences(), batch.wanted.len());
+        let (table, width) = batch.block_table();
+        let Integers { ids, wanted: scored, cumulative, past, table: tables, slots, bounds } =
+            &mut self.integers;
+        self.device.upload(&batch.ids, ids.slice(..rows))?;
+        self.device.upload(&batch.wanted, scored.slice(..wanted))?;
+        self.device.upload(&batch.cumulative, cumulative.slice(..=sequences))?;
+        self.device.upload(&batch.past, past.slice(..sequences))?;
+        self.device.upload(&table, tables.slice(..table.len()))?;
+        self.device.upload(&batch.slots, slots.slice(..rows))?;
+        *bounds = [batch.longest_new as i32, batch.longest as i32];
+        let session = &mut self.session;
+        session.input::<i64>("input_ids", ids.address(), &[rows])?;
+        session.input::<i64>("last_idx", scored.address(), &[wanted])?;
+        session.input::<i32>("cumulative_sequence_length", cumulative.address(), &[sequences + 1])?;
+        session.input::<i32>("past_seqlens", past.address(), &[sequences])?;
+        session.input::<i32>("block_table", tables.address(), &[sequences, width])?;
+        session.input::<i32>("slot_mapping", slots.address(), &[rows])?;
+        session.plain_input("attention_metadata", &bounds[..], &[2])?;
+        session.output::<T>("hidden", self.hidden.address(), &[wanted, self.config.hidden_size])?;
+        session.run()
+    }
+
+    /// The tokens that `requests` ask for, from wanted rows `first..first + rows`, whose logits are at the beginning.
+    fn choose(
+        &mut self,
+        first: usize,
+        rows: usize,
+        requests: &[Request],
+        draws: &mut Vec<Draw>,
+    ) -> Result<()> {
+        let vocabulary = self.config.vocab_size;
+        self.row.resize(rows * vocabulary, 0.0);
+        self.device.download(self.logits.slice(..rows * vocabulary), &mut self.row)?;
+        for request in requests {
+            let logits = &self.row[(request.row - first) * vocabulary..][..vocabulary];
+            self.sampler.prepare(logits, &request.sampling)?;
+            draws.push(match request.want {
+                Want::Draw(uniform) => self.sampler.draw(logits, &request.sampling, uniform),
+                Want::Score(id) => Draw { id, logprob: self.sampler.logprob(logits, &request.sampling, id) },
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Rows of logits that are held at a time.
+fn logit_rows(config: &Config) -> usize {
+    (LOGIT_BYTES / (size_of::<f32>() * config.vocab_size)).max(1)
+}
+
+impl<D: Device, T: Activation> Runner for DeviceRunner<D, T> {
+    fn run(&mut self, batch: &Batch) -> Result<Vec<Draw>> {
+        self.forward(batch)?;
+        let (hidden, vocabulary) = (self.config.hidden_size, self.config.vocab_size);
+        let mut draws = Vec::with_capacity(batch.requests.len());
+        let mut requests = &batch.requests[..];
+        let most = logit_rows(&self.config);
+        for first in (0..batch.wanted.len()).step_by(most) {
+            let rows = (batch.wanted.len() - first).min(most);
+            self.device.gemm(&Gemm::new(
+                Operand::new(self.hidden.slice(first * hidden..), hidden),
+                Operand::new(&self.head, hidden).transposed(),
+                Operand::new(&self.logits, vocabulary),
+                [rows, vocabulary, hidden],
+            ))?;
+            let (now, later) =
+                requests.split_at(requests.partition_point(|request| request.row < first + rows));
+            self.choose(first, rows, now, &mut draws)?;
+            requests = later;
+        }
+        Ok(draws)
+    }
+}

@@ -1,0 +1,139 @@
+//! The real model on the simulator, beside the engine for the processor: the same tokens, log-probabilities as near as
+//! two orders of summation allow.
+
+use crate::engine::paged::runner::{DeviceRunner, Room};
+use crate::engine::paged::scheduler::{Limits, Scheduler};
+use crate::engine::paged::session::{Provider, Session};
+use crate::engine::tests::support::{BENCH, Geometry, TINY, VOCABULARY, drain, engine, job, runtime, tokens};
+use crate::engine::{Completion, SamplingParams};
+use device::Sim;
+use policy::config::Config;
+use policy::directory::Policy;
+use policy::graph::{self, Arithmetic, Kind};
+use policy::weights::Weights;
+
+fn scheduler(
+    policy: &Policy,
+    blocks: usize,
+    block_size: usize,
+    rows: usize,
+) -> Scheduler<DeviceRunner<Sim, f32>> {
+    runtime();
+    let config = Config::load(&policy.files).expect("a configuration");
+    let limits = Limits {
+        rows,
+        prompt_tokens: 64,
+        positions: config.max_positions,
+        vocabulary: config.vocab_size,
+        stop_ids: vec![3],
+    };
+    let weights = Weights::open(&policy.files).expect("weights");
+    let room = Room { rows: rows + 64, sequences: rows, blocks, block_size };
+    let device = Sim::new(1, 0).expect("a simulator");
+    let runner =
+        DeviceRunner::open(config, &weights, device, Provider::Processor, |_| Ok(room)).expect("a runner");
+    Scheduler::new(runner, limits, blocks, block_size)
+}
+
+fn finish(scheduler: &mut Scheduler<DeviceRunner<Sim, f32>>) -> Vec<(u64, Vec<Completion>)> {
+    let mut finished = Vec::new();
+    while !scheduler.is_idle() {
+        finished.extend(scheduler.advance().expect("a run"));
+    }
+    finished.sort_by_key(|&(ticket, _)| ticket);
+    finished
+}
+
+const FAMILIES: [Geometry; 4] = [
+    TINY,
+    BENCH,
+    Geometry {
+        family: "qwen2",
+        hidden: 64,
+        layers: 2,
+        heads: 4,
+        kv_heads: 1,
+        head_size: 32,
+        intermediate: 96,
+    },
+    Geometry {
+        family: "llama",
+        hidden: 64,
+        layers: 2,
+        heads: 4,
+        kv_heads: 4,
+        head_size: 16,
+        intermediate: 96,
+    },
+];
+
+#[test]
+fn blocks_change_nothing() {
+    for geometry in FAMILIES {
+        let made = geometry.policy();
+        let mut paged = scheduler(&made.policy, 96, 16, 20);
+        let plain = engine(&made.policy, None, 512);
+        let mut decoder = plain.decoder().expect("a decoder");
+        // Prompts that begin alike, longer than a run takes at once, and ending inside and at the end of a block.
+        for (ticket, prompt) in [(1, 37), (2, 80), (3, 16), (4, 100), (5, 1)] {
+            let mut job = job(ticket, prompt, 1 + ticket as usize % 4, 20);
+            job.prompt = tokens("prompt", ticket % 2, prompt);
+            job.sampling = match ticket {
+                3 => SamplingParams { top_p: 0.8, top_k: 20, ..SamplingParams::PLAIN },
+                4 => SamplingParams { temperature: 0.7, ..SamplingParams::PLAIN },
+                _ => SamplingParams::PLAIN,
+            };
+            paged.submit(job.clone()).expect("accepted");
+            decoder.submit(job).expect("accepted");
+        }
+        let (ours, theirs) = (finish(&mut paged), drain(&mut decoder));
+        assert_eq!(paged.cache().available(), 96, "a block is lost");
+        for ((ticket, ours), (_, theirs)) in ours.iter().zip(&theirs) {
+            for (ours, theirs) in ours.iter().zip(theirs) {
+                let family = geometry.family;
+                // The stop token differs: the engine for the processor has none here.
+                let length = ours.ids.len();
+                assert_eq!(ours.ids, theirs.ids[..length], "{family}, group {ticket}");
+                assert!(ours.stopped || length == 20);
+                for (ours, theirs) in ours.logprobs.iter().zip(&theirs.logprobs) {
+                    assert!((ours - theirs).abs() <= 1e-4, "{family}, group {ticket}: {ours} and {theirs}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn given_tokens_have_the_log_probabilities_of_the_other_engine() {
+    let made = TINY.policy();
+    let prompt = tokens("prompt", 8, 50);
+    let given: Vec<Vec<u32>> =
+        (0..3).map(|branch| tokens("given", branch, 6 + 5 * branch as usize)).collect();
+    let mut paged = scheduler(&made.policy, 32, 16, 8);
+    paged.submit_scores(1, prompt.clone(), &given, 0.7).expect("accepted");
+    let scored = finish(&mut paged).remove(0).1;
+    let wanted =
+        engine(&made.policy, None, 512).decoder().and_then(|mut decoder| decoder.score(&prompt, &given, 0.7));
+    for (ours, theirs) in scored.iter().zip(wanted.expect("scores")) {
+        for (ours, theirs) in ours.logprobs.iter().zip(&theirs) {
+            assert!((ours - theirs).abs() <= 1e-4, "{ours} and {theirs}");
+        }
+    }
+}
+
+/// As far as a machine without a GPU goes: ONNX Runtime reads the graph that CUDA gets, resolves its types and shapes,
+/// and then misses nothing but kernels for this processor.
+#[test]
+fn the_graphs_for_cuda_pass_the_checks_of_onnx_runtime() {
+    runtime();
+    for geometry in FAMILIES {
+        let made = geometry.policy();
+        let config = Config::load(&made.policy.files).expect("a configuration");
+        let weights = Weights::open(&made.policy.files).expect("weights");
+        assert_eq!(config.vocab_size, VOCABULARY);
+        let graph = graph::decoder(&config, &weights, Kind::Paged(Arithmetic::BF16)).expect("a graph");
+        let opened = Session::open(&graph, weights.folder().expect("a folder"), Provider::Processor);
+        let message = opened.err().expect("no processor has the kernels").message;
+        assert!(message.contains("Could not find an implementation for"), "{message}");
+    }
+}
