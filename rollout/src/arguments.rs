@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{ArgAction, Parser, ValueEnum};
+use device::Choice;
 use record::failure::{Failure, Result};
 use record::sample::Sampling;
 
@@ -98,8 +99,8 @@ pub struct Arguments {
     #[arg(long, value_name = "I/N", default_value = "0/1")]
     pub shard: String,
 
-    /// Where the model runs: cpu, cuda or cuda:N.
-    #[arg(long, default_value = "cpu")]
+    /// Where the model runs.
+    #[arg(long, default_value = "cpu", help = format!("Where the model runs: {}.", Choice::HELP))]
     pub device: String,
 
     /// Threads, each with episodes of its own. Default: the number of processors.
@@ -155,6 +156,8 @@ pub struct Settings {
     pub shards: u32,
     /// Threads.
     pub threads: usize,
+    /// Where the model runs.
+    pub device: Choice,
     /// The program that is the environment, and how long it may take to answer.
     pub env_command: Option<(String, Duration)>,
     /// Largest share of episodes that may fail.
@@ -206,7 +209,7 @@ impl Arguments {
             return Err(Failure::usage(format!("--team-weight {}: not a number", self.team_weight)));
         }
         let (shard, shards) = parse_shard(&self.shard)?;
-        check_device(&self.device)?;
+        let device = Choice::parse("--device", &self.device)?;
         Ok(Settings {
             team: Team::new(&self.policy)?,
             workflow: self.workflow.clone(),
@@ -220,6 +223,7 @@ impl Arguments {
             shard,
             shards,
             threads,
+            device,
             env_command: self.env_command.clone().map(|command| (command, timeout)),
             max_error_rate: self.max_error_rate,
             quiet: self.quiet,
@@ -256,17 +260,4 @@ fn parse_shard(text: &str) -> Result<(u32, u32)> {
         Failure::usage(format!("--shard {text}: not I/N with I below N"))
             .hint("the two halves are 0/2 and 1/2")
     })
-}
-
-fn check_device(device: &str) -> Result<()> {
-    let cuda =
-        device == "cuda" || device.strip_prefix("cuda:").is_some_and(|number| number.parse::<u32>().is_ok());
-    if cuda {
-        return Err(Failure::unavailable(format!("--device {device}: this build generates on the CPU only"))
-            .hint("leave --device out, or use --device cpu"));
-    }
-    if device != "cpu" {
-        return Err(Failure::usage(format!("--device {device}: no such device")).hint("cpu, cuda or cuda:N"));
-    }
-    Ok(())
 }

@@ -8,7 +8,8 @@ use policy::tokenizer::Tokenizer;
 use record::failure::Result;
 use record::sample::Message;
 
-use crate::engine::{Completion, Decoder, Job};
+use crate::engine::paged::service::Client;
+use crate::engine::{Completion, Decoder, Job, Pace};
 
 /// One policy on one thread. It completes many prompts at once and hands each group out as it finishes.
 pub trait Generator {
@@ -38,22 +39,84 @@ pub trait Generator {
 
     /// Whether nothing is being completed.
     fn is_idle(&self) -> bool;
-}
 
-/// A policy that the engine runs.
-pub struct EngineGenerator {
-    decoder: Decoder,
-    tokenizer: Arc<Tokenizer>,
-}
-
-impl EngineGenerator {
-    /// A generator for the thread that calls.
-    pub fn new(decoder: Decoder, tokenizer: Arc<Tokenizer>) -> EngineGenerator {
-        EngineGenerator { decoder, tokenizer }
+    /// Where the model's time went, asked once at the end; threads that share a model divide it in any way.
+    fn pace(&self) -> Pace {
+        Pace::default()
     }
 }
 
-impl Generator for EngineGenerator {
+/// What completes token ids: a decoder of this thread's own, or a client of a device's engine.
+pub trait Completes {
+    /// As [`Generator::submit`].
+    ///
+    /// # Errors
+    /// The same.
+    fn submit(&mut self, job: Job) -> Result<()>;
+
+    /// As [`Generator::advance`].
+    ///
+    /// # Errors
+    /// The same.
+    fn advance(&mut self) -> Result<Vec<(u64, Vec<Completion>)>>;
+
+    /// As [`Generator::is_idle`].
+    fn is_idle(&self) -> bool;
+
+    /// As [`Generator::pace`].
+    fn pace(&self) -> Pace;
+}
+
+impl Completes for Decoder {
+    fn submit(&mut self, job: Job) -> Result<()> {
+        Decoder::submit(self, job)
+    }
+
+    fn advance(&mut self) -> Result<Vec<(u64, Vec<Completion>)>> {
+        Decoder::advance(self)
+    }
+
+    fn is_idle(&self) -> bool {
+        Decoder::is_idle(self)
+    }
+
+    fn pace(&self) -> Pace {
+        Decoder::pace(self)
+    }
+}
+
+impl Completes for Client {
+    fn submit(&mut self, job: Job) -> Result<()> {
+        Client::submit(self, job)
+    }
+
+    fn advance(&mut self) -> Result<Vec<(u64, Vec<Completion>)>> {
+        Client::advance(self)
+    }
+
+    fn is_idle(&self) -> bool {
+        Client::is_idle(self)
+    }
+
+    fn pace(&self) -> Pace {
+        self.take_pace()
+    }
+}
+
+/// A policy that an engine runs.
+pub struct EngineGenerator<C> {
+    engine: C,
+    tokenizer: Arc<Tokenizer>,
+}
+
+impl<C: Completes> EngineGenerator<C> {
+    /// A generator for the thread that calls.
+    pub fn new(engine: C, tokenizer: Arc<Tokenizer>) -> EngineGenerator<C> {
+        EngineGenerator { engine, tokenizer }
+    }
+}
+
+impl<C: Completes> Generator for EngineGenerator<C> {
     fn encode(&self, messages: &[Message]) -> Result<Vec<u32>> {
         self.tokenizer.chat(messages)
     }
@@ -63,14 +126,18 @@ impl Generator for EngineGenerator {
     }
 
     fn submit(&mut self, job: Job) -> Result<()> {
-        self.decoder.submit(job)
+        self.engine.submit(job)
     }
 
     fn advance(&mut self) -> Result<Vec<(u64, Vec<Completion>)>> {
-        self.decoder.advance()
+        self.engine.advance()
     }
 
     fn is_idle(&self) -> bool {
-        self.decoder.is_idle()
+        self.engine.is_idle()
+    }
+
+    fn pace(&self) -> Pace {
+        self.engine.pace()
     }
 }

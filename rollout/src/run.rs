@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use device::Choice;
 use policy::directory::Policy;
 use policy::tokenizer::Tokenizer;
 use record::failure::{Failure, Result};
@@ -15,11 +16,13 @@ use serde_json::{Map, Value, json};
 
 use crate::arguments::{Arguments, Settings, Strategy};
 use crate::command::CommandWorld;
+use crate::engine::paged::{self, SEQUENCES, service::Service};
 use crate::engine::{Engine, Options};
 use crate::feed::Shard;
 use crate::generator::{EngineGenerator, Generator};
 use crate::lines::{Speaker, Stamp};
 use crate::queue::Queue;
+use crate::runtime;
 use crate::stage::{self, MakeGenerators, Totals, Width};
 use crate::trial::{Counts, Plan};
 use crate::version;
@@ -35,23 +38,38 @@ const CACHE_BYTES: usize = 2 << 30;
 
 /// A policy that is loaded.
 struct Loaded {
-    engine: Engine,
+    engine: Where,
     tokenizer: Arc<Tokenizer>,
     version: String,
 }
 
+/// Where a policy runs.
+enum Where {
+    /// On the processor.
+    Here(Engine),
+    /// On a device, in a thread of its own.
+    There(Service),
+}
+
 impl Loaded {
-    fn open(directory: &Path, threads: usize, max_rows: usize, cache_bytes: usize) -> Result<Loaded> {
+    /// Opens a policy; on a device it shares what is free with `later` others.
+    fn open(directory: &Path, device: Choice, later: usize, options: &Options) -> Result<Loaded> {
         let policy = Policy::open(directory)?;
         let tokenizer = Arc::new(Tokenizer::load(&policy.files)?);
         let stop_ids = tokenizer.stop_ids().to_vec();
-        let engine = Engine::load(&policy, &Options { threads, max_rows, cache_bytes, stop_ids })?;
+        let engine = match device {
+            Choice::Cpu => Where::Here(Engine::load(&policy, &Options { stop_ids, ..options.clone() })?),
+            _ => Where::There(paged::start(&policy, device, later as u64 + 1, stop_ids)?),
+        };
         Ok(Loaded { engine, tokenizer, version: policy.version.to_string() })
     }
 
     fn generator(&self) -> Result<Box<dyn Generator>> {
-        let decoder = self.engine.decoder()?;
-        Ok(Box::new(EngineGenerator::new(decoder, self.tokenizer.clone())))
+        let tokenizer = self.tokenizer.clone();
+        Ok(match &self.engine {
+            Where::Here(engine) => Box::new(EngineGenerator::new(engine.decoder()?, tokenizer)),
+            Where::There(service) => Box::new(EngineGenerator::new(service.client(), tokenizer)),
+        })
     }
 }
 
@@ -71,6 +89,10 @@ pub fn main() -> Result<()> {
 /// policy (2), too many failed episodes or a model that fails to run (1).
 pub fn run(settings: &Settings) -> Result<()> {
     let started = Instant::now();
+    // What is missing for a GPU is said before anything is read.
+    if matches!(settings.device, Choice::Cuda(_)) {
+        runtime::open_cuda()?;
+    }
     let mut writer = Writer::stdout();
     let (totals, load, outcome) = play(settings, &mut writer);
     let outcome = outcome.and_then(|()| judge(settings, &totals));
@@ -95,13 +117,20 @@ fn play(settings: &Settings, writer: &mut Writer<impl std::io::Write>) -> (Total
         };
         let agents = world.agents(&first)?;
         check_team(settings, &agents)?;
-        let limit = (ROWS / settings.branches as usize).max(2);
+        let limit = match settings.device {
+            Choice::Cpu => (ROWS / settings.branches as usize).max(2),
+            // All threads share the device's rows; as many again wait, so that it never runs dry.
+            _ => (2 * SEQUENCES / (settings.branches as usize * settings.threads)).max(2),
+        };
         let rows = limit * settings.branches as usize * agents.len().max(1);
         let policies = settings.team.policies();
         let cache_bytes = CACHE_BYTES / policies.len().max(1);
+        let options =
+            Options { threads: settings.threads, max_rows: rows, cache_bytes, stop_ids: Vec::new() };
         let loaded: Vec<Loaded> = policies
             .iter()
-            .map(|policy| Loaded::open(&policy.directory, settings.threads, rows, cache_bytes))
+            .zip((0..policies.len()).rev())
+            .map(|(policy, later)| Loaded::open(&policy.directory, settings.device, later, &options))
             .collect::<Result<_>>()?;
         let shared = share(settings, &loaded, world, limit)?;
         Ok((ahead, loaded, shared))
@@ -222,6 +251,18 @@ fn end(settings: &Settings, totals: Totals, ok: bool, elapsed: Duration, load: D
     ];
     let mut timing: BTreeMap<String, Value> =
         seconds.into_iter().map(|(name, time)| (name.to_owned(), json!(time.as_secs_f64()))).collect();
+    // Of the model's seconds, added over threads; on a device those of the one thread that runs it.
+    let policies: Map<String, Value> = settings
+        .team
+        .policies()
+        .iter()
+        .zip(&times.paces)
+        .map(|(policy, pace)| {
+            let [prefill, decode] = [pace.prefill, pace.decode].map(|time| time.as_secs_f64());
+            (policy.name.clone(), json!({"prefill_seconds": prefill, "decode_seconds": decode}))
+        })
+        .collect();
+    timing.insert("policies".to_owned(), policies.into());
     timing.insert("threads".to_owned(), settings.threads.into());
     timing.insert("build".to_owned(), record::stage::build().into());
     let mut counts: Map<String, Value> =

@@ -1,8 +1,10 @@
 //! Where the ONNX Runtime library is, and the one environment of the process.
 //!
 //! The library is not linked: `fetch-runtime.sh` fetches it once into the user's cache, and every program looks in
-//! `ORT_DYLIB_PATH`, then there. The version is written in that script and nowhere else.
+//! `ORT_DYLIB_PATH`, then there. The version is written in that script and nowhere else. For a GPU `fetch-cuda.sh`
+//! fetches the same version with its CUDA provider, which is a library of its own beside it, and what that one loads.
 
+use device::cuda::{Library, open_library};
 use ort::environment::Environment;
 use record::failure::{Failure, Result};
 use std::ffi::{CStr, CString};
@@ -18,11 +20,44 @@ pub fn fetched_version() -> &'static str {
     SCRIPT.lines().find_map(|line| line.strip_prefix("version=")).unwrap_or_default()
 }
 
+/// Which build of the library a process uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Build {
+    /// The one for processors.
+    Processor,
+    /// The one with the CUDA provider.
+    Cuda,
+}
+
+impl Build {
+    /// Its folder in the cache.
+    fn folder(self) -> String {
+        let version = fetched_version();
+        match self {
+            Build::Processor => format!("onnxruntime-{version}"),
+            Build::Cuda => format!("cuda-13.0/onnxruntime-gpu-{version}"),
+        }
+    }
+
+    fn hint(self) -> &'static str {
+        match self {
+            Build::Processor => "./pipeline.sh --setup fetches it once",
+            Build::Cuda => "./pipeline.sh --setup --device cuda fetches it once",
+        }
+    }
+}
+
+/// The build that this process uses; decided by the first call.
+pub fn select(build: Build) -> Build {
+    static SELECTED: OnceLock<Build> = OnceLock::new();
+    *SELECTED.get_or_init(|| build)
+}
+
 /// The library's path: what `ORT_DYLIB_PATH` names, else what was fetched.
 ///
 /// # Errors
 /// Exit 69 where neither is there.
-pub fn find() -> Result<PathBuf> {
+pub fn find(build: Build) -> Result<PathBuf> {
     if let Some(named) = std::env::var_os(VARIABLE).filter(|named| !named.is_empty()) {
         let path = PathBuf::from(named);
         return path.canonicalize().map_err(|error| {
@@ -31,17 +66,33 @@ pub fn find() -> Result<PathBuf> {
         });
     }
     let version = fetched_version();
-    let path = cache().map(|cache| {
-        cache
-            .join("troupe")
-            .join(format!("onnxruntime-{version}"))
-            .join(format!("libonnxruntime.so.{version}"))
-    });
-    match path {
+    let file = format!("libonnxruntime.so.{version}");
+    match cache().map(|cache| cache.join("troupe").join(build.folder()).join(file)) {
         Some(path) if path.is_file() => Ok(path),
-        _ => Err(Failure::unavailable(format!("the ONNX Runtime library {version} is not there"))
-            .hint("./pipeline.sh --setup fetches it once")),
+        _ => {
+            let with = if build == Build::Cuda { " with CUDA" } else { "" };
+            let message = format!("the ONNX Runtime library {version}{with} is not there");
+            Err(Failure::unavailable(message).hint(build.hint()))
+        }
     }
+}
+
+/// Makes the library with CUDA ready: its provider beside it, and what that one is linked with.
+///
+/// # Errors
+/// Exit 69 with the piece that is missing.
+pub fn open_cuda() -> Result<()> {
+    open_library(Library::Driver)?;
+    let path = find(select(Build::Cuda))?;
+    let provider = path.with_file_name("libonnxruntime_providers_cuda.so");
+    if !provider.is_file() {
+        let message = format!("{}: this ONNX Runtime has no CUDA provider beside it", path.display());
+        return Err(Failure::unavailable(message).hint(format!("unset {VARIABLE}; {}", Build::Cuda.hint())));
+    }
+    for library in [Library::Runtime, Library::Cublas, Library::Random] {
+        open_library(library)?;
+    }
+    Ok(())
 }
 
 fn cache() -> Option<PathBuf> {
@@ -60,7 +111,7 @@ pub fn environment() -> Result<&'static Environment> {
 }
 
 fn load() -> Result<Environment> {
-    let path = find()?;
+    let path = find(select(Build::Processor))?;
     let refused = |cause: &dyn std::fmt::Display| {
         Failure::unavailable(format!("{}: {cause}", path.display()))
             .hint(format!("./pipeline.sh --setup fetches ONNX Runtime {}", fetched_version()))
@@ -73,8 +124,8 @@ fn load() -> Result<Environment> {
 ///
 /// # Errors
 /// As [`environment`].
-pub fn version() -> Result<String> {
-    let path = find()?;
+pub fn version(build: Build) -> Result<String> {
+    let path = find(build)?;
     read_version(&path).ok_or_else(|| Failure::unavailable(format!("{}: not ONNX Runtime", path.display())))
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use record::failure::{DATA, Failure, Result, USAGE};
 
-use crate::engine::{Completion, Job, SamplingParams};
+use crate::engine::{Completion, Job, Pace, SamplingParams};
 use crate::episode::{Candidate, Fault};
 use crate::generator::Generator;
 use crate::lines::Prompt;
@@ -41,7 +41,7 @@ pub struct Shared {
 }
 
 /// Where the time of a thread went.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Times {
     /// Running the model and sampling.
     pub model: Duration,
@@ -51,6 +51,8 @@ pub struct Times {
     pub text: Duration,
     /// Waiting for tasks.
     pub waiting: Duration,
+    /// What of the model's was for prompts and what for new tokens, for each policy.
+    pub paces: Vec<Pace>,
 }
 
 impl Times {
@@ -60,6 +62,8 @@ impl Times {
         self.environment += other.environment;
         self.text += other.text;
         self.waiting += other.waiting;
+        self.paces.resize(self.paces.len().max(other.paces.len()), Pace::default());
+        self.paces.iter_mut().zip(&other.paces).for_each(|(pace, other)| pace.add(other));
     }
 }
 
@@ -120,7 +124,10 @@ impl<'a> Worker<'a> {
                         self.begin(work)?;
                     }
                 }
-                Deal::Over => return Ok(()),
+                Deal::Over => {
+                    self.times.paces = self.generators.iter().map(|generator| generator.pace()).collect();
+                    return Ok(());
+                }
             }
             for policy in 0..self.generators.len() {
                 if self.generators[policy].is_idle() {

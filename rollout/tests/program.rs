@@ -11,7 +11,7 @@ use serde_json::Value;
 
 /// Makes sure that the library is there, by the project's own script.
 fn fetch_runtime() {
-    if rollout::runtime::find().is_err() {
+    if rollout::runtime::find(rollout::runtime::Build::Processor).is_err() {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fetch-runtime.sh");
         let status = Command::new(script).stdout(Stdio::null()).status().expect("fetch-runtime.sh runs");
         assert!(status.success(), "fetch-runtime.sh failed");
@@ -159,4 +159,37 @@ fn episodes_without_room_fail_the_stage_and_say_so_in_the_stream() {
     assert_eq!(types, ["error", "episode", "error", "episode", "end"]);
     assert_eq!(values[0]["boundary"], "policy");
     assert_eq!(values[4]["ok"], false);
+}
+
+/// The engine for devices, its kernels on the simulator: the same tokens, log-probabilities up to rounding.
+#[test]
+fn the_engine_for_devices_plays_the_same_episodes() {
+    let folder = policies();
+    let input = tasks(4);
+    let run = |device| {
+        let flags = ["--branches", "3", "--turns", "2", "--seed", "5", "--device", device];
+        values(&lines(folder.path(), &[&TEAM, &flags[..]].concat(), &input))
+    };
+    let (plain, paged) = (run("cpu"), run("sim"));
+    assert_eq!(plain.len(), paged.len());
+    for (mut plain, mut paged) in plain.into_iter().zip(paged) {
+        let [theirs, ours] = [&mut plain, &mut paged].map(|line| line["completion_logprobs"].take());
+        assert_eq!(plain, paged);
+        let numbers = |value: Value| -> Vec<f64> {
+            value.as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
+        };
+        for (theirs, ours) in numbers(theirs).into_iter().zip(numbers(ours)) {
+            assert!((theirs - ours).abs() <= 1e-4, "{theirs} and {ours}");
+        }
+    }
+}
+
+#[test]
+fn a_gpu_that_is_not_there_is_said_before_anything_is_read() {
+    let folder = policies();
+    let output = rollout(folder.path(), &["--policy", "tool", "--device", "cuda:99"], "");
+    assert_eq!(output.status.code(), Some(69));
+    assert!(output.stdout.is_empty());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.lines().count() == 2 && stderr.contains("\nhint: "), "{stderr}");
 }

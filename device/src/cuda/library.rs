@@ -21,6 +21,12 @@ pub enum Library {
     Nvrtc,
     /// Products of matrices.
     CublasLt,
+    /// The older interface to products, which ONNX Runtime uses.
+    Cublas,
+    /// CUDA's runtime, which ONNX Runtime uses.
+    Runtime,
+    /// Random numbers, which ONNX Runtime links and a decoder never calls.
+    Random,
 }
 
 impl Library {
@@ -31,13 +37,19 @@ impl Library {
             // The second loads the first by name when it compiles.
             Library::Nvrtc => &["libnvrtc-builtins.so", "libnvrtc.so"],
             Library::CublasLt => &["libcublasLt.so"],
+            Library::Cublas => &["libcublasLt.so", "libcublas.so"],
+            Library::Runtime => &["libcudart.so"],
+            Library::Random => &["libcurand.so"],
         }
     }
 
     fn versions(self) -> &'static [&'static str] {
         match self {
             Library::Driver => &["1"],
-            _ => &["13", "12"],
+            Library::Nvrtc | Library::CublasLt => &["13", "12"],
+            // What ONNX Runtime 1.31 is linked with.
+            Library::Cublas | Library::Runtime => &["13"],
+            Library::Random => &["10"],
         }
     }
 
@@ -45,6 +57,11 @@ impl Library {
         // SAFETY: these only try to open libraries by name; initialisers of NVIDIA's libraries are benign.
         unsafe {
             match self {
+                Library::Cublas | Library::Runtime | Library::Random => {
+                    let name = format!("{}.{}", self.files()[self.files().len() - 1], self.versions()[0]);
+                    let opened = Handle::open(Some(name), RTLD_NOW | RTLD_GLOBAL);
+                    opened.map(std::mem::forget).is_ok()
+                }
                 Library::Driver => cudarc::driver::sys::is_culib_present(),
                 Library::Nvrtc => cudarc::nvrtc::sys::is_culib_present(),
                 Library::CublasLt => cudarc::cublaslt::sys::is_culib_present(),
@@ -62,6 +79,11 @@ impl Library {
             }
             Library::CublasLt => Failure::unavailable("cuBLASLt is not found (libcublasLt.so.13 or .12)")
                 .hint("./fetch-cuda.sh cublas fetches it, or set CUDA_PATH to an installed CUDA"),
+            Library::Cublas | Library::Runtime | Library::Random => {
+                let (file, version) = (self.files()[self.files().len() - 1], self.versions()[0]);
+                Failure::unavailable(format!("ONNX Runtime needs {file}.{version}, which is not found"))
+                    .hint("./fetch-cuda.sh onnxruntime fetches it, or set CUDA_PATH to an installed CUDA 13")
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use super::attention::Pass;
 use super::group::Group;
 use super::job::{Completion, Job};
 use super::model::Model;
+use super::pace::Pace;
 use super::plan::Plan;
 use super::rope::Rope;
 use super::sampler::Sampler;
@@ -16,6 +17,7 @@ use super::workspace::Workspace;
 use record::failure::{Failure, Result};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Prompt tokens a run. More would not make the matrix products faster, only their inputs larger than the caches.
 const PROMPT_BUDGET: usize = 512;
@@ -30,6 +32,7 @@ pub struct Decoder {
     ids: Vec<i64>,
     logits: Vec<f32>,
     turns: Vec<Turn>,
+    pace: Pace,
 }
 
 /// Whose rows of logits come next: a group by its place among the active ones.
@@ -60,6 +63,7 @@ impl Decoder {
             ids: Vec::new(),
             logits: Vec::new(),
             turns: Vec::new(),
+            pace: Pace::default(),
             model,
         }
     }
@@ -87,6 +91,11 @@ impl Decoder {
         self.waiting.iter().chain(&self.active).map(Group::live).sum()
     }
 
+    /// Where its time went.
+    pub fn pace(&self) -> Pace {
+        self.pace
+    }
+
     /// Runs the model once and gives back the groups that this finished, as (ticket, completions in branch order).
     ///
     /// # Errors
@@ -96,9 +105,11 @@ impl Decoder {
         if self.active.is_empty() {
             return Ok(Vec::new());
         }
-        self.plan();
+        let started = Instant::now();
+        let prompt = self.plan();
         self.model.session.run(&mut self.pass, &self.ids, &mut self.logits)?;
         self.sample()?;
+        self.pace.add_run(started.elapsed(), prompt, self.ids.len());
         let mut finished = Vec::new();
         for group in self.active.extract_if(.., |group| group.live() == 0) {
             finished.push(group.finish(&mut self.pass.arena));
@@ -180,8 +191,8 @@ impl Decoder {
         }
     }
 
-    /// Decides the rows of the next run.
-    fn plan(&mut self) {
+    /// Decides the rows of the next run; how many are tokens of prompts.
+    fn plan(&mut self) -> usize {
         let Pass { arena, plan, .. } = &mut self.pass;
         plan.clear();
         self.ids.clear();
@@ -200,8 +211,9 @@ impl Decoder {
                 self.turns.push(Turn::First(place));
             }
         }
+        let prompt = self.ids.len();
         if budget == 0 {
-            return;
+            return prompt;
         }
         for (place, group) in self.active.iter_mut().enumerate().filter(|(_, group)| group.has_begun()) {
             group.extend(arena, |id| self.ids.push(i64::from(id)));
@@ -209,6 +221,7 @@ impl Decoder {
             plan.branches(prefix, pages, group.rows());
             self.turns.push(Turn::Next(place));
         }
+        prompt
     }
 
     /// Gives the tokens that the logits of the last run say.

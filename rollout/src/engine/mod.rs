@@ -1,4 +1,5 @@
-//! Inference on CPU: tokens for groups of branches that share a prompt.
+//! Inference: tokens for groups of branches that share a prompt. What is here runs on the processor; [`paged`] is the
+//! engine for devices.
 //!
 //! ONNX Runtime runs the decoder's graph over the weights where they lie; the attention in it is an operator of our
 //! own ([`attention`]) whose keys and values live in Rust ([`arena`]), so that a group's prompt is stored and read once
@@ -22,7 +23,8 @@ mod kernels;
 mod lanes;
 mod model;
 mod operator;
-mod paged;
+mod pace;
+pub mod paged;
 mod plan;
 mod portable;
 mod rope;
@@ -44,6 +46,7 @@ use std::sync::Arc;
 
 pub use decoder::Decoder;
 pub use job::{Completion, Job, SamplingParams};
+pub use pace::Pace;
 
 /// How an engine is loaded.
 #[derive(Debug, Clone)]

@@ -63,10 +63,10 @@ impl Batch {
     /// Closes a sequence whose last `count` tokens are the newest rows.
     pub fn close(&mut self, sequence: &Sequence, count: usize) {
         self.cumulative.push(self.ids.len() as i32);
-        self.past.push((sequence.len() - count) as i32);
+        self.past.push((sequence.tokens() - count) as i32);
         self.blocks.push(sequence.blocks().to_vec());
         self.longest_new = self.longest_new.max(count);
-        self.longest = self.longest.max(sequence.len());
+        self.longest = self.longest.max(sequence.tokens());
     }
 
     /// Asks for what follows the newest row; its place among the wanted ones.

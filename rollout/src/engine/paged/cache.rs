@@ -70,7 +70,7 @@ impl Cache {
     pub fn remember(&mut self, sequence: &Sequence, tokens: impl Iterator<Item = u32>) {
         self.clock += 1;
         let size = self.pool.block_size();
-        let tokens: Vec<u32> = tokens.take(sequence.len() / size * size).collect();
+        let tokens: Vec<u32> = tokens.take(sequence.tokens() / size * size).collect();
         let mut before = None;
         for (part, &block) in tokens.chunks_exact(size).zip(sequence.blocks()) {
             let place: Place = (before, part.into());

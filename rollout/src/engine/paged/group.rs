@@ -90,7 +90,7 @@ impl Group {
 
     /// Adds up to `budget` more tokens of the prompt to the run; how many, and whether that completes it.
     pub fn store_prompt(&mut self, budget: usize, cache: &mut Cache, batch: &mut Batch) -> (usize, bool) {
-        let begin = self.stored.len();
+        let begin = self.stored.tokens();
         let count = (self.prompt.len() - begin).min(budget);
         if count == 0 || self.has_begun() {
             return (0, false);

@@ -2,19 +2,87 @@
 //!
 //! The cache is a pool of blocks with counted holders ([`pool`]); a [`sequence`] is a list of blocks, branches share
 //! those of their prompt, and whole blocks of earlier prompts are remembered for later ones ([`cache`]). The
-//! [`scheduler`] lays the rows of a run out ([`batch`]) and a runner computes them.
+//! [`scheduler`] lays the rows of a run out ([`batch`]) and a [`runner`] computes them: ONNX Runtime over bound memory
+//! ([`session`]). One thread does all that for all threads that play episodes ([`service`]), so that their groups share
+//! each run and the device computes while they step environments. How much memory it may take is decided in [`budget`].
 //!
 //! Left out: throwing sequences out when memory runs short. A group is let in only when all that it may come to need
 //! is there.
 
 pub mod batch;
+mod budget;
 pub mod cache;
 pub mod group;
+pub mod limits;
 pub mod pool;
 mod reference;
 pub mod runner;
 pub mod scheduler;
 pub mod sequence;
+pub mod service;
 pub mod session;
 #[cfg(test)]
 mod tests;
+
+pub use self::budget::SEQUENCES;
+use self::limits::Limits;
+use self::runner::{DeviceRunner, Room};
+use self::service::Service;
+use self::session::Provider;
+use crate::runtime;
+use device::{Choice, Cuda, Device, Sim};
+use half::bf16;
+use policy::config::Config;
+use policy::directory::Policy;
+use policy::weights::Weights;
+use record::failure::{Failure, Result};
+
+/// Rows and blocks on the simulator, which is for looking into mistakes and not for work.
+const SIMULATED: Room = Room { rows: 256 + 64, sequences: 64, blocks: 64, block_size: 64 };
+
+/// Opens a policy on a device, in a thread of its own. `share` says how many policies still have to be opened there,
+/// this one included; they divide what is free.
+///
+/// # Errors
+/// Exit 69 without the device, a library or enough memory; files that are missing, damaged or not implemented.
+pub fn start(policy: &Policy, device: Choice, share: u64, stop_ids: Vec<u32>) -> Result<Service> {
+    let files = policy.files.clone();
+    let opened = move || Ok::<_, Failure>((Config::load(&files)?, Weights::open(&files)?));
+    let limits = move |config: &Config, room: Room| Limits {
+        rows: room.sequences,
+        prompt_tokens: room.rows - room.sequences,
+        blocks: room.blocks,
+        block_size: room.block_size,
+        positions: config.max_positions,
+        vocabulary: config.vocab_size,
+        stop_ids,
+    };
+    match device {
+        Choice::Cpu => Err(Failure::work("the processor has an engine of its own")),
+        Choice::Sim => Service::start(move || {
+            let (config, weights) = opened()?;
+            let room = SIMULATED;
+            let limits = limits(&config, room);
+            let sim = Sim::new(1, 0)?;
+            let runner =
+                DeviceRunner::<Sim, f32>::open(config, &weights, sim, Provider::Processor, |_| Ok(room))?;
+            Ok((runner, limits))
+        }),
+        Choice::Cuda(number) => Service::start(move || {
+            runtime::open_cuda()?;
+            let (config, weights) = opened()?;
+            let cuda = Cuda::new(number)?;
+            let provider = Provider::Cuda { number, stream: cuda.stream() };
+            let mut taken = None;
+            let sizes = config.clone();
+            let runner = DeviceRunner::<Cuda, bf16>::open(config, &weights, cuda, provider, |cuda| {
+                let free = cuda.memory()?.free / share;
+                let room = budget::room::<bf16>(&sizes, free, &device.to_string())?;
+                taken = Some(room);
+                Ok(room)
+            })?;
+            let room = taken.ok_or_else(|| Failure::work("no room was decided on"))?;
+            Ok((runner, limits(&sizes, room)))
+        }),
+    }
+}

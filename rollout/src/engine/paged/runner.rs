@@ -8,7 +8,7 @@ use crate::engine::branch::Want;
 use crate::engine::isa::Isa;
 use crate::engine::sampler::{Draw, Sampler};
 use crate::engine::values;
-use device::{Buffer, Device, Gemm, Operand};
+use device::{Buffer, Device, Gemm, Operand, PRODUCT_WORKSPACE};
 use policy::config::Config;
 use policy::graph::{self, Arithmetic, Kind};
 use policy::weights::Weights;
@@ -83,7 +83,8 @@ struct Integers {
     bounds: [i32; 2],
 }
 
-/// Bytes of the arena that a runner takes: keys and values, head, hidden rows, logits and the small inputs.
+/// Bytes of the arena that a runner takes: keys and values, head, hidden rows, logits, the small
+/// inputs, and what products take for themselves.
 pub fn arena_bytes<T: Activation>(config: &Config, room: &Room) -> u64 {
     let size = size_of::<T>() as u64;
     let block = (room.block_size * config.num_kv_heads * config.head_dim) as u64 * size;
@@ -94,7 +95,14 @@ pub fn arena_bytes<T: Activation>(config: &Config, room: &Room) -> u64 {
     let rows = room.rows as u64 * 12 + room.sequences as u64 * 16 + 4;
     // Every buffer begins on a line of its own and may have a margin behind it.
     let buffers = 2 * config.num_layers as u64 + 9;
-    cache + head + hidden + LOGIT_BYTES.max(4 * config.vocab_size) as u64 + table + rows + buffers * 1024
+    PRODUCT_WORKSPACE
+        + cache
+        + head
+        + hidden
+        + LOGIT_BYTES.max(4 * config.vocab_size) as u64
+        + table
+        + rows
+        + buffers * 1024
 }
 
 impl<D: Device, T: Activation> DeviceRunner<D, T> {

@@ -8,10 +8,13 @@
 use super::batch::Batch;
 use super::cache::Cache;
 use super::group::Group;
+use super::limits::Limits;
 use crate::engine::job::{Completion, Job};
+use crate::engine::pace::Pace;
 use crate::engine::sampler::Draw;
-use record::failure::{Failure, Result};
+use record::failure::Result;
 use std::collections::VecDeque;
+use std::time::Instant;
 
 /// Runs the model over a batch and chooses the tokens that it asks for.
 pub trait Runner {
@@ -20,21 +23,6 @@ pub trait Runner {
     /// # Errors
     /// The model failed, or its logits are not numbers.
     fn run(&mut self, batch: &Batch) -> Result<Vec<Draw>>;
-}
-
-/// What a scheduler may do.
-#[derive(Debug, Clone)]
-pub struct Limits {
-    /// Sequences in one run, at most.
-    pub rows: usize,
-    /// Prompt tokens in one run, at most.
-    pub prompt_tokens: usize,
-    /// Positions that the model has.
-    pub positions: usize,
-    /// Tokens that the model has.
-    pub vocabulary: usize,
-    /// Tokens that end a completion.
-    pub stop_ids: Vec<u32>,
 }
 
 /// Generates for any number of groups. After an error it is not to be used.
@@ -48,86 +36,38 @@ pub struct Scheduler<R> {
     /// Whose tokens the requests of the batch are: places among the active groups, those of complete prompts first.
     firsts: Vec<usize>,
     nexts: Vec<usize>,
+    pace: Pace,
 }
 
 impl<R: Runner> Scheduler<R> {
-    /// A scheduler over a cache of `blocks` blocks of `block_size` tokens.
-    pub fn new(runner: R, limits: Limits, blocks: usize, block_size: usize) -> Scheduler<R> {
+    /// A scheduler whose cache is empty.
+    pub fn new(runner: R, limits: Limits) -> Scheduler<R> {
         Scheduler {
             runner,
+            cache: Cache::new(limits.blocks, limits.block_size),
             limits,
-            cache: Cache::new(blocks, block_size),
             waiting: VecDeque::new(),
             active: Vec::new(),
             batch: Batch::default(),
             firsts: Vec::new(),
             nexts: Vec::new(),
+            pace: Pace::default(),
         }
     }
 
-    /// Takes a group. It waits until there are rows and blocks for it.
+    /// Takes a group, which waits until there are rows and blocks for it.
     ///
     /// # Errors
-    /// An empty prompt, no branch, no token to generate, a token outside the vocabulary, more tokens than the model
-    /// has positions for or than the cache can ever hold, or sampling settings without a meaning. The scheduler stays
-    /// usable.
+    /// As [`Limits::check`]. The scheduler stays usable.
     pub fn submit(&mut self, job: Job) -> Result<()> {
-        job.sampling.check()?;
-        if job.streams.is_empty() || job.max_tokens == 0 {
-            return Err(Failure::usage("a group needs at least one branch and one token to generate"));
-        }
-        self.accept(Group::sample(job))
-    }
-
-    /// Takes a group whose completions are given, none of them empty: only their log-probabilities come back.
-    ///
-    /// # Errors
-    /// As [`Scheduler::submit`].
-    pub fn submit_scores(
-        &mut self,
-        ticket: u64,
-        prompt: Vec<u32>,
-        given: &[Vec<u32>],
-        temperature: f32,
-    ) -> Result<()> {
-        if let Some(&id) = given.iter().flatten().find(|&&id| id as usize >= self.limits.vocabulary) {
-            return Err(self.outside(id));
-        }
-        self.accept(Group::score(ticket, prompt, given, temperature))
-    }
-
-    fn accept(&mut self, group: Group) -> Result<()> {
-        if group.prompt().is_empty() {
-            return Err(Failure::data("the prompt has no tokens"));
-        }
-        if let Some(&id) = group.prompt().iter().find(|&&id| id as usize >= self.limits.vocabulary) {
-            return Err(self.outside(id));
-        }
-        let (prompt, longest) = (group.prompt().len(), group.longest());
-        if longest > self.limits.positions {
-            let (more, positions) = (longest - prompt, self.limits.positions);
-            let message = format!(
-                "a prompt of {prompt} tokens and {more} more do not fit the model's {positions} positions"
-            );
-            return Err(Failure::data(message).hint("ask for fewer tokens or give a shorter prompt"));
-        }
-        let (wanted, blocks) = (group.most_blocks(&self.cache), self.cache.pool.count());
-        if wanted > blocks || group.live() > self.limits.rows {
-            let message = format!(
-                "a group of {} branches with up to {longest} tokens each needs {wanted} blocks of keys and values, and \
-                 there are {blocks}",
-                group.live()
-            );
-            return Err(
-                Failure::data(message).hint("fewer branches, fewer tokens, or a device with more memory")
-            );
-        }
-        self.waiting.push_back(group);
+        self.limits.check(&job)?;
+        self.waiting.push_back(Group::sample(job));
         Ok(())
     }
 
-    fn outside(&self, id: u32) -> Failure {
-        Failure::data(format!("token {id} is not among the model's {}", self.limits.vocabulary))
+    /// Where the time went since this was last asked.
+    pub fn take_pace(&mut self) -> Pace {
+        std::mem::take(&mut self.pace)
     }
 
     /// Whether no group is waiting or under way.
@@ -144,8 +84,10 @@ impl<R: Runner> Scheduler<R> {
         if self.active.is_empty() {
             return Ok(Vec::new());
         }
-        self.plan();
+        let started = Instant::now();
+        let prompt = self.plan();
         let mut draws = self.runner.run(&self.batch)?.into_iter();
+        self.pace.add_run(started.elapsed(), prompt, self.batch.ids.len());
         let stop = &self.limits.stop_ids;
         for &place in &self.firsts {
             self.active[place].first_tokens(&mut draws, stop, &mut self.cache);
@@ -172,8 +114,8 @@ impl<R: Runner> Scheduler<R> {
         }
     }
 
-    /// Decides the rows of the next run.
-    fn plan(&mut self) {
+    /// Decides the rows of the next run; how many are tokens of prompts.
+    fn plan(&mut self) -> usize {
         let Scheduler { cache, batch, active, .. } = self;
         batch.clear();
         self.firsts.clear();
@@ -186,15 +128,22 @@ impl<R: Runner> Scheduler<R> {
                 self.firsts.push(place);
             }
         }
+        let prompt = batch.ids.len();
         for (place, group) in active.iter_mut().enumerate().filter(|(_, group)| group.has_begun()) {
             group.extend(cache, batch);
             self.nexts.push(place);
         }
+        prompt
     }
 }
 
 #[cfg(test)]
 impl<R> Scheduler<R> {
+    /// Takes a group whose completions are given, none of them empty: only their log-probabilities come back.
+    pub fn submit_scores(&mut self, ticket: u64, prompt: Vec<u32>, given: &[Vec<u32>], temperature: f32) {
+        self.waiting.push_back(Group::score(ticket, prompt, given, temperature));
+    }
+
     /// What its blocks hold.
     pub fn cache(&self) -> &Cache {
         &self.cache

@@ -29,7 +29,7 @@ impl Sequence {
     }
 
     /// Tokens in it.
-    pub fn len(&self) -> usize {
+    pub fn tokens(&self) -> usize {
         self.length
     }
 
@@ -56,7 +56,7 @@ impl Sequence {
         copies: &mut Vec<BlockCopy>,
     ) {
         let size = cache.pool.block_size();
-        if count > 0 && self.length % size > 0 {
+        if count > 0 && !self.length.is_multiple_of(size) {
             let last = self.blocks.len() - 1;
             let from = self.blocks[last];
             if cache.pool.holders(from) > 1 {

@@ -23,7 +23,7 @@ impl World {
     /// Appends tokens, as the scheduler and the runner would.
     fn grow(&mut self, at: usize, tokens: &[u32]) {
         let (sequence, content) = &mut self.live[at];
-        let needed = (sequence.len() + tokens.len()).div_ceil(SIZE) + 1 - sequence.blocks().len();
+        let needed = (sequence.tokens() + tokens.len()).div_ceil(SIZE) + 1 - sequence.blocks().len();
         if needed > self.cache.available() {
             return;
         }
@@ -49,7 +49,7 @@ impl World {
 
     fn check(&self) {
         for (sequence, content) in &self.live {
-            assert_eq!(sequence.len(), content.len());
+            assert_eq!(sequence.tokens(), content.len());
             for (at, token) in content.iter().enumerate() {
                 let slot = sequence.blocks()[at / SIZE] as usize * SIZE + at % SIZE;
                 assert_eq!(self.memory.get(&(slot as i32)), Some(token), "position {at} was overwritten");
@@ -105,7 +105,7 @@ proptest! {
                 Event::Begin(tokens) => {
                     let found = world.cache.find(&tokens);
                     let sequence = Sequence::beginning(&found, &mut world.cache);
-                    let known = sequence.len();
+                    let known = sequence.tokens();
                     prop_assert!(known < tokens.len(), "a token is left to run");
                     world.live.push((sequence, tokens[..known].to_vec()));
                     world.grow(count, &tokens[known..]);

@@ -1,8 +1,9 @@
 //! The real model on the simulator, beside the engine for the processor: the same tokens, log-probabilities as near as
 //! two orders of summation allow.
 
+use crate::engine::paged::limits::Limits;
 use crate::engine::paged::runner::{DeviceRunner, Room};
-use crate::engine::paged::scheduler::{Limits, Scheduler};
+use crate::engine::paged::scheduler::Scheduler;
 use crate::engine::paged::session::{Provider, Session};
 use crate::engine::tests::support::{BENCH, Geometry, TINY, VOCABULARY, drain, engine, job, runtime, tokens};
 use crate::engine::{Completion, SamplingParams};
@@ -23,6 +24,8 @@ fn scheduler(
     let limits = Limits {
         rows,
         prompt_tokens: 64,
+        blocks,
+        block_size,
         positions: config.max_positions,
         vocabulary: config.vocab_size,
         stop_ids: vec![3],
@@ -32,7 +35,7 @@ fn scheduler(
     let device = Sim::new(1, 0).expect("a simulator");
     let runner =
         DeviceRunner::open(config, &weights, device, Provider::Processor, |_| Ok(room)).expect("a runner");
-    Scheduler::new(runner, limits, blocks, block_size)
+    Scheduler::new(runner, limits)
 }
 
 fn finish(scheduler: &mut Scheduler<DeviceRunner<Sim, f32>>) -> Vec<(u64, Vec<Completion>)> {
@@ -110,7 +113,7 @@ fn given_tokens_have_the_log_probabilities_of_the_other_engine() {
     let given: Vec<Vec<u32>> =
         (0..3).map(|branch| tokens("given", branch, 6 + 5 * branch as usize)).collect();
     let mut paged = scheduler(&made.policy, 32, 16, 8);
-    paged.submit_scores(1, prompt.clone(), &given, 0.7).expect("accepted");
+    paged.submit_scores(1, prompt.clone(), &given, 0.7);
     let scored = finish(&mut paged).remove(0).1;
     let wanted =
         engine(&made.policy, None, 512).decoder().and_then(|mut decoder| decoder.score(&prompt, &given, 0.7));

@@ -3,7 +3,8 @@
 use crate::engine::branch::Want;
 use crate::engine::job::{Completion, Job, SamplingParams};
 use crate::engine::paged::batch::Batch;
-use crate::engine::paged::scheduler::{Limits, Runner, Scheduler};
+use crate::engine::paged::limits::Limits;
+use crate::engine::paged::scheduler::{Runner, Scheduler};
 use crate::engine::sampler::Draw;
 use proptest::prelude::*;
 use record::failure::Result;
@@ -73,10 +74,18 @@ impl Runner for Remembering {
 }
 
 fn scheduler(blocks: usize, rows: usize, prompt_tokens: usize) -> Scheduler<Remembering> {
-    let limits = Limits { rows, prompt_tokens, positions: 200, vocabulary: VOCABULARY, stop_ids: vec![STOP] };
+    let limits = Limits {
+        rows,
+        prompt_tokens,
+        blocks,
+        block_size: SIZE,
+        positions: 200,
+        vocabulary: VOCABULARY,
+        stop_ids: vec![STOP],
+    };
     let memory = vec![None; blocks * SIZE];
     let runner = Remembering { memory, computed: 0, longest_run: 0, most_sequences: 0 };
-    Scheduler::new(runner, limits, blocks, SIZE)
+    Scheduler::new(runner, limits)
 }
 
 fn job(ticket: u64, prompt: Vec<u32>, branches: usize, max_tokens: usize) -> Job {
@@ -164,7 +173,7 @@ fn a_prompt_is_computed_once_and_the_next_turn_goes_on_from_it() {
 fn given_tokens_are_scored_and_what_can_never_fit_is_refused() {
     let mut scheduler = scheduler(8, 16, 100);
     let given = vec![vec![3, 4, 5], vec![6]];
-    scheduler.submit_scores(9, vec![1, 2], &given, 1.0).unwrap();
+    scheduler.submit_scores(9, vec![1, 2], &given, 1.0);
     let mut scores = Vec::new();
     while !scheduler.is_idle() {
         scores.extend(scheduler.advance().unwrap());

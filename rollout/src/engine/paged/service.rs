@@ -1,0 +1,215 @@
+//! One thread that owns a device's engine, for any number of threads that play episodes.
+//!
+//! Their groups run together: whoever is stepping an environment keeps nobody waiting. What a group generates depends
+//! on nothing else in f32 on the processor; on a GPU products of other sizes may be summed in another order, so there the
+//! same bytes need the same groups in the same runs, which threads that take turns do not promise.
+
+use super::limits::Limits;
+use super::scheduler::{Runner, Scheduler};
+use crate::engine::job::{Completion, Job};
+use crate::engine::pace::Pace;
+use record::failure::{Failure, Result};
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long a client waits for a group before it looks after its other policies.
+const PATIENCE: Duration = Duration::from_millis(2);
+
+/// Finished groups, by the client's tickets, or why there will be none any more.
+type Answer = Result<Vec<(u64, Vec<Completion>)>>;
+
+/// A group and who wants it.
+struct Request {
+    job: Job,
+    answers: Sender<Answer>,
+}
+
+/// The engine's thread. Dropped when all clients are gone, it returns the device's memory before that ends.
+pub struct Service {
+    requests: Option<Sender<Request>>,
+    limits: Limits,
+    life: Weak<()>,
+    pace: Arc<Mutex<Pace>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Service {
+    /// Starts the thread and opens the engine in it with `open`.
+    ///
+    /// # Errors
+    /// As `open`; 1 where no thread can be started.
+    pub fn start<R, F>(open: F) -> Result<Service>
+    where
+        R: Runner + 'static,
+        F: FnOnce() -> Result<(R, Limits)> + Send + 'static,
+    {
+        let (requests, queue) = channel();
+        let (opened, outcome) = channel();
+        let alive = Arc::new(());
+        let life = Arc::downgrade(&alive);
+        let pace = Arc::new(Mutex::new(Pace::default()));
+        let counted = pace.clone();
+        let thread = std::thread::Builder::new()
+            .name("device".to_owned())
+            .spawn(move || {
+                // Gone when this thread ends, however it ends.
+                let _alive = alive;
+                match open() {
+                    Ok((runner, limits)) => {
+                        // The receiver waits for exactly this.
+                        let _ = opened.send(Ok(limits.clone()));
+                        serve(Scheduler::new(runner, limits), &queue, &counted);
+                    }
+                    Err(failure) => {
+                        let _ = opened.send(Err(failure));
+                    }
+                }
+            })
+            .map_err(|error| Failure::work(format!("a thread for the device: {error}")))?;
+        let ended = || Failure::work("the device's thread ended while it opened the policy");
+        let limits = outcome.recv().map_err(|_| ended())??;
+        Ok(Service { requests: Some(requests), limits, life, pace, thread: Some(thread) })
+    }
+
+    /// A client for one thread.
+    pub fn client(&self) -> Client {
+        let (answers, results) = channel();
+        Client {
+            requests: self.requests.clone(),
+            limits: self.limits.clone(),
+            life: self.life.clone(),
+            pace: self.pace.clone(),
+            answers,
+            results,
+            pending: 0,
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.requests = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic in it was told to the clients as an end without an answer.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Takes requests while there are clients, and runs the model while there are groups.
+fn serve<R: Runner>(mut scheduler: Scheduler<R>, queue: &Receiver<Request>, pace: &Mutex<Pace>) {
+    let mut wanted: HashMap<u64, (u64, Sender<Answer>)> = HashMap::new();
+    let mut tickets = 0;
+    loop {
+        loop {
+            let request = if scheduler.is_idle() {
+                match queue.recv() {
+                    Ok(request) => request,
+                    Err(_) => return,
+                }
+            } else {
+                match queue.try_recv() {
+                    Ok(request) => request,
+                    Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+                }
+            };
+            let Request { mut job, answers } = request;
+            tickets += 1;
+            let theirs = std::mem::replace(&mut job.ticket, tickets);
+            match scheduler.submit(job) {
+                Ok(()) => {
+                    wanted.insert(tickets, (theirs, answers));
+                }
+                // Clients check before they ask; whoever is gone needs no answer.
+                Err(failure) => drop(answers.send(Err(failure))),
+            }
+        }
+        match scheduler.advance() {
+            Ok(finished) => {
+                // Before the groups go out: who gets the last one may ask for the sum.
+                lock(pace).add(&scheduler.take_pace());
+                for (ticket, completions) in finished {
+                    if let Some((theirs, answers)) = wanted.remove(&ticket) {
+                        let _ = answers.send(Ok(vec![(theirs, completions)]));
+                    }
+                }
+            }
+            Err(failure) => {
+                for (_, answers) in wanted.into_values() {
+                    let _ = answers.send(Err(failure.clone()));
+                }
+                return;
+            }
+        }
+    }
+}
+
+/// One thread's access to the engine.
+pub struct Client {
+    requests: Option<Sender<Request>>,
+    limits: Limits,
+    life: Weak<()>,
+    pace: Arc<Mutex<Pace>>,
+    answers: Sender<Answer>,
+    results: Receiver<Answer>,
+    pending: usize,
+}
+
+impl Client {
+    /// Takes a group.
+    ///
+    /// # Errors
+    /// As [`Limits::check`]; 1 where the engine has ended.
+    pub fn submit(&mut self, job: Job) -> Result<()> {
+        self.limits.check(&job)?;
+        let request = Request { job, answers: self.answers.clone() };
+        let sent = self.requests.as_ref().is_some_and(|requests| requests.send(request).is_ok());
+        if !sent {
+            return Err(ended());
+        }
+        self.pending += 1;
+        Ok(())
+    }
+
+    /// The groups that were finished meanwhile; waits a moment for one.
+    ///
+    /// # Errors
+    /// The model failed, or its logits are not numbers.
+    pub fn advance(&mut self) -> Result<Vec<(u64, Vec<Completion>)>> {
+        let mut finished = match self.results.recv_timeout(PATIENCE) {
+            Ok(answer) => answer?,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Vec::new(),
+        };
+        let alive = self.life.strong_count() > 0;
+        while let Ok(answer) = self.results.try_recv() {
+            finished.extend(answer?);
+        }
+        if finished.is_empty() && !alive {
+            return Err(ended());
+        }
+        self.pending -= finished.len();
+        Ok(finished)
+    }
+
+    /// Where the engine's time went, told to the first thread that asks and not again.
+    pub fn take_pace(&self) -> Pace {
+        std::mem::take(&mut *lock(&self.pace))
+    }
+
+    /// Whether nothing is being completed for this thread.
+    pub fn is_idle(&self) -> bool {
+        self.pending == 0
+    }
+}
+
+/// A thread that panicked is reported by its own end; the sums stay usable.
+fn lock(pace: &Mutex<Pace>) -> MutexGuard<'_, Pace> {
+    pace.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn ended() -> Failure {
+    Failure::work("the device's engine has ended").hint("an earlier message says why")
+}
