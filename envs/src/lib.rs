@@ -9,6 +9,7 @@ pub mod code;
 mod demonstration;
 pub mod environment;
 pub mod grid;
+pub mod import;
 pub mod math;
 pub mod plan_path;
 pub mod sandbox;

@@ -10,6 +10,7 @@ use record::failure::Result;
 mod command {
     pub mod check;
     pub mod demo;
+    pub mod import;
     pub mod list;
     pub mod play;
     pub mod step;
@@ -27,7 +28,8 @@ Examples:
   envs tasks plan-path --count 32 --seed 7
   envs tasks plan-path --split test --count 300 --set size=10 --set encoding=full
   envs demo plan-path --count 1000 --mix opt=0.25,lazy=0.55,manhattan=0.1,random=0.1
-  envs play plan-path")]
+  envs play plan-path
+  envs import aime24.jsonl --split test > aime24-tasks.jsonl")]
 struct Arguments {
     /// No progress on stderr.
     #[arg(long, global = true)]
@@ -44,6 +46,7 @@ enum Command {
     Step(command::step::Step),
     Check(command::check::Check),
     Play(command::play::Play),
+    Import(command::import::Import),
 }
 
 /// Which tasks, where the split is the user's choice.
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
             Command::Step(step) => step.run(),
             Command::Check(check) => check.run(arguments.quiet),
             Command::Play(play) => play.run(),
+            Command::Import(import) => import.run(),
         }
     })
 }

@@ -195,3 +195,18 @@ fn a_tools_python_runs_in_the_sandbox_and_is_read_by_what_it_prints() {
     };
     assert_eq!(said(state.clone_state()), said(state.clone_state()));
 }
+
+#[test]
+fn the_shipped_problems_are_sound_and_solved_by_their_own_answers() {
+    let all: Vec<Task> = [Split::Train, Split::Test]
+        .into_iter()
+        .flat_map(|split| draw(split, 0, &["data=shipped"], 42).unwrap())
+        .collect();
+    let names: HashSet<&str> = all.iter().map(|task| task.task.as_str()).collect();
+    assert_eq!(names.len(), 42);
+    for task in &all {
+        let mut state = begin(&task.spec, "single");
+        let oracle = state.oracle("reasoner").unwrap();
+        assert_eq!(say(&mut *state, "reasoner", &oracle), (1.0, 1.0, true, true), "{}", task.spec["problem"]);
+    }
+}

@@ -4,8 +4,8 @@
 //! chain have no part in it, so no chain seen in training comes back in the test split, not in other words and not
 //! in the other encoding.
 //!
-//! A problem of a file belongs to the split that its line names, and otherwise to `test` when a hash of its letters and
-//! digits is divisible by 8. The file's test problems are taken in its order; train problems in orders that the seed
+//! A problem of a file belongs to the split that its line names, and otherwise to `test` by a hash of its text
+//! ([`crate::import`]). The file's test problems are taken in its order; train problems in orders that the seed
 //! decides, each once before any comes again.
 
 use std::collections::HashMap;
@@ -21,6 +21,7 @@ use super::NAME;
 use super::spec::{Encoding, Problem, Rules};
 use super::story::Chain;
 use crate::environment::{Selection, Split, Tasks};
+use crate::import::{self, Importer};
 use crate::streams;
 
 /// One in this many problems is for testing.
@@ -80,18 +81,6 @@ pub fn task(identity: u64, split: Split, spec: Value) -> Task {
     }
 }
 
-/// What names a problem in prose: a hash of its letters, digits and signs, without space and case.
-pub fn identity(problem: &str) -> u64 {
-    let bare: String =
-        problem.chars().filter(|letter| !letter.is_whitespace()).flat_map(char::to_lowercase).collect();
-    streams::first_word(bare.as_bytes())
-}
-
-/// The split of a problem in prose that no one has put into one.
-pub fn split_of(problem: &str) -> Split {
-    if identity(problem).is_multiple_of(TEST_SHARE) { Split::Test } else { Split::Train }
-}
-
 /// The problems of `file` that belong to the selection's split.
 fn from_file(rules: &Rules, file: &str, selection: &Selection) -> Result<Tasks<'static>> {
     let tasks = read(rules, file)?;
@@ -120,14 +109,34 @@ fn from_file(rules: &Rules, file: &str, selection: &Selection) -> Result<Tasks<'
     })))
 }
 
+/// The problems that come with the program, and the name that selects them.
+const SHIPPED: (&str, &str) = ("shipped", include_str!("../../problems/math.jsonl"));
+
+/// Every task of the file of this name: as it stands, or as `envs import` makes it of the problems of our own.
+fn lines(file: &str) -> Result<String> {
+    if file != SHIPPED.0 {
+        return std::fs::read_to_string(file).map_err(|error| {
+            Failure::usage(format!("--set data={file}: {error}"))
+                .hint("`envs import` writes such a file; shipped is a small one of our own")
+        });
+    }
+    let mut importer = Importer { source: Some(SHIPPED.0.to_owned()), ..Importer::default() };
+    let mut lines = String::new();
+    for record in SHIPPED.1.lines() {
+        let record: Value = serde_json::from_str(record).map_err(Failure::work)?;
+        if let Some(task) = importer.task(&record)? {
+            lines.push_str(&serde_json::to_string(&task).map_err(Failure::work)?);
+            lines.push('\n');
+        }
+    }
+    Ok(lines)
+}
+
 /// Every task of a file, under the rules given; a problem that is there twice once.
 fn read(rules: &Rules, file: &str) -> Result<Vec<Task>> {
     let place =
         |failure: Failure| Failure { message: format!("--set data={file}: {}", failure.message), ..failure };
-    let opened = std::fs::File::open(file).map_err(|error| {
-        Failure::usage(format!("--set data={file}: {error}")).hint("`envs import` writes such a file")
-    })?;
-    let mut reader = Reader::new(file, opened);
+    let mut reader = Reader::new(file, std::io::Cursor::new(lines(file)?));
     let mut tasks: Vec<Task> = Vec::new();
     let mut known: HashMap<u64, Split> = HashMap::new();
     while let Some(line) = reader.next().map_err(place)? {
@@ -142,11 +151,11 @@ fn read(rules: &Rules, file: &str) -> Result<Vec<Task>> {
             )));
         }
         let problem = Problem::parse(&written.spec).map_err(place)?;
-        let identity = identity(&problem.text);
+        let identity = import::identity(&problem.text);
         let split = match written.split.as_deref() {
             Some("train") => Split::Train,
             Some("test") => Split::Test,
-            _ => split_of(&problem.text),
+            _ => import::split_of(&problem.text),
         };
         match known.insert(identity, split) {
             None => {}

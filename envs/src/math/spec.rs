@@ -21,7 +21,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "data",
         default: "none",
-        meaning: "FILE of problems, as `envs import` writes it, instead of word problems",
+        meaning: "FILE of problems, as `envs import` writes it, instead of word problems; shipped: 42 of our own",
     },
     Setting {
         name: "level",

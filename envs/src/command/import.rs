@@ -1,0 +1,126 @@
+//! `envs import`: public data sets as task lines.
+
+use std::fmt::Write as _;
+use std::io::{Read, Write as _};
+use std::path::{Path, PathBuf};
+
+use envs::Split;
+use envs::import::{Importer, LAYOUTS, find, identity};
+use record::failure::{Failure, Result};
+use record::stage;
+use record::write::Writer;
+use serde_json::Value;
+
+use super::tasks::SplitName;
+
+/// Turns the records of public data sets into task lines, for `--set data=FILE`.
+///
+/// Each problem comes once, named by a hash of its text. One in eight is put into the test split by that hash, so that a
+/// problem has the same split whatever file it comes from; --split puts all of them into one, and --without leaves out
+/// what another import holds, so that a benchmark kept for testing is not trained on.
+#[derive(clap::Args)]
+#[command(help_template = crate::TEMPLATE, before_help = "\
+Examples:
+  envs import train.jsonl > problems.jsonl
+  envs import aime24.jsonl --split test --source aime24 > aime24-tasks.jsonl
+  envs import polaris.jsonl --split train --without aime24-tasks.jsonl > train-tasks.jsonl
+  envs tasks math --set data=train-tasks.jsonl --count 32
+  envs import --layouts")]
+pub struct Import {
+    /// Files of JSON Lines, or of one JSON array; - is stdin.
+    #[arg(value_name = "FILE", required_unless_present = "layouts")]
+    files: Vec<PathBuf>,
+    /// How records are laid out [default: as the fields of each say].
+    #[arg(long, value_name = "NAME")]
+    layout: Option<String>,
+    /// Puts all problems into one split [default: by a hash of each].
+    #[arg(long, value_enum)]
+    split: Option<SplitName>,
+    /// What tasks say of where they come from.
+    #[arg(long, value_name = "TEXT")]
+    source: Option<String>,
+    /// Leaves out the problems of an earlier import (repeatable).
+    #[arg(long, value_name = "FILE")]
+    without: Vec<PathBuf>,
+    /// Lists the layouts and ends.
+    #[arg(long)]
+    layouts: bool,
+}
+
+impl Import {
+    pub fn run(&self) -> Result<()> {
+        if self.layouts {
+            let mut text = String::new();
+            for layout in LAYOUTS {
+                // Writing to a String cannot fail.
+                let _ = writeln!(text, "{:<15} {:<10} {}", layout.name, layout.environment, layout.summary);
+            }
+            return std::io::stdout().write_all(text.as_bytes()).or_else(super::tasks::quiet_when_closed);
+        }
+        let mut importer = Importer {
+            layout: self.layout.as_deref().map(find).transpose()?,
+            split: self.split.map(Split::from),
+            source: self.source.clone(),
+            ..Importer::default()
+        };
+        for file in &self.without {
+            for (number, record) in records(file)?.into_iter().enumerate() {
+                if let Some(problem) = record["spec"]["problem"].as_str() {
+                    importer.without.insert(identity(problem));
+                } else if record["type"] == "task" {
+                    return Err(place(file, number)("a task without a problem".to_owned()));
+                }
+            }
+        }
+        let mut writer = Writer::stdout();
+        let (mut read, mut written) = (0, 0);
+        for file in &self.files {
+            for (number, record) in records(file)?.iter().enumerate() {
+                read += 1;
+                let task = importer.task(record).map_err(|failure| Failure {
+                    message: format!("{}: record {}: {}", file.display(), number + 1, failure.message),
+                    ..failure
+                })?;
+                if let Some(task) = task {
+                    writer.object(&task)?;
+                    written += 1;
+                }
+                if stage::interrupted() {
+                    return Err(Failure::interrupted());
+                }
+            }
+        }
+        let mut reasons: Vec<(&str, u64)> =
+            importer.left_out.iter().map(|(reason, count)| (*reason, *count)).collect();
+        reasons.sort_unstable();
+        for (reason, count) in &reasons {
+            stage::note("envs", format!("{} left out: {reason}", stage::counted(*count, "record")));
+        }
+        super::tasks::end(&mut writer, &[("records", read), ("tasks", written), ("left_out", read - written)])
+    }
+}
+
+fn place(file: &Path, number: usize) -> impl Fn(String) -> Failure {
+    let place = format!("{}: record {}", file.display(), number + 1);
+    move |cause| Failure::data(format!("{place}: {cause}"))
+}
+
+/// The records of a file: the elements of its one array, or one value after another.
+fn records(file: &Path) -> Result<Vec<Value>> {
+    let mut text = String::new();
+    let read = match file.as_os_str() == "-" {
+        true => std::io::stdin().read_to_string(&mut text),
+        false => std::fs::File::open(file).and_then(|mut file| file.read_to_string(&mut text)),
+    };
+    read.map_err(|error| Failure::io(format!("reading {}: {error}", file.display())))?;
+    let mut records = Vec::new();
+    for value in serde_json::Deserializer::from_str(&text).into_iter::<Value>() {
+        match value.map_err(|error| {
+            place(file, records.len())(error.to_string()).hint("JSON Lines, or one JSON array")
+        })? {
+            Value::Array(values) if records.is_empty() => records = values,
+            value => records.push(value),
+        }
+    }
+    Ok(records)
+}

@@ -1,0 +1,207 @@
+//! Layouts of mathematical data sets.
+//!
+//! The reference answer is the field that holds it; where there is only a worked solution, it is what the solution puts
+//! into its last `\boxed{}` (with braces inside braces), or behind `####`. Proofs and answers that mean nothing are left
+//! out, and counted.
+
+use serde_json::{Value, json};
+
+use super::{Fields, Layout, Problem};
+use crate::math::NAME;
+use crate::math::answer::{Answer, extract};
+
+/// GSM8K: a question, and a worked answer that ends with `#### 42`.
+pub static GSM8K: Layout = Layout {
+    name: "gsm8k",
+    environment: NAME,
+    summary: "GSM8K: question, answer (with ####)",
+    recognises: |record| {
+        text(record, &["question"]).is_some()
+            && text(record, &["answer"]).is_some_and(|answer| answer.contains("####"))
+    },
+    convert: |record| {
+        let answer = text(record, &["answer"]).ok_or("no answer")?;
+        let after = answer.rsplit("####").next().unwrap_or_default();
+        problem(record, &["question"], after)
+    },
+};
+
+/// OlympiadBench: a question and a list of final answers.
+pub static OLYMPIADBENCH: Layout = Layout {
+    name: "olympiadbench",
+    environment: NAME,
+    summary: "OlympiadBench: question, final_answer (a list)",
+    recognises: |record| text(record, &["question"]).is_some() && record.contains_key("final_answer"),
+    convert: |record| {
+        let answers: Vec<&str> = match record.get("final_answer") {
+            Some(Value::Array(answers)) => answers.iter().filter_map(Value::as_str).collect(),
+            Some(Value::String(answer)) => vec![answer],
+            _ => Vec::new(),
+        };
+        if record.get("error").and_then(Value::as_str).is_some_and(|tolerance| !tolerance.is_empty()) {
+            return Err("an answer with a tolerance of its own");
+        }
+        match answers.as_slice() {
+            [] => Err("no answer"),
+            [one] => problem(record, &["question"], one),
+            several => problem(record, &["question"], &several.join(", ")),
+        }
+    },
+};
+
+/// The layout of verl, as of DAPO-Math: a chat, and the reference under `reward_model`.
+pub static VERL: Layout = Layout {
+    name: "verl",
+    environment: NAME,
+    summary: "DAPO-Math and others prepared for verl: prompt (a chat), reward_model.ground_truth",
+    recognises: |record| {
+        record.get("prompt").is_some_and(Value::is_array) && record.contains_key("reward_model")
+    },
+    convert: |record| {
+        let messages = record.get("prompt").and_then(Value::as_array).ok_or("no problem")?;
+        let question = messages
+            .iter()
+            .rfind(|message| message["role"] == "user")
+            .and_then(|message| message["content"].as_str());
+        let answer =
+            record.get("reward_model").and_then(|model| model.get("ground_truth")).and_then(Value::as_str);
+        let question = json!({"problem": question.ok_or("no problem")?});
+        problem(question.as_object().unwrap_or(record), &["problem"], answer.ok_or("no answer")?)
+    },
+};
+
+/// Problem and answer: AIME, Polaris and most others.
+pub static ANSWER: Layout = Layout {
+    name: "answer",
+    environment: NAME,
+    summary: "AIME, Polaris and most others: problem or question, answer",
+    recognises: |record| text(record, PROBLEM).is_some() && number_or_text(record, REFERENCE).is_some(),
+    convert: |record| {
+        let answer = number_or_text(record, REFERENCE).ok_or("no answer")?;
+        // Some put the whole solution there.
+        let inner = extract::answer(&answer).filter(|_| answer.contains("\\boxed"));
+        problem(record, PROBLEM, &inner.unwrap_or(answer))
+    },
+};
+
+/// Problem and worked solution: MATH.
+pub static SOLUTION: Layout = Layout {
+    name: "solution",
+    environment: NAME,
+    summary: "MATH: problem, solution (with \\boxed)",
+    recognises: |record| text(record, PROBLEM).is_some() && text(record, &["solution"]).is_some(),
+    convert: |record| {
+        let solution = text(record, &["solution"]).ok_or("no solution")?;
+        let answer = extract::answer(solution).ok_or("no answer in the solution")?;
+        problem(record, PROBLEM, &answer)
+    },
+};
+
+const PROBLEM: &[&str] = &["problem", "question"];
+const REFERENCE: &[&str] = &["answer", "expected_answer", "final_answer"];
+/// What is kept of a record besides, for people and filters.
+const KEPT: [&str; 6] = ["level", "difficulty", "type", "subject", "id", "year"];
+
+/// The value of the first field of these names, in small or capital letters.
+fn field<'a>(record: &'a Fields, names: &[&str]) -> Option<&'a Value> {
+    names.iter().find_map(|name| {
+        record.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    })
+}
+
+fn text<'a>(record: &'a Fields, names: &[&str]) -> Option<&'a str> {
+    field(record, names).and_then(Value::as_str).filter(|text| !text.trim().is_empty())
+}
+
+fn number_or_text(record: &Fields, names: &[&str]) -> Option<String> {
+    match field(record, names)? {
+        Value::String(text) if !text.trim().is_empty() => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+fn problem(record: &Fields, names: &[&str], answer: &str) -> Result<Problem, &'static str> {
+    let text = text(record, names).ok_or("no problem")?.trim();
+    let answer = answer.trim();
+    match Answer::read(answer) {
+        None => return Err("no answer"),
+        Some(Answer::Word(words)) if words.split(' ').count() > 3 => return Err("an answer in prose"),
+        Some(_) => {}
+    }
+    let mut spec = json!({"problem": text, "answer": answer, "encoding": "full"});
+    if let Some(spec) = spec.as_object_mut() {
+        for name in KEPT {
+            if let Some(value) = field(record, &[name]) {
+                spec.insert(name.to_owned(), value.clone());
+            }
+        }
+    }
+    Ok(Problem { text: text.to_owned(), spec })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import::{Importer, recognise};
+
+    #[test]
+    fn records_of_every_layout_are_recognised_and_read() {
+        for (record, layout, answer) in [
+            (json!({"question": "Q?", "answer": "6 * 7 = <<6*7=42>>42\n#### 42"}), "gsm8k", "42"),
+            (json!({"question": "Q?", "answer": "#### 1,234"}), "gsm8k", "1,234"),
+            (
+                json!({"problem": "Q?", "level": "Level 5", "solution": "so \\boxed{\\frac{1}{\\sqrt{2}}}."}),
+                "solution",
+                "\\frac{1}{\\sqrt{2}}",
+            ),
+            (json!({"ID": "2024-I-1", "Problem": "Q?", "Solution": "…", "Answer": 204}), "answer", "204"),
+            (
+                json!({"problem": "Q?", "answer": "\\frac{3}{4}", "difficulty": "3/8"}),
+                "answer",
+                "\\frac{3}{4}",
+            ),
+            (json!({"problem": "Q?", "answer": "long \\boxed{7}"}), "answer", "7"),
+            (
+                json!({"question": "Q?", "final_answer": ["$1$", "$2$"], "error": null}),
+                "olympiadbench",
+                "$1$, $2$",
+            ),
+            (
+                json!({"prompt": [{"role": "user", "content": "Q?"}], "reward_model": {"ground_truth": "34", "style": "rule"}}),
+                "verl",
+                "34",
+            ),
+        ] {
+            let Value::Object(fields) = &record else { panic!("an object") };
+            assert_eq!(recognise(fields).map(|layout| layout.name), Some(layout), "{record}");
+            let task = Importer::default().task(&record).unwrap().unwrap();
+            assert_eq!(
+                (&task.spec["problem"], &task.spec["answer"]),
+                (&json!("Q?"), &json!(answer)),
+                "{record}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_judged_is_left_out_and_counted() {
+        let mut importer = Importer::default();
+        for record in [
+            json!({"question": "Prove it.", "final_answer": null}),
+            json!({"question": "Q?", "final_answer": ["3.1"], "error": "0.05"}),
+            json!({"problem": "Q?", "solution": "It is clear."}),
+            json!({"problem": "Q?", "answer": "there are many ways to see it"}),
+        ] {
+            assert!(importer.task(&record).unwrap().is_none(), "{record}");
+        }
+        assert_eq!(importer.left_out.values().sum::<u64>(), 4);
+        assert!(importer.task(&json!({"text": "Q?"})).is_err());
+        let record = json!({"problem": "Q?", "answer": "1"});
+        assert!(importer.task(&record).unwrap().is_some());
+        assert!(
+            importer.task(&json!({"problem": " q ?", "answer": "1"})).unwrap().is_none(),
+            "the same problem"
+        );
+    }
+}

@@ -1,0 +1,143 @@
+//! Public layouts of problems, turned into tasks: the registry behind `envs import`.
+//!
+//! A layout is a row of [`LAYOUTS`]: how a record of it is recognised, and what it becomes. What a problem is called and
+//! which split it belongs to is decided here, by a hash of its text alone, so that one problem has one name and one
+//! split wherever it comes from.
+//!
+//! Left out: downloading, and formats other than JSON and JSON Lines; `python3 -c "import pandas; pandas.read_parquet('FILE')
+//! .to_json('FILE.jsonl', orient='records', lines=True)"` turns Parquet into the latter.
+
+pub mod math;
+
+use std::collections::{HashMap, HashSet};
+
+use record::failure::{Failure, Result};
+use record::line::Task;
+use serde_json::{Map, Value};
+
+use crate::environment::Split;
+use crate::streams;
+
+/// A record of a public data set.
+pub type Fields = Map<String, Value>;
+
+/// What a record becomes.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    /// The text that the problem is known by, whoever published it.
+    pub text: String,
+    /// The task's `spec`.
+    pub spec: Value,
+}
+
+/// A way of laying problems out.
+pub struct Layout {
+    /// What `--layout` selects.
+    pub name: &'static str,
+    /// The environment that its tasks are for.
+    pub environment: &'static str,
+    /// Which data sets have it, and the fields that it is recognised by.
+    pub summary: &'static str,
+    /// Whether a record has it.
+    pub recognises: fn(&Fields) -> bool,
+    /// The problem of a record, or why it has to be left out.
+    pub convert: fn(&Fields) -> std::result::Result<Problem, &'static str>,
+}
+
+/// Every layout; the first that recognises a record is taken.
+pub static LAYOUTS: &[&Layout] =
+    &[&math::GSM8K, &math::OLYMPIADBENCH, &math::VERL, &math::ANSWER, &math::SOLUTION];
+
+/// The layout called `name`.
+///
+/// # Errors
+/// No such layout: usage, with the nearest name as hint.
+pub fn find(name: &str) -> Result<&'static Layout> {
+    let names: Vec<&str> = LAYOUTS.iter().map(|layout| layout.name).collect();
+    LAYOUTS.iter().find(|layout| layout.name == name).copied().ok_or_else(|| {
+        Failure::usage(format!("there is no layout '{name}'")).hint(crate::settings::suggest(name, &names))
+    })
+}
+
+/// The layout that a record has.
+pub fn recognise(record: &Fields) -> Option<&'static Layout> {
+    LAYOUTS.iter().find(|layout| (layout.recognises)(record)).copied()
+}
+
+/// What names a problem: a hash of its text without white space and case.
+pub fn identity(text: &str) -> u64 {
+    let bare: String =
+        text.chars().filter(|letter| !letter.is_whitespace()).flat_map(char::to_lowercase).collect();
+    streams::first_word(bare.as_bytes())
+}
+
+/// One in this many problems is for testing.
+const TEST_SHARE: u64 = 8;
+
+/// The split of a problem that no one has put into one.
+pub fn split_of(text: &str) -> Split {
+    if identity(text).is_multiple_of(TEST_SHARE) { Split::Test } else { Split::Train }
+}
+
+/// Turns records into tasks, each problem once.
+#[derive(Default)]
+pub struct Importer {
+    /// The layout; `None`: that of each record.
+    pub layout: Option<&'static Layout>,
+    /// The split of all problems; `None`: by the hash of each.
+    pub split: Option<Split>,
+    /// What the tasks say of where they come from.
+    pub source: Option<String>,
+    /// Problems that must not come again.
+    pub without: HashSet<u64>,
+    /// Problems that came before.
+    pub seen: HashSet<u64>,
+    /// How many records were left out, by reason.
+    pub left_out: HashMap<&'static str, u64>,
+}
+
+impl Importer {
+    /// The task of a record; `None` where it is left out.
+    ///
+    /// # Errors
+    /// A record of no known layout: data.
+    pub fn task(&mut self, record: &Value) -> Result<Option<Task>> {
+        let Value::Object(record) = record else {
+            return Err(Failure::data("a record is no JSON object"));
+        };
+        let layout = match self.layout.or_else(|| recognise(record)) {
+            Some(layout) => layout,
+            None => {
+                let fields: Vec<&str> = record.keys().map(String::as_str).take(12).collect();
+                return Err(Failure::data(format!("no layout has the fields {}", fields.join(", ")))
+                    .hint("`envs import --layouts` says which fields each layout is recognised by"));
+            }
+        };
+        let mut leave_out = |reason| {
+            *self.left_out.entry(reason).or_insert(0) += 1;
+            Ok(None)
+        };
+        let Problem { text, mut spec } = match (layout.convert)(record) {
+            Ok(problem) => problem,
+            Err(reason) => return leave_out(reason),
+        };
+        let identity = identity(&text);
+        if self.without.contains(&identity) {
+            return leave_out("among the problems of --without");
+        }
+        if !self.seen.insert(identity) {
+            return leave_out("there before");
+        }
+        if let (Some(source), Some(spec)) = (&self.source, spec.as_object_mut()) {
+            spec.insert("source".to_owned(), source.as_str().into());
+        }
+        let split = self.split.unwrap_or_else(|| split_of(&text));
+        Ok(Some(Task {
+            env: layout.environment.to_owned(),
+            task: format!("{}/{}/{identity:016x}", layout.environment, split.name()),
+            split: Some(split.name().to_owned()),
+            spec,
+            ..Task::default()
+        }))
+    }
+}
