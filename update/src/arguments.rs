@@ -6,12 +6,14 @@
 use std::sync::LazyLock;
 
 use clap::{Parser, ValueEnum};
+use device::Choice;
+use device::cuda::{self, Library, open_library};
 use record::failure::{Failure, Result};
 
 use crate::aggregate::Aggregate;
 use crate::gemm::Instructions;
 use crate::optimizer::schedule::Schedule;
-use crate::optimizer::{Method, Settings};
+use crate::optimizer::{Method, Settings, on_device};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -60,7 +62,10 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
         Instructions::Avx2 => "AVX2",
         Instructions::Portable => "portable",
     };
-    format!("{} (cpu: {instructions}; cuda: not in this build)", record::stage::build())
+    // Every call makes this text, and looking for a GPU takes a while: only who asks shall wait.
+    let asked = std::env::args().any(|argument| argument == "--version" || argument == "-V");
+    let cuda = if asked { cuda::installation() } else { String::new() };
+    format!("{} (cpu: {instructions}; cuda: {cuda})", record::stage::build())
 });
 
 /// The loss of `--objective`.
@@ -178,7 +183,7 @@ pub struct Arguments {
     #[arg(long, value_name = "X", help_heading = "Running")]
     pub max_logprob_gap: Option<f64>,
 
-    /// cpu, or cuda[:N]
+    /// cpu, cuda[:N] (an NVIDIA GPU), or sim (the GPU's kernels run on the CPU: for tests, far too slow for work)
     #[arg(long, default_value = "cpu", help_heading = "Running")]
     pub device: String,
 
@@ -267,18 +272,27 @@ impl Arguments {
         self.check_ranges()
     }
 
+    /// The device of `--device`.
+    ///
+    /// # Errors
+    /// Usage (exit 2) for words that name none.
+    pub fn choice(&self) -> Result<Choice> {
+        Choice::parse("--device", &self.device)
+    }
+
+    /// Refuses a device that is not there before anything is read: nobody should wait for a stream to learn that.
     fn check_device(&self) -> Result<()> {
-        if self.device == "cpu" {
-            return Ok(());
+        let choice = self.choice()?;
+        if choice != Choice::Cpu {
+            on_device::check(self.optimizer)?;
         }
-        let index = self.device.strip_prefix("cuda").map(|rest| rest.strip_prefix(':').unwrap_or(rest));
-        match index {
-            Some(index) if index.is_empty() || index.parse::<u32>().is_ok() => Err(Failure::unavailable(
-                format!("--device {}: this build trains on the CPU only", self.device),
-            )
-            .hint("use --device cpu")),
-            _ => Err(Failure::usage(format!("--device {}: not a device", self.device))
-                .hint("devices are cpu, cuda and cuda:N")),
+        match choice {
+            Choice::Cuda(_) if !self.dry_run => {
+                open_library(Library::Driver)?;
+                open_library(Library::Nvrtc)?;
+                open_library(Library::CublasLt).map(|_| ())
+            }
+            _ => Ok(()),
         }
     }
 

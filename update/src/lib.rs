@@ -8,6 +8,7 @@ pub mod checkpoint;
 pub mod gemm;
 pub mod intake;
 pub mod kernels;
+pub mod learner;
 pub mod loss;
 pub mod metrics;
 pub mod model;

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Instant;
 
+use device::cuda::Cuda;
+use device::{Choice, Sim};
 use policy::config::Config;
 use policy::directory::{Policy, Version};
 use policy::ownership::{Owner, Ownership};
@@ -14,17 +16,20 @@ use record::stage;
 use serde_json::{Map, Value, json};
 
 use crate::arguments::Arguments;
+use crate::batch;
 use crate::checkpoint::{self, Checkpoint, TrainerState};
+use crate::learner::{Learner, OnDevice, OnHost, resident};
 use crate::metrics;
+use crate::optimizer::Optimizer;
 use crate::plan::Plan;
 use crate::samples::Samples;
 use crate::scores;
 use crate::stage::remark;
-use crate::train::Trainer;
+use crate::train::{Figures, Trainer};
 
 /// Largest difference of log-probabilities that `--check` lets pass for f32 weights, nats.
 const GAP_SINGLE: f64 = 1e-3;
-/// The same for 16-bit weights, whose sampling may compute in 16 bits.
+/// The same for 16-bit weights, whose sampling may compute in 16 bits, and on devices, which do.
 const GAP_HALF: f64 = 0.1;
 
 /// One policy, its samples, and the version that they came from.
@@ -93,11 +98,10 @@ impl<'a> Run<'a> {
         let trainer = Trainer {
             arguments: self.arguments,
             samples: self.samples,
-            model: &checkpoint.model,
             reference: self.reference_logprobs()?,
             start: self.start_logprobs(&checkpoint)?,
         };
-        let figures = trainer.run(&mut checkpoint.weights, &mut optimizer)?;
+        let figures = self.trained(&trainer, &mut checkpoint, &mut optimizer)?;
         let trained = started.elapsed().as_secs_f64();
         if stage::interrupted() {
             return Err(Failure::interrupted());
@@ -148,7 +152,7 @@ impl<'a> Run<'a> {
         let tally = scores::compare(self.samples, &self.logprobs(&checkpoint)?);
         let allowed = match self.arguments.max_logprob_gap {
             Some(gap) => gap,
-            None if checkpoint.is_single() => GAP_SINGLE,
+            None if checkpoint.is_single() && self.arguments.choice()? == Choice::Cpu => GAP_SINGLE,
             None => GAP_HALF,
         };
         let (tokens, gap) = (tally.tokens as f64, tally.largest_gap);
@@ -200,11 +204,64 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Trains where `--device` says. Nothing is taken of a device before this.
+    fn trained(
+        &self,
+        trainer: &Trainer<'_>,
+        checkpoint: &mut Checkpoint,
+        optimizer: &mut Optimizer,
+    ) -> Result<Figures> {
+        let threads = self.arguments.thread_count();
+        let (model, weights) = (&checkpoint.model, &mut checkpoint.weights);
+        match self.arguments.choice()? {
+            Choice::Cpu => trainer.run(&mut OnHost::new(model, weights, optimizer, threads)),
+            Choice::Cuda(number) => {
+                let device = Cuda::new(number)?;
+                let mut learner = OnDevice::new(device, model, weights, optimizer, self.sizes())?;
+                finished(trainer, &mut learner)
+            }
+            Choice::Sim => {
+                let device = Sim::new(threads, 0)?;
+                let mut learner = OnDevice::new(device, model, weights, optimizer, self.sizes())?;
+                finished(trainer, &mut learner)
+            }
+        }
+    }
+
+    /// Tokens of the batches that a device is asked for, and of the largest tree among them.
+    fn sizes(&self) -> (u64, u64) {
+        let limit = self.arguments.max_tokens_per_batch;
+        let all: Vec<usize> = (0..self.samples.rows.len()).collect();
+        let (mut total, mut largest) = (0, 0);
+        for batch in batch::pack_trees(self.samples, &all, limit as usize) {
+            total += batch.unique_tokens() as u64;
+            largest = batch.trees.iter().map(|tree| tree.len() as u64).fold(largest, u64::max);
+        }
+        (limit.min(total), largest)
+    }
+
     /// The log-probability of every completion token under the weights of a checkpoint.
     fn logprobs(&self, checkpoint: &Checkpoint) -> Result<Vec<Vec<f32>>> {
         let limit = self.arguments.max_tokens_per_batch as usize;
         let threads = self.arguments.thread_count();
-        scores::of_samples(&checkpoint.model, checkpoint.weights.forward(), self.samples, limit, threads)
+        let (model, weights) = (&checkpoint.model, checkpoint.weights.forward());
+        match self.arguments.choice()? {
+            Choice::Cpu => scores::of_samples(self.samples, limit, |trees, temperature| {
+                Ok(model.logprobs(weights, trees, temperature, threads))
+            }),
+            Choice::Cuda(number) => {
+                let mut resident = resident(Cuda::new(number)?, model, weights, 0, self.sizes())?;
+                scores::of_samples(self.samples, limit, |trees, temperature| {
+                    resident.logprobs(trees, temperature)
+                })
+            }
+            Choice::Sim => {
+                let mut resident = resident(Sim::new(threads, 0)?, model, weights, 0, self.sizes())?;
+                scores::of_samples(self.samples, limit, |trees, temperature| {
+                    resident.logprobs(trees, temperature)
+                })
+            }
+        }
     }
 
     fn remark(&self, text: fmt::Arguments) {
@@ -250,6 +307,13 @@ impl<'a> Run<'a> {
         timing.insert("threads".to_owned(), json!(self.arguments.thread_count()));
         timing
     }
+}
+
+/// Trains on a device, and brings back what came of it.
+fn finished(trainer: &Trainer<'_>, learner: &mut dyn Learner) -> Result<Figures> {
+    let figures = trainer.run(learner)?;
+    learner.finish()?;
+    Ok(figures)
 }
 
 /// The number, or nothing where there is none to report.

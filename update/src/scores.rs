@@ -5,23 +5,21 @@ use record::failure::{Failure, Result};
 use record::stage;
 
 use crate::batch;
+use crate::learner::TREES_AT_ONCE;
 use crate::loss::Tally;
-use crate::model::{Model, Parameters};
+use crate::model::Scores;
 use crate::samples::Samples;
+use crate::tree::Tree;
 
-/// Trees handed to the model at once.
-const TREES_AT_ONCE: usize = 32;
-
-/// The log-probability of every completion token of every sample, each at its sample's temperature.
+/// The log-probability of every completion token of every sample, each at its sample's temperature, as `logprobs` has
+/// them of trees at a temperature.
 ///
 /// # Errors
-/// An interruption.
+/// The device's, or an interruption.
 pub fn of_samples(
-    model: &Model,
-    parameters: &Parameters,
     samples: &Samples,
     limit: usize,
-    threads: usize,
+    mut logprobs: impl FnMut(&[Tree], f32) -> Result<Vec<Scores>>,
 ) -> Result<Vec<Vec<f32>>> {
     let all = batch::minibatches(samples, 1, None, 0, 0).into_iter().next().unwrap_or_default();
     let mut found: Vec<Vec<f32>> = samples.rows.iter().map(|row| vec![0.0; row.length()]).collect();
@@ -30,7 +28,7 @@ pub fn of_samples(
             if stage::interrupted() {
                 return Err(Failure::interrupted());
             }
-            let scores = model.logprobs(parameters, trees, batch.temperature, threads);
+            let scores = logprobs(trees, batch.temperature)?;
             for ((tree, members), scores) in trees.iter().zip(members).zip(scores) {
                 for (row, logprob) in tree.rows.iter().zip(scores.logprobs) {
                     found[members[row.sequence as usize]][row.index as usize] = logprob;

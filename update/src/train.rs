@@ -8,14 +8,9 @@ use record::stage;
 
 use crate::arguments::{Arguments, Objective};
 use crate::batch::{self, Batch};
+use crate::learner::Learner;
 use crate::loss::{BatchLoss, Others, Tally, Terms};
-use crate::model::{Gradients, Model};
-use crate::optimizer::{self, Optimizer};
 use crate::samples::Samples;
-use crate::weights::Weights;
-
-/// Trees handed to the model at once: enough to keep threads busy, few enough to notice an interruption.
-const TREES_AT_ONCE: usize = 32;
 
 /// One policy's training, ready to run.
 pub struct Trainer<'a> {
@@ -23,8 +18,6 @@ pub struct Trainer<'a> {
     pub arguments: &'a Arguments,
     /// The samples of this policy.
     pub samples: &'a Samples,
-    /// The decoder.
-    pub model: &'a Model,
     /// Log-probabilities of the reference policy by sample, where `--kl` asks for them.
     pub reference: Option<Vec<Vec<f32>>>,
     /// Log-probabilities before the first step by sample, where `--importance-cap` asks for them and later steps have
@@ -70,15 +63,14 @@ struct Place {
 }
 
 impl Trainer<'_> {
-    /// Runs every epoch. The weights and the optimiser are as they were if this fails before the first step, and
-    /// useless for publishing if it fails later.
+    /// Runs every epoch. The learner is as it was if this fails before the first step, and useless for publishing if it
+    /// fails later.
     ///
     /// # Errors
     /// A log-probability gap above the limit, numbers that are not finite, an interruption.
-    pub fn run(&self, weights: &mut Weights, optimizer: &mut Optimizer) -> Result<Figures> {
+    pub fn run(&self, learner: &mut dyn Learner) -> Result<Figures> {
         let arguments = self.arguments;
         let mut figures = Figures::default();
-        let mut gradients = self.model.gradients();
         let flat = self.flat();
         let parts = (arguments.minibatches as usize).min(self.samples.rows.len());
         let horizon = (parts as u64).saturating_mul(arguments.epochs);
@@ -89,14 +81,7 @@ impl Trainer<'_> {
             for (index, minibatch) in minibatches.iter().enumerate() {
                 let place =
                     Place { index: epoch * parts as u64 + index as u64, horizon, first_epoch: epoch == 0 };
-                let loss = self.minibatch(
-                    minibatch,
-                    &flat,
-                    place,
-                    (weights, optimizer),
-                    &mut gradients,
-                    &mut figures,
-                )?;
+                let loss = self.minibatch(minibatch, &flat, place, learner, &mut figures)?;
                 figures.loss += loss;
                 figures.last_losses.push_back(loss);
                 if figures.last_losses.len() as u64 > horizon.div_ceil(10) {
@@ -124,8 +109,7 @@ impl Trainer<'_> {
         minibatch: &[usize],
         flat: &[bool],
         place: Place,
-        (weights, optimizer): (&mut Weights, &mut Optimizer),
-        gradients: &mut Gradients,
+        learner: &mut dyn Learner,
         figures: &mut Figures,
     ) -> Result<f64> {
         let tokens: usize = minibatch.iter().map(|&sample| self.samples.rows[sample].length()).sum();
@@ -140,27 +124,26 @@ impl Trainer<'_> {
             return Ok(0.0);
         }
         let factors = self.factors(minibatch, tokens);
-        gradients.values.fill(0.0);
+        learner.clear()?;
         let mut tally = Tally::default();
         for batch in batch::pack_trees(self.samples, &active, self.arguments.max_tokens_per_batch as usize) {
             if place.first_epoch {
                 figures.unique_tokens += batch.unique_tokens();
             }
-            tally.add(&self.accumulate(&batch, &factors, weights, gradients, figures)?);
+            tally.add(&self.accumulate(&batch, &factors, learner, figures)?);
         }
         self.check(&tally, figures.steps)?;
         if figures.steps == 0 && self.arguments.objective == Objective::Clip {
             figures.first = Some(tally.clone());
         }
-        let norm = optimizer::norm(gradients);
+        let norm = learner.norm()?;
         if !norm.is_finite() {
             return Err(Failure::work("the gradient is not finite; nothing was published")
                 .hint("lower --lr, or look for extreme advantages or log-probabilities among the samples"));
         }
         let arguments = self.arguments;
-        let factor =
-            arguments.schedule.factor(optimizer.steps(), arguments.warmup, place.index, place.horizon);
-        weights.step(|master| optimizer.step(master, gradients, norm, factor, arguments.thread_count()));
+        let factor = arguments.schedule.factor(learner.steps(), arguments.warmup, place.index, place.horizon);
+        learner.step(norm, factor)?;
         figures.steps += 1;
         figures.norm += norm;
         figures.rate = arguments.lr * factor;
@@ -185,8 +168,7 @@ impl Trainer<'_> {
         &self,
         batch: &Batch,
         factors: &[f64],
-        weights: &Weights,
-        gradients: &mut Gradients,
+        learner: &mut dyn Learner,
         figures: &mut Figures,
     ) -> Result<Tally> {
         let terms = Terms {
@@ -197,14 +179,13 @@ impl Trainer<'_> {
         };
         let others = Others { reference: self.reference.as_deref(), start: self.start.as_deref() };
         let mut tally = Tally::default();
-        for (trees, members) in batch.trees.chunks(TREES_AT_ONCE).zip(batch.members.chunks(TREES_AT_ONCE)) {
+        let at_once = learner.trees_at_once();
+        for (trees, members) in batch.trees.chunks(at_once).zip(batch.members.chunks(at_once)) {
             if stage::interrupted() {
                 return Err(Failure::interrupted());
             }
             let loss = BatchLoss::new(terms, self.samples, members, factors, others);
-            let threads = self.arguments.thread_count();
-            let scores =
-                self.model.accumulate(weights.forward(), trees, batch.temperature, threads, gradients, &loss);
+            let scores = learner.accumulate(trees, batch.temperature, &loss)?;
             for scores in &scores {
                 figures.entropy += scores.entropies.iter().map(|&entropy| f64::from(entropy)).sum::<f64>();
             }

@@ -377,10 +377,10 @@ fn refusals_teach() {
         ("", input.clone(), 2, "--policy"),
         ("--policy p --policy q", input.clone(), 2, "--policy is given twice for all agents"),
         (
-            "--policy p --device cuda:0",
+            "--policy p --device sim --optimizer muon --lr-other 1e-3",
             input.clone(),
-            69,
-            "--device cuda:0: this build trains on the CPU only",
+            2,
+            "--optimizer muon runs on the CPU only",
         ),
         ("--policy p --device tpu", input.clone(), 2, "--device tpu: not a device"),
         (

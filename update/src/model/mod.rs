@@ -3,19 +3,26 @@
 //! Gradients are derived by hand, operation by operation; there is no graph. What the loss is, the caller
 //! says through [`RowLoss`]; how weights move, the optimizer's business.
 
+mod memory;
 mod parameters;
 mod pass;
+mod resident;
 mod schedule;
 mod shape;
+mod worker;
 mod workspace;
 
+pub use memory::MemoryPlan;
 pub use parameters::{Entry, Gradients, Layout, Parameters};
+pub(crate) use resident::elementwise;
+pub use resident::{Resident, check as check_for_device};
 pub use shape::Shape;
 
-use crate::backend::{Batch, Cpu};
+use crate::backend::Cpu;
 use crate::tree::Tree;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use worker::Worker;
 
 /// A loss over the scored tokens of a tree.
 pub trait RowLoss: Sync {
@@ -35,19 +42,12 @@ pub struct Scores {
     pub entropies: Vec<f32>,
 }
 
-/// What one thread computes with, kept between calls.
-struct Worker {
-    cpu: Cpu,
-    space: workspace::Workspace<Cpu>,
-    derivative: Vec<f32>,
-}
-
 /// A decoder of one shape, ready to score and to differentiate.
 pub struct Model {
     shape: Shape,
     layout: Arc<Layout>,
     recompute: bool,
-    workers: Mutex<Vec<Worker>>,
+    workers: Mutex<Vec<Worker<Cpu>>>,
 }
 
 impl Model {
@@ -108,10 +108,11 @@ impl Model {
         let batches = schedule::micro_batches(trees, workspace::saved_values(&self.shape));
         let next = AtomicUsize::new(0);
         let scores = Mutex::new(vec![Scores::default(); trees.len()]);
+        let decoder = pass::Decoder::new(&self.shape, &self.layout, temperature);
         schedule::on_threads(threads.min(batches.len()), || {
             let mut worker = self.hire();
             while let Some(range) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let (found, _) = self.score(&mut worker, parameters, &trees[range.clone()], temperature);
+                let (found, _) = worker.score(&decoder, &parameters.values, &trees[range.clone()]);
                 schedule::lock(&scores)[range.clone()].clone_from_slice(&found);
             }
             self.release(worker);
@@ -139,18 +140,13 @@ impl Model {
         let threads = threads.clamp(1, chunks.len().max(1));
         let reduction = schedule::Reduction::new(chunks.len(), threads, &mut gradients.values);
         let scores = Mutex::new(vec![Scores::default(); trees.len()]);
+        let decoder = pass::Decoder::new(&self.shape, &self.layout, temperature);
         schedule::on_threads(threads, || {
             let mut worker = self.hire();
             while let Some((chunk, mut gradient)) = reduction.take() {
                 for range in &batches[chunks[chunk].clone()] {
-                    let found = self.differentiate(
-                        &mut worker,
-                        parameters,
-                        (range.start, &trees[range.clone()]),
-                        temperature,
-                        &mut gradient,
-                        loss,
-                    );
+                    let part = (range.start, &trees[range.clone()]);
+                    let found = worker.differentiate(&decoder, &parameters.values, part, &mut gradient, loss);
                     schedule::lock(&scores)[range.clone()].clone_from_slice(&found);
                 }
                 reduction.finish(chunk, gradient);
@@ -160,78 +156,13 @@ impl Model {
         scores.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The forward pass of one micro-batch.
-    fn score(
-        &self,
-        worker: &mut Worker,
-        parameters: &Parameters,
-        trees: &[Tree],
-        temperature: f32,
-    ) -> (Vec<Scores>, pass::Prepared<Cpu>) {
-        let batch = Batch::new(trees);
-        let mut all =
-            Scores { logprobs: vec![0.0; batch.rows.len()], entropies: vec![0.0; batch.rows.len()] };
-        let decoder = pass::Decoder::new(&self.shape, &self.layout, temperature);
-        let prepared = decoder.forward(
-            &mut worker.cpu,
-            &mut worker.space,
-            &parameters.values,
-            batch,
-            &mut all.logprobs,
-            &mut all.entropies,
-        );
-        let mut start = 0;
-        let scores = trees.iter().map(|tree| {
-            let range = start..start + tree.rows.len();
-            start = range.end;
-            Scores {
-                logprobs: all.logprobs[range.clone()].to_vec(),
-                entropies: all.entropies[range].to_vec(),
-            }
-        });
-        (scores.collect(), prepared)
-    }
-
-    /// Forward and backward pass of one micro-batch, whose first tree has the index given.
-    fn differentiate(
-        &self,
-        worker: &mut Worker,
-        parameters: &Parameters,
-        (first, trees): (usize, &[Tree]),
-        temperature: f32,
-        gradient: &mut Vec<f32>,
-        loss: &dyn RowLoss,
-    ) -> Vec<Scores> {
-        let (scores, prepared) = self.score(worker, parameters, trees, temperature);
-        worker.derivative.clear();
-        for (index, (tree, scores)) in trees.iter().zip(&scores).enumerate() {
-            let start = worker.derivative.len();
-            worker.derivative.resize(start + tree.rows.len(), 0.0);
-            loss.rows(first + index, tree, &scores.logprobs, &mut worker.derivative[start..]);
-        }
-        // A micro-batch whose loss does not depend on the weights has no gradient to compute.
-        if worker.derivative.iter().any(|&derivative| derivative != 0.0) {
-            pass::Decoder::new(&self.shape, &self.layout, temperature).backward(
-                &mut worker.cpu,
-                &mut worker.space,
-                &parameters.values,
-                &prepared,
-                &worker.derivative,
-                Some(gradient),
-            );
-        }
-        scores
-    }
-
-    fn hire(&self) -> Worker {
+    fn hire(&self) -> Worker<Cpu> {
         schedule::lock(&self.workers).pop().unwrap_or_else(|| {
-            let mut cpu = Cpu::new(&self.shape.inverse_frequencies);
-            let space = workspace::Workspace::new(&mut cpu, &self.shape, self.recompute);
-            Worker { cpu, space, derivative: Vec::new() }
+            Worker::new(Cpu::new(&self.shape.inverse_frequencies), &self.shape, self.recompute)
         })
     }
 
-    fn release(&self, worker: Worker) {
+    fn release(&self, worker: Worker<Cpu>) {
         schedule::lock(&self.workers).push(worker);
     }
 }

@@ -102,3 +102,8 @@ pub(super) fn saved_values(shape: &Shape) -> usize {
     shape.layers
         * (2 * shape.hidden + shape.qkv_width() + shape.query_width() + shape.heads + 2 * shape.intermediate)
 }
+
+/// Values in use beside those kept, for each token.
+pub(super) fn working_values(shape: &Shape) -> usize {
+    5 * shape.hidden + 4 * shape.query_width() + 4 * shape.key_width() + 2 * shape.intermediate
+}

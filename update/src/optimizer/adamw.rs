@@ -21,7 +21,7 @@ pub struct Rule {
 }
 
 /// ε of the denominator, PyTorch's default.
-const EPSILON: f32 = 1e-8;
+pub(super) const EPSILON: f32 = 1e-8;
 
 /// One step on one tensor (or any slice of it: the rule is elementwise). All four slices have the same length.
 /// `scale` multiplies the gradient first (gradient clipping).

@@ -14,6 +14,7 @@
 
 pub mod adamw;
 pub mod muon;
+pub mod on_device;
 pub mod schedule;
 
 use crate::model::{Entry, Gradients, Layout, Parameters};
@@ -115,6 +116,11 @@ impl Optimizer {
         let first = state(&|rule| rule != Rule::Sgd);
         let second = state(&|rule| rule == Rule::AdamW);
         Optimizer { settings, layout: layout.clone(), rules, first, second, steps: 0 }
+    }
+
+    /// The method.
+    pub fn method(&self) -> Method {
+        self.settings.method
     }
 
     /// Optimiser steps taken since the state was made.

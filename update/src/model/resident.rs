@@ -1,0 +1,281 @@
+//! A decoder whose weights and gradients live on a device.
+//!
+//! Weights are f32 masters in two 16-bit halves: the bf16 that the passes read, and a remainder that only the optimiser
+//! sees. One stream of work takes the micro-batches in their order, so the sum of the gradient has one order too.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use device::{Buffer, Device, Shape as LaunchShape};
+use record::failure::{Failure, Result};
+use record::stage;
+
+use super::memory::{MemoryPlan, STAGING};
+use super::pass::Decoder;
+use super::worker::Worker;
+use super::{Layout, Parameters, RowLoss, Scores, Shape};
+use crate::backend::{Backend, Gpu, Values, refusal};
+use crate::kernels;
+use crate::tree::Tree;
+
+/// Blocks of the kernel that sums squares.
+const NORM_BLOCKS: usize = 1024;
+
+/// A decoder on a device.
+pub struct Resident<D: Device> {
+    shape: Shape,
+    layout: Arc<Layout>,
+    worker: Worker<Gpu<D>>,
+    weights: Values,
+    remainders: Buffer<i16>,
+    gradients: Values,
+    staging: Buffer<f32>,
+    sums: Buffer<f32>,
+    tokens: usize,
+}
+
+/// Consecutive trees of at most `limit` tokens; a larger tree is by itself.
+fn micro_batches(trees: &[Tree], limit: usize) -> Vec<Range<usize>> {
+    let mut batches: Vec<Range<usize>> = Vec::new();
+    let mut tokens = 0;
+    for (index, tree) in trees.iter().enumerate() {
+        match batches.last_mut() {
+            Some(batch) if tokens + tree.len() <= limit => {
+                batch.end = index + 1;
+                tokens += tree.len();
+            }
+            _ => {
+                batches.push(index..index + 1);
+                tokens = tree.len();
+            }
+        }
+    }
+    batches
+}
+
+/// Why a decoder of this shape cannot run on a device.
+///
+/// # Errors
+/// Usage (exit 2), naming the width.
+pub fn check(shape: &Shape) -> Result<()> {
+    let widths = [
+        ("hidden size", shape.hidden),
+        ("intermediate size", shape.intermediate),
+        ("head size", shape.head_dim),
+    ];
+    match refusal(&widths, shape.head_dim) {
+        Some(cause) => {
+            Err(Failure::usage(format!("this policy cannot run on a device: {cause}"))
+                .hint("use --device cpu"))
+        }
+        None => Ok(()),
+    }
+}
+
+impl<D: Device> Resident<D> {
+    /// Puts a decoder onto a device that has no memory reserved yet.
+    ///
+    /// # Errors
+    /// A shape that the kernels do not take (2), memory (69), or the device's.
+    pub fn new(mut device: D, shape: &Shape, masters: &Parameters, plan: &MemoryPlan) -> Result<Resident<D>> {
+        check(shape)?;
+        device.reserve(plan.bytes())?;
+        let layout = masters.layout().clone();
+        let length = layout.len();
+        let remainders = device.allocate(length)?;
+        let staging = device.allocate(STAGING.min(length))?;
+        let sums = device.allocate(NORM_BLOCKS)?;
+        let mut gpu = Gpu::new(device, &shape.inverse_frequencies);
+        let (mut weights, mut gradients) = (gpu.buffer(), gpu.statistics());
+        gpu.reserve(&mut weights, length);
+        gpu.reserve(&mut gradients, length);
+        gpu.outcome()?;
+        let worker = Worker::new(gpu, shape, plan.recompute);
+        let tokens = plan.tokens as usize;
+        let shape = shape.clone();
+        let mut resident =
+            Resident { shape, layout, worker, weights, remainders, gradients, staging, sums, tokens };
+        resident.set_masters(&masters.values)?;
+        resident.clear_gradients()?;
+        Ok(resident)
+    }
+
+    /// The device.
+    pub fn device(&mut self) -> &mut D {
+        &mut self.worker.backend.device
+    }
+
+    /// Where each tensor lies.
+    pub fn layout(&self) -> &Arc<Layout> {
+        &self.layout
+    }
+
+    /// Weights, remainders and gradients, for the optimiser.
+    ///
+    /// # Errors
+    /// None that a decoder in use has.
+    pub(crate) fn parts(&mut self) -> Result<Parts<'_, D>> {
+        Ok(Parts {
+            device: &mut self.worker.backend.device,
+            weights: self.weights.half()?,
+            remainders: &self.remainders,
+            gradients: self.gradients.single()?,
+        })
+    }
+
+    /// Replaces the f32 masters.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn set_masters(&mut self, masters: &[f32]) -> Result<()> {
+        let device = &mut self.worker.backend.device;
+        let weights = self.weights.half()?;
+        for (index, piece) in masters.chunks(self.staging.len()).enumerate() {
+            let start = index * self.staging.len();
+            let range = start..start + piece.len();
+            device.upload(piece, self.staging.slice(..piece.len()))?;
+            let arguments = [
+                weights.slice(range.clone()).into(),
+                self.remainders.slice(range).into(),
+                (&self.staging).into(),
+                (piece.len() as u64).into(),
+            ];
+            device.launch(&kernels::SPLIT_MASTERS, elementwise(piece.len()), &arguments)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the f32 masters to the host.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn masters(&mut self, masters: &mut [f32]) -> Result<()> {
+        let device = &mut self.worker.backend.device;
+        let weights = self.weights.half()?;
+        for (index, piece) in masters.chunks_mut(self.staging.len()).enumerate() {
+            let start = index * self.staging.len();
+            let range = start..start + piece.len();
+            let arguments = [
+                (&self.staging).into(),
+                weights.slice(range.clone()).into(),
+                self.remainders.slice(range).into(),
+                (piece.len() as u64).into(),
+            ];
+            device.launch(&kernels::JOIN_MASTERS, elementwise(piece.len()), &arguments)?;
+            device.download(self.staging.slice(..piece.len()), piece)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the gradients to the host.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn gradients(&mut self, gradients: &mut [f32]) -> Result<()> {
+        self.worker.backend.read(&self.gradients, gradients);
+        self.worker.backend.outcome()
+    }
+
+    /// Sets the gradients to zero.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn clear_gradients(&mut self) -> Result<()> {
+        self.worker.backend.clear(self.layout.len(), &mut self.gradients);
+        self.worker.backend.outcome()
+    }
+
+    /// The global L2 norm of the gradients; not finite if one of them is not.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn gradient_norm(&mut self) -> Result<f64> {
+        let device = &mut self.worker.backend.device;
+        let length = self.layout.len() as u64;
+        let arguments = [(&self.sums).into(), self.gradients.single()?.into(), length.into()];
+        device.launch(&kernels::SQUARE_SUMS, LaunchShape::rows(NORM_BLOCKS as u32, 256), &arguments)?;
+        let mut sums = vec![0.0f32; NORM_BLOCKS];
+        device.download(self.sums.all(), &mut sums)?;
+        Ok(sums.iter().map(|&sum| f64::from(sum)).sum::<f64>().sqrt())
+    }
+
+    /// Log-probabilities and entropies of every tree's loss rows, without a gradient.
+    ///
+    /// # Errors
+    /// The device's, or an interruption.
+    pub fn logprobs(&mut self, trees: &[Tree], temperature: f32) -> Result<Vec<Scores>> {
+        let decoder = Decoder::new(&self.shape, &self.layout, temperature);
+        let mut found = Vec::with_capacity(trees.len());
+        for range in micro_batches(trees, self.tokens) {
+            interruption()?;
+            let (scores, _) = self.worker.score(&decoder, &self.weights, &trees[range]);
+            self.worker.backend.outcome()?;
+            found.extend(scores);
+        }
+        Ok(found)
+    }
+
+    /// Adds the gradient of `loss` over all trees, and returns what the forward pass said.
+    ///
+    /// # Errors
+    /// The device's, or an interruption.
+    pub fn accumulate(
+        &mut self,
+        trees: &[Tree],
+        temperature: f32,
+        loss: &dyn RowLoss,
+    ) -> Result<Vec<Scores>> {
+        let decoder = Decoder::new(&self.shape, &self.layout, temperature);
+        let mut found = Vec::with_capacity(trees.len());
+        for range in micro_batches(trees, self.tokens) {
+            interruption()?;
+            let part = (range.start, &trees[range]);
+            let scores = self.worker.differentiate(&decoder, &self.weights, part, &mut self.gradients, loss);
+            self.worker.backend.outcome()?;
+            found.extend(scores);
+        }
+        Ok(found)
+    }
+}
+
+/// What an optimiser moves, and by what.
+pub(crate) struct Parts<'a, D: Device> {
+    /// The device that the rest is on.
+    pub device: &'a mut D,
+    /// Upper halves of the masters, rounded.
+    pub weights: device::Slice<'a, half::bf16>,
+    /// What the rounding left.
+    pub remainders: &'a Buffer<i16>,
+    /// The gradient by each weight.
+    pub gradients: device::Slice<'a, f32>,
+}
+
+/// Blocks for an elementwise kernel, whose threads take several values where there are many.
+pub(crate) fn elementwise(length: usize) -> LaunchShape {
+    LaunchShape::rows(length.div_ceil(256).clamp(1, 8192) as u32, 256)
+}
+
+fn interruption() -> Result<()> {
+    if stage::interrupted() { Err(Failure::interrupted()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn micro_batches_hold_every_tree_and_no_more_tokens_than_allowed() {
+        let sizes = [5, 3, 0, 9, 1, 1, 1, 4, 0];
+        let trees: Vec<Tree> =
+            sizes.iter().map(|&size| Tree { ids: vec![0; size], ..Tree::default() }).collect();
+        let batches = micro_batches(&trees, 8);
+        let flat: Vec<usize> = batches.iter().cloned().flatten().collect();
+        assert_eq!(flat, (0..trees.len()).collect::<Vec<_>>());
+        for batch in &batches {
+            let tokens: usize = sizes[batch.clone()].iter().sum();
+            assert!(tokens <= 8 || batch.len() == 1, "{batch:?}");
+        }
+        assert_eq!(batches.len(), 3);
+        assert!(micro_batches(&[], 8).is_empty());
+    }
+}
