@@ -18,6 +18,40 @@ fn of_type<'a>(lines: &'a [Value], kind: &'a str) -> impl Iterator<Item = &'a Va
     lines.iter().filter(move |line| line["type"] == kind)
 }
 
+/// Every group has exactly K members with one prompt, and what was expected is what was seen and dropped: one group for
+/// each of the two agents of Plan-Path's team at each turn begun, since only the planner's action can end an episode.
+fn groups_are_groups(samples: &[Value], tasks: usize, branches: usize) {
+    let ends: Vec<&Value> = of_type(samples, "end").collect();
+    assert_eq!(
+        (ends.len(), &ends[0]["ok"], &ends[0]["stage"]),
+        (1, &Value::from(true), &Value::from("advantage"))
+    );
+    assert_eq!(of_type(samples, "episode").count(), tasks);
+    let mut groups = std::collections::BTreeMap::<String, Vec<&Value>>::new();
+    for sample in of_type(samples, "sample") {
+        groups.entry(sample["group"].as_str().expect("a group").into()).or_default().push(sample);
+    }
+    assert!(!groups.is_empty());
+    for (name, members) in &groups {
+        assert_eq!(members.len(), branches, "{name}");
+        assert!(members.iter().all(|member| member["prompt_ids"] == members[0]["prompt_ids"]), "{name}");
+        assert_eq!(members.iter().filter(|member| member["selected"] == true).count(), 1, "{name}");
+        let sum: f64 = members.iter().map(|member| member["advantage"].as_f64().expect("a number")).sum();
+        assert!(sum.abs() < 1e-6, "{name}: advantages sum to {sum}");
+    }
+    assert_eq!(ends[0]["counts"]["groups"], groups.len());
+    let turns: u64 = of_type(samples, "episode").filter_map(|episode| episode["turns"].as_u64()).sum();
+    let (group, rollout) = (&ends[0]["after"][0], &ends[0]["after"][0]["after"][0]);
+    assert_eq!((&group["stage"], &rollout["stage"]), (&"group".into(), &"rollout".into()));
+    let dropped = |end: &Value| -> u64 {
+        end["counts"]["dropped_groups"].as_object().expect("reasons").values().filter_map(Value::as_u64).sum()
+    };
+    let all_dropped = dropped(ends[0]) + dropped(group) + dropped(rollout);
+    assert_eq!(rollout["counts"]["groups_expected"], 2 * turns);
+    assert_eq!(group["counts"]["groups_expected"], 2 * turns);
+    assert_eq!(groups.len() as u64 + all_dropped, 2 * turns);
+}
+
 #[test]
 fn a_small_run_leaves_everything_readable_and_accounted_for() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -27,29 +61,13 @@ fn a_small_run_leaves_everything_readable_and_accounted_for() {
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     assert!(said.contains("step 0: success on 300 test tasks"), "{said}");
     assert!(said.contains("step 2: success on 300 test tasks"), "{said}");
+    assert!(said.contains(", 95 % interval 0."), "{said}");
+    let page = std::fs::read_to_string(run.join("report.html")).expect("the report");
+    assert!(page.contains("\"groups_expected\""), "the page has the accounts");
 
-    let samples = lines(&run.join("steps/000002/samples.jsonl"));
-    let ends: Vec<&Value> = of_type(&samples, "end").collect();
-    assert_eq!(
-        (ends.len(), &ends[0]["ok"], &ends[0]["stage"]),
-        (1, &Value::from(true), &Value::from("advantage"))
-    );
-    assert_eq!(of_type(&samples, "episode").count(), 6);
-
-    // Every group has exactly K members with one prompt, and the accounts say how many groups there are.
-    let mut groups = std::collections::BTreeMap::<String, Vec<&Value>>::new();
-    for sample in of_type(&samples, "sample") {
-        groups.entry(sample["group"].as_str().expect("a group").into()).or_default().push(sample);
+    for step in ["000001", "000002"] {
+        groups_are_groups(&lines(&run.join("steps").join(step).join("samples.jsonl")), 6, 4);
     }
-    assert!(!groups.is_empty());
-    for (name, members) in &groups {
-        assert_eq!(members.len(), 4, "{name}");
-        assert!(members.iter().all(|member| member["prompt_ids"] == members[0]["prompt_ids"]), "{name}");
-        assert_eq!(members.iter().filter(|member| member["selected"] == true).count(), 1, "{name}");
-        let sum: f64 = members.iter().map(|member| member["advantage"].as_f64().expect("a number")).sum();
-        assert!(sum.abs() < 1e-6, "{name}: advantages sum to {sum}");
-    }
-    assert_eq!(ends[0]["counts"]["groups"], groups.len());
 
     // The streams of a step contain each other byte for byte.
     let tasks = std::fs::read_to_string(run.join("steps/000002/tasks.jsonl")).expect("tasks");

@@ -158,7 +158,7 @@ function chart(spec) {
     tip.style.left = `${left + tip.offsetWidth > width ? Math.max(0, scale.x(x) - 12 - tip.offsetWidth) : left}px`;
   };
   new ResizeObserver(draw).observe(plot);
-  const legend = series.length > 1 || spec.legend ? h('div', {class: 'legend'}, series.map(one => h('button', {
+  const legend = series.length > 1 && spec.legend !== false ? h('div', {class: 'legend'}, series.map(one => h('button', {
     'aria-pressed': 'true', title: 'show or hide', onclick: event => {
       if (!hidden.delete(one.name)) hidden.add(one.name);
       event.currentTarget.setAttribute('aria-pressed', String(!hidden.has(one.name)));

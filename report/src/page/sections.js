@@ -66,6 +66,13 @@ function learning() {
     {title: 'Sampler against trainer', note: 'Largest difference of a token’s log-probability between rollout and update, nats. Above 0.01 the two disagree about the policy.',
       series: curves('sampling/logp_difference_max', 'policy'), log: true, format: short},
   ];
+  // Several runs have long names: a legend that an earlier chart of the row of charts has is not repeated.
+  const known = new Set();
+  for (const spec of small) {
+    const names = spec.series.filter(one => one.points.length > 0).map(one => one.name);
+    if (SEVERAL && names.every(name => known.has(name))) spec.legend = false;
+    names.forEach(name => known.add(name));
+  }
   return section('learning', 'Learning', h('div', {class: 'grid wide'}, success()), h('div', {class: 'grid'}, small.map(chart)));
 }
 

@@ -1,0 +1,214 @@
+//! A small run made by hand, and what `report` writes about it: a page that needs nothing else, a table, events.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+/// A run directory of two committed steps and an evaluation, with a third step begun. In step 2 an episode broke off.
+fn run(folder: &Path) -> PathBuf {
+    let run = folder.join("made-by-hand");
+    put(
+        &run,
+        "run.json",
+        "{\n  \"env\": \"e\",\n  \"workflow\": \"team\",\n  \"policies\": \"shared\",\n  \"branches\": \"2\"\n}\n",
+    );
+    put(&run, "steps/000000/done", "{}");
+    for step in [1, 2] {
+        put(&run, &format!("steps/00000{step}/samples.jsonl"), &samples(step));
+        put(&run, &format!("steps/00000{step}/metrics.jsonl"), &metrics(step));
+        put(&run, &format!("steps/00000{step}/done"), "{}");
+    }
+    put(&run, "steps/000003/samples.jsonl", "{\"type\":\"sample\",\"v\":1,\"st");
+    let episode = json!({"type": "episode", "v": 1, "step": 0, "env": "e", "task": "t", "episode": "0.0", "success": true,
+        "turns": 1, "reward": 1, "stop": "success"});
+    let end = json!({"type": "end", "v": 1, "stage": "rollout", "ok": true, "timing": {"seconds": 2.0}});
+    put(&run, "eval/step-000000.jsonl", &format!("{episode}\n{end}\n"));
+    run
+}
+
+fn put(run: &Path, name: &str, text: &str) {
+    let path = run.join(name);
+    std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+    std::fs::write(path, text).expect("written");
+}
+
+/// Two agents at one turn, two candidates each; the planner's group is flat. The text is what a page must not trip over.
+fn samples(step: u64) -> String {
+    let mut lines = String::new();
+    for (agent, rewards) in [("tool", [0.25, 1.0]), ("planner", [0.5, 0.5])] {
+        for (branch, reward) in rewards.into_iter().enumerate() {
+            let sample = json!({"type": "sample", "v": 1, "step": step, "env": "e", "task": "t", "episode": format!("{step}.0"),
+                "turn": 0, "agent": agent, "branch": branch, "branches": 2, "id": format!("{step}.0/0/{agent}/{branch}"),
+                "selected": branch == 1, "prompt": [{"role": "user", "content": "what now? <b>&amp;"}],
+                "completion": "</script><script>alert(1)</script>", "prompt_ids": [1, 2], "completion_ids": [5, 4],
+                "finish_reason": "stop", "reward": reward, "reward_components": {"format": 1.0, "oracle": reward},
+                "group": format!("{step}.0/{agent}/0"), "group_size": 2, "advantage": reward - 0.5});
+            lines += &format!("{sample}\n");
+        }
+    }
+    let dropped = step - 1;
+    let episode = json!({"type": "episode", "v": 1, "step": step, "env": "e", "task": "t", "episode": format!("{step}.0"),
+        "success": step == 2, "turns": 1, "reward": 1.5, "stop": "success"});
+    let rollout = json!({"type": "end", "v": 1, "stage": "rollout", "ok": true, "counts": {"groups_expected": 2 + dropped,
+        "groups": 2, "dropped_groups": {"policy": 0, "env": dropped}}, "timing": {"seconds": 1.5}});
+    let group = json!({"type": "end", "v": 1, "stage": "group", "ok": true, "counts": {"by": "agent-turn",
+        "equal_prompts": true, "groups_expected": 2 + dropped, "dropped_groups": {"incomplete": 0, "unscored": 0}}, "after": [rollout]});
+    let advantage = json!({"type": "end", "v": 1, "stage": "advantage", "ok": true, "counts": {"dropped_groups": {"flat": 0}}, "after": [group]});
+    format!("{lines}{episode}\n{advantage}\n")
+}
+
+fn metrics(step: u64) -> String {
+    let metrics = json!({"type": "metrics", "v": 1, "step": step, "policy": "shared", "loss": 0.5, "kl": null, "grad_norm": 1.0,
+        "sampling/logp_difference_max": 1e-5, "timing": {"training_seconds": 0.25}});
+    let end = json!({"type": "end", "v": 1, "stage": "update", "ok": true, "timing": {"seconds": 2.0, "reading_seconds": 1.5}});
+    format!("{metrics}\n{end}\n")
+}
+
+fn report(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_report"))
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .expect("report runs")
+}
+
+fn must(folder: &Path, arguments: &[&str]) -> String {
+    let output = report(folder, arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("a text")
+}
+
+/// The data inside a page.
+fn data(page: &str) -> Value {
+    let (_, rest) = page.split_once("<script type=\"application/json\" id=\"data\">").expect("the data");
+    serde_json::from_str(rest.split_once("</script>").expect("its end").0).expect("JSON")
+}
+
+#[test]
+fn a_page_needs_nothing_else_and_is_the_same_each_time() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = run(folder.path());
+    must(folder.path(), &["made-by-hand", "--quiet"]);
+    let page = std::fs::read_to_string(run.join("report.html")).expect("the page");
+    for fetched in ["src=", "href=\"h", "@import", "url(", "fetch(", "import(", "https://", "XMLHttp"] {
+        assert!(!page.contains(fetched), "the page has {fetched}");
+    }
+    let addresses: Vec<&str> = page.split("http://").skip(1).collect();
+    assert!(
+        addresses.iter().all(|rest| rest.starts_with("www.w3.org/2000/svg")),
+        "an address that is no name of SVG"
+    );
+    // A text of the run ends no script, and reaches the reader as it was.
+    assert_eq!(page.matches("</script>").count(), 2);
+    let data = data(&page);
+    let group = &data["runs"][0]["trees"][1]["episodes"][0]["groups"][0];
+    assert_eq!(group["members"][0]["text"], "</script><script>alert(1)</script>");
+    assert_eq!(group["prompt"][0]["content"], "what now? <b>&amp;");
+    // A run that goes on, or was stopped, is shown as far as it is committed.
+    assert_eq!((&data["runs"][0]["steps"], &data["runs"][0]["begun"]), (&json!(2), &json!(3)));
+    must(folder.path(), &["made-by-hand", "--html", "again.html", "--quiet"]);
+    assert_eq!(std::fs::read_to_string(folder.path().join("again.html")).expect("the page"), page);
+}
+
+#[test]
+fn the_table_accounts_for_every_group() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = run(folder.path());
+    let table = must(folder.path(), &["made-by-hand", "--csv", "-"]);
+    assert!(!run.join("report.html").exists(), "only what was asked for");
+    for row in [
+        "made-by-hand,0,test,e,,,success,1,0.20654931437723745,1",
+        "made-by-hand,1,train,e,,,success,0,0,0.7934506856227626",
+        "made-by-hand,1,train,,,,groups_expected,2,,",
+        "made-by-hand,2,train,,,,groups_expected,3,,",
+        "made-by-hand,2,train,,,,groups,2,,",
+        "made-by-hand,2,train,,,,groups_flat,1,,",
+        "made-by-hand,2,train,,,,groups_dropped,1,,",
+        "made-by-hand,2,train,,,,groups_dropped/rollout: env,1,,",
+        "made-by-hand,2,train,e,,,solved_at_turn/0,1,,",
+        "made-by-hand,2,train,,,tool,reward,0.625,,",
+        "made-by-hand,2,train,,,tool,component/oracle,0.625,,",
+        "made-by-hand,2,train,,,planner,groups_flat,1,,",
+        "made-by-hand,2,train,,,planner,prompt_tokens,2,,",
+        "made-by-hand,2,train,,,planner,completion_tokens,4,,",
+        "made-by-hand,2,train,,shared,,sampling/logp_difference_max,0.00001,,",
+        "made-by-hand,2,timing,,,,rollout/seconds,1.5,,",
+        "made-by-hand,2,timing,,,,update/seconds,0.5,,",
+        "made-by-hand,2,timing,,shared,,update/training_seconds,0.25,,",
+    ] {
+        assert!(table.lines().any(|line| line == row), "no row {row} in\n{table}");
+    }
+    assert!(!table.contains(",kl,"), "what was not measured is no figure");
+}
+
+#[test]
+fn several_runs_share_a_page_and_one_run_is_not_compared_with_itself() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let first = run(folder.path());
+    std::fs::create_dir(folder.path().join("other")).expect("made");
+    let second = run(&folder.path().join("other"));
+    let arguments = [first.to_str().expect("a path"), second.to_str().expect("a path"), "--quiet"];
+    must(folder.path(), &arguments);
+    let data = data(&std::fs::read_to_string(folder.path().join("report.html")).expect("the page"));
+    let names: Vec<&str> =
+        data["runs"].as_array().expect("runs").iter().filter_map(|run| run["name"].as_str()).collect();
+    assert_eq!((names.len(), names[1]), (2, "other/made-by-hand"));
+    let twice = report(folder.path(), &["made-by-hand", "./made-by-hand"]);
+    assert_eq!(twice.status.code(), Some(2));
+    assert_eq!(String::from_utf8_lossy(&twice.stderr), "report: ./made-by-hand: this run is there twice\n");
+}
+
+#[test]
+fn a_committed_step_with_a_broken_stream_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = run(folder.path());
+    put(&run, "steps/000002/samples.jsonl", &samples(2).replace("\"branches\":2", "\"branches\":0"));
+    let output = report(folder.path(), &["made-by-hand"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(65), "{said}");
+    assert!(said.starts_with("report: steps/000002/samples.jsonl:1: 2.0/0/tool/0: branches is 0"), "{said}");
+}
+
+#[test]
+fn tensorboard_reads_the_events() {
+    let folder = tempfile::tempdir().expect("a folder");
+    run(folder.path());
+    must(folder.path(), &["made-by-hand", "--tensorboard", "events", "--quiet"]);
+    let events = folder.path().join("events/made-by-hand");
+    assert!(events.join("events.out.tfevents.0.troupe").exists());
+    let script = "
+import sys
+try:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+except ImportError:
+    sys.exit(77)
+events = EventAccumulator(sys.argv[1], size_guidance={'scalars': 0})
+events.Reload()
+for tag in ['test/success/e', 'train/reward/tool', 'train/loss/shared', 'timing/rollout/seconds']:
+    for event in events.Scalars(tag):
+        print(tag, event.step, event.wall_time, event.value)
+";
+    let python = std::env::var("TROUPE_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let Ok(output) = Command::new(&python).args(["-c", script]).arg(&events).output() else {
+        eprintln!("{python} is not installed: TensorBoard did not read the events");
+        return;
+    };
+    if output.status.code() == Some(77) {
+        eprintln!(
+            "{python} has no package tensorboard (TROUPE_PYTHON names another one): it did not read the events"
+        );
+        return;
+    }
+    let read = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let wanted = "test/success/e 0 2.0 1.0
+train/reward/tool 1 4.0 0.625
+train/reward/tool 2 6.0 0.625
+train/loss/shared 1 4.0 0.5
+train/loss/shared 2 6.0 0.5
+timing/rollout/seconds 1 4.0 1.5
+timing/rollout/seconds 2 6.0 1.5
+";
+    assert_eq!(read, wanted);
+}
