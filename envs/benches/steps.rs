@@ -13,32 +13,37 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use envs::{Selection, Settings, Split, State, find};
+use envs::{Environment, Selection, Settings, Split, State, find};
 use record::philox::{Draws, Part, Stream};
 
 const STEPS: u64 = 2_000_000;
 
 fn main() {
-    for (name, settings) in [
-        ("compact 5x5", &[][..]),
-        ("compact 10x10", &["size=10", "moves=3"][..]),
-        ("full 10x10", &["size=10", "encoding=full"][..]),
+    for (environment, name, settings) in [
+        ("plan-path", "compact 5x5", &[][..]),
+        ("plan-path", "compact 10x10", &["size=10", "moves=3"][..]),
+        ("plan-path", "full 10x10", &["size=10", "encoding=full"][..]),
+        ("sudoku", "compact 4x4", &[][..]),
+        ("sudoku", "full 9x9", &["size=9", "encoding=full"][..]),
+        ("sokoban", "compact 6x6", &[][..]),
+        ("sokoban", "full 6x6", &["encoding=full"][..]),
     ] {
-        steps(name, settings, if name.starts_with("full") { STEPS / 4 } else { STEPS });
+        steps(environment, name, settings, if name.starts_with("full") { STEPS / 10 } else { STEPS });
     }
-    tasks();
+    for environment in ["plan-path", "sudoku", "sokoban"] {
+        tasks(environment);
+    }
 }
 
-fn selection(settings: &[&str]) -> Selection {
+fn selection(environment: &dyn Environment, settings: &[&str]) -> Selection {
     let texts: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
-    let environment = find("plan-path").unwrap();
-    let settings = Settings::parse(&texts, "plan-path", environment.settings()).unwrap();
+    let settings = Settings::parse(&texts, environment.name(), environment.settings()).unwrap();
     Selection { split: Split::Train, seed: 7, settings }
 }
 
-fn steps(name: &str, settings: &[&str], steps: u64) {
-    let environment = find("plan-path").unwrap();
-    let tasks = environment.tasks(&selection(settings)).unwrap().take(64);
+fn steps(environment: &str, name: &str, settings: &[&str], steps: u64) {
+    let environment = find(environment).unwrap();
+    let tasks = environment.tasks(&selection(environment, settings)).unwrap().take(64);
     let starts: Vec<Box<dyn State>> =
         tasks.map(|task| environment.reset(&task.unwrap().spec, "team").unwrap()).collect();
     let answers: Vec<[Vec<String>; 2]> =
@@ -69,22 +74,24 @@ fn steps(name: &str, settings: &[&str], steps: u64) {
     }
     let seconds = began.elapsed().as_secs_f64();
     println!(
-        "{name:<16} {:>12.0} steps/s  (mean reward {:.3})",
+        "{:<10} {name:<14} {:>12.0} steps/s  (mean reward {:.3})",
+        environment.name(),
         steps as f64 / seconds,
         rewards / steps as f64
     );
 }
 
-fn tasks() {
-    let environment = find("plan-path").unwrap();
-    let count = 100_000;
+fn tasks(environment: &str) {
+    let environment = find(environment).unwrap();
+    let count = 20_000;
     let began = Instant::now();
-    for task in environment.tasks(&selection(&[])).unwrap().take(count) {
+    for task in environment.tasks(&selection(environment, &[])).unwrap().take(count) {
         black_box(environment.reset(&task.unwrap().spec, "team").unwrap());
     }
     println!(
-        "{:<16} {:>12.0} tasks/s, drawn and reset",
-        "compact 5x5",
+        "{:<10} {:<14} {:>12.0} tasks/s, drawn and reset",
+        environment.name(),
+        "compact",
         count as f64 / began.elapsed().as_secs_f64()
     );
 }

@@ -123,7 +123,7 @@ fn malformed_answers_earn_and_place_nothing() {
 #[test]
 fn puzzles_have_one_solution_and_as_many_empty_cells_as_asked_for() {
     for (settings, range) in
-        [(&[][..], 4..=8), (&["fewest=10", "most=10", "fills=4"][..], 10..=10), (&["size=9"][..], 30..=45)]
+        [(&[][..], 3..=7), (&["fewest=10", "most=10", "fills=4"][..], 10..=10), (&["size=9"][..], 30..=45)]
     {
         let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
         let number = if range.contains(&30) { 40 } else { 1000 };
@@ -194,13 +194,13 @@ fn the_splits_of_four_share_no_puzzle_in_any_form() {
     };
     let (train, test) = (forms(Split::Train, 20_000), forms(Split::Test, 2048));
     assert!(train.is_disjoint(&test));
-    // Enumerated: every proper puzzle with 4 to 8 empty cells, up to symmetry.
+    // Enumerated: every proper puzzle with 3 to 7 empty cells, up to symmetry.
     let mut all: HashSet<Vec<u8>> = HashSet::new();
     let mut classes: HashSet<Vec<u8>> = HashSet::new();
     for solution in solutions(shape, &[0; 16], 288) {
         if classes.insert(form(shape, &solution)) {
             for mask in 0_u32..1 << 16 {
-                if (4..=8).contains(&mask.count_ones()) {
+                if (3..=7).contains(&mask.count_ones()) {
                     let clues: Vec<u8> =
                         (0..16).map(|cell| if mask & 1 << cell == 0 { solution[cell] } else { 0 }).collect();
                     if unique(shape, &clues).is_some() {
@@ -211,6 +211,7 @@ fn the_splits_of_four_share_no_puzzle_in_any_form() {
         }
     }
     assert_eq!(classes.len(), 2, "there are two complete boards up to symmetry");
+    assert_eq!(all.len(), 2448, "proper puzzles with 3 to 7 empty cells, up to symmetry");
     assert!(train.is_subset(&all) && test.is_subset(&all));
     let held_out = all.iter().filter(|form| envs::streams::split_of(form, 8) == Split::Test).count();
     assert!(test.len() > held_out * 9 / 10, "{} of {held_out} classes are tested", test.len());

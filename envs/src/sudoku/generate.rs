@@ -5,7 +5,7 @@
 //! [`canonical::form`] is divisible by 8, so no puzzle seen in training comes back in the test split, not
 //! turned over, not rearranged and not with other digits.
 //!
-//! Of 4×4 there are few puzzles up to symmetry (about two thousand with 4 to 8 empty cells), and the test split
+//! Of 4×4 there are few puzzles up to symmetry (2,448 with 3 to 7 empty cells), and the test split
 //! holds different arrangements of its share of them. What is divided are puzzles: a board half filled in while
 //! training may look like one that a test begins with.
 

@@ -28,12 +28,12 @@ pub const SETTINGS: &[Setting] = &[
     Setting { name: "turns", default: "4", meaning: "turns in an episode, 1 to 99" },
     Setting {
         name: "fewest",
-        default: "4; 30 if size = 9",
+        default: "3; 30 if size = 9",
         meaning: "least number of empty cells of a puzzle",
     },
     Setting {
         name: "most",
-        default: "8; 45 if size = 9",
+        default: "7; 45 if size = 9",
         meaning: "greatest number of empty cells, at most fills x turns",
     },
 ];
@@ -82,11 +82,11 @@ impl Rules {
                 .hint("give it more fills or turns"));
             }
             Some(most) => ranged("most", most, 1, limit)?,
-            None => reach.min(if small { 8 } else { 45 }),
+            None => reach.min(if small { 7 } else { 45 }),
         };
         let fewest = match settings.value("fewest", whole)? {
             Some(fewest) => ranged("fewest", fewest, 1, most)?,
-            None => most.min(if small { 4 } else { 30 }),
+            None => most.min(if small { 3 } else { 30 }),
         };
         Ok(Rules { shape, encoding, fills, turns, fewest, most })
     }

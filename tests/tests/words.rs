@@ -1,0 +1,43 @@
+//! The tiny tokenizer knows every word of the compact texts: one token each, in prompts and in answers.
+//!
+//! A word that it does not know is spelled in bytes: nothing fails, but prompts and answers grow, `--max-tokens` cuts
+//! answers off and the tiny policies stop learning.
+
+use troupe_tests::must;
+
+#[test]
+fn every_word_of_a_compact_text_is_one_token() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let policy = folder.path().join("policy").display().to_string();
+    must(&format!("policy init {policy} --preset tiny --seed 1"));
+    for demo in [
+        "plan-path",
+        "plan-path --workflow route-moves",
+        "plan-path --set proposal=moves",
+        "sudoku",
+        "sudoku --workflow mechanical",
+        "sudoku --set size=9 --set fills=4 --set fewest=10 --set most=16",
+        "sokoban",
+        "sokoban --workflow route-moves",
+        "sokoban --set size=7 --set boxes=2 --set moves=6 --set farthest=20",
+    ] {
+        let lines = must(&format!("envs demo {demo} --count 20 | policy encode --policy {policy}"));
+        let mut samples = 0;
+        for line in lines.lines() {
+            let line: serde_json::Value = serde_json::from_str(line).expect("a line of JSON");
+            if line["type"] != "sample" {
+                continue;
+            }
+            samples += 1;
+            let words =
+                |text: &serde_json::Value| text.as_str().unwrap_or_default().split_whitespace().count();
+            let ids = |key: &str| line[key].as_array().map_or(0, Vec::len);
+            // A prompt has a token before it and one after it, an answer the one that stops it.
+            let prompt = &line["prompt"][0]["content"];
+            assert_eq!(ids("prompt_ids"), words(prompt) + 2, "envs demo {demo}: {prompt}");
+            let answer = &line["completion"];
+            assert_eq!(ids("completion_ids"), words(answer) + 1, "envs demo {demo}: {answer}");
+        }
+        assert!(samples >= 100, "envs demo {demo}: {samples} samples");
+    }
+}
