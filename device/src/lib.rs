@@ -25,6 +25,11 @@
 //! ranges of the arena, given back when dropped. New buffers hold no promise: under the simulator they are NaN, and
 //! a kernel that writes past the end of one of its buffers, or reads NaN it should not, is found by tests.
 //!
+//! # Tests
+//!
+//! A test takes its device from [`Any::for_tests`] and runs under the seeds 0 to 3. It then runs in the simulator, and
+//! on a GPU where `TROUPE_TEST_DEVICE=cuda` is set.
+//!
 //! # Order and errors
 //!
 //! Work is done in the order of the calls; [`Device::download`] and [`Device::synchronize`] wait for it. An error of a
@@ -33,6 +38,7 @@
 
 extern crate self as device;
 
+mod any;
 mod arena;
 mod buffer;
 mod choice;
@@ -45,6 +51,7 @@ mod sim;
 
 use record::failure::{Failure, Result};
 
+pub use any::{Any, TEST_DEVICE};
 pub use arena::Arena;
 pub use buffer::{Buffer, Slice};
 pub use choice::Choice;

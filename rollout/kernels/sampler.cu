@@ -89,7 +89,7 @@ __device__ __forceinline__ u64 each_of(const Row& row, u32 wanted, Search& searc
 // The shortest beginning of the tokens, likeliest first and lower ids first among equals, that weighs at least
 // `wanted`: a token weighs 1 where `counting`, else its whole weight. Only what `inside` leaves takes part. The rank at
 // which it ends is found a digit at a time.
-__device__ Cut shortest(const Row& row, u64 wanted, bool counting, Cut inside, Search& search) {
+__device__ __forceinline__ Cut shortest(const Row& row, u64 wanted, bool counting, Cut inside, Search& search) {
   u64 edge = 0;
   if (inside.ties) edge = (u64)inside.ties * each_of(row, inside.rank, search);
   if (threadIdx.x == 0) search.wanted = wanted, search.above = 0, search.prefix = 0;
@@ -129,7 +129,7 @@ __device__ Cut shortest(const Row& row, u64 wanted, bool counting, Cut inside, S
 __device__ __forceinline__ bool left(u32 own, Cut cut, u32 before) { return own > cut.rank || (own == cut.rank && before < cut.ties); }
 
 // The token under `uniform` / 2^24 of the weight that is left, the tokens in order of their ids.
-__device__ int draw_left(const Row& row, Cut cut, u32 uniform, u64* weights, u32* ties, Search& search) {
+__device__ __forceinline__ int draw_left(const Row& row, Cut cut, u32 uniform, u64* weights, u32* ties, Search& search) {
   int part = (row.size + blockDim.x - 1) / blockDim.x;
   int begin = min((int)threadIdx.x * part, row.size), end = min(begin + part, row.size);
   u32 equal = 0;
@@ -187,7 +187,7 @@ __device__ int draw_left(const Row& row, Cut cut, u32 uniform, u64* weights, u32
 }
 
 // The token under `uniform` of the whole distribution: the 64 logits by their sum, the token by its weight. One thread.
-__device__ int draw_any(const Row& row, const float* sums, double total, double uniform) {
+__device__ __forceinline__ int draw_any(const Row& row, const float* sums, double total, double uniform) {
   double target = __dmul_rn(uniform, total);
   int blocks = (row.size + BLOCK_LOGITS - 1) / BLOCK_LOGITS, block = 0;
   for (int i = 0; i < blocks; i++)

@@ -13,7 +13,7 @@
 #[path = "numerics/small.rs"]
 mod small;
 
-use device::{Device, Sim};
+use device::{Any, Device};
 use half::bf16;
 use small::{Random, relative};
 use update::backend::{Backend, Batch, Cpu, Dense, Gpu, Head, Heads, Rotated, Rows, Values};
@@ -44,7 +44,7 @@ impl Host for Cpu {
     }
 }
 
-impl Host for Gpu<Sim> {
+impl Host for Gpu<Any> {
     fn put(&mut self, values: &[f32]) -> Values {
         let mut buffer = self.buffer();
         self.write(values, &mut buffer);
@@ -67,10 +67,10 @@ fn frequencies(width: usize) -> Vec<f32> {
     (0..width / 2).map(|pair| 1e3f32.powf(-2.0 * pair as f32 / width as f32)).collect()
 }
 
-fn simulated(width: usize, seed: u64) -> Gpu<Sim> {
-    let mut sim = Sim::new(2, seed).unwrap();
-    sim.reserve(256 << 20).unwrap();
-    Gpu::new(sim, &frequencies(width))
+fn simulated(width: usize, seed: u64) -> Gpu<Any> {
+    let mut device = Any::for_tests(seed).unwrap();
+    device.reserve(256 << 20).unwrap();
+    Gpu::new(device, &frequencies(width))
 }
 
 /// Random values that bf16 holds exactly.
@@ -90,7 +90,7 @@ fn compare(
     name: &str,
     width: usize,
     on_processor: impl Fn(&mut Cpu) -> Results,
-    on_device: impl Fn(&mut Gpu<Sim>) -> Results,
+    on_device: impl Fn(&mut Gpu<Any>) -> Results,
 ) {
     let truth = on_processor(&mut Cpu::new(&frequencies(width)));
     let mut first: Option<Results> = None;

@@ -5,7 +5,7 @@ use crate::engine::SamplingParams;
 use crate::engine::device_sampler::{DeviceSampler, Wanted};
 use crate::engine::isa::Isa;
 use crate::engine::sampler::Sampler;
-use device::{Device, Sim};
+use device::{Any, Device};
 use record::philox::{Part, Stream};
 
 /// Logits in rows of `stride`; what lies beyond the vocabulary must not matter.
@@ -62,10 +62,10 @@ fn the_device_draws_what_the_cpu_draws() {
         let settings = settings();
         let logits = rows(settings.len(), vocabulary, stride);
         for seed in 0..4 {
-            let mut sim = Sim::new(2, seed).expect("a simulator");
-            sim.reserve(8 << 20).expect("memory");
-            let place = sim.allocate::<f32>(logits.len()).expect("memory");
-            sim.upload(&logits, place.all()).expect("an upload");
+            let mut device = Any::for_tests(seed).expect("a device");
+            device.reserve(8 << 20).expect("memory");
+            let place = device.allocate::<f32>(logits.len()).expect("memory");
+            device.upload(&logits, place.all()).expect("an upload");
             let mut sampler = DeviceSampler::new();
             for position in [0, 1, 5 << 32 | 3] {
                 let wanted: Vec<(SamplingParams, Wanted)> = settings
@@ -82,7 +82,7 @@ fn the_device_draws_what_the_cpu_draws() {
                     })
                     .collect();
                 let drawn = sampler
-                    .sample(&mut sim, (&place).into(), (vocabulary, stride), &wanted)
+                    .sample(&mut device, (&place).into(), (vocabulary, stride), &wanted)
                     .expect("numbers");
                 for (row, (draw, (sampling, wanted))) in drawn.iter().zip(&wanted).enumerate() {
                     let logits = &logits[row * stride..][..vocabulary];
@@ -113,14 +113,14 @@ fn a_whole_vocabulary_is_sampled_alike() {
     let settings =
         [SamplingParams::PLAIN, SamplingParams { top_p: 0.95, top_k: 200, ..SamplingParams::PLAIN }];
     let logits = rows(settings.len(), vocabulary, vocabulary);
-    let mut sim = Sim::new(2, 1).expect("a simulator");
-    sim.reserve(8 << 20).expect("memory");
-    let place = sim.allocate::<f32>(logits.len()).expect("memory");
-    sim.upload(&logits, place.all()).expect("an upload");
+    let mut device = Any::for_tests(1).expect("a device");
+    device.reserve(8 << 20).expect("memory");
+    let place = device.allocate::<f32>(logits.len()).expect("memory");
+    device.upload(&logits, place.all()).expect("an upload");
     let stream = Stream::named(3, &[]);
     let wanted = settings.map(|sampling| (sampling, Wanted::Draw(stream, 11)));
     let drawn = DeviceSampler::new()
-        .sample(&mut sim, (&place).into(), (vocabulary, vocabulary), &wanted)
+        .sample(&mut device, (&place).into(), (vocabulary, vocabulary), &wanted)
         .expect("numbers");
     let mut cpu = Sampler::new(kernels);
     for (row, sampling) in settings.iter().enumerate() {
@@ -135,13 +135,13 @@ fn logits_that_are_not_numbers_are_refused() {
     for bad in [f32::NAN, f32::INFINITY] {
         let mut logits = rows(1, 100, 100);
         logits[70] = bad;
-        let mut sim = Sim::new(1, 0).expect("a simulator");
-        sim.reserve(1 << 20).expect("memory");
-        let place = sim.allocate::<f32>(100).expect("memory");
-        sim.upload(&logits, place.all()).expect("an upload");
+        let mut device = Any::for_tests(0).expect("a device");
+        device.reserve(1 << 20).expect("memory");
+        let place = device.allocate::<f32>(100).expect("memory");
+        device.upload(&logits, place.all()).expect("an upload");
         let wanted = [(SamplingParams::PLAIN, Wanted::Draw(Stream::named(0, &[]), 0))];
         let failure = DeviceSampler::new()
-            .sample(&mut sim, (&place).into(), (100, 100), &wanted)
+            .sample(&mut device, (&place).into(), (100, 100), &wanted)
             .expect_err("not numbers");
         assert!(failure.message.contains("not numbers"), "{failure}");
     }

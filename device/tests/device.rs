@@ -1,0 +1,135 @@
+//! A device from end to end with the sample kernel and products in every layout: the simulator, or a GPU where
+//! `TROUPE_TEST_DEVICE` names one.
+
+use device::{Any, Argument, Device, Gemm, Operand, PRODUCT_WORKSPACE, Shape, kernels};
+use half::bf16;
+
+/// The device of the tests with some memory.
+fn opened(seed: u64) -> Any {
+    let mut device = Any::for_tests(seed).expect("a device");
+    device.reserve(PRODUCT_WORKSPACE + (16 << 20)).expect("memory");
+    device
+}
+
+#[test]
+fn a_kernel_computes_what_its_text_says_under_every_schedule() {
+    let (rows, width) = (5usize, 300usize);
+    let x: Vec<bf16> =
+        (0..rows * width).map(|i| bf16::from_f32(1.0 + (i * 7919 % 97) as f32 / 16.0)).collect();
+    for seed in 0..4 {
+        let mut device = opened(seed);
+        let input = device.allocate::<bf16>(x.len()).unwrap();
+        let output = device.allocate::<f32>(x.len()).unwrap();
+        device.upload(&x, input.all()).unwrap();
+        let arguments: [Argument<'_>; 3] = [(&output).into(), (&input).into(), (width as i32).into()];
+        device.launch(&kernels::NORMALIZE_ROWS, Shape::rows(rows as u32, 96), &arguments).unwrap();
+        let mut y = vec![0f32; x.len()];
+        device.download(output.all(), &mut y).unwrap();
+        for row in 0..rows {
+            let range = row * width..(row + 1) * width;
+            let sum: f64 = x[range.clone()].iter().map(|v| v.to_f64()).sum();
+            for at in range {
+                let wanted = x[at].to_f64() / sum;
+                assert!(
+                    (f64::from(y[at]) - wanted).abs() < 1e-6 * wanted,
+                    "seed {seed} row {row}: {} {wanted}",
+                    y[at]
+                );
+            }
+        }
+    }
+}
+
+fn turned(operand: Operand<'_>, flip: bool) -> Operand<'_> {
+    if flip { operand.transposed() } else { operand }
+}
+
+#[test]
+fn products_take_every_layout_and_round_once() {
+    let (m, n, k) = (7usize, 5usize, 11usize);
+    let value = |i: usize| bf16::from_f32(((i * 37 % 23) as f32 - 11.0) / 8.0);
+    let (a, b): (Vec<bf16>, Vec<bf16>) =
+        ((0..m * k).map(value).collect(), (0..k * n).map(|i| value(i + 5)).collect());
+    let transpose = |x: &[bf16], rows: usize, columns: usize| -> Vec<bf16> {
+        (0..rows * columns).map(|i| x[i % rows * columns + i / rows]).collect()
+    };
+    for (flip_a, flip_b, add) in
+        [(false, false, false), (true, false, true), (false, true, false), (true, true, true)]
+    {
+        let mut device = opened(0);
+        let (left, right) =
+            (device.allocate::<bf16>(m * k).unwrap(), device.allocate::<bf16>(k * n).unwrap());
+        let (wide, rounded) =
+            (device.allocate::<f32>(m * n).unwrap(), device.allocate::<bf16>(m * n).unwrap());
+        device.upload(&if flip_a { transpose(&a, m, k) } else { a.clone() }, left.all()).unwrap();
+        device.upload(&if flip_b { transpose(&b, k, n) } else { b.clone() }, right.all()).unwrap();
+        device.upload(&vec![2f32; m * n], wide.all()).unwrap();
+        device.upload(&vec![bf16::from_f32(2.0); m * n], rounded.all()).unwrap();
+        let left = turned(Operand::new(&left, if flip_a { m } else { k }), flip_a);
+        let right = turned(Operand::new(&right, if flip_b { k } else { n }), flip_b);
+        device.gemm(&Gemm::new(left, right, Operand::new(&wide, n), [m, n, k]).adding(add)).unwrap();
+        device.gemm(&Gemm::new(left, right, Operand::new(&rounded, n), [m, n, k]).adding(add)).unwrap();
+        let (mut got, mut short) = (vec![0f32; m * n], vec![bf16::ZERO; m * n]);
+        device.download(wide.all(), &mut got).unwrap();
+        device.download(rounded.all(), &mut short).unwrap();
+        for row in 0..m {
+            for column in 0..n {
+                let sum: f32 = (0..k).map(|d| a[row * k + d].to_f32() * b[d * n + column].to_f32()).sum();
+                let wanted = sum + if add { 2.0 } else { 0.0 };
+                assert_eq!(got[row * n + column], wanted, "{flip_a} {flip_b} {add}");
+                assert_eq!(short[row * n + column], bf16::from_f32(wanted));
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_is_copied_cleared_and_limited() {
+    let mut device = opened(0);
+    let (a, b) = (device.allocate::<i32>(1000).unwrap(), device.allocate::<i32>(1000).unwrap());
+    let values: Vec<i32> = (0..1000).collect();
+    device.upload(&values, a.all()).unwrap();
+    device.copy(a.slice(10..20), b.slice(990..)).unwrap();
+    device.clear(b.slice(..990)).unwrap();
+    let mut back = vec![7; 1000];
+    device.download(b.all(), &mut back).unwrap();
+    assert!(back[..990].iter().all(|&value| value == 0));
+    assert_eq!(back[990..], values[10..20]);
+    assert_eq!(device.upload(&values, a.slice(1..)).unwrap_err().code, record::failure::FAILED);
+    let failure = device.allocate::<u8>(1 << 40).unwrap_err();
+    assert_eq!(failure.code, record::failure::UNAVAILABLE);
+    let memory = device.memory().unwrap();
+    assert!(memory.free <= memory.total);
+    assert_eq!(device.reserve(1).unwrap_err().message.split(": ").last(), Some("memory is reserved already"));
+}
+
+#[test]
+fn a_batch_of_products_keeps_its_strides() {
+    let (count, m, n, k) = (3usize, 16usize, 8usize, 24usize);
+    let mut device = opened(0);
+    let value = |i: usize| bf16::from_f32(((i * 29 % 17) as f32 - 8.0) / 4.0);
+    let (a, b): (Vec<bf16>, Vec<bf16>) =
+        ((0..count * m * k).map(value).collect(), (0..count * n * k).map(|i| value(i + 3)).collect());
+    let (left, right) =
+        (device.allocate::<bf16>(a.len()).unwrap(), device.allocate::<bf16>(b.len()).unwrap());
+    let out = device.allocate::<f32>(count * m * n).unwrap();
+    device.upload(&a, left.all()).unwrap();
+    device.upload(&b, right.all()).unwrap();
+    let gemm = Gemm::new(
+        Operand::new(&left, k).batched(m * k),
+        Operand::new(&right, k).transposed().batched(n * k),
+        Operand::new(&out, n).batched(m * n),
+        [m, n, k],
+    )
+    .batch(count);
+    device.gemm(&gemm).unwrap();
+    let mut got = vec![0f32; out.len()];
+    device.download(out.all(), &mut got).unwrap();
+    for (at, got) in got.iter().enumerate() {
+        let (matrix, row, column) = (at / (m * n), at / n % m, at % n);
+        let term =
+            |d: usize| a[(matrix * m + row) * k + d].to_f32() * b[(matrix * n + column) * k + d].to_f32();
+        // Sums of few eighths: exact in any order.
+        assert_eq!(*got, (0..k).map(term).sum::<f32>(), "[{matrix}, {row}, {column}]");
+    }
+}
