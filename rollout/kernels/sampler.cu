@@ -5,7 +5,7 @@
 // ids, and truncation computes with whole numbers, whose sums have no order. On a GPU the one step that is not defined
 // to the last bit is log() in f64, before it is rounded to f32.
 //
-// One block of whole warps, at most 512 threads, a row. Dynamic shared memory: a float for each 64 logits.
+// One block of whole warps, at most 512 threads, a token. Dynamic shared memory: a float for each 64 logits.
 #include "device.cuh"
 
 #define BLOCK_LOGITS 64
@@ -208,13 +208,13 @@ __device__ __forceinline__ int draw_any(const Row& row, const float* sums, doubl
   return chosen;
 }
 
-// What is wanted of a row, as words: how (0: a draw, 1: the likeliest, 2: the token named next), the token, key and
-// prefix of the row's named stream, the position there (low, high), temperature, top-p (both f32), top-k, one unused.
-// A top-k of 0 and a top-p of 1 keep all.
+// A token that is wanted, as words: how (0: a draw, 1: the likeliest, 2: the token named next), the token, key and
+// prefix of the named stream, the position there (low, high), temperature, top-p (both f32), top-k, and the row of
+// logits, which several may share. A top-k of 0 and a top-p of 1 keep all.
 #define REQUEST_WORDS 12
 
-// answers [rows, 2] from logits [rows, stride] and requests [rows, 12]: the token, and the bits of log-softmax(logits /
-// temperature) of it before any truncation. Where logits are not numbers the token is 0xffffffff.
+// answers [requests, 2] from logits [rows, stride] and requests [requests, 12], a block each: the token, and the bits of
+// log-softmax(logits / temperature) of it before any truncation. Where logits are not numbers the token is 0xffffffff.
 extern "C" __global__ void __launch_bounds__(512)
     sample_rows(u32* answers, const float* logits, const u32* requests, int vocabulary, u64 stride) {
   SHARED_ARRAY(float, scratch, 33);
@@ -227,7 +227,7 @@ extern "C" __global__ void __launch_bounds__(512)
   u32* answer = answers + 2 * (u64)blockIdx.x;
   Search& search = searches[0];
   float temperature = __uint_as_float(request[8]), share = __uint_as_float(request[9]);
-  Row row = {logits + blockIdx.x * stride, 0.f, __fdiv_rn(1.0f, temperature), vocabulary};
+  Row row = {logits + request[11] * stride, 0.f, __fdiv_rn(1.0f, temperature), vocabulary};
   float most = __uint_as_float(0xff800000u);
   for (int id = threadIdx.x; id < vocabulary; id += blockDim.x) most = fmaxf(most, row.logits[id]);
   row.largest = block_max(most, scratch);

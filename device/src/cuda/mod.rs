@@ -211,6 +211,9 @@ impl Device for Cuda {
     fn upload<T: Element>(&mut self, from: &[T], to: Slice<'_, T>) -> Result<()> {
         crate::same_length("upload", from.len(), to.len())?;
         self.own(to.raw())?;
+        if from.is_empty() {
+            return Ok(());
+        }
         self.bind()?;
         // SAFETY: the slice is ours and as long; the driver has read `from` (pageable memory) when this returns.
         unsafe { result::memcpy_htod_async(to.address(), from, self.stream.cu_stream()) }
@@ -220,6 +223,9 @@ impl Device for Cuda {
     fn download<T: Element>(&mut self, from: Slice<'_, T>, to: &mut [T]) -> Result<()> {
         crate::same_length("download", from.len(), to.len())?;
         self.own(from.raw())?;
+        if to.is_empty() {
+            return self.synchronize();
+        }
         self.bind()?;
         // SAFETY: the slice is ours and as long; `to` is borrowed until the stream has been waited for.
         unsafe { result::memcpy_dtoh_async(to, from.address(), self.stream.cu_stream()) }
@@ -231,6 +237,9 @@ impl Device for Cuda {
         crate::same_length("copy", from.len(), to.len())?;
         self.own(from.raw())?;
         self.own(to.raw())?;
+        if from.is_empty() {
+            return Ok(());
+        }
         self.bind()?;
         let bytes = from.len() * size_of::<T>();
         // SAFETY: both slices are ours and as long.

@@ -16,8 +16,8 @@ pub enum Source {
 /// How the next token is to be had from its logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Want {
-    /// Drawn with this uniform number in [0, 1).
-    Draw(f32),
+    /// Drawn with the number that this stream has at this position; the likeliest under greedy sampling.
+    Draw(Stream, u64),
     /// Given: only its log-probability is asked for.
     Score(u32),
 }
@@ -50,7 +50,7 @@ impl Branch {
     pub fn want(&self) -> Want {
         let position = self.completion.ids.len();
         match &self.source {
-            Source::Drawn(stream) => Want::Draw(stream.uniform(position as u64)),
+            Source::Drawn(stream) => Want::Draw(*stream, position as u64),
             Source::Given(ids) => Want::Score(ids[position]),
         }
     }

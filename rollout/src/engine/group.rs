@@ -156,7 +156,7 @@ impl Group {
     ) {
         let BranchState { branch, pages } = &mut self.branches[branch];
         let draw = match branch.want() {
-            Want::Draw(uniform) => sampler.draw(logits, &self.sampling, uniform),
+            Want::Draw(stream, position) => sampler.draw(logits, &self.sampling, stream.uniform(position)),
             Want::Score(id) => Draw { id, logprob: sampler.logprob(logits, &self.sampling, id) },
         };
         branch.take(draw, stop, self.max_tokens);

@@ -15,7 +15,6 @@ mod attention;
 mod branch;
 mod custom;
 mod decoder;
-pub mod device_sampler;
 mod group;
 mod isa;
 mod job;

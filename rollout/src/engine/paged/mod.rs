@@ -3,7 +3,7 @@
 //! The cache is a pool of blocks with counted holders ([`pool`]); a [`sequence`] is a list of blocks, branches share
 //! those of their prompt, and whole blocks of earlier prompts are remembered for later ones ([`cache`]). The
 //! [`scheduler`] lays the rows of a run out ([`batch`]) and a [`runner`] computes them: ONNX Runtime over bound memory
-//! ([`session`]). One thread does all that for all threads that play episodes ([`service`]), so that their groups share
+//! ([`session`]), then tokens where the logits are ([`sampler`]). One thread does all that for all threads that play episodes ([`service`]), so that their groups share
 //! each run and the device computes while they step environments. How much memory it may take is decided in [`budget`].
 //!
 //! Left out: throwing sequences out when memory runs short. A group is let in only when all that it may come to need
@@ -13,10 +13,12 @@ pub mod batch;
 mod budget;
 pub mod cache;
 pub mod group;
+mod inputs;
 pub mod limits;
 pub mod pool;
 mod reference;
 pub mod runner;
+pub mod sampler;
 pub mod scheduler;
 pub mod sequence;
 pub mod service;

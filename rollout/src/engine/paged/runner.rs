@@ -1,18 +1,19 @@
 //! The model on a device: ONNX Runtime runs the decoder's graph over blocks in the device's memory, our own product
-//! makes f32 logits of the hidden rows, and tokens are chosen from them.
+//! makes f32 logits of the hidden rows, and our own kernel chooses tokens from them. All of it is one sequence of work on
+//! the device; what comes back to the processor is a token and a log-probability for each request.
 
-use super::batch::{Batch, Request};
+use super::batch::Batch;
+use super::inputs::Inputs;
+use super::sampler::DeviceSampler;
 use super::scheduler::Runner;
 use super::session::{Provider, Session};
-use crate::engine::branch::Want;
-use crate::engine::isa::Isa;
-use crate::engine::sampler::{Draw, Sampler};
+use crate::engine::sampler::Draw;
 use crate::engine::values;
 use device::{Buffer, Device, Gemm, Operand, PRODUCT_WORKSPACE};
 use policy::config::Config;
 use policy::graph::{self, Arithmetic, Kind};
 use policy::weights::Weights;
-use record::failure::{Failure, Result};
+use record::failure::Result;
 
 /// Logits that are held at a time.
 const LOGIT_BYTES: usize = 128 << 20;
@@ -64,44 +65,29 @@ pub struct DeviceRunner<D, T: Activation> {
     head: Buffer<T>,
     hidden: Buffer<T>,
     logits: Buffer<f32>,
-    integers: Integers,
-    sampler: Sampler,
-    row: Vec<f32>,
+    inputs: Inputs,
+    sampler: DeviceSampler,
     /// Behind the buffers, which are its memory.
     device: D,
 }
 
-/// The small inputs of a run, on the device.
-struct Integers {
-    ids: Buffer<i64>,
-    wanted: Buffer<i64>,
-    cumulative: Buffer<i32>,
-    past: Buffer<i32>,
-    table: Buffer<i32>,
-    slots: Buffer<i32>,
-    /// Bounds, in plain memory.
-    bounds: [i32; 2],
-}
-
-/// Bytes of the arena that a runner takes: keys and values, head, hidden rows, logits, the small
-/// inputs, and what products take for themselves.
+/// Bytes of the arena that a runner takes: keys and values, head, hidden rows, logits, the small inputs, what is asked of
+/// the sampler, and what products take for themselves.
 pub fn arena_bytes<T: Activation>(config: &Config, room: &Room) -> u64 {
     let size = size_of::<T>() as u64;
     let block = (room.block_size * config.num_kv_heads * config.head_dim) as u64 * size;
     let cache = 2 * config.num_layers as u64 * room.blocks as u64 * block;
     let head = (config.vocab_size * config.hidden_size) as u64 * size;
     let hidden = (room.sequences * config.hidden_size) as u64 * size;
-    let table = room.sequences as u64 * config.max_positions.div_ceil(room.block_size) as u64 * 4;
-    let rows = room.rows as u64 * 12 + room.sequences as u64 * 16 + 4;
     // Every buffer begins on a line of its own and may have a margin behind it.
-    let buffers = 2 * config.num_layers as u64 + 9;
+    let buffers = 2 * config.num_layers as u64 + 7;
     PRODUCT_WORKSPACE
         + cache
         + head
         + hidden
         + LOGIT_BYTES.max(4 * config.vocab_size) as u64
-        + table
-        + rows
+        + Inputs::bytes(room, config.max_positions)
+        + DeviceSampler::bytes(room.sequences)
         + buffers * 1024
 }
 
@@ -138,29 +124,16 @@ impl<D: Device, T: Activation> DeviceRunner<D, T> {
         let head = device.allocate::<T>(config.vocab_size * config.hidden_size)?;
         let rows: Vec<T> = weights.to_f32(config.head_name())?.into_iter().map(T::round).collect();
         device.upload(&rows, head.all())?;
-        let columns = config.max_positions.div_ceil(room.block_size);
-        let integers = Integers {
-            ids: device.allocate(room.rows)?,
-            wanted: device.allocate(room.sequences)?,
-            cumulative: device.allocate(room.sequences + 1)?,
-            past: device.allocate(room.sequences)?,
-            table: device.allocate(room.sequences * columns)?,
-            slots: device.allocate(room.rows)?,
-            bounds: [0; 2],
-        };
-        // What the sampler needs of a processor does not depend on the size of heads.
-        let kernels = Isa::best(16).ok_or_else(|| Failure::work("no kernels for this processor"))?;
         Ok(DeviceRunner {
             hidden: device.allocate(room.sequences * config.hidden_size)?,
             logits: device.allocate(logit_rows(&config) * config.vocab_size)?,
+            inputs: Inputs::new(&mut device, &room, config.max_positions)?,
+            sampler: DeviceSampler::new(&mut device, room.sequences)?,
             session,
             config,
             room,
             blocks,
             head,
-            integers,
-            sampler: Sampler::new(kernels),
-            row: Vec::new(),
             device,
         })
     }
@@ -174,49 +147,10 @@ impl<D: Device, T: Activation> DeviceRunner<D, T> {
                 self.device.copy(buffer.slice(from..from + size), buffer.slice(to..to + size))?;
             }
         }
-        let (rows, sequences, wanted) = (batch.ids.len(), batch.sequences(), batch.wanted.len());
-        let (table, width) = batch.block_table();
-        let Integers { ids, wanted: scored, cumulative, past, table: tables, slots, bounds } =
-            &mut self.integers;
-        self.device.upload(&batch.ids, ids.slice(..rows))?;
-        self.device.upload(&batch.wanted, scored.slice(..wanted))?;
-        self.device.upload(&batch.cumulative, cumulative.slice(..=sequences))?;
-        self.device.upload(&batch.past, past.slice(..sequences))?;
-        self.device.upload(&table, tables.slice(..table.len()))?;
-        self.device.upload(&batch.slots, slots.slice(..rows))?;
-        *bounds = [batch.longest_new as i32, batch.longest as i32];
-        let session = &mut self.session;
-        session.input::<i64>("input_ids", ids.address(), &[rows])?;
-        session.input::<i64>("last_idx", scored.address(), &[wanted])?;
-        session.input::<i32>("cumulative_sequence_length", cumulative.address(), &[sequences + 1])?;
-        session.input::<i32>("past_seqlens", past.address(), &[sequences])?;
-        session.input::<i32>("block_table", tables.address(), &[sequences, width])?;
-        session.input::<i32>("slot_mapping", slots.address(), &[rows])?;
-        session.plain_input("attention_metadata", &bounds[..], &[2])?;
-        session.output::<T>("hidden", self.hidden.address(), &[wanted, self.config.hidden_size])?;
-        session.run()
-    }
-
-    /// The tokens that `requests` ask for, from wanted rows `first..first + rows`, whose logits are at the beginning.
-    fn choose(
-        &mut self,
-        first: usize,
-        rows: usize,
-        requests: &[Request],
-        draws: &mut Vec<Draw>,
-    ) -> Result<()> {
-        let vocabulary = self.config.vocab_size;
-        self.row.resize(rows * vocabulary, 0.0);
-        self.device.download(self.logits.slice(..rows * vocabulary), &mut self.row)?;
-        for request in requests {
-            let logits = &self.row[(request.row - first) * vocabulary..][..vocabulary];
-            self.sampler.prepare(logits, &request.sampling)?;
-            draws.push(match request.want {
-                Want::Draw(uniform) => self.sampler.draw(logits, &request.sampling, uniform),
-                Want::Score(id) => Draw { id, logprob: self.sampler.logprob(logits, &request.sampling, id) },
-            });
-        }
-        Ok(())
+        self.inputs.bind(&mut self.device, &mut self.session, batch)?;
+        let shape = [batch.wanted.len(), self.config.hidden_size];
+        self.session.output::<T>("hidden", self.hidden.address(), &shape)?;
+        self.session.run()
     }
 }
 
@@ -229,9 +163,9 @@ impl<D: Device, T: Activation> Runner for DeviceRunner<D, T> {
     fn run(&mut self, batch: &Batch) -> Result<Vec<Draw>> {
         self.forward(batch)?;
         let (hidden, vocabulary) = (self.config.hidden_size, self.config.vocab_size);
-        let mut draws = Vec::with_capacity(batch.requests.len());
-        let mut requests = &batch.requests[..];
         let most = logit_rows(&self.config);
+        self.sampler.ask(&mut self.device, &batch.requests, most)?;
+        let mut chosen = 0;
         for first in (0..batch.wanted.len()).step_by(most) {
             let rows = (batch.wanted.len() - first).min(most);
             self.device.gemm(&Gemm::new(
@@ -240,11 +174,11 @@ impl<D: Device, T: Activation> Runner for DeviceRunner<D, T> {
                 Operand::new(&self.logits, vocabulary),
                 [rows, vocabulary, hidden],
             ))?;
-            let (now, later) =
-                requests.split_at(requests.partition_point(|request| request.row < first + rows));
-            self.choose(first, rows, now, &mut draws)?;
-            requests = later;
+            let end = batch.requests.partition_point(|request| request.row < first + rows);
+            let (logits, which) = ((&self.logits).into(), chosen..end);
+            self.sampler.choose(&mut self.device, logits, (vocabulary, vocabulary), which)?;
+            chosen = end;
         }
-        Ok(draws)
+        self.sampler.answers(&mut self.device, chosen)
     }
 }

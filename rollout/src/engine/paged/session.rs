@@ -1,11 +1,14 @@
 //! An ONNX Runtime session over a device's memory: every tensor is bound to an address of ours, nothing is copied.
+//!
+//! On a GPU the session works in the stream that it was given, and a run returns as soon as its work is in there: what is
+//! asked of the device next comes after it, and the next download waits for all of it.
 
 use crate::engine::custom::Domain;
 use crate::engine::values::{Element, Memory, Tensor, check, failed};
 use crate::runtime;
 use ort::AsPointer;
 use ort::session::builder::GraphOptimizationLevel;
-use ort::sys::{OrtIoBinding, OrtSessionOptions};
+use ort::sys::{OrtIoBinding, OrtRunOptions, OrtSessionOptions};
 use record::failure::{Failure, Result};
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -31,6 +34,7 @@ pub enum Provider {
 /// A graph ready to run over bound tensors.
 pub struct Session {
     binding: Binding,
+    options: RunOptions,
     /// Behind the binding, which must go first.
     session: ort::session::Session,
     /// What is bound, by name.
@@ -48,6 +52,30 @@ impl Drop for Binding {
     fn drop(&mut self) {
         // SAFETY: made in `Session::open`, released once, before its session.
         unsafe { (ort::api().ReleaseIoBinding)(self.0) }
+    }
+}
+
+/// How a run is done: without waiting for the device at its end.
+struct RunOptions(*mut OrtRunOptions);
+
+impl RunOptions {
+    fn new() -> Result<RunOptions> {
+        let mut options = ptr::null_mut();
+        // SAFETY: `options` receives what is released when this is dropped; the texts outlive the call.
+        unsafe {
+            check((ort::api().CreateRunOptions)(&mut options))?;
+            let options = RunOptions(options);
+            let (key, value) = (c"disable_synchronize_execution_providers", c"1");
+            check((ort::api().AddRunConfigEntry)(options.0, key.as_ptr(), value.as_ptr()))?;
+            Ok(options)
+        }
+    }
+}
+
+impl Drop for RunOptions {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, released once.
+        unsafe { (ort::api().ReleaseRunOptions)(self.0) }
     }
 }
 
@@ -93,8 +121,8 @@ impl Session {
         let mut binding = ptr::null_mut();
         // SAFETY: the session is alive, and outlives the binding.
         check(unsafe { (ort::api().CreateIoBinding)(session.ptr().cast_mut(), &mut binding) })?;
-        let (binding, plain) = (Binding(binding), Memory::plain()?);
-        Ok(Session { binding, session, bound: HashMap::new(), device, plain, _domain: domain })
+        let (binding, options, plain) = (Binding(binding), RunOptions::new()?, Memory::plain()?);
+        Ok(Session { binding, options, session, bound: HashMap::new(), device, plain, _domain: domain })
     }
 
     /// Binds an input to numbers in the device's memory, which stay there until it is bound again.
@@ -136,14 +164,14 @@ impl Session {
         Ok(())
     }
 
-    /// Runs the graph over what is bound.
+    /// Runs the graph over what is bound; on a GPU its work is then under way in the stream.
     ///
     /// # Errors
     /// 1 where the model fails, in ONNX Runtime's words.
     pub fn run(&mut self) -> Result<()> {
         // SAFETY: session, binding and all bound tensors are alive, and `self` is held exclusively.
         check(unsafe {
-            (ort::api().RunWithBinding)(self.session.ptr().cast_mut(), ptr::null(), self.binding.0)
+            (ort::api().RunWithBinding)(self.session.ptr().cast_mut(), self.options.0, self.binding.0)
         })
     }
 }
@@ -161,6 +189,8 @@ fn append_cuda(options: *mut OrtSessionOptions, number: u32, stream: *mut c_void
             (c"device_id", number.as_c_str()),
             (c"arena_extend_strategy", c"kSameAsRequested"),
             (c"do_copy_in_default_stream", c"1"),
+            // The same attention on every machine, whether or not cuDNN happens to be installed.
+            (c"enable_cudnn", c"0"),
         ];
         let (keys, values): (Vec<_>, Vec<_>) =
             pairs.iter().map(|(key, value)| (key.as_ptr(), value.as_ptr())).unzip();

@@ -2,10 +2,13 @@
 
 use super::support::tokens;
 use crate::engine::SamplingParams;
-use crate::engine::device_sampler::{DeviceSampler, Wanted};
+use crate::engine::branch::Want;
 use crate::engine::isa::Isa;
-use crate::engine::sampler::Sampler;
-use device::{Any, Device};
+use crate::engine::paged::batch::Request;
+use crate::engine::paged::sampler::DeviceSampler;
+use crate::engine::sampler::{Draw, Sampler};
+use device::{Any, Buffer, Device};
+use record::failure::Result;
 use record::philox::{Part, Stream};
 
 /// Logits in rows of `stride`; what lies beyond the vocabulary must not matter.
@@ -54,51 +57,63 @@ fn fused() -> Option<crate::engine::isa::Kernels> {
         .find_map(|isa| isa.kernels(16))
 }
 
+/// What the device chooses, in two launches.
+fn sample(
+    device: &mut Any,
+    logits: &Buffer<f32>,
+    sizes: (usize, usize),
+    requests: &[Request],
+) -> Result<Vec<Draw>> {
+    let mut sampler = DeviceSampler::new(device, requests.len())?;
+    sampler.ask(device, requests, usize::MAX)?;
+    let half = requests.len() / 2;
+    for which in [half..requests.len(), 0..half] {
+        sampler.choose(device, logits.into(), sizes, which)?;
+    }
+    sampler.answers(device, requests.len())
+}
+
+/// What the processor chooses.
+fn choose(cpu: &mut Sampler, logits: &[f32], Request { sampling, want, .. }: &Request) -> Draw {
+    cpu.prepare(logits, sampling).expect("numbers");
+    match *want {
+        Want::Draw(stream, position) => cpu.draw(logits, sampling, stream.uniform(position)),
+        Want::Score(id) => Draw { id, logprob: cpu.logprob(logits, sampling, id) },
+    }
+}
+
 #[test]
 fn the_device_draws_what_the_cpu_draws() {
     let Some(kernels) = fused() else { return };
     let mut cpu = Sampler::new(kernels);
     for (vocabulary, stride) in [(97, 97), (64, 80), (1000, 1024), (517, 520)] {
         let settings = settings();
-        let logits = rows(settings.len(), vocabulary, stride);
+        // Fewer rows than requests: branches of one prompt share theirs.
+        let count = settings.len() / 2;
+        let logits = rows(count, vocabulary, stride);
         for seed in 0..4 {
             let mut device = Any::for_tests(seed).expect("a device");
             device.reserve(8 << 20).expect("memory");
             let place = device.allocate::<f32>(logits.len()).expect("memory");
             device.upload(&logits, place.all()).expect("an upload");
-            let mut sampler = DeviceSampler::new();
             for position in [0, 1, 5 << 32 | 3] {
-                let wanted: Vec<(SamplingParams, Wanted)> = settings
-                    .iter()
-                    .enumerate()
-                    .map(|(row, &sampling)| {
-                        let stream = Stream::named(seed, &[Part::Text("row"), Part::Number(row as u64)]);
-                        let wanted = if position == 1 {
-                            Wanted::Score((row * 13 % vocabulary) as u32)
-                        } else {
-                            Wanted::Draw(stream, position)
-                        };
-                        (sampling, wanted)
-                    })
-                    .collect();
-                let drawn = sampler
-                    .sample(&mut device, (&place).into(), (vocabulary, stride), &wanted)
-                    .expect("numbers");
-                for (row, (draw, (sampling, wanted))) in drawn.iter().zip(&wanted).enumerate() {
-                    let logits = &logits[row * stride..][..vocabulary];
-                    cpu.prepare(logits, sampling).expect("numbers");
-                    let (id, logprob) = match *wanted {
-                        Wanted::Draw(stream, position) => {
-                            let draw = cpu.draw(logits, sampling, stream.uniform(position));
-                            (draw.id, draw.logprob)
-                        }
-                        Wanted::Score(id) => (id, cpu.logprob(logits, sampling, id)),
+                let request = |(index, &sampling): (usize, &SamplingParams)| {
+                    let stream = Stream::named(seed, &[Part::Text("row"), Part::Number(index as u64)]);
+                    let want = match position {
+                        1 => Want::Score((index * 13 % vocabulary) as u32),
+                        _ => Want::Draw(stream, position),
                     };
-                    let found = (draw.id, draw.logprob.to_bits());
+                    Request { row: index % count, sampling, want }
+                };
+                let requests: Vec<Request> = settings.iter().enumerate().map(request).collect();
+                let drawn = sample(&mut device, &place, (vocabulary, stride), &requests).expect("numbers");
+                for (draw, request) in drawn.iter().zip(&requests) {
+                    let logits = &logits[request.row * stride..][..vocabulary];
+                    let wanted = choose(&mut cpu, logits, request);
                     assert_eq!(
-                        found,
-                        (id, logprob.to_bits()),
-                        "{vocabulary} row {row} {sampling:?} {wanted:?} seed {seed}"
+                        (draw.id, draw.logprob.to_bits()),
+                        (wanted.id, wanted.logprob.to_bits()),
+                        "{vocabulary} {request:?} seed {seed}"
                     );
                 }
             }
@@ -117,16 +132,12 @@ fn a_whole_vocabulary_is_sampled_alike() {
     device.reserve(8 << 20).expect("memory");
     let place = device.allocate::<f32>(logits.len()).expect("memory");
     device.upload(&logits, place.all()).expect("an upload");
-    let stream = Stream::named(3, &[]);
-    let wanted = settings.map(|sampling| (sampling, Wanted::Draw(stream, 11)));
-    let drawn = DeviceSampler::new()
-        .sample(&mut device, (&place).into(), (vocabulary, vocabulary), &wanted)
-        .expect("numbers");
+    let want = Want::Draw(Stream::named(3, &[]), 11);
+    let requests = [0, 1].map(|row| Request { row, sampling: settings[row], want });
+    let drawn = sample(&mut device, &place, (vocabulary, vocabulary), &requests).expect("numbers");
     let mut cpu = Sampler::new(kernels);
-    for (row, sampling) in settings.iter().enumerate() {
-        let logits = &logits[row * vocabulary..][..vocabulary];
-        cpu.prepare(logits, sampling).expect("numbers");
-        assert_eq!(drawn[row], cpu.draw(logits, sampling, stream.uniform(11)));
+    for (draw, request) in drawn.iter().zip(&requests) {
+        assert_eq!(*draw, choose(&mut cpu, &logits[request.row * vocabulary..][..vocabulary], request));
     }
 }
 
@@ -139,10 +150,9 @@ fn logits_that_are_not_numbers_are_refused() {
         device.reserve(1 << 20).expect("memory");
         let place = device.allocate::<f32>(100).expect("memory");
         device.upload(&logits, place.all()).expect("an upload");
-        let wanted = [(SamplingParams::PLAIN, Wanted::Draw(Stream::named(0, &[]), 0))];
-        let failure = DeviceSampler::new()
-            .sample(&mut device, (&place).into(), (100, 100), &wanted)
-            .expect_err("not numbers");
+        let want = Want::Draw(Stream::named(0, &[]), 0);
+        let requests = [Request { row: 0, sampling: SamplingParams::PLAIN, want }];
+        let failure = sample(&mut device, &place, (100, 100), &requests).expect_err("not numbers");
         assert!(failure.message.contains("not numbers"), "{failure}");
     }
 }

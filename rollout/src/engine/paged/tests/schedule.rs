@@ -65,7 +65,7 @@ impl Runner for Remembering {
         let draw = |request: &crate::engine::paged::batch::Request| {
             let context = &contexts[batch.wanted[request.row] as usize];
             match request.want {
-                Want::Draw(uniform) => next(context, uniform),
+                Want::Draw(stream, position) => next(context, stream.uniform(position)),
                 Want::Score(id) => Draw { id, logprob: next(context, 0.0).logprob },
             }
         };
