@@ -4,7 +4,8 @@
 # For machines where CUDA is not installed system-wide, and for the test that compiles the kernels without a GPU.
 #   nvrtc         the compiler of the kernels (90 MB)
 #   cublas        cuBLASLt, for update --device cuda (several hundred MB)
-#   onnxruntime   ONNX Runtime with its CUDA provider and the libraries it loads, for rollout --device cuda (over 1 GB)
+#   onnxruntime   ONNX Runtime with its CUDA provider and the libraries it is linked with, for rollout --device cuda
+#                 (800 MB with the two above, which it needs; cuDNN and cuFFT are not: a decoder never calls them)
 # Without arguments: all of them. The NVIDIA driver is the system's and is never fetched.
 #
 # The libraries come out of NVIDIA's and ONNX Runtime's own Python wheels; pip fetches them from the package index
@@ -38,10 +39,7 @@ WHEELS = [
     ("cublas", "nvidia-cublas", "13.0.2.14", "0cf238ffdbe46c00cb9aa98e7bca745c223a5ca5a53e686ac8b3e5a08fe80d6c"),
     ("onnxruntime", "onnxruntime-gpu", "1.31.1", "05d548956197b9d01f59b625de740e0d6be3593f874e241a12dc0362650ecdf7"),
     ("onnxruntime", "nvidia-cuda-runtime", "13.0.96", "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548"),
-    ("onnxruntime", "nvidia-cufft", "12.0.0.61", "6c44f692dce8fd5ffd3e3df134b6cdb9c2f72d99cf40b62c32dde45eea9ddad3"),
-    ("onnxruntime", "nvidia-nvjitlink", "13.0.88", "13a74f429e23b921c1109976abefacc69835f2f433ebd323d3946e11d804e47b"),
     ("onnxruntime", "nvidia-curand", "10.4.0.35", "1aee33a5da6e1db083fe2b90082def8915f30f3248d5896bcec36a579d941bfc"),
-    ("onnxruntime", "nvidia-cudnn-cu13", "9.19.0.56", "d20e1734305e9d68889a96e3f35094d733ff1f83932ebe462753973e53a572bf"),
 ]
 # ONNX Runtime's CUDA provider also loads these.
 NEEDS = {"onnxruntime": ("nvrtc", "cublas")}
@@ -83,7 +81,9 @@ for part, package, version, checksum in WHEELS:
         with zipfile.ZipFile(next(pathlib.Path(work).glob("*.whl"))) as wheel:
             for member in wheel.namelist():
                 name = pathlib.PurePosixPath(member).name
-                if ".so" in name and ".alt." not in name or name.startswith(("License", "LICENSE", "ThirdParty")):
+                # Not the twins of NVRTC, nor what ONNX Runtime has for TensorRT and for Python.
+                wanted_library = ".so" in name and not any(part in name for part in (".alt.", "tensorrt", "pybind"))
+                if wanted_library or name.startswith(("License", "LICENSE", "ThirdParty")):
                     with wheel.open(member) as source, open(ready / name, "wb") as written:
                         shutil.copyfileobj(source, written)
                         written.flush()
