@@ -99,7 +99,6 @@ fn small(choice: &Choice, steps: usize, draws: &mut Draws) -> Option<(String, Pr
             tests,
             solution,
             wrong,
-            split: None,
         },
     ))
 }
@@ -160,7 +159,6 @@ fn large(choice: &Choice, steps: usize, draws: &mut Draws) -> Option<(String, Pr
             tests,
             solution: Some(write(&pipeline)),
             wrong,
-            split: None,
         },
     ))
 }

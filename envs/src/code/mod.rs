@@ -8,7 +8,7 @@
 //! Programs run in [`crate::sandbox`], and expected outputs stay outside of it.
 //!
 //! - [`spec`]: settings, problems and the `spec` of a task; [`generate`], [`list`], [`expression`]: tasks without end;
-//!   [`data`]: problems from files;
+//!   [`data`]: problems from files; [`mutate`]: wrong programs made of right ones;
 //! - [`extract`]: programs and cases in answers; [`full`], [`compact`]: prompts and answers in two encodings;
 //! - [`judge`], [`compare`]: running, remembering, comparing;
 //! - [`state`]: a situation in an episode; [`demonstrate`]: samples for the warm-up; `probes`: for `envs check`.
@@ -23,6 +23,7 @@ pub mod full;
 pub mod generate;
 pub mod judge;
 pub mod list;
+pub mod mutate;
 mod probes;
 pub mod spec;
 pub mod state;
@@ -38,7 +39,7 @@ use crate::environment::{
 use crate::settings::Setting;
 use crate::streams;
 use crate::workflow::Workflow;
-use spec::{Choice, Source};
+use spec::Choice;
 
 /// The environment's name.
 pub const NAME: &str = "code";
@@ -77,8 +78,8 @@ impl Environment for Code {
 
     fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
         let choice = Choice::from_settings(&selection.settings)?;
-        if choice.source != Source::Generated {
-            return data::tasks(&choice, selection);
+        if let Some(file) = &choice.data {
+            return data::tasks(&choice, file, selection);
         }
         Ok(streams::tasks(NAME, selection, move |split, stream| generate::draw(&choice, split, stream)))
     }
@@ -105,9 +106,10 @@ impl Environment for Code {
             return Err(Failure::usage("demonstrations of the test split would teach what is to be tested"));
         }
         let choice = Choice::from_settings(&demonstration.tasks.settings)?;
-        if choice.source != Source::Generated {
-            return Err(Failure::usage("only generated tasks of code are demonstrated")
-                .hint("leave out data and source"));
+        if choice.data.is_some() {
+            return Err(
+                Failure::usage("only generated tasks of code are demonstrated").hint("leave out data")
+            );
         }
         let workflow = crate::find_workflow(self, &demonstration.workflow)?;
         let demonstration = demonstration.clone();

@@ -116,7 +116,7 @@ pub fn extraction_cases() -> Vec<ExtractionCase> {
     let full = with(
         rules("full"),
         json!({
-            "name": "sum", "statement": "Print the sum of the numbers on the line.", "style": "stdin",
+            "name": "sum", "problem": "Print the sum of the numbers on the line.", "style": "stdin",
             "tests": [{"input": "1 2\n", "output": "3\n"}, {"input": "5\n", "output": "5\n"}], "examples": 1,
             "solution": "print(sum(map(int, input().split())))\n",
         }),
@@ -124,7 +124,7 @@ pub fn extraction_cases() -> Vec<ExtractionCase> {
     let compact = with(
         rules("compact"),
         json!({
-            "name": "chain", "statement": "x + 3 * 2", "style": "function", "function": "f",
+            "name": "chain", "problem": "x + 3 * 2", "style": "function", "function": "f",
             "tests": [{"input": "[4]", "output": "14"}, {"input": "[0]", "output": "6"}], "examples": 1,
             "solution": "def f(x):\n    return ( ( x + 3 ) * 2 )\n",
         }),

@@ -16,17 +16,12 @@ use crate::settings::{Setting, Settings};
 pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "data",
-        default: "none",
-        meaning: "a JSONL file of problems, written by `envs import`; without it tasks are generated",
-    },
-    Setting {
-        name: "source",
-        default: "generated",
-        meaning: "generated (endless) or shipped (a small set in prose)",
+        default: "none: tasks are generated",
+        meaning: "a file that `envs import` wrote, or shipped (a small set of our own)",
     },
     Setting {
         name: "encoding",
-        default: "compact; full with data or shipped",
+        default: "compact; full with data",
         meaning: "compact (an expression, for tiny policies) or full (prose and programs)",
     },
     Setting {
@@ -79,8 +74,10 @@ pub struct Test {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Problem {
     /// A name; the same problem has the same.
+    #[serde(default)]
     pub name: String,
     /// The problem in words.
+    #[serde(rename = "problem")]
     pub statement: String,
     /// How programs take input.
     pub style: Style,
@@ -98,9 +95,6 @@ pub struct Problem {
     /// Programs that fail some test: a good test case finds them out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wrong: Vec<String>,
-    /// `train` or `test` where the source of the problem says so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub split: Option<String>,
 }
 
 /// A task: a problem and the rules.
@@ -132,8 +126,8 @@ pub struct Rules {
 pub struct Choice {
     /// The rules.
     pub rules: Rules,
-    /// The problems.
-    pub source: Source,
+    /// The file of problems, or `shipped`; `None`: generated.
+    pub data: Option<String>,
     /// Golden tests, at most.
     pub tests: usize,
     /// Tests shown, of a generated task.
@@ -144,44 +138,22 @@ pub struct Choice {
     pub most: usize,
 }
 
-/// Where problems come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// Made by [`super::generate`].
-    Generated,
-    /// The set that comes with the program.
-    Shipped,
-    /// A file.
-    File(String),
-}
-
 impl Choice {
     /// What `--set` describes.
     ///
     /// # Errors
     /// Values that are out of range or contradict each other: usage.
     pub fn from_settings(settings: &Settings) -> Result<Choice> {
-        let source = match (settings.text("data"), settings.text("source")) {
-            (Some(_), Some(source)) => {
-                return Err(Failure::usage(format!(
-                    "--set data and --set source={source} contradict each other"
-                ))
-                .hint("leave one of them out"));
-            }
-            (Some(path), None) => Source::File(path.to_owned()),
-            (None, None | Some("generated")) => Source::Generated,
-            (None, Some("shipped")) => Source::Shipped,
-            (None, Some(other)) => return Err(choice("source", other, "generated or shipped")),
-        };
+        let data = settings.text("data").map(str::to_owned);
         let encoding = match settings.text("encoding") {
-            None if source == Source::Generated => Encoding::Compact,
+            None if data.is_none() => Encoding::Compact,
             None | Some("full") => Encoding::Full,
-            Some("compact") if source == Source::Generated => Encoding::Compact,
+            Some("compact") if data.is_none() => Encoding::Compact,
             Some("compact") => {
                 return Err(Failure::usage(
                     "--set encoding=compact: only generated tasks have a compact form",
                 )
-                .hint("leave out encoding, or data and source"));
+                .hint("leave out encoding or data"));
             }
             Some(other) => return Err(choice("encoding", other, "compact or full")),
         };
@@ -195,7 +167,7 @@ impl Choice {
                 cpu: within(settings, "cpu", 4.0, 0.1, 60.0)?,
                 memory: within(settings, "memory", 256_u64, 16, 4096)?,
             },
-            source,
+            data,
             tests: within(settings, "tests", 8_usize, 3, 200)?,
             examples: within(settings, "examples", 2_usize, 1, 3)?,
             least,
@@ -266,7 +238,7 @@ impl Problem {
     /// A sentence that names the field.
     pub fn check(&self) -> std::result::Result<(), String> {
         if self.statement.trim().is_empty() {
-            return Err("statement: it is empty".to_owned());
+            return Err("problem: it is empty".to_owned());
         }
         if self.tests.is_empty() {
             return Err("tests: there are none".to_owned());

@@ -17,7 +17,8 @@ use super::tasks::SplitName;
 ///
 /// Each problem comes once, named by a hash of its text. One in eight is put into the test split by that hash, so that a
 /// problem has the same split whatever file it comes from; --split puts all of them into one, and --without leaves out
-/// what another import holds, so that a benchmark kept for testing is not trained on.
+/// what another import holds, so that a benchmark kept for testing is not trained on. The solutions of programming
+/// problems are run in the sandbox, which takes a second or so a problem.
 #[derive(clap::Args)]
 #[command(help_template = crate::TEMPLATE, before_help = "\
 Examples:
@@ -25,6 +26,7 @@ Examples:
   envs import aime24.jsonl --split test --source aime24 > aime24-tasks.jsonl
   envs import polaris.jsonl --split train --without aime24-tasks.jsonl > train-tasks.jsonl
   envs tasks math --set data=train-tasks.jsonl --count 32
+  envs import apps.jsonl > apps-tasks.jsonl && envs tasks code --set data=apps-tasks.jsonl --count 32
   envs import --layouts")]
 pub struct Import {
     /// Files of JSON Lines, or of one JSON array; - is stdin.

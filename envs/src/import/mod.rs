@@ -7,6 +7,7 @@
 //! Left out: downloading, and formats other than JSON and JSON Lines; `python3 -c "import pandas; pandas.read_parquet('FILE')
 //! .to_json('FILE.jsonl', orient='records', lines=True)"` turns Parquet into the latter.
 
+pub mod code;
 pub mod math;
 
 use std::collections::{HashMap, HashSet};
@@ -45,8 +46,17 @@ pub struct Layout {
 }
 
 /// Every layout; the first that recognises a record is taken.
-pub static LAYOUTS: &[&Layout] =
-    &[&math::GSM8K, &math::OLYMPIADBENCH, &math::VERL, &math::ANSWER, &math::SOLUTION];
+pub static LAYOUTS: &[&Layout] = &[
+    &code::PROBLEM,
+    &code::APPS,
+    &code::CODE_CONTESTS,
+    &code::LIVE_CODE_BENCH,
+    &math::GSM8K,
+    &math::OLYMPIADBENCH,
+    &math::VERL,
+    &math::ANSWER,
+    &math::SOLUTION,
+];
 
 /// The layout called `name`.
 ///

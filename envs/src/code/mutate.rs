@@ -1,0 +1,72 @@
+//! Mutants: a program with one sign changed, as a stand-in for mistakes that people make.
+//!
+//! Texts in quotation marks and comments are left alone. Whether a mutant is wrong at all is for tests to say.
+
+/// Signs and what they are changed to; longer ones first, so that `<=` is not taken for `<`.
+const CHANGES: &[(&str, &str)] = &[
+    ("<=", "<"),
+    (">=", ">"),
+    ("==", "!="),
+    ("!=", "=="),
+    (" < ", " <= "),
+    (" > ", " >= "),
+    (" + 1", ""),
+    (" - 1", ""),
+    ("+1", ""),
+    ("-1", "-2"),
+    (" + ", " - "),
+    (" - ", " + "),
+    (" * ", " + "),
+    (" // ", " * "),
+    (" and ", " or "),
+    (" or ", " and "),
+    ("min(", "max("),
+    ("max(", "min("),
+    ("range(1,", "range(0,"),
+];
+
+/// Every program that differs from `source` by one change, in the order of the places.
+pub fn mutants(source: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut quote: Option<char> = None;
+    let mut comment = false;
+    let mut skip = 0;
+    for (place, sign) in source.char_indices() {
+        if place < skip {
+            continue;
+        }
+        match (sign, quote) {
+            ('\n', _) => comment = false,
+            _ if comment => continue,
+            ('#', None) => comment = true,
+            ('"' | '\'', None) => quote = Some(sign),
+            (_, Some(open)) if sign == open => quote = None,
+            _ => {}
+        }
+        if comment || quote.is_some() {
+            continue;
+        }
+        let rest = &source[place..];
+        if let Some((from, to)) = CHANGES.iter().find(|(from, _)| rest.starts_with(from)) {
+            found.push(format!("{}{to}{}", &source[..place], &rest[from.len()..]));
+            skip = place + from.len();
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mutants;
+
+    #[test]
+    fn one_sign_at_a_time() {
+        let source = "if a <= b and c == 'x < y':  # a < b\n    print(a + 1)\n";
+        let mutants = mutants(source);
+        assert_eq!(mutants.len(), 4, "{mutants:#?}");
+        assert_eq!(mutants[0], source.replace("<= b", "< b"));
+        assert_eq!(mutants[1], source.replace(" and ", " or "));
+        assert_eq!(mutants[2], source.replace("==", "!="));
+        assert_eq!(mutants[3], source.replace("a + 1", "a"));
+    }
+}

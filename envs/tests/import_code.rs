@@ -1,0 +1,102 @@
+//! `envs import` on records in the layouts of public programming data sets, written by hand.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+use envs::code::judge::golden;
+use envs::code::spec::{Encoding, Instance, Rules, Style};
+use envs::import::Importer;
+use serde_json::{Value, json};
+
+const RULES: Rules = Rules { encoding: Encoding::Full, turns: 4, cpu: 4.0, memory: 256 };
+
+/// The problem that a record becomes, or why it is left out.
+fn import(record: &Value) -> Result<Instance, String> {
+    let mut importer = Importer::default();
+    let Some(task) = importer.task(record).unwrap() else {
+        return Err(importer.left_out.keys().next().unwrap().to_string());
+    };
+    assert_eq!(task.env, "code");
+    let mut spec = serde_json::to_value(RULES).unwrap();
+    spec.as_object_mut().unwrap().extend(task.spec.as_object().unwrap().clone());
+    Ok((*Instance::parse(&spec).unwrap()).clone())
+}
+
+const RIGHT: &str = "n = int(input())\nprint(n * n + 1)\n";
+
+#[test]
+fn apps_with_standard_input() {
+    let record = json!({
+        "problem_id": 1, "question": "Print n squared plus one.",
+        "solutions": json!(["print(0)", RIGHT]).to_string(),
+        "input_output": json!({"inputs": ["2\n", ["3"], "0\n"], "outputs": ["5\n", ["10"], "1\n"]}).to_string(),
+        "starter_code": "",
+    });
+    let instance = import(&record).unwrap();
+    let problem = &instance.problem;
+    assert_eq!((problem.style, problem.examples, problem.tests.len()), (Style::Stdin, 1, 3));
+    assert_eq!(problem.solution.as_deref(), Some(RIGHT), "the first that passes");
+    assert!(!problem.wrong.is_empty(), "mutants");
+    for wrong in &problem.wrong {
+        assert!(!golden(&instance, wrong).unwrap().all(), "{wrong}");
+    }
+}
+
+#[test]
+fn apps_with_a_function() {
+    let record = json!({
+        "question": "Double the list.", "starter_code": "class Solution:\n    def double(self, x):\n",
+        "solutions": json!(["class Solution:\n    def double(self, x):\n        return x + x\n"]).to_string(),
+        "input_output": json!({"fn_name": "double", "inputs": [[[1, 2]], [[]]], "outputs": [[[1, 2, 1, 2]], [[]]]})
+            .to_string(),
+    });
+    let problem = import(&record).unwrap().problem;
+    assert_eq!((problem.style, problem.function.as_deref()), (Style::Function, Some("double")));
+    assert_eq!((problem.tests[0].input.as_str(), problem.tests[0].output.as_str()), ("[[1,2]]", "[1,2,1,2]"));
+    assert!(problem.statement.contains("class Solution"));
+}
+
+#[test]
+fn code_contests() {
+    let record = json!({
+        "name": "1_A. Square", "description": "Print n squared plus one.",
+        "public_tests": {"input": ["2\n"], "output": ["5\n"]},
+        "private_tests": {"input": ["3\n", "0\n"], "output": ["10\n", "1\n"]},
+        "generated_tests": {"input": [], "output": []},
+        "solutions": {"language": [2, 3], "solution": ["int main() {}", RIGHT]},
+        "incorrect_solutions": {"language": [3, 3], "solution": ["print(5)", "print(int(input()) ** 2)"]},
+    });
+    let problem = import(&record).unwrap().problem;
+    assert_eq!((problem.examples, problem.tests.len()), (1, 3));
+    assert_eq!(problem.solution.as_deref(), Some(RIGHT));
+    assert_eq!(problem.wrong.len(), 2);
+}
+
+#[test]
+fn live_code_bench() {
+    let record = json!({
+        "question_title": "add", "question_content": "Add two numbers.", "starter_code": "def add(a, b):",
+        "public_test_cases": json!([{"input": "1\n2", "output": "3", "testtype": "functional"}]).to_string(),
+        "private_test_cases": json!([{"input": "-1\n1", "output": "0", "testtype": "functional"}]).to_string(),
+        "metadata": json!({"func_name": "add"}).to_string(),
+    });
+    let problem = import(&record).unwrap().problem;
+    assert_eq!((problem.style, problem.tests.len(), problem.solution), (Style::Function, 2, None));
+    assert_eq!(problem.tests[1].input, "[-1,1]");
+    let mut packed = record;
+    packed["private_test_cases"] = "eJxrYJmayEAAAAL/AQk=".into();
+    assert_eq!(import(&packed).unwrap_err(), "private tests in Python's pickle format");
+}
+
+#[test]
+fn what_cannot_be_used_is_left_out_and_said() {
+    let apps = |solutions: Value, tests: Value| json!({"question": "?", "solutions": solutions.to_string(), "input_output": tests.to_string()});
+    let tests = json!({"inputs": ["1\n"], "outputs": ["2\n"]});
+    for (record, reason) in [
+        (apps(json!(["print(3)"]), tests.clone()), "no solution that passes its tests"),
+        (apps(json!([]), tests), "no solution in Python"),
+        (apps(json!(["print(2)"]), json!({"inputs": [], "outputs": []})), "no tests"),
+    ] {
+        assert_eq!(import(&record).unwrap_err(), reason);
+    }
+}
