@@ -12,6 +12,7 @@ pub mod grid;
 pub mod import;
 pub mod math;
 pub mod plan_path;
+pub mod problems;
 pub mod sandbox;
 pub mod settings;
 pub mod sokoban;

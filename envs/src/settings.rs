@@ -90,6 +90,21 @@ impl Encoding {
         }
     }
 
+    /// The same where problems can come from a file, with `--set data`: those are in prose.
+    ///
+    /// # Errors
+    /// Neither `compact` nor `full`, or `compact` with a file: usage.
+    pub fn of_problems(settings: &Settings) -> Result<Encoding> {
+        match (Encoding::from_settings(settings)?, settings.text("data"), settings.text("encoding")) {
+            (Encoding::Compact, Some(_), Some(_)) => {
+                Err(Failure::usage("--set encoding=compact: problems from a file are in prose")
+                    .hint("leave encoding out, or set it to full"))
+            }
+            (_, Some(_), _) => Ok(Encoding::Full),
+            (encoding, None, _) => Ok(encoding),
+        }
+    }
+
     /// `compact` or `full`.
     pub fn name(self) -> &'static str {
         match self {
@@ -170,6 +185,22 @@ mod tests {
         let settings = Settings::parse(&texts, "plan-path", KNOWN).unwrap();
         assert_eq!(settings.value::<u32>("size", "a whole number").unwrap(), Some(7));
         assert_eq!(settings.value::<u32>("encoding", "a whole number").unwrap(), None);
+    }
+
+    #[test]
+    fn problems_of_a_file_are_in_prose() {
+        let known = [KNOWN, &[Setting { name: "data", default: "none", meaning: "a file" }]].concat();
+        for (texts, encoding) in [
+            (&[][..], Some(Encoding::Compact)),
+            (&["data=x"], Some(Encoding::Full)),
+            (&["data=x", "encoding=full"], Some(Encoding::Full)),
+            (&["data=x", "encoding=compact"], None),
+            (&["encoding=short"], None),
+        ] {
+            let texts: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
+            let settings = Settings::parse(&texts, "math", &known).unwrap();
+            assert_eq!(Encoding::of_problems(&settings).ok(), encoding, "{texts:?}");
+        }
     }
 
     #[test]

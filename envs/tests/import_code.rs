@@ -3,6 +3,11 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 
+mod support;
+
+use std::io::Write;
+use std::process::Command;
+
 use envs::code::judge::golden;
 use envs::code::spec::{Encoding, Instance, Rules, Style};
 use envs::import::Importer;
@@ -26,6 +31,9 @@ const RIGHT: &str = "n = int(input())\nprint(n * n + 1)\n";
 
 #[test]
 fn apps_with_standard_input() {
+    if support::sandbox().is_none() {
+        return;
+    }
     let record = json!({
         "problem_id": 1, "question": "Print n squared plus one.",
         "solutions": json!(["print(0)", RIGHT]).to_string(),
@@ -44,6 +52,9 @@ fn apps_with_standard_input() {
 
 #[test]
 fn apps_with_a_function() {
+    if support::sandbox().is_none() {
+        return;
+    }
     let record = json!({
         "question": "Double the list.", "starter_code": "class Solution:\n    def double(self, x):\n",
         "solutions": json!(["class Solution:\n    def double(self, x):\n        return x + x\n"]).to_string(),
@@ -56,8 +67,62 @@ fn apps_with_a_function() {
     assert!(problem.statement.contains("class Solution"));
 }
 
+/// Hand-out signatures name types that they do not import.
+#[test]
+fn a_signature_with_types_of_typing() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let solution = "class Solution:\n    def first(self, x: List[int]) -> Optional[int]:\n        return x[0] if x else None\n";
+    let record = json!({
+        "question": "The first, if any.", "starter_code": "", "solutions": json!([solution]).to_string(),
+        "input_output": json!({"fn_name": "first", "inputs": [[[3, 1]], [[]]], "outputs": [3, null]}).to_string(),
+    });
+    assert_eq!(import(&record).unwrap().problem.solution.as_deref(), Some(solution));
+}
+
+#[test]
+fn examples_are_those_of_the_statement_even_where_tests_repeat() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let record = json!({
+        "description": "Print n squared plus one.",
+        "public_tests": {"input": ["2\n", "2\n"], "output": ["5\n", "5\n"]},
+        "private_tests": {"input": ["30\n", "2\n", "0\n"], "output": ["901\n", "5\n", "1\n"]},
+        "solutions": {"language": [3], "solution": [RIGHT]},
+    });
+    let problem = import(&record).unwrap().problem;
+    let inputs: Vec<&str> = problem.tests.iter().map(|test| test.input.as_str()).collect();
+    assert_eq!((problem.examples, inputs), (1, vec!["2\n", "0\n", "30\n"]));
+}
+
+/// A problem whose solution cannot be tried is not left out: the import ends.
+#[test]
+fn without_a_sandbox_the_import_fails_and_says_why() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let record = json!({
+        "question": "Print 2.", "solutions": json!(["print(2)"]).to_string(),
+        "input_output": json!({"inputs": ["1\n"], "outputs": ["2\n"]}).to_string(),
+    });
+    write!(file, "{record}").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_envs"));
+    command.arg("import").arg(file.path());
+    support::without_namespaces(&mut command);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(69), 0), "{said}");
+    assert!(
+        said.contains("record 1: sandbox: the kernel refuses new namespaces") && said.contains("hint: "),
+        "{said}"
+    );
+}
+
 #[test]
 fn code_contests() {
+    if support::sandbox().is_none() {
+        return;
+    }
     let record = json!({
         "name": "1_A. Square", "description": "Print n squared plus one.",
         "public_tests": {"input": ["2\n"], "output": ["5\n"]},
@@ -90,6 +155,9 @@ fn live_code_bench() {
 
 #[test]
 fn what_cannot_be_used_is_left_out_and_said() {
+    if support::sandbox().is_none() {
+        return;
+    }
     let apps = |solutions: Value, tests: Value| json!({"question": "?", "solutions": solutions.to_string(), "input_output": tests.to_string()});
     let tests = json!({"inputs": ["1\n"], "outputs": ["2\n"]});
     for (record, reason) in [

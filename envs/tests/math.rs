@@ -1,6 +1,9 @@
 //! Math from outside: episodes worked out by hand, workflows by settings, splits, files of problems, the tool's program.
 
+#![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+mod support;
 
 use std::collections::HashSet;
 use std::io::Write as _;
@@ -170,18 +173,15 @@ fn a_file_of_problems_is_divided_once_and_for_all() {
 
 #[test]
 fn a_tools_python_runs_in_the_sandbox_and_is_read_by_what_it_prints() {
+    if support::sandbox().is_none() {
+        return;
+    }
     let spec =
         json!({"problem": "What is one half plus one third?", "answer": "\\frac{5}{6}", "encoding": "full"});
     let state = begin(&spec, "team");
     let earned = |text: &str| state.clone_state().apply("tool", text).map(|outcome| outcome.rewards.local);
-    let first =
-        earned("```python\nfrom fractions import Fraction\nprint(Fraction(1, 2) + Fraction(1, 3))\n```");
-    if let Err(failure) = &first {
-        // A machine that allows no namespaces: said, never run without.
-        assert_eq!(failure.code, 69, "{}", failure.message);
-        return;
-    }
-    assert_eq!(first.unwrap(), 1.0);
+    let exact = "```python\nfrom fractions import Fraction\nprint(Fraction(1, 2) + Fraction(1, 3))\n```";
+    assert_eq!(earned(exact).unwrap(), 1.0);
     assert_eq!(earned("```python\nprint(0.8333334)\n```").unwrap(), 1.0, "within 1e-6");
     assert_eq!(earned("```python\nprint(0.8333)\n```").unwrap(), 0.2);
     assert_eq!(earned("```python\nprint('I do not know it')\n```").unwrap(), 0.1);

@@ -1,4 +1,4 @@
-//! Which Code tasks there are when none are given: drawn, never run.
+//! Which Code tasks there are: those of a file ([`crate::problems`]), or drawn, never run.
 //!
 //! Answers are computed in Rust, by code that shares nothing with the Python of the reference solution but the task: that
 //! the two agree on every test is a test of both, and `envs check` makes it. Wrong programs are those of tasks that are
@@ -11,14 +11,19 @@
 use record::failure::{Failure, Result};
 use record::line::Task;
 use record::philox::{Draws, Stream};
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::NAME;
 use super::expression::{self, Chain};
 use super::list::{Answer, Pipeline, draw_list};
 use super::spec::{Choice, Encoding, Problem, Rules, Style, Test};
-use crate::environment::Split;
-use crate::streams::{first_word, split_of};
+use crate::environment::{Selection, Split, Tasks};
+use crate::problems::Problems;
+use crate::streams::{self, first_word, split_of};
+
+/// Problems of our own.
+const PROBLEMS: Problems = Problems { environment: NAME, shipped: include_str!("../../problems/code.jsonl") };
 
 /// One in this many tasks is for testing.
 const TEST_SHARE: u64 = 16;
@@ -28,6 +33,34 @@ const ATTEMPTS: u32 = 20_000;
 const WRONG: usize = 4;
 /// Greatest size of a number in an answer to a tiny policy's task.
 const LARGEST_SMALL: i64 = 200;
+
+/// The problems of a file, or tasks without end.
+///
+/// # Errors
+/// As [`Problems::tasks`].
+pub fn tasks(choice: Choice, selection: &Selection) -> Result<Tasks<'static>> {
+    match choice.data.clone() {
+        None => Ok(streams::tasks(NAME, selection, move |split, stream| draw(&choice, split, stream))),
+        Some(file) => PROBLEMS.tasks(&file, selection, |spec, identity, split| {
+            let mut task = from_file(&choice, spec, identity, split)?;
+            // What a source says besides is kept.
+            if let (Value::Object(to), Value::Object(from)) = (&mut task.spec, spec) {
+                for (name, value) in from {
+                    to.entry(name).or_insert_with(|| value.clone());
+                }
+            }
+            Ok(task)
+        }),
+    }
+}
+
+fn from_file(choice: &Choice, spec: &Value, identity: u64, split: Split) -> Result<Task> {
+    let mut problem = Problem::deserialize(spec).map_err(|error| Failure::data(format!("spec: {error}")))?;
+    problem.check().map_err(|cause| Failure::data(format!("spec: {cause}")))?;
+    problem.name = format!("{identity:016x}");
+    problem.tests.truncate(choice.tests.max(problem.examples));
+    Ok(task(&choice.rules, problem, split))
+}
 
 /// A task of `split`, drawn from `stream`.
 ///

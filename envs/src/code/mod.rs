@@ -8,14 +8,13 @@
 //! Programs run in [`crate::sandbox`], and expected outputs stay outside of it.
 //!
 //! - [`spec`]: settings, problems and the `spec` of a task; [`generate`], [`list`], [`expression`]: tasks without end;
-//!   [`data`]: problems from files; [`mutate`]: wrong programs made of right ones;
+//!   [`mutate`]: wrong programs made of right ones;
 //! - [`extract`]: programs and cases in answers; [`full`], [`compact`]: prompts and answers in two encodings;
 //! - [`judge`], [`compare`]: running, remembering, comparing;
 //! - [`state`]: a situation in an episode; [`demonstrate`]: samples for the warm-up; `probes`: for `envs check`.
 
 pub mod compact;
 pub mod compare;
-pub mod data;
 pub mod demonstrate;
 pub mod expression;
 pub mod extract;
@@ -37,7 +36,6 @@ use crate::environment::{
     Demonstration, Demonstrations, Environment, ExtractionCase, RewardRange, Selection, Split, State, Tasks,
 };
 use crate::settings::Setting;
-use crate::streams;
 use crate::workflow::Workflow;
 use spec::Choice;
 
@@ -77,11 +75,7 @@ impl Environment for Code {
     }
 
     fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
-        let choice = Choice::from_settings(&selection.settings)?;
-        if let Some(file) = &choice.data {
-            return data::tasks(&choice, file, selection);
-        }
-        Ok(streams::tasks(NAME, selection, move |split, stream| generate::draw(&choice, split, stream)))
+        generate::tasks(Choice::from_settings(&selection.settings)?, selection)
     }
 
     fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::sandbox::Limits;
-use crate::settings::{Setting, Settings};
+pub use crate::settings::Encoding;
+use crate::settings::{Setting, Settings, ranged};
 
 /// What `--set` understands.
 pub const SETTINGS: &[Setting] = &[
@@ -31,7 +32,11 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting { name: "least", default: "2", meaning: "fewest steps of a generated task, 1 to 4" },
     Setting { name: "most", default: "3", meaning: "most steps of a generated task, least to 4" },
-    Setting { name: "tests", default: "8", meaning: "golden tests of a task, at most; 3 to 200" },
+    Setting {
+        name: "tests",
+        default: "8; with data all that a problem has",
+        meaning: "golden tests of a task, at most; 3 to 200",
+    },
     Setting {
         name: "examples",
         default: "2",
@@ -40,16 +45,6 @@ pub const SETTINGS: &[Setting] = &[
     Setting { name: "cpu", default: "4", meaning: "processor seconds of a program and test, 0.1 to 60" },
     Setting { name: "memory", default: "256", meaning: "MiB of a program, 16 to 4096" },
 ];
-
-/// How a task is put into words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Encoding {
-    /// Expressions, for policies of a few hundred thousand parameters.
-    Compact,
-    /// Prose and Python, for pretrained language models.
-    Full,
-}
 
 /// How a program is given its input and gives its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,18 +140,7 @@ impl Choice {
     /// Values that are out of range or contradict each other: usage.
     pub fn from_settings(settings: &Settings) -> Result<Choice> {
         let data = settings.text("data").map(str::to_owned);
-        let encoding = match settings.text("encoding") {
-            None if data.is_none() => Encoding::Compact,
-            None | Some("full") => Encoding::Full,
-            Some("compact") if data.is_none() => Encoding::Compact,
-            Some("compact") => {
-                return Err(Failure::usage(
-                    "--set encoding=compact: only generated tasks have a compact form",
-                )
-                .hint("leave out encoding or data"));
-            }
-            Some(other) => return Err(choice("encoding", other, "compact or full")),
-        };
+        let encoding = Encoding::of_problems(settings)?;
         let turns = within(settings, "turns", 4_u32, 1, 99)?;
         let least = within(settings, "least", 2_usize, 1, 4)?;
         let most = within(settings, "most", least.max(3), least, 4)?;
@@ -167,8 +151,8 @@ impl Choice {
                 cpu: within(settings, "cpu", 4.0, 0.1, 60.0)?,
                 memory: within(settings, "memory", 256_u64, 16, 4096)?,
             },
+            tests: within(settings, "tests", if data.is_some() { 200 } else { 8_usize }, 3, 200)?,
             data,
-            tests: within(settings, "tests", 8_usize, 3, 200)?,
             examples: within(settings, "examples", 2_usize, 1, 3)?,
             least,
             most,
@@ -180,15 +164,7 @@ fn within<T>(settings: &Settings, key: &str, default: T, least: T, most: T) -> R
 where
     T: std::str::FromStr + PartialOrd + std::fmt::Display + Copy,
 {
-    let value = settings.value(key, "a number of the right kind")?.unwrap_or(default);
-    if value < least || value > most {
-        return Err(Failure::usage(format!("--set {key}={value}: not from {least} to {most}")));
-    }
-    Ok(value)
-}
-
-fn choice(key: &str, value: &str, known: &str) -> Failure {
-    Failure::usage(format!("--set {key}={value}: not {known}"))
+    ranged(key, settings.value(key, "a number of the right kind")?.unwrap_or(default), least, most)
 }
 
 impl Rules {

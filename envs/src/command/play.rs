@@ -38,6 +38,9 @@ pub struct Play {
     agent: Option<String>,
 }
 
+/// A line before and after an answer of several lines.
+const SEVERAL: &str = "\"\"\"";
+
 /// What a line of the player asks for.
 enum Turn {
     Answer(String),
@@ -64,7 +67,11 @@ impl Play {
             return Err(Failure::usage(format!("--agent {agent}: workflow {name} has no such agent"))
                 .hint(envs::settings::suggest(agent, &agents)));
         }
-        say(&format!("{}\nAn empty line plays the oracle's answer, ? shows the prompt.\n", task.task))?;
+        say(&format!(
+            "{}\nAn empty line plays the oracle's answer, ? shows the prompt, {SEVERAL} begins and ends an answer of \
+             several lines.\n",
+            task.task
+        ))?;
         let limit = state.turn_limit();
         for turn in 1..=limit {
             for stage in 0..workflow.stages() {
@@ -92,16 +99,16 @@ impl Play {
         }
         loop {
             say(&format!("{agent}> "))?;
-            let mut line = String::new();
-            let read = std::io::stdin().lock().read_line(&mut line);
-            if stage::interrupted() {
-                return Err(Failure::interrupted());
-            }
-            if read.map_err(|error| Failure::io(format!("reading stdin: {error}")))? == 0 {
-                return Ok(Turn::Over);
-            }
+            let Some(line) = read_line()? else { return Ok(Turn::Over) };
             match line.trim() {
                 "" => return Ok(Turn::Answer(oracle())),
+                SEVERAL => {
+                    let mut text = String::new();
+                    while let Some(line) = read_line()?.filter(|line| line.trim() != SEVERAL) {
+                        text.push_str(&line);
+                    }
+                    return Ok(Turn::Answer(text));
+                }
                 "?" => {
                     for message in state.observe(agent) {
                         say(&format!("[{}] {}\n", message.role, message.content))?;
@@ -111,6 +118,17 @@ impl Play {
             }
         }
     }
+}
+
+/// The next line, with its end; `None` after the last.
+fn read_line() -> Result<Option<String>> {
+    let mut line = String::new();
+    let read = std::io::stdin().lock().read_line(&mut line);
+    if stage::interrupted() {
+        return Err(Failure::interrupted());
+    }
+    let length = read.map_err(|error| Failure::io(format!("reading stdin: {error}")))?;
+    Ok((length > 0).then_some(line))
 }
 
 /// Applies the answers of a stage and tells what they earned; whether the episode is over.

@@ -11,7 +11,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Fields, Layout, Problem};
+use super::{Fields, Layout, Problem, Refusal};
 use crate::code::NAME;
 use crate::code::judge::{golden, passes};
 use crate::code::mutate::mutants;
@@ -125,15 +125,17 @@ struct Draft {
 
 impl Draft {
     fn code(mut self) -> Result<Code, &'static str> {
-        let examples = self.examples.min(self.tests.len());
-        let mut hidden = self.tests.split_off(examples);
+        let mut hidden = self.tests.split_off(self.examples.min(self.tests.len()));
         hidden.sort_by_key(|test| test.input.len() + test.output.len());
-        self.tests.extend(hidden);
         let mut seen = std::collections::HashSet::new();
-        self.tests.retain(|test| {
+        let mut fits = |test: &Test| {
             test.input.len() + test.output.len() <= LONGEST
                 && seen.insert((test.input.clone(), test.output.clone()))
-        });
+        };
+        self.tests.retain(&mut fits);
+        hidden.retain(&mut fits);
+        let examples = self.tests.len();
+        self.tests.extend(hidden);
         self.tests.truncate(TESTS.max(examples));
         if self.tests.is_empty() {
             return Err("no tests");
@@ -144,7 +146,6 @@ impl Draft {
         {
             statement.push_str(&format!("\n\nStart with this:\n{starter}"));
         }
-        let examples = examples.min(self.tests.len());
         let code = Code {
             name: String::new(),
             style: if self.function.is_some() { Style::Function } else { Style::Stdin },
@@ -158,32 +159,31 @@ impl Draft {
         code.check().map(|()| code).map_err(|_| "tests that cannot be read")
     }
 
-    fn without_solution(self) -> Result<Problem, &'static str> {
-        self.code().map(|code| problem(&code))
+    fn without_solution(self) -> Result<Problem, Refusal> {
+        Ok(problem(&self.code()?))
     }
 
     /// Takes the first of `solutions` that passes, and of the wrong programs those that one test finds out.
-    fn finish(self, solutions: &[String], wrong: &[String]) -> Result<Problem, &'static str> {
-        const NO_SANDBOX: &str = "no sandbox to try its solutions in";
+    fn finish(self, solutions: &[String], wrong: &[String]) -> Result<Problem, Refusal> {
         let mut code = self.code()?;
         if solutions.is_empty() {
-            return Err("no solution in Python");
+            return Err("no solution in Python".into());
         }
         let instance = Instance::parse(&RULES.spec(&code)).map_err(|_| "tests that cannot be read")?;
         for solution in solutions.iter().take(SOLUTIONS) {
-            if golden(&instance, solution).map_err(|_| NO_SANDBOX)?.all() {
+            if golden(&instance, solution)?.all() {
                 code.solution = Some(solution.clone());
                 break;
             }
         }
-        let Some(solution) = &code.solution else { return Err("no solution that passes its tests") };
+        let Some(solution) = &code.solution else { return Err("no solution that passes its tests".into()) };
         let made = if wrong.is_empty() { mutants(solution) } else { Vec::new() };
         let tried: Vec<&String> = wrong.iter().chain(&made).take(WRONG.0).collect();
         let mut best: Vec<String> = Vec::new();
         for test in code.tests.iter().take(TESTS / 4) {
             let mut found = Vec::new();
             for program in &tried {
-                if found.len() < WRONG.1 && !passes(&instance, program, test).map_err(|_| NO_SANDBOX)? {
+                if found.len() < WRONG.1 && !passes(&instance, program, test)? {
                     found.push((*program).clone());
                 }
             }

@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Fields, Layout, Problem};
+use super::{Fields, Layout, Problem, Refusal};
 use crate::math::NAME;
 use crate::math::answer::{Answer, extract};
 
@@ -39,10 +39,10 @@ pub static OLYMPIADBENCH: Layout = Layout {
             _ => Vec::new(),
         };
         if record.get("error").and_then(Value::as_str).is_some_and(|tolerance| !tolerance.is_empty()) {
-            return Err("an answer with a tolerance of its own");
+            return Err("an answer with a tolerance of its own".into());
         }
         match answers.as_slice() {
-            [] => Err("no answer"),
+            [] => Err("no answer".into()),
             [one] => problem(record, &["question"], one),
             several => problem(record, &["question"], &several.join(", ")),
         }
@@ -121,12 +121,12 @@ fn number_or_text(record: &Fields, names: &[&str]) -> Option<String> {
     }
 }
 
-fn problem(record: &Fields, names: &[&str], answer: &str) -> Result<Problem, &'static str> {
+fn problem(record: &Fields, names: &[&str], answer: &str) -> Result<Problem, Refusal> {
     let text = text(record, names).ok_or("no problem")?.trim();
     let answer = answer.trim();
     match Answer::read(answer) {
-        None => return Err("no answer"),
-        Some(Answer::Word(words)) if words.split(' ').count() > 3 => return Err("an answer in prose"),
+        None => return Err("no answer".into()),
+        Some(Answer::Word(words)) if words.split(' ').count() > 3 => return Err("an answer in prose".into()),
         Some(_) => {}
     }
     let mut spec = json!({"problem": text, "answer": answer, "encoding": "full"});

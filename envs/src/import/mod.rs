@@ -41,8 +41,29 @@ pub struct Layout {
     pub summary: &'static str,
     /// Whether a record has it.
     pub recognises: fn(&Fields) -> bool,
-    /// The problem of a record, or why it has to be left out.
-    pub convert: fn(&Fields) -> std::result::Result<Problem, &'static str>,
+    /// The problem of a record, or why there is none.
+    pub convert: fn(&Fields) -> std::result::Result<Problem, Refusal>,
+}
+
+/// Why a record becomes no problem.
+#[derive(Clone, Debug)]
+pub enum Refusal {
+    /// It cannot be used; the reason in a few words.
+    LeftOut(&'static str),
+    /// It could not be looked at, as without a sandbox: the import fails.
+    Failed(Failure),
+}
+
+impl From<&'static str> for Refusal {
+    fn from(reason: &'static str) -> Refusal {
+        Refusal::LeftOut(reason)
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Refusal {
+        Refusal::Failed(failure)
+    }
 }
 
 /// Every layout; the first that recognises a record is taken.
@@ -110,7 +131,7 @@ impl Importer {
     /// The task of a record; `None` where it is left out.
     ///
     /// # Errors
-    /// A record of no known layout: data.
+    /// A record of no known layout: data. A solution that has to be tried, and no sandbox: unavailable.
     pub fn task(&mut self, record: &Value) -> Result<Option<Task>> {
         let Value::Object(record) = record else {
             return Err(Failure::data("a record is no JSON object"));
@@ -129,7 +150,8 @@ impl Importer {
         };
         let Problem { text, mut spec } = match (layout.convert)(record) {
             Ok(problem) => problem,
-            Err(reason) => return leave_out(reason),
+            Err(Refusal::LeftOut(reason)) => return leave_out(reason),
+            Err(Refusal::Failed(failure)) => return Err(failure),
         };
         let identity = identity(&text);
         if self.without.contains(&identity) {

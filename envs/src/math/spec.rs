@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use record::failure::{Failure, Result};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map as Object, Value};
 
 use super::answer::Answer;
 use super::story::Chain;
-use crate::settings::{Setting, Settings};
+pub use crate::settings::Encoding;
+use crate::settings::{Setting, Settings, ranged};
 use crate::workflow::Workflow;
 
 /// What `--set` understands.
@@ -38,16 +39,6 @@ pub const SETTINGS: &[Setting] = &[
     Setting { name: "tools", default: "1", meaning: "tools of --workflow ensemble, 0 to 16" },
 ];
 
-/// How problems are put into words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Encoding {
-    /// A few words, for policies of a few hundred thousand parameters.
-    Compact,
-    /// Prose, for pretrained language models.
-    Full,
-}
-
 /// The rules of an episode, and how word problems are drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
@@ -73,31 +64,13 @@ impl Rules {
     /// # Errors
     /// Values out of range, or that contradict each other: usage.
     pub fn from_settings(settings: &Settings) -> Result<Rules> {
-        let data = settings.text("data").map(str::to_owned);
-        let encoding = match settings.text("encoding") {
-            None if data.is_none() => Encoding::Compact,
-            Some("compact") if data.is_some() => {
-                return Err(Failure::usage("--set encoding=compact: problems from a file are in prose")
-                    .hint("leave encoding out, or set it to full"));
-            }
-            Some("compact") => Encoding::Compact,
-            None | Some("full") => Encoding::Full,
-            Some(other) => {
-                return Err(Failure::usage(format!(
-                    "--set encoding={other}: '{other}' is not compact or full"
-                )));
-            }
-        };
+        let encoding = Encoding::of_problems(settings)?;
         let number = |name: &str, default: u32, least: u32, most: u32| -> Result<u32> {
-            let value = settings.value(name, "a whole number")?.unwrap_or(default);
-            match (least..=most).contains(&value) {
-                true => Ok(value),
-                false => Err(Failure::usage(format!("--set {name}={value}: not from {least} to {most}"))),
-            }
+            ranged(name, settings.value(name, "a whole number")?.unwrap_or(default), least, most)
         };
         Ok(Rules {
             encoding,
-            data,
+            data: settings.text("data").map(str::to_owned),
             level: number("level", 3, 1, 8)?,
             largest: number("largest", if encoding == Encoding::Compact { 20 } else { 1000 }, 9, 9999)?,
             turns: number("turns", 4, 1, 99)?,
@@ -111,8 +84,7 @@ impl Rules {
         let mut spec = Object::new();
         spec.insert("problem".to_owned(), problem.into());
         spec.insert("answer".to_owned(), answer.into());
-        let encoding = if self.encoding == Encoding::Compact { "compact" } else { "full" };
-        spec.insert("encoding".to_owned(), encoding.into());
+        spec.insert("encoding".to_owned(), self.encoding.name().into());
         spec.insert("turns".to_owned(), self.turns.into());
         spec.insert("reasoners".to_owned(), self.reasoners.into());
         spec.insert("tools".to_owned(), self.tools.into());

@@ -17,7 +17,8 @@ pub enum Entry<'a> {
     /// It is compiled and not run: exit code 0 if its syntax is right. No line of it runs, so it cannot pretend.
     Compile,
     /// It is run as a script; then the function of this name (or the method of a class `Solution`) is called with
-    /// the arguments in `stdin`, a JSON array, and what it returns becomes [`Execution::result`], as JSON.
+    /// the arguments in `stdin`, a JSON array, and what it returns becomes [`Execution::result`], as JSON. The names of
+    /// the module `typing` are there without an import, because the signatures that problems hand out use them so.
     Call(&'a str),
 }
 

@@ -90,6 +90,9 @@ def run(request, source, result):
         compiled = compile(source, "program.py", "exec")
         if request["kind"] != "compile":
             names = interpreter()
+            if request["kind"] == "call":
+                # Signatures that problems hand out use `List` and `Optional` without importing them.
+                names.update({name: getattr(typing, name) for name in typing.__all__})
             exec(compiled, names)
             if request["kind"] == "call":
                 answer(names, request, result)

@@ -57,13 +57,15 @@ pub enum Expression {
 /// Values of variables.
 pub type Place = [(String, BigRational)];
 
-/// Values for `names` at the point number `point`: fractions that no formula of a school book was made for.
+/// Values for `names` at the point number `point`: fractions that no formula of a school book was made for, above zero at
+/// the first and below at some of the others.
 pub fn point(names: &[String], point: u32) -> Vec<(String, BigRational)> {
     let value = |index: usize| {
         let index = index as i64;
         let (top, bottom) =
             (37 * (i64::from(point) + 2) + 101 * (index + 1), 29 + 12 * i64::from(point) + 7 * index);
-        BigRational::new(top.into(), bottom.into())
+        let below = point >= 4 && (point + index as u32) % 2 == 1;
+        BigRational::new(if below { -top } else { top }.into(), bottom.into())
     };
     names.iter().enumerate().map(|(index, name)| (name.clone(), value(index))).collect()
 }

@@ -1,7 +1,8 @@
 //! Answers to mathematical problems: what a text means, and whether two mean the same.
 //!
 //! - [`expression`]: a formula as a tree, its exact value and its value as f64;
-//! - [`token`], [`parse`]: from LaTeX or plain text to formulas, sets, tuples and intervals;
+//! - [`token`], [`formula`], [`parse`]: from LaTeX or plain text to formulas, sets, tuples and intervals; [`word()`]: what
+//!   is none of these, as a text to compare;
 //! - [`extract`]: where in a solution the answer is.
 //!
 //! Two formulas without variables are compared exactly where both are written exactly (whole numbers, fractions,
@@ -9,14 +10,18 @@
 //! (arXiv 2510.11062, appendix A.1): |a - b| <= δ or |a - b| / max(1, |b|) <= δ with δ = 1e-6. Applied to whole
 //! numbers, that rule would take 1000000007 for 1000000006. Formulas with variables are the same when they have
 //! the same value at fixed points, exactly where that can be computed. Sets are compared without order, tuples
-//! and intervals with their brackets.
+//! and intervals with their brackets. Two equations are the same when one is a multiple of the other. A formula that is
+//! written like the other is the same, however large its value.
 //!
-//! Left out: complex numbers, matrices, inequalities and equations as answers (compared as words), units.
+//! Left out: what units mean (they are dropped), the imaginary unit (a letter like others), matrices and inequalities,
+//! which are the same only in the same words.
 
 pub mod expression;
 pub mod extract;
+pub mod formula;
 pub mod parse;
 pub mod token;
+pub mod word;
 
 pub use parse::Answer;
 
@@ -26,6 +31,9 @@ use expression::Expression;
 const DELTA: f64 = 1e-6;
 /// The tolerance at points, where nothing was rounded by a person.
 const POINT_DELTA: f64 = 1e-9;
+/// Points at which formulas with variables are compared, and how many have to be within reach of both.
+const POINTS: u32 = 12;
+const ENOUGH: usize = 3;
 
 impl Answer {
     /// What `text` means; `None` if nothing is there. What is no mathematics is a [`Answer::Word`].
@@ -33,7 +41,8 @@ impl Answer {
         parse::answer(text)
     }
 
-    /// Whether both mean the same.
+    /// Whether it means the same as `other`. It is what was said and `other` what is right: `a + b = 5` says 5, but 25 is
+    /// no circle.
     pub fn same(&self, other: &Answer) -> bool {
         match (self, other) {
             (Answer::One(left), Answer::One(right)) => equal(left, right),
@@ -50,6 +59,12 @@ impl Answer {
                     && left.items.len() == right.items.len()
                     && left.items.iter().zip(&right.items).all(|(left, right)| left.same(right))
             }
+            (Answer::Equation(left, right), Answer::Equation(other_left, other_right)) => {
+                same_equation(&difference(left, right), &difference(other_left, other_right))
+            }
+            (Answer::Equation(_, right), other @ (Answer::One(_) | Answer::Percent(_))) => {
+                Answer::One(right.clone()).same(other)
+            }
             (Answer::Word(left), Answer::Word(right)) => left == right,
             // A set of one is what it holds.
             (Answer::Set(items), one) | (one, Answer::Set(items)) if items.len() == 1 => items[0].same(one),
@@ -65,11 +80,37 @@ fn same_members(left: &[Answer], right: &[Answer]) -> bool {
     within(left, right) && within(right, left)
 }
 
-fn equal(left: &Expression, right: &Expression) -> bool {
+fn names(left: &Expression, right: &Expression) -> Vec<String> {
     let mut names = left.variables();
     names.extend(right.variables());
     names.sort();
     names.dedup();
+    names
+}
+
+fn difference(left: &Expression, right: &Expression) -> Expression {
+    Expression::Sum(vec![left.clone(), right.clone().negated()])
+}
+
+/// Whether what is zero in one equation is a multiple of what is zero in the other.
+fn same_equation(left: &Expression, right: &Expression) -> bool {
+    let names = names(left, right);
+    let ratios: Vec<f64> = (0..POINTS)
+        .filter_map(|point| {
+            let place = expression::point(&names, point);
+            Some(left.value(&place)? / right.value(&place)?).filter(|ratio| ratio.is_finite())
+        })
+        .collect();
+    ratios.len() >= ENOUGH
+        && ratios[0] != 0.0
+        && ratios.iter().all(|ratio| near(*ratio, ratios[0], POINT_DELTA))
+}
+
+fn equal(left: &Expression, right: &Expression) -> bool {
+    if left == right {
+        return true;
+    }
+    let names = names(left, right);
     if names.is_empty() {
         if !left.is_rounded()
             && !right.is_rounded()
@@ -85,7 +126,7 @@ fn equal(left: &Expression, right: &Expression) -> bool {
     let rounded = left.is_rounded() || right.is_rounded();
     let delta = if rounded { DELTA } else { POINT_DELTA };
     let mut compared = 0;
-    for point in 0..8 {
+    for point in 0..POINTS {
         let place = expression::point(&names, point);
         if !rounded && let (Some(left), Some(right)) = (left.exact(&place), right.exact(&place)) {
             if left != right {
@@ -96,11 +137,12 @@ fn equal(left: &Expression, right: &Expression) -> bool {
         }
         match (left.value(&place), right.value(&place)) {
             (Some(left), Some(right)) if near(left, right, delta) => compared += 1,
-            (None, None) => {}
-            _ => return false,
+            (Some(_), Some(_)) => return false,
+            // Outside of where one of them is defined: ln(x^2) and 2 ln(x) are taken for the same.
+            _ => {}
         }
     }
-    compared >= 3
+    compared >= ENOUGH
 }
 
 fn near(left: f64, right: f64, delta: f64) -> bool {
@@ -163,6 +205,25 @@ mod tests {
             ("f(x) = 2x", "2x"),
             (".5", "0.50"),
             ("\\emptyset", "\\{\\}"),
+            ("5 \\text{ m}", "5"),
+            ("12 cm^2", "12"),
+            ("60 \\text{ miles}/\\text{hour}", "60 miles/hour"),
+            ("€18", "18"),
+            ("x²+1", "x^2+1"),
+            ("3:4", "6:8"),
+            ("1:2:3", "1 : 2 : 3"),
+            ("Answer: 5", "5"),
+            ("x^2+y^2=25", "y^2 = 25 - x^2"),
+            ("2x - 4y = 6", "x - 2y - 3 = 0"),
+            ("x \\ge 5", "$5 \\leq x$"),
+            ("x≥5", "x >= 5"),
+            ("\\ln(x^2)", "2\\ln(x)"),
+            ("2009^{2008^{2007}}", "2009^{2008^{2007}}"),
+            ("\\begin{pmatrix} -1 \\\\ 2 \\end{pmatrix}", "\\begin{pmatrix}-1\\\\2\\end{pmatrix}"),
+            ("$x = \\frac{-1+\\sqrt{5}}{2}$", "(\\sqrt5-1)/2"),
+            ("\\frac{a}{b}", "a/b"),
+            ("AB = 7", "7"),
+            ("x_{1} = 3", "3"),
         ] {
             assert!(
                 same(left, right) && same(right, left),
@@ -187,13 +248,40 @@ mod tests {
             ("\\sqrt{2}", "1.414"),
             ("yes", "no"),
             ("5", "five"),
-            ("9^{9^{9^9}}", "9^{9^{9^9}}"),
-            ("1/0", "1/0"),
+            ("9^{9^{9^9}}", "9^{9^{9^8}}"),
+            ("1/0", "2/0"),
+            ("x<5", "x>5"),
+            ("x \\le 5", "x < 5"),
+            ("\\begin{pmatrix}-1\\\\2\\end{pmatrix}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}"),
+            ("x^2+y^2=25", "x+y=25"),
+            ("3:4", "5:4"),
+            ("3:4", "4"),
+            ("1:2:3", "1:2:4"),
+            ("|x|", "x"),
+            ("\\sqrt{x^2}", "x"),
+            ("5 m", "5 m + 1"),
+            ("5 plus 3", "5"),
+            ("5 \\leq x", "5"),
+            ("5 \\pmod 7", "5"),
+            ("2 times 3", "2"),
+            ("50\\%", "0.05"),
+            ("-\\frac{1}{2}", "\\frac{1}{2}"),
+            ("x^{-2}", "x^2"),
+            ("2^{100}", "2^{100} + 1"),
+            ("[0, 1)", "[0, 1]"),
+            ("(1, 2) \\cup (3, 4)", "(1, 2)"),
             ("12", "21"),
             ("1,23", "123"),
         ] {
             assert!(!same(left, right), "{left:?} and {right:?}");
         }
+    }
+
+    /// `left` said where `right` is the reference.
+    #[test]
+    fn an_equation_says_its_right_side_but_is_not_said_by_it() {
+        assert!(same("a + b = 5", "5") && !same("25", "x^2+y^2=25"));
+        assert!(!same("a + b = 5", "6"));
     }
 
     #[test]
@@ -229,6 +317,19 @@ mod tests {
             "!",
             "x!",
             "[,)",
+            &"x/".repeat(2000),
+            &"x ".repeat(2000),
+            &"999!+".repeat(800),
+            &"x^{99}+".repeat(500),
+            &"-".repeat(4000),
+            &"|".repeat(4000),
+            &"\\{".repeat(2000),
+            &"=".repeat(4000),
+            &"1:".repeat(2000),
+            "²",
+            "x²³⁴⁵⁶⁷⁸⁹",
+            "\\begin{",
+            "<=>",
         ] {
             if let Some(answer) = Answer::read(text) {
                 let _ = answer.same(&answer);

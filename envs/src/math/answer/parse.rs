@@ -1,11 +1,9 @@
-//! From tokens to answers: sets, tuples and intervals around formulas, and formulas by recursive descent.
+//! From tokens to answers: sets, tuples, intervals, ratios and equations around formulas.
 
-use num_bigint::BigInt;
-use num_rational::BigRational;
-use num_traits::ToPrimitive;
-
-use super::expression::{Expression, Function};
-use super::token::{Spaced, Token, tokens};
+use super::expression::Expression;
+use super::formula::formula;
+use super::token::{Spaced, Token, sign, tokens};
+use super::word::word;
 
 /// Characters after which an answer is no answer any more.
 const LONGEST: usize = 4096;
@@ -23,18 +21,20 @@ pub enum Answer {
     Set(Vec<Answer>),
     /// Parts in order, or an interval: the brackets tell them apart.
     Tuple(Tuple),
+    /// Two formulas that are equal; a name on the left, as in `x = 5` or `f(x) = 2x`, makes none.
+    Equation(Expression, Expression),
     /// Sets or intervals, any of which a value may be in.
     Union(Vec<Answer>),
-    /// Anything else: letters and digits of it, in lower case.
+    /// Anything else, as [`word()`] writes it.
     Word(String),
 }
 
 /// Parts in order between brackets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tuple {
-    /// `(` or `[`.
+    /// `(` or `[`, or `:` of a ratio of more than two.
     pub open: char,
-    /// `)` or `]`.
+    /// `)` or `]`, or `:`.
     pub close: char,
     /// The parts.
     pub items: Vec<Answer>,
@@ -56,25 +56,7 @@ pub fn answer(text: &str) -> Option<Answer> {
             None => {}
         }
     }
-    let mut words = String::new();
-    let mut command = false;
-    for letter in text.chars().take(LONGEST) {
-        command = letter == '\\' || command && letter.is_ascii_alphabetic();
-        if letter.is_alphanumeric() && !command {
-            words.extend(letter.to_lowercase());
-        } else if !words.ends_with(' ') && !words.is_empty() {
-            words.push(' ');
-        }
-    }
-    words.truncate(words.trim_end().len());
-    if words.is_empty() { None } else { Some(Answer::Word(words)) }
-}
-
-fn sign(spaced: &Spaced) -> Option<char> {
-    match spaced.token {
-        Token::Sign(sign) => Some(sign),
-        _ => None,
-    }
+    word(text).map(Answer::Word)
 }
 
 fn is_comma(spaced: &Spaced) -> bool {
@@ -142,12 +124,15 @@ fn structure(tokens: &[Spaced], depth: u32) -> Option<Answer> {
     if split(tokens, is_comma).len() > 1 {
         return Some(Answer::Set(items(tokens, depth)?));
     }
-    // `x = 5` and `x ∈ S` say what comes last.
-    let sides = split(tokens, |spaced| matches!(sign(spaced), Some('=' | ':')));
-    if let [.., right] = sides.as_slice()
-        && sides.len() > 1
+    let sides = split(tokens, |spaced| matches!(sign(spaced), Some('=' | '∈')));
+    if let [before @ .., right] = sides.as_slice()
+        && !before.is_empty()
     {
-        return structure(right, depth + 1);
+        return equation(before, right, depth);
+    }
+    let parts = split(tokens, |spaced| sign(spaced) == Some(':'));
+    if parts.len() > 1 {
+        return ratio(&parts, depth);
     }
     match enclosed(tokens) {
         Some(('<', inner, '>')) => return Some(Answer::Set(items(inner, depth)?)),
@@ -181,270 +166,42 @@ fn structure(tokens: &[Spaced], depth: u32) -> Option<Answer> {
     formula(tokens).map(Answer::One)
 }
 
-/// A formula, behind which a unit may stand.
-fn formula(tokens: &[Spaced]) -> Option<Expression> {
-    let mut parser = Parser { tokens, at: 0, depth: 0 };
-    let formula = parser.sum()?;
-    let rest = &tokens[parser.at..];
-    let unit =
-        matches!(rest.first(), Some(Spaced { token: Token::Word(_), .. })) && formula.variables().is_empty();
-    if rest.is_empty() || unit { Some(formula) } else { None }
+/// `x = 5` and `x ∈ S` say what comes last; `x^2 + y^2 = 25` says that both are equal.
+fn equation(before: &[&[Spaced]], right: &[Spaced], depth: u32) -> Option<Answer> {
+    let last = structure(right, depth + 1)?;
+    let [left] = before else { return Some(last) };
+    match (last, formula(left)) {
+        (Answer::One(right), Some(left)) if !is_name(&before[0]) && !left.variables().is_empty() => {
+            Some(Answer::Equation(left, right))
+        }
+        (last, _) => Some(last),
+    }
 }
 
-struct Parser<'a> {
-    tokens: &'a [Spaced],
-    at: usize,
-    depth: u32,
-}
-
-impl Parser<'_> {
-    fn peek(&self) -> Option<&Token> {
-        self.tokens.get(self.at).map(|spaced| &spaced.token)
-    }
-
-    fn sign(&self) -> Option<char> {
-        self.tokens.get(self.at).and_then(sign)
-    }
-
-    fn take(&mut self, wanted: char) -> Option<()> {
-        let there = self.sign() == Some(wanted);
-        self.at += usize::from(there);
-        there.then_some(())
-    }
-
-    fn sum(&mut self) -> Option<Expression> {
-        self.depth += 1;
-        if self.depth > DEEPEST {
-            return None;
-        }
-        let mut parts = Vec::new();
-        let mut negative = false;
-        loop {
-            while let Some(sign @ ('+' | '-')) = self.sign() {
-                negative ^= sign == '-';
-                self.at += 1;
-            }
-            let part = self.product()?;
-            parts.push(if negative { part.negated() } else { part });
-            negative = false;
-            if !matches!(self.sign(), Some('+' | '-')) {
-                break;
-            }
-        }
-        self.depth -= 1;
-        if parts.len() == 1 { parts.pop() } else { Some(Expression::Sum(parts)) }
-    }
-
-    fn product(&mut self) -> Option<Expression> {
-        let mut left = self.mixed()?;
-        loop {
-            let divides = match self.sign() {
-                Some('*') => false,
-                Some('/') => true,
-                // Side by side: a product, unless two numbers are.
-                _ if self.begins_factor() => {
-                    let right = self.power()?;
-                    left = Expression::Product(vec![left, right]);
-                    continue;
-                }
-                _ => return Some(left),
-            };
-            self.at += 1;
-            let negative = self.take('-').is_some();
-            let right = self.power()?;
-            let right = if negative { right.negated() } else { right };
-            left = match divides {
-                true => Expression::Quotient(Box::new(left), Box::new(right)),
-                false => Expression::Product(vec![left, right]),
-            };
-        }
-    }
-
-    fn begins_factor(&self) -> bool {
-        match self.peek() {
-            Some(Token::Letter(_)) => true,
-            Some(Token::Word(word)) => is_mathematics(word),
-            Some(Token::Sign(sign)) => matches!(sign, '(' | '[' | '{'),
-            _ => false,
-        }
-    }
-
-    /// A factor, or a whole number and a fraction of two whole numbers beside it.
-    fn mixed(&mut self) -> Option<Expression> {
-        let whole = |token: Option<&Token>| match token {
-            Some(Token::Number(value, false)) => Some(value.clone()),
-            _ => None,
+/// Whether `tokens` only name something: letters, words, subscripts, arguments.
+fn is_name(tokens: &[Spaced]) -> bool {
+    let mut subscript = false;
+    tokens.iter().all(|spaced| {
+        let fits = match &spaced.token {
+            Token::Letter(_) | Token::Word(_) => true,
+            Token::Number(..) => subscript,
+            Token::Sign(sign) => matches!(sign, '_' | '(' | ')' | '{' | '}' | ','),
         };
-        let ahead = |offset: usize| self.tokens.get(self.at + offset).map(|spaced| &spaced.token);
-        if let Some(first) = whole(ahead(0)) {
-            if ahead(1) == Some(&Token::Word("frac".to_owned())) {
-                let mut fraction = Parser { tokens: self.tokens, at: self.at + 1, depth: self.depth };
-                if let Some(Expression::Quotient(top, bottom)) = fraction.power()
-                    && matches!((&*top, &*bottom), (Expression::Exact(_), Expression::Exact(_)))
-                {
-                    self.at = fraction.at;
-                    return Some(Expression::Sum(vec![
-                        Expression::Exact(first),
-                        Expression::Quotient(top, bottom),
-                    ]));
-                }
-            }
-            if let (Some(top), Some(Token::Sign('/')), Some(bottom)) =
-                (whole(ahead(1)), ahead(2), whole(ahead(3)))
-                && self.tokens[self.at + 1].space
-                && bottom != BigRational::from_integer(0.into())
-            {
-                self.at += 4;
-                return Some(Expression::Exact(first + top / bottom));
-            }
-        }
-        self.power()
-    }
-
-    fn power(&mut self) -> Option<Expression> {
-        self.depth += 1;
-        if self.depth > DEEPEST {
-            return None;
-        }
-        let mut base = self.primary()?;
-        while self.take('!').is_some() {
-            base = Expression::Apply(Function::Factorial, Box::new(base));
-        }
-        if self.take('^').is_some() {
-            let negative = self.take('-').is_some();
-            let exponent = self.power()?;
-            let exponent = if negative { exponent.negated() } else { exponent };
-            base = Expression::Power(Box::new(base), Box::new(exponent));
-        }
-        self.depth -= 1;
-        Some(base)
-    }
-
-    fn closed(&mut self, close: char) -> Option<Expression> {
-        let inner = self.sum()?;
-        self.take(close)?;
-        Some(inner)
-    }
-
-    fn primary(&mut self) -> Option<Expression> {
-        let token = self.peek()?.clone();
-        self.at += 1;
-        match token {
-            Token::Number(value, rounded) => {
-                Some(if rounded { Expression::Decimal(value) } else { Expression::Exact(value) })
-            }
-            Token::Letter(name) if name == "e" => Some(Expression::Constant(std::f64::consts::E)),
-            Token::Letter(mut name) => {
-                if self.take('_').is_some() {
-                    name.push('_');
-                    name.push_str(&self.index()?);
-                }
-                Some(Expression::Variable(name))
-            }
-            Token::Sign('(') => self.closed(')'),
-            Token::Sign('[') => self.closed(']'),
-            Token::Sign('{') => self.closed('}'),
-            Token::Sign('|') => {
-                self.closed('|').map(|inner| Expression::Apply(Function::Absolute, Box::new(inner)))
-            }
-            Token::Sign('i') => Some(Expression::Infinity),
-            Token::Word(word) => self.function(&word),
-            Token::Sign(_) => None,
-        }
-    }
-
-    /// A subscript.
-    fn index(&mut self) -> Option<String> {
-        let grouped = self.take('{').is_some();
-        let token = self.peek()?.clone();
-        self.at += 1;
-        if grouped {
-            self.take('}')?;
-        }
-        match token {
-            Token::Number(value, false) => Some(value.to_string()),
-            Token::Letter(name) | Token::Word(name) => Some(name),
-            _ => None,
-        }
-    }
-
-    fn function(&mut self, word: &str) -> Option<Expression> {
-        let apply = |function, part| Some(Expression::Apply(function, Box::new(part)));
-        match word {
-            "pi" => Some(Expression::Constant(std::f64::consts::PI)),
-            "frac" => {
-                if let Some((top, bottom)) = self.two_digits() {
-                    return Some(Expression::Quotient(Box::new(top), Box::new(bottom)));
-                }
-                let top = self.primary()?;
-                let bottom = self.primary()?;
-                Some(Expression::Quotient(Box::new(top), Box::new(bottom)))
-            }
-            "sqrt" => {
-                let degree = match self.take('[') {
-                    Some(()) => self.closed(']')?,
-                    None => Expression::whole(2),
-                };
-                let inner = self.primary()?;
-                let exponent = Expression::Quotient(Box::new(Expression::whole(1)), Box::new(degree));
-                Some(Expression::Power(Box::new(inner), Box::new(exponent)))
-            }
-            "exp" => {
-                let base = Expression::Constant(std::f64::consts::E);
-                Some(Expression::Power(Box::new(base), Box::new(self.primary()?)))
-            }
-            "abs" => {
-                let inner = self.primary()?;
-                apply(Function::Absolute, inner)
-            }
-            "ln" | "log" => {
-                let base = match self.take('_') {
-                    Some(()) => Some(self.primary()?),
-                    None => None,
-                };
-                let inner = self.power()?;
-                let above = apply(Function::Logarithm, inner)?;
-                match base {
-                    None => Some(above),
-                    Some(base) => {
-                        let below = apply(Function::Logarithm, base)?;
-                        Some(Expression::Quotient(Box::new(above), Box::new(below)))
-                    }
-                }
-            }
-            "sin" | "cos" | "tan" => {
-                let function = match word {
-                    "sin" => Function::Sine,
-                    "cos" => Function::Cosine,
-                    _ => Function::Tangent,
-                };
-                let exponent = match self.take('^') {
-                    Some(()) => Some(self.primary()?),
-                    None => None,
-                };
-                let inner = self.power()?;
-                let value = apply(function, inner)?;
-                Some(match exponent {
-                    Some(exponent) => Expression::Power(Box::new(value), Box::new(exponent)),
-                    None => value,
-                })
-            }
-            _ => None,
-        }
-    }
-
-    /// `\frac12`.
-    fn two_digits(&mut self) -> Option<(Expression, Expression)> {
-        let Some(Token::Number(value, false)) = self.peek() else { return None };
-        let number = value.is_integer().then(|| value.numer()).and_then(BigInt::to_i64)?;
-        if !(10..100).contains(&number) {
-            return None;
-        }
-        self.at += 1;
-        Some((Expression::whole(number / 10), Expression::whole(number % 10)))
-    }
+        subscript = matches!(spaced.token, Token::Sign('_')) || subscript && sign(spaced) == Some('{');
+        fits
+    })
 }
 
-fn is_mathematics(word: &str) -> bool {
-    matches!(word, "frac" | "sqrt" | "sin" | "cos" | "tan" | "log" | "ln" | "exp" | "pi" | "abs")
+/// `3 : 4` is a quotient, `1 : 2 : 3` parts in order, and what follows `Answer:` the answer.
+fn ratio(parts: &[&[Spaced]], depth: u32) -> Option<Answer> {
+    let (left, right) = (parts.first()?, parts.last()?);
+    if parts.len() == 2 && !left.is_empty() && is_name(left) {
+        return structure(right, depth + 1);
+    }
+    let formulas: Vec<Expression> = parts.iter().map(|part| formula(part)).collect::<Option<_>>()?;
+    if let [left, right] = formulas.as_slice() {
+        return Some(Answer::One(Expression::Quotient(Box::new(left.clone()), Box::new(right.clone()))));
+    }
+    let items = formulas.into_iter().map(Answer::One).collect();
+    Some(Answer::Tuple(Tuple { open: ':', close: ':', items }))
 }

@@ -14,7 +14,7 @@ pub enum Token {
     /// A command of LaTeX or a word of several letters, without the backslash.
     Word(String),
     /// One of `+ - * / ^ _ ( ) [ ] { } , = % ! | ±`, `<` and `>` for the braces of sets, `u` for a union, `i` for
-    /// infinity, and `:` for what introduces the value (`=` or `∈`).
+    /// infinity, `∈`, and `:` of ratios.
     Sign(char),
 }
 
@@ -64,15 +64,27 @@ pub fn tokens(text: &str) -> Option<Vec<Spaced>> {
     let (mut at, mut space, mut depth) = (0, false, 0_usize);
     while at < letters.len() {
         let letter = letters[at];
+        let ends_value = matches!(
+            found.last(),
+            Some(Spaced { token: Token::Number(..) | Token::Sign(')' | '}' | ']'), .. })
+        );
         let mut push = |token: Token, space: &mut bool| {
             found.push(Spaced { token, space: *space });
             *space = false;
         };
         match letter {
-            '$' | '~' | '°' | '\u{200b}' => at += 1,
+            '$' | '€' | '£' | '~' | '°' | '\u{200b}' => at += 1,
             _ if letter.is_whitespace() => {
                 space = true;
                 at += 1;
+            }
+            '⁰' | '¹' | '²' | '³' | '⁴'..='⁹' => {
+                push(Token::Sign('^'), &mut space);
+                let raised = letters[at..].iter().map_while(|letter| superscript(*letter));
+                let digits: String = raised.collect();
+                at += digits.chars().count();
+                let value = BigRational::from_integer(digits.parse::<BigInt>().ok()?);
+                push(Token::Number(value, false), &mut space);
             }
             '0'..='9' | '.' => {
                 let (number, rounded, next) = number(&letters, at, depth)?;
@@ -105,7 +117,8 @@ pub fn tokens(text: &str) -> Option<Vec<Spaced>> {
                     "pm" | "mp" => push(Token::Sign('±'), &mut space),
                     "infty" => push(Token::Sign('i'), &mut space),
                     "cup" => push(Token::Sign('u'), &mut space),
-                    "in" => push(Token::Sign(':'), &mut space),
+                    "in" => push(Token::Sign('∈'), &mut space),
+                    "colon" => push(Token::Sign(':'), &mut space),
                     "lbrace" => push(Token::Sign('<'), &mut space),
                     "rbrace" => push(Token::Sign('>'), &mut space),
                     "lvert" | "rvert" | "vert" | "mid" => push(Token::Sign('|'), &mut space),
@@ -116,17 +129,23 @@ pub fn tokens(text: &str) -> Option<Vec<Spaced>> {
                     "text" | "mathrm" | "textbf" | "mbox" | "textit" => {
                         let (inside, next) = braces(&letters, at)?;
                         at = next;
+                        let behind = ends_value;
                         for word in inside
                             .split(|letter: char| !letter.is_alphanumeric())
                             .filter(|word| !word.is_empty())
                         {
                             let token = match word.chars().count() {
-                                1 => Token::Letter(word.to_owned()),
+                                // Behind something a letter in words is a unit: `5 \text{ m}`.
+                                1 if !behind => Token::Letter(word.to_owned()),
                                 _ => Token::Word(word.to_lowercase()),
                             };
                             space = true;
                             push(token, &mut space);
                         }
+                    }
+                    // Inequalities are compared as words.
+                    "le" | "leq" | "leqslant" | "ge" | "geq" | "geqslant" | "lt" | "gt" | "ne" | "neq" => {
+                        return None;
                     }
                     name if DECORATION.contains(&name) => {}
                     name if GREEK.contains(&name) => push(Token::Letter(name.to_owned()), &mut space),
@@ -147,12 +166,11 @@ pub fn tokens(text: &str) -> Option<Vec<Spaced>> {
             _ => {
                 at += 1;
                 let sign = match letter {
-                    '\u{2212}' | '–' => '-',
+                    '\u{2212}' | '–' | '\u{ff0d}' => '-',
                     '×' | '·' | '⋅' => '*',
                     '÷' => '/',
                     '∞' => 'i',
                     '∪' => 'u',
-                    '∈' => ':',
                     '*' if letters.get(at) == Some(&'*') => {
                         at += 1;
                         '^'
@@ -171,7 +189,7 @@ pub fn tokens(text: &str) -> Option<Vec<Spaced>> {
                         push(Token::Sign(sign), &mut space);
                     }
                     '+' | '-' | '*' | '/' | '^' | '_' | ',' | '=' | '%' | '!' | '|' | '±' | 'i' | 'u'
-                    | ':' => {
+                    | '∈' | ':' => {
                         push(Token::Sign(sign), &mut space);
                     }
                     ';' => push(Token::Sign(','), &mut space),
@@ -181,6 +199,26 @@ pub fn tokens(text: &str) -> Option<Vec<Spaced>> {
         }
     }
     Some(found)
+}
+
+/// The digit that stands raised.
+fn superscript(letter: char) -> Option<char> {
+    let digit = match letter {
+        '¹' => 1,
+        '²' => 2,
+        '³' => 3,
+        '⁰' | '⁴'..='⁹' => u32::from(letter) - u32::from('⁰'),
+        _ => return None,
+    };
+    char::from_digit(digit, 10)
+}
+
+/// The sign that a token is.
+pub fn sign(spaced: &Spaced) -> Option<char> {
+    match spaced.token {
+        Token::Sign(sign) => Some(sign),
+        _ => None,
+    }
 }
 
 /// The text between the braces that begin at `at`, and where it goes on behind them.

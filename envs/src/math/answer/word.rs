@@ -1,0 +1,151 @@
+//! What cannot be computed, as a text to compare: words, choices, matrices, inequalities.
+//!
+//! Prose is compared without case and punctuation. Where a sign of mathematics is in a text every sign counts, so that
+//! `x < 5` is not `x > 5` and a matrix not the one with another sign in it; only decoration, spaces and the many spellings
+//! of a sign do not. An inequality may be written from either side. Left out: what any of it means.
+
+/// Characters that are looked at.
+const LONGEST: usize = 4096;
+/// Commands that leave no trace; what stands in their braces stays.
+const DECORATION: [&str; 24] = [
+    "left",
+    "right",
+    "big",
+    "Big",
+    "bigl",
+    "bigr",
+    "Bigl",
+    "Bigr",
+    "quad",
+    "qquad",
+    "displaystyle",
+    "textstyle",
+    "text",
+    "textbf",
+    "textit",
+    "textrm",
+    "mathrm",
+    "mathbf",
+    "mathsf",
+    "mathcal",
+    "mbox",
+    "operatorname",
+    "boldsymbol",
+    "dots",
+];
+/// Commands and letters that are spellings of a sign.
+const SPELLINGS: [(&str, &str); 22] = [
+    ("leq", "<="),
+    ("le", "<="),
+    ("leqslant", "<="),
+    ("≤", "<="),
+    ("geq", ">="),
+    ("ge", ">="),
+    ("geqslant", ">="),
+    ("≥", ">="),
+    ("lt", "<"),
+    ("gt", ">"),
+    ("neq", "!="),
+    ("ne", "!="),
+    ("≠", "!="),
+    ("cdot", "*"),
+    ("times", "*"),
+    ("·", "*"),
+    ("×", "*"),
+    ("dfrac", "\\frac"),
+    ("tfrac", "\\frac"),
+    ("\u{2212}", "-"),
+    ("–", "-"),
+    ("infty", "∞"),
+];
+
+/// `text` as it is compared; `None` if nothing is left of it.
+pub fn word(text: &str) -> Option<String> {
+    let letters: Vec<char> = text.chars().take(LONGEST).collect();
+    let mut pieces: Vec<String> = Vec::new();
+    let mut at = 0;
+    while let Some(&letter) = letters.get(at) {
+        at += 1;
+        let spelled = |name: &str| {
+            SPELLINGS.iter().find(|(known, _)| *known == name).map(|(_, sign)| (*sign).to_owned())
+        };
+        if letter == '\\' {
+            let name: String =
+                letters[at..].iter().take_while(|letter| letter.is_ascii_alphabetic()).collect();
+            at += name.len().max(1);
+            if name.is_empty() {
+                match letters.get(at - 1) {
+                    // The end of a row.
+                    Some('\\') => pieces.push(";".to_owned()),
+                    Some(sign @ ('{' | '}' | '%' | '|')) => pieces.push(sign.to_string()),
+                    _ => {}
+                }
+            } else if !DECORATION.contains(&&*name) {
+                pieces.push(spelled(&name).unwrap_or(format!("\\{name}")));
+            }
+        } else if letter.is_alphanumeric() {
+            let mut run: String = letter.to_lowercase().collect();
+            while let Some(more) = letters.get(at).filter(|more| more.is_alphanumeric()) {
+                run.extend(more.to_lowercase());
+                at += 1;
+            }
+            pieces.push(run);
+        } else if let Some(sign) = spelled(&letter.to_string()) {
+            pieces.push(sign);
+        } else if !letter.is_whitespace() && !matches!(letter, '$' | '{' | '}' | '~' | '"' | '`' | '\'') {
+            pieces.push(letter.to_string());
+        }
+    }
+    let number = |piece: &String| piece.starts_with(|letter: char| letter.is_ascii_digit());
+    let is_mathematics = pieces.iter().enumerate().any(|(at, piece)| match piece.as_str() {
+        "!=" => true,
+        "-" => pieces.get(at + 1).is_some_and(number),
+        piece => piece.starts_with(['<', '>', '=', '+', '^', '&', ';', '\\', '|', '∞']),
+    });
+    let is_word = |piece: &String| piece.starts_with(char::is_alphanumeric);
+    let text = match is_mathematics {
+        false => pieces.into_iter().filter(is_word).collect::<Vec<_>>().join(" "),
+        true => from_below(&pieces.concat()),
+    };
+    (!text.is_empty()).then_some(text)
+}
+
+/// `5 > x` as `x < 5`.
+fn from_below(text: &str) -> String {
+    if !text.contains('>') || text.contains('<') {
+        return text.to_owned();
+    }
+    let sides: Vec<&str> = text.split('>').collect();
+    let mut turned = String::new();
+    for (number, side) in sides.iter().enumerate().rev() {
+        // The sign before a side ends at its `=`, if it has one.
+        let bare = side.strip_prefix('=').filter(|_| number > 0);
+        turned.push_str(bare.unwrap_or(side));
+        if number > 0 {
+            turned.push_str(if bare.is_some() { "<=" } else { "<" });
+        }
+    }
+    turned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::word;
+
+    #[test]
+    fn prose_is_compared_by_words_and_mathematics_by_signs() {
+        for (text, expected) in [
+            ("\\text{Tuesday}.", "tuesday"),
+            ("Twenty-one", "twenty one"),
+            ("(B)", "b"),
+            ("x \\leq 5", "x<=5"),
+            ("5 ≥ x", "x<=5"),
+            ("7 > y > 3", "3<y<7"),
+            ("-1 < x \\le 2", "-1<x<=2"),
+            ("\\begin{pmatrix} 1 & -2 \\\\ 3 & 4 \\end{pmatrix}", "\\beginpmatrix1&-2;3&4\\endpmatrix"),
+        ] {
+            assert_eq!(word(text).as_deref(), Some(expected), "{text}");
+        }
+        assert_eq!(word(" $ . "), None);
+    }
+}
