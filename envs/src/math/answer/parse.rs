@@ -169,9 +169,9 @@ fn structure(tokens: &[Spaced], depth: u32) -> Option<Answer> {
 /// `x = 5` and `x ∈ S` say what comes last; `x^2 + y^2 = 25` says that both are equal.
 fn equation(before: &[&[Spaced]], right: &[Spaced], depth: u32) -> Option<Answer> {
     let last = structure(right, depth + 1)?;
-    let [left] = before else { return Some(last) };
-    match (last, formula(left)) {
-        (Answer::One(right), Some(left)) if !is_name(&before[0]) && !left.variables().is_empty() => {
+    let [side] = before else { return Some(last) };
+    match (last, formula(side)) {
+        (Answer::One(right), Some(left)) if !is_name(side) && !left.variables().is_empty() => {
             Some(Answer::Equation(left, right))
         }
         (last, _) => Some(last),
