@@ -17,8 +17,8 @@ use crate::settings::{Setting, Settings, ranged};
 pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "data",
-        default: "none: tasks are generated",
-        meaning: "a file that `envs import` wrote, or shipped (a small set of our own)",
+        default: "none",
+        meaning: "FILE of problems, as `envs import` writes it, instead of generated tasks; shipped: 14 of our own",
     },
     Setting {
         name: "encoding",
