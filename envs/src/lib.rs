@@ -11,6 +11,7 @@ pub mod environment;
 pub mod grid;
 pub mod import;
 pub mod math;
+pub mod outside;
 pub mod plan_path;
 pub mod problems;
 pub mod sandbox;

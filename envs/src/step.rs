@@ -4,7 +4,9 @@
 //! order (`sequential`, `parallel`, or stages as arrays of agents). A request with `state`, `agent` and `action`
 //! answers the state after it and what the action earned. One with `state` and `actions`, an object of texts by
 //! agent, applies the actions of a stage of several agents together; the reset says `together: true` where that is
-//! understood, and otherwise they are applied one after another.
+//! understood, and otherwise they are applied one after another. One with `state`, `agent` and `"probe":true` does nothing:
+//! it answers `probes` (texts worth trying), `oracle` (one that no other outscores, or null) and `solved`, which is what
+//! `envs check --env-command` asks and nobody else.
 //! `request`, of any type, is echoed. A request that makes no sense is answered with `error`, and the next one
 //! is read.
 //!
@@ -46,7 +48,7 @@ pub fn answer(environment: &dyn Environment, line: &str) -> String {
 }
 
 fn respond(environment: &dyn Environment, request: &Map<String, Value>) -> Result<Value> {
-    const KEYS: [&str; 6] = ["task", "workflow", "state", "agent", "action", "actions"];
+    const KEYS: [&str; 7] = ["task", "workflow", "state", "agent", "action", "actions", "probe"];
     if let Some(key) = request.keys().find(|key| !KEYS.contains(&key.as_str())) {
         return Err(Failure::data(format!("'{key}' is no field of a request"))
             .hint(crate::settings::suggest(key, &KEYS)));
@@ -61,7 +63,7 @@ fn respond(environment: &dyn Environment, request: &Map<String, Value>) -> Resul
 }
 
 fn reset(environment: &dyn Environment, task: &Value, request: &Map<String, Value>) -> Result<Value> {
-    if ["agent", "action", "actions"].iter().any(|key| request.contains_key(*key)) {
+    if ["agent", "action", "actions", "probe"].iter().any(|key| request.contains_key(*key)) {
         return Err(Failure::data(
             "`task` resets and takes neither `agent` nor `action`; an action needs `state`",
         ));
@@ -95,6 +97,9 @@ fn step(environment: &dyn Environment, state: &Value, request: &Map<String, Valu
         Some(value) => value.as_str().ok_or_else(|| Failure::data(format!("`{key}` is no text"))),
     };
     let mut state = environment.restore(state)?;
+    if request.contains_key("probe") {
+        return probe(&*state, text("agent")?, request);
+    }
     let outcome = match request.get("actions") {
         None => {
             let (agent, action) = (text("agent")?, text("action")?);
@@ -111,6 +116,18 @@ fn step(environment: &dyn Environment, state: &Value, request: &Map<String, Valu
         "success": outcome.success,
         "observations": observations,
     }))
+}
+
+/// What could be said here. Where the task is solved nothing can.
+fn probe(state: &dyn State, agent: &str, request: &Map<String, Value>) -> Result<Value> {
+    if request.contains_key("action") || request.contains_key("actions") || request["probe"] != true {
+        return Err(Failure::data("`probe` is true, and takes the place of an action"));
+    }
+    state.workflow().check(agent)?;
+    Ok(match state.is_solved() {
+        true => json!({"probes": [], "oracle": null, "solved": true}),
+        false => json!({"probes": state.probes(agent), "oracle": state.oracle(agent), "solved": false}),
+    })
 }
 
 /// Applies `actions`, texts by agent, in the order of the workflow.

@@ -10,7 +10,6 @@
 
 pub mod account;
 pub mod arguments;
-pub mod child;
 pub mod command;
 pub mod engine;
 pub mod episode;

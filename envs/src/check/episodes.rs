@@ -3,39 +3,41 @@
 use std::sync::Arc;
 
 use record::failure::Result;
+use record::line::Task;
 use record::philox::{Draws, Part, Stream};
 
-use super::{Effort, Ledger, draw, outcome_rules, place};
-use crate::environment::{Environment, Outcome, Split, State};
+use super::explore::has_oracle;
+use super::{Effort, Ledger, Subject, outcome_rules, place};
+use crate::environment::{Outcome, State};
 
-/// Different tasks that the episodes are played on.
-const TASKS: u64 = 500;
 /// Episodes after which progress is told.
 const STRIDE: u64 = 100;
 
-/// Plays `effort.episodes` episodes with probes drawn at random, some of them repeated turn after turn.
+/// Plays `effort.episodes` episodes of `tasks` with probes drawn at random, some of them repeated turn after turn.
 pub fn play(
-    environment: &dyn Environment,
+    subject: &dyn Subject,
     effort: &Effort,
+    tasks: &[Task],
     ledger: &mut Ledger,
     advance: &mut dyn FnMut(),
 ) -> Result<()> {
-    let tasks = draw(environment, effort, Split::Train, effort.seed, TASKS.min(effort.episodes))?;
-    let workflows = environment.workflows();
+    let workflows = subject.workflows();
     for (number, task) in (0..effort.episodes).zip(tasks.iter().cycle()) {
         let workflow = &workflows[number as usize % workflows.len()];
-        let name = [Part::Text("check"), Part::Text(environment.name()), Part::Number(number)];
+        let name = [Part::Text("check"), Part::Text(subject.name()), Part::Number(number)];
         let mut draws = Draws::new(Stream::named(effort.seed, &name));
-        let start = environment.reset(&task.spec, workflow.name())?;
-        let mut oracle = start.clone_state();
-        let best = collect(environment, &mut *oracle, ledger, &mut |state, agent| {
-            state.oracle(agent).unwrap_or_default()
-        })?;
+        let start = subject.reset(task, workflow)?;
+        let best = match has_oracle(&*start) {
+            true => Some(collect(subject, &mut *start.clone_state(), ledger, &mut |state, agent| {
+                state.oracle(agent).unwrap_or_default()
+            })?),
+            false => None,
+        };
         let mut state = start;
         // A quarter of the episodes goes back and forth, which is where careless rewards are earned.
         let stubborn = draws.below(4) == 0;
         let mut turn = 0;
-        let random = collect(environment, &mut *state, ledger, &mut |state, agent| {
+        let random = collect(subject, &mut *state, ledger, &mut |state, agent| {
             let probes = state.probes(agent);
             turn += 1;
             match draws.choose(&probes) {
@@ -43,17 +45,19 @@ pub fn play(
                 _ => probes.get(turn % 4).cloned().unwrap_or_default(),
             }
         })?;
-        ledger.rule(
-            "random play never collects more than the oracle",
-            random.team <= best.team + 1e-9,
-            || format!("{}: {} against {}", task.task, random.team, best.team),
-        );
-        ledger.rule("a success is one to the oracle", random.success == state.is_solved(), || {
-            format!("{}: success {} at {}", task.task, random.success, state.to_json())
-        });
+        if let Some(best) = best {
+            ledger.rule(
+                "random play never collects more than the oracle",
+                random.team <= best.team + 1e-9,
+                || format!("{}: {} against {}", task.task, random.team, best.team),
+            );
+            ledger.rule("a success is one to the oracle", random.success == state.is_solved(), || {
+                format!("{}: success {} at {}", task.task, random.success, state.to_json())
+            });
+        }
         // Whoever says nothing all the time runs out of turns.
-        let mut idle = environment.reset(&task.spec, workflow.name())?;
-        let nothing = collect(environment, &mut *idle, ledger, &mut |_, _| String::new())?;
+        let mut idle = subject.reset(task, workflow)?;
+        let nothing = collect(subject, &mut *idle, ledger, &mut |_, _| String::new())?;
         ledger.rule("running out of turns is no success", !nothing.success, || task.task.clone());
         if number % STRIDE == STRIDE - 1 {
             advance();
@@ -69,7 +73,7 @@ struct Total {
 
 /// Plays until the end or the turn limit; the team reward is that of the last stage of each turn.
 fn collect(
-    environment: &dyn Environment,
+    subject: &dyn Subject,
     state: &mut dyn State,
     ledger: &mut Ledger,
     answer: &mut dyn FnMut(&dyn State, &str) -> String,
@@ -91,7 +95,7 @@ fn collect(
                     state.apply_together(&actions)?
                 }
             };
-            outcome_rules(environment, &outcome, ledger, || {
+            outcome_rules(subject, &outcome, ledger, || {
                 texts.iter().map(|(agent, text)| place(&*here, agent, text)).collect::<Vec<_>>().join("; ")
             });
             let over = outcome.terminated;

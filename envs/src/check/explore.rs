@@ -2,6 +2,9 @@
 //!
 //! Situations are those at the beginning of a turn; within a turn the stages before the last one follow the
 //! oracle while all their probes are scored. The last stage's probes lead to the next situations.
+//!
+//! A program behind a command may have no oracle. Then the best of the probes is followed, and what only an oracle can
+//! tell is not tried.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,55 +12,55 @@ use std::sync::Arc;
 use record::failure::Result;
 use record::line::Task;
 
-use super::{Ledger, outcome_rules, place};
-use crate::environment::{Environment, Outcome, State};
-use crate::step;
-use crate::workflow::Workflow;
+use super::{Ledger, Subject, outcome_rules, place};
+use crate::environment::{Outcome, State};
 
-/// Situations explored on one task; what lies beyond is not looked at.
-const SITUATIONS: usize = 1000;
 /// Rounding that is no difference between sums of rewards.
 const ROUNDING: f64 = 1e-9;
 
-/// A turn that leads from a situation: the team's reward, and the situation after it, none if the episode is
-/// over.
+/// A turn that leads from a situation: the team's reward, whether it solved the task, and the situation after it, none
+/// if the episode is over.
 struct Turn {
     team: f64,
+    solved: bool,
     next: Option<String>,
 }
 
-/// A situation with every turn that was tried in it, the oracle's first.
+/// A situation with every turn that was tried in it, the oracle's first, where there is one.
 struct Situation {
     turns: Vec<Turn>,
 }
 
 /// Tests the rules of states in every situation of `task`.
-pub fn explore(
-    environment: &dyn Environment,
-    task: &Task,
-    workflow: &Workflow,
-    ledger: &mut Ledger,
-) -> Result<()> {
-    let start = environment.reset(&task.spec, workflow.name())?;
+pub fn explore(subject: &dyn Subject, task: &Task, workflow: &str, ledger: &mut Ledger) -> Result<()> {
+    let start = subject.reset(task, workflow)?;
     let turn_limit = start.turn_limit();
     let first = start.to_json().to_string();
+    let has_oracle = has_oracle(&*start);
     let mut situations: HashMap<String, Situation> = HashMap::new();
     let mut queue = VecDeque::from([(first.clone(), start)]);
     while let Some((key, state)) = queue.pop_front() {
-        if situations.contains_key(&key) || situations.len() == SITUATIONS {
+        if situations.contains_key(&key) || situations.len() == subject.situations() {
             continue;
         }
-        let turns = turn(environment, state, situations.len(), ledger, &mut queue)?;
+        let turns = turn(subject, state, situations.len(), ledger, &mut queue)?;
         situations.insert(key, Situation { turns });
     }
-    solvable(&situations, &first, turn_limit, task, ledger);
-    most_team_reward(&situations, &first, turn_limit, task, ledger);
+    if has_oracle {
+        solvable(&situations, &first, turn_limit, task, ledger);
+        most_team_reward(&situations, &first, turn_limit, task, ledger);
+    }
     Ok(())
+}
+
+/// Whether the first agent has an oracle here.
+pub fn has_oracle(state: &dyn State) -> bool {
+    state.workflow().agents().first().is_some_and(|agent| state.oracle(agent).is_some())
 }
 
 /// Tries every probe of every agent of a turn, the oracle's answer first.
 fn turn(
-    environment: &dyn Environment,
+    subject: &dyn Subject,
     mut state: Box<dyn State>,
     number: usize,
     ledger: &mut Ledger,
@@ -68,13 +71,14 @@ fn turn(
     let mut early = Vec::new();
     for number_of_stage in 0..workflow.stages() {
         let agents = &workflow.agents()[workflow.stage(number_of_stage)];
-        let tries = stage(environment, &*state, agents, number, ledger)?;
+        let tries = stage(subject, &*state, agents, number, ledger)?;
         let last = number_of_stage + 1 == workflow.stages();
         let mut turns = Vec::new();
         for (outcome, after) in &tries {
             let next = (!outcome.terminated).then(|| after.to_json().to_string());
             if last || next.is_none() {
-                turns.push(Turn { team: outcome.rewards.team, next: next.clone() });
+                let (team, solved) = (outcome.rewards.team, outcome.success);
+                turns.push(Turn { team, solved, next: next.clone() });
             }
             if let Some(key) = next.filter(|_| last) {
                 queue.push_back((key, after.clone_state()));
@@ -94,11 +98,11 @@ fn turn(
     Ok(early)
 }
 
-/// Tries every probe of the agents of one stage; what came of each, the oracle's answer first. Where there are
+/// Tries every probe of the agents of one stage; what came of each, the oracle's answer (or the best) first. Where there are
 /// several agents, each probe is scored alone, and then each together with the oracle's answers of the others and
 /// with the probes of the same number of the others.
 fn stage(
-    environment: &dyn Environment,
+    subject: &dyn Subject,
     state: &dyn State,
     agents: &[String],
     number: usize,
@@ -108,24 +112,38 @@ fn stage(
     let mut answers: Vec<Vec<String>> = Vec::new();
     let mut alone = Vec::new();
     for agent in agents {
-        let mut texts = vec![state.oracle(agent).unwrap_or_default()];
-        texts.extend(state.probes(agent));
-        fidelity(environment, state, agent, &texts[number % texts.len()], ledger)?;
+        let oracle = state.oracle(agent);
+        let has_oracle = oracle.is_some();
+        let mut texts: Vec<String> = oracle.into_iter().chain(state.probes(agent)).collect();
+        subject.fidelity(state, agent, &texts[number % texts.len()], ledger)?;
         let first = alone.len();
         for text in &texts {
             let mut after = state.clone_state();
             let outcome = after.apply(agent, text)?;
-            judge(environment, &outcome, &*after, ledger, || place(state, agent, text));
+            judge(subject, &outcome, has_oracle.then_some(&*after), ledger, || place(state, agent, text));
             alone.push((outcome, after));
+            if !has_oracle {
+                continue;
+            }
             let (ours, theirs) = (alone[alone.len() - 1].0.rewards, alone[first].0.rewards);
             let holds = ours.team <= theirs.team + ROUNDING && ours.local <= theirs.local + ROUNDING;
             ledger.rule("no action scores above the oracle's", holds, || {
                 format!("{}: {ours:?}, the oracle's {theirs:?}", place(state, agent, text))
             });
         }
+        if !has_oracle {
+            let worth = |(outcome, _): &(Outcome, _)| outcome.rewards.team + outcome.rewards.local;
+            let best = (first..alone.len()).fold(first, |best, other| {
+                if worth(&alone[other]) > worth(&alone[best]) { other } else { best }
+            });
+            alone.swap(first, best);
+            texts.swap(0, best - first);
+        }
         answers.push(texts);
     }
-    ledger.rule("a clone leaves its original alone", state.to_json() == before, || before.to_string());
+    if subject.has_clones() {
+        ledger.rule("a clone leaves its original alone", state.to_json() == before, || before.to_string());
+    }
     if agents.len() == 1 {
         return Ok(alone);
     }
@@ -138,9 +156,12 @@ fn stage(
         let here = || format!("{actions:?} at {before}");
         let same = outcome == again.apply_together(&actions)? && after.to_json() == again.to_json();
         ledger.rule("the same action has the same consequence", same, here);
-        judge(environment, &outcome, &*after, ledger, here);
+        judge(subject, &outcome, has_oracle(state).then_some(&*after), ledger, here);
         together.push((outcome, after));
         let (ours, theirs) = (together[together.len() - 1].0.rewards.team, together[0].0.rewards.team);
+        if !has_oracle(state) {
+            continue;
+        }
         ledger.rule("no joint action scores above the oracle's", ours <= theirs + ROUNDING, || {
             format!("{}: {ours}, the oracle's {theirs}", here())
         });
@@ -167,52 +188,18 @@ fn joint(answers: &[Vec<String>]) -> Vec<Vec<&str>> {
     joint
 }
 
-/// What holds for the outcome of any action or joint action.
+/// What holds for the outcome of any action or joint action; `after` is the state after it, where an oracle can judge it.
 fn judge(
-    environment: &dyn Environment,
+    subject: &dyn Subject,
     outcome: &Outcome,
-    after: &dyn State,
+    after: Option<&dyn State>,
     ledger: &mut Ledger,
     here: impl Fn() -> String,
 ) {
-    outcome_rules(environment, outcome, ledger, &here);
-    ledger.rule("a success is one to the oracle", outcome.success == after.is_solved(), here);
-}
-
-/// Clones, JSON and the step protocol all have the same future.
-fn fidelity(
-    environment: &dyn Environment,
-    state: &dyn State,
-    agent: &str,
-    text: &str,
-    ledger: &mut Ledger,
-) -> Result<()> {
-    let json = state.to_json();
-    let here = || place(state, agent, text);
-    let (mut one, mut two) = (state.clone_state(), state.clone_state());
-    let (first, second) = (one.apply(agent, text)?, two.apply(agent, text)?);
-    let same = first == second && one.to_json() == two.to_json() && one.observe(agent) == two.observe(agent);
-    ledger.rule("the same action has the same consequence", same, here);
-
-    let mut back = environment.restore(&json)?;
-    let same = back.to_json() == json
-        && back.observe(agent) == state.observe(agent)
-        && back.apply(agent, text)? == first
-        && back.to_json() == one.to_json();
-    ledger.rule("a state survives JSON", same, here);
-
-    let request =
-        serde_json::json!({"request": 1, "state": json, "agent": agent, "action": text}).to_string();
-    let answer = step::answer(environment, &request);
-    // Compared as text, because a number parsed from its text need not be the same to the last bit.
-    let says = |key: &str, value: serde_json::Value| answer.contains(&format!("\"{key}\":{value}"));
-    let same = answer == step::answer(environment, &request)
-        && says("state", one.to_json())
-        && says("rewards", serde_json::json!(first.rewards))
-        && says("terminated", first.terminated.into())
-        && says("success", first.success.into());
-    ledger.rule("`envs step` is a pure function", same, || format!("{}: {answer}", here()));
-    Ok(())
+    outcome_rules(subject, outcome, ledger, &here);
+    if let Some(after) = after {
+        ledger.rule("a success is one to the oracle", outcome.success == after.is_solved(), here);
+    }
 }
 
 /// The oracle's turns, one after another from the beginning.
@@ -236,7 +223,7 @@ fn solvable(
     task: &Task,
     ledger: &mut Ledger,
 ) {
-    let solved = oracle_path(situations, first, turn_limit).any(|turn| turn.next.is_none());
+    let solved = oracle_path(situations, first, turn_limit).any(|turn| turn.solved);
     ledger.rule("the oracle solves every task", solved, || task.task.clone());
 }
 

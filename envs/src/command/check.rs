@@ -3,10 +3,16 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use envs::check::{Effort, Finding, check, verdict};
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use envs::check::outside::{self, Program};
+use envs::check::{Effort, Finding, check, verdict, verdict_on};
 use envs::{Settings, find};
-use record::failure::Result;
+use record::failure::{Failure, Result};
+use record::line::{self, Task};
 use record::progress::Progress;
+use record::read::{Kind, Reader};
 
 /// Tests the contract of an environment on its own tasks and prints a table; exits 1 if a rule is broken.
 ///
@@ -14,22 +20,36 @@ use record::progress::Progress;
 /// cloning and JSON; the oracle solves every task; in every situation that can be reached no action scores
 /// above the oracle's, and no path collects more; running out of turns is no success; rewards stay in their
 /// range; answers are read as a reader expects.
+///
+/// With --env-command the environment is a program that answers as `envs step` does, and its tasks come on stdin, those of
+/// both splits. What is tried there: the same line has the same answer, in any order and any process; a state survives
+/// JSON; every text has an outcome; and, where the program answers `probe`, all of the above that an oracle can tell.
 #[derive(clap::Args)]
 #[command(help_template = crate::TEMPLATE, before_help = "\
 Examples:
   envs check plan-path
   envs check plan-path --set size=4 --set farthest=6 --tasks 100
-  envs check plan-path --set size=10 --set encoding=full --tasks 1")]
+  envs check plan-path --set size=10 --set encoding=full --tasks 1
+  (python3 my_env.py train; python3 my_env.py test) | envs check --env-command 'python3 my_env.py'")]
 pub struct Check {
     /// The environment; `envs list` names them.
-    #[arg(value_name = "ENV")]
-    environment: String,
+    #[arg(value_name = "ENV", required_unless_present = "env_command")]
+    environment: Option<String>,
+    /// Check this program instead, with the tasks on stdin.
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["environment", "settings"])]
+    env_command: Option<String>,
+    /// The workflow that the program plays. Default: its own.
+    #[arg(long, value_name = "NAME", requires = "env_command")]
+    workflow: Option<String>,
+    /// Seconds after which a silent program is replaced.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, requires = "env_command")]
+    timeout: u64,
     /// Tasks of each split whose situations are all explored.
     #[arg(long, default_value_t = 8, value_name = "N")]
     tasks: u64,
-    /// Episodes played at random.
-    #[arg(long, default_value_t = 10_000, value_name = "N")]
-    episodes: u64,
+    /// Episodes played at random. Default: 10000; with --env-command 200.
+    #[arg(long, value_name = "N")]
+    episodes: Option<u64>,
     /// Seed of everything that is drawn.
     #[arg(long, default_value_t = 0, value_name = "S")]
     seed: u64,
@@ -40,15 +60,72 @@ pub struct Check {
 
 impl Check {
     pub fn run(&self, quiet: bool) -> Result<()> {
-        let environment = find(&self.environment)?;
+        match (&self.environment, &self.env_command) {
+            (Some(environment), _) => self.shipped(environment, quiet),
+            (None, Some(command)) => self.program(command, quiet),
+            (None, None) => Err(Failure::usage("no environment").hint("name one, or give --env-command")),
+        }
+    }
+
+    fn shipped(&self, environment: &str, quiet: bool) -> Result<()> {
+        let environment = find(environment)?;
         let settings = Settings::parse(&self.settings, environment.name(), environment.settings())?;
-        let effort = Effort { tasks: self.tasks, episodes: self.episodes, seed: self.seed, settings };
-        let steps = 2 * self.tasks + self.episodes / 100;
-        let mut progress = Progress::new("envs", quiet, Some(steps));
+        let effort = self.effort(10_000, settings);
+        let mut progress = self.progress(&effort, quiet);
         let findings = check(environment, &effort, &mut || progress.inc(1))?;
         progress.finish();
-        std::io::stdout().write_all(table(&findings).as_bytes()).or_else(super::tasks::quiet_when_closed)?;
+        print(&table(&findings))?;
         verdict(environment, &findings)
+    }
+
+    fn program(&self, command: &str, quiet: bool) -> Result<()> {
+        let timeout = Duration::from_secs(self.timeout.max(1));
+        let program = Program { command: command.to_owned(), timeout, workflow: self.workflow.clone() };
+        let tasks = tasks_on_stdin()?;
+        let effort = self.effort(200, Settings::default());
+        let mut progress = self.progress(&effort, quiet);
+        let report = outside::check(&program, &tasks, &effort, &mut || progress.inc(1))?;
+        progress.finish();
+        let mut text = table(&report.findings);
+        for note in &report.notes {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "not tried: {note}");
+        }
+        print(&text)?;
+        verdict_on(command, &report.findings)
+    }
+
+    fn effort(&self, episodes: u64, settings: Settings) -> Effort {
+        let episodes = self.episodes.unwrap_or(episodes);
+        Effort { tasks: self.tasks, episodes, seed: self.seed, settings }
+    }
+
+    fn progress(&self, effort: &Effort, quiet: bool) -> Progress {
+        Progress::new("envs", quiet, Some(2 * effort.tasks + effort.episodes / 100))
+    }
+}
+
+fn print(text: &str) -> Result<()> {
+    std::io::stdout().write_all(text.as_bytes()).or_else(super::tasks::quiet_when_closed)
+}
+
+/// The task lines on stdin, at least one; lines of other types say nothing here.
+fn tasks_on_stdin() -> Result<Vec<Task>> {
+    const HINT: &str =
+        "(python3 my_env.py train; python3 my_env.py test) | envs check --env-command 'python3 my_env.py'";
+    if std::io::stdin().is_terminal() {
+        return Err(Failure::usage("--env-command takes its tasks from stdin").hint(HINT));
+    }
+    let mut reader = Reader::stdin();
+    let mut tasks = Vec::new();
+    while let Some(line) = reader.next()? {
+        if matches!(line.kind, Kind::Task) {
+            tasks.push(line::parse(&line)?);
+        }
+    }
+    match tasks.is_empty() {
+        true => Err(Failure::data("there is no task on stdin").hint(HINT)),
+        false => Ok(tasks),
     }
 }
 

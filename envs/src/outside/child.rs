@@ -46,17 +46,25 @@ impl Children {
     pub fn ask(&self, mut request: Map<String, Value>) -> Result<Map<String, Value>> {
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         request.insert("request".to_owned(), number.into());
-        let mut line = Value::Object(request).to_string();
-        line.push('\n');
-        let idle = self.lock().pop();
-        let first = idle.map_or_else(|| self.start(), Ok).and_then(|child| self.put(child, &line, number));
-        let answer = first.or_else(|_| self.start().and_then(|child| self.put(child, &line, number)));
-        let answer = answer.map_err(|cause| Failure::work(format!("{}: {cause}", self.command)))?;
+        let line = Value::Object(request).to_string();
+        let (answer, _) = self.exchange(&line, number)?;
         match answer.get("error") {
             None => Ok(answer),
             Some(Value::String(message)) => Err(Failure::data(message)),
             Some(other) => Err(Failure::data(other)),
         }
+    }
+
+    /// The answer to `line`, a request that carries `number`, read and as it came.
+    ///
+    /// # Errors
+    /// Two children in a row gave no answer: work.
+    pub fn exchange(&self, line: &str, number: u64) -> Result<(Map<String, Value>, String)> {
+        let line = format!("{line}\n");
+        let idle = self.lock().pop();
+        let first = idle.map_or_else(|| self.start(), Ok).and_then(|child| self.put(child, &line, number));
+        let answer = first.or_else(|_| self.start().and_then(|child| self.put(child, &line, number)));
+        answer.map_err(|cause| Failure::work(format!("{}: {cause}", self.command)))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Running>> {
@@ -72,15 +80,15 @@ impl Children {
         mut child: Running,
         line: &str,
         number: u64,
-    ) -> std::result::Result<Map<String, Value>, String> {
-        let answer = child.ask(line, self.timeout)?;
-        let answer: Map<String, Value> = serde_json::from_str(&answer)
-            .map_err(|error| format!("its answer is no JSON object: {error}"))?;
+    ) -> std::result::Result<(Map<String, Value>, String), String> {
+        let text = child.ask(line, self.timeout)?;
+        let answer: Map<String, Value> =
+            serde_json::from_str(&text).map_err(|error| format!("its answer is no JSON object: {error}"))?;
         if answer.get("request").and_then(Value::as_u64) != Some(number) {
             return Err(format!("its answer does not echo \"request\": {number}"));
         }
         self.lock().push(child);
-        Ok(answer)
+        Ok((answer, text))
     }
 }
 

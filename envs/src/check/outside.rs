@@ -1,0 +1,284 @@
+//! The contract of an environment behind a command: what can be seen of it in the lines that it answers.
+//!
+//! The rules are those of shipped environments as far as lines can tell: the answer is a pure function of the line, in any
+//! order and any process; a state survives being read and written again; every text has an outcome; rewards lie in
+//! [0, 1]; a success ends the episode; saying nothing is no success; train and test share no instance. Where the program
+//! answers requests with `probe`, its oracle is held against all that can be tried, as a shipped one is.
+//!
+//! Left out: whether the same seed makes the same tasks, since tasks are made elsewhere.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use record::failure::Result;
+use record::line::Task;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::shipped::instance;
+use super::{Effort, Finding, Ledger, Subject, episodes, explore, place};
+use crate::environment::{RewardRange, State};
+use crate::outside::child::Children;
+use crate::outside::{NONSENSE, Outside};
+
+/// How the program is run.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The command, as `sh -c` runs it.
+    pub command: String,
+    /// How long it may take to answer.
+    pub timeout: Duration,
+    /// The workflow; `None`: its default.
+    pub workflow: Option<String>,
+}
+
+/// Every rule and how it fared, and what could not be tried.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The rules.
+    pub findings: Vec<Finding>,
+    /// What could not be tried, and why.
+    pub notes: Vec<String>,
+}
+
+/// A text as long as a policy at its token limit may write.
+const LONG: usize = 1 << 16;
+/// The number of every request put here, so that the same question is the same line.
+const NUMBER: u64 = 1 << 40;
+
+struct Command<'a> {
+    program: &'a Program,
+    outside: Outside,
+    /// Processes that are asked only some of the questions, so that what they remember is something else.
+    others: Children,
+}
+
+/// Tests every rule on `tasks`; `advance` is told of each task explored and each hundred episodes.
+///
+/// # Errors
+/// None that the program can cause: what it does wrong is a finding.
+pub fn check(
+    program: &Program,
+    tasks: &[Task],
+    effort: &Effort,
+    advance: &mut dyn FnMut(),
+) -> Result<Report> {
+    let Program { command, timeout, workflow } = program.clone();
+    let outside = Outside::new(&command, timeout, workflow);
+    let subject = Command { program, outside, others: Children::new(&command, timeout) };
+    let mut ledger = Ledger::new();
+    let mut notes = Vec::new();
+    splits(tasks, &mut ledger, &mut notes);
+    let explored: Vec<&Task> = ["train", "test"]
+        .into_iter()
+        .flat_map(|split| {
+            tasks.iter().filter(move |task| split_of(task) == split).take(effort.tasks as usize)
+        })
+        .collect();
+    for task in explored.iter().take(1) {
+        subject.ask_about_oracles(task, &mut notes);
+        subject.nonsense(task, &mut ledger);
+    }
+    for task in explored {
+        let tried = subject
+            .manners(task, &mut ledger)
+            .and_then(|()| explore::explore(&subject, task, "", &mut ledger))
+            .and_then(|()| subject.outside.inquiry_failure().map_or(Ok(()), Err));
+        answered(tried, &task.task, &mut ledger);
+        advance();
+    }
+    let episodes = episodes::play(&subject, effort, tasks, &mut ledger, advance)
+        .and_then(|()| subject.outside.inquiry_failure().map_or(Ok(()), Err));
+    answered(episodes, "episodes", &mut ledger);
+    Ok(Report { findings: ledger.findings, notes })
+}
+
+/// What the program could not answer is a broken rule and the end of what it broke.
+fn answered(tried: Result<()>, what: &str, ledger: &mut Ledger) {
+    let cause = tried.err();
+    ledger.rule("every question has an answer", cause.is_none(), || {
+        format!("{what}: {}", cause.map_or(String::new(), |failure| failure.message))
+    });
+}
+
+fn split_of(task: &Task) -> &str {
+    task.split.as_deref().unwrap_or("")
+}
+
+/// What holds for tasks.
+fn splits(tasks: &[Task], ledger: &mut Ledger, notes: &mut Vec<String>) {
+    let mut specs: HashMap<&str, &Value> = HashMap::new();
+    for task in tasks {
+        let first = *specs.entry(task.task.as_str()).or_insert(&task.spec);
+        ledger.rule("a task's name names one spec", *first == task.spec, || {
+            format!("{}: {first} and {}", task.task, task.spec)
+        });
+        ledger.rule("a task's split is train or test", ["train", "test"].contains(&split_of(task)), || {
+            format!("{}: '{}'", task.task, split_of(task))
+        });
+    }
+    let of = |split: &'static str| tasks.iter().filter(move |task| split_of(task) == split);
+    let mut held_out: HashMap<String, &str> = HashMap::new();
+    for task in of("test") {
+        held_out.insert(instance(&task.task).to_owned(), &task.task);
+        held_out.insert(task.spec.to_string(), &task.task);
+    }
+    if held_out.is_empty() || of("train").next().is_none() {
+        notes.push("train and test are disjoint: the tasks are all of one split".to_owned());
+        return;
+    }
+    for task in of("train") {
+        let other = held_out.get(instance(&task.task)).or_else(|| held_out.get(&task.spec.to_string()));
+        ledger.rule("train and test are disjoint", other.is_none(), || {
+            format!("{} is also {}", task.task, other.copied().unwrap_or_default())
+        });
+    }
+}
+
+/// The state of an answer as the program wrote it.
+#[derive(Deserialize)]
+struct Written<'a> {
+    #[serde(borrow)]
+    state: &'a RawValue,
+}
+
+fn numbered(mut request: Map<String, Value>) -> String {
+    request.insert("request".to_owned(), NUMBER.into());
+    Value::Object(request).to_string()
+}
+
+impl Command<'_> {
+    /// Asks whether the program understands `probe`, and from then on uses it.
+    fn ask_about_oracles(&self, task: &Task, notes: &mut Vec<String>) {
+        let Ok(state) = self.outside.begin(task) else { return };
+        let agent = state.workflow().agents()[0].clone();
+        match state.probe(&agent) {
+            Ok(probed) => {
+                self.outside.inquire();
+                if probed.oracle.is_none() {
+                    notes.push("nothing that needs an oracle: the program answers `probe` without one".to_owned());
+                }
+            }
+            Err(failure) => notes.push(format!(
+                "nothing that needs an oracle, and only the words of the observations as answers: the program does \
+                 not answer `probe` ({})",
+                failure.message
+            )),
+        }
+    }
+
+    /// A request that makes no sense gets an `error`, and the next one is read.
+    fn nonsense(&self, task: &Task, ledger: &mut Ledger) {
+        for (name, value) in [("nonsense", json!(true)), ("state", Value::Null), ("task", json!(3))] {
+            let line = numbered(Map::from_iter([(name.to_owned(), value)]));
+            let answer = self.outside.children().exchange(&line, NUMBER);
+            let holds = answer.as_ref().is_ok_and(|(answer, _)| answer.contains_key("error"));
+            ledger.rule("a request that makes no sense is answered with `error`", holds, || match answer {
+                Ok((_, text)) => format!("{line}: {text}"),
+                Err(failure) => format!("{line}: {}", failure.message),
+            });
+        }
+        let begun = self.outside.begin(task);
+        ledger.rule("after it the next request is read", begun.is_ok(), || {
+            begun.err().map_or(String::new(), |failure| failure.message)
+        });
+    }
+
+    /// What is asked once a task: the reset in two processes, and every kind of nonsense from every agent of the first
+    /// turn when it is to act.
+    fn manners(&self, task: &Task, ledger: &mut Ledger) -> Result<()> {
+        self.same(&numbered(self.outside.reset_request(task)?), ledger)?;
+        let long = "so on ".repeat(LONG / 6);
+        let mut state: Box<dyn State> = Box::new(self.outside.begin(task)?);
+        let workflow = Arc::clone(state.workflow());
+        for stage in 0..workflow.stages() {
+            let agents = &workflow.agents()[workflow.stage(stage)];
+            for agent in agents {
+                let observed = state.observe(agent);
+                let holds = observed.last().is_some_and(|message| !message.content.is_empty());
+                ledger.rule("every agent sees something", holds, || format!("{agent} of {}", task.task));
+                for text in NONSENSE.iter().copied().chain([long.as_str()]) {
+                    let outcome = state.clone_state().apply(agent, text);
+                    ledger.rule("every text has an outcome", outcome.is_ok(), || {
+                        let shown: String = text.chars().take(40).collect();
+                        let cause = outcome.err().map_or(String::new(), |failure| failure.message);
+                        format!("{}: {cause}", place(&*state, agent, &shown))
+                    });
+                }
+            }
+            let said: Vec<String> = agents
+                .iter()
+                .map(|agent| state.oracle(agent).or_else(|| state.probes(agent).into_iter().next()))
+                .map(Option::unwrap_or_default)
+                .collect();
+            let actions: Vec<(&str, &str)> =
+                agents.iter().map(String::as_str).zip(said.iter().map(String::as_str)).collect();
+            if state.apply_together(&actions)?.terminated {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same line has the same answer: twice in a row, and from a process that was asked other things.
+    fn same(&self, line: &str, ledger: &mut Ledger) -> Result<String> {
+        let (_, first) = self.outside.children().exchange(line, NUMBER)?;
+        let (_, again) = self.outside.children().exchange(line, NUMBER)?;
+        ledger.rule("the same line has the same answer", first == again, || {
+            format!("{line}: {first} and then {again}")
+        });
+        let (_, other) = self.others.exchange(line, NUMBER)?;
+        ledger.rule("another process gives the same answer", first == other, || {
+            format!("{line}: {first}, another process {other}")
+        });
+        Ok(first)
+    }
+}
+
+impl Subject for Command<'_> {
+    fn name(&self) -> &str {
+        &self.program.command
+    }
+
+    fn reward_range(&self) -> RewardRange {
+        RewardRange { team: (0.0, 1.0), local: (0.0, 1.0) }
+    }
+
+    fn workflows(&self) -> Vec<String> {
+        vec![self.program.workflow.clone().unwrap_or_default()]
+    }
+
+    fn situations(&self) -> usize {
+        100
+    }
+
+    /// They are values of JSON, whatever the program does.
+    fn has_clones(&self) -> bool {
+        false
+    }
+
+    fn reset(&self, task: &Task, _workflow: &str) -> Result<Box<dyn State>> {
+        Ok(Box::new(self.outside.begin(task)?))
+    }
+
+    fn fidelity(&self, state: &dyn State, agent: &str, text: &str, ledger: &mut Ledger) -> Result<()> {
+        let action = |state: &str| {
+            let (agent, text) = (json!(agent), json!(text));
+            format!("{{\"state\":{state},\"agent\":{agent},\"action\":{text},\"request\":{NUMBER}}}")
+        };
+        let answer = self.same(&action(&state.to_json().to_string()), ledger)?;
+        let Ok(Written { state: written }) = serde_json::from_str(&answer) else { return Ok(()) };
+        let read: Value = serde_json::from_str(written.get()).unwrap_or_default();
+        if serde_json::from_str::<Value>(&answer).is_ok_and(|answer| answer["terminated"] == true) {
+            return Ok(());
+        }
+        let (_, as_written) = self.outside.children().exchange(&action(written.get()), NUMBER)?;
+        let (_, as_read) = self.outside.children().exchange(&action(&read.to_string()), NUMBER)?;
+        ledger.rule("a state survives JSON", as_written == as_read, || {
+            format!("{written} and {read}: {as_written} and {as_read}")
+        });
+        Ok(())
+    }
+}

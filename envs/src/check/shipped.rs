@@ -1,0 +1,164 @@
+//! The contract of a shipped environment: streams of tasks, ways of answering, and the library's own promises about
+//! states.
+
+use std::collections::HashSet;
+
+use record::failure::Result;
+use record::line::Task;
+
+use super::{Effort, Finding, Ledger, Subject, episodes, explore, place};
+use crate::environment::{Environment, Outcome, RewardRange, Selection, Split, State};
+use crate::step;
+
+/// Different tasks that the episodes are played on.
+const EPISODE_TASKS: u64 = 500;
+
+struct Shipped<'a>(&'a dyn Environment);
+
+impl Subject for Shipped<'_> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn reward_range(&self) -> RewardRange {
+        self.0.reward_range()
+    }
+
+    fn workflows(&self) -> Vec<String> {
+        self.0.workflows().iter().map(|workflow| workflow.name().to_owned()).collect()
+    }
+
+    fn situations(&self) -> usize {
+        1000
+    }
+
+    fn reset(&self, task: &Task, workflow: &str) -> Result<Box<dyn State>> {
+        self.0.reset(&task.spec, workflow)
+    }
+
+    /// Clones, JSON and the step protocol all have the same future.
+    fn fidelity(&self, state: &dyn State, agent: &str, text: &str, ledger: &mut Ledger) -> Result<()> {
+        let environment = self.0;
+        let json = state.to_json();
+        let here = || place(state, agent, text);
+        let (mut one, mut two) = (state.clone_state(), state.clone_state());
+        let (first, second) = (one.apply(agent, text)?, two.apply(agent, text)?);
+        let same =
+            first == second && one.to_json() == two.to_json() && one.observe(agent) == two.observe(agent);
+        ledger.rule("the same action has the same consequence", same, here);
+
+        let mut back = environment.restore(&json)?;
+        let same = back.to_json() == json
+            && back.observe(agent) == state.observe(agent)
+            && back.apply(agent, text)? == first
+            && back.to_json() == one.to_json();
+        ledger.rule("a state survives JSON", same, here);
+
+        let request =
+            serde_json::json!({"request": 1, "state": json, "agent": agent, "action": text}).to_string();
+        let answer = step::answer(environment, &request);
+        // Compared as text, because a number parsed from its text need not be the same to the last bit.
+        let says = |key: &str, value: serde_json::Value| answer.contains(&format!("\"{key}\":{value}"));
+        let same = answer == step::answer(environment, &request)
+            && says("state", one.to_json())
+            && says("rewards", serde_json::json!(first.rewards))
+            && says("terminated", first.terminated.into())
+            && says("success", first.success.into());
+        ledger.rule("`envs step` is a pure function", same, || format!("{}: {answer}", here()));
+        Ok(())
+    }
+}
+
+/// Tests every rule; `advance` is told of each task explored and each hundred episodes.
+///
+/// # Errors
+/// The environment fails where it should answer.
+pub fn check(
+    environment: &dyn Environment,
+    effort: &Effort,
+    advance: &mut dyn FnMut(),
+) -> Result<Vec<Finding>> {
+    let (subject, mut ledger) = (Shipped(environment), Ledger::new());
+    streams(environment, effort, &mut ledger)?;
+    answers(environment, &mut ledger)?;
+    for split in [Split::Train, Split::Test] {
+        for task in draw(environment, effort, split, effort.seed, effort.tasks)? {
+            for workflow in environment.workflows() {
+                explore::explore(&subject, &task, workflow.name(), &mut ledger)?;
+            }
+            advance();
+        }
+    }
+    let tasks = draw(environment, effort, Split::Train, effort.seed, EPISODE_TASKS.min(effort.episodes))?;
+    episodes::play(&subject, effort, &tasks, &mut ledger, advance)?;
+    Ok(ledger.findings)
+}
+
+fn draw(
+    environment: &dyn Environment,
+    effort: &Effort,
+    split: Split,
+    seed: u64,
+    count: u64,
+) -> Result<Vec<Task>> {
+    let selection = Selection { split, seed, settings: effort.settings.clone() };
+    environment.tasks(&selection)?.take(count as usize).collect()
+}
+
+/// What holds for the streams of tasks.
+fn streams(environment: &dyn Environment, effort: &Effort, ledger: &mut Ledger) -> Result<()> {
+    const COUNT: u64 = 1000;
+    let seed = effort.seed;
+    let train = draw(environment, effort, Split::Train, seed, COUNT)?;
+    let again = draw(environment, effort, Split::Train, seed, COUNT / 10)?;
+    for (index, (task, same)) in train.iter().zip(&again).enumerate() {
+        ledger.rule("the same seed gives the same tasks", task == same, || {
+            format!("train task {index} of seed {seed} is {} and then {}", task.task, same.task)
+        });
+    }
+    let test = draw(environment, effort, Split::Test, seed, COUNT)?;
+    let other = draw(environment, effort, Split::Test, seed.wrapping_add(1), COUNT)?;
+    let mut names = HashSet::new();
+    for (index, (task, same)) in test.iter().zip(&other).enumerate() {
+        // The split ends where its first task comes back; from there on the seed decides the order.
+        if !names.insert(task.task.as_str()) {
+            break;
+        }
+        ledger.rule("no seed changes the test split", task == same, || {
+            format!("test task {index} is {} for one seed and {} for another", task.task, same.task)
+        });
+    }
+    let held_out: HashSet<&str> = test.iter().map(|task| instance(&task.task)).collect();
+    for task in &train {
+        ledger.rule("train and test are disjoint", !held_out.contains(instance(&task.task)), || {
+            format!("{} is also a test task", task.task)
+        });
+    }
+    Ok(())
+}
+
+/// The part of a task's name that names the instance, whatever the split.
+pub(super) fn instance(task: &str) -> &str {
+    task.rsplit('/').next().unwrap_or(task)
+}
+
+/// What holds for the ways of answering.
+fn answers(environment: &dyn Environment, ledger: &mut Ledger) -> Result<()> {
+    for case in environment.extraction_cases() {
+        let start = environment.reset(&case.spec, case.workflow)?;
+        let apply = |text: &str| -> Result<(Outcome, String)> {
+            let mut state = start.clone_state();
+            let outcome = state.apply(case.agent, text)?;
+            Ok((outcome, state.to_json().to_string()))
+        };
+        let (outcome, state) = apply(&case.text)?;
+        let holds = match &case.means {
+            Some(plain) => (outcome, state) == apply(plain)?,
+            None => outcome.rewards.team == 0.0 && outcome.rewards.local == 0.0 && !outcome.terminated,
+        };
+        ledger.rule("answers are read as a reader expects", holds, || {
+            format!("{}: {:?} of {} is not read as {:?}", case.name, case.text, case.agent, case.means)
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,84 @@
+"""Guess the number: an environment in Python's standard library, for a team of two.
+
+A number between two others is hidden. In every turn a scout proposes a number, and then a guesser, who sees the proposal,
+says one and learns whether the hidden number is higher or lower. The team is rewarded for finding it, each agent for how
+much of the range its number rules out (the scout for what its proposal would have done).
+
+    python3 examples/guess_number.py tasks --count 32 --seed 7 |
+      rollout --env-command 'python3 examples/guess_number.py' --policy run/policy --branches 8 | group | advantage | …
+
+    (python3 examples/guess_number.py tasks --count 50; python3 examples/guess_number.py tasks --split test --count 50) |
+      envs check --env-command 'python3 examples/guess_number.py'
+"""
+
+import hashlib
+import random
+
+from step_protocol import main
+
+TURNS = 6
+
+
+def tasks(split, seed):
+    """Ranges and hidden numbers. Every eighth instance, by its digest, is a test task, so that no seed mixes the splits."""
+    draws = random.Random(seed if split == "train" else 0)
+    while True:
+        low = draws.randrange(0, 80)
+        high = low + draws.randrange(8, 20)
+        spec = {"low": low, "high": high, "hidden": draws.randrange(low, high + 1)}
+        instance = f"{low}-{high}-{spec['hidden']}"
+        held_out = hashlib.sha256(instance.encode()).digest()[0] % 8 == 0
+        if held_out == (split == "test"):
+            yield instance, spec
+
+
+def see(state):
+    """The state, and what each agent sees of it: never the hidden number."""
+    ground = f"low {state['low']} high {state['high']}"
+    proposal = "" if state["proposal"] is None else f" {state['proposal']}"
+    return state, {"scout": f"{ground} scout", "guesser": f"{ground} scout says{proposal} guesser"}
+
+
+def reset(spec):
+    state = {"low": spec["low"], "high": spec["high"], "hidden": spec["hidden"], "proposal": None, "found": False}
+    return see(state), ["scout", "guesser"], "sequential", TURNS
+
+
+def read(text):
+    """The number that a text says, or None. Digits alone: `int` would also take '1_0' and other scripts' digits."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
+
+
+def step(state, agent, text):
+    if agent not in ("scout", "guesser"):
+        raise ValueError(f"there is no agent {agent}")
+    if state["found"]:
+        raise ValueError("the episode is over: the number is found")
+    number = read(text)
+    state = dict(state, proposal=None)
+    if number is None or not state["low"] <= number <= state["high"]:
+        parts = {"format": float(number is not None), "narrows": 0.0}
+        return see(state), {"team": 0.0, "local": 0.1 * parts["format"]}, parts, False, False
+    before, hidden = state["high"] - state["low"] + 1, state["hidden"]
+    found = number == hidden
+    low = number + 1 if number < hidden else state["low"]
+    high = number - 1 if number > hidden else state["high"]
+    parts = {"format": 1.0, "narrows": 1.0 if found else 1 - (high - low + 1) / before}
+    # Tenths are summed as whole numbers, because .1 + .9 need not be 1 in binary.
+    rewards = {"team": float(found), "local": (1 + 9 * parts["narrows"]) / 10}
+    if agent == "scout":
+        return see(dict(state, proposal=number)), rewards, parts, False, False
+    return see(dict(state, low=low, high=high, found=found)), rewards, parts, found, found
+
+
+def probe(state, agent):
+    if state["found"]:
+        return [], None, True
+    middle = (state["low"] + state["high"]) // 2
+    numbers = [middle, state["low"], state["high"], state["low"] - 1, state["high"] + 1, state["hidden"] + 1]
+    return [str(number) for number in numbers] + [f" {middle}\n", "the middle"], str(state["hidden"]), False
+
+
+if __name__ == "__main__":
+    main("guess-number", tasks, reset=reset, step=step, probe=probe)

@@ -1,0 +1,84 @@
+"""The step protocol in Python: what stands between an environment and `rollout --env-command`.
+
+An environment is three functions of values, and `serve` is the rest: it reads a request a line, and writes an answer a
+line. Nothing is kept between two lines, because the state of an episode comes with every request; that is what lets
+`rollout` try K candidates from one state, and play many episodes at once with one process. RECORD.md has the lines.
+
+`main` adds the other half: `tasks`, which prints task lines for the stdin of `rollout`.
+
+Left out: `actions`, the joint action of agents that act at once. A program that does not say `together` is sent their
+actions one after another.
+"""
+
+import argparse
+import json
+import sys
+
+
+def serve(reset, step, probe=None):
+    """Answers requests until stdin ends.
+
+    reset(spec) -> (situation, agents, order, turns): the names of the agents; "sequential", "parallel", or stages as lists
+        of agents; turns after which an episode is given up.
+    step(state, agent, text) -> (situation, rewards, components, terminated, success): rewards are {"team": …, "local": …}
+        in [0, 1]; components are what they were made of. A text that means nothing earns 0; it is no error.
+    probe(state, agent) -> (probes, oracle, solved): optional, for `envs check` alone.
+
+    A situation is a pair: the state, which is any JSON, and what each agent sees of it, {agent: text}.
+    """
+    for line in sys.stdin:
+        answer = {}
+        try:
+            request = json.loads(line)
+            answer["request"] = request.get("request")
+            answer.update(respond(request, reset, step, probe))
+        except Exception as error:  # whatever went wrong belongs to this line, and the next one is read
+            answer["error"] = f"{type(error).__name__}: {error}"
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+def respond(request, reset, step, probe):
+    if "task" in request:
+        (state, seen), agents, order, turns = reset(request["task"]["spec"])
+        return {"state": state, "observations": messages(seen), "agents": agents, "order": order, "turns": turns}
+    if probe and request.get("probe"):
+        probes, oracle, solved = probe(request["state"], request["agent"])
+        return {"probes": probes, "oracle": oracle, "solved": solved}
+    (state, seen), rewards, components, terminated, success = step(
+        request["state"], request["agent"], request["action"]
+    )
+    return {
+        "state": state,
+        "rewards": rewards,
+        "reward_components": components,
+        "terminated": terminated,
+        "success": success,
+        "observations": {} if terminated else messages(seen),
+    }
+
+
+def messages(seen):
+    return {agent: [{"role": "user", "content": text}] for agent, text in seen.items()}
+
+
+def main(name, tasks, **functions):
+    """`PROGRAM` answers requests; `PROGRAM tasks` prints task lines. tasks(split, seed) yields (instance, spec) for ever."""
+    parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
+    commands = parser.add_subparsers(dest="command")
+    printing = commands.add_parser("tasks", help="print task lines for the stdin of rollout")
+    printing.add_argument("--split", choices=["train", "test"], default="train")
+    printing.add_argument("--count", type=int, default=1)
+    printing.add_argument("--seed", type=int, default=0, help="which train tasks; the test split is the same for all")
+    arguments = parser.parse_args()
+    if arguments.command is None:
+        serve(**functions)
+        return
+    stream = tasks(arguments.split, arguments.seed)
+    for _ in range(arguments.count):
+        instance, spec = next(stream)
+        named = f"{name}/{arguments.split}/{instance}"
+        line = {"type": "task", "v": 1, "env": name, "task": named, "split": arguments.split, "spec": spec}
+        print(json.dumps(line))
+    counts = {"tasks": arguments.count}
+    print(json.dumps({"type": "end", "v": 1, "stage": name, "ok": True, "counts": counts, "after": [], "timing": {}}))

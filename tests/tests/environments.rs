@@ -1,0 +1,82 @@
+//! Environments in another language, as a user has them: the contract, the lines that RECORD.md shows, and a step of
+//! training. The one of PettingZoo needs that package: `TROUPE_TEST_PYTHON` names an interpreter that has it.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use troupe_tests::{must, root, run};
+
+#[test]
+fn the_lines_that_the_record_shows_are_the_lines_that_are_spoken() {
+    let record = std::fs::read_to_string(root().join("RECORD.md")).expect("RECORD.md");
+    let blocks = record.split("```step\n").skip(1).map(|rest| rest.split("```").next().expect("a block"));
+    let lines: Vec<&str> = blocks.flat_map(str::lines).collect();
+    let said = |mark: &str| -> Vec<&str> { lines.iter().filter_map(|line| line.strip_prefix(mark)).collect() };
+    let (requests, answers) = (said("→ "), said("← "));
+    assert!(requests.len() >= 5 && requests.len() == answers.len() && lines.len() == 2 * answers.len());
+    let mut child = Command::new("python3")
+        .arg(root().join("examples/guess_number.py"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3 runs");
+    let mut input = child.stdin.take().expect("its stdin");
+    input.write_all((requests.join("\n") + "\n").as_bytes()).expect("it reads");
+    drop(input);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().collect::<Vec<_>>(), answers);
+}
+
+/// The contract, and one step of AT-GRPO with one policy for each of `agents`; the samples.
+fn keeps_the_contract_and_trains(command: &str, agents: [&str; 2], episodes: u32) -> Vec<Value> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |text: &str| {
+        text.replace("D/", &format!("{}/", folder.path().display())).replace("ENVIRONMENT", command)
+    };
+    let table = must(&at(&format!(
+        "(ENVIRONMENT tasks --count 12; ENVIRONMENT tasks --split test --count 6) | \
+         envs check --quiet --tasks 1 --episodes {episodes} --env-command 'ENVIRONMENT'"
+    )));
+    assert!(table.lines().count() >= 18 && table.lines().all(|line| line.starts_with("ok ")), "{table}");
+    let [first, second] = agents;
+    let owned = format!("--policy {first}=D/first --policy {second}=D/second");
+    must(&at("policy init D/first --preset tiny --seed 1; policy init D/second --preset tiny --seed 2"));
+    must(&at(&format!(
+        "ENVIRONMENT tasks --count 4 --seed 7 | \
+         rollout --env-command 'ENVIRONMENT' {owned} --branches 3 --turns 2 --max-tokens 4 --seed 7 --quiet | \
+         group --quiet | advantage --quiet | tee D/samples.jsonl | update {owned} --quiet > D/metrics.jsonl"
+    )));
+    for policy in ["first", "second"] {
+        assert_eq!(must(&at(&format!("readlink D/{policy}/current"))).trim(), "step-000001");
+    }
+    let text = std::fs::read_to_string(folder.path().join("samples.jsonl")).expect("samples");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+#[test]
+fn an_environment_in_python_keeps_the_contract_and_trains() {
+    let command = format!("python3 {}", root().join("examples/guess_number.py").display());
+    let lines = keeps_the_contract_and_trains(&command, ["scout", "guesser"], 20);
+    let samples: Vec<&Value> = lines.iter().filter(|line| line["type"] == "sample").collect();
+    // 4 tasks, 2 turns, 2 agents, 3 candidates: the number is not found by chance in this few.
+    assert_eq!(samples.len(), 4 * 2 * 2 * 3);
+    assert!(samples.iter().all(|sample| sample["env"] == "guess-number" && sample["group_size"] == 3));
+}
+
+#[test]
+fn an_environment_of_pettingzoo_keeps_the_contract_and_trains() {
+    let python = std::env::var("TROUPE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let (code, _, said) = run(&format!("'{python}' -W ignore -c 'from pettingzoo.classic import tictactoe_v3'"));
+    if code != 0 {
+        let last = said.lines().last().unwrap_or_default();
+        eprintln!("NOT RUN: {python} has no PettingZoo ({last}); set TROUPE_TEST_PYTHON to one that has it");
+        return;
+    }
+    let command = format!("{python} -W ignore {}", root().join("examples/pettingzoo_tictactoe.py").display());
+    let lines = keeps_the_contract_and_trains(&command, ["player_1", "player_2"], 10);
+    let first = lines.iter().find(|line| line["type"] == "sample").expect("a sample");
+    assert_eq!(first["agent"], "player_1");
+    let prompt = first["prompt"][0]["content"].as_str().expect("a text");
+    assert!(prompt.ends_with("You are X. Say the number of a free cell."), "{prompt}");
+}
