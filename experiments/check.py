@@ -6,6 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import command
 import lab
 import tables
 from main_table import METHODS
@@ -47,6 +48,9 @@ def check_cells():
         before = {path: path.read_bytes() for path in there.rglob("*.jsonl")}
         assert lab.Plan(cells).work(folder, 1, [1]) == []
         assert before == {path: path.read_bytes() for path in there.rglob("*.jsonl")}, "something was done again"
+        runs = [place.directory(cell, 1) for cell in cells]
+        assert command.page(place, []) == 1 and command.page(place, runs) == 0
+        assert all(f"{cell.name}/seed-1" in (there / "check.html").read_text(encoding="utf-8") for cell in cells)
         cost = place.directory(cells[0], 1) / "steps" / "000001" / "done"
         cost.unlink()
         assert tables.final(place, cells[0], 1) is None, "a run without all its steps is no result"

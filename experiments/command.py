@@ -1,7 +1,8 @@
-"""The command line that the scripts of this folder have in common: run, table, list."""
+"""The command line that the scripts of this folder have in common: run, table, page, list."""
 
 import argparse
 import sys
+from pathlib import Path
 
 import tables
 from lab import SEEDS, Lab
@@ -10,8 +11,9 @@ from lab import SEEDS, Lab
 def main(text, plan, sections):
     """`plan` is what to run; `sections(lab, seeds)` yields (heading, Markdown)."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["run", "table", "list"],
-                        help="run: train what is missing, then print the table; table: print what is there; list: the cells")
+    parser.add_argument("what", choices=["run", "table", "page", "list"],
+                        help="run: train what is missing, then print the table; table: print what is there;"
+                             " page: draw what is there, one report of all runs; list: the cells")
     parser.add_argument("--root", default="runs/experiments", help="where the runs are [default: %(default)s]")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once, each on one processor [default: 1]")
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)), metavar="S,S", help="[default: %(default)s]")
@@ -25,9 +27,21 @@ def main(text, plan, sections):
             there = [str(seed) for seed in seeds if tables.final(lab, cell, seed)]
             print(f"{cell.place}/{cell.name}: {cell.title}; budget {cell.budget} tokens; done: {', '.join(there) or 'none'}")
         return 0
+    if arguments.what == "page":
+        return page(lab, [lab.directory(cell, seed) for cell in plan.cells for seed in seeds if tables.final(lab, cell, seed)])
     failed = plan.work(arguments.root, arguments.jobs, seeds) if arguments.what == "run" else []
     for heading, body in sections(lab, seeds):
         print(f"\n{heading}\n\n{body}")
     for title in failed:
         print(f"failed: {title}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def page(lab, runs):
+    """One page about finished runs: the curves of the table, seeds of a method as mean and spread, and sampled episodes."""
+    if not runs:
+        print(f"{Path(sys.argv[0]).name}: no run is finished\nhint: {sys.argv[0]} run trains them", file=sys.stderr)
+        return 1
+    file = lab.root / f"{Path(sys.argv[0]).stem}.html"
+    lab.run(["report", *runs, "--episode-steps", 3, "--episodes", 1, "--html", file])
+    return 0

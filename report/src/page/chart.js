@@ -1,11 +1,15 @@
 // Two kinds of charts, curves and stacked bars, drawn as SVG at the size of their place so that type stays readable.
 //
 // chart({title, note, series, kind, format, domain, log, xName}): series are {name, colour, dash, points}, points are
-// {x, y, low, high}. Pointing anywhere tells all values at the nearest x; a click on a name hides its curve.
+// {x, y, low, high}. Pointing anywhere tells all values at the nearest x; a click on a name hides its curve. A series
+// with a `method` is hidden in all charts at once, see `methods`.
 
 const DASHES = ['', '6 3', '2 3', '8 3 2 3', '1 4'];
 const MARGIN = {left: 48, right: 14, top: 8, bottom: 24};
-const tenTo = y => `10${[...String(Math.round(Math.log10(y)))].map(digit => '⁰¹²³⁴⁵⁶⁷⁸⁹'[digit] || '⁻').join('')}`;
+const tenTo = y => `10${raised(Math.round(Math.log10(y)))}`;
+// Methods whose curves are hidden, and how to draw every chart again.
+const HIDDEN = new Set();
+const REDRAW = [];
 
 // Round values that divide an interval, about `wanted` of them.
 function ticks(low, high, wanted) {
@@ -63,7 +67,7 @@ function scales(spec, series, width, height) {
   return {
     x: x => MARGIN.left + (x - x0) / (x1 - x0) * (width - MARGIN.left - MARGIN.right),
     y: y => MARGIN.top + (1 - place(y)) * inner,
-    xTicks: ticks(x0, x1, Math.max(2, Math.floor(width / 90))).filter(x => spec.xName || Number.isInteger(x)),
+    xTicks: ticks(x0, x1, Math.max(3, Math.floor(width / 75))).filter(x => spec.xName || Number.isInteger(x)),
     yTicks, bottom: MARGIN.top + inner, zero: y0,
   };
 }
@@ -82,7 +86,7 @@ function axes(spec, scale, width) {
 }
 
 // A curve breaks where a step has no value.
-function curve(one, scale) {
+function curve(one, scale, dots) {
   const list = [...one.points].sort((a, b) => a.x - b.x);
   const path = list.map((point, place) => `${place ? 'L' : 'M'}${scale.x(point.x).toFixed(1)} ${scale.y(point.y).toFixed(1)}`).join('');
   const banded = list.filter(point => Number.isFinite(point.low) && Number.isFinite(point.high));
@@ -93,7 +97,7 @@ function curve(one, scale) {
     }),
     s('path', {d: path, fill: 'none', stroke: one.colour, 'stroke-width': one.thin ? 1.3 : 2, 'stroke-dasharray': one.dash || null,
       'stroke-linejoin': 'round', 'stroke-linecap': 'round', opacity: one.thin ? 0.85 : 1}),
-    list.length <= 30 && !one.thin && list.map(point =>
+    dots && !one.thin && list.map(point =>
       s('circle', {cx: scale.x(point.x), cy: scale.y(point.y), r: 2.7, fill: one.colour, stroke: 'var(--paper)', 'stroke-width': 1})),
   ];
 }
@@ -129,7 +133,8 @@ function chart(spec) {
   }
   const draw = () => {
     const width = plot.clientWidth, height = spec.height || 200;
-    const visible = series.filter(one => !hidden.has(one.name));
+    const visible = series.filter(one => !hidden.has(one.name) && !HIDDEN.has(one.method));
+    const dots = series.every(one => one.thin || one.points.length <= 30);
     if (width === 0) return;
     plot.replaceChildren(tip);
     const scale = scales(spec, visible.length ? visible : series, width, height);
@@ -137,7 +142,7 @@ function chart(spec) {
     plot.prepend(s('svg', {
       height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': `${spec.title}: ${series.map(one => one.name).join(', ')}`,
       onpointermove: event => point(event, visible, scale, mark, width), onpointerleave: () => { tip.style.display = 'none'; mark.replaceChildren(); },
-    }, axes(spec, scale, width), spec.kind === 'bars' ? bars(visible, scale, spec) : visible.map(one => curve(one, scale)), mark));
+    }, axes(spec, scale, width), spec.kind === 'bars' ? bars(visible, scale, spec) : visible.map(one => curve(one, scale, dots)), mark));
   };
   const point = (event, visible, scale, mark, width) => {
     const at = event.offsetX * (width / event.currentTarget.clientWidth);
@@ -145,7 +150,8 @@ function chart(spec) {
     if (!xs.length) return;
     const x = xs.reduce((best, one) => Math.abs(scale.x(one) - at) < Math.abs(scale.x(best) - at) ? one : best);
     const format = spec.tell || spec.format || short;
-    const rows = visible.map(one => [one, one.points.find(p => p.x === x)]).filter(([, p]) => p);
+    const near = (best, p) => Math.abs(p.x - x) < Math.abs(best.x - x) ? p : best;
+    const rows = visible.map(one => [one, one.points.reduce(near)]).filter(([, p]) => Math.abs(scale.x(p.x) - scale.x(x)) < (spec.xName ? 12 : 0.5));
     mark.replaceChildren(
       s('line', {x1: scale.x(x), x2: scale.x(x), y1: MARGIN.top, y2: scale.bottom, stroke: 'var(--faint)', 'stroke-dasharray': '2 3'}),
       ...(spec.kind === 'bars' ? [] : rows.map(([one, p]) => s('circle', {cx: scale.x(x), cy: scale.y(p.y), r: 4, fill: one.colour}))));
@@ -158,6 +164,7 @@ function chart(spec) {
     tip.style.left = `${left + tip.offsetWidth > width ? Math.max(0, scale.x(x) - 12 - tip.offsetWidth) : left}px`;
   };
   new ResizeObserver(draw).observe(plot);
+  REDRAW.push(draw);
   const legend = series.length > 1 && spec.legend !== false ? h('div', {class: 'legend'}, series.map(one => h('button', {
     'aria-pressed': 'true', title: 'show or hide', onclick: event => {
       if (!hidden.delete(one.name)) hidden.add(one.name);
@@ -166,4 +173,17 @@ function chart(spec) {
     },
   }, key(one, spec.kind), one.name))) : null;
   return h('figure', {}, h('figcaption', {}, h('h3', {}, spec.title), spec.note && h('p', {class: 'note'}, spec.note), legend), plot);
+}
+
+// The legend that all charts of several runs share: a colour for each method, a dash for each role or policy.
+function methods(dashes) {
+  return h('div', {class: 'legend methods'},
+    METHODS.map(method => h('button', {
+      'aria-pressed': 'true', title: 'show or hide in all charts', onclick: event => {
+        if (!HIDDEN.delete(method)) HIDDEN.add(method);
+        event.currentTarget.setAttribute('aria-pressed', String(!HIDDEN.has(method)));
+        REDRAW.forEach(draw => draw());
+      },
+    }, key({colour: colour(method.index)}), method.name, method.runs.length > 1 && h('span', {class: 'faint'}, ` × ${method.runs.length}`))),
+    dashes.length > 1 && h('span', {class: 'dashes'}, dashes.map((name, place) => h('span', {}, key({colour: 'var(--soft)', dash: DASHES[place % DASHES.length]}), name))));
 }

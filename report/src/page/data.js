@@ -10,6 +10,16 @@ const RUNS = DATA.runs.map((run, index) => ({
   })),
 }));
 
+// Runs that differ in their seed alone (…/seed-1, …/seed-2) are one method: one colour, one mean curve.
+const METHODS = [];
+for (const run of RUNS) {
+  const name = run.name.replace(/[/_-]?seed[-_]?\d+$/, '') || run.name;
+  if (!METHODS.some(method => method.name === name)) METHODS.push({name, index: METHODS.length, runs: []});
+  run.method = METHODS.find(method => method.name === name);
+  run.method.runs.push(run);
+}
+for (const method of METHODS) if (method.runs.length === 1) method.name = method.runs[0].name;
+
 // The figures of a run that have all the given values.
 const pick = (run, wanted) => run.figures.filter(figure =>
   Object.entries(wanted).every(([key, value]) => figure[key] === value));
@@ -19,6 +29,7 @@ const distinct = (figures, column) => [...new Set(figures.map(figure => figure[c
 const points = figures => figures.map(({step, value, low, high}) => ({x: step, y: value, low, high}));
 const last = list => list[list.length - 1];
 const sum = list => list.reduce((all, one) => all + one, 0);
+const mean = list => sum(list) / list.length;
 // Figures added up by step.
 const totals = figures => {
   const steps = new Map();
@@ -40,6 +51,7 @@ const s = make(tag => document.createElementNS('http://www.w3.org/2000/svg', tag
 
 const percent = value => `${(100 * value).toFixed(1)} %`;
 const count = value => Math.round(value).toLocaleString('en-US');
+const raised = power => [...String(+power)].map(digit => '⁰¹²³⁴⁵⁶⁷⁸⁹'[digit] || '⁻').join('');
 // A number with as many digits as a reader can use.
 const short = value => {
   const size = Math.abs(value);
@@ -47,7 +59,10 @@ const short = value => {
   if (size >= 1e9) return `${+(value / 1e9).toPrecision(3)} G`;
   if (size >= 1e6) return `${+(value / 1e6).toPrecision(3)} M`;
   if (size >= 1e4) return `${+(value / 1e3).toPrecision(3)} k`;
-  if (size < 1e-3) return value.toExponential(1).replace('e', ' e').replace('-', '−');
+  if (size < 1e-3) {
+    const [digits, power] = value.toExponential(1).split('e');
+    return `${digits.replace('-', '−')}·10${raised(power)}`;
+  }
   return String(+value.toPrecision(3)).replace('-', '−');
 };
 const signed = value => (value > 0 ? '+' : value < 0 ? '−' : '') + Math.abs(value).toFixed(2);

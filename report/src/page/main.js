@@ -33,16 +33,30 @@ function tiles(run) {
     Number.isFinite(gap) && tile('Sampler against trainer', short(gap), 'nats, the largest difference of any token'));
 }
 
+// A row for each run; before the runs of a method their means, with the lowest and the highest seed.
 function comparison() {
-  const cells = run => {
-    const evaluations = heldOut(run), now = last(evaluations), before = first(evaluations);
-    const groups = total(run, 'groups');
-    return [run.name, count(run.steps), before ? percent(before.value) : '–', now ? `${percent(now.value)} (${Number.isFinite(now.low) ? `${percent(now.low)} to ${percent(now.high)}` : 'mean'})` : '–',
-      short(total(run, 'completion_tokens')), groups ? percent(1 - total(run, 'groups_flat') / groups) : '–', short(largest(run, 'sampling/logp_difference_max'))];
+  const figures = run => {
+    const evaluations = heldOut(run), groups = total(run, 'groups');
+    return {run, before: first(evaluations), now: last(evaluations), tokens: total(run, 'completion_tokens'),
+      taught: groups ? 1 - total(run, 'groups_flat') / groups : NaN, gap: largest(run, 'sampling/logp_difference_max')};
+  };
+  const told = (value, write) => Number.isFinite(value) ? write(value) : '–';
+  const span = now => Number.isFinite(now?.low) ? `${percent(now.value)} (${percent(now.low)} to ${percent(now.high)})` : told(now?.value, percent);
+  const single = ({run, before, now, tokens, taught, gap}) =>
+    [run.method.runs.length > 1 ? run.name.slice(run.method.name.length).replace(/^[/_-]/, '') : run.name, count(run.steps), told(before?.value, percent), span(now), short(tokens), told(taught, percent), told(gap, short)];
+  const all = (method, rows) => {
+    const ends = rows.map(row => row.now?.value).filter(Number.isFinite);
+    return [`${method.name}, ${rows.length} seeds`, count(mean(rows.map(row => row.run.steps))), told(mean(rows.map(row => row.before?.value)), percent),
+      ends.length === rows.length ? span({value: mean(ends), low: Math.min(...ends), high: Math.max(...ends)}) : '–', short(mean(rows.map(row => row.tokens))),
+      told(mean(rows.map(row => row.taught)), percent), told(Math.max(...rows.map(row => row.gap)), short)];
   };
   const heads = ['Run', 'Steps', 'Held out, first', 'Held out, last', 'Tokens generated', 'Groups that taught', 'Largest difference, nats'];
+  const row = (cells, kind) => h('tr', {class: kind}, cells.map((cell, place) => h('td', {class: place ? 'number' : ''}, cell)));
   return h('div', {class: 'scroll'}, h('table', {class: 'facts'}, h('tr', {}, heads.map((head, place) => h('th', {class: place ? 'number' : ''}, head))),
-    RUNS.map(run => h('tr', {}, cells(run).map((cell, place) => h('td', {class: place ? 'number' : ''}, cell))))));
+    METHODS.flatMap(method => {
+      const rows = method.runs.map(figures);
+      return rows.length === 1 ? row(single(rows[0])) : [row(all(method, rows), 'mean'), ...rows.map(one => row(single(one), 'seed'))];
+    })));
 }
 
 function summary(run) {

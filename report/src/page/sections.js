@@ -4,46 +4,68 @@ const SEVERAL = RUNS.length > 1;
 const colour = index => `var(--c${index % 7})`;
 
 // One curve for each run and value of a column (an agent, a policy). One run: a colour for each value. Several runs: a
-// colour for each run and a dash for each value.
+// colour for each method and a dash for each value, the same in all charts; seeds of a method are drawn as their mean.
+const VALUES = Object.fromEntries(['agent', 'policy'].map(column =>
+  [column, [...new Set(RUNS.flatMap(run => distinct(run.figures, column)))].filter(Boolean).sort()]));
+const DASHED = [...new Set(Object.values(VALUES).filter(values => values.length > 1).flat())];
 function curves(metric, column, split = 'train') {
-  const values = distinct(RUNS.flatMap(run => pick(run, {metric, split})).filter(figure => !column || figure[column] !== ''), column || 'metric');
-  return RUNS.flatMap(run => values.map((value, place) => {
-    const figures = pick(run, {metric, split, ...(column ? {[column]: value} : {})});
+  return METHODS.flatMap(method => VALUES[column].map((value, index) => {
+    const place = SEVERAL ? Math.max(0, DASHED.indexOf(value)) : index;
+    const lists = method.runs.map(run => points(pick(run, {metric, split, [column]: value}))).filter(list => list.length > 0);
     return {
-      name: SEVERAL ? (column && values.length > 1 ? `${run.name}, ${value}` : run.name) : column ? value : metric,
-      colour: colour(SEVERAL ? run.index : place),
-      dash: DASHES[(SEVERAL ? place : RUNS.length > 1 ? 0 : place) % DASHES.length],
-      points: points(column ? figures : figures.filter(figure => figure.agent === '')),
+      name: SEVERAL ? `${method.name}, ${value}` : value, method: SEVERAL && method, band: false,
+      colour: colour(SEVERAL ? method.index : place), dash: DASHES[place % DASHES.length], points: overSeeds(lists),
     };
   }));
 }
-const bySplit = (run, metric, split) => {
-  const figures = pick(run, {metric, split}).filter(figure => figure.agent === '');
-  return distinct(figures, 'environment').map(environment => figures.filter(figure => figure.environment === environment));
-};
 
 function section(id, title, ...children) {
   return h('section', {id}, h('h2', {}, title), children);
 }
 
-// Success: held out with its interval, and in training.
+// Success: held out with its interval, and in training. Of a method with several runs the mean of its seeds is drawn.
+const RATE = {format: percent, tick: y => `${Math.round(100 * y)} %`, domain: [0, 1]};
+const SEEDS = METHODS.some(method => method.runs.length > 1);
 function success() {
-  const environments = run => distinct(run.figures.filter(figure => figure.metric === 'success'), 'environment');
-  const named = (run, environment, what) => [SEVERAL && run.name, environments(run).length > 1 && environment, what].filter(Boolean).join(', ');
-  const of = (split, what, thin) => RUNS.flatMap(run => bySplit(run, 'success', split).map((figures, place) => ({
-    name: named(run, figures[0].environment, what), thin, band: !thin,
-    colour: colour(SEVERAL ? run.index : place * 2 + (thin ? 1 : 0)), points: points(figures),
-    dash: thin ? '3 2' : DASHES[SEVERAL ? place : 0],
-  })));
-  const rate = {format: percent, tick: y => `${Math.round(100 * y)} %`, domain: [0, 1]};
+  const environments = [...new Set(RUNS.flatMap(run => distinct(run.figures.filter(figure => figure.metric === 'success'), 'environment')))];
+  const named = (name, environment, what) => [SEVERAL && name, environments.length > 1 && environment, !SEVERAL && what].filter(Boolean).join(', ');
+  const of = (split, what, thin, onTokens) => METHODS.flatMap(method => environments.map((environment, place) => {
+    const lists = method.runs.map(run => {
+      const list = points(pick(run, {metric: 'success', split, environment, agent: ''}));
+      return onTokens ? spent(run, list) : list;
+    }).filter(list => list.length > 0);
+    return {
+      name: named(method.name, environment, what), thin, band: !thin, method: SEVERAL && method, points: overSeeds(lists),
+      colour: colour(SEVERAL ? method.index : place * 2 + (thin ? 1 : 0)),
+      dash: thin ? '3 2' : DASHES[(SEVERAL ? place + Math.floor(method.index / 7) : 0) % DASHES.length],
+    };
+  }));
+  const band = SEEDS ? 'the band is from the lowest seed to the highest, or the 95 % interval of a single run' : 'the band is the 95 % interval';
+  const legend = SEVERAL && environments.length === 1 ? false : undefined;
   return [
-    chart({...rate, title: 'Success', height: 300, series: [...of('test', 'held out'), ...of('train', 'in training', true)],
-      note: 'Held out: the policy alone, most likely tokens, on tasks that it never trains on; the band is the 95 % interval. In training: sampled, while it learns.'}),
-    chart({...rate, title: 'Success for what it cost', height: 300, xName: 'tokens',
-      note: 'The same held-out success against the tokens generated in training so far: runs of different widths compare at equal cost.',
-      series: of('test', 'held out').map((one, place) => ({...one, points: spent(RUNS.filter(run => bySplit(run, 'success', 'test').length).flatMap(run =>
-        bySplit(run, 'success', 'test').map(() => run))[place], one.points)}))}),
+    chart({...RATE, legend, title: 'Success', height: 300, series: [...of('test', 'held out'), ...(SEVERAL ? [] : of('train', 'in training', true))],
+      note: `Held out: the policy alone, most likely tokens, on tasks that it never trains on; ${band}.${SEVERAL ? '' : ' In training: sampled, while it learns.'}`}),
+    chart({...RATE, legend, title: 'Success for what it cost', height: 300, xName: 'tokens', series: of('test', 'held out', false, true),
+      note: 'The same held-out success against the tokens generated in training so far: runs of different widths compare at equal cost.'}),
+    SEVERAL && chart({...RATE, legend, title: 'Success in training', height: 300, series: of('train', 'in training').map(one => ({...one, band: false})),
+      note: 'Sampled, while it learns.'}),
   ];
+}
+
+// The mean of several curves where all of them are, with the lowest and the highest; a single curve is left as it is.
+function overSeeds(lists) {
+  if (lists.length < 2) return lists[0] || [];
+  const sorted = lists.map(list => [...list].sort((a, b) => a.x - b.x));
+  const [from, to] = [Math.max(...sorted.map(list => list[0].x)), Math.min(...sorted.map(list => last(list).x))];
+  const at = (list, x) => {
+    const next = list.find(point => point.x >= x), before = list.findLast(point => point.x <= x);
+    return next.x === before.x ? next.y : before.y + (next.y - before.y) * (x - before.x) / (next.x - before.x);
+  };
+  const xs = [...new Set(sorted.flatMap(list => list.map(point => point.x)))].filter(x => x >= from && x <= to).sort((a, b) => a - b);
+  return xs.map(x => {
+    const ys = sorted.map(list => at(list, x));
+    return {x, y: mean(ys), low: Math.min(...ys), high: Math.max(...ys)};
+  });
 }
 
 // Points of a curve with the tokens generated so far in place of the step.
@@ -66,14 +88,9 @@ function learning() {
     {title: 'Sampler against trainer', note: 'Largest difference of a token’s log-probability between rollout and update, nats. Above 0.01 the two disagree about the policy.',
       series: curves('sampling/logp_difference_max', 'policy'), log: true, format: short},
   ];
-  // Several runs have long names: a legend that an earlier chart of the row of charts has is not repeated.
-  const known = new Set();
-  for (const spec of small) {
-    const names = spec.series.filter(one => one.points.length > 0).map(one => one.name);
-    if (SEVERAL && names.every(name => known.has(name))) spec.legend = false;
-    names.forEach(name => known.add(name));
-  }
-  return section('learning', 'Learning', h('div', {class: 'grid wide'}, success()), h('div', {class: 'grid'}, small.map(chart)));
+  if (SEVERAL) for (const spec of small) spec.legend = false;
+  return section('learning', 'Learning', SEVERAL && methods(DASHED),
+    h('div', {class: 'grid wide'}, success()), h('div', {class: 'grid'}, small.map(chart)));
 }
 
 function accounts(run) {
