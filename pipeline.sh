@@ -20,6 +20,7 @@ Examples:
   ./pipeline.sh                                    a team of tiny policies learns Plan-Path on the CPU
   ./pipeline.sh --policies per-role --run runs/two one policy for each role
   ./pipeline.sh --workflow single --run runs/one   the single agent, for comparison
+  ./pipeline.sh --env sudoku                       another environment; so sokoban, math and code
   ./pipeline.sh --steps 120                        run again with more steps: it continues where it stopped
   ./pipeline.sh --policies tool=A --policies planner=B   start from your own checkpoints (no warm-up)
   ./pipeline.sh --stage advantage='advantage --estimator rloo'   swap a stage for any command
@@ -37,6 +38,8 @@ Options:
   --tasks N             episodes a step                                      [default: 48]
   --branches K          candidates of each agent at each turn                [default: 8]
   --turns T             turns of an episode at most                          [default: 4]
+  --max-tokens N        tokens of a candidate at most       [default: 8; 24 for math and code;
+                        96 for sudoku with size=9; 512 if encoding=full]
   --seed S              the seed of everything random                        [default: 1]
   --device NAME         cpu | cuda | cuda:N                                  [default: cpu]
   --eval-every N        steps between evaluations on the test split; 0: none [default: 20]
@@ -57,7 +60,7 @@ die() { # CODE MESSAGE [HINT]
 # ---- the numbers --------------------------------------------------------------------------------------------
 env=plan-path workflow=team policies=shared steps=80 tasks=48 branches=8 turns=4 seed=1 device=cpu
 eval_every=20 warmup=3600 run='' setup_only=no
-eval_tasks=300 select=random temperature=1.0 max_tokens=8
+eval_tasks=300 select=random temperature=1.0 max_tokens=''
 optimizer=adamw lr=1e-3 lr_warmup=5 betas=0.9,0.95 minibatches=2
 warmup_tasks_a_step=8 warmup_lr=0.03 warmup_lr_other=4e-3
 settings=''
@@ -69,8 +72,8 @@ while [ $# -gt 0 ]; do
     case $flag in
         --help | -h) usage; exit 0 ;;
         --setup) setup_only=yes; shift; continue ;;
-        --run | --env | --workflow | --policies | --steps | --tasks | --branches | --turns | --seed | --device | \
-            --eval-every | --warmup | --stage | --set) ;;
+        --run | --env | --workflow | --policies | --steps | --tasks | --branches | --turns | --max-tokens | --seed | \
+            --device | --eval-every | --warmup | --stage | --set) ;;
         --*=*) set -- "${flag%%=*}" "${flag#*=}" "${@:2}"; continue ;;
         *) die 2 "unknown argument $flag" 'run ./pipeline.sh --help for the list' ;;
     esac
@@ -91,7 +94,7 @@ while [ $# -gt 0 ]; do
         --set)
             [[ $2 =~ ^[^=[:space:]]+=[^[:space:]]*$ ]] || die 2 "--set $2: not NAME=VALUE" 'envs list names the settings'
             settings+="${settings:+ }$2" ;;
-        --steps | --tasks | --branches | --turns | --seed | --eval-every | --warmup)
+        --steps | --tasks | --branches | --turns | --max-tokens | --seed | --eval-every | --warmup)
             [[ $2 =~ ^[0-9]+$ ]] || die 2 "$flag $2: not a whole number"
             name=${flag#--}; printf -v "${name//-/_}" %s "$2" ;;
         *) name=${flag#--}; printf -v "${name//-/_}" %s "$2" ;;
@@ -101,6 +104,14 @@ while [ $# -gt 0 ]; do
 done
 [ "$tasks" -gt 0 ] || die 2 '--tasks must be at least 1'
 [ -n "$run" ] || run=runs/$env
+if [ -z "$max_tokens" ]; then # a bit more than the longest right answer takes
+    case " $env $settings " in
+        *' encoding=full '*) max_tokens=512 ;;
+        ' sudoku '*'size=9 '*) max_tokens=96 ;;
+        ' math '* | ' code '*) max_tokens=24 ;;
+        *) max_tokens=8 ;;
+    esac
+fi
 
 # ---- set-up: build, fetch the runtime library ---------------------------------------------------------------
 # TROUPE_BIN names a folder with built programs (a test's, or another machine's); nothing is built then.

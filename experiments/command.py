@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import tables
-from lab import SEEDS, Lab
+from lab import MARKS, SEEDS, Lab
 
 
 def main(text, plan, sections):
@@ -18,10 +18,13 @@ def main(text, plan, sections):
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once, each on one processor [default: 1]")
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)), metavar="S,S", help="[default: %(default)s]")
     parser.add_argument("--only", default="", metavar="TEXT", help="only cells with this in WORLD/NAME")
+    parser.add_argument("--part", type=float, default=1, choices=MARKS, metavar="P",
+                        help="train and compare at this part of the token budget (1/16, 1/8, … as a decimal); a greater part"
+                             " goes on from there [default: 1]")
     arguments = parser.parse_args()
     seeds = [int(seed) for seed in arguments.seeds.split(",")]
     plan.cells = [cell for cell in plan.cells if arguments.only in f"{cell.place}/{cell.name}"]
-    lab = Lab(arguments.root)
+    lab = Lab(arguments.root, part=arguments.part)
     if arguments.what == "list":
         for cell in plan.cells:
             there = [str(seed) for seed in seeds if tables.final(lab, cell, seed)]
@@ -29,7 +32,7 @@ def main(text, plan, sections):
         return 0
     if arguments.what == "page":
         return page(lab, [lab.directory(cell, seed) for cell in plan.cells for seed in seeds if tables.final(lab, cell, seed)])
-    failed = plan.work(arguments.root, arguments.jobs, seeds) if arguments.what == "run" else []
+    failed = plan.work(arguments.root, arguments.jobs, seeds, arguments.part) if arguments.what == "run" else []
     for heading, body in sections(lab, seeds):
         print(f"\n{heading}\n\n{body}")
     for title in failed:

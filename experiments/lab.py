@@ -91,11 +91,12 @@ SINGLE = dict(workflow="single", agents=("planner",))
 
 
 class Lab:
-    """Where the runs are, and how a program is started there."""
+    """Where the runs are, how far they are trained and compared (a part of the budget), and how a program is started there."""
 
-    def __init__(self, root, cpu=None):
+    def __init__(self, root, cpu=None, part=1):
         self.root = Path(root).resolve()
         self.cpu = cpu
+        self.part = part
         programs = os.environ.get("TROUPE_BIN") or REPOSITORY / "target" / "release"
         self.environment = dict(os.environ, LC_ALL="C", ORT_DISABLE_TELEMETRY="1")
         self.environment["PATH"] = f"{programs}:{os.environ['PATH']}"
@@ -141,10 +142,10 @@ class Lab:
         return base
 
     def train(self, cell, seed):
-        """Trains a cell to its budget, with evaluations at the MARKS."""
+        """Trains a cell to this lab's part of its budget, with evaluations at the MARKS."""
         base, directory = self.warm_up(cell, seed), self.directory(cell, seed)
         flags = self.flags(cell, seed, base)
-        for goal in (int(cell.budget * mark) for mark in MARKS):
+        for goal in (int(cell.budget * mark) for mark in MARKS if mark <= self.part):
             while True:
                 spent = tokens(directory)
                 if sum(spent) >= goal:
@@ -219,8 +220,8 @@ class Plan:
     def __init__(self, cells, after=lambda lab, seed: None):
         self.cells, self.after = cells, after
 
-    def work(self, root, jobs, seeds):
-        """Trains what is missing, `jobs` runs at once, each on a processor of its own; the titles of what failed."""
+    def work(self, root, jobs, seeds, part=1):
+        """Trains what is missing to a part of its budget, `jobs` runs at once, each on a processor of its own; the titles of what failed."""
         root = Path(root)
         root.mkdir(parents=True, exist_ok=True)
         waiting = [(cell, seed) for seed in seeds for cell in self.cells]
@@ -243,7 +244,7 @@ class Plan:
                 change.notify_all()
 
         def worker(cpu):
-            lab = Lab(root, cpu)
+            lab = Lab(root, cpu, part)
             while (job := take()) is not None:
                 cell, seed = job
                 title, base = f"{cell.place} {cell.name} seed {seed}", lab.base(cell, seed)
@@ -269,7 +270,7 @@ class Plan:
             for thread in threads:
                 thread.join()
             for seed in seeds:
-                self.after(Lab(root), seed)
+                self.after(Lab(root, part=part), seed)
         return failed
 
 

@@ -66,9 +66,9 @@ def scores(directory, name="eval"):
 
 
 def final(lab, cell, seed):
-    """The evaluation of a run that reached its budget; None where there is none."""
+    """The first evaluation of a run that has spent the lab's part of its budget; None where there is none."""
     found = scores(lab.directory(cell, seed))
-    return found[-1] if found and found[-1].tokens >= cell.budget else None
+    return next((score for score in found if score.tokens >= int(cell.budget * lab.part)), None)
 
 
 def row(title, results):
@@ -100,11 +100,12 @@ def table(rows, seeds):
 def curve(lab, cells, seeds):
     """Mean success at each part of the budget: one row a cell."""
     lines = []
+    parts = [mark for mark in MARKS if mark <= lab.part]
     for cell in cells:
-        runs = [[score for score in scores(lab.directory(cell, seed)) if score.steps] for seed in seeds]
-        runs = [run for run in runs if len(run) == len(MARKS)]
+        runs = [[score for score in scores(lab.directory(cell, seed)) if score.steps][:len(parts)] for seed in seeds]
+        runs = [run for run in runs if len(run) == len(parts)]
         if runs:
             marks = [f"{statistics.mean(score.rate for score in marks):.1f}" for marks in zip(*runs)]
             lines.append(f"| {cell.title} | {len(runs)} | " + " | ".join(marks) + " |")
-    head = ["method", "seeds", *(f"{mark * cells[0].budget / 1000:.0f} k tokens" for mark in MARKS)]
+    head = ["method", "seeds", *(f"{mark * cells[0].budget / 1000:.0f} k tokens" for mark in parts)]
     return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *lines])
