@@ -59,7 +59,7 @@ CHECKPOINTS = {
     ),
     "qwen2-2-1-bias": dict(
         family="qwen2", seed=6, hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, ffn=48, tied=True,
-        rope_theta=1e6,
+        rope_theta=1e6, gradient=1.0,
     ),
     "llama-2-1-scaled-rope": dict(
         family="llama", seed=7, hidden=32, layers=2, heads=2, kv_heads=1, head_dim=32, ffn=48, tied=False,
@@ -67,16 +67,16 @@ CHECKPOINTS = {
         rope_scaling=dict(
             rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
             original_max_position_embeddings=32,
-        ),
+        ), gradient=0.9,
     ),
     # Weights stored in 16 bits. What is computed from them is f32, as in Troupe.
     "qwen3-4-2-bf16": dict(
         family="qwen3", seed=8, hidden=32, layers=2, heads=4, kv_heads=2, head_dim=16, ffn=48, tied=True,
-        rope_theta=1e6, dtype="bfloat16", stops=[STOP, TURN_START],
+        rope_theta=1e6, dtype="bfloat16", stops=[STOP, TURN_START], gradient=1.0,
     ),
     "qwen2-4-2-bf16-shards": dict(
         family="qwen2", seed=9, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, ffn=48, tied=False,
-        rope_theta=1e6, dtype="bfloat16", shards="40KB", old_config=True,
+        rope_theta=1e6, dtype="bfloat16", shards="40KB", old_config=True, gradient=1.0,
     ),
     "llama-4-1-f16": dict(
         family="llama", seed=10, hidden=32, layers=2, heads=4, kv_heads=1, head_dim=48, ffn=40, tied=True,
@@ -84,7 +84,21 @@ CHECKPOINTS = {
         rope_scaling=dict(
             rope_type="llama3", factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
             original_max_position_embeddings=64,
-        ),
+        ), gradient=1.0,
+    ),
+    # Projections half as large and embeddings of size 1, as trained models are nearer to: errors are not multiplied from
+    # layer to layer, so that what 16-bit activations cost can be told from a mistake.
+    "qwen3-4-2-calm": dict(
+        family="qwen3", seed=11, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, ffn=96, tied=False,
+        rope_theta=1e6, dtype="bfloat16", gradient=1.0, calm=True,
+    ),
+    "qwen2-4-2-calm": dict(
+        family="qwen2", seed=12, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, ffn=96, tied=False,
+        rope_theta=1e6, dtype="bfloat16", gradient=1.0, calm=True,
+    ),
+    "llama-4-1-calm": dict(
+        family="llama", seed=13, hidden=64, layers=2, heads=4, kv_heads=1, head_dim=16, ffn=96, tied=False,
+        rope_theta=5e5, dtype="bfloat16", gradient=1.0, calm=True,
     ),
 }
 FAMILIES = {
@@ -125,9 +139,10 @@ def build_model(entry):
             elif name.endswith(".bias"):
                 parameter.normal_(0.0, 0.3, generator=generator)
             elif "embed_tokens" in name:
-                parameter.normal_(0.0, 0.4, generator=generator)
+                parameter.normal_(0.0, 1.0 if "calm" in entry else 0.4, generator=generator)
             else:
-                parameter.normal_(0.0, 1.0 / math.sqrt(parameter.shape[1]), generator=generator)
+                size = 0.5 if "calm" in entry and "lm_head" not in name else 1.0
+                parameter.normal_(0.0, size / math.sqrt(parameter.shape[1]), generator=generator)
             parameter.copy_(parameter.to(getattr(torch, entry.get("dtype", "float32"))))
     return model
 
@@ -196,6 +211,7 @@ def random_ids(generator, length):
 def logprobs_of(model, prompt, completion, temperature):
     """Log-probabilities [completion] of one sequence computed alone: log-softmax(logits / temperature)."""
     logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+    logits = logits.float() if logits.dtype == torch.bfloat16 else logits
     table = torch.log_softmax(logits / temperature, dim=-1)
     return table.gather(1, torch.tensor(completion).unsqueeze(1)).squeeze(1)
 
@@ -360,6 +376,15 @@ def write_gradient(directory, model, seed, temperature):
         name: ((single_gradients[name].double() - gradient).norm() / gradient.norm()).item()
         for name, gradient in exact_gradients.items()
     }
+    half = FAMILIES[model.config.model_type][1].from_pretrained(
+        directory, attn_implementation="eager", dtype=torch.bfloat16
+    )
+    _, half_gradients, _ = gradients_of(half, sequences, recorded, advantages, temperature)
+    half_relative = {
+        name: ((half_gradients[name].double() - gradient).norm() / gradient.norm()).item()
+        for name, gradient in exact_gradients.items()
+    }
+    half_whole = norm_of({name: half_gradients[name].double() - gradient for name, gradient in exact_gradients.items()})
     others = []
     for objective, aggregate in (("clip", "sequence"), ("nll", "token"), ("nll", "sequence")):
         value, gradients, _ = gradients_of(double, sequences, recorded, advantages, temperature, aggregate, objective)
@@ -376,6 +401,7 @@ def write_gradient(directory, model, seed, temperature):
         "ratio_outside_clip": ((ratios > 1 + CLIP) | (ratios < 1 - CLIP)).double().mean().item(),
         "logprobs": [shortest(item) for item in logprobs],
         "f32_against_f64": {"loss": abs(single_loss - loss), "relative_l2": relative},
+        "bf16_against_f64": {"whole": half_whole / norm_of(exact_gradients), "relative_l2": half_relative},
         "others": others,
     })
     return max(relative.values()), loss

@@ -15,40 +15,43 @@ mod golden;
 #[path = "numerics/small.rs"]
 mod small;
 
-use common::{Place, stream, version, weights};
+use std::collections::BTreeSet;
+
+use common::{GOLDEN, Place, stream, version, weights};
 use device::Sim;
 use golden::{Case, checkpoints, load, logprob_cases};
 use policy::weights::Weights as Tensors;
 use small::{Random, Weighted, relative, samples};
-use update::model::{MemoryPlan, Model, Parameters, Resident, RowLoss, Scores, Shape};
+use update::model::{Card, Demand, Entry, MemoryPlan, Model, Parameters, Resident, RowLoss, Scores, Shape};
 use update::optimizer::on_device::DeviceOptimizer;
 use update::optimizer::{self, Method, Optimizer, Settings};
 use update::tree::{Sequence, Tree, pack};
 
-/// Least cosine of a whole gradient with that of PyTorch in f64 from f32 weights.
+/// Least cosine of a whole gradient with that of PyTorch in f64.
 const COSINE: f64 = 0.999;
-/// Allowed relative L2 of a whole gradient from the processor's with the same bf16 weights.
+/// Allowed relative L2 of a whole gradient from PyTorch's in f64, where weights are of a size that multiplies no errors.
+const CALM: f64 = 1e-2;
+/// Allowed relative L2 of a whole gradient from the processor's with the same bf16 weights. The random decoders that are
+/// not calm multiply every rounding: PyTorch's own bf16 is off by 1.7e-2 to 1.5e-1 there, and rounding their weights alone,
+/// all after it being exact, makes 2e-2.
 const GRADIENT: f64 = 2.5e-2;
-/// Relative L2 of a whole gradient of PyTorch in bf16 from PyTorch in f64, for each checkpoint (torch 2.15, weights in
-/// bf16, eager attention). Rounding the weights alone, everything after being exact, makes 1.9e-2 to 2.8e-2: these
-/// random decoders multiply every error.
-const PYTORCH: [(&str, f64); 3] =
-    [("qwen3-2-1-tied", 6.28e-2), ("qwen3-6-3-untied", 3.54e-2), ("qwen3-8-2-untied", 5.34e-2)];
+/// How much further than PyTorch in bf16 a single tensor's gradient may be from the truth.
+const TENSOR: f64 = 1.5;
 /// Allowed relative L2 of log-probabilities.
 const LOGPROBS: f64 = 1.5e-2;
 
-fn plan(tokens: u64, recompute: bool) -> MemoryPlan {
-    MemoryPlan { parameters: 0, fixed: 0, activations: 1 << 28, tokens, recompute }
-}
-
+/// A decoder on the simulated device for micro-batches of up to so many tokens; a larger tree finds room in the slack.
 fn resident(
     model: &Model,
     parameters: &Parameters,
     seed: u64,
-    tokens: u64,
+    tokens: usize,
     recompute: bool,
 ) -> Resident<Sim> {
-    Resident::new(Sim::new(2, seed).unwrap(), model.shape(), parameters, &plan(tokens, recompute)).unwrap()
+    let demand = Demand { tokens, largest: tokens, rows: 4096, positions: 128, moments: Some(8) };
+    let card = Card { free: 8 << 30, workspace: 64 << 20 };
+    let plan = MemoryPlan { recompute, ..MemoryPlan::new(model.shape(), demand, card).unwrap() };
+    Resident::new(Sim::new(2, seed).unwrap(), model.shape(), parameters, &plan).unwrap()
 }
 
 fn gradient(
@@ -102,32 +105,51 @@ fn rounded(parameters: &Parameters) -> Parameters {
 
 #[test]
 fn gradients_are_nearer_to_the_truth_than_those_of_pytorch_in_bf16() {
-    for (name, bound) in PYTORCH {
-        let directory = common::golden(name);
+    let mut families = BTreeSet::new();
+    for directory in checkpoints("gradient.json") {
+        let name = directory.file_name().unwrap().to_str().unwrap();
+        let calm = name.ends_with("-calm");
         let (model, parameters) = load(&directory);
         let case = Case::read(&directory);
         let tensors = Tensors::open_file(&directory.join("gradient.safetensors")).unwrap();
         let entries = &parameters.layout().entries;
         let truth: Vec<f64> =
             entries.iter().flat_map(|entry| wide(&tensors.to_f32(&entry.name).unwrap())).collect();
+        let pytorch = golden::json(&directory.join("gradient.json"))["bf16_against_f64"].clone();
         let mut same_weights = model.gradients();
         let tree = [pack(&case.sequences(), true)];
         let weights = rounded(&parameters);
         model.accumulate(&weights, &tree, case.temperature, 1, &mut same_weights, &case.loss());
         let same_weights = wide(&same_weights.values);
         let mut bits: Option<Vec<f32>> = None;
-        for (share, seed) in [(true, 0), (true, 1), (true, 2), (true, 3), (false, 0)] {
+        // Every schedule for the smallest, the shared and the unshared layout for all.
+        let schedules = if calm || name == GOLDEN { 0..4 } else { 1..2 };
+        for (share, seed) in schedules.map(|seed| (true, seed)).chain([(false, 0)]) {
             let tree = [pack(&case.sequences(), share)];
-            let mut resident = resident(&model, &parameters, seed, 4096, false);
+            let mut resident = resident(&model, &parameters, seed, 512, false);
             let (found, scores) = gradient(&mut resident, truth.len(), &tree, case.temperature, &case.loss());
             let (error, direction) = (relative(&found, &truth), cosine(&found, &truth));
             let own = relative(&found, &same_weights);
             let logprobs = relative(&scores[0].logprobs, &case.logprobs);
+            let of_tensor = |entry: &Entry| {
+                let theirs = pytorch["relative_l2"][entry.name.as_str()].as_f64().unwrap();
+                (relative(&found[entry.range.clone()], &truth[entry.range.clone()]), theirs)
+            };
+            let (worst, theirs, tensor) = entries
+                .iter()
+                .map(|entry| (of_tensor(entry).0, of_tensor(entry).1, &entry.name))
+                .max_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)))
+                .unwrap();
+            let largest = entries.iter().map(|entry| of_tensor(entry).0).fold(0.0, f64::max);
+            let bound = pytorch["whole"].as_f64().unwrap();
             println!(
                 "{name} share {share} seed {seed}: relative L2 {error:.1e} (PyTorch in bf16 {bound:.1e}), of the same \
-                 weights {own:.1e}, cosine {direction:.6}, log-probabilities {logprobs:.1e}"
+                 weights {own:.1e}, cosine {direction:.6}, log-probabilities {logprobs:.1e}; {tensor} {worst:.1e} \
+                 (PyTorch {theirs:.1e}), of any tensor {largest:.1e}"
             );
-            assert!(error < bound && direction > COSINE && own <= GRADIENT, "{name}: {error:.1e}");
+            assert!(error < bound && own < bound && direction > COSINE, "{name}: {error:.1e}, {own:.1e}");
+            assert!(!calm || error <= CALM, "{name}: {error:.1e}");
+            assert!(worst <= TENSOR * theirs, "{name}: {tensor} {worst:.1e} against {theirs:.1e}");
             assert!(logprobs <= LOGPROBS, "{name}: {logprobs:.1e}");
             let norm = resident.gradient_norm().unwrap();
             let sum = wide(&found).iter().map(|g| g * g).sum::<f64>().sqrt();
@@ -139,7 +161,11 @@ fn gradients_are_nearer_to_the_truth_than_those_of_pytorch_in_bf16() {
                 );
             }
         }
+        let shape = model.shape();
+        families.insert((calm, shape.qk_norm, shape.attention_bias));
     }
+    // Qwen3, Qwen2.5 and Llama, each of both kinds.
+    assert_eq!(families.len(), 6, "{families:?}");
 }
 
 /// A Qwen3-like decoder of sizes that fill no tile, with enough layers to tell the last from the others.
@@ -192,7 +218,7 @@ fn the_device_agrees_with_the_processor_however_the_work_is_cut() {
     for (tokens, recompute, share) in
         [(4096, false, true), (4096, true, true), (1, false, true), (4096, false, false)]
     {
-        let mut resident = resident(&model, &parameters, tokens % 4, tokens, recompute);
+        let mut resident = resident(&model, &parameters, (tokens % 4) as u64, tokens, recompute);
         let (found, scores) = gradient(&mut resident, truth.len(), &trees(share), 0.8, &Weighted);
         let (error, direction) = (relative(&found, &truth), cosine(&found, &truth));
         println!("{tokens} tokens, recompute {recompute}, share {share}: {error:.1e}, cosine {direction:.6}");
