@@ -1,30 +1,14 @@
-//! The stage as its user sees it: what it publishes, what it says, and what makes it publish nothing.
+//! The stage as its user sees it: what it publishes and what it says.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
 
 use std::fs;
-use std::io::{Read, Write};
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
 
-use common::{GOLDEN, Place, contents, edited, stream, version, weights};
+use common::{GOLDEN, Place, contents, edited, one, published, stream, version, weights};
 use serde_json::{Value, json};
-
-/// One policy `p` and a whole stream of its samples.
-fn one() -> (Place, std::path::PathBuf, String) {
-    let place = Place::new();
-    let root = place.policy("p", GOLDEN);
-    let input = stream(GOLDEN, &version(&root));
-    (place, root, input)
-}
-
-fn published(root: &Path) -> bool {
-    root.join("step-000001").exists()
-}
 
 #[test]
 fn a_repeated_call_does_nothing_and_says_the_same() {
@@ -280,163 +264,6 @@ fn a_plan_is_printed_and_nothing_done() {
 }
 
 #[test]
-fn disagreement_fails_a_check_and_stops_a_training() {
-    let (place, root, input) = one();
-    let outcome = place.update("--policy p --check", &input);
-    assert_eq!(outcome.code, 1);
-    assert!(
-        outcome.stderr.starts_with("update: p: recorded and recomputed log-probabilities differ by up to"),
-        "{}",
-        outcome.stderr
-    );
-    assert_eq!(outcome.end()["ok"], false);
-    assert!(outcome.metrics()["sampling/logp_difference_max"].as_f64().unwrap() > 0.1);
-    let outcome = place.update("--policy p --max-logprob-gap 0.01", &input);
-    assert_eq!(outcome.code, 1);
-    assert!(
-        outcome.stderr.contains("above --max-logprob-gap 0.01; nothing was published"),
-        "{}",
-        outcome.stderr
-    );
-    assert!(!published(&root));
-    place.update("--policy p --max-logprob-gap 5", &input).ok();
-    assert!(published(&root));
-}
-
-#[test]
-fn a_stream_that_is_not_whole_publishes_nothing() {
-    let (place, root, input) = one();
-    let without_end: String = input
-        .lines()
-        .filter(|line| !line.contains("\"type\":\"end\""))
-        .map(|line| format!("{line}\n"))
-        .collect();
-    let failed = input.replacen("\"ok\":true", "\"ok\":false", 1);
-    let truncated = &input[..input.len() / 2];
-    for (name, input) in
-        [("no end", without_end.as_str()), ("ok:false", &failed), ("cut in a line", truncated), ("empty", "")]
-    {
-        let outcome = place.update("--policy p", input);
-        assert_eq!(outcome.code, 65, "{name}: {outcome:?}");
-        assert_eq!(outcome.end()["ok"], false, "{name}");
-        assert!(outcome.stderr.contains("\nhint: "), "{name}: {}", outcome.stderr);
-        assert!(!published(&root), "{name}");
-    }
-    place.update("--policy p --allow-incomplete", &without_end).ok();
-    assert!(published(&root));
-}
-
-#[test]
-fn refusals_teach() {
-    let (place, root, input) = one();
-    let change = |key: &'static str, value: Value| {
-        edited(&input, move |index, sample| {
-            if index == 2 {
-                match &value {
-                    Value::Null => drop(sample.as_object_mut().unwrap().remove(key)),
-                    value => sample[key] = value.clone(),
-                }
-            }
-        })
-    };
-    let sampling = |key: &str, value: Value| {
-        let mut sampling = json!({"temperature": 1.0, "top_p": 1.0, "top_k": 0, "greedy": false, "seed": 1});
-        sampling[key] = value;
-        change("sampling", sampling)
-    };
-    let cases: Vec<(&str, String, i32, &str)> = vec![
-        // What is wrong with the samples.
-        (
-            "--policy p",
-            change("advantage", Value::Null),
-            65,
-            "stdin:3: 0.0/0/agent/2: `advantage` is missing",
-        ),
-        ("--policy p", change("completion_logprobs", Value::Null), 65, "`completion_logprobs` is missing"),
-        ("--policy p", change("prompt_ids", Value::Null), 65, "`prompt_ids` is missing"),
-        ("--policy p", change("agent", Value::Null), 65, "`agent` is missing"),
-        (
-            "--policy p",
-            change("policy_version", json!("3:00000000")),
-            65,
-            "policy_version is 3:00000000, but 0:",
-        ),
-        (
-            "--policy p",
-            change("prompt_ids", json!([9999])),
-            65,
-            "token id 9999 is beyond the 64 of version 0:",
-        ),
-        ("--policy p", sampling("greedy", json!(true)), 65, "a greedy sample"),
-        ("--policy p", sampling("top_p", json!(0.9)), 65, "truncated sampling"),
-        ("--policy p", sampling("top_k", json!(20)), 65, "truncated sampling"),
-        ("--policy p", stream(GOLDEN, "7:12345678"), 65, "version 7:12345678 is not there"),
-        ("--policy other=p", input.clone(), 65, "none of the 15 samples belongs to --policy other=p"),
-        // What is wrong with the flags.
-        ("--policy nowhere", input.clone(), 65, "nowhere: no such directory"),
-        ("", input.clone(), 2, "--policy"),
-        ("--policy p --policy q", input.clone(), 2, "--policy is given twice for all agents"),
-        (
-            "--policy p --device sim --optimizer muon --lr-other 1e-3",
-            input.clone(),
-            2,
-            "--optimizer muon runs on the CPU only",
-        ),
-        ("--policy p --device tpu", input.clone(), 2, "--device tpu: not a device"),
-        (
-            "--policy p --objective nll --clip 0.1",
-            input.clone(),
-            2,
-            "--clip has no effect with --objective nll",
-        ),
-        ("--policy p --objective nll --kl 0.1", input.clone(), 2, "--kl has no effect with --objective nll"),
-        ("--policy p --kl 0.1", input.clone(), 2, "--kl needs --reference"),
-        ("--policy p --reference p", input.clone(), 2, "--reference has no effect with --kl 0"),
-        ("--policy p --kl 1 --reference x=p", input.clone(), 2, "no --reference for agent agent"),
-        ("--policy p --optimizer muon", input.clone(), 2, "--optimizer muon needs --lr-other"),
-        ("--policy p --lr-other 1", input.clone(), 2, "--lr-other has no effect with --optimizer adamw"),
-        (
-            "--policy p --optimizer sgd --betas 0.9,0.9",
-            input.clone(),
-            2,
-            "--betas has no effect with --optimizer sgd",
-        ),
-        ("--policy p --betas 0.9", input.clone(), 2, "--betas must be two numbers"),
-        ("--policy p --max-tokens 9", input.clone(), 2, "--max-tokens has no effect with --aggregate token"),
-        ("--policy p --lr=-1", input.clone(), 2, "--lr must be 0 or above"),
-        ("--policy p --clip 1.5", input.clone(), 2, "--clip must be between 0 and 1"),
-        ("--policy p --minibatches 0", input.clone(), 2, "--minibatches"),
-        ("--policy p --dry-run --check", input.clone(), 2, "--dry-run"),
-    ];
-    for (arguments, input, code, sentence) in cases {
-        let outcome = place.update(arguments, &input);
-        assert_eq!(outcome.code, code, "{arguments}: {outcome:?}");
-        assert!(outcome.stderr.starts_with("update: "), "{arguments}: {}", outcome.stderr);
-        assert!(outcome.stderr.contains(sentence), "{arguments}: {:?} lacks {sentence:?}", outcome.stderr);
-        assert!(
-            outcome.stderr.contains("\nhint: ")
-                || sentence.contains("must be")
-                || sentence.contains("missing"),
-            "{arguments}: {}",
-            outcome.stderr
-        );
-        assert!(!published(&root), "{arguments}");
-    }
-    place.update("--policy p --allow-truncated-sampling", &sampling("top_k", json!(20))).ok();
-}
-
-#[test]
-fn a_plain_model_directory_is_never_written_to() {
-    let (place, _, input) = one();
-    let plain = place.folder.path().join("plain");
-    fs::rename(place.folder.path().join("p/step-000000"), &plain).unwrap();
-    let outcome = place.update("--policy plain", &input);
-    assert_eq!(outcome.code, 2);
-    assert!(outcome.stderr.contains("plain: not a policy directory"), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("hint: policy init NEW --from plain"), "{}", outcome.stderr);
-}
-
-#[test]
 fn likelihood_needs_neither_log_probabilities_nor_advantages() {
     let (place, root, input) = one();
     let text_only = edited(&input, |_, sample| {
@@ -452,46 +279,4 @@ fn likelihood_needs_neither_log_probabilities_nor_advantages() {
     let (all, last) = (metrics["loss"].as_f64().unwrap(), metrics["loss_last"].as_f64().unwrap());
     assert!(last < 0.5 * all, "the loss went from {all} on average to {last}");
     assert!(published(&root));
-}
-
-#[test]
-fn a_reader_that_goes_away_does_not_stop_the_publishing() {
-    let (place, root, input) = one();
-    // More than a pipe holds, so that writing fails long before the end.
-    let padding = format!("{}\n", json!({"type": "remark", "v": 1, "text": "x".repeat(1 << 20)}));
-    let mut child = place.spawn("--policy p --pass-through");
-    drop(child.stdout.take());
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(padding.as_bytes()).unwrap();
-    stdin.write_all(input.as_bytes()).unwrap();
-    drop(stdin);
-    let mut stderr = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0), "{stderr}");
-    assert!(published(&root));
-}
-
-fn signal(child: &std::process::Child, name: &str) {
-    let sent = Command::new("kill").args([format!("-{name}"), child.id().to_string()]).status().unwrap();
-    assert!(sent.success());
-}
-
-#[test]
-fn a_signal_publishes_nothing() {
-    for (name, code) in [("INT", 130), ("TERM", 143)] {
-        let (place, root, input) = one();
-        // While it waits for input, and while it trains for what would be hours.
-        for epochs in [1, 1_000_000] {
-            let mut child = place.spawn(&format!("--policy p --epochs {epochs}"));
-            let mut stdin = child.stdin.take().unwrap();
-            stdin.write_all(input.as_bytes()).unwrap();
-            let waiting = (epochs == 1).then_some(stdin);
-            std::thread::sleep(Duration::from_millis(500));
-            signal(&child, name);
-            let status = child.wait().unwrap();
-            drop(waiting);
-            assert_eq!(status.code(), Some(code), "{name}, {epochs} epochs, signal {:?}", status.signal());
-            assert!(!published(&root));
-        }
-    }
 }

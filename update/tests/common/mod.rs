@@ -173,3 +173,16 @@ pub fn weights(root: &Path) -> BTreeMap<String, Vec<f32>> {
     let weights = Weights::open(&root.join("current")).unwrap();
     weights.names().map(|name| (name.to_owned(), weights.to_f32(name).unwrap())).collect()
 }
+
+/// One policy `p` and a whole stream of its samples.
+pub fn one() -> (Place, PathBuf, String) {
+    let place = Place::new();
+    let root = place.policy("p", GOLDEN);
+    let input = stream(GOLDEN, &version(&root));
+    (place, root, input)
+}
+
+/// Whether a version was added to a policy.
+pub fn published(root: &Path) -> bool {
+    root.join("step-000001").exists()
+}
