@@ -75,6 +75,10 @@ impl Device for Any {
         forward!(self, device => device.reserve(bytes))
     }
 
+    fn workspace(&self) -> u64 {
+        forward!(self, device => device.workspace())
+    }
+
     fn arena(&self) -> Result<&Arena> {
         forward!(self, device => device.arena())
     }

@@ -16,6 +16,11 @@ use crate::element::Element;
 /// Where buffers begin.
 pub(crate) const ALIGNMENT: u64 = 256;
 
+/// Bytes that a buffer of `bytes` takes of an arena.
+pub fn footprint(bytes: u64) -> u64 {
+    bytes.max(1).next_multiple_of(ALIGNMENT)
+}
+
 /// A range of device memory that buffers are cut from. Cloning gives another handle on the same range.
 #[derive(Clone, Debug)]
 pub struct Arena {
@@ -28,17 +33,24 @@ pub struct Arena {
 struct Gaps {
     /// Offset to length of every gap, none touching another.
     free: BTreeMap<u64, u64>,
+    /// Bytes that buffers may take together, and those that they do and did at most; margins count nowhere.
     total: u64,
     used: u64,
     peak: u64,
 }
 
 impl Arena {
-    /// An arena over the `bytes` at device address `base`, a multiple of 256. `margin` bytes, a multiple of 256, are
-    /// left between buffers: the simulator watches them.
+    /// An arena for `bytes` of buffers in the [`Arena::extent`] at device address `base`, a multiple of 256. `margin`
+    /// bytes, a multiple of 256, are left after each buffer: the simulator watches them.
     pub fn new(base: u64, bytes: u64, margin: u64) -> Self {
-        let gaps = Gaps { free: BTreeMap::from([(0, bytes)]), total: bytes, used: 0, peak: 0 };
+        let extent = Arena::extent(bytes, margin);
+        let gaps = Gaps { free: BTreeMap::from([(0, extent)]), total: bytes, used: 0, peak: 0 };
         Arena { inner: Arc::new(Mutex::new(gaps)), base, margin }
+    }
+
+    /// Bytes of address space for `bytes` of buffers, each of which takes 256 at least, with a margin after each.
+    pub fn extent(bytes: u64, margin: u64) -> u64 {
+        bytes + bytes / ALIGNMENT * margin
     }
 
     /// A buffer of `length` values.
@@ -47,9 +59,12 @@ impl Arena {
     /// 69 where no gap is large enough.
     pub fn allocate<T: Element>(&self, length: usize) -> Result<Buffer<T>> {
         let bytes = (length as u64) * size_of::<T>() as u64;
-        let taken = self.footprint(bytes);
+        let counted = footprint(bytes);
+        let taken = counted + self.margin;
         let mut gaps = self.gaps();
-        let found = gaps.free.iter().find(|(_, free)| **free >= taken).map(|(offset, free)| (*offset, *free));
+        let room = gaps.total - gaps.used >= counted;
+        let found = gaps.free.iter().find(|(_, free)| room && **free >= taken);
+        let found = found.map(|(offset, free)| (*offset, *free));
         let Some((offset, free)) = found else {
             let largest = gaps.free.values().max().copied().unwrap_or(0);
             return Err(Failure::unavailable(format!(
@@ -62,18 +77,13 @@ impl Arena {
         if free > taken {
             gaps.free.insert(offset + taken, free - taken);
         }
-        gaps.used += taken;
+        gaps.used += counted;
         gaps.peak = gaps.peak.max(gaps.used);
         drop(gaps);
         Ok(Buffer { arena: self.clone(), offset, length, element: PhantomData })
     }
 
-    /// Bytes that a buffer of `bytes` takes up.
-    pub fn footprint(&self, bytes: u64) -> u64 {
-        bytes.max(1).next_multiple_of(ALIGNMENT) + self.margin
-    }
-
-    /// Bytes in use, and the most that ever were.
+    /// Bytes in use, and the most that ever were; margins do not count.
     pub fn usage(&self) -> (u64, u64) {
         let gaps = self.gaps();
         (gaps.used, gaps.peak)
@@ -101,9 +111,9 @@ impl Arena {
 
     /// Takes a range back.
     pub(crate) fn give_back(&self, mut offset: u64, bytes: u64) {
-        let mut length = self.footprint(bytes);
+        let mut length = footprint(bytes) + self.margin;
         let mut gaps = self.gaps();
-        gaps.used -= length;
+        gaps.used -= footprint(bytes);
         if let Some(next) = gaps.free.remove(&(offset + length)) {
             length += next;
         }
@@ -144,18 +154,21 @@ mod tests {
                 } else if let Ok(buffer) = arena.allocate::<f32>(size) {
                     held.push(buffer);
                 }
+                let end = (1 << 20) + Arena::extent(1 << 17, margin);
                 let mut ranges: Vec<(u64, u64)> =
                     held.iter().map(|b| (b.address(), b.address() + 4 * b.len() as u64)).collect();
                 ranges.sort_unstable();
-                prop_assert!(ranges.iter().all(|r| r.0 % ALIGNMENT == 0 && r.0 >= 1 << 20 && r.1 <= (1 << 20) + (1 << 17)));
+                prop_assert!(ranges.iter().all(|r| r.0 % ALIGNMENT == 0 && r.0 >= 1 << 20 && r.1 <= end));
                 prop_assert!(ranges.windows(2).all(|w| w[0].1 + margin <= w[1].0));
-                let used: u64 = held.iter().map(|b| arena.footprint(4 * b.len() as u64)).sum();
+                let used: u64 = held.iter().map(|b| footprint(4 * b.len() as u64)).sum();
                 prop_assert_eq!(arena.usage().0, used);
             }
             held.clear();
             prop_assert_eq!(arena.usage().0, 0);
-            let whole = arena.allocate::<u8>((1 << 17) - margin as usize);
+            prop_assert!(arena.allocate::<u8>((1 << 17) + 1).is_err());
+            let whole = arena.allocate::<u8>(1 << 17);
             prop_assert!(whole.is_ok());
+            prop_assert_eq!(arena.usage(), (1 << 17, 1 << 17));
         }
     }
 

@@ -52,7 +52,7 @@ mod sim;
 use record::failure::{Failure, Result};
 
 pub use any::{Any, TEST_DEVICE};
-pub use arena::Arena;
+pub use arena::{Arena, footprint};
 pub use buffer::{Buffer, Slice};
 pub use choice::Choice;
 pub use cuda::{Cuda, PRODUCT_WORKSPACE};
@@ -86,6 +86,9 @@ pub trait Device {
     /// # Errors
     /// 69 with what is free where there is not so much, 1 if there is an arena already.
     fn reserve(&mut self, bytes: u64) -> Result<()>;
+
+    /// Bytes of the arena that products take for themselves.
+    fn workspace(&self) -> u64;
 
     /// The arena.
     ///

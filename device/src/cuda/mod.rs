@@ -30,8 +30,9 @@ use product::Products;
 /// Device memory that cuBLASLt may use for itself; part of the arena.
 pub const PRODUCT_WORKSPACE: u64 = 32 << 20;
 
-/// Dynamic shared memory of a block beyond which a kernel must be told.
-const PLAIN_SHARED: u32 = 48 * 1024;
+/// Dynamic shared memory of a block beyond which a kernel must be told: 48 KiB, of which a kernel's fixed arrays (no
+/// more than 16 KiB here) take their part.
+const PLAIN_SHARED: u32 = 32 * 1024;
 
 /// One NVIDIA GPU.
 pub struct Cuda {
@@ -47,6 +48,10 @@ pub struct Cuda {
     number: u32,
     name: String,
     architecture: String,
+    /// The most shared memory that a block can have, bytes.
+    most_shared: u32,
+    /// Whether copies read the host's memory when their turn comes, rather than before the call returns.
+    reads_late: bool,
 }
 
 /// The arena's memory.
@@ -94,6 +99,8 @@ impl Cuda {
                 "cuda:{number}: {name} has compute capability {major}.{minor}; 8.0 is the least (bf16)"
             )));
         }
+        let most_shared = ask(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        let tables = ask(Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES)?;
         let stream = context.new_stream().map_err(|error| refused("its stream", error))?;
         Ok(Cuda {
             products: None,
@@ -107,6 +114,8 @@ impl Cuda {
             number,
             name,
             architecture: compile::architecture(major, minor),
+            most_shared: u32::try_from(most_shared).unwrap_or_default(),
+            reads_late: tables != 0,
         })
     }
 
@@ -202,6 +211,10 @@ impl Device for Cuda {
         Ok(())
     }
 
+    fn workspace(&self) -> u64 {
+        PRODUCT_WORKSPACE
+    }
+
     fn arena(&self) -> Result<&Arena> {
         self.arena
             .as_ref()
@@ -215,9 +228,11 @@ impl Device for Cuda {
             return Ok(());
         }
         self.bind()?;
-        // SAFETY: the slice is ours and as long; the driver has read `from` (pageable memory) when this returns.
+        // SAFETY: the slice is ours and as long. The driver has staged `from` (pageable memory) when this returns; where
+        // the GPU reads pageable memory itself (Grace Hopper) it need not have, so there the stream is waited for.
         unsafe { result::memcpy_htod_async(to.address(), from, self.stream.cu_stream()) }
-            .map_err(|error| self.failed("upload", error))
+            .map_err(|error| self.failed("upload", error))?;
+        if self.reads_late { self.synchronize() } else { Ok(()) }
     }
 
     fn download<T: Element>(&mut self, from: Slice<'_, T>, to: &mut [T]) -> Result<()> {
@@ -266,6 +281,19 @@ impl Device for Cuda {
         }
         self.bind()?;
         let function = self.function(kernel)?;
+        if shape.shared > self.most_shared {
+            return Err(Failure::unavailable(format!(
+                "cuda:{}: kernel {} needs {} bytes of shared memory a block, and {} has {}",
+                self.number,
+                kernel.name(),
+                shape.shared,
+                self.name,
+                self.most_shared
+            ))
+            .hint(
+                "kernels for heads this wide run on GPUs such as A100, H100 and later ones of that class",
+            ));
+        }
         if shape.shared > PLAIN_SHARED {
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the function is loaded.

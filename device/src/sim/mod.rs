@@ -14,7 +14,7 @@ use std::ffi::c_void;
 
 use record::failure::{Failure, Result};
 
-use crate::arena::Arena;
+use crate::arena::{Arena, footprint};
 use crate::buffer::{Raw, Slice};
 use crate::element::Element;
 use crate::gemm::Gemm;
@@ -110,10 +110,14 @@ impl Device for Sim {
         if bytes > self.total {
             return Err(Failure::unavailable(format!("sim: {bytes} bytes wanted of {}", self.total)));
         }
-        let host = HostMemory::new(bytes)?;
+        let host = HostMemory::new(Arena::extent(bytes, MARGIN))?;
         self.arena = Some(Arena::new(host.address(), bytes, MARGIN));
         self.host = Some(host);
         Ok(())
+    }
+
+    fn workspace(&self) -> u64 {
+        0
     }
 
     fn arena(&self) -> Result<&Arena> {
@@ -123,8 +127,8 @@ impl Device for Sim {
     fn allocate<T: Element>(&mut self, length: usize) -> Result<Buffer<T>> {
         let buffer = self.arena()?.allocate::<T>(length)?;
         let bytes = length * size_of::<T>();
-        let footprint = self.arena()?.footprint(bytes as u64) as usize;
-        // SAFETY: the footprint is the new buffer's alone.
+        let footprint = (footprint(bytes as u64) + MARGIN) as usize;
+        // SAFETY: the footprint and the margin after it are the new buffer's alone.
         let all = unsafe { std::slice::from_raw_parts_mut(buffer.address() as *mut u8, footprint) };
         let (values, margin) = all.split_at_mut(bytes);
         values.fill(0xFF);
