@@ -107,6 +107,8 @@ __device__ __forceinline__ void attention_keys(bf16* d_keys, bf16* d_values, con
             __syncthreads();
         }
     }
+    // Keys that no row sees have waited for nothing so far: no block ends with copies under way.
+    copy_async_wait<0>();
 #pragma unroll
     for (int n = 0; n < D / 16; n++)
         for (int r = 0; r < 2; r++) {
