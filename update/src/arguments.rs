@@ -33,6 +33,9 @@ Examples:
 
   What would it do, and how much memory would it take?
     update --policy run/tool --dry-run < samples.jsonl
+
+  Does this geometry fit the GPU? A directory with a config.json is enough
+    update --policy Qwen3-8B --dry-run --device cuda --max-tokens-per-batch 32768 < /dev/null
 ";
 
 const FORMULAS: &str = "\
@@ -187,6 +190,11 @@ pub struct Arguments {
     #[arg(long, default_value = "cpu", help_heading = "Running")]
     pub device: String,
 
+    /// Take at most so much of the device's memory, GB (10^9 bytes); with --dry-run, plan for a device that has so much
+    /// [default: what is free]
+    #[arg(long, value_name = "GB", help_heading = "Running")]
+    pub device_memory: Option<f64>,
+
     /// Shuffle tasks with this seed before cutting minibatches, anew each epoch [default: the stream's order]
     #[arg(long, value_name = "N", help_heading = "Running")]
     pub seed: Option<u64>,
@@ -195,7 +203,8 @@ pub struct Arguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Running")]
     pub threads: Option<u64>,
 
-    /// Print the plan (samples, tokens, optimiser steps, bytes) as one JSON object a policy, and do nothing
+    /// Print the plan (samples, tokens, optimiser steps, bytes of memory) as one JSON object a policy, and do nothing;
+    /// without samples, what --max-tokens-per-batch takes, of a config.json alone if there are no weights
     #[arg(long, conflicts_with_all = ["check", "pass_through"], help_heading = "Running")]
     pub dry_run: bool,
 
@@ -266,6 +275,9 @@ impl Arguments {
         if self.optimizer != Method::Muon && self.lr_other.is_some() {
             return idle("--lr-other", &format!("--optimizer {}", self.optimizer.name()));
         }
+        if self.device_memory.is_some() && self.choice()? == Choice::Cpu {
+            return idle("--device-memory", "--device cpu");
+        }
         if self.optimizer == Method::Sgd && !self.betas.is_empty() {
             return idle("--betas", "--optimizer sgd");
         }
@@ -312,6 +324,7 @@ impl Arguments {
             ("--weight-decay", "0 or above", not_negative(self.weight_decay)),
             ("--betas", "two numbers from 0 to below 1, such as 0.9,0.999", betas),
             ("--max-grad-norm", "0 (off) or above", not_negative(self.max_grad_norm)),
+            ("--device-memory", "above 0", self.device_memory.is_none_or(positive)),
             ("--max-logprob-gap", "above 0", self.max_logprob_gap.is_none_or(positive)),
         ];
         match checks.iter().find(|(_, _, fine)| !fine) {

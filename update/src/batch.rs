@@ -6,6 +6,8 @@
 //!
 //! Left out: balancing by tokens. An optimiser batch is defined in samples, so that flat groups count alike.
 
+use std::collections::BTreeMap;
+
 use record::philox::{Draws, Part, Stream};
 
 use crate::samples::Samples;
@@ -114,6 +116,29 @@ pub fn pack_trees(samples: &Samples, order: &[usize], limit: usize) -> Vec<Batch
         Batch { temperature, trees, members }
     };
     temperatures.into_iter().map(batch).collect()
+}
+
+/// Tokens of the largest tree that [`pack_trees`] may make of any of the samples.
+pub fn largest_tree(samples: &Samples, limit: usize) -> usize {
+    let mut tasks: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    for (index, row) in samples.rows.iter().enumerate() {
+        tasks.entry(row.task).or_default().push(index);
+    }
+    // A tree ends with what it has of one task; before that lies less than what closes a tree.
+    let of_task = |members: &Vec<usize>| pack(&sequences(samples, members), true).len();
+    let task = tasks.values().map(of_task).max().unwrap_or(0);
+    limit.min(LEAST_TOKENS - 1 + task).min(whole(samples)).max(longest(samples))
+}
+
+/// Tokens of all samples, shared ones once where a task shares them.
+pub fn whole(samples: &Samples) -> usize {
+    let all: Vec<usize> = (0..samples.rows.len()).collect();
+    pack_trees(samples, &all, usize::MAX).iter().map(Batch::unique_tokens).sum()
+}
+
+/// Tokens of the longest sequence that are computed.
+pub fn longest(samples: &Samples) -> usize {
+    (0..samples.rows.len()).map(|index| computed(&samples.sequence(index))).max().unwrap_or(0)
 }
 
 fn sequences<'a>(samples: &'a Samples, members: &[usize]) -> Vec<Sequence<'a>> {

@@ -1,18 +1,45 @@
 //! Where training happens: on the processor, or on a device. The trainer asks either for the same few things.
 
 use std::mem;
+use std::time::Instant;
 
 use device::Device;
 use record::failure::Result;
 
-use crate::model::{Gradients, MemoryPlan, Model, Parameters, Resident, RowLoss, Scores};
-use crate::optimizer::on_device::{DeviceOptimizer, moment_bytes};
+use crate::model::{Gradients, MemoryPlan, Model, Resident, RowLoss, Scores, Spent};
+use crate::optimizer::on_device::DeviceOptimizer;
 use crate::optimizer::{self, Optimizer};
 use crate::tree::Tree;
 use crate::weights::Weights;
 
 /// Trees that the processor's threads share at once.
 pub const TREES_AT_ONCE: usize = 32;
+
+/// Where the seconds of a training went.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Seconds {
+    /// Forward passes.
+    pub forward: f64,
+    /// Backward passes, with the layers that they compute again.
+    pub backward: f64,
+    /// Gradient norm, clipping and the optimiser's steps.
+    pub optimizer: f64,
+}
+
+impl Seconds {
+    /// Shares the seconds since `started` between the passes as they were spent, be it by several threads at once.
+    pub fn passes(&mut self, started: Instant, spent: Spent) {
+        let seconds = started.elapsed().as_secs_f64();
+        let (forward, backward) = (spent.forward.as_secs_f64(), spent.backward.as_secs_f64());
+        let share = if forward + backward > 0.0 { forward / (forward + backward) } else { 1.0 };
+        self.forward += seconds * share;
+        self.backward += seconds * (1.0 - share);
+    }
+
+    fn steps(&mut self, started: Instant) {
+        self.optimizer += started.elapsed().as_secs_f64();
+    }
+}
 
 /// A policy in training.
 pub trait Learner {
@@ -46,6 +73,9 @@ pub trait Learner {
     /// Optimiser steps taken since the optimiser's state was made.
     fn steps(&self) -> u64;
 
+    /// Where the time went so far.
+    fn seconds(&self) -> Seconds;
+
     /// Brings weights and the optimiser's state to where they are published from.
     ///
     /// # Errors
@@ -60,6 +90,7 @@ pub struct OnHost<'a> {
     optimizer: &'a mut Optimizer,
     gradients: Gradients,
     threads: usize,
+    seconds: Seconds,
 }
 
 impl<'a> OnHost<'a> {
@@ -70,7 +101,14 @@ impl<'a> OnHost<'a> {
         optimizer: &'a mut Optimizer,
         threads: usize,
     ) -> OnHost<'a> {
-        OnHost { model, weights, optimizer, gradients: model.gradients(), threads }
+        OnHost {
+            model,
+            weights,
+            optimizer,
+            gradients: model.gradients(),
+            threads,
+            seconds: Seconds::default(),
+        }
     }
 }
 
@@ -85,22 +123,34 @@ impl Learner for OnHost<'_> {
     }
 
     fn accumulate(&mut self, trees: &[Tree], temperature: f32, loss: &dyn RowLoss) -> Result<Vec<Scores>> {
+        let started = Instant::now();
         let (weights, gradients) = (self.weights.forward(), &mut self.gradients);
-        Ok(self.model.accumulate(weights, trees, temperature, self.threads, gradients, loss))
+        let scores = self.model.accumulate(weights, trees, temperature, self.threads, gradients, loss);
+        self.seconds.passes(started, self.model.take_spent());
+        Ok(scores)
     }
 
     fn norm(&mut self) -> Result<f64> {
-        Ok(optimizer::norm(&self.gradients))
+        let started = Instant::now();
+        let norm = optimizer::norm(&self.gradients);
+        self.seconds.steps(started);
+        Ok(norm)
     }
 
     fn step(&mut self, norm: f64, factor: f64) -> Result<()> {
         let (optimizer, gradients, threads) = (&mut *self.optimizer, &self.gradients, self.threads);
+        let started = Instant::now();
         self.weights.step(|master| optimizer.step(master, gradients, norm, factor, threads));
+        self.seconds.steps(started);
         Ok(())
     }
 
     fn steps(&self) -> u64 {
         self.optimizer.steps()
+    }
+
+    fn seconds(&self) -> Seconds {
+        self.seconds
     }
 
     fn finish(&mut self) -> Result<()> {
@@ -114,45 +164,31 @@ pub struct OnDevice<'a, D: Device> {
     weights: &'a mut Weights,
     optimizer: &'a mut Optimizer,
     moved: Option<DeviceOptimizer>,
+    seconds: Seconds,
 }
 
 impl<'a, D: Device> OnDevice<'a, D> {
-    /// Takes weights and the optimiser's state to a device that has no memory reserved yet. Micro-batches are up to
-    /// `wanted` tokens and no tree is larger than `largest`.
+    /// Takes weights and the optimiser's state to a device that has no memory reserved yet, as planned.
     ///
     /// # Errors
     /// What the device cannot do (2), memory (69), or the device's.
     pub fn new(
         device: D,
+        plan: &MemoryPlan,
         model: &Model,
         weights: &'a mut Weights,
         optimizer: &'a mut Optimizer,
-        (wanted, largest): (u64, u64),
     ) -> Result<OnDevice<'a, D>> {
         let masters = weights.masters().unwrap_or(weights.forward());
-        let moments = moment_bytes(optimizer.method());
-        let mut resident = resident(device, model, masters, moments, (wanted, largest))?;
-        let moved = Some(DeviceOptimizer::new(optimizer.clone(), &mut resident)?);
-        Ok(OnDevice { resident, weights, optimizer, moved })
+        let mut resident = Resident::new(device, model.shape(), masters, plan)?;
+        let moved = Some(DeviceOptimizer::new(optimizer.take(), &mut resident)?);
+        Ok(OnDevice { resident, weights, optimizer, moved, seconds: Seconds::default() })
     }
-}
 
-/// A decoder on a device, for micro-batches of up to `wanted` tokens whose trees are no larger than `largest`, with room
-/// for so many bytes of optimiser state a weight.
-///
-/// # Errors
-/// What the device cannot do (2), memory (69), or the device's.
-pub fn resident<D: Device>(
-    device: D,
-    model: &Model,
-    masters: &Parameters,
-    moments: u64,
-    (wanted, largest): (u64, u64),
-) -> Result<Resident<D>> {
-    let free = device.memory()?.free;
-    let length = masters.values.len();
-    let plan = MemoryPlan::new(model.shape(), length, moments, free, (wanted, largest))?;
-    Resident::new(device, model.shape(), masters, &plan)
+    /// The device.
+    pub fn device(&mut self) -> &mut D {
+        self.resident.device()
+    }
 }
 
 impl<D: Device> Learner for OnDevice<'_, D> {
@@ -166,22 +202,35 @@ impl<D: Device> Learner for OnDevice<'_, D> {
     }
 
     fn accumulate(&mut self, trees: &[Tree], temperature: f32, loss: &dyn RowLoss) -> Result<Vec<Scores>> {
-        self.resident.accumulate(trees, temperature, loss)
+        let started = Instant::now();
+        let scores = self.resident.accumulate(trees, temperature, loss)?;
+        self.seconds.passes(started, self.resident.take_spent());
+        Ok(scores)
     }
 
     fn norm(&mut self) -> Result<f64> {
-        self.resident.gradient_norm()
+        let started = Instant::now();
+        let norm = self.resident.gradient_norm()?;
+        self.seconds.steps(started);
+        Ok(norm)
     }
 
     fn step(&mut self, norm: f64, factor: f64) -> Result<()> {
-        match &mut self.moved {
-            Some(optimizer) => optimizer.step(&mut self.resident, norm, factor),
-            None => Ok(()),
-        }
+        let Some(optimizer) = &mut self.moved else { return Ok(()) };
+        let started = Instant::now();
+        optimizer.step(&mut self.resident, norm, factor)?;
+        // Work goes on beside the caller until somebody waits for it.
+        self.resident.device().synchronize()?;
+        self.seconds.steps(started);
+        Ok(())
     }
 
     fn steps(&self) -> u64 {
         self.moved.as_ref().map_or(self.optimizer.steps(), DeviceOptimizer::steps)
+    }
+
+    fn seconds(&self) -> Seconds {
+        self.seconds
     }
 
     fn finish(&mut self) -> Result<()> {

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Instant;
 
-use device::cuda::Cuda;
-use device::{Choice, Sim};
+use device::{Any, Choice, Device};
 use policy::config::Config;
 use policy::directory::{Policy, Version};
 use policy::ownership::{Owner, Ownership};
@@ -16,10 +15,12 @@ use record::stage;
 use serde_json::{Map, Value, json};
 
 use crate::arguments::Arguments;
-use crate::batch;
 use crate::checkpoint::{self, Checkpoint, TrainerState};
-use crate::learner::{Learner, OnDevice, OnHost, resident};
+use crate::clock::{Clock, Times};
+use crate::learner::{Learner, OnDevice, OnHost};
+use crate::memory;
 use crate::metrics;
+use crate::model::{Demand, MemoryPlan, Resident};
 use crate::optimizer::Optimizer;
 use crate::plan::Plan;
 use crate::samples::Samples;
@@ -75,15 +76,23 @@ impl<'a> Run<'a> {
         Ok(Run { arguments, owned, samples, passed, from, config, reference, settings, input })
     }
 
-    /// Trains and publishes, unless that was done before; returns the metrics line.
+    /// The policy's name.
+    pub fn name(&self) -> &str {
+        &self.owned.name
+    }
+
+    /// Trains and publishes, unless that was done before; returns the metrics line, and where the time went.
     ///
     /// # Errors
     /// Training failed, or the disk did; the policy is as it was.
-    pub fn train(&self) -> Result<String> {
+    pub fn train(&self) -> Result<(String, Times)> {
         let started = Instant::now();
         if let Some(version) = published(&self.from, &self.input)? {
-            return self.repeated(&version);
+            return self.repeated(&version).map(|line| (line, Times::new()));
         }
+        // Refused before anything is read or taken.
+        let place = self.place(true)?;
+        let mut clock = Clock::default();
         let mut checkpoint = Checkpoint::load(&self.from, &self.config)?;
         let settings = self.arguments.optimizer_settings();
         let objective = self.arguments.objective.name();
@@ -95,13 +104,11 @@ impl<'a> Run<'a> {
                 self.from.version
             ));
         }
-        let trainer = Trainer {
-            arguments: self.arguments,
-            samples: self.samples,
-            reference: self.reference_logprobs()?,
-            start: self.start_logprobs(&checkpoint)?,
-        };
-        let figures = self.trained(&trainer, &mut checkpoint, &mut optimizer)?;
+        clock.load += started.elapsed().as_secs_f64();
+        let reference = self.reference_logprobs(&mut clock)?;
+        let start = self.start_logprobs(&checkpoint, &mut clock)?;
+        let trainer = Trainer { arguments: self.arguments, samples: self.samples, reference, start };
+        let figures = self.trained(&trainer, place, &mut checkpoint, &mut optimizer, &mut clock)?;
         let trained = started.elapsed().as_secs_f64();
         if stage::interrupted() {
             return Err(Failure::interrupted());
@@ -118,7 +125,9 @@ impl<'a> Run<'a> {
             figures: splice::json(&values)?,
         };
         let keep = self.arguments.keep as usize;
+        let publishing = Instant::now();
         let version = checkpoint.publish(&self.from, &self.input, &optimizer, &state, keep)?;
+        clock.publish += publishing.elapsed().as_secs_f64();
         if figures.steps == 0 {
             let from = &self.from.version;
             self.remark(format_args!(
@@ -130,7 +139,8 @@ impl<'a> Run<'a> {
         let speed = finite(figures.unique_tokens as f64 * epochs / trained);
         timing.insert("training_seconds".to_owned(), json!(trained));
         timing.insert("unique_tokens_per_second".to_owned(), json!(speed));
-        self.line(&state.figures, Some(&version), timing)
+        timing.extend(clock.times());
+        Ok((self.line(&state.figures, Some(&version), timing)?, clock.times()))
     }
 
     /// The metrics line of a version that an earlier call published from the same input.
@@ -142,14 +152,18 @@ impl<'a> Run<'a> {
         self.line(&figures, Some(version), stage::timing(Instant::now()))
     }
 
-    /// Recomputes the recorded log-probabilities; returns the metrics line, and whether they agree.
+    /// Recomputes the recorded log-probabilities; returns the metrics line, where the time went, and whether they
+    /// agree.
     ///
     /// # Errors
     /// The policy cannot be read, or an interruption.
-    pub fn check(&self) -> Result<(String, Result<()>)> {
+    pub fn check(&self) -> Result<(String, Times, Result<()>)> {
         let started = Instant::now();
+        self.place(false)?;
+        let mut clock = Clock::default();
         let checkpoint = Checkpoint::load(&self.from, &self.config)?;
-        let tally = scores::compare(self.samples, &self.logprobs(&checkpoint)?);
+        clock.load += started.elapsed().as_secs_f64();
+        let tally = scores::compare(self.samples, &self.logprobs(&checkpoint, &mut clock)?);
         let allowed = match self.arguments.max_logprob_gap {
             Some(gap) => gap,
             None if checkpoint.is_single() && self.arguments.choice()? == Choice::Cpu => GAP_SINGLE,
@@ -164,10 +178,12 @@ impl<'a> Run<'a> {
         put("sampling/logp_difference_allowed", json!(allowed));
         put("sampling/importance_sampling_ratio_mean", json!(finite(tally.ratio / tokens)));
         values.extend(self.description());
-        let line = self.line(&splice::json(&values)?, None, self.timing(started))?;
+        let mut timing = self.timing(started);
+        timing.extend(clock.times());
+        let line = self.line(&splice::json(&values)?, None, timing)?;
         if tally.not_finite == 0 && gap <= allowed {
             self.remark(format_args!("{} log-probabilities agree within {gap:.1e}", tally.tokens));
-            return Ok((line, Ok(())));
+            return Ok((line, clock.times(), Ok(())));
         }
         let cause = match tally.not_finite {
             0 => format!(
@@ -177,29 +193,50 @@ impl<'a> Run<'a> {
         };
         let hint =
             "the samples come from other weights or another temperature, or rollout and update disagree";
-        Ok((line, Err(Failure::work(cause).at(&self.owned.name).hint(hint))))
+        Ok((line, clock.times(), Err(Failure::work(cause).at(&self.owned.name).hint(hint))))
     }
 
     /// What training would do and need.
-    pub fn plan(&self) -> Plan {
+    ///
+    /// # Errors
+    /// It cannot fit (69).
+    pub fn plan(&self) -> Result<Plan> {
         let shape = checkpoint::shape(&self.config);
-        let from = self.from.version.to_string();
-        Plan::of(self.arguments, self.samples, &shape, &self.owned.name, from, self.settings.clone())
+        let planned = memory::planned(self.arguments, &shape, self.config.dtype, &self.demand(true))?;
+        let (name, from) = (&self.owned.name, Some(self.from.version.to_string()));
+        Ok(Plan::of(self.arguments, self.samples, &shape, planned, name, from, self.settings.clone()))
     }
 
-    fn reference_logprobs(&self) -> Result<Option<Vec<Vec<f32>>>> {
+    /// What there is to do, as hardware needs to know it.
+    fn demand(&self, learns: bool) -> Demand {
+        memory::demand(self.arguments, self.samples, learns)
+    }
+
+    /// The device of `--device`, opened, and what will be taken of it; nothing for the processor.
+    ///
+    /// # Errors
+    /// It is not there, or the work does not fit (69).
+    fn place(&self, learns: bool) -> Result<Option<(Any, MemoryPlan)>> {
+        let shape = checkpoint::shape(&self.config);
+        memory::open(self.arguments, &shape, self.config.dtype, &self.demand(learns))
+    }
+
+    fn reference_logprobs(&self, clock: &mut Clock) -> Result<Option<Vec<Vec<f32>>>> {
         let Some(reference) = &self.reference else { return Ok(None) };
+        let started = Instant::now();
         let config = Config::load(&reference.files)?;
-        self.logprobs(&Checkpoint::load(reference, &config)?).map(Some)
+        let checkpoint = Checkpoint::load(reference, &config)?;
+        clock.load += started.elapsed().as_secs_f64();
+        self.logprobs(&checkpoint, clock).map(Some)
     }
 
     /// The trainer's own log-probabilities under the weights that were sampled from. With a single step there is no need:
     /// its forward pass has them.
-    fn start_logprobs(&self, checkpoint: &Checkpoint) -> Result<Option<Vec<Vec<f32>>>> {
+    fn start_logprobs(&self, checkpoint: &Checkpoint, clock: &mut Clock) -> Result<Option<Vec<Vec<f32>>>> {
         let arguments = self.arguments;
         let steps = arguments.minibatches.saturating_mul(arguments.epochs);
         match arguments.importance_cap {
-            Some(_) if steps > 1 => self.logprobs(checkpoint).map(Some),
+            Some(_) if steps > 1 => self.logprobs(checkpoint, clock).map(Some),
             _ => Ok(None),
         }
     }
@@ -208,60 +245,53 @@ impl<'a> Run<'a> {
     fn trained(
         &self,
         trainer: &Trainer<'_>,
+        place: Option<(Any, MemoryPlan)>,
         checkpoint: &mut Checkpoint,
         optimizer: &mut Optimizer,
+        clock: &mut Clock,
     ) -> Result<Figures> {
         let threads = self.arguments.thread_count();
         let (model, weights) = (&checkpoint.model, &mut checkpoint.weights);
-        match self.arguments.choice()? {
-            Choice::Cpu => trainer.run(&mut OnHost::new(model, weights, optimizer, threads)),
-            Choice::Cuda(number) => {
-                let device = Cuda::new(number)?;
-                let mut learner = OnDevice::new(device, model, weights, optimizer, self.sizes())?;
-                finished(trainer, &mut learner)
-            }
-            Choice::Sim => {
-                let device = Sim::new(threads, 0)?;
-                let mut learner = OnDevice::new(device, model, weights, optimizer, self.sizes())?;
-                finished(trainer, &mut learner)
-            }
-        }
-    }
-
-    /// Tokens of the batches that a device is asked for, and of the largest tree among them.
-    fn sizes(&self) -> (u64, u64) {
-        let limit = self.arguments.max_tokens_per_batch;
-        let all: Vec<usize> = (0..self.samples.rows.len()).collect();
-        let (mut total, mut largest) = (0, 0);
-        for batch in batch::pack_trees(self.samples, &all, limit as usize) {
-            total += batch.unique_tokens() as u64;
-            largest = batch.trees.iter().map(|tree| tree.len() as u64).fold(largest, u64::max);
-        }
-        (limit.min(total), largest)
+        let Some((device, plan)) = place else {
+            let mut learner = OnHost::new(model, weights, optimizer, threads);
+            let figures = trainer.run(&mut learner)?;
+            clock.seconds(learner.seconds());
+            return Ok(figures);
+        };
+        let started = Instant::now();
+        let mut learner = OnDevice::new(device, &plan, model, weights, optimizer)?;
+        clock.load += started.elapsed().as_secs_f64();
+        let figures = trainer.run(&mut learner)?;
+        let started = Instant::now();
+        learner.finish()?;
+        clock.publish += started.elapsed().as_secs_f64();
+        clock.device_bytes = Some(learner.device().arena()?.usage().1);
+        clock.seconds(learner.seconds());
+        Ok(figures)
     }
 
     /// The log-probability of every completion token under the weights of a checkpoint.
-    fn logprobs(&self, checkpoint: &Checkpoint) -> Result<Vec<Vec<f32>>> {
+    fn logprobs(&self, checkpoint: &Checkpoint, clock: &mut Clock) -> Result<Vec<Vec<f32>>> {
         let limit = self.arguments.max_tokens_per_batch as usize;
         let threads = self.arguments.thread_count();
         let (model, weights) = (&checkpoint.model, checkpoint.weights.forward());
-        match self.arguments.choice()? {
-            Choice::Cpu => scores::of_samples(self.samples, limit, |trees, temperature| {
+        let mut started = Instant::now();
+        let Some((device, plan)) = self.place(false)? else {
+            let found = scores::of_samples(self.samples, limit, |trees, temperature| {
                 Ok(model.logprobs(weights, trees, temperature, threads))
-            }),
-            Choice::Cuda(number) => {
-                let mut resident = resident(Cuda::new(number)?, model, weights, 0, self.sizes())?;
-                scores::of_samples(self.samples, limit, |trees, temperature| {
-                    resident.logprobs(trees, temperature)
-                })
-            }
-            Choice::Sim => {
-                let mut resident = resident(Sim::new(threads, 0)?, model, weights, 0, self.sizes())?;
-                scores::of_samples(self.samples, limit, |trees, temperature| {
-                    resident.logprobs(trees, temperature)
-                })
-            }
-        }
+            })?;
+            model.take_spent();
+            clock.forward += started.elapsed().as_secs_f64();
+            return Ok(found);
+        };
+        let mut resident = Resident::new(device, model.shape(), weights, &plan)?;
+        clock.load += started.elapsed().as_secs_f64();
+        started = Instant::now();
+        let found = scores::of_samples(self.samples, limit, |trees, temperature| {
+            resident.logprobs(trees, temperature)
+        })?;
+        clock.forward += started.elapsed().as_secs_f64();
+        Ok(found)
     }
 
     fn remark(&self, text: fmt::Arguments) {
@@ -307,13 +337,6 @@ impl<'a> Run<'a> {
         timing.insert("threads".to_owned(), json!(self.arguments.thread_count()));
         timing
     }
-}
-
-/// Trains on a device, and brings back what came of it.
-fn finished(trainer: &Trainer<'_>, learner: &mut dyn Learner) -> Result<Figures> {
-    let figures = trainer.run(learner)?;
-    learner.finish()?;
-    Ok(figures)
 }
 
 /// The number, or nothing where there is none to report.

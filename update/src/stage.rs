@@ -9,6 +9,7 @@ use std::fmt::Display;
 use std::io::Write;
 use std::time::Instant;
 
+use policy::config::Config;
 use policy::directory::Policy;
 use policy::ownership::Ownership;
 use record::failure::{Failure, Result};
@@ -19,8 +20,12 @@ use record::write::Writer;
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{Arguments, Objective};
+use crate::checkpoint;
 use crate::intake::Intake;
+use crate::memory;
+use crate::metrics;
 use crate::output::Output;
+use crate::plan::Plan;
 use crate::run::Run;
 use crate::samples::Needs;
 
@@ -43,11 +48,23 @@ pub fn run() -> Result<()> {
     let read = intake.read(&mut Reader::stdin(), &mut stream, &ownership, needs(&arguments), copy);
     let reading = started.elapsed().as_secs_f64();
 
-    let outcome = read
-        .and_then(|()| stream.whole())
-        .and_then(|()| work(&arguments, &ownership, &references, &intake, &mut output));
+    // A plan may be asked for before there is anything to train on.
+    let geometry = arguments.dry_run && intake.read == 0 && stream.ends().is_empty();
+    if geometry {
+        stream = Stream::new("update", true);
+    }
+    let mut times = Map::new();
+    let outcome = read.and_then(|()| match geometry {
+        true => plan_geometry(&arguments, &ownership, &mut output),
+        false => stream
+            .whole()
+            .and_then(|()| work(&arguments, &ownership, &references, &intake, &mut output, &mut times)),
+    });
     let mut timing = stage::timing(started);
     timing.insert("reading_seconds".to_owned(), json!(reading));
+    if !times.is_empty() {
+        timing.insert("policies".to_owned(), Value::Object(times));
+    }
     match output.into_writer() {
         Some(mut writer) => stream.close(&mut writer, outcome, counts(&intake, &ownership), timing),
         None => outcome,
@@ -67,6 +84,9 @@ fn needs(arguments: &Arguments) -> Needs {
 /// Refuses, before anything is read, directories that cannot be trained.
 fn check_directories(arguments: &Arguments, ownership: &Ownership) -> Result<()> {
     for owned in ownership.owners() {
+        if arguments.dry_run && owned.directory.join("config.json").exists() {
+            continue;
+        }
         let policy = Policy::open(&owned.directory)?;
         if !(arguments.check || arguments.dry_run || policy.is_writable_layout()) {
             let place = owned.directory.display();
@@ -86,6 +106,7 @@ fn work<W: Write>(
     references: &Ownership,
     intake: &Intake,
     output: &mut Output<W>,
+    times: &mut Map<String, Value>,
 ) -> Result<()> {
     refuse_nothing(arguments, ownership, intake)?;
     let mut runs = Vec::new();
@@ -99,17 +120,39 @@ fn work<W: Write>(
     let mut failure = None;
     for run in &runs {
         if arguments.dry_run {
-            output.object(&run.plan())?;
+            output.object(&run.plan()?)?;
         } else if arguments.check {
-            let (line, agreement) = run.check()?;
+            let (line, spent, agreement) = run.check()?;
             output.raw(&line)?;
+            times.insert(run.name().to_owned(), json!(spent));
             // Every policy is checked before the first that disagrees fails the call.
             failure = failure.or(agreement.err());
         } else {
-            output.raw(&run.train()?)?;
+            let (line, spent) = run.train()?;
+            output.raw(&line)?;
+            times.insert(run.name().to_owned(), json!(spent));
         }
     }
     failure.map_or(Ok(()), Err)
+}
+
+/// Plans for every policy without samples: its geometry is enough.
+fn plan_geometry<W: Write>(
+    arguments: &Arguments,
+    ownership: &Ownership,
+    output: &mut Output<W>,
+) -> Result<()> {
+    for owned in ownership.owners() {
+        let bare = owned.directory.join("config.json").exists();
+        let files = if bare { owned.directory.clone() } else { Policy::open(&owned.directory)?.files };
+        let config = Config::load(&files)?;
+        let shape = checkpoint::shape(&config);
+        let demand = memory::largest_demand(arguments, config.max_positions);
+        let planned = memory::planned(arguments, &shape, config.dtype, &demand)?;
+        let settings = metrics::settings(arguments, None);
+        output.object(&Plan::of_geometry(&shape, planned, &owned.name, settings))?;
+    }
+    Ok(())
 }
 
 fn refuse_nothing(arguments: &Arguments, ownership: &Ownership, intake: &Intake) -> Result<()> {

@@ -14,7 +14,8 @@ mod gpu;
 pub use batch::Batch;
 pub use cpu::Cpu;
 pub(crate) use cpu::add_and_clear;
-pub use gpu::{Gpu, Values, chunk_bytes, refusal};
+pub use cpu::held as cpu_logits;
+pub use gpu::{Extent, Gpu, Room, Values, refusal};
 
 /// A matrix `[outputs, inputs]` in a flat array of weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -90,6 +91,9 @@ pub trait Backend {
 
     /// Makes room for `length` values, whose content is then unspecified. Never shrinks.
     fn reserve(&mut self, buffer: &mut Self::Buffer, length: usize);
+
+    /// Waits until everything asked for is done, where hardware works beside the caller: so that times can be told.
+    fn wait(&mut self) {}
 
     /// Takes a micro-batch over.
     fn prepare(&mut self, batch: Batch) -> Self::Batch;

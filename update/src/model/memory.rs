@@ -1,91 +1,186 @@
-//! How much of a device's memory training takes, decided before any of it is taken.
+//! How much of a device's memory training takes, decided before any of it is taken, to the byte.
 //!
 //! A parameter takes its two halves (4 bytes), its gradient (4) and the optimiser's moments (8 for AdamW). What is left
 //! is for activations: a micro-batch is as many tokens as fit, and if a micro-batch of useful size does not fit with
 //! everything kept, layers are computed again in the backward pass.
 
+use device::footprint;
 use record::failure::{Failure, Result};
 
-use super::Shape;
-use super::workspace::{saved_values, working_values};
-use crate::backend::chunk_bytes;
+use super::workspace::{Counts, Workspace};
+use super::{Layout, Shape};
+use crate::backend::{Extent, Room};
 
-/// Bytes of a bf16.
-const HALF: u64 = 2;
 /// Tokens of a micro-batch below which products are slow: layers are rather computed again.
 const USEFUL_TOKENS: u64 = 4096;
 /// Values that are converted at once on their way to or from the device.
 pub(super) const STAGING: usize = 1 << 24;
-/// The share of free memory that is planned with: the driver, libraries and rounding to pages take some.
-const SHARE: (u64, u64) = (19, 20);
-/// Memory for what grows and shrinks, so that gaps between buffers do not matter: a share of the activations.
-const SLACK: (u64, u64) = (9, 8);
+/// Partial sums of the gradient's norm.
+pub(super) const NORM_BLOCKS: usize = 1024;
+/// Free memory that is left alone: the code of kernels and libraries is loaded there when first used.
+const LEFT_ALONE: u64 = 1 << 30;
 
-/// What training takes of a device.
+/// What is asked of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// Tokens of a micro-batch that there is work for.
+    pub tokens: usize,
+    /// Tokens of the largest tree, which cannot be cut.
+    pub largest: usize,
+    /// Loss rows of a micro-batch at most.
+    pub rows: usize,
+    /// Tokens of the longest sequence.
+    pub positions: usize,
+    /// Bytes of optimiser state a weight; nothing where weights are not moved and gradients not wanted.
+    pub moments: Option<u64>,
+}
+
+/// What a device has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// Bytes that are free.
+    pub free: u64,
+    /// Bytes that its matrix products take for themselves.
+    pub workspace: u64,
+}
+
+/// What a decoder takes of a device, in bytes of its arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Weights, gradients and moments, bytes.
-    pub parameters: u64,
-    /// Logits of one chunk and what else does not grow with a micro-batch, bytes.
-    pub fixed: u64,
-    /// Activations of the largest micro-batch, bytes.
+    /// Both halves of the weights.
+    pub weights: u64,
+    /// Gradients of the weights.
+    pub gradients: u64,
+    /// The optimiser's moments.
+    pub moments: u64,
+    /// What the passes keep and use of a micro-batch.
     pub activations: u64,
+    /// Logits of one chunk of nodes, and their gradient.
+    pub logits: u64,
+    /// Staging, tables, partial sums and the products' workspace.
+    pub other: u64,
     /// Tokens of a micro-batch at most.
-    pub tokens: u64,
+    pub tokens: usize,
     /// Whether layers are computed again in the backward pass.
     pub recompute: bool,
+    /// What it was made for.
+    pub demand: Demand,
 }
 
 impl MemoryPlan {
-    /// A plan for `parameters` weights of this shape with `moments` bytes of optimiser state each, in `free` bytes,
-    /// micro-batches being up to `wanted` tokens and no tree being larger than `largest`.
+    /// A plan for a decoder of this shape, as long micro-batches as fit the card.
     ///
     /// # Errors
     /// 69 if it cannot fit.
-    pub fn new(
-        shape: &Shape,
-        parameters: usize,
-        moments: u64,
-        free: u64,
-        (wanted, largest): (u64, u64),
-    ) -> Result<MemoryPlan> {
-        let budget = free / SHARE.1 * SHARE.0;
-        let state = parameters as u64 * (2 * HALF + 4 + moments);
-        let wanted = wanted.max(largest).max(1);
-        let chunk = chunk_bytes(wanted as usize, shape.vocabulary) as u64;
-        let angles = wanted.next_power_of_two() * shape.head_dim as u64 * 4;
-        let fixed = chunk + angles + (64 << 20) + (STAGING.min(parameters) * 4) as u64;
-        let room = budget.saturating_sub(state + fixed) / SLACK.0 * SLACK.1;
-        let of_token = |recompute: bool| {
-            let layers = shape.layers as u64;
-            let inputs = layers * shape.hidden as u64;
-            let saved = saved_values(shape) as u64;
-            let kept = if recompute { inputs + saved / layers } else { saved };
-            // Log-sum-exps are f32, and each node has a dozen integers beside it.
-            HALF * (kept + working_values(shape) as u64 + layers * shape.heads as u64) + 64
+    pub fn new(shape: &Shape, demand: Demand, card: Card) -> Result<MemoryPlan> {
+        let weights = Layout::new(shape).len();
+        let least = demand.largest.max(1);
+        let demand = Demand { tokens: demand.tokens.max(least), ..demand };
+        let plan = |tokens: usize, recompute: bool| {
+            MemoryPlan::of_micro_batch(shape, weights, demand, card.workspace, tokens, recompute)
         };
-        let fitting = |recompute: bool| room / of_token(recompute);
-        let least = largest.max(1);
-        let recompute = fitting(false) < least.max(wanted.min(USEFUL_TOKENS));
-        let tokens = fitting(recompute).min(wanted);
-        if tokens < least {
-            let needed = state + fixed + least * of_token(true) / SLACK.1 * SLACK.0;
-            let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
-            return Err(Failure::unavailable(format!(
-                "training takes {} on the device ({} for weights, gradients and moments), of which {} are free",
-                gigabytes(needed),
-                gigabytes(state),
-                gigabytes(free)
-            ))
-            .hint("lower --max-tokens-per-batch, use --optimizer sgd, or another device"));
+        let budget = card.free.saturating_sub(LEFT_ALONE);
+        // The most tokens that fit, by halving; 0 where not even the least do.
+        let fitting = |recompute: bool| {
+            let fits = |tokens: usize| plan(tokens, recompute).bytes() <= budget;
+            if !fits(least) {
+                return 0;
+            }
+            let (mut good, mut bad) = (least, demand.tokens + 1);
+            while good + 1 < bad {
+                let middle = good + (bad - good) / 2;
+                if fits(middle) { good = middle } else { bad = middle }
+            }
+            good
+        };
+        // Without a backward pass nothing is kept and nothing computed again.
+        let kept = if demand.moments.is_some() { fitting(false) } else { 0 };
+        let useful = least.max(demand.tokens.min(USEFUL_TOKENS as usize));
+        let again = if kept < useful { fitting(true) } else { 0 };
+        match (kept, again) {
+            (0, 0) => Err(plan(least, true).refusal(weights, card.free)),
+            (kept, again) if kept >= again => Ok(plan(kept, false)),
+            (_, again) => Ok(plan(again, true)),
         }
-        let activations = tokens * of_token(recompute) / SLACK.1 * SLACK.0;
-        Ok(MemoryPlan { parameters: state, fixed, activations, tokens, recompute })
+    }
+
+    /// What micro-batches of so many tokens take.
+    fn of_micro_batch(
+        shape: &Shape,
+        weights: usize,
+        demand: Demand,
+        workspace: u64,
+        tokens: usize,
+        recompute: bool,
+    ) -> MemoryPlan {
+        let values = |count: usize, bytes: usize| footprint((count * bytes) as u64);
+        let staging = STAGING.min(weights);
+        let learns = demand.moments.is_some();
+        let backward = |bytes: u64| if learns { bytes } else { 0 };
+        let counts = Counts { tokens, scored: tokens };
+        let mut lengths = Workspace::lengths(shape, counts, recompute, learns);
+        let sum = |lengths: Vec<&mut Option<usize>>, bytes: usize| -> u64 {
+            lengths.into_iter().flatten().map(|length| values(*length, bytes)).sum()
+        };
+        let activations = sum(lengths.activations(), 2) + sum(lengths.statistics(), 4);
+        let (logits, own) = Room::of(&extent(shape, &demand, tokens)).bytes();
+        let own: u64 = own.into_iter().map(footprint).sum();
+        let workspace = if workspace > 0 { footprint(workspace) } else { 0 };
+        let moments = demand.moments.unwrap_or(0) as usize;
+        MemoryPlan {
+            // Of weights that do not move the remainders are not kept.
+            weights: values(weights, 2) + values(if learns { weights } else { staging }, 2),
+            gradients: backward(values(weights, 4)),
+            moments: (moments / 4) as u64 * values(weights, 4),
+            activations,
+            logits: logits.into_iter().map(footprint).sum(),
+            other: values(staging, 4) + values(NORM_BLOCKS, 4) + workspace + own,
+            tokens,
+            recompute,
+            demand,
+        }
+    }
+
+    /// The largest micro-batch as the backend sees it.
+    pub(super) fn extent(&self, shape: &Shape) -> Extent {
+        extent(shape, &self.demand, self.tokens)
     }
 
     /// All of it.
     pub fn bytes(&self) -> u64 {
-        self.parameters + self.fixed + self.activations
+        self.weights + self.gradients + self.moments + self.activations + self.logits + self.other
+    }
+
+    fn refusal(&self, weights: usize, free: u64) -> Failure {
+        let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
+        let state = self.weights + self.gradients + self.moments;
+        Failure::unavailable(format!(
+            "{} weights take {} on the device ({} for weights, gradients and moments, {} for {} tokens at a time, {} for \
+             logits and tables, {} left to libraries), of which {} are free",
+            weights,
+            gigabytes(self.bytes() + LEFT_ALONE),
+            gigabytes(state),
+            gigabytes(self.activations),
+            self.tokens,
+            gigabytes(self.logits + self.other),
+            gigabytes(LEFT_ALONE),
+            gigabytes(free)
+        ))
+        .hint("lower --max-tokens-per-batch, use --optimizer sgd, or another device")
+    }
+}
+
+fn extent(shape: &Shape, demand: &Demand, tokens: usize) -> Extent {
+    Extent {
+        tokens,
+        rows: demand.rows,
+        positions: demand.positions,
+        hidden: shape.hidden,
+        heads: (shape.heads, shape.kv_heads),
+        head_dim: shape.head_dim,
+        vocabulary: shape.vocabulary,
+        bias: shape.attention_bias,
+        backward: demand.moments.is_some(),
     }
 }
 
@@ -93,9 +188,13 @@ impl MemoryPlan {
 mod tests {
     use super::*;
 
+    /// An H200's memory, and an H100's, of which a context has taken half a gigabyte.
+    const H200: u64 = (143_771 << 20) - 500_000_000;
+    const H100: u64 = (81_559 << 20) - 500_000_000;
+
     /// Qwen3-8B, whose figures are published with its checkpoint.
-    fn qwen3_8b() -> (Shape, usize) {
-        let shape = Shape {
+    fn qwen3_8b() -> Shape {
+        Shape {
             hidden: 4096,
             intermediate: 12288,
             layers: 36,
@@ -108,34 +207,73 @@ mod tests {
             qk_norm: true,
             attention_bias: false,
             tied: false,
-        };
-        let parameters = super::super::Layout::new(&shape).len();
-        (shape, parameters)
+        }
+    }
+
+    fn plan(shape: &Shape, free: u64, moments: Option<u64>, largest: usize) -> Result<MemoryPlan> {
+        let demand = Demand { tokens: 32_768, largest, rows: 32_768, positions: 4096, moments };
+        MemoryPlan::new(shape, demand, Card { free, workspace: device::PRODUCT_WORKSPACE })
     }
 
     #[test]
-    fn memory_is_traded_for_work_and_then_refused() {
-        let (shape, parameters) = qwen3_8b();
-        assert_eq!(parameters, 8_190_735_360);
-        let plan = |free: u64, largest| MemoryPlan::new(&shape, parameters, 8, free, (32_768, largest));
-        let roomy = plan(400_000_000_000, 8192).unwrap();
-        assert!(!roomy.recompute);
-        assert_eq!(roomy.tokens, 32_768);
-        // Full AdamW of 8B parameters on one card of 141 GB: 131 GB of state, and short micro-batches beside it.
-        let card = plan(150_754_820_096, 2048).unwrap();
-        assert!(card.recompute, "{card:?}");
-        assert!(card.bytes() <= 150_754_820_096, "{card:?}");
-        assert_eq!(card.parameters, 16 * 8_190_735_360);
-        let failure = plan(80_000_000_000, 2048).unwrap_err();
+    fn all_of_qwen3_8b_trains_on_141_gigabytes_and_not_on_80() {
+        let shape = qwen3_8b();
+        let weights = Layout::new(&shape).len() as u64;
+        assert_eq!(weights, 8_190_735_360);
+        let card = plan(&shape, H200, Some(8), 4096).unwrap();
+        assert!(card.bytes() + LEFT_ALONE <= H200, "{card:?}");
+        // 16 bytes a weight: 131.05 GB.
+        assert_eq!(card.weights + card.gradients + card.moments, 16 * weights);
+        assert!(!card.recompute && card.tokens >= 4096, "{card:?}");
+        // A tree of 16,384 tokens fits with its layers computed again.
+        let long = plan(&shape, H200, Some(8), 16_384).unwrap();
+        assert!(long.recompute && long.tokens >= 16_384 && long.bytes() + LEFT_ALONE <= H200, "{long:?}");
+        // With room for it nothing is computed twice.
+        let roomy = plan(&shape, 400_000_000_000, Some(8), 8192).unwrap();
+        assert_eq!((roomy.recompute, roomy.tokens), (false, 32_768));
+
+        let failure = plan(&shape, H100, Some(8), 4096).unwrap_err();
         assert_eq!(failure.code, record::failure::UNAVAILABLE);
+        assert!(
+            failure.message.contains("131.1 GB for weights, gradients and moments"),
+            "{}",
+            failure.message
+        );
+        assert!(failure.message.contains("of which 85.0 GB are free"), "{}", failure.message);
+        // Without moments it fits there, and scoring alone takes two bytes a weight.
+        assert!(plan(&shape, H100, Some(0), 4096).is_ok());
+        let scoring = plan(&shape, H100, None, 4096).unwrap();
+        assert_eq!((scoring.gradients, scoring.moments), (0, 0));
+        assert!(scoring.weights < 2 * weights + (64 << 20), "{scoring:?}");
     }
 
     #[test]
-    fn a_small_decoder_keeps_everything() {
-        let (mut shape, _) = qwen3_8b();
-        (shape.layers, shape.hidden, shape.vocabulary) = (2, 64, 97);
-        let parameters = super::super::Layout::new(&shape).len();
-        let plan = MemoryPlan::new(&shape, parameters, 8, 1 << 34, (1000, 100)).unwrap();
-        assert_eq!((plan.tokens, plan.recompute), (1000, false));
+    fn a_plan_grows_with_the_card_and_never_beyond_it() {
+        let shape = Shape { layers: 2, ..qwen3_8b() };
+        let mut before = 0;
+        for free in (0..40).map(|step| (20 + step) * 1_000_000_000) {
+            let Ok(plan) = plan(&shape, free, Some(8), 512) else {
+                assert_eq!(before, 0, "{free}");
+                continue;
+            };
+            assert!(plan.bytes() + LEFT_ALONE <= free, "{plan:?}");
+            assert!(plan.tokens >= before.min(USEFUL_TOKENS as usize), "{plan:?} after {before} tokens");
+            before = plan.tokens;
+        }
+        assert_eq!(before, 32_768);
+    }
+
+    #[test]
+    fn sizes_beyond_32_bits_are_counted() {
+        // 2 million tokens of a wide decoder: every product here is beyond 2^32.
+        let shape = Shape { layers: 1, ..qwen3_8b() };
+        let demand =
+            Demand { tokens: 2 << 20, largest: 2 << 20, rows: 2 << 20, positions: 4096, moments: Some(8) };
+        let plan = MemoryPlan::new(&shape, demand, Card { free: 1 << 42, workspace: 0 }).unwrap();
+        assert_eq!(plan.tokens, 2 << 20);
+        let gate_up = (2u64 << 20) * 2 * 12_288 * 2;
+        assert!(gate_up > 1 << 32 && plan.activations > gate_up, "{plan:?}");
+        // Logits stay a chunk however many tokens there are.
+        assert!(plan.logits <= (1 << 30) + (1 << 20), "{plan:?}");
     }
 }

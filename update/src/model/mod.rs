@@ -3,6 +3,7 @@
 //! Gradients are derived by hand, operation by operation; there is no graph. What the loss is, the caller
 //! says through [`RowLoss`]; how weights move, the optimizer's business.
 
+pub mod host;
 mod memory;
 mod parameters;
 mod pass;
@@ -12,11 +13,12 @@ mod shape;
 mod worker;
 mod workspace;
 
-pub use memory::MemoryPlan;
+pub use memory::{Card, Demand, MemoryPlan};
 pub use parameters::{Entry, Gradients, Layout, Parameters};
 pub(crate) use resident::elementwise;
 pub use resident::{Resident, check as check_for_device};
 pub use shape::Shape;
+pub use worker::Spent;
 
 use crate::backend::Cpu;
 use crate::tree::Tree;
@@ -48,6 +50,7 @@ pub struct Model {
     layout: Arc<Layout>,
     recompute: bool,
     workers: Mutex<Vec<Worker<Cpu>>>,
+    spent: Mutex<Spent>,
 }
 
 impl Model {
@@ -60,7 +63,7 @@ impl Model {
         assert!(shape.heads.is_multiple_of(shape.kv_heads), "key heads divide query heads");
         assert_eq!(shape.inverse_frequencies.len() * 2, shape.head_dim, "one frequency for each pair");
         let layout = Arc::new(Layout::new(&shape));
-        Model { shape, layout, recompute: false, workers: Mutex::default() }
+        Model { shape, layout, recompute: false, workers: Mutex::default(), spent: Mutex::default() }
     }
 
     /// The same decoder, which keeps nothing of a layer for the backward pass but its input, and computes the rest
@@ -162,7 +165,13 @@ impl Model {
         })
     }
 
-    fn release(&self, worker: Worker<Cpu>) {
+    /// Time that all threads together spent in the passes since this was last asked.
+    pub fn take_spent(&self) -> Spent {
+        std::mem::take(&mut *schedule::lock(&self.spent))
+    }
+
+    fn release(&self, mut worker: Worker<Cpu>) {
+        *schedule::lock(&self.spent) += std::mem::take(&mut worker.spent);
         schedule::lock(&self.workers).push(worker);
     }
 }

@@ -5,7 +5,7 @@
 //! cheap and computed again. In the last layer only the scored nodes have queries, attention and an MLP: the
 //! others serve as keys and values alone, exactly as their results would never be read.
 
-use super::workspace::Workspace;
+use super::workspace::{Counts, Workspace, make_room, rows};
 use super::{Layout, Shape};
 use crate::backend::{Backend, Batch, Dense, Head, Heads, Rotated, Rows};
 
@@ -78,16 +78,11 @@ impl<'a> Decoder<'a> {
         Dense { at, outputs: self.shape.hidden, inputs: self.shape.intermediate }
     }
 
-    /// Which rows have queries and an MLP in a layer.
-    fn rows(&self, layer: usize) -> Rows {
-        if layer + 1 == self.shape.layers { Rows::Scored } else { Rows::All }
-    }
-
     /// Scores the loss rows of a micro-batch. Returns it, prepared, for [`Decoder::backward`].
     pub(super) fn forward<B: Backend>(
         &self,
         backend: &mut B,
-        space: &mut Workspace<B>,
+        space: &mut Workspace<B::Buffer>,
         weights: &B::Buffer,
         batch: Batch,
         logprobs: &mut [f32],
@@ -96,28 +91,15 @@ impl<'a> Decoder<'a> {
         let shape = self.shape;
         let (hidden, epsilon) = (shape.hidden, shape.epsilon);
         let counts = Counts { tokens: batch.tokens(), scored: batch.scored.len() };
-        let tokens = counts.tokens;
         let prepared = Prepared { batch: backend.prepare(batch), counts };
-        backend.reserve(&mut space.inputs[0], tokens * hidden);
+        make_room(backend, space, shape, counts, false);
         backend.embed(&prepared.batch, weights, self.table(), &mut space.inputs[0]);
-        backend.reserve(&mut space.normal, tokens * hidden);
-        backend.reserve(&mut space.picked, counts.scored * hidden);
-        backend.reserve(&mut space.output, counts.scored * hidden);
-        backend.reserve(&mut space.queries, tokens * shape.query_width());
-        backend.reserve(&mut space.keys, tokens * shape.key_width());
-        backend.reserve(&mut space.swiglu, tokens * shape.intermediate);
         for layer in 0..shape.layers {
             self.layer_forward(backend, space, weights, &prepared, layer);
-            let count = counts.of(self.rows(layer));
+            let count = counts.of(rows(shape, layer));
             let saved = &space.saved[space.place(layer)];
             backend.swiglu(count, shape.intermediate, &saved.gate_up, &mut space.swiglu);
-            let next = match space.inputs.get_mut(layer + 1) {
-                Some(next) => {
-                    backend.reserve(next, count * hidden);
-                    next
-                }
-                None => &mut space.output,
-            };
+            let next = space.inputs.get_mut(layer + 1).unwrap_or(&mut space.output);
             backend.linear(count, &space.swiglu, weights, self.down(layer), Some(&saved.middle), next);
         }
         let norm = self.layout.final_norm;
@@ -130,7 +112,7 @@ impl<'a> Decoder<'a> {
     fn layer_forward<B: Backend>(
         &self,
         backend: &mut B,
-        space: &mut Workspace<B>,
+        space: &mut Workspace<B::Buffer>,
         weights: &B::Buffer,
         prepared: &Prepared<B>,
         layer: usize,
@@ -138,17 +120,10 @@ impl<'a> Decoder<'a> {
         let (shape, places) = (self.shape, &self.layout.layers[layer]);
         let (hidden, epsilon) = (shape.hidden, shape.epsilon);
         let Prepared { batch, counts } = prepared;
-        let (tokens, rows) = (counts.tokens, self.rows(layer));
+        let (tokens, rows) = (counts.tokens, rows(shape, layer));
         let count = counts.of(rows);
         let place = space.place(layer);
         let (input, saved) = (&space.inputs[layer], &mut space.saved[place]);
-        backend.reserve(&mut saved.query, count * shape.query_width());
-        backend.reserve(&mut saved.key_value, tokens * 2 * shape.key_width());
-        backend.reserve(&mut saved.mixed, count * shape.query_width());
-        backend.reserve(&mut saved.normalizers, count * shape.heads);
-        backend.reserve(&mut saved.middle, count * hidden);
-        backend.reserve(&mut saved.gate_up, count * 2 * shape.intermediate);
-
         backend.rms_norm(tokens, hidden, input, weights, places.input_norm, epsilon, &mut space.normal);
         let (weight, rotated) = self.key_value(layer);
         backend.linear(tokens, &space.normal, weights, weight, None, &mut saved.key_value);
@@ -190,7 +165,7 @@ impl<'a> Decoder<'a> {
     pub(super) fn backward<B: Backend>(
         &self,
         backend: &mut B,
-        space: &mut Workspace<B>,
+        space: &mut Workspace<B::Buffer>,
         weights: &B::Buffer,
         prepared: &Prepared<B>,
         d_logprobs: &[f32],
@@ -199,19 +174,7 @@ impl<'a> Decoder<'a> {
         let shape = self.shape;
         let (hidden, epsilon) = (shape.hidden, shape.epsilon);
         let Prepared { batch, counts } = prepared;
-        let tokens = counts.tokens;
-        for (buffer, width) in [
-            (&mut space.d_stream, hidden),
-            (&mut space.d_other, hidden),
-            (&mut space.d_swiglu, shape.intermediate),
-            (&mut space.d_mixed, shape.query_width()),
-            (&mut space.d_queries, shape.query_width()),
-            (&mut space.d_keys, shape.key_width()),
-            (&mut space.d_query, shape.query_width()),
-            (&mut space.d_key_value, 2 * shape.key_width()),
-        ] {
-            backend.reserve(buffer, tokens * width);
-        }
+        make_room(backend, space, shape, *counts, true);
         backend.score_backward(
             batch,
             &space.picked,
@@ -248,7 +211,7 @@ impl<'a> Decoder<'a> {
     fn layer_backward<B: Backend>(
         &self,
         backend: &mut B,
-        space: &mut Workspace<B>,
+        space: &mut Workspace<B::Buffer>,
         weights: &B::Buffer,
         prepared: &Prepared<B>,
         layer: usize,
@@ -257,7 +220,7 @@ impl<'a> Decoder<'a> {
         let (shape, places) = (self.shape, &self.layout.layers[layer]);
         let (hidden, epsilon) = (shape.hidden, shape.epsilon);
         let Prepared { batch, counts } = prepared;
-        let (tokens, rows) = (counts.tokens, self.rows(layer));
+        let (tokens, rows) = (counts.tokens, rows(shape, layer));
         let count = counts.of(rows);
         let place = space.place(layer);
         let (input, saved) = (&space.inputs[layer], &mut space.saved[place]);
@@ -394,22 +357,6 @@ impl<'a> Decoder<'a> {
             &mut space.d_stream,
             gradients,
         );
-    }
-}
-
-/// Numbers of rows in a micro-batch.
-#[derive(Clone, Copy)]
-struct Counts {
-    tokens: usize,
-    scored: usize,
-}
-
-impl Counts {
-    fn of(self, rows: Rows) -> usize {
-        match rows {
-            Rows::All => self.tokens,
-            Rows::Scored => self.scored,
-        }
     }
 }
 

@@ -10,16 +10,13 @@ use device::{Buffer, Device, Shape as LaunchShape};
 use record::failure::{Failure, Result};
 use record::stage;
 
-use super::memory::{MemoryPlan, STAGING};
+use super::memory::{MemoryPlan, NORM_BLOCKS, STAGING};
 use super::pass::Decoder;
-use super::worker::Worker;
+use super::worker::{Spent, Worker};
 use super::{Layout, Parameters, RowLoss, Scores, Shape};
 use crate::backend::{Backend, Gpu, Values, refusal};
 use crate::kernels;
 use crate::tree::Tree;
-
-/// Blocks of the kernel that sums squares.
-const NORM_BLOCKS: usize = 1024;
 
 /// A decoder on a device.
 pub struct Resident<D: Device> {
@@ -27,8 +24,10 @@ pub struct Resident<D: Device> {
     layout: Arc<Layout>,
     worker: Worker<Gpu<D>>,
     weights: Values,
+    /// Of weights that do not move only those of one piece, which nobody reads.
     remainders: Buffer<i16>,
-    gradients: Values,
+    /// Nothing where weights do not move.
+    gradients: Option<Values>,
     staging: Buffer<f32>,
     sums: Buffer<f32>,
     tokens: usize,
@@ -80,23 +79,32 @@ impl<D: Device> Resident<D> {
     pub fn new(mut device: D, shape: &Shape, masters: &Parameters, plan: &MemoryPlan) -> Result<Resident<D>> {
         check(shape)?;
         device.reserve(plan.bytes())?;
+        let learns = plan.demand.moments.is_some();
         let layout = masters.layout().clone();
         let length = layout.len();
-        let remainders = device.allocate(length)?;
-        let staging = device.allocate(STAGING.min(length))?;
+        let piece = STAGING.min(length);
+        let remainders = device.allocate(if learns { length } else { piece })?;
+        let staging = device.allocate(piece)?;
         let sums = device.allocate(NORM_BLOCKS)?;
         let mut gpu = Gpu::new(device, &shape.inverse_frequencies);
-        let (mut weights, mut gradients) = (gpu.buffer(), gpu.statistics());
+        let mut weights = gpu.buffer();
         gpu.reserve(&mut weights, length);
-        gpu.reserve(&mut gradients, length);
-        gpu.outcome()?;
-        let worker = Worker::new(gpu, shape, plan.recompute);
-        let tokens = plan.tokens as usize;
-        let shape = shape.clone();
+        let gradients = learns.then(|| {
+            let mut gradients = gpu.statistics();
+            gpu.reserve(&mut gradients, length);
+            gradients
+        });
+        gpu.make_room(&plan.extent(shape))?;
+        let mut worker = Worker::new(gpu, shape, plan.recompute);
+        worker.make_room(shape, plan.tokens, learns);
+        worker.backend.outcome()?;
+        let (tokens, shape) = (plan.tokens, shape.clone());
         let mut resident =
             Resident { shape, layout, worker, weights, remainders, gradients, staging, sums, tokens };
         resident.set_masters(&masters.values)?;
-        resident.clear_gradients()?;
+        if learns {
+            resident.clear_gradients()?;
+        }
         Ok(resident)
     }
 
@@ -110,6 +118,11 @@ impl<D: Device> Resident<D> {
         &self.layout
     }
 
+    /// Time spent in the passes since this was last asked.
+    pub fn take_spent(&mut self) -> Spent {
+        std::mem::take(&mut self.worker.spent)
+    }
+
     /// Weights, remainders and gradients, for the optimiser.
     ///
     /// # Errors
@@ -119,7 +132,7 @@ impl<D: Device> Resident<D> {
             device: &mut self.worker.backend.device,
             weights: self.weights.half()?,
             remainders: &self.remainders,
-            gradients: self.gradients.single()?,
+            gradients: self.gradients.as_ref().ok_or_else(frozen)?.single()?,
         })
     }
 
@@ -134,9 +147,10 @@ impl<D: Device> Resident<D> {
             let start = index * self.staging.len();
             let range = start..start + piece.len();
             device.upload(piece, self.staging.slice(..piece.len()))?;
+            let moving = self.gradients.is_some();
             let arguments = [
                 weights.slice(range.clone()).into(),
-                self.remainders.slice(range).into(),
+                self.remainders.slice(if moving { range } else { 0..piece.len() }).into(),
                 (&self.staging).into(),
                 (piece.len() as u64).into(),
             ];
@@ -150,6 +164,7 @@ impl<D: Device> Resident<D> {
     /// # Errors
     /// The device's.
     pub fn masters(&mut self, masters: &mut [f32]) -> Result<()> {
+        self.gradients.as_ref().ok_or_else(frozen)?;
         let device = &mut self.worker.backend.device;
         let weights = self.weights.half()?;
         for (index, piece) in masters.chunks_mut(self.staging.len()).enumerate() {
@@ -172,7 +187,7 @@ impl<D: Device> Resident<D> {
     /// # Errors
     /// The device's.
     pub fn gradients(&mut self, gradients: &mut [f32]) -> Result<()> {
-        self.worker.backend.read(&self.gradients, gradients);
+        self.worker.backend.read(self.gradients.as_ref().ok_or_else(frozen)?, gradients);
         self.worker.backend.outcome()
     }
 
@@ -181,7 +196,7 @@ impl<D: Device> Resident<D> {
     /// # Errors
     /// The device's.
     pub fn clear_gradients(&mut self) -> Result<()> {
-        self.worker.backend.clear(self.layout.len(), &mut self.gradients);
+        self.worker.backend.clear(self.layout.len(), self.gradients.as_mut().ok_or_else(frozen)?);
         self.worker.backend.outcome()
     }
 
@@ -192,7 +207,8 @@ impl<D: Device> Resident<D> {
     pub fn gradient_norm(&mut self) -> Result<f64> {
         let device = &mut self.worker.backend.device;
         let length = self.layout.len() as u64;
-        let arguments = [(&self.sums).into(), self.gradients.single()?.into(), length.into()];
+        let gradients = self.gradients.as_ref().ok_or_else(frozen)?.single()?;
+        let arguments = [(&self.sums).into(), gradients.into(), length.into()];
         device.launch(&kernels::SQUARE_SUMS, LaunchShape::rows(NORM_BLOCKS as u32, 256), &arguments)?;
         let mut sums = vec![0.0f32; NORM_BLOCKS];
         device.download(self.sums.all(), &mut sums)?;
@@ -230,7 +246,8 @@ impl<D: Device> Resident<D> {
         for range in micro_batches(trees, self.tokens) {
             interruption()?;
             let part = (range.start, &trees[range]);
-            let scores = self.worker.differentiate(&decoder, &self.weights, part, &mut self.gradients, loss);
+            let gradients = self.gradients.as_mut().ok_or_else(frozen)?;
+            let scores = self.worker.differentiate(&decoder, &self.weights, part, gradients, loss);
             self.worker.backend.outcome()?;
             found.extend(scores);
         }
@@ -253,6 +270,10 @@ pub(crate) struct Parts<'a, D: Device> {
 /// Blocks for an elementwise kernel, whose threads take several values where there are many.
 pub(crate) fn elementwise(length: usize) -> LaunchShape {
     LaunchShape::rows(length.div_ceil(256).clamp(1, 8192) as u32, 256)
+}
+
+fn frozen() -> Failure {
+    Failure::work("device: the weights were put there to be read only")
 }
 
 fn interruption() -> Result<()> {

@@ -21,10 +21,20 @@ const SHARES: usize = 8;
 /// Partial gradients of one call at most.
 const CHUNKS: usize = 16;
 
+/// Tokens at which a micro-batch of so many in all is complete.
+fn aim(total: usize, kept_values: usize) -> usize {
+    (KEPT_VALUES / kept_values.max(1)).min(total.div_ceil(SHARES)).clamp(TOKENS.start, TOKENS.end)
+}
+
+/// Tokens of a micro-batch at most, of `total` in trees of up to `largest`.
+pub(super) fn most_tokens(total: usize, largest: usize, kept_values: usize) -> usize {
+    total.min(aim(total, kept_values) - 1 + largest)
+}
+
 /// Cuts trees into micro-batches: consecutive trees until the aim is reached.
 pub(super) fn micro_batches(trees: &[Tree], kept_values: usize) -> Vec<Range<usize>> {
     let total: usize = trees.iter().map(Tree::len).sum();
-    let aim = (KEPT_VALUES / kept_values.max(1)).min(total.div_ceil(SHARES)).clamp(TOKENS.start, TOKENS.end);
+    let aim = aim(total, kept_values);
     let mut batches = Vec::new();
     let (mut start, mut tokens) = (0, 0);
     for (index, tree) in trees.iter().enumerate() {

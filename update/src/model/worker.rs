@@ -1,23 +1,49 @@
 //! One stream of work: a backend, its memory, and micro-batches through them.
 
+use std::time::{Duration, Instant};
+
 use super::pass::{Decoder, Prepared};
-use super::workspace::Workspace;
+use super::workspace::{self, Counts, Workspace};
 use super::{RowLoss, Scores, Shape};
 use crate::backend::{Backend, Batch};
 use crate::tree::Tree;
 
+/// Time spent in the passes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// In forward passes.
+    pub forward: Duration,
+    /// In backward passes, with the layers that they compute again.
+    pub backward: Duration,
+}
+
+impl std::ops::AddAssign for Spent {
+    fn add_assign(&mut self, other: Spent) {
+        self.forward += other.forward;
+        self.backward += other.backward;
+    }
+}
+
 /// What one thread, or one device, computes with, kept between calls.
 pub(super) struct Worker<B: Backend> {
     pub backend: B,
-    space: Workspace<B>,
+    /// Since it was last looked at.
+    pub spent: Spent,
+    space: Workspace<B::Buffer>,
     derivative: Vec<f32>,
 }
 
 impl<B: Backend> Worker<B> {
     /// A worker for decoders of this shape; `recompute` keeps nothing of a layer but its input.
     pub(super) fn new(mut backend: B, shape: &Shape, recompute: bool) -> Worker<B> {
-        let space = Workspace::new(&mut backend, shape, recompute);
-        Worker { backend, space, derivative: Vec::new() }
+        let space = workspace::empty(&mut backend, shape, recompute);
+        Worker { backend, spent: Spent::default(), space, derivative: Vec::new() }
+    }
+
+    /// Takes the memory for micro-batches of up to so many tokens; `backward` says whether they will be differentiated.
+    pub(super) fn make_room(&mut self, shape: &Shape, tokens: usize, backward: bool) {
+        let counts = Counts { tokens, scored: tokens };
+        workspace::make_room(&mut self.backend, &mut self.space, shape, counts, backward);
     }
 
     /// The forward pass of one micro-batch.
@@ -27,6 +53,7 @@ impl<B: Backend> Worker<B> {
         weights: &B::Buffer,
         trees: &[Tree],
     ) -> (Vec<Scores>, Prepared<B>) {
+        let started = Instant::now();
         let batch = Batch::new(trees);
         let mut all =
             Scores { logprobs: vec![0.0; batch.rows.len()], entropies: vec![0.0; batch.rows.len()] };
@@ -41,7 +68,9 @@ impl<B: Backend> Worker<B> {
                 entropies: all.entropies[range].to_vec(),
             }
         });
-        (scores.collect(), prepared)
+        let scores = scores.collect();
+        self.spent.forward += started.elapsed();
+        (scores, prepared)
     }
 
     /// Forward and backward pass of one micro-batch, whose first tree has the index given.
@@ -54,6 +83,7 @@ impl<B: Backend> Worker<B> {
         loss: &dyn RowLoss,
     ) -> Vec<Scores> {
         let (scores, prepared) = self.score(decoder, weights, trees);
+        let started = Instant::now();
         self.derivative.clear();
         for (index, (tree, scores)) in trees.iter().zip(&scores).enumerate() {
             let start = self.derivative.len();
@@ -64,7 +94,9 @@ impl<B: Backend> Worker<B> {
         if self.derivative.iter().any(|&derivative| derivative != 0.0) {
             let (backend, space) = (&mut self.backend, &mut self.space);
             decoder.backward(backend, space, weights, &prepared, &self.derivative, Some(gradient));
+            backend.wait();
         }
+        self.spent.backward += started.elapsed();
         scores
     }
 }

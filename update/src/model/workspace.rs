@@ -3,89 +3,79 @@
 //! Buffers grow to the largest micro-batch and are kept from one to the next. Where memory is short only the input
 //! of each layer is kept, and the backward pass computes a layer again before it differentiates it (Chen et al.
 //! 2016, arXiv 1604.06174): a third more work in the layers for a fraction of the memory.
+//!
+//! How long each buffer is for a micro-batch stands in one place, [`Workspace::lengths`]: the passes make room by it, and
+//! a device's memory is planned by it.
 
 use super::Shape;
-use crate::backend::Backend;
+use crate::backend::{Backend, Rows};
 
-/// What the backward pass needs of one layer.
-pub(super) struct Saved<B: Backend> {
-    /// Query projection, `[rows, query width]`.
-    pub query: B::Buffer,
-    /// Key and value projection, `[tokens, 2 * key width]`.
-    pub key_value: B::Buffer,
-    /// Attention's output, `[rows, query width]`.
-    pub mixed: B::Buffer,
-    /// Log-sum-exp of the attention scores, `[rows, heads]`.
-    pub normalizers: B::Buffer,
-    /// Residual stream after attention, `[rows, hidden]`.
-    pub middle: B::Buffer,
-    /// Gate and up projections, `[rows, 2 * intermediate]`.
-    pub gate_up: B::Buffer,
+/// Numbers of rows in a micro-batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counts {
+    pub tokens: usize,
+    pub scored: usize,
 }
 
-/// The buffers of one stream of work, kept from one micro-batch to the next.
-pub(super) struct Workspace<B: Backend> {
-    /// Residual stream that enters each layer, `[tokens, hidden]`.
-    pub inputs: Vec<B::Buffer>,
-    /// One for each layer; or one for all, to be computed again.
-    pub saved: Vec<Saved<B>>,
-    /// Residual stream that leaves the last layer, `[scored, hidden]`.
-    pub output: B::Buffer,
-    /// A normalised residual stream, `[tokens, hidden]`.
-    pub normal: B::Buffer,
-    /// The rows of something that the last layer uses, `[scored, hidden]`.
-    pub picked: B::Buffer,
-    /// Rotated queries and keys.
-    pub queries: B::Buffer,
-    pub keys: B::Buffer,
-    /// Output of the SwiGLU, `[rows, intermediate]`.
-    pub swiglu: B::Buffer,
-    /// Gradients of the residual stream, of something as wide, and of the widest.
-    pub d_stream: B::Buffer,
-    pub d_other: B::Buffer,
-    pub d_swiglu: B::Buffer,
-    pub d_mixed: B::Buffer,
-    pub d_queries: B::Buffer,
-    pub d_keys: B::Buffer,
-    pub d_query: B::Buffer,
-    pub d_key_value: B::Buffer,
-}
-
-impl<B: Backend> Workspace<B> {
-    /// The buffers for a decoder of this shape; `recompute` keeps nothing of a layer but its input.
-    pub(super) fn new(backend: &mut B, shape: &Shape, recompute: bool) -> Workspace<B> {
-        let saved = (0..if recompute { 1 } else { shape.layers })
-            .map(|_| Saved {
-                query: backend.buffer(),
-                key_value: backend.buffer(),
-                mixed: backend.buffer(),
-                normalizers: backend.statistics(),
-                middle: backend.buffer(),
-                gate_up: backend.buffer(),
-            })
-            .collect();
-        Workspace {
-            inputs: (0..shape.layers).map(|_| backend.buffer()).collect(),
-            saved,
-            output: backend.buffer(),
-            normal: backend.buffer(),
-            picked: backend.buffer(),
-            queries: backend.buffer(),
-            keys: backend.buffer(),
-            swiglu: backend.buffer(),
-            d_stream: backend.buffer(),
-            d_other: backend.buffer(),
-            d_swiglu: backend.buffer(),
-            d_mixed: backend.buffer(),
-            d_queries: backend.buffer(),
-            d_keys: backend.buffer(),
-            d_query: backend.buffer(),
-            d_key_value: backend.buffer(),
+impl Counts {
+    pub(super) fn of(self, rows: Rows) -> usize {
+        match rows {
+            Rows::All => self.tokens,
+            Rows::Scored => self.scored,
         }
     }
 }
 
-impl<B: Backend> Workspace<B> {
+/// Which rows have queries and an MLP in a layer: in the last one only those that are scored.
+pub(super) fn rows(shape: &Shape, layer: usize) -> Rows {
+    if layer + 1 == shape.layers { Rows::Scored } else { Rows::All }
+}
+
+/// What the backward pass needs of one layer.
+pub(super) struct Saved<T> {
+    /// Query projection, `[rows, query width]`.
+    pub query: T,
+    /// Key and value projection, `[tokens, 2 * key width]`.
+    pub key_value: T,
+    /// Attention's output, `[rows, query width]`.
+    pub mixed: T,
+    /// Log-sum-exp of the attention scores, `[rows, heads]`.
+    pub normalizers: T,
+    /// Residual stream after attention, `[rows, hidden]`.
+    pub middle: T,
+    /// Gate and up projections, `[rows, 2 * intermediate]`.
+    pub gate_up: T,
+}
+
+/// The buffers of one stream of work, kept from one micro-batch to the next; or something of each of them.
+pub(super) struct Workspace<T> {
+    /// Residual stream that enters each layer, `[tokens, hidden]`.
+    pub inputs: Vec<T>,
+    /// One for each layer; or one for all, to be computed again.
+    pub saved: Vec<Saved<T>>,
+    /// Residual stream that leaves the last layer, `[scored, hidden]`.
+    pub output: T,
+    /// A normalised residual stream, `[tokens, hidden]`.
+    pub normal: T,
+    /// The rows of something that the last layer uses, `[scored, hidden]`.
+    pub picked: T,
+    /// Rotated queries and keys.
+    pub queries: T,
+    pub keys: T,
+    /// Output of the SwiGLU, `[rows, intermediate]`.
+    pub swiglu: T,
+    /// Gradients of the residual stream, of something as wide, and of the widest.
+    pub d_stream: T,
+    pub d_other: T,
+    pub d_swiglu: T,
+    pub d_mixed: T,
+    pub d_queries: T,
+    pub d_keys: T,
+    pub d_query: T,
+    pub d_key_value: T,
+}
+
+impl<T> Workspace<T> {
     /// Which of the saved a layer uses.
     pub(super) fn place(&self, layer: usize) -> usize {
         layer.min(self.saved.len() - 1)
@@ -95,6 +85,137 @@ impl<B: Backend> Workspace<B> {
     pub(super) fn is_gone(&self, layer: usize) -> bool {
         self.saved.len() == 1 && layer + 1 < self.inputs.len()
     }
+
+    /// Everything that is stored in as many bits as activations are.
+    pub(super) fn activations(&mut self) -> Vec<&mut T> {
+        let mut all: Vec<&mut T> = self.inputs.iter_mut().collect();
+        for saved in &mut self.saved {
+            let Saved { query, key_value, mixed, normalizers: _, middle, gate_up } = saved;
+            all.extend([query, key_value, mixed, middle, gate_up]);
+        }
+        all.extend([
+            &mut self.output,
+            &mut self.normal,
+            &mut self.picked,
+            &mut self.queries,
+            &mut self.keys,
+            &mut self.swiglu,
+            &mut self.d_stream,
+            &mut self.d_other,
+            &mut self.d_swiglu,
+            &mut self.d_mixed,
+            &mut self.d_queries,
+            &mut self.d_keys,
+            &mut self.d_query,
+            &mut self.d_key_value,
+        ]);
+        all
+    }
+
+    /// Everything that is f32 whatever activations are.
+    pub(super) fn statistics(&mut self) -> Vec<&mut T> {
+        self.saved.iter_mut().map(|saved| &mut saved.normalizers).collect()
+    }
+}
+
+impl Workspace<Option<usize>> {
+    /// Values of each buffer for a micro-batch; nothing for those of the backward pass without one.
+    pub(super) fn lengths(
+        shape: &Shape,
+        counts: Counts,
+        recompute: bool,
+        backward: bool,
+    ) -> Workspace<Option<usize>> {
+        let (tokens, scored) = (counts.tokens, counts.scored);
+        let (query, key) = (shape.query_width(), shape.key_width());
+        let of_layer = |layer: usize| {
+            let rows = counts.of(rows(shape, layer));
+            Saved {
+                query: Some(rows * query),
+                key_value: Some(tokens * 2 * key),
+                mixed: Some(rows * query),
+                normalizers: Some(rows * shape.heads),
+                middle: Some(rows * shape.hidden),
+                gate_up: Some(rows * 2 * shape.intermediate),
+            }
+        };
+        // Shared ones are as long as the first layer's: no other has more rows.
+        let saved = if recompute { vec![of_layer(0)] } else { (0..shape.layers).map(of_layer).collect() };
+        let gradient = |width: usize| backward.then_some(tokens * width);
+        Workspace {
+            inputs: vec![Some(tokens * shape.hidden); shape.layers],
+            saved,
+            output: Some(scored * shape.hidden),
+            normal: Some(tokens * shape.hidden),
+            picked: Some(scored * shape.hidden),
+            queries: Some(tokens * query),
+            keys: Some(tokens * key),
+            swiglu: Some(tokens * shape.intermediate),
+            d_stream: gradient(shape.hidden),
+            d_other: gradient(shape.hidden),
+            d_swiglu: gradient(shape.intermediate),
+            d_mixed: gradient(query),
+            d_queries: gradient(query),
+            d_keys: gradient(key),
+            d_query: gradient(query),
+            d_key_value: gradient(2 * key),
+        }
+    }
+}
+
+/// The empty buffers for a decoder of this shape; `recompute` keeps nothing of a layer but its input.
+pub(super) fn empty<B: Backend>(backend: &mut B, shape: &Shape, recompute: bool) -> Workspace<B::Buffer> {
+    let saved = (0..if recompute { 1 } else { shape.layers })
+        .map(|_| Saved {
+            query: backend.buffer(),
+            key_value: backend.buffer(),
+            mixed: backend.buffer(),
+            normalizers: backend.statistics(),
+            middle: backend.buffer(),
+            gate_up: backend.buffer(),
+        })
+        .collect();
+    Workspace {
+        inputs: (0..shape.layers).map(|_| backend.buffer()).collect(),
+        saved,
+        output: backend.buffer(),
+        normal: backend.buffer(),
+        picked: backend.buffer(),
+        queries: backend.buffer(),
+        keys: backend.buffer(),
+        swiglu: backend.buffer(),
+        d_stream: backend.buffer(),
+        d_other: backend.buffer(),
+        d_swiglu: backend.buffer(),
+        d_mixed: backend.buffer(),
+        d_queries: backend.buffer(),
+        d_keys: backend.buffer(),
+        d_query: backend.buffer(),
+        d_key_value: backend.buffer(),
+    }
+}
+
+/// Makes every buffer long enough for a micro-batch.
+pub(super) fn make_room<B: Backend>(
+    backend: &mut B,
+    space: &mut Workspace<B::Buffer>,
+    shape: &Shape,
+    counts: Counts,
+    backward: bool,
+) {
+    let recompute = space.saved.len() < shape.layers;
+    let mut lengths = Workspace::lengths(shape, counts, recompute, backward);
+    let mut reserve = |buffer: &mut B::Buffer, length: &mut Option<usize>| {
+        if let Some(length) = *length {
+            backend.reserve(buffer, length);
+        }
+    };
+    for (buffer, length) in space.activations().into_iter().zip(lengths.activations()) {
+        reserve(buffer, length);
+    }
+    for (buffer, length) in space.statistics().into_iter().zip(lengths.statistics()) {
+        reserve(buffer, length);
+    }
 }
 
 /// Values kept for each token and layer, for sizing micro-batches.
@@ -103,7 +224,32 @@ pub(super) fn saved_values(shape: &Shape) -> usize {
         * (2 * shape.hidden + shape.qkv_width() + shape.query_width() + shape.heads + 2 * shape.intermediate)
 }
 
-/// Values in use beside those kept, for each token.
-pub(super) fn working_values(shape: &Shape) -> usize {
-    5 * shape.hidden + 4 * shape.query_width() + 4 * shape.key_width() + 2 * shape.intermediate
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Cpu;
+
+    #[test]
+    fn lengths_are_zipped_with_the_buffers_they_are_of() {
+        let shape = Shape {
+            hidden: 3,
+            intermediate: 5,
+            layers: 2,
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 2,
+            vocabulary: 7,
+            epsilon: 1e-6,
+            inverse_frequencies: vec![1.0],
+            qk_norm: false,
+            attention_bias: false,
+            tied: false,
+        };
+        let mut backend = Cpu::new(&shape.inverse_frequencies);
+        let mut space = empty(&mut backend, &shape, false);
+        make_room(&mut backend, &mut space, &shape, Counts { tokens: 11, scored: 6 }, true);
+        assert_eq!((space.saved[0].gate_up.len(), space.saved[1].gate_up.len()), (110, 60));
+        assert_eq!((space.saved[0].normalizers.len(), space.saved[1].key_value.len()), (44, 88));
+        assert_eq!((space.d_key_value.len(), space.output.len()), (88, 18));
+    }
 }

@@ -118,6 +118,12 @@ impl Optimizer {
         Optimizer { settings, layout: layout.clone(), rules, first, second, steps: 0 }
     }
 
+    /// The optimiser as it is, leaving one that has taken no step.
+    pub fn take(&mut self) -> Optimizer {
+        let fresh = Optimizer::new(self.settings, &self.layout);
+        std::mem::replace(self, fresh)
+    }
+
     /// The method.
     pub fn method(&self) -> Method {
         self.settings.method

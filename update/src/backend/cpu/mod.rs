@@ -13,6 +13,7 @@ use super::{Backend, Batch, Dense, Head, Heads, Rotated, Rows};
 use crate::gemm::{self, Onto, View};
 
 pub(crate) use elementwise::add_and_clear;
+pub use score::held;
 
 /// A processor core.
 #[derive(Clone, Debug)]

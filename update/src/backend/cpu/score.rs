@@ -14,6 +14,11 @@ use crate::gemm::{self, Onto, View};
 const ROWS: usize = 512;
 const COLUMNS: usize = 4096;
 
+/// Logits that are held at once for so many scored nodes, values.
+pub fn held(nodes: usize, vocabulary: usize) -> usize {
+    (nodes * vocabulary).min(ROWS * COLUMNS)
+}
+
 /// Logits and what each scored node's distribution needs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scorer {

@@ -42,6 +42,11 @@ struct Places {
     targets: Range<usize>,
 }
 
+/// Integers that the tables of a micro-batch hold at most: nine of a node, two of a tile, one of a loss row, two ends.
+pub(super) fn integers(tokens: usize, rows: usize) -> usize {
+    9 * tokens + 2 * tokens.div_ceil(TILE) + rows + 2
+}
+
 impl Prepared {
     /// The tables of a batch, before they are on the device.
     pub(super) fn new(batch: &Batch) -> (Prepared, Vec<i32>) {
@@ -93,9 +98,9 @@ impl Prepared {
         (prepared, integers)
     }
 
-    /// Puts the tables onto the device.
-    pub(super) fn upload<D: Device>(&mut self, device: &mut D, integers: &[i32]) -> Result<()> {
-        let buffer = device.allocate::<i32>(integers.len().max(1))?;
+    /// Puts the tables onto the device, in a buffer of at least `room` integers.
+    pub(super) fn upload<D: Device>(&mut self, device: &mut D, integers: &[i32], room: usize) -> Result<()> {
+        let buffer = device.allocate::<i32>(integers.len().max(room).max(1))?;
         device.upload(integers, buffer.slice(..integers.len()))?;
         self.integers = Some(buffer);
         Ok(())

@@ -9,6 +9,7 @@
 
 mod attention;
 mod batch;
+mod room;
 mod rotary;
 mod score;
 mod values;
@@ -21,7 +22,7 @@ use super::{Backend, Batch, Dense, Head, Heads, Rotated, Rows};
 use crate::kernels;
 
 pub use batch::Prepared;
-pub use score::chunk_bytes;
+pub use room::{Extent, Room};
 pub use values::Values;
 pub(crate) use values::reserve;
 
@@ -38,6 +39,8 @@ pub struct Gpu<D: Device> {
     partials: Option<Buffer<f32>>,
     deltas: Option<Buffer<f32>>,
     scorer: score::Scorer,
+    /// Integers that are taken for a micro-batch at least.
+    integers: usize,
     failure: Option<Failure>,
 }
 
@@ -60,7 +63,24 @@ impl<D: Device> Gpu<D> {
     /// first operation.
     pub fn new(device: D, inverse_frequencies: &[f32]) -> Gpu<D> {
         let rotary = rotary::Rotary::new(inverse_frequencies);
-        Gpu { device, rotary, partials: None, deltas: None, scorer: score::Scorer::default(), failure: None }
+        let scorer = score::Scorer::default();
+        Gpu { device, rotary, partials: None, deltas: None, scorer, integers: 0, failure: None }
+    }
+
+    /// Takes what micro-batches up to an extent need, so that nothing grows later.
+    ///
+    /// # Errors
+    /// Memory (69).
+    pub fn make_room(&mut self, extent: &Extent) -> Result<()> {
+        let room = Room::of(extent);
+        self.integers = room.integers;
+        for (buffer, length) in [(&mut self.partials, room.partials), (&mut self.deltas, room.deltas)] {
+            if length > 0 {
+                reserve(&mut self.device, buffer, length)?;
+            }
+        }
+        self.rotary.cover(&mut self.device, extent.positions)?;
+        self.scorer.make_room(&mut self.device, &room)
     }
 
     /// What went wrong since this was last asked.
@@ -153,11 +173,15 @@ impl<D: Device> Backend for Gpu<D> {
         self.attempt(|gpu| buffer.reserve(&mut gpu.device, length));
     }
 
+    fn wait(&mut self) {
+        self.attempt(|gpu| gpu.device.synchronize());
+    }
+
     fn prepare(&mut self, batch: Batch) -> Prepared {
         let (mut prepared, integers) = Prepared::new(&batch);
         self.attempt(|gpu| {
             gpu.rotary.cover(&mut gpu.device, prepared.last_position + 1)?;
-            prepared.upload(&mut gpu.device, &integers)
+            prepared.upload(&mut gpu.device, &integers, gpu.integers)
         });
         prepared
     }

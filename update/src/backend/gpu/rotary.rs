@@ -27,6 +27,11 @@ fn offset(at: Option<usize>) -> u64 {
     at.map_or(NO_TENSOR, |at| at as u64)
 }
 
+/// Values of a table of positions below `count`. Each table is sent whole, so it grows in large steps.
+pub(super) fn table(count: usize, half: usize) -> usize {
+    count.next_power_of_two() * half
+}
+
 impl Rotary {
     pub(super) fn new(inverse_frequencies: &[f32]) -> Rotary {
         let angles = Angles::new(inverse_frequencies);
@@ -38,10 +43,8 @@ impl Rotary {
         if self.sines.as_ref().is_some_and(|buffer| buffer.len() >= count * self.half) {
             return Ok(());
         }
-        // Each table is sent whole, so it grows in large steps.
-        let count = count.next_power_of_two();
-        self.angles.cover(count);
-        let length = count * self.half;
+        let length = table(count, self.half);
+        self.angles.cover(length / self.half);
         let cosines = reserve(device, &mut self.cosines, length)?;
         device.upload(&self.angles.cosines[..length], cosines.into())?;
         let sines = reserve(device, &mut self.sines, length)?;

@@ -8,6 +8,7 @@ use half::bf16;
 use record::failure::Result;
 
 use super::batch::Prepared;
+use super::room::Room;
 use super::values::reserve;
 use crate::backend::Head;
 use crate::kernels;
@@ -33,19 +34,14 @@ pub(super) struct Scorer {
 }
 
 /// Values from one row of logits to the next: rows begin at multiples of 16 bytes for both types.
-fn stride(vocabulary: usize) -> usize {
+pub(super) fn stride(vocabulary: usize) -> usize {
     vocabulary.next_multiple_of(8)
 }
 
 /// Nodes that are scored at once, of so many.
-fn chunk(nodes: usize, vocabulary: usize) -> usize {
+pub(super) fn chunk(nodes: usize, vocabulary: usize) -> usize {
     let fitting = CHUNK_BYTES / (stride(vocabulary) * (size_of::<f32>() + size_of::<bf16>()));
     fitting.clamp(CHUNK_NODES.0, CHUNK_NODES.1).min(nodes).max(1)
-}
-
-/// Memory that scoring up to so many nodes takes, bytes.
-pub fn chunk_bytes(nodes: usize, vocabulary: usize) -> usize {
-    chunk(nodes, vocabulary) * stride(vocabulary) * (size_of::<f32>() + size_of::<bf16>())
 }
 
 /// Where the hidden states of the scored nodes and the head's weight are.
@@ -87,6 +83,16 @@ impl<'a> Inputs<'a> {
 }
 
 impl Scorer {
+    /// Takes what is planned.
+    pub(super) fn make_room<D: Device>(&mut self, device: &mut D, room: &Room) -> Result<()> {
+        reserve(device, &mut self.logits, room.logits)?;
+        if room.d_logits > 0 {
+            reserve(device, &mut self.d_logits, room.d_logits)?;
+        }
+        reserve(device, &mut self.normalizers, room.normalizers)?;
+        reserve(device, &mut self.rows, room.rows).map(|_| ())
+    }
+
     fn logits<D: Device>(
         &mut self,
         device: &mut D,

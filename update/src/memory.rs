@@ -1,0 +1,194 @@
+//! Whether the work fits where it is to be done: asked before anything is read or taken, and told by `--dry-run`.
+//!
+//! On a device the answer is exact, because memory is taken once and as planned. On the processor it is what the
+//! parts of a training hold at most; what the system and the samples hold comes on top.
+
+use device::cuda::{Library, open_library};
+use device::{Any, Choice, Device, PRODUCT_WORKSPACE};
+use policy::config::DataType;
+use record::failure::{Failure, Result};
+use serde::Serialize;
+
+use crate::arguments::Arguments;
+use crate::batch;
+use crate::model::{Card, Demand, Layout, MemoryPlan, Shape, host};
+use crate::optimizer::{Optimizer, on_device::moment_bytes};
+use crate::samples::Samples;
+
+/// Bytes of an H200, whose memory is planned with where there is no GPU to ask: 143,771 MiB.
+const H200: u64 = 143_771 << 20;
+/// Bytes of it that a process takes by being there.
+const CONTEXT: u64 = 500_000_000;
+
+/// Memory, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Bytes {
+    /// Weights, with what keeps the optimiser's view of 16-bit ones.
+    pub weights: u64,
+    /// Their gradients; on the processor with the partial sums of its threads.
+    pub gradients: u64,
+    /// The optimiser's moments.
+    pub moments: u64,
+    /// What the passes keep and use of the largest micro-batch, for every thread.
+    pub activations: u64,
+    /// Logits of one chunk, for every thread.
+    pub logits: u64,
+    /// Staging, tables, partial sums, and the workspace of matrix products.
+    pub other: u64,
+    /// All of it.
+    pub total: u64,
+}
+
+/// What the work takes, and of what.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Planned {
+    /// The device as `--device` names it.
+    pub device: String,
+    /// Where the memory is: a GPU's name, or what is planned for instead.
+    pub memory: String,
+    /// Bytes that are there to be taken.
+    pub memory_bytes: Option<u64>,
+    /// What is taken.
+    pub bytes: Bytes,
+    /// Tokens of a micro-batch at most.
+    pub tokens_at_once: usize,
+    /// Whether layers are computed again in the backward pass.
+    pub recompute: bool,
+}
+
+/// What there is to do, as hardware needs to know it; `learns` says whether weights will move.
+pub fn demand(arguments: &Arguments, samples: &Samples, learns: bool) -> Demand {
+    let limit = arguments.max_tokens_per_batch as usize;
+    let largest = batch::largest_tree(samples, limit);
+    Demand {
+        tokens: limit.min(batch::whole(samples)).max(largest),
+        largest,
+        rows: samples.tokens(),
+        positions: batch::longest(samples),
+        moments: learns.then(|| moment_bytes(arguments.optimizer)),
+    }
+}
+
+/// The same where there are no samples to ask: one tree as large as `--max-tokens-per-batch` allows, of sequences as
+/// long as the model can take.
+pub fn largest_demand(arguments: &Arguments, max_positions: usize) -> Demand {
+    let tokens = arguments.max_tokens_per_batch as usize;
+    let moments = Some(moment_bytes(arguments.optimizer));
+    Demand { tokens, largest: 1, rows: tokens, positions: max_positions.min(tokens), moments }
+}
+
+/// The device of `--device`, opened, and what will be taken of it; nothing for the processor.
+///
+/// # Errors
+/// It is not there, or the work does not fit (69).
+pub fn open(
+    arguments: &Arguments,
+    shape: &Shape,
+    stored: DataType,
+    demand: &Demand,
+) -> Result<Option<(Any, MemoryPlan)>> {
+    let choice = arguments.choice()?;
+    if choice == Choice::Cpu {
+        return on_host(arguments, shape, stored, demand).map(|_| None);
+    }
+    crate::model::check_for_device(shape)?;
+    let device = Any::open(choice, arguments.thread_count())?;
+    let found = device.memory()?.free;
+    let card = Card { free: free(arguments, found).min(found), workspace: device.workspace() };
+    let plan = MemoryPlan::new(shape, *demand, card)?;
+    Ok(Some((device, plan)))
+}
+
+/// What [`open`] would take, without a device where there is none: then the memory of an H200 is planned with.
+///
+/// # Errors
+/// It does not fit (69).
+pub fn planned(arguments: &Arguments, shape: &Shape, stored: DataType, demand: &Demand) -> Result<Planned> {
+    let choice = arguments.choice()?;
+    if choice == Choice::Cpu {
+        return on_host(arguments, shape, stored, demand);
+    }
+    crate::model::check_for_device(shape)?;
+    let absent = matches!(choice, Choice::Cuda(_)) && open_library(Library::Driver).is_err();
+    let (name, card) = if absent {
+        let free = free(arguments, H200 - CONTEXT);
+        ("no GPU here: that of an H200".to_owned(), Card { free, workspace: PRODUCT_WORKSPACE })
+    } else {
+        let device = Any::open(choice, 1)?;
+        let free = free(arguments, device.memory()?.free);
+        (device.describe(), Card { free, workspace: device.workspace() })
+    };
+    let plan = MemoryPlan::new(shape, *demand, card)?;
+    let name = if arguments.device_memory.is_some() { "as --device-memory says".to_owned() } else { name };
+    Ok(Planned {
+        device: choice.to_string(),
+        memory: name,
+        memory_bytes: Some(card.free),
+        bytes: Bytes {
+            weights: plan.weights,
+            gradients: plan.gradients,
+            moments: plan.moments,
+            activations: plan.activations,
+            logits: plan.logits,
+            other: plan.other,
+            total: plan.bytes(),
+        },
+        tokens_at_once: plan.tokens,
+        recompute: plan.recompute,
+    })
+}
+
+/// Free memory to plan with. Without a device to bound it `--device-memory` may say anything.
+fn free(arguments: &Arguments, found: u64) -> u64 {
+    arguments.device_memory.map_or(found, |gigabytes| (gigabytes * 1e9) as u64)
+}
+
+fn on_host(arguments: &Arguments, shape: &Shape, stored: DataType, demand: &Demand) -> Result<Planned> {
+    let layout = Layout::new(shape);
+    let threads = arguments.thread_count();
+    let values = (layout.len() * size_of::<f32>()) as u64;
+    let learns = demand.moments.is_some();
+    let copies = if learns && stored != DataType::F32 { 2 } else { 1 };
+    let work = host::work(shape, demand.tokens, demand.largest, threads, learns);
+    // The sum, and beyond one thread a partial sum for each and one between them.
+    let sums = if threads > 1 { threads + 2 } else { 2 } as u64;
+    let mut bytes = Bytes {
+        weights: values * copies,
+        gradients: if learns { values * sums } else { 0 },
+        moments: if learns { Optimizer::state_bytes(arguments.optimizer, &layout) as u64 } else { 0 },
+        activations: work.activations,
+        logits: work.logits,
+        other: work.other,
+        total: 0,
+    };
+    bytes.total =
+        bytes.weights + bytes.gradients + bytes.moments + bytes.activations + bytes.logits + bytes.other;
+    let memory = physical();
+    if let Some(memory) = memory.filter(|&memory| bytes.total > memory) {
+        let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
+        return Err(Failure::unavailable(format!(
+            "{} weights take {} on {threads} threads ({} for weights, gradients and moments), and this machine has {}",
+            layout.len(),
+            gigabytes(bytes.total),
+            gigabytes(bytes.weights + bytes.gradients + bytes.moments),
+            gigabytes(memory)
+        ))
+        .hint("lower --threads (each has a gradient of its own), use --optimizer sgd, or a GPU with --device cuda"));
+    }
+    Ok(Planned {
+        device: Choice::Cpu.to_string(),
+        memory: "this machine's".to_owned(),
+        memory_bytes: memory,
+        bytes,
+        tokens_at_once: work.tokens,
+        recompute: false,
+    })
+}
+
+/// Bytes of memory of this machine, where the system says.
+fn physical() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+    let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kibibytes * 1024)
+}

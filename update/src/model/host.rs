@@ -1,0 +1,35 @@
+//! What the passes hold on the processor: the counterpart of a device's plan, as an upper bound.
+
+use super::Shape;
+use super::schedule;
+use super::workspace::{Counts, Workspace, saved_values};
+use crate::backend::cpu_logits;
+
+/// Bytes that all threads together hold beside weights and gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// What passes keep and use of the largest micro-batch.
+    pub activations: u64,
+    /// A block of logits.
+    pub logits: u64,
+    /// Angles of the rotary embedding.
+    pub other: u64,
+    /// Tokens of a micro-batch at most.
+    pub tokens: usize,
+}
+
+/// What so many threads hold for `tokens` of work in trees of up to `largest`.
+pub fn work(shape: &Shape, tokens: usize, largest: usize, threads: usize, backward: bool) -> Work {
+    let at_once = schedule::most_tokens(tokens, largest, saved_values(shape));
+    let counts = Counts { tokens: at_once, scored: at_once };
+    let mut lengths = Workspace::lengths(shape, counts, false, backward);
+    let mut values: usize = lengths.activations().into_iter().flatten().map(|length| *length).sum();
+    values += lengths.statistics().into_iter().flatten().map(|length| *length).sum::<usize>();
+    let bytes = |values: usize| (values * size_of::<f32>() * threads) as u64;
+    Work {
+        activations: bytes(values),
+        logits: bytes(cpu_logits(at_once, shape.vocabulary)),
+        other: bytes(largest.next_power_of_two() * shape.head_dim),
+        tokens: at_once,
+    }
+}
