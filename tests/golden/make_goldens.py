@@ -312,6 +312,22 @@ def gradients_of(model, sequences, recorded, advantages, temperature, aggregate=
     return loss.item(), {name: parameter.grad.clone() for name, parameter in model.named_parameters()}, logprobs
 
 
+def slopes_of(logprobs, recorded, advantages):
+    """The slope of the loss by each log-probability, where these are."""
+    leaves = [item.detach().requires_grad_() for item in logprobs]
+    batch_loss(leaves, recorded, advantages, "token", "clip").backward()
+    return [leaf.grad for leaf in leaves]
+
+
+def gradients_of_slopes(model, sequences, slopes, temperature):
+    """Gradients by name where the slopes by the log-probabilities are given: no rounding decides what is clipped."""
+    model.zero_grad(set_to_none=True)
+    for (prompt, completion), slope in zip(sequences, slopes):
+        logprobs = logprobs_of(model, prompt, completion, temperature)
+        (logprobs * slope.to(logprobs.dtype)).sum().backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
 def write_gradient(directory, model, seed, temperature):
     """gradient.safetensors, gradient.json and samples.jsonl of one training batch."""
     generator, groups = training_batch(seed)
@@ -379,7 +395,7 @@ def write_gradient(directory, model, seed, temperature):
     half = FAMILIES[model.config.model_type][1].from_pretrained(
         directory, attn_implementation="eager", dtype=torch.bfloat16
     )
-    _, half_gradients, _ = gradients_of(half, sequences, recorded, advantages, temperature)
+    half_gradients = gradients_of_slopes(half, sequences, slopes_of(logprobs, recorded, advantages), temperature)
     half_relative = {
         name: ((half_gradients[name].double() - gradient).norm() / gradient.norm()).item()
         for name, gradient in exact_gradients.items()

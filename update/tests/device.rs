@@ -29,14 +29,14 @@ use update::tree::{Sequence, Tree, pack};
 
 /// Least cosine of a whole gradient with that of PyTorch in f64.
 const COSINE: f64 = 0.999;
-/// Allowed relative L2 of a whole gradient from PyTorch's in f64, where weights are of a size that multiplies no errors.
+/// Allowed relative L2 of a tensor's gradient from PyTorch's in f64, where weights are of a size that multiplies no errors.
 const CALM: f64 = 1e-2;
 /// Allowed relative L2 of a whole gradient from the processor's with the same bf16 weights. The random decoders that are
 /// not calm multiply every rounding: PyTorch's own bf16 is off by 1.7e-2 to 1.5e-1 there, and rounding their weights alone,
 /// all after it being exact, makes 2e-2.
 const GRADIENT: f64 = 2.5e-2;
 /// How much further than PyTorch in bf16 a single tensor's gradient may be from the truth.
-const TENSOR: f64 = 1.5;
+const TENSOR: f64 = 2.0;
 /// Allowed relative L2 of log-probabilities.
 const LOGPROBS: f64 = 1.5e-2;
 
@@ -119,7 +119,7 @@ fn gradients_are_nearer_to_the_truth_than_those_of_pytorch_in_bf16() {
         let mut same_weights = model.gradients();
         let tree = [pack(&case.sequences(), true)];
         let weights = rounded(&parameters);
-        model.accumulate(&weights, &tree, case.temperature, 1, &mut same_weights, &case.loss());
+        model.accumulate(&weights, &tree, case.temperature, 1, &mut same_weights, &case.slopes());
         let same_weights = wide(&same_weights.values);
         let mut bits: Option<Vec<f32>> = None;
         // Every schedule for the smallest, the shared and the unshared layout for all.
@@ -127,7 +127,8 @@ fn gradients_are_nearer_to_the_truth_than_those_of_pytorch_in_bf16() {
         for (share, seed) in schedules.map(|seed| (true, seed)).chain([(false, 0)]) {
             let tree = [pack(&case.sequences(), share)];
             let mut resident = resident(&model, &parameters, seed, 512, false);
-            let (found, scores) = gradient(&mut resident, truth.len(), &tree, case.temperature, &case.loss());
+            let (found, scores) =
+                gradient(&mut resident, truth.len(), &tree, case.temperature, &case.slopes());
             let (error, direction) = (relative(&found, &truth), cosine(&found, &truth));
             let own = relative(&found, &same_weights);
             let logprobs = relative(&scores[0].logprobs, &case.logprobs);
@@ -148,7 +149,7 @@ fn gradients_are_nearer_to_the_truth_than_those_of_pytorch_in_bf16() {
                  (PyTorch {theirs:.1e}), of any tensor {largest:.1e}"
             );
             assert!(error < bound && own < bound && direction > COSINE, "{name}: {error:.1e}, {own:.1e}");
-            assert!(!calm || error <= CALM, "{name}: {error:.1e}");
+            assert!(!calm || largest <= CALM, "{name}: {largest:.1e}");
             assert!(worst <= TENSOR * theirs, "{name}: {tensor} {worst:.1e} against {theirs:.1e}");
             assert!(logprobs <= LOGPROBS, "{name}: {logprobs:.1e}");
             let norm = resident.gradient_norm().unwrap();

@@ -74,6 +74,19 @@ impl RowLoss for Clip {
     }
 }
 
+/// The slopes of [`Clip`] where the log-probabilities are given: no rounding decides what is clipped.
+pub struct Slopes {
+    clip: Clip,
+    logprobs: Vec<Vec<f32>>,
+}
+
+impl RowLoss for Slopes {
+    fn rows(&self, index: usize, tree: &Tree, _: &[f32], derivative: &mut [f32]) {
+        let given = tree.rows.iter().map(|row| self.logprobs[row.sequence as usize][row.index as usize]);
+        self.clip.rows(index, tree, &given.collect::<Vec<f32>>(), derivative);
+    }
+}
+
 /// Completions with their log-probabilities.
 pub struct Logprobs {
     samples: Vec<(Vec<u32>, Vec<u32>, Value)>,
@@ -138,6 +151,13 @@ impl Case {
 
     pub fn sequences(&self) -> Vec<Sequence<'_>> {
         self.tokens.iter().map(|(prompt, completion)| Sequence { prompt, completion }).collect()
+    }
+
+    /// Its slopes at the log-probabilities that PyTorch found.
+    pub fn slopes(&self) -> Slopes {
+        let mut all = self.logprobs.iter().map(|&logprob| logprob as f32);
+        let of = |(_, completion): &(Vec<u32>, Vec<u32>)| all.by_ref().take(completion.len()).collect();
+        Slopes { clip: self.loss(), logprobs: self.tokens.iter().map(of).collect() }
     }
 
     /// The loss that was differentiated.
