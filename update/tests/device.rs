@@ -35,6 +35,9 @@ const CALM: f64 = 1e-2;
 /// not calm multiply every rounding: PyTorch's own bf16 is off by 1.7e-2 to 1.5e-1 there, and rounding their weights alone,
 /// all after it being exact, makes 2e-2.
 const GRADIENT: f64 = 2.5e-2;
+/// The same for biases of keys: a softmax does not see what all keys share, so their gradient is what rotation leaves of
+/// large terms that cancel.
+const CANCELLING: f64 = 2e-2;
 /// How much further than PyTorch in bf16 a single tensor's gradient may be from the truth.
 const TENSOR: f64 = 2.0;
 /// Allowed relative L2 of log-probabilities.
@@ -142,6 +145,9 @@ fn gradients_are_nearer_to_the_truth_than_those_of_pytorch_in_bf16() {
                 .max_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)))
                 .unwrap();
             let largest = entries.iter().map(|entry| of_tensor(entry).0).fold(0.0, f64::max);
+            let within = |entry: &Entry| {
+                of_tensor(entry).0 <= if entry.name.ends_with("k_proj.bias") { CANCELLING } else { CALM }
+            };
             let bound = pytorch["whole"].as_f64().unwrap();
             println!(
                 "{name} share {share} seed {seed}: relative L2 {error:.1e} (PyTorch in bf16 {bound:.1e}), of the same \
@@ -149,7 +155,7 @@ fn gradients_are_nearer_to_the_truth_than_those_of_pytorch_in_bf16() {
                  (PyTorch {theirs:.1e}), of any tensor {largest:.1e}"
             );
             assert!(error < bound && own < bound && direction > COSINE, "{name}: {error:.1e}, {own:.1e}");
-            assert!(!calm || largest <= CALM, "{name}: {largest:.1e}");
+            assert!(!calm || entries.iter().all(within), "{name}: {largest:.1e}");
             assert!(worst <= TENSOR * theirs, "{name}: {tensor} {worst:.1e} against {theirs:.1e}");
             assert!(logprobs <= LOGPROBS, "{name}: {logprobs:.1e}");
             let norm = resident.gradient_norm().unwrap();
