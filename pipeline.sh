@@ -161,7 +161,8 @@ resolved() { # one value a line, so that a difference can be named
     case $policies in
         *=*) for name in $policies; do printf '  "input %s": %s,\n' "$name" "$(json_string "$(digest_of "${name#*=}")")"; done ;;
     esac
-    printf '  "build": %s\n' "$(json_string "$(rollout --version | sed 's/ (.*//')")"
+    # The program and its ONNX Runtime, without the places where they are found.
+    printf '  "build": %s\n' "$(json_string "$(rollout --version | sed -n '1,2{s/ (.*//;p}')")"
 }
 values=$(resolved)
 if [ -f "$run/run.json" ]; then

@@ -77,6 +77,9 @@ pub fn find(build: Build) -> Result<PathBuf> {
     }
 }
 
+/// What the CUDA provider is linked with, beside the driver.
+pub const LINKED: [Library; 3] = [Library::Runtime, Library::Cublas, Library::Random];
+
 /// Makes the library with CUDA ready: its provider beside it, and what that one is linked with.
 ///
 /// # Errors
@@ -84,12 +87,12 @@ pub fn find(build: Build) -> Result<PathBuf> {
 pub fn open_cuda() -> Result<()> {
     open_library(Library::Driver)?;
     let path = find(select(Build::Cuda))?;
-    let provider = path.with_file_name("libonnxruntime_providers_cuda.so");
+    let provider = path.with_file_name(provider("CUDA"));
     if !provider.is_file() {
         let message = format!("{}: this ONNX Runtime has no CUDA provider beside it", path.display());
         return Err(Failure::unavailable(message).hint(format!("unset {VARIABLE}; {}", Build::Cuda.hint())));
     }
-    for library in [Library::Runtime, Library::Cublas, Library::Random] {
+    for library in LINKED {
         open_library(library)?;
     }
     Ok(())
@@ -120,19 +123,36 @@ fn load() -> Result<Environment> {
     environment.with_name("troupe").with_telemetry(false).build().map_err(|error| refused(&error))
 }
 
-/// The version that the library itself reports.
-///
-/// # Errors
-/// As [`environment`].
-pub fn version(build: Build) -> Result<String> {
-    let path = find(build)?;
-    read_version(&path).ok_or_else(|| Failure::unavailable(format!("{}: not ONNX Runtime", path.display())))
+/// The file of an execution provider that is a library of its own.
+pub fn provider(name: &str) -> String {
+    format!("libonnxruntime_providers_{}.so", name.to_lowercase())
 }
 
-fn read_version(path: &Path) -> Option<String> {
+/// What a library says of itself.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// Its version.
+    pub version: String,
+    /// The execution providers that it was built with, such as `CUDA`.
+    pub providers: Vec<String>,
+}
+
+/// What the library of a build says of itself, and its path. It is opened for that, and no more.
+///
+/// # Errors
+/// As [`find`]; 69 where it is no ONNX Runtime.
+pub fn describe(build: Build) -> Result<(Description, PathBuf)> {
+    let path = find(build)?;
+    let described = read_description(&path);
+    let other = || Failure::unavailable(format!("{}: not ONNX Runtime", path.display()));
+    Ok((described.ok_or_else(other)?, path))
+}
+
+fn read_description(path: &Path) -> Option<Description> {
     let name = CString::new(path.as_os_str().as_bytes()).ok()?;
     // SAFETY: the symbol is looked up before it is called, and it has had this type since the library's first version;
-    // the text that it leads to lives as long as the library, which stays loaded.
+    // the texts that it leads to live as long as the library, which stays loaded, or are copied and then released. An
+    // interface that the library does not have is a null pointer, and names come as an array of the length given.
     unsafe {
         let library = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         if library.is_null() {
@@ -143,8 +163,19 @@ fn read_version(path: &Path) -> Option<String> {
             return None;
         }
         let base: unsafe extern "C" fn() -> *const ort::sys::OrtApiBase = std::mem::transmute(symbol);
-        let text = ((*base()).GetVersionString)();
-        Some(CStr::from_ptr(text).to_string_lossy().into_owned())
+        let version = CStr::from_ptr(((*base()).GetVersionString)()).to_string_lossy().into_owned();
+        let mut providers = Vec::new();
+        if let Some(api) = ((*base()).GetApi)(ort::sys::ORT_API_VERSION).as_ref() {
+            let (mut names, mut count) = (std::ptr::null_mut(), 0);
+            if (api.GetAvailableProviders)(&mut names, &mut count).0.is_null() {
+                for index in 0..usize::try_from(count).unwrap_or_default() {
+                    let name = CStr::from_ptr(*names.add(index)).to_string_lossy();
+                    providers.push(name.trim_end_matches("ExecutionProvider").to_owned());
+                }
+                let _ = (api.ReleaseAvailableProviders)(names, count);
+            }
+        }
+        Some(Description { version, providers })
     }
 }
 

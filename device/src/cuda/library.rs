@@ -30,6 +30,11 @@ pub enum Library {
 }
 
 impl Library {
+    /// The file that is looked for, in the version that is looked for first.
+    pub fn file(self) -> String {
+        format!("{}.{}", self.files()[self.files().len() - 1], self.versions()[0])
+    }
+
     /// Files to open in this order, without the version that follows `.so.`.
     fn files(self) -> &'static [&'static str] {
         match self {
@@ -58,8 +63,7 @@ impl Library {
         unsafe {
             match self {
                 Library::Cublas | Library::Runtime | Library::Random => {
-                    let name = format!("{}.{}", self.files()[self.files().len() - 1], self.versions()[0]);
-                    let opened = Handle::open(Some(name), RTLD_NOW | RTLD_GLOBAL);
+                    let opened = Handle::open(Some(self.file()), RTLD_NOW | RTLD_GLOBAL);
                     opened.map(std::mem::forget).is_ok()
                 }
                 Library::Driver => cudarc::driver::sys::is_culib_present(),
@@ -80,8 +84,7 @@ impl Library {
             Library::CublasLt => Failure::unavailable("cuBLASLt is not found (libcublasLt.so.13 or .12)")
                 .hint("./fetch-cuda.sh cublas fetches it, or set CUDA_PATH to an installed CUDA"),
             Library::Cublas | Library::Runtime | Library::Random => {
-                let (file, version) = (self.files()[self.files().len() - 1], self.versions()[0]);
-                Failure::unavailable(format!("ONNX Runtime needs {file}.{version}, which is not found"))
+                Failure::unavailable(format!("ONNX Runtime needs {}, which is not found", self.file()))
                     .hint("./fetch-cuda.sh onnxruntime fetches it, or set CUDA_PATH to an installed CUDA 13")
             }
         }
@@ -95,6 +98,15 @@ pub enum Found {
     Folder(PathBuf),
     /// By the system's loader.
     System,
+}
+
+impl std::fmt::Display for Found {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Found::Folder(folder) => write!(formatter, "{}", folder.display()),
+            Found::System => formatter.write_str("where the system's loader looks"),
+        }
+    }
 }
 
 /// Makes a library ready for use.

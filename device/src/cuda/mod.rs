@@ -362,10 +362,7 @@ fn words(error: DriverError) -> String {
 /// What of CUDA there is on this machine, in one line: for `--version`.
 pub fn installation() -> String {
     let mut parts = Vec::new();
-    match gpus() {
-        Ok(found) => parts.push(found),
-        Err(failure) => return failure.message,
-    }
+    parts.push(gpus().unwrap_or_else(|failure| failure.message));
     match compile::version() {
         Ok((major, minor)) => parts.push(format!("NVRTC {major}.{minor}")),
         Err(failure) => parts.push(failure.message),
@@ -380,7 +377,11 @@ pub fn installation() -> String {
     parts.join(", ")
 }
 
-fn gpus() -> Result<String> {
+/// The driver and the GPUs that it knows, in words.
+///
+/// # Errors
+/// 69 where there is no driver, or it does not start.
+pub fn gpus() -> Result<String> {
     library::open(Library::Driver)?;
     let failed = |error: DriverError| {
         Failure::unavailable(format!("the NVIDIA driver does not start: {}", words(error)))
