@@ -6,8 +6,13 @@
 //!
 //! Counts tokens as other systems do: every completion's, the prompts' not. CPU-seconds are those of the whole
 //! process; each thread has its own groups, so they hold whatever the machine's other work, wall time does not.
+//!
+//! With `--device` it is the engine for devices that is measured, see [`on_device`].
+
+mod on_device;
 
 use clap::{Parser, ValueEnum};
+use device::Choice;
 use policy::directory::Policy;
 use policy::initial::{self, Preset};
 use record::failure::{Failure, Result};
@@ -47,6 +52,18 @@ struct Arguments {
     /// Measurements of each; the best and the median are shown
     #[arg(long, default_value_t = 7)]
     repeats: usize,
+    /// Measure the engine for devices on this one: sim, cuda or cuda:N
+    #[arg(long)]
+    device: Option<String>,
+    /// With --device: sequences that are decoded together
+    #[arg(long, value_delimiter = ',', default_value = "1,16,64,256")]
+    batch: Vec<usize>,
+    /// With --device: tokens of a sequence, in the middle of what is measured
+    #[arg(long, value_delimiter = ',', default_value = "512,1536")]
+    context: Vec<usize>,
+    /// With --device: steps that are measured
+    #[arg(long, default_value_t = 64)]
+    steps: usize,
     /// What `cargo bench` itself passes
     #[arg(long, hide = true)]
     bench: bool,
@@ -72,10 +89,21 @@ fn measure(arguments: &Arguments) -> Result<()> {
         (None, Size::Tiny) => initial::from_preset(&folder, Preset::Tiny, 1)?,
         (None, Size::Bench) => initial::from_preset(&folder, Preset::Bench, 1)?,
     };
+    let measured = match &arguments.device {
+        Some(name) => on_device::measure(arguments, &policy, Choice::parse("--device", name)?),
+        None => on_processor(arguments, &policy),
+    };
+    if arguments.policy.is_none() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    measured
+}
+
+fn on_processor(arguments: &Arguments, policy: &Policy) -> Result<()> {
     for &threads in &arguments.threads {
         let started = Instant::now();
         let options = Options { threads, max_rows: arguments.rows, ..Options::default() };
-        let engine = Engine::load(&policy, &options)?;
+        let engine = Engine::load(policy, &options)?;
         let loaded = started.elapsed();
         let mut decoders = (0..threads).map(|_| engine.decoder()).collect::<Result<Vec<_>>>()?;
         let tokens = (threads * arguments.groups * arguments.branches * arguments.completion) as f64;
@@ -116,9 +144,6 @@ fn measure(arguments: &Arguments) -> Result<()> {
             peak_megabytes(),
         );
     }
-    if arguments.policy.is_none() {
-        std::fs::remove_dir_all(&folder)?;
-    }
     Ok(())
 }
 
@@ -130,25 +155,27 @@ fn generate(
     repeat: usize,
 ) -> Result<()> {
     for group in 0..arguments.groups {
-        let name = |what| {
-            let numbers = [thread, repeat, group].map(|number| Part::Number(number as u64));
-            [[Part::Text(what)].as_slice(), &numbers].concat()
-        };
-        let mut draws = Draws::new(Stream::named(1, &name("prompt")));
-        let prompt = (0..arguments.prompt).map(|_| 4 + draws.below(500)).collect();
-        let branch = |branch| Stream::named(branch as u64, &name("branch"));
-        decoder.submit(Job {
-            ticket: group as u64,
-            prompt,
-            streams: (0..arguments.branches).map(branch).collect(),
-            max_tokens: arguments.completion,
-            sampling: SamplingParams::PLAIN,
-        })?;
+        let place = [thread, repeat, group].map(|number| number as u64);
+        decoder.submit(job(place, arguments.prompt, arguments.branches, arguments.completion))?;
     }
     while !decoder.is_idle() {
         decoder.advance()?;
     }
     Ok(())
+}
+
+/// A group whose prompt and random numbers depend on its place alone; the last part of it is the ticket.
+fn job(place: [u64; 3], prompt: usize, branches: usize, tokens: usize) -> Job {
+    let name = |what| [[Part::Text(what)].as_slice(), &place.map(Part::Number)].concat();
+    let mut draws = Draws::new(Stream::named(1, &name("prompt")));
+    let branch = |branch| Stream::named(branch as u64, &name("branch"));
+    Job {
+        ticket: place[2],
+        prompt: (0..prompt).map(|_| 4 + draws.below(500)).collect(),
+        streams: (0..branches).map(branch).collect(),
+        max_tokens: tokens,
+        sampling: SamplingParams::PLAIN,
+    }
 }
 
 fn panicked() -> Failure {

@@ -65,7 +65,7 @@ impl Limits {
 
     /// Blocks that a group needs at most: those of its prompt, and for each branch what comes after the prompt's
     /// whole blocks.
-    fn most_blocks(&self, prompt: usize, more: usize, branches: usize) -> usize {
+    pub fn most_blocks(&self, prompt: usize, more: usize, branches: usize) -> usize {
         let end = (prompt + more - 1).div_ceil(self.block_size);
         prompt.div_ceil(self.block_size) + branches * (end - prompt / self.block_size)
     }

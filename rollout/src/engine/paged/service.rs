@@ -74,6 +74,11 @@ impl Service {
         Ok(Service { requests: Some(requests), limits, life, pace, thread: Some(thread) })
     }
 
+    /// What the engine may hold.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     /// A client for one thread.
     pub fn client(&self) -> Client {
         let (answers, results) = channel();

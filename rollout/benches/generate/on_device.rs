@@ -1,0 +1,153 @@
+//! Speed of the engine for devices, beside what the work cannot do without.
+//!
+//! ```text
+//! cargo bench -p rollout --bench generate -- --policy DIR --device cuda --batch 1,64 --context 512 --branches 4
+//! ```
+//!
+//! One JSON object a line: of a decode step the tokens and seconds, and the bytes and operations that no program can avoid
+//! (weights once, keys and values of shared prompts once a group); of prefill the same a prompt. Decoding is timed as the
+//! difference of two lengths, of which beginning and end are alike, so what remains are steps with all rows at work. Every
+//! prompt is new: nothing is found in the cache.
+
+#![allow(clippy::print_stdout, reason = "its output is its purpose")]
+
+use std::time::Instant;
+
+use device::Choice;
+use policy::config::Config;
+use policy::directory::Policy;
+use record::failure::Result;
+use rollout::engine::paged::{self, service::Client};
+use serde_json::{Value, json};
+
+use crate::{Arguments, job};
+
+/// Prompts of a prefill measurement.
+const PROMPTS: usize = 8;
+
+/// Measures every batch size at every context, without sharing and with `--branches` that share a prompt.
+pub fn measure(arguments: &Arguments, policy: &Policy, device: Choice) -> Result<()> {
+    let cost = Cost::of(&Config::load(&policy.files)?, if device == Choice::Sim { 4.0 } else { 2.0 });
+    let service = paged::start(policy, device, 1, Vec::new())?;
+    let limits = service.limits().clone();
+    let mut engine = Engine { client: service.client(), number: 0 };
+    engine.seconds(1, 16, 1, 2)?;
+    let repeats = arguments.repeats.max(1);
+    for &context in &arguments.context {
+        let seconds = median(repeats, || engine.seconds(PROMPTS, context, 1, 1))?;
+        let tokens = (PROMPTS * context) as f64;
+        say(&json!({
+            "measure": "prefill", "context": context, "tokens_per_second": tokens / seconds,
+            "bytes": cost.weights, "operations": cost.operations(tokens, context as f64 / 2.0), "seconds": seconds,
+        }));
+        let mut shares = vec![1, arguments.branches];
+        shares.dedup();
+        for (&batch, &branches) in
+            arguments.batch.iter().flat_map(|batch| shares.iter().map(move |k| (batch, k)))
+        {
+            let head = json!({"measure": "decode", "batch": batch, "context": context, "branches": branches});
+            let groups = batch / branches;
+            // All have begun when the last has: prompts come in pieces of what one run takes.
+            let ramp = (groups * context).div_ceil(limits.prompt_tokens) + 2;
+            let long = ramp + arguments.steps;
+            let own = (ramp + long) / 2;
+            if batch % branches != 0 || own >= context {
+                continue;
+            }
+            let prompt = context - own;
+            let blocks = groups * limits.most_blocks(prompt, long, branches);
+            if batch > limits.rows || blocks > limits.blocks {
+                let reason = format!(
+                    "{batch} rows and {blocks} blocks are needed, {} and {} are there",
+                    limits.rows, limits.blocks
+                );
+                say(&merge(head, json!({"skipped": reason})));
+                continue;
+            }
+            let seconds = median(repeats, || {
+                let short = engine.seconds(groups, prompt, branches, ramp)?;
+                Ok(engine.seconds(groups, prompt, branches, long)? - short)
+            })? / arguments.steps as f64;
+            let read = (groups * prompt + batch * own) as f64;
+            say(&merge(
+                head,
+                json!({
+                    "tokens_per_second": batch as f64 / seconds, "seconds": seconds,
+                    "bytes": cost.weights + cost.token * read,
+                    "operations": cost.operations(batch as f64, context as f64),
+                }),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What a model costs.
+struct Cost {
+    /// Weights that take part in products.
+    parameters: f64,
+    /// Their bytes.
+    weights: f64,
+    /// Bytes of a token's keys and values.
+    token: f64,
+    /// Operations of one query at one earlier position.
+    attention: f64,
+}
+
+impl Cost {
+    fn of(config: &Config, size: f64) -> Cost {
+        // The embedding is looked up and not multiplied; a tied head is the same matrix and is.
+        let counted = |name: &str| config.tie_word_embeddings || name != "model.embed_tokens.weight";
+        let extents = config.tensors().into_iter().filter(|(name, _)| counted(name));
+        let parameters: f64 = extents.map(|(_, shape)| shape.iter().product::<usize>() as f64).sum();
+        let side = (config.num_layers * config.num_kv_heads * config.head_dim) as f64;
+        let attention = 4.0 * (config.num_layers * config.num_heads * config.head_dim) as f64;
+        Cost { parameters, weights: parameters * size, token: 2.0 * side * size, attention }
+    }
+
+    /// Operations of `tokens` tokens, each with `context` positions before it on average.
+    fn operations(&self, tokens: f64, context: f64) -> f64 {
+        tokens * (2.0 * self.parameters + self.attention * context)
+    }
+}
+
+/// The engine, and how often it was asked.
+struct Engine {
+    client: Client,
+    number: u64,
+}
+
+impl Engine {
+    /// How long it takes to complete so many groups of new prompts.
+    fn seconds(&mut self, groups: usize, prompt: usize, branches: usize, tokens: usize) -> Result<f64> {
+        self.number += 1;
+        let jobs: Vec<_> = (0..groups as u64)
+            .map(|group| job([u64::MAX, self.number, group], prompt, branches, tokens))
+            .collect();
+        let started = Instant::now();
+        for job in jobs {
+            self.client.submit(job)?;
+        }
+        while !self.client.is_idle() {
+            self.client.advance()?;
+        }
+        Ok(started.elapsed().as_secs_f64())
+    }
+}
+
+fn median(repeats: usize, mut measure: impl FnMut() -> Result<f64>) -> Result<f64> {
+    let mut all = (0..repeats).map(|_| measure()).collect::<Result<Vec<f64>>>()?;
+    all.sort_by(f64::total_cmp);
+    Ok(all[repeats / 2])
+}
+
+fn merge(mut head: Value, rest: Value) -> Value {
+    if let (Some(head), Value::Object(rest)) = (head.as_object_mut(), rest) {
+        head.extend(rest);
+    }
+    head
+}
+
+fn say(line: &Value) {
+    println!("{line}");
+}
