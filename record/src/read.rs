@@ -36,6 +36,8 @@ pub enum Kind {
     Joint,
     /// What an update measured.
     Metrics,
+    /// What the episodes of a stream came to.
+    Evaluation,
     /// The end of a stream.
     End,
     /// A type that this build does not know: it passes through.
@@ -51,6 +53,7 @@ impl Kind {
             "error" => Kind::Error,
             "joint" => Kind::Joint,
             "metrics" => Kind::Metrics,
+            "evaluation" => Kind::Evaluation,
             "end" => Kind::End,
             _ => Kind::Other,
         }
