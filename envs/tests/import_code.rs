@@ -148,9 +148,27 @@ fn live_code_bench() {
     let problem = import(&record).unwrap().problem;
     assert_eq!((problem.style, problem.tests.len(), problem.solution), (Style::Function, 2, None));
     assert_eq!(problem.tests[1].input, "[-1,1]");
-    let mut packed = record;
-    packed["private_test_cases"] = "eJxrYJmayEAAAAL/AQk=".into();
-    assert_eq!(import(&packed).unwrap_err(), "private tests in Python's pickle format");
+}
+
+/// base64.b64encode(zlib.compress(pickle.dumps(json.dumps(CASES)))) of two cases.
+const PACKED: &str = "eJxrYJlaywABPZXR1UqZeQWlJUpWCkq6hjF5hko6Ckr5pSVQIQMQtyS1uKSksiAVJJBWmpdckpmfl5ijVKujgKTZKCbPFFWvOT69sVP0AF0ZKOs=";
+
+#[test]
+fn packed_tests_of_live_code_bench_are_unpacked_in_the_sandbox() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let mut record = json!({
+        "question_content": "Add two numbers.", "metadata": json!({"func_name": "add"}).to_string(),
+        "public_test_cases": json!([{"input": "1\n2", "output": "3"}]).to_string(), "private_test_cases": PACKED,
+    });
+    let tests = import(&record).unwrap().problem.tests;
+    let tests: Vec<(&str, &str)> = tests.iter().map(|test| (&*test.input, &*test.output)).collect();
+    assert_eq!(tests, [("[1,2]", "3"), ("[2,5]", "7"), ("[-1,1]", "0")]);
+    for broken in ["eJxr", "no base 64!", "gASVAAAAAA=="] {
+        record["private_test_cases"] = broken.into();
+        assert_eq!(import(&record).unwrap_err(), "private tests that cannot be unpacked", "{broken}");
+    }
 }
 
 #[test]

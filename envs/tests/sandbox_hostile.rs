@@ -1,6 +1,6 @@
 //! Programs that try to get out of the sandbox, to outlive it, or to change a verdict.
 //!
-//! Each attempt in `hostile/attempts.py` prints `ESCAPED` where it succeeds at something that must not succeed. They
+//! Each attempt in `hostile/` prints `ESCAPED` where it succeeds at something that must not succeed. They
 //! are run one by one, with one process and with several, and then a thousand times over between honest programs
 //! whose verdicts must stay right.
 
@@ -14,11 +14,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use envs::sandbox::{Entry, Limits, Program, Sandbox, Status};
 
-const ATTEMPTS: &str = include_str!("hostile/attempts.py");
+const ATTEMPTS: [&str; 3] = [
+    include_str!("hostile/outside.py"),
+    include_str!("hostile/limits.py"),
+    include_str!("hostile/verdicts.py"),
+];
 
 /// Name and text of each attempt: they follow lines that begin with `#:`.
 fn attempts() -> Vec<(&'static str, String)> {
-    let parts = ATTEMPTS.split("\n#: ").skip(1);
+    let parts = ATTEMPTS.iter().flat_map(|file| file.split("\n#: ").skip(1));
     parts
         .map(|part| {
             let (name, source) = part.split_once('\n').unwrap();

@@ -51,6 +51,7 @@ pub fn prompt(
             shown_case("Input", "Expected", case)
         );
         let _ = match got {
+            Some(got) if got.trim().is_empty() => writeln!(text, "The program printed nothing."),
             Some(got) => writeln!(text, "Output of the program:\n```\n{}\n```", clip(got.trim_end())),
             None => writeln!(text, "The program failed: {}", clip(fault)),
         };

@@ -318,7 +318,12 @@ impl State for CodeState {
             text.push_str(&format!("program:\n{}\n", program.trim_end()));
         }
         if let Some(case) = case {
-            text.push_str(&format!("case: {} -> {}\n", case.input.trim_end(), case.output.trim_end()));
+            let (input, output) = (case.input.trim_end(), case.output.trim_end());
+            // A case of one line is one line.
+            text.push_str(&match input.contains('\n') || output.contains('\n') {
+                true => format!("case, input:\n{input}\ncase, output:\n{output}\n"),
+                false => format!("case: {input} -> {output}\n"),
+            });
         }
         text
     }

@@ -160,9 +160,11 @@ fn step(state: &mut dyn State, answers: &[(&str, String)]) -> Result<bool> {
 fn told(text: &str, outcome: &Outcome) -> String {
     let components: Vec<String> =
         outcome.components.iter().map(|(name, value)| format!("{name} {value:.3}")).collect();
+    // Of an answer of several lines the first: the rest is what the player has just written, or is drawn next.
+    let mut lines = text.trim().lines();
+    let (first, more) = (lines.next().unwrap_or_default(), if lines.next().is_some() { " …" } else { "" });
     format!(
-        "{:?}: team {:.3}, local {:.3} ({})\n",
-        text.trim(),
+        "{first:?}{more}: team {:.3}, local {:.3} ({})\n",
         outcome.rewards.team,
         outcome.rewards.local,
         components.join(", ")

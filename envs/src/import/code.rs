@@ -6,8 +6,10 @@
 //! 2510.11062, appendix A.1). Only those are kept that a single golden test finds out, so that a perfect test case
 //! exists.
 //!
-//! Left out: problems whose answer is checked by a program of their own, solutions in other languages than Python 3, and
-//! tests in Python's pickle format, as LiveCodeBench packs its private ones: unpack them with Python first.
+//! LiveCodeBench packs its private tests in Python's pickle format, which is a program in all but name: they are unpacked in
+//! the sandbox.
+//!
+//! Left out: problems whose answer is checked by a program of their own, and solutions in other languages than Python 3.
 
 use serde_json::{Map, Value, json};
 
@@ -16,6 +18,7 @@ use crate::code::NAME;
 use crate::code::judge::{golden, passes};
 use crate::code::mutate::mutants;
 use crate::code::spec::{Encoding, Instance, Problem as Code, Rules, Style, Test};
+use crate::sandbox::{Limits, Program, Sandbox};
 
 /// Golden tests that are kept of a problem, the shortest first after the examples.
 const TESTS: usize = 32;
@@ -74,17 +77,15 @@ pub static CODE_CONTESTS: Layout = Layout {
 pub static LIVE_CODE_BENCH: Layout = Layout {
     name: "livecodebench",
     environment: NAME,
-    summary: "LiveCodeBench: question_content, public_test_cases, private_test_cases (JSON as text), metadata",
+    summary: "LiveCodeBench: question_content, public_test_cases, private_test_cases (JSON as text, or packed), metadata",
     recognises: |record| record.contains_key("question_content"),
     convert: |record| {
         let function =
             unpacked(record, "metadata").and_then(|data| data["func_name"].as_str().map(str::to_owned));
         let public = unpacked(record, "public_test_cases").unwrap_or_default();
-        let private = match record.get("private_test_cases") {
-            None | Some(Value::Null) => Value::Null,
-            Some(_) => {
-                unpacked(record, "private_test_cases").ok_or("private tests in Python's pickle format")?
-            }
+        let private = match (record.get("private_test_cases"), unpacked(record, "private_test_cases")) {
+            (Some(Value::String(text)), None) if !text.trim().is_empty() => unpickled(text)?,
+            (_, tests) => tests.unwrap_or_default(),
         };
         let cases = |list: &Value| -> Vec<Test> {
             let list = list.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -216,6 +217,23 @@ fn unpacked(record: &Map<String, Value>, name: &str) -> Option<Value> {
         Value::Null => None,
         value => Some(value.clone()),
     }
+}
+
+/// JSON as a text that was pickled, compressed and put into base 64.
+fn unpickled(text: &str) -> Result<Value, Refusal> {
+    const UNPACK: &str = "import base64, pickle, sys, zlib\n\
+        sys.stdout.write(pickle.loads(zlib.decompress(base64.b64decode(sys.stdin.read()))))\n";
+    const LIMITS: Limits = Limits {
+        cpu_seconds: 60.0,
+        wall_seconds: 600.0,
+        memory_bytes: 4 << 30,
+        processes: 1,
+        output_bytes: 1 << 30,
+        scratch_bytes: 1 << 20,
+    };
+    let execution = Sandbox::shared()?.run(&Program { limits: LIMITS, ..Program::python(UNPACK, text) })?;
+    let tests = execution.is_success().then(|| serde_json::from_str(&execution.stdout).ok()).flatten();
+    tests.ok_or_else(|| "private tests that cannot be unpacked".into())
 }
 
 fn strings(values: &Value) -> Vec<String> {

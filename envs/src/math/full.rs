@@ -18,19 +18,24 @@ pub fn prompt<'a>(
 ) -> String {
     let mut text = format!("Problem:\n{}\n", problem.trim());
     let mut history = String::new();
+    let mut count = 0;
     for (name, said) in said {
         let Some(said) = said else { continue };
+        count += 1;
         let answer = said.answer.as_deref().unwrap_or("none that can be read");
         // Writing to a String cannot fail.
         let _ = write!(history, "\n{name} wrote:\n{}\nAnswer of {name}: {answer}\n", said.shown.trim());
     }
     if !history.is_empty() {
-        text.push_str("\nSolutions so far:\n");
+        text.push_str(if count == 1 { "\nSolution so far:\n" } else { "\nSolutions so far:\n" });
         text.push_str(&history);
     }
     text.push('\n');
-    text.push_str(match (role, history.is_empty()) {
+    text.push_str(match (role, count == 0) {
         (Role::Reasoner, true) => "Solve the problem step by step. ",
+        (Role::Reasoner, false) if count == 1 => {
+            "Check the solution, mend it where it is wrong, and solve the problem step by step. "
+        }
         (Role::Reasoner, false) => {
             "Compare the solutions with each other, find out which is right or mend them, and solve the problem step by step. "
         }

@@ -7,6 +7,8 @@ use super::word::word;
 
 /// Characters after which an answer is no answer any more.
 const LONGEST: usize = 4096;
+/// Members of a set, or parts of a tuple: each is compared with each.
+const MOST_MEMBERS: usize = 100;
 /// Brackets inside brackets.
 const DEEPEST: u32 = 60;
 
@@ -104,11 +106,11 @@ fn enclosed(tokens: &[Spaced]) -> Option<(char, &[Spaced], char)> {
 }
 
 fn items(tokens: &[Spaced], depth: u32) -> Option<Vec<Answer>> {
-    split(tokens, is_comma)
-        .into_iter()
-        .filter(|part| !part.is_empty())
-        .map(|part| structure(part, depth + 1))
-        .collect()
+    let parts = split(tokens, is_comma);
+    if parts.len() > MOST_MEMBERS {
+        return None;
+    }
+    parts.into_iter().filter(|part| !part.is_empty()).map(|part| structure(part, depth + 1)).collect()
 }
 
 fn structure(tokens: &[Spaced], depth: u32) -> Option<Answer> {
