@@ -10,8 +10,9 @@ use std::collections::HashSet;
 use envs::check::{Effort, check, verdict};
 use envs::code::judge::{golden, quality};
 use envs::code::spec::Instance;
-use envs::{Environment, Selection, Settings, Split, State, find};
+use envs::{Demonstration, Environment, Selection, Settings, Split, State, find};
 use record::line::Task;
+use record::sample::Message;
 use serde_json::{Value, json};
 
 fn code() -> &'static dyn Environment {
@@ -207,6 +208,49 @@ fn no_prompt_holds_a_hidden_test_or_the_solution() {
             let seen = &state.observe(agent)[0].content;
             assert!(!seen.contains("7777") && !seen.contains("8888") && !seen.contains("sum(map"), "{seen}");
         }
+    }
+}
+
+/// Digits stand apart, so that each is a word that a tiny tokenizer knows.
+#[test]
+fn compact_prompts_spell_numbers() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let spec = json!({
+        "encoding": "compact", "turns": 4, "cpu": 2.0, "memory": 128, "name": "chain", "problem": "x + 3 * 2",
+        "style": "function", "function": "f", "examples": 1, "solution": "def f(x):\n    return ( ( x + 3 ) * 2 )\n",
+        "tests": [{"input": "[4]", "output": "14"}, {"input": "[-7]", "output": "-8"}],
+    });
+    let prompt = |coder: &str, tester: &str| {
+        let mut state = start(&spec, "team");
+        let outcome = state.apply_together(&[("coder", coder), ("tester", tester)]).unwrap();
+        assert!(!outcome.terminated, "{outcome:?}");
+        state.observe("tester")[0].content.clone()
+    };
+    assert_eq!(prompt(" x + 3 * 2", " 4 : 1 4"), "tester x + 3 * 2 was x + 3 * 2 at 4 : 1 4 but 1 0");
+    assert_eq!(prompt(" x", "-7:- 8"), "tester x + 3 * 2 was x at - 7 : - 8 but - 7");
+    assert_eq!(prompt(" x )", " 4 : 14"), "tester x + 3 * 2 was x ) at 4 : 1 4 but none");
+}
+
+#[test]
+fn demonstrations_show_later_turns_too() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    for (texts, later) in [(&[][..], " was "), (&["encoding=full"], "The last program was")] {
+        let demonstration = Demonstration {
+            tasks: Selection { split: Split::Train, seed: 7, settings: settings(texts) },
+            workflow: "team".to_owned(),
+            mix: vec![("opt".to_owned(), 0.5), ("careless".to_owned(), 0.5)],
+            states: 8,
+            follow: 1.0,
+        };
+        let samples: Vec<_> =
+            code().demonstrations(&demonstration).unwrap().take(6).flat_map(Result::unwrap).collect();
+        let shows = |prompt: &[Message]| prompt[0].content.contains(later);
+        let seen = samples.iter().filter(|sample| sample.prompt.as_deref().is_some_and(shows)).count();
+        assert!(seen >= 8 && seen <= samples.len() / 2, "{seen} of {}", samples.len());
     }
 }
 

@@ -69,7 +69,7 @@ fn a_team_ends_when_it_agrees_and_succeeds_when_it_is_right() {
 fn one_answer_and_the_same_answer_twice() {
     let mut once = begin(&compact(), "single");
     assert_eq!(once.turn_limit(), 1);
-    assert_eq!(say(&mut *once.clone_state(), "reasoner", "nine"), (0.0, 0.0, false, false));
+    assert_eq!(say(&mut *once.clone_state(), "reasoner", "nine"), (0.0, 0.0, true, false));
     assert_eq!(say(&mut *once.clone_state(), "reasoner", " = 8"), (0.0, 0.2, true, false));
     assert_eq!(say(&mut *once, "reasoner", " = 9"), (1.0, 1.0, true, true));
 

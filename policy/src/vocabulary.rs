@@ -61,6 +61,15 @@ const ADDED: &[&str] = &[
     " fill",
     // Sokoban: where boxes are.
     " box",
+    // Code: who speaks, the last expression and where it failed, brackets.
+    "coder",
+    "tester",
+    " was",
+    " but",
+    " x",
+    " (",
+    " )",
+    " :",
 ];
 
 /// The chat: a role's token, then the text as it is; an assistant's message ends with the token that stops it.

@@ -1,7 +1,7 @@
 //! Code tasks for tiny policies: one line of digits, signs and `x`.
 //!
 //! The task `x + 3 * 2` is read from left to right. The coder answers with an expression of Python, ` ( x + 3 ) * 2`, the
-//! tester with an input and its output, ` 4 : 14`. After a turn without agreement both see the last expression, the case
+//! tester with an input and its output, ` 4 : 1 4`: digits stand apart, so that each is a word. After a turn without agreement both see the last expression, the case
 //! and what the expression made of it.
 
 use super::expression;
@@ -19,9 +19,8 @@ pub fn prompt(statement: &str, agent: &str, program: Option<&str>, last: Option<
         text.push_str(body);
     }
     if let Some(Disagreement { case, got, .. }) = last {
-        let got = got.as_deref().unwrap_or("none");
-        let input = case.input.trim_matches(['[', ']']);
-        text.push_str(&format!(" at {input} : {} but {got}", case.output));
+        let got = got.as_deref().map_or_else(|| " none".to_owned(), spell);
+        text.push_str(&format!(" at{} but{got}", write_case(case)));
     }
     text
 }
@@ -53,7 +52,7 @@ pub fn program(text: &str) -> Option<String> {
 /// The test case in an answer.
 pub fn test_case(text: &str) -> Option<Test> {
     let (input, output) = text.split_once(':')?;
-    let number = |text: &str| text.trim().replace("- ", "-").parse::<i32>().ok();
+    let number = |text: &str| text.split_whitespace().collect::<String>().parse::<i32>().ok();
     Some(Test { input: format!("[{}]", number(input)?), output: number(output)?.to_string() })
 }
 
@@ -64,5 +63,10 @@ pub fn write_program(program: &str) -> String {
 
 /// An answer that stands for `case`.
 pub fn write_case(case: &Test) -> String {
-    format!(" {} : {}", case.input.trim_matches(['[', ']']), case.output)
+    format!("{} :{}", spell(case.input.trim_matches(['[', ']'])), spell(&case.output))
+}
+
+/// A number with its signs apart.
+fn spell(number: &str) -> String {
+    number.chars().flat_map(|sign| [' ', sign]).collect()
 }

@@ -21,10 +21,11 @@ use crate::workflow::Workflow;
 /// The kinds and their default shares.
 pub const KINDS: &[(&str, f64)] = &[("opt", 0.45), ("careless", 0.55)];
 
-/// The samples about the task at `index`: every agent at the beginning of an episode, `states` times.
+/// The samples about the task at `index`: what every agent says at the beginning of an episode, and every second time
+/// after a turn of such answers, if that did not end the episode.
 ///
 /// # Errors
-/// The settings allow no task.
+/// The settings allow no task, or there is no sandbox to play a turn in.
 pub fn samples(
     choice: &Choice,
     workflow: &Arc<Workflow>,
@@ -34,27 +35,46 @@ pub fn samples(
     let seed = demonstration.tasks.seed;
     let task = generate::draw(choice, Split::Train, train_stream(NAME, seed, index))?;
     let instance = Instance::parse(&task.spec)?;
-    let state = CodeState::new(Arc::clone(&instance), Arc::clone(workflow));
     let name = [Part::Text(NAME), Part::Text("demo"), Part::Number(index)];
     let mut draws = Draws::new(Stream::named(seed, &name));
     let mut samples = Vec::new();
     for number in 0..demonstration.states {
-        for agent in workflow.agents() {
-            let careless = demonstration.kind(&mut draws) == "careless";
-            let completion = match agent.as_str() {
-                "tester" => state.write_case(&case(&instance, careless, &mut draws)),
-                _ => state.write_program(&program(&instance, careless, &mut draws)),
+        let mut state = CodeState::new(Arc::clone(&instance), Arc::clone(workflow));
+        if number % 2 == 1 {
+            let answers = answers(&state, demonstration, &mut draws);
+            let answers: Vec<(&str, &str)> =
+                answers.iter().map(|(agent, text)| (agent.as_str(), text.as_str())).collect();
+            let mut later = state.clone();
+            let outcome = match answers.as_slice() {
+                [(agent, text)] => later.apply(agent, text)?,
+                answers => later.apply_together(answers)?,
             };
-            samples.push(sample(
-                &task,
-                &format!("{index}.{number}"),
-                agent,
-                state.observe(agent),
-                completion,
-            ));
+            if !outcome.terminated {
+                state = later;
+            }
+        }
+        let episode = format!("{index}.{number}");
+        for (agent, text) in answers(&state, demonstration, &mut draws) {
+            samples.push(sample(&task, &episode, &agent, state.observe(&agent), text));
         }
     }
     Ok(samples)
+}
+
+/// What every agent says, each after a demonstrator of its own.
+fn answers(state: &CodeState, demonstration: &Demonstration, draws: &mut Draws) -> Vec<(String, String)> {
+    let instance = state.instance();
+    let agents = state.workflow().agents().iter();
+    agents
+        .map(|agent| {
+            let careless = demonstration.kind(draws) == "careless";
+            let text = match agent.as_str() {
+                "tester" => state.write_case(&case(instance, careless, draws)),
+                _ => state.write_program(&program(instance, careless, draws)),
+            };
+            (agent.clone(), text)
+        })
+        .collect()
 }
 
 fn program(instance: &Instance, careless: bool, draws: &mut Draws) -> String {

@@ -171,7 +171,7 @@ impl MathState {
     /// Takes what `agent` says.
     fn put(&mut self, agent: &str, text: &str) -> Result<Parts> {
         self.workflow.check(agent)?;
-        if self.over().is_some() {
+        if self.has_ended() {
             return Err(Failure::data("the episode is over: the team has its answer"));
         }
         let (mut said, parts) = self.read(agent, text)?;
@@ -212,8 +212,13 @@ impl MathState {
         self.said.iter().flatten().find(|said| said.stands).and_then(|said| said.answer.as_deref())
     }
 
+    /// An answer stands, or the only one that there is to be was given, however malformed.
+    fn has_ended(&self) -> bool {
+        self.over().is_some() || self.workflow.name() == "single" && self.said.iter().any(Option::is_some)
+    }
+
     fn outcome(&self, agent: Option<&str>, parts: Parts) -> Outcome {
-        let terminated = self.over().is_some();
+        let terminated = self.has_ended();
         let success = self.is_solved();
         let proposes =
             self.workflow.name() == "ensemble" && agent.is_some_and(|agent| Role::of(agent) != Role::Judge);

@@ -242,6 +242,13 @@ impl Parser<'_> {
                 let bottom = self.primary()?;
                 Some(Expression::Quotient(Box::new(top), Box::new(bottom)))
             }
+            "binom" => {
+                let factorial = |part: Expression| Expression::Apply(Function::Factorial, Box::new(part));
+                let (all, some) = (self.primary()?, self.primary()?);
+                let others = Expression::Sum(vec![all.clone(), some.clone().negated()]);
+                let below = Expression::Product(vec![factorial(some), factorial(others)]);
+                Some(Expression::Quotient(Box::new(factorial(all)), Box::new(below)))
+            }
             "sqrt" => {
                 let degree = match self.take('[') {
                     Some(()) => self.closed(']')?,
@@ -308,5 +315,5 @@ impl Parser<'_> {
 }
 
 fn is_mathematics(word: &str) -> bool {
-    matches!(word, "frac" | "sqrt" | "sin" | "cos" | "tan" | "log" | "ln" | "exp" | "pi" | "abs")
+    matches!(word, "frac" | "binom" | "sqrt" | "sin" | "cos" | "tan" | "log" | "ln" | "exp" | "pi" | "abs")
 }

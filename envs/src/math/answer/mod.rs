@@ -223,6 +223,10 @@ mod tests {
             ("$x = \\frac{-1+\\sqrt{5}}{2}$", "(\\sqrt5-1)/2"),
             ("\\frac{a}{b}", "a/b"),
             ("AB = 7", "7"),
+            ("0.\\overline{3}", "1/3"),
+            ("1.1\\overline{6}", "7/6"),
+            ("\\binom{5}{2}", "10"),
+            ("(A).", "A"),
             ("x_{1} = 3", "3"),
         ] {
             assert!(
@@ -268,6 +272,8 @@ mod tests {
             ("-\\frac{1}{2}", "\\frac{1}{2}"),
             ("x^{-2}", "x^2"),
             ("2^{100}", "2^{100} + 1"),
+            ("0.\\overline{3}", "0.3"),
+            ("\\binom{5}{2}", "\\frac{5}{2}"),
             ("[0, 1)", "[0, 1]"),
             ("(1, 2) \\cup (3, 4)", "(1, 2)"),
             ("12", "21"),
@@ -332,6 +338,10 @@ mod tests {
             "x²³⁴⁵⁶⁷⁸⁹",
             "\\begin{",
             "<=>",
+            "1.\\overline{",
+            "\\overline{3}",
+            &format!("0.\\overline{{{}}}", "9".repeat(100)),
+            "\\binom{9^9^9}{2}",
         ] {
             if let Some(answer) = Answer::read(text) {
                 let _ = answer.same(&answer);

@@ -45,7 +45,9 @@ pub struct Tuple {
 /// What `text` means.
 pub fn answer(text: &str) -> Option<Answer> {
     let degrees = ["^\\circ", "^{\\circ}", "^\\degree"];
-    let text = degrees.iter().fold(text.trim().to_owned(), |text, degree| text.replace(degree, ""));
+    // A point behind a letter ends a sentence; behind a digit it does no harm.
+    let text = text.trim().trim_end_matches('.');
+    let text = degrees.iter().fold(text.to_owned(), |text, degree| text.replace(degree, ""));
     let text = text.as_str();
     if text.len() <= LONGEST {
         match tokens(text) {

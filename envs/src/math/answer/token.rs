@@ -111,6 +111,7 @@ pub fn tokens(text: &str) -> Option<Vec<Spaced>> {
                         ',' | ';' | ':' | ' ' => {}
                         _ => return None,
                     },
+                    "binom" | "dbinom" | "tbinom" => push(Token::Word("binom".to_owned()), &mut space),
                     "frac" | "dfrac" | "tfrac" | "cfrac" => push(Token::Word("frac".to_owned()), &mut space),
                     "cdot" | "times" | "ast" => push(Token::Sign('*'), &mut space),
                     "div" => push(Token::Sign('/'), &mut space),
@@ -223,7 +224,7 @@ pub fn sign(spaced: &Spaced) -> Option<char> {
 
 /// The text between the braces that begin at `at`, and where it goes on behind them.
 fn braces(letters: &[char], at: usize) -> Option<(String, usize)> {
-    let begin = at + letters[at..].iter().take_while(|letter| letter.is_whitespace()).count();
+    let begin = at + letters.get(at..)?.iter().take_while(|letter| letter.is_whitespace()).count();
     if letters.get(begin) != Some(&'{') {
         return None;
     }
@@ -266,6 +267,17 @@ fn number(letters: &[char], at: usize, depth: usize) -> Option<(BigRational, boo
     if digits.is_empty() || digits.len() > 4000 {
         return None;
     }
+    let mut repeated = BigRational::from_integer(0.into());
+    if let Some((digits, end)) =
+        overlined(letters, next).filter(|_| letters.get(next - 1) == Some(&'.') || rounded)
+    {
+        // 0.1\overline{6}: 6 / (9 * 10), exactly.
+        let ten = BigInt::from(10);
+        let below = (Pow::pow(&ten, digits.len()) - 1) * Pow::pow(&ten, places);
+        repeated = BigRational::new(digits.parse::<BigInt>().ok()?, below);
+        rounded = false;
+        next = end;
+    }
     let mut exponent = 0_i32;
     if matches!(letters.get(next), Some('e' | 'E')) {
         let sign = usize::from(matches!(letters.get(next + 1), Some('+' | '-')));
@@ -277,7 +289,17 @@ fn number(letters: &[char], at: usize, depth: usize) -> Option<(BigRational, boo
         }
     }
     let ten = BigRational::from_integer(10.into());
-    let value =
-        BigRational::from_integer(digits.parse::<BigInt>().ok()?) * Pow::pow(ten, exponent - places as i32);
+    let value = BigRational::from_integer(digits.parse::<BigInt>().ok()?)
+        * Pow::pow(ten.clone(), exponent - places as i32)
+        + repeated * Pow::pow(ten, exponent);
     Some((value, rounded, next))
+}
+
+/// The digits of an `\overline{…}` at `at`, and where it ends.
+fn overlined(letters: &[char], at: usize) -> Option<(String, usize)> {
+    let command: Vec<char> = "\\overline".chars().collect();
+    let (digits, end) =
+        braces(letters, at + command.len()).filter(|_| letters[at..].starts_with(&command))?;
+    let fits = (1..=100).contains(&digits.len()) && digits.chars().all(|digit| digit.is_ascii_digit());
+    fits.then_some((digits, end))
 }
