@@ -25,7 +25,16 @@ pub(crate) fn of(weights: &Weights) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// The same, remembered from an earlier call where the files have not changed since.
+/// The digest of an adapter: of its own weights, of what they are multiplied by, and of the base's digest.
+pub(crate) fn of_adapter(weights: &Weights, scale: f32, base: &str) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(base.as_bytes());
+    hasher.update(&scale.to_le_bytes());
+    hasher.update(of(weights).as_bytes());
+    hasher.finalize().to_hex().to_string()
+}
+
+/// The same as [`of`], remembered from an earlier call where the files have not changed since.
 pub(crate) fn cached(weights: &Weights) -> Result<String> {
     let size: usize = weights.files().map(|(_, bytes)| bytes.len()).sum();
     let slot = if size > SMALL { slot(weights)? } else { None };

@@ -1,7 +1,8 @@
 //! Where a policy lies on disk and which version it is.
 //!
 //! Two layouts are read. A *policy directory* holds one complete Hugging Face directory a version (`step-000012/`)
-//! and `current`, a relative link to the newest. A plain Hugging Face directory is version 0 of itself.
+//! and `current`, a relative link to the newest; where its versions are adapters (PEFT directories), `base` links to the
+//! Hugging Face directory of what they change, and each version records that base's digest. A plain Hugging Face directory is version 0 of itself.
 //! Writing is [`crate::publish`]'s.
 
 use std::fmt;
@@ -12,12 +13,16 @@ use std::str::FromStr;
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
+use crate::adapter::{self, Adapter};
+use crate::config::Config;
 use crate::digest;
 use crate::files::{io_failure, read_json_if_present, show};
 use crate::weights::Weights;
 
 /// The link to the newest version.
 pub(crate) const CURRENT: &str = "current";
+/// The link from a policy directory of adapters to the frozen base.
+pub(crate) const BASE: &str = "base";
 /// What a published version says about itself.
 pub(crate) const VERSION_FILE: &str = "version.json";
 /// Hexadecimal digits of the digest that a version's name shows.
@@ -67,6 +72,8 @@ pub struct Policy {
     /// A complete Hugging Face directory. Names the version itself, not `current`, so that a publish does not
     /// change it under a reader.
     pub files: PathBuf,
+    /// The Hugging Face directory of the frozen base, canonical, where `files` holds an adapter over it.
+    pub base: Option<PathBuf>,
     /// Which version `files` is.
     pub version: Version,
 }
@@ -86,7 +93,8 @@ impl Policy {
                 .ok_or_else(|| Failure::data(format!("{}: points to {}", show(&link), show(&target))))?;
             return Policy::open_step(path, step);
         }
-        if !is_there(&path.join("config.json")) {
+        let is_adapter = is_there(&path.join(adapter::CONFIG));
+        if !is_adapter && !is_there(&path.join("config.json")) {
             return Err(no_policy(path));
         }
         // A version that was named itself, such as run/tool/step-000012.
@@ -96,8 +104,29 @@ impl Policy {
         {
             return Policy::open_step(root, step);
         }
-        let digest = digest::cached(&Weights::open(path)?)?;
-        Ok(Policy { root: path.to_owned(), files: path.to_owned(), version: Version::new(0, &digest) })
+        let base = if is_adapter { Some(named_base(path)?) } else { None };
+        let digest = digest_of(path, base.as_deref())?;
+        Ok(Policy { root: path.to_owned(), files: path.to_owned(), base, version: Version::new(0, &digest) })
+    }
+
+    /// The Hugging Face directory with the configuration, the tokenizer and the weights of the whole model: the base of
+    /// an adapter, else the version's own.
+    pub fn model(&self) -> &Path {
+        self.base.as_deref().unwrap_or(&self.files)
+    }
+
+    /// The adapter that this version is over its base, with its weights; `None` for a whole model.
+    ///
+    /// # Errors
+    /// An adapter that is not implemented, or that does not fit the base's configuration.
+    pub fn adapter(&self, config: &Config) -> Result<Option<(Adapter, Weights)>> {
+        if self.base.is_none() {
+            return Ok(None);
+        }
+        let adapter = Adapter::load(&self.files)?;
+        let weights = Weights::open_file(&self.files.join(adapter::WEIGHTS))?;
+        adapter.check(&weights, config)?;
+        Ok(Some((adapter, weights)))
     }
 
     /// The version that `version` names, whatever `current` points to.
@@ -129,22 +158,37 @@ impl Policy {
 
     pub(crate) fn open_step(root: &Path, step: u64) -> Result<Policy> {
         let files = root.join(step_name(step));
-        if !is_there(&files.join("config.json")) {
+        let is_adapter = is_there(&files.join(adapter::CONFIG));
+        if !is_adapter && !is_there(&files.join("config.json")) {
             return Err(Failure::data(format!("{}: not a complete version", show(&files))));
         }
-        let digest = match recorded_digest(&files)? {
+        let base = if is_adapter { Some(linked_base(root)?) } else { None };
+        let digest = match recorded(&files, "digest")? {
             Some(digest) => digest,
-            None => digest::cached(&Weights::open(&files)?)?,
+            None => digest_of(&files, base.as_deref())?,
         };
-        Ok(Policy { root: root.to_owned(), files, version: Version::new(step, &digest) })
+        if let Some(base) = &base
+            && let Some(wanted) = recorded(&files, "base")?
+            && wanted != digest_of(base, None)?
+        {
+            return Err(Failure::data(format!(
+                "{}: the base {} has other weights than this adapter was made for",
+                show(&files),
+                show(base)
+            ))
+            .hint(
+                "an adapter is worth nothing over another base: put the old one back, or make a new adapter",
+            ));
+        }
+        Ok(Policy { root: root.to_owned(), files, base, version: Version::new(step, &digest) })
     }
 
     /// Compares the digest that this version recorded with its weights, which no other function reads for that.
     ///
     /// # Errors
     /// They differ: the weights were changed after they were published.
-    pub fn verify(&self, weights: &Weights) -> Result<()> {
-        let actual = Version::new(self.version.step, &digest::of(weights));
+    pub fn verify(&self) -> Result<()> {
+        let actual = Version::new(self.version.step, &compute_digest(&self.files, self.base.as_deref())?);
         if actual == self.version {
             return Ok(());
         }
@@ -191,13 +235,56 @@ pub(crate) fn steps(root: &Path) -> Result<Vec<u64>> {
     Ok(steps)
 }
 
-fn recorded_digest(files: &Path) -> Result<Option<String>> {
+/// A digest that a version recorded: `digest`, its own, or `base`, that of what it is an adapter of.
+fn recorded(files: &Path, key: &str) -> Result<Option<String>> {
     let path = files.join(VERSION_FILE);
     let Some(value) = read_json_if_present(&path)? else { return Ok(None) };
-    match value.get("digest").and_then(Value::as_str) {
+    match value.get(key).and_then(Value::as_str) {
         Some(digest) if digest.len() == 64 => Ok(Some(digest.to_owned())),
-        _ => Err(Failure::data(format!("{}: no digest of 64 hexadecimal digits", show(&path)))),
+        _ => Err(Failure::data(format!("{}: no {key} of 64 hexadecimal digits", show(&path)))),
     }
+}
+
+/// The digest of a version, recorded or computed.
+pub(crate) fn digest_of(files: &Path, base: Option<&Path>) -> Result<String> {
+    if base.is_some() {
+        return compute_digest(files, base);
+    }
+    match recorded(files, "digest")? {
+        Some(digest) => Ok(digest),
+        None => digest::cached(&Weights::open(files)?),
+    }
+}
+
+/// The digest of a version's weights as they are.
+pub(crate) fn compute_digest(files: &Path, base: Option<&Path>) -> Result<String> {
+    match base {
+        None => Ok(digest::of(&Weights::open(files)?)),
+        Some(base) => {
+            let weights = Weights::open_file(&files.join(adapter::WEIGHTS))?;
+            Ok(digest::of_adapter(&weights, Adapter::load(files)?.scale(), &digest_of(base, None)?))
+        }
+    }
+}
+
+/// The base that a policy directory links to.
+fn linked_base(root: &Path) -> Result<PathBuf> {
+    let link = root.join(BASE);
+    link.canonicalize().map_err(|error| {
+        io_failure(&link, &error)
+            .hint("this policy is an adapter, and the link names the frozen base that it changes")
+    })
+}
+
+/// The base that an adapter's own configuration names: a directory, as seen from here.
+fn named_base(files: &Path) -> Result<PathBuf> {
+    let name = Adapter::load(files)?.base;
+    let base = Path::new(&name);
+    if name.is_empty() || !base.join("config.json").exists() {
+        return Err(Failure::data(format!("{}: its base {name:?} is no directory with a model", show(files)))
+            .hint("make a policy of both: policy init DIR --from ADAPTER_DIR, where its base_model_name_or_path is a directory"));
+    }
+    base.canonicalize().map_err(|error| io_failure(base, &error))
 }
 
 fn list(root: &Path) -> String {

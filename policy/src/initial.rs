@@ -8,6 +8,7 @@ use record::failure::{Failure, Result};
 use record::philox::{Part, Stream};
 use serde_json::{Value, json};
 
+use crate::adapter::{self, Adapter, Target};
 use crate::chat;
 use crate::checkpoint::{self, Data, NewTensor};
 use crate::config::{Config, DataType};
@@ -88,10 +89,19 @@ pub fn from_directory(root: &Path, source: &Path, template: Option<&Value>) -> R
             .hint("such as --chat-template-kwargs '{\"enable_thinking\": false}'"));
     }
     let source = Policy::open(source)?;
-    let config = Config::load(&source.files)?;
-    Weights::open(&source.files)?.check(&config)?;
-    Tokenizer::load(&source.files)?;
-    publish::create(root, |files| {
+    let config = Config::load(source.model())?;
+    Weights::open(source.model())?.check(&config)?;
+    Tokenizer::load(source.model())?;
+    if source.adapter(&config)?.is_some() {
+        if template.is_some() {
+            return Err(Failure::usage("--chat-template-kwargs: an adapter has its base's chat template"));
+        }
+        return publish::create(root, source.base.as_deref(), |files| {
+            publish::copy_side_files(&source.files, files)?;
+            durable::copy(&source.files.join(adapter::WEIGHTS), &files.join(adapter::WEIGHTS))
+        });
+    }
+    publish::create(root, None, |files| {
         publish::copy_side_files(&source.files, files)?;
         if let Some(variables) = template {
             let path = files.join(chat::ARGUMENTS);
@@ -100,6 +110,71 @@ pub fn from_directory(root: &Path, source: &Path, template: Option<&Value>) -> R
         }
         publish::copy_weights(&source.files, files)
     })
+}
+
+/// A new adapter over a base, which stays where it is and is never written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewAdapter {
+    /// Inner width of the factors.
+    pub rank: usize,
+    /// Numerator of the scale alpha / rank.
+    pub alpha: f32,
+    /// What is adapted.
+    pub targets: Vec<Target>,
+}
+
+/// A policy directory whose version 0 is a new adapter over the model in `base`. It computes what the base does until it
+/// is trained: B is 0, and A uniform within ±1/sqrt(inputs), as PEFT begins.
+///
+/// # Errors
+/// The directory holds no policy that can be run, or an adapter itself (2); the disk's.
+pub fn from_base(root: &Path, base: &Path, new: &NewAdapter, seed: u64) -> Result<Policy> {
+    let named = base;
+    let base = Policy::open(base)?;
+    if base.base.is_some() {
+        return Err(Failure::usage(format!("{}: an adapter itself", show(named)))
+            .hint("an adapter's base is a whole model: name the one that it changes"));
+    }
+    let config = Config::load(&base.files)?;
+    Weights::open(&base.files)?.check(&config)?;
+    Tokenizer::load(&base.files)?;
+    let adapter = Adapter {
+        rank: new.rank,
+        alpha: new.alpha,
+        targets: new.targets.clone(),
+        rank_stabilised: false,
+        base: show(named),
+    };
+    let tensors: Vec<(String, Vec<usize>, Vec<f32>)> = adapter
+        .tensors(&config)
+        .into_iter()
+        .map(|(name, shape)| {
+            let values = factor(&name, &shape, seed);
+            (name, shape, values)
+        })
+        .collect();
+    let new: Vec<NewTensor> = tensors
+        .iter()
+        .map(|(name, shape, values)| NewTensor { name, shape, data: Data::F32(values) })
+        .collect();
+    let canonical =
+        base.files.canonicalize().map_err(|error| crate::files::io_failure(&base.files, &error))?;
+    publish::create(root, Some(&canonical), |files| {
+        let text = format!("{:#}\n", adapter.to_json());
+        durable::write(&files.join(adapter::CONFIG), text.as_bytes())?;
+        checkpoint::write(&files.join(adapter::WEIGHTS), &new, |_| ElementType::F32)
+    })
+}
+
+/// The first values of a factor.
+fn factor(name: &str, shape: &[usize], seed: u64) -> Vec<f32> {
+    let count = shape.iter().product();
+    if name.ends_with("lora_B.weight") {
+        return vec![0.0; count];
+    }
+    let bound = 1.0 / (shape[1] as f32).sqrt();
+    let stream = Stream::named(seed, &[Part::Text("initial adapter"), Part::Text(name)]);
+    (0..count as u64).map(|index| (2.0 * stream.uniform(index) - 1.0) * bound).collect()
 }
 
 fn random(root: &Path, mut json: Value, place: &Path, seed: u64) -> Result<Policy> {
@@ -136,7 +211,7 @@ fn random(root: &Path, mut json: Value, place: &Path, seed: u64) -> Result<Polic
         DataType::BF16 => ElementType::BF16,
         DataType::F16 => ElementType::F16,
     };
-    publish::create(root, |files| {
+    publish::create(root, None, |files| {
         let side_files = [
             ("config.json", json),
             ("generation_config.json", vocabulary::generation_config()),

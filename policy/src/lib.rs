@@ -3,6 +3,7 @@
 //!
 //! Knows no pipes and no training: stages read and write policies through it.
 
+pub mod adapter;
 mod chat;
 mod checkpoint;
 mod clock;

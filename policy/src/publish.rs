@@ -21,8 +21,7 @@ use serde_json::{Map, Value, json};
 use crate::checkpoint::{self, Writer};
 pub use crate::checkpoint::{Data, NewTensor};
 use crate::config::Config;
-use crate::digest;
-use crate::directory::{self, CURRENT, Policy, VERSION_FILE, Version, step_name};
+use crate::directory::{self, BASE, CURRENT, Policy, VERSION_FILE, Version, step_name};
 use crate::durable;
 use crate::files::{io_failure, read_json, read_json_if_present, show};
 use crate::weights::{ElementType, Weights};
@@ -46,7 +45,8 @@ pub struct NewVersion<'a> {
     /// Names everything that the new weights depend on besides the version they start from, such as a hash of the
     /// samples and the settings. Publishing the same input again does nothing.
     pub input: &'a str,
-    /// The weights: every tensor of [`Config::tensors`], each once, in any order.
+    /// The weights: every tensor of [`Config::tensors`], or for an adapter of
+    /// [`Adapter::tensors`](crate::adapter::Adapter::tensors), each once, in any order.
     pub tensors: &'a [NewTensor<'a>],
     /// The optimizer's state; no file where empty.
     pub optimizer: &'a [NewTensor<'a>],
@@ -133,11 +133,16 @@ pub fn training_state(policy: &Policy) -> Result<Option<TrainingState>> {
     Ok(Some((optimizer, notes)))
 }
 
-/// Makes a policy directory at `root` with the files that `fill` writes into its version 0.
+/// Makes a policy directory at `root` with the files that `fill` writes into its version 0: a whole model, or an adapter
+/// over the model in `base`, which is canonical.
 ///
 /// # Errors
 /// Something is at `root` already (exit 2); what `fill` returns; the disk's.
-pub(crate) fn create(root: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<Policy> {
+pub(crate) fn create(
+    root: &Path,
+    base: Option<&Path>,
+    fill: impl FnOnce(&Path) -> Result<()>,
+) -> Result<Policy> {
     let occupied = fs::read_dir(root).is_ok_and(|mut entries| entries.next().is_some());
     if occupied || fs::symlink_metadata(root).is_ok_and(|metadata| !metadata.is_dir()) {
         return Err(Failure::usage(format!("{}: already there", show(root)))
@@ -157,14 +162,30 @@ pub(crate) fn create(root: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Res
     let first = building.join(step_name(0));
     durable::create_directory(&first)?;
     fill(&first)?;
-    let digest = digest::of(&Weights::open(&first)?);
+    let digest = directory::compute_digest(&first, base)?;
     let version = Version::new(0, &digest);
-    let description = json!({ "version": version.to_string(), "step": 0, "digest": digest });
+    let mut description = json!({ "version": version.to_string(), "step": 0, "digest": digest });
+    if let Some(base) = base {
+        description["base"] = directory::digest_of(base, None)?.into();
+        let target = link_to(base, root);
+        let target =
+            target.to_str().ok_or_else(|| Failure::usage(format!("{}: not UTF-8", show(&target))))?;
+        durable::relink(&building.join(BASE), target, &building.join(LINKING))?;
+    }
     durable::write(&first.join(VERSION_FILE), pretty(&description).as_bytes())?;
     durable::sync_directory(&first)?;
     durable::relink(&building.join(CURRENT), &step_name(0), &building.join(LINKING))?;
     durable::rename(&building, root)?;
     Policy::open(root)
+}
+
+/// How a policy directory names its base: relative where both lie in one folder, so that the folder can be moved.
+fn link_to(base: &Path, root: &Path) -> PathBuf {
+    let parent = root.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match parent.canonicalize().ok().and_then(|parent| base.strip_prefix(parent).ok().map(Path::to_owned)) {
+        Some(within) => Path::new("..").join(within),
+        None => base.to_owned(),
+    }
 }
 
 /// Copies the files of a Hugging Face directory that are not weights.
@@ -197,7 +218,7 @@ pub(crate) fn copy_side_files(from: &Path, to: &Path) -> Result<()> {
 fn build(from: &Policy, next: &NewVersion, step: u64, building: &Path) -> Result<Version> {
     copy_side_files(&from.files, building)?;
     write_weights(from, next.tensors, building)?;
-    let digest = digest::of(&Weights::open(building)?);
+    let digest = directory::compute_digest(building, from.base.as_deref())?;
     let version = Version::new(step, &digest);
     if !next.optimizer.is_empty() {
         checkpoint::write(&building.join(OPTIMIZER), next.optimizer, |tensor| match tensor.data {
@@ -216,13 +237,16 @@ fn build(from: &Policy, next: &NewVersion, step: u64, building: &Path) -> Result
             .map(|(key, value)| (key.clone(), value.clone())),
     );
     durable::write(&building.join(TRAINER_STATE), pretty(&Value::Object(notes)).as_bytes())?;
-    let description = json!({
+    let mut description = json!({
         "version": version.to_string(),
         "step": step,
         "digest": digest,
         "from": from.version.to_string(),
         "input": next.input,
     });
+    if let Some(base) = &from.base {
+        description["base"] = directory::digest_of(base, None)?.into();
+    }
     durable::write(&building.join(VERSION_FILE), pretty(&description).as_bytes())?;
     durable::sync_directory(building)?;
     Ok(version)
@@ -230,11 +254,16 @@ fn build(from: &Policy, next: &NewVersion, step: u64, building: &Path) -> Result
 
 /// Writes the source's weight files with new values.
 fn write_weights(from: &Policy, tensors: &[NewTensor], building: &Path) -> Result<()> {
-    let config = Config::load(&from.files)?;
-    let source = Weights::open(&from.files)?;
-    source.check(&config)?;
+    let config = Config::load(from.model())?;
+    let (source, wanted) = match from.adapter(&config)? {
+        Some((adapter, weights)) => (weights, adapter.tensors(&config)),
+        None => {
+            let weights = Weights::open(&from.files)?;
+            weights.check(&config)?;
+            (weights, config.tensors())
+        }
+    };
     let new: HashMap<&str, &NewTensor> = tensors.iter().map(|tensor| (tensor.name, tensor)).collect();
-    let wanted = config.tensors();
     if new.len() != tensors.len() || new.len() != wanted.len() {
         return Err(Failure::work(format!(
             "{} tensors to publish but the model has {}",

@@ -206,8 +206,13 @@ impl Weights {
     /// # Errors
     /// A tensor is missing, has another shape, or is of no floating type.
     pub fn check(&self, config: &Config) -> Result<()> {
-        for (name, shape) in config.tensors() {
-            let view = self.tensor(&name)?;
+        self.check_against(&config.tensors())
+    }
+
+    /// The same with any names and shapes.
+    pub(crate) fn check_against(&self, tensors: &[(String, Vec<usize>)]) -> Result<()> {
+        for (name, shape) in tensors {
+            let view = self.tensor(name)?;
             if view.shape != shape {
                 return Err(Failure::data(format!(
                     "{}: tensor {name:?} has shape {:?} but the configuration means {shape:?}",

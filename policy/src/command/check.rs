@@ -30,24 +30,34 @@ pub struct Check {
 pub fn run(arguments: &Check) -> Result<()> {
     let policy = Policy::open(&arguments.directory)?;
     let files = policy.files.display();
-    let config = Config::load(&policy.files)?;
-    let weights = Weights::open(&policy.files)?;
+    let config = Config::load(policy.model())?;
+    let weights = Weights::open(policy.model())?;
     weights.check(&config)?;
-    policy.verify(&weights)?;
+    policy.verify()?;
+    let adapter = policy.adapter(&config)?;
 
     let mut count: usize = 0;
     for (name, shape) in config.tensors() {
         count += shape.iter().product::<usize>();
-        if let Some(at) = weights.to_f32(&name)?.iter().position(|value| !value.is_finite()) {
-            return Err(Failure::data(format!(
-                "{files}: tensor {name:?} has a value that is no number at element {at}"
-            ))
-            .hint("training diverged or the file is damaged; go back to an earlier version"));
+        check_finite(&weights, &name, &policy)?;
+    }
+    let mut adapted = String::new();
+    if let (Some((adapter, weights)), Some(base)) = (&adapter, &policy.base) {
+        let mut count: usize = 0;
+        for (name, shape) in adapter.tensors(&config) {
+            count += shape.iter().product::<usize>();
+            check_finite(weights, &name, &policy)?;
         }
+        let targets: Vec<&str> = adapter.targets.iter().map(|target| target.name()).collect();
+        let (rank, alpha, targets) = (adapter.rank, adapter.alpha, targets.join("+"));
+        adapted = format!(
+            "adapter     rank {rank}, alpha {alpha}, {targets}, {count} weights over {}\n",
+            base.display()
+        );
     }
     graph::decoder(&config, &weights, Kind::SharedPrefix)?;
 
-    let tokenizer = Tokenizer::load(&policy.files)?;
+    let tokenizer = Tokenizer::load(policy.model())?;
     let size = config.vocab_size;
     if let Some(stop) = tokenizer.stop_ids().iter().find(|&&stop| stop as usize >= size) {
         return Err(Failure::data(format!("{files}: stop token {stop} is outside the vocabulary of {size}")));
@@ -69,7 +79,7 @@ pub fn run(arguments: &Check) -> Result<()> {
     print(&[
         format!("version     {}", policy.version),
         format!("files       {files}"),
-        format!("family      {:?}, {} weights, {:?}", config.family, count, config.dtype),
+        format!("{adapted}family      {:?}, {} weights, {:?}", config.family, count, config.dtype),
         format!(
             "geometry    {} layers, width {}, feed-forward {}, {} query and {} key heads of {}",
             config.num_layers,
@@ -88,6 +98,17 @@ pub fn run(arguments: &Check) -> Result<()> {
         ),
         format!("chat        \"hello\" is {} tokens", prompt.len()),
     ])
+}
+
+fn check_finite(weights: &Weights, name: &str, policy: &Policy) -> Result<()> {
+    match weights.to_f32(name)?.iter().position(|value| !value.is_finite()) {
+        None => Ok(()),
+        Some(at) => Err(Failure::data(format!(
+            "{}: tensor {name:?} has a value that is no number at element {at}",
+            policy.files.display()
+        ))
+        .hint("training diverged or the file is damaged; go back to an earlier version")),
+    }
 }
 
 /// Lines on stdout; a reader that goes away is no error.

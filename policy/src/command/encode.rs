@@ -57,7 +57,7 @@ pub fn run(arguments: &Encode) -> Result<()> {
         .iter()
         .map(|owner| {
             let policy = Policy::open(&owner.directory)?;
-            let tokenizer = Tokenizer::load(&policy.files)?;
+            let tokenizer = Tokenizer::load(policy.model())?;
             Ok(Encoder { tokenizer, version: json(&policy.version.to_string())?, prompts: HashMap::new() })
         })
         .collect::<Result<Vec<Encoder>>>()?;

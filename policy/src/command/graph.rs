@@ -43,8 +43,8 @@ enum Attention {
 
 pub fn run(arguments: &Graph) -> Result<()> {
     let policy = Policy::open(&arguments.directory)?;
-    let config = Config::load(&policy.files)?;
-    let weights = Weights::open(&policy.files)?;
+    let config = Config::load(policy.model())?;
+    let weights = Weights::open(policy.model())?;
     let kind = match arguments.kind {
         Attention::GroupQuery => Kind::GroupQuery,
         Attention::SharedPrefix => Kind::SharedPrefix,

@@ -3,17 +3,17 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use policy::initial::{self, Preset};
-use record::failure::Result;
+use policy::adapter::Target;
+use policy::initial::{self, NewAdapter, Preset};
+use record::failure::{Failure, Result};
 use serde_json::Value;
 
 /// Make a policy directory
 ///
 /// Examples:
 ///   policy init run/tool --preset tiny --seed 7
-///   policy init run/tool --from ~/models/Qwen3-0.6B
 ///   policy init run/tool --from ~/models/Qwen3-0.6B --chat-template-kwargs '{"enable_thinking": false}'
-///   policy init run/tool --config config.json --seed 7
+///   policy init run/tool --from run/base --adapter rank=8,alpha=16,targets=q_proj+v_proj
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub struct Init {
@@ -32,9 +32,13 @@ pub struct Init {
     /// Further variables for the chat template, a JSON object; they stay with the policy
     #[arg(long, value_name = "JSON", requires = "from", value_parser = variables)]
     chat_template_kwargs: Option<Value>,
-    /// Seed of the random weights
-    #[arg(long, value_name = "S", default_value_t = 0, conflicts_with = "from")]
-    seed: u64,
+    /// A low-rank adapter (LoRA) over --from, which is never changed; of all modules by default
+    #[arg(long, value_name = "rank=R,alpha=A[,targets=M+M]", requires = "from", conflicts_with = "chat_template_kwargs",
+          value_parser = adapter)]
+    adapter: Option<NewAdapter>,
+    /// Seed of the random weights [default: 0]
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -49,17 +53,51 @@ fn variables(text: &str) -> std::result::Result<Value, String> {
     serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))
 }
 
+/// `rank=8,alpha=16,targets=q_proj+v_proj`.
+fn adapter(text: &str) -> std::result::Result<NewAdapter, String> {
+    let (mut rank, mut alpha, mut targets) = (None, None, Target::ALL.to_vec());
+    for setting in text.split(',') {
+        let (key, value) = setting.split_once('=').ok_or_else(|| format!("{setting:?} is no key=value"))?;
+        match key {
+            "rank" => rank = value.parse().ok().filter(|rank| (1..=1024).contains(rank)),
+            "alpha" => alpha = value.parse().ok().filter(|alpha: &f32| *alpha > 0.0 && alpha.is_finite()),
+            "targets" => {
+                let named = |name| {
+                    let known = Target::ALL.map(Target::name).join("+");
+                    Target::named(name).ok_or_else(|| format!("no module {name:?}; modules are {known}"))
+                };
+                targets = value.split('+').map(named).collect::<std::result::Result<_, String>>()?;
+                targets.sort_unstable();
+                targets.dedup();
+            }
+            _ => return Err(format!("no setting {key:?}; settings are rank, alpha and targets")),
+        }
+    }
+    match (rank, alpha) {
+        (Some(rank), Some(alpha)) => Ok(NewAdapter { rank, alpha, targets }),
+        _ => Err("needs rank=, a whole number from 1 to 1024, and alpha=, above 0".to_owned()),
+    }
+}
+
 pub fn run(arguments: &Init) -> Result<()> {
     let root = &arguments.directory;
+    if arguments.seed.is_some() && arguments.from.is_some() && arguments.adapter.is_none() {
+        return Err(Failure::usage("--seed has no effect with --from: a copy has no random weights")
+            .hint("leave --seed out"));
+    }
+    let seed = arguments.seed.unwrap_or(0);
     let policy = match (&arguments.config, &arguments.from) {
-        (Some(config), _) => initial::from_config(root, config, arguments.seed)?,
-        (_, Some(source)) => initial::from_directory(root, source, arguments.chat_template_kwargs.as_ref())?,
+        (Some(config), _) => initial::from_config(root, config, seed)?,
+        (_, Some(source)) => match &arguments.adapter {
+            Some(new) => initial::from_base(root, source, new, seed)?,
+            None => initial::from_directory(root, source, arguments.chat_template_kwargs.as_ref())?,
+        },
         (None, None) => {
             let preset = match arguments.preset {
                 Some(Name::Bench) => Preset::Bench,
                 Some(Name::Tiny) | None => Preset::Tiny,
             };
-            initial::from_preset(root, preset, arguments.seed)?
+            initial::from_preset(root, preset, seed)?
         }
     };
     super::check::print(&[format!("{} {}", root.display(), policy.version)])

@@ -26,12 +26,15 @@ use crate::weights::{ElementType, Weights};
 
 pub use group_query::GROUP_QUERY_POSITIONS;
 pub use paged::block_size;
+use shared_prefix::Site;
 
 /// Which decoder to write; each is described in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Attention by our own operator, which shares prompt prefixes.
     SharedPrefix,
+    /// The same with an operator after each projection that adds what low-rank adapters give.
+    AdaptedSharedPrefix,
     /// Attention by `com.microsoft.GroupQueryAttention`.
     GroupQuery,
     /// Attention over a cache in blocks, which sequences may share.
@@ -65,13 +68,13 @@ pub fn decoder(config: &Config, weights: &Weights, kind: Kind) -> Result<Vec<u8>
     let (graph, present) = (Graph::default(), BTreeSet::new());
     let mut builder = Builder { config, weights, kind, element, graph, present };
     match kind {
-        Kind::SharedPrefix => builder.shared_prefix_inputs(),
+        Kind::SharedPrefix | Kind::AdaptedSharedPrefix => builder.shared_prefix_inputs(),
         Kind::GroupQuery => builder.group_query_inputs(),
         Kind::Paged(_) => builder.paged_inputs(),
     }
     builder.layers()?;
     let mut operator_sets = vec![(ONNX, 23), (MICROSOFT, 1)];
-    if matches!(kind, Kind::SharedPrefix | Kind::Paged(Arithmetic::F32)) {
+    if !matches!(kind, Kind::GroupQuery | Kind::Paged(Arithmetic::BF16)) {
         operator_sets.push((DOMAIN, 1));
     }
     Ok(builder.graph.into_model("decoder", &operator_sets))
@@ -99,7 +102,7 @@ impl Builder<'_> {
             let value = |name: &str| format!("{name}.{layer}");
             let weight = |name: &str| format!("model.layers.{layer}.{name}.weight");
             match self.kind {
-                Kind::SharedPrefix => self.shared_prefix_attention(layer)?,
+                Kind::SharedPrefix | Kind::AdaptedSharedPrefix => self.shared_prefix_attention(layer)?,
                 Kind::GroupQuery => self.group_query_attention(layer)?,
                 Kind::Paged(_) => self.paged_attention(layer)?,
             }
@@ -109,7 +112,9 @@ impl Builder<'_> {
                 residual = self.scored(&residual);
                 attention = self.scored(&attention);
             }
-            self.linear(&attention, &weight("self_attn.o_proj"), &value("attention_out"))?;
+            let output = self.base_of(&value("attention_out"));
+            self.linear(&attention, &weight("self_attn.o_proj"), &output)?;
+            self.adapt(layer, Site::Output, &attention, &value("attention_out"));
             let (middle, middle_normed) = (value("middle"), value("middle_normed"));
             let norm = weight("post_attention_layernorm");
             self.add_norm(&residual, &value("attention_out"), &norm, &middle, &middle_normed)?;
@@ -148,9 +153,11 @@ impl Builder<'_> {
         let name = |part: &str| format!("model.layers.{layer}.mlp.{part}_proj.weight");
         let value = |part: &str| format!("{part}.{layer}");
         let normed = value("middle_normed");
-        if self.kind == Kind::SharedPrefix {
+        if matches!(self.kind, Kind::SharedPrefix | Kind::AdaptedSharedPrefix) {
             self.concatenated(&[name("gate"), name("up")], &value("gate_up_weight"))?;
-            self.matmul(&normed, &value("gate_up_weight"), &value("gate_up"));
+            let output = self.base_of(&value("gate_up"));
+            self.matmul(&normed, &value("gate_up_weight"), &output);
+            self.adapt(layer, Site::GateUp, &normed, &value("gate_up"));
             self.graph.node(DOMAIN, "SwiGlu", &[&value("gate_up")], &[&value("gated")], &[]);
         } else {
             self.linear(&normed, &name("gate"), &value("gate"))?;
@@ -159,7 +166,10 @@ impl Builder<'_> {
             self.graph.node(MICROSOFT, "QuickGelu", &[&value("gate")], &[&value("silu")], &silu);
             self.graph.node(ONNX, "Mul", &[&value("silu"), &value("up")], &[&value("gated")], &[]);
         }
-        self.linear(&value("gated"), &name("down"), &value("feed_forward"))
+        let output = self.base_of(&value("feed_forward"));
+        self.linear(&value("gated"), &name("down"), &output)?;
+        self.adapt(layer, Site::Down, &value("gated"), &value("feed_forward"));
+        Ok(())
     }
 
     /// From `normed.L` to the projection `q.L`, `k.L` or `v.L`, its bias added.

@@ -25,13 +25,54 @@
 //!
 //! Custom operator `troupe.SwiGlu`, one a layer, no attributes: input 0 f32 `[N, 2 * intermediate_size]`, gate then up;
 //! output 0 f32 `[N, intermediate_size]` = silu(gate) * up.
+//!
+//! With adapters ([`Kind::AdaptedSharedPrefix`](super::Kind::AdaptedSharedPrefix)) each projection is followed by the custom
+//! operator `troupe.LowRank`:
+//!
+//! | | |
+//! |---|---|
+//! | input 0 | f32 `[rows, inputs]`: what the projection read |
+//! | input 1 | f32 `[rows, outputs]`: what it gave |
+//! | output 0 | input 1 and what the adapter of each row adds |
+//! | integer attributes | `layer`, `site` (0 query, key and value; 1 attention's output; 2 gate and up; 3 down), `scored` (1 where the rows are those of `last_idx`) |
+//!
+//! Adapters, and which row uses which, are the operator's own state.
 
 use record::failure::Result;
 
-use super::{Builder, DOMAIN, ONNX};
+use super::{Builder, DOMAIN, Kind, ONNX};
 use crate::onnx::{Attribute, Element};
 
+/// Projections that are computed as one, and adapted as one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Site {
+    QueryKeyValue,
+    Output,
+    GateUp,
+    Down,
+}
+
 impl Builder<'_> {
+    /// The name that a projection's result has before adapters add to it.
+    pub(super) fn base_of(&self, value: &str) -> String {
+        if self.kind == Kind::AdaptedSharedPrefix { format!("{value}.base") } else { value.to_owned() }
+    }
+
+    /// Adds to a projection what the adapters of its rows give.
+    pub(super) fn adapt(&mut self, layer: usize, site: Site, input: &str, value: &str) {
+        if self.kind != Kind::AdaptedSharedPrefix {
+            return;
+        }
+        let scored = layer + 1 == self.config.num_layers && site != Site::QueryKeyValue;
+        let attributes = [
+            ("layer", Attribute::Int(layer as i64)),
+            ("site", Attribute::Int(site as i64)),
+            ("scored", Attribute::Int(i64::from(scored))),
+        ];
+        let base = self.base_of(value);
+        self.graph.node(DOMAIN, "LowRank", &[input, &base], &[value], &attributes);
+    }
+
     pub(super) fn shared_prefix_inputs(&mut self) {
         self.graph.input("input_ids", Element::I64, &["N"]);
         self.graph.input("last_idx", Element::I64, &["R"]);
@@ -47,7 +88,9 @@ impl Builder<'_> {
         let packed = projections.map(|side| name(&format!("{side}_proj.weight")));
         self.concatenated(&packed, &value("qkv_weight"))?;
         let bare = if config.attention_bias { value("qkv_unbiased") } else { value("qkv") };
-        self.matmul(&value("normed"), &value("qkv_weight"), &bare);
+        let output = self.base_of(&bare);
+        self.matmul(&value("normed"), &value("qkv_weight"), &output);
+        self.adapt(layer, Site::QueryKeyValue, &value("normed"), &bare);
         if config.attention_bias {
             let biases = projections.map(|side| name(&format!("{side}_proj.bias")));
             self.concatenated(&biases, &value("qkv_bias"))?;

@@ -58,7 +58,7 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
     let policy = crate::tiny(directory.path(), "tiny");
     let weights = Weights::open(&policy.files).unwrap();
     let paged = [Kind::Paged(Arithmetic::BF16), Kind::Paged(Arithmetic::F32)];
-    for kind in [Kind::SharedPrefix, Kind::GroupQuery].into_iter().chain(paged) {
+    for kind in [Kind::SharedPrefix, Kind::AdaptedSharedPrefix, Kind::GroupQuery].into_iter().chain(paged) {
         let graph = graph_of(&policy, kind);
         let mut known: Vec<String> = Vec::new();
         let mut external = 0;
@@ -98,12 +98,14 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
         }
         let count = |operator: &str| operators.iter().filter(|name| *name == operator).count();
         let attention = match kind {
-            Kind::SharedPrefix => "SharedPrefixAttention",
+            Kind::SharedPrefix | Kind::AdaptedSharedPrefix => "SharedPrefixAttention",
             Kind::GroupQuery => "GroupQueryAttention",
             Kind::Paged(_) => "PagedAttention",
         };
         assert_eq!(count(attention), 3, "{kind:?}");
-        let own = kind == Kind::SharedPrefix;
+        let own = attention == "SharedPrefixAttention";
+        // Of each layer: query, key and value together, the attention's output, gate and up together, down.
+        assert_eq!(count("LowRank"), if kind == Kind::AdaptedSharedPrefix { 3 * 4 } else { 0 });
         assert_eq!(count("SwiGlu"), if own { 3 } else { 0 });
         // The shared-prefix graph holds the q and k norms itself; the tied head is one initializer, used twice.
         assert_eq!(external, if own { 35 - 6 } else { 35 });

@@ -1,0 +1,298 @@
+//! Low-rank adapters (LoRA, arXiv 2106.09685) over a frozen base, in the layout of PEFT.
+//!
+//! A directory with `adapter_config.json` and `adapter_model.safetensors` holds, for each projection adapted, the factors
+//! A `[rank, inputs]` and B `[outputs, rank]`; the projection becomes `W·x + scale · B·(A·x)` with scale = alpha / rank.
+//! The base is another directory, which nothing here ever writes: several policies are adapters of one base, and whoever
+//! runs them opens it once.
+//! Left out: dropout, and what PEFT can do beyond plain LoRA. Whatever would change the arithmetic is refused by name.
+
+use std::path::Path;
+
+use record::failure::Result;
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::files::read_json;
+use crate::setting::{Checked, Refusal, flag, positive, present, size};
+use crate::weights::Weights;
+
+/// The file that makes a directory an adapter's.
+pub(crate) const CONFIG: &str = "adapter_config.json";
+/// Its weights.
+pub(crate) const WEIGHTS: &str = "adapter_model.safetensors";
+/// Larger ranks are no longer low, or a damaged file.
+const LARGEST_RANK: usize = 1024;
+
+/// A projection that an adapter can change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Target {
+    /// Queries.
+    Query,
+    /// Keys.
+    Key,
+    /// Values.
+    Value,
+    /// Attention's output.
+    Output,
+    /// The gate of the SwiGLU.
+    Gate,
+    /// Its other half.
+    Up,
+    /// Back to the residual stream.
+    Down,
+}
+
+impl Target {
+    /// All of them, in the order of the computation.
+    pub const ALL: [Target; 7] =
+        [Target::Query, Target::Key, Target::Value, Target::Output, Target::Gate, Target::Up, Target::Down];
+
+    /// The module's name, as PEFT's `target_modules` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Target::Query => "q_proj",
+            Target::Key => "k_proj",
+            Target::Value => "v_proj",
+            Target::Output => "o_proj",
+            Target::Gate => "gate_proj",
+            Target::Up => "up_proj",
+            Target::Down => "down_proj",
+        }
+    }
+
+    /// The module of this name.
+    pub fn named(name: &str) -> Option<Target> {
+        Target::ALL.into_iter().find(|target| target.name() == name)
+    }
+
+    /// Widths of what it reads and of what it writes.
+    pub fn extent(self, config: &Config) -> (usize, usize) {
+        let (hidden, queries) = (config.hidden_size, config.num_heads * config.head_dim);
+        match self {
+            Target::Query => (hidden, queries),
+            Target::Key | Target::Value => (hidden, config.num_kv_heads * config.head_dim),
+            Target::Output => (queries, hidden),
+            Target::Gate | Target::Up => (hidden, config.intermediate_size),
+            Target::Down => (config.intermediate_size, hidden),
+        }
+    }
+
+    fn block(self) -> &'static str {
+        match self {
+            Target::Gate | Target::Up | Target::Down => "mlp",
+            _ => "self_attn",
+        }
+    }
+}
+
+/// What `adapter_config.json` says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adapter {
+    /// Inner width of the factors.
+    pub rank: usize,
+    /// Numerator of the scale.
+    pub alpha: f32,
+    /// What is adapted, each once, in the order of [`Target::ALL`].
+    pub targets: Vec<Target>,
+    /// The scale is alpha / sqrt(rank) (rsLoRA, arXiv 2312.03732) and not alpha / rank.
+    pub rank_stabilised: bool,
+    /// Where the base is said to lie; a hint for people, see [`crate::directory::Policy::base`].
+    pub base: String,
+}
+
+impl Adapter {
+    /// Reads an adapter's directory.
+    ///
+    /// # Errors
+    /// A missing or unreadable file, or a kind of adapter that is not implemented.
+    pub fn load(directory: &Path) -> Result<Adapter> {
+        let path = directory.join(CONFIG);
+        Adapter::from_json(&read_json(&path)?).map_err(|refusal| refusal.into_failure(&path))
+    }
+
+    fn from_json(json: &Value) -> Checked<Adapter> {
+        let kind = present(json, "peft_type").and_then(Value::as_str).unwrap_or_default();
+        if kind != "LORA" {
+            return Err(Refusal::new(format!("peft_type is {kind:?}; only \"LORA\" is implemented")));
+        }
+        refuse_unsupported(json)?;
+        let rank = size(json, "r")?;
+        if rank > LARGEST_RANK {
+            return Err(Refusal::new(format!("r is {rank}, more than {LARGEST_RANK}")));
+        }
+        let names = present(json, "target_modules").and_then(Value::as_array);
+        let names = names.ok_or_else(|| {
+            Refusal::new("target_modules is not a list".to_owned())
+                .hint("name the modules one by one, not by a pattern".to_owned())
+        })?;
+        let mut targets = Vec::new();
+        for name in names {
+            let target = name.as_str().and_then(Target::named).ok_or_else(|| {
+                let known = Target::ALL.map(Target::name).join(", ");
+                Refusal::new(format!("target_modules has {name}, which is not implemented"))
+                    .hint(format!("modules: {known}"))
+            })?;
+            targets.push(target);
+        }
+        targets.sort_unstable();
+        targets.dedup();
+        if targets.is_empty() {
+            return Err(Refusal::new("target_modules is empty".to_owned()));
+        }
+        Ok(Adapter {
+            rank,
+            alpha: positive(json, "lora_alpha")?,
+            targets,
+            rank_stabilised: flag(json, "use_rslora")?.unwrap_or(false),
+            base: present(json, "base_model_name_or_path")
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned(),
+        })
+    }
+
+    /// What `PeftModel.from_pretrained` reads.
+    pub(crate) fn to_json(&self) -> Value {
+        json!({
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "base_model_name_or_path": self.base,
+            "r": self.rank,
+            "lora_alpha": self.alpha,
+            "target_modules": self.targets.iter().map(|target| target.name()).collect::<Vec<_>>(),
+            "lora_dropout": 0.0,
+            "bias": "none",
+            "fan_in_fan_out": false,
+            "init_lora_weights": true,
+            "inference_mode": true,
+            "modules_to_save": null,
+            "use_dora": false,
+            "use_rslora": self.rank_stabilised,
+        })
+    }
+
+    /// What the product of the factors is multiplied by.
+    pub fn scale(&self) -> f32 {
+        let rank = self.rank as f32;
+        if self.rank_stabilised { self.alpha / rank.sqrt() } else { self.alpha / rank }
+    }
+
+    /// PEFT's names of the two factors, A and B, of a layer's projection.
+    pub fn names(layer: usize, target: Target) -> [String; 2] {
+        let (block, module) = (target.block(), target.name());
+        ["A", "B"].map(|factor| {
+            format!("base_model.model.model.layers.{layer}.{block}.{module}.lora_{factor}.weight")
+        })
+    }
+
+    /// Compares names, shapes and types of the weights with what the adapter has over a base of this configuration.
+    ///
+    /// # Errors
+    /// A tensor is missing, has another shape, or is of no floating type.
+    pub fn check(&self, weights: &Weights, config: &Config) -> Result<()> {
+        weights.check_against(&self.tensors(config))
+    }
+
+    /// Names and shapes of every tensor, over a base of this configuration.
+    pub fn tensors(&self, config: &Config) -> Vec<(String, Vec<usize>)> {
+        let mut all = Vec::new();
+        for layer in 0..config.num_layers {
+            for &target in &self.targets {
+                let (inputs, outputs) = target.extent(config);
+                let [a, b] = Adapter::names(layer, target);
+                all.push((a, vec![self.rank, inputs]));
+                all.push((b, vec![outputs, self.rank]));
+            }
+        }
+        all
+    }
+}
+
+/// Settings of PEFT that change what is computed.
+fn refuse_unsupported(json: &Value) -> Checked<()> {
+    for key in ["use_dora", "fan_in_fan_out", "use_qalora", "lora_bias"] {
+        if flag(json, key)?.unwrap_or(false) {
+            return Err(Refusal::new(format!("{key} is true, which is not implemented")));
+        }
+    }
+    if let Some(bias) = present(json, "bias").filter(|value| value.as_str() != Some("none")) {
+        return Err(Refusal::new(format!("bias is {bias}; only \"none\" is implemented")));
+    }
+    if let Some(rate) = present(json, "lora_dropout").filter(|value| value.as_f64() != Some(0.0)) {
+        return Err(Refusal::new(format!("lora_dropout is {rate}; only 0 is implemented"))
+            .hint("rollout and update have to agree on every log-probability".to_owned()));
+    }
+    let filled = |value: &Value| match value {
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(map) => !map.is_empty(),
+        _ => true,
+    };
+    let several = [
+        "modules_to_save",
+        "rank_pattern",
+        "alpha_pattern",
+        "layers_to_transform",
+        "layers_pattern",
+        "exclude_modules",
+        "target_parameters",
+        "trainable_token_indices",
+        "layer_replication",
+        "megatron_config",
+    ];
+    match several.iter().find(|key| present(json, key).is_some_and(filled)) {
+        Some(key) => Err(Refusal::new(format!("{key} is set, which is not implemented"))),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(key: &str, value: Value) -> String {
+        let mut json = plain().to_json();
+        json[key] = value;
+        Adapter::from_json(&json)
+            .err()
+            .map(|refusal| refusal.into_failure(Path::new("a")).message)
+            .unwrap_or_default()
+    }
+
+    fn plain() -> Adapter {
+        Adapter {
+            rank: 8,
+            alpha: 16.0,
+            targets: vec![Target::Query, Target::Down],
+            rank_stabilised: false,
+            base: "base".to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        assert_eq!(Adapter::from_json(&plain().to_json()).ok(), Some(plain()));
+        assert_eq!(plain().scale(), 2.0);
+        assert_eq!(Adapter { rank_stabilised: true, rank: 16, ..plain() }.scale(), 4.0);
+    }
+
+    #[test]
+    fn other_adapters_are_refused_by_name() {
+        for (key, value) in [
+            ("peft_type", json!("IA3")),
+            ("use_dora", json!(true)),
+            ("bias", json!("all")),
+            ("lora_dropout", json!(0.1)),
+            ("rank_pattern", json!({"q_proj": 4})),
+            ("modules_to_save", json!(["lm_head"])),
+            ("target_modules", json!("all-linear")),
+            ("target_modules", json!(["lm_head"])),
+            ("target_modules", json!([])),
+            ("r", json!(0)),
+            ("r", json!(1_000_000)),
+            ("lora_alpha", json!(-1)),
+        ] {
+            let message = refused(key, value.clone());
+            assert!(message.contains(key), "{key} {value}: {message:?}");
+        }
+    }
+}
