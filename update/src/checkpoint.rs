@@ -4,16 +4,18 @@
 //! How a version gets onto the disk whole is [`policy::publish`]'s business.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use policy::config::Config;
 use policy::directory::{Policy, Version};
 use policy::publish::{Data, NewTensor, NewVersion, Retention, publish, training_state};
-use policy::weights::{ElementType, Weights as Tensors};
+use policy::weights::{ElementType, TensorView, Weights as Tensors};
 use record::failure::{Failure, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::model::{Entry, Model, Parameters, Shape};
+use crate::model::{Entry, LowRank, Model, Parameters, Shape};
 use crate::optimizer::{Optimizer, Settings};
 use crate::weights::{Weights, join, lower_half};
 
@@ -81,24 +83,36 @@ pub fn shape(config: &Config) -> Shape {
     }
 }
 
+/// What is trained of a version where that is an adapter, and not all its weights.
+///
+/// # Errors
+/// An adapter that does not fit its base.
+pub fn adapter(policy: &Policy, config: &Config) -> Result<Option<LowRank>> {
+    Ok(policy.adapter(config)?.map(|(adapter, _)| LowRank::new(&adapter, &shape(config))))
+}
+
 impl Checkpoint {
     /// Reads a version's weights and what lies beside them.
     ///
     /// # Errors
     /// Files that are missing, damaged or of another model than the configuration says.
     pub fn load(policy: &Policy, config: &Config) -> Result<Checkpoint> {
-        let tensors = Tensors::open(&policy.files)?;
-        tensors.check(config)?;
-        let model = Model::new(shape(config));
+        let (model, tensors) = match policy.adapter(config)? {
+            None => {
+                let tensors = Tensors::open(&policy.files)?;
+                tensors.check(config)?;
+                (Model::new(shape(config)), tensors)
+            }
+            Some((adapter, tensors)) => {
+                let low_rank = LowRank::new(&adapter, &shape(config));
+                (Model::new(shape(config)).adapted(low_rank, base(policy.model(), config)?), tensors)
+            }
+        };
         let mut types = Vec::new();
         let published = model.parameters(|entry, values| {
             let view = tensors.tensor(&entry.name)?;
             types.push(view.dtype);
-            match view.as_f32() {
-                Some(found) => values.copy_from_slice(found),
-                None => values.copy_from_slice(&view.to_f32()?),
-            }
-            Ok::<(), Failure>(())
+            fill(&view, values)
         })?;
         let saved = saved(policy)?;
         let masters = match &saved {
@@ -189,6 +203,28 @@ impl Checkpoint {
             });
         kept.collect()
     }
+}
+
+/// The frozen weights that adapters are trained over, read once however many policies are adapters of them.
+fn base(files: &Path, config: &Config) -> Result<Arc<Parameters>> {
+    static READ: Mutex<BTreeMap<PathBuf, Arc<Parameters>>> = Mutex::new(BTreeMap::new());
+    let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(base) = read.get(files) {
+        return Ok(base.clone());
+    }
+    let tensors = Tensors::open(files)?;
+    tensors.check(config)?;
+    let base = Model::new(shape(config))
+        .parameters(|entry, values| tensors.tensor(&entry.name).and_then(|view| fill(&view, values)))?;
+    Ok(read.entry(files.to_owned()).or_insert(Arc::new(base)).clone())
+}
+
+fn fill(view: &TensorView, values: &mut [f32]) -> Result<()> {
+    match view.as_f32() {
+        Some(found) => values.copy_from_slice(found),
+        None => values.copy_from_slice(&view.to_f32()?),
+    }
+    Ok(())
 }
 
 /// What is kept of a master.

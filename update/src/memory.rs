@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::arguments::Arguments;
 use crate::batch;
-use crate::model::{Card, Demand, Layout, MemoryPlan, Shape, host};
+use crate::model::{Card, Demand, Layout, LowRank, MemoryPlan, Shape, host};
 use crate::optimizer::{Optimizer, on_device::moment_bytes};
 use crate::samples::Samples;
 
@@ -56,6 +56,18 @@ pub struct Planned {
     pub recompute: bool,
 }
 
+/// The decoder that is to be trained: its shape, the type of its weights on disk, and the adapter if not they but that
+/// one moves.
+#[derive(Clone, Copy)]
+pub struct Subject<'a> {
+    /// Sizes and variants.
+    pub shape: &'a Shape,
+    /// The type of most weights.
+    pub stored: DataType,
+    /// What is trained instead of the weights.
+    pub adapter: Option<&'a LowRank>,
+}
+
 /// What there is to do, as hardware needs to know it; `learns` says whether weights will move.
 pub fn demand(arguments: &Arguments, samples: &Samples, learns: bool) -> Demand {
     let limit = arguments.max_tokens_per_batch as usize;
@@ -80,18 +92,18 @@ pub fn largest_demand(arguments: &Arguments, max_positions: usize) -> Demand {
 /// The device of `--device`, opened, and what will be taken of it; nothing for the processor.
 ///
 /// # Errors
-/// It is not there, or the work does not fit (69).
+/// It is not there, or the work does not fit (69); what no device does (2).
 pub fn open(
     arguments: &Arguments,
-    shape: &Shape,
-    stored: DataType,
+    subject: Subject<'_>,
     demand: &Demand,
 ) -> Result<Option<(Any, MemoryPlan)>> {
     let choice = arguments.choice()?;
     if choice == Choice::Cpu {
-        return on_host(arguments, shape, stored, demand).map(|_| None);
+        return on_host(arguments, subject, demand).map(|_| None);
     }
-    crate::model::check_for_device(shape)?;
+    let shape = subject.shape;
+    check_for_device(subject, choice)?;
     let device = Any::open(choice, arguments.thread_count())?;
     let found = device.memory()?.free;
     let card = Card { free: free(arguments, found).min(found), workspace: device.workspace() };
@@ -102,13 +114,14 @@ pub fn open(
 /// What [`open`] would take, without a device where there is none: then the memory of an H200 is planned with.
 ///
 /// # Errors
-/// It does not fit (69).
-pub fn planned(arguments: &Arguments, shape: &Shape, stored: DataType, demand: &Demand) -> Result<Planned> {
+/// It does not fit (69); what no device does (2).
+pub fn planned(arguments: &Arguments, subject: Subject<'_>, demand: &Demand) -> Result<Planned> {
     let choice = arguments.choice()?;
     if choice == Choice::Cpu {
-        return on_host(arguments, shape, stored, demand);
+        return on_host(arguments, subject, demand);
     }
-    crate::model::check_for_device(shape)?;
+    let shape = subject.shape;
+    check_for_device(subject, choice)?;
     let absent = matches!(choice, Choice::Cuda(_)) && open_library(Library::Driver).is_err();
     let (name, card) = if absent {
         let free = free(arguments, H200 - CONTEXT);
@@ -143,19 +156,32 @@ fn free(arguments: &Arguments, found: u64) -> u64 {
     arguments.device_memory.map_or(found, |gigabytes| (gigabytes * 1e9) as u64)
 }
 
-fn on_host(arguments: &Arguments, shape: &Shape, stored: DataType, demand: &Demand) -> Result<Planned> {
-    let layout = Layout::new(shape);
+fn check_for_device(subject: Subject<'_>, choice: Choice) -> Result<()> {
+    if subject.adapter.is_some() {
+        return Err(Failure::usage(format!("an adapter cannot be trained with --device {choice}"))
+            .hint("use --device cpu"));
+    }
+    crate::model::check_for_device(subject.shape)
+}
+
+fn on_host(arguments: &Arguments, subject: Subject<'_>, demand: &Demand) -> Result<Planned> {
+    let Subject { shape, stored, adapter } = subject;
+    let whole = Layout::new(shape);
+    let layout = adapter.map_or(&whole, |adapter| adapter.layout());
     let threads = arguments.thread_count();
-    let values = (layout.len() * size_of::<f32>()) as u64;
+    let of = |layout: &Layout| (layout.len() * size_of::<f32>()) as u64;
+    // An adapter's own values are f32, and lie beside its base.
+    let base = if adapter.is_some() { of(&whole) } else { 0 };
+    let values = of(layout);
     let learns = demand.moments.is_some();
-    let copies = if learns && stored != DataType::F32 { 2 } else { 1 };
+    let copies = if learns && stored != DataType::F32 && adapter.is_none() { 2 } else { 1 };
     let work = host::work(shape, demand.tokens, demand.largest, threads, learns);
     // The sum, and beyond one thread a partial sum for each and one between them.
     let sums = if threads > 1 { threads + 2 } else { 2 } as u64;
     let mut bytes = Bytes {
-        weights: values * copies,
+        weights: base + values * copies,
         gradients: if learns { values * sums } else { 0 },
-        moments: if learns { Optimizer::state_bytes(arguments.optimizer, &layout) as u64 } else { 0 },
+        moments: if learns { Optimizer::state_bytes(arguments.optimizer, layout) as u64 } else { 0 },
         activations: work.activations,
         logits: work.logits,
         other: work.other,
@@ -168,7 +194,7 @@ fn on_host(arguments: &Arguments, shape: &Shape, stored: DataType, demand: &Dema
         let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
         return Err(Failure::unavailable(format!(
             "{} weights take {} on {threads} threads ({} for weights, gradients and moments), and this machine has {}",
-            layout.len(),
+            whole.len(),
             gigabytes(bytes.total),
             gigabytes(bytes.weights + bytes.gradients + bytes.moments),
             gigabytes(memory)

@@ -18,9 +18,9 @@ use crate::arguments::Arguments;
 use crate::checkpoint::{self, Checkpoint, TrainerState};
 use crate::clock::{Clock, Times};
 use crate::learner::{Learner, OnDevice, OnHost};
-use crate::memory;
+use crate::memory::{self, Subject};
 use crate::metrics;
-use crate::model::{Demand, MemoryPlan, Resident};
+use crate::model::{Demand, LowRank, MemoryPlan, Resident, Shape};
 use crate::optimizer::Optimizer;
 use crate::plan::Plan;
 use crate::samples::Samples;
@@ -41,6 +41,8 @@ pub struct Run<'a> {
     passed: u64,
     from: Policy,
     config: Config,
+    /// Where the version is one.
+    adapter: Option<LowRank>,
     reference: Option<Policy>,
     settings: Map<String, Value>,
     /// Names what the new version is made from besides `from`: the samples and the settings.
@@ -61,7 +63,8 @@ impl<'a> Run<'a> {
     ) -> Result<Run<'a>> {
         let (version, place) = samples.version.clone().unwrap_or_default();
         let from = Policy::open_version(&owned.directory, &version).map_err(|failure| failure.at(place))?;
-        let config = Config::load(&from.files)?;
+        let config = Config::load(from.model())?;
+        let adapter = checkpoint::adapter(&from, &config)?;
         refuse_unknown_ids(samples, &config, &from)?;
         let reference = match arguments.kl > 0.0 {
             true => Some(open_reference(owned, references, samples, &config)?),
@@ -73,7 +76,7 @@ impl<'a> Run<'a> {
         hasher.update(samples.input_digest().as_bytes());
         hasher.update(splice::json(&settings)?.as_bytes());
         let input = hasher.finalize().to_hex().to_string();
-        Ok(Run { arguments, owned, samples, passed, from, config, reference, settings, input })
+        Ok(Run { arguments, owned, samples, passed, from, config, adapter, reference, settings, input })
     }
 
     /// The policy's name.
@@ -202,9 +205,13 @@ impl<'a> Run<'a> {
     /// It cannot fit (69).
     pub fn plan(&self) -> Result<Plan> {
         let shape = checkpoint::shape(&self.config);
-        let planned = memory::planned(self.arguments, &shape, self.config.dtype, &self.demand(true))?;
+        let planned = memory::planned(self.arguments, self.subject(&shape), &self.demand(true))?;
         let (name, from) = (&self.owned.name, Some(self.from.version.to_string()));
         Ok(Plan::of(self.arguments, self.samples, &shape, planned, name, from, self.settings.clone()))
+    }
+
+    fn subject<'s>(&'s self, shape: &'s Shape) -> Subject<'s> {
+        Subject { shape, stored: self.config.dtype, adapter: self.adapter.as_ref() }
     }
 
     /// What there is to do, as hardware needs to know it.
@@ -218,13 +225,13 @@ impl<'a> Run<'a> {
     /// It is not there, or the work does not fit (69).
     fn place(&self, learns: bool) -> Result<Option<(Any, MemoryPlan)>> {
         let shape = checkpoint::shape(&self.config);
-        memory::open(self.arguments, &shape, self.config.dtype, &self.demand(learns))
+        memory::open(self.arguments, self.subject(&shape), &self.demand(learns))
     }
 
     fn reference_logprobs(&self, clock: &mut Clock) -> Result<Option<Vec<Vec<f32>>>> {
         let Some(reference) = &self.reference else { return Ok(None) };
         let started = Instant::now();
-        let config = Config::load(&reference.files)?;
+        let config = Config::load(reference.model())?;
         let checkpoint = Checkpoint::load(reference, &config)?;
         clock.load += started.elapsed().as_secs_f64();
         self.logprobs(&checkpoint, clock).map(Some)
@@ -380,7 +387,7 @@ fn open_reference(
             .hint("a policy is kept close to one reference"));
     };
     let reference = Policy::open(&references.owners()[index].directory)?;
-    if Config::load(&reference.files)?.vocab_size != config.vocab_size {
+    if Config::load(reference.model())?.vocab_size != config.vocab_size {
         return Err(Failure::data(format!(
             "{}: its vocabulary is not that of {}",
             reference.root.display(),

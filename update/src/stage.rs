@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 use crate::arguments::{Arguments, Objective};
 use crate::checkpoint;
 use crate::intake::Intake;
-use crate::memory;
+use crate::memory::{self, Subject};
 use crate::metrics;
 use crate::output::Output;
 use crate::plan::Plan;
@@ -144,11 +144,13 @@ fn plan_geometry<W: Write>(
 ) -> Result<()> {
     for owned in ownership.owners() {
         let bare = owned.directory.join("config.json").exists();
-        let files = if bare { owned.directory.clone() } else { Policy::open(&owned.directory)?.files };
-        let config = Config::load(&files)?;
+        let policy = if bare { None } else { Some(Policy::open(&owned.directory)?) };
+        let config = Config::load(policy.as_ref().map_or(&owned.directory, |policy| policy.model()))?;
+        let adapter = policy.map(|policy| checkpoint::adapter(&policy, &config)).transpose()?.flatten();
         let shape = checkpoint::shape(&config);
+        let subject = Subject { shape: &shape, stored: config.dtype, adapter: adapter.as_ref() };
         let demand = memory::largest_demand(arguments, config.max_positions);
-        let planned = memory::planned(arguments, &shape, config.dtype, &demand)?;
+        let planned = memory::planned(arguments, subject, &demand)?;
         let settings = metrics::settings(arguments, None);
         output.object(&Plan::of_geometry(&shape, planned, &owned.name, settings))?;
     }

@@ -3,6 +3,7 @@
 //! Gradients are derived by hand, operation by operation; there is no graph. What the loss is, the caller
 //! says through [`RowLoss`]; how weights move, the optimizer's business.
 
+mod adapter;
 pub mod host;
 mod memory;
 mod parameters;
@@ -13,6 +14,7 @@ mod shape;
 mod worker;
 mod workspace;
 
+pub use adapter::LowRank;
 pub use memory::{Card, Demand, MemoryPlan};
 pub use parameters::{Entry, Gradients, Layout, Parameters};
 pub(crate) use resident::elementwise;
@@ -47,7 +49,10 @@ pub struct Scores {
 /// A decoder of one shape, ready to score and to differentiate.
 pub struct Model {
     shape: Shape,
+    /// Of what is trained.
     layout: Arc<Layout>,
+    /// Where that is an adapter: it, and the weights under it.
+    adapter: Option<(LowRank, Arc<Parameters>)>,
     recompute: bool,
     workers: Mutex<Vec<Worker<Cpu>>>,
     spent: Mutex<Spent>,
@@ -63,7 +68,20 @@ impl Model {
         assert!(shape.heads.is_multiple_of(shape.kv_heads), "key heads divide query heads");
         assert_eq!(shape.inverse_frequencies.len() * 2, shape.head_dim, "one frequency for each pair");
         let layout = Arc::new(Layout::new(&shape));
-        Model { shape, layout, recompute: false, workers: Mutex::default(), spent: Mutex::default() }
+        let (workers, spent) = (Mutex::default(), Mutex::default());
+        Model { shape, layout, adapter: None, recompute: false, workers, spent }
+    }
+
+    /// The same decoder with frozen weights and an adapter over them: its parameters and gradients are the adapter's.
+    /// Several may share the weights.
+    pub fn adapted(self, adapter: LowRank, base: Arc<Parameters>) -> Model {
+        let layout = adapter.layout().clone();
+        Model { layout, adapter: Some((adapter, base)), ..self }
+    }
+
+    /// Where an adapter is trained: it, and the frozen weights under it.
+    pub fn adapter(&self) -> Option<(&LowRank, &Parameters)> {
+        self.adapter.as_ref().map(|(adapter, base)| (adapter, base.as_ref()))
     }
 
     /// The same decoder, which keeps nothing of a layer for the backward pass but its input, and computes the rest
@@ -111,11 +129,11 @@ impl Model {
         let batches = schedule::micro_batches(trees, workspace::saved_values(&self.shape));
         let next = AtomicUsize::new(0);
         let scores = Mutex::new(vec![Scores::default(); trees.len()]);
-        let decoder = pass::Decoder::new(&self.shape, &self.layout, temperature);
+        let (decoder, weights, factors) = self.decoder(parameters, temperature);
         schedule::on_threads(threads.min(batches.len()), || {
-            let mut worker = self.hire();
+            let mut worker = self.hire(&factors);
             while let Some(range) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let (found, _) = worker.score(&decoder, &parameters.values, &trees[range.clone()]);
+                let (found, _) = worker.score(&decoder, &weights.values, &trees[range.clone()]);
                 schedule::lock(&scores)[range.clone()].clone_from_slice(&found);
             }
             self.release(worker);
@@ -141,28 +159,52 @@ impl Model {
         let batches = schedule::micro_batches(trees, workspace::saved_values(&self.shape));
         let chunks = schedule::chunks(batches.len());
         let threads = threads.clamp(1, chunks.len().max(1));
-        let reduction = schedule::Reduction::new(chunks.len(), threads, &mut gradients.values);
+        let (decoder, weights, factors) = self.decoder(parameters, temperature);
+        let mut of_factors = vec![0.0; factors.len()];
+        let total = if self.adapter.is_some() { &mut of_factors } else { &mut gradients.values };
+        let reduction = schedule::Reduction::new(chunks.len(), threads, total);
         let scores = Mutex::new(vec![Scores::default(); trees.len()]);
-        let decoder = pass::Decoder::new(&self.shape, &self.layout, temperature);
         schedule::on_threads(threads, || {
-            let mut worker = self.hire();
+            let mut worker = self.hire(&factors);
             while let Some((chunk, mut gradient)) = reduction.take() {
                 for range in &batches[chunks[chunk].clone()] {
                     let part = (range.start, &trees[range.clone()]);
-                    let found = worker.differentiate(&decoder, &parameters.values, part, &mut gradient, loss);
+                    let found = worker.differentiate(&decoder, &weights.values, part, &mut gradient, loss);
                     schedule::lock(&scores)[range.clone()].clone_from_slice(&found);
                 }
                 reduction.finish(chunk, gradient);
             }
             self.release(worker);
         });
+        if let Some((adapter, _)) = &self.adapter {
+            adapter.collect(&of_factors, &mut gradients.values);
+        }
         scores.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hire(&self) -> Worker<Cpu> {
-        schedule::lock(&self.workers).pop().unwrap_or_else(|| {
+    /// The passes, the weights that they run over, and an adapter's factors as they need them: the weights are
+    /// `parameters`, or what lies under the adapter that these are.
+    fn decoder<'a>(
+        &'a self,
+        parameters: &'a Parameters,
+        temperature: f32,
+    ) -> (pass::Decoder<'a>, &'a Parameters, Vec<f32>) {
+        let decoder = |layout| pass::Decoder::new(&self.shape, layout, temperature);
+        match &self.adapter {
+            None => (decoder(&self.layout), parameters, Vec::new()),
+            Some((adapter, base)) => {
+                let factors = adapter.arrange(&parameters.values);
+                (decoder(base.layout()).adapted(Some(adapter)), base, factors)
+            }
+        }
+    }
+
+    fn hire(&self, factors: &Vec<f32>) -> Worker<Cpu> {
+        let mut worker = schedule::lock(&self.workers).pop().unwrap_or_else(|| {
             Worker::new(Cpu::new(&self.shape.inverse_frequencies), &self.shape, self.recompute)
-        })
+        });
+        worker.set_factors(|_, place| place.clone_from(factors));
+        worker
     }
 
     /// Time that all threads together spent in the passes since this was last asked.

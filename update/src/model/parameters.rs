@@ -92,6 +92,12 @@ impl Layout {
         Layout { entries, layers, embedding, final_norm, head, length }
     }
 
+    /// The layout of any tensors, which follow each other.
+    pub(super) fn of(entries: Vec<Entry>) -> Layout {
+        let length = entries.last().map_or(0, |entry| entry.range.end);
+        Layout { entries, layers: Vec::new(), embedding: 0, final_norm: 0, head: 0, length }
+    }
+
     /// Number of values in all tensors.
     pub fn len(&self) -> usize {
         self.length

@@ -5,6 +5,7 @@
 //! cheap and computed again. In the last layer only the scored nodes have queries, attention and an MLP: the
 //! others serve as keys and values alone, exactly as their results would never be read.
 
+use super::adapter::{LowRank, Sites};
 use super::workspace::{Counts, Workspace, make_room, rows};
 use super::{Layout, Shape};
 use crate::backend::{Backend, Batch, Dense, Head, Heads, Rotated, Rows};
@@ -14,11 +15,26 @@ pub(super) struct Decoder<'a> {
     shape: &'a Shape,
     layout: &'a Layout,
     temperature: f32,
+    adapter: Option<&'a LowRank>,
 }
 
 impl<'a> Decoder<'a> {
     pub(super) fn new(shape: &'a Shape, layout: &'a Layout, temperature: f32) -> Decoder<'a> {
-        Decoder { shape, layout, temperature }
+        Decoder { shape, layout, temperature, adapter: None }
+    }
+
+    /// The same with an adapter, whose factors are in the workspace. The weights are then frozen.
+    pub(super) fn adapted(self, adapter: Option<&'a LowRank>) -> Decoder<'a> {
+        Decoder { adapter, ..self }
+    }
+
+    fn sites(&self, layer: usize) -> Sites {
+        self.adapter.map_or_else(Sites::default, |adapter| adapter.sites(layer))
+    }
+
+    /// A gradient as that of the weights, or of an adapter's factors.
+    fn divided<'g, T>(&self, gradients: &'g mut T) -> (Option<&'g mut T>, Option<&'g mut T>) {
+        if self.adapter.is_some() { (None, Some(gradients)) } else { (Some(gradients), None) }
     }
 
     fn heads(&self) -> Heads {
@@ -100,7 +116,9 @@ impl<'a> Decoder<'a> {
             let saved = &space.saved[space.place(layer)];
             backend.swiglu(count, shape.intermediate, &saved.gate_up, &mut space.swiglu);
             let next = space.inputs.get_mut(layer + 1).unwrap_or(&mut space.output);
-            backend.linear(count, &space.swiglu, weights, self.down(layer), Some(&saved.middle), next);
+            let (site, adapted) = (self.sites(layer).down, &mut space.adapted);
+            let (weight, residual) = (self.down(layer), Some(&saved.middle));
+            adapted.linear(backend, site, count, &space.swiglu, weights, weight, residual, next);
         }
         let norm = self.layout.final_norm;
         backend.rms_norm(counts.scored, hidden, &space.output, weights, norm, epsilon, &mut space.picked);
@@ -124,18 +142,21 @@ impl<'a> Decoder<'a> {
         let count = counts.of(rows);
         let place = space.place(layer);
         let (input, saved) = (&space.inputs[layer], &mut space.saved[place]);
+        let (sites, adapted) = (self.sites(layer), &mut space.adapted);
         backend.rms_norm(tokens, hidden, input, weights, places.input_norm, epsilon, &mut space.normal);
         let (weight, rotated) = self.key_value(layer);
-        backend.linear(tokens, &space.normal, weights, weight, None, &mut saved.key_value);
+        let out = &mut saved.key_value;
+        adapted.linear(backend, sites.key_value, tokens, &space.normal, weights, weight, None, out);
         backend.rotate(batch, Rows::All, rotated, weights, &mut saved.key_value, &mut space.keys);
         let (weight, rotated) = self.query(layer);
-        match rows {
-            Rows::All => backend.linear(count, &space.normal, weights, weight, None, &mut saved.query),
+        let x = match rows {
+            Rows::All => &space.normal,
             Rows::Scored => {
                 backend.gather(batch, hidden, &space.normal, &mut space.picked);
-                backend.linear(count, &space.picked, weights, weight, None, &mut saved.query);
+                &space.picked
             }
-        }
+        };
+        adapted.linear(backend, sites.query, count, x, weights, weight, None, &mut saved.query);
         backend.rotate(batch, rows, rotated, weights, &mut saved.query, &mut space.queries);
         backend.attention(
             batch,
@@ -155,13 +176,15 @@ impl<'a> Decoder<'a> {
             }
         };
         let weight = self.output(layer);
-        backend.linear(count, &saved.mixed, weights, weight, Some(residual), &mut saved.middle);
+        let (x, out) = (&saved.mixed, &mut saved.middle);
+        adapted.linear(backend, sites.output, count, x, weights, weight, Some(residual), out);
         backend.rms_norm(count, hidden, &saved.middle, weights, places.post_norm, epsilon, &mut space.normal);
-        backend.linear(count, &space.normal, weights, self.gate_up(layer), None, &mut saved.gate_up);
+        let (weight, out) = (self.gate_up(layer), &mut saved.gate_up);
+        adapted.linear(backend, sites.gate_up, count, &space.normal, weights, weight, None, out);
     }
 
-    /// Adds the gradient of the micro-batch that [`Decoder::forward`] saw last. Without `gradients` the weights are
-    /// frozen, and nothing is computed for them.
+    /// Adds the gradient of the micro-batch that [`Decoder::forward`] saw last: that of the weights, or of the adapter's
+    /// factors, and then nothing is computed for the weights.
     pub(super) fn backward<B: Backend>(
         &self,
         backend: &mut B,
@@ -169,12 +192,13 @@ impl<'a> Decoder<'a> {
         weights: &B::Buffer,
         prepared: &Prepared<B>,
         d_logprobs: &[f32],
-        mut gradients: Option<&mut B::Buffer>,
+        all: &mut B::Buffer,
     ) {
         let shape = self.shape;
         let (hidden, epsilon) = (shape.hidden, shape.epsilon);
         let Prepared { batch, counts } = prepared;
         make_room(backend, space, shape, *counts, true);
+        let (mut gradients, _) = self.divided(&mut *all);
         backend.score_backward(
             batch,
             &space.picked,
@@ -194,15 +218,15 @@ impl<'a> Decoder<'a> {
             epsilon,
             &space.d_other,
             &mut space.d_stream,
-            gradients.as_deref_mut(),
+            gradients,
         );
         for layer in (0..shape.layers).rev() {
             if space.is_gone(layer) {
                 self.layer_forward(backend, space, weights, prepared, layer);
             }
-            self.layer_backward(backend, space, weights, prepared, layer, gradients.as_deref_mut());
+            self.layer_backward(backend, space, weights, prepared, layer, all);
         }
-        if let Some(gradients) = gradients {
+        if let (Some(gradients), _) = self.divided(all) {
             backend.embed_backward(batch, &space.d_stream, gradients, self.table());
         }
     }
@@ -215,7 +239,7 @@ impl<'a> Decoder<'a> {
         weights: &B::Buffer,
         prepared: &Prepared<B>,
         layer: usize,
-        mut gradients: Option<&mut B::Buffer>,
+        gradients: &mut B::Buffer,
     ) {
         let (shape, places) = (self.shape, &self.layout.layers[layer]);
         let (hidden, epsilon) = (shape.hidden, shape.epsilon);
@@ -224,10 +248,14 @@ impl<'a> Decoder<'a> {
         let count = counts.of(rows);
         let place = space.place(layer);
         let (input, saved) = (&space.inputs[layer], &mut space.saved[place]);
+        let (sites, adapted) = (self.sites(layer), &mut space.adapted);
+        let (mut gradients, mut factors) = self.divided(gradients);
 
         // The MLP.
         let weight = self.down(layer);
         backend.linear_backward_input(count, &space.d_stream, weights, weight, false, &mut space.d_swiglu);
+        adapted.begin(backend, sites.down, count, &space.d_stream);
+        adapted.input(backend, sites.down, count, &mut space.d_swiglu);
         backend.swiglu_backward(
             count,
             shape.intermediate,
@@ -238,12 +266,18 @@ impl<'a> Decoder<'a> {
         if let Some(gradients) = gradients.as_deref_mut() {
             backend.linear_backward_weight(count, &space.d_stream, &space.swiglu, gradients, weight);
         }
+        let pair = (&space.d_stream, &space.swiglu);
+        adapted.weights(backend, sites.down, count, pair, factors.as_deref_mut());
         let weight = self.gate_up(layer);
         backend.rms_norm(count, hidden, &saved.middle, weights, places.post_norm, epsilon, &mut space.normal);
         if let Some(gradients) = gradients.as_deref_mut() {
             backend.linear_backward_weight(count, &saved.gate_up, &space.normal, gradients, weight);
         }
         backend.linear_backward_input(count, &saved.gate_up, weights, weight, false, &mut space.d_other);
+        adapted.begin(backend, sites.gate_up, count, &saved.gate_up);
+        let pair = (&saved.gate_up, &space.normal);
+        adapted.weights(backend, sites.gate_up, count, pair, factors.as_deref_mut());
+        adapted.input(backend, sites.gate_up, count, &mut space.d_other);
         backend.rms_norm_backward(
             count,
             hidden,
@@ -262,6 +296,10 @@ impl<'a> Decoder<'a> {
             backend.linear_backward_weight(count, &space.d_stream, &saved.mixed, gradients, weight);
         }
         backend.linear_backward_input(count, &space.d_stream, weights, weight, false, &mut space.d_mixed);
+        adapted.begin(backend, sites.output, count, &space.d_stream);
+        let pair = (&space.d_stream, &saved.mixed);
+        adapted.weights(backend, sites.output, count, pair, factors.as_deref_mut());
+        adapted.input(backend, sites.output, count, &mut space.d_mixed);
         let (query, query_rotated) = self.query(layer);
         let (key_value, key_rotated) = self.key_value(layer);
         backend.rotate_again(batch, rows, query_rotated, weights, &saved.query, &mut space.queries);
@@ -312,6 +350,11 @@ impl<'a> Decoder<'a> {
             false,
             &mut space.d_other,
         );
+        adapted.begin(backend, sites.key_value, tokens, &space.d_key_value);
+        let pair = (&space.d_key_value, &space.normal);
+        adapted.weights(backend, sites.key_value, tokens, pair, factors.as_deref_mut());
+        adapted.input(backend, sites.key_value, tokens, &mut space.d_other);
+        adapted.begin(backend, sites.query, count, &space.d_query);
         match rows {
             Rows::All => {
                 if let Some(gradients) = gradients.as_deref_mut() {
@@ -325,12 +368,17 @@ impl<'a> Decoder<'a> {
                     true,
                     &mut space.d_other,
                 );
+                let pair = (&space.d_query, &space.normal);
+                adapted.weights(backend, sites.query, count, pair, factors.as_deref_mut());
+                adapted.input(backend, sites.query, count, &mut space.d_other);
             }
             Rows::Scored => {
                 backend.gather(batch, hidden, &space.normal, &mut space.picked);
                 if let Some(gradients) = gradients.as_deref_mut() {
                     backend.linear_backward_weight(count, &space.d_query, &space.picked, gradients, query);
                 }
+                let pair = (&space.d_query, &space.picked);
+                adapted.weights(backend, sites.query, count, pair, factors);
                 backend.linear_backward_input(
                     count,
                     &space.d_query,
@@ -339,6 +387,7 @@ impl<'a> Decoder<'a> {
                     false,
                     &mut space.picked,
                 );
+                adapted.input(backend, sites.query, count, &mut space.picked);
                 backend.scatter_add(batch, hidden, &space.picked, &mut space.d_other);
                 // The stream's gradient goes from the scored rows to all of them.
                 backend.clear(tokens * hidden, &mut space.normal);

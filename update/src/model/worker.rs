@@ -40,6 +40,11 @@ impl<B: Backend> Worker<B> {
         Worker { backend, spent: Spent::default(), space, derivative: Vec::new() }
     }
 
+    /// Puts the factors of an adapter where the passes find them, by `write`.
+    pub(super) fn set_factors(&mut self, write: impl FnOnce(&mut B, &mut B::Buffer)) {
+        write(&mut self.backend, &mut self.space.adapted.factors);
+    }
+
     /// Takes the memory for micro-batches of up to so many tokens; `backward` says whether they will be differentiated.
     pub(super) fn make_room(&mut self, shape: &Shape, tokens: usize, backward: bool) {
         let counts = Counts { tokens, scored: tokens };
@@ -73,7 +78,8 @@ impl<B: Backend> Worker<B> {
         (scores, prepared)
     }
 
-    /// Forward and backward pass of one micro-batch, whose first tree has the index given.
+    /// Forward and backward pass of one micro-batch, whose first tree has the index given. The gradient is that of the
+    /// weights, or of the factors of the decoder's adapter.
     pub(super) fn differentiate(
         &mut self,
         decoder: &Decoder<'_>,
@@ -93,7 +99,7 @@ impl<B: Backend> Worker<B> {
         // A micro-batch whose loss does not depend on the weights has no gradient to compute.
         if self.derivative.iter().any(|&derivative| derivative != 0.0) {
             let (backend, space) = (&mut self.backend, &mut self.space);
-            decoder.backward(backend, space, weights, &prepared, &self.derivative, Some(gradient));
+            decoder.backward(backend, space, weights, &prepared, &self.derivative, gradient);
             backend.wait();
         }
         self.spent.backward += started.elapsed();

@@ -8,6 +8,7 @@
 //! a device's memory is planned by it.
 
 use super::Shape;
+use super::adapter::Adapted;
 use crate::backend::{Backend, Rows};
 
 /// Numbers of rows in a micro-batch.
@@ -73,6 +74,8 @@ pub(super) struct Workspace<T> {
     pub d_keys: T,
     pub d_query: T,
     pub d_key_value: T,
+    /// For an adapter, where there is one.
+    pub adapted: Adapted<T>,
 }
 
 impl<T> Workspace<T> {
@@ -159,6 +162,7 @@ impl Workspace<Option<usize>> {
             d_keys: gradient(key),
             d_query: gradient(query),
             d_key_value: gradient(2 * key),
+            adapted: Adapted { factors: None, inner: None, d_inner: None, sum: None },
         }
     }
 }
@@ -192,6 +196,12 @@ pub(super) fn empty<B: Backend>(backend: &mut B, shape: &Shape, recompute: bool)
         d_keys: backend.buffer(),
         d_query: backend.buffer(),
         d_key_value: backend.buffer(),
+        adapted: Adapted {
+            factors: backend.buffer(),
+            inner: backend.buffer(),
+            d_inner: backend.buffer(),
+            sum: backend.buffer(),
+        },
     }
 }
 

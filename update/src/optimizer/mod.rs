@@ -231,7 +231,7 @@ fn rule(method: Method, entry: &Entry) -> Rule {
 
 /// Whether the tensor is a projection inside a layer: neither embedding nor head nor a vector.
 fn is_layer_matrix(entry: &Entry) -> bool {
-    entry.shape.len() == 2 && entry.name.starts_with("model.layers.")
+    entry.shape.len() == 2 && entry.name.contains("model.layers.")
 }
 
 /// What the gradient is multiplied by so that its norm is at most `max_norm`, as PyTorch's `clip_grad_norm_`.

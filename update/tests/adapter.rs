@@ -1,0 +1,169 @@
+//! Low-rank adapters against PEFT and autograd (tests/golden/make_adapter_goldens.py), and what a step leaves alone.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a test prints what it measured, and fails where it cannot go on"
+)]
+
+mod common;
+
+use common::{Place, contents, edited, golden, stream, version};
+use policy::config::Config;
+use policy::directory::Policy;
+use policy::weights::Weights;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use update::checkpoint::Checkpoint;
+use update::tree::{Sequence, pack};
+
+const PLAIN: &str = "--optimizer sgd --lr 10 --weight-decay 0 --max-grad-norm 0";
+
+fn read(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn adapters() -> Vec<String> {
+    let entries = fs::read_dir(golden("adapters")).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// The base's name, and a policy directory with a golden adapter over a copy of it.
+fn policy(place: &Place, name: &str, adapter: &str) -> (String, PathBuf) {
+    let source = golden("adapters").join(adapter);
+    let base = read(&source.join("logprobs.json"))["base"].as_str().unwrap().to_owned();
+    let folder = place.folder.path();
+    if !folder.join("base").exists() {
+        place.policy("base", &base);
+    }
+    let files = folder.join(name).join("step-000000");
+    fs::create_dir_all(&files).unwrap();
+    for file in ["adapter_config.json", "adapter_model.safetensors"] {
+        fs::copy(source.join(file), files.join(file)).unwrap();
+    }
+    let root = folder.join(name);
+    std::os::unix::fs::symlink("step-000000", root.join("current")).unwrap();
+    std::os::unix::fs::symlink("../base/step-000000", root.join("base")).unwrap();
+    (base, root)
+}
+
+#[test]
+fn logprobs_are_those_of_peft() {
+    assert!(adapters().len() >= 3);
+    for adapter in adapters() {
+        let place = Place::new();
+        let policy = Policy::open(&policy(&place, "p", &adapter).1).unwrap();
+        let config = Config::load(policy.model()).unwrap();
+        let checkpoint = Checkpoint::load(&policy, &config).unwrap();
+        let ids = |value: &Value| -> Vec<u32> { serde_json::from_value(value.clone()).unwrap() };
+        let mut worst = 0.0_f32;
+        for case in
+            read(&golden("adapters").join(&adapter).join("logprobs.json"))["cases"].as_array().unwrap()
+        {
+            let prompt = ids(&case["prompt_ids"]);
+            for item in case["completions"].as_array().unwrap() {
+                let completion = ids(&item["completion_ids"]);
+                let tree = [pack(&[Sequence { prompt: &prompt, completion: &completion }], true)];
+                for (temperature, key) in [(1.0, "logprobs"), (0.7, "logprobs_temperature_0.7")] {
+                    let found =
+                        checkpoint.model.logprobs(checkpoint.weights.forward(), &tree, temperature, 1);
+                    let wanted: Vec<f32> = serde_json::from_value(item[key].clone()).unwrap();
+                    assert_eq!(found[0].logprobs.len(), wanted.len());
+                    for (found, wanted) in found[0].logprobs.iter().zip(wanted) {
+                        worst = worst.max((found - wanted).abs());
+                    }
+                }
+            }
+        }
+        println!("{adapter}: largest difference {worst:e}");
+        assert!(worst <= 1e-4, "{adapter}: {worst:e}");
+    }
+}
+
+#[test]
+fn a_step_is_the_gradient_of_autograd_and_leaves_the_base_alone() {
+    for adapter in ["all", "some"] {
+        let place = Place::new();
+        let (base, root) = policy(&place, "p", adapter);
+        let (before_base, files) = (contents(&place.folder.path().join("base")), root.join("step-000000"));
+        let outcome = place.update(&format!("--policy p {PLAIN}"), &stream(&base, &version(&root))).ok();
+        let expected = read(&golden("adapters").join(adapter).join("gradient.json"));
+        let loss = outcome.metrics()["loss"].as_f64().unwrap();
+        assert!((loss - expected["loss"].as_f64().unwrap()).abs() < 1e-5, "{adapter}: loss {loss}");
+
+        let weights = |files: &Path| Weights::open_file(&files.join("adapter_model.safetensors")).unwrap();
+        let (before, after) = (weights(&files), weights(&root.join("current")));
+        let gradient =
+            Weights::open_file(&golden("adapters").join(adapter).join("gradient.safetensors")).unwrap();
+        let mut worst = 0.0_f64;
+        for name in before.names() {
+            let wanted = gradient.to_f32(name).unwrap();
+            let (mut squares, mut total) = (0.0, 0.0);
+            for ((old, new), wanted) in
+                before.to_f32(name).unwrap().iter().zip(after.to_f32(name).unwrap()).zip(wanted)
+            {
+                let step = (f64::from(*old) - f64::from(new)) / 10.0;
+                squares += (step - f64::from(wanted)).powi(2);
+                total += f64::from(wanted).powi(2);
+            }
+            let difference = (squares / total).sqrt();
+            worst = worst.max(difference);
+            assert!(difference <= 1e-4, "{adapter} {name}: relative L2 {difference:e}");
+        }
+        println!("{adapter}: largest relative difference of a tensor {worst:e}");
+        assert_eq!(gradient.names().count(), before.names().count());
+        assert!(contents(&place.folder.path().join("base")) == before_base, "the base was written to");
+        // What PEFT reads is all there, and the version names its base.
+        let made = Policy::open(&root).unwrap();
+        assert_eq!(made.version.step, 1);
+        made.verify().unwrap();
+        assert_eq!(read(&made.files.join("adapter_config.json")), read(&files.join("adapter_config.json")));
+        assert!(!made.files.join("model.safetensors").exists());
+        assert_eq!(read(&made.files.join("version.json"))["base"].as_str().unwrap().len(), 64);
+    }
+}
+
+#[test]
+fn roles_with_adapters_of_one_base_train_in_one_call() {
+    let place = Place::new();
+    let (base, first) = policy(&place, "first", "all");
+    let (_, second) = policy(&place, "second", "some");
+    let mut lines = String::new();
+    for (agent, root) in [("a", &first), ("b", &second)] {
+        let own = edited(&stream(&base, &version(root)), |_, sample| {
+            for key in ["id", "group", "episode"] {
+                sample[key] = json!(format!("{agent}{}", sample[key].as_str().unwrap()));
+            }
+            sample["agent"] = json!(agent);
+        });
+        lines.extend(
+            own.lines()
+                .filter(|line| agent == "b" || !line.contains("\"end\""))
+                .map(|line| format!("{line}\n")),
+        );
+    }
+    let outcome = place.update("--policy a=first --policy b=second --lr 1e-3", &lines).ok();
+    assert_eq!(outcome.of_type("metrics").len(), 2);
+    assert!(version(&first).starts_with("1:") && version(&second).starts_with("1:"));
+    // The optimiser's state is the adapter's, and goes on.
+    let state = Weights::open_file(&first.join("current/optimizer.safetensors")).unwrap();
+    assert!(state.names().all(|name| name.contains("lora_")), "state of frozen weights was kept");
+}
+
+#[test]
+fn an_adapter_over_other_weights_is_refused() {
+    let place = Place::new();
+    let (base, root) = policy(&place, "p", "all");
+    place.update("--policy p --lr 1e-3", &stream(&base, &version(&root))).ok();
+    let shard = place.folder.path().join("base/step-000000/model-00001-of-00003.safetensors");
+    let mut bytes = fs::read(&shard).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&shard, bytes).unwrap();
+    let outcome = place.update("--policy p --check", &stream(&base, "1:00000000"));
+    assert_eq!(outcome.code, 65, "{outcome:?}");
+    assert!(outcome.stderr.contains("has other weights than this adapter was made for"), "{outcome:?}");
+}
