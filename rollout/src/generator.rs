@@ -2,6 +2,8 @@
 //!
 //! A trait, so that everything around the model can be tested with a policy that is a few lines of Rust.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use policy::tokenizer::Tokenizer;
@@ -40,13 +42,14 @@ pub trait Generator {
     /// Whether nothing is being completed.
     fn is_idle(&self) -> bool;
 
-    /// Where the model's time went, asked once at the end; threads that share a model divide it in any way.
+    /// Where the model's time went, asked once at the end; threads and policies that share a model
+    /// divide it in any way.
     fn pace(&self) -> Pace {
         Pace::default()
     }
 }
 
-/// What completes token ids: a decoder of this thread's own, or a client of a device's engine.
+/// What completes token ids: a share of a decoder of this thread's own, or a client of a device's engine.
 pub trait Completes {
     /// As [`Generator::submit`].
     ///
@@ -67,21 +70,38 @@ pub trait Completes {
     fn pace(&self) -> Pace;
 }
 
-impl Completes for Decoder {
+/// A policy's share of a decoder of this thread.
+///
+/// Adapters of one base share a decoder, so that a run of the model holds the rows of all of them. Whichever of them
+/// advances it hands out whatever finished; tickets say whose.
+pub struct Share {
+    decoder: Rc<RefCell<Decoder>>,
+    adapter: Option<u32>,
+}
+
+impl Share {
+    /// The share of the engine's `adapter`-th adapter, or of a policy that is a whole model.
+    pub fn new(decoder: Rc<RefCell<Decoder>>, adapter: Option<u32>) -> Share {
+        Share { decoder, adapter }
+    }
+}
+
+impl Completes for Share {
     fn submit(&mut self, job: Job) -> Result<()> {
-        Decoder::submit(self, job)
+        self.decoder.borrow_mut().submit_to(self.adapter, job)
     }
 
     fn advance(&mut self) -> Result<Vec<(u64, Vec<Completion>)>> {
-        Decoder::advance(self)
+        self.decoder.borrow_mut().advance()
     }
 
     fn is_idle(&self) -> bool {
-        Decoder::is_idle(self)
+        self.decoder.borrow().is_idle()
     }
 
+    /// Of all that share the decoder, told to the first that asks.
     fn pace(&self) -> Pace {
-        Decoder::pace(self)
+        self.decoder.borrow_mut().take_pace()
     }
 }
 

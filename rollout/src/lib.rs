@@ -17,6 +17,7 @@ pub mod feed;
 pub mod generator;
 pub mod kernels;
 pub mod lines;
+pub mod models;
 pub mod order;
 pub mod prompts;
 pub mod queue;

@@ -6,8 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use device::Choice;
-use policy::directory::Policy;
-use policy::tokenizer::Tokenizer;
 use record::failure::{Failure, Result};
 use record::line::{self, End, Task};
 use record::read::{Kind, Line, Reader};
@@ -16,11 +14,11 @@ use serde_json::{Map, Value, json};
 
 use crate::arguments::{Arguments, Settings, Strategy};
 use crate::command::CommandWorld;
-use crate::engine::paged::{self, SEQUENCES, service::Service};
-use crate::engine::{Engine, Options};
+use crate::engine::Options;
+use crate::engine::paged::SEQUENCES;
 use crate::feed::Shard;
-use crate::generator::{EngineGenerator, Generator};
 use crate::lines::{Speaker, Stamp};
+use crate::models::Models;
 use crate::queue::Queue;
 use crate::runtime;
 use crate::stage::{self, MakeGenerators, Totals, Width};
@@ -35,43 +33,6 @@ const ROWS: usize = 128;
 
 /// Keys and values of all policies and threads together, at most; taken as needed. Groups that do not fit wait.
 const CACHE_BYTES: usize = 2 << 30;
-
-/// A policy that is loaded.
-struct Loaded {
-    engine: Where,
-    tokenizer: Arc<Tokenizer>,
-    version: String,
-}
-
-/// Where a policy runs.
-enum Where {
-    /// On the processor.
-    Here(Engine),
-    /// On a device, in a thread of its own.
-    There(Service),
-}
-
-impl Loaded {
-    /// Opens a policy; on a device it shares what is free with `later` others.
-    fn open(directory: &Path, device: Choice, later: usize, options: &Options) -> Result<Loaded> {
-        let policy = Policy::open(directory)?;
-        let tokenizer = Arc::new(Tokenizer::load(&policy.files)?);
-        let stop_ids = tokenizer.stop_ids().to_vec();
-        let engine = match device {
-            Choice::Cpu => Where::Here(Engine::load(&policy, &Options { stop_ids, ..options.clone() })?),
-            _ => Where::There(paged::start(&policy, device, later as u64 + 1, stop_ids)?),
-        };
-        Ok(Loaded { engine, tokenizer, version: policy.version.to_string() })
-    }
-
-    fn generator(&self) -> Result<Box<dyn Generator>> {
-        let tokenizer = self.tokenizer.clone();
-        Ok(match &self.engine {
-            Where::Here(engine) => Box::new(EngineGenerator::new(engine.decoder()?, tokenizer)),
-            Where::There(service) => Box::new(EngineGenerator::new(service.client(), tokenizer)),
-        })
-    }
-}
 
 /// The whole program.
 ///
@@ -123,15 +84,15 @@ fn play(settings: &Settings, writer: &mut Writer<impl std::io::Write>) -> (Total
             _ => (2 * SEQUENCES / (settings.branches as usize * settings.threads)).max(2),
         };
         let rows = limit * settings.branches as usize * agents.len().max(1);
+        let options = Options {
+            threads: settings.threads,
+            max_rows: rows,
+            cache_bytes: CACHE_BYTES,
+            stop_ids: Vec::new(),
+        };
         let policies = settings.team.policies();
-        let cache_bytes = CACHE_BYTES / policies.len().max(1);
-        let options =
-            Options { threads: settings.threads, max_rows: rows, cache_bytes, stop_ids: Vec::new() };
-        let loaded: Vec<Loaded> = policies
-            .iter()
-            .zip((0..policies.len()).rev())
-            .map(|(policy, later)| Loaded::open(&policy.directory, settings.device, later, &options))
-            .collect::<Result<_>>()?;
+        let directories: Vec<&Path> = policies.iter().map(|policy| policy.directory.as_path()).collect();
+        let loaded = Models::open(&directories, settings.device, &options)?;
         let shared = share(settings, &loaded, world, limit)?;
         Ok((ahead, loaded, shared))
     });
@@ -140,7 +101,7 @@ fn play(settings: &Settings, writer: &mut Writer<impl std::io::Write>) -> (Total
         Ok(opened) => opened,
         Err(failure) => return (Totals::default(), load, Err(failure)),
     };
-    let make: MakeGenerators = Arc::new(move || loaded.iter().map(Loaded::generator).collect());
+    let make: MakeGenerators = Arc::new(move || loaded.generators());
     let shard = Shard { number: settings.shard, count: settings.shards };
     let width = Width { threads: settings.threads, shard, quiet: settings.quiet };
     let (totals, outcome) = stage::play(&shared, &make, ahead, reader, writer, width);
@@ -175,16 +136,13 @@ fn check_team(settings: &Settings, agents: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn share(settings: &Settings, loaded: &[Loaded], world: Box<dyn World>, limit: usize) -> Result<Arc<Shared>> {
+fn share(settings: &Settings, loaded: &Models, world: Box<dyn World>, limit: usize) -> Result<Arc<Shared>> {
     let speakers = settings
         .team
         .policies()
         .iter()
-        .zip(loaded)
-        .map(|(policy, loaded)| Speaker {
-            policy: policy.name.as_str().into(),
-            version: loaded.version.as_str().into(),
-        })
+        .zip(loaded.versions())
+        .map(|(policy, version)| Speaker { policy: policy.name.as_str().into(), version: version.into() })
         .collect();
     Ok(Arc::new(Shared {
         queue: Queue::new(settings.threads, limit),

@@ -4,12 +4,14 @@
 //! branches go through the prompt's keys and values together, so these are read once however many branches there are
 //! (the idea of Hydragen, arXiv 2402.05099, and of cascade inference), then each through its own.
 
+use super::adapters::Adapter;
 use super::arena::{Arena, PAGE};
 use super::kernels::{Attend, Keys, begin, finish, rotate};
 use super::lanes::Lanes;
 use super::plan::{Branch, Plan, Segment};
 use super::rope::Rope;
 use super::workspace::{MAX_ROWS, Workspace};
+use std::sync::Arc;
 
 /// What a decoder lends to the operators for the time of a run.
 pub struct Pass {
@@ -21,6 +23,8 @@ pub struct Pass {
     pub rope: Rope,
     /// Scratch.
     pub work: Workspace,
+    /// What rows of the plan may use beside the base.
+    pub adapters: Arc<Vec<Adapter>>,
 }
 
 /// What an attention node of the graph knows.

@@ -108,6 +108,11 @@ pub unsafe extern "system" fn one(_: *const OrtCustomOp) -> usize {
 }
 
 /// A count of inputs or outputs.
+pub unsafe extern "system" fn two(_: *const OrtCustomOp) -> usize {
+    2
+}
+
+/// A count of inputs or outputs.
 pub unsafe extern "system" fn three(_: *const OrtCustomOp) -> usize {
     3
 }

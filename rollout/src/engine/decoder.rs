@@ -53,6 +53,7 @@ impl Decoder {
             plan: Plan::default(),
             rope: Rope::new(config.inverse_frequencies()),
             work: Workspace::new(config.head_dim),
+            adapters: model.adapters.clone(),
         };
         let sampler = Sampler::new(model.kernels);
         Decoder {
@@ -74,11 +75,19 @@ impl Decoder {
     /// An empty prompt, no branch, no token to generate, a token outside the vocabulary, more tokens than the model
     /// has positions for, or sampling settings without a meaning. The decoder stays usable.
     pub fn submit(&mut self, job: Job) -> Result<()> {
+        self.submit_to(None, job)
+    }
+
+    /// The same for a group that the engine's `adapter`-th adapter completes.
+    ///
+    /// # Errors
+    /// As [`Decoder::submit`].
+    pub fn submit_to(&mut self, adapter: Option<u32>, job: Job) -> Result<()> {
         job.sampling.check()?;
         if job.streams.is_empty() || job.max_tokens == 0 {
             return Err(Failure::usage("a group needs at least one branch and one token to generate"));
         }
-        self.accept(Group::sample(job))
+        self.accept(Group::sample(job).adapted(adapter))
     }
 
     /// Whether no group is waiting or under way.
@@ -91,9 +100,9 @@ impl Decoder {
         self.waiting.iter().chain(&self.active).map(Group::live).sum()
     }
 
-    /// Where its time went.
-    pub fn pace(&self) -> Pace {
-        self.pace
+    /// Where its time went since this was last asked.
+    pub fn take_pace(&mut self) -> Pace {
+        std::mem::take(&mut self.pace)
     }
 
     /// Runs the model once and gives back the groups that this finished, as (ticket, completions in branch order).
@@ -128,6 +137,20 @@ impl Decoder {
         completions: &[Vec<u32>],
         temperature: f32,
     ) -> Result<Vec<Vec<f32>>> {
+        self.score_by(None, prompt, completions, temperature)
+    }
+
+    /// The same under an adapter.
+    ///
+    /// # Errors
+    /// As [`Decoder::score`].
+    pub fn score_by(
+        &mut self,
+        adapter: Option<u32>,
+        prompt: &[u32],
+        completions: &[Vec<u32>],
+        temperature: f32,
+    ) -> Result<Vec<Vec<f32>>> {
         if !self.is_idle() {
             return Err(Failure::work("a decoder that generates cannot score"));
         }
@@ -138,7 +161,7 @@ impl Decoder {
         if let Some(&id) = given.iter().flatten().find(|&&id| id as usize >= self.model.config.vocab_size) {
             return Err(self.outside(id));
         }
-        self.accept(Group::score(0, prompt.to_vec(), &given, temperature))?;
+        self.accept(Group::score(0, prompt.to_vec(), &given, temperature).adapted(adapter))?;
         let mut scored = Vec::new();
         while !self.is_idle() {
             for (_, completions) in self.advance()? {
@@ -207,6 +230,7 @@ impl Decoder {
             self.ids.extend(group.missing()[..count].iter().map(|&id| i64::from(id)));
             let (start, pages, complete) = group.store_prompt(count, arena);
             plan.prompt(start, count, pages, complete);
+            plan.adapt(group.adapter());
             if complete {
                 self.turns.push(Turn::First(place));
             }
@@ -219,6 +243,7 @@ impl Decoder {
             group.extend(arena, |id| self.ids.push(i64::from(id)));
             let (prefix, pages) = group.prefix();
             plan.branches(prefix, pages, group.rows());
+            plan.adapt(group.adapter());
             self.turns.push(Turn::Next(place));
         }
         prompt

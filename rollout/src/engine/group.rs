@@ -1,5 +1,6 @@
 //! A job on its way through the decoder: its prompt, its branches, and the pages they hold.
 
+use super::adapters::NONE;
 use super::arena::{Arena, PAGE};
 use super::branch::{Branch, Source, Want};
 use super::job::{Completion, Job, SamplingParams};
@@ -24,6 +25,7 @@ pub struct Group {
     live: usize,
     max_tokens: usize,
     sampling: SamplingParams,
+    adapter: u32,
 }
 
 impl Group {
@@ -52,7 +54,27 @@ impl Group {
             .map(|source| BranchState { branch: Branch::new(source), pages: Vec::new() })
             .collect();
         let live = branches.len();
-        Group { ticket, prompt, stored: 0, pages: Vec::new(), branches, live, max_tokens, sampling }
+        Group {
+            ticket,
+            prompt,
+            stored: 0,
+            pages: Vec::new(),
+            branches,
+            live,
+            max_tokens,
+            sampling,
+            adapter: NONE,
+        }
+    }
+
+    /// The same, completed by an adapter of the engine.
+    pub fn adapted(self, adapter: Option<u32>) -> Self {
+        Group { adapter: adapter.unwrap_or(NONE), ..self }
+    }
+
+    /// Its adapter, [`NONE`] for the base itself.
+    pub fn adapter(&self) -> u32 {
+        self.adapter
     }
 
     /// Pages that it may need at most from now on, those that it has included.

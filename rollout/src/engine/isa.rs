@@ -1,10 +1,11 @@
 //! The kernels compiled once for each instruction set, and the choice between them at run time.
 
+use super::adapters::Part;
 use super::attention::{Layer, Pass, Tensors, forward};
 use super::kernels::Keys;
 use super::portable::Portable;
 use super::workspace::Workspace;
-use super::{kernels, softmax};
+use super::{adapters, kernels, softmax};
 
 /// The kernels of one instruction set and head size.
 #[derive(Clone, Copy)]
@@ -15,6 +16,8 @@ pub struct Kernels {
     pub attention: unsafe fn(&mut Pass, &Layer, Tensors),
     /// [`kernels::swiglu`].
     pub swiglu: unsafe fn(*const f32, *const f32, usize, *mut f32),
+    /// [`adapters::add`].
+    pub low_rank: unsafe fn(&Part, usize, *const f32, *mut f32),
     /// [`softmax::largest`].
     pub largest: unsafe fn(&[f32]) -> f32,
     /// [`softmax::block_sums`].
@@ -96,6 +99,12 @@ macro_rules! compiled {
             }
 
             $(#[$attribute])?
+            unsafe fn low_rank(part: &Part, rank: usize, x: *const f32, y: *mut f32) {
+                // SAFETY: as above.
+                unsafe { adapters::add::<$lanes>(part, rank, x, y) }
+            }
+
+            $(#[$attribute])?
             unsafe fn largest(logits: &[f32]) -> f32 {
                 // SAFETY: as above.
                 unsafe { softmax::largest::<$lanes>(logits) }
@@ -118,7 +127,7 @@ macro_rules! compiled {
                     $($size => attention::<$size>,)*
                     _ => return None,
                 };
-                Some(Kernels { name: $name, attention, swiglu, largest, block_sums, weights })
+                Some(Kernels { name: $name, attention, swiglu, low_rank, largest, block_sums, weights })
             }
         }
     };

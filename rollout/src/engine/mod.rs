@@ -10,6 +10,7 @@
 //! Left out: the portable graph with `GroupQueryAttention`. The kernels have a portable version that runs wherever
 //! ONNX Runtime does, so a second way to generate would only be a second way to be wrong; tests use it as the oracle.
 
+mod adapters;
 mod arena;
 mod attention;
 mod branch;
@@ -20,6 +21,7 @@ mod isa;
 mod job;
 mod kernels;
 mod lanes;
+mod low_rank;
 mod model;
 mod operator;
 mod pace;
@@ -37,6 +39,7 @@ mod workspace;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+#[cfg(test)]
 use isa::Isa;
 use model::Model;
 use policy::directory::Policy;
@@ -78,12 +81,21 @@ impl Engine {
     /// # Errors
     /// Exit 69 without ONNX Runtime; files that are missing, damaged or of a kind that is not implemented.
     pub fn load(policy: &Policy, options: &Options) -> Result<Engine> {
-        Self::load_for(policy, options, None)
+        Self::load_all(&[policy], options)
+    }
+
+    /// Loads policies that are adapters of one base, which is in memory once; `policies[i]` is the engine's `i`-th adapter.
+    ///
+    /// # Errors
+    /// As [`Engine::load`].
+    pub fn load_all(policies: &[&Policy], options: &Options) -> Result<Engine> {
+        Ok(Engine { model: Arc::new(Model::load(policies, options, None)?) })
     }
 
     /// The same with kernels of a certain instruction set, which this processor must have.
+    #[cfg(test)]
     fn load_for(policy: &Policy, options: &Options, isa: Option<Isa>) -> Result<Engine> {
-        Ok(Engine { model: Arc::new(Model::load(policy, options, isa)?) })
+        Ok(Engine { model: Arc::new(Model::load(&[policy], options, isa)?) })
     }
 
     /// A decoder for one thread.

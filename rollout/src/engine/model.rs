@@ -1,6 +1,7 @@
 //! A policy loaded for inference: the session, what it was made from, and the limits of its decoders.
 
 use super::Options;
+use super::adapters::Adapter;
 use super::arena::{PAGE, Shape};
 use super::isa::{Isa, Kernels};
 use super::session::Session;
@@ -10,6 +11,7 @@ use policy::directory::Policy;
 use policy::graph::{self, Kind};
 use policy::weights::Weights;
 use record::failure::{Failure, Result};
+use std::sync::Arc;
 
 /// Logits of a run are kept below this, whatever the vocabulary.
 const LOGIT_BYTES: usize = 128 << 20;
@@ -26,6 +28,8 @@ pub struct Model {
     pub stop_ids: Vec<u32>,
     /// What one decoder may use.
     pub limits: Limits,
+    /// Adapters over this model.
+    pub adapters: Arc<Vec<Adapter>>,
 }
 
 /// Limits of one decoder.
@@ -38,33 +42,48 @@ pub struct Limits {
 }
 
 impl Model {
-    /// Reads the configuration, writes the graph and opens a session over the weights where they lie.
-    pub fn load(policy: &Policy, options: &Options, isa: Option<Isa>) -> Result<Self> {
-        let config = Config::load(&policy.files)?;
+    /// Reads the configuration of policies that are one model, or adapters of one, writes the graph and opens a session over the weights where they lie.
+    pub fn load(policies: &[&Policy], options: &Options, isa: Option<Isa>) -> Result<Self> {
+        let Some(&policy) = policies.first() else {
+            return Err(Failure::work("an engine without a policy"));
+        };
+        let files = policy.model();
+        let config = Config::load(files)?;
+        let adapted = policies.iter().filter(|policy| policy.base.is_some());
+        let adapters: Vec<Adapter> =
+            adapted.map(|policy| Adapter::load(policy, &config)).collect::<Result<_>>()?;
         let kernels = match isa {
             Some(isa) => isa.kernels(config.head_dim),
             None => Isa::best(config.head_dim),
         };
         let kernels = kernels.ok_or_else(|| {
             let message =
-                format!("{}: heads of {} dimensions cannot be run", policy.files.display(), config.head_dim);
+                format!("{}: heads of {} dimensions cannot be run", files.display(), config.head_dim);
             Failure::data(message).hint("head sizes are multiples of 16 up to 256")
         })?;
         if config.num_heads / config.num_kv_heads > MAX_ROWS {
             let share = config.num_heads / config.num_kv_heads;
-            let message = format!("{}: {share} query heads share a key head", policy.files.display());
+            let message = format!("{}: {share} query heads share a key head", files.display());
             return Err(Failure::data(message).hint(format!("at most {MAX_ROWS} can")));
         }
-        let weights = Weights::open(&policy.files)?;
-        let graph = graph::decoder(&config, &weights, Kind::SharedPrefix)?;
+        let weights = Weights::open(files)?;
+        let kind = if adapters.is_empty() { Kind::SharedPrefix } else { Kind::AdaptedSharedPrefix };
+        let graph = graph::decoder(&config, &weights, kind)?;
         let session = Session::open(&graph, weights.folder()?, config.vocab_size, kernels)
-            .map_err(|failure| failure.at(policy.files.display()))?;
+            .map_err(|failure| failure.at(files.display()))?;
         let shape =
             Shape { layers: config.num_layers, kv_heads: config.num_kv_heads, head_size: config.head_dim };
         let rows = options.max_rows.min(LOGIT_BYTES / (size_of::<f32>() * config.vocab_size)).max(1);
         let share = options.cache_bytes / options.threads.max(1);
         let pages = share / (shape.page_floats() * size_of::<f32>()).max(PAGE);
         let limits = Limits { rows, pages };
-        Ok(Model { config, kernels, session, stop_ids: options.stop_ids.clone(), limits })
+        Ok(Model {
+            config,
+            kernels,
+            session,
+            stop_ids: options.stop_ids.clone(),
+            limits,
+            adapters: Arc::new(adapters),
+        })
     }
 }

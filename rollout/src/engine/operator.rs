@@ -1,12 +1,13 @@
-//! The two operators of the decoder's graph that are our own, through ONNX Runtime's C interface.
+//! The operators of the decoder's graph that are our own, through ONNX Runtime's C interface.
 //!
-//! `SharedPrefixAttention` and `SwiGlu` are described with the graph (`policy::graph`). One session runs on many threads;
-//! what differs between them, keys and values above all, is lent to the operators for the time of a run through a
+//! `SharedPrefixAttention`, `SwiGlu` and `LowRank` are described with the graph (`policy::graph`). One session runs on many
+//! threads; what differs between them, keys and values above all, is lent to the operators for the time of a run through a
 //! thread-local pointer: with one thread a run, ONNX Runtime calls the operators on the thread that called it.
 
 use super::attention::{Layer, Pass, Tensors};
-use super::custom::{BASE, Custom, Domain, Outcome, floats, guarded, one, plain, three};
+use super::custom::{BASE, Custom, Domain, Outcome, floats, guarded, one, plain, three, two};
 use super::isa::Kernels;
+use super::low_rank::{self, LowRankNode};
 use super::values::check;
 use ort::sys::*;
 use record::failure::Result;
@@ -48,7 +49,7 @@ impl Custom for Operator {
 
 /// The graph's own operators, run by these kernels.
 pub fn domain(kernels: Kernels) -> Result<Domain<Operator>> {
-    Domain::new(vec![Operator::attention(kernels), Operator::swiglu(kernels)])
+    Domain::new(vec![Operator::attention(kernels), Operator::swiglu(kernels), Operator::low_rank(kernels)])
 }
 
 impl Operator {
@@ -60,6 +61,20 @@ impl Operator {
                 CreateKernelV2: Some(attention_create),
                 KernelComputeV2: Some(attention_compute),
                 KernelDestroy: Some(attention_destroy),
+                ..BASE
+            },
+            kernels,
+        }
+    }
+
+    fn low_rank(kernels: Kernels) -> Self {
+        Operator {
+            base: OrtCustomOp {
+                GetName: Some(low_rank_name),
+                GetInputTypeCount: Some(two),
+                CreateKernelV2: Some(low_rank_create),
+                KernelComputeV2: Some(low_rank::compute),
+                KernelDestroy: Some(low_rank::destroy),
                 ..BASE
             },
             kernels,
@@ -89,12 +104,20 @@ unsafe extern "system" fn swiglu_name(_: *const OrtCustomOp) -> *const c_char {
     c"SwiGlu".as_ptr()
 }
 
-/// The first input as `[rows, width]`, and its address.
-unsafe fn input(context: *mut OrtKernelContext) -> Outcome<(usize, usize, *const f32)> {
+unsafe extern "system" fn low_rank_name(_: *const OrtCustomOp) -> *const c_char {
+    c"LowRank".as_ptr()
+}
+
+/// An input as `[rows, width]`, and its address.
+///
+/// # Safety
+///
+/// The context is that of the running call.
+pub unsafe fn input(context: *mut OrtKernelContext, index: usize) -> Outcome<(usize, usize, *const f32)> {
     let mut value = ptr::null();
     // SAFETY: the context is that of the running call.
     let (shape, data) = unsafe {
-        plain(check((ort::api().KernelContext_GetInput)(context, 0, &mut value)))?;
+        plain(check((ort::api().KernelContext_GetInput)(context, index, &mut value)))?;
         floats(value)?
     };
     let [rows, width] = shape[..] else {
@@ -104,7 +127,11 @@ unsafe fn input(context: *mut OrtKernelContext) -> Outcome<(usize, usize, *const
 }
 
 /// The output as `[rows, width]`.
-unsafe fn output(context: *mut OrtKernelContext, rows: usize, width: usize) -> Outcome<*mut f32> {
+///
+/// # Safety
+///
+/// The context is that of the running call.
+pub unsafe fn output(context: *mut OrtKernelContext, rows: usize, width: usize) -> Outcome<*mut f32> {
     let shape = [rows as i64, width as i64];
     let mut value = ptr::null_mut();
     let mut data = ptr::null_mut();
@@ -114,6 +141,32 @@ unsafe fn output(context: *mut OrtKernelContext, rows: usize, width: usize) -> O
         plain(check((ort::api().GetTensorMutableData)(value, &mut data)))?;
     }
     Ok(data.cast())
+}
+
+/// An attribute of a node.
+///
+/// # Safety
+///
+/// `info` is that of the node being made.
+pub unsafe fn integer(info: *const OrtKernelInfo, name: &CStr) -> Outcome<usize> {
+    let mut value = 0;
+    // SAFETY: the caller's promise.
+    plain(check(unsafe { (ort::api().KernelInfoGetAttribute_int64)(info, name.as_ptr(), &mut value) }))?;
+    usize::try_from(value).map_err(|_| format!("attribute {name:?} is {value}"))
+}
+
+/// The pass that is lent to the operators on this thread.
+///
+/// # Safety
+///
+/// One node at a time may hold it.
+pub unsafe fn lent<'a>() -> Outcome<&'a mut Pass> {
+    let pass = LENT.get();
+    if pass.is_null() {
+        return Err("no decoder lends its keys and values on this thread".to_owned());
+    }
+    // SAFETY: `lend` borrowed it exclusively for this run, and nodes of a run follow each other on this thread.
+    Ok(unsafe { &mut *pass })
 }
 
 /// An attention node of the graph.
@@ -126,12 +179,8 @@ struct AttentionNode {
 impl AttentionNode {
     unsafe fn new(operator: &Operator, info: *const OrtKernelInfo) -> Outcome<Self> {
         let api = ort::api();
-        let integer = |name: &CStr| {
-            let mut value = 0;
-            // SAFETY: `info` is that of the node being made; so below.
-            plain(check(unsafe { (api.KernelInfoGetAttribute_int64)(info, name.as_ptr(), &mut value) }))?;
-            usize::try_from(value).map_err(|_| format!("attribute {name:?} is {value}"))
-        };
+        // SAFETY: `info` is that of the node being made; so below.
+        let integer = |name: &CStr| unsafe { integer(info, name) };
         let mut epsilon = 0.0;
         // SAFETY: as above.
         plain(check(unsafe { (api.KernelInfoGetAttribute_float)(info, c"epsilon".as_ptr(), &mut epsilon) }))?;
@@ -166,15 +215,11 @@ impl AttentionNode {
     }
 
     unsafe fn compute(&self, context: *mut OrtKernelContext) -> Outcome<()> {
-        let pass = LENT.get();
-        if pass.is_null() {
-            return Err("no decoder lends its keys and values on this thread".to_owned());
-        }
-        // SAFETY: `lend` borrowed it exclusively for this run, and nodes of a run follow each other on this thread.
-        let pass = unsafe { &mut *pass };
+        // SAFETY: nodes of a run follow each other on this thread.
+        let pass = unsafe { lent()? };
         let Layer { heads, kv_heads, .. } = self.layer;
         // SAFETY: the context is that of the running call.
-        let (rows, width, query) = unsafe { input(context)? };
+        let (rows, width, query) = unsafe { input(context, 0)? };
         if rows != pass.plan.rows || width != (heads + 2 * kv_heads) * self.head_size {
             return Err(format!("[{rows}, {width}] does not fit a plan of {} rows", pass.plan.rows));
         }
@@ -224,6 +269,22 @@ unsafe extern "system" fn attention_destroy(kernel: *mut c_void) {
     drop(unsafe { Box::from_raw(kernel.cast::<AttentionNode>()) });
 }
 
+unsafe extern "system" fn low_rank_create(
+    operator: *const OrtCustomOp,
+    _: *const OrtApi,
+    info: *const OrtKernelInfo,
+    kernel: *mut *mut c_void,
+) -> OrtStatusPtr {
+    guarded(|| {
+        // SAFETY: as in `attention_create`; the kernel goes to `low_rank::destroy`.
+        unsafe {
+            let node = LowRankNode::new((*operator.cast::<Operator>()).kernels, info)?;
+            *kernel = Box::into_raw(Box::new(node)).cast();
+        }
+        Ok(())
+    })
+}
+
 unsafe extern "system" fn swiglu_create(
     operator: *const OrtCustomOp,
     _: *const OrtApi,
@@ -243,7 +304,7 @@ unsafe extern "system" fn swiglu_compute(
         // SAFETY: the kernel is the operator, see `swiglu_create`; sizes are those of the tensors.
         unsafe {
             let kernels = &(*kernel.cast::<Operator>()).kernels;
-            let (rows, width, gates) = input(context)?;
+            let (rows, width, gates) = input(context, 0)?;
             let half = width / 2;
             let output = output(context, rows, half)?;
             for row in 0..rows {

@@ -18,6 +18,10 @@ pub struct Plan {
     pub rows: usize,
     /// The rows whose logits are wanted, ascending.
     pub wanted: Vec<i64>,
+    /// The adapter of each row, [`NONE`](super::adapters::NONE) for the base itself.
+    pub adapters: Vec<u32>,
+    /// The same of the wanted rows.
+    pub wanted_adapters: Vec<u32>,
 }
 
 /// Consecutive rows that the attention handles together.
@@ -65,6 +69,8 @@ impl Plan {
         self.branches.clear();
         self.pages.clear();
         self.wanted.clear();
+        self.adapters.clear();
+        self.wanted_adapters.clear();
         self.rows = 0;
     }
 
@@ -95,6 +101,12 @@ impl Plan {
         }
         let branches = first..self.branches.len();
         self.segments.push(Segment::Branches { row, prefix, pages, branches });
+    }
+
+    /// Says that the rows added since the last call use this adapter.
+    pub fn adapt(&mut self, adapter: u32) {
+        self.adapters.resize(self.rows, adapter);
+        self.wanted_adapters.resize(self.wanted.len(), adapter);
     }
 
     fn list(&mut self, pages: &[u32]) -> Range<usize> {

@@ -1,5 +1,6 @@
 //! Tests of the engine that need to look inside: other instruction sets, the oracle, poisoned memory.
 
+mod adapters;
 mod arena;
 mod device_sampling;
 mod golden;

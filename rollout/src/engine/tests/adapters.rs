@@ -1,0 +1,105 @@
+//! Low-rank adapters: log-probabilities against PEFT's (tests/golden/adapters), and several in one batch.
+
+use super::support::{bits, drain, job, runtime};
+use crate::engine::{Engine, Job, Options};
+use policy::directory::Policy;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").join("tests/golden")
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).expect("a file")).expect("JSON")
+}
+
+/// A policy directory with a golden adapter, linked to its base where that lies.
+fn policy(folder: &Path, adapter: &str) -> Policy {
+    let source = golden().join("adapters").join(adapter);
+    let root = folder.join(adapter);
+    let files = root.join("step-000000");
+    std::fs::create_dir_all(&files).expect("a folder");
+    for file in ["adapter_config.json", "adapter_model.safetensors"] {
+        std::fs::copy(source.join(file), files.join(file)).expect("copied");
+    }
+    let base = read(&source.join("logprobs.json"))["base"].as_str().expect("a name").to_owned();
+    std::os::unix::fs::symlink("step-000000", root.join("current")).expect("linked");
+    std::os::unix::fs::symlink(golden().join(base), root.join("base")).expect("linked");
+    Policy::open(&root).expect("a policy")
+}
+
+#[test]
+fn logprobs_are_those_of_peft_with_one_base_for_all() {
+    runtime();
+    let folder = tempfile::tempdir().expect("a folder");
+    for names in [&["all", "some"][..], &["bias"]] {
+        let policies: Vec<Policy> = names.iter().map(|name| policy(folder.path(), name)).collect();
+        let members: Vec<&Policy> = policies.iter().collect();
+        let engine = Engine::load_all(&members, &Options::default()).expect("an engine");
+        let mut decoder = engine.decoder().expect("a decoder");
+        let ids = |value: &Value| -> Vec<u32> { serde_json::from_value(value.clone()).expect("ids") };
+        // The base itself is among what the engine runs.
+        let plain = read(
+            &golden()
+                .join(if names.len() == 2 { "qwen3-6-3-untied" } else { "qwen2-4-2-bf16-shards" })
+                .join("logprobs.json"),
+        );
+        let adapted =
+            names.iter().map(|name| read(&golden().join("adapters").join(name).join("logprobs.json")));
+        for (index, expected) in std::iter::once(plain).chain(adapted).enumerate() {
+            let mut worst = 0.0_f32;
+            for case in expected["cases"].as_array().expect("cases") {
+                let completions = case["completions"].as_array().expect("completions");
+                let given: Vec<Vec<u32>> =
+                    completions.iter().map(|item| ids(&item["completion_ids"])).collect();
+                let adapter = (index as u32).checked_sub(1);
+                let found =
+                    decoder.score_by(adapter, &ids(&case["prompt_ids"]), &given, 1.0).expect("scores");
+                for (found, item) in found.iter().zip(completions) {
+                    let wanted: Vec<f32> = serde_json::from_value(item["logprobs"].clone()).expect("numbers");
+                    assert_eq!(found.len(), wanted.len());
+                    for (found, wanted) in found.iter().zip(wanted) {
+                        worst = worst.max((found - wanted).abs());
+                    }
+                }
+            }
+            println!("{names:?} {index}: largest difference {worst:.2e}");
+            assert!(worst <= 1e-4, "{names:?} {index}: {worst:.2e}");
+        }
+    }
+}
+
+#[test]
+fn a_group_gives_the_same_bits_among_groups_of_other_adapters() {
+    runtime();
+    let folder = tempfile::tempdir().expect("a folder");
+    let policies = [policy(folder.path(), "all"), policy(folder.path(), "some")];
+    let engine = Engine::load_all(&[&policies[0], &policies[1]], &Options::default()).expect("an engine");
+    // The vocabulary of the goldens is smaller than that of the other tests.
+    let small = |ticket: u64| {
+        let mut job: Job = job(ticket, 9 + ticket as usize, 3, 12);
+        job.prompt.iter_mut().for_each(|id| *id %= 64);
+        job
+    };
+    let owners = [None, Some(0), Some(1), Some(0), None, Some(1)];
+    let mut together = engine.decoder().expect("a decoder");
+    for (ticket, owner) in owners.into_iter().enumerate() {
+        together.submit_to(owner, small(ticket as u64)).expect("submitted");
+    }
+    let together = drain(&mut together);
+    assert_eq!(together.len(), owners.len());
+    for (ticket, owner) in owners.into_iter().enumerate() {
+        let mut alone = engine.decoder().expect("a decoder");
+        alone.submit_to(owner, small(ticket as u64)).expect("submitted");
+        assert_eq!(bits(&drain(&mut alone)[0].1), bits(&together[ticket].1), "group {ticket}");
+    }
+    // The same prompt and random numbers under another adapter is another completion.
+    let under = |owner: Option<u32>| {
+        let mut decoder = engine.decoder().expect("a decoder");
+        decoder.submit_to(owner, small(1)).expect("submitted");
+        bits(&drain(&mut decoder)[0].1)
+    };
+    assert_ne!(under(None), under(Some(0)));
+    assert_ne!(under(Some(1)), under(Some(0)));
+}
