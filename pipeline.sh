@@ -19,6 +19,7 @@ Train a team of language-model agents: warm-up, evaluation, AT-GRPO, evaluation.
 Examples:
   ./pipeline.sh                                    a team of tiny policies learns Plan-Path on the CPU
   ./pipeline.sh --policies per-role --run runs/two one policy for each role
+  ./pipeline.sh --policies adapter-per-role --run runs/adapters   a low-rank adapter for each role, over one frozen base
   ./pipeline.sh --workflow single --run runs/one   the single agent, for comparison
   ./pipeline.sh --env sudoku                       another environment; so sokoban, math and code
   ./pipeline.sh --steps 120                        run again with more steps: it continues where it stopped
@@ -33,7 +34,9 @@ Options:
   --env NAME            the environment (see `envs list`)                    [default: plan-path]
   --set NAME=VALUE      a setting of the environment (repeatable; see `envs list`)
   --workflow NAME       who acts, in which order                             [default: team]
-  --policies WHICH      shared | per-role | AGENT=DIR (repeatable)           [default: shared]
+  --policies WHICH      shared | adapter-per-role | per-role | AGENT=DIR (repeatable)
+                                                                             [default: shared]
+  --adapter SETTINGS    of adapter-per-role, as of `policy init --adapter`   [default: rank=16,alpha=32]
   --steps N             training steps in all                                [default: 80]
   --tasks N             episodes a step                                      [default: 48]
   --branches K          candidates of each agent at each turn                [default: 8]
@@ -60,7 +63,7 @@ die() { # CODE MESSAGE [HINT]
 # ---- the numbers --------------------------------------------------------------------------------------------
 env=plan-path workflow=team policies=shared steps=80 tasks=48 branches=8 turns=4 seed=1 device=cpu
 eval_every=20 warmup=3600 run='' setup_only=no
-eval_tasks=300 select=random temperature=1.0 max_tokens=''
+eval_tasks=300 select=random temperature=1.0 max_tokens='' adapter=rank=16,alpha=32
 optimizer=adamw lr=1e-3 lr_warmup=5 betas=0.9,0.95 minibatches=2
 warmup_tasks_a_step=8 warmup_lr=0.03 warmup_lr_other=4e-3
 settings=''
@@ -72,8 +75,8 @@ while [ $# -gt 0 ]; do
     case $flag in
         --help | -h) usage; exit 0 ;;
         --setup) setup_only=yes; shift; continue ;;
-        --run | --env | --workflow | --policies | --steps | --tasks | --branches | --turns | --max-tokens | --seed | \
-            --device | --eval-every | --warmup | --stage | --set) ;;
+        --run | --env | --workflow | --policies | --adapter | --steps | --tasks | --branches | --turns | --max-tokens | \
+            --seed | --device | --eval-every | --warmup | --stage | --set) ;;
         --*=*) set -- "${flag%%=*}" "${flag#*=}" "${@:2}"; continue ;;
         *) die 2 "unknown argument $flag" 'run ./pipeline.sh --help for the list' ;;
     esac
@@ -81,9 +84,9 @@ while [ $# -gt 0 ]; do
     case $flag in
         --policies)
             case $2 in
-                shared | per-role) policies=$2 ;;
+                shared | adapter-per-role | per-role) policies=$2 ;;
                 ?*=?*) if [ -n "${given[policies]:-}" ]; then policies="$policies $2"; else policies=$2; fi ;;
-                *) die 2 "--policies $2: not shared, per-role or AGENT=DIR" ;;
+                *) die 2 "--policies $2: not shared, adapter-per-role, per-role or AGENT=DIR" ;;
             esac ;;
         --stage)
             case ${2%%=*} in
@@ -103,6 +106,8 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 [ "$tasks" -gt 0 ] || die 2 '--tasks must be at least 1'
+[ "$policies" = adapter-per-role ] || [ -z "${given[adapter]:-}" ] ||
+    die 2 '--adapter needs --policies adapter-per-role' 'or make the adapters with policy init --adapter and name them: --policies AGENT=DIR'
 [ -n "$run" ] || run=runs/$env
 if [ -z "$max_tokens" ]; then # a bit more than the longest right answer takes
     case " $env $settings " in
@@ -159,6 +164,7 @@ resolved() { # one value a line, so that a difference can be named
         printf '  "%s": %s,\n' "$name" "$(json_string "${!name}")"
     done
     case $policies in
+        adapter-per-role) printf '  "adapter": %s,\n' "$(json_string "$adapter")" ;;
         *=*) for name in $policies; do printf '  "input %s": %s,\n' "$name" "$(json_string "$(digest_of "${name#*=}")")"; done ;;
     esac
     # The program and its ONNX Runtime, without the places where they are found.
@@ -185,7 +191,7 @@ declare -A folder=() # agent -> policy directory
 declare -A source=() # policy name -> what it is made from
 case $policies in
     shared) for agent in $agents; do folder[$agent]=$run/policies/shared; done ;;
-    per-role) for agent in $agents; do folder[$agent]=$run/policies/$agent; done ;;
+    per-role | adapter-per-role) for agent in $agents; do folder[$agent]=$run/policies/$agent; done ;;
     *)
         for pair in $policies; do
             agent=${pair%%=*}
@@ -230,7 +236,15 @@ if [ ! -f "$run/policies/done" ]; then
             statuses=("${PIPESTATUS[@]}")
             leftmost_failure 'envs demo' 'policy encode' update
         fi
-        for directory in $folders; do policy init "$directory" --from "$run/warmup/policy" || exit $?; done
+        if [ "$policies" = adapter-per-role ]; then
+            # Beside the adapters, so that they find it wherever the run is moved to.
+            policy init "$run/policies/base" --from "$run/warmup/policy" || exit $?
+            for directory in $folders; do
+                policy init "$directory" --from "$run/policies/base" --adapter "$adapter" --seed "$seed" || exit $?
+            done
+        else
+            for directory in $folders; do policy init "$directory" --from "$run/warmup/policy" || exit $?; done
+        fi
     fi
     : >"$run/policies/done.tmp" && mv "$run/policies/done.tmp" "$run/policies/done" || die 74 "cannot write in $run/policies"
 fi

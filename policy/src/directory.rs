@@ -2,7 +2,8 @@
 //!
 //! Two layouts are read. A *policy directory* holds one complete Hugging Face directory a version (`step-000012/`)
 //! and `current`, a relative link to the newest; where its versions are adapters (PEFT directories), `base` links to the
-//! Hugging Face directory of what they change, and each version records that base's digest. A plain Hugging Face directory is version 0 of itself.
+//! Hugging Face directory of what they change, and each version records that base's digest. A plain Hugging Face
+//! directory is version 0 of itself.
 //! Writing is [`crate::publish`]'s.
 
 use std::fmt;
@@ -281,8 +282,13 @@ fn named_base(files: &Path) -> Result<PathBuf> {
     let name = Adapter::load(files)?.base;
     let base = Path::new(&name);
     if name.is_empty() || !base.join("config.json").exists() {
-        return Err(Failure::data(format!("{}: its base {name:?} is no directory with a model", show(files)))
-            .hint("make a policy of both: policy init DIR --from ADAPTER_DIR, where its base_model_name_or_path is a directory"));
+        return Err(Failure::data(format!(
+            "{}: its base {name:?} is no directory with a model",
+            show(files)
+        ))
+        .hint(
+            "let base_model_name_or_path in adapter_config.json name the directory that the base lies in",
+        ));
     }
     base.canonicalize().map_err(|error| io_failure(base, &error))
 }

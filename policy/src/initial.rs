@@ -129,10 +129,9 @@ pub struct NewAdapter {
 /// # Errors
 /// The directory holds no policy that can be run, or an adapter itself (2); the disk's.
 pub fn from_base(root: &Path, base: &Path, new: &NewAdapter, seed: u64) -> Result<Policy> {
-    let named = base;
     let base = Policy::open(base)?;
     if base.base.is_some() {
-        return Err(Failure::usage(format!("{}: an adapter itself", show(named)))
+        return Err(Failure::usage(format!("{}: an adapter itself", show(&base.root)))
             .hint("an adapter's base is a whole model: name the one that it changes"));
     }
     let config = Config::load(&base.files)?;
@@ -143,7 +142,7 @@ pub fn from_base(root: &Path, base: &Path, new: &NewAdapter, seed: u64) -> Resul
         alpha: new.alpha,
         targets: new.targets.clone(),
         rank_stabilised: false,
-        base: show(named),
+        base: show(&base.files),
     };
     let tensors: Vec<(String, Vec<usize>, Vec<f32>)> = adapter
         .tensors(&config)

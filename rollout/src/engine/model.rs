@@ -42,7 +42,8 @@ pub struct Limits {
 }
 
 impl Model {
-    /// Reads the configuration of policies that are one model, or adapters of one, writes the graph and opens a session over the weights where they lie.
+    /// Reads the configuration of policies that are one model, or adapters of one, writes the graph and opens a session
+    /// over the weights where they lie.
     pub fn load(policies: &[&Policy], options: &Options, isa: Option<Isa>) -> Result<Self> {
         let Some(&policy) = policies.first() else {
             return Err(Failure::work("an engine without a policy"));

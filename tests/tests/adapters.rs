@@ -1,0 +1,90 @@
+//! Low-rank adapters as a user sees them: README's commands, and the loop with an adapter for each role over one frozen base.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+use troupe_tests::{must, pipeline, root, run, shell};
+
+/// Every file below a folder, links followed.
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let name = |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
+    entries
+        .filter(|path| path.is_file())
+        .map(|path| (name(&path), std::fs::read(path).expect("a file")))
+        .collect()
+}
+
+#[test]
+fn readme_commands_work() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("README");
+    let block = readme.split("```sh\n").find(|block| block.starts_with("policy init run/base"));
+    let block = block.and_then(|block| block.split("```").next()).expect("the block");
+    let output = shell(&format!("set -e; {block}")).current_dir(folder.path()).output().expect("bash runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        said.contains("rank 8, alpha 16, q_proj+k_proj+v_proj+o_proj+gate_proj+up_proj+down_proj"),
+        "{said}"
+    );
+    // The base is named by a directory that PEFT can open from here.
+    let config = std::fs::read_to_string(folder.path().join("run/tool/current/adapter_config.json"));
+    let config: Value = serde_json::from_str(&config.expect("the configuration")).expect("JSON");
+    let base = config["base_model_name_or_path"].as_str().expect("a name");
+    assert!(folder.path().join(base).join("model.safetensors").exists(), "{base}");
+}
+
+#[test]
+fn roles_learn_as_adapters_of_one_base_that_stays_as_it_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let first = folder.path().join("first");
+    let arguments = "--policies adapter-per-role --adapter rank=4,alpha=8 --warmup 30 --steps 2 --tasks 6 --branches 4 \
+                     --eval-every 0";
+    let arguments: Vec<&str> = arguments.split_whitespace().collect();
+    let output = pipeline(&first, &arguments).output().expect("pipeline.sh runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let base = first.join("policies/base/current");
+    let weights = |folder: &Path| files(folder).remove("model.safetensors").expect("weights");
+    assert!(weights(&base) == weights(&first.join("warmup/policy/current")), "the base was written to");
+    let metrics = std::fs::read_to_string(first.join("steps/000002/metrics.jsonl")).expect("metrics");
+    let metrics: Vec<Value> = metrics.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let metrics: Vec<&Value> = metrics.iter().filter(|line| line["type"] == "metrics").collect();
+    assert_eq!(metrics.len(), 2);
+    for line in metrics {
+        let gap = line["sampling/logp_difference_max"].as_f64().expect("a gap");
+        assert!(gap <= 1e-4, "sampler and trainer differ by {gap}");
+        assert!(line["grad_norm"].as_f64().expect("a norm") > 0.0, "nothing was learnt");
+    }
+    for role in ["tool", "planner"] {
+        let made = files(&first.join("policies").join(role).join("current"));
+        assert!(made.contains_key("adapter_model.safetensors") && !made.contains_key("model.safetensors"));
+        assert!(made != files(&first.join("policies").join(role).join("step-000001")), "nothing moved");
+    }
+
+    // A run that is moved keeps its base, and what it sampled is what training computes.
+    let second = folder.path().join("second");
+    std::fs::rename(&first, &second).expect("moved");
+    let policies = second.join("policies");
+    let flags = format!("--policy tool={0}/tool --policy planner={0}/planner", policies.display());
+    let sampled = format!(
+        "envs tasks plan-path --count 3 --seed 5 | rollout {flags} --branches 4 --turns 2 --max-tokens 8 --quiet"
+    );
+    must(&format!("{sampled} | group --quiet | advantage --quiet | update {flags} --check --quiet"));
+    let one = must(&format!("{sampled} --threads 1 | grep '\"sample\"'"));
+    assert_eq!(one, must(&format!("{sampled} --threads 2 | grep '\"sample\"'")));
+
+    // Where adapters cannot run, a sentence says so.
+    let (code, _, stderr) = run(&sampled.replace("--quiet", "--device sim"));
+    assert_eq!(code, 2, "{stderr}");
+    assert!(stderr.contains("an adapter cannot be sampled from with --device sim"), "{stderr}");
+    let (code, _, stderr) =
+        run(&format!("policy init {0}/x --from {0}/tool --adapter rank=2,alpha=2", policies.display()));
+    assert_eq!(code, 2, "{stderr}");
+    assert!(stderr.contains("an adapter itself"), "{stderr}");
+    std::fs::remove_dir_all(policies.join("base")).expect("removed");
+    let (code, _, stderr) = run(&format!("policy check {}", policies.join("tool").display()));
+    assert_eq!(code, 65, "{stderr}");
+    assert!(stderr.contains("the link names the frozen base"), "{stderr}");
+}
