@@ -183,7 +183,9 @@ fi
 say() { printf '%s\n' "$*"; }
 
 # ---- which policy plays whom --------------------------------------------------------------------------------
-agents=$(envs list | awk -v env="$env:" -v workflow="$workflow" '
+set_flags=()
+for setting in $settings; do set_flags+=(--set "$setting"); done
+agents=$(envs list "$env" "${set_flags[@]}" | awk -v env="$env:" -v workflow="$workflow" '
     /^[^ ]/ { here = ($1 == env) }
     here && $1 == "--workflow" && $2 == workflow { sub(/ \(.*/, ""); sub(/^ *--workflow *[^ ]* */, ""); gsub(",", ""); print }')
 [ -n "$agents" ] || die 2 "there is no workflow $workflow of an environment $env" 'envs list names them all'
@@ -206,8 +208,6 @@ esac
 policy_flags=()
 for agent in $agents; do policy_flags+=(--policy "$agent=${folder[$agent]}"); done
 folders=$(printf '%s\n' "${folder[@]}" | sort -u)
-set_flags=()
-for setting in $settings; do set_flags+=(--set "$setting"); done
 
 # ---- warm-up: a policy that knows the language of the task and has a bad habit to lose ----------------------
 leftmost_failure() { # NAMES... after a pipe, with its PIPESTATUS in $statuses

@@ -1,0 +1,222 @@
+//! A rollout played again from its own lines, by another program: every prompt, reward, choice, stop and advantage.
+//!
+//! `envs step` is told the task and then each candidate, one at a time. So whatever `rollout` wrote must follow from the
+//! tasks and the texts alone. These are the mistakes of multi-agent training that this makes impossible: prompts that
+//! do not follow from the applied actions (a tree that never advances, agents in sequence that do not see each other),
+//! candidates scored by anything but their own consequence, groups of other than K candidates of one prompt, groups that
+//! mix tasks, choices that are not the first best, running out of turns as a success.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use serde_json::{Value, json};
+use troupe_tests::{must, shell};
+
+/// An `envs step` process.
+struct Step {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Step {
+    fn new(environment: &str) -> Step {
+        let mut command = shell(&format!("exec envs step {environment}"));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("envs runs");
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("its stdout"));
+        Step { child, input, output }
+    }
+
+    fn ask(&mut self, request: &Value) -> Value {
+        writeln!(self.input.as_mut().expect("its stdin"), "{request}").expect("it reads");
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("it answers");
+        let answer: Value = serde_json::from_str(&line).expect("JSON");
+        assert!(answer["error"].is_null(), "{request}: {answer}");
+        answer
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        self.input = None;
+        let _ = self.child.wait();
+    }
+}
+
+struct Run {
+    environment: &'static str,
+    workflow: &'static str,
+    branches: usize,
+    turns: u64,
+    team_weight: f64,
+}
+
+/// What was met on the way, so that a test can tell that it tested something.
+#[derive(Default)]
+struct Met {
+    groups: usize,
+    unequal: usize,
+    later_turns: usize,
+    out_of_turns: usize,
+    successes: usize,
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// Advantages of a group: (r - mean) / (std + 1e-6), std over n - 1; 0 where all are equal.
+fn advantages(rewards: &[f64]) -> Vec<f64> {
+    let count = rewards.len() as f64;
+    let mean = rewards.iter().sum::<f64>() / count;
+    let std = (rewards.iter().map(|reward| (reward - mean).powi(2)).sum::<f64>() / (count - 1.0)).sqrt();
+    rewards.iter().map(|reward| if std == 0.0 { 0.0 } else { (reward - mean) / (std + 1e-6) }).collect()
+}
+
+fn replay(run: &Run, tasks: &[Value], lines: &[Value]) -> Met {
+    let mut met = Met::default();
+    let mut samples: BTreeMap<(String, u64, String), Vec<&Value>> = BTreeMap::new();
+    for sample in lines.iter().filter(|line| line["type"] == "sample") {
+        let text = |key: &str| sample[key].as_str().expect("a text").to_owned();
+        let key = (text("episode"), sample["turn"].as_u64().expect("a turn"), text("agent"));
+        samples.entry(key).or_default().push(sample);
+    }
+    let mut step = Step::new(run.environment);
+    for (index, task) in tasks.iter().enumerate() {
+        let name = format!("5.{index}");
+        let episode = lines
+            .iter()
+            .find(|line| line["type"] == "episode" && line["episode"] == *name)
+            .expect("an episode a task");
+        assert_eq!(episode["task"], task["task"]);
+        let mut now = step.ask(&json!({"request": 0, "task": task, "workflow": run.workflow}));
+        let agents: Vec<Value> = now["agents"].as_array().expect("agents").clone();
+        let stages: Vec<Vec<Value>> = match &now["order"] {
+            Value::String(order) if order == "parallel" => vec![agents],
+            Value::String(_) => agents.into_iter().map(|agent| vec![agent]).collect(),
+            stages => serde_json::from_value(stages.clone()).expect("stages"),
+        };
+        let (mut turn, mut reward, mut over) = (0, 0.0, None);
+        while over.is_none() && turn < run.turns {
+            for stage in &stages {
+                let mut chosen = serde_json::Map::new();
+                let mut after = Value::Null;
+                for agent in stage {
+                    let agent = agent.as_str().expect("a name");
+                    let members = samples
+                        .remove(&(name.clone(), turn, agent.to_owned()))
+                        .unwrap_or_else(|| panic!("{name}: no group of {agent} at turn {turn}"));
+                    met.groups += 1;
+                    met.later_turns += usize::from(turn > 0);
+                    assert_eq!(members.len(), run.branches, "{name}/{agent}/{turn}");
+                    let mut answers = Vec::new();
+                    let mut rewards = Vec::new();
+                    for (branch, member) in members.iter().enumerate() {
+                        let id = &member["id"];
+                        assert_eq!(*id, *format!("{name}/{turn}/{agent}/{branch}"));
+                        assert_eq!(member["group"], *format!("{name}/{agent}/{turn}"), "{id}");
+                        assert_eq!(member["task"], task["task"], "{id}");
+                        assert_eq!(member["prompt"], now["observations"][agent], "{id}");
+                        assert_eq!(member["prompt_ids"], members[0]["prompt_ids"], "{id}");
+                        let action = &member["completion"];
+                        let answer =
+                            step.ask(&json!({"state": now["state"], "agent": agent, "action": action}));
+                        assert_eq!(member["rewards"], answer["rewards"], "{id}");
+                        assert_eq!(member["reward_components"], answer["reward_components"], "{id}");
+                        assert_eq!(member["terminated"], answer["terminated"], "{id}");
+                        let [team, local] = ["team", "local"].map(|part| number(&answer["rewards"][part]));
+                        assert!((0.0..=1.0).contains(&team) && (0.0..=1.0).contains(&local), "{id}");
+                        assert_eq!(number(&member["reward"]), run.team_weight * team + local, "{id}");
+                        rewards.push(number(&member["reward"]));
+                        answers.push(answer);
+                    }
+                    let most = rewards.iter().copied().fold(f64::MIN, f64::max);
+                    let best = rewards.iter().position(|&reward| reward == most).expect("a best");
+                    for (branch, (member, wanted)) in members.iter().zip(advantages(&rewards)).enumerate() {
+                        assert_eq!(member["selected"], branch == best, "{}", member["id"]);
+                        let advantage = number(&member["advantage"]);
+                        assert!(
+                            (advantage - wanted).abs() < 1e-9,
+                            "{}: {advantage}, not {wanted}",
+                            member["id"]
+                        );
+                    }
+                    met.unequal += usize::from(rewards.iter().any(|&reward| reward != most));
+                    reward += most;
+                    chosen.insert(agent.to_owned(), members[best]["completion"].clone());
+                    after = answers.swap_remove(best);
+                }
+                if stage.len() > 1 {
+                    after = step.ask(&json!({"state": now["state"], "actions": chosen}));
+                }
+                now = after;
+                if now["terminated"] == true {
+                    over = Some(now["success"] == true);
+                    break;
+                }
+            }
+            turn += 1;
+        }
+        let (success, stop) = match over {
+            Some(true) => (true, "success"),
+            Some(false) => (false, "terminated"),
+            None => (false, "turns"),
+        };
+        assert_eq!((&episode["success"], &episode["stop"]), (&success.into(), &stop.into()), "{name}");
+        assert_eq!(episode["turns"], turn, "{name}");
+        assert!((number(&episode["reward"]) - reward).abs() < 1e-9, "{name}: {reward}");
+        met.out_of_turns += usize::from(over.is_none());
+        met.successes += usize::from(success);
+    }
+    assert!(samples.is_empty(), "samples of episodes that were over: {:?}", samples.keys());
+    let end = lines.iter().rfind(|line| line["type"] == "end").expect("an end");
+    let rollout = &end["after"][0]["after"][0]["counts"];
+    for counts in [&end["counts"], &end["after"][0]["counts"], rollout] {
+        assert_eq!(counts["groups"], met.groups, "every group counted once by every stage");
+    }
+    assert_eq!(rollout["groups_expected"], met.groups);
+    // Nothing is filtered unless it is asked for.
+    assert_eq!(end["counts"]["samples_written"], met.groups * run.branches);
+    met
+}
+
+#[test]
+fn whatever_rollout_wrote_follows_from_the_tasks_and_the_texts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |command: &str| command.replace("D/", &format!("{}/", folder.path().display()));
+    let mut all = Met::default();
+    for (environment, demonstrated, runs) in [
+        ("plan-path", "team", vec![("team", 4, 3, 1.0), ("team", 3, 2, 0.5), ("single", 4, 2, 1.0)]),
+        ("math", "ensemble", vec![("team", 4, 2, 1.0), ("ensemble", 3, 2, 1.0), ("turns", 3, 3, 2.0)]),
+    ] {
+        must(&at(&format!(
+            "policy init D/{environment} --preset tiny --seed 3; \
+             envs demo {environment} --workflow {demonstrated} --count 720 --seed 3 | \
+             policy encode --policy D/{environment} | update --policy D/{environment} --objective nll \
+             --optimizer muon --lr 0.03 --lr-other 4e-3 --minibatches 120 --quiet > D/warmup"
+        )));
+        for (workflow, branches, turns, team_weight) in runs {
+            let run = Run { environment, workflow, branches, turns, team_weight };
+            let text = must(&at(&format!(
+                "envs tasks {environment} --count 12 --seed 4 | tee D/tasks | \
+                 rollout --policy D/{environment} --workflow {workflow} --branches {branches} --turns {turns} \
+                 --team-weight {team_weight} --max-tokens 10 --step 5 --seed 6 --quiet | \
+                 group --quiet | advantage --quiet"
+            )));
+            let parse = |text: &str| -> Vec<Value> {
+                text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+            };
+            let mut tasks = parse(&must(&at("cat D/tasks")));
+            tasks.retain(|line| line["type"] == "task");
+            let met = replay(&run, &tasks, &parse(&text));
+            assert!(met.unequal > 0 && met.groups > 12, "{environment} {workflow}: nothing was learned from");
+            all.later_turns += met.later_turns;
+            all.out_of_turns += met.out_of_turns;
+            all.successes += met.successes;
+        }
+    }
+    assert!(all.later_turns > 50 && all.out_of_turns > 5 && all.successes > 5, "too little was met");
+}
