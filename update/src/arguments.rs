@@ -208,7 +208,8 @@ pub struct Arguments {
     #[arg(long, conflicts_with_all = ["check", "pass_through"], help_heading = "Running")]
     pub dry_run: bool,
 
-    /// Recompute the recorded log-probabilities and report the gap; fail above 1e-3 (f32) or 0.1 (bf16); publish nothing
+    /// Recompute the recorded log-probabilities and report the gap; fail above --max-logprob-gap [default: 1e-3 for f32
+    /// weights on the CPU, 0.1 for 16-bit weights and on devices]; publish nothing
     #[arg(long, help_heading = "Running")]
     pub check: bool,
 

@@ -1,5 +1,5 @@
 //! Whole decoders on the simulated device: log-probabilities and gradients against transformers and PyTorch, trees
-//! against separate sequences, layers computed again, optimiser steps, and the program itself with `--device sim`.
+//! against separate sequences, layers computed again, and optimiser steps.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,11 +17,11 @@ mod small;
 
 use std::collections::BTreeSet;
 
-use common::{GOLDEN, Place, stream, version, weights};
+use common::GOLDEN;
 use device::Sim;
 use golden::{Case, checkpoints, load, logprob_cases};
 use policy::weights::Weights as Tensors;
-use small::{Random, Weighted, relative, samples};
+use small::{Random, Weighted, cosine, relative, samples, wide};
 use update::model::{Card, Demand, Entry, MemoryPlan, Model, Parameters, Resident, RowLoss, Scores, Shape};
 use update::optimizer::on_device::DeviceOptimizer;
 use update::optimizer::{self, Method, Optimizer, Settings};
@@ -69,16 +69,6 @@ fn gradient(
     let mut gradients = vec![0.0; length];
     resident.gradients(&mut gradients).unwrap();
     (gradients, scores)
-}
-
-fn cosine(a: &[f32], b: &[f64]) -> f64 {
-    let dot: f64 = a.iter().zip(b).map(|(&a, b)| f64::from(a) * b).sum();
-    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
-    dot / (norm(&mut a.iter().map(|&a| f64::from(a))) * norm(&mut b.iter().copied()))
-}
-
-fn wide(values: &[f32]) -> Vec<f64> {
-    values.iter().map(|&value| f64::from(value)).collect()
 }
 
 #[test]
@@ -294,71 +284,4 @@ fn steps_are_those_of_the_processor_by_the_same_gradients() {
         }
         assert!(moved.into_host(&mut resident).unwrap() == host, "the state is another");
     }
-}
-
-#[test]
-fn the_program_trains_on_the_simulated_device() {
-    let name = "qwen3-6-3-untied";
-    let (processor, simulated) = (Place::new(), Place::new());
-    let run = |place: &Place, device: &str| {
-        let root = place.policy("p", name);
-        let before = weights(&root);
-        let arguments =
-            format!("--policy p --lr 1e-3 --minibatches 2 --epochs 2 --kl 0.1 --reference p {device}");
-        let metrics = place.update(&arguments, &stream(name, &version(&root))).ok().metrics();
-        // What was published can be trained again, with the state that lies beside it.
-        let again = place.update(&format!("--policy p --lr 1e-3 {device}"), &stream(name, &version(&root)));
-        assert_eq!(again.ok().metrics()["optimizer_state"], "continued");
-        (before, weights(&root), metrics)
-    };
-    let (before, expected, wanted) = run(&processor, "");
-    let (_, found, metrics) = run(&simulated, "--device sim --threads 2");
-    assert_eq!(metrics["timing"]["device"], "sim");
-    for field in ["loss", "grad_norm"] {
-        let (a, b) = (metrics[field].as_f64().unwrap(), wanted[field].as_f64().unwrap());
-        println!("{field}: {a} on the device, {b} on the processor");
-        assert!((a - b).abs() < 2e-2 * b.abs(), "{field}: {a} against {b}");
-    }
-    let step = |after: &std::collections::BTreeMap<String, Vec<f32>>| -> Vec<f32> {
-        before.iter().flat_map(|(name, old)| old.iter().zip(&after[name]).map(|(a, b)| a - b)).collect()
-    };
-    let direction = cosine(&step(&found), &wide(&step(&expected)));
-    println!("cosine of the moves: {direction:.4}");
-    assert!(direction > 0.97, "{direction}");
-}
-
-#[test]
-fn the_program_checks_and_refuses_on_devices() {
-    let name = "qwen3-2-1-tied";
-    let place = Place::new();
-    let root = place.policy("p", name);
-    let input = stream(name, &version(&root));
-    let outcome = place.update("--policy p --device sim --optimizer muon --lr-other 1e-3", &input);
-    assert_eq!(outcome.code, 2, "{outcome:?}");
-    assert!(outcome.stderr.contains("--optimizer muon runs on the CPU only"), "{}", outcome.stderr);
-    let expected = golden::json(&common::golden(name).join("gradient.json"));
-    let recorded = common::edited(&input, |index, sample| {
-        sample["completion_logprobs"] = expected["logprobs"][index].clone();
-    });
-    let outcome = place.update("--policy p --device sim --check --max-logprob-gap 0.5", &recorded).ok();
-    let gap = outcome.metrics()["sampling/logp_difference_max"].as_f64().unwrap();
-    println!("largest gap on the device {gap:.1e}");
-    assert!(gap > 0.0 && gap < 0.5);
-}
-
-#[test]
-fn a_machine_without_a_gpu_is_told_so_before_anything_is_read() {
-    if device::cuda::open_library(device::cuda::Library::Driver).is_ok() {
-        println!("this machine has a driver");
-        return;
-    }
-    let name = "qwen3-2-1-tied";
-    let place = Place::new();
-    place.policy("p", name);
-    // stdin stays open: whoever read it first would wait.
-    let child = place.spawn("--policy p --device cuda:1");
-    let output = child.wait_with_output().unwrap();
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(69), "{text}");
-    assert!(text.contains("driver") && text.contains("hint: "), "{text}");
 }

@@ -4,10 +4,9 @@
 
 mod common;
 
-use common::{GOLDEN, Place, edited, golden, stream, version, weights};
+use common::{GOLDEN, Place, edited, golden, masters, stream, version, weights};
 use policy::weights::{ElementType, Weights};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -45,28 +44,6 @@ fn policy(place: &Place, name: &str, dtype: &str) -> PathBuf {
     let root = place.policy(name, GOLDEN);
     store(&root, dtype);
     root
-}
-
-/// The f32 masters of a bf16 or f16 version, out of its two files, as bits.
-fn masters(root: &Path) -> BTreeMap<String, Vec<u32>> {
-    let files = root.join("current");
-    let published = Weights::open(&files).unwrap();
-    let beside = Weights::open_file(&files.join("optimizer.safetensors")).unwrap();
-    let master = |name: &str| -> Vec<u32> {
-        if published.tensor(name).unwrap().dtype == ElementType::F16 {
-            let whole = beside.to_f32(&format!("master.{name}")).unwrap();
-            return whole.into_iter().map(f32::to_bits).collect();
-        }
-        let lower = beside.tensor(&format!("lower.{name}")).unwrap();
-        let halves = lower.bytes.as_chunks::<2>().0.iter().map(|&two| u16::from_le_bytes(two));
-        let values = published.to_f32(name).unwrap();
-        values
-            .into_iter()
-            .zip(halves)
-            .map(|(value, half)| update::weights::join(value, half).to_bits())
-            .collect()
-    };
-    published.names().map(|name| (name.to_owned(), master(name))).collect()
 }
 
 /// A twin of the same numbers in f32 takes the same first step: its weights are the masters.

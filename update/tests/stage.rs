@@ -280,3 +280,28 @@ fn likelihood_needs_neither_log_probabilities_nor_advantages() {
     assert!(last < 0.5 * all, "the loss went from {all} on average to {last}");
     assert!(published(&root));
 }
+
+#[test]
+fn the_time_of_each_policy_is_told_by_kind() {
+    let (place, _, input) = one();
+    let kinds =
+        ["load_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds", "publish_seconds"];
+    for (arguments, idle) in [
+        ("--policy p --threads 2 --minibatches 2", &[][..]),
+        // A device has its memory told as well.
+        ("--policy p --lr 1e-3 --device sim --threads 2", &[]),
+        (
+            "--policy p --check --max-logprob-gap 9",
+            &["backward_seconds", "optimizer_seconds", "publish_seconds"],
+        ),
+    ] {
+        let outcome = place.update(arguments, &input).ok();
+        let (end, metrics) = (outcome.end()["timing"]["policies"]["p"].clone(), outcome.metrics());
+        for kind in kinds {
+            let seconds = end[kind].as_f64().unwrap();
+            assert_eq!(seconds > 0.0, !idle.contains(&kind), "{arguments}: {kind} {seconds}");
+            assert_eq!(metrics["timing"][kind], end[kind]);
+        }
+        assert_eq!(end["device_memory_bytes"].is_u64(), arguments.contains("sim"));
+    }
+}

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use policy::directory::Policy;
-use policy::weights::Weights;
+use policy::weights::{ElementType, Weights};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -185,4 +185,26 @@ pub fn one() -> (Place, PathBuf, String) {
 /// Whether a version was added to a policy.
 pub fn published(root: &Path) -> bool {
     root.join("step-000001").exists()
+}
+
+/// The f32 masters of a bf16 or f16 version, out of its two files, as bits.
+pub fn masters(root: &Path) -> BTreeMap<String, Vec<u32>> {
+    let files = root.join("current");
+    let published = Weights::open(&files).unwrap();
+    let beside = Weights::open_file(&files.join("optimizer.safetensors")).unwrap();
+    let master = |name: &str| -> Vec<u32> {
+        if published.tensor(name).unwrap().dtype == ElementType::F16 {
+            let whole = beside.to_f32(&format!("master.{name}")).unwrap();
+            return whole.into_iter().map(f32::to_bits).collect();
+        }
+        let lower = beside.tensor(&format!("lower.{name}")).unwrap();
+        let halves = lower.bytes.as_chunks::<2>().0.iter().map(|&two| u16::from_le_bytes(two));
+        let values = published.to_f32(name).unwrap();
+        values
+            .into_iter()
+            .zip(halves)
+            .map(|(value, half)| update::weights::join(value, half).to_bits())
+            .collect()
+    };
+    published.names().map(|name| (name.to_owned(), master(name))).collect()
 }

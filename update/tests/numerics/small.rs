@@ -115,3 +115,15 @@ pub fn relative(found: &[f32], truth: &[f64]) -> f64 {
     let difference = square(&mut found.iter().zip(truth).map(|(&a, b)| f64::from(a) - b));
     difference / square(&mut truth.iter().copied()).max(1e-30)
 }
+
+/// Cosine of the angle between two vectors.
+pub fn cosine(a: &[f32], b: &[f64]) -> f64 {
+    let dot: f64 = a.iter().zip(b).map(|(&a, b)| f64::from(a) * b).sum();
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
+    dot / (norm(&mut a.iter().map(|&a| f64::from(a))) * norm(&mut b.iter().copied()))
+}
+
+/// The same numbers in f64.
+pub fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&value| f64::from(value)).collect()
+}

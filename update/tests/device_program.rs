@@ -1,0 +1,136 @@
+//! The program with `--device`: what it trains, checks and refuses in the simulator, beside the processor.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test stops at the first surprise and prints figures"
+)]
+
+mod common;
+#[allow(dead_code, reason = "each test program uses a part")]
+#[path = "numerics/golden.rs"]
+mod golden;
+#[allow(dead_code, reason = "each test program uses a part")]
+#[path = "numerics/small.rs"]
+mod small;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use common::{Place, stream, version, weights};
+use small::{cosine, relative, wide};
+
+type Weights = BTreeMap<String, Vec<f32>>;
+
+/// Where every weight went.
+fn moves(before: &Weights, after: &Weights) -> Vec<f32> {
+    before.iter().flat_map(|(name, old)| old.iter().zip(&after[name]).map(|(a, b)| b - a)).collect()
+}
+
+#[test]
+fn three_steps_are_those_of_the_processor() {
+    let (processor, simulated) = (Place::new(), Place::new());
+    let name = "qwen3-4-2-calm";
+    let (cpu, sim) = (processor.policy("p", name), simulated.policy("p", name));
+    let before = weights(&cpu);
+    // What the optimiser moves; what is published of it is rounded.
+    let exact = |root: &Path| -> Weights {
+        let floats = |bits: Vec<u32>| bits.into_iter().map(f32::from_bits).collect();
+        common::masters(root).into_iter().map(|(name, bits)| (name, floats(bits))).collect()
+    };
+    // Recorded by the policy itself, as in training: ratios begin at 1, so that no rounding decides what is clipped.
+    let logprobs = golden::json(&common::golden(name).join("gradient.json"))["logprobs"].clone();
+    let recorded = |root: &Path| {
+        common::edited(&stream(name, &version(root)), |index, sample| {
+            sample["completion_logprobs"] = logprobs[index].clone();
+        })
+    };
+    let arguments = "--policy p --optimizer sgd --lr 0.02 --max-grad-norm 0 --max-logprob-gap 0.3";
+    let number = |metrics: &serde_json::Value, field: &str| metrics[field].as_f64().unwrap();
+    for step in 0..3 {
+        let expected = processor.update(arguments, &recorded(&cpu)).ok().metrics();
+        let on_device = format!("{arguments} --device sim --threads 2");
+        let found = simulated.update(&on_device, &recorded(&sim)).ok().metrics();
+        for (field, allowed) in [
+            ("loss", 2e-3),
+            ("entropy", 2e-3),
+            ("grad_norm", 2e-2),
+            ("sampling/importance_sampling_ratio_mean", 2e-3),
+        ] {
+            let (a, b) = (number(&found, field), number(&expected, field));
+            println!("step {step} {field}: {a} on the device, {b} on the processor");
+            assert!((a - b).abs() <= allowed * b.abs().max(1.0), "step {step}: {field}: {a} against {b}");
+        }
+        for field in ["samples", "tokens", "unique_tokens", "groups", "optimizer_steps_total"] {
+            assert_eq!(found[field], expected[field], "{field}");
+        }
+        let (found, expected) = (moves(&before, &exact(&sim)), wide(&moves(&before, &exact(&cpu))));
+        let (error, direction) = (relative(&found, &expected), cosine(&found, &expected));
+        println!("step {step}: moves are {error:.1e} apart, cosine {direction:.5}");
+        assert!(error < 1e-2 && direction > 0.9999, "step {step}: {error:.1e}, {direction:.5}");
+    }
+}
+
+#[test]
+fn the_program_trains_on_the_simulated_device() {
+    let name = "qwen3-6-3-untied";
+    let (processor, simulated) = (Place::new(), Place::new());
+    let run = |place: &Place, device: &str| {
+        let root = place.policy("p", name);
+        let before = weights(&root);
+        let arguments =
+            format!("--policy p --lr 1e-3 --minibatches 2 --epochs 2 --kl 0.1 --reference p {device}");
+        let metrics = place.update(&arguments, &stream(name, &version(&root))).ok().metrics();
+        // What was published can be trained again, with the state that lies beside it.
+        let again = place.update(&format!("--policy p --lr 1e-3 {device}"), &stream(name, &version(&root)));
+        assert_eq!(again.ok().metrics()["optimizer_state"], "continued");
+        (before, weights(&root), metrics)
+    };
+    let (before, expected, wanted) = run(&processor, "");
+    let (_, found, metrics) = run(&simulated, "--device sim --threads 2");
+    assert_eq!(metrics["timing"]["device"], "sim");
+    for field in ["loss", "grad_norm"] {
+        let (a, b) = (metrics[field].as_f64().unwrap(), wanted[field].as_f64().unwrap());
+        println!("{field}: {a} on the device, {b} on the processor");
+        assert!((a - b).abs() < 2e-2 * b.abs(), "{field}: {a} against {b}");
+    }
+    let direction = cosine(&moves(&before, &found), &wide(&moves(&before, &expected)));
+    println!("cosine of the moves: {direction:.4}");
+    assert!(direction > 0.97, "{direction}");
+}
+
+#[test]
+fn the_program_checks_and_refuses_on_devices() {
+    let name = "qwen3-2-1-tied";
+    let place = Place::new();
+    let root = place.policy("p", name);
+    let input = stream(name, &version(&root));
+    let outcome = place.update("--policy p --device sim --optimizer muon --lr-other 1e-3", &input);
+    assert_eq!(outcome.code, 2, "{outcome:?}");
+    assert!(outcome.stderr.contains("--optimizer muon runs on the CPU only"), "{}", outcome.stderr);
+    let expected = golden::json(&common::golden(name).join("gradient.json"));
+    let recorded = common::edited(&input, |index, sample| {
+        sample["completion_logprobs"] = expected["logprobs"][index].clone();
+    });
+    let outcome = place.update("--policy p --device sim --check --max-logprob-gap 0.5", &recorded).ok();
+    let gap = outcome.metrics()["sampling/logp_difference_max"].as_f64().unwrap();
+    println!("largest gap on the device {gap:.1e}");
+    assert!(gap > 0.0 && gap < 0.5);
+}
+
+#[test]
+fn a_machine_without_a_gpu_is_told_so_before_anything_is_read() {
+    if device::cuda::open_library(device::cuda::Library::Driver).is_ok() {
+        println!("this machine has a driver");
+        return;
+    }
+    let name = "qwen3-2-1-tied";
+    let place = Place::new();
+    place.policy("p", name);
+    // stdin stays open: whoever read it first would wait.
+    let child = place.spawn("--policy p --device cuda:1");
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(69), "{text}");
+    assert!(text.contains("driver") && text.contains("hint: "), "{text}");
+}
