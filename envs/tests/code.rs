@@ -8,10 +8,13 @@ mod support;
 use std::collections::HashSet;
 
 use envs::check::{Effort, check, verdict};
+use envs::code::expression;
 use envs::code::judge::{golden, quality};
 use envs::code::spec::Instance;
+use envs::sandbox::{Entry, Program};
 use envs::{Demonstration, Environment, Selection, Settings, Split, State, find};
 use record::line::Task;
+use record::philox::{Draws, Part, Stream};
 use record::sample::Message;
 use serde_json::{Value, json};
 
@@ -72,6 +75,31 @@ fn references_pass_the_tests_that_were_computed_without_them() {
             }
         }
     }
+}
+
+/// Expressions that are computed here give what the sandbox's Python gives.
+#[test]
+fn expressions_are_what_python_makes_of_them() {
+    let Some(sandbox) = support::sandbox() else { return };
+    let words = ["x", "x", "2", "7", "10", "07", "+", "-", "*", "(", ")"];
+    let mut draws = Draws::new(Stream::named(7, &[Part::Text("expressions")]));
+    let mut expressions: Vec<String> = (0..150)
+        .map(|_| (0..1 + draws.below(6)).flat_map(|_| [" ", draws.choose(&words).unwrap()]).collect())
+        .collect();
+    for task in tasks(&["most=4"], Split::Train, 10) {
+        let instance = Instance::parse(&task.spec).unwrap();
+        let programs = instance.problem.solution.iter().chain(&instance.problem.wrong);
+        expressions.extend(programs.map(|program| expression::body(program).unwrap().to_owned()));
+    }
+    let mut values = 0;
+    for text in &expressions {
+        let source = expression::program(text);
+        let program = Program { entry: Entry::Call("f"), ..Program::python(&source, "[-5]") };
+        let python = sandbox.run(&program).unwrap().result.filter(|result| result != "[]");
+        assert_eq!(expression::evaluate(text, -5).map(|value| value.to_string()), python, "{text}");
+        values += usize::from(python.is_some());
+    }
+    assert!(values > 40, "{values}");
 }
 
 #[test]
@@ -214,9 +242,6 @@ fn no_prompt_holds_a_hidden_test_or_the_solution() {
 /// Digits stand apart, so that each is a word that a tiny tokenizer knows.
 #[test]
 fn compact_prompts_spell_numbers() {
-    if support::sandbox().is_none() {
-        return;
-    }
     let spec = json!({
         "encoding": "compact", "turns": 4, "cpu": 2.0, "memory": 128, "name": "chain", "problem": "x + 3 * 2",
         "style": "function", "function": "f", "examples": 1, "solution": "def f(x):\n    return ( ( x + 3 ) * 2 )\n",
@@ -235,10 +260,11 @@ fn compact_prompts_spell_numbers() {
 
 #[test]
 fn demonstrations_show_later_turns_too() {
-    if support::sandbox().is_none() {
-        return;
+    let mut kinds = vec![(&[][..], " was ")];
+    if support::sandbox().is_some() {
+        kinds.push((&["encoding=full"], "The last program was"));
     }
-    for (texts, later) in [(&[][..], " was "), (&["encoding=full"], "The last program was")] {
+    for (texts, later) in kinds {
         let demonstration = Demonstration {
             tasks: Selection { split: Split::Train, seed: 7, settings: settings(texts) },
             workflow: "team".to_owned(),

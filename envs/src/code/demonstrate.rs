@@ -25,7 +25,7 @@ pub const KINDS: &[(&str, f64)] = &[("opt", 0.45), ("careless", 0.55)];
 /// after a turn of such answers, if that did not end the episode.
 ///
 /// # Errors
-/// The settings allow no task, or there is no sandbox to play a turn in.
+/// The settings allow no task, or tasks in prose, and there is no sandbox to play a turn in.
 pub fn samples(
     choice: &Choice,
     workflow: &Arc<Workflow>,

@@ -4,6 +4,9 @@
 //! What a policy of a few hundred thousand parameters can learn here is where brackets go and how small numbers are
 //! added and multiplied; it does not learn to program, and nothing of this carries over to the tasks in prose. It is
 //! there so that the roles, the rewards and the loop can be trained and tested on a laptop.
+//!
+//! An expression is computed right here, not in the sandbox: it is a program by name only, of numbers, `x`, three
+//! operations and brackets, read and computed by [`evaluate`], which does nothing else. It means what it means in Python.
 
 use record::philox::Draws;
 
@@ -106,4 +109,86 @@ pub fn program(expression: &str) -> String {
 /// The expression of a program that [`program`] wrote.
 pub fn body(program: &str) -> Option<&str> {
     program.strip_prefix("def f(x):\n    return (")?.strip_suffix(" )\n")
+}
+
+/// Brackets inside brackets.
+const DEEPEST: u32 = 100;
+
+/// The value of `expression` at `x`; `None` for what is no expression or leaves 128 bits.
+pub fn evaluate(expression: &str, x: i128) -> Option<i128> {
+    let mut words = expression.split_whitespace().peekable();
+    let value = sum(&mut words, x, 0)?;
+    words.next().is_none().then_some(value)
+}
+
+type Words<'a> = std::iter::Peekable<std::str::SplitWhitespace<'a>>;
+
+fn sum(words: &mut Words<'_>, x: i128, depth: u32) -> Option<i128> {
+    let mut value = product(words, x, depth)?;
+    while let Some(sign) = words.next_if(|word| matches!(*word, "+" | "-")) {
+        let right = product(words, x, depth)?;
+        value = if sign == "+" { value.checked_add(right)? } else { value.checked_sub(right)? };
+    }
+    Some(value)
+}
+
+fn product(words: &mut Words<'_>, x: i128, depth: u32) -> Option<i128> {
+    let mut value = factor(words, x, depth)?;
+    while words.next_if_eq(&"*").is_some() {
+        value = value.checked_mul(factor(words, x, depth)?)?;
+    }
+    Some(value)
+}
+
+fn factor(words: &mut Words<'_>, x: i128, depth: u32) -> Option<i128> {
+    if depth > DEEPEST {
+        return None;
+    }
+    match words.next()? {
+        "x" => Some(x),
+        "+" => factor(words, x, depth + 1),
+        "-" => factor(words, x, depth + 1)?.checked_neg(),
+        "(" => {
+            let value = sum(words, x, depth + 1)?;
+            words.next_if_eq(&")").map(|_| value)
+        }
+        // Python takes no number that begins with a zero for one, but zero itself.
+        word if word.bytes().all(|sign| sign.is_ascii_digit()) => (word.trim_start_matches('0') == word
+            || word.bytes().all(|sign| sign == b'0'))
+        .then(|| word.parse().ok())
+        .flatten(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::evaluate;
+
+    #[test]
+    fn expressions_mean_what_they_mean_in_python() {
+        for (text, value) in [
+            (" x", Some(4)),
+            (" ( x + 3 ) * 2", Some(14)),
+            (" x + 3 * 2", Some(10)),
+            (" 9 - 3 - 2", Some(4)),
+            (" - - x * - 2", Some(-8)),
+            (" + 00", Some(0)),
+            (" 07", None),
+            (" x x", None),
+            (" x ( 2 )", None),
+            (" ( x", None),
+            (" x )", None),
+            (" ( )", None),
+            (" * x", None),
+            (" x * * 2", None),
+            ("", None),
+            (" y", None),
+        ] {
+            assert_eq!(evaluate(text, 4), value, "{text}");
+        }
+        assert_eq!(evaluate(&format!(" x{}", " * 9".repeat(60)), 9), None, "beyond 128 bits");
+        assert_eq!(evaluate(&" (".repeat(5000), 1), None);
+        assert_eq!(evaluate(&" -".repeat(5000), 1), None);
+    }
 }

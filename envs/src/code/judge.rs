@@ -12,7 +12,8 @@ use record::failure::Result;
 use serde_json::Value;
 
 use super::compare::{same_text, same_value};
-use super::spec::{Instance, Style, Test};
+use super::expression;
+use super::spec::{Encoding, Instance, Style, Test};
 use crate::sandbox::{Entry, Execution, Language, Program, Sandbox, Status};
 
 /// Runs that are remembered at a time.
@@ -81,6 +82,11 @@ pub fn compiles(instance: &Instance, source: &str) -> Result<bool> {
 }
 
 fn execute(instance: &Instance, source: &str, stdin: &str, entry: Entry<'_>) -> Result<Run> {
+    if instance.rules.encoding == Encoding::Compact
+        && let Some(body) = expression::body(source)
+    {
+        return Ok(compute(body, stdin, entry));
+    }
     let limits = instance.limits();
     let mut hasher = blake3::Hasher::new();
     for part in [source, stdin, &format!("{entry:?} {limits:?}")] {
@@ -101,6 +107,22 @@ fn execute(instance: &Instance, source: &str, stdin: &str, entry: Entry<'_>) -> 
         memory.insert(digest, run.clone());
     }
     Ok(run)
+}
+
+/// What an expression gives: it is no program that a sandbox would be needed for.
+fn compute(body: &str, stdin: &str, entry: Entry<'_>) -> Run {
+    let x = match entry {
+        // Any place will do to see whether it is an expression.
+        Entry::Compile => Some(1),
+        _ => match serde_json::from_str::<Vec<i64>>(stdin).as_deref() {
+            Ok([x]) => Some(i128::from(*x)),
+            _ => None,
+        },
+    };
+    match x.and_then(|x| expression::evaluate(body, x)) {
+        Some(value) => Run { output: Some(value.to_string()), fault: String::new(), late: false },
+        None => Run { output: None, fault: "it has no value".to_owned(), late: false },
+    }
 }
 
 fn reading(execution: Execution, entry: Entry<'_>) -> Run {
