@@ -37,7 +37,8 @@ fn main() {
     let all = Sandbox::open(cores).unwrap();
     report(&format!("script, {cores} workers"), || many(&all, &script, cores));
     drop(all);
-    report("new python3, 1 at a time", || fresh(COUNT / 20));
+    let python = interpreter();
+    report("new python3, 1 at a time", || fresh(&python, COUNT / 20));
 }
 
 /// Medians and ranges over [`ROUNDS`] rounds: programs a second, and programs a second of processor time. `round` says
@@ -91,9 +92,15 @@ fn many(sandbox: &Sandbox, program: &Program<'_>, threads: usize) -> usize {
     COUNT / threads * threads
 }
 
-fn fresh(count: usize) -> usize {
+/// The interpreter behind `python3`, which may be a script that looks for it.
+fn interpreter() -> String {
+    let output = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+fn fresh(python: &str, count: usize) -> usize {
     for _ in 0..count {
-        let mut child = Command::new("python3")
+        let mut child = Command::new(python)
             .args(["-I", "-S", "-c", SUM])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
