@@ -1,5 +1,5 @@
-//! Whole decoders on the simulated device: log-probabilities and gradients against transformers and PyTorch, trees
-//! against separate sequences, layers computed again, and optimiser steps.
+//! Whole decoders on the simulated device, or the GPU that `TROUPE_TEST_DEVICE` names: log-probabilities and gradients
+//! against transformers and PyTorch, trees against separate sequences, layers computed again, and optimiser steps.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,7 +18,7 @@ mod small;
 use std::collections::BTreeSet;
 
 use common::GOLDEN;
-use device::Sim;
+use device::Any;
 use golden::{Case, checkpoints, load, logprob_cases};
 use policy::weights::Weights as Tensors;
 use small::{Random, Weighted, cosine, relative, samples, wide};
@@ -50,15 +50,15 @@ fn resident(
     seed: u64,
     tokens: usize,
     recompute: bool,
-) -> Resident<Sim> {
+) -> Resident<Any> {
     let demand = Demand { tokens, largest: tokens, rows: 4096, positions: 128, moments: Some(8) };
     let card = Card { free: 8 << 30, workspace: 64 << 20 };
     let plan = MemoryPlan { recompute, ..MemoryPlan::new(model.shape(), demand, card).unwrap() };
-    Resident::new(Sim::new(2, seed).unwrap(), model.shape(), parameters, &plan).unwrap()
+    Resident::new(Any::for_tests(seed).unwrap(), model.shape(), parameters, &plan).unwrap()
 }
 
 fn gradient(
-    resident: &mut Resident<Sim>,
+    resident: &mut Resident<Any>,
     length: usize,
     trees: &[Tree],
     temperature: f32,

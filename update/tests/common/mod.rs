@@ -17,9 +17,16 @@ use tempfile::TempDir;
 /// The golden checkpoint that most tests train.
 pub const GOLDEN: &str = "qwen3-2-1-tied";
 
-/// The folder of a golden checkpoint.
+/// The folder of a golden checkpoint; `TROUPE_GOLDEN` names another place for all, on a machine without the sources.
 pub fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(name)
+    let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
+    std::env::var_os("TROUPE_GOLDEN").map_or_else(here, PathBuf::from).join(name)
+}
+
+/// The program; `TROUPE_TEST_PROGRAMS` names another folder of programs.
+fn program() -> PathBuf {
+    let built = || PathBuf::from(env!("CARGO_BIN_EXE_update"));
+    std::env::var_os("TROUPE_TEST_PROGRAMS").map_or_else(built, |folder| Path::new(&folder).join("update"))
 }
 
 /// What a call of `update` did.
@@ -112,7 +119,7 @@ impl Place {
 
     /// `update`, waiting for its input.
     pub fn spawn(&self, arguments: &str) -> std::process::Child {
-        Command::new(env!("CARGO_BIN_EXE_update"))
+        Command::new(program())
             .args(arguments.split_whitespace())
             .current_dir(self.folder.path())
             .stdin(Stdio::piped())
