@@ -1,0 +1,324 @@
+#!/usr/bin/env bash
+# tests/gpu.sh: what a machine with a GPU is to show; it needs no Rust there.
+set -uo pipefail
+export ORT_DISABLE_TELEMETRY=1 LC_ALL=C
+
+usage() {
+    cat <<'TEXT'
+Checks and measures everything that needs a GPU, and writes a dated table.
+
+  tests/gpu.sh --pack DIR [--profile dev]   where Rust is: builds programs and tests and puts all that is needed into DIR
+  DIR/gpu.sh [--device cuda:N] [--parts LIST] [--sizes LIST]
+                                            on the GPU: prints a table and writes it to DIR/gpu-DATE.txt
+  DIR/gpu.sh --device sim                   a rehearsal without a GPU: the same steps in the simulator, tiny sizes
+
+Parts, in this order, so that the first minute tells what is wrong [default: all]:
+  facts      the card, its driver, what the programs find of CUDA
+  tests      every device test on the device
+  sanitizer  the small ones again under compute-sanitizer, where it is installed
+  roofline   bytes a second of a copy and operations a second of a product: what the shares below are shares of
+  step       for each size a policy of random weights with a full vocabulary, one step of the pipe, and whether rollout and
+             update agree on its log-probabilities
+  decode     decode steps and prefill at batches 1, 16, 64 and 256 and contexts 512 and 1536, prompts shared by 4 or not
+  team       32 episodes of 4 turns, 2 agents with a policy each, 4 branches: where the time of a step goes
+  torch      the decode steps in PyTorch (static cache, compiled), where PyTorch is installed
+Sizes: 0.6B 1.7B 8B (those of Qwen3), tiny [default: 0.6B,1.7B; with sim: tiny].
+Where the machine with the GPU reaches no package index: XDG_CACHE_HOME=DIR/cache ./fetch-cuda.sh, before DIR travels.
+What fails does not stop the rest; the exit code is 1 if anything failed.
+TEXT
+}
+stop() { # MESSAGE HINT [CODE]
+    printf 'gpu.sh: %s\nhint: %s\n' "$1" "$2" >&2
+    exit "${3:-2}"
+}
+
+# ---- packing, where Rust is ---------------------------------------------------------------------------------
+pack() { # DIR PROFILE
+    local root target messages name executable
+    root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+    mkdir -p "$1/bin" "$1/tests" "$1/tokenizer" || exit 74
+    cd "$root" || exit 74
+    # The whole workspace each time: parts of it would be compiled anew with fewer features of what they depend on.
+    cargo build --profile "$2" --workspace --bins --locked --quiet || exit 1
+    target=$(cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
+    case $2 in dev) target=$target/debug ;; *) target=$target/$2 ;; esac
+    for name in envs policy rollout group advantage update; do cp "$target/$name" "$1/bin/" || exit 74; done
+    messages=$1/messages.json
+    {
+        cargo build --profile "$2" --workspace --example roofline --bench generate --locked --quiet --message-format=json &&
+            cargo test --no-run --workspace --lib --test device --test kernels_operations --locked --quiet --message-format=json
+    } >"$messages" || exit 1
+    while read -r name package kind target; do
+        executable=$(grep -F "/$package#" "$messages" | grep -F "\"kind\":[\"$kind\"]" | grep -F "\"name\":\"$target\"" |
+            sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1)
+        [ -x "$executable" ] || stop "cargo built no $target of $package" "its messages are in $messages" 1
+        cp "$executable" "$1/$name" || exit 74
+    done <<'LIST'
+bin/roofline device example roofline
+bin/generate rollout bench generate
+tests/device device test device
+tests/update-kernels update test kernels_operations
+tests/update-device update test device
+tests/rollout-sampler rollout lib rollout
+LIST
+    rm -f "$messages"
+    if command -v strip >/dev/null; then strip "$1"/bin/* "$1"/tests/*; fi
+    cp -r tests/golden "$1/" || exit 74
+    python3 tests/full_tokenizer.py "$1/tokenizer" 151936 && python3 tests/full_tokenizer.py "$1/tokenizer/small" 2048 || exit 1
+    cp fetch-cuda.sh fetch-runtime.sh benches/torch_decode.py tests/gpu.sh "$1/" || exit 74
+    printf 'gpu.sh: %s is ready, %s; run %s/gpu.sh where the GPU is\n' "$1" "$(du -sh "$1" | cut -f1)" "$1"
+}
+
+device=cuda parts=facts,tests,sanitizer,roofline,step,decode,team,torch sizes='' packing='' profile=release
+while [ $# -gt 0 ]; do
+    case $1 in
+        --help | -h) usage; exit 0 ;;
+        --pack | --profile | --device | --parts | --sizes) [ $# -ge 2 ] || stop "$1 needs a value" 'gpu.sh --help' ;;
+        *) stop "unknown argument $1" 'gpu.sh --help' ;;
+    esac
+    case $1 in
+        --pack) packing=$2 ;;
+        --profile) profile=$2 ;;
+        --device) device=$2 ;;
+        --parts) parts=$2 ;;
+        --sizes) sizes=$2 ;;
+    esac
+    shift 2
+done
+if [ -n "$packing" ]; then
+    mkdir -p "$packing" && packing=$(cd "$packing" && pwd) || exit 74
+    pack "$packing" "$profile"
+    exit 0
+fi
+case $device in
+    sim) batches=1,4 contexts=48 steps=4 repeats=1 episodes=1 turns=1 tokens=4 vocabulary=2048 tokenizer=tokenizer/small ;;
+    cuda*) batches=1,16,64,256 contexts=512,1536 steps=64 repeats=3 episodes=32 turns=4 tokens=256 vocabulary=151936 tokenizer=tokenizer ;;
+    *) stop "--device $device: neither cuda, cuda:N nor sim" 'gpu.sh --help' ;;
+esac
+[ -n "$sizes" ] || case $device in sim) sizes=tiny ;; *) sizes=0.6B,1.7B ;; esac
+
+# ---- the table ----------------------------------------------------------------------------------------------
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+[ -x "$here/bin/rollout" ] || stop "$here holds no programs" 'make the folder with tests/gpu.sh --pack DIR'
+export PATH=$here/bin:$PATH
+if [ -d "$here/cache" ]; then export XDG_CACHE_HOME=$here/cache; fi
+work=$(mktemp -d) || exit 74
+trap 'rm -rf "$work"' EXIT
+table=$here/gpu-$(date -u +%Y-%m-%dT%H%M%SZ).txt
+failed=0 bytes=0 operations=0
+row() { printf '%-56s %s\n' "$1" "$2" | tee -a "$table"; }
+check() { # NAME COMMAND...: one row, and the end of the output where it failed
+    local name=$1 started=$SECONDS code
+    shift
+    "$@" >"$work/out" 2>&1 </dev/null
+    code=$?
+    if [ $code = 0 ]; then
+        row "$name" "ok, $((SECONDS - started)) s"
+    else
+        row "$name" "FAILED with exit code $code"
+        tail -n 25 "$work/out" | sed 's/^/    /' | tee -a "$table"
+        failed=1
+    fi
+    return $code
+}
+wanted() { case ,$parts, in *,"$1",*) ;; *) return 1 ;; esac }
+number() { # NAME FILE: the sum of the numbers of that name in the last line, in its own timing object where it has one
+    tail -n 1 "$2" | sed 's/.*"timing"://' | grep -o "\"$1\":[-0-9.e+]*" | cut -d: -f2 | awk '{ n += $1 } END { if (NR) print n; else print "unknown" }'
+}
+figure() { # NAME FILE: the last number of that name
+    grep -o "\"$1\":[-0-9.e+]*" "$2" | tail -1 | cut -d: -f2 | grep . || echo unknown
+}
+share() { # BYTES OPERATIONS SECONDS: what the measured copy and product would take, as a share of what it took
+    awk -v b="$1" -v o="$2" -v s="$3" -v bandwidth="$bytes" -v speed="$operations" 'BEGIN {
+        if (bandwidth * speed == 0 || s == 0) { print "unknown"; exit }
+        least = b / bandwidth; if (o / speed > least) least = o / speed
+        printf "%.0f %%", 100 * least / s }'
+}
+
+if wanted facts; then
+    row 'date' "$(date -u +%Y-%m-%d)"
+    row 'device' "$device"
+    row 'card' "$(nvidia-smi --query-gpu=name,memory.total,memory.free,driver_version,clocks.max.sm,power.limit --format=csv,noheader 2>/dev/null | head -1 | grep . || echo 'no nvidia-smi')"
+    row 'processor' "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(nproc) cores"
+    check 'rollout --version' rollout --version
+    sed 's/^/    /' "$work/out" | tee -a "$table"
+    check 'update --version' update --version
+    sed 's/^/    /' "$work/out" | tee -a "$table"
+fi
+
+# ---- tests --------------------------------------------------------------------------------------------------
+export TROUPE_TEST_DEVICE=$device TROUPE_GOLDEN=$here/golden TROUPE_TEST_PROGRAMS=$here/bin
+small=(tests/device tests/update-kernels)
+if wanted tests; then
+    check 'tests: device' "$here/tests/device" --test-threads 1
+    check 'tests: kernels of update' "$here/tests/update-kernels" --test-threads 1
+    check 'tests: sampler of rollout' "$here/tests/rollout-sampler" --test-threads 1 device_sampling
+    check 'tests: update on a device' "$here/tests/update-device" --test-threads 1
+fi
+if wanted sanitizer; then
+    if [ "$device" = sim ]; then
+        row 'compute-sanitizer' 'not run: the simulator watches memory and barriers itself'
+    elif ! command -v compute-sanitizer >/dev/null; then
+        row 'compute-sanitizer' 'not run: it is not installed (it comes with the CUDA toolkit)'
+    else
+        for tool in memcheck racecheck synccheck; do
+            for test in "${small[@]}"; do
+                check "compute-sanitizer $tool: ${test#tests/}" compute-sanitizer --tool "$tool" --error-exitcode 9 "$here/$test" --test-threads 1
+            done
+            check "compute-sanitizer $tool: sampler" compute-sanitizer --tool "$tool" --error-exitcode 9 "$here/tests/rollout-sampler" \
+                --test-threads 1 the_device_draws_what_the_cpu_draws
+        done
+    fi
+fi
+
+# ---- what the card can do -----------------------------------------------------------------------------------
+if wanted roofline || wanted decode || wanted step; then
+    if check 'roofline' roofline "$device"; then
+        bytes=$(number bytes_per_second "$work/out") operations=$(number operations_per_second "$work/out")
+        row '  copy, GB/s read and written' "$(awk -v x="$bytes" 'BEGIN { printf "%.1f", x / 1e9 }')"
+        row '  product in bf16, TFLOP/s' "$(awk -v x="$operations" 'BEGIN { printf "%.3g", x / 1e12 }')"
+    fi
+fi
+
+# ---- policies of random weights -----------------------------------------------------------------------------
+configuration() { # SIZE
+    local hidden inner layers=28 heads=16 kv_heads=8 head=128 tied=true
+    case $1 in
+        tiny) hidden=64 inner=128 layers=2 heads=4 kv_heads=2 head=32 ;;
+        0.6B) hidden=1024 inner=3072 ;;
+        1.7B) hidden=2048 inner=6144 ;;
+        8B) hidden=4096 inner=12288 layers=36 heads=32 tied=false ;;
+        *) echo "no such size: $1"; return 2 ;;
+    esac
+    cat <<JSON
+{"architectures":["Qwen3ForCausalLM"],"model_type":"qwen3","hidden_size":$hidden,"intermediate_size":$inner,
+"num_hidden_layers":$layers,"num_attention_heads":$heads,"num_key_value_heads":$kv_heads,"head_dim":$head,
+"vocab_size":$vocabulary,"max_position_embeddings":40960,"rms_norm_eps":1e-6,"rope_theta":1000000,"hidden_act":"silu",
+"attention_bias":false,"tie_word_embeddings":$tied,"torch_dtype":"bfloat16"}
+JSON
+}
+policy_of() { # SIZE: random weights, and a tokenizer with all the tokens that the weights have
+    [ -d "$work/$1" ] && return 0
+    configuration "$1" >"$work/$1.json" && policy init "$work/$1" --config "$work/$1.json" --seed 1 || return
+    cp "$here/$tokenizer"/*.json "$work/$1/current/" &&
+        sed -i -E "s/\"(eos|pad)_token_id\": *[0-9]+/\"\1_token_id\": $((vocabulary - 291))/" "$work/$1/current/config.json" &&
+        policy check "$work/$1"
+}
+play() { # NAME EPISODES TURNS TOKENS POLICIES...: a rollout whose candidates are rewarded by their number, so that there is
+    # something to learn from policies that are right never, and its advantages
+    local name=$1 episodes=$2 turns=$3 tokens=$4
+    shift 4
+    envs tasks plan-path --count "$episodes" --seed 7 |
+        rollout "$@" --branches 4 --turns "$turns" --max-tokens "$tokens" --seed 1 --step 1 --device "$device" --quiet |
+        tee "$work/$name.rollout" |
+        awk '/"type":"sample"/ { match($0, /"branch":[0-9]+/); sub(/"reward":[^,}]*/, "\"reward\":" substr($0, RSTART + 9, RLENGTH - 9)) } { print }' |
+        group --quiet | advantage --quiet >"$work/$name.samples"
+}
+train() { # NAME POLICIES...
+    local name=$1
+    shift
+    update "$@" --device "$device" --quiet <"$work/$name.samples" >"$work/$name.metrics" &&
+        grep '"type":"metrics"' "$work/$name.metrics" >"$work/$name.measured"
+}
+agree() { # NAME POLICIES...
+    local name=$1
+    shift
+    update "$@" --check --device "$device" --quiet <"$work/$name.samples" | tee "$work/$name.check"
+    return "${PIPESTATUS[0]}"
+}
+weights_of() { # SIZE: how many, those of an embedding that is only looked up aside
+    awk -v RS=, -F: '{ gsub(/[{}"\n ]/, ""); v[$1] = $2 } END {
+        q = v["num_attention_heads"] * v["head_dim"]; k = v["num_key_value_heads"] * v["head_dim"]; h = v["hidden_size"]
+        printf "%.0f", v["num_hidden_layers"] * h * (2 * q + 2 * k + 3 * v["intermediate_size"]) + v["vocab_size"] * h }' "$work/$1.json"
+}
+times() { # NAME: where the time of a step went
+    local field
+    row '  rollout, s' "$(number seconds "$work/$1.rollout")"
+    for field in load_seconds model_seconds prefill_seconds decode_seconds environment_seconds text_seconds waiting_seconds; do
+        row "    $field" "$(number $field "$work/$1.rollout")"
+    done
+    row '  update, s' "$(number seconds "$work/$1.metrics")"
+    sed 's/.*"timing"://' "$work/$1.measured" | grep -o '"[a-z_]*_seconds":[-0-9.e+]*' | tr -d '"' | while IFS=: read -r field value; do
+        row "    $field" "$value"
+    done
+}
+tokens_of() { # NAME
+    grep -o '"completion_ids":\[[^]]*\]' "$work/$1.rollout" | tr -cd ',\n' | awk '{ n += length + 1 } END { print n + 0 }'
+}
+
+if wanted step; then
+    for size in ${sizes//,/ }; do
+        check "$size: a policy of random weights" policy_of "$size" || continue
+        policy=(--policy "$work/$size")
+        check "$size: rollout, group, advantage" play "$size" $((episodes / 4 + 1)) "$turns" "$tokens" "${policy[@]}" || continue
+        check "$size: rollout and update agree" agree "$size" "${policy[@]}"
+        row '  largest gap of log-probabilities (goal: 0.05)' "$(figure sampling/logp_difference_max "$work/$size.check")"
+        row '  mean gap (goal: 0.003)' "$(figure sampling/logp_difference_mean "$work/$size.check")"
+        check "$size: update" train "$size" "${policy[@]}" || continue
+        times "$size"
+        row '  sampled tokens' "$(tokens_of "$size")"
+        speed=$(figure unique_tokens_per_second "$work/$size.measured")
+        row '  update, unique tokens/s' "$speed"
+        # Six operations a weight and token.
+        row '  update, share of the measured product' \
+            "$(awk -v t="$speed" -v w="$(weights_of "$size")" -v o="$operations" 'BEGIN { if (o * t > 0) printf "%.1f %%", 600 * w * t / o; else print "unknown" }')"
+    done
+fi
+
+# ---- decode and prefill -------------------------------------------------------------------------------------
+speeds() { # FILE PREFIX: a row for each JSON object
+    local line
+    while read -r line; do
+        printf '%s\n' "$line" >"$work/line"
+        place="$2 $(grep -o '"measure":"[a-z]*"' "$work/line" | cut -d'"' -f4), context $(number context "$work/line")"
+        case $line in *'"batch"'*) place="$place, batch $(number batch "$work/line"), $(number branches "$work/line") share a prompt" ;; esac
+        case $line in
+            *'"skipped"'*) row "$place" "$(sed 's/.*"skipped":"\([^"]*\)".*/not run: \1/' "$work/line")" ;;
+            *'"bytes"'*) row "$place" "$(number tokens_per_second "$work/line" | awk '{ printf "%.0f", $1 }') tokens/s, $(share "$(number bytes "$work/line")" "$(number operations "$work/line")" "$(number seconds "$work/line")") of the roofline" ;;
+            *) row "$place" "$(number tokens_per_second "$work/line" | awk '{ printf "%.0f", $1 }') tokens/s" ;;
+        esac
+    done <"$1"
+}
+if wanted decode; then
+    for size in ${sizes//,/ }; do
+        policy_of "$size" >"$work/out" 2>&1 || { row "$size: decode" 'FAILED: no policy'; failed=1; continue; }
+        check "$size: decode and prefill" generate --policy "$work/$size" --device "$device" --batch "$batches" --context "$contexts" \
+            --branches 4 --steps "$steps" --repeats "$repeats"
+        grep '^{' "$work/out" >"$work/speeds"
+        speeds "$work/speeds" " "
+    done
+fi
+
+# ---- a step of the paper's setting --------------------------------------------------------------------------
+if wanted team; then
+    size=${sizes%%,*}
+    if check "$size: a policy for each of two agents" eval 'policy_of "$size" && policy init "$work/planner" --from "$work/$size"'; then
+        team=(--policy "tool=$work/$size" --policy "planner=$work/planner")
+        started=$SECONDS
+        if check "$size: two agents, $episodes episodes, $turns turns, 4 branches, $tokens tokens" play team "$episodes" "$turns" "$tokens" "${team[@]}" &&
+            check "$size: update of both" train team "${team[@]}"; then
+            row '  the whole step, s' "$((SECONDS - started))"
+            times team
+            row '  sampled tokens/s of the whole step' "$(awk -v n="$(tokens_of team)" -v s="$((SECONDS - started))" 'BEGIN { printf "%.0f", n / (s > 0 ? s : 1) }')"
+        fi
+    fi
+fi
+
+# ---- beside PyTorch -----------------------------------------------------------------------------------------
+if wanted torch; then
+    if [ "$device" = sim ]; then
+        row 'PyTorch' 'not run: it has no simulator'
+    elif ! python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+        row 'PyTorch' 'not run: python3 has no torch that sees the GPU'
+    else
+        for size in ${sizes//,/ }; do
+            configuration "$size" >"$work/$size.json"
+            check "$size: PyTorch, static cache, compiled" python3 "$here/torch_decode.py" --config "$work/$size.json" --device "$device" \
+                --batch "$batches" --context "$contexts" --steps "$steps" --repeats "$repeats"
+            grep '^{' "$work/out" >"$work/speeds"
+            speeds "$work/speeds" '  PyTorch'
+        done
+    fi
+fi
+row 'this table' "$table"
+exit "$failed"
