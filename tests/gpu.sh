@@ -46,7 +46,7 @@ pack() { # DIR PROFILE
     messages=$1/messages.json
     {
         cargo build --profile "$2" --workspace --example roofline --bench generate --locked --quiet --message-format=json &&
-            cargo test --no-run --workspace --lib --test device --test kernels_operations --locked --quiet --message-format=json
+            cargo test --no-run --workspace --lib --test device --test device_program --test kernels_operations --locked --quiet --message-format=json
     } >"$messages" || exit 1
     while read -r name package kind target; do
         executable=$(grep -F "/$package#" "$messages" | grep -F "\"kind\":[\"$kind\"]" | grep -F "\"name\":\"$target\"" |
@@ -59,6 +59,7 @@ bin/generate rollout bench generate
 tests/device device test device
 tests/update-kernels update test kernels_operations
 tests/update-device update test device
+tests/update-program update test device_program
 tests/rollout-sampler rollout lib rollout
 LIST
     rm -f "$messages"
@@ -153,7 +154,8 @@ if wanted tests; then
     check 'tests: device' "$here/tests/device" --test-threads 1
     check 'tests: kernels of update' "$here/tests/update-kernels" --test-threads 1
     check 'tests: sampler of rollout' "$here/tests/rollout-sampler" --test-threads 1 device_sampling
-    check 'tests: update on a device' "$here/tests/update-device" --test-threads 1
+    check 'tests: decoders of update' "$here/tests/update-device" --test-threads 1
+    check 'tests: the program update' "$here/tests/update-program" --test-threads 1
 fi
 if wanted sanitizer; then
     if [ "$device" = sim ]; then

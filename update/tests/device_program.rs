@@ -1,4 +1,5 @@
-//! The program with `--device`: what it trains, checks and refuses in the simulator, beside the processor.
+//! The program with `--device`: what it trains, checks and refuses in the simulator, or on the GPU that
+//! `TROUPE_TEST_DEVICE` names, beside the processor.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,6 +22,11 @@ use common::{Place, stream, version, weights};
 use small::{cosine, relative, wide};
 
 type Weights = BTreeMap<String, Vec<f32>>;
+
+/// The device of the tests, as the program takes it.
+fn device() -> String {
+    std::env::var(device::TEST_DEVICE).unwrap_or_else(|_| "sim".to_owned())
+}
 
 /// Where every weight went.
 fn moves(before: &Weights, after: &Weights) -> Vec<f32> {
@@ -49,7 +55,7 @@ fn three_steps_are_those_of_the_processor() {
     let number = |metrics: &serde_json::Value, field: &str| metrics[field].as_f64().unwrap();
     for step in 0..3 {
         let expected = processor.update(arguments, &recorded(&cpu)).ok().metrics();
-        let on_device = format!("{arguments} --device sim --threads 2");
+        let on_device = format!("{arguments} --device {} --threads 2", device());
         let found = simulated.update(&on_device, &recorded(&sim)).ok().metrics();
         for (field, allowed) in [
             ("loss", 2e-3),
@@ -87,8 +93,8 @@ fn the_program_trains_on_the_simulated_device() {
         (before, weights(&root), metrics)
     };
     let (before, expected, wanted) = run(&processor, "");
-    let (_, found, metrics) = run(&simulated, "--device sim --threads 2");
-    assert_eq!(metrics["timing"]["device"], "sim");
+    let (_, found, metrics) = run(&simulated, &format!("--device {} --threads 2", device()));
+    assert_eq!(metrics["timing"]["device"], device());
     for field in ["loss", "grad_norm"] {
         let (a, b) = (metrics[field].as_f64().unwrap(), wanted[field].as_f64().unwrap());
         println!("{field}: {a} on the device, {b} on the processor");
@@ -105,14 +111,16 @@ fn the_program_checks_and_refuses_on_devices() {
     let place = Place::new();
     let root = place.policy("p", name);
     let input = stream(name, &version(&root));
-    let outcome = place.update("--policy p --device sim --optimizer muon --lr-other 1e-3", &input);
+    let outcome =
+        place.update(&format!("--policy p --device {} --optimizer muon --lr-other 1e-3", device()), &input);
     assert_eq!(outcome.code, 2, "{outcome:?}");
     assert!(outcome.stderr.contains("--optimizer muon runs on the CPU only"), "{}", outcome.stderr);
     let expected = golden::json(&common::golden(name).join("gradient.json"));
     let recorded = common::edited(&input, |index, sample| {
         sample["completion_logprobs"] = expected["logprobs"][index].clone();
     });
-    let outcome = place.update("--policy p --device sim --check --max-logprob-gap 0.5", &recorded).ok();
+    let check = format!("--policy p --device {} --check --max-logprob-gap 0.5", device());
+    let outcome = place.update(&check, &recorded).ok();
     let gap = outcome.metrics()["sampling/logp_difference_max"].as_f64().unwrap();
     println!("largest gap on the device {gap:.1e}");
     assert!(gap > 0.0 && gap < 0.5);
