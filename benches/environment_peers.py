@@ -4,21 +4,27 @@
     python benches/environment_peers.py time FILE SECONDS  # steps a CPU-second, as a line of JSON
 
 FILE is what `cargo bench -p envs --bench episodes -- write WORKFLOW COUNT` printed: `single` is played by the Gymnasium
-environment, `team` by the PettingZoo one. Neither goes through `gymnasium.make` or PettingZoo's wrappers, which check
-what is right already and cost time. Distances are computed once a board, words are looked up in tables.
+environment, `team` by the PettingZoo one. Distances are computed once a board, words are looked up in tables. They are timed
+bare, as `gymnasium.make` and PettingZoo's usual `env()` hand them out (in wrappers that check how they are used), and with
+a copy before each step, which is what scoring several candidates from one state takes: a copy written by hand, and
+`copy.deepcopy`, which works for any environment.
 """
 
+import copy
 import json
+import string
 import sys
 import time
 
 import gymnasium
 from gymnasium import spaces
 from pettingzoo import AECEnv
+from pettingzoo.utils import wrappers
 
 UNREACHABLE = 65535
 PLACES = {f"{chr(97 + column)}{row}": (row, column) for column in range(26) for row in range(30)}
 NAMES = {place: name for name, place in PLACES.items()}
+TEXT = spaces.Text(4096, min_length=0, charset=string.printable + "\0")
 STEPS = {(-1, 0): "U", (1, 0): "D", (0, -1): "L", (0, 1): "R"}
 
 
@@ -66,6 +72,11 @@ class Game:
         self.position = level.start
         self.best = level.first
         self.proposal = ""
+
+    def copy(self):
+        other = Game.__new__(Game)
+        other.level, other.position, other.best, other.proposal = self.level, self.position, self.best, self.proposal
+        return other
 
     def read_moves(self, words):
         offset, moves = self.level.offset, []
@@ -143,8 +154,7 @@ class GymnasiumPlanPath(gymnasium.Env):
     metadata = {}
 
     def __init__(self):
-        self.observation_space = spaces.Text(4096)
-        self.action_space = spaces.Text(4096)
+        self.observation_space = self.action_space = TEXT
 
     def reset(self, *, seed=None, options=None):
         level = options if isinstance(options, Level) else Level(options)
@@ -167,8 +177,7 @@ class PettingZooPlanPath(AECEnv):
 
     def __init__(self):
         self.possible_agents = ["tool", "planner"]
-        text = spaces.Text(4096)
-        self.observation_spaces = {agent: text for agent in self.possible_agents}
+        self.observation_spaces = {agent: TEXT for agent in self.possible_agents}
         self.action_spaces = dict(self.observation_spaces)
 
     def observation_space(self, agent):
@@ -267,28 +276,48 @@ def check(episodes):
     return steps
 
 
-def play_gymnasium(env, options, actions):
+def bare(env):
+    return env
+
+
+def copy_by_hand(env):
+    env.game = env.game.copy()
+    return env
+
+
+def play_gymnasium(env, options, actions, before=bare):
     env.reset(options=options)
     for action in actions:
+        env = before(env)
         observation, reward, terminated, truncated, info = env.step(action)
         if terminated or truncated:
             break
 
 
-def play_pettingzoo(env, options, actions):
+def play_pettingzoo(env, options, actions, before=bare):
     env.reset(options=options)
     action = iter(actions)
-    for agent in env.agent_iter():
+    if before is bare:
+        for agent in env.agent_iter():
+            observation, reward, terminated, truncated, info = env.last()
+            env.step(None if terminated or truncated else next(action))
+        return
+    # `agent_iter` belongs to one environment: where it is replaced by its copy the loop is written out.
+    while env.agents:
         observation, reward, terminated, truncated, info = env.last()
-        env.step(None if terminated or truncated else next(action))
+        if terminated or truncated:
+            env.step(None)
+            continue
+        env = before(env)
+        env.step(next(action))
 
 
-def rate(play, env, episodes, seconds):
+def rate(play, env, episodes, seconds, **how):
     """Steps a CPU-second over whole passes."""
     began, done, steps = time.process_time(), 0, sum(len(actions) for _, actions in episodes)
     while time.process_time() - began < seconds:
         for options, actions in episodes:
-            play(env, options, actions)
+            play(env, options, actions, **how)
         done += steps
     return done / (time.process_time() - began)
 
@@ -300,12 +329,24 @@ def main():
         print(f"{check(episodes)} steps of {len(episodes)} episodes are the same")
         return
     seconds = float(rest[0])
-    single = episodes[0]["workflow"] == "single"
-    env, play = (GymnasiumPlanPath(), play_gymnasium) if single else (PettingZooPlanPath(), play_pettingzoo)
+    if episodes[0]["workflow"] == "single":
+        env, play = GymnasiumPlanPath(), play_gymnasium
+        gymnasium.register("PlanPath-v0", entry_point=GymnasiumPlanPath)
+        made = gymnasium.make("PlanPath-v0")
+    else:
+        env, play = PettingZooPlanPath(), play_pettingzoo
+        made = wrappers.OrderEnforcingWrapper(PettingZooPlanPath())
     actions = [[step["action"] for step in episode["steps"]] for episode in episodes]
     prepared = list(zip([Level(episode["spec"]) for episode in episodes], actions))
     whole = list(zip([episode["spec"] for episode in episodes], actions))
-    print(json.dumps({"steps": rate(play, env, prepared, seconds), "whole": rate(play, env, whole, seconds)}))
+    measured = {
+        "steps": rate(play, env, prepared, seconds),
+        "made": rate(play, made, prepared, seconds),
+        "whole": rate(play, env, whole, seconds),
+        "copy": rate(play, env, prepared, seconds, before=copy_by_hand),
+        "deepcopy": rate(play, env, prepared[:200], seconds, before=copy.deepcopy),
+    }
+    print(json.dumps(measured))
 
 
 if __name__ == "__main__":

@@ -63,9 +63,11 @@ def main():
     print("|---|---|---|---|---|")
     for workflow, peer in games.items():
         for theirs, mine, what in [
-            ("steps", "steps", "steps alone"),
-            ("whole", "whole", "with a new board each episode"),
-            ("steps", "tree", "steps alone, ours on a copy of the state"),
+            ("steps", "steps", "steps in place, bare"),
+            ("made", "steps", "steps in place, in the library's usual wrappers"),
+            ("whole", "whole", "in place, bare, with a new board each episode"),
+            ("copy", "tree", "each step on a copy of the state, the peer's written by hand"),
+            ("deepcopy", "tree", "each step on a copy of the state, the peer's by `copy.deepcopy`"),
         ]:
             pairs = [(m[workflow, "ours"][mine], m[workflow, "peer"][theirs]) for m in rounds]
             spread = lambda values, form: f"{statistics.median(values):{form}} ({min(values):{form}} – {max(values):{form}})"

@@ -85,6 +85,7 @@ fn policies_of_different_families_sizes_and_tokenizers_are_one_team() {
             assert!(gap <= 1e-4, "{policy} at step {step}: sampler and trainer differ by {gap}");
             assert!(line["grad_norm"].as_f64().expect("a norm") > 0.0, "{policy} learned nothing");
             assert_eq!(line["optimizer_steps"], 1, "strictly on-policy unless told otherwise");
+            assert_eq!(line["lr"], 1e-3, "constant unless told otherwise");
             assert_eq!(place.current(policy), format!("step-{step:06}"));
         }
         assert_eq!(end(&reported)["counts"]["samples_passed_by"], 0);
