@@ -76,6 +76,14 @@ pub trait Learner {
     /// Where the time went so far.
     fn seconds(&self) -> Seconds;
 
+    /// The most bytes of a device that were in use; nothing on the processor.
+    ///
+    /// # Errors
+    /// None that a learner in use has.
+    fn device_bytes(&mut self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
     /// Brings weights and the optimiser's state to where they are published from.
     ///
     /// # Errors
@@ -184,11 +192,6 @@ impl<'a, D: Device> OnDevice<'a, D> {
         let moved = Some(DeviceOptimizer::new(optimizer.take(), &mut resident)?);
         Ok(OnDevice { resident, weights, optimizer, moved, seconds: Seconds::default() })
     }
-
-    /// The device.
-    pub fn device(&mut self) -> &mut D {
-        self.resident.device()
-    }
 }
 
 impl<D: Device> Learner for OnDevice<'_, D> {
@@ -233,6 +236,10 @@ impl<D: Device> Learner for OnDevice<'_, D> {
         self.seconds
     }
 
+    fn device_bytes(&mut self) -> Result<Option<u64>> {
+        Ok(Some(self.resident.device().arena()?.usage().1))
+    }
+
     fn finish(&mut self) -> Result<()> {
         let Some(moved) = mem::take(&mut self.moved) else { return Ok(()) };
         *self.optimizer = moved.into_host(&mut self.resident)?;
@@ -240,5 +247,87 @@ impl<D: Device> Learner for OnDevice<'_, D> {
         let mut outcome = Ok(());
         self.weights.step(|master| outcome = resident.masters(&mut master.values));
         outcome
+    }
+}
+
+/// Training of an adapter over frozen weights that are on a device. The adapter's own values and its optimiser stay on the
+/// host: they are few, and after each step its factors go over anew.
+pub struct AdapterOnDevice<'a, D: Device> {
+    resident: Resident<D>,
+    weights: &'a mut Weights,
+    optimizer: &'a mut Optimizer,
+    gradients: Gradients,
+    threads: usize,
+    seconds: Seconds,
+}
+
+impl<'a, D: Device> AdapterOnDevice<'a, D> {
+    /// Takes the frozen weights to a device that has no memory reserved yet, as planned; steps are on so many threads.
+    ///
+    /// # Errors
+    /// As [`OnDevice::new`].
+    pub fn new(
+        device: D,
+        plan: &MemoryPlan,
+        model: &Model,
+        weights: &'a mut Weights,
+        optimizer: &'a mut Optimizer,
+        threads: usize,
+    ) -> Result<AdapterOnDevice<'a, D>> {
+        let resident = Resident::of_model(device, model, weights.forward(), plan)?;
+        let gradients = model.gradients();
+        Ok(AdapterOnDevice { resident, weights, optimizer, gradients, threads, seconds: Seconds::default() })
+    }
+}
+
+impl<D: Device> Learner for AdapterOnDevice<'_, D> {
+    fn trees_at_once(&self) -> usize {
+        usize::MAX
+    }
+
+    fn clear(&mut self) -> Result<()> {
+        self.resident.clear_gradients()
+    }
+
+    fn accumulate(&mut self, trees: &[Tree], temperature: f32, loss: &dyn RowLoss) -> Result<Vec<Scores>> {
+        let started = Instant::now();
+        let scores = self.resident.accumulate(trees, temperature, loss)?;
+        self.seconds.passes(started, self.resident.take_spent());
+        Ok(scores)
+    }
+
+    fn norm(&mut self) -> Result<f64> {
+        let started = Instant::now();
+        self.gradients.values.fill(0.0);
+        self.resident.collect(&mut self.gradients.values)?;
+        let norm = optimizer::norm(&self.gradients);
+        self.seconds.steps(started);
+        Ok(norm)
+    }
+
+    /// By the gradients that [`Learner::norm`] was asked of.
+    fn step(&mut self, norm: f64, factor: f64) -> Result<()> {
+        let started = Instant::now();
+        let (optimizer, gradients, threads) = (&mut *self.optimizer, &self.gradients, self.threads);
+        self.weights.step(|master| optimizer.step(master, gradients, norm, factor, threads));
+        self.resident.set_adapter(&self.weights.forward().values)?;
+        self.seconds.steps(started);
+        Ok(())
+    }
+
+    fn steps(&self) -> u64 {
+        self.optimizer.steps()
+    }
+
+    fn seconds(&self) -> Seconds {
+        self.seconds
+    }
+
+    fn device_bytes(&mut self) -> Result<Option<u64>> {
+        Ok(Some(self.resident.device().arena()?.usage().1))
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
     }
 }

@@ -102,12 +102,11 @@ pub fn open(
     if choice == Choice::Cpu {
         return on_host(arguments, subject, demand).map(|_| None);
     }
-    let shape = subject.shape;
-    check_for_device(subject, choice)?;
+    crate::model::check_for_device(subject.shape, subject.adapter)?;
     let device = Any::open(choice, arguments.thread_count())?;
     let found = device.memory()?.free;
     let card = Card { free: free(arguments, found).min(found), workspace: device.workspace() };
-    let plan = MemoryPlan::new(shape, *demand, card)?;
+    let plan = on_device(subject, demand, card)?;
     Ok(Some((device, plan)))
 }
 
@@ -120,8 +119,7 @@ pub fn planned(arguments: &Arguments, subject: Subject<'_>, demand: &Demand) -> 
     if choice == Choice::Cpu {
         return on_host(arguments, subject, demand);
     }
-    let shape = subject.shape;
-    check_for_device(subject, choice)?;
+    crate::model::check_for_device(subject.shape, subject.adapter)?;
     let absent = matches!(choice, Choice::Cuda(_)) && open_library(Library::Driver).is_err();
     let (name, card) = if absent {
         let free = free(arguments, H200 - CONTEXT);
@@ -131,7 +129,7 @@ pub fn planned(arguments: &Arguments, subject: Subject<'_>, demand: &Demand) -> 
         let free = free(arguments, device.memory()?.free);
         (device.describe(), Card { free, workspace: device.workspace() })
     };
-    let plan = MemoryPlan::new(shape, *demand, card)?;
+    let plan = on_device(subject, demand, card)?;
     let name = if arguments.device_memory.is_some() { "as --device-memory says".to_owned() } else { name };
     Ok(Planned {
         device: choice.to_string(),
@@ -156,12 +154,11 @@ fn free(arguments: &Arguments, found: u64) -> u64 {
     arguments.device_memory.map_or(found, |gigabytes| (gigabytes * 1e9) as u64)
 }
 
-fn check_for_device(subject: Subject<'_>, choice: Choice) -> Result<()> {
-    if subject.adapter.is_some() {
-        return Err(Failure::usage(format!("an adapter cannot be trained with --device {choice}"))
-            .hint("use --device cpu"));
+fn on_device(subject: Subject<'_>, demand: &Demand, card: Card) -> Result<MemoryPlan> {
+    match subject.adapter {
+        None => MemoryPlan::new(subject.shape, *demand, card),
+        Some(adapter) => MemoryPlan::adapted(subject.shape, adapter, *demand, card),
     }
-    crate::model::check_for_device(subject.shape)
 }
 
 fn on_host(arguments: &Arguments, subject: Subject<'_>, demand: &Demand) -> Result<Planned> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Instant;
 
-use device::{Any, Choice, Device};
+use device::{Any, Choice};
 use policy::config::Config;
 use policy::directory::{Policy, Version};
 use policy::ownership::{Owner, Ownership};
@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::arguments::Arguments;
 use crate::checkpoint::{self, Checkpoint, TrainerState};
 use crate::clock::{Clock, Times};
-use crate::learner::{Learner, OnDevice, OnHost};
+use crate::learner::{AdapterOnDevice, Learner, OnDevice, OnHost};
 use crate::memory::{self, Subject};
 use crate::metrics;
 use crate::model::{Demand, LowRank, MemoryPlan, Resident, Shape};
@@ -266,13 +266,16 @@ impl<'a> Run<'a> {
             return Ok(figures);
         };
         let started = Instant::now();
-        let mut learner = OnDevice::new(device, &plan, model, weights, optimizer)?;
+        let mut learner: Box<dyn Learner + '_> = match model.adapter() {
+            None => Box::new(OnDevice::new(device, &plan, model, weights, optimizer)?),
+            Some(_) => Box::new(AdapterOnDevice::new(device, &plan, model, weights, optimizer, threads)?),
+        };
         clock.load += started.elapsed().as_secs_f64();
-        let figures = trainer.run(&mut learner)?;
+        let figures = trainer.run(learner.as_mut())?;
         let started = Instant::now();
         learner.finish()?;
         clock.publish += started.elapsed().as_secs_f64();
-        clock.device_bytes = Some(learner.device().arena()?.usage().1);
+        clock.device_bytes = learner.device_bytes()?;
         clock.seconds(learner.seconds());
         Ok(figures)
     }
@@ -283,7 +286,11 @@ impl<'a> Run<'a> {
         let threads = self.arguments.thread_count();
         let (model, weights) = (&checkpoint.model, checkpoint.weights.forward());
         let mut started = Instant::now();
-        let Some((device, plan)) = self.place(false)? else {
+        // Of this checkpoint, which may be the reference and then of another kind than the policy.
+        let adapter = model.adapter().map(|(adapter, _)| adapter);
+        let subject = Subject { shape: model.shape(), stored: self.config.dtype, adapter };
+        let place = memory::open(self.arguments, subject, &self.demand(false))?;
+        let Some((device, plan)) = place else {
             let found = scores::of_samples(self.samples, limit, |trees, temperature| {
                 Ok(model.logprobs(weights, trees, temperature, threads))
             })?;
@@ -291,7 +298,7 @@ impl<'a> Run<'a> {
             clock.forward += started.elapsed().as_secs_f64();
             return Ok(found);
         };
-        let mut resident = Resident::new(device, model.shape(), weights, &plan)?;
+        let mut resident = Resident::of_model(device, model, weights, &plan)?;
         clock.load += started.elapsed().as_secs_f64();
         started = Instant::now();
         let found = scores::of_samples(self.samples, limit, |trees, temperature| {

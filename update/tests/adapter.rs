@@ -1,4 +1,5 @@
-//! Low-rank adapters against PEFT and autograd (tests/golden/make_adapter_goldens.py), and what a step leaves alone.
+//! Low-rank adapters against PEFT and autograd (tests/golden/make_adapter_goldens.py), on the simulated device against the
+//! processor, and what a step leaves alone.
 
 #![allow(
     clippy::print_stdout,
@@ -6,17 +7,30 @@
     reason = "a test prints what it measured, and fails where it cannot go on"
 )]
 
+#[allow(dead_code, reason = "each test program uses a part")]
+#[path = "numerics/golden.rs"]
+mod checkpoints;
 mod common;
+#[allow(dead_code, reason = "each test program uses a part")]
+#[path = "numerics/small.rs"]
+mod small;
 
+use checkpoints::load;
 use common::{Place, contents, edited, golden, stream, version};
+use device::{Device, Sim};
+use policy::adapter::{Adapter, Target};
 use policy::config::Config;
 use policy::directory::Policy;
+use policy::initial::{NewAdapter, from_base};
 use policy::weights::Weights;
 use serde_json::{Value, json};
+use small::{Random, Weighted, relative, samples};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use update::checkpoint::Checkpoint;
-use update::tree::{Sequence, pack};
+use update::model::{Card, Demand, LowRank, MemoryPlan, Model, Parameters, Resident, Scores};
+use update::tree::{Sequence, Tree, pack};
 
 const PLAIN: &str = "--optimizer sgd --lr 10 --weight-decay 0 --max-grad-norm 0";
 
@@ -166,4 +180,121 @@ fn an_adapter_over_other_weights_is_refused() {
     let outcome = place.update("--policy p --check", &stream(&base, "1:00000000"));
     assert_eq!(outcome.code, 65, "{outcome:?}");
     assert!(outcome.stderr.contains("has other weights than this adapter was made for"), "{outcome:?}");
+}
+
+/// An adapter of rank 8, which devices take, over a golden base, and random values for it; all numbers are bf16's.
+fn random_adapter(name: &str) -> (Model, Parameters) {
+    let (model, mut base) = load(&golden(name));
+    // Where a part of a joint projection is adapted and the rest is not.
+    let targets = vec![Target::Query, Target::Value, Target::Output, Target::Gate, Target::Down];
+    let adapter = Adapter { rank: 8, alpha: 16.0, targets, rank_stabilised: false, base: String::new() };
+    let low_rank = LowRank::new(&adapter, model.shape());
+    let round = |values: &mut [f32]| {
+        values.iter_mut().for_each(|value| *value = half::bf16::from_f32(*value).to_f32());
+    };
+    round(&mut base.values);
+    let model = model.adapted(low_rank, Arc::new(base));
+    let mut random = Random(31);
+    let Ok(trained) = model.parameters(|_, values| {
+        values.iter_mut().for_each(|value| *value = 0.2 * random.signed());
+        round(values);
+        Ok::<(), std::convert::Infallible>(())
+    });
+    (model, trained)
+}
+
+#[test]
+fn a_device_computes_what_the_processor_does() {
+    for name in ["qwen3-6-3-untied", "qwen2-2-1-bias"] {
+        let (model, trained) = random_adapter(name);
+        let groups = samples(&mut Random(32), model.shape().vocabulary, 4);
+        let trees: Vec<Tree> = groups
+            .iter()
+            .map(|group| {
+                let sequences: Vec<Sequence> =
+                    group.iter().map(|(prompt, completion)| Sequence { prompt, completion }).collect();
+                pack(&sequences, true)
+            })
+            .collect();
+        let mut wanted = model.gradients();
+        let wanted_scores = model.accumulate(&trained, &trees, 0.8, 1, &mut wanted, &Weighted);
+        let largest = trees.iter().map(Tree::len).max().unwrap();
+        let wide = |values: &[f32]| -> Vec<f64> { values.iter().map(|&value| f64::from(value)).collect() };
+        let mut bits: Option<Vec<f32>> = None;
+        for (tokens, recompute, seed) in [(4096, false, 0), (4096, true, 1), (1, false, 2)] {
+            let demand = Demand { tokens, largest, rows: 4096, positions: 128, moments: Some(8) };
+            let card = Card { free: 8 << 30, workspace: 0 };
+            let (adapter, _) = model.adapter().unwrap();
+            let plan = MemoryPlan::adapted(model.shape(), adapter, demand, card).unwrap();
+            // One byte less than everything kept takes is layers computed again.
+            let card = Card { free: (1 << 30) + plan.bytes() - 1, workspace: 0 };
+            let tight = MemoryPlan::adapted(model.shape(), adapter, demand, card);
+            let plan = if recompute { tight.unwrap() } else { plan };
+            assert_eq!(plan.recompute, recompute);
+            let mut resident =
+                Resident::of_model(Sim::new(2, seed).unwrap(), &model, &trained, &plan).unwrap();
+            let scores = resident.accumulate(&trees, 0.8, &Weighted).unwrap();
+            let mut found = model.gradients();
+            resident.collect(&mut found.values).unwrap();
+            let error = relative(&found.values, &wide(&wanted.values));
+            let all = |scores: &[Scores]| -> Vec<f32> {
+                scores.iter().flat_map(|scores| scores.logprobs.clone()).collect()
+            };
+            let logprobs = relative(&all(&scores), &wide(&all(&wanted_scores)));
+            println!(
+                "{name}, {tokens} tokens, recompute {recompute}: gradient {error:.1e}, logprobs {logprobs:.1e}"
+            );
+            // The bounds of whole decoders, see device.rs.
+            assert!(error <= 2.5e-2 && logprobs <= 1.5e-2, "{name}: {error:.1e}, {logprobs:.1e}");
+            assert_eq!(resident.device().arena().unwrap().usage().1, plan.bytes(), "not what was planned");
+            // Layers computed again give the same bits, unless the micro-batches are other ones.
+            if plan.tokens >= 4096 {
+                assert!(*bits.get_or_insert_with(|| found.values.clone()) == found.values);
+            }
+            // Other values are other log-probabilities.
+            resident.set_adapter(&vec![0.0; trained.values.len()]).unwrap();
+            assert!(all(&resident.logprobs(&trees, 0.8).unwrap()) != all(&scores));
+        }
+    }
+}
+
+#[test]
+fn the_program_trains_an_adapter_on_the_simulated_device() {
+    let name = "qwen3-6-3-untied";
+    let new = NewAdapter { rank: 8, alpha: 16.0, targets: Target::ALL.to_vec() };
+    let run = |device: &str| {
+        let place = Place::new();
+        let base = place.policy("base", name);
+        let root = place.folder.path().join("p");
+        let made = from_base(&root, &base, &new, 5).unwrap();
+        let before = contents(&base);
+        let arguments = format!("--policy p --lr 1e-3 --epochs 3 {device}");
+        let metrics = place.update(&arguments, &stream(name, &made.version.to_string())).ok().metrics();
+        assert!(contents(&base) == before, "the base was written to");
+        let again = place.update(&format!("--policy p --lr 1e-3 {device}"), &stream(name, &version(&root)));
+        assert_eq!(again.ok().metrics()["optimizer_state"], "continued");
+        let norm = metrics["grad_norm"].as_f64().unwrap();
+        let weights = Weights::open_file(&root.join("step-000001/adapter_model.safetensors")).unwrap();
+        let moved: Vec<f32> = weights
+            .names()
+            .filter(|name| name.ends_with("lora_B.weight"))
+            .flat_map(|name| weights.to_f32(name).unwrap())
+            .collect();
+        (norm, moved)
+    };
+    let ((wanted_norm, wanted), (norm, found)) = (run(""), run("--device sim --threads 2"));
+    assert!((norm / wanted_norm - 1.0).abs() < 2e-2, "{norm} against {wanted_norm}");
+    let dot = |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum() };
+    let cosine = dot(&found, &wanted) / (dot(&found, &found) * dot(&wanted, &wanted)).sqrt();
+    println!("cosine of the moves of B: {cosine:.4}");
+    assert!(cosine > 0.97, "{cosine}");
+}
+
+#[test]
+fn a_rank_that_devices_do_not_take_is_refused() {
+    let place = Place::new();
+    let (base, root) = policy(&place, "p", "all");
+    let outcome = place.update("--policy p --device sim", &stream(&base, &version(&root)));
+    assert_eq!(outcome.code, 2, "{outcome:?}");
+    assert!(outcome.stderr.contains("its rank is not a multiple of 8"), "{outcome:?}");
 }

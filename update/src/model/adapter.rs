@@ -129,6 +129,27 @@ impl LowRank {
         self.layers[layer]
     }
 
+    /// How much room it takes.
+    pub(super) fn sizes(&self) -> Sizes {
+        let all = |sites: &Sites| [sites.query, sites.key_value, sites.output, sites.gate_up, sites.down];
+        let mut sizes = Sizes { values: self.length, inner: 0, widest: 0 };
+        for Site { a, b } in self.layers.iter().flat_map(all).flatten() {
+            sizes.inner = sizes.inner.max(a.outputs);
+            sizes.widest = sizes.widest.max(b.outputs);
+        }
+        sizes
+    }
+
+    /// Values of all factors.
+    pub(super) fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether every width of `A·x` is a multiple of `of`.
+    pub(super) fn is_multiple(&self, of: usize) -> bool {
+        self.pieces.iter().all(|piece| piece.stride.is_multiple_of(of) && piece.columns.is_multiple_of(of))
+    }
+
     /// The factors as the passes need them.
     pub(super) fn arrange(&self, trained: &[f32]) -> Vec<f32> {
         let mut factors = vec![0.0; self.length];
@@ -154,7 +175,18 @@ impl LowRank {
     }
 }
 
-/// What the passes need to run an adapter, beside the buffers of the decoder itself. They grow as they are used.
+/// What an adapter takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sizes {
+    /// Values of all factors.
+    pub values: usize,
+    /// The greatest width of `A·x`.
+    pub inner: usize,
+    /// The greatest width of an adapted projection.
+    pub widest: usize,
+}
+
+/// What the passes need to run an adapter, beside the buffers of the decoder itself.
 pub(super) struct Adapted<T> {
     /// [`LowRank::arrange`]d.
     pub factors: T,
@@ -181,8 +213,6 @@ impl<T> Adapted<T> {
         let Some(Site { a, b }) = site else {
             return backend.linear(rows, x, weights, weight, residual, out);
         };
-        backend.reserve(&mut self.inner, rows * a.outputs);
-        backend.reserve(&mut self.sum, rows * b.outputs);
         backend.linear(rows, x, &self.factors, a, None, &mut self.inner);
         backend.linear(rows, &self.inner, &self.factors, b, residual, &mut self.sum);
         backend.linear(rows, x, weights, weight, Some(&self.sum), out);
@@ -196,8 +226,7 @@ impl<T> Adapted<T> {
         rows: usize,
         d_out: &T,
     ) {
-        if let Some(Site { a, b }) = site {
-            backend.reserve(&mut self.d_inner, rows * a.outputs);
+        if let Some(Site { b, .. }) = site {
             backend.linear_backward_input(rows, d_out, &self.factors, b, false, &mut self.d_inner);
         }
     }
@@ -212,7 +241,6 @@ impl<T> Adapted<T> {
         gradients: Option<&mut T>,
     ) {
         if let (Some(Site { a, b }), Some(gradients)) = (site, gradients) {
-            backend.reserve(&mut self.inner, rows * a.outputs);
             backend.linear(rows, x, &self.factors, a, None, &mut self.inner);
             backend.linear_backward_weight(rows, d_out, &self.inner, gradients, b);
             backend.linear_backward_weight(rows, &self.d_inner, x, gradients, a);

@@ -22,7 +22,7 @@ pub struct Work {
 pub fn work(shape: &Shape, tokens: usize, largest: usize, threads: usize, backward: bool) -> Work {
     let at_once = schedule::most_tokens(tokens, largest, saved_values(shape));
     let counts = Counts { tokens: at_once, scored: at_once };
-    let mut lengths = Workspace::lengths(shape, counts, false, backward);
+    let mut lengths = Workspace::lengths(shape, None, counts, false, backward);
     let mut values: usize = lengths.activations().into_iter().flatten().map(|length| *length).sum();
     values += lengths.statistics().into_iter().flatten().map(|length| *length).sum::<usize>();
     let bytes = |values: usize| (values * size_of::<f32>() * threads) as u64;

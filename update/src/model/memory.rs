@@ -7,8 +7,9 @@
 use device::footprint;
 use record::failure::{Failure, Result};
 
+use super::adapter::Sizes;
 use super::workspace::{Counts, Workspace};
-use super::{Layout, Shape};
+use super::{Layout, LowRank, Shape};
 use crate::backend::{Extent, Room};
 
 /// Tokens of a micro-batch below which products are slow: layers are rather computed again.
@@ -73,11 +74,25 @@ impl MemoryPlan {
     /// # Errors
     /// 69 if it cannot fit.
     pub fn new(shape: &Shape, demand: Demand, card: Card) -> Result<MemoryPlan> {
+        MemoryPlan::fitting(shape, None, demand, card)
+    }
+
+    /// The same where all weights are frozen and an adapter over them is trained, whose masters and moments are on the
+    /// host.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn adapted(shape: &Shape, adapter: &LowRank, demand: Demand, card: Card) -> Result<MemoryPlan> {
+        let demand = Demand { moments: demand.moments.map(|_| 0), ..demand };
+        MemoryPlan::fitting(shape, Some(adapter.sizes()), demand, card)
+    }
+
+    fn fitting(shape: &Shape, adapter: Option<Sizes>, demand: Demand, card: Card) -> Result<MemoryPlan> {
         let weights = Layout::new(shape).len();
         let least = demand.largest.max(1);
         let demand = Demand { tokens: demand.tokens.max(least), ..demand };
         let plan = |tokens: usize, recompute: bool| {
-            MemoryPlan::of_micro_batch(shape, weights, demand, card.workspace, tokens, recompute)
+            MemoryPlan::of_micro_batch((shape, adapter), weights, demand, card.workspace, tokens, recompute)
         };
         let budget = card.free.saturating_sub(LEFT_ALONE);
         // The most tokens that fit, by halving; 0 where not even the least do.
@@ -106,7 +121,7 @@ impl MemoryPlan {
 
     /// What micro-batches of so many tokens take.
     fn of_micro_batch(
-        shape: &Shape,
+        (shape, adapter): (&Shape, Option<Sizes>),
         weights: usize,
         demand: Demand,
         workspace: u64,
@@ -118,7 +133,7 @@ impl MemoryPlan {
         let learns = demand.moments.is_some();
         let backward = |bytes: u64| if learns { bytes } else { 0 };
         let counts = Counts { tokens, scored: tokens };
-        let mut lengths = Workspace::lengths(shape, counts, recompute, learns);
+        let mut lengths = Workspace::lengths(shape, adapter, counts, recompute, learns);
         let sum = |lengths: Vec<&mut Option<usize>>, bytes: usize| -> u64 {
             lengths.into_iter().flatten().map(|length| values(*length, bytes)).sum()
         };
@@ -129,8 +144,10 @@ impl MemoryPlan {
         let moments = demand.moments.unwrap_or(0) as usize;
         MemoryPlan {
             // Of weights that do not move the remainders are not kept.
-            weights: values(weights, 2) + values(if learns { weights } else { staging }, 2),
-            gradients: backward(values(weights, 4)),
+            weights: values(weights, 2)
+                + values(if learns && adapter.is_none() { weights } else { staging }, 2)
+                + adapter.map_or(0, |sizes| values(sizes.values, 2)),
+            gradients: backward(values(adapter.map_or(weights, |sizes| sizes.values), 4)),
             moments: (moments / 4) as u64 * values(weights, 4),
             activations,
             logits: logits.into_iter().map(footprint).sum(),

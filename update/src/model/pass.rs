@@ -108,7 +108,7 @@ impl<'a> Decoder<'a> {
         let (hidden, epsilon) = (shape.hidden, shape.epsilon);
         let counts = Counts { tokens: batch.tokens(), scored: batch.scored.len() };
         let prepared = Prepared { batch: backend.prepare(batch), counts };
-        make_room(backend, space, shape, counts, false);
+        make_room(backend, space, (shape, self.adapter.map(LowRank::sizes)), counts, false);
         backend.embed(&prepared.batch, weights, self.table(), &mut space.inputs[0]);
         for layer in 0..shape.layers {
             self.layer_forward(backend, space, weights, &prepared, layer);
@@ -197,7 +197,7 @@ impl<'a> Decoder<'a> {
         let shape = self.shape;
         let (hidden, epsilon) = (shape.hidden, shape.epsilon);
         let Prepared { batch, counts } = prepared;
-        make_room(backend, space, shape, *counts, true);
+        make_room(backend, space, (shape, self.adapter.map(LowRank::sizes)), *counts, true);
         let (mut gradients, _) = self.divided(&mut *all);
         backend.score_backward(
             batch,

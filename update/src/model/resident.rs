@@ -1,7 +1,8 @@
 //! A decoder whose weights and gradients live on a device.
 //!
 //! Weights are f32 masters in two 16-bit halves: the bf16 that the passes read, and a remainder that only the optimiser
-//! sees. One stream of work takes the micro-batches in their order, so the sum of the gradient has one order too.
+//! sees. Under an adapter they are frozen, and its factors have the gradient; its masters are few and stay on the host. One
+//! stream of work takes the micro-batches in their order, so the sum of the gradient has one order too.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use record::stage;
 use super::memory::{MemoryPlan, NORM_BLOCKS, STAGING};
 use super::pass::Decoder;
 use super::worker::{Spent, Worker};
-use super::{Layout, Parameters, RowLoss, Scores, Shape};
+use super::{Layout, LowRank, Model, Parameters, RowLoss, Scores, Shape};
 use crate::backend::{Backend, Gpu, Values, refusal};
 use crate::kernels;
 use crate::tree::Tree;
@@ -22,6 +23,8 @@ use crate::tree::Tree;
 pub struct Resident<D: Device> {
     shape: Shape,
     layout: Arc<Layout>,
+    /// Where one is trained; `gradients` are then its factors'.
+    adapter: Option<LowRank>,
     worker: Worker<Gpu<D>>,
     weights: Values,
     /// Of weights that do not move only those of one piece, which nobody reads.
@@ -52,11 +55,15 @@ fn micro_batches(trees: &[Tree], limit: usize) -> Vec<Range<usize>> {
     batches
 }
 
-/// Why a decoder of this shape cannot run on a device.
+/// Why a decoder of this shape, and an adapter over it, cannot run on a device.
 ///
 /// # Errors
 /// Usage (exit 2), naming the width.
-pub fn check(shape: &Shape) -> Result<()> {
+pub fn check(shape: &Shape, adapter: Option<&LowRank>) -> Result<()> {
+    if adapter.is_some_and(|adapter| !adapter.is_multiple(8)) {
+        return Err(Failure::usage("this adapter cannot run on a device: its rank is not a multiple of 8")
+            .hint("use --device cpu"));
+    }
     let widths = [
         ("hidden size", shape.hidden),
         ("intermediate size", shape.intermediate),
@@ -76,14 +83,43 @@ impl<D: Device> Resident<D> {
     ///
     /// # Errors
     /// A shape that the kernels do not take (2), memory (69), or the device's.
-    pub fn new(mut device: D, shape: &Shape, masters: &Parameters, plan: &MemoryPlan) -> Result<Resident<D>> {
-        check(shape)?;
+    pub fn new(device: D, shape: &Shape, masters: &Parameters, plan: &MemoryPlan) -> Result<Resident<D>> {
+        Resident::of(device, shape, None, masters, plan)
+    }
+
+    /// The same for a model, and if it is of an adapter for its frozen weights, over which `trained` are the adapter's
+    /// values.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn of_model(
+        device: D,
+        model: &Model,
+        trained: &Parameters,
+        plan: &MemoryPlan,
+    ) -> Result<Resident<D>> {
+        let Some((adapter, base)) = model.adapter() else {
+            return Resident::new(device, model.shape(), trained, plan);
+        };
+        let mut resident = Resident::of(device, model.shape(), Some(adapter), base, plan)?;
+        resident.set_adapter(&trained.values)?;
+        Ok(resident)
+    }
+
+    fn of(
+        mut device: D,
+        shape: &Shape,
+        adapter: Option<&LowRank>,
+        masters: &Parameters,
+        plan: &MemoryPlan,
+    ) -> Result<Resident<D>> {
+        check(shape, adapter)?;
         device.reserve(plan.bytes())?;
         let learns = plan.demand.moments.is_some();
         let layout = masters.layout().clone();
         let length = layout.len();
         let piece = STAGING.min(length);
-        let remainders = device.allocate(if learns { length } else { piece })?;
+        let remainders = device.allocate(if learns && adapter.is_none() { length } else { piece })?;
         let staging = device.allocate(piece)?;
         let sums = device.allocate(NORM_BLOCKS)?;
         let mut gpu = Gpu::new(device, &shape.inverse_frequencies);
@@ -91,16 +127,26 @@ impl<D: Device> Resident<D> {
         gpu.reserve(&mut weights, length);
         let gradients = learns.then(|| {
             let mut gradients = gpu.statistics();
-            gpu.reserve(&mut gradients, length);
+            gpu.reserve(&mut gradients, adapter.map_or(length, LowRank::len));
             gradients
         });
         gpu.make_room(&plan.extent(shape))?;
         let mut worker = Worker::new(gpu, shape, plan.recompute);
-        worker.make_room(shape, plan.tokens, learns);
+        worker.make_room((shape, adapter.map(LowRank::sizes)), plan.tokens, learns);
         worker.backend.outcome()?;
-        let (tokens, shape) = (plan.tokens, shape.clone());
-        let mut resident =
-            Resident { shape, layout, worker, weights, remainders, gradients, staging, sums, tokens };
+        let (tokens, shape, adapter) = (plan.tokens, shape.clone(), adapter.cloned());
+        let mut resident = Resident {
+            shape,
+            layout,
+            adapter,
+            worker,
+            weights,
+            remainders,
+            gradients,
+            staging,
+            sums,
+            tokens,
+        };
         resident.set_masters(&masters.values)?;
         if learns {
             resident.clear_gradients()?;
@@ -147,7 +193,7 @@ impl<D: Device> Resident<D> {
             let start = index * self.staging.len();
             let range = start..start + piece.len();
             device.upload(piece, self.staging.slice(..piece.len()))?;
-            let moving = self.gradients.is_some();
+            let moving = self.gradients.is_some() && self.adapter.is_none();
             let arguments = [
                 weights.slice(range.clone()).into(),
                 self.remainders.slice(if moving { range } else { 0..piece.len() }).into(),
@@ -164,7 +210,7 @@ impl<D: Device> Resident<D> {
     /// # Errors
     /// The device's.
     pub fn masters(&mut self, masters: &mut [f32]) -> Result<()> {
-        self.gradients.as_ref().ok_or_else(frozen)?;
+        self.gradients.as_ref().filter(|_| self.adapter.is_none()).ok_or_else(frozen)?;
         let device = &mut self.worker.backend.device;
         let weights = self.weights.half()?;
         for (index, piece) in masters.chunks_mut(self.staging.len()).enumerate() {
@@ -182,6 +228,31 @@ impl<D: Device> Resident<D> {
         Ok(())
     }
 
+    /// Replaces the adapter's values.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn set_adapter(&mut self, trained: &[f32]) -> Result<()> {
+        if let Some(adapter) = &self.adapter {
+            let factors = adapter.arrange(trained);
+            self.worker.set_factors(|gpu, place| gpu.write(&factors, place));
+        }
+        self.worker.backend.outcome()
+    }
+
+    /// Adds the gradient of the adapter's values to `trained`.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn collect(&mut self, trained: &mut [f32]) -> Result<()> {
+        let Some(adapter) = &self.adapter else { return Ok(()) };
+        let mut factors = vec![0.0; adapter.len()];
+        self.worker.backend.read(self.gradients.as_ref().ok_or_else(frozen)?, &mut factors);
+        self.worker.backend.outcome()?;
+        adapter.collect(&factors, trained);
+        Ok(())
+    }
+
     /// Copies the gradients to the host.
     ///
     /// # Errors
@@ -196,7 +267,8 @@ impl<D: Device> Resident<D> {
     /// # Errors
     /// The device's.
     pub fn clear_gradients(&mut self) -> Result<()> {
-        self.worker.backend.clear(self.layout.len(), self.gradients.as_mut().ok_or_else(frozen)?);
+        let length = self.adapter.as_ref().map_or(self.layout.len(), LowRank::len);
+        self.worker.backend.clear(length, self.gradients.as_mut().ok_or_else(frozen)?);
         self.worker.backend.outcome()
     }
 
@@ -220,7 +292,7 @@ impl<D: Device> Resident<D> {
     /// # Errors
     /// The device's, or an interruption.
     pub fn logprobs(&mut self, trees: &[Tree], temperature: f32) -> Result<Vec<Scores>> {
-        let decoder = Decoder::new(&self.shape, &self.layout, temperature);
+        let decoder = Decoder::new(&self.shape, &self.layout, temperature).adapted(self.adapter.as_ref());
         let mut found = Vec::with_capacity(trees.len());
         for range in micro_batches(trees, self.tokens) {
             interruption()?;
@@ -241,7 +313,7 @@ impl<D: Device> Resident<D> {
         temperature: f32,
         loss: &dyn RowLoss,
     ) -> Result<Vec<Scores>> {
-        let decoder = Decoder::new(&self.shape, &self.layout, temperature);
+        let decoder = Decoder::new(&self.shape, &self.layout, temperature).adapted(self.adapter.as_ref());
         let mut found = Vec::with_capacity(trees.len());
         for range in micro_batches(trees, self.tokens) {
             interruption()?;

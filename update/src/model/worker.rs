@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::adapter::Sizes;
 use super::pass::{Decoder, Prepared};
 use super::workspace::{self, Counts, Workspace};
 use super::{RowLoss, Scores, Shape};
@@ -46,9 +47,9 @@ impl<B: Backend> Worker<B> {
     }
 
     /// Takes the memory for micro-batches of up to so many tokens; `backward` says whether they will be differentiated.
-    pub(super) fn make_room(&mut self, shape: &Shape, tokens: usize, backward: bool) {
+    pub(super) fn make_room(&mut self, decoder: (&Shape, Option<Sizes>), tokens: usize, backward: bool) {
         let counts = Counts { tokens, scored: tokens };
-        workspace::make_room(&mut self.backend, &mut self.space, shape, counts, backward);
+        workspace::make_room(&mut self.backend, &mut self.space, decoder, counts, backward);
     }
 
     /// The forward pass of one micro-batch.

@@ -8,7 +8,7 @@
 //! a device's memory is planned by it.
 
 use super::Shape;
-use super::adapter::Adapted;
+use super::adapter::{Adapted, Sizes};
 use crate::backend::{Backend, Rows};
 
 /// Numbers of rows in a micro-batch.
@@ -112,6 +112,8 @@ impl<T> Workspace<T> {
             &mut self.d_query,
             &mut self.d_key_value,
         ]);
+        let Adapted { factors: _, inner, d_inner, sum } = &mut self.adapted;
+        all.extend([inner, d_inner, sum]);
         all
     }
 
@@ -122,9 +124,11 @@ impl<T> Workspace<T> {
 }
 
 impl Workspace<Option<usize>> {
-    /// Values of each buffer for a micro-batch; nothing for those of the backward pass without one.
+    /// Values of each buffer for a micro-batch; nothing for those of the backward pass or of an adapter without one, nor
+    /// for an adapter's factors, which do not depend on it.
     pub(super) fn lengths(
         shape: &Shape,
+        adapter: Option<Sizes>,
         counts: Counts,
         recompute: bool,
         backward: bool,
@@ -162,7 +166,12 @@ impl Workspace<Option<usize>> {
             d_keys: gradient(key),
             d_query: gradient(query),
             d_key_value: gradient(2 * key),
-            adapted: Adapted { factors: None, inner: None, d_inner: None, sum: None },
+            adapted: Adapted {
+                factors: None,
+                inner: adapter.map(|sizes| tokens * sizes.inner),
+                d_inner: adapter.and_then(|sizes| gradient(sizes.inner)),
+                sum: adapter.map(|sizes| tokens * sizes.widest),
+            },
         }
     }
 }
@@ -209,12 +218,12 @@ pub(super) fn empty<B: Backend>(backend: &mut B, shape: &Shape, recompute: bool)
 pub(super) fn make_room<B: Backend>(
     backend: &mut B,
     space: &mut Workspace<B::Buffer>,
-    shape: &Shape,
+    (shape, adapter): (&Shape, Option<Sizes>),
     counts: Counts,
     backward: bool,
 ) {
     let recompute = space.saved.len() < shape.layers;
-    let mut lengths = Workspace::lengths(shape, counts, recompute, backward);
+    let mut lengths = Workspace::lengths(shape, adapter, counts, recompute, backward);
     let mut reserve = |buffer: &mut B::Buffer, length: &mut Option<usize>| {
         if let Some(length) = *length {
             backend.reserve(buffer, length);
@@ -257,7 +266,7 @@ mod tests {
         };
         let mut backend = Cpu::new(&shape.inverse_frequencies);
         let mut space = empty(&mut backend, &shape, false);
-        make_room(&mut backend, &mut space, &shape, Counts { tokens: 11, scored: 6 }, true);
+        make_room(&mut backend, &mut space, (&shape, None), Counts { tokens: 11, scored: 6 }, true);
         assert_eq!((space.saved[0].gate_up.len(), space.saved[1].gate_up.len()), (110, 60));
         assert_eq!((space.saved[0].normalizers.len(), space.saved[1].key_value.len()), (44, 88));
         assert_eq!((space.d_key_value.len(), space.output.len()), (88, 18));
