@@ -9,14 +9,20 @@
 
 mod attention;
 mod batch;
+mod host;
+mod products;
 mod room;
 mod rotary;
+mod rows;
 mod score;
+mod sums;
+mod swiglu;
 mod values;
 
-use device::{Buffer, Device, Gemm, Operand, Shape, Slice};
-use half::bf16;
+use device::{Buffer, Device, Shape};
 use record::failure::{Failure, Result};
+
+use sums::PARTS;
 
 use super::{Backend, Batch, Dense, Head, Heads, Rotated, Rows};
 use crate::kernels;
@@ -25,11 +31,6 @@ pub use batch::Prepared;
 pub use room::{Extent, Room};
 pub use values::Values;
 pub(crate) use values::reserve;
-
-/// Blocks that share the rows of a reduction. Fixed, so that sums do not depend on the device.
-const PARTS: usize = 256;
-/// The same for column sums, each of which is one thread's.
-const COLUMN_PARTS: usize = 64;
 
 /// A device that a decoder runs on.
 pub struct Gpu<D: Device> {
@@ -47,15 +48,6 @@ pub struct Gpu<D: Device> {
 /// Threads of a block for rows of `width` values, two a thread.
 fn threads(width: usize) -> u32 {
     (width / 2).next_multiple_of(32).clamp(32, 256) as u32
-}
-
-fn tensor(values: &Values, weight: Dense) -> Result<Operand<'_>> {
-    let range = weight.at..weight.at + weight.outputs * weight.inputs;
-    Ok(Operand::new(values.half()?.slice(range), weight.inputs))
-}
-
-fn matrix(values: &Values, rows: usize, width: usize) -> Result<Operand<'_>> {
-    Ok(Operand::new(values.half()?.slice(..rows * width), width))
 }
 
 impl<D: Device> Gpu<D> {
@@ -91,33 +83,6 @@ impl<D: Device> Gpu<D> {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Fills a buffer from the host, rounding where it holds bf16.
-    pub fn write(&mut self, from: &[f32], to: &mut Values) {
-        self.attempt(|gpu| {
-            to.reserve(&mut gpu.device, from.len())?;
-            match to {
-                Values::Half(_) => {
-                    let rounded: Vec<bf16> = from.iter().map(|&value| bf16::from_f32(value)).collect();
-                    gpu.device.upload(&rounded, to.half()?.slice(..from.len()))
-                }
-                Values::Single(_) => gpu.device.upload(from, to.single()?.slice(..from.len())),
-            }
-        });
-    }
-
-    /// The first values of a buffer, as many as `to` has.
-    pub fn read(&mut self, from: &Values, to: &mut [f32]) {
-        self.attempt(|gpu| match from {
-            Values::Half(_) => {
-                let mut rounded = vec![bf16::ZERO; to.len()];
-                gpu.device.download(from.half()?.slice(..to.len()), &mut rounded)?;
-                to.iter_mut().zip(rounded).for_each(|(to, value)| *to = value.to_f32());
-                Ok(())
-            }
-            Values::Single(_) => gpu.device.download(from.single()?.slice(..to.len()), to),
-        });
-    }
-
     /// Does `work` unless something failed before.
     fn attempt(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) {
         if self.failure.is_none()
@@ -125,24 +90,6 @@ impl<D: Device> Gpu<D> {
         {
             self.failure = Some(failure);
         }
-    }
-
-    /// Adds `parts` partial sums of `width` columns to `sums`, in order.
-    fn add_partials(&mut self, parts: usize, width: usize, sums: Slice<'_, f32>) -> Result<()> {
-        let partials = reserve(&mut self.device, &mut self.partials, parts * width)?;
-        let arguments = [sums.into(), partials.into(), (parts as i32).into(), (width as i32).into()];
-        self.device.launch(&kernels::ADD_PARTIALS, Shape::values(width as u64), &arguments)
-    }
-
-    /// Adds the column sums of `x` to `sums`.
-    fn add_columns(&mut self, rows: usize, width: usize, x: &Values, sums: Slice<'_, f32>) -> Result<()> {
-        let parts = rows.min(COLUMN_PARTS);
-        let partials = reserve(&mut self.device, &mut self.partials, parts * width)?;
-        let arguments = [partials.into(), x.half()?.into(), (rows as i32).into(), (width as i32).into()];
-        let shape =
-            Shape { grid: [width.div_ceil(256) as u32, parts as u32, 1], block: [256, 1, 1], shared: 0 };
-        self.device.launch(&kernels::COLUMN_PARTIALS, shape, &arguments)?;
-        self.add_partials(parts, width, sums)
     }
 }
 
@@ -187,37 +134,11 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn embed(&mut self, batch: &Prepared, weights: &Values, table: Dense, out: &mut Values) {
-        self.attempt(|gpu| {
-            if batch.tokens == 0 {
-                return Ok(());
-            }
-            let arguments = [
-                out.half()?.into(),
-                weights.half()?.slice(table.at..).into(),
-                batch.ids()?.into(),
-                (table.inputs as i32).into(),
-            ];
-            let shape = Shape::rows(batch.tokens as u32, threads(table.inputs));
-            gpu.device.launch(&kernels::EMBED, shape, &arguments)
-        });
+        self.attempt(|gpu| rows::embed(&mut gpu.device, batch, weights, table, out));
     }
 
     fn embed_backward(&mut self, batch: &Prepared, d_out: &Values, gradients: &mut Values, table: Dense) {
-        self.attempt(|gpu| {
-            if batch.tokens == 0 {
-                return Ok(());
-            }
-            let arguments = [
-                gradients.single()?.slice(table.at..).into(),
-                d_out.half()?.into(),
-                batch.distinct()?.into(),
-                batch.distinct_starts()?.into(),
-                batch.distinct_nodes()?.into(),
-                (table.inputs as i32).into(),
-            ];
-            let shape = Shape::rows(batch.distinct as u32, threads(table.inputs));
-            gpu.device.launch(&kernels::EMBED_BACKWARD, shape, &arguments)
-        });
+        self.attempt(|gpu| rows::embed_backward(&mut gpu.device, batch, d_out, gradients, table));
     }
 
     fn rms_norm(
@@ -290,19 +211,7 @@ impl<D: Device> Backend for Gpu<D> {
         residual: Option<&Values>,
         out: &mut Values,
     ) {
-        self.attempt(|gpu| {
-            if rows == 0 {
-                return Ok(());
-            }
-            let length = rows * weight.outputs;
-            if let Some(residual) = residual {
-                gpu.device.copy(residual.half()?.slice(..length), out.half()?.slice(..length))?;
-            }
-            let extent = [rows, weight.outputs, weight.inputs];
-            let (x, out) = (matrix(x, rows, weight.inputs)?, matrix(out, rows, weight.outputs)?);
-            let product = Gemm::new(x, tensor(weights, weight)?.transposed(), out, extent);
-            gpu.device.gemm(&product.adding(residual.is_some()))
-        });
+        self.attempt(|gpu| products::forward(&mut gpu.device, rows, x, (weights, weight), residual, out));
     }
 
     fn linear_backward_input(
@@ -314,14 +223,7 @@ impl<D: Device> Backend for Gpu<D> {
         add: bool,
         d_x: &mut Values,
     ) {
-        self.attempt(|gpu| {
-            if rows == 0 {
-                return Ok(());
-            }
-            let extent = [rows, weight.inputs, weight.outputs];
-            let (d_out, d_x) = (matrix(d_out, rows, weight.outputs)?, matrix(d_x, rows, weight.inputs)?);
-            gpu.device.gemm(&Gemm::new(d_out, tensor(weights, weight)?, d_x, extent).adding(add))
-        });
+        self.attempt(|gpu| products::by_input(&mut gpu.device, rows, d_out, (weights, weight), add, d_x));
     }
 
     fn linear_backward_weight(
@@ -332,16 +234,7 @@ impl<D: Device> Backend for Gpu<D> {
         gradients: &mut Values,
         weight: Dense,
     ) {
-        self.attempt(|gpu| {
-            if rows == 0 {
-                return Ok(());
-            }
-            let extent = [weight.outputs, weight.inputs, rows];
-            let (d_out, x) = (matrix(d_out, rows, weight.outputs)?, matrix(x, rows, weight.inputs)?);
-            let range = weight.at..weight.at + weight.outputs * weight.inputs;
-            let out = Operand::new(gradients.single()?.slice(range), weight.inputs);
-            gpu.device.gemm(&Gemm::new(d_out.transposed(), x, out, extent).adding(true))
-        });
+        self.attempt(|gpu| products::by_weight(&mut gpu.device, rows, d_out, x, gradients, weight));
     }
 
     fn rotate(
@@ -462,14 +355,7 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn swiglu(&mut self, rows: usize, width: usize, gate_up: &Values, out: &mut Values) {
-        self.attempt(|gpu| {
-            if rows == 0 {
-                return Ok(());
-            }
-            let pairs = (rows * width / 2) as u64;
-            let arguments = [out.half()?.into(), gate_up.half()?.into(), pairs.into(), (width as i32).into()];
-            gpu.device.launch(&kernels::SWIGLU, Shape::values(pairs), &arguments)
-        });
+        self.attempt(|gpu| swiglu::forward(&mut gpu.device, rows, width, gate_up, out));
     }
 
     fn swiglu_backward(
@@ -480,44 +366,15 @@ impl<D: Device> Backend for Gpu<D> {
         d_out: &Values,
         out: &mut Values,
     ) {
-        self.attempt(|gpu| {
-            if rows == 0 {
-                return Ok(());
-            }
-            let pairs = (rows * width / 2) as u64;
-            let arguments = [
-                gate_up.half()?.into(),
-                out.half()?.into(),
-                d_out.half()?.into(),
-                pairs.into(),
-                (width as i32).into(),
-            ];
-            gpu.device.launch(&kernels::SWIGLU_BACKWARD, Shape::values(pairs), &arguments)
-        });
+        self.attempt(|gpu| swiglu::backward(&mut gpu.device, rows, width, gate_up, d_out, out));
     }
 
     fn gather(&mut self, batch: &Prepared, width: usize, x: &Values, out: &mut Values) {
-        self.attempt(|gpu| {
-            if batch.scored == 0 {
-                return Ok(());
-            }
-            let nodes = batch.nodes(Rows::Scored)?;
-            let arguments = [out.half()?.into(), x.half()?.into(), nodes.into(), (width as i32).into()];
-            let shape = Shape::rows(batch.scored as u32, threads(width));
-            gpu.device.launch(&kernels::GATHER_ROWS, shape, &arguments)
-        });
+        self.attempt(|gpu| rows::gather(&mut gpu.device, batch, width, x, out));
     }
 
     fn scatter_add(&mut self, batch: &Prepared, width: usize, rows: &Values, x: &mut Values) {
-        self.attempt(|gpu| {
-            if batch.scored == 0 {
-                return Ok(());
-            }
-            let nodes = batch.nodes(Rows::Scored)?;
-            let arguments = [x.half()?.into(), rows.half()?.into(), nodes.into(), (width as i32).into()];
-            let shape = Shape::rows(batch.scored as u32, threads(width));
-            gpu.device.launch(&kernels::SCATTER_ADD_ROWS, shape, &arguments)
-        });
+        self.attempt(|gpu| rows::scatter_add(&mut gpu.device, batch, width, rows, x));
     }
 
     fn clear(&mut self, length: usize, buffer: &mut Values) {

@@ -1,7 +1,8 @@
 //! What the device backend takes beside the model's own buffers, for the largest micro-batch it will see: planned before
 //! anything is allocated, then allocated at once, so that the plan is what is taken.
 
-use super::{COLUMN_PARTS, PARTS, batch, rotary, score};
+use super::sums::{COLUMN_PARTS, PARTS};
+use super::{batch, rotary, score};
 
 /// The largest micro-batch, and the decoder as the backend sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -114,7 +114,7 @@ impl Rotary {
         ];
         arguments.extend(self.tail(batch, rows, rotated)?);
         let blocks = partials.len() / rotated.width;
-        let blocks = (batch.count(rows) * rotated.heads).div_ceil(WARPS).min(super::PARTS).min(blocks);
+        let blocks = (batch.count(rows) * rotated.heads).div_ceil(WARPS).min(super::sums::PARTS).min(blocks);
         let shared = (WARPS * rotated.width * size_of::<f32>()) as u32;
         let shape = Shape::rows(blocks as u32, (WARPS * 32) as u32).shared(shared);
         device.launch(&kernels::ROTATE_BACKWARD, shape, &arguments)
