@@ -50,6 +50,9 @@ pub struct Planned {
     pub memory_bytes: Option<u64>,
     /// What is taken.
     pub bytes: Bytes,
+    /// Bytes of this machine's own memory besides, where the work is on a device: weights and moments on their way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_bytes: Option<u64>,
     /// Tokens of a micro-batch at most.
     pub tokens_at_once: usize,
     /// Whether layers are computed again in the backward pass.
@@ -107,7 +110,32 @@ pub fn open(
     let found = device.memory()?.free;
     let card = Card { free: free(arguments, found).min(found), workspace: device.workspace() };
     let plan = on_device(subject, demand, card)?;
+    let (host, memory) = (beside(arguments, subject, demand), physical());
+    if let Some(memory) = memory.filter(|&memory| host > memory) {
+        return Err(Failure::unavailable(format!(
+            "weights and moments take {} of this machine's memory on their way to the device, and it has {}",
+            gigabytes(host),
+            gigabytes(memory)
+        ))
+        .hint("use --optimizer sgd, or a machine with more memory"));
+    }
     Ok(Some((device, plan)))
+}
+
+/// Bytes that work on a device takes of the machine itself: weights in f32, their masters where they are stored in 16 bits,
+/// and the moments, which are published from here.
+fn beside(arguments: &Arguments, subject: Subject<'_>, demand: &Demand) -> u64 {
+    let whole = Layout::new(subject.shape);
+    let moving = subject.adapter.map_or(&whole, |adapter| adapter.layout());
+    let learns = demand.moments.is_some();
+    let narrow = subject.stored != DataType::F32 && subject.adapter.is_none();
+    let copies = if learns && narrow { 2 } else { 1 };
+    let moments = if learns { Optimizer::state_bytes(arguments.optimizer, moving) } else { 0 };
+    (copies * whole.len() * size_of::<f32>() + moments) as u64
+}
+
+fn gigabytes(bytes: u64) -> String {
+    format!("{:.1} GB", bytes as f64 / 1e9)
 }
 
 /// What [`open`] would take, without a device where there is none: then the memory of an H200 is planned with.
@@ -144,6 +172,7 @@ pub fn planned(arguments: &Arguments, subject: Subject<'_>, demand: &Demand) -> 
             other: plan.other,
             total: plan.bytes(),
         },
+        host_bytes: Some(beside(arguments, subject, demand)),
         tokens_at_once: plan.tokens,
         recompute: plan.recompute,
     })
@@ -188,7 +217,6 @@ fn on_host(arguments: &Arguments, subject: Subject<'_>, demand: &Demand) -> Resu
         bytes.weights + bytes.gradients + bytes.moments + bytes.activations + bytes.logits + bytes.other;
     let memory = physical();
     if let Some(memory) = memory.filter(|&memory| bytes.total > memory) {
-        let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
         return Err(Failure::unavailable(format!(
             "{} weights take {} on {threads} threads ({} for weights, gradients and moments), and this machine has {}",
             whole.len(),
@@ -203,6 +231,7 @@ fn on_host(arguments: &Arguments, subject: Subject<'_>, demand: &Demand) -> Resu
         memory: "this machine's".to_owned(),
         memory_bytes: memory,
         bytes,
+        host_bytes: None,
         tokens_at_once: work.tokens,
         recompute: false,
     })

@@ -142,3 +142,25 @@ fn a_machine_without_a_gpu_is_told_so_before_anything_is_read() {
     assert_eq!(output.status.code(), Some(69), "{text}");
     assert!(text.contains("driver") && text.contains("hint: "), "{text}");
 }
+
+#[test]
+fn a_check_allows_what_the_arithmetic_does() {
+    for (name, device, allowed) in
+        [("qwen3-2-1-tied", "cpu", 1e-3), ("qwen3-4-2-calm", "cpu", 0.1), ("qwen3-4-2-calm", "sim", 0.1)]
+    {
+        let place = Place::new();
+        let root = place.policy("p", name);
+        let logprobs = golden::json(&common::golden(name).join("gradient.json"))["logprobs"].clone();
+        let by = |shift: f64| {
+            common::edited(&stream(name, &version(&root)), |index, sample| {
+                sample["completion_logprobs"] = logprobs[index].clone();
+                let first = sample["completion_logprobs"][0].as_f64().unwrap();
+                sample["completion_logprobs"][0] = serde_json::json!(first - shift);
+            })
+        };
+        let arguments = format!("--policy p --check --device {device} --threads 2");
+        let metrics = place.update(&arguments, &by(0.5 * allowed)).ok().metrics();
+        assert_eq!(metrics["sampling/logp_difference_allowed"], allowed, "{name} on {device}");
+        assert_eq!(place.update(&arguments, &by(2.0 * allowed)).code, 1, "{name} on {device}");
+    }
+}

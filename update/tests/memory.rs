@@ -138,6 +138,8 @@ fn any_geometry_is_planned_without_weights_samples_or_a_gpu() {
     assert_eq!(plan["parameters"], 8_190_735_360u64);
     let state = bytes(&plan, "weights") + bytes(&plan, "gradients") + bytes(&plan, "moments");
     assert_eq!(state, 16 * 8_190_735_360);
+    // On the way to the device and back: weights, their masters and two moments, all f32.
+    assert_eq!(plan["host_bytes"], json!(16 * 8_190_735_360u64));
     assert!(bytes(&plan, "total") <= 150_200_000_000, "{plan}");
     assert!(plan["tokens_at_once"].as_u64().unwrap() >= 4096, "{plan}");
     println!("{plan}");

@@ -171,19 +171,21 @@ impl MemoryPlan {
     fn refusal(&self, weights: usize, free: u64) -> Failure {
         let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
         let state = self.weights + self.gradients + self.moments;
-        Failure::unavailable(format!(
-            "{} weights take {} on the device ({} for weights, gradients and moments, {} for {} tokens at a time, {} for \
+        let failure = Failure::unavailable(format!(
+            "{weights} weights take {} on the device ({} for weights, gradients and moments, {} for {} at a time, {} for \
              logits and tables, {} left to libraries), of which {} are free",
-            weights,
             gigabytes(self.bytes() + LEFT_ALONE),
             gigabytes(state),
             gigabytes(self.activations),
-            self.tokens,
+            if self.tokens == 1 { "one token".to_owned() } else { format!("{} tokens", self.tokens) },
             gigabytes(self.logits + self.other),
             gigabytes(LEFT_ALONE),
             gigabytes(free)
-        ))
-        .hint("lower --max-tokens-per-batch, use --optimizer sgd, or another device")
+        ));
+        failure.hint(match state + LEFT_ALONE > free {
+            true => "an adapter (policy init --adapter) moves few weights, --optimizer sgd keeps no moments; or use a device with more memory",
+            false => "lower --max-tokens-per-batch, use --optimizer sgd, or a device with more memory",
+        })
     }
 }
 
