@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# fetch-cuda.sh [nvrtc] [cublas] [onnxruntime]: fetches CUDA libraries once into the user's cache and prints its folder.
+# fetch-cuda.sh [nvrtc] [cublas] [runtime] [onnxruntime]: fetches CUDA libraries once into the user's cache, prints its folder.
 #
 # For machines where CUDA is not installed system-wide, and for the test that compiles the kernels without a GPU.
-#   nvrtc         the compiler of the kernels (90 MB)
-#   cublas        cuBLASLt, for update --device cuda (several hundred MB)
-#   onnxruntime   ONNX Runtime with its CUDA provider and the libraries it is linked with, for rollout --device cuda
-#                 (800 MB with the two above, which it needs; cuDNN and cuFFT are not: a decoder never calls them)
-# Without arguments: all of them. The NVIDIA driver is the system's and is never fetched.
+#   nvrtc         the compiler of our kernels (90 MB)
+#   cublas        cuBLAS and cuBLASLt, products of matrices (440 MB)
+#   runtime       CUDA's runtime and cuRAND, which ONNX Runtime is linked with (65 MB)
+#   onnxruntime   ONNX Runtime with its CUDA provider, for rollout --device cuda (260 MB)
+# Without arguments: all of them. cuDNN and cuFFT are not needed: a decoder never calls them. The NVIDIA driver is the system's and is never fetched.
 #
 # The libraries come out of NVIDIA's and ONNX Runtime's own Python wheels; pip fetches them from the package index
 # that the user has configured and checks their SHA-256. Each is unpacked and moved into place in one step, so that
@@ -21,8 +21,8 @@ stop() {
     stop "no CUDA libraries are known for $(uname -s) $(uname -m)" 'install CUDA 13 and set CUDA_PATH to it'
 for part in "$@"; do
     case $part in
-        nvrtc | cublas | onnxruntime) ;;
-        *) stop "$part: no such part" 'parts are nvrtc, cublas and onnxruntime' 2 ;;
+        nvrtc | cublas | runtime | onnxruntime) ;;
+        *) stop "$part: no such part" 'parts are nvrtc, cublas, runtime and onnxruntime' 2 ;;
     esac
 done
 command -v python3 >/dev/null || stop 'python3 is not there' 'install Python with pip, or install CUDA 13 and set CUDA_PATH to it'
@@ -38,16 +38,12 @@ WHEELS = [
     ("nvrtc", "nvidia-cuda-nvrtc", "13.0.88", "ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575"),
     ("cublas", "nvidia-cublas", "13.0.2.14", "0cf238ffdbe46c00cb9aa98e7bca745c223a5ca5a53e686ac8b3e5a08fe80d6c"),
     ("onnxruntime", "onnxruntime-gpu", "1.31.1", "05d548956197b9d01f59b625de740e0d6be3593f874e241a12dc0362650ecdf7"),
-    ("onnxruntime", "nvidia-cuda-runtime", "13.0.96", "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548"),
-    ("onnxruntime", "nvidia-curand", "10.4.0.35", "1aee33a5da6e1db083fe2b90082def8915f30f3248d5896bcec36a579d941bfc"),
+    ("runtime", "nvidia-cuda-runtime", "13.0.96", "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548"),
+    ("runtime", "nvidia-curand", "10.4.0.35", "1aee33a5da6e1db083fe2b90082def8915f30f3248d5896bcec36a579d941bfc"),
 ]
-# ONNX Runtime's CUDA provider also loads these.
-NEEDS = {"onnxruntime": ("nvrtc", "cublas")}
 
 cache, *parts = sys.argv[1:]
 wanted = {part for part, *_ in WHEELS} if parts == ["all"] else set(parts)
-for part in list(wanted):
-    wanted.update(NEEDS.get(part, ()))
 folder = pathlib.Path(cache) / "cuda-13.0"
 
 

@@ -44,7 +44,8 @@ Options:
   --max-tokens N        tokens of a candidate at most       [default: 8; 24 for math and code;
                         96 for sudoku with size=9; 512 if encoding=full]
   --seed S              the seed of everything random                        [default: 1]
-  --device NAME         cpu | cuda | cuda:N                                  [default: cpu]
+  --device NAME         cpu | cuda | cuda:N: where policies play and train; the
+                        warm-up is always on the CPU                         [default: cpu]
   --eval-every N        steps between evaluations on the test split; 0: none [default: 20]
   --warmup N            optimiser steps on imperfect demonstrations          [default: 3600]
   --stage NAME=COMMAND  replaces a stage (tasks rollout group advantage update) by a shell command,
@@ -125,20 +126,28 @@ if [ -z "${TROUPE_BIN:-}" ]; then
     command -v cargo >/dev/null || die 69 'cargo is not installed' 'install Rust (rustup), or point TROUPE_BIN at built programs'
     (cd "$root" && cargo build --release --workspace --bins --locked --quiet) || die 1 'the build failed'
 fi
+for program in envs policy rollout group advantage update report; do
+    [ -x "$bin/$program" ] || die 69 "$bin has no program $program" 'cargo build --release --workspace --bins builds them all'
+done
 case $device in
     cuda*)
-        # The programs find what is fetched by themselves, the ONNX Runtime with CUDA among it: naming the plain one
-        # would keep rollout from the GPU.
-        if [ -z "${ORT_DYLIB_PATH:-}" ]; then "$root/fetch-cuda.sh" >/dev/null || exit $?; fi ;;
+        # The programs find what is installed or was fetched by themselves, the ONNX Runtime with CUDA among it: naming the
+        # plain one would keep rollout from the GPU. Only what they do not find is fetched.
+        if [ -z "${ORT_DYLIB_PATH:-}" ]; then
+            missing=$("$bin/rollout" --version | awk '
+                /^with CUDA: no ONNX Runtime/ { print "onnxruntime" }
+                / is not found$/ && /^lib(cudart|curand)/ { print "runtime" }
+                / is not found$/ && /^libcublas/ { print "cublas" }
+                / is not found$/ && /^libnvrtc/ { print "nvrtc" }') || exit $?
+            # shellcheck disable=SC2086 # one argument a word
+            [ -z "$missing" ] || "$root/fetch-cuda.sh" $missing >/dev/null || exit $?
+        fi ;;
     *)
         export ORT_DYLIB_PATH=${ORT_DYLIB_PATH:-$("$root/fetch-runtime.sh")} || exit $?
         [ -n "$ORT_DYLIB_PATH" ] || die 69 'ONNX Runtime could not be fetched' 'see the message above, or set ORT_DYLIB_PATH to libonnxruntime.so' ;;
 esac
 [ "$setup_only" = yes ] && exit 0
 export PATH=$bin:$PATH
-for program in envs policy rollout group advantage update report; do
-    [ -x "$bin/$program" ] || die 69 "$bin has no program $program" 'cargo build --release --workspace --bins builds them all'
-done
 
 # ---- the run directory: locked, and the same values as before -----------------------------------------------
 mkdir -p "$run/steps" "$run/eval" "$run/policies" || die 74 "cannot make $run"
@@ -232,7 +241,7 @@ if [ ! -f "$run/policies/done" ]; then
                 policy encode --policy "$run/warmup/policy" |
                 update --policy "$run/warmup/policy" --objective nll --optimizer muon --lr "$warmup_lr" \
                     --lr-other "$warmup_lr_other" --schedule cosine --warmup 50 --minibatches "$warmup" \
-                    --device "$device" --seed "$seed" >"$run/warmup/metrics.jsonl"
+                    --seed "$seed" >"$run/warmup/metrics.jsonl" # on the CPU: Muon has no kernels
             statuses=("${PIPESTATUS[@]}")
             leftmost_failure 'envs demo' 'policy encode' update
         fi

@@ -21,6 +21,7 @@ Parts, in this order, so that the first minute tells what is wrong [default: all
              update agree on its log-probabilities
   decode     decode steps and prefill at batches 1, 16, 64 and 256 and contexts 512 and 1536, prompts shared by 4 or not
   team       32 episodes of 4 turns, 2 agents with a policy each, 4 branches: where the time of a step goes
+  loop       pipeline.sh: a team of tiny policies learns Plan-Path for 20 steps, the warm-up on the CPU
   torch      the decode steps in PyTorch (static cache, compiled), where PyTorch is installed
 Sizes: 0.6B 1.7B 8B (those of Qwen3), tiny [default: 0.6B,1.7B; with sim: tiny].
 Where the machine with the GPU reaches no package index: XDG_CACHE_HOME=DIR/cache ./fetch-cuda.sh, before DIR travels.
@@ -42,7 +43,7 @@ pack() { # DIR PROFILE
     cargo build --profile "$2" --workspace --bins --locked --quiet || exit 1
     target=$(cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
     case $2 in dev) target=$target/debug ;; *) target=$target/$2 ;; esac
-    for name in envs policy rollout group advantage update; do cp "$target/$name" "$1/bin/" || exit 74; done
+    for name in envs policy rollout group advantage update report; do cp "$target/$name" "$1/bin/" || exit 74; done
     messages=$1/messages.json
     {
         cargo build --profile "$2" --workspace --example roofline --bench generate --locked --quiet --message-format=json &&
@@ -66,11 +67,11 @@ LIST
     if command -v strip >/dev/null; then strip "$1"/bin/* "$1"/tests/*; fi
     cp -r tests/golden "$1/" || exit 74
     python3 tests/full_tokenizer.py "$1/tokenizer" 151936 && python3 tests/full_tokenizer.py "$1/tokenizer/small" 2048 || exit 1
-    cp fetch-cuda.sh fetch-runtime.sh benches/torch_decode.py tests/gpu.sh "$1/" || exit 74
+    cp pipeline.sh fetch-cuda.sh fetch-runtime.sh benches/torch_decode.py tests/gpu.sh "$1/" || exit 74
     printf 'gpu.sh: %s is ready, %s; run %s/gpu.sh where the GPU is\n' "$1" "$(du -sh "$1" | cut -f1)" "$1"
 }
 
-device=cuda parts=facts,tests,sanitizer,roofline,step,decode,team,torch sizes='' packing='' profile=release
+device=cuda parts=facts,tests,sanitizer,roofline,step,decode,team,loop,torch sizes='' packing='' profile=release
 while [ $# -gt 0 ]; do
     case $1 in
         --help | -h) usage; exit 0 ;;
@@ -92,8 +93,10 @@ if [ -n "$packing" ]; then
     exit 0
 fi
 case $device in
-    sim) batches=1,4 contexts=48 steps=4 repeats=1 episodes=1 turns=1 tokens=4 vocabulary=2048 tokenizer=tokenizer/small ;;
-    cuda*) batches=1,16,64,256 contexts=512,1536 steps=64 repeats=3 episodes=32 turns=4 tokens=256 vocabulary=151936 tokenizer=tokenizer ;;
+    sim) batches=1,4 contexts=48 steps=4 repeats=1 episodes=1 turns=1 tokens=4 vocabulary=2048 tokenizer=tokenizer/small
+        loop=(--warmup 4 --steps 1 --tasks 2 --branches 2 --turns 1 --eval-every 0) ;;
+    cuda*) batches=1,16,64,256 contexts=512,1536 steps=64 repeats=3 episodes=32 turns=4 tokens=256 vocabulary=151936 tokenizer=tokenizer
+        loop=(--steps 20 --eval-every 20) ;;
     *) stop "--device $device: neither cuda, cuda:N nor sim" 'gpu.sh --help' ;;
 esac
 [ -n "$sizes" ] || case $device in sim) sizes=tiny ;; *) sizes=0.6B,1.7B ;; esac
@@ -304,6 +307,12 @@ if wanted team; then
             row '  sampled tokens/s of the whole step' "$(awk -v n="$(tokens_of team)" -v s="$((SECONDS - started))" 'BEGIN { printf "%.0f", n / (s > 0 ? s : 1) }')"
         fi
     fi
+fi
+
+# ---- the loop -----------------------------------------------------------------------------------------------
+if wanted loop; then
+    check 'pipeline.sh' env TROUPE_BIN="$here/bin" "$here/pipeline.sh" --run "$work/run" --device "$device" "${loop[@]}" &&
+        grep '^step ' "$work/out" | grep -v training | sed 's/^/  /' | tee -a "$table"
 fi
 
 # ---- beside PyTorch -----------------------------------------------------------------------------------------

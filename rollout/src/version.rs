@@ -17,8 +17,8 @@ pub fn print() -> Result<()> {
         text.push_str(&format!("with CUDA: {}\n", library(Build::Cuda)));
     }
     text.push_str(&format!("GPU: {}\n", cuda::gpus().unwrap_or_else(|failure| failure.message)));
-    // The provider is linked with some; our own products and kernels need the other two.
-    for wanted in LINKED.into_iter().chain([Library::CublasLt, Library::Nvrtc]) {
+    // Our own products and kernels need two, the provider is linked with the others.
+    for wanted in [Library::Nvrtc, Library::CublasLt].into_iter().chain(LINKED) {
         let place = match open_library(wanted) {
             Ok(found) => format!("({found})"),
             Err(_) => "is not found".to_owned(),

@@ -145,6 +145,9 @@ fn every_missing_piece_is_named() {
     machine.library("runtime/libonnxruntime_providers_cuda.so");
     if !is_installed(&machine, "libcudart.so.13") {
         let text = machine.refusal(&[with_driver, named]);
-        assert!(text.contains("needs libcudart.so.13, which is not found\nhint: ./fetch-cuda.sh"), "{text}");
+        assert!(
+            text.contains("needs libcudart.so.13, which is not found\nhint: ./fetch-cuda.sh runtime fetches"),
+            "{text}"
+        );
     }
 }

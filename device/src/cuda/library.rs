@@ -84,8 +84,11 @@ impl Library {
             Library::CublasLt => Failure::unavailable("cuBLASLt is not found (libcublasLt.so.13 or .12)")
                 .hint("./fetch-cuda.sh cublas fetches it, or set CUDA_PATH to an installed CUDA"),
             Library::Cublas | Library::Runtime | Library::Random => {
+                let part = if self == Library::Cublas { "cublas" } else { "runtime" };
+                let hint =
+                    format!("./fetch-cuda.sh {part} fetches it, or set CUDA_PATH to an installed CUDA 13");
                 Failure::unavailable(format!("ONNX Runtime needs {}, which is not found", self.file()))
-                    .hint("./fetch-cuda.sh onnxruntime fetches it, or set CUDA_PATH to an installed CUDA 13")
+                    .hint(hint)
             }
         }
     }
