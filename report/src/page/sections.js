@@ -1,7 +1,8 @@
 // The sections of the page: which figures are drawn together, and what a reader should look for in them.
 
 const SEVERAL = RUNS.length > 1;
-const colour = index => `var(--c${index % 7})`;
+// Seven colours, and after them the same ones half as strong.
+const colour = index => index % 14 < 7 ? `var(--c${index % 7})` : `color-mix(in oklab, var(--c${index % 7}) 50%, var(--paper))`;
 
 // One curve for each run and value of a column (an agent, a policy). One run: a colour for each value. Several runs: a
 // colour for each method and a dash for each value, the same in all charts; seeds of a method are drawn as their mean.
@@ -37,7 +38,7 @@ function success() {
     return {
       name: named(method.name, environment, what), thin, band: !thin, method: SEVERAL && method, points: overSeeds(lists),
       colour: colour(SEVERAL ? method.index : place * 2 + (thin ? 1 : 0)),
-      dash: thin ? '3 2' : DASHES[(SEVERAL ? place + Math.floor(method.index / 7) : 0) % DASHES.length],
+      dash: thin ? '3 2' : DASHES[(SEVERAL ? place : 0) % DASHES.length],
     };
   }));
   const band = SEEDS ? 'the band is from the lowest seed to the highest, or the 95 % interval of a single run' : 'the band is the 95 % interval';
