@@ -100,6 +100,9 @@ fn examples_are_those_of_the_statement_even_where_tests_repeat() {
 /// A problem whose solution cannot be tried is not left out: the import ends.
 #[test]
 fn without_a_sandbox_the_import_fails_and_says_why() {
+    if !support::has_python() {
+        return support::not_run("no python3 of version 3.9 or newer");
+    }
     let mut file = tempfile::NamedTempFile::new().unwrap();
     let record = json!({
         "question": "Print 2.", "solutions": json!(["print(2)"]).to_string(),

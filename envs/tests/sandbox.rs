@@ -145,6 +145,9 @@ fn limits_end_a_program_and_are_named() {
 /// Where the kernel refuses namespaces nothing is run, and whoever asked learns why.
 #[test]
 fn without_namespaces_nothing_runs() {
+    if !support::has_python() {
+        return support::not_run("no python3 of version 3.9 or newer");
+    }
     let place = tempfile::tempdir().unwrap();
     let trace = place.path().join("ran");
     let spec = r#"{"problem": "1 + 1?", "answer": "2", "encoding": "full"}"#;

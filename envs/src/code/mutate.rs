@@ -2,7 +2,7 @@
 //!
 //! Texts in quotation marks and comments are left alone. Whether a mutant is wrong at all is for tests to say.
 
-/// Signs and what they are changed to; longer ones first, so that `<=` is not taken for `<`.
+/// Signs and words, and what they are changed to; longer ones first, so that `<=` is not taken for `<`.
 const CHANGES: &[(&str, &str)] = &[
     ("<=", "<"),
     (">=", ">"),
@@ -23,6 +23,7 @@ const CHANGES: &[(&str, &str)] = &[
     ("min(", "max("),
     ("max(", "min("),
     ("range(1,", "range(0,"),
+    ("sorted(", "list("),
 ];
 
 /// Every program that differs from `source` by one change, in the order of the places.
@@ -47,12 +48,31 @@ pub fn mutants(source: &str) -> Vec<String> {
             continue;
         }
         let rest = &source[place..];
-        if let Some((from, to)) = CHANGES.iter().find(|(from, _)| rest.starts_with(from)) {
+        let change = CHANGES.iter().copied().find(|(from, _)| rest.starts_with(from));
+        if let Some((from, to)) = change.or_else(|| between(&source[..place], rest)) {
             found.push(format!("{}{to}{}", &source[..place], &rest[from.len()..]));
             skip = place + from.len();
         }
     }
     found
+}
+
+/// The change of a sign that stands between two values without spaces: `a-b`, `f(x)*2`, but not `1e-5` or `*list`.
+fn between(before: &str, rest: &str) -> Option<(&'static str, &'static str)> {
+    let change = match rest.as_bytes().first()? {
+        b'-' => ("-", "+"),
+        b'+' => ("+", "-"),
+        b'*' => ("*", "+"),
+        _ => return None,
+    };
+    let ends = |sign: char| sign.is_alphanumeric() || matches!(sign, '_' | ')' | ']');
+    let begins = |sign: char| sign.is_alphanumeric() || matches!(sign, '_' | '(');
+    let fits = before.ends_with(ends) && rest[1..].starts_with(begins);
+    // The exponent of a number.
+    let mut signs = before.chars().rev();
+    let exponent =
+        matches!(signs.next(), Some('e' | 'E')) && signs.next().is_some_and(|sign| sign.is_ascii_digit());
+    (fits && !exponent).then_some(change)
 }
 
 #[cfg(test)]
@@ -68,5 +88,12 @@ mod tests {
         assert_eq!(mutants[1], source.replace(" and ", " or "));
         assert_eq!(mutants[2], source.replace("==", "!="));
         assert_eq!(mutants[3], source.replace("a + 1", "a"));
+    }
+
+    #[test]
+    fn signs_without_spaces() {
+        let source = "print(*sorted(x), a-b, f(x)*2, 1e-5, 2**k, -c, 'a-b')";
+        let changes = [("sorted", "list"), ("a-b, f", "a+b, f"), ("*2,", "+2,")];
+        assert_eq!(mutants(source), changes.map(|(from, to)| source.replacen(from, to, 1)));
     }
 }

@@ -30,18 +30,28 @@ pub fn sandbox() -> Option<&'static Sandbox> {
     let Some(lacking) = lacking.filter(|_| !required) else {
         panic!("the sandbox should stand on this machine: {}", failure.message);
     };
+    not_run(&format!("no sandbox ({lacking}): {}", failure.message));
+    None
+}
+
+/// Says past the harness that the running test is not run, and why.
+pub fn not_run(why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
     // Not `eprintln!`, which the harness catches. A closed stderr must not fail a test.
-    let _ = writeln!(std::io::stderr(), "NOT RUN, no sandbox ({lacking}): {test}: {}", failure.message);
-    None
+    let _ = writeln!(std::io::stderr(), "NOT RUN: {test}: {why}");
+}
+
+/// Whether there is a Python that the sandbox would take.
+pub fn has_python() -> bool {
+    let question = "import sys; sys.exit(sys.version_info < (3, 9))";
+    let answer = Command::new("python3").args(["-I", "-S", "-c", question]).stderr(Stdio::null()).status();
+    answer.is_ok_and(|status| status.success())
 }
 
 /// What the sandbox needs and this machine lacks, by asking the kernel; `None` if nothing.
 static LACKING: LazyLock<Option<String>> = LazyLock::new(|| {
-    let python = "import sys; sys.exit(sys.version_info < (3, 9))";
-    let python = Command::new("python3").args(["-I", "-S", "-c", python]).stderr(Stdio::null()).status();
-    if !python.is_ok_and(|status| status.success()) {
+    if !has_python() {
         return Some("no python3 of version 3.9 or newer".to_owned());
     }
     let mut child = Command::new("python3");
