@@ -201,9 +201,10 @@ fn on_host(arguments: &Arguments, subject: Subject<'_>, demand: &Demand) -> Resu
     let values = of(layout);
     let learns = demand.moments.is_some();
     let copies = if learns && stored != DataType::F32 && adapter.is_none() { 2 } else { 1 };
-    let work = host::work(shape, demand.tokens, demand.largest, threads, learns);
+    let workers = host::workers(threads);
+    let work = host::work(shape, demand.tokens, demand.largest, workers, learns);
     // The sum, and beyond one thread a partial sum for each and one between them.
-    let sums = if threads > 1 { threads + 2 } else { 2 } as u64;
+    let sums = if workers > 1 { workers + 2 } else { 2 } as u64;
     let mut bytes = Bytes {
         weights: base + values * copies,
         gradients: if learns { values * sums } else { 0 },

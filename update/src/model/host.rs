@@ -18,6 +18,11 @@ pub struct Work {
     pub tokens: usize,
 }
 
+/// Threads that have work of their own in a training: no more than there are partial gradients.
+pub fn workers(threads: usize) -> usize {
+    threads.min(schedule::CHUNKS)
+}
+
 /// What so many threads hold for `tokens` of work in trees of up to `largest`.
 pub fn work(shape: &Shape, tokens: usize, largest: usize, threads: usize, backward: bool) -> Work {
     let at_once = schedule::most_tokens(tokens, largest, saved_values(shape));
@@ -31,5 +36,15 @@ pub fn work(shape: &Shape, tokens: usize, largest: usize, threads: usize, backwa
         logits: bytes(cpu_logits(at_once, shape.vocabulary)),
         other: bytes(largest.next_power_of_two() * shape.head_dim),
         tokens: at_once,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_threads_than_partial_gradients_take_no_more_memory() {
+        assert_eq!([1, 2, 16, 17, 192].map(workers), [1, 2, 16, 16, 16]);
     }
 }

@@ -19,7 +19,7 @@ const TOKENS: Range<usize> = 256..4096;
 /// Micro-batches of one call at least, where that leaves each enough tokens: threads need something to share.
 const SHARES: usize = 8;
 /// Partial gradients of one call at most.
-const CHUNKS: usize = 16;
+pub(super) const CHUNKS: usize = 16;
 
 /// Tokens at which a micro-batch of so many in all is complete.
 fn aim(total: usize, kept_values: usize) -> usize {
