@@ -6,9 +6,10 @@
 //! runs them opens it once.
 //! Left out: dropout, and what PEFT can do beyond plain LoRA. Whatever would change the arithmetic is refused by name.
 
+use std::collections::HashSet;
 use std::path::Path;
 
-use record::failure::Result;
+use record::failure::{Failure, Result};
 use serde_json::{Value, json};
 
 use crate::config::Config;
@@ -188,9 +189,20 @@ impl Adapter {
     /// Compares names, shapes and types of the weights with what the adapter has over a base of this configuration.
     ///
     /// # Errors
-    /// A tensor is missing, has another shape, or is of no floating type.
+    /// A tensor is missing, has another shape, is of no floating type, or is not part of the adapter.
     pub fn check(&self, weights: &Weights, config: &Config) -> Result<()> {
-        weights.check_against(&self.tensors(config))
+        let tensors = self.tensors(config);
+        weights.check_against(&tensors)?;
+        let known: HashSet<&str> = tensors.iter().map(|(name, _)| name.as_str()).collect();
+        match weights.names().find(|name| !known.contains(name)) {
+            None => Ok(()),
+            Some(name) => {
+                Err(Failure::data(format!("{WEIGHTS}: tensor {name:?}, which {CONFIG} does not mention"))
+                    .hint(
+                        "what it would change is not implemented, or the two files are of different adapters",
+                    ))
+            }
+        }
     }
 
     /// Names and shapes of every tensor, over a base of this configuration.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helper functions too")]
 
+mod adapter;
 mod commands;
 mod config;
 mod graph;
