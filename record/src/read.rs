@@ -38,6 +38,8 @@ pub enum Kind {
     Metrics,
     /// What the episodes of a stream came to.
     Evaluation,
+    /// What a stage would do and need.
+    Plan,
     /// The end of a stream.
     End,
     /// A type that this build does not know: it passes through.
@@ -54,6 +56,7 @@ impl Kind {
             "joint" => Kind::Joint,
             "metrics" => Kind::Metrics,
             "evaluation" => Kind::Evaluation,
+            "plan" => Kind::Plan,
             "end" => Kind::End,
             _ => Kind::Other,
         }

@@ -9,6 +9,7 @@ use policy::config::Config;
 use policy::directory::{Policy, Version};
 use policy::ownership::{Owner, Ownership};
 use policy::publish::published;
+use policy::weights::Weights;
 use record::failure::{Failure, Result};
 use record::splice;
 use record::stage;
@@ -64,6 +65,8 @@ impl<'a> Run<'a> {
         let (version, place) = samples.version.clone().unwrap_or_default();
         let from = Policy::open_version(&owned.directory, &version).map_err(|failure| failure.at(place))?;
         let config = Config::load(from.model())?;
+        // Sizes that the files do not have are damage, and no reason to ask for more memory.
+        Weights::open(from.model())?.check(&config)?;
         let adapter = checkpoint::adapter(&from, &config)?;
         refuse_unknown_ids(samples, &config, &from)?;
         let reference = match arguments.kl > 0.0 {
