@@ -145,6 +145,7 @@ fn arguments_are_checked() {
         (vec!["--steps", "many"], "--steps many: not a whole number"),
         (vec!["--steps"], "--steps needs a value"),
         (vec!["--stage", "rolout=x"], "no such stage"),
+        (vec!["--adapter", "rank=2,alpha=2"], "--adapter needs --policies adapter-per-role"),
         (vec!["--env", "chess"], "no workflow team of an environment chess"),
         (vec!["--policies", "critic=x"], "plan-path/team has no agent critic"),
     ] {
