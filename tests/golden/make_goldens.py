@@ -22,9 +22,10 @@ import tokenizers
 import torch
 import transformers
 
+from golden_checkpoints import CHECKPOINTS, PADDING, STOP, TURN_START, UNKNOWN
+
 HERE = pathlib.Path(__file__).resolve().parent
 VOCABULARY = 64
-PADDING, TURN_START, STOP, UNKNOWN = 0, 1, 2, 3
 TEMPERATURES = {"logprobs": 1.0, "logprobs_temperature_0.7": 0.7}
 CLIP = 0.2
 # Large on purpose: the gradient is read off as (before - after) / rate, and at a rate of 0.1 what is left of it after f32
@@ -35,72 +36,6 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-# One entry a checkpoint. `gradient` holds the sampling temperature of its training batch.
-CHECKPOINTS = {
-    "qwen3-2-1-tied": dict(
-        family="qwen3", seed=1, hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, ffn=48, tied=True,
-        rope_theta=1e6, gradient=1.0,
-    ),
-    "qwen3-6-3-untied": dict(
-        family="qwen3", seed=2, hidden=40, layers=3, heads=6, kv_heads=3, head_dim=16, ffn=32, tied=False,
-        rope_theta=1e4, shards="80KB", gradient=0.7,
-    ),
-    "qwen3-4-2-wide-head": dict(
-        family="qwen3", seed=3, hidden=48, layers=2, heads=4, kv_heads=2, head_dim=32, ffn=32, tied=True,
-        rope_theta=1e6,
-    ),
-    "qwen3-4-4-old-config": dict(
-        family="qwen3", seed=4, hidden=32, layers=2, heads=4, kv_heads=4, head_dim=16, ffn=48, tied=True,
-        rope_theta=5e5, old_config=True,
-    ),
-    "qwen3-8-2-untied": dict(
-        family="qwen3", seed=5, hidden=32, layers=2, heads=8, kv_heads=2, head_dim=16, ffn=48, tied=False,
-        rope_theta=1e6, gradient=1.0,
-    ),
-    "qwen2-2-1-bias": dict(
-        family="qwen2", seed=6, hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, ffn=48, tied=True,
-        rope_theta=1e6, gradient=1.0,
-    ),
-    "llama-2-1-scaled-rope": dict(
-        family="llama", seed=7, hidden=32, layers=2, heads=2, kv_heads=1, head_dim=32, ffn=48, tied=False,
-        rope_theta=5e5,
-        rope_scaling=dict(
-            rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
-            original_max_position_embeddings=32,
-        ), gradient=0.9,
-    ),
-    # Weights stored in 16 bits. What is computed from them is f32, as in Troupe.
-    "qwen3-4-2-bf16": dict(
-        family="qwen3", seed=8, hidden=32, layers=2, heads=4, kv_heads=2, head_dim=16, ffn=48, tied=True,
-        rope_theta=1e6, dtype="bfloat16", stops=[STOP, TURN_START], gradient=1.0,
-    ),
-    "qwen2-4-2-bf16-shards": dict(
-        family="qwen2", seed=9, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, ffn=48, tied=False,
-        rope_theta=1e6, dtype="bfloat16", shards="40KB", old_config=True, gradient=1.0,
-    ),
-    "llama-4-1-f16": dict(
-        family="llama", seed=10, hidden=32, layers=2, heads=4, kv_heads=1, head_dim=48, ffn=40, tied=True,
-        rope_theta=5e5, dtype="float16",
-        rope_scaling=dict(
-            rope_type="llama3", factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
-            original_max_position_embeddings=64,
-        ), gradient=1.0,
-    ),
-    # Projections half as large and embeddings of size 1, as trained models are nearer to: errors are not multiplied from
-    # layer to layer, so that what 16-bit activations cost can be told from a mistake.
-    "qwen3-4-2-calm": dict(
-        family="qwen3", seed=11, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, ffn=96, tied=False,
-        rope_theta=1e6, dtype="bfloat16", gradient=1.0, calm=True,
-    ),
-    "qwen2-4-2-calm": dict(
-        family="qwen2", seed=12, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, ffn=96, tied=False,
-        rope_theta=1e6, dtype="bfloat16", gradient=1.0, calm=True,
-    ),
-    "llama-4-1-calm": dict(
-        family="llama", seed=13, hidden=64, layers=2, heads=4, kv_heads=1, head_dim=16, ffn=96, tied=False,
-        rope_theta=5e5, dtype="bfloat16", gradient=1.0, calm=True,
-    ),
-}
 FAMILIES = {
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
