@@ -125,11 +125,6 @@ impl Draws {
         self.block[lane]
     }
 
-    /// The next word pair as 64 bits, low word first.
-    pub fn next_u64(&mut self) -> u64 {
-        u64::from(self.next_u32()) | u64::from(self.next_u32()) << 32
-    }
-
     /// A uniform number in [0, 1) with 24 bits.
     pub fn uniform(&mut self) -> f32 {
         unit(self.next_u32())
