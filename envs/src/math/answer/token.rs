@@ -31,8 +31,8 @@ pub struct Spaced {
 const MATHEMATICS: [&str; 9] = ["sqrt", "sin", "cos", "tan", "log", "ln", "exp", "pi", "abs"];
 /// Units of two letters, which are no products.
 const UNITS: [&str; 12] = ["cm", "mm", "km", "kg", "mg", "ml", "ft", "in", "hr", "lb", "oz", "or"];
-/// Commands that only decorate.
-const DECORATION: [&str; 20] = [
+/// Commands that choose a size, a space or a font and mean nothing, in formulas and in words alike.
+pub(super) const LAYOUT: [&str; 18] = [
     "left",
     "right",
     "quad",
@@ -47,13 +47,13 @@ const DECORATION: [&str; 20] = [
     "Bigr",
     "bigg",
     "limits",
-    "degree",
-    "circ",
     "mathbf",
     "bm",
     "boldsymbol",
     "operatorname",
 ];
+/// Marks of degrees, which leave the number as it is.
+const DEGREES: [&str; 2] = ["degree", "circ"];
 /// Greek letters that serve as variables.
 const GREEK: [&str; 9] = ["alpha", "beta", "gamma", "delta", "theta", "lambda", "mu", "phi", "omega"];
 
@@ -148,7 +148,7 @@ pub fn tokens(text: &str) -> Option<Vec<Spaced>> {
                     "le" | "leq" | "leqslant" | "ge" | "geq" | "geqslant" | "lt" | "gt" | "ne" | "neq" => {
                         return None;
                     }
-                    name if DECORATION.contains(&name) => {}
+                    name if LAYOUT.contains(&name) || DEGREES.contains(&name) => {}
                     name if GREEK.contains(&name) => push(Token::Letter(name.to_owned()), &mut space),
                     name => push(Token::Word(name.to_owned()), &mut space),
                 }

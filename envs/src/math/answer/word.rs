@@ -4,35 +4,13 @@
 //! `x < 5` is not `x > 5` and a matrix not the one with another sign in it; only decoration, spaces and the many spellings
 //! of a sign do not. An inequality may be written from either side. Left out: what any of it means.
 
+use super::token::LAYOUT;
+
 /// Characters that are looked at.
 const LONGEST: usize = 4096;
-/// Commands that leave no trace; what stands in their braces stays.
-const DECORATION: [&str; 24] = [
-    "left",
-    "right",
-    "big",
-    "Big",
-    "bigl",
-    "bigr",
-    "Bigl",
-    "Bigr",
-    "quad",
-    "qquad",
-    "displaystyle",
-    "textstyle",
-    "text",
-    "textbf",
-    "textit",
-    "textrm",
-    "mathrm",
-    "mathbf",
-    "mathsf",
-    "mathcal",
-    "mbox",
-    "operatorname",
-    "boldsymbol",
-    "dots",
-];
+/// Commands that leave no trace, besides those of [`LAYOUT`]; what stands in their braces stays.
+const DECORATION: [&str; 9] =
+    ["text", "textbf", "textit", "textrm", "mathrm", "mathsf", "mathcal", "mbox", "dots"];
 /// Commands and letters that are spellings of a sign.
 const SPELLINGS: [(&str, &str); 22] = [
     ("leq", "<="),
@@ -80,7 +58,7 @@ pub fn word(text: &str) -> Option<String> {
                     Some(sign @ ('{' | '}' | '%' | '|')) => pieces.push(sign.to_string()),
                     _ => {}
                 }
-            } else if !DECORATION.contains(&&*name) {
+            } else if !LAYOUT.contains(&&*name) && !DECORATION.contains(&&*name) {
                 pieces.push(spelled(&name).unwrap_or(format!("\\{name}")));
             }
         } else if letter.is_alphanumeric() {
