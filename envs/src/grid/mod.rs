@@ -2,8 +2,10 @@
 //!
 //! - here: the four moves and the names of cells;
 //! - [`words`], [`prose`]: moves and routes as single words, and as lists at the end of an answer in prose;
-//! - [`speech`]: which of them an agent uses.
+//! - [`speech`]: which of them an agent uses;
+//! - [`probes`]: lists of moves for `envs check`.
 
+pub mod probes;
 pub mod prose;
 pub mod speech;
 pub mod words;

@@ -3,34 +3,16 @@
 
 use serde_json::json;
 
-use super::map::{Move, Place};
+use super::map::Place;
 use super::state::PlanPathState;
 use crate::environment::ExtractionCase;
-use crate::grid::prose;
+use crate::grid::{probes, prose};
 use crate::settings::Encoding;
 
 /// Every answer of up to three moves, and then some; malformed ones are at the end.
 pub fn answers(state: &PlanPathState, agent: &str) -> Vec<String> {
-    let most = state.instance().moves as usize;
-    let mut lists: Vec<Vec<Move>> = vec![Vec::new()];
-    let mut answers = Vec::new();
-    for _ in 0..most.min(3) {
-        lists = lists
-            .iter()
-            .flat_map(|list| Move::ALL.map(|step| list.iter().copied().chain([step]).collect()))
-            .collect();
-        answers.extend(lists.iter().map(|list| state.write(agent, list)));
-    }
-    // With more than three moves a turn: walk on, turn round, overshoot.
-    let shortest = state.shortest();
-    for step in Move::ALL {
-        let mut longer = shortest.clone();
-        longer.resize(most, step);
-        answers.push(state.write(agent, &longer));
-        answers.push(state.write(agent, &vec![step; most]));
-        longer.resize(most + 1, step);
-        answers.push(state.write(agent, &longer));
-    }
+    let lists = probes::lists(&state.shortest(), state.instance().moves as usize);
+    let mut answers: Vec<String> = lists.iter().map(|list| state.write(agent, list)).collect();
     if state.instance().encoding == Encoding::Compact {
         let goal = state.instance().map.place(state.instance().map.goal());
         let outside = Place { row: 25, column: 25 };

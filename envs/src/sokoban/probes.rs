@@ -5,31 +5,13 @@ use serde_json::json;
 
 use super::state::SokobanState;
 use crate::environment::ExtractionCase;
-use crate::grid::{Move, Place, prose};
+use crate::grid::{Place, probes, prose};
 use crate::settings::Encoding;
 
 /// Every answer of up to three moves, and then some; malformed ones are at the end.
 pub fn answers(state: &SokobanState, agent: &str) -> Vec<String> {
-    let most = state.instance().moves as usize;
-    let mut lists: Vec<Vec<Move>> = vec![Vec::new()];
-    let mut answers = Vec::new();
-    for _ in 0..most.min(3) {
-        lists = lists
-            .iter()
-            .flat_map(|list| Move::ALL.map(|step| list.iter().copied().chain([step]).collect()))
-            .collect();
-        answers.extend(lists.iter().map(|list| state.write(agent, list)));
-    }
-    // With more than three moves a turn: go on, turn round, overshoot.
-    let shortest = state.shortest();
-    for step in Move::ALL {
-        let mut longer = shortest.clone();
-        longer.resize(most, step);
-        answers.push(state.write(agent, &longer));
-        answers.push(state.write(agent, &vec![step; most]));
-        longer.resize(most + 1, step);
-        answers.push(state.write(agent, &longer));
-    }
+    let lists = probes::lists(&state.shortest(), state.instance().moves as usize);
+    let mut answers: Vec<String> = lists.iter().map(|list| state.write(agent, list)).collect();
     if state.instance().encoding == Encoding::Compact {
         let level = &state.instance().level;
         let target = state.situation().boxes().iter().chain(level.goals()).map(|cell| level.place(*cell));
