@@ -205,5 +205,21 @@ pub trait Environment: Send + Sync {
     fn demonstrators(&self) -> &'static [(&'static str, f64)];
 
     /// Demonstrations in task order, without end.
-    fn demonstrations(&self, demonstration: &Demonstration) -> Result<Demonstrations<'_>>;
+    ///
+    /// # Errors
+    /// Tasks of the test split, and what [`Environment::training_demonstrations`] refuses: usage.
+    fn demonstrations(&self, demonstration: &Demonstration) -> Result<Demonstrations<'_>> {
+        match demonstration.tasks.split {
+            Split::Train => self.training_demonstrations(demonstration),
+            Split::Test => {
+                Err(Failure::usage("demonstrations of the test split would teach what is to be tested"))
+            }
+        }
+    }
+
+    /// The same for tasks that are known to be of the training split.
+    ///
+    /// # Errors
+    /// Settings, a workflow or a mix that cannot be: usage.
+    fn training_demonstrations(&self, demonstration: &Demonstration) -> Result<Demonstrations<'_>>;
 }

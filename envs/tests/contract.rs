@@ -92,8 +92,8 @@ impl Environment for Flawed {
     fn demonstrators(&self) -> &'static [(&'static str, f64)] {
         &[]
     }
-    fn demonstrations(&self, demonstration: &Demonstration) -> Result<Demonstrations<'_>> {
-        self.sound().demonstrations(demonstration)
+    fn training_demonstrations(&self, demonstration: &Demonstration) -> Result<Demonstrations<'_>> {
+        self.sound().training_demonstrations(demonstration)
     }
 }
 

@@ -34,7 +34,7 @@ use record::failure::{Failure, Result};
 use serde_json::Value;
 
 use crate::environment::{
-    Demonstration, Demonstrations, Environment, ExtractionCase, RewardRange, Selection, Split, State, Tasks,
+    Demonstration, Demonstrations, Environment, ExtractionCase, RewardRange, Selection, State, Tasks,
 };
 use crate::settings::Setting;
 use crate::workflow::Workflow;
@@ -96,10 +96,7 @@ impl Environment for Code {
         demonstrate::KINDS
     }
 
-    fn demonstrations(&self, demonstration: &Demonstration) -> Result<Demonstrations<'_>> {
-        if demonstration.tasks.split == Split::Test {
-            return Err(Failure::usage("demonstrations of the test split would teach what is to be tested"));
-        }
+    fn training_demonstrations(&self, demonstration: &Demonstration) -> Result<Demonstrations<'_>> {
         let choice = Choice::from_settings(&demonstration.tasks.settings)?;
         if choice.data.is_some() {
             return Err(

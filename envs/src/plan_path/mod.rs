@@ -26,11 +26,11 @@ pub mod state;
 
 use std::sync::{Arc, LazyLock};
 
-use record::failure::{Failure, Result};
+use record::failure::Result;
 use serde_json::Value;
 
 use crate::environment::{
-    Demonstration, Demonstrations, Environment, ExtractionCase, RewardRange, Selection, Split, State, Tasks,
+    Demonstration, Demonstrations, Environment, ExtractionCase, RewardRange, Selection, State, Tasks,
 };
 use crate::settings::Setting;
 use crate::workflow::Workflow;
@@ -94,10 +94,7 @@ impl Environment for PlanPath {
         demonstrate::KINDS
     }
 
-    fn demonstrations(&self, demonstration: &Demonstration) -> Result<Demonstrations<'_>> {
-        if demonstration.tasks.split == Split::Test {
-            return Err(Failure::usage("demonstrations of the test split would teach what is to be tested"));
-        }
+    fn training_demonstrations(&self, demonstration: &Demonstration) -> Result<Demonstrations<'_>> {
         let rules = spec::Rules::from_settings(&demonstration.tasks.settings)?;
         let workflow = crate::find_workflow(self, &demonstration.workflow)?;
         let demonstration = demonstration.clone();
