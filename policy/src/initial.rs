@@ -16,6 +16,7 @@ use crate::directory::Policy;
 use crate::durable;
 use crate::files::{read_json, show};
 use crate::publish;
+use crate::side_files;
 use crate::tokenizer::Tokenizer;
 use crate::vocabulary;
 use crate::weights::{ElementType, SINGLE, Weights};
@@ -97,12 +98,12 @@ pub fn from_directory(root: &Path, source: &Path, template: Option<&Value>) -> R
             return Err(Failure::usage("--chat-template-kwargs: an adapter has its base's chat template"));
         }
         return publish::create(root, source.base.as_deref(), |files| {
-            publish::copy_side_files(&source.files, files)?;
+            side_files::copy(&source.files, files)?;
             durable::copy(&source.files.join(adapter::WEIGHTS), &files.join(adapter::WEIGHTS))
         });
     }
     publish::create(root, None, |files| {
-        publish::copy_side_files(&source.files, files)?;
+        side_files::copy(&source.files, files)?;
         if let Some(variables) = template {
             let path = files.join(chat::ARGUMENTS);
             durable::remove(&path)?;

@@ -19,6 +19,7 @@ mod onnx;
 pub mod ownership;
 pub mod publish;
 mod setting;
+pub mod side_files;
 pub mod tokenizer;
 mod vocabulary;
 pub mod weights;

@@ -5,8 +5,8 @@
 //!
 //! Weights are written in the type, file and place that they have in the source: the new file's header is the
 //! source's, byte for byte. f32 stays f32; a bf16 policy is rounded to nearest even, and what the rounding loses can
-//! be kept beside the optimizer's state. All other files are copied byte for byte, except weights in other formats,
-//! which would be stale, and names that begin with a dot.
+//! be kept beside the optimizer's state. All other files that belong to a policy are copied byte for byte
+//! ([`crate::side_files`]).
 //!
 //! The optimizer's state lies beside the newest version and the one it was made from, so that publishing again from
 //! the same version with other samples starts from the same state.
@@ -24,21 +24,19 @@ use crate::config::Config;
 use crate::directory::{self, BASE, CURRENT, Policy, VERSION_FILE, Version, step_name};
 use crate::durable;
 use crate::files::{io_failure, read_json, read_json_if_present, show};
+use crate::side_files;
 use crate::weights::{ElementType, Weights};
 
 /// State of the optimizer, beside the weights.
-const OPTIMIZER: &str = "optimizer.safetensors";
+pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
 /// What the trainer has to remember, beside the weights.
-const TRAINER_STATE: &str = "trainer_state.json";
+pub(crate) const TRAINER_STATE: &str = "trainer_state.json";
 /// Held while a policy directory changes.
 const LOCK: &str = ".lock";
 /// What is being built or removed; anything of the kind that is there without the lock is a crash's.
 const BUILDING: &str = ".publish-";
 const REMOVING: &str = ".removed-";
 const LINKING: &str = ".current";
-/// Endings of weights in formats that are not read: copied beside new weights they would be another model.
-const FOREIGN_WEIGHTS: [&str; 9] = ["bin", "gguf", "h5", "msgpack", "onnx", "onnx_data", "ot", "pt", "pth"];
-
 /// A version to publish.
 #[derive(Clone, Copy, Debug)]
 pub struct NewVersion<'a> {
@@ -188,35 +186,8 @@ fn link_to(base: &Path, root: &Path) -> PathBuf {
     }
 }
 
-/// Copies the files of a Hugging Face directory that are not weights.
-pub(crate) fn copy_side_files(from: &Path, to: &Path) -> Result<()> {
-    for entry in fs::read_dir(from).map_err(|error| io_failure(from, &error))? {
-        let entry = entry.map_err(|error| io_failure(from, &error))?;
-        let name = entry.file_name();
-        let Some(text) = name.to_str() else {
-            return Err(Failure::data(format!("{}: the file's name is not UTF-8", show(&entry.path()))));
-        };
-        let own = [TRAINER_STATE, VERSION_FILE].contains(&text);
-        let extension =
-            Path::new(text).extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-        let weights = extension == "safetensors" || FOREIGN_WEIGHTS.contains(&extension);
-        if text.starts_with('.') || own || weights {
-            continue;
-        }
-        let (source, target) = (entry.path(), to.join(&name));
-        let metadata = fs::metadata(&source).map_err(|error| io_failure(&source, &error))?;
-        if metadata.is_dir() {
-            durable::create_directory(&target)?;
-            copy_side_files(&source, &target)?;
-        } else if metadata.is_file() {
-            durable::copy(&source, &target)?;
-        }
-    }
-    durable::sync_directory(to)
-}
-
 fn build(from: &Policy, next: &NewVersion, step: u64, building: &Path) -> Result<Version> {
-    copy_side_files(&from.files, building)?;
+    side_files::copy(&from.files, building)?;
     write_weights(from, next.tensors, building)?;
     let digest = directory::compute_digest(building, from.base.as_deref())?;
     let version = Version::new(step, &digest);

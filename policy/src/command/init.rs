@@ -1,11 +1,15 @@
 //! `policy init`: a new policy directory.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use policy::adapter::Target;
+use policy::directory::Policy;
 use policy::initial::{self, NewAdapter, Preset};
+use policy::side_files;
 use record::failure::{Failure, Result};
+use record::stage;
 use serde_json::Value;
 
 /// Make a policy directory
@@ -26,7 +30,7 @@ pub struct Init {
     /// Random weights in the geometry of this config.json, with a tokenizer of its own
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     config: Option<PathBuf>,
-    /// A copy of this Hugging Face directory
+    /// A copy of this Hugging Face directory, without stray files, which are named
     #[arg(long, value_name = "HF_DIR")]
     from: Option<PathBuf>,
     /// Further variables for the chat template, a JSON object; they stay with the policy
@@ -90,7 +94,11 @@ pub fn run(arguments: &Init) -> Result<()> {
         (Some(config), _) => initial::from_config(root, config, seed)?,
         (_, Some(source)) => match &arguments.adapter {
             Some(new) => initial::from_base(root, source, new, seed)?,
-            None => initial::from_directory(root, source, arguments.chat_template_kwargs.as_ref())?,
+            None => {
+                let made = initial::from_directory(root, source, arguments.chat_template_kwargs.as_ref())?;
+                say_what_is_left_out(source)?;
+                made
+            }
         },
         (None, None) => {
             let preset = match arguments.preset {
@@ -101,4 +109,18 @@ pub fn run(arguments: &Init) -> Result<()> {
         }
     };
     super::check::print(&[format!("{} {}", root.display(), policy.version)])
+}
+
+/// One line on stderr, by reason; none where all was copied.
+fn say_what_is_left_out(source: &Path) -> Result<()> {
+    let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for found in side_files::left_out(&Policy::open(source)?)? {
+        by_reason.entry(found.reason).or_default().push(found.path);
+    }
+    let parts: Vec<String> =
+        by_reason.into_iter().map(|(reason, paths)| format!("{} ({reason})", paths.join(", "))).collect();
+    if !parts.is_empty() {
+        stage::note("policy", format_args!("{}: left out: {}", source.display(), parts.join("; ")));
+    }
+    Ok(())
 }

@@ -119,6 +119,15 @@ fn init_check_and_graph() {
     assert!(String::from_utf8_lossy(&checked.stdout).contains("Qwen3, 354048 weights, F32"));
     let copied = run(here, &["init", "copy", "--from", "p"], "");
     assert_eq!(String::from_utf8_lossy(&copied.stdout), format!("copy {version}\n"));
+    assert_eq!(told(&copied), "");
+    let stray = here.join("copy/step-000000");
+    std::fs::write(stray.join("model.gguf"), "").unwrap();
+    std::fs::write(stray.join("pytorch_model.bin"), "").unwrap();
+    std::fs::write(stray.join(".gitattributes"), "").unwrap();
+    let copied = run(here, &["init", "copied", "--from", "copy"], "");
+    let expected = "policy: copy: left out: .gitattributes (hidden); model.gguf, pytorch_model.bin (weights or \
+                    training state that is not read)\n";
+    assert_eq!((copied.status.code(), told(&copied).as_str()), (Some(0), expected));
 
     let graph = run(here, &["graph", "p", "--output", "out.onnx", "--kind", "shared-prefix"], "");
     assert_eq!(String::from_utf8_lossy(&graph.stdout), "out.onnx\n", "{}", told(&graph));

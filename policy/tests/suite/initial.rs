@@ -1,11 +1,13 @@
 //! New policies: the seed decides every byte, presets have their geometry, nothing is overwritten.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use policy::config::Config;
 use policy::directory::Policy;
 use policy::initial::{self, Preset};
+use policy::side_files;
 use policy::tokenizer::Tokenizer;
 use policy::weights::Weights;
 
@@ -134,4 +136,94 @@ fn any_geometry_of_a_configuration() {
         initial::from_config(&directory.path().join("x"), Path::new("/nowhere"), 1).unwrap_err().code,
         65
     );
+}
+
+/// A checkpoint's folder with what lies about in such folders: what is kept, and what is named as left out.
+#[test]
+fn what_is_no_part_of_a_checkpoint_is_left_out_and_named() {
+    const FORMAT: &str = "weights or training state that is not read";
+    let stray = [
+        (".gitattributes", "hidden", ".gitattributes"),
+        (".git/HEAD", "hidden", ".git/"),
+        ("__pycache__/modeling.pyc", "hidden", "__pycache__/"),
+        ("pytorch_model.bin", FORMAT, "pytorch_model.bin"),
+        ("pytorch_model.bin.index.json", FORMAT, "pytorch_model.bin.index.json"),
+        ("tf_model.h5", FORMAT, "tf_model.h5"),
+        ("flax_model.msgpack", FORMAT, "flax_model.msgpack"),
+        ("rust_model.ot", FORMAT, "rust_model.ot"),
+        ("training_args.bin", FORMAT, "training_args.bin"),
+        ("optimizer.pt", FORMAT, "optimizer.pt"),
+        ("rng_state_0.pth", FORMAT, "rng_state_0.pth"),
+        ("model-Q4_K_M.GGUF", FORMAT, "model-Q4_K_M.GGUF"),
+        ("model.onnx.data", FORMAT, "model.onnx.data"),
+        ("model.onnx_data_1", FORMAT, "model.onnx_data_1"),
+        ("consolidated.safetensors", FORMAT, "consolidated.safetensors"),
+        ("onnx/config.json", FORMAT, "onnx/"),
+        ("original/params.json", FORMAT, "original/"),
+        ("coreml/model.mlpackage/Manifest.json", FORMAT, "coreml/"),
+        ("nested/more.safetensors", FORMAT, "nested/more.safetensors"),
+        ("checkpoint-500/config.json", "a checkpoint of its own", "checkpoint-500/"),
+        ("global_step10/state", "state of a training", "global_step10/"),
+        ("trainer_state.json", "state of a training", "trainer_state.json"),
+        (
+            "model.safetensors.index.json",
+            "an index of shards beside model.safetensors, which is what is read",
+            "model.safetensors.index.json",
+        ),
+    ];
+    let kept = [
+        "README.md",
+        "LICENSE",
+        "merges.txt",
+        "vocab.json",
+        "tokenizer.model",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "chat_template.jinja",
+        "additional_chat_templates/tool_use.jinja",
+        "figures/curve.svg",
+        "notes of somebody",
+    ];
+    let directory = tempfile::tempdir().unwrap();
+    let source = crate::tiny(directory.path(), "source");
+    let plain = directory.path().join("plain");
+    fs::create_dir_all(&plain).unwrap();
+    let own = [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+    ];
+    for name in own {
+        fs::copy(source.files.join(name), plain.join(name)).unwrap();
+    }
+    for name in stray.iter().map(|&(path, ..)| path).chain(kept) {
+        fs::create_dir_all(plain.join(name).parent().unwrap()).unwrap();
+        fs::write(plain.join(name), format!("{name}\r\n")).unwrap();
+    }
+    // No part of a model, and copied at every step it would fill the disk. A file with a hole takes no room.
+    fs::File::create(plain.join("data.parquet")).unwrap().set_len((64 << 20) + 1).unwrap();
+    // Would never end.
+    std::os::unix::fs::symlink(&plain, plain.join("figures/again")).unwrap();
+
+    let left_out = side_files::left_out(&Policy::open(&plain).unwrap()).unwrap();
+    let found: BTreeSet<(String, &str)> =
+        left_out.into_iter().map(|found| (found.path, found.reason)).collect();
+    let mut expected: BTreeSet<(String, &str)> =
+        stray.iter().map(|&(_, reason, named)| (named.to_owned(), reason)).collect();
+    expected.insert(("data.parquet".to_owned(), "larger than 64 MiB"));
+    expected.insert(("figures/again".to_owned() + "/", "a link to a folder"));
+    assert_eq!(found, expected);
+
+    let made = initial::from_directory(&directory.path().join("made"), &plain, None).unwrap();
+    let copied: BTreeSet<String> = crate::contents(&made.files).into_keys().collect();
+    let expected: BTreeSet<String> =
+        own.into_iter().chain(kept).chain(["version.json"]).map(str::to_owned).collect();
+    assert_eq!(copied, expected);
+    for name in own.into_iter().chain(kept) {
+        assert!(fs::read(plain.join(name)).unwrap() == fs::read(made.files.join(name)).unwrap(), "{name}");
+    }
+    // The copy has nothing more to leave behind.
+    assert_eq!(side_files::left_out(&made).unwrap(), []);
 }
