@@ -8,10 +8,10 @@ use std::sync::LazyLock;
 use clap::{Parser, ValueEnum};
 use device::Choice;
 use device::cuda::{self, Library, open_library};
+use gemm::Instructions;
 use record::failure::{Failure, Result};
 
 use crate::aggregate::Aggregate;
-use crate::gemm::Instructions;
 use crate::optimizer::schedule::Schedule;
 use crate::optimizer::{Method, Settings, on_device};
 
@@ -60,11 +60,7 @@ Exit codes: 0 done, 1 the work or --check failed, 2 usage, 65 bad record or inco
 
 /// The build, and what it computes with on this machine.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
-    let instructions = match Instructions::best() {
-        Instructions::Avx512 => "AVX-512",
-        Instructions::Avx2 => "AVX2",
-        Instructions::Portable => "portable",
-    };
+    let instructions = Instructions::best();
     // Every call makes this text, and looking for a GPU takes a while: only who asks shall wait.
     let asked = std::env::args().any(|argument| argument == "--version" || argument == "-V");
     let cuda = if asked { cuda::installation() } else { String::new() };

@@ -6,7 +6,6 @@ pub mod backend;
 pub mod batch;
 pub mod checkpoint;
 pub mod clock;
-pub mod gemm;
 pub mod intake;
 pub mod kernels;
 pub mod learner;

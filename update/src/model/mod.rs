@@ -24,6 +24,7 @@ pub use worker::Spent;
 
 use crate::backend::Cpu;
 use crate::tree::Tree;
+use gemm::Precision;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use worker::Worker;
@@ -54,6 +55,7 @@ pub struct Model {
     /// Where that is an adapter: it, and the weights under it.
     adapter: Option<(LowRank, Arc<Parameters>)>,
     recompute: bool,
+    precision: Precision,
     workers: Mutex<Vec<Worker<Cpu>>>,
     spent: Mutex<Spent>,
 }
@@ -69,7 +71,15 @@ impl Model {
         assert_eq!(shape.inverse_frequencies.len() * 2, shape.head_dim, "one frequency for each pair");
         let layout = Arc::new(Layout::new(&shape));
         let (workers, spent) = (Mutex::default(), Mutex::default());
-        Model { shape, layout, adapter: None, recompute: false, workers, spent }
+        Model {
+            shape,
+            layout,
+            adapter: None,
+            recompute: false,
+            precision: Precision::Float32,
+            workers,
+            spent,
+        }
     }
 
     /// The same decoder with frozen weights and an adapter over them: its parameters and gradients are the adapter's.
@@ -88,6 +98,12 @@ impl Model {
     /// again. Not a bit of any result differs.
     pub fn recomputing(self) -> Model {
         Model { recompute: true, workers: Mutex::default(), ..self }
+    }
+
+    /// The same decoder, which rounds the operands of its linear layers' products, forward and back. Weights, sums
+    /// and everything else stay f32.
+    pub fn rounding(self, precision: Precision) -> Model {
+        Model { precision, workers: Mutex::default(), ..self }
     }
 
     /// The decoder's sizes and variants.
@@ -201,7 +217,8 @@ impl Model {
 
     fn hire(&self, factors: &Vec<f32>) -> Worker<Cpu> {
         let mut worker = schedule::lock(&self.workers).pop().unwrap_or_else(|| {
-            Worker::new(Cpu::new(&self.shape.inverse_frequencies), &self.shape, self.recompute)
+            let backend = Cpu::new(&self.shape.inverse_frequencies).rounding(self.precision);
+            Worker::new(backend, &self.shape, self.recompute)
         });
         worker.set_factors(|_, place| place.clone_from(factors));
         worker

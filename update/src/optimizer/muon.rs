@@ -12,7 +12,7 @@
 //! projections are separate tensors in a Hugging Face checkpoint and are orthogonalised separately. f32 throughout;
 //! the reference iterates in bf16.
 
-use crate::gemm::{Onto, Scratch, View, multiply};
+use gemm::{Onto, Precision, Scratch, View, multiply};
 
 /// μ, of the momentum.
 const MOMENTUM: f32 = 0.95;
@@ -66,9 +66,27 @@ fn orthogonalised(matrix: Vec<f32>, rows: usize, columns: usize) -> Vec<f32> {
     let mut scratch = Scratch::default();
     for _ in 0..ITERATIONS {
         let wide = View::new(&x, columns);
-        multiply(&mut scratch, [rows, rows, columns], wide, wide.transposed(), Onto::Zero, &mut gram, rows);
+        multiply(
+            Precision::Float32,
+            &mut scratch,
+            [rows, rows, columns],
+            wide,
+            wide.transposed(),
+            Onto::Zero,
+            &mut gram,
+            rows,
+        );
         let view = View::new(&gram, rows);
-        multiply(&mut scratch, [rows, rows, rows], view, view, Onto::Zero, &mut square, rows);
+        multiply(
+            Precision::Float32,
+            &mut scratch,
+            [rows, rows, rows],
+            view,
+            view,
+            Onto::Zero,
+            &mut square,
+            rows,
+        );
         for (square, &gram) in square.iter_mut().zip(&gram) {
             *square = of_ax * gram + of_aax * *square;
         }
@@ -77,6 +95,7 @@ fn orthogonalised(matrix: Vec<f32>, rows: usize, columns: usize) -> Vec<f32> {
         }
         let polynomial = View::new(&square, rows);
         multiply(
+            Precision::Float32,
             &mut scratch,
             [rows, columns, rows],
             polynomial,

@@ -6,9 +6,10 @@
 //! block exist only while it is worked on; the backward pass computes them again from the log-sum-exp
 //! (FlashAttention-2, arXiv 2307.08691).
 
+use super::products::Products;
 use super::vector::{dot, exp, exponentials, maximum, vectorised};
 use crate::backend::{Batch, Heads};
-use crate::gemm::{self, Onto, View};
+use gemm::{Onto, View};
 use std::ops::Range;
 
 /// Queries of a block at most.
@@ -256,7 +257,7 @@ fn masked_keys(batch: &Batch, block: &Block) -> Vec<(u32, u32)> {
 #[allow(clippy::too_many_arguments)]
 pub(super) fn forward(
     scratch: &mut Scratch,
-    products: &mut gemm::Scratch,
+    products: &mut Products,
     batch: &Batch,
     plan: &Plan,
     heads: Heads,
@@ -289,18 +290,10 @@ pub(super) fn forward(
             gather_keys(&block.runs, key_place, keys, k);
             gather_keys(&block.runs, value_place, projection, v);
             let (q, k, v) = (View::new(q, width), View::new(k, width), View::new(v, width));
-            gemm::multiply(
-                products,
-                [rows, block.keys, width],
-                q,
-                k.transposed(),
-                Onto::Zero,
-                scores,
-                block.keys,
-            );
+            products.exact([rows, block.keys, width], q, k.transposed(), Onto::Zero, scores, block.keys);
             softmax(block.keys, block.common, &masked, nodes, scores, sums, logs);
             let p = View::new(scores, block.keys);
-            gemm::multiply(products, [rows, width, block.keys], p, v, Onto::Zero, mixed, width);
+            products.exact([rows, width, block.keys], p, v, Onto::Zero, mixed, width);
             for sum in sums.iter_mut() {
                 *sum = 1.0 / *sum;
             }
@@ -319,7 +312,7 @@ pub(super) fn forward(
 #[allow(clippy::too_many_arguments)]
 pub(super) fn backward(
     scratch: &mut Scratch,
-    products: &mut gemm::Scratch,
+    products: &mut Products,
     batch: &Batch,
     plan: &Plan,
     heads: Heads,
@@ -372,9 +365,9 @@ pub(super) fn backward(
             let by_key = [rows, block.keys, width];
             let by_query = [block.keys, width, rows];
             let (q, k, v) = (View::new(q, width), View::new(k, width), View::new(v, width));
-            gemm::multiply(products, by_key, q, k.transposed(), Onto::Zero, scores, block.keys);
+            products.exact(by_key, q, k.transposed(), Onto::Zero, scores, block.keys);
             let d_o = View::new(d_mixed, width);
-            gemm::multiply(products, by_key, d_o, v.transposed(), Onto::Zero, d_scores, block.keys);
+            products.exact(by_key, d_o, v.transposed(), Onto::Zero, d_scores, block.keys);
             softmax_backward(
                 block.keys,
                 block.common,
@@ -388,12 +381,12 @@ pub(super) fn backward(
                 d_scores,
             );
             let p = View::new(scores, block.keys).transposed();
-            gemm::multiply(products, by_query, p, d_o, Onto::Zero, d_k, width);
+            products.exact(by_query, p, d_o, Onto::Zero, d_k, width);
             scatter_keys(&block.runs, value_place, d_k, d_projection);
             let d_s = View::new(d_scores, block.keys);
-            gemm::multiply(products, by_query, d_s.transposed(), q, Onto::Zero, d_k, width);
+            products.exact(by_query, d_s.transposed(), q, Onto::Zero, d_k, width);
             scatter_keys(&block.runs, key_place, d_k, d_keys);
-            gemm::multiply(products, [rows, width, block.keys], d_s, k, Onto::Zero, mixed, width);
+            products.exact([rows, width, block.keys], d_s, k, Onto::Zero, mixed, width);
             logs.fill(scale);
             scatter_rows(block.rows.clone(), group, query_place, logs, mixed, d_queries);
         }

@@ -1,16 +1,18 @@
-//! The processor backend: f32, one thread, scratch memory kept from one micro-batch to the next.
+//! The processor backend: f32 (operands of linear layers rounded to bf16 if asked), one thread, scratch memory kept from one micro-batch to the next.
 //!
 //! Independent micro-batches run on threads with a backend each; nothing here synchronises.
 
 mod attention;
 mod elementwise;
+mod products;
 mod rotary;
 mod score;
 mod vector;
 
 use super::angles::Angles;
 use super::{Backend, Batch, Dense, Head, Heads, Rotated, Rows};
-use crate::gemm::{self, Onto, View};
+use gemm::{Onto, Precision, View};
+use products::Products;
 
 pub(crate) use elementwise::add_and_clear;
 pub use score::held;
@@ -18,7 +20,7 @@ pub use score::held;
 /// A processor core.
 #[derive(Clone, Debug)]
 pub struct Cpu {
-    products: gemm::Scratch,
+    products: Products,
     attention: attention::Scratch,
     scorer: score::Scorer,
     angles: Angles,
@@ -30,12 +32,18 @@ impl Cpu {
     /// A core that rotates by these angular frequencies, radians a position.
     pub fn new(inverse_frequencies: &[f32]) -> Cpu {
         Cpu {
-            products: gemm::Scratch::default(),
+            products: Products::default(),
             attention: attention::Scratch::default(),
             scorer: score::Scorer::default(),
             angles: Angles::new(inverse_frequencies),
             unwanted: Vec::new(),
         }
+    }
+
+    /// The same core, which rounds the operands of linear layers.
+    pub fn rounding(mut self, precision: Precision) -> Cpu {
+        self.products.precision = precision;
+        self
     }
 
     fn places<'a>(&'a self, batch: &'a Prepared, rows: Rows) -> rotary::Places<'a> {
@@ -178,7 +186,7 @@ impl Backend for Cpu {
         let extent = [rows, weight.outputs, weight.inputs];
         let onto = residual.map_or(Onto::Zero, |residual| Onto::Other(residual));
         let (x, w) = (View::new(x, weight.inputs), values(weights, weight).transposed());
-        gemm::multiply(&mut self.products, extent, x, w, onto, out, weight.outputs);
+        self.products.linear(extent, x, w, onto, out, weight.outputs);
     }
 
     fn linear_backward_input(
@@ -193,7 +201,7 @@ impl Backend for Cpu {
         let extent = [rows, weight.inputs, weight.outputs];
         let onto = if add { Onto::Result } else { Onto::Zero };
         let (d_out, w) = (View::new(d_out, weight.outputs), values(weights, weight));
-        gemm::multiply(&mut self.products, extent, d_out, w, onto, d_x, weight.inputs);
+        self.products.linear(extent, d_out, w, onto, d_x, weight.inputs);
     }
 
     fn linear_backward_weight(
@@ -207,7 +215,7 @@ impl Backend for Cpu {
         let extent = [weight.outputs, weight.inputs, rows];
         let (d_out, x) = (View::new(d_out, weight.outputs).transposed(), View::new(x, weight.inputs));
         let gradient = &mut gradients[weight.at..];
-        gemm::multiply(&mut self.products, extent, d_out, x, Onto::Result, gradient, weight.inputs);
+        self.products.linear(extent, d_out, x, Onto::Result, gradient, weight.inputs);
     }
 
     fn rotate(

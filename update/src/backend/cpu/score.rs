@@ -5,9 +5,10 @@
 //! for the backward pass, otherwise computed again.
 
 use super::elementwise::add;
+use super::products::Products;
 use super::vector::{self, maximum, sum2, vectorised};
 use crate::backend::{Batch, Head};
-use crate::gemm::{self, Onto, View};
+use gemm::{Onto, View};
 
 /// Rows and columns of a block of logits: 8 MiB. How the vocabulary is cut does not depend on the number of
 /// rows, so that a row's result does not either.
@@ -106,7 +107,7 @@ impl Scorer {
     #[allow(clippy::too_many_arguments)]
     pub(super) fn score(
         &mut self,
-        scratch: &mut gemm::Scratch,
+        products: &mut Products,
         batch: &Batch,
         hidden: &[f32],
         weights: &[f32],
@@ -132,7 +133,7 @@ impl Scorer {
                 let logits = &mut self.logits[first..first + (nodes.len() - 1) * stride + tokens.len()];
                 let x = View::new(&hidden[nodes.start * width..], width);
                 let w = View::new(&weights[head.weight.at + tokens.start * width..], width);
-                gemm::multiply(scratch, extent, x, w.transposed(), Onto::Zero, logits, stride);
+                products.linear(extent, x, w.transposed(), Onto::Zero, logits, stride);
                 fold_rows(
                     tokens.len(),
                     stride,
@@ -165,7 +166,7 @@ impl Scorer {
     #[allow(clippy::too_many_arguments)]
     pub(super) fn score_backward(
         &mut self,
-        scratch: &mut gemm::Scratch,
+        products: &mut Products,
         batch: &Batch,
         hidden: &[f32],
         weights: &[f32],
@@ -191,7 +192,7 @@ impl Scorer {
                 let place = head.weight.at + tokens.start * width;
                 let w = View::new(&weights[place..], width);
                 if !self.kept {
-                    gemm::multiply(scratch, extent, x, w.transposed(), Onto::Zero, logits, stride);
+                    products.linear(extent, x, w.transposed(), Onto::Zero, logits, stride);
                     scale_all(scale, logits);
                 }
                 let (normalizers, weights) = (&self.normalizers[nodes.clone()], &self.weights[nodes.clone()]);
@@ -206,11 +207,11 @@ impl Scorer {
                 let d_logits = View::new(logits, stride);
                 let onto = if tokens.start == 0 { Onto::Zero } else { Onto::Result };
                 let d_x = &mut d_hidden[nodes.start * width..];
-                gemm::multiply(scratch, [nodes.len(), width, tokens.len()], d_logits, w, onto, d_x, width);
+                products.linear([nodes.len(), width, tokens.len()], d_logits, w, onto, d_x, width);
                 if let Some(gradients) = gradients.as_deref_mut() {
                     let d_w = &mut gradients[place..];
                     let extent = [tokens.len(), width, nodes.len()];
-                    gemm::multiply(scratch, extent, d_logits.transposed(), x, Onto::Result, d_w, width);
+                    products.linear(extent, d_logits.transposed(), x, Onto::Result, d_w, width);
                 }
             }
         }

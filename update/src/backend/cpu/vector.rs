@@ -24,12 +24,14 @@ macro_rules! vectorised {
                 fn avx2($($argument: $type),*) {
                     body($($argument),*)
                 }
-                match $crate::gemm::Instructions::best() {
+                match gemm::Instructions::best() {
                     // SAFETY: the processor was found to have these instructions.
-                    $crate::gemm::Instructions::Avx512 => return unsafe { avx512($($argument),*) },
+                    gemm::Instructions::Avx512BFloat16 | gemm::Instructions::Avx512 => return unsafe {
+                        avx512($($argument),*)
+                    },
                     // SAFETY: as above.
-                    $crate::gemm::Instructions::Avx2 => return unsafe { avx2($($argument),*) },
-                    $crate::gemm::Instructions::Portable => {}
+                    gemm::Instructions::Avx2 => return unsafe { avx2($($argument),*) },
+                    gemm::Instructions::Portable => {}
                 }
             }
             body($($argument),*)

@@ -1,8 +1,8 @@
 //! The kernel in plain Rust, for processors without one of their own.
 
-use super::{Kernel, Tile};
+use crate::kernel::{Kernel, Tile, Word};
 
-pub(super) struct Portable;
+pub(crate) struct Portable;
 
 const ROWS: usize = 4;
 const COLUMNS: usize = 16;
@@ -10,17 +10,18 @@ const COLUMNS: usize = 16;
 impl Kernel for Portable {
     const ROW_TILE: usize = ROWS;
     const COLUMN_TILE: usize = COLUMNS;
+    const IN_WORD: usize = 1;
 
-    unsafe fn tile(tile: Tile, inner: usize, a: *const f32, b: *const f32, onto: *const f32, c: *mut f32) {
+    unsafe fn tile(tile: Tile, words: usize, a: *const Word, b: *const Word, onto: *const f32, c: *mut f32) {
         // SAFETY: the caller promises the extents of both panels.
         let (a, b) = unsafe {
-            (std::slice::from_raw_parts(a, inner * tile.rows), std::slice::from_raw_parts(b, inner * COLUMNS))
+            (std::slice::from_raw_parts(a, words * tile.rows), std::slice::from_raw_parts(b, words * COLUMNS))
         };
         let mut sums = [[0.0f32; COLUMNS]; ROWS];
         for (left, right) in a.chunks_exact(tile.rows).zip(b.chunks_exact(COLUMNS)) {
             for (&left, sums) in left.iter().zip(&mut sums) {
                 for (sum, &right) in sums.iter_mut().zip(right) {
-                    *sum += left * right;
+                    *sum += f32::from_bits(left) * f32::from_bits(right);
                 }
             }
         }
@@ -33,7 +34,7 @@ impl Kernel for Portable {
         columns: usize,
         source: *const f32,
         stride: usize,
-        target: *mut f32,
+        target: *mut Word,
         width: usize,
     ) {
         // Blocks of 8 columns keep the lines being written in the first-level cache.
@@ -41,7 +42,9 @@ impl Kernel for Portable {
             for row in 0..rows {
                 for column in first..columns.min(first + 8) {
                     // SAFETY: the caller promises both extents.
-                    unsafe { *target.add(column * width + row) = *source.add(row * stride + column) };
+                    unsafe {
+                        *target.add(column * width + row) = (*source.add(row * stride + column)).to_bits()
+                    };
                 }
             }
         }
@@ -52,13 +55,13 @@ impl Kernel for Portable {
         columns: usize,
         source: *const f32,
         stride: usize,
-        target: *mut f32,
+        target: *mut Word,
         width: usize,
     ) {
         for row in 0..rows {
             for column in 0..columns {
                 // SAFETY: the caller promises both extents.
-                unsafe { *target.add(row * width + column) = *source.add(row * stride + column) };
+                unsafe { *target.add(row * width + column) = (*source.add(row * stride + column)).to_bits() };
             }
         }
     }
@@ -68,7 +71,7 @@ impl Kernel for Portable {
 ///
 /// # Safety
 /// `c` and `onto` are valid for the tile's extent.
-pub(super) unsafe fn store<const WIDE: usize>(
+pub(crate) unsafe fn store<const WIDE: usize>(
     tile: Tile,
     sums: &[[f32; WIDE]],
     onto: *const f32,

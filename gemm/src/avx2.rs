@@ -1,9 +1,10 @@
 //! The AVX2 kernel: tiles of 6 by 16, 12 of the 16 vector registers holding sums.
 
-use super::{Kernel, Tile, portable};
+use crate::kernel::{Kernel, Tile, Word};
+use crate::portable;
 use std::arch::x86_64::*;
 
-pub(super) struct Avx2;
+pub(crate) struct Avx2;
 
 type Run = unsafe fn(Tile, usize, *const f32, *const f32, *const f32, *mut f32);
 
@@ -13,10 +14,11 @@ const KERNELS: [Run; 7] = [tile::<1>, tile::<1>, tile::<2>, tile::<3>, tile::<4>
 impl Kernel for Avx2 {
     const ROW_TILE: usize = 6;
     const COLUMN_TILE: usize = 16;
+    const IN_WORD: usize = 1;
 
-    unsafe fn tile(tile: Tile, inner: usize, a: *const f32, b: *const f32, onto: *const f32, c: *mut f32) {
-        // SAFETY: the caller's promise is the kernel's.
-        unsafe { KERNELS[tile.rows](tile, inner, a, b, onto, c) }
+    unsafe fn tile(tile: Tile, words: usize, a: *const Word, b: *const Word, onto: *const f32, c: *mut f32) {
+        // SAFETY: the caller's promise is the kernel's; a word holds the bits of one f32.
+        unsafe { KERNELS[tile.rows](tile, words, a.cast(), b.cast(), onto, c) }
     }
 
     unsafe fn transpose(
@@ -24,7 +26,7 @@ impl Kernel for Avx2 {
         columns: usize,
         source: *const f32,
         stride: usize,
-        target: *mut f32,
+        target: *mut Word,
         width: usize,
     ) {
         // SAFETY: the caller's promise is the function's.
@@ -36,7 +38,7 @@ impl Kernel for Avx2 {
         columns: usize,
         source: *const f32,
         stride: usize,
-        target: *mut f32,
+        target: *mut Word,
         width: usize,
     ) {
         // SAFETY: the caller's promise is the function's.

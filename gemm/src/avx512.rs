@@ -1,0 +1,349 @@
+//! The AVX-512 kernels: tiles of 14 by 32, 28 of the 32 vector registers holding sums. One multiplies f32, one pairs of
+//! bf16.
+
+use crate::kernel::{Kernel, Tile, Word};
+use std::arch::x86_64::*;
+use std::mem::transmute;
+
+type Run = unsafe fn(Tile, usize, *const Word, *const Word, *const f32, *mut f32);
+
+/// Kernels by number of rows, for tiles of up to 16 and up to 32 columns.
+#[rustfmt::skip]
+macro_rules! by_rows {
+    ($tile:ident) => {
+        [
+            [
+                $tile::<1, 1>, $tile::<1, 1>, $tile::<2, 1>, $tile::<3, 1>, $tile::<4, 1>, $tile::<5, 1>,
+                $tile::<6, 1>, $tile::<7, 1>, $tile::<8, 1>, $tile::<9, 1>, $tile::<10, 1>, $tile::<11, 1>,
+                $tile::<12, 1>, $tile::<13, 1>, $tile::<14, 1>,
+            ],
+            [
+                $tile::<1, 2>, $tile::<1, 2>, $tile::<2, 2>, $tile::<3, 2>, $tile::<4, 2>, $tile::<5, 2>,
+                $tile::<6, 2>, $tile::<7, 2>, $tile::<8, 2>, $tile::<9, 2>, $tile::<10, 2>, $tile::<11, 2>,
+                $tile::<12, 2>, $tile::<13, 2>, $tile::<14, 2>,
+            ],
+        ]
+    };
+}
+
+/// A kernel: its type, its tile function, and the functions that pack.
+macro_rules! kernel {
+    ($(#[$meta:meta])* $name:ident, $in_word:literal, $tile:ident, $transpose:ident, $copy:ident) => {
+        $(#[$meta])*
+        pub(crate) struct $name;
+
+        impl Kernel for $name {
+            const ROW_TILE: usize = 14;
+            const COLUMN_TILE: usize = 32;
+            const IN_WORD: usize = $in_word;
+
+            unsafe fn tile(
+                tile: Tile,
+                words: usize,
+                a: *const Word,
+                b: *const Word,
+                onto: *const f32,
+                c: *mut f32,
+            ) {
+                const KERNELS: [[Run; 15]; 2] = by_rows!($tile);
+                // SAFETY: the caller's promise is the kernel's.
+                unsafe { KERNELS[usize::from(tile.columns > 16)][tile.rows](tile, words, a, b, onto, c) }
+            }
+
+            unsafe fn transpose(
+                rows: usize,
+                columns: usize,
+                source: *const f32,
+                stride: usize,
+                target: *mut Word,
+                width: usize,
+            ) {
+                // SAFETY: the caller's promise is the function's.
+                unsafe { $transpose(rows, columns, source, stride, target, width) }
+            }
+
+            unsafe fn copy(
+                rows: usize,
+                columns: usize,
+                source: *const f32,
+                stride: usize,
+                target: *mut Word,
+                width: usize,
+            ) {
+                // SAFETY: the caller's promise is the function's.
+                unsafe { $copy(rows, columns, source, stride, target, width) }
+            }
+        }
+    };
+}
+
+kernel!(
+    /// f32.
+    Single, 1, tile, transpose, copy
+);
+kernel!(
+    /// Pairs of bf16, summed in f32: the second value's product first, each sum rounded (Intel, Architecture
+    /// Instruction Set Extensions, VDPBF16PS).
+    Pairs, 2, tile_pairs, transpose_pairs, copy_pairs
+);
+
+/// The lowest `count` of 16 lanes.
+fn lanes(count: usize) -> __mmask16 {
+    (((1u32 << count.min(16)) - 1) & 0xffff) as __mmask16
+}
+
+/// A tile function: what it needs, and how it adds the products of two vectors of words to a sum.
+macro_rules! tile_function {
+    ($name:ident, $features:literal, |$left:ident, $right:ident, $sum:ident| $product:expr) => {
+        #[target_feature(enable = $features)]
+        unsafe fn $name<const ROWS: usize, const VECTORS: usize>(
+            tile: Tile,
+            words: usize,
+            mut a: *const Word,
+            mut b: *const Word,
+            onto: *const f32,
+            c: *mut f32,
+        ) {
+            let mut sums = [[_mm512_setzero_ps(); VECTORS]; ROWS];
+            // SAFETY: the caller promises the extents of both panels.
+            unsafe {
+                for row in 0..ROWS {
+                    _mm_prefetch::<_MM_HINT_T0>(c.wrapping_add(row * tile.stride).cast());
+                    _mm_prefetch::<_MM_HINT_T0>(c.wrapping_add(row * tile.stride + tile.columns - 1).cast());
+                }
+                for _ in 0..words {
+                    let mut right = [_mm512_setzero_si512(); VECTORS];
+                    for (vector, right) in right.iter_mut().enumerate() {
+                        *right = _mm512_loadu_si512(b.add(16 * vector).cast());
+                    }
+                    for (row, sums) in sums.iter_mut().enumerate() {
+                        let $left = _mm512_set1_epi32(*a.add(row) as i32);
+                        for ($sum, &$right) in sums.iter_mut().zip(&right) {
+                            *$sum = $product;
+                        }
+                    }
+                    a = a.add(ROWS);
+                    b = b.add(32);
+                }
+            }
+            // SAFETY: the caller promises the extent of the tile.
+            unsafe { store(tile, &sums, onto, c) };
+        }
+    };
+}
+
+tile_function!(tile, "avx512f", |left, right, sum| {
+    _mm512_fmadd_ps(_mm512_castsi512_ps(left), _mm512_castsi512_ps(right), *sum)
+});
+tile_function!(tile_pairs, "avx512f,avx512bf16", |left, right, sum| {
+    // The vectors are of the same bits.
+    _mm512_dpbf16_ps(*sum, transmute::<__m512i, __m512bh>(left), transmute::<__m512i, __m512bh>(right))
+});
+
+/// Writes the sums, added to `onto` unless that is null.
+///
+/// # Safety
+/// `c` and `onto` are valid for the tile's extent.
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn store<const ROWS: usize, const VECTORS: usize>(
+    tile: Tile,
+    sums: &[[__m512; VECTORS]; ROWS],
+    onto: *const f32,
+    c: *mut f32,
+) {
+    let last = tile.columns - 16 * (VECTORS - 1);
+    for (row, sums) in sums.iter().enumerate() {
+        for (vector, &sum) in sums.iter().enumerate() {
+            let mask = if vector + 1 == VECTORS { lanes(last) } else { 0xffff };
+            let place = row * tile.stride + 16 * vector;
+            // SAFETY: the mask keeps every access inside the tile, whose extent the caller promises.
+            unsafe {
+                let sum = match onto.is_null() {
+                    true => sum,
+                    false => _mm512_add_ps(_mm512_maskz_loadu_ps(mask, onto.add(place)), sum),
+                };
+                _mm512_mask_storeu_ps(c.add(place), mask, sum);
+            }
+        }
+    }
+}
+
+/// A transposing function: what it needs, the values in a word, and how it reads up to 16 words of a row, from a
+/// place and a number of values left.
+macro_rules! transpose_function {
+    ($name:ident, $features:literal, $in_word:literal, $read:ident) => {
+        /// Transposes blocks of 16 by 16 words in registers. Lanes beyond `rows` receive values of row 0, which the
+        /// next store or the next panel overwrites.
+        #[target_feature(enable = $features)]
+        unsafe fn $name(
+            rows: usize,
+            columns: usize,
+            source: *const f32,
+            stride: usize,
+            target: *mut Word,
+            width: usize,
+        ) {
+            for first in (0..rows).step_by(16) {
+                let count = 16.min(rows - first);
+                let mut column = 0;
+                while column < columns {
+                    let left = columns - column;
+                    let wide = 16.min(left.div_ceil($in_word));
+                    let mut block = [_mm512_setzero_ps(); 16];
+                    // SAFETY: rows below `count` and columns before `left` lie in the source; the caller grants
+                    // 16 words past the last in the target.
+                    unsafe {
+                        for (row, lanes) in block.iter_mut().enumerate() {
+                            let row = if row < count { first + row } else { first };
+                            *lanes = $read(source.add(row * stride + column), left);
+                        }
+                        transpose_block(&mut block);
+                        let target = target.add(column / $in_word * width + first).cast::<f32>();
+                        for (place, lanes) in block.iter().enumerate().take(wide) {
+                            _mm512_storeu_ps(target.add(place * width), *lanes);
+                        }
+                    }
+                    column += 16 * $in_word;
+                }
+            }
+        }
+    };
+}
+
+transpose_function!(transpose, "avx512f", 1, read_single);
+transpose_function!(transpose_pairs, "avx512f,avx512bf16", 2, read_pairs);
+
+/// The first 16 of `left` values.
+///
+/// # Safety
+/// They can be read.
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn read_single(source: *const f32, left: usize) -> __m512 {
+    // SAFETY: the mask keeps to what the caller grants.
+    unsafe { _mm512_maskz_loadu_ps(lanes(left), source) }
+}
+
+/// The first 32 of `left` values, rounded, in 16 words.
+///
+/// # Safety
+/// They can be read.
+#[target_feature(enable = "avx512f,avx512bf16")]
+#[inline]
+unsafe fn read_pairs(source: *const f32, left: usize) -> __m512 {
+    // SAFETY: the masks keep to what the caller grants; vectors of the same bits.
+    unsafe {
+        let low = _mm512_maskz_loadu_ps(lanes(left), source);
+        let high = _mm512_maskz_loadu_ps(lanes(left.saturating_sub(16)), source.wrapping_add(16));
+        transmute::<__m512bh, __m512>(_mm512_cvtne2ps_pbh(high, low))
+    }
+}
+
+/// Whole vectors are stored, as what goes beyond a row is overwritten by the next; the last row keeps to itself.
+#[target_feature(enable = "avx512f")]
+unsafe fn copy(
+    rows: usize,
+    columns: usize,
+    source: *const f32,
+    stride: usize,
+    target: *mut Word,
+    width: usize,
+) {
+    let (low, high) = (lanes(columns), lanes(columns.saturating_sub(16)));
+    let whole = if width >= 8 { rows.saturating_sub(1) } else { 0 };
+    let target = target.cast::<f32>();
+    for row in 0..whole {
+        // SAFETY: the masks keep reads inside the row; what is written beyond it, at most 16 values from its
+        // start where `width` is less, lies in the next row.
+        unsafe {
+            let (source, target) = (source.add(row * stride), target.add(row * width));
+            _mm512_storeu_ps(target, _mm512_maskz_loadu_ps(low, source));
+            if columns > 16 {
+                _mm512_storeu_ps(target.add(16), _mm512_maskz_loadu_ps(high, source.add(16)));
+            }
+        }
+    }
+    for row in whole..rows {
+        // SAFETY: the masks keep reads and writes inside the row.
+        unsafe {
+            let (source, target) = (source.add(row * stride), target.add(row * width));
+            _mm512_mask_storeu_ps(target, low, _mm512_maskz_loadu_ps(low, source));
+            _mm512_mask_storeu_ps(
+                target.wrapping_add(16),
+                high,
+                _mm512_maskz_loadu_ps(high, source.wrapping_add(16)),
+            );
+        }
+    }
+}
+
+/// Where the interleaved 16-bit values of two halves come from: 0, 16, 1, 17, …
+const INTERLEAVED: [u16; 32] = {
+    let mut places = [0; 32];
+    let mut place = 0;
+    while place < 32 {
+        places[place] = (place / 2 + place % 2 * 16) as u16;
+        place += 1;
+    }
+    places
+};
+
+/// Two rows at a time; each row of words keeps to itself.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn copy_pairs(
+    rows: usize,
+    columns: usize,
+    source: *const f32,
+    stride: usize,
+    target: *mut Word,
+    width: usize,
+) {
+    // SAFETY: 32 values of 16 bits.
+    let interleaved = unsafe { _mm512_loadu_si512(INTERLEAVED.as_ptr().cast()) };
+    for first in (0..columns).step_by(16) {
+        let mask = lanes(columns - first);
+        for row in (0..rows).step_by(2) {
+            let second = if row + 1 < rows { mask } else { 0 };
+            // SAFETY: the masks keep reads and writes inside the rows.
+            unsafe {
+                let source = source.add(row * stride + first);
+                let low = _mm512_maskz_loadu_ps(mask, source);
+                let high = _mm512_maskz_loadu_ps(second, source.wrapping_add(stride));
+                let halves = transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low));
+                let words = _mm512_permutexvar_epi16(interleaved, halves);
+                _mm512_mask_storeu_epi32(target.add(row / 2 * width + first).cast(), mask, words);
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn transpose_block(block: &mut [__m512; 16]) {
+    let mut pairs = [_mm512_setzero_ps(); 16];
+    for index in 0..8 {
+        pairs[2 * index] = _mm512_unpacklo_ps(block[2 * index], block[2 * index + 1]);
+        pairs[2 * index + 1] = _mm512_unpackhi_ps(block[2 * index], block[2 * index + 1]);
+    }
+    let mut quads = [_mm512_setzero_ps(); 16];
+    for index in 0..4 {
+        let at = 4 * index;
+        quads[at] = _mm512_shuffle_ps::<0x44>(pairs[at], pairs[at + 2]);
+        quads[at + 1] = _mm512_shuffle_ps::<0xee>(pairs[at], pairs[at + 2]);
+        quads[at + 2] = _mm512_shuffle_ps::<0x44>(pairs[at + 1], pairs[at + 3]);
+        quads[at + 3] = _mm512_shuffle_ps::<0xee>(pairs[at + 1], pairs[at + 3]);
+    }
+    // quads[4g + c] holds, in its 128-bit lane l, column 4l + c of rows 4g..4g+4.
+    for column in 0..4 {
+        let (q0, q1, q2, q3) = (quads[column], quads[4 + column], quads[8 + column], quads[12 + column]);
+        let low01 = _mm512_shuffle_f32x4::<0x44>(q0, q1);
+        let high01 = _mm512_shuffle_f32x4::<0xee>(q0, q1);
+        let low23 = _mm512_shuffle_f32x4::<0x44>(q2, q3);
+        let high23 = _mm512_shuffle_f32x4::<0xee>(q2, q3);
+        block[column] = _mm512_shuffle_f32x4::<0x88>(low01, low23);
+        block[4 + column] = _mm512_shuffle_f32x4::<0xdd>(low01, low23);
+        block[8 + column] = _mm512_shuffle_f32x4::<0x88>(high01, high23);
+        block[12 + column] = _mm512_shuffle_f32x4::<0xdd>(high01, high23);
+    }
+}

@@ -1,0 +1,206 @@
+//! Matrix products of every instruction set and precision against f64.
+
+use gemm::{Instructions, Onto, Packed, Precision, Scratch, View, multiply_packed, multiply_with, round};
+
+/// A generator of pseudo-random numbers (Knuth's MMIX constants).
+struct Random(u64);
+
+impl Random {
+    /// Values in [-1, 1).
+    fn values(&mut self, length: usize) -> Vec<f32> {
+        let mut value = || {
+            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
+        };
+        (0..length).map(|_| value()).collect()
+    }
+}
+
+/// Every kernel that can run here.
+fn kernels() -> impl Iterator<Item = (Instructions, Precision)> {
+    let precisions = [Precision::Float32, Precision::BFloat16];
+    let all = Instructions::available();
+    all.into_iter().flat_map(move |instructions| precisions.map(|precision| (instructions, precision)))
+}
+
+/// A matrix that is stored by rows or by columns, with room at the end of each.
+struct Matrix {
+    values: Vec<f32>,
+    rows: usize,
+    columns: usize,
+    by_rows: bool,
+}
+
+impl Matrix {
+    const ROOM: usize = 3;
+
+    fn new(random: &mut Random, rows: usize, columns: usize, by_rows: bool) -> Matrix {
+        Matrix { values: random.values((rows + Self::ROOM) * (columns + Self::ROOM)), rows, columns, by_rows }
+    }
+
+    fn view(&self) -> View<'_> {
+        match self.by_rows {
+            true => View::new(&self.values, self.columns + Self::ROOM),
+            false => View::new(&self.values, self.rows + Self::ROOM).transposed(),
+        }
+    }
+
+    fn at(&self, row: usize, column: usize) -> f32 {
+        match self.by_rows {
+            true => self.values[row * (self.columns + Self::ROOM) + column],
+            false => self.values[column * (self.rows + Self::ROOM) + row],
+        }
+    }
+}
+
+/// `a · b`, operands rounded and sums in f64, each with the sum of the magnitudes of its products.
+fn product(precision: Precision, a: &Matrix, b: &Matrix) -> Vec<(f64, f64)> {
+    let rounded = |value: f32| match precision {
+        Precision::Float32 => f64::from(value),
+        Precision::BFloat16 => f64::from(round(value)),
+    };
+    let mut all = Vec::new();
+    for row in 0..a.rows {
+        for column in 0..b.columns {
+            let products =
+                (0..a.columns).map(|place| rounded(a.at(row, place)) * rounded(b.at(place, column)));
+            all.push(products.fold((0.0, 0.0), |(sum, size), product| (sum + product, size + product.abs())));
+        }
+    }
+    all
+}
+
+#[test]
+fn every_layout_and_odd_size_is_right() {
+    let mut random = Random(1);
+    let mut scratch = Scratch::default();
+    let mut worst = 0.0f64;
+    for [rows, columns, inner] in [
+        [1, 1, 1],
+        [1, 17, 3],
+        [13, 31, 5],
+        [14, 32, 16],
+        [15, 33, 17],
+        [29, 48, 40],
+        [64, 7, 100],
+        [3, 65, 385],
+        [340, 50, 33],
+        [20, 2060, 9],
+        [40, 64, 800],
+        [9, 40, 1601],
+        [5, 5, 0],
+    ] {
+        let stride = columns + 2;
+        let base = random.values(rows * stride);
+        for layout in 0..4 {
+            let a = Matrix::new(&mut random, rows, inner, layout & 1 == 0);
+            let b = Matrix::new(&mut random, inner, columns, layout & 2 == 0);
+            for (instructions, precision) in kernels() {
+                let truth = product(precision, &a, &b);
+                let packed = Packed::new_with(instructions, precision, [inner, columns], b.view());
+                for mode in 0..3 {
+                    let (mut c, onto) = match mode {
+                        0 => (vec![f32::NAN; rows * stride], Onto::Zero),
+                        1 => (base.clone(), Onto::Result),
+                        _ => (vec![f32::NAN; rows * stride], Onto::Other(&base)),
+                    };
+                    let mut again = c.clone();
+                    let extent = [rows, columns, inner];
+                    let (a, b) = (a.view(), b.view());
+                    multiply_with(instructions, precision, &mut scratch, extent, a, b, onto, &mut c, stride);
+                    multiply_packed(&mut scratch, rows, a, &packed, onto, &mut again, stride);
+                    let place = format!("{instructions:?} {precision:?} {extent:?} {layout} {mode}");
+                    for (index, &found) in c.iter().enumerate() {
+                        let (row, column) = (index / stride, index % stride);
+                        assert_eq!(found.to_bits(), again[index].to_bits(), "{place}: packed before");
+                        if column >= columns {
+                            // What lies between the rows is left alone.
+                            assert!(if mode == 1 { found == base[index] } else { found.is_nan() }, "{place}");
+                            continue;
+                        }
+                        let start = if mode == 0 { 0.0 } else { f64::from(base[index]) };
+                        let (sum, size) = truth[row * columns + column];
+                        let error = (f64::from(found) - start - sum).abs() / (start.abs() + size).max(1e-30);
+                        worst = worst.max(error);
+                        assert!(error < 3e-7, "{place}: {found} for {} ({error:.1e})", start + sum);
+                    }
+                }
+            }
+        }
+    }
+    println!("largest error {worst:.1e} of the sum of magnitudes");
+}
+
+#[test]
+fn a_row_does_not_depend_on_its_neighbours() {
+    let mut random = Random(2);
+    let mut scratch = Scratch::default();
+    let (columns, inner) = (70, 501);
+    let (a, b) = (random.values(400 * inner), random.values(inner * columns));
+    for (instructions, precision) in kernels() {
+        let mut product = |first: usize, rows: usize| {
+            let mut c = vec![0.0; rows * columns];
+            let (a, b) = (View::new(&a[first * inner..], inner), View::new(&b, columns));
+            let extent = [rows, columns, inner];
+            multiply_with(instructions, precision, &mut scratch, extent, a, b, Onto::Zero, &mut c, columns);
+            c
+        };
+        let all = product(0, 400);
+        for (first, rows) in [(0, 1), (17, 1), (39, 50), (200, 13), (399, 1)] {
+            assert!(
+                product(first, rows) == all[first * columns..(first + rows) * columns],
+                "{instructions:?} {precision:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_stays_so() {
+    let mut scratch = Scratch::default();
+    for (instructions, precision) in kernels() {
+        for (bad, by_rows) in [f32::NAN, f32::INFINITY, f32::from_bits(0x7fff_ffff)]
+            .into_iter()
+            .flat_map(|bad| [(bad, true), (bad, false)])
+        {
+            let mut a = Matrix { values: vec![1.0; 400], rows: 7, columns: 17, by_rows };
+            let b = Matrix { values: vec![1.0; 800], rows: 17, columns: 33, by_rows };
+            let place = if by_rows { 3 * 20 + 16 } else { 16 * 10 + 3 };
+            a.values[place] = bad;
+            let mut c = vec![0.0; 7 * 33];
+            multiply_with(
+                instructions,
+                precision,
+                &mut scratch,
+                [7, 33, 17],
+                a.view(),
+                b.view(),
+                Onto::Zero,
+                &mut c,
+                33,
+            );
+            for (index, &value) in c.iter().enumerate() {
+                let right = if index / 33 == 3 { !value.is_finite() } else { value == 17.0 };
+                assert!(right, "{instructions:?} {precision:?} {bad} at {index}: {value}");
+            }
+        }
+    }
+}
+
+#[test]
+fn rounding_is_to_the_nearest_and_ties_to_even() {
+    for (bits, rounded) in [
+        (0x3f80_0000, 0x3f80_0000),
+        (0x3f80_7fff, 0x3f80_0000),
+        (0x3f80_8000, 0x3f80_0000),
+        (0x3f80_8001, 0x3f81_0000),
+        (0x3f81_8000, 0x3f82_0000),
+        (0xbf81_8000, 0xbf82_0000),
+        (0x7f7f_ffff, 0x7f80_0000),
+        (0x0000_0000, 0x0000_0000),
+        (0x8000_0000, 0x8000_0000),
+    ] {
+        assert_eq!(round(f32::from_bits(bits)).to_bits(), rounded, "{bits:#x}");
+    }
+    assert!(round(f32::NAN).is_nan() && round(f32::from_bits(0xffff_ffff)).is_nan());
+}
