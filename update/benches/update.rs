@@ -1,11 +1,12 @@
 //! How fast gradients are: forward and backward of a batch of groups, tokens counted as peers count them
 //! (every candidate's prompt and completion) and as they are computed (shared prefixes once).
 //!
-//! `cargo bench -p update --bench update -- [--preset bench|tiny|small] [--threads N] [--rounds N]
-//! [--groups N] [--branches K] [--prompt P] [--completion C] [--separate] [--forward]`
+//! `cargo bench -p update --bench update -- [--preset bench|tiny|small] [--dtype float32|bfloat16]
+//! [--threads N] [--rounds N] [--groups N] [--branches K] [--prompt P] [--completion C] [--separate] [--forward]`
 //!
 //! CPU seconds are those of the whole process; a round is one call of `Model::accumulate`.
 
+use gemm::Precision;
 use std::io::Write;
 use std::time::Instant;
 use update::model::{Model, RowLoss, Shape};
@@ -116,7 +117,9 @@ fn main() -> std::io::Result<()> {
     let forward = std::env::args().any(|argument| argument == "--forward");
 
     let shape = shape(&preset);
-    let model = Model::new(shape.clone());
+    let bfloat16 = option("--dtype", "float32".to_owned()) == "bfloat16";
+    let precision = if bfloat16 { Precision::BFloat16 } else { Precision::Float32 };
+    let model = Model::new(shape.clone()).rounding(precision);
     let mut random = Random(7);
     let fill = |_: &update::model::Entry, values: &mut [f32]| {
         for value in values {

@@ -2,6 +2,7 @@
 //!
 //! A figure that was not measured is null, never 0.
 
+use record::failure::Result;
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{Arguments, Objective};
@@ -97,7 +98,7 @@ fn reward_spreads(samples: &Samples) -> Vec<f64> {
 
 /// The resolved values that decide the outcome, for the trainer's state and for its digest. Threads are not among
 /// them, because they change nothing.
-pub fn settings(arguments: &Arguments, reference: Option<&str>) -> Map<String, Value> {
+pub fn settings(arguments: &Arguments, reference: Option<&str>) -> Result<Map<String, Value>> {
     let mut settings = Map::new();
     let mut put = |name: &str, value: Value| settings.insert(name.to_owned(), value);
     put("objective", json!(arguments.objective.name()));
@@ -129,6 +130,7 @@ pub fn settings(arguments: &Arguments, reference: Option<&str>) -> Map<String, V
     put("weight_decay", json!(optimizer.decay));
     put("max_grad_norm", json!(optimizer.max_norm));
     put("max_tokens_per_batch", json!(arguments.max_tokens_per_batch));
+    put("dtype", json!(arguments.dtype()?.name()));
     put("seed", json!(arguments.seed));
-    settings
+    Ok(settings)
 }

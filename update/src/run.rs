@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Instant;
 
-use device::{Any, Choice};
+use device::Any;
 use policy::config::Config;
 use policy::directory::{Policy, Version};
 use policy::ownership::{Owner, Ownership};
@@ -15,7 +15,7 @@ use record::splice;
 use record::stage;
 use serde_json::{Map, Value, json};
 
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, Dtype};
 use crate::checkpoint::{self, Checkpoint, TrainerState};
 use crate::clock::{Clock, Times};
 use crate::learner::{AdapterOnDevice, Learner, OnDevice, OnHost};
@@ -29,9 +29,9 @@ use crate::scores;
 use crate::stage::remark;
 use crate::train::{Figures, Trainer};
 
-/// Largest difference of log-probabilities that `--check` lets pass for f32 weights, nats.
+/// Largest difference of log-probabilities that `--check` lets pass for f32 weights computed with in f32, nats.
 const GAP_SINGLE: f64 = 1e-3;
-/// The same for 16-bit weights, whose sampling may compute in 16 bits, and on devices, which do.
+/// The same for 16-bit weights, whose sampling may compute in 16 bits, and where linear layers do.
 const GAP_HALF: f64 = 0.1;
 
 /// One policy, its samples, and the version that they came from.
@@ -74,7 +74,7 @@ impl<'a> Run<'a> {
             false => None,
         };
         let version = reference.as_ref().map(|policy| policy.version.to_string());
-        let settings = metrics::settings(arguments, version.as_deref());
+        let settings = metrics::settings(arguments, version.as_deref())?;
         let mut hasher = blake3::Hasher::new();
         hasher.update(samples.input_digest().as_bytes());
         hasher.update(splice::json(&settings)?.as_bytes());
@@ -99,7 +99,7 @@ impl<'a> Run<'a> {
         // Refused before anything is read or taken.
         let place = self.place(true)?;
         let mut clock = Clock::default();
-        let mut checkpoint = Checkpoint::load(&self.from, &self.config)?;
+        let mut checkpoint = self.load(&self.from, &self.config)?;
         let settings = self.arguments.optimizer_settings();
         let objective = self.arguments.objective.name();
         let (mut optimizer, continued) = checkpoint.optimizer(&self.from, settings, objective)?;
@@ -168,12 +168,12 @@ impl<'a> Run<'a> {
         // Held until the end: opening the same device again is then quick.
         let _held = self.place(false)?;
         let mut clock = Clock::default();
-        let checkpoint = Checkpoint::load(&self.from, &self.config)?;
+        let checkpoint = self.load(&self.from, &self.config)?;
         clock.load += started.elapsed().as_secs_f64();
         let tally = scores::compare(self.samples, &self.logprobs(&checkpoint, &mut clock)?);
         let allowed = match self.arguments.max_logprob_gap {
             Some(gap) => gap,
-            None if checkpoint.is_single() && self.arguments.choice()? == Choice::Cpu => GAP_SINGLE,
+            None if checkpoint.is_single() && self.arguments.dtype()? == Dtype::Float32 => GAP_SINGLE,
             None => GAP_HALF,
         };
         let (tokens, gap) = (tally.tokens as f64, tally.largest_gap);
@@ -232,11 +232,18 @@ impl<'a> Run<'a> {
         memory::open(self.arguments, self.subject(&shape), &self.demand(learns))
     }
 
+    /// A version's weights, and its decoder in the precision of `--dtype`.
+    fn load(&self, policy: &Policy, config: &Config) -> Result<Checkpoint> {
+        let mut checkpoint = Checkpoint::load(policy, config)?;
+        checkpoint.model = checkpoint.model.rounding(self.arguments.dtype()?.precision());
+        Ok(checkpoint)
+    }
+
     fn reference_logprobs(&self, clock: &mut Clock) -> Result<Option<Vec<Vec<f32>>>> {
         let Some(reference) = &self.reference else { return Ok(None) };
         let started = Instant::now();
         let config = Config::load(reference.model())?;
-        let checkpoint = Checkpoint::load(reference, &config)?;
+        let checkpoint = self.load(reference, &config)?;
         clock.load += started.elapsed().as_secs_f64();
         self.logprobs(&checkpoint, clock).map(Some)
     }

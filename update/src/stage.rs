@@ -151,7 +151,7 @@ fn plan_geometry<W: Write>(
         let subject = Subject { shape: &shape, stored: config.dtype, adapter: adapter.as_ref() };
         let demand = memory::largest_demand(arguments, config.max_positions);
         let planned = memory::planned(arguments, subject, &demand)?;
-        let settings = metrics::settings(arguments, None);
+        let settings = metrics::settings(arguments, None)?;
         output.object(&Plan::of_geometry(&shape, planned, &owned.name, settings))?;
     }
     Ok(())
