@@ -92,7 +92,8 @@ fn lanes(count: usize) -> __mmask16 {
     (((1u32 << count.min(16)) - 1) & 0xffff) as __mmask16
 }
 
-/// A tile function: what it needs, and how it adds the products of two vectors of words to a sum.
+/// A tile function: what it needs, and how it adds the products of two vectors of words to a sum. Whole in one macro, so
+/// that the sums never leave their registers.
 macro_rules! tile_function {
     ($name:ident, $features:literal, |$left:ident, $right:ident, $sum:ident| $product:expr) => {
         #[target_feature(enable = $features)]
@@ -126,8 +127,21 @@ macro_rules! tile_function {
                     b = b.add(32);
                 }
             }
-            // SAFETY: the caller promises the extent of the tile.
-            unsafe { store(tile, &sums, onto, c) };
+            let last = tile.columns - 16 * (VECTORS - 1);
+            for (row, sums) in sums.iter().enumerate() {
+                for (vector, &sum) in sums.iter().enumerate() {
+                    let mask = if vector + 1 == VECTORS { lanes(last) } else { 0xffff };
+                    let place = row * tile.stride + 16 * vector;
+                    // SAFETY: the mask keeps every access inside the tile, whose extent the caller promises.
+                    unsafe {
+                        let sum = match onto.is_null() {
+                            true => sum,
+                            false => _mm512_add_ps(_mm512_maskz_loadu_ps(mask, onto.add(place)), sum),
+                        };
+                        _mm512_mask_storeu_ps(c.add(place), mask, sum);
+                    }
+                }
+            }
         }
     };
 }
@@ -139,35 +153,6 @@ tile_function!(tile_pairs, "avx512f,avx512bf16", |left, right, sum| {
     // The vectors are of the same bits.
     _mm512_dpbf16_ps(*sum, transmute::<__m512i, __m512bh>(left), transmute::<__m512i, __m512bh>(right))
 });
-
-/// Writes the sums, added to `onto` unless that is null.
-///
-/// # Safety
-/// `c` and `onto` are valid for the tile's extent.
-#[target_feature(enable = "avx512f")]
-#[inline]
-unsafe fn store<const ROWS: usize, const VECTORS: usize>(
-    tile: Tile,
-    sums: &[[__m512; VECTORS]; ROWS],
-    onto: *const f32,
-    c: *mut f32,
-) {
-    let last = tile.columns - 16 * (VECTORS - 1);
-    for (row, sums) in sums.iter().enumerate() {
-        for (vector, &sum) in sums.iter().enumerate() {
-            let mask = if vector + 1 == VECTORS { lanes(last) } else { 0xffff };
-            let place = row * tile.stride + 16 * vector;
-            // SAFETY: the mask keeps every access inside the tile, whose extent the caller promises.
-            unsafe {
-                let sum = match onto.is_null() {
-                    true => sum,
-                    false => _mm512_add_ps(_mm512_maskz_loadu_ps(mask, onto.add(place)), sum),
-                };
-                _mm512_mask_storeu_ps(c.add(place), mask, sum);
-            }
-        }
-    }
-}
 
 /// A transposing function: what it needs, the values in a word, and how it reads up to 16 words of a row, from a
 /// place and a number of values left.

@@ -6,6 +6,7 @@ mod reference;
 #[path = "numerics/small.rs"]
 mod small;
 
+use gemm::Precision;
 use reference::Reference;
 use small::{Random, Weighted, relative, samples, shapes, weights};
 use update::model::{Gradients, Model, Parameters, Scores};
@@ -123,9 +124,15 @@ fn a_tree_has_the_gradient_of_its_sequences() {
 
 #[test]
 fn threads_do_not_change_a_bit() {
+    for precision in [Precision::Float32, Precision::BFloat16] {
+        threads_do_not_change_a_bit_of(precision);
+    }
+}
+
+fn threads_do_not_change_a_bit_of(precision: Precision) {
     let (_, shape) = shapes().swap_remove(0);
     let mut random = Random(14);
-    let model = Model::new(shape.clone());
+    let model = Model::new(shape.clone()).rounding(precision);
     let parameters = weights(&model, &mut random);
     // Enough trees for many micro-batches.
     let samples = samples(&mut random, shape.vocabulary, 1200);

@@ -10,6 +10,7 @@ mod golden;
 #[path = "numerics/small.rs"]
 mod small;
 
+use gemm::Precision;
 use golden::{Case, checkpoints, load, logprob_cases};
 use policy::weights::Weights;
 use small::relative;
@@ -62,5 +63,50 @@ fn gradients_are_those_of_pytorch() {
             }
             println!("{}: largest relative difference of a tensor {worst:.1e}", directory.display());
         }
+    }
+}
+
+/// With operands rounded to bf16, on the checkpoints whose weights are of a trained model's size. On the others, whose
+/// weights are large on purpose, any bf16 computation strays further, PyTorch's too.
+#[test]
+fn rounded_to_bfloat16_both_stay_near() {
+    let calm = |with: &str| {
+        let mut found = checkpoints(with);
+        found.retain(|directory| directory.to_string_lossy().ends_with("-calm"));
+        assert!(found.len() >= 3);
+        found
+    };
+    for directory in calm("logprobs.json") {
+        let (model, parameters) = load(&directory);
+        let model = model.rounding(Precision::BFloat16);
+        let cases = logprob_cases(&directory);
+        let tree = [pack(&cases.sequences(), true)];
+        for (temperature, truth) in cases.truths() {
+            let scores = model.logprobs(&parameters, &tree, temperature, 1);
+            let pairs = scores[0].logprobs.iter().zip(&truth);
+            let gaps: Vec<f64> = pairs.map(|(&found, truth)| (f64::from(found) - truth).abs()).collect();
+            let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+            let worst = gaps.iter().copied().fold(0.0, f64::max);
+            println!("{} at {temperature}: mean {mean:.1e}, largest {worst:.1e}", directory.display());
+            assert!(mean < 3e-3 && worst < 1e-2, "{} at {temperature}", directory.display());
+            assert!(mean > 1e-5, "{} at {temperature}: nothing was rounded", directory.display());
+        }
+    }
+    for directory in calm("gradient.safetensors") {
+        let (model, parameters) = load(&directory);
+        let model = model.rounding(Precision::BFloat16);
+        let case = Case::read(&directory);
+        let truth = Weights::open_file(&directory.join("gradient.safetensors")).unwrap();
+        let tree = [pack(&case.sequences(), true)];
+        let mut gradients = model.gradients();
+        model.accumulate(&parameters, &tree, case.temperature, 1, &mut gradients, &case.loss());
+        let mut worst = 0.0f64;
+        for (entry, gradient) in gradients.tensors() {
+            let truth: Vec<f64> = truth.to_f32(&entry.name).unwrap().into_iter().map(f64::from).collect();
+            let error = relative(gradient, &truth);
+            worst = worst.max(error);
+            assert!(error < 1e-2, "{}: {}: {error:.1e}", directory.display(), entry.name);
+        }
+        println!("{}: largest relative difference of a tensor {worst:.1e}", directory.display());
     }
 }

@@ -113,6 +113,8 @@ fn refusals_teach() {
             "--optimizer muon runs on the CPU only",
         ),
         ("--policy p --device tpu", input.clone(), 2, "--device tpu: not a device"),
+        ("--policy p --device sim --dtype float32", input.clone(), 2, "--dtype float32 is for the CPU"),
+        ("--policy p --dtype float16", input.clone(), 2, "possible values: float32, bfloat16"),
         (
             "--policy p --objective nll --clip 0.1",
             input.clone(),

@@ -264,6 +264,33 @@ fn a_plan_is_printed_and_nothing_done() {
 }
 
 #[test]
+fn linear_layers_compute_in_what_dtype_says() {
+    let steps = ["float32", "bfloat16"].map(|dtype| {
+        let (place, root, input) = one();
+        let check = place.update(&format!("--policy p --check --max-logprob-gap 5 --dtype {dtype}"), &input);
+        let gap = check.ok().metrics()["sampling/logp_difference_max"].as_f64().unwrap();
+        let plan = place.update(&format!("--policy p --dry-run --dtype {dtype}"), &input).ok();
+        assert_eq!(plan.of_type("plan")[0]["settings"]["dtype"], dtype);
+        let before = weights(&root);
+        place.update(&format!("--policy p --optimizer sgd --lr 1 --dtype {dtype}"), &input).ok();
+        let after = weights(&root);
+        let step: Vec<f64> = before
+            .iter()
+            .flat_map(|(name, old)| {
+                old.iter().zip(&after[name]).map(|(&old, &new)| f64::from(new) - f64::from(old))
+            })
+            .collect();
+        (gap, step)
+    });
+    let [(single_gap, single), (rounded_gap, rounded)] = steps;
+    assert!(single_gap != rounded_gap);
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
+    let difference =
+        norm(&mut single.iter().zip(&rounded).map(|(a, b)| a - b)) / norm(&mut single.iter().copied());
+    assert!(difference > 1e-4 && difference < 0.1, "{difference}");
+}
+
+#[test]
 fn likelihood_needs_neither_log_probabilities_nor_advantages() {
     let (place, root, input) = one();
     let text_only = edited(&input, |_, sample| {
