@@ -1,23 +1,42 @@
 //! Writes safetensors files: new ones, and new values into the layout of an existing one.
+//!
+//! From the first byte to the last, a piece at a time: values that lie elsewhere (on a device, or in another form) are asked
+//! for as they are written, and a digest is computed on the way, so that no tensor need be in memory as a whole.
 
+use std::fmt;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::io::Write;
 use std::path::Path;
 
 use record::failure::{Failure, Result};
 use serde_json::{Map, Value, json};
 
 use crate::files::show;
-use crate::header::{Entry, PREFIX};
+use crate::header::PREFIX;
 use crate::weights::ElementType;
 
+/// Fills what it is given with a tensor's values from the one of this index on.
+pub type Read<'a, T> = dyn Fn(usize, &mut [T]) -> Result<()> + 'a;
+
 /// Values of a tensor to write.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub enum Data<'a> {
     /// Weights, or state of an optimizer.
     F32(&'a [f32]),
-    /// The lower halves of f32 weights whose upper halves are published as bf16.
-    U16(&'a [u16]),
+    /// The same, asked for piece by piece.
+    Pieces(&'a Read<'a, f32>),
+    /// The lower halves of f32 weights whose upper halves are published as bf16, asked for piece by piece.
+    LowerHalves(&'a Read<'a, u16>),
+}
+
+impl fmt::Debug for Data<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Data::F32(_) => "F32",
+            Data::Pieces(_) => "Pieces",
+            Data::LowerHalves(_) => "LowerHalves",
+        })
+    }
 }
 
 /// A tensor to write.
@@ -31,88 +50,107 @@ pub struct NewTensor<'a> {
     pub data: Data<'a>,
 }
 
-/// Values converted at once: enough to keep writes large, little enough to stay in the cache.
-const CHUNK: usize = 1 << 16;
-
-impl Data<'_> {
+impl NewTensor<'_> {
     /// Number of values.
-    pub fn len(&self) -> usize {
-        match self {
-            Data::F32(values) => values.len(),
-            Data::U16(values) => values.len(),
-        }
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Little-endian bytes of values `from..to` as `dtype`, 16-bit floats rounded to nearest even.
-    fn bytes(&self, dtype: ElementType, from: usize, to: usize) -> Option<Vec<u8>> {
-        Some(match (self, dtype) {
-            (Data::F32(values), ElementType::F32) => {
-                values[from..to].iter().flat_map(|v| v.to_le_bytes()).collect()
-            }
-            (Data::F32(values), ElementType::BF16) => {
-                values[from..to].iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()).collect()
-            }
-            (Data::F32(values), ElementType::F16) => {
-                values[from..to].iter().flat_map(|&v| half::f16::from_f32(v).to_le_bytes()).collect()
-            }
-            (Data::U16(values), ElementType::U16) => {
-                values[from..to].iter().flat_map(|v| v.to_le_bytes()).collect()
-            }
-            _ => return None,
-        })
+    fn len(&self) -> usize {
+        self.shape.iter().product()
     }
 }
 
-/// A safetensors file being filled. Tensors may come in any order.
+/// Values asked for and converted at once, 4 MiB in f32: few enough for any machine, enough to come from a device at speed.
+pub const PIECE: usize = 1 << 20;
+
+/// A safetensors file being written from its beginning to its end.
 pub(crate) struct Writer<'a> {
     path: &'a Path,
     file: File,
+    /// Of all bytes written, where somebody wants to know.
+    digest: Option<&'a mut blake3::Hasher>,
+    values: Vec<f32>,
+    halves: Vec<u16>,
+    bytes: Vec<u8>,
 }
 
 impl<'a> Writer<'a> {
-    /// A file of `length` bytes that begins with `head`: the header and its length.
-    pub(crate) fn create(path: &'a Path, head: &[u8], length: usize) -> Result<Writer<'a>> {
-        let failure = |error: std::io::Error| Failure::io(format!("{}: {error}", show(path)));
-        let file = File::create_new(path).map_err(failure)?;
-        file.set_len(length as u64).map_err(failure)?;
-        file.write_all_at(head, 0).map_err(failure)?;
-        Ok(Writer { path, file })
+    /// A file that begins with `head`: the header and its length.
+    pub(crate) fn create(
+        path: &'a Path,
+        head: &[u8],
+        digest: Option<&'a mut blake3::Hasher>,
+    ) -> Result<Writer<'a>> {
+        let file = File::create_new(path).map_err(|error| failure(path, &error))?;
+        let (values, halves, bytes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut writer = Writer { path, file, digest, values, halves, bytes };
+        writer.bytes(head)?;
+        Ok(writer)
     }
 
-    /// Writes a tensor where `entry` says, in the type that it says.
-    pub(crate) fn tensor(&self, name: &str, data: &Data, entry: &Entry) -> Result<()> {
-        let mut offset = entry.offset as u64;
-        for from in (0..data.len()).step_by(CHUNK) {
-            let to = data.len().min(from + CHUNK);
-            let bytes = data.bytes(entry.dtype, from, to).ok_or_else(|| {
-                Failure::work(format!(
-                    "{}: tensor {name:?} cannot be written as {:?}",
-                    show(self.path),
-                    entry.dtype
-                ))
-            })?;
-            self.bytes(&bytes, offset)?;
-            offset += bytes.len() as u64;
+    /// Writes a tensor in a type.
+    pub(crate) fn tensor(&mut self, tensor: &NewTensor, dtype: ElementType) -> Result<()> {
+        let length = tensor.len();
+        let mut bytes = std::mem::take(&mut self.bytes);
+        for from in (0..length).step_by(PIECE) {
+            let count = PIECE.min(length - from);
+            let known = match tensor.data {
+                Data::F32(values) => convert(&values[from..from + count], dtype, &mut bytes),
+                Data::Pieces(read) => {
+                    self.values.resize(count, 0.0);
+                    read(from, &mut self.values)?;
+                    convert(&self.values, dtype, &mut bytes)
+                }
+                Data::LowerHalves(read) => {
+                    self.halves.resize(count, 0);
+                    read(from, &mut self.halves)?;
+                    fill(&mut bytes, self.halves.iter().map(|half| half.to_le_bytes()));
+                    dtype == ElementType::U16
+                }
+            };
+            if !known {
+                let (place, name) = (show(self.path), tensor.name);
+                return Err(Failure::work(format!(
+                    "{place}: tensor {name:?} cannot be written as {dtype:?}"
+                )));
+            }
+            self.bytes(&bytes)?;
         }
+        self.bytes = bytes;
         Ok(())
     }
 
     /// Writes bytes as they are.
-    pub(crate) fn bytes(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.file
-            .write_all_at(bytes, offset)
-            .map_err(|error| Failure::io(format!("{}: {error}", show(self.path))))
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        if let Some(digest) = &mut self.digest {
+            digest.update(bytes);
+        }
+        self.file.write_all(bytes).map_err(|error| failure(self.path, &error))
     }
 
     /// Waits until the disk has the file.
     pub(crate) fn finish(self) -> Result<()> {
-        self.file.sync_all().map_err(|error| Failure::io(format!("{}: {error}", show(self.path))))
+        self.file.sync_all().map_err(|error| failure(self.path, &error))
     }
+}
+
+fn failure(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::io(format!("{}: {error}", show(path)))
+}
+
+/// Values in their bytes as `dtype`, 16-bit floats rounded to nearest even; whether that is a type of weights.
+fn convert(values: &[f32], dtype: ElementType, bytes: &mut Vec<u8>) -> bool {
+    match dtype {
+        ElementType::F32 => fill(bytes, values.iter().map(|value| value.to_le_bytes())),
+        ElementType::BF16 => {
+            fill(bytes, values.iter().map(|&value| half::bf16::from_f32(value).to_le_bytes()))
+        }
+        ElementType::F16 => fill(bytes, values.iter().map(|&value| half::f16::from_f32(value).to_le_bytes())),
+        ElementType::U16 | ElementType::Other(_) => return false,
+    }
+    true
+}
+
+fn fill<const N: usize>(bytes: &mut Vec<u8>, values: impl ExactSizeIterator<Item = [u8; N]>) {
+    bytes.resize(values.len() * N, 0);
+    bytes.as_chunks_mut::<N>().0.iter_mut().zip(values).for_each(|(place, value)| *place = value);
 }
 
 /// Writes a new file with the tensors in their order.
@@ -127,44 +165,42 @@ pub(crate) fn write(
     let mut header = Map::new();
     // `transformers` reads only files that name a framework here.
     header.insert("__metadata__".to_owned(), json!({ "format": "pt" }));
-    let mut entries: Vec<Entry> = Vec::with_capacity(tensors.len());
+    let mut types: Vec<ElementType> = Vec::with_capacity(tensors.len());
     let mut end = 0;
     for tensor in tensors {
         check_size(tensor, path)?;
         let dtype = dtype(tensor);
-        let length = tensor.data.len() * dtype.size();
+        let length = tensor.len() * dtype.size();
         let described = json!({
             "dtype": type_name(dtype),
             "shape": tensor.shape,
             "data_offsets": [end, end + length],
         });
         header.insert(tensor.name.to_owned(), described);
-        entries.push(Entry { dtype, shape: tensor.shape.to_vec(), offset: end, length });
+        types.push(dtype);
         end += length;
     }
     let mut text = Value::Object(header).to_string();
     // Padded so that the first tensor is aligned for direct use of the mapped file.
     let padding = (PREFIX + text.len()).next_multiple_of(64) - PREFIX - text.len();
     text.push_str(&" ".repeat(padding));
-    let start = PREFIX + text.len();
     let mut head = (text.len() as u64).to_le_bytes().to_vec();
     head.extend_from_slice(text.as_bytes());
 
-    let writer = Writer::create(path, &head, start + end)?;
-    for (tensor, entry) in tensors.iter().zip(&mut entries) {
-        entry.offset += start;
-        writer.tensor(tensor.name, &tensor.data, entry)?;
-    }
+    let mut writer = Writer::create(path, &head, None)?;
+    tensors.iter().zip(types).try_for_each(|(tensor, dtype)| writer.tensor(tensor, dtype))?;
     writer.finish()
 }
 
 /// Whether the values fill the shape; a mistake of the caller, told like any failed work.
 pub(crate) fn check_size(tensor: &NewTensor, path: &Path) -> Result<()> {
-    let wanted: usize = tensor.shape.iter().product();
-    if wanted == tensor.data.len() {
+    let (name, shape) = (tensor.name, tensor.shape);
+    // Pieces are asked for as the shape says.
+    let Data::F32(values) = tensor.data else { return Ok(()) };
+    let count = values.len();
+    if count == tensor.len() {
         return Ok(());
     }
-    let (name, shape, count) = (tensor.name, tensor.shape, tensor.data.len());
     Err(Failure::work(format!("{}: tensor {name:?} of shape {shape:?} has {count} values", show(path))))
 }
 

@@ -25,12 +25,12 @@ pub(crate) fn of(weights: &Weights) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// The digest of an adapter: of its own weights, of what they are multiplied by, and of the base's digest.
-pub(crate) fn of_adapter(weights: &Weights, scale: f32, base: &str) -> String {
+/// The digest of an adapter: of that of its own weights, of what they are multiplied by, and of the base's.
+pub(crate) fn of_adapter(weights: &str, scale: f32, base: &str) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(base.as_bytes());
     hasher.update(&scale.to_le_bytes());
-    hasher.update(of(weights).as_bytes());
+    hasher.update(weights.as_bytes());
     hasher.finalize().to_hex().to_string()
 }
 

@@ -263,7 +263,8 @@ pub(crate) fn compute_digest(files: &Path, base: Option<&Path>) -> Result<String
         None => Ok(digest::of(&Weights::open(files)?)),
         Some(base) => {
             let weights = Weights::open_file(&files.join(adapter::WEIGHTS))?;
-            Ok(digest::of_adapter(&weights, Adapter::load(files)?.scale(), &digest_of(base, None)?))
+            let own = digest::of(&weights);
+            Ok(digest::of_adapter(&own, Adapter::load(files)?.scale(), &digest_of(base, None)?))
         }
     }
 }

@@ -18,12 +18,15 @@ use std::path::{Path, PathBuf};
 use record::failure::{Failure, Result};
 use serde_json::{Map, Value, json};
 
+use crate::adapter::Adapter;
 use crate::checkpoint::{self, Writer};
-pub use crate::checkpoint::{Data, NewTensor};
+pub use crate::checkpoint::{Data, NewTensor, PIECE, Read};
 use crate::config::Config;
+use crate::digest;
 use crate::directory::{self, BASE, CURRENT, Policy, VERSION_FILE, Version, step_name};
 use crate::durable;
 use crate::files::{io_failure, read_json, read_json_if_present, show};
+use crate::header::Entry;
 use crate::side_files;
 use crate::weights::{ElementType, Weights};
 
@@ -188,13 +191,18 @@ fn link_to(base: &Path, root: &Path) -> PathBuf {
 
 fn build(from: &Policy, next: &NewVersion, step: u64, building: &Path) -> Result<Version> {
     side_files::copy(&from.files, building)?;
-    write_weights(from, next.tensors, building)?;
-    let digest = directory::compute_digest(building, from.base.as_deref())?;
+    let written = write_weights(from, next.tensors, building)?;
+    let digest = match &from.base {
+        None => written,
+        Some(base) => {
+            digest::of_adapter(&written, Adapter::load(building)?.scale(), &directory::digest_of(base, None)?)
+        }
+    };
     let version = Version::new(step, &digest);
     if !next.optimizer.is_empty() {
         checkpoint::write(&building.join(OPTIMIZER), next.optimizer, |tensor| match tensor.data {
-            Data::F32(_) => ElementType::F32,
-            Data::U16(_) => ElementType::U16,
+            Data::F32(_) | Data::Pieces(_) => ElementType::F32,
+            Data::LowerHalves(_) => ElementType::U16,
         })?;
     }
     let mut notes = Map::new();
@@ -223,8 +231,8 @@ fn build(from: &Policy, next: &NewVersion, step: u64, building: &Path) -> Result
     Ok(version)
 }
 
-/// Writes the source's weight files with new values.
-fn write_weights(from: &Policy, tensors: &[NewTensor], building: &Path) -> Result<()> {
+/// Writes the source's weight files with new values; returns the digest of their bytes.
+fn write_weights(from: &Policy, tensors: &[NewTensor], building: &Path) -> Result<String> {
     let config = Config::load(from.model())?;
     let (source, wanted) = match from.adapter(&config)? {
         Some((adapter, weights)) => (weights, adapter.tensors(&config)),
@@ -248,24 +256,28 @@ fn write_weights(from: &Policy, tensors: &[NewTensor], building: &Path) -> Resul
             .ok_or_else(|| Failure::work(format!("no tensor {name:?} of shape {shape:?} to publish")))?;
         checkpoint::check_size(tensor, building)?;
     }
+    let mut digest = blake3::Hasher::new();
     for (index, (path, old)) in source.files().enumerate() {
         let name = path.file_name().unwrap_or_default();
         let path = building.join(name);
         let start = crate::header::data_start(old, &path)?;
-        let writer = Writer::create(&path, &old[..start], old.len())?;
-        for (name, entry) in source.tensors_of_file(index) {
+        // One after the other they fill the file: a header that says otherwise is refused when it is read.
+        let mut entries: Vec<(&str, &Entry)> = source.tensors_of_file(index).collect();
+        entries.sort_by_key(|(_, entry)| (entry.offset, entry.length));
+        let mut writer = Writer::create(&path, &old[..start], Some(&mut digest))?;
+        for (name, entry) in entries {
             // Some files hold a tied head a second time.
             let new_name = if name == "lm_head.weight" { config.head_name() } else { name };
             match new.get(new_name) {
                 Some(tensor) if tensor.shape == entry.shape && entry.dtype.is_weight() => {
-                    writer.tensor(name, &tensor.data, entry)?;
+                    writer.tensor(tensor, entry.dtype)?;
                 }
-                _ => writer.bytes(&old[entry.offset..entry.offset + entry.length], entry.offset as u64)?,
+                _ => writer.bytes(&old[entry.offset..entry.offset + entry.length])?,
             }
         }
         writer.finish()?;
     }
-    Ok(())
+    Ok(digest.finalize().to_hex().to_string())
 }
 
 fn existing(from: &Policy, input: &str) -> Result<Option<Version>> {

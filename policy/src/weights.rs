@@ -42,22 +42,45 @@ impl TensorView<'_> {
     /// # Errors
     /// None for weights; a [`Failure::data`] for integer tensors.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
-        let halves = || self.bytes.as_chunks::<2>().0.iter();
-        Ok(match self.dtype {
+        let mut values = vec![0.0; self.bytes.len() / self.dtype.size()];
+        self.read(0, &mut values)?;
+        Ok(values)
+    }
+
+    /// As many elements as `values` has places, from the one of index `from` on, as f32.
+    ///
+    /// # Errors
+    /// The tensor has fewer; or as [`TensorView::to_f32`].
+    pub fn read(&self, from: usize, values: &mut [f32]) -> Result<()> {
+        let size = self.dtype.size();
+        let Some(bytes) = self.bytes.get(from * size..(from + values.len()) * size) else {
+            let (wanted, there) = (from + values.len(), self.bytes.len() / size);
+            return Err(Failure::data(format!(
+                "{}: {wanted} elements of a tensor of {there}",
+                show(self.file)
+            )));
+        };
+        let halves = bytes.as_chunks::<2>().0;
+        match self.dtype {
             ElementType::F32 => {
-                self.bytes.as_chunks::<4>().0.iter().map(|&four| f32::from_le_bytes(four)).collect()
+                let bytes = bytes.as_chunks::<4>().0;
+                values.iter_mut().zip(bytes).for_each(|(value, &four)| *value = f32::from_le_bytes(four));
             }
-            ElementType::BF16 => halves().map(|&two| half::bf16::from_le_bytes(two).to_f32()).collect(),
-            ElementType::F16 => halves().map(|&two| half::f16::from_le_bytes(two).to_f32()).collect(),
+            ElementType::BF16 => {
+                let read =
+                    |(value, &two): (&mut f32, &[u8; 2])| *value = half::bf16::from_le_bytes(two).to_f32();
+                values.iter_mut().zip(halves).for_each(read);
+            }
+            ElementType::F16 => {
+                let read =
+                    |(value, &two): (&mut f32, &[u8; 2])| *value = half::f16::from_le_bytes(two).to_f32();
+                values.iter_mut().zip(halves).for_each(read);
+            }
             other => {
                 return Err(Failure::data(format!("{}: {other:?} is no type of weights", show(self.file))));
             }
-        })
-    }
-
-    /// The elements without a copy, where the file has f32 at an aligned offset.
-    pub fn as_f32(&self) -> Option<&[f32]> {
-        if self.dtype == ElementType::F32 { bytemuck::try_cast_slice(self.bytes).ok() } else { None }
+        }
+        Ok(())
     }
 }
 

@@ -1,14 +1,14 @@
 //! Where training happens: on the processor, or on a device. The trainer asks either for the same few things.
 
-use std::mem;
 use std::time::Instant;
 
 use device::Device;
-use record::failure::Result;
+use record::failure::{Failure, Result};
 
-use crate::model::{Gradients, MemoryPlan, Model, Resident, RowLoss, Scores, Spent};
+use crate::checkpoint::{Checkpoint, State};
+use crate::model::{Gradients, MemoryPlan, Model, Resident, RowLoss, Scores, Source, Spent};
 use crate::optimizer::on_device::DeviceOptimizer;
-use crate::optimizer::{self, Optimizer};
+use crate::optimizer::{self, Moment, Optimizer, Settings};
 use crate::tree::Tree;
 use crate::weights::Weights;
 
@@ -39,6 +39,15 @@ impl Seconds {
     fn steps(&mut self, started: Instant) {
         self.optimizer += started.elapsed().as_secs_f64();
     }
+}
+
+/// What a learner holds of each weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// Its f32 master.
+    Master,
+    /// A moment of the optimiser's.
+    Moment(Moment),
 }
 
 /// A policy in training.
@@ -84,43 +93,76 @@ pub trait Learner {
         Ok(None)
     }
 
-    /// Brings weights and the optimiser's state to where they are published from.
+    /// Fills `values` with what is held of a tensor, which is an index into the layout, from the value of index `from` on.
     ///
     /// # Errors
     /// The device's.
-    fn finish(&mut self) -> Result<()>;
+    fn read(&mut self, held: Held, tensor: usize, from: usize, values: &mut [f32]) -> Result<()>;
+}
+
+/// Weights and an optimiser on the host.
+struct Host {
+    weights: Weights,
+    optimizer: Optimizer,
+}
+
+impl Host {
+    fn new(weights: Weights, settings: Settings, state: Option<&State<'_>>) -> Result<Host> {
+        let mut optimizer = Optimizer::new(settings, weights.forward().layout());
+        if let Some(state) = state {
+            optimizer.restore(state.steps, |name, values| match state.saved {
+                Some(saved) => saved.read(name, 0, values),
+                None => Ok(()),
+            })?;
+        }
+        Ok(Host { weights, optimizer })
+    }
+
+    fn step(&mut self, gradients: &Gradients, norm: f64, factor: f64, threads: usize) {
+        let Host { weights, optimizer } = self;
+        weights.step(|master| optimizer.step(master, gradients, norm, factor, threads));
+    }
+
+    fn read(&self, held: Held, tensor: usize, from: usize, values: &mut [f32]) -> Result<()> {
+        match held {
+            Held::Master => {
+                let masters = self.weights.masters().unwrap_or(self.weights.forward());
+                masters.read(&masters.layout().entries[tensor], from, values)
+            }
+            Held::Moment(moment) => {
+                values.copy_from_slice(&self.optimizer.moment(moment, tensor)[from..][..values.len()]);
+                Ok(())
+            }
+        }
+    }
 }
 
 /// Training on the processor.
-pub struct OnHost<'a> {
-    model: &'a Model,
-    weights: &'a mut Weights,
-    optimizer: &'a mut Optimizer,
+pub struct OnHost {
+    model: Model,
+    host: Host,
     gradients: Gradients,
     threads: usize,
     seconds: Seconds,
 }
 
-impl<'a> OnHost<'a> {
-    /// Trains these weights by this optimiser on so many threads.
+impl OnHost {
+    /// Trains these weights, going on from the optimiser's state if there is one, on so many threads.
+    ///
+    /// # Errors
+    /// The files'.
     pub fn new(
-        model: &'a Model,
-        weights: &'a mut Weights,
-        optimizer: &'a mut Optimizer,
+        (model, weights): (Model, Weights),
+        settings: Settings,
+        state: Option<&State<'_>>,
         threads: usize,
-    ) -> OnHost<'a> {
-        OnHost {
-            model,
-            weights,
-            optimizer,
-            gradients: model.gradients(),
-            threads,
-            seconds: Seconds::default(),
-        }
+    ) -> Result<OnHost> {
+        let host = Host::new(weights, settings, state)?;
+        Ok(OnHost { gradients: model.gradients(), model, host, threads, seconds: Seconds::default() })
     }
 }
 
-impl Learner for OnHost<'_> {
+impl Learner for OnHost {
     fn trees_at_once(&self) -> usize {
         TREES_AT_ONCE
     }
@@ -132,7 +174,7 @@ impl Learner for OnHost<'_> {
 
     fn accumulate(&mut self, trees: &[Tree], temperature: f32, loss: &dyn RowLoss) -> Result<Vec<Scores>> {
         let started = Instant::now();
-        let (weights, gradients) = (self.weights.forward(), &mut self.gradients);
+        let (weights, gradients) = (self.host.weights.forward(), &mut self.gradients);
         let scores = self.model.accumulate(weights, trees, temperature, self.threads, gradients, loss);
         self.seconds.passes(started, self.model.take_spent());
         Ok(scores)
@@ -146,55 +188,58 @@ impl Learner for OnHost<'_> {
     }
 
     fn step(&mut self, norm: f64, factor: f64) -> Result<()> {
-        let (optimizer, gradients, threads) = (&mut *self.optimizer, &self.gradients, self.threads);
         let started = Instant::now();
-        self.weights.step(|master| optimizer.step(master, gradients, norm, factor, threads));
+        self.host.step(&self.gradients, norm, factor, self.threads);
         self.seconds.steps(started);
         Ok(())
     }
 
     fn steps(&self) -> u64 {
-        self.optimizer.steps()
+        self.host.optimizer.steps()
     }
 
     fn seconds(&self) -> Seconds {
         self.seconds
     }
 
-    fn finish(&mut self) -> Result<()> {
-        Ok(())
+    fn read(&mut self, held: Held, tensor: usize, from: usize, values: &mut [f32]) -> Result<()> {
+        self.host.read(held, tensor, from, values)
     }
 }
 
 /// Training on a device.
-pub struct OnDevice<'a, D: Device> {
+pub struct OnDevice<D: Device> {
     resident: Resident<D>,
-    weights: &'a mut Weights,
-    optimizer: &'a mut Optimizer,
-    moved: Option<DeviceOptimizer>,
+    optimizer: DeviceOptimizer,
     seconds: Seconds,
 }
 
-impl<'a, D: Device> OnDevice<'a, D> {
-    /// Takes weights and the optimiser's state to a device that has no memory reserved yet, as planned.
+impl<D: Device> OnDevice<D> {
+    /// Takes a checkpoint, and the optimiser's state if there is one, to a device that has no memory reserved yet, as planned.
+    /// Of neither is more than a piece on the host.
     ///
     /// # Errors
-    /// What the device cannot do (2), memory (69), or the device's.
+    /// What the device cannot do (2), memory (69), the device's, or the files'.
     pub fn new(
         device: D,
         plan: &MemoryPlan,
-        model: &Model,
-        weights: &'a mut Weights,
-        optimizer: &'a mut Optimizer,
-    ) -> Result<OnDevice<'a, D>> {
-        let masters = weights.masters().unwrap_or(weights.forward());
-        let mut resident = Resident::new(device, model.shape(), masters, plan)?;
-        let moved = Some(DeviceOptimizer::new(optimizer.take(), &mut resident)?);
-        Ok(OnDevice { resident, weights, optimizer, moved, seconds: Seconds::default() })
+        checkpoint: &Checkpoint,
+        settings: Settings,
+        state: Option<&State<'_>>,
+    ) -> Result<OnDevice<D>> {
+        let mut resident = Resident::new(device, &checkpoint.shape, &checkpoint.masters()?, plan)?;
+        let mut optimizer = DeviceOptimizer::new(settings, &mut resident)?;
+        if let Some(state) = state {
+            optimizer.restore(&mut resident, state.steps, |name, from, values| match state.saved {
+                Some(saved) => saved.read(name, from, values),
+                None => Ok(()),
+            })?;
+        }
+        Ok(OnDevice { resident, optimizer, seconds: Seconds::default() })
     }
 }
 
-impl<D: Device> Learner for OnDevice<'_, D> {
+impl<D: Device> Learner for OnDevice<D> {
     /// All: a device cuts its own micro-batches, and looks for an interruption between them.
     fn trees_at_once(&self) -> usize {
         usize::MAX
@@ -219,9 +264,8 @@ impl<D: Device> Learner for OnDevice<'_, D> {
     }
 
     fn step(&mut self, norm: f64, factor: f64) -> Result<()> {
-        let Some(optimizer) = &mut self.moved else { return Ok(()) };
         let started = Instant::now();
-        optimizer.step(&mut self.resident, norm, factor)?;
+        self.optimizer.step(&mut self.resident, norm, factor)?;
         // Work goes on beside the caller until somebody waits for it.
         self.resident.device().synchronize()?;
         self.seconds.steps(started);
@@ -229,7 +273,7 @@ impl<D: Device> Learner for OnDevice<'_, D> {
     }
 
     fn steps(&self) -> u64 {
-        self.moved.as_ref().map_or(self.optimizer.steps(), DeviceOptimizer::steps)
+        self.optimizer.steps()
     }
 
     fn seconds(&self) -> Seconds {
@@ -240,28 +284,28 @@ impl<D: Device> Learner for OnDevice<'_, D> {
         Ok(Some(self.resident.device().arena()?.usage().1))
     }
 
-    fn finish(&mut self) -> Result<()> {
-        let Some(moved) = mem::take(&mut self.moved) else { return Ok(()) };
-        *self.optimizer = moved.into_host(&mut self.resident)?;
-        let resident = &mut self.resident;
-        let mut outcome = Ok(());
-        self.weights.step(|master| outcome = resident.masters(&mut master.values));
-        outcome
+    fn read(&mut self, held: Held, tensor: usize, from: usize, values: &mut [f32]) -> Result<()> {
+        match held {
+            Held::Master => {
+                let start = self.resident.layout().entries[tensor].range.start;
+                self.resident.masters(start + from, values)
+            }
+            Held::Moment(moment) => self.optimizer.moment(&mut self.resident, moment, tensor, from, values),
+        }
     }
 }
 
 /// Training of an adapter over frozen weights that are on a device. The adapter's own values and its optimiser stay on the
 /// host: they are few, and after each step its factors go over anew.
-pub struct AdapterOnDevice<'a, D: Device> {
+pub struct AdapterOnDevice<D: Device> {
     resident: Resident<D>,
-    weights: &'a mut Weights,
-    optimizer: &'a mut Optimizer,
+    host: Host,
     gradients: Gradients,
     threads: usize,
     seconds: Seconds,
 }
 
-impl<'a, D: Device> AdapterOnDevice<'a, D> {
+impl<D: Device> AdapterOnDevice<D> {
     /// Takes the frozen weights to a device that has no memory reserved yet, as planned; steps are on so many threads.
     ///
     /// # Errors
@@ -269,18 +313,24 @@ impl<'a, D: Device> AdapterOnDevice<'a, D> {
     pub fn new(
         device: D,
         plan: &MemoryPlan,
-        model: &Model,
-        weights: &'a mut Weights,
-        optimizer: &'a mut Optimizer,
+        checkpoint: &Checkpoint,
+        settings: Settings,
+        state: Option<&State<'_>>,
         threads: usize,
-    ) -> Result<AdapterOnDevice<'a, D>> {
-        let resident = Resident::of_model(device, model, weights.forward(), plan)?;
-        let gradients = model.gradients();
-        Ok(AdapterOnDevice { resident, weights, optimizer, gradients, threads, seconds: Seconds::default() })
+    ) -> Result<AdapterOnDevice<D>> {
+        let Some((adapter, base)) = checkpoint.adapter() else {
+            return Err(Failure::work("device: no adapter to train"));
+        };
+        let trained = &checkpoint.trained;
+        let host = Host::new(checkpoint.weights()?, settings, state)?;
+        let values = &host.weights.forward().values;
+        let resident = Resident::adapted(device, (&checkpoint.shape, adapter), base, values, plan)?;
+        let gradients = Gradients::zeros(trained.layout());
+        Ok(AdapterOnDevice { resident, host, gradients, threads, seconds: Seconds::default() })
     }
 }
 
-impl<D: Device> Learner for AdapterOnDevice<'_, D> {
+impl<D: Device> Learner for AdapterOnDevice<D> {
     fn trees_at_once(&self) -> usize {
         usize::MAX
     }
@@ -308,15 +358,14 @@ impl<D: Device> Learner for AdapterOnDevice<'_, D> {
     /// By the gradients that [`Learner::norm`] was asked of.
     fn step(&mut self, norm: f64, factor: f64) -> Result<()> {
         let started = Instant::now();
-        let (optimizer, gradients, threads) = (&mut *self.optimizer, &self.gradients, self.threads);
-        self.weights.step(|master| optimizer.step(master, gradients, norm, factor, threads));
-        self.resident.set_adapter(&self.weights.forward().values)?;
+        self.host.step(&self.gradients, norm, factor, self.threads);
+        self.resident.set_adapter(&self.host.weights.forward().values)?;
         self.seconds.steps(started);
         Ok(())
     }
 
     fn steps(&self) -> u64 {
-        self.optimizer.steps()
+        self.host.optimizer.steps()
     }
 
     fn seconds(&self) -> Seconds {
@@ -327,7 +376,7 @@ impl<D: Device> Learner for AdapterOnDevice<'_, D> {
         Ok(Some(self.resident.device().arena()?.usage().1))
     }
 
-    fn finish(&mut self) -> Result<()> {
-        Ok(())
+    fn read(&mut self, held: Held, tensor: usize, from: usize, values: &mut [f32]) -> Result<()> {
+        self.host.read(held, tensor, from, values)
     }
 }

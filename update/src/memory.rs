@@ -6,6 +6,7 @@
 use device::cuda::{Library, open_library};
 use device::{Any, Choice, Device, PRODUCT_WORKSPACE};
 use policy::config::DataType;
+use policy::publish::PIECE;
 use record::failure::{Failure, Result};
 use serde::Serialize;
 
@@ -50,7 +51,8 @@ pub struct Planned {
     pub memory_bytes: Option<u64>,
     /// What is taken.
     pub bytes: Bytes,
-    /// Bytes of this machine's own memory besides, where the work is on a device: weights and moments on their way.
+    /// Bytes of this machine's own memory besides, where the work is on a device: pieces of weights and moments on their way,
+    /// and an adapter. What the system keeps of files comes on top, and it gives that back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_bytes: Option<u64>,
     /// Tokens of a micro-batch at most.
@@ -110,28 +112,22 @@ pub fn open(
     let found = device.memory()?.free;
     let card = Card { free: free(arguments, found).min(found), workspace: device.workspace() };
     let plan = on_device(subject, demand, card)?;
-    let (host, memory) = (beside(arguments, subject, demand), physical());
-    if let Some(memory) = memory.filter(|&memory| host > memory) {
-        return Err(Failure::unavailable(format!(
-            "weights and moments take {} of this machine's memory on their way to the device, and it has {}",
-            gigabytes(host),
-            gigabytes(memory)
-        ))
-        .hint("use --optimizer sgd, or a machine with more memory"));
-    }
     Ok(Some((device, plan)))
 }
 
-/// Bytes that work on a device takes of the machine itself: weights in f32, their masters where they are stored in 16 bits,
-/// and the moments, which are published from here.
+/// Bytes that work on a device takes of the machine itself, beside the samples: weights and moments pass from and to the disk in
+/// pieces; only an adapter, its gradient and its optimiser stay.
 fn beside(arguments: &Arguments, subject: Subject<'_>, demand: &Demand) -> u64 {
-    let whole = Layout::new(subject.shape);
-    let moving = subject.adapter.map_or(&whole, |adapter| adapter.layout());
-    let learns = demand.moments.is_some();
-    let narrow = subject.stored != DataType::F32 && subject.adapter.is_none();
-    let copies = if learns && narrow { 2 } else { 1 };
-    let moments = if learns { Optimizer::state_bytes(arguments.optimizer, moving) } else { 0 };
-    (copies * whole.len() * size_of::<f32>() + moments) as u64
+    // At most a piece of masters, its published values, their bytes, and halves.
+    let pieces = 4 * PIECE * size_of::<f32>();
+    let adapter = subject.adapter.map_or(0, |adapter| {
+        let layout = adapter.layout();
+        let learns = demand.moments.is_some();
+        let moments = if learns { Optimizer::state_bytes(arguments.optimizer, layout) } else { 0 };
+        // Values and their gradient, both also as the passes need them.
+        (if learns { 4 } else { 2 }) * layout.len() * size_of::<f32>() + moments
+    });
+    (pieces + adapter) as u64
 }
 
 fn gigabytes(bytes: u64) -> String {

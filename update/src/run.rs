@@ -9,25 +9,26 @@ use policy::config::Config;
 use policy::directory::{Policy, Version};
 use policy::ownership::{Owner, Ownership};
 use policy::publish::published;
-use policy::weights::Weights;
+use policy::weights::Weights as Tensors;
 use record::failure::{Failure, Result};
 use record::splice;
 use record::stage;
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{Arguments, Dtype};
-use crate::checkpoint::{self, Checkpoint, TrainerState};
+use crate::checkpoint::{self, Checkpoint, State, TrainerState};
 use crate::clock::{Clock, Times};
 use crate::learner::{AdapterOnDevice, Learner, OnDevice, OnHost};
 use crate::memory::{self, Subject};
 use crate::metrics;
-use crate::model::{Demand, LowRank, MemoryPlan, Resident, Shape};
-use crate::optimizer::Optimizer;
+use crate::model::{Demand, LowRank, MemoryPlan, Model, Parameters, Resident, Shape};
 use crate::plan::Plan;
+use crate::publish::next_version;
 use crate::samples::Samples;
 use crate::scores;
 use crate::stage::remark;
-use crate::train::{Figures, Trainer};
+use crate::train::Trainer;
+use crate::weights::Weights;
 
 /// Largest difference of log-probabilities that `--check` lets pass for f32 weights computed with in f32, nats.
 const GAP_SINGLE: f64 = 1e-3;
@@ -66,7 +67,7 @@ impl<'a> Run<'a> {
         let from = Policy::open_version(&owned.directory, &version).map_err(|failure| failure.at(place))?;
         let config = Config::load(from.model())?;
         // Sizes that the files do not have are damage, and no reason to ask for more memory.
-        Weights::open(from.model())?.check(&config)?;
+        Tensors::open(from.model())?.check(&config)?;
         let adapter = checkpoint::adapter(&from, &config)?;
         refuse_unknown_ids(samples, &config, &from)?;
         let reference = match arguments.kl > 0.0 {
@@ -99,10 +100,11 @@ impl<'a> Run<'a> {
         // Refused before anything is read or taken.
         let place = self.place(true)?;
         let mut clock = Clock::default();
-        let mut checkpoint = self.load(&self.from, &self.config)?;
+        let checkpoint = Checkpoint::open(&self.from, &self.config)?;
         let settings = self.arguments.optimizer_settings();
         let objective = self.arguments.objective.name();
-        let (mut optimizer, continued) = checkpoint.optimizer(&self.from, settings, objective)?;
+        let saved = checkpoint.state(settings.method, objective)?;
+        let continued = saved.is_some();
         if !continued && self.from.version.step > 0 {
             let method = settings.method.name();
             self.remark(format_args!(
@@ -110,29 +112,41 @@ impl<'a> Run<'a> {
                 self.from.version
             ));
         }
-        clock.load += started.elapsed().as_secs_f64();
+        // Others' weights come and go before the policy's own, and its optimiser's state, take their place.
         let reference = self.reference_logprobs(&mut clock)?;
         let start = self.start_logprobs(&checkpoint, &mut clock)?;
+        let loading = Instant::now();
+        let mut learner = self.learner(&checkpoint, saved.as_ref(), place)?;
+        clock.load += loading.elapsed().as_secs_f64();
         let trainer = Trainer { arguments: self.arguments, samples: self.samples, reference, start };
-        let figures = self.trained(&trainer, place, &mut checkpoint, &mut optimizer, &mut clock)?;
+        let figures = trainer.run(learner.as_mut())?;
+        clock.seconds(learner.seconds());
+        clock.device_bytes = learner.device_bytes()?;
         let trained = started.elapsed().as_secs_f64();
         if stage::interrupted() {
             return Err(Failure::interrupted());
         }
         let mut values = metrics::of_training(self.arguments, self.samples, &figures);
-        values.insert("optimizer_steps_total".to_owned(), json!(optimizer.steps()));
+        values.insert("optimizer_steps_total".to_owned(), json!(learner.steps()));
         values.insert("optimizer_state".to_owned(), json!(if continued { "continued" } else { "fresh" }));
         values.extend(self.description());
         let state = TrainerState {
             optimizer: settings.method.name().to_owned(),
             objective: objective.to_owned(),
-            optimizer_steps: optimizer.steps(),
+            optimizer_steps: learner.steps(),
             settings: self.settings.clone(),
             figures: splice::json(&values)?,
         };
         let keep = self.arguments.keep as usize;
         let publishing = Instant::now();
-        let version = checkpoint.publish(&self.from, &self.input, &optimizer, &state, keep)?;
+        let version = next_version(
+            (&self.from, &checkpoint),
+            &self.input,
+            (learner.as_mut(), settings.method),
+            &state,
+            keep,
+        )?;
+        drop(learner);
         clock.publish += publishing.elapsed().as_secs_f64();
         if figures.steps == 0 {
             let from = &self.from.version;
@@ -153,7 +167,7 @@ impl<'a> Run<'a> {
     fn repeated(&self, version: &Version) -> Result<String> {
         let made = Policy::open_version(&self.owned.directory, &version.to_string())?;
         // Only the newest versions keep the notes of their making.
-        let figures = checkpoint::saved(&made)?.map_or_else(|| "{}".to_owned(), |(_, state)| state.figures);
+        let figures = checkpoint::beside(&made)?.map_or_else(|| "{}".to_owned(), |(_, state)| state.figures);
         self.remark(format_args!("version {version} was already made from this input: nothing to do"));
         self.line(&figures, Some(version), stage::timing(Instant::now()))
     }
@@ -168,12 +182,12 @@ impl<'a> Run<'a> {
         // Held until the end: opening the same device again is then quick.
         let _held = self.place(false)?;
         let mut clock = Clock::default();
-        let checkpoint = self.load(&self.from, &self.config)?;
-        clock.load += started.elapsed().as_secs_f64();
+        let checkpoint = Checkpoint::open(&self.from, &self.config)?;
         let tally = scores::compare(self.samples, &self.logprobs(&checkpoint, &mut clock)?);
+        let single = checkpoint.trained.is_single() && self.arguments.dtype()? == Dtype::Float32;
         let allowed = match self.arguments.max_logprob_gap {
             Some(gap) => gap,
-            None if checkpoint.is_single() && self.arguments.dtype()? == Dtype::Float32 => GAP_SINGLE,
+            None if single => GAP_SINGLE,
             None => GAP_HALF,
         };
         let (tokens, gap) = (tally.tokens as f64, tally.largest_gap);
@@ -232,19 +246,16 @@ impl<'a> Run<'a> {
         memory::open(self.arguments, self.subject(&shape), &self.demand(learns))
     }
 
-    /// A version's weights, and its decoder in the precision of `--dtype`.
-    fn load(&self, policy: &Policy, config: &Config) -> Result<Checkpoint> {
-        let mut checkpoint = Checkpoint::load(policy, config)?;
-        checkpoint.model = checkpoint.model.rounding(self.arguments.dtype()?.precision());
-        Ok(checkpoint)
+    /// All of a checkpoint in memory, and its decoder in the precision of `--dtype`.
+    fn on_host(&self, checkpoint: &Checkpoint) -> Result<(Model, Weights)> {
+        let (model, weights) = checkpoint.on_host()?;
+        Ok((model.rounding(self.arguments.dtype()?.precision()), weights))
     }
 
     fn reference_logprobs(&self, clock: &mut Clock) -> Result<Option<Vec<Vec<f32>>>> {
         let Some(reference) = &self.reference else { return Ok(None) };
-        let started = Instant::now();
         let config = Config::load(reference.model())?;
-        let checkpoint = self.load(reference, &config)?;
-        clock.load += started.elapsed().as_secs_f64();
+        let checkpoint = Checkpoint::open(reference, &config)?;
         self.logprobs(&checkpoint, clock).map(Some)
     }
 
@@ -259,57 +270,52 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Trains where `--device` says. Nothing is taken of a device before this.
-    fn trained(
+    /// The checkpoint where `--device` says. Nothing is taken of a device before this.
+    fn learner(
         &self,
-        trainer: &Trainer<'_>,
+        checkpoint: &Checkpoint,
+        state: Option<&State<'_>>,
         place: Option<(Any, MemoryPlan)>,
-        checkpoint: &mut Checkpoint,
-        optimizer: &mut Optimizer,
-        clock: &mut Clock,
-    ) -> Result<Figures> {
-        let threads = self.arguments.thread_count();
-        let (model, weights) = (&checkpoint.model, &mut checkpoint.weights);
-        let Some((device, plan)) = place else {
-            let mut learner = OnHost::new(model, weights, optimizer, threads);
-            let figures = trainer.run(&mut learner)?;
-            clock.seconds(learner.seconds());
-            return Ok(figures);
-        };
-        let started = Instant::now();
-        let mut learner: Box<dyn Learner + '_> = match model.adapter() {
-            None => Box::new(OnDevice::new(device, &plan, model, weights, optimizer)?),
-            Some(_) => Box::new(AdapterOnDevice::new(device, &plan, model, weights, optimizer, threads)?),
-        };
-        clock.load += started.elapsed().as_secs_f64();
-        let figures = trainer.run(learner.as_mut())?;
-        let started = Instant::now();
-        learner.finish()?;
-        clock.publish += started.elapsed().as_secs_f64();
-        clock.device_bytes = learner.device_bytes()?;
-        clock.seconds(learner.seconds());
-        Ok(figures)
+    ) -> Result<Box<dyn Learner>> {
+        let (settings, threads) = (self.arguments.optimizer_settings(), self.arguments.thread_count());
+        Ok(match (place, checkpoint.adapter()) {
+            (None, _) => Box::new(OnHost::new(self.on_host(checkpoint)?, settings, state, threads)?),
+            (Some((device, plan)), None) => {
+                Box::new(OnDevice::new(device, &plan, checkpoint, settings, state)?)
+            }
+            (Some((device, plan)), Some(_)) => {
+                Box::new(AdapterOnDevice::new(device, &plan, checkpoint, settings, state, threads)?)
+            }
+        })
     }
 
     /// The log-probability of every completion token under the weights of a checkpoint.
     fn logprobs(&self, checkpoint: &Checkpoint, clock: &mut Clock) -> Result<Vec<Vec<f32>>> {
         let limit = self.arguments.max_tokens_per_batch as usize;
         let threads = self.arguments.thread_count();
-        let (model, weights) = (&checkpoint.model, checkpoint.weights.forward());
         let mut started = Instant::now();
         // Of this checkpoint, which may be the reference and then of another kind than the policy.
-        let adapter = model.adapter().map(|(adapter, _)| adapter);
-        let subject = Subject { shape: model.shape(), stored: self.config.dtype, adapter };
+        let adapter = checkpoint.adapter().map(|(adapter, _)| adapter);
+        let shape = &checkpoint.shape;
+        let subject = Subject { shape, stored: self.config.dtype, adapter };
         let place = memory::open(self.arguments, subject, &self.demand(false))?;
         let Some((device, plan)) = place else {
+            let (model, weights) = self.on_host(checkpoint)?;
+            clock.load += started.elapsed().as_secs_f64();
+            started = Instant::now();
             let found = scores::of_samples(self.samples, limit, |trees, temperature| {
-                Ok(model.logprobs(weights, trees, temperature, threads))
+                Ok(model.logprobs(weights.forward(), trees, temperature, threads))
             })?;
-            model.take_spent();
             clock.forward += started.elapsed().as_secs_f64();
             return Ok(found);
         };
-        let mut resident = Resident::of_model(device, model, weights, &plan)?;
+        let mut resident = match checkpoint.adapter() {
+            None => Resident::new(device, shape, &checkpoint.trained, &plan)?,
+            Some((adapter, base)) => {
+                let trained = Parameters::of(&checkpoint.trained)?;
+                Resident::adapted(device, (shape, adapter), base, &trained.values, &plan)?
+            }
+        };
         clock.load += started.elapsed().as_secs_f64();
         started = Instant::now();
         let found = scores::of_samples(self.samples, limit, |trees, temperature| {

@@ -40,11 +40,6 @@ impl Weights {
         self.master.as_ref()
     }
 
-    /// Element type of each tensor on disk, in the layout's order.
-    pub fn types(&self) -> &[ElementType] {
-        &self.types
-    }
-
     /// Lets `change` move the masters, then rounds them to what would be published.
     pub fn step(&mut self, change: impl FnOnce(&mut Parameters)) {
         let Some(master) = &mut self.master else { return change(&mut self.forward) };
@@ -74,8 +69,14 @@ fn round(exact: &mut f32, kind: ElementType) -> f32 {
     }
 }
 
-/// The lower half of a master.
-pub fn lower_half(master: f32) -> u16 {
+/// What is published of a master.
+pub fn published(mut master: f32, kind: ElementType) -> f32 {
+    round(&mut master, kind)
+}
+
+/// What is kept of a master beside its published bf16: its lower half.
+pub fn lower_half(mut master: f32) -> u16 {
+    round(&mut master, ElementType::BF16);
     master.to_bits() as u16
 }
 

@@ -72,7 +72,7 @@ fn logprobs_are_those_of_peft() {
         let place = Place::new();
         let policy = Policy::open(&policy(&place, "p", &adapter).1).unwrap();
         let config = Config::load(policy.model()).unwrap();
-        let checkpoint = Checkpoint::load(&policy, &config).unwrap();
+        let (model, weights) = Checkpoint::open(&policy, &config).unwrap().on_host().unwrap();
         let ids = |value: &Value| -> Vec<u32> { serde_json::from_value(value.clone()).unwrap() };
         let mut worst = 0.0_f32;
         for case in
@@ -83,8 +83,7 @@ fn logprobs_are_those_of_peft() {
                 let completion = ids(&item["completion_ids"]);
                 let tree = [pack(&[Sequence { prompt: &prompt, completion: &completion }], true)];
                 for (temperature, key) in [(1.0, "logprobs"), (0.7, "logprobs_temperature_0.7")] {
-                    let found =
-                        checkpoint.model.logprobs(checkpoint.weights.forward(), &tree, temperature, 1);
+                    let found = model.logprobs(weights.forward(), &tree, temperature, 1);
                     let wanted: Vec<f32> = serde_json::from_value(item[key].clone()).unwrap();
                     assert_eq!(found[0].logprobs.len(), wanted.len());
                     for (found, wanted) in found[0].logprobs.iter().zip(wanted) {
@@ -224,15 +223,16 @@ fn a_device_computes_what_the_processor_does() {
         for (tokens, recompute, seed) in [(4096, false, 0), (4096, true, 1), (1, false, 2)] {
             let demand = Demand { tokens, largest, rows: 4096, positions: 128, moments: Some(8) };
             let card = Card { free: 8 << 30, workspace: 0 };
-            let (adapter, _) = model.adapter().unwrap();
+            let (adapter, base) = model.adapter().unwrap();
             let plan = MemoryPlan::adapted(model.shape(), adapter, demand, card).unwrap();
             // One byte less than everything kept takes is layers computed again.
             let card = Card { free: (1 << 30) + plan.bytes() - 1, workspace: 0 };
             let tight = MemoryPlan::adapted(model.shape(), adapter, demand, card);
             let plan = if recompute { tight.unwrap() } else { plan };
             assert_eq!(plan.recompute, recompute);
-            let mut resident =
-                Resident::of_model(Sim::new(2, seed).unwrap(), &model, &trained, &plan).unwrap();
+            let subject = (model.shape(), adapter);
+            let device = Sim::new(2, seed).unwrap();
+            let mut resident = Resident::adapted(device, subject, base, &trained.values, &plan).unwrap();
             let scores = resident.accumulate(&trees, 0.8, &Weighted).unwrap();
             let mut found = model.gradients();
             resident.collect(&mut found.values).unwrap();

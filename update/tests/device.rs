@@ -23,6 +23,7 @@ use golden::{Case, checkpoints, load, logprob_cases};
 use policy::weights::Weights as Tensors;
 use small::{Random, Weighted, cosine, relative, samples, wide};
 use update::model::{Card, Demand, Entry, MemoryPlan, Model, Parameters, Resident, RowLoss, Scores, Shape};
+use update::optimizer::Kept;
 use update::optimizer::on_device::DeviceOptimizer;
 use update::optimizer::{self, Method, Optimizer, Settings};
 use update::tree::{Sequence, Tree, pack};
@@ -250,7 +251,7 @@ fn masters_come_back_to_the_bit() {
     parameters.values[..special.len()].copy_from_slice(&special);
     let mut resident = resident(&model, &parameters, 0, 64, false);
     let mut found = vec![1.0; parameters.values.len()];
-    resident.masters(&mut found).unwrap();
+    resident.masters(0, &mut found).unwrap();
     assert!(found.iter().zip(&parameters.values).all(|(a, b)| a.to_bits() == b.to_bits()));
 }
 
@@ -263,7 +264,7 @@ fn steps_are_those_of_the_processor_by_the_same_gradients() {
             Settings { method, rate: 1e-5, other_rate: 1e-5, betas: (0.9, 0.99), decay: 0.1, max_norm: 0.5 };
         let mut host = Optimizer::new(settings, parameters.layout());
         let mut resident = resident(&model, &parameters, 0, 4096, false);
-        let mut moved = DeviceOptimizer::new(host.clone(), &mut resident).unwrap();
+        let mut moved = DeviceOptimizer::new(settings, &mut resident).unwrap();
         let mut masters = parameters.clone();
         for step in 0..3 {
             let (found, _) = gradient(&mut resident, masters.values.len(), &trees(true), 1.0, &Weighted);
@@ -274,7 +275,7 @@ fn steps_are_those_of_the_processor_by_the_same_gradients() {
             host.step(&mut masters, &gradients, norm, 0.5, 1);
             moved.step(&mut resident, norm, 0.5).unwrap();
             let mut found = vec![0.0; masters.values.len()];
-            resident.masters(&mut found).unwrap();
+            resident.masters(0, &mut found).unwrap();
             let differing =
                 found.iter().zip(&masters.values).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
             println!("{} step {step}: {differing} of {} weights differ", method.name(), found.len());
@@ -282,6 +283,24 @@ fn steps_are_those_of_the_processor_by_the_same_gradients() {
             assert_eq!(differing, 0);
             assert!(found.iter().zip(&parameters.values).any(|(a, b)| a != b), "nothing moved");
         }
-        assert!(moved.into_host(&mut resident).unwrap() == host, "the state is another");
+        // To another device, and back from there in pieces: every bit.
+        let mut second = self::resident(&model, &parameters, 0, 4096, false);
+        let mut other = DeviceOptimizer::new(settings, &mut second).unwrap();
+        let kept = optimizer::tensors(method, parameters.layout());
+        other
+            .restore(&mut second, moved.steps(), |name, from, values| {
+                let kept = kept.iter().find(|kept| kept.name == name).unwrap();
+                moved.moment(&mut resident, kept.moment, kept.tensor, from, values)
+            })
+            .unwrap();
+        assert_eq!((other.steps(), host.steps()), (3, 3));
+        for Kept { name, tensor, moment } in &kept {
+            let expected = host.moment(*moment, *tensor);
+            let mut found = vec![0.0; expected.len()];
+            let (head, tail) = found.split_at_mut(expected.len() / 3);
+            other.moment(&mut second, *moment, *tensor, 0, head).unwrap();
+            other.moment(&mut second, *moment, *tensor, head.len(), tail).unwrap();
+            assert!(found == expected, "{name} is another");
+        }
     }
 }

@@ -40,7 +40,7 @@ fn presets_have_their_geometry() {
         assert_eq!(sizes.sum::<usize>(), count);
         assert_eq!(Tokenizer::load(&policy.files).unwrap().vocabulary_size(), c.vocab_size);
         let view = weights.tensor("model.embed_tokens.weight").unwrap();
-        assert_eq!(view.as_f32().unwrap(), view.to_f32().unwrap());
+        assert_eq!(view.offset % 4, 0, "aligned, so that it can be used in place");
     }
 }
 

@@ -16,7 +16,7 @@ mod workspace;
 
 pub use adapter::LowRank;
 pub use memory::{Card, Demand, MemoryPlan};
-pub use parameters::{Entry, Gradients, Layout, Parameters};
+pub use parameters::{Entry, Gradients, Layout, Parameters, Source};
 pub(crate) use resident::elementwise;
 pub use resident::{Resident, check as check_for_device};
 pub use shape::Shape;

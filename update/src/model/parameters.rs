@@ -4,8 +4,21 @@
 //! matrix, its gate and up projections another, without a copy.
 
 use super::Shape;
+use record::failure::Result;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Tensors of a layout wherever they lie, read piece by piece.
+pub trait Source {
+    /// Where each tensor lies in the flat array.
+    fn layout(&self) -> &Arc<Layout>;
+
+    /// Fills `values` with a tensor's, from the one of index `from` on.
+    ///
+    /// # Errors
+    /// Those of where they lie.
+    fn read(&self, entry: &Entry, from: usize, values: &mut [f32]) -> Result<()>;
+}
 
 /// Where one tensor lies in the flat array.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,6 +139,18 @@ impl Parameters {
         Parameters { layout: layout.clone(), values: vec![0.0; layout.len()] }
     }
 
+    /// All values of a source.
+    ///
+    /// # Errors
+    /// The source's.
+    pub fn of(source: &dyn Source) -> Result<Parameters> {
+        let mut parameters = Parameters::zeros(source.layout());
+        for entry in &source.layout().entries {
+            source.read(entry, 0, &mut parameters.values[entry.range.clone()])?;
+        }
+        Ok(parameters)
+    }
+
     /// Where each tensor lies.
     pub fn layout(&self) -> &Arc<Layout> {
         &self.layout
@@ -146,5 +171,16 @@ impl Parameters {
     pub fn get_mut(&mut self, name: &str) -> Option<&mut [f32]> {
         let entry = self.layout.entries.iter().find(|entry| entry.name == name)?;
         Some(&mut self.values[entry.range.clone()])
+    }
+}
+
+impl Source for Parameters {
+    fn layout(&self) -> &Arc<Layout> {
+        &self.layout
+    }
+
+    fn read(&self, entry: &Entry, from: usize, values: &mut [f32]) -> Result<()> {
+        values.copy_from_slice(&self.values[entry.range.start + from..][..values.len()]);
+        Ok(())
     }
 }

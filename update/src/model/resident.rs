@@ -8,13 +8,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use device::{Buffer, Device, Shape as LaunchShape};
+use policy::publish::PIECE;
 use record::failure::{Failure, Result};
 use record::stage;
 
 use super::memory::{MemoryPlan, NORM_BLOCKS, STAGING};
 use super::pass::Decoder;
 use super::worker::{Spent, Worker};
-use super::{Layout, LowRank, Model, Parameters, RowLoss, Scores, Shape};
+use super::{Layout, LowRank, RowLoss, Scores, Shape, Source};
 use crate::backend::{Backend, Gpu, Values, refusal};
 use crate::kernels;
 use crate::tree::Tree;
@@ -82,27 +83,24 @@ impl<D: Device> Resident<D> {
     /// Puts a decoder onto a device that has no memory reserved yet.
     ///
     /// # Errors
-    /// A shape that the kernels do not take (2), memory (69), or the device's.
-    pub fn new(device: D, shape: &Shape, masters: &Parameters, plan: &MemoryPlan) -> Result<Resident<D>> {
+    /// A shape that the kernels do not take (2), memory (69), the device's, or those of where the masters lie.
+    pub fn new(device: D, shape: &Shape, masters: &dyn Source, plan: &MemoryPlan) -> Result<Resident<D>> {
         Resident::of(device, shape, None, masters, plan)
     }
 
-    /// The same for a model, and if it is of an adapter for its frozen weights, over which `trained` are the adapter's
-    /// values.
+    /// The same for an adapter over frozen weights; `trained` are the adapter's values.
     ///
     /// # Errors
     /// The same.
-    pub fn of_model(
+    pub fn adapted(
         device: D,
-        model: &Model,
-        trained: &Parameters,
+        (shape, adapter): (&Shape, &LowRank),
+        base: &dyn Source,
+        trained: &[f32],
         plan: &MemoryPlan,
     ) -> Result<Resident<D>> {
-        let Some((adapter, base)) = model.adapter() else {
-            return Resident::new(device, model.shape(), trained, plan);
-        };
-        let mut resident = Resident::of(device, model.shape(), Some(adapter), base, plan)?;
-        resident.set_adapter(&trained.values)?;
+        let mut resident = Resident::of(device, shape, Some(adapter), base, plan)?;
+        resident.set_adapter(trained)?;
         Ok(resident)
     }
 
@@ -110,7 +108,7 @@ impl<D: Device> Resident<D> {
         mut device: D,
         shape: &Shape,
         adapter: Option<&LowRank>,
-        masters: &Parameters,
+        masters: &dyn Source,
         plan: &MemoryPlan,
     ) -> Result<Resident<D>> {
         check(shape, adapter)?;
@@ -147,7 +145,7 @@ impl<D: Device> Resident<D> {
             sums,
             tokens,
         };
-        resident.set_masters(&masters.values)?;
+        resident.set_masters(masters)?;
         if learns {
             resident.clear_gradients()?;
         }
@@ -182,39 +180,41 @@ impl<D: Device> Resident<D> {
         })
     }
 
-    /// Replaces the f32 masters.
-    ///
-    /// # Errors
-    /// The device's.
-    pub fn set_masters(&mut self, masters: &[f32]) -> Result<()> {
+    /// Replaces the f32 masters, of which no more than a piece is on the host.
+    fn set_masters(&mut self, masters: &dyn Source) -> Result<()> {
         let device = &mut self.worker.backend.device;
         let weights = self.weights.half()?;
-        for (index, piece) in masters.chunks(self.staging.len()).enumerate() {
-            let start = index * self.staging.len();
-            let range = start..start + piece.len();
-            device.upload(piece, self.staging.slice(..piece.len()))?;
-            let moving = self.gradients.is_some() && self.adapter.is_none();
-            let arguments = [
-                weights.slice(range.clone()).into(),
-                self.remainders.slice(if moving { range } else { 0..piece.len() }).into(),
-                (&self.staging).into(),
-                (piece.len() as u64).into(),
-            ];
-            device.launch(&kernels::SPLIT_MASTERS, elementwise(piece.len()), &arguments)?;
+        let moving = self.gradients.is_some() && self.adapter.is_none();
+        let largest = PIECE.min(self.staging.len());
+        let mut values = vec![0.0; largest];
+        for entry in &self.layout.entries {
+            for (place, start) in entry.range.clone().step_by(largest).enumerate() {
+                let range = start..(start + largest).min(entry.range.end);
+                let piece = &mut values[..range.len()];
+                masters.read(entry, place * largest, piece)?;
+                device.upload(piece, self.staging.slice(..piece.len()))?;
+                let arguments = [
+                    weights.slice(range.clone()).into(),
+                    self.remainders.slice(if moving { range } else { 0..piece.len() }).into(),
+                    (&self.staging).into(),
+                    (piece.len() as u64).into(),
+                ];
+                device.launch(&kernels::SPLIT_MASTERS, elementwise(piece.len()), &arguments)?;
+            }
         }
         Ok(())
     }
 
-    /// Copies the f32 masters to the host.
+    /// Copies f32 masters to the host: as many as there is room for, from the one of index `from` of the flat array on.
     ///
     /// # Errors
     /// The device's.
-    pub fn masters(&mut self, masters: &mut [f32]) -> Result<()> {
+    pub fn masters(&mut self, from: usize, masters: &mut [f32]) -> Result<()> {
         self.gradients.as_ref().filter(|_| self.adapter.is_none()).ok_or_else(frozen)?;
         let device = &mut self.worker.backend.device;
         let weights = self.weights.half()?;
         for (index, piece) in masters.chunks_mut(self.staging.len()).enumerate() {
-            let start = index * self.staging.len();
+            let start = from + index * self.staging.len();
             let range = start..start + piece.len();
             let arguments = [
                 (&self.staging).into(),

@@ -19,7 +19,7 @@ pub mod schedule;
 
 use crate::model::{Entry, Gradients, Layout, Parameters};
 use clap::ValueEnum;
-use std::collections::BTreeMap;
+use record::failure::Result;
 use std::sync::Arc;
 
 /// Values handed to a thread at once by the elementwise rules.
@@ -85,6 +85,45 @@ pub struct Optimizer {
     steps: u64,
 }
 
+/// What an optimiser keeps of a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// First moment (AdamW) or momentum (Muon).
+    First,
+    /// Second moment (AdamW).
+    Second,
+}
+
+/// A tensor of an optimiser's state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// By PyTorch's names: `exp_avg.NAME`, `exp_avg_sq.NAME` (AdamW), `momentum_buffer.NAME` (Muon).
+    pub name: String,
+    /// Index of the tensor in the layout that it is the state of.
+    pub tensor: usize,
+    /// Which of its moments.
+    pub moment: Moment,
+}
+
+/// The state that an optimiser of this method keeps for a layout, in the order that it is saved in.
+pub fn tensors(method: Method, layout: &Layout) -> Vec<Kept> {
+    let mut kept = Vec::new();
+    for (tensor, entry) in layout.entries.iter().enumerate() {
+        let parts: &[(&str, Moment)] = match rule(method, entry) {
+            Rule::AdamW => &[("exp_avg", Moment::First), ("exp_avg_sq", Moment::Second)],
+            Rule::Muon => &[("momentum_buffer", Moment::First)],
+            Rule::Sgd => &[],
+        };
+        let named = |&(kind, moment): &(&str, Moment)| Kept {
+            name: format!("{kind}.{}", entry.name),
+            tensor,
+            moment,
+        };
+        kept.extend(parts.iter().map(named));
+    }
+    kept
+}
+
 /// One piece of a tensor and of its state, to be moved by its rule.
 struct Piece<'a> {
     rule: Rule,
@@ -118,17 +157,6 @@ impl Optimizer {
         Optimizer { settings, layout: layout.clone(), rules, first, second, steps: 0 }
     }
 
-    /// The optimiser as it is, leaving one that has taken no step.
-    pub fn take(&mut self) -> Optimizer {
-        let fresh = Optimizer::new(self.settings, &self.layout);
-        std::mem::replace(self, fresh)
-    }
-
-    /// The method.
-    pub fn method(&self) -> Method {
-        self.settings.method
-    }
-
     /// Optimiser steps taken since the state was made.
     pub fn steps(&self) -> u64 {
         self.steps
@@ -158,51 +186,29 @@ impl Optimizer {
         spread(pieces, threads, |piece| advance(&settings, step, scale, factor, piece));
     }
 
-    /// The state as named tensors, by PyTorch's names for them: `exp_avg.NAME`, `exp_avg_sq.NAME` (AdamW),
-    /// `momentum_buffer.NAME` (Muon). What [`Optimizer::restore`] takes.
-    pub fn state(&self) -> Vec<(String, &Entry, &[f32])> {
-        let mut tensors = Vec::new();
-        for (index, entry) in self.layout.entries.iter().enumerate() {
-            match self.rules[index] {
-                Rule::AdamW => {
-                    tensors.push((format!("exp_avg.{}", entry.name), entry, self.first[index].as_slice()));
-                    tensors.push((
-                        format!("exp_avg_sq.{}", entry.name),
-                        entry,
-                        self.second[index].as_slice(),
-                    ));
-                }
-                Rule::Muon => {
-                    tensors.push((
-                        format!("momentum_buffer.{}", entry.name),
-                        entry,
-                        self.first[index].as_slice(),
-                    ));
-                }
-                Rule::Sgd => {}
-            }
+    /// A tensor's moment; empty where its rule has none.
+    pub fn moment(&self, moment: Moment, tensor: usize) -> &[f32] {
+        match moment {
+            Moment::First => &self.first[tensor],
+            Moment::Second => &self.second[tensor],
         }
-        tensors
     }
 
-    /// Takes up a saved state: its tensors by name, and the steps it had taken.
+    /// Takes up a saved state: its [`tensors`], which `read` fills by name, and the steps it had taken.
     ///
     /// # Errors
-    /// The name of a tensor that is missing or has another size.
-    pub fn restore(&mut self, mut saved: BTreeMap<String, Vec<f32>>, steps: u64) -> Result<(), String> {
-        let mut take = |kind: &str, entry: &Entry| {
-            let name = format!("{kind}.{}", entry.name);
-            saved.remove(&name).filter(|values| values.len() == entry.range.len()).ok_or(name)
-        };
-        for (index, entry) in self.layout.entries.iter().enumerate() {
-            match self.rules[index] {
-                Rule::AdamW => {
-                    self.first[index] = take("exp_avg", entry)?;
-                    self.second[index] = take("exp_avg_sq", entry)?;
-                }
-                Rule::Muon => self.first[index] = take("momentum_buffer", entry)?,
-                Rule::Sgd => {}
-            }
+    /// The first error of `read`.
+    pub fn restore(
+        &mut self,
+        steps: u64,
+        mut read: impl FnMut(&str, &mut [f32]) -> Result<()>,
+    ) -> Result<()> {
+        for Kept { name, tensor, moment } in tensors(self.settings.method, &self.layout) {
+            let values = match moment {
+                Moment::First => &mut self.first[tensor],
+                Moment::Second => &mut self.second[tensor],
+            };
+            read(&name, values)?;
         }
         self.steps = steps;
         Ok(())
@@ -210,11 +216,7 @@ impl Optimizer {
 
     /// Bytes of the state that an optimiser of this method keeps for a layout.
     pub fn state_bytes(method: Method, layout: &Layout) -> usize {
-        let values = layout.entries.iter().map(|entry| match rule(method, entry) {
-            Rule::AdamW => 2 * entry.range.len(),
-            Rule::Muon => entry.range.len(),
-            Rule::Sgd => 0,
-        });
+        let values = tensors(method, layout).into_iter().map(|kept| layout.entries[kept.tensor].range.len());
         values.sum::<usize>() * size_of::<f32>()
     }
 }

@@ -2,16 +2,21 @@
 //!
 //! Left out: Muon, whose iteration wants f32 products of every matrix; it runs on the processor only.
 
+use std::sync::Arc;
+
 use device::{Buffer, Device};
+use policy::publish::PIECE;
 use record::failure::{Failure, Result};
 
-use super::{Method, Optimizer, Rule, clipping};
+use super::{Kept, Method, Moment, Settings, clipping, tensors};
 use crate::kernels;
-use crate::model::{Entry, Resident, elementwise};
+use crate::model::{Entry, Layout, Resident, elementwise};
 
 /// An optimiser whose state lies on a device.
 pub struct DeviceOptimizer {
-    host: Optimizer,
+    settings: Settings,
+    layout: Arc<Layout>,
+    steps: u64,
     /// First and second moments of every weight; none for plain descent.
     moments: Option<(Buffer<f32>, Buffer<f32>)>,
 }
@@ -49,44 +54,91 @@ fn runs(entries: &[Entry]) -> Vec<(std::ops::Range<usize>, bool)> {
 }
 
 impl DeviceOptimizer {
-    /// Takes an optimiser's state to the device.
+    /// An optimiser that has taken no step.
     ///
     /// # Errors
     /// Memory (69), or the device's.
-    pub fn new<D: Device>(host: Optimizer, resident: &mut Resident<D>) -> Result<DeviceOptimizer> {
-        check(host.settings.method)?;
-        let length = resident.layout().len();
+    pub fn new<D: Device>(settings: Settings, resident: &mut Resident<D>) -> Result<DeviceOptimizer> {
+        check(settings.method)?;
+        let layout = resident.layout().clone();
         let device = resident.device();
-        let moments = match host.settings.method {
+        let moments = match settings.method {
             Method::Adamw => {
-                let (first, second) = (device.allocate::<f32>(length)?, device.allocate::<f32>(length)?);
-                for (index, entry) in host.layout.entries.iter().enumerate() {
-                    device.upload(&host.first[index], first.slice(entry.range.clone()))?;
-                    device.upload(&host.second[index], second.slice(entry.range.clone()))?;
-                }
+                let (first, second) =
+                    (device.allocate::<f32>(layout.len())?, device.allocate::<f32>(layout.len())?);
+                device.clear(first.all())?;
+                device.clear(second.all())?;
                 Some((first, second))
             }
             _ => None,
         };
-        Ok(DeviceOptimizer { host, moments })
+        Ok(DeviceOptimizer { settings, layout, steps: 0, moments })
+    }
+
+    /// Takes up a saved state, as [`super::Optimizer::restore`], but a piece of a tensor at a time: `read` is also told from
+    /// which value on.
+    ///
+    /// # Errors
+    /// The first error of `read`, or the device's.
+    pub fn restore<D: Device>(
+        &mut self,
+        resident: &mut Resident<D>,
+        steps: u64,
+        mut read: impl FnMut(&str, usize, &mut [f32]) -> Result<()>,
+    ) -> Result<()> {
+        let mut values = Vec::new();
+        for Kept { name, tensor, moment } in tensors(self.settings.method, &self.layout) {
+            let Some(buffer) = self.buffer(moment) else { continue };
+            let range = &self.layout.entries[tensor].range;
+            for start in range.clone().step_by(PIECE) {
+                let end = (start + PIECE).min(range.end);
+                values.resize(end - start, 0.0);
+                read(&name, start - range.start, &mut values)?;
+                resident.device().upload(&values, buffer.slice(start..end))?;
+            }
+        }
+        self.steps = steps;
+        Ok(())
+    }
+
+    /// Copies a tensor's moments to the host, from the one of index `from` on.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn moment<D: Device>(
+        &self,
+        resident: &mut Resident<D>,
+        moment: Moment,
+        tensor: usize,
+        from: usize,
+        values: &mut [f32],
+    ) -> Result<()> {
+        let Some(buffer) = self.buffer(moment) else { return Ok(()) };
+        let start = self.layout.entries[tensor].range.start + from;
+        resident.device().download(buffer.slice(start..start + values.len()), values)
+    }
+
+    fn buffer(&self, moment: Moment) -> Option<&Buffer<f32>> {
+        let (first, second) = self.moments.as_ref()?;
+        Some(if moment == Moment::First { first } else { second })
     }
 
     /// Optimiser steps taken since the state was made.
     pub fn steps(&self) -> u64 {
-        self.host.steps
+        self.steps
     }
 
-    /// See [`Optimizer::step`].
+    /// See [`super::Optimizer::step`].
     ///
     /// # Errors
     /// The device's.
     pub fn step<D: Device>(&mut self, resident: &mut Resident<D>, norm: f64, factor: f64) -> Result<()> {
-        self.host.steps += 1;
-        let settings = self.host.settings;
+        self.steps += 1;
+        let settings = self.settings;
         let scale = clipping(norm, settings.max_norm);
         let rate = settings.rate * factor;
         let parts = resident.parts()?;
-        for (range, decayed) in runs(&self.host.layout.entries) {
+        for (range, decayed) in runs(&self.layout.entries) {
             let decay = if decayed { settings.decay } else { 0.0 };
             let (length, keep) = (range.len() as u64, (1.0 - rate * decay) as f32);
             let shape = elementwise(range.len());
@@ -96,8 +148,8 @@ impl DeviceOptimizer {
             match &self.moments {
                 Some((first, second)) => {
                     let (beta1, beta2) = settings.betas;
-                    let correction1 = 1.0 - beta1.powi(self.host.steps as i32);
-                    let correction2 = 1.0 - beta2.powi(self.host.steps as i32);
+                    let correction1 = 1.0 - beta1.powi(self.steps as i32);
+                    let correction2 = 1.0 - beta2.powi(self.steps as i32);
                     let arguments = [
                         weights.into(),
                         remainders.into(),
@@ -131,21 +183,5 @@ impl DeviceOptimizer {
             }
         }
         Ok(())
-    }
-
-    /// Brings the state back to the host.
-    ///
-    /// # Errors
-    /// The device's.
-    pub fn into_host<D: Device>(mut self, resident: &mut Resident<D>) -> Result<Optimizer> {
-        let device = resident.device();
-        if let Some((first, second)) = &self.moments {
-            for (index, entry) in self.host.layout.entries.iter().enumerate() {
-                debug_assert_eq!(self.host.rules[index], Rule::AdamW);
-                device.download(first.slice(entry.range.clone()), &mut self.host.first[index])?;
-                device.download(second.slice(entry.range.clone()), &mut self.host.second[index])?;
-            }
-        }
-        Ok(self.host)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// What PyTorch computed; made by the script beside it.
 fn vectors() -> Value {
@@ -122,10 +123,16 @@ fn steps(method: Method, threads: usize, reload: bool) -> (Parameters, Optimizer
         let norm = norm(&gradient);
         optimizer.step(&mut parameters, &gradient, norm, 0.5, threads);
         if reload {
-            let saved = optimizer.state();
-            let saved = saved.into_iter().map(|(name, _, values)| (name, values.to_vec())).collect();
+            let saved: BTreeMap<String, Vec<f32>> = tensors(method, &layout)
+                .into_iter()
+                .map(|kept| (kept.name, optimizer.moment(kept.moment, kept.tensor).to_vec()))
+                .collect();
             let mut other = Optimizer::new(settings(method), &layout);
-            other.restore(saved, optimizer.steps()).expect("all tensors are there");
+            let read = |name: &str, values: &mut [f32]| {
+                values.copy_from_slice(&saved[name]);
+                Ok(())
+            };
+            other.restore(optimizer.steps(), read).expect("all tensors are there");
             assert_eq!(other, optimizer);
             optimizer = other;
         }
@@ -157,11 +164,4 @@ fn vectors_are_not_decayed() {
         let expected: Vec<f32> = old.iter().map(|x| x * factor).collect();
         assert_eq!(values, expected, "{}", entry.name);
     }
-}
-
-#[test]
-fn a_state_with_a_tensor_missing_is_refused() {
-    let mut optimizer = Optimizer::new(settings(Method::Adamw), &small_layout());
-    let name = optimizer.restore(BTreeMap::new(), 3).unwrap_err();
-    assert_eq!(name, "exp_avg.model.embed_tokens.weight");
 }

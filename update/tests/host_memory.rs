@@ -1,0 +1,228 @@
+//! What a training takes of the machine's own memory, counted at the allocator: on a device a few of the largest tensors
+//! however many there are, on the processor no more than its plan says. The simulator's device memory is mapped, not
+//! allocated, as is what lies in files.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test stops at the first surprise and prints figures"
+)]
+
+#[allow(dead_code, reason = "each test program uses a part")]
+#[path = "numerics/small.rs"]
+mod small;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::fs;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use clap::Parser;
+use device::Sim;
+use policy::config::Config;
+use policy::directory::Policy;
+use policy::initial;
+use record::failure::Result;
+use serde_json::{Map, json};
+use small::Weighted;
+use update::arguments::Arguments;
+use update::checkpoint::{Checkpoint, TrainerState};
+use update::learner::{AdapterOnDevice, Learner, OnDevice, OnHost};
+use update::memory::{Subject, planned};
+use update::model::{Card, Demand, MemoryPlan, Source};
+use update::optimizer::on_device::moment_bytes;
+use update::publish::next_version;
+use update::tree::{Sequence, Tree, pack};
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static MOST: AtomicUsize = AtomicUsize::new(0);
+/// Tests of this program take turns, since all allocate from one place.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// The system's allocator, with a count of the bytes that are out.
+struct Counting;
+
+fn taken(bytes: usize) {
+    MOST.fetch_max(NOW.fetch_add(bytes, Ordering::Relaxed) + bytes, Ordering::Relaxed);
+}
+
+// SAFETY: every call goes to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        taken(layout.size());
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        taken(layout.size());
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The most bytes that were out during `work`, beyond those before it.
+fn most(work: impl FnOnce()) -> usize {
+    let before = NOW.load(Ordering::Relaxed);
+    MOST.store(before, Ordering::Relaxed);
+    work();
+    MOST.load(Ordering::Relaxed) - before
+}
+
+/// A policy of 12 layers, none of whose tensors has more than a fortieth of its weights.
+fn policy(folder: &Path, dtype: &str) -> Policy {
+    let config = json!({
+        "model_type": "qwen3", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 12,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 600, "torch_dtype": dtype,
+        "max_position_embeddings": 128, "rms_norm_eps": 1e-6, "rope_theta": 10_000.0, "tie_word_embeddings": true,
+        "hidden_act": "silu", "attention_bias": false,
+    });
+    let file = folder.join("config.json");
+    fs::write(&file, config.to_string()).unwrap();
+    initial::from_config(&folder.join(dtype), &file, 5).unwrap()
+}
+
+fn trees() -> [Tree; 1] {
+    [pack(&[Sequence { prompt: &[5, 6, 7], completion: &[8, 9] }], true)]
+}
+
+/// One step, published.
+fn step(from: &Policy, checkpoint: &Checkpoint, arguments: &Arguments, learner: &mut dyn Learner) {
+    learner.clear().unwrap();
+    learner.accumulate(&trees(), 1.0, &Weighted).unwrap();
+    let norm = learner.norm().unwrap();
+    learner.step(norm, 1.0).unwrap();
+    let state = TrainerState {
+        optimizer: arguments.optimizer.name().to_owned(),
+        objective: "clip".to_owned(),
+        optimizer_steps: learner.steps(),
+        settings: Map::new(),
+        figures: "{}".to_owned(),
+    };
+    next_version((from, checkpoint), "input", (learner, arguments.optimizer), &state, 2).unwrap();
+}
+
+/// Two calls, the second of which goes on from the first's state; the most bytes that the larger took, and the bytes of the
+/// largest tensor and of all.
+fn two_calls(
+    root: &Path,
+    arguments: &Arguments,
+    open: impl Fn(&Checkpoint, bool) -> Result<Box<dyn Learner>>,
+) -> (usize, usize, usize) {
+    let mut peak = 0;
+    let (mut largest, mut all) = (0, 0);
+    for call in 0..2 {
+        let bytes = most(|| {
+            let from = Policy::open(root).unwrap();
+            assert_eq!(from.version.step, call);
+            let config = Config::load(from.model()).unwrap();
+            let checkpoint = Checkpoint::open(&from, &config).unwrap();
+            let continued = checkpoint.state(arguments.optimizer, "clip").unwrap().is_some();
+            assert_eq!(continued, call == 1);
+            let mut learner = open(&checkpoint, continued).unwrap();
+            step(&from, &checkpoint, arguments, learner.as_mut());
+            let frozen = checkpoint.adapter().map(|(_, base)| base.layout());
+            let layout = frozen.unwrap_or(checkpoint.trained.layout());
+            largest = 4 * layout.entries.iter().map(|entry| entry.range.len()).max().unwrap();
+            all = 4 * layout.len();
+        });
+        peak = peak.max(bytes);
+    }
+    Policy::open(root).unwrap().verify().unwrap();
+    (peak, largest, all)
+}
+
+fn demand() -> Demand {
+    let tokens = trees()[0].len();
+    let moments = Some(moment_bytes(update::optimizer::Method::Adamw));
+    Demand { tokens, largest: tokens, rows: 8, positions: 8, moments }
+}
+
+fn arguments() -> Arguments {
+    Arguments::try_parse_from(["update", "--policy", "p", "--threads", "1"]).unwrap()
+}
+
+#[test]
+fn on_a_device_weights_and_moments_pass_by_in_pieces() {
+    let _turn = TURN.lock();
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = arguments();
+    for dtype in ["bfloat16", "float16", "float32"] {
+        let root = policy(folder.path(), dtype).root;
+        let (peak, largest, all) = two_calls(&root, &arguments, |checkpoint, _| {
+            let state = checkpoint.state(arguments.optimizer, "clip")?;
+            let card = Card { free: 8 << 30, workspace: 0 };
+            let plan = MemoryPlan::new(&checkpoint.shape, demand(), card)?;
+            let settings = arguments.optimizer_settings();
+            Ok(Box::new(OnDevice::new(Sim::new(1, 0)?, &plan, checkpoint, settings, state.as_ref())?))
+        });
+        println!(
+            "{dtype}: {peak} bytes, {} of the largest tensor, of {all} bytes of weights in f32",
+            peak / largest
+        );
+        assert!(all > 40 * largest);
+        // Masters, what is published of them, and their bytes; a product of the simulator; names and headers.
+        assert!(peak < 10 * largest, "{dtype}: {peak} bytes beside tensors of up to {largest}");
+    }
+}
+
+#[test]
+fn on_a_device_the_weights_under_an_adapter_pass_by_in_pieces() {
+    let _turn = TURN.lock();
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = arguments();
+    let base = policy(folder.path(), "bfloat16");
+    let new = initial::NewAdapter { rank: 8, alpha: 16.0, targets: vec![policy::adapter::Target::Query] };
+    let root = initial::from_base(&folder.path().join("adapter"), &base.root, &new, 1).unwrap().root;
+    let (peak, largest, all) = two_calls(&root, &arguments, |checkpoint, _| {
+        let state = checkpoint.state(arguments.optimizer, "clip")?;
+        let (adapter, _) = checkpoint.adapter().unwrap();
+        let card = Card { free: 8 << 30, workspace: 0 };
+        let plan = MemoryPlan::adapted(&checkpoint.shape, adapter, demand(), card)?;
+        let settings = arguments.optimizer_settings();
+        let device = Sim::new(1, 0)?;
+        Ok(Box::new(AdapterOnDevice::new(device, &plan, checkpoint, settings, state.as_ref(), 1)?))
+    });
+    println!(
+        "adapter: {peak} bytes, {} of the largest tensor, over {all} bytes of weights in f32",
+        peak / largest
+    );
+    assert!(peak < 10 * largest, "{peak} bytes beside tensors of up to {largest}");
+}
+
+#[test]
+fn on_the_processor_it_is_what_the_plan_says() {
+    let _turn = TURN.lock();
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = arguments();
+    for dtype in ["bfloat16", "float32"] {
+        let made = policy(folder.path(), dtype);
+        let config = Config::load(&made.files).unwrap();
+        let (peak, largest, _) = two_calls(&made.root, &arguments, |checkpoint, _| {
+            let state = checkpoint.state(arguments.optimizer, "clip")?;
+            Ok(Box::new(OnHost::new(
+                checkpoint.on_host()?,
+                arguments.optimizer_settings(),
+                state.as_ref(),
+                1,
+            )?))
+        });
+        let shape = update::checkpoint::shape(&config);
+        let subject = Subject { shape: &shape, stored: config.dtype, adapter: None };
+        let plan = planned(&arguments, subject, &demand()).unwrap();
+        let total = plan.bytes.total as usize;
+        println!("{dtype}: {peak} bytes of {total} planned");
+        assert!(peak < total + 8 * largest, "{dtype}: {peak} bytes of {total} planned");
+        assert!(peak > total / 2, "{dtype}: {peak} bytes of {total} planned: the plan says nothing");
+    }
+}
