@@ -19,6 +19,7 @@ const IR_VERSION: u64 = 11;
 const EXTERNAL: u64 = 1;
 
 /// The value of a node's attribute.
+#[derive(Clone, Copy)]
 pub(crate) enum Attribute {
     Int(i64),
     Float(f32),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use device::Choice;
 use policy::directory::Policy;
 use policy::tokenizer::Tokenizer;
-use record::failure::{Failure, Result};
+use record::failure::Result;
 
 use crate::engine::paged::{self, service::Service};
 use crate::engine::{Decoder, Engine, Options};
@@ -56,17 +56,10 @@ impl Models {
     /// Opens policies. Engines on the processor divide `options.cache_bytes`, those on a device what is free there.
     ///
     /// # Errors
-    /// As [`Engine::load`] and [`paged::start`]; an adapter on a device (2).
+    /// As [`Engine::load_all`] and [`paged::start`].
     pub fn open(directories: &[&Path], device: Choice, options: &Options) -> Result<Models> {
         let opened: Vec<Policy> =
             directories.iter().map(|directory| Policy::open(directory)).collect::<Result<_>>()?;
-        if let Some(policy) = opened.iter().find(|policy| policy.base.is_some() && device != Choice::Cpu) {
-            return Err(Failure::usage(format!(
-                "{}: an adapter cannot be sampled from with --device {device}",
-                policy.root.display()
-            ))
-            .hint("use --device cpu, or merge the adapter into its base with peft's merge_and_unload"));
-        }
         let groups = by_model(&opened);
         let cache_bytes = options.cache_bytes / groups.len().max(1);
         let (mut engines, mut policies) = (Vec::new(), Vec::new());
@@ -81,7 +74,7 @@ impl Models {
                     let options = Options { cache_bytes, stop_ids, ..options.clone() };
                     Where::Here(Engine::load_all(&members, &options)?)
                 }
-                _ => Where::There(paged::start(first, device, left, stop_ids)?),
+                _ => Where::There(paged::start(&members, device, left, stop_ids)?),
             });
             for (adapter, &index) in group.iter().enumerate() {
                 let policy = &opened[index];
@@ -112,7 +105,9 @@ impl Models {
                     let share = Share::new(decoder.clone(), policy.adapter);
                     Box::new(EngineGenerator::new(share, tokenizer))
                 }
-                Handle::Service(service) => Box::new(EngineGenerator::new(service.client(), tokenizer)),
+                Handle::Service(service) => {
+                    Box::new(EngineGenerator::new(service.client(policy.adapter), tokenizer))
+                }
             }
         };
         Ok(self.policies.iter().map(generator).collect())

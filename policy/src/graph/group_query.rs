@@ -58,7 +58,7 @@ impl Builder<'_> {
         let name = |part: String| format!("model.layers.{layer}.self_attn.{part}");
         let value = |part: &str| format!("{part}.{layer}");
         for side in ["q", "k", "v"] {
-            self.projection(layer, side)?;
+            self.projection(layer, side, &value(side))?;
         }
         let (mut queries, mut keys) = (value("q"), value("k"));
         if config.qk_norm {

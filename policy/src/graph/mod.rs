@@ -6,19 +6,21 @@
 //! [`Weights::folder`](crate::weights::Weights::folder).
 //!
 //! What all kinds share is here; a kind is a file with its inputs, its attention and the description of both:
-//! `shared_prefix` (what `rollout` runs on CPU), `group_query` (portable, and the oracle), `paged` (CUDA). Arithmetic is
-//! f32, in `paged` also bf16; weights stored otherwise pass a `Cast` that ONNX Runtime folds when it loads. Operator
+//! `shared_prefix` (what `rollout` runs on CPU), `group_query` (portable, and the oracle), `paged` (CUDA; with adapters
+//! `stacked`). Arithmetic is f32, in `paged` also bf16; weights stored otherwise pass a `Cast` that ONNX Runtime folds when it loads. Operator
 //! sets: ONNX 23, `com.microsoft` 1, and `troupe` 1 where an operator of our own is used.
 
 mod group_query;
 mod paged;
 mod shared_prefix;
+mod stacked;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use record::failure::{Failure, Result};
 
+use crate::adapter::Target;
 use crate::config::Config;
 use crate::files::show;
 use crate::onnx::{Attribute, Element, Graph};
@@ -27,6 +29,7 @@ use crate::weights::{ElementType, Weights};
 pub use group_query::GROUP_QUERY_POSITIONS;
 pub use paged::block_size;
 use shared_prefix::Site;
+pub use stacked::{Factor, HALF, Stack};
 
 /// Which decoder to write; each is described in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,11 +65,28 @@ const MICROSOFT: &str = "com.microsoft";
 /// # Errors
 /// Weights that do not fit the configuration, or that lie in several directories.
 pub fn decoder(config: &Config, weights: &Weights, kind: Kind) -> Result<Vec<u8>> {
+    build(config, weights, kind, &Stack::default())
+}
+
+/// The paged decoder with adapters, which may be none.
+///
+/// # Errors
+/// As [`decoder`].
+pub fn paged_decoder(
+    config: &Config,
+    weights: &Weights,
+    arithmetic: Arithmetic,
+    stack: &Stack,
+) -> Result<Vec<u8>> {
+    build(config, weights, Kind::Paged(arithmetic), stack)
+}
+
+fn build(config: &Config, weights: &Weights, kind: Kind, stack: &Stack) -> Result<Vec<u8>> {
     weights.check(config)?;
     weights.folder()?;
     let element = if kind == Kind::Paged(Arithmetic::BF16) { Element::BF16 } else { Element::F32 };
     let (graph, present) = (Graph::default(), BTreeSet::new());
-    let mut builder = Builder { config, weights, kind, element, graph, present };
+    let mut builder = Builder { config, weights, kind, stack, element, graph, present };
     match kind {
         Kind::SharedPrefix | Kind::AdaptedSharedPrefix => builder.shared_prefix_inputs(),
         Kind::GroupQuery => builder.group_query_inputs(),
@@ -84,10 +104,12 @@ struct Builder<'a> {
     config: &'a Config,
     weights: &'a Weights,
     kind: Kind,
+    /// Adapters of the paged kind.
+    stack: &'a Stack,
     /// Of all activations.
     element: Element,
     graph: Graph,
-    /// Initializers already written: a tied head uses the embedding twice.
+    /// Initializers and the like already written: a tied head uses the embedding twice.
     present: BTreeSet<String>,
 }
 
@@ -112,7 +134,7 @@ impl Builder<'_> {
                 residual = self.scored(&residual);
                 attention = self.scored(&attention);
             }
-            let output = self.base_of(&value("attention_out"));
+            let output = self.base_of(Target::Output, &value("attention_out"));
             self.linear(&attention, &weight("self_attn.o_proj"), &output)?;
             self.adapt(layer, Site::Output, &attention, &value("attention_out"));
             let (middle, middle_normed) = (value("middle"), value("middle_normed"));
@@ -155,34 +177,36 @@ impl Builder<'_> {
         let normed = value("middle_normed");
         if matches!(self.kind, Kind::SharedPrefix | Kind::AdaptedSharedPrefix) {
             self.concatenated(&[name("gate"), name("up")], &value("gate_up_weight"))?;
-            let output = self.base_of(&value("gate_up"));
+            let output = self.base_of(Target::Gate, &value("gate_up"));
             self.matmul(&normed, &value("gate_up_weight"), &output);
             self.adapt(layer, Site::GateUp, &normed, &value("gate_up"));
             self.graph.node(DOMAIN, "SwiGlu", &[&value("gate_up")], &[&value("gated")], &[]);
         } else {
-            self.linear(&normed, &name("gate"), &value("gate"))?;
-            self.linear(&normed, &name("up"), &value("up"))?;
+            let projections = [(Target::Gate, value("gate")), (Target::Up, value("up"))];
+            self.linear(&normed, &name("gate"), &self.base_of(Target::Gate, &value("gate")))?;
+            self.linear(&normed, &name("up"), &self.base_of(Target::Up, &value("up")))?;
+            self.add_stacked(layer, Site::GateUp, &normed, &projections);
             let silu = [("alpha", Attribute::Float(1.0))];
             self.graph.node(MICROSOFT, "QuickGelu", &[&value("gate")], &[&value("silu")], &silu);
             self.graph.node(ONNX, "Mul", &[&value("silu"), &value("up")], &[&value("gated")], &[]);
         }
-        let output = self.base_of(&value("feed_forward"));
+        let output = self.base_of(Target::Down, &value("feed_forward"));
         self.linear(&value("gated"), &name("down"), &output)?;
         self.adapt(layer, Site::Down, &value("gated"), &value("feed_forward"));
         Ok(())
     }
 
-    /// From `normed.L` to the projection `q.L`, `k.L` or `v.L`, its bias added.
-    fn projection(&mut self, layer: usize, side: &str) -> Result<()> {
+    /// From `normed.L` to the projection `output` of queries (`q`), keys or values, its bias added.
+    fn projection(&mut self, layer: usize, side: &str, output: &str) -> Result<()> {
         let name = |what: &str| format!("model.layers.{layer}.self_attn.{side}_proj.{what}");
-        let (normed, output) = (format!("normed.{layer}"), format!("{side}.{layer}"));
+        let normed = format!("normed.{layer}");
         if !self.config.attention_bias {
-            return self.linear(&normed, &name("weight"), &output);
+            return self.linear(&normed, &name("weight"), output);
         }
         let unbiased = format!("{side}_unbiased.{layer}");
         self.linear(&normed, &name("weight"), &unbiased)?;
         let bias = self.weight(&name("bias"))?;
-        self.graph.node(ONNX, "Add", &[&unbiased, &bias], &[&output], &[]);
+        self.graph.node(ONNX, "Add", &[&unbiased, &bias], &[output], &[]);
         Ok(())
     }
 

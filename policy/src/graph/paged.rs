@@ -22,12 +22,17 @@
 //!
 //! The operator `PagedAttention` is that of `com.microsoft`: query, key and value rows (biases added already), norms of
 //! query and key heads, rotation in halves with tables of T, the append in place, and causal attention with scale
-//! `head_dim^-0.5`. Block sizes that its fastest kernel takes: [`block_size`].
+//! `head_dim^-0.5`. Block sizes that its fastest kernel takes: [`block_size`]. With adapters there is more, see `stacked`.
 
 use record::failure::Result;
 
+use super::shared_prefix::Site;
 use super::{Arithmetic, Builder, DOMAIN, Kind, MICROSOFT};
+use crate::adapter::Target;
 use crate::onnx::{Attribute, Element};
+
+/// What attention reads, and the names of it in the graph.
+const SIDES: [(Target, &str); 3] = [(Target::Query, "q"), (Target::Key, "k"), (Target::Value, "v")];
 
 /// Tokens of a block for heads of `head_dim`. A tile of FlashAttention's split kernel must not cross a block, and tiles
 /// are the longer the narrower the heads.
@@ -54,6 +59,8 @@ impl Builder<'_> {
                 graph.output(&format!("{side}_cache_out.{layer}"), element, &shape);
             }
         }
+        self.stack_inputs();
+        let graph = &mut self.graph;
         let frequencies = config.inverse_frequencies();
         let shape = [config.max_positions, frequencies.len()];
         let angles = || {
@@ -69,9 +76,12 @@ impl Builder<'_> {
         let config = self.config;
         let name = |part: &str| format!("model.layers.{layer}.self_attn.{part}");
         let value = |part: &str| format!("{part}.{layer}");
-        for side in ["q", "k", "v"] {
-            self.projection(layer, side)?;
+        let mut projections = Vec::new();
+        for (target, side) in SIDES {
+            self.projection(layer, side, &self.base_of(target, &value(side)))?;
+            projections.push((target, value(side)));
         }
+        self.add_stacked(layer, Site::QueryKeyValue, &value("normed"), &projections);
         let mut inputs: Vec<String> = ["q", "k", "v", "key_cache", "value_cache"].map(value).to_vec();
         let shared =
             ["cumulative_sequence_length", "past_seqlens", "block_table", "cos", "sin", "slot_mapping"];

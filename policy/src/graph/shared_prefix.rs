@@ -41,10 +41,11 @@
 use record::failure::Result;
 
 use super::{Builder, DOMAIN, Kind, ONNX};
+use crate::adapter::Target;
 use crate::onnx::{Attribute, Element};
 
-/// Projections that are computed as one, and adapted as one.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Projections that read the same, and are adapted as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Site {
     QueryKeyValue,
     Output,
@@ -52,16 +53,39 @@ pub(super) enum Site {
     Down,
 }
 
-impl Builder<'_> {
-    /// The name that a projection's result has before adapters add to it.
-    pub(super) fn base_of(&self, value: &str) -> String {
-        if self.kind == Kind::AdaptedSharedPrefix { format!("{value}.base") } else { value.to_owned() }
+impl Site {
+    pub(super) const ALL: [Site; 4] = [Site::QueryKeyValue, Site::Output, Site::GateUp, Site::Down];
+
+    pub(super) fn targets(self) -> &'static [Target] {
+        match self {
+            Site::QueryKeyValue => &[Target::Query, Target::Key, Target::Value],
+            Site::Output => &[Target::Output],
+            Site::GateUp => &[Target::Gate, Target::Up],
+            Site::Down => &[Target::Down],
+        }
     }
 
-    /// Adds to a projection what the adapters of its rows give.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Site::QueryKeyValue => "qkv",
+            Site::Output => "o",
+            Site::GateUp => "gate_up",
+            Site::Down => "down",
+        }
+    }
+}
+
+impl Builder<'_> {
+    /// The name that a projection's result has before adapters add to it.
+    pub(super) fn base_of(&self, target: Target, value: &str) -> String {
+        let adapted = self.kind == Kind::AdaptedSharedPrefix || self.is_stacked(target);
+        if adapted { format!("{value}.base") } else { value.to_owned() }
+    }
+
+    /// Adds to the one projection of a site what the adapters of its rows give.
     pub(super) fn adapt(&mut self, layer: usize, site: Site, input: &str, value: &str) {
         if self.kind != Kind::AdaptedSharedPrefix {
-            return;
+            return self.add_stacked(layer, site, input, &[(site.targets()[0], value.to_owned())]);
         }
         let scored = layer + 1 == self.config.num_layers && site != Site::QueryKeyValue;
         let attributes = [
@@ -69,7 +93,7 @@ impl Builder<'_> {
             ("site", Attribute::Int(site as i64)),
             ("scored", Attribute::Int(i64::from(scored))),
         ];
-        let base = self.base_of(value);
+        let base = format!("{value}.base");
         self.graph.node(DOMAIN, "LowRank", &[input, &base], &[value], &attributes);
     }
 
@@ -88,7 +112,7 @@ impl Builder<'_> {
         let packed = projections.map(|side| name(&format!("{side}_proj.weight")));
         self.concatenated(&packed, &value("qkv_weight"))?;
         let bare = if config.attention_bias { value("qkv_unbiased") } else { value("qkv") };
-        let output = self.base_of(&bare);
+        let output = self.base_of(Target::Query, &bare);
         self.matmul(&value("normed"), &value("qkv_weight"), &output);
         self.adapt(layer, Site::QueryKeyValue, &value("normed"), &bare);
         if config.attention_bias {

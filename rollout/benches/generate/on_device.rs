@@ -27,10 +27,11 @@ const PROMPTS: usize = 8;
 
 /// Measures every batch size at every context, without sharing and with `--branches` that share a prompt.
 pub fn measure(arguments: &Arguments, policy: &Policy, device: Choice) -> Result<()> {
-    let cost = Cost::of(&Config::load(&policy.files)?, if device == Choice::Sim { 4.0 } else { 2.0 });
-    let service = paged::start(policy, device, 1, Vec::new())?;
+    let cost = Cost::of(&Config::load(policy.model())?, if device == Choice::Sim { 4.0 } else { 2.0 });
+    let service = paged::start(&[policy], device, 1, Vec::new())?;
     let limits = service.limits().clone();
-    let mut engine = Engine { client: service.client(), number: 0 };
+    let client = service.client(policy.base.as_ref().map(|_| 0));
+    let mut engine = Engine { client, number: 0 };
     engine.seconds(1, 16, 1, 2)?;
     let repeats = arguments.repeats.max(1);
     for &context in &arguments.context {

@@ -17,6 +17,8 @@ pub struct Batch {
     pub cumulative: Vec<i32>,
     /// Each sequence's tokens in the cache before this run.
     pub past: Vec<i32>,
+    /// Each row's adapter, counted from 1; 0: none.
+    pub adapters: Vec<i32>,
     /// Each sequence's blocks.
     blocks: Vec<Vec<u32>>,
     /// The rows whose next token is wanted, ascending.
@@ -49,6 +51,7 @@ impl Batch {
         self.cumulative.clear();
         self.cumulative.push(0);
         self.past.clear();
+        self.adapters.clear();
         self.blocks.clear();
         self.wanted.clear();
         self.requests.clear();
@@ -60,8 +63,9 @@ impl Batch {
         self.past.len()
     }
 
-    /// Closes a sequence whose last `count` tokens are the newest rows.
-    pub fn close(&mut self, sequence: &Sequence, count: usize) {
+    /// Closes a sequence of an adapter, whose last `count` tokens are the newest rows.
+    pub fn close(&mut self, sequence: &Sequence, count: usize, adapter: Option<u32>) {
+        self.adapters.resize(self.ids.len(), adapter.map_or(0, |adapter| adapter as i32 + 1));
         self.cumulative.push(self.ids.len() as i32);
         self.past.push((sequence.tokens() - count) as i32);
         self.blocks.push(sequence.blocks().to_vec());

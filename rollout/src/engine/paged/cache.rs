@@ -1,7 +1,8 @@
 //! The pool of blocks and what is remembered in it: the blocks of earlier prompts, for later ones that begin the same.
 //!
 //! Only whole blocks are remembered. A block is found by the remembered block before it and by its own tokens, so what
-//! is found has exactly the tokens that were asked for. Remembered blocks that no sequence holds are given up when a
+//! is found has exactly the tokens that were asked for; the first block of a chain also by the adapter that computed it,
+//! since keys and values are an adapter's own. Remembered blocks that no sequence holds are given up when a
 //! free block is needed, those not used for longest first, ends of chains before what they stand on.
 
 use super::pool::Pool;
@@ -18,8 +19,17 @@ pub struct Cache {
     clock: u64,
 }
 
-/// A block in its context: the block before it, `None` at the beginning, and its tokens.
-type Place = (Option<u32>, Box<[u32]>);
+/// A block in its context: what is before it, and its tokens.
+type Place = (Before, Box<[u32]>);
+
+/// What is before a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Before {
+    /// Nothing: it begins what an adapter, or the base without one, has computed.
+    Nothing(Option<u32>),
+    /// Another block.
+    Block(u32),
+}
 
 #[derive(Debug)]
 struct Remembered {
@@ -52,13 +62,15 @@ impl Cache {
         self.pool.take().expect("the scheduler admits no more than fits")
     }
 
-    /// The remembered blocks that `tokens` begins with; never all of it, so that at least one token is left to run.
-    pub fn find(&mut self, tokens: &[u32]) -> Vec<u32> {
+    /// The remembered blocks of an adapter that `tokens` begins with; never all of it, so that at least one token is left
+    /// to run.
+    pub fn find(&mut self, adapter: Option<u32>, tokens: &[u32]) -> Vec<u32> {
         self.clock += 1;
         let size = self.pool.block_size();
         let mut found: Vec<u32> = Vec::new();
         for part in tokens[..tokens.len().saturating_sub(1)].chunks_exact(size) {
-            let place = (found.last().copied(), part.into());
+            let before = found.last().map_or(Before::Nothing(adapter), |&block| Before::Block(block));
+            let place = (before, part.into());
             let Some(entry) = self.remembered.get_mut(&place) else { break };
             entry.used = self.clock;
             found.push(entry.block);
@@ -66,12 +78,12 @@ impl Cache {
         found
     }
 
-    /// Remembers the whole blocks of a sequence whose tokens are `tokens`.
-    pub fn remember(&mut self, sequence: &Sequence, tokens: impl Iterator<Item = u32>) {
+    /// Remembers the whole blocks of a sequence of an adapter, whose tokens are `tokens`.
+    pub fn remember(&mut self, adapter: Option<u32>, sequence: &Sequence, tokens: impl Iterator<Item = u32>) {
         self.clock += 1;
         let size = self.pool.block_size();
         let tokens: Vec<u32> = tokens.take(sequence.tokens() / size * size).collect();
-        let mut before = None;
+        let mut before = Before::Nothing(adapter);
         for (part, &block) in tokens.chunks_exact(size).zip(sequence.blocks()) {
             let place: Place = (before, part.into());
             if let Some(entry) = self.remembered.get_mut(&place) {
@@ -80,19 +92,23 @@ impl Cache {
                     return;
                 }
                 entry.used = self.clock;
-                before = Some(block);
+                before = Before::Block(block);
                 continue;
             }
-            if let Some(parent) = before.and_then(|parent| self.places.get(&parent)).cloned()
-                && let Some(entry) = self.remembered.get_mut(&parent)
-            {
+            if let Some(entry) = self.parent(before) {
                 entry.followers += 1;
             }
             self.pool.share(block);
             self.places.insert(block, place.clone());
             self.remembered.insert(place, Remembered { block, used: self.clock, followers: 0 });
-            before = Some(block);
+            before = Before::Block(block);
         }
+    }
+
+    /// The remembered block before another.
+    fn parent(&mut self, before: Before) -> Option<&mut Remembered> {
+        let Before::Block(block) = before else { return None };
+        self.remembered.get_mut(self.places.get(&block)?)
     }
 
     /// Gives up the remembered block that was not used for longest among those that nothing stands on.
@@ -107,9 +123,7 @@ impl Cache {
             self.places.remove(&entry.block);
             self.pool.release(entry.block);
         }
-        if let Some(parent) = place.0.and_then(|parent| self.places.get(&parent)).cloned()
-            && let Some(entry) = self.remembered.get_mut(&parent)
-        {
+        if let Some(entry) = self.parent(place.0) {
             entry.followers -= 1;
         }
     }

@@ -17,23 +17,32 @@ pub struct Group {
     branches: Vec<(Branch, Sequence)>,
     max_tokens: usize,
     sampling: SamplingParams,
+    adapter: Option<u32>,
 }
 
 impl Group {
-    /// A group that samples.
-    pub fn sample(job: Job) -> Group {
+    /// A group that samples from one of the engine's adapters, or from the model as it is.
+    pub fn sample(adapter: Option<u32>, job: Job) -> Group {
         let sources = job.streams.into_iter().map(Source::Drawn).collect();
-        Group::new(job.ticket, job.prompt, sources, job.max_tokens, job.sampling)
+        Group::new(adapter, job.ticket, job.prompt, sources, job.max_tokens, job.sampling)
     }
 
     /// A group that scores given completions, none of them empty, under plain sampling at a temperature.
-    pub fn score(ticket: u64, prompt: Vec<u32>, completions: &[Vec<u32>], temperature: f32) -> Group {
+    pub fn score(
+        adapter: Option<u32>,
+        ticket: u64,
+        prompt: Vec<u32>,
+        completions: &[Vec<u32>],
+        temperature: f32,
+    ) -> Group {
         let longest = completions.iter().map(Vec::len).max().unwrap_or(0);
         let sources = completions.iter().cloned().map(Source::Given).collect();
-        Group::new(ticket, prompt, sources, longest, SamplingParams { temperature, ..SamplingParams::PLAIN })
+        let sampling = SamplingParams { temperature, ..SamplingParams::PLAIN };
+        Group::new(adapter, ticket, prompt, sources, longest, sampling)
     }
 
     fn new(
+        adapter: Option<u32>,
         ticket: u64,
         prompt: Vec<u32>,
         sources: Vec<Source>,
@@ -41,7 +50,7 @@ impl Group {
         sampling: SamplingParams,
     ) -> Group {
         let branches = sources.into_iter().map(|source| (Branch::new(source), Sequence::default())).collect();
-        Group { ticket, prompt, stored: Sequence::default(), branches, max_tokens, sampling }
+        Group { ticket, prompt, stored: Sequence::default(), branches, max_tokens, sampling, adapter }
     }
 
     /// The prompt's tokens.
@@ -66,7 +75,7 @@ impl Group {
 
     /// Begins with what the cache remembers of its prompt.
     pub fn begin(&mut self, cache: &mut Cache) {
-        let found = cache.find(&self.prompt);
+        let found = cache.find(self.adapter, &self.prompt);
         self.stored = Sequence::beginning(&found, cache);
     }
 
@@ -97,7 +106,7 @@ impl Group {
         }
         self.stored.grow(count, cache, &mut batch.slots, &mut batch.copies);
         batch.ids.extend(self.prompt[begin..begin + count].iter().map(|&id| i64::from(id)));
-        batch.close(&self.stored, count);
+        batch.close(&self.stored, count, self.adapter);
         let complete = begin + count == self.prompt.len();
         if complete {
             let row = batch.want();
@@ -114,7 +123,7 @@ impl Group {
             let Some(&id) = branch.ids().last() else { continue };
             sequence.grow(1, cache, &mut batch.slots, &mut batch.copies);
             batch.ids.push(i64::from(id));
-            batch.close(sequence, 1);
+            batch.close(sequence, 1, self.adapter);
             let row = batch.want();
             batch.requests.push(Request { row, sampling: self.sampling, want: branch.want() });
         }
@@ -122,7 +131,7 @@ impl Group {
 
     /// Gives every branch its first token, after which the branches hold the prompt.
     pub fn first_tokens(&mut self, draws: &mut impl Iterator<Item = Draw>, stop: &[u32], cache: &mut Cache) {
-        cache.remember(&self.stored, self.prompt.iter().copied());
+        cache.remember(self.adapter, &self.stored, self.prompt.iter().copied());
         for ((branch, sequence), draw) in self.branches.iter_mut().zip(draws) {
             branch.take(draw, stop, self.max_tokens);
             if !branch.is_done() {
@@ -139,7 +148,7 @@ impl Group {
             branch.take(draw, stop, self.max_tokens);
             if branch.is_done() {
                 // A next turn's prompt may go on from here.
-                cache.remember(sequence, self.prompt.iter().chain(branch.ids()).copied());
+                cache.remember(self.adapter, sequence, self.prompt.iter().chain(branch.ids()).copied());
                 sequence.release(cache);
             }
         }

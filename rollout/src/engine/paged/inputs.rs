@@ -15,16 +15,19 @@ pub struct Inputs {
     buffer: Buffer<u32>,
     /// Bounds on lengths, which the attention reads in plain memory.
     bounds: [i32; 2],
+    /// Whether the graph takes each row's adapter.
+    adapted: bool,
 }
 
 impl Inputs {
-    /// Room for the largest run of a model with so many positions.
+    /// Room for the largest run of a model with so many positions, with adapters or without.
     ///
     /// # Errors
     /// 69 where the device's arena has no room.
-    pub fn new<D: Device>(device: &mut D, room: &Room, positions: usize) -> Result<Inputs> {
-        let words = most_words(room, positions);
-        Ok(Inputs { words: Vec::with_capacity(words), buffer: device.allocate(words)?, bounds: [0; 2] })
+    pub fn new<D: Device>(device: &mut D, room: &Room, positions: usize, adapted: bool) -> Result<Inputs> {
+        let most = most_words(room, positions);
+        let (words, buffer) = (Vec::with_capacity(most), device.allocate(most)?);
+        Ok(Inputs { words, buffer, bounds: [0; 2], adapted })
     }
 
     /// Bytes of device memory for the largest run.
@@ -46,6 +49,7 @@ impl Inputs {
         let past = self.add(words(&batch.past));
         let slots = self.add(words(&batch.slots));
         let table = self.add(words(&table));
+        let adapters = self.adapted.then(|| self.add(words(&batch.adapters)));
         device.upload(&self.words, self.buffer.slice(..self.words.len()))?;
         session.input::<i64>("input_ids", ids, &[rows])?;
         session.input::<i64>("last_idx", scored, &[wanted])?;
@@ -53,6 +57,9 @@ impl Inputs {
         session.input::<i32>("past_seqlens", past, &[sequences])?;
         session.input::<i32>("slot_mapping", slots, &[rows])?;
         session.input::<i32>("block_table", table, &[sequences, width])?;
+        if let Some(adapters) = adapters {
+            session.input::<i32>("adapter", adapters, &[rows])?;
+        }
         self.bounds = [batch.longest_new as i32, batch.longest as i32];
         session.plain_input("attention_metadata", &self.bounds[..], &[2])
     }
@@ -70,7 +77,7 @@ impl Inputs {
 fn most_words(room: &Room, positions: usize) -> usize {
     let (rows, sequences) = (room.rows, room.sequences);
     let table = sequences * positions.div_ceil(room.block_size);
-    let inputs = [2 * rows, 2 * sequences, sequences + 1, sequences, rows, table];
+    let inputs = [2 * rows, 2 * sequences, sequences + 1, sequences, rows, table, rows];
     inputs.map(|words| words.next_multiple_of(LINE)).iter().sum()
 }
 

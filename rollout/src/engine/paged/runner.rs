@@ -2,6 +2,7 @@
 //! makes f32 logits of the hidden rows, and our own kernel chooses tokens from them. All of it is one sequence of work on
 //! the device; what comes back to the processor is a token and a log-probability for each request.
 
+use super::adapters::Adapters;
 use super::batch::Batch;
 use super::inputs::Inputs;
 use super::sampler::DeviceSampler;
@@ -11,7 +12,7 @@ use crate::engine::sampler::Draw;
 use crate::engine::values;
 use device::{Buffer, Device, Gemm, Operand, PRODUCT_WORKSPACE};
 use policy::config::Config;
-use policy::graph::{self, Arithmetic, Kind};
+use policy::graph::{self, Arithmetic};
 use policy::weights::Weights;
 use record::failure::Result;
 
@@ -66,14 +67,16 @@ pub struct DeviceRunner<D, T: Activation> {
     hidden: Buffer<T>,
     logits: Buffer<f32>,
     inputs: Inputs,
+    /// Bound to the session, and held for it.
+    _factors: Vec<Buffer<T>>,
     sampler: DeviceSampler,
     /// Behind the buffers, which are its memory.
     device: D,
 }
 
-/// Bytes of the arena that a runner takes: keys and values, head, hidden rows, logits, the small inputs, what is asked of
-/// the sampler, and what products take for themselves.
-pub fn arena_bytes<T: Activation>(config: &Config, room: &Room) -> u64 {
+/// Bytes of the arena that a runner takes: keys and values, head, hidden rows, logits, adapters, the small inputs, what is
+/// asked of the sampler, and what products take for themselves.
+pub fn arena_bytes<T: Activation>(config: &Config, adapters: &Adapters, room: &Room) -> u64 {
     let size = size_of::<T>() as u64;
     let block = (room.block_size * config.num_kv_heads * config.head_dim) as u64 * size;
     let cache = 2 * config.num_layers as u64 * room.blocks as u64 * block;
@@ -86,13 +89,14 @@ pub fn arena_bytes<T: Activation>(config: &Config, room: &Room) -> u64 {
         + head
         + hidden
         + LOGIT_BYTES.max(4 * config.vocab_size) as u64
+        + adapters.bytes::<T>(config)
         + Inputs::bytes(room, config.max_positions)
         + DeviceSampler::bytes(room.sequences)
         + buffers * 1024
 }
 
 impl<D: Device, T: Activation> DeviceRunner<D, T> {
-    /// Opens a session over the weights, takes the arena that `room` asks for, and loads the head into it.
+    /// Opens a session over the weights, takes the arena that `room` asks for, and loads the head and the adapters into it.
     /// `room` is decided when ONNX Runtime has taken what it needs for the weights.
     ///
     /// # Errors
@@ -100,14 +104,15 @@ impl<D: Device, T: Activation> DeviceRunner<D, T> {
     pub fn open(
         config: Config,
         weights: &Weights,
+        adapters: &Adapters,
         mut device: D,
         provider: Provider,
         room: impl FnOnce(&D) -> Result<Room>,
     ) -> Result<Self> {
-        let graph = graph::decoder(&config, weights, Kind::Paged(T::ARITHMETIC))?;
+        let graph = graph::paged_decoder(&config, weights, T::ARITHMETIC, adapters.stack())?;
         let mut session = Session::open(&graph, weights.folder()?, provider)?;
         let room = room(&device)?;
-        device.reserve(arena_bytes::<T>(&config, &room))?;
+        device.reserve(arena_bytes::<T>(&config, adapters, &room))?;
         let shape = [room.blocks, room.block_size, config.num_kv_heads, config.head_dim];
         let mut blocks = Vec::with_capacity(config.num_layers);
         for layer in 0..config.num_layers {
@@ -124,10 +129,12 @@ impl<D: Device, T: Activation> DeviceRunner<D, T> {
         let head = device.allocate::<T>(config.vocab_size * config.hidden_size)?;
         let rows: Vec<T> = weights.to_f32(config.head_name())?.into_iter().map(T::round).collect();
         device.upload(&rows, head.all())?;
+        let adapted = !adapters.stack().is_empty();
         Ok(DeviceRunner {
+            _factors: adapters.upload(&config, &mut device, &mut session)?,
             hidden: device.allocate(room.sequences * config.hidden_size)?,
             logits: device.allocate(logit_rows(&config) * config.vocab_size)?,
-            inputs: Inputs::new(&mut device, &room, config.max_positions)?,
+            inputs: Inputs::new(&mut device, &room, config.max_positions, adapted)?,
             sampler: DeviceSampler::new(&mut device, room.sequences)?,
             session,
             config,

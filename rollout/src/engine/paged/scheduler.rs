@@ -55,13 +55,14 @@ impl<R: Runner> Scheduler<R> {
         }
     }
 
-    /// Takes a group, which waits until there are rows and blocks for it.
+    /// Takes a group that one of the engine's adapters completes, or the model as it is. It waits until there are rows
+    /// and blocks for it.
     ///
     /// # Errors
     /// As [`Limits::check`]. The scheduler stays usable.
-    pub fn submit(&mut self, job: Job) -> Result<()> {
+    pub fn submit(&mut self, adapter: Option<u32>, job: Job) -> Result<()> {
         self.limits.check(&job)?;
-        self.waiting.push_back(Group::sample(job));
+        self.waiting.push_back(Group::sample(adapter, job));
         Ok(())
     }
 
@@ -140,8 +141,15 @@ impl<R: Runner> Scheduler<R> {
 #[cfg(test)]
 impl<R> Scheduler<R> {
     /// Takes a group whose completions are given, none of them empty: only their log-probabilities come back.
-    pub fn submit_scores(&mut self, ticket: u64, prompt: Vec<u32>, given: &[Vec<u32>], temperature: f32) {
-        self.waiting.push_back(Group::score(ticket, prompt, given, temperature));
+    pub fn submit_scores(
+        &mut self,
+        adapter: Option<u32>,
+        ticket: u64,
+        prompt: Vec<u32>,
+        given: &[Vec<u32>],
+        temperature: f32,
+    ) {
+        self.waiting.push_back(Group::score(adapter, ticket, prompt, given, temperature));
     }
 
     /// What its blocks hold.

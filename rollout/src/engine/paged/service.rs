@@ -23,6 +23,7 @@ type Answer = Result<Vec<(u64, Vec<Completion>)>>;
 
 /// A group and who wants it.
 struct Request {
+    adapter: Option<u32>,
     job: Job,
     answers: Sender<Answer>,
 }
@@ -79,10 +80,11 @@ impl Service {
         &self.limits
     }
 
-    /// A client for one thread.
-    pub fn client(&self) -> Client {
+    /// A client for one thread, whose groups one of the engine's adapters completes, or the model as it is.
+    pub fn client(&self, adapter: Option<u32>) -> Client {
         let (answers, results) = channel();
         Client {
+            adapter,
             requests: self.requests.clone(),
             limits: self.limits.clone(),
             life: self.life.clone(),
@@ -121,10 +123,10 @@ fn serve<R: Runner>(mut scheduler: Scheduler<R>, queue: &Receiver<Request>, pace
                     Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
                 }
             };
-            let Request { mut job, answers } = request;
+            let Request { adapter, mut job, answers } = request;
             tickets += 1;
             let theirs = std::mem::replace(&mut job.ticket, tickets);
-            match scheduler.submit(job) {
+            match scheduler.submit(adapter, job) {
                 Ok(()) => {
                     wanted.insert(tickets, (theirs, answers));
                 }
@@ -154,6 +156,7 @@ fn serve<R: Runner>(mut scheduler: Scheduler<R>, queue: &Receiver<Request>, pace
 
 /// One thread's access to the engine.
 pub struct Client {
+    adapter: Option<u32>,
     requests: Option<Sender<Request>>,
     limits: Limits,
     life: Weak<()>,
@@ -170,7 +173,7 @@ impl Client {
     /// As [`Limits::check`]; 1 where the engine has ended.
     pub fn submit(&mut self, job: Job) -> Result<()> {
         self.limits.check(&job)?;
-        let request = Request { job, answers: self.answers.clone() };
+        let request = Request { adapter: self.adapter, job, answers: self.answers.clone() };
         let sent = self.requests.as_ref().is_some_and(|requests| requests.send(request).is_ok());
         if !sent {
             return Err(ended());

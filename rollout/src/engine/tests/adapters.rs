@@ -6,16 +6,16 @@ use policy::directory::Policy;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-fn golden() -> PathBuf {
+pub fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").join("tests/golden")
 }
 
-fn read(path: &Path) -> Value {
+pub fn read(path: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).expect("a file")).expect("JSON")
 }
 
 /// A policy directory with a golden adapter, linked to its base where that lies.
-fn policy(folder: &Path, adapter: &str) -> Policy {
+pub fn policy(folder: &Path, adapter: &str) -> Policy {
     let source = golden().join("adapters").join(adapter);
     let root = folder.join(adapter);
     let files = root.join("step-000000");

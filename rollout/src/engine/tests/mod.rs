@@ -1,6 +1,6 @@
 //! Tests of the engine that need to look inside: other instruction sets, the oracle, poisoned memory.
 
-mod adapters;
+pub mod adapters;
 mod arena;
 mod device_sampling;
 mod golden;

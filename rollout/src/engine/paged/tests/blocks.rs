@@ -8,7 +8,10 @@ use std::collections::HashMap;
 const SIZE: usize = 4;
 const BLOCKS: usize = 64;
 
-/// Sequences in a cache, and beside them what each should contain.
+/// Tokens that differ from one adapter to the next, as their keys and values do.
+const ADAPTER: u32 = 10;
+
+/// Sequences in a cache, and beside them what each should contain: tokens, `ADAPTER` times an adapter added.
 struct World {
     cache: Cache,
     memory: HashMap<i32, u32>,
@@ -71,10 +74,15 @@ impl World {
     }
 }
 
+/// Whose tokens these are.
+fn owner(content: &[u32]) -> u32 {
+    content.first().map_or(0, |first| first / ADAPTER)
+}
+
 /// One thing that happens to the sequences.
 #[derive(Debug, Clone)]
 enum Event {
-    Begin(Vec<u32>),
+    Begin(u32, Vec<u32>),
     Grow(usize, Vec<u32>),
     Fork(usize),
     Remember(usize),
@@ -85,7 +93,7 @@ fn event() -> impl Strategy<Value = Event> {
     // Few different tokens, so that beginnings are often the same.
     let tokens = |most| prop::collection::vec(0_u32..2, 1..most);
     prop_oneof![
-        tokens(20).prop_map(Event::Begin),
+        (0_u32..2, tokens(20)).prop_map(|(adapter, tokens)| Event::Begin(adapter, tokens)),
         (any::<usize>(), tokens(10)).prop_map(|(at, tokens)| Event::Grow(at, tokens)),
         any::<usize>().prop_map(Event::Fork),
         any::<usize>().prop_map(Event::Remember),
@@ -102,15 +110,20 @@ proptest! {
         for event in events {
             let count = world.live.len();
             match event {
-                Event::Begin(tokens) => {
-                    let found = world.cache.find(&tokens);
+                Event::Begin(adapter, tokens) => {
+                    let found = world.cache.find(Some(adapter), &tokens);
                     let sequence = Sequence::beginning(&found, &mut world.cache);
                     let known = sequence.tokens();
                     prop_assert!(known < tokens.len(), "a token is left to run");
+                    let tokens: Vec<u32> = tokens.iter().map(|token| token + adapter * ADAPTER).collect();
                     world.live.push((sequence, tokens[..known].to_vec()));
                     world.grow(count, &tokens[known..]);
                 }
-                Event::Grow(at, tokens) if count > 0 => world.grow(at % count, &tokens),
+                Event::Grow(at, tokens) if count > 0 => {
+                    let own = owner(&world.live[at % count].1) * ADAPTER;
+                    let tokens: Vec<u32> = tokens.iter().map(|token| token + own).collect();
+                    world.grow(at % count, &tokens);
+                }
                 Event::Fork(at) if count > 0 => {
                     let (sequence, content) = &world.live[at % count];
                     let copy = (sequence.fork(&mut world.cache), content.clone());
@@ -118,7 +131,8 @@ proptest! {
                 }
                 Event::Remember(at) if count > 0 => {
                     let (sequence, content) = &world.live[at % count];
-                    world.cache.remember(sequence, content.iter().copied());
+                    let tokens = content.iter().map(|token| token % ADAPTER);
+                    world.cache.remember(Some(owner(content)), sequence, tokens);
                 }
                 Event::Release(at) if count > 0 => {
                     let (mut sequence, _) = world.live.swap_remove(at % count);

@@ -1,6 +1,7 @@
 //! The real model on the simulator, beside the engine for the processor: the same tokens, log-probabilities as near as
 //! two orders of summation allow.
 
+use crate::engine::paged::adapters::Adapters;
 use crate::engine::paged::limits::Limits;
 use crate::engine::paged::runner::{DeviceRunner, Room};
 use crate::engine::paged::scheduler::Scheduler;
@@ -13,14 +14,17 @@ use policy::directory::Policy;
 use policy::graph::{self, Arithmetic, Kind};
 use policy::weights::Weights;
 
-fn scheduler(
-    policy: &Policy,
+/// The engine for devices on the simulator, for policies of one model.
+pub fn scheduler(
+    policies: &[Policy],
     blocks: usize,
     block_size: usize,
     rows: usize,
 ) -> Scheduler<DeviceRunner<Sim, f32>> {
     runtime();
-    let config = Config::load(&policy.files).expect("a configuration");
+    let files = policies[0].model();
+    let config = Config::load(files).expect("a configuration");
+    let adapters = Adapters::load(policies, &config).expect("adapters");
     let limits = Limits {
         rows,
         prompt_tokens: 64,
@@ -30,15 +34,15 @@ fn scheduler(
         vocabulary: config.vocab_size,
         stop_ids: vec![3],
     };
-    let weights = Weights::open(&policy.files).expect("weights");
+    let weights = Weights::open(files).expect("weights");
     let room = Room { rows: rows + 64, sequences: rows, blocks, block_size };
     let device = Sim::new(1, 0).expect("a simulator");
-    let runner =
-        DeviceRunner::open(config, &weights, device, Provider::Processor, |_| Ok(room)).expect("a runner");
-    Scheduler::new(runner, limits)
+    let runner = DeviceRunner::open(config, &weights, &adapters, device, Provider::Processor, |_| Ok(room));
+    Scheduler::new(runner.expect("a runner"), limits)
 }
 
-fn finish(scheduler: &mut Scheduler<DeviceRunner<Sim, f32>>) -> Vec<(u64, Vec<Completion>)> {
+/// Runs it until it is idle; groups in the order of their tickets.
+pub fn finish(scheduler: &mut Scheduler<DeviceRunner<Sim, f32>>) -> Vec<(u64, Vec<Completion>)> {
     let mut finished = Vec::new();
     while !scheduler.is_idle() {
         finished.extend(scheduler.advance().expect("a run"));
@@ -74,7 +78,7 @@ const FAMILIES: [Geometry; 4] = [
 fn blocks_change_nothing() {
     for geometry in FAMILIES {
         let made = geometry.policy();
-        let mut paged = scheduler(&made.policy, 96, 16, 20);
+        let mut paged = scheduler(std::slice::from_ref(&made.policy), 96, 16, 20);
         let plain = engine(&made.policy, None, 512);
         let mut decoder = plain.decoder().expect("a decoder");
         // Prompts that begin alike, longer than a run takes at once, and ending inside and at the end of a block.
@@ -86,7 +90,7 @@ fn blocks_change_nothing() {
                 4 => SamplingParams { temperature: 0.7, ..SamplingParams::PLAIN },
                 _ => SamplingParams::PLAIN,
             };
-            paged.submit(job.clone()).expect("accepted");
+            paged.submit(None, job.clone()).expect("accepted");
             decoder.submit(job).expect("accepted");
         }
         let (ours, theirs) = (finish(&mut paged), drain(&mut decoder));
@@ -112,8 +116,8 @@ fn given_tokens_have_the_log_probabilities_of_the_other_engine() {
     let prompt = tokens("prompt", 8, 50);
     let given: Vec<Vec<u32>> =
         (0..3).map(|branch| tokens("given", branch, 6 + 5 * branch as usize)).collect();
-    let mut paged = scheduler(&made.policy, 32, 16, 8);
-    paged.submit_scores(1, prompt.clone(), &given, 0.7);
+    let mut paged = scheduler(std::slice::from_ref(&made.policy), 32, 16, 8);
+    paged.submit_scores(None, 1, prompt.clone(), &given, 0.7);
     let scored = finish(&mut paged).remove(0).1;
     let wanted =
         engine(&made.policy, None, 512).decoder().and_then(|mut decoder| decoder.score(&prompt, &given, 0.7));

@@ -14,18 +14,18 @@ const SIZE: usize = 4;
 const VOCABULARY: usize = 50;
 const STOP: u32 = 0;
 
-/// A model whose next token depends on every token before it and on the branch's random number.
-fn next(context: &[u32], uniform: f32) -> Draw {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64 ^ u64::from(uniform.to_bits());
+/// A model whose next token depends on its adapter, on every token before it and on the branch's random number.
+fn next(adapter: i32, context: &[u32], uniform: f32) -> Draw {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64 ^ u64::from(uniform.to_bits()) ^ (adapter as u64) << 40;
     for &token in context {
         hash = (hash ^ u64::from(token)).wrapping_mul(0x0100_0000_01b3);
     }
     Draw { id: (hash >> 33) as u32 % VOCABULARY as u32, logprob: -((hash >> 40) as f32) }
 }
 
-/// Remembers the token of every slot and reads each row's context back through its blocks.
+/// Remembers the token of every slot and its adapter, and reads each row's context back through its blocks.
 struct Remembering {
-    memory: Vec<Option<u32>>,
+    memory: Vec<Option<(i32, u32)>>,
     computed: usize,
     longest_run: usize,
     most_sequences: usize,
@@ -40,8 +40,9 @@ impl Runner for Remembering {
             let (from, to) = (copy.from as usize * SIZE, copy.to as usize * SIZE);
             self.memory.copy_within(from..from + SIZE, to);
         }
-        for (&slot, &id) in batch.slots.iter().zip(&batch.ids) {
-            self.memory[slot as usize] = Some(id as u32);
+        assert_eq!(batch.adapters.len(), batch.ids.len());
+        for ((&slot, &id), &adapter) in batch.slots.iter().zip(&batch.ids).zip(&batch.adapters) {
+            self.memory[slot as usize] = Some((adapter, id as u32));
         }
         let (table, width) = batch.block_table();
         let mut contexts = Vec::new();
@@ -51,22 +52,27 @@ impl Runner for Remembering {
                 let length = batch.past[sequence] as usize + offset + 1;
                 assert!(length <= batch.longest);
                 let block = |at: usize| table[sequence * width + at / SIZE] as usize;
-                let context: Vec<u32> = (0..length)
-                    .map(|at| self.memory[block(at) * SIZE + at % SIZE].expect("a slot that was written"))
-                    .collect();
+                let adapter = batch.adapters[row as usize];
+                let token = |at: usize| {
+                    let (owner, token) =
+                        self.memory[block(at) * SIZE + at % SIZE].expect("a slot that was written");
+                    assert_eq!(owner, adapter, "keys and values of another adapter");
+                    token
+                };
+                let context: Vec<u32> = (0..length).map(token).collect();
                 assert_eq!(
                     context.last(),
                     Some(&(batch.ids[row as usize] as u32)),
                     "a row sees its own token"
                 );
-                contexts.push(context);
+                contexts.push((adapter, context));
             }
         }
         let draw = |request: &crate::engine::paged::batch::Request| {
-            let context = &contexts[batch.wanted[request.row] as usize];
+            let (adapter, context) = &contexts[batch.wanted[request.row] as usize];
             match request.want {
-                Want::Draw(stream, position) => next(context, stream.uniform(position)),
-                Want::Score(id) => Draw { id, logprob: next(context, 0.0).logprob },
+                Want::Draw(stream, position) => next(*adapter, context, stream.uniform(position)),
+                Want::Score(id) => Draw { id, logprob: next(*adapter, context, 0.0).logprob },
             }
         };
         Ok(batch.requests.iter().map(draw).collect())
@@ -95,12 +101,13 @@ fn job(ticket: u64, prompt: Vec<u32>, branches: usize, max_tokens: usize) -> Job
 }
 
 /// What the job's branches are without any cache.
-fn expected(job: &Job) -> Vec<Completion> {
+fn expected(adapter: Option<u32>, job: &Job) -> Vec<Completion> {
+    let adapter = adapter.map_or(0, |adapter| adapter as i32 + 1);
     let branch = |stream: &Stream| {
         let mut completion = Completion::default();
         while completion.ids.len() < job.max_tokens && !completion.stopped {
             let context: Vec<u32> = job.prompt.iter().chain(&completion.ids).copied().collect();
-            let draw = next(&context, stream.uniform(completion.ids.len() as u64));
+            let draw = next(adapter, &context, stream.uniform(completion.ids.len() as u64));
             completion.ids.push(draw.id);
             completion.logprobs.push(draw.logprob);
             completion.stopped = draw.id == STOP;
@@ -115,8 +122,8 @@ proptest! {
 
     #[test]
     fn every_branch_is_what_it_would_be_alone(
-        // Prompts begin with one of three texts, so that much is shared.
-        jobs in prop::collection::vec((0_u32..3, 0_usize..20, prop::collection::vec(1_u32..50, 1..12), 1_usize..5, 1_usize..14), 1..12),
+        // Prompts begin with one of three texts, so that much is shared, but not between adapters.
+        jobs in prop::collection::vec((prop::option::of(0_u32..2), 0_u32..3, 0_usize..20, prop::collection::vec(1_u32..50, 1..12), 1_usize..5, 1_usize..14), 1..12),
         blocks in 60_usize..120,
         rows in 5_usize..12,
         prompt_tokens in 1_usize..30,
@@ -125,11 +132,11 @@ proptest! {
         let mut scheduler = scheduler(blocks, rows, prompt_tokens);
         let mut wanted = Vec::new();
         let mut finished = Vec::new();
-        for (ticket, (text, common, own, branches, max_tokens)) in jobs.into_iter().enumerate() {
+        for (ticket, (adapter, text, common, own, branches, max_tokens)) in jobs.into_iter().enumerate() {
             let prompt = (0..common as u32).map(|at| 1 + (at * 7 + text) % 49).chain(own).collect();
             let job = job(ticket as u64, prompt, branches, max_tokens);
-            wanted.push((ticket as u64, expected(&job)));
-            scheduler.submit(job).unwrap();
+            wanted.push((ticket as u64, expected(adapter, &job)));
+            scheduler.submit(adapter, job).unwrap();
             for _ in 0..pause {
                 finished.extend(scheduler.advance().unwrap());
             }
@@ -149,8 +156,8 @@ proptest! {
 fn a_prompt_is_computed_once_and_the_next_turn_goes_on_from_it() {
     let mut scheduler = scheduler(64, 16, 100);
     let first = job(1, (1..=20).collect(), 4, 9);
-    let branches = expected(&first);
-    scheduler.submit(first).unwrap();
+    let branches = expected(None, &first);
+    scheduler.submit(None, first).unwrap();
     while !scheduler.is_idle() {
         scheduler.advance().unwrap();
     }
@@ -162,7 +169,7 @@ fn a_prompt_is_computed_once_and_the_next_turn_goes_on_from_it() {
     let prompt: Vec<u32> = (1..=20).chain(longest.ids.iter().copied()).chain([7, 7, 7]).collect();
     let known = (20 + longest.ids.len() - 1) / SIZE * SIZE;
     let length = prompt.len();
-    scheduler.submit(job(2, prompt, 1, 1)).unwrap();
+    scheduler.submit(None, job(2, prompt, 1, 1)).unwrap();
     while !scheduler.is_idle() {
         scheduler.advance().unwrap();
     }
@@ -173,19 +180,19 @@ fn a_prompt_is_computed_once_and_the_next_turn_goes_on_from_it() {
 fn given_tokens_are_scored_and_what_can_never_fit_is_refused() {
     let mut scheduler = scheduler(8, 16, 100);
     let given = vec![vec![3, 4, 5], vec![6]];
-    scheduler.submit_scores(9, vec![1, 2], &given, 1.0);
+    scheduler.submit_scores(None, 9, vec![1, 2], &given, 1.0);
     let mut scores = Vec::new();
     while !scheduler.is_idle() {
         scores.extend(scheduler.advance().unwrap());
     }
-    let logprob = |context: &[u32]| next(context, 0.0).logprob;
+    let logprob = |context: &[u32]| next(0, context, 0.0).logprob;
     assert_eq!(scores[0].1[0].logprobs, [logprob(&[1, 2]), logprob(&[1, 2, 3]), logprob(&[1, 2, 3, 4])]);
     assert_eq!(scores[0].1[1].ids, [6]);
 
-    let failure = scheduler.submit(job(1, (1..=20).collect(), 4, 9)).unwrap_err();
+    let failure = scheduler.submit(None, job(1, (1..=20).collect(), 4, 9)).unwrap_err();
     assert!(failure.message.contains("needs 13 blocks"), "{}", failure.message);
-    assert!(scheduler.submit(job(2, Vec::new(), 1, 1)).is_err());
-    assert!(scheduler.submit(job(3, vec![50], 1, 1)).is_err());
-    assert!(scheduler.submit(job(4, vec![1; 200], 1, 1)).is_err());
+    assert!(scheduler.submit(None, job(2, Vec::new(), 1, 1)).is_err());
+    assert!(scheduler.submit(None, job(3, vec![50], 1, 1)).is_err());
+    assert!(scheduler.submit(None, job(4, vec![1; 200], 1, 1)).is_err());
     assert!(scheduler.is_idle());
 }
