@@ -232,8 +232,8 @@ pub struct Arguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Running")]
     pub threads: Option<u64>,
 
-    /// Print the plan (samples, tokens, optimiser steps, bytes of memory) as one JSON object a policy, and do nothing;
-    /// without samples, what --max-tokens-per-batch takes, of a config.json alone if there are no weights
+    /// Print the plan (parameters, those trained and all, samples, tokens, optimiser steps, bytes of memory) as one JSON
+    /// object a policy, and do nothing; without samples, what --max-tokens-per-batch takes, of a config.json alone if there are no weights
     #[arg(long, conflicts_with_all = ["check", "pass_through"], help_heading = "Running")]
     pub dry_run: bool,
 

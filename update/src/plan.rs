@@ -5,9 +5,9 @@ use serde_json::{Map, Value, json};
 
 use crate::arguments::Arguments;
 use crate::batch::{self, Batch};
-use crate::memory::Planned;
+use crate::memory::{Planned, Subject};
 use crate::metrics;
-use crate::model::{Layout, Shape};
+use crate::model::Layout;
 use crate::samples::Samples;
 
 /// What one call would do for one policy.
@@ -20,7 +20,8 @@ pub struct Plan {
     /// Nothing where there are no samples to name it.
     #[serde(skip_serializing_if = "Option::is_none")]
     from_version: Option<String>,
-    parameters: usize,
+    #[serde(flatten)]
+    parameters: Parameters,
     #[serde(flatten)]
     planned: Planned,
     optimizer_steps: usize,
@@ -29,6 +30,26 @@ pub struct Plan {
     /// The optimiser batches of the first epoch.
     minibatches: Vec<Minibatch>,
     settings: Map<String, Value>,
+}
+
+/// How many weights there are, counted as PEFT's `print_trainable_parameters` does.
+#[derive(Debug, Serialize)]
+struct Parameters {
+    /// Those that move: an adapter's own, or all.
+    trainable_parameters: usize,
+    /// All that take part: those of the model, and of an adapter over it.
+    parameters: usize,
+}
+
+impl Parameters {
+    fn of(subject: Subject<'_>) -> Parameters {
+        let model = Layout::new(subject.shape).len();
+        let adapter = subject.adapter.map(|adapter| adapter.layout().len());
+        Parameters {
+            trainable_parameters: adapter.unwrap_or(model),
+            parameters: model + adapter.unwrap_or(0),
+        }
+    }
 }
 
 /// One optimiser batch of the plan.
@@ -42,14 +63,19 @@ struct Minibatch {
 }
 
 impl Plan {
-    /// The plan where there are no samples: what a decoder of this shape takes.
-    pub fn of_geometry(shape: &Shape, planned: Planned, policy: &str, settings: Map<String, Value>) -> Plan {
+    /// The plan where there are no samples: what the decoder alone takes.
+    pub fn of_geometry(
+        subject: Subject<'_>,
+        planned: Planned,
+        policy: &str,
+        settings: Map<String, Value>,
+    ) -> Plan {
         Plan {
             kind: "plan",
             v: record::read::VERSION,
             policy: policy.to_owned(),
             from_version: None,
-            parameters: Layout::new(shape).len(),
+            parameters: Parameters::of(subject),
             planned,
             optimizer_steps: 0,
             figures: Map::new(),
@@ -62,7 +88,7 @@ impl Plan {
     pub fn of(
         arguments: &Arguments,
         samples: &Samples,
-        shape: &Shape,
+        subject: Subject<'_>,
         planned: Planned,
         policy: &str,
         from_version: Option<String>,
@@ -92,7 +118,7 @@ impl Plan {
             v: record::read::VERSION,
             policy: policy.to_owned(),
             from_version,
-            parameters: Layout::new(shape).len(),
+            parameters: Parameters::of(subject),
             planned,
             optimizer_steps: minibatches.iter().filter(|part| part.trees > 0).count()
                 * arguments.epochs as usize,

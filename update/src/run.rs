@@ -223,9 +223,10 @@ impl<'a> Run<'a> {
     /// It cannot fit (69).
     pub fn plan(&self) -> Result<Plan> {
         let shape = checkpoint::shape(&self.config);
-        let planned = memory::planned(self.arguments, self.subject(&shape), &self.demand(true))?;
+        let subject = self.subject(&shape);
+        let planned = memory::planned(self.arguments, subject, &self.demand(true))?;
         let (name, from) = (&self.owned.name, Some(self.from.version.to_string()));
-        Ok(Plan::of(self.arguments, self.samples, &shape, planned, name, from, self.settings.clone()))
+        Ok(Plan::of(self.arguments, self.samples, subject, planned, name, from, self.settings.clone()))
     }
 
     fn subject<'s>(&'s self, shape: &'s Shape) -> Subject<'s> {

@@ -152,7 +152,7 @@ fn plan_geometry<W: Write>(
         let demand = memory::largest_demand(arguments, config.max_positions);
         let planned = memory::planned(arguments, subject, &demand)?;
         let settings = metrics::settings(arguments, None)?;
-        output.object(&Plan::of_geometry(&shape, planned, &owned.name, settings))?;
+        output.object(&Plan::of_geometry(subject, planned, &owned.name, settings))?;
     }
     Ok(())
 }

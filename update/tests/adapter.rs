@@ -159,6 +159,15 @@ fn roles_with_adapters_of_one_base_train_in_one_call() {
                 .map(|line| format!("{line}\n")),
         );
     }
+    let plans = place.update("--policy a=first --policy b=second --dry-run", &lines).ok().of_type("plan");
+    let count =
+        |weights: Weights| -> usize { weights.names().map(|name| weights.to_f32(name).unwrap().len()).sum() };
+    let frozen = count(Weights::open(&golden(&base)).unwrap());
+    for (plan, root) in plans.iter().zip([&first, &second]) {
+        let own = count(Weights::open_file(&root.join("current/adapter_model.safetensors")).unwrap());
+        assert_eq!(plan["trainable_parameters"], own, "{plan}");
+        assert_eq!(plan["parameters"], frozen + own, "{plan}");
+    }
     let outcome = place.update("--policy a=first --policy b=second --lr 1e-3", &lines).ok();
     assert_eq!(outcome.of_type("metrics").len(), 2);
     assert!(version(&first).starts_with("1:") && version(&second).starts_with("1:"));

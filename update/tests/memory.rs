@@ -135,6 +135,7 @@ fn any_geometry_is_planned_without_weights_samples_or_a_gpu() {
     let plan = ask("--device sim --device-memory 150.2").ok().of_type("plan").remove(0);
     let bytes = |plan: &Value, name: &str| plan["bytes"][name].as_u64().unwrap();
     assert_eq!(plan["parameters"], 8_190_735_360u64);
+    assert_eq!(plan["trainable_parameters"], plan["parameters"]);
     let state = bytes(&plan, "weights") + bytes(&plan, "gradients") + bytes(&plan, "moments");
     assert_eq!(state, 16 * 8_190_735_360);
     // On their way to the device and back weights and moments are in pieces.
