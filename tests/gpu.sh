@@ -21,6 +21,8 @@ Parts, in this order, so that the first minute tells what is wrong [default: all
              update agree on its log-probabilities
   decode     decode steps and prefill at batches 1, 16, 64 and 256 and contexts 512 and 1536, prompts shared by 4 or not
   team       32 episodes of 4 turns, 2 agents with a policy each, 4 branches: where the time of a step goes
+  adapters   two agents, each an adapter of one base, in the same runs: do rollout and update agree, what adapters cost a decode
+             step, and a run of pipeline.sh with them
   loop       pipeline.sh: a team of tiny policies learns Plan-Path for 20 steps, the warm-up on the CPU
   torch      the decode steps in PyTorch (static cache, compiled), where PyTorch is installed
 Sizes: 0.6B 1.7B 8B (those of Qwen3), tiny [default: 0.6B,1.7B; with sim: tiny].
@@ -71,7 +73,7 @@ LIST
     printf 'gpu.sh: %s is ready, %s; run %s/gpu.sh where the GPU is\n' "$1" "$(du -sh "$1" | cut -f1)" "$1"
 }
 
-device=cuda parts=facts,tests,sanitizer,roofline,step,decode,team,loop,torch sizes='' packing='' profile=release
+device=cuda parts=facts,tests,sanitizer,roofline,step,decode,team,adapters,loop,torch sizes='' packing='' profile=release
 while [ $# -gt 0 ]; do
     case $1 in
         --help | -h) usage; exit 0 ;;
@@ -177,7 +179,7 @@ if wanted sanitizer; then
 fi
 
 # ---- what the card can do -----------------------------------------------------------------------------------
-if wanted roofline || wanted decode || wanted step; then
+if wanted roofline || wanted decode || wanted step || wanted adapters; then
     if check 'roofline' roofline "$device"; then
         bytes=$(number bytes_per_second "$work/out") operations=$(number operations_per_second "$work/out")
         row '  copy, GB/s read and written' "$(awk -v x="$bytes" 'BEGIN { printf "%.1f", x / 1e9 }')"
@@ -307,6 +309,35 @@ if wanted team; then
             row '  sampled tokens/s of the whole step' "$(awk -v n="$(tokens_of team)" -v s="$((SECONDS - started))" 'BEGIN { printf "%.0f", n / (s > 0 ? s : 1) }')"
         fi
     fi
+fi
+
+# ---- an adapter for each of two agents ------------------------------------------------------------------------
+adapters_of() { # SIZE: of different ranks and targets
+    policy_of "$1" &&
+        policy init "$work/adapter-tool" --from "$work/$1" --adapter rank=16,alpha=32 --seed 1 &&
+        policy init "$work/adapter-planner" --from "$work/$1" --adapter rank=8,alpha=16,targets=q_proj+v_proj+down_proj --seed 2
+}
+if wanted adapters; then
+    size=${sizes%%,*}
+    adapted=(--policy "tool=$work/adapter-tool" --policy "planner=$work/adapter-planner")
+    # A new adapter changes nothing: they are trained once, and then it is seen whether both sides apply them.
+    if check "$size: an adapter for each of two agents" adapters_of "$size" &&
+        check "$size: adapters: rollout, group, advantage" play adapters $((episodes / 4 + 1)) "$turns" "$tokens" "${adapted[@]}" &&
+        check "$size: adapters: update" train adapters "${adapted[@]}" --lr 1e-2 &&
+        check "$size: adapters: rollout of what was trained" play adapters $((episodes / 4 + 1)) "$turns" "$tokens" "${adapted[@]}"; then
+        check "$size: adapters: rollout and update agree" agree adapters "${adapted[@]}"
+        for agent in tool planner; do
+            grep "\"policy\":\"[^\"]*$agent\"" "$work/adapters.check" >"$work/gap"
+            row "  $agent: largest gap of log-probabilities (goal: 0.05)" "$(figure sampling/logp_difference_max "$work/gap")"
+            row "  $agent: mean gap (goal: 0.003)" "$(figure sampling/logp_difference_mean "$work/gap")"
+        done
+        check "$size: adapters: decode and prefill" generate --policy "$work/adapter-tool" --device "$device" --batch "$batches" \
+            --context "${contexts%%,*}" --branches 4 --steps "$steps" --repeats "$repeats"
+        grep '^{' "$work/out" >"$work/speeds"
+        speeds "$work/speeds" '  adapter,'
+    fi
+    check 'pipeline.sh, an adapter for each of two agents' env TROUPE_BIN="$here/bin" "$here/pipeline.sh" --run "$work/run-adapters" \
+        --policies adapter-per-role --device "$device" --warmup 4 --steps 2 --tasks 2 --branches 2 --turns 1 --eval-every 0
 fi
 
 # ---- the loop -----------------------------------------------------------------------------------------------

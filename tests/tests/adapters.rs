@@ -75,10 +75,11 @@ fn roles_learn_as_adapters_of_one_base_that_stays_as_it_is() {
     let one = must(&format!("{sampled} --threads 1 | grep '\"sample\"'"));
     assert_eq!(one, must(&format!("{sampled} --threads 2 | grep '\"sample\"'")));
 
-    // Where adapters cannot run, a sentence says so.
-    let (code, _, stderr) = run(&sampled.replace("--quiet", "--device sim"));
-    assert_eq!(code, 2, "{stderr}");
-    assert!(stderr.contains("an adapter cannot be sampled from with --device sim"), "{stderr}");
+    // The engine for devices applies them too, both in the same runs.
+    let simulated = format!("{sampled} --device sim");
+    must(&format!("{simulated} | group --quiet | advantage --quiet | update {flags} --check --quiet"));
+
+    // Where adapters cannot be, a sentence says so.
     let (code, _, stderr) =
         run(&format!("policy init {0}/x --from {0}/tool --adapter rank=2,alpha=2", policies.display()));
     assert_eq!(code, 2, "{stderr}");

@@ -1,8 +1,9 @@
 //! The decoder graph: what it refers to, found again by reading the protobuf independently.
 
+use policy::adapter::{Adapter, Target};
 use policy::config::Config;
 use policy::directory::Policy;
-use policy::graph::{self, Arithmetic, Kind};
+use policy::graph::{self, Arithmetic, Kind, Stack};
 use policy::weights::Weights;
 
 /// A field of a protobuf message: its number and its bytes (empty for numbers).
@@ -46,10 +47,19 @@ fn texts(message: &[u8], field: u64) -> Vec<&str> {
         .collect()
 }
 
-fn graph_of(policy: &Policy, kind: Kind) -> Vec<u8> {
+fn graph_of(policy: &Policy, kind: Kind, stack: &Stack) -> Vec<u8> {
     let config = Config::load(&policy.files).unwrap();
-    let model = graph::decoder(&config, &Weights::open(&policy.files).unwrap(), kind).unwrap();
+    let weights = Weights::open(&policy.files).unwrap();
+    let model = match kind {
+        Kind::Paged(arithmetic) => graph::paged_decoder(&config, &weights, arithmetic, stack).unwrap(),
+        _ => graph::decoder(&config, &weights, kind).unwrap(),
+    };
     fields(&model).into_iter().find(|(number, _)| *number == 7).unwrap().1.to_vec()
+}
+
+fn adapter(rank: usize, targets: &[Target]) -> Adapter {
+    let (targets, base) = (targets.to_vec(), String::new());
+    Adapter { rank, alpha: 1.0, targets, rank_stabilised: false, base }
 }
 
 #[test]
@@ -58,8 +68,16 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
     let policy = crate::tiny(directory.path(), "tiny");
     let weights = Weights::open(&policy.files).unwrap();
     let paged = [Kind::Paged(Arithmetic::BF16), Kind::Paged(Arithmetic::F32)];
-    for kind in [Kind::SharedPrefix, Kind::AdaptedSharedPrefix, Kind::GroupQuery].into_iter().chain(paged) {
-        let graph = graph_of(&policy, kind);
+    let plain = [Kind::SharedPrefix, Kind::AdaptedSharedPrefix, Kind::GroupQuery];
+    let none = Stack::new([]);
+    let two = Stack::new(&[
+        adapter(3, &[Target::Query, Target::Value, Target::Up]),
+        adapter(8, &[Target::Query, Target::Key, Target::Value, Target::Output, Target::Gate, Target::Down]),
+    ]);
+    let one = Stack::new(&[adapter(4, &[Target::Down])]);
+    let stacked = paged.into_iter().flat_map(|kind| [(kind, &none), (kind, &two), (kind, &one)]);
+    for (kind, stack) in plain.into_iter().map(|kind| (kind, &none)).chain(stacked) {
+        let graph = graph_of(&policy, kind, stack);
         let mut known: Vec<String> = Vec::new();
         let mut external = 0;
         for (number, message) in fields(&graph) {
@@ -103,6 +121,13 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
             Kind::Paged(_) => "PagedAttention",
         };
         assert_eq!(count(attention), 3, "{kind:?}");
+        let factors = stack.factors(&Config::load(&policy.files).unwrap());
+        assert!(factors.iter().all(|factor| known.contains(&factor.name)));
+        // Of each layer a product and a sum for each target of any adapter.
+        let targets = if *stack == two { 7 } else { usize::from(*stack == one) };
+        assert_eq!(count("Gemm"), 3 * targets, "{kind:?}");
+        assert_eq!(factors.iter().filter(|factor| !factor.is_a).count(), 3 * targets);
+        assert_eq!(known.iter().any(|name| name == "adapter"), targets > 0);
         let own = attention == "SharedPrefixAttention";
         // Of each layer: query, key and value together, the attention's output, gate and up together, down.
         assert_eq!(count("LowRank"), if kind == Kind::AdaptedSharedPrefix { 3 * 4 } else { 0 });
