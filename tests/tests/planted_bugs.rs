@@ -236,7 +236,7 @@ fn bits(sim: &mut Sim, buffer: &device::Buffer<bf16>) -> Result<Vec<u32>> {
 /// Rows of 150 values by blocks of 96 threads: 21 of them have nothing to add.
 fn norm(sim: &mut Sim, kernel: &'static Kernel) -> Result<Vec<u32>> {
     let (rows, width) = (6, 150);
-    let (x, weight) = (halves(sim, rows * width, 1)?, halves(sim, width, 2)?);
+    let (x, weight) = (upload(sim, &values(rows * width, 1))?, halves(sim, width, 2)?);
     let out = halves(sim, rows * width, 3)?;
     let arguments: [Argument<'_>; 5] =
         [(&out).into(), (&x).into(), (&weight).into(), (width as i32).into(), 1e-6f32.into()];
@@ -282,10 +282,12 @@ fn attention(sim: &mut Sim, kernel: &'static Kernel, case: Case) -> Result<Vec<u
         sim.launch(kernel, shape(heads as u32, 128, 15_872), &arguments)?;
         return bits(sim, &out);
     }
-    let (d_keys, d_values) = (halves(sim, tokens * width, 6)?, halves(sim, tokens * width, 7)?);
+    let (d_keys, d_values) = (upload(sim, &values(tokens * width, 6))?, halves(sim, tokens * width, 7)?);
     let outputs: [Argument<'_>; 3] = [(&d_keys).into(), (&d_values).into(), (&both).into()];
     let statistics: [Argument<'_>; 2] = [(&normalizers).into(), (&deltas).into()];
     let arguments = [&outputs[..], &inputs, &statistics, &tree, &numbers, &[scale]].concat();
     sim.launch(kernel, shape(1, 256, 31_488), &arguments)?;
-    Ok([bits(sim, &d_keys)?, bits(sim, &d_values)?].concat())
+    let mut found = vec![0f32; d_keys.len()];
+    sim.download(d_keys.all(), &mut found)?;
+    Ok(found.into_iter().map(f32::to_bits).chain(bits(sim, &d_values)?).collect())
 }

@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(128)
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    attention_keys_32(bf16* d_keys, bf16* d_values, const bf16* d_out, const bf16* queries, const bf16* keys,
+    attention_keys_32(float* d_keys, bf16* d_values, const bf16* d_out, const bf16* queries, const bf16* keys,
                        const bf16* values, const float* normalizers, const float* deltas, const int* nodes,
                        const int* ends, const int* tile_last, const int* tile_first, int rows, int tokens, int heads,
                        int key_heads, int width, int value_stride, float scale) {
@@ -21,8 +21,8 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-    attention_queries_32(bf16* d_queries, const bf16* d_out, const bf16* queries, const bf16* keys, const bf16* values,
-                          const float* normalizers, const float* deltas, const int* nodes, const int* ends,
+    attention_queries_32(float* d_queries, const bf16* d_out, const bf16* queries, const bf16* keys, const bf16* values,
+                          const float* normalizers, float* deltas, const int* nodes, const int* ends,
                           const int* tile_last, const int* tile_first, int rows, int tokens, int heads, int key_heads,
                           int width, int value_stride, float scale) {
     attention_queries<32, 64>(d_queries, d_out, queries, keys, values, normalizers, deltas, nodes, ends, tile_last,

@@ -4,6 +4,12 @@
 //
 //   p = exp(s - normalizer)      d_v = pT d_out      ds = p * (d_out vT - delta) * scale      d_k = dsT q      d_q = ds k
 //   delta = sum over the head of d_out * out
+//
+// What goes on to the rotation is f32, for it is rounded there; d_values are what products read, in bf16.
+//
+// The slopes ds of a row add up to zero. With a delta of an output that was rounded they do not, and what is missing is
+// common to all keys: little of each, most of a sum over keys (that of the keys' bias). So queries come first, see all
+// slopes of a row, and move what is missing into delta before keys use it.
 
 #pragma once
 
@@ -14,7 +20,7 @@
 // Eight warps as four by two. First a warp computes the transposed scores of 16 keys against half of the queries, which
 // go to shared memory in bf16; then it sums the gradients of its 16 keys over all queries, for half of the head's columns.
 template <int D>
-__device__ __forceinline__ void attention_keys(bf16* d_keys, bf16* d_values, const bf16* d_out, const bf16* queries, const bf16* keys,
+__device__ __forceinline__ void attention_keys(float* d_keys, bf16* d_values, const bf16* d_out, const bf16* queries, const bf16* keys,
                            const bf16* values, const float* normalizers, const float* deltas, const int* nodes,
                            const int* ends, const int* tile_last, const int* tile_first, int rows, int tokens, int heads,
                            int key_heads, int width, int value_stride, float scale) {
@@ -120,10 +126,11 @@ __device__ __forceinline__ void attention_keys(bf16* d_keys, bf16* d_values, con
         }
 }
 
-// d_queries [rows, heads * width]. Grid (tiles of rows, heads), 128 threads; otherwise as the forward pass.
+// d_queries [rows, heads * width]; deltas are mended. Grid (tiles of rows, heads), 128 threads; otherwise as the forward
+// pass.
 template <int D, int KEYS>
-__device__ __forceinline__ void attention_queries(bf16* d_queries, const bf16* d_out, const bf16* queries, const bf16* keys,
-                              const bf16* values, const float* normalizers, const float* deltas, const int* nodes,
+__device__ __forceinline__ void attention_queries(float* d_queries, const bf16* d_out, const bf16* queries, const bf16* keys,
+                              const bf16* values, const float* normalizers, float* deltas, const int* nodes,
                               const int* ends, const int* tile_last, const int* tile_first, int rows, int tokens, int heads,
                               int key_heads, int width, int value_stride, float scale) {
     constexpr int S = Row<D>::stride;
@@ -137,7 +144,7 @@ __device__ __forceinline__ void attention_queries(bf16* d_queries, const bf16* d
     int query_stride = heads * width, key_stride = key_heads * width;
     const bf16 *k = keys + key_head * width, *v = values + key_head * width;
     int own[2];
-    float normalizer[2], delta[2];
+    float normalizer[2], delta[2], missing[2] = {0.f, 0.f};
     for (int r = 0; r < 2; r++) {
         int i = min(first_row + row + r * 8, last_row);
         own[r] = nodes[i];
@@ -197,7 +204,9 @@ __device__ __forceinline__ void attention_queries(bf16* d_queries, const bf16* d
                 int local = n * 8 + pair + (e & 1), r = e >> 1;
                 bool visible = all || (b * KEYS + local <= own[r] && own[r] < et[local]);
                 float p = visible ? exp2_approximate(s[n][e] * scale2 - normalizer[r]) : 0.f;
-                s[n][e] = p * (d[n][e] - delta[r]) * scale;
+                float slope = p * (d[n][e] - delta[r]);
+                missing[r] += slope;
+                s[n][e] = slope * scale;
             }
 #pragma unroll
         for (int c = 0; c < KEYS / 16; c++) {
@@ -210,8 +219,12 @@ __device__ __forceinline__ void attention_queries(bf16* d_queries, const bf16* d
     }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
+        float rest = missing[r];
+        rest += __shfl_xor_sync(FULL_WARP, rest, 1);
+        rest += __shfl_xor_sync(FULL_WARP, rest, 2);
         int i = first_row + row + r * 8;
         if (i >= rows) continue;
+        if (pair == 0) deltas[(u64)i * heads + head] = delta[r] + rest;
         for (int n = 0; n < D / 8; n++)
             if (n * 8 < width)
                 store2(d_queries + (u64)i * query_stride + head * width + n * 8 + pair, sums[n][2 * r], sums[n][2 * r + 1]);

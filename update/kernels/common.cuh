@@ -17,6 +17,10 @@ __device__ __forceinline__ void store2(bf16* to, float first, float second) {
     *(u32*)to = pack_bf16(first, second);
 }
 
+__device__ __forceinline__ void store2(float* to, float first, float second) {
+    *(float2*)to = make_float2(first, second);
+}
+
 // Both as bf16 would hold them.
 __device__ __forceinline__ float2 rounded(float first, float second) {
     u32 both = pack_bf16(first, second);

@@ -1,13 +1,14 @@
 // RMS norm over rows (arXiv 1910.07467), with the residual addition of its gradient fused in.
 //
-// The forward pass has no addition to fuse: the product before it adds the residual in its own epilogue, in f32.
+// The residual stream and its gradient are f32: every layer adds to them, and each addition would round what all before
+// it left. The forward pass has no addition to fuse: the product before it adds to the stream in its own epilogue.
 
 #include "common.cuh"
 
 // out = x / sqrt(mean(x^2) + epsilon) * weight for each row; x [rows, width]. One block a row.
-extern "C" __global__ void rms_norm(bf16* out, const bf16* x, const bf16* weight, int width, float epsilon) {
+extern "C" __global__ void rms_norm(bf16* out, const float* x, const bf16* weight, int width, float epsilon) {
     SHARED_ARRAY(float, scratch, 33);
-    const bf16* row = x + (u64)blockIdx.x * width;
+    const float* row = x + (u64)blockIdx.x * width;
     bf16* to = out + (u64)blockIdx.x * width;
     float squares = 0.f;
     for (int i = threadIdx.x * 2; i < width; i += blockDim.x * 2) {
@@ -23,28 +24,28 @@ extern "C" __global__ void rms_norm(bf16* out, const bf16* x, const bf16* weight
 
 // Adds the gradient by x to d_x, and writes each block's part of the gradient by the weight: partials [blocks, width].
 // The statistics are computed again from x, which costs nothing beside reading it. Dynamic shared memory: width floats.
-extern "C" __global__ void rms_norm_backward(bf16* d_x, float* partials, const bf16* d_out, const bf16* x, const bf16* weight,
+extern "C" __global__ void rms_norm_backward(float* d_x, float* partials, const float* d_out, const float* x, const bf16* weight,
                               int rows, int width, float epsilon) {
     SHARED_ARRAY(float, scratch, 33);
     DYNAMIC_SHARED(float, sums);
     for (int i = threadIdx.x; i < width; i += blockDim.x) sums[i] = 0.f;
     for (int r = blockIdx.x; r < rows; r += gridDim.x) {
-        const bf16* row = x + (u64)r * width;
-        const bf16* slope = d_out + (u64)r * width;
-        bf16* to = d_x + (u64)r * width;
+        const float* row = x + (u64)r * width;
+        const float* slope = d_out + (u64)r * width;
+        float* to = d_x + (u64)r * width;
         float squares = 0.f, product = 0.f;
         for (int i = threadIdx.x; i < width; i += blockDim.x) {
-            float v = to_float(row[i]);
+            float v = row[i];
             squares += v * v;
-            product += to_float(slope[i]) * to_float(weight[i]) * v;
+            product += slope[i] * to_float(weight[i]) * v;
         }
         squares = block_sum(squares, scratch);
         product = block_sum(product, scratch);
         float scale = rsqrtf(squares / width + epsilon), back = product * scale * scale / width;
         for (int i = threadIdx.x; i < width; i += blockDim.x) {
-            float v = to_float(row[i]), d = to_float(slope[i]);
+            float v = row[i], d = slope[i];
             sums[i] += d * v * scale;
-            to[i] = to_bf16(to_float(to[i]) + scale * (d * to_float(weight[i]) - v * back));
+            to[i] += scale * (d * to_float(weight[i]) - v * back);
         }
     }
     for (int i = threadIdx.x; i < width; i += blockDim.x) partials[(u64)blockIdx.x * width + i] = sums[i];

@@ -18,7 +18,7 @@ __device__ __forceinline__ const bf16* tensor(const bf16* weights, u64 at) {
 }
 
 // Reads a head's pairs, zeros beyond its width.
-__device__ __forceinline__ Pairs read_pairs(const bf16* head, int half, int lane) {
+template <typename T> __device__ __forceinline__ Pairs read_pairs(const T* head, int half, int lane) {
     Pairs p;
     for (int t = 0; t < TURNS; t++) {
         int i = t * 64 + lane * 2;
@@ -87,7 +87,7 @@ extern "C" __global__ void rotate(bf16* out, bf16* projection, const bf16* weigh
 // Turns d_out [rows, heads * width] into the gradient of the heads of the projection, and writes each block's part of the
 // gradient by the norm's weight: partials [blocks, width], left alone without a norm. Dynamic shared memory: one row of
 // width floats for each warp of the block.
-extern "C" __global__ void rotate_backward(bf16* d_projection, float* partials, const bf16* d_out,
+extern "C" __global__ void rotate_backward(bf16* d_projection, float* partials, const float* d_out,
                                            const bf16* projection, const bf16* weights, u64 norm_at,
                                            const float* cosines, const float* sines, const int* positions,
                                            const int* nodes, int rows, int heads, int width, int stride,

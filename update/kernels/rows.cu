@@ -1,20 +1,49 @@
-// Rows of loss: picked out of all rows of a micro-batch, and put back.
+// Rows of loss: picked out of all rows of a micro-batch, and put back; and values that products read, rounded for them.
+//
+// What moves is an activation in bf16 or the residual stream in f32, so there are two kernels of each.
 
 #include "common.cuh"
 
+template <typename T> __device__ __forceinline__ void gather(T* out, const T* x, const int* nodes, int width) {
+    const T* from = x + (u64)nodes[blockIdx.x] * width;
+    T* to = out + (u64)blockIdx.x * width;
+    for (int i = threadIdx.x * 2; i < width; i += blockDim.x * 2) {
+        float2 both = load2(from + i);
+        store2(to + i, both.x, both.y);
+    }
+}
+
+template <typename T> __device__ __forceinline__ void scatter_add(T* x, const T* rows, const int* nodes, int width) {
+    const T* from = rows + (u64)blockIdx.x * width;
+    T* to = x + (u64)nodes[blockIdx.x] * width;
+    for (int i = threadIdx.x * 2; i < width; i += blockDim.x * 2) {
+        float2 a = load2(to + i), b = load2(from + i);
+        store2(to + i, a.x + b.x, a.y + b.y);
+    }
+}
+
 // out[r] = x[nodes[r]] over rows of `width` values, an even number. One block a row.
 extern "C" __global__ void gather_rows(bf16* out, const bf16* x, const int* nodes, int width) {
-    const u32* from = (const u32*)(x + (u64)nodes[blockIdx.x] * width);
-    u32* to = (u32*)(out + (u64)blockIdx.x * width);
-    for (int i = threadIdx.x; i < width / 2; i += blockDim.x) to[i] = from[i];
+    gather(out, x, nodes, width);
+}
+
+extern "C" __global__ void gather_stream(float* out, const float* x, const int* nodes, int width) {
+    gather(out, x, nodes, width);
 }
 
 // x[nodes[r]] += rows[r]; no node occurs twice, so no two blocks meet. One block a row.
 extern "C" __global__ void scatter_add_rows(bf16* x, const bf16* rows, const int* nodes, int width) {
-    const bf16* from = rows + (u64)blockIdx.x * width;
-    bf16* to = x + (u64)nodes[blockIdx.x] * width;
-    for (int i = threadIdx.x * 2; i < width; i += blockDim.x * 2) {
-        float2 a = load2(to + i), b = load2(from + i);
-        store2(to + i, a.x + b.x, a.y + b.y);
+    scatter_add(x, rows, nodes, width);
+}
+
+extern "C" __global__ void scatter_add_stream(float* x, const float* rows, const int* nodes, int width) {
+    scatter_add(x, rows, nodes, width);
+}
+
+// out = x in bf16, two neighbouring values a thread.
+extern "C" __global__ void round_values(bf16* out, const float* x, u64 pairs) {
+    for (u64 p = global_index(); p < pairs; p += global_size()) {
+        float2 both = load2(x + 2 * p);
+        store2(out + 2 * p, both.x, both.y);
     }
 }

@@ -40,8 +40,9 @@ extern "C" __global__ void score_rows(float* logprobs, float* entropies, float* 
 }
 
 // d_logits = scale * (sum over the node's rows of d_logprob * (one at the target - probability)), bf16 [nodes, stride],
-// zeros beyond the vocabulary.
-extern "C" __global__ void score_rows_backward(bf16* d_logits, const float* logits, const float* normalizers, const float* d_logprobs,
+// zeros beyond the vocabulary. The entry at a target is the largest of its row by far, and so is what rounding takes from
+// it: that goes to lefts, one a row, where score_targets_backward finds it.
+extern "C" __global__ void score_rows_backward(bf16* d_logits, float* lefts, const float* logits, const float* normalizers, const float* d_logprobs,
                                 const int* starts, const int* targets, int vocabulary, int stride, float scale) {
     const float* row = logits + (u64)blockIdx.x * stride;
     bf16* to = d_logits + (u64)blockIdx.x * stride;
@@ -63,6 +64,26 @@ extern "C" __global__ void score_rows_backward(bf16* d_logits, const float* logi
             if (other < r) earlier = true;
             sum += d_logprobs[other];
         }
-        if (!earlier) to[target] = to_bf16(scale * sum - weight * expf(row[target] * scale - normalizer));
+        float slope = scale * sum - weight * expf(row[target] * scale - normalizer);
+        bf16 rounded = to_bf16(slope);
+        lefts[r] = earlier ? 0.f : slope - to_float(rounded);
+        if (!earlier) to[target] = rounded;
+    }
+}
+
+// d_hidden[n] += lefts[r] * weight[targets[r]] over node n's rows r; d_hidden [nodes, width], weight [vocabulary, width].
+// One block a node.
+extern "C" __global__ void score_targets_backward(float* d_hidden, const bf16* weight, const float* lefts,
+                                                  const int* starts, const int* targets, int width) {
+    float* to = d_hidden + (u64)blockIdx.x * width;
+    int first = starts[blockIdx.x], last = starts[blockIdx.x + 1];
+    for (int i = threadIdx.x * 2; i < width; i += blockDim.x * 2) {
+        float2 sum = load2(to + i);
+        for (int r = first; r < last; r++) {
+            float2 w = load2(weight + (u64)targets[r] * width + i);
+            sum.x += lefts[r] * w.x;
+            sum.y += lefts[r] * w.y;
+        }
+        store2(to + i, sum.x, sum.y);
     }
 }

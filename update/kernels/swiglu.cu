@@ -21,7 +21,7 @@ __device__ __forceinline__ void swiglu_slopes(float gate, float up, float d, flo
 }
 
 // The gradient in place of gate_up; out is computed again on the way.
-extern "C" __global__ void swiglu_backward(bf16* gate_up, bf16* out, const bf16* d_out, u64 pairs, int width) {
+extern "C" __global__ void swiglu_backward(bf16* gate_up, bf16* out, const float* d_out, u64 pairs, int width) {
     for (u64 p = global_index(); p < pairs; p += global_size()) {
         u64 row = p * 2 / width, column = p * 2 % width;
         bf16* at = gate_up + row * 2 * width + column;

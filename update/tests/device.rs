@@ -32,13 +32,14 @@ use update::tree::{Sequence, Tree, pack};
 const COSINE: f64 = 0.999;
 /// Allowed relative L2 of a tensor's gradient from PyTorch's in f64, where weights are of a size that multiplies no errors.
 const CALM: f64 = 1e-2;
+/// Allowed share of the error of PyTorch's own bf16 there, of a whole gradient.
+const CALM_SHARE: f64 = 0.5;
 /// Allowed relative L2 of a whole gradient from the processor's with the same bf16 weights. The random decoders that are
-/// not calm multiply every rounding: PyTorch's own bf16 is off by 1.7e-2 to 1.5e-1 there, and rounding their weights alone,
-/// all after it being exact, makes 2e-2.
-const GRADIENT: f64 = 2.5e-2;
-/// The same for biases of keys: a softmax does not see what all keys share, so their gradient is what rotation leaves of
-/// large terms that cancel.
-const CANCELLING: f64 = 2e-2;
+/// not calm multiply every rounding: PyTorch's own bf16 is off by 1.4e-2 to 2.8e-2 there, rounding their weights alone, all
+/// after it being exact, makes up to 1.5e-2, and rounding the factors of products alone, all else being exact, up to 1.1e-2.
+const GRADIENT: f64 = 2e-2;
+/// Allowed share of the error of PyTorch's own bf16 there, of a whole gradient by the same weights.
+const SHARE: f64 = 0.8;
 /// How much further than PyTorch in bf16 a single tensor's gradient may be from the truth.
 const TENSOR: f64 = 2.0;
 /// Allowed relative L2 of log-probabilities.
@@ -135,18 +136,20 @@ fn gradients_are_nearer_to_the_truth_than_those_of_pytorch_in_bf16() {
                 .map(|entry| (of_tensor(entry).0, of_tensor(entry).1, &entry.name))
                 .max_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)))
                 .unwrap();
-            let largest = entries.iter().map(|entry| of_tensor(entry).0).fold(0.0, f64::max);
-            let within = |entry: &Entry| {
-                of_tensor(entry).0 <= if entry.name.ends_with("k_proj.bias") { CANCELLING } else { CALM }
-            };
+            let (largest, farthest) = entries
+                .iter()
+                .map(|entry| (of_tensor(entry).0, &entry.name))
+                .max_by(|a, b| a.0.total_cmp(&b.0))
+                .unwrap();
             let bound = pytorch["whole"].as_f64().unwrap();
             println!(
                 "{name} share {share} seed {seed}: relative L2 {error:.1e} (PyTorch in bf16 {bound:.1e}), of the same \
                  weights {own:.1e}, cosine {direction:.6}, log-probabilities {logprobs:.1e}; {tensor} {worst:.1e} \
-                 (PyTorch {theirs:.1e}), of any tensor {largest:.1e}"
+                 (PyTorch {theirs:.1e}), largest {farthest} {largest:.2e}"
             );
-            assert!(error < bound && own < bound && direction > COSINE, "{name}: {error:.1e}, {own:.1e}");
-            assert!(!calm || entries.iter().all(within), "{name}: {largest:.1e}");
+            assert!(error < bound && direction > COSINE, "{name}: {error:.1e}");
+            assert!(own <= bound * if calm { CALM_SHARE } else { SHARE }, "{name}: {own:.1e} of {bound:.1e}");
+            assert!(!calm || largest <= CALM, "{name}: {farthest} {largest:.1e}");
             assert!(worst <= TENSOR * theirs, "{name}: {tensor} {worst:.1e} against {theirs:.1e}");
             assert!(logprobs <= LOGPROBS, "{name}: {logprobs:.1e}");
             let norm = resident.gradient_norm().unwrap();

@@ -79,7 +79,7 @@ fn three_steps_are_those_of_the_processor() {
 
 #[test]
 fn the_program_trains_on_the_simulated_device() {
-    let name = "qwen3-6-3-untied";
+    let name = "qwen2-4-2-calm";
     let (processor, simulated) = (Place::new(), Place::new());
     let run = |place: &Place, device: &str| {
         let root = place.policy("p", name);
@@ -98,11 +98,11 @@ fn the_program_trains_on_the_simulated_device() {
     for field in ["loss", "grad_norm"] {
         let (a, b) = (metrics[field].as_f64().unwrap(), wanted[field].as_f64().unwrap());
         println!("{field}: {a} on the device, {b} on the processor");
-        assert!((a - b).abs() < 2e-2 * b.abs(), "{field}: {a} against {b}");
+        assert!((a - b).abs() < 2e-3 * b.abs(), "{field}: {a} against {b}");
     }
     let direction = cosine(&moves(&before, &found), &wide(&moves(&before, &expected)));
     println!("cosine of the moves: {direction:.4}");
-    assert!(direction > 0.97, "{direction}");
+    assert!(direction > 0.99, "{direction}");
 }
 
 #[test]

@@ -46,8 +46,8 @@ fn embedding() {
             table: Dense,
         ) -> Results {
             let prepared = b.prepare(batch.clone());
-            let (weights, d, mut g) = (b.put(weights), b.put(d_out), b.put_single(before));
-            let mut out = b.put(&vec![0.0; d_out.len()]);
+            let (weights, d, mut g) = (b.put(weights), b.put_single(d_out), b.put_single(before));
+            let mut out = b.put_single(&vec![0.0; d_out.len()]);
             b.embed(&prepared, &weights, table, &mut out);
             b.embed_backward(&prepared, &d, &mut g, table);
             vec![("out", b.get(&out, d_out.len()), 0.0), ("gradient", b.get(&g, before.len()), SINGLE)]
@@ -62,8 +62,8 @@ fn embedding() {
 fn rms_norm() {
     for (rows, width) in [(3, 40), (300, 24), (1, 8), (2, 1096)] {
         let mut random = Random(2);
-        let (x, weights) = (values(&mut random, rows * width), values(&mut random, 8 + width));
-        let (d_out, passing) = (values(&mut random, rows * width), values(&mut random, rows * width));
+        let (x, weights) = (random.values(rows * width), values(&mut random, 8 + width));
+        let (d_out, passing) = (random.values(rows * width), random.values(rows * width));
         let before = random.values(8 + width);
         #[allow(clippy::too_many_arguments)]
         fn run<B: Host>(
@@ -76,13 +76,13 @@ fn rms_norm() {
             passing: &[f32],
             before: &[f32],
         ) -> Results {
-            let (xb, wb, db, mut d_x) = (b.put(x), b.put(w), b.put(d), b.put(passing));
+            let (xb, wb, db, mut d_x) = (b.put_single(x), b.put(w), b.put_single(d), b.put_single(passing));
             let (mut out, mut g) = (b.put(&vec![0.0; x.len()]), b.put_single(before));
             b.rms_norm(rows, width, &xb, &wb, 8, 1e-3, &mut out);
             b.rms_norm_backward(rows, width, &xb, &wb, 8, 1e-3, &db, &mut d_x, Some(&mut g));
             vec![
                 ("out", b.get(&out, x.len()), HALF),
-                ("d_x", b.get(&d_x, x.len()), HALF),
+                ("d_x", b.get(&d_x, x.len()), SINGLE),
                 ("gradient", b.get(&g, before.len()), SINGLE),
             ]
         }
@@ -98,7 +98,7 @@ fn products() {
         let mut random = Random(3);
         let weight = Dense { at: 8, outputs, inputs };
         let (x, w) = (values(&mut random, rows * inputs), values(&mut random, 8 + outputs * inputs));
-        let (residual, d_out) = (values(&mut random, rows * outputs), values(&mut random, rows * outputs));
+        let (residual, d_out) = (random.values(rows * outputs), values(&mut random, rows * outputs));
         #[allow(clippy::too_many_arguments)]
         fn run<B: Host>(
             b: &mut B,
@@ -109,16 +109,19 @@ fn products() {
             residual: &[f32],
             d: &[f32],
         ) -> Results {
-            let (xb, wb, rb, db) = (b.put(x), b.put(w), b.put(residual), b.put(d));
-            let (mut plain, mut added) = (b.put(residual), b.put(&vec![0.0; residual.len()]));
+            let (xb, wb, rb, db) = (b.put(x), b.put(w), b.put_single(residual), b.put(d));
+            let (mut plain, mut onto) = (b.put(residual), b.put(d));
+            let mut added = b.put_single(&vec![0.0; residual.len()]);
             let (mut d_x, mut g) = (b.put(x), b.put_single(w));
             b.linear(rows, &xb, &wb, weight, None, &mut plain);
             b.linear(rows, &xb, &wb, weight, Some(&rb), &mut added);
+            b.linear_add(rows, &xb, &wb, weight, &mut onto);
             b.linear_backward_input(rows, &db, &wb, weight, true, &mut d_x);
             b.linear_backward_weight(rows, &db, &xb, &mut g, weight);
             vec![
                 ("plain", b.get(&plain, residual.len()), HALF),
-                ("added", b.get(&added, residual.len()), HALF),
+                ("added", b.get(&added, residual.len()), SINGLE),
+                ("onto", b.get(&onto, d.len()), HALF),
                 ("d_x", b.get(&d_x, x.len()), HALF),
                 ("gradient", b.get(&g, w.len()), SINGLE),
             ]
@@ -163,7 +166,7 @@ fn rotated_heads() {
                     rest: &[f32],
                 ) -> Results {
                     let prepared = b.prepare(batch.clone());
-                    let (wb, mut pb, db) = (b.put(w), b.put(p), b.put(d));
+                    let (wb, mut pb, db) = (b.put(w), b.put(p), b.put_single(d));
                     let (mut out, mut d_p, mut g) =
                         (b.put(&vec![0.0; d.len()]), b.put(rest), b.put_single(w));
                     b.rotate(&prepared, rows, rotated, &wb, &mut pb, &mut out);
@@ -206,7 +209,7 @@ fn swiglu() {
         let gate_up: Vec<f32> = values(&mut random, 2 * rows * width).iter().map(|x| x * 4.0).collect();
         let d_out = values(&mut random, rows * width);
         fn run<B: Host>(b: &mut B, rows: usize, width: usize, gate_up: &[f32], d: &[f32]) -> Results {
-            let (mut gu, db) = (b.put(gate_up), b.put(d));
+            let (mut gu, db) = (b.put(gate_up), b.put_single(d));
             let (mut out, mut again) = (b.put(&vec![0.0; d.len()]), b.put(&vec![0.0; d.len()]));
             b.swiglu(rows, width, &gu, &mut out);
             b.swiglu_backward(rows, width, &mut gu, &db, &mut again);
@@ -231,7 +234,20 @@ fn rows_are_gathered_and_scattered() {
             let (mut xb, rb, mut out) = (b.put(x), b.put(rows), b.put(rows));
             b.gather(&prepared, width, &xb, &mut out);
             b.scatter_add(&prepared, width, &rb, &mut xb);
-            vec![("gathered", b.get(&out, rows.len()), 0.0), ("scattered", b.get(&xb, x.len()), HALF)]
+            // The residual stream and its gradient, and what products read of them.
+            let (mut stream, d_stream, mut picked) =
+                (b.put_single(x), b.put_single(rows), b.put_single(rows));
+            b.gather(&prepared, width, &stream, &mut picked);
+            b.scatter_add(&prepared, width, &d_stream, &mut stream);
+            let mut copy = b.put(&vec![0.0; x.len()]);
+            let read = b.as_activations(x.len(), &stream, &mut copy);
+            vec![
+                ("gathered", b.get(&out, rows.len()), 0.0),
+                ("scattered", b.get(&xb, x.len()), HALF),
+                ("picked", b.get(&picked, rows.len()), 0.0),
+                ("read by products", b.get(read, x.len()), HALF),
+                ("stream", b.get(&stream, x.len()), SINGLE),
+            ]
         }
         compare_both!(&format!("rows, {name}"), 16, |b| run(b, &batch, width, &x, &rows));
     }
@@ -256,7 +272,7 @@ fn scored_rows() {
                 d: &[f32],
             ) -> Results {
                 let prepared = b.prepare(batch.clone());
-                let (wb, xb, mut d_x, mut g) = (b.put(w), b.put(x), b.put(x), b.put_single(w));
+                let (wb, xb, mut d_x, mut g) = (b.put(w), b.put(x), b.put_single(x), b.put_single(w));
                 let (mut logprobs, mut entropies) = (vec![0.0; d.len()], vec![0.0; d.len()]);
                 b.score(&prepared, &xb, &wb, head, &mut logprobs, &mut entropies);
                 b.score_backward(&prepared, &xb, &wb, head, d, &mut d_x, Some(&mut g));

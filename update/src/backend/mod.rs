@@ -3,7 +3,8 @@
 //! [`crate::model`] is written once above this trait; a processor or a device implements it. All activations
 //! are row-major `[rows, width]`; weights and their gradients are flat arrays in which an operation finds its
 //! tensor by offset (see [`crate::model::Layout`]). Gradients of weights are added, those of activations
-//! written, unless said otherwise; where an operation takes none for the weights, these are frozen (an adapter is
+//! written, unless said otherwise; the residual stream and gradients that no product reads (the stream's, a norm's result's, the SwiGLU's,
+//! rotated queries' and keys') are buffers of [`Backend::statistics`]; where an operation takes none for the weights, these are frozen (an adapter is
 //! trained over them) and nothing is computed for them.
 
 mod angles;
@@ -80,6 +81,8 @@ pub trait Backend {
     type Buffer;
     /// A micro-batch in the hardware's memory.
     type Batch;
+    /// Whether activations are stored in fewer bits than f32.
+    const NARROW: bool = false;
 
     /// An empty buffer.
     fn buffer(&mut self) -> Self::Buffer;
@@ -87,6 +90,18 @@ pub trait Backend {
     /// An empty buffer for values that are f32 wherever activations are stored in fewer bits.
     fn statistics(&mut self) -> Self::Buffer {
         self.buffer()
+    }
+
+    /// What products read of `length` values of a buffer of [`Backend::statistics`]: the values themselves, or where
+    /// activations are stored in fewer bits their rounding, in `copy`.
+    fn as_activations<'a>(
+        &mut self,
+        length: usize,
+        values: &'a Self::Buffer,
+        copy: &'a mut Self::Buffer,
+    ) -> &'a Self::Buffer {
+        let _ = (length, copy);
+        values
     }
 
     /// Makes room for `length` values, whose content is then unspecified. Never shrinks.
@@ -98,7 +113,7 @@ pub trait Backend {
     /// Takes a micro-batch over.
     fn prepare(&mut self, batch: Batch) -> Self::Batch;
 
-    /// `out[i] = table[ids[i]]`, the table `[vocabulary, hidden]`.
+    /// `out[i] = table[ids[i]]`, the table `[vocabulary, hidden]`, into the residual stream.
     fn embed(&mut self, batch: &Self::Batch, weights: &Self::Buffer, table: Dense, out: &mut Self::Buffer);
 
     /// `gradients.table[ids[i]] += d_out[i]`.
@@ -110,7 +125,7 @@ pub trait Backend {
         table: Dense,
     );
 
-    /// `out = x / sqrt(mean(x^2) + epsilon) * weight` for each row.
+    /// `out = x / sqrt(mean(x^2) + epsilon) * weight` for each row of the residual stream.
     #[allow(clippy::too_many_arguments)]
     fn rms_norm(
         &mut self,
@@ -138,7 +153,7 @@ pub trait Backend {
         gradients: Option<&mut Self::Buffer>,
     );
 
-    /// `out = residual + x · weightᵀ`.
+    /// `out = residual + x · weightᵀ`; with a residual, both are of the residual stream.
     fn linear(
         &mut self,
         rows: usize,
@@ -146,6 +161,16 @@ pub trait Backend {
         weights: &Self::Buffer,
         weight: Dense,
         residual: Option<&Self::Buffer>,
+        out: &mut Self::Buffer,
+    );
+
+    /// `out += x · weightᵀ`.
+    fn linear_add(
+        &mut self,
+        rows: usize,
+        x: &Self::Buffer,
+        weights: &Self::Buffer,
+        weight: Dense,
         out: &mut Self::Buffer,
     );
 

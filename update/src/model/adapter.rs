@@ -132,12 +132,8 @@ impl LowRank {
     /// How much room it takes.
     pub(super) fn sizes(&self) -> Sizes {
         let all = |sites: &Sites| [sites.query, sites.key_value, sites.output, sites.gate_up, sites.down];
-        let mut sizes = Sizes { values: self.length, inner: 0, widest: 0 };
-        for Site { a, b } in self.layers.iter().flat_map(all).flatten() {
-            sizes.inner = sizes.inner.max(a.outputs);
-            sizes.widest = sizes.widest.max(b.outputs);
-        }
-        sizes
+        let inner = self.layers.iter().flat_map(all).flatten().map(|site| site.a.outputs).max();
+        Sizes { values: self.length, inner: inner.unwrap_or(0) }
     }
 
     /// Values of all factors.
@@ -182,18 +178,15 @@ pub(super) struct Sizes {
     pub values: usize,
     /// The greatest width of `A·x`.
     pub inner: usize,
-    /// The greatest width of an adapted projection.
-    pub widest: usize,
 }
 
 /// What the passes need to run an adapter, beside the buffers of the decoder itself.
 pub(super) struct Adapted<T> {
     /// [`LowRank::arrange`]d.
     pub factors: T,
-    /// `A·x`, its gradient, and a projection without its base, each `[rows, width]`.
+    /// `A·x` and its gradient, each `[rows, width]`.
     pub inner: T,
     pub d_inner: T,
-    pub sum: T,
 }
 
 impl<T> Adapted<T> {
@@ -213,9 +206,10 @@ impl<T> Adapted<T> {
         let Some(Site { a, b }) = site else {
             return backend.linear(rows, x, weights, weight, residual, out);
         };
+        // The small part first: where it is rounded before the sum, that costs least.
         backend.linear(rows, x, &self.factors, a, None, &mut self.inner);
-        backend.linear(rows, &self.inner, &self.factors, b, residual, &mut self.sum);
-        backend.linear(rows, x, weights, weight, Some(&self.sum), out);
+        backend.linear(rows, &self.inner, &self.factors, b, residual, out);
+        backend.linear_add(rows, x, weights, weight, out);
     }
 
     /// First of the backward pass of a site: the gradient of `A·x`, which the other two use.

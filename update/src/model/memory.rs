@@ -137,7 +137,8 @@ impl MemoryPlan {
         let sum = |lengths: Vec<&mut Option<usize>>, bytes: usize| -> u64 {
             lengths.into_iter().flatten().map(|length| values(*length, bytes)).sum()
         };
-        let activations = sum(lengths.activations(), 2) + sum(lengths.statistics(), 4);
+        let activations =
+            sum(lengths.activations(), 2) + sum(lengths.statistics(), 4) + sum(lengths.copies(), 2);
         let (logits, own) = Room::of(&extent(shape, &demand, tokens)).bytes();
         let own: u64 = own.into_iter().map(footprint).sum();
         let workspace = if workspace > 0 { footprint(workspace) } else { 0 };

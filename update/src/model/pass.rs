@@ -171,8 +171,8 @@ impl<'a> Decoder<'a> {
         let residual = match rows {
             Rows::All => input,
             Rows::Scored => {
-                backend.gather(batch, hidden, input, &mut space.picked);
-                &space.picked
+                backend.gather(batch, hidden, input, &mut space.output);
+                &space.output
             }
         };
         let weight = self.output(layer);
@@ -253,8 +253,9 @@ impl<'a> Decoder<'a> {
 
         // The MLP.
         let weight = self.down(layer);
-        backend.linear_backward_input(count, &space.d_stream, weights, weight, false, &mut space.d_swiglu);
-        adapted.begin(backend, sites.down, count, &space.d_stream);
+        let d_stream = backend.as_activations(count * hidden, &space.d_stream, &mut space.d_rounded);
+        backend.linear_backward_input(count, d_stream, weights, weight, false, &mut space.d_swiglu);
+        adapted.begin(backend, sites.down, count, d_stream);
         adapted.input(backend, sites.down, count, &mut space.d_swiglu);
         backend.swiglu_backward(
             count,
@@ -264,9 +265,9 @@ impl<'a> Decoder<'a> {
             &mut space.swiglu,
         );
         if let Some(gradients) = gradients.as_deref_mut() {
-            backend.linear_backward_weight(count, &space.d_stream, &space.swiglu, gradients, weight);
+            backend.linear_backward_weight(count, d_stream, &space.swiglu, gradients, weight);
         }
-        let pair = (&space.d_stream, &space.swiglu);
+        let pair = (d_stream, &space.swiglu);
         adapted.weights(backend, sites.down, count, pair, factors.as_deref_mut());
         let weight = self.gate_up(layer);
         backend.rms_norm(count, hidden, &saved.middle, weights, places.post_norm, epsilon, &mut space.normal);
@@ -292,12 +293,13 @@ impl<'a> Decoder<'a> {
 
         // Attention.
         let weight = self.output(layer);
+        let d_stream = backend.as_activations(count * hidden, &space.d_stream, &mut space.d_rounded);
         if let Some(gradients) = gradients.as_deref_mut() {
-            backend.linear_backward_weight(count, &space.d_stream, &saved.mixed, gradients, weight);
+            backend.linear_backward_weight(count, d_stream, &saved.mixed, gradients, weight);
         }
-        backend.linear_backward_input(count, &space.d_stream, weights, weight, false, &mut space.d_mixed);
-        adapted.begin(backend, sites.output, count, &space.d_stream);
-        let pair = (&space.d_stream, &saved.mixed);
+        backend.linear_backward_input(count, d_stream, weights, weight, false, &mut space.d_mixed);
+        adapted.begin(backend, sites.output, count, d_stream);
+        let pair = (d_stream, &saved.mixed);
         adapted.weights(backend, sites.output, count, pair, factors.as_deref_mut());
         adapted.input(backend, sites.output, count, &mut space.d_mixed);
         let (query, query_rotated) = self.query(layer);
@@ -379,20 +381,14 @@ impl<'a> Decoder<'a> {
                 }
                 let pair = (&space.d_query, &space.picked);
                 adapted.weights(backend, sites.query, count, pair, factors);
-                backend.linear_backward_input(
-                    count,
-                    &space.d_query,
-                    weights,
-                    query,
-                    false,
-                    &mut space.picked,
-                );
-                adapted.input(backend, sites.query, count, &mut space.picked);
-                backend.scatter_add(batch, hidden, &space.picked, &mut space.d_other);
+                let d_picked = &mut space.output;
+                backend.linear_backward_input(count, &space.d_query, weights, query, false, d_picked);
+                adapted.input(backend, sites.query, count, d_picked);
+                backend.scatter_add(batch, hidden, d_picked, &mut space.d_other);
                 // The stream's gradient goes from the scored rows to all of them.
-                backend.clear(tokens * hidden, &mut space.normal);
-                backend.scatter_add(batch, hidden, &space.d_stream, &mut space.normal);
-                std::mem::swap(&mut space.d_stream, &mut space.normal);
+                backend.clear(tokens * hidden, &mut space.output);
+                backend.scatter_add(batch, hidden, &space.d_stream, &mut space.output);
+                std::mem::swap(&mut space.d_stream, &mut space.output);
             }
         }
         backend.rms_norm_backward(

@@ -54,7 +54,8 @@ pub(super) struct Workspace<T> {
     pub inputs: Vec<T>,
     /// One for each layer; or one for all, to be computed again.
     pub saved: Vec<Saved<T>>,
-    /// Residual stream that leaves the last layer, `[scored, hidden]`.
+    /// Residual stream that leaves the last layer, `[scored, hidden]`; before, what enters its second half, and in the
+    /// backward pass room for the stream's gradient, `[tokens, hidden]`.
     pub output: T,
     /// A normalised residual stream, `[tokens, hidden]`.
     pub normal: T,
@@ -67,6 +68,8 @@ pub(super) struct Workspace<T> {
     pub swiglu: T,
     /// Gradients of the residual stream, of something as wide, and of the widest.
     pub d_stream: T,
+    /// The first as products read it, where that is another.
+    pub d_rounded: T,
     pub d_other: T,
     pub d_swiglu: T,
     pub d_mixed: T,
@@ -91,35 +94,38 @@ impl<T> Workspace<T> {
 
     /// Everything that is stored in as many bits as activations are.
     pub(super) fn activations(&mut self) -> Vec<&mut T> {
-        let mut all: Vec<&mut T> = self.inputs.iter_mut().collect();
+        let mut all: Vec<&mut T> = Vec::new();
         for saved in &mut self.saved {
-            let Saved { query, key_value, mixed, normalizers: _, middle, gate_up } = saved;
-            all.extend([query, key_value, mixed, middle, gate_up]);
+            let Saved { query, key_value, mixed, normalizers: _, middle: _, gate_up } = saved;
+            all.extend([query, key_value, mixed, gate_up]);
         }
         all.extend([
-            &mut self.output,
             &mut self.normal,
             &mut self.picked,
             &mut self.queries,
             &mut self.keys,
             &mut self.swiglu,
-            &mut self.d_stream,
-            &mut self.d_other,
-            &mut self.d_swiglu,
             &mut self.d_mixed,
-            &mut self.d_queries,
-            &mut self.d_keys,
             &mut self.d_query,
             &mut self.d_key_value,
         ]);
-        let Adapted { factors: _, inner, d_inner, sum } = &mut self.adapted;
-        all.extend([inner, d_inner, sum]);
+        let Adapted { factors: _, inner, d_inner } = &mut self.adapted;
+        all.extend([inner, d_inner]);
         all
     }
 
     /// Everything that is f32 whatever activations are.
     pub(super) fn statistics(&mut self) -> Vec<&mut T> {
-        self.saved.iter_mut().map(|saved| &mut saved.normalizers).collect()
+        let mut all: Vec<&mut T> = self.inputs.iter_mut().collect();
+        all.extend(self.saved.iter_mut().flat_map(|saved| [&mut saved.normalizers, &mut saved.middle]));
+        let Workspace { output, d_stream, d_other, d_swiglu, d_queries, d_keys, .. } = self;
+        all.extend([output, d_stream, d_other, d_swiglu, d_queries, d_keys]);
+        all
+    }
+
+    /// Everything that is there only where activations are stored in fewer bits than f32, in those.
+    pub(super) fn copies(&mut self) -> Vec<&mut T> {
+        vec![&mut self.d_rounded]
     }
 }
 
@@ -152,13 +158,14 @@ impl Workspace<Option<usize>> {
         Workspace {
             inputs: vec![Some(tokens * shape.hidden); shape.layers],
             saved,
-            output: Some(scored * shape.hidden),
+            output: Some(tokens * shape.hidden),
             normal: Some(tokens * shape.hidden),
             picked: Some(scored * shape.hidden),
             queries: Some(tokens * query),
             keys: Some(tokens * key),
             swiglu: Some(tokens * shape.intermediate),
             d_stream: gradient(shape.hidden),
+            d_rounded: gradient(shape.hidden),
             d_other: gradient(shape.hidden),
             d_swiglu: gradient(shape.intermediate),
             d_mixed: gradient(query),
@@ -170,7 +177,6 @@ impl Workspace<Option<usize>> {
                 factors: None,
                 inner: adapter.map(|sizes| tokens * sizes.inner),
                 d_inner: adapter.and_then(|sizes| gradient(sizes.inner)),
-                sum: adapter.map(|sizes| tokens * sizes.widest),
             },
         }
     }
@@ -184,33 +190,29 @@ pub(super) fn empty<B: Backend>(backend: &mut B, shape: &Shape, recompute: bool)
             key_value: backend.buffer(),
             mixed: backend.buffer(),
             normalizers: backend.statistics(),
-            middle: backend.buffer(),
+            middle: backend.statistics(),
             gate_up: backend.buffer(),
         })
         .collect();
     Workspace {
-        inputs: (0..shape.layers).map(|_| backend.buffer()).collect(),
+        inputs: (0..shape.layers).map(|_| backend.statistics()).collect(),
         saved,
-        output: backend.buffer(),
+        output: backend.statistics(),
         normal: backend.buffer(),
         picked: backend.buffer(),
         queries: backend.buffer(),
         keys: backend.buffer(),
         swiglu: backend.buffer(),
-        d_stream: backend.buffer(),
-        d_other: backend.buffer(),
-        d_swiglu: backend.buffer(),
+        d_stream: backend.statistics(),
+        d_rounded: backend.buffer(),
+        d_other: backend.statistics(),
+        d_swiglu: backend.statistics(),
         d_mixed: backend.buffer(),
-        d_queries: backend.buffer(),
-        d_keys: backend.buffer(),
+        d_queries: backend.statistics(),
+        d_keys: backend.statistics(),
         d_query: backend.buffer(),
         d_key_value: backend.buffer(),
-        adapted: Adapted {
-            factors: backend.buffer(),
-            inner: backend.buffer(),
-            d_inner: backend.buffer(),
-            sum: backend.buffer(),
-        },
+        adapted: Adapted { factors: backend.buffer(), inner: backend.buffer(), d_inner: backend.buffer() },
     }
 }
 
@@ -234,6 +236,11 @@ pub(super) fn make_room<B: Backend>(
     }
     for (buffer, length) in space.statistics().into_iter().zip(lengths.statistics()) {
         reserve(buffer, length);
+    }
+    if B::NARROW {
+        for (buffer, length) in space.copies().into_iter().zip(lengths.copies()) {
+            reserve(buffer, length);
+        }
     }
 }
 
@@ -269,6 +276,7 @@ mod tests {
         make_room(&mut backend, &mut space, (&shape, None), Counts { tokens: 11, scored: 6 }, true);
         assert_eq!((space.saved[0].gate_up.len(), space.saved[1].gate_up.len()), (110, 60));
         assert_eq!((space.saved[0].normalizers.len(), space.saved[1].key_value.len()), (44, 88));
-        assert_eq!((space.d_key_value.len(), space.output.len()), (88, 18));
+        assert_eq!((space.d_key_value.len(), space.output.len()), (88, 33));
+        assert_eq!((space.picked.len(), space.d_stream.len(), space.d_rounded.len()), (18, 33, 0));
     }
 }

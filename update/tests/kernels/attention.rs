@@ -73,7 +73,8 @@ fn attention_of(width: usize, queries: usize, keys: usize, batches: Vec<(&'stati
                 let (mut out, mut normalizers) =
                     (gpu.put(&vec![0.0; q.len()]), gpu.put_single(&vec![0.0; nodes.len() * queries]));
                 gpu.attention(&prepared, rows, heads, &qb, &kb, &pb, &mut out, &mut normalizers);
-                let (mut d_q, mut d_k, mut d_p) = (gpu.put(&q), gpu.put(&k), gpu.put(&vec![0.0; p.len()]));
+                let (mut d_q, mut d_k) = (gpu.put_single(&q), gpu.put_single(&k));
+                let mut d_p = gpu.put(&vec![0.0; p.len()]);
                 gpu.attention_backward(
                     &prepared,
                     rows,

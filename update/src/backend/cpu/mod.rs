@@ -189,6 +189,19 @@ impl Backend for Cpu {
         self.products.linear(extent, x, w, onto, out, weight.outputs);
     }
 
+    fn linear_add(
+        &mut self,
+        rows: usize,
+        x: &Vec<f32>,
+        weights: &Vec<f32>,
+        weight: Dense,
+        out: &mut Vec<f32>,
+    ) {
+        let extent = [rows, weight.outputs, weight.inputs];
+        let (x, w) = (View::new(x, weight.inputs), values(weights, weight).transposed());
+        gemm::multiply(&mut self.products, extent, x, w, Onto::Result, out, weight.outputs);
+    }
+
     fn linear_backward_input(
         &mut self,
         rows: usize,

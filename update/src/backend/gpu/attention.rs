@@ -166,7 +166,7 @@ pub(super) fn backward<D: Device>(
     device: &mut D,
     inputs: Inputs<'_>,
     outputs: Outputs<'_>,
-    [d_queries, d_keys, d_projection]: [Slice<'_, bf16>; 3],
+    (d_queries, d_keys, d_projection): (Slice<'_, f32>, Slice<'_, f32>, Slice<'_, bf16>),
 ) -> Result<()> {
     let compiled = Compiled::of(inputs.heads);
     let Outputs { out, normalizers, d_out, deltas } = outputs;
@@ -185,12 +185,7 @@ pub(super) fn backward<D: Device>(
         deltas.into(),
     ];
     let tail = inputs.tail()?;
-    let d_values = d_projection.slice(heads.keys * heads.width..);
-    let mut arguments: Vec<Argument<'_>> = vec![d_keys.into(), d_values.into()];
-    arguments.extend(middle);
-    arguments.extend(tail);
-    let shape = inputs.shape(inputs.batch.tokens, heads.keys, 256, compiled.shared_by_keys());
-    device.launch(compiled.backward_keys, shape, &arguments)?;
+    // Queries first: they mend the deltas that keys read.
     if count > 0 {
         let mut arguments: Vec<Argument<'_>> = vec![d_queries.into()];
         arguments.extend(middle);
@@ -198,5 +193,10 @@ pub(super) fn backward<D: Device>(
         let shape = inputs.shape(rows, heads.queries, 128, compiled.shared_by_queries(2));
         device.launch(compiled.backward_queries, shape, &arguments)?;
     }
-    Ok(())
+    let d_values = d_projection.slice(heads.keys * heads.width..);
+    let mut arguments: Vec<Argument<'_>> = vec![d_keys.into(), d_values.into()];
+    arguments.extend(middle);
+    arguments.extend(tail);
+    let shape = inputs.shape(inputs.batch.tokens, heads.keys, 256, compiled.shared_by_keys());
+    device.launch(compiled.backward_keys, shape, &arguments)
 }

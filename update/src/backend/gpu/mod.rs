@@ -1,10 +1,11 @@
-//! The device backend: bf16 weights and activations, f32 sums, CUDA kernels and the device's matrix products.
+//! The device backend: bf16 weights and activations, f32 sums and residual stream, CUDA kernels and the device's matrix
+//! products.
 //!
 //! Operations are asked for in order and run in order; none waits. An operation that fails stops all that follow, and
 //! [`Gpu::outcome`] says why: the model above asks once a micro-batch instead of after every operation.
 //!
-//! The addition of a residual is part of the product before it (f32, in its epilogue), that of the residual's
-//! gradient part of the norm's backward kernel. Left out: head, residual and MLP widths that 8 does not divide (vector
+//! The addition to the residual stream is part of the product before it (in its epilogue), that to the stream's gradient
+//! part of the norm's backward kernel. Left out: head, residual and MLP widths that 8 does not divide (vector
 //! loads and tensor cores want 16 bytes), and heads wider than 256.
 
 mod attention;
@@ -107,6 +108,7 @@ pub fn refusal(widths: &[(&str, usize)], head: usize) -> Option<String> {
 impl<D: Device> Backend for Gpu<D> {
     type Buffer = Values;
     type Batch = Prepared;
+    const NARROW: bool = true;
 
     fn buffer(&mut self) -> Values {
         Values::Half(None)
@@ -118,6 +120,11 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn reserve(&mut self, buffer: &mut Values, length: usize) {
         self.attempt(|gpu| buffer.reserve(&mut gpu.device, length));
+    }
+
+    fn as_activations<'a>(&mut self, length: usize, values: &'a Values, copy: &'a mut Values) -> &'a Values {
+        self.attempt(|gpu| rows::round(&mut gpu.device, length, values, copy));
+        copy
     }
 
     fn wait(&mut self) {
@@ -157,7 +164,7 @@ impl<D: Device> Backend for Gpu<D> {
             }
             let arguments = [
                 out.half()?.into(),
-                x.half()?.into(),
+                x.single()?.into(),
                 weights.half()?.slice(at..).into(),
                 (width as i32).into(),
                 epsilon.into(),
@@ -184,10 +191,10 @@ impl<D: Device> Backend for Gpu<D> {
             }
             let parts = rows.min(PARTS);
             let arguments = [
-                d_x.half()?.into(),
+                d_x.single()?.into(),
                 reserve(&mut gpu.device, &mut gpu.partials, parts * width)?.into(),
-                d_out.half()?.into(),
-                x.half()?.into(),
+                d_out.single()?.into(),
+                x.single()?.into(),
                 weights.half()?.slice(at..).into(),
                 (rows as i32).into(),
                 (width as i32).into(),
@@ -212,6 +219,10 @@ impl<D: Device> Backend for Gpu<D> {
         out: &mut Values,
     ) {
         self.attempt(|gpu| products::forward(&mut gpu.device, rows, x, (weights, weight), residual, out));
+    }
+
+    fn linear_add(&mut self, rows: usize, x: &Values, weights: &Values, weight: Dense, out: &mut Values) {
+        self.attempt(|gpu| products::onto(&mut gpu.device, rows, x, (weights, weight), true, out));
     }
 
     fn linear_backward_input(
@@ -349,7 +360,7 @@ impl<D: Device> Backend for Gpu<D> {
                 d_out: d_out.half()?,
                 deltas: reserve(&mut gpu.device, &mut gpu.deltas, count)?.into(),
             };
-            let gradients = [d_queries.half()?, d_keys.half()?, d_projection.half()?];
+            let gradients = (d_queries.single()?, d_keys.single()?, d_projection.half()?);
             attention::backward(&mut gpu.device, inputs, outputs, gradients)
         });
     }
@@ -412,7 +423,7 @@ impl<D: Device> Backend for Gpu<D> {
         self.attempt(|gpu| {
             let inputs = score::Inputs { batch, hidden: hidden.half()?, weights: weights.half()?, head };
             let gradients = gradients.as_deref().map(Values::single).transpose()?;
-            gpu.scorer.score_backward(&mut gpu.device, inputs, d_logprobs, d_hidden.half()?, gradients)
+            gpu.scorer.score_backward(&mut gpu.device, inputs, d_logprobs, d_hidden.single()?, gradients)
         });
     }
 }

@@ -1,7 +1,7 @@
 //! Products with a weight and their gradients: which factor is turned, and what is added to.
 //!
-//! With `y = x wᵀ` row-major, `w` `[outputs, inputs]`: `d_x = d_y w` and `d_w += d_yᵀ x`. The addition of a residual is the
-//! product's own, in f32, before its result is rounded.
+//! With `y = x wᵀ` row-major, `w` `[outputs, inputs]`: `d_x = d_y w` and `d_w += d_yᵀ x`. Factors are bf16, sums f32; what
+//! is added to the residual stream stays f32.
 
 use device::{Device, Gemm, Operand};
 use record::failure::Result;
@@ -18,6 +18,14 @@ fn matrix(values: &Values, rows: usize, width: usize) -> Result<Operand<'_>> {
     Ok(Operand::new(values.half()?.slice(..rows * width), width))
 }
 
+/// What a product is computed into: bf16, or f32 where no product reads it.
+fn result(values: &Values, rows: usize, width: usize) -> Result<Operand<'_>> {
+    match values {
+        Values::Half(_) => matrix(values, rows, width),
+        Values::Single(_) => Ok(Operand::new(values.single()?.slice(..rows * width), width)),
+    }
+}
+
 /// `out = residual + x wᵀ`.
 pub(super) fn forward<D: Device>(
     device: &mut D,
@@ -27,17 +35,28 @@ pub(super) fn forward<D: Device>(
     residual: Option<&Values>,
     out: &Values,
 ) -> Result<()> {
+    let length = rows * weight.1.outputs;
+    if let Some(residual) = residual.filter(|_| rows > 0) {
+        device.copy(residual.single()?.slice(..length), out.single()?.slice(..length))?;
+    }
+    onto(device, rows, x, weight, residual.is_some(), out)
+}
+
+/// `out = x wᵀ`, or added where `add`.
+pub(super) fn onto<D: Device>(
+    device: &mut D,
+    rows: usize,
+    x: &Values,
+    weight: (&Values, Dense),
+    add: bool,
+    out: &Values,
+) -> Result<()> {
     let Dense { outputs, inputs, .. } = weight.1;
     if rows == 0 {
         return Ok(());
     }
-    if let Some(residual) = residual {
-        let length = rows * outputs;
-        device.copy(residual.half()?.slice(..length), out.half()?.slice(..length))?;
-    }
-    let (x, out) = (matrix(x, rows, inputs)?, matrix(out, rows, outputs)?);
-    let product = Gemm::new(x, tensor(weight)?.transposed(), out, [rows, outputs, inputs]);
-    device.gemm(&product.adding(residual.is_some()))
+    let (x, out) = (matrix(x, rows, inputs)?, result(out, rows, outputs)?);
+    device.gemm(&Gemm::new(x, tensor(weight)?.transposed(), out, [rows, outputs, inputs]).adding(add))
 }
 
 /// `d_x = d_out w`, or added where `add`.
@@ -53,7 +72,7 @@ pub(super) fn by_input<D: Device>(
     if rows == 0 {
         return Ok(());
     }
-    let (d_out, d_x) = (matrix(d_out, rows, outputs)?, matrix(d_x, rows, inputs)?);
+    let (d_out, d_x) = (matrix(d_out, rows, outputs)?, result(d_x, rows, inputs)?);
     device.gemm(&Gemm::new(d_out, tensor(weight)?, d_x, [rows, inputs, outputs]).adding(add))
 }
 

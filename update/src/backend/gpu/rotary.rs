@@ -107,7 +107,7 @@ impl Rotary {
         let mut arguments: Vec<Argument<'_>> = vec![
             d_projection.half()?.into(),
             partials.into(),
-            d_out.half()?.into(),
+            d_out.single()?.into(),
             projection.half()?.into(),
             weights.half()?.into(),
             offset(rotated.norm).into(),

@@ -1,4 +1,4 @@
-//! Launches of the kernels that move whole rows: the embedding, and the rows that carry a loss.
+//! Launches of the kernels that move whole rows: the embedding, the rows that carry a loss, and a copy for products.
 
 use device::{Device, Shape};
 use record::failure::Result;
@@ -21,7 +21,7 @@ pub(super) fn embed<D: Device>(
         return Ok(());
     }
     let arguments = [
-        out.half()?.into(),
+        out.single()?.into(),
         weights.half()?.slice(table.at..).into(),
         batch.ids()?.into(),
         (table.inputs as i32).into(),
@@ -43,7 +43,7 @@ pub(super) fn embed_backward<D: Device>(
     }
     let arguments = [
         gradients.single()?.slice(table.at..).into(),
-        d_out.half()?.into(),
+        d_out.single()?.into(),
         batch.distinct()?.into(),
         batch.distinct_starts()?.into(),
         batch.distinct_nodes()?.into(),
@@ -65,8 +65,13 @@ pub(super) fn gather<D: Device>(
         return Ok(());
     }
     let nodes = batch.nodes(Rows::Scored)?;
-    let arguments = [out.half()?.into(), x.half()?.into(), nodes.into(), (width as i32).into()];
     let shape = Shape::rows(batch.scored as u32, threads(width));
+    let tail = [nodes.into(), (width as i32).into()];
+    if let Values::Single(_) = x {
+        let arguments = [out.single()?.into(), x.single()?.into(), tail[0], tail[1]];
+        return device.launch(&kernels::GATHER_STREAM, shape, &arguments);
+    }
+    let arguments = [out.half()?.into(), x.half()?.into(), tail[0], tail[1]];
     device.launch(&kernels::GATHER_ROWS, shape, &arguments)
 }
 
@@ -82,7 +87,22 @@ pub(super) fn scatter_add<D: Device>(
         return Ok(());
     }
     let nodes = batch.nodes(Rows::Scored)?;
-    let arguments = [x.half()?.into(), rows.half()?.into(), nodes.into(), (width as i32).into()];
     let shape = Shape::rows(batch.scored as u32, threads(width));
+    let tail = [nodes.into(), (width as i32).into()];
+    if let Values::Single(_) = x {
+        let arguments = [x.single()?.into(), rows.single()?.into(), tail[0], tail[1]];
+        return device.launch(&kernels::SCATTER_ADD_STREAM, shape, &arguments);
+    }
+    let arguments = [x.half()?.into(), rows.half()?.into(), tail[0], tail[1]];
     device.launch(&kernels::SCATTER_ADD_ROWS, shape, &arguments)
+}
+
+/// The first `length` values of `from` in bf16.
+pub(super) fn round<D: Device>(device: &mut D, length: usize, from: &Values, to: &Values) -> Result<()> {
+    let pairs = (length / 2) as u64;
+    if pairs == 0 {
+        return Ok(());
+    }
+    let arguments = [to.half()?.into(), from.single()?.into(), pairs.into()];
+    device.launch(&kernels::ROUND_VALUES, Shape::values(pairs), &arguments)
 }

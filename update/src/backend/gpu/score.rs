@@ -9,6 +9,7 @@ use record::failure::Result;
 
 use super::batch::Prepared;
 use super::room::Room;
+use super::threads;
 use super::values::reserve;
 use crate::backend::Head;
 use crate::kernels;
@@ -27,7 +28,8 @@ pub(super) struct Scorer {
     d_logits: Option<Buffer<bf16>>,
     /// Log-sum-exp of each scored node's logits.
     normalizers: Option<Buffer<f32>>,
-    /// Log-probabilities and entropies of the loss rows by node; in the backward pass their derivatives.
+    /// Log-probabilities and entropies of the loss rows by node; in the backward pass the derivatives by the former, and
+    /// what rounding took from the gradient at the targets.
     rows: Option<Buffer<f32>>,
     /// Whether `logits` still hold those of every node.
     kept: bool,
@@ -159,7 +161,7 @@ impl Scorer {
         device: &mut D,
         inputs: Inputs<'_>,
         d_logprobs: &[f32],
-        d_hidden: Slice<'_, bf16>,
+        d_hidden: Slice<'_, f32>,
         gradients: Option<Slice<'_, f32>>,
     ) -> Result<()> {
         let (batch, weight) = (inputs.batch, inputs.head.weight);
@@ -181,12 +183,15 @@ impl Scorer {
             else {
                 continue;
             };
+            let (starts, lefts) =
+                (batch.row_starts()?.slice(first..=first + count), rows.slice(batch.rows..));
             let arguments = [
                 d_logits.into(),
+                lefts.into(),
                 logits.into(),
                 normalizers.slice(first..first + count).into(),
                 rows.slice(..batch.rows).into(),
-                batch.row_starts()?.slice(first..=first + count).into(),
+                starts.into(),
                 batch.targets()?.into(),
                 vocabulary.into(),
                 stride.into(),
@@ -197,6 +202,16 @@ impl Scorer {
             let out = d_hidden.slice(first * weight.inputs..(first + count) * weight.inputs);
             let extent = [count, weight.inputs, weight.outputs];
             device.gemm(&Gemm::new(d_logits, inputs.weight(), Operand::new(out, weight.inputs), extent))?;
+            let arguments = [
+                out.into(),
+                inputs.weights.slice(weight.at..).into(),
+                lefts.into(),
+                starts.into(),
+                batch.targets()?.into(),
+                (weight.inputs as i32).into(),
+            ];
+            let shape = Shape::rows(count as u32, threads(weight.inputs));
+            device.launch(&kernels::SCORE_TARGETS_BACKWARD, shape, &arguments)?;
             if let Some(gradients) = gradients {
                 let out = gradients.slice(weight.at..weight.at + weight.outputs * weight.inputs);
                 let extent = [weight.outputs, weight.inputs, count];

@@ -38,7 +38,7 @@ pub(super) fn backward<D: Device>(
     let arguments = [
         gate_up.half()?.into(),
         out.half()?.into(),
-        d_out.half()?.into(),
+        d_out.single()?.into(),
         pairs.into(),
         (width as i32).into(),
     ];

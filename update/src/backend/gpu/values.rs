@@ -1,4 +1,5 @@
-//! An array on the device: bf16 for weights and activations, f32 for gradients of weights and statistics.
+//! An array on the device: bf16 for weights and activations, f32 for gradients of weights, the residual stream and
+//! statistics.
 
 use device::{Buffer, Device, Element, Slice};
 use half::bf16;
