@@ -199,7 +199,7 @@ impl Backend for Cpu {
     ) {
         let extent = [rows, weight.outputs, weight.inputs];
         let (x, w) = (View::new(x, weight.inputs), values(weights, weight).transposed());
-        gemm::multiply(&mut self.products, extent, x, w, Onto::Result, out, weight.outputs);
+        self.products.linear(extent, x, w, Onto::Result, out, weight.outputs);
     }
 
     fn linear_backward_input(
