@@ -46,6 +46,8 @@ Options:
   --seed S              the seed of everything random                        [default: 1]
   --device NAME         cpu | cuda | cuda:N: where policies play and train; the
                         warm-up is always on the CPU                         [default: cpu]
+  --dtype NAME          float32 | bfloat16: what policies play and train in; the warm-up is
+                        always in float32                [default: float32; bfloat16 on cuda]
   --eval-every N        steps between evaluations on the test split; 0: none [default: 20]
   --warmup N            optimiser steps on imperfect demonstrations          [default: 3600]
   --stage NAME=COMMAND  replaces a stage (tasks rollout group advantage update) by a shell command,
@@ -62,7 +64,7 @@ die() { # CODE MESSAGE [HINT]
 }
 
 # ---- the numbers --------------------------------------------------------------------------------------------
-env=plan-path workflow=team policies=shared steps=80 tasks=48 branches=8 turns=4 seed=1 device=cpu
+env=plan-path workflow=team policies=shared steps=80 tasks=48 branches=8 turns=4 seed=1 device=cpu dtype=''
 eval_every=20 warmup=3600 run='' setup_only=no
 eval_tasks=300 select=random temperature=1.0 max_tokens='' adapter=rank=16,alpha=32
 optimizer=adamw lr=1e-3 lr_warmup=5 betas=0.9,0.95 minibatches=2
@@ -77,7 +79,7 @@ while [ $# -gt 0 ]; do
         --help | -h) usage; exit 0 ;;
         --setup) setup_only=yes; shift; continue ;;
         --run | --env | --workflow | --policies | --adapter | --steps | --tasks | --branches | --turns | --max-tokens | \
-            --seed | --device | --eval-every | --warmup | --stage | --set) ;;
+            --seed | --device | --dtype | --eval-every | --warmup | --stage | --set) ;;
         --*=*) set -- "${flag%%=*}" "${flag#*=}" "${@:2}"; continue ;;
         *) die 2 "unknown argument $flag" 'run ./pipeline.sh --help for the list' ;;
     esac
@@ -110,6 +112,9 @@ done
 [ "$policies" = adapter-per-role ] || [ -z "${given[adapter]:-}" ] ||
     die 2 '--adapter needs --policies adapter-per-role' 'or make the adapters with policy init --adapter and name them: --policies AGENT=DIR'
 [ -n "$run" ] || run=runs/$env
+if [ -z "$dtype" ]; then
+    case $device in cuda*) dtype=bfloat16 ;; *) dtype=float32 ;; esac
+fi
 if [ -z "$max_tokens" ]; then # a bit more than the longest right answer takes
     case " $env $settings " in
         *' encoding=full '*) max_tokens=512 ;;
@@ -167,7 +172,7 @@ digest_of() { # the identity of a policy that was handed in: its weights' bytes
 }
 resolved() { # one value a line, so that a difference can be named
     local name
-    for name in env settings workflow policies tasks branches turns seed device eval_every warmup eval_tasks select \
+    for name in env settings workflow policies tasks branches turns seed device dtype eval_every warmup eval_tasks select \
         temperature max_tokens optimizer lr lr_warmup betas minibatches warmup_tasks_a_step warmup_lr \
         warmup_lr_other stages; do
         printf '  "%s": %s,\n' "$name" "$(json_string "${!name}")"
@@ -266,7 +271,7 @@ evaluate() { # STEP
         context="evaluation after step $1"
         envs tasks "$env" "${set_flags[@]}" --split test --count "$eval_tasks" |
             rollout "${policy_flags[@]}" --workflow "$workflow" --turns "$turns" --max-tokens "$max_tokens" --greedy \
-                --step "$1" --device "$device" --quiet >"$file.tmp"
+                --step "$1" --device "$device" --dtype "$dtype" --quiet >"$file.tmp"
         statuses=("${PIPESTATUS[@]}")
         leftmost_failure 'envs tasks' rollout
         mv "$file.tmp" "$file" || die 74 "cannot write $file"
@@ -296,12 +301,13 @@ train() { # STEP
         tee "$directory/tasks.jsonl" |
         (stage rollout rollout "${policy_flags[@]}" --workflow "$workflow" --branches "$branches" --turns "$turns" \
             --select "$select" --temperature "$temperature" --max-tokens "$max_tokens" --seed "$seed" --step "$1" \
-            --device "$device" --quiet) |
+            --device "$device" --dtype "$dtype" --quiet) |
         (stage group group --quiet) |
         (stage advantage advantage --quiet) |
         tee "$directory/samples.jsonl" |
         (stage update update "${policy_flags[@]}" --optimizer "$optimizer" --lr "$lr" --warmup "$lr_warmup" \
-            --betas "$betas" --weight-decay 0 --minibatches "$minibatches" --seed "$seed" --device "$device" --quiet) \
+            --betas "$betas" --weight-decay 0 --minibatches "$minibatches" --seed "$seed" --device "$device" \
+            --dtype "$dtype" --quiet) \
             >"$directory/metrics.jsonl"
     statuses=("${PIPESTATUS[@]}")
     leftmost_failure tasks 'tee tasks.jsonl' rollout group advantage 'tee samples.jsonl' update

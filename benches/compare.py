@@ -92,10 +92,10 @@ class Ours:
             raise SystemExit(f"compare: {command[0]} ended with {process.returncode}: {diagnostics}")
         return output, diagnostics, usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss / 1024
 
-    def generation(self, threads=1, prompt=PROMPT, completion=COMPLETION):
+    def generation(self, threads=1, prompt=PROMPT, completion=COMPLETION, dtype="float32"):
         """The engine alone: a result as the peers print it."""
         command = [self.arguments.generate, "--policy", self.policy, "--threads", threads, "--groups", GROUPS, "--branches",
-                   BRANCHES, "--prompt", prompt, "--completion", completion, "--repeats", "1"]
+                   BRANCHES, "--prompt", prompt, "--completion", completion, "--repeats", "1", "--dtype", dtype]
         _, text, _, _, peak = self.run(command, processor=self.processor if threads == 1 else None)
         cpu = float(re.search(r"CPU ([\d.]+) ms", text).group(1)) / 1e3
         wall = float(re.search(r"wall ([\d.]+) ms", text).group(1)) / 1e3
@@ -184,26 +184,28 @@ def processor_peak(environment, processor):
     return float(output.stdout)
 
 
-def row(name, values, ours):
-    """One line of a table: median speed, its range, and ours / this within each round."""
+def row(name, values, references):
+    """One line of a table: median speed, its range, and each reference / this within each round."""
     speeds = [value["tokens_per_cpu_s"] for value in values]
     cells = [name, f"{statistics.median(speeds):,.0f}", f"{min(speeds):,.0f} – {max(speeds):,.0f}",
              f"{max(value['peak_mb'] for value in values):,.0f}"]
-    if ours is values:
-        cells.append("")
-    else:
+    for ours in references:
+        if ours is values:
+            cells.append("")
+            continue
         ratios = [mine["tokens_per_cpu_s"] / theirs for mine, theirs in zip(ours, speeds)]
         cells.append(f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} – {max(ratios):.2f})")
     return "| " + " | ".join(cells) + " |"
 
 
-def table(title, rows, reference):
-    """A markdown table; `rows` is {name: measurements of each round}."""
+def table(title, rows, references):
+    """A markdown table; `rows` is {name: measurements of each round}, `references` names those that the others are compared with."""
     print(f"\n### {title}\n")
-    print("| engine | tokens a CPU-second, median | range | peak MB | ours / this, median (range) |")
-    print("|---|---|---|---|---|")
+    ratios = "".join(f" {name} / this, median (range) |" for name in references)
+    print(f"| engine | tokens a CPU-second, median | range | peak MB |{ratios}")
+    print("|---|---|---|---|" + "---|" * len(references))
     for name, values in rows.items():
-        print(row(name, values, rows[reference]))
+        print(row(name, values, [rows[reference] for reference in references]))
 
 
 def scaling(ours, rounds):
@@ -280,6 +282,7 @@ def main():
 
         def our_turn():
             note(generation, "ours", ours.generation())
+            note(generation, "ours, bf16", ours.generation(dtype="bfloat16"))
             note(training, "ours, gradient alone", ours.gradient())
             note(stages, "`rollout`", ours.rollout())
             note(stages, "`update`", ours.update())
@@ -311,11 +314,11 @@ def main():
               f"{GENERATED} tokens generated, {TRAINED} trained (every completion's prompt counted).")
         if micro:
             print("TRL's training by micro-batch: " + ", ".join(f"{size}: {speed:,.0f}" for size, speed in micro.items()) + " tokens a CPU-second.")
-        table("Generation", generation, "ours")
+        table("Generation", generation, ["ours", "ours, bf16"])
         # The peers' update is gradient, clipping and AdamW (the latter two: 4 of 2,900 ms); our process does those too, and
         # reads, checks and publishes besides.
         rows = {"ours, gradient alone": training.pop("ours, gradient alone"), "ours, `update` as a process": stages["`update`"]} | training
-        table("Update", rows, "ours, gradient alone")
+        table("Update", rows, ["ours, gradient alone"])
         rollout = stages["`rollout`"]
         print("\n### Stages as processes (start-up, JSON, environment, publishing included)\n")
         print("| stage | CPU-s, median | of it not in the engine, s | tokens a CPU-second | peak MB |")

@@ -78,11 +78,13 @@ impl Target {
         }
     }
 
-    fn block(self) -> &'static str {
-        match self {
+    /// The module of a layer, as a checkpoint's tensors name it; `.weight` and `.bias` follow.
+    pub fn module(self, layer: usize) -> String {
+        let block = match self {
             Target::Gate | Target::Up | Target::Down => "mlp",
             _ => "self_attn",
-        }
+        };
+        format!("model.layers.{layer}.{block}.{}", self.name())
     }
 }
 
@@ -180,10 +182,8 @@ impl Adapter {
 
     /// PEFT's names of the two factors, A and B, of a layer's projection.
     pub fn names(layer: usize, target: Target) -> [String; 2] {
-        let (block, module) = (target.block(), target.name());
-        ["A", "B"].map(|factor| {
-            format!("base_model.model.model.layers.{layer}.{block}.{module}.lora_{factor}.weight")
-        })
+        let module = target.module(layer);
+        ["A", "B"].map(|factor| format!("base_model.model.{module}.lora_{factor}.weight"))
     }
 
     /// Compares names, shapes and types of the weights with what the adapter has over a base of this configuration.

@@ -89,6 +89,7 @@ fn play(settings: &Settings, writer: &mut Writer<impl std::io::Write>) -> (Total
             max_rows: rows,
             cache_bytes: CACHE_BYTES,
             stop_ids: Vec::new(),
+            precision: settings.dtype.precision(),
         };
         let policies = settings.team.policies();
         let directories: Vec<&Path> = policies.iter().map(|policy| policy.directory.as_path()).collect();
@@ -236,6 +237,7 @@ fn end(settings: &Settings, totals: Totals, ok: bool, elapsed: Duration, load: D
         counts,
         after: ends,
         timing,
+        extra: Map::from_iter([("dtype".to_owned(), settings.dtype.name().into())]),
         ..End::default()
     }
 }

@@ -55,7 +55,7 @@ pub fn run(arguments: &Check) -> Result<()> {
             base.display()
         );
     }
-    graph::decoder(&config, &weights, Kind::SharedPrefix)?;
+    graph::decoder(&config, &weights, Kind::SHARED_PREFIX)?;
 
     let tokenizer = Tokenizer::load(policy.model())?;
     let size = config.vocab_size;

@@ -47,7 +47,7 @@ pub fn run(arguments: &Graph) -> Result<()> {
     let weights = Weights::open(policy.model())?;
     let kind = match arguments.kind {
         Attention::GroupQuery => Kind::GroupQuery,
-        Attention::SharedPrefix => Kind::SharedPrefix,
+        Attention::SharedPrefix => Kind::SHARED_PREFIX,
         Attention::Paged => Kind::Paged(Arithmetic::BF16),
     };
     let model = graph::decoder(&config, &weights, kind)?;

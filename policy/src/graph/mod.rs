@@ -28,6 +28,7 @@ use crate::weights::{ElementType, Weights};
 
 pub use group_query::GROUP_QUERY_POSITIONS;
 pub use paged::block_size;
+pub use shared_prefix::SITES;
 use shared_prefix::Site;
 pub use stacked::{Factor, HALF, Stack};
 
@@ -35,13 +36,30 @@ pub use stacked::{Factor, HALF, Stack};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Attention by our own operator, which shares prompt prefixes.
-    SharedPrefix,
-    /// The same with an operator after each projection that adds what low-rank adapters give.
-    AdaptedSharedPrefix,
+    SharedPrefix {
+        /// Who multiplies.
+        products: Products,
+        /// With an operator after each projection that adds what low-rank adapters give.
+        adapted: bool,
+    },
     /// Attention by `com.microsoft.GroupQueryAttention`.
     GroupQuery,
     /// Attention over a cache in blocks, which sequences may share.
     Paged(Arithmetic),
+}
+
+impl Kind {
+    /// The shared-prefix decoder that anybody who has its operators can run: its weights are in the model.
+    pub const SHARED_PREFIX: Kind = Kind::SharedPrefix { products: Products::OnnxRuntime, adapted: false };
+}
+
+/// Who does the matrix products of a shared-prefix decoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Products {
+    /// ONNX Runtime, in f32, with the weights where they lie.
+    OnnxRuntime,
+    /// An operator of our own, which has the weights: ONNX Runtime cannot round operands to bf16 on CPU.
+    Own,
 }
 
 /// What a paged decoder computes in.
@@ -88,7 +106,7 @@ fn build(config: &Config, weights: &Weights, kind: Kind, stack: &Stack) -> Resul
     let (graph, present) = (Graph::default(), BTreeSet::new());
     let mut builder = Builder { config, weights, kind, stack, element, graph, present };
     match kind {
-        Kind::SharedPrefix | Kind::AdaptedSharedPrefix => builder.shared_prefix_inputs(),
+        Kind::SharedPrefix { .. } => builder.shared_prefix_inputs(),
         Kind::GroupQuery => builder.group_query_inputs(),
         Kind::Paged(_) => builder.paged_inputs(),
     }
@@ -124,7 +142,7 @@ impl Builder<'_> {
             let value = |name: &str| format!("{name}.{layer}");
             let weight = |name: &str| format!("model.layers.{layer}.{name}.weight");
             match self.kind {
-                Kind::SharedPrefix | Kind::AdaptedSharedPrefix => self.shared_prefix_attention(layer)?,
+                Kind::SharedPrefix { .. } => self.shared_prefix_attention(layer)?,
                 Kind::GroupQuery => self.group_query_attention(layer)?,
                 Kind::Paged(_) => self.paged_attention(layer)?,
             }
@@ -134,9 +152,14 @@ impl Builder<'_> {
                 residual = self.scored(&residual);
                 attention = self.scored(&attention);
             }
-            let output = self.base_of(Target::Output, &value("attention_out"));
-            self.linear(&attention, &weight("self_attn.o_proj"), &output)?;
-            self.adapt(layer, Site::Output, &attention, &value("attention_out"));
+            if let Kind::SharedPrefix { .. } = self.kind {
+                self.shared_prefix_projection(layer, Site::Output, &attention, &value("attention_out"))?;
+            } else {
+                let output = self.base_of(Target::Output, &value("attention_out"));
+                self.linear(&attention, &weight("self_attn.o_proj"), &output)?;
+                let projections = [(Target::Output, value("attention_out"))];
+                self.add_stacked(layer, Site::Output, &attention, &projections);
+            }
             let (middle, middle_normed) = (value("middle"), value("middle_normed"));
             let norm = weight("post_attention_layernorm");
             self.add_norm(&residual, &value("attention_out"), &norm, &middle, &middle_normed)?;
@@ -160,6 +183,10 @@ impl Builder<'_> {
             "x.last".to_owned()
         };
         self.norm(&scored, "model.norm.weight", "normed.scored")?;
+        if let Kind::SharedPrefix { products: Products::Own, .. } = self.kind {
+            self.own_head("normed.scored", "logits");
+            return Ok(());
+        }
         self.linear("normed.scored", config.head_name(), "logits")
     }
 
@@ -175,24 +202,22 @@ impl Builder<'_> {
         let name = |part: &str| format!("model.layers.{layer}.mlp.{part}_proj.weight");
         let value = |part: &str| format!("{part}.{layer}");
         let normed = value("middle_normed");
-        if matches!(self.kind, Kind::SharedPrefix | Kind::AdaptedSharedPrefix) {
-            self.concatenated(&[name("gate"), name("up")], &value("gate_up_weight"))?;
-            let output = self.base_of(Target::Gate, &value("gate_up"));
-            self.matmul(&normed, &value("gate_up_weight"), &output);
-            self.adapt(layer, Site::GateUp, &normed, &value("gate_up"));
+        if let Kind::SharedPrefix { .. } = self.kind {
+            self.shared_prefix_projection(layer, Site::GateUp, &normed, &value("gate_up"))?;
             self.graph.node(DOMAIN, "SwiGlu", &[&value("gate_up")], &[&value("gated")], &[]);
-        } else {
-            let projections = [(Target::Gate, value("gate")), (Target::Up, value("up"))];
-            self.linear(&normed, &name("gate"), &self.base_of(Target::Gate, &value("gate")))?;
-            self.linear(&normed, &name("up"), &self.base_of(Target::Up, &value("up")))?;
-            self.add_stacked(layer, Site::GateUp, &normed, &projections);
-            let silu = [("alpha", Attribute::Float(1.0))];
-            self.graph.node(MICROSOFT, "QuickGelu", &[&value("gate")], &[&value("silu")], &silu);
-            self.graph.node(ONNX, "Mul", &[&value("silu"), &value("up")], &[&value("gated")], &[]);
+            return self.shared_prefix_projection(layer, Site::Down, &value("gated"), &value("feed_forward"));
         }
+        let projections = [(Target::Gate, value("gate")), (Target::Up, value("up"))];
+        self.linear(&normed, &name("gate"), &self.base_of(Target::Gate, &value("gate")))?;
+        self.linear(&normed, &name("up"), &self.base_of(Target::Up, &value("up")))?;
+        self.add_stacked(layer, Site::GateUp, &normed, &projections);
+        let silu = [("alpha", Attribute::Float(1.0))];
+        self.graph.node(MICROSOFT, "QuickGelu", &[&value("gate")], &[&value("silu")], &silu);
+        self.graph.node(ONNX, "Mul", &[&value("silu"), &value("up")], &[&value("gated")], &[]);
         let output = self.base_of(Target::Down, &value("feed_forward"));
         self.linear(&value("gated"), &name("down"), &output)?;
-        self.adapt(layer, Site::Down, &value("gated"), &value("feed_forward"));
+        let projections = [(Target::Down, value("feed_forward"))];
+        self.add_stacked(layer, Site::Down, &value("gated"), &projections);
         Ok(())
     }
 
@@ -218,13 +243,8 @@ impl Builder<'_> {
     }
 
     fn matmul(&mut self, input: &str, weight: &str, output: &str) {
-        self.graph.node(
-            MICROSOFT,
-            "FusedMatMul",
-            &[input, weight],
-            &[output],
-            &[("transB", Attribute::Int(1))],
-        );
+        let transposed = [("transB", Attribute::Int(1))];
+        self.graph.node(MICROSOFT, "FusedMatMul", &[input, weight], &[output], &transposed);
     }
 
     /// RMS norm (arXiv 1910.07467).

@@ -23,10 +23,20 @@
 //! [`Config::inverse_frequencies`](crate::config::Config::inverse_frequencies), appending key and value to the cache,
 //! and attention with scale `head_dim^-0.5`. Positions, caches and the grouping of rows are the operator's own state.
 //!
+//! With [`Products::Own`](super::Products::Own) each projection and the head are a custom operator `troupe.Linear`:
+//!
+//! | | |
+//! |---|---|
+//! | input 0 | f32 `[rows, inputs]` |
+//! | output 0 | f32 `[rows, outputs]`: `input · weightᵀ + bias` |
+//! | integer attributes | `layer`, `site`: [`SITES`], whose outputs follow each other in a row; after the last layer, with `layer` and `site` 0, the head |
+//!
+//! The weights are the operator's own state, packed once for its kernels: of what is multiplied, the model holds nothing.
+//!
 //! Custom operator `troupe.SwiGlu`, one a layer, no attributes: input 0 f32 `[N, 2 * intermediate_size]`, gate then up;
 //! output 0 f32 `[N, intermediate_size]` = silu(gate) * up.
 //!
-//! With adapters ([`Kind::AdaptedSharedPrefix`](super::Kind::AdaptedSharedPrefix)) each projection is followed by the custom
+//! Where it is `adapted`, each projection is followed by the custom
 //! operator `troupe.LowRank`:
 //!
 //! | | |
@@ -34,17 +44,25 @@
 //! | input 0 | f32 `[rows, inputs]`: what the projection read |
 //! | input 1 | f32 `[rows, outputs]`: what it gave |
 //! | output 0 | input 1 and what the adapter of each row adds |
-//! | integer attributes | `layer`, `site` (0 query, key and value; 1 attention's output; 2 gate and up; 3 down), `scored` (1 where the rows are those of `last_idx`) |
+//! | integer attributes | `layer`, `site` ([`SITES`]), `scored` (1 where the rows are those of `last_idx`) |
 //!
 //! Adapters, and which row uses which, are the operator's own state.
 
 use record::failure::Result;
 
-use super::{Builder, DOMAIN, Kind, ONNX};
+use super::{Builder, DOMAIN, Kind, ONNX, Products};
 use crate::adapter::Target;
 use crate::onnx::{Attribute, Element};
 
 /// Projections that read the same, and are adapted as one.
+pub const SITES: [&[Target]; 4] = [
+    &[Target::Query, Target::Key, Target::Value],
+    &[Target::Output],
+    &[Target::Gate, Target::Up],
+    &[Target::Down],
+];
+
+/// A place in [`SITES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Site {
     QueryKeyValue,
@@ -57,12 +75,7 @@ impl Site {
     pub(super) const ALL: [Site; 4] = [Site::QueryKeyValue, Site::Output, Site::GateUp, Site::Down];
 
     pub(super) fn targets(self) -> &'static [Target] {
-        match self {
-            Site::QueryKeyValue => &[Target::Query, Target::Key, Target::Value],
-            Site::Output => &[Target::Output],
-            Site::GateUp => &[Target::Gate, Target::Up],
-            Site::Down => &[Target::Down],
-        }
+        SITES[self as usize]
     }
 
     pub(super) fn name(self) -> &'static str {
@@ -76,25 +89,62 @@ impl Site {
 }
 
 impl Builder<'_> {
-    /// The name that a projection's result has before adapters add to it.
-    pub(super) fn base_of(&self, target: Target, value: &str) -> String {
-        let adapted = self.kind == Kind::AdaptedSharedPrefix || self.is_stacked(target);
-        if adapted { format!("{value}.base") } else { value.to_owned() }
+    /// Projections of a site with their biases, and what the adapters of the rows add.
+    pub(super) fn shared_prefix_projection(
+        &mut self,
+        layer: usize,
+        site: Site,
+        input: &str,
+        value: &str,
+    ) -> Result<()> {
+        let Kind::SharedPrefix { products, adapted } = self.kind else { unreachable!("of this kind alone") };
+        let base = if adapted { format!("{value}.base") } else { value.to_owned() };
+        match products {
+            Products::Own => self.own_linear(layer, site as usize, input, &base),
+            Products::OnnxRuntime => self.runtime_linear(layer, site, input, &base)?,
+        }
+        if adapted {
+            let scored = layer + 1 == self.config.num_layers && site != Site::QueryKeyValue;
+            let attributes = [
+                ("layer", Attribute::Int(layer as i64)),
+                ("site", Attribute::Int(site as i64)),
+                ("scored", Attribute::Int(i64::from(scored))),
+            ];
+            self.graph.node(DOMAIN, "LowRank", &[input, &base], &[value], &attributes);
+        }
+        Ok(())
     }
 
-    /// Adds to the one projection of a site what the adapters of its rows give.
-    pub(super) fn adapt(&mut self, layer: usize, site: Site, input: &str, value: &str) {
-        if self.kind != Kind::AdaptedSharedPrefix {
-            return self.add_stacked(layer, site, input, &[(site.targets()[0], value.to_owned())]);
+    /// The projections of a site as one product of ONNX Runtime's.
+    fn runtime_linear(&mut self, layer: usize, site: Site, input: &str, value: &str) -> Result<()> {
+        let names = |what: &str| -> Vec<String> {
+            site.targets().iter().map(|target| format!("{}.{what}", target.module(layer))).collect()
+        };
+        let weights = names("weight");
+        if let [weight] = &weights[..] {
+            return self.linear(input, weight, value);
         }
-        let scored = layer + 1 == self.config.num_layers && site != Site::QueryKeyValue;
-        let attributes = [
-            ("layer", Attribute::Int(layer as i64)),
-            ("site", Attribute::Int(site as i64)),
-            ("scored", Attribute::Int(i64::from(scored))),
-        ];
-        let base = format!("{value}.base");
-        self.graph.node(DOMAIN, "LowRank", &[input, &base], &[value], &attributes);
+        let packed = format!("{value}.weight");
+        self.concatenated(&weights, &packed)?;
+        if site != Site::QueryKeyValue || !self.config.attention_bias {
+            self.matmul(input, &packed, value);
+            return Ok(());
+        }
+        let (unbiased, bias) = (format!("{value}.unbiased"), format!("{value}.bias"));
+        self.matmul(input, &packed, &unbiased);
+        self.concatenated(&names("bias"), &bias)?;
+        self.graph.node(ONNX, "Add", &[&unbiased, &bias], &[value], &[]);
+        Ok(())
+    }
+
+    /// The output head by our own operator.
+    pub(super) fn own_head(&mut self, input: &str, value: &str) {
+        self.own_linear(self.config.num_layers, 0, input, value);
+    }
+
+    fn own_linear(&mut self, layer: usize, site: usize, input: &str, value: &str) {
+        let attributes = [("layer", Attribute::Int(layer as i64)), ("site", Attribute::Int(site as i64))];
+        self.graph.node(DOMAIN, "Linear", &[input], &[value], &attributes);
     }
 
     pub(super) fn shared_prefix_inputs(&mut self) {
@@ -108,18 +158,7 @@ impl Builder<'_> {
         let config = self.config;
         let name = |part: &str| format!("model.layers.{layer}.self_attn.{part}");
         let value = |part: &str| format!("{part}.{layer}");
-        let projections = ["q", "k", "v"];
-        let packed = projections.map(|side| name(&format!("{side}_proj.weight")));
-        self.concatenated(&packed, &value("qkv_weight"))?;
-        let bare = if config.attention_bias { value("qkv_unbiased") } else { value("qkv") };
-        let output = self.base_of(Target::Query, &bare);
-        self.matmul(&value("normed"), &value("qkv_weight"), &output);
-        self.adapt(layer, Site::QueryKeyValue, &value("normed"), &bare);
-        if config.attention_bias {
-            let biases = projections.map(|side| name(&format!("{side}_proj.bias")));
-            self.concatenated(&biases, &value("qkv_bias"))?;
-            self.graph.node(ONNX, "Add", &[&bare, &value("qkv_bias")], &[&value("qkv")], &[]);
-        }
+        self.shared_prefix_projection(layer, Site::QueryKeyValue, &value("normed"), &value("qkv"))?;
         let mut inputs = vec![value("qkv")];
         if config.qk_norm {
             // Stored in the model: the operator reads them when it is created, before any 16-bit weight is cast.

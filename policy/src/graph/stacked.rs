@@ -160,6 +160,11 @@ impl Builder<'_> {
         self.stack.targets.contains(&target)
     }
 
+    /// The name that a projection's result has before adapters add to it.
+    pub(super) fn base_of(&self, target: Target, value: &str) -> String {
+        if self.is_stacked(target) { format!("{value}.base") } else { value.to_owned() }
+    }
+
     /// Adds to the projections of a site, the results of which are `values` with `.base` behind their names, what the
     /// adapters of the rows give.
     pub(super) fn add_stacked(&mut self, layer: usize, site: Site, input: &str, values: &[(Target, String)]) {

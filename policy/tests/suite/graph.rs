@@ -3,7 +3,7 @@
 use policy::adapter::{Adapter, Target};
 use policy::config::Config;
 use policy::directory::Policy;
-use policy::graph::{self, Arithmetic, Kind, Stack};
+use policy::graph::{self, Arithmetic, Kind, Products, Stack};
 use policy::weights::Weights;
 
 /// A field of a protobuf message: its number and its bytes (empty for numbers).
@@ -68,7 +68,10 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
     let policy = crate::tiny(directory.path(), "tiny");
     let weights = Weights::open(&policy.files).unwrap();
     let paged = [Kind::Paged(Arithmetic::BF16), Kind::Paged(Arithmetic::F32)];
-    let plain = [Kind::SharedPrefix, Kind::AdaptedSharedPrefix, Kind::GroupQuery];
+    let shared_prefix = [Products::OnnxRuntime, Products::Own]
+        .into_iter()
+        .flat_map(|products| [false, true].map(|adapted| Kind::SharedPrefix { products, adapted }));
+    let plain = shared_prefix.chain([Kind::GroupQuery]);
     let none = Stack::new([]);
     let two = Stack::new(&[
         adapter(3, &[Target::Query, Target::Value, Target::Up]),
@@ -76,7 +79,7 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
     ]);
     let one = Stack::new(&[adapter(4, &[Target::Down])]);
     let stacked = paged.into_iter().flat_map(|kind| [(kind, &none), (kind, &two), (kind, &one)]);
-    for (kind, stack) in plain.into_iter().map(|kind| (kind, &none)).chain(stacked) {
+    for (kind, stack) in plain.map(|kind| (kind, &none)).chain(stacked) {
         let graph = graph_of(&policy, kind, stack);
         let mut known: Vec<String> = Vec::new();
         let mut external = 0;
@@ -116,7 +119,7 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
         }
         let count = |operator: &str| operators.iter().filter(|name| *name == operator).count();
         let attention = match kind {
-            Kind::SharedPrefix | Kind::AdaptedSharedPrefix => "SharedPrefixAttention",
+            Kind::SharedPrefix { .. } => "SharedPrefixAttention",
             Kind::GroupQuery => "GroupQueryAttention",
             Kind::Paged(_) => "PagedAttention",
         };
@@ -130,9 +133,22 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
         assert_eq!(known.iter().any(|name| name == "adapter"), targets > 0);
         let own = attention == "SharedPrefixAttention";
         // Of each layer: query, key and value together, the attention's output, gate and up together, down.
-        assert_eq!(count("LowRank"), if kind == Kind::AdaptedSharedPrefix { 3 * 4 } else { 0 });
+        let adapted = matches!(kind, Kind::SharedPrefix { adapted: true, .. });
+        assert_eq!(count("LowRank"), if adapted { 3 * 4 } else { 0 });
+        let products = matches!(kind, Kind::SharedPrefix { products: Products::Own, .. });
+        assert_eq!(count("Linear"), if products { 3 * 4 + 1 } else { 0 });
         assert_eq!(count("SwiGlu"), if own { 3 } else { 0 });
         // The shared-prefix graph holds the q and k norms itself; the tied head is one initializer, used twice.
-        assert_eq!(external, if own { 35 - 6 } else { 35 });
+        // What our own operator multiplies with is not there at all; the embedding is, which is looked up.
+        assert_eq!(
+            external,
+            if products {
+                35 - 6 - 3 * 7
+            } else if own {
+                35 - 6
+            } else {
+                35
+            }
+        );
     }
 }

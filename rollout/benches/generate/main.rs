@@ -17,6 +17,7 @@ use policy::directory::Policy;
 use policy::initial::{self, Preset};
 use record::failure::{Failure, Result};
 use record::philox::{Draws, Part, Stream};
+use rollout::arguments::Dtype;
 use rollout::engine::{Engine, Job, Options, SamplingParams};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -31,6 +32,9 @@ struct Arguments {
     /// This policy instead
     #[arg(long)]
     policy: Option<PathBuf>,
+    /// What the operands of matrix products are rounded to
+    #[arg(long, value_enum, default_value = "float32")]
+    dtype: Dtype,
     /// Tokens of a prompt
     #[arg(long, default_value_t = 128)]
     prompt: usize,
@@ -102,7 +106,12 @@ fn measure(arguments: &Arguments) -> Result<()> {
 fn on_processor(arguments: &Arguments, policy: &Policy) -> Result<()> {
     for &threads in &arguments.threads {
         let started = Instant::now();
-        let options = Options { threads, max_rows: arguments.rows, ..Options::default() };
+        let options = Options {
+            threads,
+            max_rows: arguments.rows,
+            precision: arguments.dtype.precision(),
+            ..Options::default()
+        };
         let engine = Engine::load(policy, &options)?;
         let loaded = started.elapsed();
         let mut decoders = (0..threads).map(|_| engine.decoder()).collect::<Result<Vec<_>>>()?;

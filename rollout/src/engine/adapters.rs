@@ -7,21 +7,14 @@
 //! Graph inputs or initialisers for A and B would need a gather of whole factors for every row.
 
 use super::lanes::Lanes;
-use policy::adapter::{Adapter as Description, Target};
+use policy::adapter::Adapter as Description;
 use policy::config::Config;
 use policy::directory::Policy;
+use policy::graph::SITES;
 use record::failure::{Failure, Result};
 
 /// A row of the base itself.
 pub const NONE: u32 = u32::MAX;
-
-/// Projections that the graph computes as one, in the numbering of the graph's `site`.
-const SITES: [&[Target]; 4] = [
-    &[Target::Query, Target::Key, Target::Value],
-    &[Target::Output],
-    &[Target::Gate, Target::Up],
-    &[Target::Down],
-];
 
 /// What an adapter adds to some columns of a row.
 #[derive(Debug, Clone)]

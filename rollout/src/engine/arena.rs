@@ -4,8 +4,11 @@
 //! part the keys come first, dimension by dimension (`[head_size][16 tokens]`), so that one vector holds the same
 //! dimension of sixteen keys; then the values, token by token (`[16 tokens][head_size]`). Sequences are lists of
 //! pages, so a finished branch gives its memory back at once and nothing is ever moved.
+//! Memory is counted in words of 32 bits, each an f32 or two neighbours in bf16.
 //! Left out: eviction. The scheduler admits only what fits.
 
+use gemm::Precision;
+use policy::config::Config;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -24,22 +27,38 @@ pub struct Shape {
     pub kv_heads: usize,
     /// Dimensions of a head, a multiple of 16.
     pub head_size: usize,
+    /// What keys and values are rounded to when they are stored.
+    pub precision: Precision,
 }
 
 impl Shape {
-    /// f32 numbers of one head's keys and values in a page.
-    pub fn head_floats(&self) -> usize {
-        2 * PAGE * self.head_size
+    /// The sizes of a model.
+    pub fn of(config: &Config, precision: Precision) -> Shape {
+        let Config { num_layers, num_kv_heads, head_dim, .. } = *config;
+        Shape { layers: num_layers, kv_heads: num_kv_heads, head_size: head_dim, precision }
     }
 
-    /// f32 numbers of a page.
-    pub fn page_floats(&self) -> usize {
-        self.layers * self.kv_heads * self.head_floats()
+    /// Words of an even number of numbers.
+    pub fn words(&self, numbers: usize) -> usize {
+        match self.precision {
+            Precision::Float32 => numbers,
+            Precision::BFloat16 => numbers / 2,
+        }
     }
 
-    /// Where the part of a layer and head begins within a page, in f32 numbers.
+    /// Words of one head's keys and values in a page.
+    pub fn head_words(&self) -> usize {
+        self.words(2 * PAGE * self.head_size)
+    }
+
+    /// Words of a page.
+    pub fn page_words(&self) -> usize {
+        self.layers * self.kv_heads * self.head_words()
+    }
+
+    /// Where the part of a layer and head begins within a page, in words.
     pub fn offset(&self, layer: usize, head: usize) -> usize {
-        (layer * self.kv_heads + head) * self.head_floats()
+        (layer * self.kv_heads + head) * self.head_words()
     }
 }
 
@@ -84,10 +103,10 @@ impl Arena {
         }
         let page = self.free.pop().expect("growing adds pages");
         if cfg!(test) {
-            // Tests must notice whoever reads what nobody has written.
+            // Tests must notice whoever reads what nobody has written: not a number, in either type.
             // SAFETY: the page has this many numbers and belongs to nobody.
-            unsafe { std::slice::from_raw_parts_mut(self.start(page), self.shape.page_floats()) }
-                .fill(f32::NAN);
+            unsafe { std::slice::from_raw_parts_mut(self.start(page), self.shape.page_words()) }
+                .fill(f32::from_bits(u32::MAX));
         }
         page
     }
@@ -97,12 +116,12 @@ impl Arena {
         self.free.extend(pages.drain(..).rev());
     }
 
-    /// The first number of a page.
+    /// The first word of a page.
     pub fn start(&self, page: u32) -> *mut f32 {
         self.starts[page as usize].as_ptr()
     }
 
-    /// The first number of every page.
+    /// The first word of every page.
     pub fn starts(&self) -> &[NonNull<f32>] {
         &self.starts
     }
@@ -114,9 +133,9 @@ impl Arena {
     }
 
     fn grow(&mut self) {
-        let floats = self.shape.page_floats();
-        let count = (SLAB_BYTES / (floats * size_of::<f32>())).max(1);
-        let layout = Layout::array::<f32>(count * floats)
+        let words = self.shape.page_words();
+        let count = (SLAB_BYTES / (words * size_of::<f32>())).max(1);
+        let layout = Layout::array::<f32>(count * words)
             .and_then(|layout| layout.align_to(ALIGNMENT))
             .expect("a slab is far smaller than the address space");
         // SAFETY: the layout is not empty: shapes have at least one layer, head and dimension.
@@ -125,7 +144,7 @@ impl Arena {
         let first = self.starts.len() as u32;
         for page in 0..count {
             // SAFETY: within the slab, which holds `count` pages.
-            self.starts.push(unsafe { start.add(page * floats) });
+            self.starts.push(unsafe { start.add(page * words) });
         }
         self.free.extend((first..first + count as u32).rev());
         self.slabs.push(Slab { start, layout });

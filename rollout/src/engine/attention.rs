@@ -11,6 +11,8 @@ use super::lanes::Lanes;
 use super::plan::{Branch, Plan, Segment};
 use super::rope::Rope;
 use super::workspace::{MAX_ROWS, Workspace};
+use gemm::Precision;
+use half::bf16;
 use std::sync::Arc;
 
 /// What a decoder lends to the operators for the time of a run.
@@ -25,6 +27,8 @@ pub struct Pass {
     pub work: Workspace,
     /// What rows of the plan may use beside the base.
     pub adapters: Arc<Vec<Adapter>>,
+    /// Scratch of the matrix products.
+    pub products: gemm::Scratch,
 }
 
 /// What an attention node of the graph knows.
@@ -98,11 +102,11 @@ impl Head<'_> {
             let input = self.tensors.key.add(at);
             rotate::<S, D>(input, gain, self.layer.epsilon, rope.at(position), 1.0, key.as_mut_ptr());
             let page = arena.start(pages[token / PAGE]).add(self.offset);
-            for (dimension, number) in key.iter().enumerate() {
-                *page.add(dimension * PAGE + token % PAGE) = *number;
+            let value = std::slice::from_raw_parts(self.tensors.value.add(at), D);
+            match arena.shape().precision {
+                Precision::Float32 => store::<f32, D>(page, token % PAGE, &key, value, |number| number),
+                Precision::BFloat16 => store::<bf16, D>(page.cast(), token % PAGE, &key, value, round),
             }
-            let value = page.add(PAGE * D + token % PAGE * D);
-            std::ptr::copy_nonoverlapping(self.tensors.value.add(at), value, D);
         }
     }
 
@@ -128,6 +132,33 @@ impl Head<'_> {
     }
 }
 
+/// The nearest bf16.
+#[inline(always)]
+fn round(number: f32) -> bf16 {
+    bf16::from_bits((gemm::round(number).to_bits() >> 16) as u16)
+}
+
+/// Stores a key and a value of D numbers as token `token` of a page's part.
+#[inline(always)]
+unsafe fn store<K, const D: usize>(
+    page: *mut K,
+    token: usize,
+    key: &[f32],
+    value: &[f32],
+    round: impl Fn(f32) -> K,
+) {
+    // SAFETY: the caller gives a page's part of one head and a token below PAGE.
+    unsafe {
+        for (dimension, &number) in key.iter().enumerate() {
+            page.add(dimension * PAGE + token).write(round(number));
+        }
+        let values = page.add(PAGE * D + token * D);
+        for (dimension, &number) in value.iter().enumerate() {
+            values.add(dimension).write(round(number));
+        }
+    }
+}
+
 /// A sequence whose first tokens will be read soon.
 #[derive(Clone, Copy)]
 struct Soon<'a> {
@@ -138,10 +169,13 @@ struct Soon<'a> {
 
 impl Soon<'_> {
     fn fetch_ahead(&self, arena: &Arena, work: &mut Workspace) {
-        let head_size = arena.shape().head_size;
+        let shape = arena.shape();
         for (index, &page) in self.pages.iter().enumerate().take(self.tokens.div_ceil(PAGE)) {
             let inside = (self.tokens - index * PAGE).min(PAGE);
-            work.ahead.add(arena.start(page).wrapping_add(self.offset), (PAGE + inside) * head_size);
+            work.ahead.add(
+                arena.start(page).wrapping_add(self.offset),
+                shape.words((PAGE + inside) * shape.head_size),
+            );
         }
     }
 }

@@ -4,7 +4,7 @@
 //! padded, finished branches are gone from the next run, and what a row gives does not depend on its neighbours.
 //! Prompts come first: a fuller batch makes every later run cheaper for each of its rows.
 
-use super::arena::{Arena, Shape};
+use super::arena::Arena;
 use super::attention::Pass;
 use super::group::Group;
 use super::job::{Completion, Job};
@@ -46,14 +46,13 @@ enum Turn {
 impl Decoder {
     pub(super) fn new(model: Arc<Model>) -> Self {
         let config = &model.config;
-        let shape =
-            Shape { layers: config.num_layers, kv_heads: config.num_kv_heads, head_size: config.head_dim };
         let pass = Pass {
-            arena: Arena::new(shape),
+            arena: Arena::new(model.shape),
             plan: Plan::default(),
             rope: Rope::new(config.inverse_frequencies()),
             work: Workspace::new(config.head_dim),
             adapters: model.adapters.clone(),
+            products: gemm::Scratch::default(),
         };
         let sampler = Sampler::new(model.kernels);
         Decoder {

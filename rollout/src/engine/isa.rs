@@ -2,10 +2,13 @@
 
 use super::adapters::Part;
 use super::attention::{Layer, Pass, Tensors, forward};
-use super::kernels::Keys;
+use super::kernels::{Attend, Keys};
+use super::lanes::Number;
 use super::portable::Portable;
 use super::workspace::Workspace;
 use super::{adapters, kernels, softmax};
+use gemm::Precision;
+use half::bf16;
 
 /// The kernels of one instruction set and head size.
 #[derive(Clone, Copy)]
@@ -82,14 +85,23 @@ macro_rules! compiled {
 
             $(#[$attribute])?
             unsafe fn attention<const D: usize>(pass: &mut Pass, layer: &Layer, tensors: Tensors) {
+                let attend: Attend = match pass.arena.shape().precision {
+                    Precision::Float32 => attend::<f32, D>,
+                    Precision::BFloat16 => attend::<bf16, D>,
+                };
                 // SAFETY: the caller checked the instruction set; the rest is its promise.
-                unsafe { forward::<$lanes, D>(pass, layer, tensors, attend::<D>) }
+                unsafe { forward::<$lanes, D>(pass, layer, tensors, attend) }
             }
 
             $(#[$attribute])?
-            unsafe fn attend<const D: usize>(work: &mut Workspace, first: usize, rows: usize, keys: Keys) {
+            unsafe fn attend<K: Number, const D: usize>(
+                work: &mut Workspace,
+                first: usize,
+                rows: usize,
+                keys: Keys,
+            ) {
                 // SAFETY: as above.
-                unsafe { kernels::attend::<$lanes, D>(work, first, rows, keys) }
+                unsafe { kernels::attend::<$lanes, K, D>(work, first, rows, keys) }
             }
 
             $(#[$attribute])?

@@ -11,7 +11,7 @@
 #![allow(clippy::needless_range_loop, reason = "register blocks are indexed alike in all their dimensions")]
 
 use super::arena::PAGE;
-use super::lanes::Lanes;
+use super::lanes::{Lanes, Number};
 use super::workspace::{Ahead, CHUNK, Workspace};
 use std::ptr::NonNull;
 
@@ -19,10 +19,10 @@ const TILES: usize = CHUNK / PAGE;
 
 /// Scores of `R` rows against the keys of `T` pages.
 #[inline(always)]
-unsafe fn score<S: Lanes, const D: usize, const R: usize, const T: usize>(
+unsafe fn score<S: Lanes, K: Number, const D: usize, const R: usize, const T: usize>(
     ahead: &mut Ahead,
     queries: *const f32,
-    keys: &[*const f32],
+    keys: &[*const K],
     scores: *mut f32,
 ) {
     // SAFETY: the caller gives R rows of D queries, T pages and R rows of CHUNK scores.
@@ -33,7 +33,7 @@ unsafe fn score<S: Lanes, const D: usize, const R: usize, const T: usize>(
             ahead.step::<S>();
             let mut key = [S::splat(0.0); T];
             for tile in 0..T {
-                key[tile] = S::load(keys[tile].add(dimension * PAGE));
+                key[tile] = K::load::<S>(keys[tile].add(dimension * PAGE));
             }
             for row in 0..R {
                 let query = S::splat(*queries.add(row * D + dimension));
@@ -52,21 +52,21 @@ unsafe fn score<S: Lanes, const D: usize, const R: usize, const T: usize>(
 
 /// Scores of `R` rows against all pages of a chunk, `T` pages at a time.
 #[inline(always)]
-unsafe fn score_rows<S: Lanes, const D: usize, const R: usize, const T: usize>(
+unsafe fn score_rows<S: Lanes, K: Number, const D: usize, const R: usize, const T: usize>(
     ahead: &mut Ahead,
     queries: *const f32,
-    keys: &[*const f32],
+    keys: &[*const K],
     scores: *mut f32,
 ) {
     let mut tile = 0;
     // SAFETY: the caller's promise, page by page.
     unsafe {
         while tile + T <= keys.len() {
-            score::<S, D, R, T>(ahead, queries, &keys[tile..tile + T], scores.add(tile * PAGE));
+            score::<S, K, D, R, T>(ahead, queries, &keys[tile..tile + T], scores.add(tile * PAGE));
             tile += T;
         }
         while tile < keys.len() {
-            score::<S, D, R, 1>(ahead, queries, &keys[tile..tile + 1], scores.add(tile * PAGE));
+            score::<S, K, D, R, 1>(ahead, queries, &keys[tile..tile + 1], scores.add(tile * PAGE));
             tile += 1;
         }
     }
@@ -74,10 +74,10 @@ unsafe fn score_rows<S: Lanes, const D: usize, const R: usize, const T: usize>(
 
 /// Adds the values of a chunk, weighted by `weights`, to the sums of `R` rows: `J` vectors of the head from `first`.
 #[inline(always)]
-unsafe fn accumulate<S: Lanes, const D: usize, const R: usize, const J: usize>(
+unsafe fn accumulate<S: Lanes, K: Number, const D: usize, const R: usize, const J: usize>(
     ahead: &mut Ahead,
     weights: *const f32,
-    values: &[*const f32],
+    values: &[*const K],
     keys: usize,
     first: usize,
     sums: *mut f32,
@@ -98,7 +98,7 @@ unsafe fn accumulate<S: Lanes, const D: usize, const R: usize, const J: usize>(
                 }
                 let mut value = [S::splat(0.0); J];
                 for lane in 0..J {
-                    value[lane] = S::load(values.add(token * D + (first + lane) * 16));
+                    value[lane] = K::load::<S>(values.add(token * D + (first + lane) * 16));
                 }
                 for row in 0..R {
                     let weight = S::splat(*weights.add(row * CHUNK + token));
@@ -118,10 +118,10 @@ unsafe fn accumulate<S: Lanes, const D: usize, const R: usize, const J: usize>(
 
 /// [`accumulate`] over the whole head, in register blocks of `J` vectors.
 #[inline(always)]
-unsafe fn accumulate_rows<S: Lanes, const D: usize, const R: usize, const J: usize>(
+unsafe fn accumulate_rows<S: Lanes, K: Number, const D: usize, const R: usize, const J: usize>(
     ahead: &mut Ahead,
     weights: *const f32,
-    values: &[*const f32],
+    values: &[*const K],
     keys: usize,
     sums: *mut f32,
 ) {
@@ -129,11 +129,11 @@ unsafe fn accumulate_rows<S: Lanes, const D: usize, const R: usize, const J: usi
     // SAFETY: the caller's promise, block by block.
     unsafe {
         while first + J <= D / 16 {
-            accumulate::<S, D, R, J>(ahead, weights, values, keys, first, sums);
+            accumulate::<S, K, D, R, J>(ahead, weights, values, keys, first, sums);
             first += J;
         }
         while first < D / 16 {
-            accumulate::<S, D, R, 1>(ahead, weights, values, keys, first, sums);
+            accumulate::<S, K, D, R, 1>(ahead, weights, values, keys, first, sums);
             first += 1;
         }
     }
@@ -199,17 +199,22 @@ pub struct Keys<'a> {
 
 impl Keys<'_> {
     #[inline(always)]
-    fn page(&self, index: usize) -> *const f32 {
-        self.starts[self.pages[index] as usize].as_ptr().wrapping_add(self.offset)
+    fn page<K>(&self, index: usize) -> *const K {
+        self.starts[self.pages[index] as usize].as_ptr().wrapping_add(self.offset).cast()
     }
 }
 
-/// [`attend`] compiled for an instruction set and a head size.
+/// [`attend`] compiled for an instruction set, a type of keys and values, and a head size.
 pub type Attend = unsafe fn(&mut Workspace, usize, usize, Keys);
 
-/// Lets rows `first..first + rows` of the workspace attend to `keys`.
+/// Lets rows `first..first + rows` of the workspace attend to `keys`, which are stored as `K`.
 #[inline(always)]
-pub unsafe fn attend<S: Lanes, const D: usize>(work: &mut Workspace, first: usize, rows: usize, keys: Keys) {
+pub unsafe fn attend<S: Lanes, K: Number, const D: usize>(
+    work: &mut Workspace,
+    first: usize,
+    rows: usize,
+    keys: Keys,
+) {
     let queries = work.queries.start().wrapping_add(first * D);
     let sums = work.sums.start().wrapping_add(first * D);
     let scores = work.scores.start();
@@ -217,8 +222,8 @@ pub unsafe fn attend<S: Lanes, const D: usize>(work: &mut Workspace, first: usiz
     for begin in (0..keys.count).step_by(CHUNK) {
         let count = (keys.count - begin).min(CHUNK);
         let tiles = count.div_ceil(PAGE);
-        let mut key_pages = [std::ptr::null(); TILES];
-        let mut value_pages = [std::ptr::null(); TILES];
+        let mut key_pages = [std::ptr::null::<K>(); TILES];
+        let mut value_pages = [std::ptr::null::<K>(); TILES];
         for tile in 0..tiles {
             key_pages[tile] = keys.page(begin / PAGE + tile);
             value_pages[tile] = key_pages[tile].wrapping_add(PAGE * D);
@@ -231,7 +236,7 @@ pub unsafe fn attend<S: Lanes, const D: usize>(work: &mut Workspace, first: usiz
                 while rows - row >= $rows {
                     // SAFETY: rows and pages are within the workspace and the arena, as the caller promises.
                     unsafe {
-                        score_rows::<S, D, $rows, $tiles>(
+                        score_rows::<S, K, D, $rows, $tiles>(
                             ahead,
                             queries.add(row * D),
                             key_pages,
@@ -271,7 +276,7 @@ pub unsafe fn attend<S: Lanes, const D: usize>(work: &mut Workspace, first: usiz
                 while rows - row >= $rows {
                     // SAFETY: as above.
                     unsafe {
-                        accumulate_rows::<S, D, $rows, $lanes>(
+                        accumulate_rows::<S, K, D, $rows, $lanes>(
                             ahead,
                             scores.add(row * CHUNK),
                             value_pages,

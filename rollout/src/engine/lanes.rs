@@ -4,6 +4,34 @@
 //! engine is loaded. Every operation is defined lane by lane and reductions fold in one fixed order, so AVX-512 and
 //! AVX2 give the same bits; the portable build does too where the target has a fused multiply-add.
 
+use half::bf16;
+
+/// A type that keys and values are stored in.
+pub trait Number: Copy {
+    /// Sixteen of them from memory, any alignment.
+    ///
+    /// # Safety
+    ///
+    /// As for every method of [`Lanes`].
+    unsafe fn load<S: Lanes>(from: *const Self) -> S;
+}
+
+impl Number for f32 {
+    #[inline(always)]
+    unsafe fn load<S: Lanes>(from: *const f32) -> S {
+        // SAFETY: the caller's promise.
+        unsafe { S::load(from) }
+    }
+}
+
+impl Number for bf16 {
+    #[inline(always)]
+    unsafe fn load<S: Lanes>(from: *const bf16) -> S {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_bf16(from) }
+    }
+}
+
 /// Sixteen f32 lanes.
 ///
 /// # Safety
@@ -17,6 +45,8 @@ pub unsafe trait Lanes: Copy {
     unsafe fn splat(value: f32) -> Self;
     /// Sixteen numbers from memory, any alignment.
     unsafe fn load(from: *const f32) -> Self;
+    /// The same of bf16 numbers.
+    unsafe fn load_bf16(from: *const bf16) -> Self;
     /// Sixteen numbers to memory, any alignment.
     unsafe fn store(self, to: *mut f32);
     /// `self + other`.

@@ -21,6 +21,7 @@ mod isa;
 mod job;
 mod kernels;
 mod lanes;
+mod linear;
 mod low_rank;
 mod model;
 mod operator;
@@ -47,6 +48,7 @@ use record::failure::Result;
 use std::sync::Arc;
 
 pub use decoder::Decoder;
+pub use gemm::Precision;
 pub use job::{Completion, Job, SamplingParams};
 pub use pace::Pace;
 
@@ -61,11 +63,14 @@ pub struct Options {
     pub cache_bytes: usize,
     /// Tokens that end a completion.
     pub stop_ids: Vec<u32>,
+    /// What the operands of matrix products are rounded to.
+    pub precision: Precision,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { threads: 1, max_rows: 512, cache_bytes: 2 << 30, stop_ids: Vec::new() }
+        let precision = Precision::Float32;
+        Options { threads: 1, max_rows: 512, cache_bytes: 2 << 30, stop_ids: Vec::new(), precision }
     }
 }
 

@@ -4,11 +4,13 @@ use super::Options;
 use super::adapters::Adapter;
 use super::arena::{PAGE, Shape};
 use super::isa::{Isa, Kernels};
+use super::linear::Linears;
 use super::session::Session;
 use super::workspace::MAX_ROWS;
+use gemm::Precision;
 use policy::config::Config;
 use policy::directory::Policy;
-use policy::graph::{self, Kind};
+use policy::graph::{self, Kind, Products};
 use policy::weights::Weights;
 use record::failure::{Failure, Result};
 use std::sync::Arc;
@@ -28,6 +30,8 @@ pub struct Model {
     pub stop_ids: Vec<u32>,
     /// What one decoder may use.
     pub limits: Limits,
+    /// What its pages of keys and values look like.
+    pub shape: Shape,
     /// Adapters over this model.
     pub adapters: Arc<Vec<Adapter>>,
 }
@@ -68,15 +72,22 @@ impl Model {
             return Err(Failure::data(message).hint(format!("at most {MAX_ROWS} can")));
         }
         let weights = Weights::open(files)?;
-        let kind = if adapters.is_empty() { Kind::SharedPrefix } else { Kind::AdaptedSharedPrefix };
+        // ONNX Runtime's own products are a little faster than ours in f32, and it has none in bf16.
+        let (products, linears) = match options.precision {
+            Precision::Float32 => (Products::OnnxRuntime, None),
+            Precision::BFloat16 => {
+                let linears = Linears::load(&config, &weights, options.precision)?;
+                (Products::Own, Some(Arc::new(linears)))
+            }
+        };
+        let kind = Kind::SharedPrefix { products, adapted: !adapters.is_empty() };
         let graph = graph::decoder(&config, &weights, kind)?;
-        let session = Session::open(&graph, weights.folder()?, config.vocab_size, kernels)
+        let session = Session::open(&graph, weights.folder()?, config.vocab_size, kernels, linears)
             .map_err(|failure| failure.at(files.display()))?;
-        let shape =
-            Shape { layers: config.num_layers, kv_heads: config.num_kv_heads, head_size: config.head_dim };
+        let shape = Shape::of(&config, options.precision);
         let rows = options.max_rows.min(LOGIT_BYTES / (size_of::<f32>() * config.vocab_size)).max(1);
         let share = options.cache_bytes / options.threads.max(1);
-        let pages = share / (shape.page_floats() * size_of::<f32>()).max(PAGE);
+        let pages = share / (shape.page_words() * size_of::<f32>()).max(PAGE);
         let limits = Limits { rows, pages };
         Ok(Model {
             config,
@@ -84,6 +95,7 @@ impl Model {
             session,
             stop_ids: options.stop_ids.clone(),
             limits,
+            shape,
             adapters: Arc::new(adapters),
         })
     }

@@ -1,12 +1,13 @@
 //! The operators of the decoder's graph that are our own, through ONNX Runtime's C interface.
 //!
-//! `SharedPrefixAttention`, `SwiGlu` and `LowRank` are described with the graph (`policy::graph`). One session runs on many
+//! `SharedPrefixAttention`, `Linear`, `SwiGlu` and `LowRank` are described with the graph (`policy::graph`). One session runs on many
 //! threads; what differs between them, keys and values above all, is lent to the operators for the time of a run through a
 //! thread-local pointer: with one thread a run, ONNX Runtime calls the operators on the thread that called it.
 
 use super::attention::{Layer, Pass, Tensors};
 use super::custom::{BASE, Custom, Domain, Outcome, floats, guarded, one, plain, three, two};
 use super::isa::Kernels;
+use super::linear::{self, LinearNode, Linears};
 use super::low_rank::{self, LowRankNode};
 use super::values::check;
 use ort::sys::*;
@@ -14,6 +15,7 @@ use record::failure::Result;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
+use std::sync::Arc;
 
 thread_local! {
     static LENT: Cell<*mut Pass> = const { Cell::new(ptr::null_mut()) };
@@ -34,11 +36,12 @@ impl Drop for Lent<'_> {
     }
 }
 
-/// What ONNX Runtime sees of an operator, and the kernels behind it.
+/// What ONNX Runtime sees of an operator, and what is behind it.
 #[repr(C)]
 pub struct Operator {
     base: OrtCustomOp,
     kernels: Kernels,
+    linears: Option<Arc<Linears>>,
 }
 
 impl Custom for Operator {
@@ -48,56 +51,53 @@ impl Custom for Operator {
 }
 
 /// The graph's own operators, run by these kernels.
-pub fn domain(kernels: Kernels) -> Result<Domain<Operator>> {
-    Domain::new(vec![Operator::attention(kernels), Operator::swiglu(kernels), Operator::low_rank(kernels)])
+pub fn domain(kernels: Kernels, linears: Option<Arc<Linears>>) -> Result<Domain<Operator>> {
+    let descriptions = [ATTENTION, LINEAR, SWIGLU, LOW_RANK];
+    Domain::new(descriptions.map(|base| Operator { base, kernels, linears: linears.clone() }).into())
 }
 
-impl Operator {
-    fn attention(kernels: Kernels) -> Self {
-        Operator {
-            base: OrtCustomOp {
-                GetName: Some(attention_name),
-                GetInputTypeCount: Some(three),
-                CreateKernelV2: Some(attention_create),
-                KernelComputeV2: Some(attention_compute),
-                KernelDestroy: Some(attention_destroy),
-                ..BASE
-            },
-            kernels,
-        }
-    }
+const ATTENTION: OrtCustomOp = OrtCustomOp {
+    GetName: Some(attention_name),
+    GetInputTypeCount: Some(three),
+    CreateKernelV2: Some(attention_create),
+    KernelComputeV2: Some(attention_compute),
+    KernelDestroy: Some(attention_destroy),
+    ..BASE
+};
 
-    fn low_rank(kernels: Kernels) -> Self {
-        Operator {
-            base: OrtCustomOp {
-                GetName: Some(low_rank_name),
-                GetInputTypeCount: Some(two),
-                CreateKernelV2: Some(low_rank_create),
-                KernelComputeV2: Some(low_rank::compute),
-                KernelDestroy: Some(low_rank::destroy),
-                ..BASE
-            },
-            kernels,
-        }
-    }
+const LINEAR: OrtCustomOp = OrtCustomOp {
+    GetName: Some(linear_name),
+    GetInputTypeCount: Some(one),
+    CreateKernelV2: Some(linear_create),
+    KernelComputeV2: Some(linear::compute),
+    KernelDestroy: Some(linear::destroy),
+    ..BASE
+};
 
-    fn swiglu(kernels: Kernels) -> Self {
-        Operator {
-            base: OrtCustomOp {
-                GetName: Some(swiglu_name),
-                GetInputTypeCount: Some(one),
-                CreateKernelV2: Some(swiglu_create),
-                KernelComputeV2: Some(swiglu_compute),
-                KernelDestroy: Some(swiglu_destroy),
-                ..BASE
-            },
-            kernels,
-        }
-    }
-}
+const SWIGLU: OrtCustomOp = OrtCustomOp {
+    GetName: Some(swiglu_name),
+    GetInputTypeCount: Some(one),
+    CreateKernelV2: Some(swiglu_create),
+    KernelComputeV2: Some(swiglu_compute),
+    KernelDestroy: Some(swiglu_destroy),
+    ..BASE
+};
+
+const LOW_RANK: OrtCustomOp = OrtCustomOp {
+    GetName: Some(low_rank_name),
+    GetInputTypeCount: Some(two),
+    CreateKernelV2: Some(low_rank_create),
+    KernelComputeV2: Some(low_rank::compute),
+    KernelDestroy: Some(low_rank::destroy),
+    ..BASE
+};
 
 unsafe extern "system" fn attention_name(_: *const OrtCustomOp) -> *const c_char {
     c"SharedPrefixAttention".as_ptr()
+}
+
+unsafe extern "system" fn linear_name(_: *const OrtCustomOp) -> *const c_char {
+    c"Linear".as_ptr()
 }
 
 unsafe extern "system" fn swiglu_name(_: *const OrtCustomOp) -> *const c_char {
@@ -267,6 +267,22 @@ unsafe extern "system" fn attention_compute(
 unsafe extern "system" fn attention_destroy(kernel: *mut c_void) {
     // SAFETY: made by `attention_create`, destroyed once.
     drop(unsafe { Box::from_raw(kernel.cast::<AttentionNode>()) });
+}
+
+unsafe extern "system" fn linear_create(
+    operator: *const OrtCustomOp,
+    _: *const OrtApi,
+    info: *const OrtKernelInfo,
+    kernel: *mut *mut c_void,
+) -> OrtStatusPtr {
+    guarded(|| {
+        // SAFETY: as in `attention_create`; the kernel goes to `linear::destroy`.
+        unsafe {
+            let node = LinearNode::new((*operator.cast::<Operator>()).linears.as_ref(), info)?;
+            *kernel = Box::into_raw(Box::new(node)).cast();
+        }
+        Ok(())
+    })
 }
 
 unsafe extern "system" fn low_rank_create(

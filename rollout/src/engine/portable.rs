@@ -1,6 +1,7 @@
 //! [`Lanes`] in plain Rust, for every target without a version of its own (aarch64 compiles it to NEON).
 
 use super::lanes::Lanes;
+use half::bf16;
 
 /// Sixteen lanes as an array; the compiler makes vectors of the loops.
 #[derive(Clone, Copy)]
@@ -36,6 +37,13 @@ unsafe impl Lanes for Portable {
     unsafe fn load(from: *const f32) -> Self {
         // SAFETY: the caller promises sixteen readable numbers.
         Portable(unsafe { from.cast::<[f32; 16]>().read_unaligned() })
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> Self {
+        // SAFETY: the caller promises sixteen readable numbers.
+        let halves = unsafe { from.cast::<[u16; 16]>().read_unaligned() };
+        Portable(halves.map(|half| f32::from_bits(u32::from(half) << 16)))
     }
 
     #[inline(always)]

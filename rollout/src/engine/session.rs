@@ -6,6 +6,7 @@
 use super::attention::Pass;
 use super::custom::Domain;
 use super::isa::Kernels;
+use super::linear::Linears;
 use super::operator::{Operator, domain, lend};
 use super::values::{Memory, Tensor, check, failed};
 use crate::runtime;
@@ -14,6 +15,7 @@ use ort::session::builder::GraphOptimizationLevel;
 use record::failure::{Failure, Result};
 use std::path::Path;
 use std::ptr;
+use std::sync::Arc;
 
 /// A graph ready to run.
 pub struct Session {
@@ -25,12 +27,18 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a session over `graph`, a serialised model whose external data lies in `folder` and whose logits are
-    /// `[rows, vocab_size]`.
-    pub fn open(graph: &[u8], folder: &Path, vocab_size: usize, kernels: Kernels) -> Result<Self> {
+    /// Opens a session over `graph`, a serialised model whose external data lies in `folder`, whose products of
+    /// our own are `linears` and whose logits are `[rows, vocab_size]`.
+    pub fn open(
+        graph: &[u8],
+        folder: &Path,
+        vocab_size: usize,
+        kernels: Kernels,
+        linears: Option<Arc<Linears>>,
+    ) -> Result<Self> {
         let environment = runtime::environment()?;
         let folder = folder.to_str().ok_or_else(|| Failure::data("the directory's name is not UTF-8"))?;
-        let domain = domain(kernels)?;
+        let domain = domain(kernels, linears)?;
         // One thread a run: parallel work is over groups, where it needs no barriers. Shapes change with every run, so
         // patterns of memory would be recorded and never used again.
         let mut builder = ort::session::Session::builder(environment)

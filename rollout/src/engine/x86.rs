@@ -1,6 +1,7 @@
 //! [`Lanes`] for x86-64: AVX-512, and AVX2 with FMA as two registers of eight.
 
 use super::lanes::Lanes;
+use half::bf16;
 use std::arch::x86_64::*;
 
 /// One AVX-512 register.
@@ -21,6 +22,15 @@ unsafe impl Lanes for Avx512 {
     unsafe fn load(from: *const f32) -> Self {
         // SAFETY: sixteen readable numbers, promised by the caller.
         Avx512(unsafe { _mm512_loadu_ps(from) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> Self {
+        // SAFETY: sixteen readable numbers, promised by the caller; a bf16 is the upper half of an f32.
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            Avx512(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
+        }
     }
 
     #[inline(always)]
@@ -112,6 +122,19 @@ unsafe impl Lanes for Avx2 {
     unsafe fn load(from: *const f32) -> Self {
         // SAFETY: sixteen readable numbers, promised by the caller.
         unsafe { Avx2(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> Self {
+        // SAFETY: as for AVX-512.
+        unsafe {
+            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(8).cast()));
+            Avx2(
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+            )
+        }
     }
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! Log-probabilities against those that `transformers` computed from small random checkpoints (tests/golden).
 
-use super::support::{engine, runtime};
-use crate::engine::Isa;
+use super::support::{engine, engine_in, runtime};
+use crate::engine::{Isa, Precision};
 use policy::config::Config;
 use policy::directory::Policy;
 use serde_json::Value;
@@ -52,6 +52,47 @@ fn logprobs_are_those_of_the_reference() {
             );
             assert!(worst <= 1e-4, "{}: {isa:?}: {worst:.2e}", entry.display());
             assert!(tokens > 0);
+            checked += 1;
+        }
+    }
+    assert!(checked >= 10, "only {checked} checks ran");
+}
+
+/// Rounding operands to bf16 moves log-probabilities by a bounded amount, where weights are of a size that multiplies no
+/// errors; for the others the bounds only tell a mistake from rounding.
+#[test]
+fn bfloat16_stays_near_the_reference() {
+    runtime();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").join("tests/golden");
+    let mut checked = 0;
+    for entry in std::fs::read_dir(&folder).expect("the goldens").map(|entry| entry.expect("an entry").path())
+    {
+        let Ok(text) = std::fs::read_to_string(entry.join("logprobs.json")) else { continue };
+        let golden: Value = serde_json::from_str(&text).expect("JSON");
+        let policy = Policy::open(&entry).expect("a policy");
+        let head_size = Config::load(&policy.files).expect("a configuration").head_dim;
+        let most = if entry.to_string_lossy().ends_with("-calm") { (3e-3, 0.05) } else { (0.03, 0.3) };
+        for isa in Isa::available().into_iter().filter(|isa| isa.kernels(head_size).is_some()) {
+            let mut decoder =
+                engine_in(Precision::BFloat16, &policy, Some(isa), 64).decoder().expect("a decoder");
+            let (mut worst, mut sum, mut tokens) = (0.0_f32, 0.0_f32, 0);
+            for case in golden["cases"].as_array().expect("cases") {
+                let completions = case["completions"].as_array().expect("completions");
+                let given: Vec<Vec<u32>> = completions.iter().map(|c| ids(&c["completion_ids"])).collect();
+                let scored = decoder.score(&ids(&case["prompt_ids"]), &given, 1.0).expect("scores");
+                for (ours, theirs) in scored.iter().zip(completions) {
+                    for (a, b) in ours.iter().zip(&floats(&theirs["logprobs"])) {
+                        let gap = if a.is_finite() { (a - b).abs() } else { f32::INFINITY };
+                        (worst, sum, tokens) = (worst.max(gap), sum + gap, tokens + 1);
+                    }
+                }
+            }
+            let mean = sum / tokens as f32;
+            let place = format!("{} {isa:?}", entry.display());
+            println!("{place}: {tokens} log-probabilities, mean difference {mean:.2e}, largest {worst:.2e}");
+            assert!(mean <= most.0 && worst <= most.1, "{place}: mean {mean:.2e}, largest {worst:.2e}");
+            // Were it f32, it would be a hundred times nearer.
+            assert!(mean > 1e-5, "{place}: nothing was rounded");
             checked += 1;
         }
     }

@@ -1,7 +1,11 @@
 //! A branch's tokens and log-probabilities are the same bits in any company, on any number of threads.
 
-use super::support::{BENCH, Geometry, TINY, bits, drain, engine, job, tokens};
-use crate::engine::Job;
+use super::support::{BENCH, Geometry, PRECISIONS, TINY, bits, drain, engine_in, job, tokens};
+use crate::engine::{Job, Precision};
+
+fn with_precisions<const N: usize>(shapes: [Geometry; N]) -> impl Iterator<Item = (Geometry, Precision)> {
+    shapes.into_iter().flat_map(|shape| PRECISIONS.map(|precision| (shape, precision)))
+}
 
 /// Jobs of mixed sizes, so that batches have every number of rows from one to many.
 fn jobs() -> Vec<Job> {
@@ -21,9 +25,10 @@ fn jobs() -> Vec<Job> {
 
 #[test]
 fn a_group_is_the_same_alone_and_in_company() {
-    for shape in [TINY, BENCH, Geometry { hidden: 72, intermediate: 88, family: "qwen2", ..BENCH }] {
+    let odd = Geometry { hidden: 72, intermediate: 88, family: "qwen2", ..BENCH };
+    for (shape, precision) in with_precisions([TINY, BENCH, odd]) {
         let made = shape.policy();
-        let engine = engine(&made.policy, None, 200);
+        let engine = engine_in(precision, &made.policy, None, 200);
         let alone: Vec<_> = jobs()
             .into_iter()
             .map(|job| {
@@ -39,7 +44,7 @@ fn a_group_is_the_same_alone_and_in_company() {
         let together = drain(&mut decoder);
         assert_eq!(together.len(), alone.len());
         for ((ticket, together), alone) in together.iter().zip(&alone) {
-            assert_eq!(&bits(together), alone, "{shape:?}: group {ticket}");
+            assert_eq!(&bits(together), alone, "{shape:?} {precision:?}: group {ticket}");
         }
     }
 }
@@ -47,9 +52,9 @@ fn a_group_is_the_same_alone_and_in_company() {
 /// Every number of rows has its own path through the matrix products of ONNX Runtime; each is compared.
 #[test]
 fn a_row_is_the_same_in_a_batch_of_every_size() {
-    for shape in [TINY, BENCH] {
+    for (shape, precision) in with_precisions([TINY, BENCH]) {
         let made = shape.policy();
-        let engine = engine(&made.policy, None, 512);
+        let engine = engine_in(precision, &made.policy, None, 512);
         let mut decoder = engine.decoder().expect("a decoder");
         let completions: Vec<Vec<u32>> = (0..160).map(|branch| tokens("completion", branch, 4)).collect();
         let prompt = tokens("prompt", 0, 23);
@@ -61,7 +66,11 @@ fn a_row_is_the_same_in_a_batch_of_every_size() {
             for first in [0, 160 - size] {
                 let part = &completions[first..first + size];
                 let scored = bits(&decoder.score(&prompt, part, 1.0).expect("scores"));
-                assert_eq!(scored, all[first..first + size], "{shape:?}: {size} rows from {first}");
+                assert_eq!(
+                    scored,
+                    all[first..first + size],
+                    "{shape:?} {precision:?}: {size} rows from {first}"
+                );
             }
         }
     }
@@ -70,9 +79,9 @@ fn a_row_is_the_same_in_a_batch_of_every_size() {
 /// Likewise for the rows of a prompt, which come in one piece, in pieces, and among others.
 #[test]
 fn a_prompt_is_the_same_in_pieces() {
-    for shape in [TINY, BENCH] {
+    for (shape, precision) in with_precisions([TINY, BENCH]) {
         let made = shape.policy();
-        let engine = engine(&made.policy, None, 512);
+        let engine = engine_in(precision, &made.policy, None, 512);
         // Longer than the tokens of a prompt that one run takes, so it begins and ends in different runs.
         let long = || job(1, 1100, 2, 6);
         let mut decoder = engine.decoder().expect("a decoder");
@@ -82,34 +91,36 @@ fn a_prompt_is_the_same_in_pieces() {
             decoder.submit(job(0, before, 3, 12)).expect("accepted");
             decoder.submit(long()).expect("accepted");
             let together = drain(&mut decoder);
-            assert_eq!(bits(&together[1].1), alone, "{shape:?}: after a prompt of {before}");
+            assert_eq!(bits(&together[1].1), alone, "{shape:?} {precision:?}: after a prompt of {before}");
         }
     }
 }
 
 #[test]
 fn any_number_of_threads_gives_the_same() {
-    let made = TINY.policy();
-    let engine = engine(&made.policy, None, 64);
-    let mut decoder = engine.decoder().expect("a decoder");
-    for job in jobs() {
-        decoder.submit(job).expect("accepted");
-    }
-    let expected: Vec<_> = drain(&mut decoder).iter().map(|(_, completions)| bits(completions)).collect();
-    for threads in [2, 3, 8] {
-        let mut found: Vec<(u64, Vec<_>)> = std::thread::scope(|scope| {
-            let run = |thread: usize| {
-                let mut decoder = engine.decoder().expect("a decoder");
-                for job in jobs().into_iter().filter(|job| job.ticket as usize % threads == thread) {
-                    decoder.submit(job).expect("accepted");
-                }
-                drain(&mut decoder)
-            };
-            let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || run(thread))).collect();
-            handles.into_iter().flat_map(|handle| handle.join().expect("a thread")).collect()
-        });
-        found.sort_by_key(|&(ticket, _)| ticket);
-        let found: Vec<_> = found.iter().map(|(_, completions)| bits(completions)).collect();
-        assert_eq!(found, expected, "{threads} threads");
+    for precision in PRECISIONS {
+        let made = TINY.policy();
+        let engine = engine_in(precision, &made.policy, None, 64);
+        let mut decoder = engine.decoder().expect("a decoder");
+        for job in jobs() {
+            decoder.submit(job).expect("accepted");
+        }
+        let expected: Vec<_> = drain(&mut decoder).iter().map(|(_, completions)| bits(completions)).collect();
+        for threads in [2, 3, 8] {
+            let mut found: Vec<(u64, Vec<_>)> = std::thread::scope(|scope| {
+                let run = |thread: usize| {
+                    let mut decoder = engine.decoder().expect("a decoder");
+                    for job in jobs().into_iter().filter(|job| job.ticket as usize % threads == thread) {
+                        decoder.submit(job).expect("accepted");
+                    }
+                    drain(&mut decoder)
+                };
+                let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || run(thread))).collect();
+                handles.into_iter().flat_map(|handle| handle.join().expect("a thread")).collect()
+            });
+            found.sort_by_key(|&(ticket, _)| ticket);
+            let found: Vec<_> = found.iter().map(|(_, completions)| bits(completions)).collect();
+            assert_eq!(found, expected, "{threads} threads, {precision:?}");
+        }
     }
 }

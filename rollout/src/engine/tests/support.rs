@@ -1,6 +1,6 @@
 //! What the tests share: the runtime library, small random policies, and jobs.
 
-use crate::engine::{Completion, Decoder, Engine, Isa, Job, Options, SamplingParams};
+use crate::engine::{Completion, Decoder, Engine, Isa, Job, Options, Precision, SamplingParams};
 use policy::directory::Policy;
 use policy::initial;
 use record::philox::{Draws, Part, Stream};
@@ -118,10 +118,18 @@ impl Geometry {
 }
 
 pub fn engine(policy: &Policy, isa: Option<Isa>, max_rows: usize) -> Engine {
+    engine_in(Precision::Float32, policy, isa, max_rows)
+}
+
+/// The same in any precision.
+pub fn engine_in(precision: Precision, policy: &Policy, isa: Option<Isa>, max_rows: usize) -> Engine {
     runtime();
-    let options = Options { threads: 1, max_rows, ..Options::default() };
+    let options = Options { threads: 1, max_rows, precision, ..Options::default() };
     Engine::load_for(policy, &options, isa).expect("the engine loads")
 }
+
+/// Both precisions.
+pub const PRECISIONS: [Precision; 2] = [Precision::Float32, Precision::BFloat16];
 
 /// Token ids that depend on the name alone.
 pub fn tokens(name: &str, number: u64, count: usize) -> Vec<u32> {
