@@ -14,7 +14,6 @@ use policy::config::Config;
 use policy::graph::SITES;
 use policy::weights::{TensorView, Weights};
 use record::failure::Result;
-use std::borrow::Cow;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -65,24 +64,14 @@ impl Linears {
 fn pack(weights: &Weights, names: &[String], precision: Precision) -> Result<Packed> {
     let tensors: Vec<TensorView> = names.iter().map(|name| weights.tensor(name)).collect::<Result<_>>()?;
     let (inputs, outputs) = (tensors[0].shape[1], tensors.iter().map(|tensor| tensor.shape[0]).sum());
-    let numbers = match &tensors[..] {
-        [tensor] => floats(tensor)?,
-        _ => {
-            let mut all = Vec::with_capacity(inputs * outputs);
-            for tensor in &tensors {
-                all.extend_from_slice(&floats(tensor)?);
-            }
-            Cow::Owned(all)
-        }
-    };
-    Ok(Packed::new(precision, [inputs, outputs], View::new(&numbers, inputs).transposed()))
-}
-
-fn floats<'a>(tensor: &'a TensorView) -> Result<Cow<'a, [f32]>> {
-    match tensor.as_f32() {
-        Some(numbers) => Ok(Cow::Borrowed(numbers)),
-        None => tensor.to_f32().map(Cow::Owned),
+    let mut numbers = vec![0.0; inputs * outputs];
+    let mut rest = &mut numbers[..];
+    for tensor in &tensors {
+        let part;
+        (part, rest) = rest.split_at_mut(tensor.shape[0] * inputs);
+        tensor.read(0, part)?;
     }
+    Ok(Packed::new(precision, [inputs, outputs], View::new(&numbers, inputs).transposed()))
 }
 
 impl Linear {
