@@ -112,9 +112,9 @@ done
 [ "$policies" = adapter-per-role ] || [ -z "${given[adapter]:-}" ] ||
     die 2 '--adapter needs --policies adapter-per-role' 'or make the adapters with policy init --adapter and name them: --policies AGENT=DIR'
 [ -n "$run" ] || run=runs/$env
-if [ -z "$dtype" ]; then
-    case $device in cuda*) dtype=bfloat16 ;; *) dtype=float32 ;; esac
-fi
+[ -n "$dtype" ] || [ "$device" != cpu ] || dtype=float32
+dtype_flags=() # a device has but one
+[ -z "$dtype" ] || dtype_flags=(--dtype "$dtype")
 if [ -z "$max_tokens" ]; then # a bit more than the longest right answer takes
     case " $env $settings " in
         *' encoding=full '*) max_tokens=512 ;;
@@ -271,7 +271,7 @@ evaluate() { # STEP
         context="evaluation after step $1"
         envs tasks "$env" "${set_flags[@]}" --split test --count "$eval_tasks" |
             rollout "${policy_flags[@]}" --workflow "$workflow" --turns "$turns" --max-tokens "$max_tokens" --greedy \
-                --step "$1" --device "$device" --dtype "$dtype" --quiet >"$file.tmp"
+                --step "$1" --device "$device" "${dtype_flags[@]}" --quiet >"$file.tmp"
         statuses=("${PIPESTATUS[@]}")
         leftmost_failure 'envs tasks' rollout
         mv "$file.tmp" "$file" || die 74 "cannot write $file"
@@ -301,13 +301,13 @@ train() { # STEP
         tee "$directory/tasks.jsonl" |
         (stage rollout rollout "${policy_flags[@]}" --workflow "$workflow" --branches "$branches" --turns "$turns" \
             --select "$select" --temperature "$temperature" --max-tokens "$max_tokens" --seed "$seed" --step "$1" \
-            --device "$device" --dtype "$dtype" --quiet) |
+            --device "$device" "${dtype_flags[@]}" --quiet) |
         (stage group group --quiet) |
         (stage advantage advantage --quiet) |
         tee "$directory/samples.jsonl" |
         (stage update update "${policy_flags[@]}" --optimizer "$optimizer" --lr "$lr" --warmup "$lr_warmup" \
             --betas "$betas" --weight-decay 0 --minibatches "$minibatches" --seed "$seed" --device "$device" \
-            --dtype "$dtype" --quiet) \
+            "${dtype_flags[@]}" --quiet) \
             >"$directory/metrics.jsonl"
     statuses=("${PIPESTATUS[@]}")
     leftmost_failure tasks 'tee tasks.jsonl' rollout group advantage 'tee samples.jsonl' update
