@@ -22,6 +22,7 @@ Examples:
   ./pipeline.sh --policies adapter-per-role --run runs/adapters   a low-rank adapter for each role, over one frozen base
   ./pipeline.sh --workflow single --run runs/one   the single agent, for comparison
   ./pipeline.sh --env sudoku                       another environment; so sokoban, math and code
+  ./pipeline.sh --env-command 'python3 my_env.py'  an environment of your own
   ./pipeline.sh --steps 120                        run again with more steps: it continues where it stopped
   ./pipeline.sh --policies tool=A --policies planner=B   start from your own checkpoints (no warm-up)
   ./pipeline.sh --stage advantage='advantage --estimator rloo'   swap a stage for any command
@@ -32,15 +33,18 @@ Options:
   --setup               build the programs and fetch ONNX Runtime, then stop
   --run DIR             the run directory                                    [default: runs/ENV]
   --env NAME            the environment (see `envs list`)                    [default: plan-path]
+  --env-command COMMAND play with this program instead, as `rollout` does. COMMAND tasks --split train|test --count N
+                        --seed S prints its tasks; for a warm-up, COMMAND demo --count N --seed S its
+                        demonstrations: samples with prompt and completion as text
   --set NAME=VALUE      a setting of the environment (repeatable; see `envs list`)
-  --workflow NAME       who acts, in which order                             [default: team]
+  --workflow NAME       who acts, in which order          [default: team; the program's own]
   --policies WHICH      shared | adapter-per-role | per-role | AGENT=DIR (repeatable)
                                                                              [default: shared]
   --adapter SETTINGS    of adapter-per-role, as of `policy init --adapter`   [default: rank=16,alpha=32]
   --steps N             training steps in all                                [default: 80]
   --tasks N             episodes a step                                      [default: 48]
   --branches K          candidates of each agent at each turn                [default: 8]
-  --turns T             turns of an episode at most                          [default: 4]
+  --turns T             turns of an episode at most       [default: 4; as the program says]
   --max-tokens N        tokens of a candidate at most       [default: 8; 24 for math and code;
                         96 for sudoku with size=9; 512 if encoding=full]
   --seed S              the seed of everything random                        [default: 1]
@@ -49,7 +53,8 @@ Options:
   --dtype NAME          float32 | bfloat16: what policies play and train in; the warm-up is
                         always in float32                [default: float32; bfloat16 on cuda]
   --eval-every N        steps between evaluations on the test split; 0: none [default: 20]
-  --warmup N            optimiser steps on imperfect demonstrations          [default: 3600]
+  --warmup N            optimiser steps on imperfect demonstrations
+                                                          [default: 3600; 0 with --env-command]
   --stage NAME=COMMAND  replaces a stage (tasks rollout group advantage update) by a shell command,
                         which finds $RUN, $STEP and the programs of this project on its PATH
   --help                this text
@@ -64,7 +69,7 @@ die() { # CODE MESSAGE [HINT]
 }
 
 # ---- the numbers --------------------------------------------------------------------------------------------
-env=plan-path workflow=team policies=shared steps=80 tasks=48 branches=8 turns=4 seed=1 device=cpu dtype=''
+env=plan-path env_command='' workflow=team policies=shared steps=80 tasks=48 branches=8 turns=4 seed=1 device=cpu dtype=''
 eval_every=20 warmup=3600 run='' setup_only=no
 eval_tasks=300 select=random temperature=1.0 max_tokens='' adapter=rank=16,alpha=32
 optimizer=adamw lr=1e-3 lr_warmup=5 betas=0.9,0.95 minibatches=2
@@ -78,8 +83,8 @@ while [ $# -gt 0 ]; do
     case $flag in
         --help | -h) usage; exit 0 ;;
         --setup) setup_only=yes; shift; continue ;;
-        --run | --env | --workflow | --policies | --adapter | --steps | --tasks | --branches | --turns | --max-tokens | \
-            --seed | --device | --dtype | --eval-every | --warmup | --stage | --set) ;;
+        --run | --env | --env-command | --workflow | --policies | --adapter | --steps | --tasks | --branches | --turns | \
+            --max-tokens | --seed | --device | --dtype | --eval-every | --warmup | --stage | --set) ;;
         --*=*) set -- "${flag%%=*}" "${flag#*=}" "${@:2}"; continue ;;
         *) die 2 "unknown argument $flag" 'run ./pipeline.sh --help for the list' ;;
     esac
@@ -111,6 +116,39 @@ done
 [ "$tasks" -gt 0 ] || die 2 '--tasks must be at least 1'
 [ "$policies" = adapter-per-role ] || [ -z "${given[adapter]:-}" ] ||
     die 2 '--adapter needs --policies adapter-per-role' 'or make the adapters with policy init --adapter and name them: --policies AGENT=DIR'
+if [ -n "$env_command" ]; then
+    [ -z "${given[env]:-}${given[set]:-}" ] ||
+        die 2 '--env-command takes the place of --env and --set' 'give its settings in COMMAND: it is run by a shell'
+    [ -n "${given[workflow]:-}" ] || workflow=''
+    [ -n "${given[turns]:-}" ] || turns=''
+    [ -n "${given[warmup]:-}" ] || warmup=0
+    # Its name, and who acts, as it says itself of its first task.
+    [ "$setup_only" = yes ] || answer=$(python3 - "$env_command" "$workflow" <<'PYTHON'
+import json, re, subprocess, sys
+command, workflow = sys.argv[1:]
+def ask(arguments, said=""):
+    done = subprocess.run(["sh", "-c", command + arguments], input=said, stdout=subprocess.PIPE, text=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return lines or fail(f"{arguments}` printed nothing and ended with exit code {done.returncode}")
+def fail(cause):
+    sys.exit(f"pipeline.sh: --env-command: `{command}{cause}\nhint: RECORD.md shows the lines, examples/ has whole programs")
+try:
+    asked = " tasks --split train --count 1 --seed 1"
+    task = [line for line in ask(asked) if line.get("type") == "task"][0]
+    asked = ""
+    request = {"request": 1, "task": task, **({"workflow": workflow} if workflow else {})}
+    answer = ask(asked, json.dumps(request) + "\n")[0]
+    names = [task["env"], *answer["agents"]]
+except (ValueError, LookupError, TypeError, AttributeError) as error:
+    fail(f"{asked}` did not answer as expected: {type(error).__name__}: {error}")
+strange = [name for name in names if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name)]
+if strange:
+    fail(f"` has the name {strange[0]!r}, and no folder can have it")
+print(*names)
+PYTHON
+    ) || exit 2
+    read -r env agents <<<"${answer:-}"
+fi
 [ -n "$run" ] || run=runs/$env
 [ -n "$dtype" ] || [ "$device" != cpu ] || dtype=float32
 dtype_flags=() # a device has but one
@@ -177,6 +215,7 @@ resolved() { # one value a line, so that a difference can be named
         warmup_lr_other stages; do
         printf '  "%s": %s,\n' "$name" "$(json_string "${!name}")"
     done
+    [ -z "$env_command" ] || printf '  "env_command": %s,\n' "$(json_string "$env_command")"
     case $policies in
         adapter-per-role) printf '  "adapter": %s,\n' "$(json_string "$adapter")" ;;
         *=*) for name in $policies; do printf '  "input %s": %s,\n' "$name" "$(json_string "$(digest_of "${name#*=}")")"; done ;;
@@ -199,10 +238,23 @@ say() { printf '%s\n' "$*"; }
 # ---- which policy plays whom --------------------------------------------------------------------------------
 set_flags=()
 for setting in $settings; do set_flags+=(--set "$setting"); done
-agents=$(envs list "$env" "${set_flags[@]}" | awk -v env="$env:" -v workflow="$workflow" '
-    /^[^ ]/ { here = ($1 == env) }
-    here && $1 == "--workflow" && $2 == workflow { sub(/ \(.*/, ""); sub(/^ *--workflow *[^ ]* */, ""); gsub(",", ""); print }')
-[ -n "$agents" ] || die 2 "there is no workflow $workflow of an environment $env" 'envs list names them all'
+if [ -z "$env_command" ]; then
+    agents=$(envs list "$env" "${set_flags[@]}" | awk -v env="$env:" -v workflow="$workflow" '
+        /^[^ ]/ { here = ($1 == env) }
+        here && $1 == "--workflow" && $2 == workflow { sub(/ \(.*/, ""); sub(/^ *--workflow *[^ ]* */, ""); gsub(",", ""); print }')
+    [ -n "$agents" ] || die 2 "there is no workflow $workflow of an environment $env" 'envs list names them all'
+fi
+place_flags=() # where episodes take place, for rollout
+[ -z "$env_command" ] || place_flags+=(--env-command "$env_command")
+[ -z "$workflow" ] || place_flags+=(--workflow "$workflow")
+[ -z "$turns" ] || place_flags+=(--turns "$turns")
+from_environment() { # tasks|demo ARGUMENTS...: sets $command, which prints them
+    if [ -n "$env_command" ]; then
+        command=(sh -c "$env_command $*")
+    else
+        command=(envs "$1" "$env" "${set_flags[@]}" "${@:2}")
+    fi
+}
 declare -A folder=() # agent -> policy directory
 declare -A source=() # policy name -> what it is made from
 case $policies in
@@ -242,13 +294,14 @@ if [ ! -f "$run/policies/done" ]; then
         if [ "$warmup" -gt 0 ]; then
             context='warm-up'
             say "warm-up: $warmup optimiser steps on imperfect demonstrations"
-            envs demo "$env" "${set_flags[@]}" --workflow "$workflow" --count $((warmup * warmup_tasks_a_step)) --seed "$seed" |
+            from_environment demo ${workflow:+--workflow "$workflow"} --count $((warmup * warmup_tasks_a_step)) --seed "$seed"
+            "${command[@]}" |
                 policy encode --policy "$run/warmup/policy" |
                 update --policy "$run/warmup/policy" --objective nll --optimizer muon --lr "$warmup_lr" \
                     --lr-other "$warmup_lr_other" --schedule cosine --warmup 50 --minibatches "$warmup" \
                     --seed "$seed" >"$run/warmup/metrics.jsonl" # on the CPU: Muon has no kernels
             statuses=("${PIPESTATUS[@]}")
-            leftmost_failure 'envs demo' 'policy encode' update
+            leftmost_failure "${env_command:-envs} demo" 'policy encode' update
         fi
         if [ "$policies" = adapter-per-role ]; then
             # Beside the adapters, so that they find it wherever the run is moved to.
@@ -269,11 +322,12 @@ evaluate() { # STEP
     file=$run/eval/step-$(printf %06d "$1").jsonl
     if [ ! -f "$file" ]; then
         context="evaluation after step $1"
-        envs tasks "$env" "${set_flags[@]}" --split test --count "$eval_tasks" |
-            rollout "${policy_flags[@]}" --workflow "$workflow" --turns "$turns" --max-tokens "$max_tokens" --greedy \
+        from_environment tasks --split test --count "$eval_tasks"
+        "${command[@]}" |
+            rollout "${policy_flags[@]}" "${place_flags[@]}" --max-tokens "$max_tokens" --greedy \
                 --step "$1" --device "$device" "${dtype_flags[@]}" --quiet >"$file.tmp"
         statuses=("${PIPESTATUS[@]}")
-        leftmost_failure 'envs tasks' rollout
+        leftmost_failure "${env_command:-envs} tasks" rollout
         mv "$file.tmp" "$file" || die 74 "cannot write $file"
     fi
     say "step $1: success on $eval_tasks test tasks $(report evaluate --format line --quiet "$file")"
@@ -297,9 +351,10 @@ train() { # STEP
     mkdir -p "$directory" || die 74 "cannot make $directory"
     export RUN=$run STEP=$1
     context="step $1"
-    (stage tasks envs tasks "$env" "${set_flags[@]}" --split train --count "$tasks" --seed $((seed * 1000000 + $1))) |
+    from_environment tasks --split train --count "$tasks" --seed $((seed * 1000000 + $1))
+    (stage tasks "${command[@]}") |
         tee "$directory/tasks.jsonl" |
-        (stage rollout rollout "${policy_flags[@]}" --workflow "$workflow" --branches "$branches" --turns "$turns" \
+        (stage rollout rollout "${policy_flags[@]}" "${place_flags[@]}" --branches "$branches" \
             --select "$select" --temperature "$temperature" --max-tokens "$max_tokens" --seed "$seed" --step "$1" \
             --device "$device" "${dtype_flags[@]}" --quiet) |
         (stage group group --quiet) |

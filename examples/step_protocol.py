@@ -4,14 +4,17 @@ An environment is three functions of values, and `serve` is the rest: it reads a
 line. Nothing is kept between two lines, because the state of an episode comes with every request; that is what lets
 `rollout` try K candidates from one state, and play many episodes at once with one process. RECORD.md has the lines.
 
-`main` adds the other half: `tasks`, which prints task lines for the stdin of `rollout`.
+`main` adds the other half: `tasks`, which prints task lines for the stdin of `rollout`, and `demo`, which prints imperfect
+demonstrations for the warm-up of a new policy, if the environment has a `probe`: that one knows what is best to say.
 
 Left out: `actions`, the joint action of agents that act at once. A program that does not say `together` is sent their
 actions one after another.
 """
 
 import argparse
+import itertools
 import json
+import random
 import sys
 
 
@@ -62,23 +65,59 @@ def messages(seen):
     return {agent: [{"role": "user", "content": text}] for agent, text in seen.items()}
 
 
+def demonstrate(stream, draws, share, reset, step, probe):
+    """Episodes of demonstrators who say what is best with probability `share`, otherwise anything; yields of each the instance
+    and a list of (turn, agent, text seen, text said)."""
+    for instance, spec in stream:
+        (state, seen), agents, order, turns = reset(spec)
+        stages = [[agent] for agent in agents] if order == "sequential" else [agents] if order == "parallel" else order
+        said, over = [], False
+        for turn, stage in ((turn, stage) for turn in range(turns) for stage in stages):
+            before = seen  # who acts at once sees what was there before
+            for agent in stage:
+                probes, oracle, solved = ([], None, True) if over else probe(state, agent)
+                over = over or solved or not probes
+                if over:
+                    break
+                text = oracle if oracle is not None and draws.random() < share else draws.choice(probes)
+                said.append((turn, agent, before[agent], text))
+                (state, seen), _, _, over, _ = step(state, agent, text)
+        yield instance, said
+
+
 def main(name, tasks, **functions):
-    """`PROGRAM` answers requests; `PROGRAM tasks` prints task lines. tasks(split, seed) yields (instance, spec) for ever."""
+    """`PROGRAM` answers requests; `PROGRAM tasks` prints task lines, `PROGRAM demo` demonstrations. tasks(split, seed) yields
+    (instance, spec) for ever."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     commands = parser.add_subparsers(dest="command")
     printing = commands.add_parser("tasks", help="print task lines for the stdin of rollout")
     printing.add_argument("--split", choices=["train", "test"], default="train")
     printing.add_argument("--count", type=int, default=1)
     printing.add_argument("--seed", type=int, default=0, help="which train tasks; the test split is the same for all")
+    showing = commands.add_parser("demo", help="print demonstrations on train tasks, for policy encode and update")
+    showing.add_argument("--count", type=int, default=1, help="tasks demonstrated")
+    showing.add_argument("--seed", type=int, default=0)
+    showing.add_argument("--share", type=float, default=0.5, help="probability of saying what is best")
     arguments = parser.parse_args()
     if arguments.command is None:
         serve(**functions)
         return
-    stream = tasks(arguments.split, arguments.seed)
-    for _ in range(arguments.count):
-        instance, spec = next(stream)
-        named = f"{name}/{arguments.split}/{instance}"
-        line = {"type": "task", "v": 1, "env": name, "task": named, "split": arguments.split, "spec": spec}
-        print(json.dumps(line))
+    if arguments.command == "demo" and "probe" not in functions:
+        parser.error("this environment has no probe, so nobody knows what to demonstrate")
+    stream = itertools.islice(tasks(getattr(arguments, "split", "train"), arguments.seed), arguments.count)
+    if arguments.command == "tasks":
+        for instance, spec in stream:
+            named = f"{name}/{arguments.split}/{instance}"
+            line = {"type": "task", "v": 1, "env": name, "task": named, "split": arguments.split, "spec": spec}
+            print(json.dumps(line))
+    else:
+        shown = demonstrate(stream, random.Random(arguments.seed), arguments.share, **functions)
+        for episode, (instance, said) in enumerate(shown):
+            for turn, agent, seen, text in said:
+                line = {"type": "sample", "v": 1, "env": name, "task": f"{name}/train/{instance}"}
+                line |= {"episode": str(episode), "turn": turn, "agent": agent, "branch": 0, "branches": 1}
+                line |= {"id": f"{episode}/{turn}/{agent}/0"}
+                line |= {"prompt": messages({agent: seen})[agent], "completion": text, "finish_reason": "stop"}
+                print(json.dumps(line))
     counts = {"tasks": arguments.count}
     print(json.dumps({"type": "end", "v": 1, "stage": name, "ok": True, "counts": counts, "after": [], "timing": {}}))

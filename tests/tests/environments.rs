@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use troupe_tests::{must, root, run};
+use troupe_tests::{must, pipeline, root, run};
 
 #[test]
 fn the_lines_that_the_record_shows_are_the_lines_that_are_spoken() {
@@ -92,4 +92,69 @@ fn an_environment_of_pettingzoo_keeps_the_contract_and_trains() {
     assert_eq!(first["agent"], "player_1");
     let prompt = first["prompt"][0]["content"].as_str().expect("a text");
     assert!(prompt.ends_with("You are X. Say the number of a free cell."), "{prompt}");
+}
+
+/// `pipeline.sh` on an environment of one's own: its tasks, its agents, its turns, a warm-up on its demonstrations,
+/// evaluation, training; and the same command again has nothing left to do.
+#[test]
+fn the_whole_loop_runs_on_an_environment_of_ones_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("run");
+    let command = format!("python3 {}", root().join("examples/guess_number.py").display());
+    let small = ["--warmup", "10", "--steps", "1", "--tasks", "3", "--branches", "2", "--eval-every", "1"];
+    let arguments = [&["--env-command", &command][..], &small].concat();
+    let output = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("warm-up: 10 optimiser steps on imperfect demonstrations"), "{said}");
+    assert!(said.contains("step 1: success on 300 test tasks"), "{said}");
+
+    let read = |path: &str| -> Vec<Value> {
+        let text = std::fs::read_to_string(run.join(path)).expect("a stream");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    let samples = read("steps/000001/samples.jsonl");
+    let episodes: Vec<&Value> = samples.iter().filter(|line| line["type"] == "episode").collect();
+    assert_eq!(episodes.len(), 3);
+    // The program gives up after 6 turns; pipeline.sh's own 4 are for shipped environments.
+    assert!(episodes.iter().all(|episode| episode["turns"].as_u64() <= Some(6)));
+    assert!(episodes.iter().any(|episode| episode["turns"].as_u64() > Some(4)), "{episodes:?}");
+    let of = |agent: &str| samples.iter().any(|line| line["type"] == "sample" && line["agent"] == agent);
+    assert!(of("scout") && of("guesser"));
+    let tested = read("eval/step-000000.jsonl");
+    let split = |line: &&Value| line["task"].as_str().is_some_and(|task| task.contains("/test/"));
+    assert_eq!(tested.iter().filter(|line| line["type"] == "episode").filter(split).count(), 300);
+
+    let again = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
+    let said = String::from_utf8_lossy(&again.stdout).into_owned();
+    assert!(again.status.success() && !said.contains("success in training"), "{said}");
+    let other =
+        pipeline(&run, &["--env-command", &format!("{command} ")]).output().expect("pipeline.sh runs");
+    assert_eq!(other.status.code(), Some(2));
+}
+
+/// A program without demonstrations trains without a warm-up, and says that it has none where one is asked for.
+#[test]
+fn demonstrations_are_asked_for_with_a_warm_up_only() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("program");
+    let python = root().join("examples/guess_number.py");
+    let text = format!("[ \"$1\" != demo ] || exit 3\nexec python3 {} \"$@\"\n", python.display());
+    std::fs::write(&program, text).expect("written");
+    let command = format!("sh {}", program.display());
+    let small = ["--steps", "1", "--tasks", "2", "--branches", "2", "--turns", "1", "--eval-every", "0"];
+    let run = folder.path().join("without");
+    let arguments = [&["--env-command", &command, "--policies", "per-role"][..], &small].concat();
+    let output = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for role in ["scout", "guesser"] {
+        let newest = std::fs::read_link(run.join("policies").join(role).join("current")).expect("a link");
+        assert_eq!(newest.to_str(), Some("step-000001"), "{role}");
+    }
+    let run = folder.path().join("with");
+    let arguments = [&["--env-command", &command, "--warmup", "2"][..], &small].concat();
+    let output = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("demo failed with exit code 3"), "{said}");
 }

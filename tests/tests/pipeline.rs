@@ -148,6 +148,12 @@ fn arguments_are_checked() {
         (vec!["--adapter", "rank=2,alpha=2"], "--adapter needs --policies adapter-per-role"),
         (vec!["--env", "chess"], "no workflow team of an environment chess"),
         (vec!["--policies", "critic=x"], "plan-path/team has no agent critic"),
+        (vec!["--env-command", "x", "--env", "math"], "--env-command takes the place of --env and --set"),
+        (vec!["--env-command", "false"], "seed 1` printed nothing and ended with exit code 1"),
+        (
+            vec!["--env-command", "echo 1;"],
+            "`echo 1; tasks --split train --count 1 --seed 1` did not answer as expected",
+        ),
     ] {
         let folder = tempfile::tempdir().expect("a folder");
         let output = pipeline(&folder.path().join("run"), &arguments).output().expect("pipeline.sh runs");
