@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# host_memory.sh: what `update` on a device takes of the machine's own memory, which a machine with one large card has less of.
+#
+# Two updates of a bf16 policy of 129 million weights in the simulator, AdamW, a stream whose groups are flat: the second one
+# also reads what the first left of the optimiser. The process's anonymous memory (RssAnon of /proc, looked at every few
+# hundredths of a second; mapped files are the system's to drop) less the simulated device's, which is anonymous too and which
+# `update` reports. Needs jq, built programs (./pipeline.sh --setup), 3 GB of memory and 3 GB in TMPDIR.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH=${TROUPE_BIN:-$PWD/target/release}:$PATH
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+jq -n '{architectures: ["Qwen3ForCausalLM"], model_type: "qwen3", hidden_size: 1024, intermediate_size: 3072,
+    num_hidden_layers: 10, num_attention_heads: 16, num_key_value_heads: 8, head_dim: 64, vocab_size: 2048, rms_norm_eps: 1e-6,
+    rope_theta: 1e6, tie_word_embeddings: true, max_position_embeddings: 4096, torch_dtype: "bfloat16", hidden_act: "silu",
+    attention_bias: false}' >"$folder/config.json"
+policy init "$folder/p" --config "$folder/config.json" --seed 1 >/dev/null
+for call in first second; do
+    version=$(jq -r .version "$folder/p/current/version.json")
+    jq -c --arg version "$version" 'if .type == "sample" then .advantage = 0 | .policy_version = $version else . end' \
+        tests/golden/qwen3-2-1-tied/samples.jsonl >"$folder/flat.jsonl"
+    update --policy "$folder/p" --device sim --threads 2 --quiet <"$folder/flat.jsonl" >"$folder/metrics.jsonl" 2>/dev/null &
+    most=0
+    while now=$(awk '/^RssAnon/ { print $2 }' "/proc/$!/status" 2>/dev/null) && [ -n "$now" ]; do
+        [ "$now" -le "$most" ] || most=$now
+        sleep 0.02
+    done
+    wait $!
+    jq -r --arg call "$call" --argjson most "$most" 'select(.type == "metrics") | .timing |
+        "\($call) call: \($most / 1024 | round) MiB in all, \(.device_memory_bytes / 1048576 | round) of them the device'"'"'s; "
+        + "load \(.load_seconds * 10 | round / 10) s, publish \(.publish_seconds * 10 | round / 10) s"' "$folder/metrics.jsonl"
+done
+ls -l "$folder"/p/step-000002/*.safetensors | awk '{ sub(/.*\//, "", $NF); printf "%s: %d MiB\n", $NF, $5 / 1048576 }'
