@@ -142,6 +142,28 @@ fn the_table_accounts_for_every_group() {
     assert!(!table.contains(",kl,"), "what was not measured is no figure");
 }
 
+/// The mistake that nobody saw for months: candidates of different states compared as if they were of one.
+#[test]
+fn groups_that_are_not_what_they_say_are_counted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = run(folder.path());
+    let faults = |edit: &dyn Fn(&str) -> String| {
+        let text = samples(2);
+        let (first, rest) = text.split_once('\n').expect("lines");
+        put(&run, "steps/000002/samples.jsonl", &format!("{}{rest}", edit(first)));
+        let table = must(folder.path(), &["made-by-hand", "--csv", "-"]);
+        ["groups_uneven", "groups_mixed_prompts"].map(|name| {
+            let start = format!("made-by-hand,2,train,,,,{name},");
+            let row = table.lines().find_map(|line| line.strip_prefix(&start)).expect("a row");
+            row.trim_end_matches(',').to_owned()
+        })
+    };
+    assert_eq!(faults(&|line| format!("{line}\n")), ["0", "0"]);
+    let other = |line: &str| format!("{}\n", line.replace("\"prompt_ids\":[1,2]", "\"prompt_ids\":[1,3]"));
+    assert_eq!(faults(&other), ["0", "1"]);
+    assert_eq!(faults(&|_| String::new()), ["1", "0"], "a member is missing");
+}
+
 #[test]
 fn several_runs_share_a_page_and_one_run_is_not_compared_with_itself() {
     let folder = tempfile::tempdir().expect("a folder");
