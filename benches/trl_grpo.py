@@ -37,16 +37,16 @@ def word_tokenizer():
     return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<stop>")
 
 
-def load_model(policy):
-    """The policy's model, or a random one of the bench preset's sizes; f32."""
+def load_model(policy, dtype):
+    """The policy's model, or a random one of the bench preset's sizes."""
     if policy:
         current = os.path.join(policy, "current")
         path = current if os.path.exists(current) else policy
-        return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     torch.manual_seed(1)
     return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(
         vocab_size=VOCABULARY, hidden_size=256, intermediate_size=768, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=64, max_position_embeddings=1024, tie_word_embeddings=True))
+        num_key_value_heads=2, head_dim=64, max_position_embeddings=1024, tie_word_embeddings=True)).to(dtype)
 
 
 def prompts(arguments):
@@ -103,6 +103,7 @@ def main():
     parser = argparse.ArgumentParser(description="TRL's GRPOTrainer on the CPU: tokens a CPU-second.")
     parser.add_argument("--policy", help="policy or model directory with the weights (default: random ones)")
     parser.add_argument("--micro", type=int, default=16, help="sequences in a micro-batch")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of the weights and all else")
     parser.add_argument("--groups", type=int, default=32)
     parser.add_argument("--branches", type=int, default=4)
     parser.add_argument("--prompt", type=int, default=128)
@@ -127,7 +128,7 @@ def main():
             logging_strategy="no", disable_tqdm=True, seed=7, dataloader_pin_memory=False,
         )
         trainer = trl.GRPOTrainer(
-            model=load_model(arguments.policy), args=config, train_dataset=prompts(arguments),
+            model=load_model(arguments.policy, getattr(torch, arguments.dtype)), args=config, train_dataset=prompts(arguments),
             processing_class=word_tokenizer(), callbacks=[meter],
             reward_funcs=lambda completions, **_: [rewards.random() for _ in completions],
         )
