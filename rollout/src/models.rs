@@ -1,7 +1,7 @@
-//! The policies of a run, opened, and what runs them: one engine a model, which serves all adapters of that model.
+//! The policies of a run, opened, and what runs them: one engine a model, which serves the model and all adapters of it.
 
 use std::cell::RefCell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -76,9 +76,10 @@ impl Models {
                 }
                 _ => Where::There(paged::start(&members, device, left, stop_ids)?),
             });
-            for (adapter, &index) in group.iter().enumerate() {
+            let mut adapters = 0..;
+            for &index in group {
                 let policy = &opened[index];
-                let adapter = policy.base.is_some().then_some(adapter as u32);
+                let adapter = policy.base.is_some().then(|| adapters.next()).flatten();
                 let (tokenizer, version) = (tokenizer.clone(), policy.version.to_string());
                 policies.push((index, Loaded { engine, adapter, tokenizer, version }));
             }
@@ -114,15 +115,44 @@ impl Models {
     }
 }
 
-/// Policies by the model that they are: adapters of one base are together, every other policy is by itself.
+/// Policies by the model that they are: adapters of one base are together, and the base with them where it plays itself.
 fn by_model(policies: &[Policy]) -> Vec<Vec<usize>> {
-    let mut groups: Vec<Vec<usize>> = Vec::new();
+    // A link to the same files is the same model; what cannot be followed is refused where it is opened.
+    let place = |policy: &Policy| {
+        let files = policy.model();
+        files.canonicalize().unwrap_or_else(|_| files.to_owned())
+    };
+    let mut groups: Vec<(PathBuf, Vec<usize>)> = Vec::new();
     for (index, policy) in policies.iter().enumerate() {
-        let same = |group: &&mut Vec<usize>| policy.base.is_some() && policies[group[0]].base == policy.base;
-        match groups.iter_mut().find(same) {
-            Some(group) => group.push(index),
-            None => groups.push(vec![index]),
+        let place = place(policy);
+        match groups.iter_mut().find(|(model, _)| *model == place) {
+            Some((_, group)) => group.push(index),
+            None => groups.push((place, vec![index])),
         }
     }
-    groups
+    groups.into_iter().map(|(_, group)| group).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use policy::adapter::Target;
+    use policy::initial::{NewAdapter, Preset, from_base, from_preset};
+
+    #[test]
+    fn a_base_and_its_adapters_are_one_model() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let place = |name: &str| folder.path().join(name);
+        for (seed, name) in ["base", "other"].into_iter().enumerate() {
+            from_preset(&place(name), Preset::Tiny, seed as u64).expect("a policy");
+        }
+        let new = NewAdapter { rank: 2, alpha: 2.0, targets: vec![Target::Query] };
+        for (name, base) in [("first", "base"), ("foreign", "other"), ("second", "base")] {
+            from_base(&place(name), &place(base), &new, 1).expect("an adapter");
+        }
+        std::os::unix::fs::symlink(place("base"), place("link")).expect("a link");
+        let names = ["first", "foreign", "base", "second", "other", "link"];
+        let policies: Vec<Policy> = names.map(|name| Policy::open(&place(name)).expect("a policy")).into();
+        assert_eq!(by_model(&policies), [vec![0, 2, 3, 5], vec![1, 4]]);
+    }
 }

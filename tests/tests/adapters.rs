@@ -79,6 +79,17 @@ fn roles_learn_as_adapters_of_one_base_that_stays_as_it_is() {
     let simulated = format!("{sampled} --device sim");
     must(&format!("{simulated} | group --quiet | advantage --quiet | update {flags} --check --quiet"));
 
+    // The base may play beside its adapter: they share an engine.
+    for device in ["cpu", "sim"] {
+        let mixed = sampled.replace(
+            &format!("tool={}/tool", policies.display()),
+            &format!("tool={}/base", policies.display()),
+        );
+        assert_ne!(mixed, sampled);
+        let check = format!("update --policy planner={}/planner --check --quiet", policies.display());
+        must(&format!("{mixed} --device {device} | group --quiet | advantage --quiet | {check}"));
+    }
+
     // Where adapters cannot be, a sentence says so.
     let (code, _, stderr) =
         run(&format!("policy init {0}/x --from {0}/tool --adapter rank=2,alpha=2", policies.display()));

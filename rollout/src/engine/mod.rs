@@ -89,7 +89,8 @@ impl Engine {
         Self::load_all(&[policy], options)
     }
 
-    /// Loads policies that are adapters of one base, which is in memory once; `policies[i]` is the engine's `i`-th adapter.
+    /// Loads policies that are adapters of one base, which is in memory once. Adapters are counted in their order; the base
+    /// may be among them and is no adapter.
     ///
     /// # Errors
     /// As [`Engine::load`].

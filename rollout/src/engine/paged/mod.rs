@@ -48,7 +48,7 @@ const SIMULATED: Room = Room { rows: 256 + 64, sequences: 64, blocks: 64, block_
 type Simulated = DeviceRunner<Sim, f32>;
 
 /// Opens a policy on a device, in a thread of its own, or policies that are adapters of one base, of which a client names
-/// one by its place. `share` says how many models still have to be opened there, this one included; they divide what is
+/// one by its place among the adapters; the base itself may be one of the policies. `share` says how many models still have to be opened there, this one included; they divide what is
 /// free.
 ///
 /// # Errors

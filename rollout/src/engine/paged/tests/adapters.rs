@@ -3,7 +3,7 @@
 
 use super::device::{finish, scheduler};
 use crate::engine::paged::adapters::Adapters;
-use crate::engine::paged::runner::DeviceRunner;
+use crate::engine::paged::runner::{DeviceRunner, Room};
 use crate::engine::paged::scheduler::Scheduler;
 use crate::engine::paged::session::{Provider, Session};
 use crate::engine::tests::adapters::{golden, policy, read};
@@ -144,6 +144,30 @@ fn what_one_adapter_has_computed_is_not_taken_for_another() {
             }
         }
     }
+}
+
+#[test]
+fn numbers_that_would_reach_the_rows_of_other_adapters_are_refused() {
+    runtime();
+    let folder = tempfile::tempdir().expect("a folder");
+    let policies = policies(folder.path(), &SEVERAL);
+    let file = policies[1].files.join("adapter_model.safetensors");
+    let mut bytes = std::fs::read(&file).expect("a file");
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&f32::INFINITY.to_le_bytes());
+    std::fs::write(&file, bytes).expect("written");
+    let config = Config::load(policies[0].model()).expect("a configuration");
+    let weights = Weights::open(policies[0].model()).expect("weights");
+    let adapters = Adapters::load(&policies, &config).expect("adapters");
+    let room = Room { rows: 16, sequences: 8, blocks: 8, block_size: 16 };
+    let device = Sim::new(1, 0).expect("a simulator");
+    let opened =
+        DeviceRunner::<Sim, f32>::open(config, &weights, &adapters, device, Provider::Processor, |_| {
+            Ok(room)
+        });
+    let failure = opened.err().expect("refused");
+    assert_eq!(failure.code, record::failure::DATA);
+    assert!(failure.message.contains("some") && failure.message.ends_with("is not finite"), "{failure}");
 }
 
 /// As far as a machine without a GPU goes: ONNX Runtime reads the graph that CUDA gets, resolves its types and shapes,
