@@ -199,7 +199,7 @@ impl<D: Device> Resident<D> {
                     (&self.staging).into(),
                     (piece.len() as u64).into(),
                 ];
-                device.launch(&kernels::SPLIT_MASTERS, elementwise(piece.len()), &arguments)?;
+                device.launch(&kernels::SPLIT_MASTERS, passing(piece.len()), &arguments)?;
             }
         }
         Ok(())
@@ -222,7 +222,7 @@ impl<D: Device> Resident<D> {
                 self.remainders.slice(range).into(),
                 (piece.len() as u64).into(),
             ];
-            device.launch(&kernels::JOIN_MASTERS, elementwise(piece.len()), &arguments)?;
+            device.launch(&kernels::JOIN_MASTERS, passing(piece.len()), &arguments)?;
             device.download(self.staging.slice(..piece.len()), piece)?;
         }
         Ok(())
@@ -342,6 +342,12 @@ pub(crate) struct Parts<'a, D: Device> {
 /// Blocks for an elementwise kernel, whose threads take several values where there are many.
 pub(crate) fn elementwise(length: usize) -> LaunchShape {
     LaunchShape::rows(length.div_ceil(256).clamp(1, 8192) as u32, 256)
+}
+
+/// The same for values on their way from or to the host, eight a thread: the way takes longer than any kernel, and a simulator is
+/// slow by the thread.
+fn passing(length: usize) -> LaunchShape {
+    elementwise(length.div_ceil(8))
 }
 
 fn frozen() -> Failure {
