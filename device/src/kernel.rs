@@ -96,15 +96,16 @@ impl Kernel {
         {
             return wrong(format!("grid {:?} of blocks {:?} is impossible", shape.grid, shape.block));
         }
-        if shape.shared > MAX_SHARED {
-            return wrong(format!("{} bytes of shared memory are more than {MAX_SHARED}", shape.shared));
+        if shape.shared > SHARED_LIMIT {
+            return wrong(format!("{} bytes of shared memory are more than {SHARED_LIMIT}", shape.shared));
         }
         Ok(())
     }
 }
 
-/// The most shared memory of a block, on compute capability 9.0 and 10.0.
-pub(crate) const MAX_SHARED: u32 = 227 * 1024;
+/// Bytes of shared memory that a block has on every GPU since compute capability 8.0: 99 KiB on the consumer cards 8.6, 8.9
+/// and 12.0, more on 8.0, 9.0 and 10.0. No launch may ask for more, on any device.
+pub const SHARED_LIMIT: u32 = 99 * 1024;
 
 /// How many blocks of how many threads run a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

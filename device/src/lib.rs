@@ -58,7 +58,7 @@ pub use choice::Choice;
 pub use cuda::{Cuda, PRODUCT_WORKSPACE};
 pub use element::{Element, Scalar};
 pub use gemm::{Gemm, Operand};
-pub use kernel::{Argument, Kernel, Parameter, Shape, Source};
+pub use kernel::{Argument, Kernel, Parameter, SHARED_LIMIT, Shape, Source};
 pub use sim::Sim;
 
 /// Memory of a device in bytes.

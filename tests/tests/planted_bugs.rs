@@ -62,8 +62,8 @@ const BUGS: [Planted; 10] = [
     Planted {
         name: "no barrier between writing probabilities and reading those of other warps",
         file: "attention_backward.cuh",
-        from: "__syncthreads();\n#pragma unroll\n            for (int c = 0; c < TILE",
-        to: "for (int c = 0; c < TILE",
+        from: "__syncthreads();\n#pragma unroll\n            for (int c = 0; c < QUERIES",
+        to: "for (int c = 0; c < QUERIES",
         case: Case::AttentionKeys,
     },
     Planted {
@@ -279,7 +279,7 @@ fn attention(sim: &mut Sim, kernel: &'static Kernel, case: Case) -> Result<Vec<u
         let out = halves(sim, tokens * heads * width, 6)?;
         let outputs: [Argument<'_>; 2] = [(&out).into(), (&normalizers).into()];
         let arguments = [&outputs[..], &inputs, &tree, &numbers, &[scale]].concat();
-        sim.launch(kernel, shape(heads as u32, 128, 15_872), &arguments)?;
+        sim.launch(kernel, shape(heads as u32, 128, 15_360), &arguments)?;
         return bits(sim, &out);
     }
     let (d_keys, d_values) = (upload(sim, &values(tokens * width, 6))?, halves(sim, tokens * width, 7)?);

@@ -16,7 +16,7 @@ extern "C" __global__ void __launch_bounds__(256)
                        const bf16* values, const float* normalizers, const float* deltas, const int* nodes,
                        const int* ends, const int* tile_last, const int* tile_first, int rows, int tokens, int heads,
                        int key_heads, int width, int value_stride, float scale) {
-    attention_keys<16>(d_keys, d_values, d_out, queries, keys, values, normalizers, deltas, nodes, ends, tile_last,
+    attention_keys<16, 64, 64>(d_keys, d_values, d_out, queries, keys, values, normalizers, deltas, nodes, ends, tile_last,
                         tile_first, rows, tokens, heads, key_heads, width, value_stride, scale);
 }
 

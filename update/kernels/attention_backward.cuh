@@ -1,4 +1,4 @@
-// The gradient of attention in two kernels that share nothing: one block owns 64 keys and sums over the queries that see
+// The gradient of attention in two kernels that share nothing: one block owns up to 64 keys and sums over the queries that see
 // them, another owns 64 queries and sums over the keys they see. Scores are computed twice, which is 7 products instead
 // of 5, and in return nothing is added atomically: the same bits in every run, and no f32 copy of d_queries in memory.
 //
@@ -15,47 +15,51 @@
 
 #include "attention_tiles.cuh"
 
-// d_keys [tokens, key_heads * width]; d_values: rows of d_value_stride. Grid (tiles of keys, key heads), 256 threads.
+// d_keys [tokens, key_heads * width]; d_values: rows of d_value_stride. Grid (tiles of OWNED keys, key heads), four threads a
+// key.
 //
-// Eight warps as four by two. First a warp computes the transposed scores of 16 keys against half of the queries, which
+// Warps in two columns. First a warp computes the transposed scores of 16 keys against half of the QUERIES of a tile, which
 // go to shared memory in bf16; then it sums the gradients of its 16 keys over all queries, for half of the head's columns.
-template <int D>
+template <int D, int OWNED, int QUERIES>
 __device__ __forceinline__ void attention_keys(float* d_keys, bf16* d_values, const bf16* d_out, const bf16* queries, const bf16* keys,
                            const bf16* values, const float* normalizers, const float* deltas, const int* nodes,
                            const int* ends, const int* tile_last, const int* tile_first, int rows, int tokens, int heads,
                            int key_heads, int width, int value_stride, float scale) {
-    constexpr int S = Row<D>::stride, W = TILE + 8, COLUMNS = D / 2;
+    constexpr int S = Row<D>::stride, W = QUERIES + 8, COLUMNS = D / 2, SIDE = QUERIES / 2;
+    static_assert(2 * (OWNED + QUERIES) * S * sizeof(bf16) + 2 * OWNED * W * sizeof(bf16) + 3 * QUERIES * sizeof(float) <=
+                      SHARED_LIMIT,
+                  "tiles too large");
     DYNAMIC_SHARED(bf16, shared);
-    bf16 *tile_k = shared, *tile_v = tile_k + TILE * S, *tile_q = tile_v + TILE * S, *tile_o = tile_q + TILE * S;
-    bf16 *tile_p = tile_o + TILE * S, *tile_s = tile_p + TILE * W;
-    float *tile_normalizers = (float*)(tile_s + TILE * W), *tile_deltas = tile_normalizers + TILE;
-    int* tile_nodes = (int*)(tile_deltas + TILE);
-    int block = blockIdx.x, key_head = blockIdx.y, group = heads / key_heads, first_key = block * TILE;
+    bf16 *tile_k = shared, *tile_v = tile_k + OWNED * S, *tile_q = tile_v + OWNED * S, *tile_o = tile_q + QUERIES * S;
+    bf16 *tile_p = tile_o + QUERIES * S, *tile_s = tile_p + OWNED * W;
+    float *tile_normalizers = (float*)(tile_s + OWNED * W), *tile_deltas = tile_normalizers + QUERIES;
+    int* tile_nodes = (int*)(tile_deltas + QUERIES);
+    int key_head = blockIdx.y, group = heads / key_heads, first_key = blockIdx.x * OWNED, block = first_key / TILE;
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, quarter = (warp >> 1) * 16, side = warp & 1;
     int row = quarter + (lane >> 2), pair = (lane & 3) * 2;
     int query_stride = heads * width, key_stride = key_heads * width;
     float scale2 = scale * LOG2_E;
 
-    copy_tile<D>(tile_k, keys + key_head * width, first_key, TILE, tokens, key_stride, width);
-    copy_tile<D>(tile_v, values + key_head * width, first_key, TILE, tokens, value_stride, width);
+    copy_tile<D>(tile_k, keys + key_head * width, first_key, OWNED, tokens, key_stride, width);
+    copy_tile<D>(tile_v, values + key_head * width, first_key, OWNED, tokens, value_stride, width);
     copy_async_commit();
     float sum_k[D / 16][4], sum_v[D / 16][4];
     for (int n = 0; n < D / 16; n++)
         for (int e = 0; e < 4; e++) sum_k[n][e] = sum_v[n][e] = 0.f;
     int end[2];
     for (int r = 0; r < 2; r++) end[r] = first_key + row + r * 8 < tokens ? ends[first_key + row + r * 8] : 0;
-    int last_end = tile_last[block], first_end = tile_first[block], tiles = (rows + TILE - 1) / TILE;
+    int last_end = tile_last[block], first_end = tile_first[block], tiles = (rows + QUERIES - 1) / QUERIES;
 
     for (int tile = 0; tile < tiles; tile++) {
-        int first_row = tile * TILE, last_row = min(first_row + TILE, rows) - 1;
+        int first_row = tile * QUERIES, last_row = min(first_row + QUERIES, rows) - 1;
         int first_node = nodes[first_row], last_node = nodes[last_row];
         if (last_node < first_key || first_node >= last_end) continue;
-        bool all = first_key + TILE - 1 <= first_node && first_end > last_node && first_row + TILE <= rows;
+        bool all = first_key + OWNED - 1 <= first_node && first_end > last_node && first_row + QUERIES <= rows;
         for (int head = key_head * group; head < (key_head + 1) * group; head++) {
-            copy_tile<D>(tile_q, queries + head * width, first_row, TILE, rows, query_stride, width);
-            copy_tile<D>(tile_o, d_out + head * width, first_row, TILE, rows, query_stride, width);
+            copy_tile<D>(tile_q, queries + head * width, first_row, QUERIES, rows, query_stride, width);
+            copy_tile<D>(tile_o, d_out + head * width, first_row, QUERIES, rows, query_stride, width);
             copy_async_commit();
-            if (threadIdx.x < TILE) {
+            if (threadIdx.x < QUERIES) {
                 int i = first_row + threadIdx.x;
                 bool inside = i < rows;
                 tile_normalizers[threadIdx.x] = inside ? normalizers[(u64)i * heads + head] * LOG2_E : 0.f;
@@ -65,36 +69,36 @@ __device__ __forceinline__ void attention_keys(float* d_keys, bf16* d_values, co
             copy_async_wait<0>();
             __syncthreads();
 
-            float s[4][4], d[4][4];
+            float s[SIDE / 8][4], d[SIDE / 8][4];
 #pragma unroll
-            for (int n = 0; n < 4; n++)
+            for (int n = 0; n < SIDE / 8; n++)
                 for (int e = 0; e < 4; e++) s[n][e] = d[n][e] = 0.f;
 #pragma unroll
             for (int c = 0; c < D; c += 16) {
                 u32 piece[4];
                 ldmatrix_x4(piece, left(tile_k, S, quarter, c));
-                product_transposed<D, 32>(s, piece, tile_q, side * 32, c);
+                product_transposed<D, SIDE>(s, piece, tile_q, side * SIDE, c);
                 ldmatrix_x4(piece, left(tile_v, S, quarter, c));
-                product_transposed<D, 32>(d, piece, tile_o, side * 32, c);
+                product_transposed<D, SIDE>(d, piece, tile_o, side * SIDE, c);
             }
 #pragma unroll
-            for (int n = 0; n < 4; n++) {
+            for (int n = 0; n < SIDE / 8; n++) {
                 float p[4], ds[4];
                 for (int e = 0; e < 4; e++) {
-                    int local = side * 32 + n * 8 + pair + (e & 1), node = tile_nodes[local], r = e >> 1;
+                    int local = side * SIDE + n * 8 + pair + (e & 1), node = tile_nodes[local], r = e >> 1;
                     bool visible = all || (first_key + row + r * 8 <= node && node < end[r]);
                     p[e] = visible ? exp2_approximate(s[n][e] * scale2 - tile_normalizers[local]) : 0.f;
                     ds[e] = p[e] * (d[n][e] - tile_deltas[local]) * scale;
                 }
                 for (int r = 0; r < 2; r++) {
-                    int at = (row + r * 8) * W + side * 32 + n * 8 + pair;
+                    int at = (row + r * 8) * W + side * SIDE + n * 8 + pair;
                     store2(tile_p + at, p[2 * r], p[2 * r + 1]);
                     store2(tile_s + at, ds[2 * r], ds[2 * r + 1]);
                 }
             }
             __syncthreads();
 #pragma unroll
-            for (int c = 0; c < TILE; c += 16) {
+            for (int c = 0; c < QUERIES; c += 16) {
                 u32 pp[4], ps[4];
                 ldmatrix_x4(pp, left(tile_p, W, quarter, c));
                 ldmatrix_x4(ps, left(tile_s, W, quarter, c));
@@ -134,9 +138,9 @@ __device__ __forceinline__ void attention_queries(float* d_queries, const bf16* 
                               const int* ends, const int* tile_last, const int* tile_first, int rows, int tokens, int heads,
                               int key_heads, int width, int value_stride, float scale) {
     constexpr int S = Row<D>::stride;
+    static_assert((2 * TILE + 4 * KEYS) * S * sizeof(bf16) <= SHARED_LIMIT, "tiles too large");
     DYNAMIC_SHARED(bf16, shared);
     bf16 *tile_q = shared, *tile_o = tile_q + TILE * S, *tile_k = tile_o + TILE * S, *tile_v = tile_k + 2 * KEYS * S;
-    int* tile_ends = (int*)(tile_v + 2 * KEYS * S);
     int tile = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, key_head = head / (heads / key_heads);
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, row = warp * 16 + (lane >> 2), pair = (lane & 3) * 2;
     int first_row = tile * TILE, last_row = min(first_row + TILE, rows) - 1;
@@ -163,7 +167,7 @@ __device__ __forceinline__ void attention_queries(float* d_queries, const bf16* 
         copy_tile<D>(tile_v + stage * KEYS * S, v, b * KEYS, KEYS, tokens, value_stride, width);
         if (threadIdx.x < KEYS) {
             int key = b * KEYS + threadIdx.x;
-            tile_ends[stage * KEYS + threadIdx.x] = key < tokens ? ends[key] : 0;
+            *end_of<D>(tile_k + stage * KEYS * S, threadIdx.x) = key < tokens ? ends[key] : 0;
         }
     };
 
@@ -183,7 +187,6 @@ __device__ __forceinline__ void attention_queries(float* d_queries, const bf16* 
         copy_async_wait<1>();
         __syncthreads();
         const bf16 *kt = tile_k + stage * KEYS * S, *vt = tile_v + stage * KEYS * S;
-        const int* et = tile_ends + stage * KEYS;
 
         float s[KEYS / 8][4], d[KEYS / 8][4];
 #pragma unroll
@@ -202,7 +205,7 @@ __device__ __forceinline__ void attention_queries(float* d_queries, const bf16* 
         for (int n = 0; n < KEYS / 8; n++)
             for (int e = 0; e < 4; e++) {
                 int local = n * 8 + pair + (e & 1), r = e >> 1;
-                bool visible = all || (b * KEYS + local <= own[r] && own[r] < et[local]);
+                bool visible = all || (b * KEYS + local <= own[r] && own[r] < end_of<D>(kt, local));
                 float p = visible ? exp2_approximate(s[n][e] * scale2 - normalizer[r]) : 0.f;
                 float slope = p * (d[n][e] - delta[r]);
                 missing[r] += slope;

@@ -16,9 +16,9 @@ __device__ __forceinline__ void attention_forward(bf16* out, float* normalizers,
                               const int* nodes, const int* ends, const int* tile_last, const int* tile_first, int rows,
                               int tokens, int heads, int key_heads, int width, int value_stride, float scale) {
     constexpr int S = Row<D>::stride;
+    static_assert((TILE + 4 * KEYS) * S * sizeof(bf16) <= SHARED_LIMIT, "tiles too large");
     DYNAMIC_SHARED(bf16, shared);
     bf16 *tile_q = shared, *tile_k = tile_q + TILE * S, *tile_v = tile_k + 2 * KEYS * S;
-    int* tile_ends = (int*)(tile_v + 2 * KEYS * S);
     // Later queries see more keys: their blocks start first, so that short ones fill the gaps at the end.
     int tile = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, key_head = head / (heads / key_heads);
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, row = warp * 16 + (lane >> 2), pair = (lane & 3) * 2;
@@ -40,7 +40,7 @@ __device__ __forceinline__ void attention_forward(bf16* out, float* normalizers,
         copy_tile<D>(tile_v + stage * KEYS * S, v, b * KEYS, KEYS, tokens, value_stride, width);
         if (threadIdx.x < KEYS) {
             int key = b * KEYS + threadIdx.x;
-            tile_ends[stage * KEYS + threadIdx.x] = key < tokens ? ends[key] : 0;
+            *end_of<D>(tile_k + stage * KEYS * S, threadIdx.x) = key < tokens ? ends[key] : 0;
         }
     };
 
@@ -59,7 +59,6 @@ __device__ __forceinline__ void attention_forward(bf16* out, float* normalizers,
         copy_async_wait<1>();
         __syncthreads();
         const bf16 *kt = tile_k + stage * KEYS * S, *vt = tile_v + stage * KEYS * S;
-        const int* et = tile_ends + stage * KEYS;
 
         float s[KEYS / 8][4];
 #pragma unroll
@@ -77,7 +76,7 @@ __device__ __forceinline__ void attention_forward(bf16* out, float* normalizers,
             for (int n = 0; n < KEYS / 8; n++)
                 for (int e = 0; e < 4; e++) {
                     int local = n * 8 + pair + (e & 1), node = own[e >> 1];
-                    if (b * KEYS + local > node || node >= et[local]) s[n][e] = MASKED;
+                    if (b * KEYS + local > node || node >= end_of<D>(kt, local)) s[n][e] = MASKED;
                 }
         }
 #pragma unroll

@@ -12,13 +12,24 @@
 #include "common.cuh"
 
 #define TILE 64
+// Bytes of shared memory that a block has on every card that is served: 99 KiB on compute capability 8.6, 8.9 and 12.0.
+#define SHARED_LIMIT (99 * 1024)
 #define LOG2_E 1.44269504f
 #define MASKED (-1e30f)
 
-// Eight values more than D: 16 bytes, which moves neighbouring rows to other banks for every D that 16 divides.
+// Eight values more than D: 16 bytes, which moves neighbouring rows to other banks for every D that 16 divides. Where a
+// row is a key's the first four of them hold its end.
 template <int D> struct Row {
     static constexpr int stride = D + 8;
 };
+
+template <int D> __device__ __forceinline__ int* end_of(bf16* tile, int row) {
+    return (int*)(tile + row * Row<D>::stride + D);
+}
+
+template <int D> __device__ __forceinline__ int end_of(const bf16* tile, int row) {
+    return *(const int*)(tile + row * Row<D>::stride + D);
+}
 
 // Starts copying `count` rows of one head to shared memory; zeros for rows beyond `rows` and columns beyond `width`.
 template <int D> __device__ __forceinline__ void copy_tile(bf16* to, const bf16* from, int first, int count, int rows, int stride, int width) {

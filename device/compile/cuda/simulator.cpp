@@ -264,7 +264,8 @@ void* static_shared(const Site& site, size_t bytes) {
   b.statics[b.static_count++] = {&site, offset};
   b.static_used = offset + (uint32_t)bytes;
   if (b.static_used > b.static_poisoned) b.static_poisoned = b.static_used;
-  if (b.static_used + b.shared_bytes > MAX_SHARED) fail("%u bytes of shared memory are too many", MAX_SHARED);
+  if (b.static_used + b.shared_bytes > MAX_SHARED)
+    fail("%u bytes of shared memory, of %u", b.static_used + b.shared_bytes, MAX_SHARED);
   return b.shared + offset;
 }
 

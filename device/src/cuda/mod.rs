@@ -290,9 +290,7 @@ impl Device for Cuda {
                 self.name,
                 self.most_shared
             ))
-            .hint(
-                "kernels for heads this wide run on GPUs such as A100, H100 and later ones of that class",
-            ));
+            .hint("the kernels are for GPUs of compute capability 8.0 and later"));
         }
         if shape.shared > PLAIN_SHARED {
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;

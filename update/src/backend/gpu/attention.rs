@@ -15,8 +15,10 @@ const BF16: usize = size_of::<bf16>();
 /// The kernels compiled for heads of up to `width` values.
 struct Compiled {
     width: usize,
-    /// Keys that the two kernels which own queries take at once.
-    keys: usize,
+    /// Keys that the forward pass takes at once, and the kernel of the queries' gradient.
+    keys: (usize, usize),
+    /// Keys that a block of the kernel of their gradient owns, and as many queries that it takes at once.
+    owned: usize,
     forward: &'static Kernel,
     backward_keys: &'static Kernel,
     backward_queries: &'static Kernel,
@@ -25,35 +27,40 @@ struct Compiled {
 static COMPILED: [Compiled; 5] = [
     Compiled {
         width: 16,
-        keys: 64,
+        keys: (64, 64),
+        owned: 64,
         forward: &kernels::ATTENTION_16,
         backward_keys: &kernels::ATTENTION_KEYS_16,
         backward_queries: &kernels::ATTENTION_QUERIES_16,
     },
     Compiled {
         width: 32,
-        keys: 64,
+        keys: (64, 64),
+        owned: 64,
         forward: &kernels::ATTENTION_32,
         backward_keys: &kernels::ATTENTION_KEYS_32,
         backward_queries: &kernels::ATTENTION_QUERIES_32,
     },
     Compiled {
         width: 64,
-        keys: 64,
+        keys: (64, 64),
+        owned: 64,
         forward: &kernels::ATTENTION_64,
         backward_keys: &kernels::ATTENTION_KEYS_64,
         backward_queries: &kernels::ATTENTION_QUERIES_64,
     },
     Compiled {
         width: 128,
-        keys: 64,
+        keys: (64, 32),
+        owned: 64,
         forward: &kernels::ATTENTION_128,
         backward_keys: &kernels::ATTENTION_KEYS_128,
         backward_queries: &kernels::ATTENTION_QUERIES_128,
     },
     Compiled {
         width: 256,
-        keys: 32,
+        keys: (32, 16),
+        owned: 32,
         forward: &kernels::ATTENTION_256,
         backward_keys: &kernels::ATTENTION_KEYS_256,
         backward_queries: &kernels::ATTENTION_QUERIES_256,
@@ -76,13 +83,14 @@ impl Compiled {
         (self.width + 8) * BF16
     }
 
-    /// Shared memory of a kernel that owns queries and keeps `tiles` tiles of them.
-    fn shared_by_queries(&self, tiles: usize) -> u32 {
-        ((tiles * TILE + 4 * self.keys) * self.row() + 2 * self.keys * size_of::<i32>()) as u32
+    /// Shared memory of a kernel that owns queries, keeps `tiles` tiles of them, and takes so many keys at once.
+    fn shared_by_queries(&self, tiles: usize, keys: usize) -> u32 {
+        ((tiles * TILE + 4 * keys) * self.row()) as u32
     }
 
     fn shared_by_keys(&self) -> u32 {
-        (4 * TILE * self.row() + 2 * TILE * (TILE + 8) * BF16 + 3 * TILE * size_of::<f32>()) as u32
+        let owned = self.owned;
+        (4 * owned * self.row() + 2 * owned * (owned + 8) * BF16 + 3 * owned * size_of::<f32>()) as u32
     }
 }
 
@@ -125,8 +133,10 @@ impl<'a> Inputs<'a> {
         ])
     }
 
-    fn shape(&self, rows: usize, heads: usize, threads: u32, shared: u32) -> Shape {
-        Shape { grid: [rows.div_ceil(TILE) as u32, heads as u32, 1], block: [threads, 1, 1], shared }
+    /// Blocks that own `owned` rows of a head each, `threads` of them.
+    fn shape(&self, blocks: (usize, usize), owned: usize, threads: usize, shared: u32) -> Shape {
+        let grid = [blocks.0.div_ceil(owned) as u32, blocks.1 as u32, 1];
+        Shape { grid, block: [threads as u32, 1, 1], shared }
     }
 }
 
@@ -147,7 +157,7 @@ pub(super) fn forward<D: Device>(
     ];
     arguments.extend(inputs.tail()?);
     let (rows, heads) = (inputs.batch.count(inputs.rows), inputs.heads.queries);
-    let shape = inputs.shape(rows, heads, 128, compiled.shared_by_queries(1));
+    let shape = inputs.shape((rows, heads), TILE, 128, compiled.shared_by_queries(1, compiled.keys.0));
     device.launch(compiled.forward, shape, &arguments)
 }
 
@@ -190,13 +200,38 @@ pub(super) fn backward<D: Device>(
         let mut arguments: Vec<Argument<'_>> = vec![d_queries.into()];
         arguments.extend(middle);
         arguments.extend(tail);
-        let shape = inputs.shape(rows, heads.queries, 128, compiled.shared_by_queries(2));
+        let shape =
+            inputs.shape((rows, heads.queries), TILE, 128, compiled.shared_by_queries(2, compiled.keys.1));
         device.launch(compiled.backward_queries, shape, &arguments)?;
     }
     let d_values = d_projection.slice(heads.keys * heads.width..);
     let mut arguments: Vec<Argument<'_>> = vec![d_keys.into(), d_values.into()];
     arguments.extend(middle);
     arguments.extend(tail);
-    let shape = inputs.shape(inputs.batch.tokens, heads.keys, 256, compiled.shared_by_keys());
+    let shape = inputs.shape(
+        (inputs.batch.tokens, heads.keys),
+        compiled.owned,
+        4 * compiled.owned,
+        compiled.shared_by_keys(),
+    );
     device.launch(compiled.backward_keys, shape, &arguments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_width_fits_the_smallest_card() {
+        for compiled in &COMPILED {
+            let (forward, backward) = compiled.keys;
+            for (what, bytes) in [
+                ("forward", compiled.shared_by_queries(1, forward)),
+                ("queries", compiled.shared_by_queries(2, backward)),
+                ("keys", compiled.shared_by_keys()),
+            ] {
+                assert!(bytes <= device::SHARED_LIMIT, "{what} of {}: {bytes} bytes", compiled.width);
+            }
+        }
+    }
 }
