@@ -125,3 +125,33 @@ fn published_without_training_is_the_same_checkpoint() {
         assert!(types.contains(&dtype), "{dtype:?} among {types:?}");
     }
 }
+
+/// A tensor of several pieces, its master and its moments: to the simulated device and back, every byte of both files.
+#[test]
+fn what_passes_in_pieces_is_whole() {
+    for dtype in ["bfloat16", "float16", "float32"] {
+        let place = Place::new();
+        let config = json!({
+            "model_type": "qwen3", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+            "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 140_000,
+            "max_position_embeddings": 128, "rms_norm_eps": 1e-6, "rope_theta": 10_000.0, "hidden_act": "silu",
+            "attention_bias": false, "tie_word_embeddings": true, "torch_dtype": dtype,
+        });
+        let (file, root) = (place.folder.path().join("config.json"), place.folder.path().join("p"));
+        fs::write(&file, config.to_string()).unwrap();
+        policy::initial::from_config(&root, &file, 3).unwrap();
+        assert!(140_000 * 16 > 2 * policy::publish::PIECE);
+
+        let read = |step: &str, file: &str| fs::read(root.join(step).join(file)).unwrap();
+        let initial = read("step-000000", "model.safetensors");
+        place.update(&format!("--policy p {PLAIN}"), &stream(GOLDEN, &version(&root))).ok();
+        assert!(read("step-000001", "model.safetensors") != initial);
+        let flat = edited(&stream(GOLDEN, &version(&root)), |_, sample| sample["advantage"] = json!(0.0));
+        let outcome = place.update(&format!("--policy p --device sim {PLAIN}"), &flat).ok();
+        assert_eq!(outcome.metrics()["optimizer_state"], "continued");
+        for file in ["model.safetensors", "optimizer.safetensors"] {
+            assert!(read("step-000001", file) == read("step-000002", file), "{dtype}: {file}");
+        }
+        policy::directory::Policy::open(&root).unwrap().verify().unwrap();
+    }
+}
