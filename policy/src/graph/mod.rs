@@ -7,8 +7,9 @@
 //!
 //! What all kinds share is here; a kind is a file with its inputs, its attention and the description of both:
 //! `shared_prefix` (what `rollout` runs on CPU), `group_query` (portable, and the oracle), `paged` (CUDA; with adapters
-//! `stacked`). Arithmetic is f32, in `paged` also bf16; weights stored otherwise pass a `Cast` that ONNX Runtime folds when it loads. Operator
-//! sets: ONNX 23, `com.microsoft` 1, and `troupe` 1 where an operator of our own is used.
+//! `stacked`). Arithmetic is f32, in `paged` also bf16, and whatever an operator of our own does inside; weights stored
+//! otherwise pass a `Cast` that ONNX Runtime folds when it loads. Operator sets: ONNX 23, `com.microsoft` 1, and `troupe`
+//! 1 where an operator of our own is used.
 
 mod group_query;
 mod paged;

@@ -7,6 +7,10 @@
 //! of its own, and they share nothing that changes. What a branch generates depends on its prompt, its random numbers
 //! and the weights, not on threads, on other groups or on the order in which they came.
 //!
+//! With [`Precision::BFloat16`] matrix products too are an operator of our own ([`linear`]): ONNX Runtime has none for bf16
+//! on a processor. What they multiply is rounded, and keys and values are when they are stored, which halves what the
+//! attention reads from memory; queries, scores, softmax and all sums stay f32.
+//!
 //! Left out: the portable graph with `GroupQueryAttention`. The kernels have a portable version that runs wherever
 //! ONNX Runtime does, so a second way to generate would only be a second way to be wrong; tests use it as the oracle.
 
