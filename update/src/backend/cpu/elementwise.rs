@@ -3,6 +3,15 @@
 use super::vector::{dot, exp, vectorised};
 
 vectorised! {
+    /// Rounds to bf16.
+    pub(super) fn round(values: &mut [f32]) {
+        for value in values {
+            *value = gemm::round(*value);
+        }
+    }
+}
+
+vectorised! {
     /// `out = x / sqrt(mean(x^2) + epsilon) * weight` for each row.
     pub(super) fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
         let width = weight.len();

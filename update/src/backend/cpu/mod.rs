@@ -46,6 +46,13 @@ impl Cpu {
         self
     }
 
+    /// The width of heads that are rounded once they are rotated, and what follows them in a row as well: keys and
+    /// values, as the sampler stores them. The gradient takes the rounding for the identity.
+    fn rounded(&self, rotated: Rotated) -> Option<usize> {
+        let heads = rotated.heads * rotated.width;
+        (self.products.precision == Precision::BFloat16 && rotated.stride > heads).then_some(heads)
+    }
+
     fn places<'a>(&'a self, batch: &'a Prepared, rows: Rows) -> rotary::Places<'a> {
         let nodes = match rows {
             Rows::All => None,
@@ -244,6 +251,10 @@ impl Backend for Cpu {
             let length = batch.rows(rows) * rotated.stride;
             rotary::add_bias(&weights[at..at + rotated.stride], &mut projection[..length]);
         }
+        if let Some(heads) = self.rounded(rotated) {
+            let rows = projection[..batch.rows(rows) * rotated.stride].chunks_exact_mut(rotated.stride);
+            rows.for_each(|row| elementwise::round(&mut row[heads..]));
+        }
         self.rotate_again(batch, rows, rotated, weights, projection, out);
     }
 
@@ -258,6 +269,9 @@ impl Backend for Cpu {
     ) {
         let projection = &projection[..batch.rows(rows) * rotated.stride];
         rotary::rotate(self.places(batch, rows), rotated, norm_of(rotated, weights), projection, out);
+        if let Some(heads) = self.rounded(rotated) {
+            elementwise::round(&mut out[..batch.rows(rows) * heads]);
+        }
     }
 
     fn rotate_backward(

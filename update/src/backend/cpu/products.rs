@@ -1,7 +1,8 @@
 //! Matrix products of the processor backend, and which of them round their operands.
 //!
 //! The products of linear layers and of the head, forward and back, are nearly all of the work; they take the
-//! precision of the backend. Attention stays in f32, as the sampler's does: rounded there, the two would agree less.
+//! precision of the backend. Attention's stay in f32, as the sampler's do: rounded there, the two would agree less. The
+//! keys and values that it reads are rounded (see [`super::Cpu`]), because the sampler stores them so.
 
 use gemm::{Onto, Precision, Scratch, View};
 
