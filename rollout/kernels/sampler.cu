@@ -1,14 +1,18 @@
 // From logits to a token and its log-probability: the twin of engine/sampler.rs, bit for bit.
 //
 // The two agree because nothing is left to chance: every f32 operation is spelled out (the exponential is the same
-// polynomial, with the same fused steps), sums over 64 logits fold in one order, sums of those are f64 in order of the
-// ids, and truncation computes with whole numbers, whose sums have no order. On a GPU the one step that is not defined
+// polynomial, with the same fused steps), sums over 64 logits fold in one order, 64 of those are added in f64 in order
+// of the ids, then those sums, and truncation computes with whole numbers, whose sums have no order. So no thread ever
+// walks the vocabulary: of 151,936 tokens it adds 64 sums, then 38, and a draw goes down the same three steps. On a GPU the one step that is not defined
 // to the last bit is log() in f64, before it is rounded to f32.
 //
-// One block of whole warps, at most 512 threads, a token. Dynamic shared memory: a float for each 64 logits.
+// One block of whole warps, at most 512 threads, a token. Dynamic shared memory: 64 floats for each 4096 logits.
 #include "device.cuh"
 
 #define BLOCK_LOGITS 64
+// Blocks of logits whose sums are added up together, and such chunks at most.
+#define CHUNK_BLOCKS 64
+#define MOST_CHUNKS 384
 #define NO_TOKEN 0xffffffffu
 
 // e^x as engine/lanes.rs has it: 0 below -87.3, for arguments up to 88.
@@ -186,26 +190,52 @@ __device__ __forceinline__ int draw_left(const Row& row, Cut cut, u32 uniform, u
   return chosen;
 }
 
-// The token under `uniform` of the whole distribution: the 64 logits by their sum, the token by its weight. One thread.
-__device__ __forceinline__ int draw_any(const Row& row, const float* sums, double total, double uniform) {
-  double target = __dmul_rn(uniform, total);
-  int blocks = (row.size + BLOCK_LOGITS - 1) / BLOCK_LOGITS, block = 0;
-  for (int i = 0; i < blocks; i++)
-    if (sums[i] > 0.f) {
-      block = i;
-      if (target < (double)sums[i]) break;
-      target = __dadd_rn(target, -(double)sums[i]);
-    }
-  int begin = block * BLOCK_LOGITS, end = min(begin + BLOCK_LOGITS, row.size), chosen = 0;
-  for (int id = begin; id < end; id++) {
-    float own = weight(row, id);
-    if (own > 0.f) {
-      chosen = id;
-      if (target < (double)own) break;
-      target = __dadd_rn(target, -(double)own);
+// Where `target` falls on a line of `count` weights, `stride` apart in memory: the last one of any weight where rounding
+// leaves a rest. What lies before it is taken off the target.
+template <typename T> __device__ __forceinline__ int pick(const T* weights, int count, int stride, double& target) {
+  int chosen = 0;
+  for (int i = 0; i < count; i++) {
+    double own = (double)weights[i * stride];
+    if (own > 0.0) {
+      chosen = i;
+      if (target < own) break;
+      target = __dadd_rn(target, -own);
     }
   }
   return chosen;
+}
+
+// The sums of the blocks of logits, and of chunks of those. A chunk's lie `chunks` apart: threads that add up
+// neighbouring chunks read neighbouring words.
+struct Sums {
+  float* blocks;
+  double* chunks;
+  int block_count, chunk_count;
+  __device__ __forceinline__ int place(int block) const { return block % CHUNK_BLOCKS * chunk_count + block / CHUNK_BLOCKS; }
+  __device__ __forceinline__ int blocks_of(int chunk) const { return min(block_count - chunk * CHUNK_BLOCKS, CHUNK_BLOCKS); }
+};
+
+// The token under `uniform` of the whole distribution: the chunk by its sum, the 64 logits by theirs, the token by its
+// weight.
+__device__ __forceinline__ int draw_any(const Row& row, const Sums& sums, double total, double uniform, float* tokens,
+                                        double* rest, Search& search) {
+  if (threadIdx.x == 0) {
+    double target = __dmul_rn(uniform, total);
+    int chunk = pick(sums.chunks, sums.chunk_count, 1, target);
+    int block = pick(sums.blocks + chunk, sums.blocks_of(chunk), sums.chunk_count, target);
+    search.prefix = chunk * CHUNK_BLOCKS + block;
+    rest[0] = target;
+  }
+  __syncthreads();
+  int begin = (int)search.prefix * BLOCK_LOGITS, count = min(row.size - begin, BLOCK_LOGITS);
+  for (int i = threadIdx.x; i < count; i += blockDim.x) tokens[i] = weight(row, begin + i);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    double target = rest[0];
+    search.above = begin + pick(tokens, count, 1, target);
+  }
+  __syncthreads();
+  return (int)search.above;
 }
 
 // A token that is wanted, as words: how (0: a draw, 1: the likeliest, 2: the token named next), the token, key and
@@ -215,14 +245,16 @@ __device__ __forceinline__ int draw_any(const Row& row, const float* sums, doubl
 
 // answers [requests, 2] from logits [rows, stride] and requests [requests, 12], a block each: the token, and the bits of
 // log-softmax(logits / temperature) of it before any truncation. Where logits are not numbers the token is 0xffffffff.
-extern "C" __global__ void __launch_bounds__(512)
+extern "C" __global__ void __launch_bounds__(512, 2)
     sample_rows(u32* answers, const float* logits, const u32* requests, int vocabulary, u64 stride) {
   SHARED_ARRAY(float, scratch, 33);
   SHARED_ARRAY(Search, searches, 1);
   SHARED_ARRAY(u64, weights, 512);
   SHARED_ARRAY(u32, ties, 512);
-  SHARED_ARRAY(double, totals, 1);
-  DYNAMIC_SHARED(float, sums);
+  SHARED_ARRAY(double, chunk_sums, MOST_CHUNKS);
+  SHARED_ARRAY(double, rest, 1);
+  SHARED_ARRAY(float, tokens, BLOCK_LOGITS);
+  DYNAMIC_SHARED(float, block_sums);
   const u32* request = requests + (u64)blockIdx.x * REQUEST_WORDS;
   u32* answer = answers + 2 * (u64)blockIdx.x;
   Search& search = searches[0];
@@ -234,6 +266,7 @@ extern "C" __global__ void __launch_bounds__(512)
 
   // Half a warp sums 64 logits: sixteen lanes, four steps, then halves fold until one is left.
   int lane = threadIdx.x & 15, halves = blockDim.x / 16, blocks = (vocabulary + BLOCK_LOGITS - 1) / BLOCK_LOGITS;
+  Sums sums = {block_sums, chunk_sums, blocks, (blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS};
   for (int first = 0; first < blocks; first += halves) {
     int block = first + (threadIdx.x >> 4);
     float sum = 0.f;
@@ -242,17 +275,20 @@ extern "C" __global__ void __launch_bounds__(512)
       if (id < vocabulary) sum = __fadd_rn(sum, weight(row, id));
     }
     for (int offset = 8; offset; offset >>= 1) sum = __fadd_rn(sum, __shfl_xor_sync(FULL_WARP, sum, offset));
-    if (lane == 0 && block < blocks) sums[block] = sum;
+    if (lane == 0 && block < blocks) sums.blocks[sums.place(block)] = sum;
   }
   __syncthreads();
-  if (threadIdx.x == 0) {
-    double total = 0.0;
-    for (int block = 0; block < blocks; block++) total = __dadd_rn(total, (double)sums[block]);
-    totals[0] = total;
-    search.above = vocabulary;
+  for (int chunk = threadIdx.x; chunk < sums.chunk_count; chunk += blockDim.x) {
+    double sum = 0.0;
+    for (int i = 0, count = sums.blocks_of(chunk); i < count; i++)
+      sum = __dadd_rn(sum, (double)sums.blocks[i * sums.chunk_count + chunk]);
+    sums.chunks[chunk] = sum;
   }
+  if (threadIdx.x == 0) search.above = vocabulary;
   __syncthreads();
-  double total = totals[0];
+  // The same in every thread.
+  double total = 0.0;
+  for (int chunk = 0; chunk < sums.chunk_count; chunk++) total = __dadd_rn(total, sums.chunks[chunk]);
   if (!(total > 0.0 && total < 1e300)) {
     if (threadIdx.x == 0) answer[0] = NO_TOKEN, answer[1] = 0;
     return;
@@ -289,9 +325,7 @@ extern "C" __global__ void __launch_bounds__(512)
     }
     chosen = draw_left(row, cut, uniform, weights, ties, search);
   } else {
-    if (threadIdx.x == 0) search.above = draw_any(row, sums, total, (double)uniform * (1.0 / 16777216.0));
-    __syncthreads();
-    chosen = (int)search.above;
+    chosen = draw_any(row, sums, total, (double)uniform * (1.0 / 16777216.0), tokens, rest, search);
   }
   if (threadIdx.x == 0) {
     answer[0] = chosen;

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use device::{Argument, Buffer, Device, Shape};
-use record::failure::Result;
+use record::failure::{Failure, Result};
 
 use super::batch::Request;
 use crate::engine::branch::Want;
@@ -19,8 +19,11 @@ const REQUEST_WORDS: usize = 12;
 const ANSWER_WORDS: usize = 2;
 /// Threads of a block: one token.
 const THREADS: u32 = 512;
-/// Logits that the kernel sums together, and keeps the sum of in shared memory.
+/// Logits that the kernel sums together and keeps the sum of in shared memory, such sums that it sums again, and of
+/// those at most.
 const SUMMED: usize = 64;
+const CHUNK: usize = 64;
+const MOST_CHUNKS: usize = 384;
 
 /// Draws tokens from rows of logits on a device.
 #[derive(Debug)]
@@ -74,7 +77,12 @@ impl DeviceSampler {
         if which.is_empty() {
             return Ok(());
         }
-        let shared = vocabulary.div_ceil(SUMMED) * size_of::<f32>();
+        let chunks = vocabulary.div_ceil(SUMMED * CHUNK);
+        if chunks > MOST_CHUNKS {
+            let most = MOST_CHUNKS * CHUNK * SUMMED;
+            return Err(Failure::unavailable(format!("device: {vocabulary} logits are more than {most}")));
+        }
+        let shared = chunks * CHUNK * size_of::<f32>();
         let shape = Shape::rows(which.len() as u32, THREADS).shared(shared as u32);
         let answers = self.answers.slice(which.start * ANSWER_WORDS..which.end * ANSWER_WORDS);
         let requests = self.requests.slice(which.start * REQUEST_WORDS..which.end * REQUEST_WORDS);

@@ -86,7 +86,8 @@ fn choose(cpu: &mut Sampler, logits: &[f32], Request { sampling, want, .. }: &Re
 fn the_device_draws_what_the_cpu_draws() {
     let Some(kernels) = fused() else { return };
     let mut cpu = Sampler::new(kernels);
-    for (vocabulary, stride) in [(97, 97), (64, 80), (1000, 1024), (517, 520)] {
+    // The last is three chunks, of which the third is one block.
+    for (vocabulary, stride) in [(97, 97), (64, 80), (1000, 1024), (517, 520), (8202, 8208)] {
         let settings = settings();
         // Fewer rows than requests: branches of one prompt share theirs.
         let count = settings.len() / 2;
@@ -132,8 +133,11 @@ fn a_whole_vocabulary_is_sampled_alike() {
     device.reserve(8 << 20).expect("memory");
     let place = device.allocate::<f32>(logits.len()).expect("memory");
     device.upload(&logits, place.all()).expect("an upload");
-    let want = Want::Draw(Stream::named(3, &[]), 11);
-    let requests = [0, 1].map(|row| Request { row, sampling: settings[row], want });
+    // Plain draws from one row, far apart, and one from the other.
+    let draw = |position| Want::Draw(Stream::named(3, &[]), position);
+    let mut requests: Vec<Request> =
+        (0..8).map(|at| Request { row: 0, sampling: settings[0], want: draw(at) }).collect();
+    requests.push(Request { row: 1, sampling: settings[1], want: draw(11) });
     let drawn = sample(&mut device, &place, (vocabulary, vocabulary), &requests).expect("numbers");
     let mut cpu = Sampler::new(kernels);
     for (draw, request) in drawn.iter().zip(&requests) {
