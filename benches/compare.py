@@ -101,10 +101,10 @@ class Ours:
         wall = float(re.search(r"wall ([\d.]+) ms", text).group(1)) / 1e3
         return result(threads * GROUPS * BRANCHES * completion, cpu, wall, peak)
 
-    def gradient(self, threads=1):
+    def gradient(self, threads=1, dtype="float32"):
         """Forward and backward alone: the mean of two rounds after a cold one, on several threads the better of them."""
         command = [self.arguments.update, "--threads", threads, "--rounds", "2", "--groups", GROUPS, "--branches", BRANCHES,
-                   "--prompt", PROMPT, "--completion", COMPLETION]
+                   "--prompt", PROMPT, "--completion", COMPLETION, "--dtype", dtype]
         text, _, _, _, peak = self.run(command, processor=self.processor if threads == 1 else None)
         rounds = re.findall(r"^round wall ([\d.]+) s, cpu ([\d.]+) s", text, re.MULTILINE)
         if threads == 1:
@@ -240,7 +240,7 @@ def main():
     parser.add_argument("--mkl", type=pathlib.Path, required=True, help="the library made of mkl_avx512.c")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--micro", type=int, nargs="+", default=[8, 16, 32, 128], help="TRL's micro-batches to try")
-    parser.add_argument("--peers", nargs="+", default=["hand", "compiled", "bf16", "stock", "unshared", "trl"])
+    parser.add_argument("--peers", nargs="+", default=["hand", "compiled", "bf16", "stock", "unshared", "trl", "trl-bf16"])
     parser.add_argument("--no-scaling", dest="scaling", action="store_false")
     arguments = parser.parse_args()
 
@@ -257,17 +257,20 @@ def main():
         weights = ["--policy", str(ours.policy)]
         peak = {name: processor_peak(environment, processor) for name, environment in (("told", told), ("stock", stock))}
         micro = {}
-        if "trl" in arguments.peers:
-            say("sweeping TRL's micro-batch")
-            micro = best_micro_batch(arguments.micro, weights, told, processor)
-        best = max(micro, key=micro.get, default=16)
+        for key, dtype in (("trl", "float32"), ("trl-bf16", "bfloat16")):
+            if key in arguments.peers:
+                say(f"sweeping TRL's micro-batch, {dtype}")
+                micro[key] = best_micro_batch(arguments.micro, ["--dtype", dtype, *weights], told, processor)
+        best = {key: max(micro.get(key, {}), key=micro.get(key, {}).get, default=16) for key in ("trl", "trl-bf16")}
         known = {
             "hand": ("PyTorch by hand, f32", "torch_by_hand.py", [], told),
             "compiled": ("PyTorch by hand, f32, torch.compile", "torch_by_hand.py", ["--compile"], told),
             "bf16": ("PyTorch by hand, bf16, torch.compile", "torch_by_hand.py", ["--compile", "--dtype", "bf16"], told),
             "stock": ("PyTorch by hand, f32, MKL as installed", "torch_by_hand.py", [], stock),
             "unshared": ("PyTorch by hand, f32, no shared prompts", "torch_by_hand.py", ["--no-share"], told),
-            "trl": (f"TRL GRPOTrainer, micro-batch {best}", "trl_grpo.py", ["--micro", str(best)], told),
+            "trl": (f"TRL GRPOTrainer, f32, micro-batch {best['trl']}", "trl_grpo.py", ["--micro", str(best["trl"])], told),
+            "trl-bf16": (f"TRL GRPOTrainer, bf16, micro-batch {best['trl-bf16']}", "trl_grpo.py",
+                         ["--micro", str(best["trl-bf16"]), "--dtype", "bfloat16"], told),
         }
         peers = []
         for key in arguments.peers:
@@ -283,7 +286,8 @@ def main():
         def our_turn():
             note(generation, "ours", ours.generation())
             note(generation, "ours, bf16", ours.generation(dtype="bfloat16"))
-            note(training, "ours, gradient alone", ours.gradient())
+            note(training, "ours", ours.gradient())
+            note(training, "ours, bf16", ours.gradient(dtype="bfloat16"))
             note(stages, "`rollout`", ours.rollout())
             note(stages, "`update`", ours.update())
 
@@ -312,20 +316,22 @@ def main():
               f"f32 matrix products in PyTorch reach {peak['told']:.0f} GFLOP/s (MKL as installed: {peak['stock']:.0f}).")
         print(f"Work: {GROUPS} groups of {BRANCHES}, {PROMPT} prompt and {COMPLETION} completion tokens; "
               f"{GENERATED} tokens generated, {TRAINED} trained (every completion's prompt counted).")
-        if micro:
-            print("TRL's training by micro-batch: " + ", ".join(f"{size}: {speed:,.0f}" for size, speed in micro.items()) + " tokens a CPU-second.")
+        for key, dtype in (("trl", "f32"), ("trl-bf16", "bf16")):
+            if key in micro:
+                speeds = ", ".join(f"{size}: {speed:,.0f}" for size, speed in micro[key].items())
+                print(f"TRL's training in {dtype} by micro-batch: {speeds} tokens a CPU-second.")
         table("Generation", generation, ["ours", "ours, bf16"])
         # The peers' update is gradient, clipping and AdamW (the latter two: 4 of 2,900 ms); our process does those too, and
         # reads, checks and publishes besides.
-        rows = {"ours, gradient alone": training.pop("ours, gradient alone"), "ours, `update` as a process": stages["`update`"]} | training
-        table("Update", rows, ["ours, gradient alone"])
+        rows = {name: training.pop(name) for name in ("ours", "ours, bf16")}
+        table("Update", rows | {"ours, `update` as a process": stages["`update`"]} | training, ["ours", "ours, bf16"])
         rollout = stages["`rollout`"]
         print("\n### Stages as processes (start-up, JSON, environment, publishing included)\n")
         print("| stage | CPU-s, median | of it not in the engine, s | tokens a CPU-second | peak MB |")
         print("|---|---|---|---|---|")
         like = [ours.generation(prompt=rollout[0]["prompt"], completion=rollout[0]["completion"]) for _ in range(3)]
         alone = statistics.median(rollout[0]["tokens"] / value["tokens_per_cpu_s"] for value in like)
-        gradient = statistics.median(value["cpu_s"] for value in rows["ours, gradient alone"])
+        gradient = statistics.median(value["cpu_s"] for value in rows["ours"])
         for name, values, inner in (("`rollout`", rollout, alone), ("`update`", stages["`update`"], gradient)):
             cpu = statistics.median(value["cpu_s"] for value in values)
             print(f"| {name} | {cpu:.3f} | {cpu - inner:.3f} | {values[0]['tokens'] / cpu:,.0f} | {max(v['peak_mb'] for v in values):,.0f} |")

@@ -21,27 +21,18 @@ mod kernel;
 mod pack;
 mod packed;
 mod portable;
+mod precision;
 mod rounded;
 mod routines;
 
 pub use instructions::Instructions;
 pub use packed::Packed;
+pub use precision::Precision;
 pub use rounded::round;
 
 use blocks::Right;
 use kernel::Word;
 use routines::Routines;
-
-/// What operands are rounded to before they are multiplied. Products of them are exact in f32 or nearly so, and
-/// sums and results are f32 always.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Precision {
-    /// Not at all.
-    #[default]
-    Float32,
-    /// 8 bits of significand, to nearest even. Processors with instructions for it multiply twice as fast.
-    BFloat16,
-}
 
 /// A matrix in memory: element (row, column) lies at `row * row_stride + column * column_stride`.
 #[derive(Clone, Copy, Debug)]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Parser, ValueEnum};
 use device::Choice;
 use record::failure::{Failure, Result};
@@ -33,51 +34,6 @@ pub enum Strategy {
     Tree,
     /// K whole episodes of each task, side by side.
     Parallel,
-}
-
-/// What numbers are rounded to before they are multiplied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Dtype {
-    /// Not at all.
-    Float32,
-    /// 8 bits of significand.
-    #[value(name = "bfloat16")]
-    BFloat16,
-}
-
-impl Dtype {
-    /// As it is given and recorded.
-    pub fn name(self) -> &'static str {
-        match self {
-            Dtype::Float32 => "float32",
-            Dtype::BFloat16 => "bfloat16",
-        }
-    }
-
-    /// The same for matrix products.
-    pub fn precision(self) -> Precision {
-        match self {
-            Dtype::Float32 => Precision::Float32,
-            Dtype::BFloat16 => Precision::BFloat16,
-        }
-    }
-
-    /// What was asked for, or the device's own.
-    fn resolve(asked: Option<Dtype>, device: Choice) -> Result<Dtype> {
-        let (own, only) = match device {
-            Choice::Cpu => (Dtype::Float32, false),
-            Choice::Sim => (Dtype::Float32, true),
-            Choice::Cuda(_) => (Dtype::BFloat16, true),
-        };
-        match asked {
-            Some(asked) if only && asked != own => {
-                let (asked, own) = (asked.name(), own.name());
-                Err(Failure::usage(format!("--dtype {asked}: --device {device} computes in {own}"))
-                    .hint("leave --dtype out, or use --device cpu"))
-            }
-            asked => Ok(asked.unwrap_or(own)),
-        }
-    }
 }
 
 /// Play tasks with policies: task lines in, sample lines out.
@@ -150,8 +106,9 @@ pub struct Arguments {
 
     /// What the operands of matrix products are rounded to; sums stay float32. Default: float32; with --device cuda
     /// always bfloat16.
-    #[arg(long, value_enum, value_name = "TYPE")]
-    pub dtype: Option<Dtype>,
+    #[arg(long, value_name = "TYPE",
+          value_parser = PossibleValuesParser::new(Precision::NAMES).try_map(|name| name.parse::<Precision>()))]
+    pub dtype: Option<Precision>,
 
     /// Threads, each with episodes of its own. Default: the number of processors.
     #[arg(long, value_name = "N")]
@@ -209,7 +166,7 @@ pub struct Settings {
     /// Where the model runs.
     pub device: Choice,
     /// What is multiplied there.
-    pub dtype: Dtype,
+    pub dtype: Precision,
     /// The program that is the environment, and how long it may take to answer.
     pub env_command: Option<(String, Duration)>,
     /// Largest share of episodes that may fail.
@@ -276,7 +233,7 @@ impl Arguments {
             shards,
             threads,
             device,
-            dtype: Dtype::resolve(self.dtype, device)?,
+            dtype: precision(self.dtype, device)?,
             env_command: self.env_command.clone().map(|command| (command, timeout)),
             max_error_rate: self.max_error_rate,
             quiet: self.quiet,
@@ -313,4 +270,21 @@ fn parse_shard(text: &str) -> Result<(u32, u32)> {
         Failure::usage(format!("--shard {text}: not I/N with I below N"))
             .hint("the two halves are 0/2 and 1/2")
     })
+}
+
+/// What was asked for, or the device's own.
+fn precision(asked: Option<Precision>, device: Choice) -> Result<Precision> {
+    let (own, only) = match device {
+        Choice::Cpu => (Precision::Float32, false),
+        Choice::Sim => (Precision::Float32, true),
+        Choice::Cuda(_) => (Precision::BFloat16, true),
+    };
+    match asked {
+        Some(asked) if only && asked != own => {
+            let (asked, own) = (asked.name(), own.name());
+            Err(Failure::usage(format!("--dtype {asked}: --device {device} computes in {own}"))
+                .hint("leave --dtype out, or use --device cpu"))
+        }
+        asked => Ok(asked.unwrap_or(own)),
+    }
 }

@@ -89,7 +89,7 @@ fn play(settings: &Settings, writer: &mut Writer<impl std::io::Write>) -> (Total
             max_rows: rows,
             cache_bytes: CACHE_BYTES,
             stop_ids: Vec::new(),
-            precision: settings.dtype.precision(),
+            precision: settings.dtype,
         };
         let policies = settings.team.policies();
         let directories: Vec<&Path> = policies.iter().map(|policy| policy.directory.as_path()).collect();

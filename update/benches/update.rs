@@ -117,9 +117,7 @@ fn main() -> std::io::Result<()> {
     let forward = std::env::args().any(|argument| argument == "--forward");
 
     let shape = shape(&preset);
-    let bfloat16 = option("--dtype", "float32".to_owned()) == "bfloat16";
-    let precision = if bfloat16 { Precision::BFloat16 } else { Precision::Float32 };
-    let model = Model::new(shape.clone()).rounding(precision);
+    let model = Model::new(shape.clone()).rounding(option("--dtype", Precision::Float32));
     let mut random = Random(7);
     let fill = |_: &update::model::Entry, values: &mut [f32]| {
         for value in values {

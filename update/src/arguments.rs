@@ -5,6 +5,7 @@
 
 use std::sync::LazyLock;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, ValueEnum};
 use device::Choice;
 use device::cuda::{self, Library, open_library};
@@ -82,34 +83,6 @@ impl Objective {
         match self {
             Self::Clip => "clip",
             Self::Nll => "nll",
-        }
-    }
-}
-
-/// What the linear layers compute in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Dtype {
-    /// Single precision
-    Float32,
-    /// Operands rounded to 8 bits of significand, sums in float32
-    #[value(name = "bfloat16")]
-    BFloat16,
-}
-
-impl Dtype {
-    /// The name used on the command line and in the record.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Float32 => "float32",
-            Self::BFloat16 => "bfloat16",
-        }
-    }
-
-    /// What the processor's matrix products round to.
-    pub fn precision(self) -> Precision {
-        match self {
-            Self::Float32 => Precision::Float32,
-            Self::BFloat16 => Precision::BFloat16,
         }
     }
 }
@@ -216,8 +189,9 @@ pub struct Arguments {
 
     /// What linear layers compute in; bfloat16 is up to twice as fast on processors that have instructions for it, and
     /// should be what rollout sampled in [default: float32 on the CPU, bfloat16 on devices, which have no other]
-    #[arg(long, value_enum, help_heading = "Running")]
-    pub dtype: Option<Dtype>,
+    #[arg(long, value_name = "TYPE", help_heading = "Running",
+          value_parser = PossibleValuesParser::new(Precision::NAMES).try_map(|name| name.parse::<Precision>()))]
+    pub dtype: Option<Precision>,
 
     /// Take at most so much of the device's memory, GB (10^9 bytes); with --dry-run, plan for a device that has so much
     /// [default: what is free]
@@ -326,8 +300,8 @@ impl Arguments {
     ///
     /// # Errors
     /// As for [`Arguments::choice`].
-    pub fn dtype(&self) -> Result<Dtype> {
-        let default = if self.choice()? == Choice::Cpu { Dtype::Float32 } else { Dtype::BFloat16 };
+    pub fn dtype(&self) -> Result<Precision> {
+        let default = if self.choice()? == Choice::Cpu { Precision::Float32 } else { Precision::BFloat16 };
         Ok(self.dtype.unwrap_or(default))
     }
 
@@ -336,7 +310,7 @@ impl Arguments {
         let choice = self.choice()?;
         if choice != Choice::Cpu {
             on_device::check(self.optimizer)?;
-            if self.dtype == Some(Dtype::Float32) {
+            if self.dtype == Some(Precision::Float32) {
                 return Err(Failure::usage("--dtype float32 is for the CPU: devices compute in bfloat16")
                     .hint("leave --dtype out, or train with --device cpu"));
             }

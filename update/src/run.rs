@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Instant;
 
 use device::Any;
+use gemm::Precision;
 use policy::config::Config;
 use policy::directory::{Policy, Version};
 use policy::ownership::{Owner, Ownership};
@@ -15,7 +16,7 @@ use record::splice;
 use record::stage;
 use serde_json::{Map, Value, json};
 
-use crate::arguments::{Arguments, Dtype};
+use crate::arguments::Arguments;
 use crate::checkpoint::{self, Checkpoint, State, TrainerState};
 use crate::clock::{Clock, Times};
 use crate::learner::{AdapterOnDevice, Learner, OnDevice, OnHost};
@@ -184,7 +185,7 @@ impl<'a> Run<'a> {
         let mut clock = Clock::default();
         let checkpoint = Checkpoint::open(&self.from, &self.config)?;
         let tally = scores::compare(self.samples, &self.logprobs(&checkpoint, &mut clock)?);
-        let single = checkpoint.trained.is_single() && self.arguments.dtype()? == Dtype::Float32;
+        let single = checkpoint.trained.is_single() && self.arguments.dtype()? == Precision::Float32;
         let allowed = match self.arguments.max_logprob_gap {
             Some(gap) => gap,
             None if single => GAP_SINGLE,
@@ -250,7 +251,7 @@ impl<'a> Run<'a> {
     /// All of a checkpoint in memory, and its decoder in the precision of `--dtype`.
     fn on_host(&self, checkpoint: &Checkpoint) -> Result<(Model, Weights)> {
         let (model, weights) = checkpoint.on_host()?;
-        Ok((model.rounding(self.arguments.dtype()?.precision()), weights))
+        Ok((model.rounding(self.arguments.dtype()?), weights))
     }
 
     fn reference_logprobs(&self, clock: &mut Clock) -> Result<Option<Vec<Vec<f32>>>> {

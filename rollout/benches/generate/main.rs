@@ -17,8 +17,7 @@ use policy::directory::Policy;
 use policy::initial::{self, Preset};
 use record::failure::{Failure, Result};
 use record::philox::{Draws, Part, Stream};
-use rollout::arguments::Dtype;
-use rollout::engine::{Engine, Job, Options, SamplingParams};
+use rollout::engine::{Engine, Job, Options, Precision, SamplingParams};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -33,8 +32,8 @@ struct Arguments {
     #[arg(long)]
     policy: Option<PathBuf>,
     /// What the operands of matrix products are rounded to
-    #[arg(long, value_enum, default_value = "float32")]
-    dtype: Dtype,
+    #[arg(long, default_value_t = Precision::Float32)]
+    dtype: Precision,
     /// Tokens of a prompt
     #[arg(long, default_value_t = 128)]
     prompt: usize,
@@ -106,12 +105,8 @@ fn measure(arguments: &Arguments) -> Result<()> {
 fn on_processor(arguments: &Arguments, policy: &Policy) -> Result<()> {
     for &threads in &arguments.threads {
         let started = Instant::now();
-        let options = Options {
-            threads,
-            max_rows: arguments.rows,
-            precision: arguments.dtype.precision(),
-            ..Options::default()
-        };
+        let options =
+            Options { threads, max_rows: arguments.rows, precision: arguments.dtype, ..Options::default() };
         let engine = Engine::load(policy, &options)?;
         let loaded = started.elapsed();
         let mut decoders = (0..threads).map(|_| engine.decoder()).collect::<Result<Vec<_>>>()?;

@@ -1,0 +1,45 @@
+//! What operands are rounded to, under the names that PyTorch and Hugging Face configurations have for it.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What operands are rounded to before they are multiplied. Products of them are exact in f32 or nearly so, and
+/// sums and results are f32 always.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// Not at all.
+    #[default]
+    Float32,
+    /// 8 bits of significand, to nearest even. Processors with instructions for it multiply twice as fast.
+    BFloat16,
+}
+
+impl Precision {
+    /// The names, as [`FromStr`] takes them.
+    pub const NAMES: [&str; 2] = ["float32", "bfloat16"];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        let [single, brain] = Precision::NAMES;
+        match self {
+            Precision::Float32 => single,
+            Precision::BFloat16 => brain,
+        }
+    }
+}
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Precision, String> {
+        let all = [Precision::Float32, Precision::BFloat16];
+        let found = all.into_iter().find(|precision| precision.name() == name);
+        found.ok_or_else(|| format!("{name} is none of {}", Precision::NAMES.join(", ")))
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}

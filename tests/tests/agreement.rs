@@ -1,0 +1,49 @@
+//! That the sampler and the trainer compute the same: the log-probabilities that `rollout` records are those that
+//! `update` finds, in each number format, and closest where both compute in the same.
+
+use serde_json::Value;
+use troupe_tests::{must, run};
+
+/// Mean and largest difference of log-probabilities, nats.
+fn gap(check: &str) -> (f64, f64) {
+    let (_, metrics, stderr) = run(check);
+    let line = metrics.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let line = line.into_iter().find(|line| line["type"] == "metrics").expect(&stderr);
+    let figure = |name: &str| line[format!("sampling/logp_difference_{name}")].as_f64().expect("a figure");
+    (figure("mean"), figure("max"))
+}
+
+#[test]
+fn sampler_and_trainer_agree_in_each_number_format() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = folder.path().display();
+    must(&format!("policy init {place}/p --preset tiny --seed 3 2>&1"));
+    // A policy that knows something: random weights are nearly sure of nothing, and forgive much.
+    must(&format!(
+        "envs demo plan-path --count 240 --seed 1 | policy encode --policy {place}/p 2>{place}/log | \
+         update --policy {place}/p --objective nll --optimizer muon --lr 0.03 --lr-other 4e-3 --minibatches 30 --quiet"
+    ));
+    let mut gaps = Vec::new();
+    for sampled in ["float32", "bfloat16"] {
+        must(&format!(
+            "envs tasks plan-path --count 8 --seed 5 | rollout --policy {place}/p --branches 4 --turns 2 --max-tokens 8 \
+             --dtype {sampled} --quiet | group --quiet | advantage --quiet > {place}/samples"
+        ));
+        for trained in ["float32", "bfloat16"] {
+            let found = gap(&format!(
+                "update --policy {place}/p --check --dtype {trained} --quiet < {place}/samples"
+            ));
+            gaps.push((sampled, trained, found));
+        }
+    }
+    let of = |sampled: &str, trained: &str| {
+        gaps.iter().find(|gap| gap.0 == sampled && gap.1 == trained).expect("measured").2
+    };
+    assert!(of("float32", "float32").1 < 1e-4, "{gaps:?}");
+    let (mean, largest) = of("bfloat16", "bfloat16");
+    assert!(mean < 1e-3 && largest < 0.05, "{gaps:?}");
+    // Two formats differ, and far more than one rounding that falls on the other side.
+    for mixed in [of("float32", "bfloat16"), of("bfloat16", "float32")] {
+        assert!(mixed.0 > 2.0 * mean && mixed.0 < 1e-2, "{gaps:?}");
+    }
+}
