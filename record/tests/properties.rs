@@ -87,7 +87,7 @@ fn read_all(bytes: &[u8]) {
 /// Numbers that a parser which rounds roughly gives back as their neighbours.
 #[test]
 fn large_numbers_come_back_to_the_last_digit() {
-    for number in [1.605_738_531_819_898_1e227, -3.503_440_022_083_777e236] {
+    for number in [1.605_738_531_819_898e227, -3.503_440_022_083_777e236] {
         let spliced = splice(r#" { "v" :1 , "type":"note" } "#, &[("zz", json(&number).expect("finite"))])
             .expect("spliced");
         let after: serde_json::Value = serde_json::from_str(&spliced).expect("JSON");
