@@ -18,6 +18,7 @@ pub mod optimizer;
 pub mod output;
 pub mod plan;
 pub mod publish;
+pub mod reference;
 pub mod run;
 pub mod samples;
 pub mod scores;

@@ -25,6 +25,7 @@ use crate::metrics;
 use crate::model::{Demand, LowRank, MemoryPlan, Model, Parameters, Resident, Shape};
 use crate::plan::Plan;
 use crate::publish::next_version;
+use crate::reference;
 use crate::samples::Samples;
 use crate::scores;
 use crate::stage::remark;
@@ -72,7 +73,7 @@ impl<'a> Run<'a> {
         let adapter = checkpoint::adapter(&from, &config)?;
         refuse_unknown_ids(samples, &config, &from)?;
         let reference = match arguments.kl > 0.0 {
-            true => Some(open_reference(owned, references, samples, &config)?),
+            true => Some(reference::open(owned, references, samples, &config)?),
             false => None,
         };
         let version = reference.as_ref().map(|policy| policy.version.to_string());
@@ -388,38 +389,4 @@ fn refuse_unknown_ids(samples: &Samples, config: &Config, policy: &Policy) -> Re
         policy.root.display()
     ))
     .hint("the samples were encoded by another tokenizer"))
-}
-
-/// The reference policy of an owner: the one named for an agent of its, else the one named for all.
-fn open_reference(
-    owned: &Owner,
-    references: &Ownership,
-    samples: &Samples,
-    config: &Config,
-) -> Result<Policy> {
-    let mut found: Vec<usize> = Vec::new();
-    for agent in &samples.agents {
-        match references.of(agent) {
-            Some(index) if !found.contains(&index) => found.push(index),
-            Some(_) => {}
-            None => {
-                return Err(Failure::usage(format!("--kl: no --reference for agent {agent}"))
-                    .hint(format!("add --reference {agent}=DIR, or one without AGENT= for all")));
-            }
-        }
-    }
-    let [index] = found[..] else {
-        return Err(Failure::usage(format!("{}: its agents have different references", owned.name))
-            .hint("a policy is kept close to one reference"));
-    };
-    let reference = Policy::open(&references.owners()[index].directory)?;
-    if Config::load(reference.model())?.vocab_size != config.vocab_size {
-        return Err(Failure::data(format!(
-            "{}: its vocabulary is not that of {}",
-            reference.root.display(),
-            owned.name
-        ))
-        .hint("a reference needs the policy's own tokenizer"));
-    }
-    Ok(reference)
 }
