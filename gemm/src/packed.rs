@@ -45,11 +45,6 @@ impl Packed {
         self.columns
     }
 
-    /// Bytes that it takes.
-    pub fn bytes(&self) -> usize {
-        self.words.len() * size_of::<Word>()
-    }
-
     pub(crate) fn routines(&self) -> Routines {
         Routines::of(self.instructions, self.precision)
     }

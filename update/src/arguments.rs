@@ -187,7 +187,7 @@ pub struct Arguments {
     #[arg(long, default_value = "cpu", help_heading = "Running")]
     pub device: String,
 
-    /// What linear layers compute in; bfloat16 is up to twice as fast on processors that have instructions for it, and
+    /// What linear layers compute in; bfloat16 is half as fast again on processors that have instructions for it, and
     /// should be what rollout sampled in [default: float32 on the CPU, bfloat16 on devices, which have no other]
     #[arg(long, value_name = "TYPE", help_heading = "Running",
           value_parser = PossibleValuesParser::new(Precision::NAMES).try_map(|name| name.parse::<Precision>()))]

@@ -100,7 +100,6 @@ struct StaticShared {
 };
 constexpr int MAX_STATIC = 32;
 constexpr uint32_t STATIC_BYTES = 48 * 1024;
-// What one SM of compute capability 9.0 gives a block.
 // What a block has on every card that is served: compute capability 8.6, 8.9 and 12.0 have least.
 constexpr uint32_t MAX_SHARED = 99 * 1024;
 

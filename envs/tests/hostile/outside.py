@@ -234,7 +234,7 @@ for number in range(3, 64):
 
 #: symbolic links
 import os
-for target in ["/etc/passwd", "../../../../etc/passwd"] + [f"/proc/{process}/root/etc/passwd" for process in ("self", 1)]:
+for target in ["/etc/passwd", "../../../../etc/passwd"] + [os.path.join("/proc", process, "root", "etc", "passwd") for process in ("self", "1")]:
     os.symlink(target, "/tmp/link")
     try:
         print("ESCAPED:", open("/tmp/link").read())

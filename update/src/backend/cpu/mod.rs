@@ -1,4 +1,5 @@
-//! The processor backend: f32 (operands of linear layers rounded to bf16 if asked), one thread, scratch memory kept from one micro-batch to the next.
+//! The processor backend: f32 (operands of linear layers, keys and values rounded to bf16 if asked), one thread, scratch
+//! memory kept from one micro-batch to the next.
 //!
 //! Independent micro-batches run on threads with a backend each; nothing here synchronises.
 
@@ -40,7 +41,7 @@ impl Cpu {
         }
     }
 
-    /// The same core, which rounds the operands of linear layers.
+    /// The same core, which rounds the operands of linear layers, keys and values.
     pub fn rounding(mut self, precision: Precision) -> Cpu {
         self.products.precision = precision;
         self
