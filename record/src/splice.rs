@@ -23,11 +23,14 @@ pub fn splice(text: &str, additions: &[(&str, String)]) -> Result<String> {
     };
     let added: usize = additions.iter().map(|(key, value)| key.len() + value.len() + 4).sum();
     let mut output = String::with_capacity(text.len() + added);
+    let escapes = memchr::memmem::find(text.as_bytes(), b"\\u").is_some();
     output.push_str(&text[..close]);
     let mut separator = if inside.trim_start().starts_with('}') { "" } else { "," };
     for (position, (key, value)) in additions.iter().enumerate() {
         let quoted = json(key)?;
-        if has_key(text, key, &quoted)? || additions[..position].iter().any(|(other, _)| other == key) {
+        if has_key(text, key, &quoted, escapes)?
+            || additions[..position].iter().any(|(other, _)| other == key)
+        {
             return Err(Failure::data(format!("`{key}` is already there")).hint(format!(
                 "a stage only adds; take the key out first, for example with jq 'del(.{key})'"
             )));
@@ -50,15 +53,13 @@ pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<String> {
     finite::text(&value)
 }
 
-/// Whether the object in `text` has `key`, which `quoted` spells as JSON.
+/// Whether the object in `text` has `key`, which `quoted` spells as JSON; `escapes` says whether some character of the
+/// text is spelt as `\u`.
 ///
 /// A search for the quoted key settles it for almost every line; only where the text holds it somewhere, or spells
 /// some character as an escape, are the keys read one by one.
-fn has_key(text: &str, key: &str, quoted: &str) -> Result<bool> {
-    let bytes = text.as_bytes();
-    if memchr::memmem::find(bytes, quoted.as_bytes()).is_none()
-        && memchr::memmem::find(bytes, b"\\u").is_none()
-    {
+fn has_key(text: &str, key: &str, quoted: &str, escapes: bool) -> Result<bool> {
+    if !escapes && memchr::memmem::find(text.as_bytes(), quoted.as_bytes()).is_none() {
         return Ok(false);
     }
     let mut deserializer = serde_json::Deserializer::from_str(text);

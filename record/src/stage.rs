@@ -24,17 +24,30 @@ static WAKE: OnceLock<UnixStream> = OnceLock::new();
 
 /// Runs a program's body and turns its outcome into an exit code and, on stderr, one line and perhaps a hint.
 pub fn run(name: &'static str, body: impl FnOnce() -> Result<()>) -> ExitCode {
+    ExitCode::from(code(name, body))
+}
+
+/// The same, and ends the process without the exit handlers of the libraries that it loaded: ONNX Runtime's give back
+/// piece by piece what the kernel takes back at once.
+pub fn run_and_exit(name: &'static str, body: impl FnOnce() -> Result<()>) -> ! {
+    let code = code(name, body);
+    // SAFETY: the body is over. The writer hands over whole lines and the standard library flushes each; nothing
+    // of our own is left to be done at exit.
+    unsafe { libc::_exit(i32::from(code)) }
+}
+
+fn code(name: &'static str, body: impl FnOnce() -> Result<()>) -> u8 {
     // SAFETY: the first thing that main does; no other thread exists that could read the environment meanwhile.
     unsafe { std::env::set_var("ORT_DISABLE_TELEMETRY", "1") };
     if let Err(error) = watch_signals() {
         report(name, &Failure::unavailable(format!("signals cannot be watched: {error}")));
-        return ExitCode::from(failure::UNAVAILABLE);
+        return failure::UNAVAILABLE;
     }
     match body() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => failure::DONE,
         Err(failure) => {
             report(name, &failure);
-            ExitCode::from(failure.code)
+            failure.code
         }
     }
 }

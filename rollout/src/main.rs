@@ -1,7 +1,5 @@
 //! `rollout`: tasks in, samples out.
 
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    record::stage::run("rollout", rollout::run::main)
+fn main() {
+    record::stage::run_and_exit("rollout", rollout::run::main)
 }
