@@ -21,6 +21,8 @@ use crate::weights::Weights;
 pub(crate) const CONFIG: &str = "adapter_config.json";
 /// Its weights.
 pub(crate) const WEIGHTS: &str = "adapter_model.safetensors";
+/// What runs, for whoever has something else.
+const HINT: &str = "plain LoRA as PEFT saves it runs; a setting ignored would give wrong numbers";
 /// Larger ranks are no longer low, or a damaged file.
 const LARGEST_RANK: usize = 1024;
 
@@ -110,7 +112,7 @@ impl Adapter {
     /// A missing or unreadable file, or a kind of adapter that is not implemented.
     pub fn load(directory: &Path) -> Result<Adapter> {
         let path = directory.join(CONFIG);
-        Adapter::from_json(&read_json(&path)?).map_err(|refusal| refusal.into_failure(&path))
+        Adapter::from_json(&read_json(&path)?).map_err(|refusal| refusal.into_failure(&path, HINT))
     }
 
     fn from_json(json: &Value) -> Checked<Adapter> {
@@ -222,7 +224,7 @@ impl Adapter {
 
 /// Settings of PEFT that change what is computed.
 fn refuse_unsupported(json: &Value) -> Checked<()> {
-    for key in ["use_dora", "fan_in_fan_out", "use_qalora", "lora_bias"] {
+    for key in ["use_dora", "fan_in_fan_out", "use_qalora", "use_bdlora", "lora_bias"] {
         if flag(json, key)?.unwrap_or(false) {
             return Err(Refusal::new(format!("{key} is true, which is not implemented")));
         }
@@ -233,6 +235,17 @@ fn refuse_unsupported(json: &Value) -> Checked<()> {
     if let Some(rate) = present(json, "lora_dropout").filter(|value| value.as_f64() != Some(0.0)) {
         return Err(Refusal::new(format!("lora_dropout is {rate}; only 0 is implemented"))
             .hint("rollout and update have to agree on every log-probability".to_owned()));
+    }
+    // These take the adapter's beginning out of the base, so that it belongs to another base than the one it names.
+    let changed = |name: &str| {
+        ["pissa", "olora", "corda", "loftq", "lora_ga"].iter().any(|kind| name.starts_with(kind))
+    };
+    if let Some(name) =
+        present(json, "init_lora_weights").and_then(Value::as_str).filter(|name| changed(name))
+    {
+        return Err(Refusal::new(format!("init_lora_weights is {name:?}, which changes the base")).hint(
+            "save it as plain LoRA: save_pretrained with path_initial_model_for_weight_conversion".to_owned(),
+        ));
     }
     let filled = |value: &Value| match value {
         Value::Array(list) => !list.is_empty(),
@@ -250,6 +263,10 @@ fn refuse_unsupported(json: &Value) -> Checked<()> {
         "trainable_token_indices",
         "layer_replication",
         "megatron_config",
+        "alora_invocation_tokens",
+        "arrow_config",
+        "kasa_config",
+        "monteclora_config",
     ];
     match several.iter().find(|key| present(json, key).is_some_and(filled)) {
         Some(key) => Err(Refusal::new(format!("{key} is set, which is not implemented"))),
@@ -266,7 +283,7 @@ mod tests {
         json[key] = value;
         Adapter::from_json(&json)
             .err()
-            .map(|refusal| refusal.into_failure(Path::new("a")).message)
+            .map(|refusal| refusal.into_failure(Path::new("a"), HINT).message)
             .unwrap_or_default()
     }
 
@@ -295,6 +312,8 @@ mod tests {
             ("bias", json!("all")),
             ("lora_dropout", json!(0.1)),
             ("rank_pattern", json!({"q_proj": 4})),
+            ("init_lora_weights", json!("pissa_niter_4")),
+            ("alora_invocation_tokens", json!([1, 2])),
             ("modules_to_save", json!(["lm_head"])),
             ("target_modules", json!("all-linear")),
             ("target_modules", json!(["lm_head"])),

@@ -20,6 +20,8 @@ use crate::files::{read_json_if_present, read_text, show};
 /// Instructions a template may run for one conversation: far above any real one, and an end for an endless loop.
 const FUEL: u64 = 10_000_000;
 const NAME: &str = "chat_template";
+const HINT: &str =
+    "templates are Jinja as transformers renders it; one of your own goes into chat_template.jinja";
 /// Further variables of the template, beside it: a JSON object, such as `{"enable_thinking": false}` for Qwen3. It
 /// belongs to the policy, so that whoever renders a prompt for it renders the same one. `transformers`, whose name for
 /// such variables this is, takes them as arguments and does not read the file.
@@ -76,16 +78,17 @@ impl ChatTemplate {
         });
         environment.add_function("strftime_now", |format: String| clock::format(clock::now(), &format));
         environment.add_filter("tojson", to_json);
-        environment
-            .add_template_owned(NAME, without_generation_marks(source))
-            .map_err(|error| Failure::data(format!("{place}: chat template: {}", describe(&error))))?;
+        environment.add_template_owned(NAME, without_generation_marks(source)).map_err(|error| {
+            Failure::data(format!("{place}: chat template: {}", describe(&error))).hint(HINT)
+        })?;
         Ok(ChatTemplate { environment, special_tokens, arguments, place })
     }
 
     /// The conversation's text, with the opening of the assistant's next message.
     pub(crate) fn render(&self, messages: &[Message]) -> Result<String> {
-        let failure =
-            |error: Error| Failure::data(format!("{}: chat template: {}", self.place, describe(&error)));
+        let failure = |error: Error| {
+            Failure::data(format!("{}: chat template: {}", self.place, describe(&error))).hint(HINT)
+        };
         let message =
             |m: &Message| Jinja::from_pairs([("role", m.role.as_str()), ("content", m.content.as_str())]);
         let messages: Vec<Jinja> = messages.iter().map(message).collect();

@@ -102,6 +102,10 @@ pub const LARGEST_HEAD: usize = 256;
 /// More layers are a damaged or hostile file: each costs a dozen table entries before a weight is looked at.
 const LARGEST_DEPTH: usize = 4096;
 
+/// What runs, for whoever has something else.
+const HINT: &str =
+    "Qwen3, Qwen2 (also Qwen2.5) and Llama run as published; a setting ignored would give wrong numbers";
+
 impl Config {
     /// Reads `config.json` of a Hugging Face directory.
     ///
@@ -110,7 +114,7 @@ impl Config {
     pub fn load(directory: &Path) -> Result<Config> {
         let path = directory.join("config.json");
         let value = read_json(&path)?;
-        Config::from_json(&value).map_err(|refusal| refusal.into_failure(&path))
+        Config::from_json(&value).map_err(|refusal| refusal.into_failure(&path, HINT))
     }
 
     /// The same from a value already parsed, for `policy init --config`.
@@ -118,7 +122,7 @@ impl Config {
     /// # Errors
     /// As [`Config::load`]; `place` is named in the message.
     pub fn from_value(value: &Value, place: &Path) -> Result<Config> {
-        Config::from_json(value).map_err(|refusal| refusal.into_failure(place))
+        Config::from_json(value).map_err(|refusal| refusal.into_failure(place, HINT))
     }
 
     fn from_json(json: &Value) -> std::result::Result<Config, Refusal> {

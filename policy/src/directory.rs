@@ -88,10 +88,10 @@ impl Policy {
         if is_policy_directory(path) {
             let link = path.join(CURRENT);
             let target = fs::read_link(&link).map_err(|error| io_failure(&link, &error))?;
-            let step = target
-                .to_str()
-                .and_then(step_of)
-                .ok_or_else(|| Failure::data(format!("{}: points to {}", show(&link), show(&target))))?;
+            let step = target.to_str().and_then(step_of).ok_or_else(|| {
+                Failure::data(format!("{}: points to {}", show(&link), show(&target)))
+                    .hint("it is a relative link to a version, such as step-000012")
+            })?;
             return Policy::open_step(path, step);
         }
         let is_adapter = is_there(&path.join(adapter::CONFIG));
@@ -161,7 +161,8 @@ impl Policy {
         let files = root.join(step_name(step));
         let is_adapter = is_there(&files.join(adapter::CONFIG));
         if !is_adapter && !is_there(&files.join("config.json")) {
-            return Err(Failure::data(format!("{}: not a complete version", show(&files))));
+            return Err(Failure::data(format!("{}: not a complete version", show(&files)))
+                .hint(format!("let {CURRENT} point to a version that has a config.json")));
         }
         let base = if is_adapter { Some(linked_base(root)?) } else { None };
         let digest = match recorded(&files, "digest")? {

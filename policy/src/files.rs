@@ -13,6 +13,9 @@ const LARGEST_JSON: u64 = 256 << 20;
 /// `ELOOP` of Linux; the standard library's name for it is not stable.
 const LINKS_IN_A_CIRCLE: i32 = 40;
 
+/// What to do about a file that cannot be what its name says.
+pub(crate) const COPY: &str = "the file is damaged: copy or download it again";
+
 /// A path as a message shows it.
 pub(crate) fn show(path: &Path) -> String {
     path.display().to_string()
@@ -34,28 +37,29 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
     let metadata = fs::metadata(path).map_err(|error| io_failure(path, &error))?;
     // Opening a pipe would wait for a writer that never comes.
     if !metadata.is_file() {
-        return Err(Failure::data(format!("{}: not a file", show(path))));
+        return Err(Failure::data(format!("{}: not a file", show(path))).hint(COPY));
     }
     if metadata.len() > LARGEST_JSON {
         return Err(Failure::data(format!(
             "{}: {} bytes is too large for such a file",
             show(path),
             metadata.len()
-        )));
+        ))
+        .hint(COPY));
     }
     let bytes = fs::read(path).map_err(|error| io_failure(path, &error))?;
-    String::from_utf8(bytes).map_err(|_| Failure::data(format!("{}: not UTF-8", show(path))))
+    String::from_utf8(bytes).map_err(|_| Failure::data(format!("{}: not UTF-8", show(path))).hint(COPY))
 }
 
 /// The file as one JSON object.
 pub(crate) fn read_json(path: &Path) -> Result<Value> {
     let text = read_text(path)?;
     let value: Value = serde_json::from_str(&text)
-        .map_err(|error| Failure::data(format!("{}: not JSON: {error}", show(path))))?;
+        .map_err(|error| Failure::data(format!("{}: not JSON: {error}", show(path))).hint(COPY))?;
     if value.is_object() {
         Ok(value)
     } else {
-        Err(Failure::data(format!("{}: not a JSON object", show(path))))
+        Err(Failure::data(format!("{}: not a JSON object", show(path))).hint(COPY))
     }
 }
 

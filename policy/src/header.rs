@@ -14,8 +14,13 @@ use crate::files::show;
 
 /// The limit of the reference implementation: a larger header is an attack or a mistake.
 const LARGEST_HEADER: u64 = 100_000_000;
+/// What to do about a file that does not follow the format, where nothing better is known.
+const DAMAGED: &str = "the file is damaged or is no safetensors file: copy or download it again";
 /// Bytes before the header: its length as a little-endian 64-bit number.
 pub(crate) const PREFIX: usize = 8;
+
+/// What weights are made of, for whoever has others.
+pub(crate) const FLOATS: &str = "weights are f32, bf16 or f16; quantized checkpoints are not trained";
 
 /// Element types a safetensors file may hold; only [`ElementType::is_weight`] ones can be a model's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +90,7 @@ struct RawEntry {
 /// # Errors
 /// The file is shorter than its header claims, or the header is absurdly large.
 pub(crate) fn data_start(file: &[u8], path: &Path) -> Result<usize> {
-    let fault = |cause: String| Failure::data(format!("{}: {cause}", show(path)));
+    let fault = |cause: String| Failure::data(format!("{}: {cause}", show(path))).hint(DAMAGED);
     let Some(prefix) = file.first_chunk::<PREFIX>() else {
         return Err(fault(format!("{} bytes is too short for a safetensors file", file.len())));
     };
@@ -107,7 +112,7 @@ pub(crate) fn data_start(file: &[u8], path: &Path) -> Result<usize> {
 /// # Errors
 /// Whatever does not follow the format, with the tensor's name.
 pub(crate) fn parse(file: &[u8], path: &Path) -> Result<BTreeMap<String, Entry>> {
-    let fault = |cause: String| Failure::data(format!("{}: {cause}", show(path)));
+    let fault = |cause: String| Failure::data(format!("{}: {cause}", show(path))).hint(DAMAGED);
     let start = data_start(file, path)?;
     let raw: BTreeMap<String, serde_json::Value> = serde_json::from_slice(&file[PREFIX..start])
         .map_err(|error| fault(format!("the header is not a JSON object of tensors: {error}")))?;
@@ -119,8 +124,9 @@ pub(crate) fn parse(file: &[u8], path: &Path) -> Result<BTreeMap<String, Entry>>
         }
         let raw: RawEntry = serde_json::from_value(value)
             .map_err(|error| fault(format!("tensor {name:?} is described wrongly: {error}")))?;
-        let dtype = ElementType::named(&raw.dtype)
-            .ok_or_else(|| fault(format!("tensor {name:?} has the unknown type {:?}", raw.dtype)))?;
+        let dtype = ElementType::named(&raw.dtype).ok_or_else(|| {
+            fault(format!("tensor {name:?} has the unknown type {:?}", raw.dtype)).hint(FLOATS)
+        })?;
         let [from, to] = raw.data_offsets;
         let length = raw
             .shape

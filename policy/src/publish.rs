@@ -120,7 +120,8 @@ pub fn training_state(policy: &Policy) -> Result<Option<TrainingState>> {
     let optimizer = policy.files.join(OPTIMIZER);
     let Some(Value::Object(mut notes)) = read_json_if_present(&path)? else {
         if optimizer.exists() {
-            return Err(Failure::data(format!("{}: not beside {}", show(&path), show(&optimizer))));
+            return Err(Failure::data(format!("{}: not beside {}", show(&path), show(&optimizer)))
+                .hint("remove the optimizer's state to start with a fresh one"));
         }
         return Ok(None);
     };
@@ -160,6 +161,21 @@ pub(crate) fn create(
     let building = parent.join(format!(".{name}.new"));
     durable::remove(&building)?;
     durable::create_directory(&building)?;
+    first_version(root, &building, base, fill).inspect_err(|_| {
+        // As in [`publish`].
+        let _ = durable::remove(&building);
+    })?;
+    durable::rename(&building, root)?;
+    Policy::open(root)
+}
+
+/// Version 0 in the directory `building`, which is to be `root`, and the links to it and to the base.
+fn first_version(
+    root: &Path,
+    building: &Path,
+    base: Option<&Path>,
+    fill: impl FnOnce(&Path) -> Result<()>,
+) -> Result<()> {
     let first = building.join(step_name(0));
     durable::create_directory(&first)?;
     fill(&first)?;
@@ -175,9 +191,7 @@ pub(crate) fn create(
     }
     durable::write(&first.join(VERSION_FILE), pretty(&description).as_bytes())?;
     durable::sync_directory(&first)?;
-    durable::relink(&building.join(CURRENT), &step_name(0), &building.join(LINKING))?;
-    durable::rename(&building, root)?;
-    Policy::open(root)
+    durable::relink(&building.join(CURRENT), &step_name(0), &building.join(LINKING))
 }
 
 /// How a policy directory names its base: relative where both lie in one folder, so that the folder can be moved.

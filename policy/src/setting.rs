@@ -26,12 +26,10 @@ impl Refusal {
         self
     }
 
-    pub(crate) fn into_failure(self, place: &Path) -> Failure {
+    /// The failure of the file at `place`; `hint` where the setting has none of its own.
+    pub(crate) fn into_failure(self, place: &Path, hint: &str) -> Failure {
         let failure = Failure::data(format!("{}: {}", show(place), self.message));
-        match self.hint {
-            Some(hint) => failure.hint(hint),
-            None => failure,
-        }
+        failure.hint(self.hint.as_deref().unwrap_or(hint))
     }
 }
 

@@ -9,6 +9,9 @@ use serde_json::Value;
 use crate::chat::ChatTemplate;
 use crate::files::{read_json_if_present, read_text, show};
 
+/// How a policy says what ends a completion.
+const STOP: &str = "set eos_token_id in generation_config.json, or eos_token in tokenizer_config.json";
+
 /// A policy's tokenizer. Threads may share it.
 #[derive(Debug)]
 pub struct Tokenizer {
@@ -29,7 +32,10 @@ impl Tokenizer {
             return Err(Failure::data(format!("{}: no such file", show(&path)))
                 .hint("only fast tokenizers are read; make the file with AutoTokenizer.save_pretrained"));
         }
-        let fault = |error: tokenizers::Error| Failure::data(format!("{}: {error}", show(&path)));
+        let fault = |error: tokenizers::Error| {
+            Failure::data(format!("{}: {error}", show(&path)))
+                .hint("only fast tokenizers are read; make the file with AutoTokenizer.save_pretrained")
+        };
         let mut inner = tokenizers::Tokenizer::from_bytes(read_text(&path)?.as_bytes()).map_err(fault)?;
         // Saved truncation and padding belong to whoever saved the file; a prompt must never lose its end silently.
         inner.with_truncation(None).map_err(fault)?;
@@ -104,7 +110,7 @@ fn stop_ids(directory: &Path, tokenizer_config: &Value, inner: &tokenizers::Toke
     if let Some(text) = end.as_str().or_else(|| end.get("content")?.as_str()) {
         ids.push(inner.token_to_id(text).ok_or_else(|| {
             let place = show(&directory.join("tokenizer_config.json"));
-            Failure::data(format!("{place}: eos_token {text:?} is not in tokenizer.json"))
+            Failure::data(format!("{place}: eos_token {text:?} is not in tokenizer.json")).hint(STOP)
         })?);
     }
     for name in ["generation_config.json", "config.json"] {
@@ -118,15 +124,16 @@ fn stop_ids(directory: &Path, tokenizer_config: &Value, inner: &tokenizers::Toke
         };
         for id in listed {
             let id = id.as_u64().and_then(|id| u32::try_from(id).ok());
-            let id = id.ok_or_else(|| Failure::data(format!("{}: eos_token_id is {value}", show(&path))))?;
+            let id = id.ok_or_else(|| {
+                Failure::data(format!("{}: eos_token_id is {value}", show(&path))).hint(STOP)
+            })?;
             if !ids.contains(&id) {
                 ids.push(id);
             }
         }
     }
     if ids.is_empty() {
-        return Err(Failure::data(format!("{}: no stop token", show(directory)))
-            .hint("set eos_token_id in generation_config.json, or eos_token in tokenizer_config.json"));
+        return Err(Failure::data(format!("{}: no stop token", show(directory))).hint(STOP));
     }
     Ok(ids)
 }

@@ -13,13 +13,17 @@ use record::failure::{Failure, Result};
 use serde_json::Value;
 
 use crate::config::Config;
-use crate::files::{io_failure, read_json, show};
+use crate::files::{COPY, io_failure, read_json, show};
 pub use crate::header::ElementType;
 use crate::header::{self, Entry};
 
 /// The single-file name, and the index that takes its place when there are shards.
 pub(crate) const SINGLE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
+
+/// What to do about shards that do not fit together.
+const SHARDS: &str =
+    "the index and the shards are of different checkpoints or not all there: copy or download them again";
 
 /// One tensor of a mapped checkpoint.
 #[derive(Clone, Copy, Debug)]
@@ -131,10 +135,10 @@ impl Weights {
 
     fn open_shards(directory: &Path, index: &Path) -> Result<Weights> {
         let value = read_json(index)?;
-        let map = value
-            .get("weight_map")
-            .and_then(Value::as_object)
-            .ok_or_else(|| Failure::data(format!("{}: no weight_map", show(index))))?;
+        let map =
+            value.get("weight_map").and_then(Value::as_object).filter(|map| !map.is_empty()).ok_or_else(
+                || Failure::data(format!("{}: no weight_map that names a shard", show(index))).hint(SHARDS),
+            )?;
         let mut shards: Vec<&str> = Vec::new();
         for (tensor, shard) in map {
             let name = shard.as_str().unwrap_or_default();
@@ -143,7 +147,8 @@ impl Weights {
                 return Err(Failure::data(format!(
                     "{}: tensor {tensor:?} is said to lie in {shard}, which is no shard's name",
                     show(index)
-                )));
+                ))
+                .hint("shards are .safetensors files in the folder of their index"));
             }
             shards.push(name);
         }
@@ -151,7 +156,12 @@ impl Weights {
         shards.dedup();
         let mut weights = Weights { files: Vec::new(), tensors: BTreeMap::new() };
         for shard in shards {
-            weights.add(&directory.join(shard))?;
+            let path = directory.join(shard);
+            if !path.is_symlink() && !path.exists() {
+                return Err(Failure::data(format!("{}: names {shard:?}, which is not there", show(index)))
+                    .hint(SHARDS));
+            }
+            weights.add(&path)?;
         }
         for (tensor, shard) in map {
             let held = weights.tensors.get(tensor).map(|(file, _)| weights.files[*file].found.file_name());
@@ -159,7 +169,8 @@ impl Weights {
                 return Err(Failure::data(format!(
                     "{}: {shard} does not hold tensor {tensor:?}",
                     show(index)
-                )));
+                ))
+                .hint(SHARDS));
             }
         }
         Ok(weights)
@@ -170,7 +181,7 @@ impl Weights {
         // Asked before it is opened: opening a pipe would wait for a writer that never comes.
         let metadata = canonical.metadata().map_err(|error| io_failure(path, &error))?;
         if !metadata.is_file() {
-            return Err(Failure::data(format!("{}: not a file", show(path))));
+            return Err(Failure::data(format!("{}: not a file", show(path))).hint(COPY));
         }
         let file = File::open(&canonical).map_err(|error| io_failure(path, &error))?;
         // SAFETY: the mapping is read-only and its file is replaced by rename, never written in place, by every
@@ -183,7 +194,8 @@ impl Weights {
                     "{}: tensor {name:?} is also in {}",
                     show(path),
                     show(&self.files[other].found)
-                )));
+                ))
+                .hint(SHARDS));
             }
         }
         self.files.push(Mapped { found: path.to_owned(), canonical, map });
@@ -249,7 +261,7 @@ impl Weights {
                     "{}: tensor {name:?} has a type that weights cannot have",
                     show(view.file)
                 ))
-                .hint("weights are f32, bf16 or f16; quantized checkpoints are not trained"));
+                .hint(header::FLOATS));
             }
         }
         Ok(())

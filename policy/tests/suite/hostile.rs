@@ -1,4 +1,4 @@
-//! Damaged and malicious checkpoints: each a sentence and exit code 65, never a panic.
+//! Damaged and malicious checkpoints: each a sentence, a hint and exit code 65, never a panic.
 
 use std::fs;
 use std::path::Path;
@@ -22,6 +22,7 @@ fn open(bytes: &[u8]) -> Result<Weights, String> {
     fs::write(directory.path().join("model.safetensors"), bytes).unwrap();
     Weights::open(directory.path()).map_err(|failure| {
         assert_eq!(failure.code, 65);
+        assert!(failure.hint.is_some(), "{}", failure.message);
         failure.message.replace(&format!("{}/", directory.path().display()), "")
     })
 }
@@ -119,6 +120,7 @@ fn use_with(name: &str, change: impl FnOnce(&Path)) -> Result<(), String> {
     };
     used().map_err(|failure| {
         assert_eq!(failure.code, 65, "{}", failure.message);
+        assert!(failure.hint.is_some(), "{}", failure.message);
         failure.message.replace(&format!("{}/", files.canonicalize().unwrap().display()), "")
     })
 }
@@ -175,9 +177,13 @@ fn shards_that_lie() {
     let good = json!({"dtype": "F32", "shape": [1], "data_offsets": [0, 4]});
     let cases = [
         (json!({}), "no weight_map"),
+        (json!({"weight_map": {}}), "no weight_map that names a shard"),
         (json!({"weight_map": {"a": "../elsewhere.safetensors"}}), "which is no shard's name"),
         (json!({"weight_map": {"a": 7}}), "which is no shard's name"),
-        (json!({"weight_map": {"a": "absent.safetensors"}}), "no such file or directory"),
+        (
+            json!({"weight_map": {"a": "absent.safetensors"}}),
+            "names \"absent.safetensors\", which is not there",
+        ),
         (json!({"weight_map": {"a": "1.safetensors", "c": "1.safetensors"}}), "does not hold tensor \"c\""),
         (json!({"weight_map": {"a": "1.safetensors", "b": "3.safetensors"}}), "tensor \"a\" is also in"),
     ];
@@ -189,6 +195,7 @@ fn shards_that_lie() {
         write("model.safetensors.index.json", index.to_string().as_bytes());
         let failure = Weights::open(directory.path()).unwrap_err();
         assert_eq!(failure.code, 65);
+        assert!(failure.hint.is_some(), "{}", failure.message);
         assert!(failure.message.contains(expected), "{} instead of {expected}", failure.message);
     }
 }
