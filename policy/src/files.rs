@@ -25,8 +25,10 @@ pub(crate) fn show(path: &Path) -> String {
 pub(crate) fn io_failure(path: &Path, error: &io::Error) -> Failure {
     if error.kind() == io::ErrorKind::NotFound {
         Failure::data(format!("{}: no such file or directory", show(path)))
+            .hint("part of the policy is missing, or a link leads nowhere: copy or download it whole")
     } else if error.raw_os_error() == Some(LINKS_IN_A_CIRCLE) {
         Failure::data(format!("{}: symbolic links that lead in a circle", show(path)))
+            .hint("put the file itself there, or a link to it")
     } else {
         Failure::io(format!("{}: {error}", show(path)))
     }
