@@ -1,4 +1,7 @@
 // AdamW (arXiv 1711.05101, algorithm 2) on weights in two halves, in the order of operations of the host's rule.
+//
+// Every operation is spelled out: a compiler for GPUs fuses a product with the sum that follows it, and the step would not
+// be the host's to the bit. Division and root are rounded correctly on both.
 
 #include "common.cuh"
 #include "masters.cuh"
@@ -9,11 +12,13 @@ extern "C" __global__ void adamw(bf16* rounded, i16* remainders, float* first, f
                   float scale, float keep, float step_size, float root_correction, float mix1, float beta2, float mix2,
                   float epsilon) {
     for (u64 i = global_index(); i < length; i += global_size()) {
-        float g = gradient[i] * scale, p = join(rounded[i], remainders[i]);
-        float m = first[i] + (g - first[i]) * mix1, v = second[i] * beta2 + mix2 * g * g;
+        float g = __fmul_rn(gradient[i], scale), p = join(rounded[i], remainders[i]);
+        float m = __fadd_rn(first[i], __fmul_rn(__fsub_rn(g, first[i]), mix1));
+        float v = __fadd_rn(__fmul_rn(second[i], beta2), __fmul_rn(__fmul_rn(mix2, g), g));
         first[i] = m;
         second[i] = v;
-        p = p * keep - step_size * (m / (sqrtf(v) / root_correction + epsilon));
+        float root = __fadd_rn(__fdiv_rn(__fsqrt_rn(v), root_correction), epsilon);
+        p = __fsub_rn(__fmul_rn(p, keep), __fmul_rn(step_size, __fdiv_rn(m, root)));
         split(p, rounded[i], remainders[i]);
     }
 }

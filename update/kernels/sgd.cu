@@ -1,11 +1,13 @@
-// Plain gradient descent on weights in two halves: p = p * keep - rate * (g * scale), keep = 1 - rate * decay.
+// Plain gradient descent on weights in two halves: p = p * keep - rate * (g * scale), keep = 1 - rate * decay. No operation is
+// fused with another, so that the step is the host's to the bit.
 
 #include "common.cuh"
 #include "masters.cuh"
 
 extern "C" __global__ void sgd(bf16* rounded, i16* remainders, const float* gradient, u64 length, float scale, float keep, float rate) {
     for (u64 i = global_index(); i < length; i += global_size()) {
-        float p = join(rounded[i], remainders[i]) * keep - rate * (gradient[i] * scale);
+        float step = __fmul_rn(rate, __fmul_rn(gradient[i], scale));
+        float p = __fsub_rn(__fmul_rn(join(rounded[i], remainders[i]), keep), step);
         split(p, rounded[i], remainders[i]);
     }
 }

@@ -2,22 +2,30 @@
 
 #include "common.cuh"
 
+// With s the sigmoid of the gate: silu = gate * s. Both kernels take it from here, so that what is computed again is the same
+// to the bit.
+__device__ __forceinline__ float silu(float gate, float& s) {
+    s = 1.f / (1.f + expf(-gate));
+    return gate * s;
+}
+
 // Two neighbouring columns a thread; `pairs` is rows * width / 2.
 extern "C" __global__ void swiglu(bf16* out, const bf16* gate_up, u64 pairs, int width) {
     for (u64 p = global_index(); p < pairs; p += global_size()) {
         u64 row = p * 2 / width, column = p * 2 % width;
         const bf16* from = gate_up + row * 2 * width + column;
         float2 g = load2(from), u = load2(from + width);
-        store2(out + row * width + column, g.x * u.x / (1.f + expf(-g.x)), g.y * u.y / (1.f + expf(-g.y)));
+        float s;
+        store2(out + row * width + column, silu(g.x, s) * u.x, silu(g.y, s) * u.y);
     }
 }
 
-// With s the sigmoid of the gate: d_gate = d * up * s * (1 + gate * (1 - s)), d_up = d * gate * s.
+// d_gate = d * up * s * (1 + gate * (1 - s)), d_up = d * gate * s.
 __device__ __forceinline__ void swiglu_slopes(float gate, float up, float d, float& d_gate, float& d_up, float& out) {
-    float s = 1.f / (1.f + expf(-gate)), silu = gate * s;
-    d_gate = d * up * (s + silu * (1.f - s));
-    d_up = d * silu;
-    out = silu * up;
+    float s, product = silu(gate, s);
+    d_gate = d * up * (s + product * (1.f - s));
+    d_up = d * product;
+    out = product * up;
 }
 
 // The gradient in place of gate_up; out is computed again on the way.
