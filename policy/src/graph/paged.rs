@@ -12,10 +12,12 @@
 //! | input `past_seqlens` | int32 `[B]` | each sequence's tokens in the cache before this run |
 //! | input `block_table` | int32 `[B, M]` | each sequence's blocks in order; what stands behind them is not read |
 //! | input `slot_mapping` | int32 `[N]` | where a row's key and value go: block times block size plus offset |
-//! | input `attention_metadata` | int32 `[2]`, in plain memory | bounds of the rows and of the tokens of any one sequence |
+//! | input `attention_metadata` | int32 `[3]`, in plain memory | most rows of any one sequence, most tokens, and what the longest has at least |
 //! | inputs `key_cache.L`, `value_cache.L` | T `[P, S, kv_num_heads, head_dim]` | P blocks of S tokens of layer L |
 //! | output `hidden` | T `[R, hidden_size]` | the scored rows after the final norm |
 //! | outputs `key_cache_out.L`, `value_cache_out.L` | as the inputs | must be the same buffers |
+//!
+//! From the last number attention knows that it is worthwhile to split long sequences among more of the device.
 //!
 //! T is bf16 or f32. The output head is left to the caller: its products of bf16 numbers want sums in f32, and a
 //! `MatMul` of bf16 would round each logit to eight bits, which moves log-probabilities by hundredths of a nat.
@@ -49,7 +51,7 @@ impl Builder<'_> {
         graph.input("past_seqlens", Element::I32, &["B"]);
         graph.input("block_table", Element::I32, &["B", "M"]);
         graph.input("slot_mapping", Element::I32, &["N"]);
-        graph.input("attention_metadata", Element::I32, &["2"]);
+        graph.input("attention_metadata", Element::I32, &["3"]);
         graph.output("hidden", element, &["R", &config.hidden_size.to_string()]);
         let (heads, dim) = (config.num_kv_heads.to_string(), config.head_dim.to_string());
         for layer in 0..config.num_layers {

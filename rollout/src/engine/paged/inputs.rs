@@ -14,7 +14,7 @@ pub struct Inputs {
     words: Vec<u32>,
     buffer: Buffer<u32>,
     /// Bounds on lengths, which the attention reads in plain memory.
-    bounds: [i32; 2],
+    bounds: [i32; 3],
     /// Whether the graph takes each row's adapter.
     adapted: bool,
 }
@@ -27,7 +27,7 @@ impl Inputs {
     pub fn new<D: Device>(device: &mut D, room: &Room, positions: usize, adapted: bool) -> Result<Inputs> {
         let most = most_words(room, positions);
         let (words, buffer) = (Vec::with_capacity(most), device.allocate(most)?);
-        Ok(Inputs { words, buffer, bounds: [0; 2], adapted })
+        Ok(Inputs { words, buffer, bounds: [0; 3], adapted })
     }
 
     /// Bytes of device memory for the largest run.
@@ -60,8 +60,9 @@ impl Inputs {
         if let Some(adapters) = adapters {
             session.input::<i32>("adapter", adapters, &[rows])?;
         }
-        self.bounds = [batch.longest_new as i32, batch.longest as i32];
-        session.plain_input("attention_metadata", &self.bounds[..], &[2])
+        // The longest is known exactly: it bounds itself from both sides.
+        self.bounds = [batch.longest_new as i32, batch.longest as i32, batch.longest as i32];
+        session.plain_input("attention_metadata", &self.bounds[..], &[3])
     }
 
     /// Adds an input and gives its address on the device.
