@@ -5,6 +5,7 @@
 //! (ONNX Runtime) share; [`Cuda::stream`] lets them take part in the same order.
 
 mod compile;
+mod installation;
 mod library;
 mod product;
 
@@ -24,6 +25,7 @@ use crate::kernel::{Argument, Kernel, Shape, Source, Value};
 use crate::{Device, Memory};
 
 pub use compile::{Compiled, Usage, architecture, compile, version as compiler_version};
+pub use installation::{gpus, installation};
 pub use library::{Found, Library, open as open_library};
 use product::Products;
 
@@ -74,7 +76,7 @@ impl Cuda {
     /// Opens the `number`-th GPU. No memory is taken beyond the driver's own.
     ///
     /// # Errors
-    /// 69 where there is no driver, no such GPU, or it cannot be used.
+    /// 69 where there is no driver, no such GPU, it cannot be used, or a library is missing or newer than the driver.
     pub fn new(number: u32) -> Result<Self> {
         library::open(Library::Driver)?;
         let refused = |what: &str, error: DriverError| {
@@ -88,6 +90,7 @@ impl Cuda {
             return Err(Failure::unavailable(format!("cuda:{number}: this machine has {count} NVIDIA GPUs"))
                 .hint("GPUs are counted from 0"));
         }
+        installation::suits(number)?;
         let context = CudaContext::new(number as usize).map_err(|error| refused("opening", error))?;
         let name = context.name().map_err(|error| refused("its name", error))?;
         let ask =
@@ -355,47 +358,4 @@ fn words(error: DriverError) -> String {
         (Ok(name), Ok(text)) => format!("{text} ({name})"),
         _ => format!("error {}", error.0 as u32),
     }
-}
-
-/// What of CUDA there is on this machine, in one line: for `--version`.
-pub fn installation() -> String {
-    let mut parts = Vec::new();
-    parts.push(gpus().unwrap_or_else(|failure| failure.message));
-    match compile::version() {
-        Ok((major, minor)) => parts.push(format!("NVRTC {major}.{minor}")),
-        Err(failure) => parts.push(failure.message),
-    }
-    if let Err(failure) = library::open(Library::CublasLt) {
-        parts.push(failure.message);
-    } else {
-        // SAFETY: the library is open.
-        let version = unsafe { cudarc::cublaslt::sys::cublasLtGetVersion() };
-        parts.push(format!("cuBLASLt {}.{}", version / 10000, version / 100 % 100));
-    }
-    parts.join(", ")
-}
-
-/// The driver and the GPUs that it knows, in words.
-///
-/// # Errors
-/// 69 where there is no driver, or it does not start.
-pub fn gpus() -> Result<String> {
-    library::open(Library::Driver)?;
-    let failed = |error: DriverError| {
-        Failure::unavailable(format!("the NVIDIA driver does not start: {}", words(error)))
-    };
-    result::init().map_err(failed)?;
-    let mut version = 0;
-    // SAFETY: the driver is open; a place for a number.
-    unsafe { cudarc::driver::sys::cuDriverGetVersion(&mut version) }.result().map_err(failed)?;
-    let count = result::device::get_count().map_err(failed)?;
-    let names: Vec<String> = (0..count)
-        .filter_map(|number| result::device::get(number).and_then(result::device::get_name).ok())
-        .collect();
-    Ok(format!(
-        "driver for CUDA {}.{}, {count} GPUs ({})",
-        version / 1000,
-        version % 1000 / 10,
-        names.join(", ")
-    ))
 }

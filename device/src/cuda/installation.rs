@@ -1,0 +1,104 @@
+//! What of CUDA a machine has, in words, and whether its parts go together.
+//!
+//! A driver runs what compilers and libraries of its own major version and of earlier ones make. A newer one fails late and
+//! in riddles, so it is refused before anything is done.
+
+use cudarc::driver::{DriverError, result};
+use record::failure::{Failure, Result};
+
+use super::library::{self, Library};
+use super::{compile, words};
+
+/// What of CUDA there is on this machine, in one line: for `--version`.
+pub fn installation() -> String {
+    let mut parts = Vec::new();
+    parts.push(gpus().unwrap_or_else(|failure| failure.message));
+    match compile::version() {
+        Ok((major, minor)) => parts.push(format!("NVRTC {major}.{minor}")),
+        Err(failure) => parts.push(failure.message),
+    }
+    if let Err(failure) = library::open(Library::CublasLt) {
+        parts.push(failure.message);
+    } else {
+        // SAFETY: the library is open.
+        let version = unsafe { cudarc::cublaslt::sys::cublasLtGetVersion() };
+        parts.push(format!("cuBLASLt {}.{}", version / 10000, version / 100 % 100));
+    }
+    parts.join(", ")
+}
+
+/// The driver and the GPUs that it knows, in words.
+///
+/// # Errors
+/// 69 where there is no driver, or it does not start.
+pub fn gpus() -> Result<String> {
+    library::open(Library::Driver)?;
+    let failed = |error: DriverError| {
+        Failure::unavailable(format!("the NVIDIA driver does not start: {}", words(error)))
+    };
+    result::init().map_err(failed)?;
+    let version = driver_version().map_err(failed)?;
+    let count = result::device::get_count().map_err(failed)?;
+    let names: Vec<String> = (0..count)
+        .filter_map(|number| result::device::get(number).and_then(result::device::get_name).ok())
+        .collect();
+    Ok(format!(
+        "driver for CUDA {}.{}, {count} GPUs ({})",
+        version / 1000,
+        version % 1000 / 10,
+        names.join(", ")
+    ))
+}
+
+/// The newest CUDA that the driver serves: 1000 times the major version and 10 times the minor. The driver is open.
+fn driver_version() -> std::result::Result<i32, DriverError> {
+    let mut version = 0;
+    // SAFETY: the driver is open; a place for a number.
+    unsafe { cudarc::driver::sys::cuDriverGetVersion(&mut version) }.result()?;
+    Ok(version)
+}
+
+/// Whether the driver, which is open, runs what the compiler and the library of products make.
+///
+/// # Errors
+/// 69 where one of them is missing, or newer than the driver.
+pub(super) fn suits(number: u32) -> Result<()> {
+    let driver = driver_version()
+        .map_err(|error| Failure::unavailable(format!("cuda:{number}: its driver: {}", words(error))))?;
+    let (compiler, _) = compile::version()?;
+    library::open(Library::CublasLt)?;
+    // SAFETY: the library is open.
+    let products = unsafe { cudarc::cublaslt::sys::cublasLtGetVersion() } / 10000;
+    for (name, major) in [("NVRTC", i64::from(compiler)), ("cuBLASLt", products as i64)] {
+        refuse_newer(number, driver, name, major)?;
+    }
+    Ok(())
+}
+
+fn refuse_newer(number: u32, driver: i32, name: &str, major: i64) -> Result<()> {
+    if i64::from(driver / 1000) >= major {
+        return Ok(());
+    }
+    let served = format!("{}.{}", driver / 1000, driver % 1000 / 10);
+    Err(Failure::unavailable(format!(
+        "cuda:{number}: the driver serves CUDA {served}, and {name} is of CUDA {major}"
+    ))
+    .hint(format!(
+        "install a driver for CUDA {major} (580 or later for CUDA 13), or set CUDA_PATH to a CUDA that the driver serves"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_newer_than_the_driver_is_refused() {
+        for (driver, major) in [(13000, 13), (13010, 12), (14000, 13)] {
+            assert_eq!(refuse_newer(0, driver, "NVRTC", major), Ok(()), "{driver}");
+        }
+        let failure = refuse_newer(1, 12040, "NVRTC", 13).unwrap_err();
+        assert_eq!(failure.code, record::failure::UNAVAILABLE);
+        assert_eq!(failure.message, "cuda:1: the driver serves CUDA 12.4, and NVRTC is of CUDA 13");
+    }
+}
