@@ -1,5 +1,7 @@
 //! A device of a kind known at run time only: what `--device` names, or what the tests are to run on.
 
+use std::sync::Once;
+
 use record::failure::{Failure, Result};
 
 use crate::arena::Arena;
@@ -44,12 +46,30 @@ impl Any {
     pub fn for_tests(seed: u64) -> Result<Self> {
         let choice =
             std::env::var(TEST_DEVICE).map_or(Ok(Choice::Sim), |name| Choice::parse(TEST_DEVICE, &name))?;
+        if let Choice::Cuda(number) = choice {
+            hold(number)?;
+        }
         let mut device = Self::open(choice, 2)?;
         if let Any::Sim(sim) = &mut device {
             sim.set_seed(seed);
         }
         Ok(device)
     }
+
+    /// The seeds that tests run under: all schedules that the simulator is asked for; on a GPU, where a seed changes nothing,
+    /// two, so that it is seen whether a second run gives the same bits.
+    pub fn test_seeds() -> std::ops::Range<u64> {
+        let choice = std::env::var(TEST_DEVICE).ok().and_then(|name| name.parse().ok());
+        if matches!(choice, Some(Choice::Cuda(_))) { 0..2 } else { 0..4 }
+    }
+}
+
+/// Keeps the GPU's context until the process ends: made anew for each of a few hundred small devices, it takes minutes.
+fn hold(number: u32) -> Result<()> {
+    static HELD: Once = Once::new();
+    let mut outcome = Ok(());
+    HELD.call_once(|| outcome = Cuda::new(number).map(std::mem::forget));
+    outcome
 }
 
 /// One call, on whichever it is.

@@ -1,7 +1,8 @@
 //! Attention and its gradients against plain f64 loops.
 
-use crate::harness::{GRADIENT, HALF, Host, SEEDS, SINGLE, batches, simulated, values};
+use crate::harness::{GRADIENT, HALF, Host, SINGLE, batches, simulated, values};
 use crate::small::{Random, relative};
+use device::Any;
 use update::backend::{Backend, Batch, Heads, Rows};
 
 /// Attention and its gradients by queries, keys and values in f64: `[out, normalizers, d_q, d_k, d_v]`.
@@ -66,7 +67,7 @@ fn attention_of(width: usize, queries: usize, keys: usize, batches: Vec<(&'stati
             let (p, d) = (values(&mut random, 2 * k.len()), values(&mut random, q.len()));
             let truth = attention_in_f64(&batch, nodes, heads, &q, &k, &p, &d);
             let mut first: Option<Vec<Vec<f32>>> = None;
-            for seed in SEEDS {
+            for seed in Any::test_seeds() {
                 let gpu = &mut simulated(width, seed);
                 let prepared = gpu.prepare(batch.clone());
                 let (qb, kb, pb, db) = (gpu.put(&q), gpu.put(&k), gpu.put(&p), gpu.put(&d));

@@ -7,7 +7,6 @@ use half::bf16;
 use update::backend::{Backend, Batch, Cpu, Gpu, Values};
 use update::tree::{LossRow, Sequence, Tree, pack};
 
-pub const SEEDS: std::ops::Range<u64> = 0..4;
 /// Allowed relative L2 of results in bf16, of attention's gradients, and of results in f32.
 pub const HALF: f64 = 4e-3;
 pub const GRADIENT: f64 = 1e-2;
@@ -78,7 +77,7 @@ pub fn compare(
 ) {
     let truth = on_processor(&mut Cpu::new(&frequencies(width)));
     let mut first: Option<Results> = None;
-    for seed in SEEDS {
+    for seed in Any::test_seeds() {
         let found = on_device(&mut simulated(width, seed));
         for ((what, truth, _), (_, found, allowed)) in truth.iter().zip(&found) {
             let error = relative(found, &wide(truth));
