@@ -13,6 +13,8 @@ use record::failure::{Failure, Result};
 pub const SEQUENCES: usize = 256;
 /// Prompt tokens in one run, at most. Beyond a few thousand rows the products are as fast as they get.
 pub const PROMPT_TOKENS: usize = 4096;
+/// ONNX Runtime takes memory in pieces that double in size, all together up to so many times what a run needs at once.
+const PIECES: u64 = 3;
 /// Left to the driver and to libraries that load lazily.
 const RESERVE: u64 = 1 << 30;
 
@@ -25,7 +27,7 @@ pub fn room<T: Activation>(config: &Config, adapters: &Adapters, free: u64, at: 
     let block_size = graph::block_size(config.head_dim);
     let longest = config.max_positions.div_ceil(block_size);
     let mut room = Room { rows: PROMPT_TOKENS + SEQUENCES, sequences: SEQUENCES, blocks: 0, block_size };
-    let fixed = arena(&room) + activations::<T>(config, adapters, room.rows) + RESERVE;
+    let fixed = arena(&room) + PIECES * activations::<T>(config, adapters, room.rows) + RESERVE;
     let block = arena(&Room { blocks: 1, ..room }) - arena(&room);
     let fits = free.saturating_sub(fixed) / block;
     // A shorter limit than the model's positions is fine as long as prompts of a usual length fit.

@@ -114,6 +114,10 @@ impl Session {
                 // A node that CUDA cannot run would drag every token through plain memory: an error is better.
                 builder =
                     builder.with_config_entry("session.disable_cpu_ep_fallback", "1").map_err(failed)?;
+                // Weights take what they are, outside of the pieces that activations share.
+                builder = builder
+                    .with_config_entry("session.use_device_allocator_for_initializers", "1")
+                    .map_err(failed)?;
                 (None, Memory::cuda(number)?)
             }
         };
@@ -184,10 +188,12 @@ fn append_cuda(options: *mut OrtSessionOptions, number: u32, stream: *mut c_void
     unsafe {
         check((api.CreateCUDAProviderOptions)(&mut cuda)).map_err(without_cuda)?;
         let number = CString::new(number.to_string()).unwrap_or_default();
-        // The arena holds keys, values and logits already; what ONNX Runtime takes should grow by what it needs.
+        // A run of a few more rows than any before asks for a little more of everything. Memory that grows by what was asked
+        // for can never serve it again, and is all taken after a few dozen such runs; in few large pieces, each a whole again
+        // at the end of a run, it is.
         let pairs = [
             (c"device_id", number.as_c_str()),
-            (c"arena_extend_strategy", c"kSameAsRequested"),
+            (c"arena_extend_strategy", c"kNextPowerOfTwo"),
             (c"do_copy_in_default_stream", c"1"),
             // The same attention on every machine, whether or not cuDNN happens to be installed.
             (c"enable_cudnn", c"0"),
