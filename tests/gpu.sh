@@ -11,6 +11,12 @@ Checks and measures everything that needs a GPU, and writes a dated table.
   DIR/gpu.sh [--device cuda:N] [--parts LIST] [--sizes LIST]
                                             on the GPU: prints a table and writes it to DIR/gpu-DATE.txt
   DIR/gpu.sh --device sim                   a rehearsal without a GPU: the same steps in the simulator, tiny sizes
+  tests/gpu.sh --split DIR [--size BYTES]   where files travel in parts [default: 50M each]: writes DIR-parts, which
+                                            DIR-parts/join.sh DIR makes a DIR of again
+
+  --table FILE   where the table goes; FILE.log gets everything that was printed
+  --limit N      seconds that one row may take [default: 540]
+  --keep DIR     policies of random weights stay in DIR for the next run
 
 Parts, in this order, so that the first minute tells what is wrong [default: all]:
   facts      the card, its driver, what the programs find of CUDA
@@ -73,11 +79,33 @@ LIST
     printf 'gpu.sh: %s is ready, %s; run %s/gpu.sh where the GPU is\n' "$1" "$(du -sh "$1" | cut -f1)" "$1"
 }
 
+split_pack() { # DIR BYTES
+    local parts=$1-parts
+    [ -x "$1/gpu.sh" ] || stop "$1 is no folder that --pack made" 'tests/gpu.sh --pack DIR'
+    [ ! -e "$parts" ] || stop "$parts is there already" 'remove it first'
+    mkdir "$parts" || exit 74
+    tar -C "$1" -c . | gzip -6 | split -b "$2" -d -a 3 - "$parts/part-" || exit 74
+    (cd "$parts" && sha256sum part-* >SHA256SUMS) || exit 74
+    cat >"$parts/join.sh" <<'JOIN'
+#!/usr/bin/env bash
+# join.sh DIR: makes DIR of the parts that lie beside this script.
+set -euo pipefail
+[ $# = 1 ] || { echo 'join.sh: name the folder to make' >&2; exit 2; }
+mkdir -p "$1" && into=$(cd "$1" && pwd)
+cd "$(dirname "${BASH_SOURCE[0]}")"
+sha256sum --check --quiet SHA256SUMS
+cat part-* | gzip -dc | tar -C "$into" -x
+JOIN
+    chmod +x "$parts/join.sh"
+    ls -l "$parts"
+}
+
 device=cuda parts=facts,tests,sanitizer,roofline,step,decode,team,adapters,loop,torch sizes='' packing='' profile=release
+splitting='' part_size=50M table='' limit=540 keep=''
 while [ $# -gt 0 ]; do
     case $1 in
         --help | -h) usage; exit 0 ;;
-        --pack | --profile | --device | --parts | --sizes) [ $# -ge 2 ] || stop "$1 needs a value" 'gpu.sh --help' ;;
+        --pack | --profile | --device | --parts | --sizes | --split | --size | --table | --limit | --keep) [ $# -ge 2 ] || stop "$1 needs a value" 'gpu.sh --help' ;;
         *) stop "unknown argument $1" 'gpu.sh --help' ;;
     esac
     case $1 in
@@ -86,6 +114,11 @@ while [ $# -gt 0 ]; do
         --device) device=$2 ;;
         --parts) parts=$2 ;;
         --sizes) sizes=$2 ;;
+        --split) splitting=${2%/} ;;
+        --size) part_size=$2 ;;
+        --table) table=$2 ;;
+        --limit) limit=$2 ;;
+        --keep) keep=$2 ;;
     esac
     shift 2
 done
@@ -94,6 +127,11 @@ if [ -n "$packing" ]; then
     pack "$packing" "$profile"
     exit 0
 fi
+if [ -n "$splitting" ]; then
+    split_pack "$splitting" "$part_size"
+    exit 0
+fi
+case $limit in '' | *[!0-9]*) stop "--limit $limit: not a number of seconds" 'gpu.sh --help' ;; esac
 case $device in
     sim) batches=1,4 contexts=48 steps=4 repeats=1 episodes=1 turns=1 tokens=4 vocabulary=2048 tokenizer=tokenizer/small
         loop=(--warmup 4 --steps 1 --tasks 2 --branches 2 --turns 1 --eval-every 0) ;;
@@ -108,19 +146,35 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 [ -x "$here/bin/rollout" ] || stop "$here holds no programs" 'make the folder with tests/gpu.sh --pack DIR'
 export PATH=$here/bin:$PATH
 if [ -d "$here/cache" ]; then export XDG_CACHE_HOME=$here/cache; fi
-work=$(mktemp -d) || exit 74
-trap 'rm -rf "$work"' EXIT
-table=$here/gpu-$(date -u +%Y-%m-%dT%H%M%SZ).txt
+if [ -n "$keep" ]; then
+    mkdir -p "$keep" && work=$(cd "$keep" && pwd) || exit 74
+    # What is not a policy is of an earlier run.
+    find "$work" -mindepth 1 -maxdepth 1 \( -type f -o -name 'run*' \) -exec rm -rf {} +
+else
+    work=$(mktemp -d) || exit 74
+    trap 'rm -rf "$work"' EXIT
+fi
+table=${table:-$here/gpu-$(date -u +%Y-%m-%dT%H%M%SZ).txt}
+: >>"$table" || exit 74
 failed=0 bytes=0 operations=0
 row() { printf '%-56s %s\n' "$1" "$2" | tee -a "$table"; }
+# Each check is a process group of its own, so that all of it can be ended.
+set -m
 check() { # NAME COMMAND...: one row, and the end of the output where it failed
-    local name=$1 started=$SECONDS code
+    local name=$1 started=$SECONDS code job watcher
     shift
-    "$@" >"$work/out" 2>&1 </dev/null
+    "$@" >"$work/out" 2>&1 </dev/null &
+    job=$!
+    (sleep "$limit" && kill -KILL -- "-$job") >/dev/null 2>&1 &
+    watcher=$!
+    { wait "$job"; } 2>/dev/null
     code=$?
+    { kill -KILL -- "-$watcher" && wait "$watcher"; } 2>/dev/null
+    { printf '==== %s: exit code %s after %s s\n' "$name" "$code" $((SECONDS - started)) && cat "$work/out"; } >>"$table.log"
     if [ $code = 0 ]; then
         row "$name" "ok, $((SECONDS - started)) s"
     else
+        if [ $((SECONDS - started)) -ge "$limit" ]; then name="$name, ended after $limit s"; fi
         row "$name" "FAILED with exit code $code"
         tail -n 25 "$work/out" | sed 's/^/    /' | tee -a "$table"
         failed=1
@@ -205,11 +259,14 @@ configuration() { # SIZE
 JSON
 }
 policy_of() { # SIZE: random weights, and a tokenizer with all the tokens that the weights have
+    local made=$work/unfinished-$1
+    configuration "$1" >"$work/$1.json" || return
     [ -d "$work/$1" ] && return 0
-    configuration "$1" >"$work/$1.json" && policy init "$work/$1" --config "$work/$1.json" --seed 1 || return
-    cp "$here/$tokenizer"/*.json "$work/$1/current/" &&
-        sed -i -E "s/\"(eos|pad)_token_id\": *[0-9]+/\"\1_token_id\": $((vocabulary - 291))/" "$work/$1/current/config.json" &&
-        policy check "$work/$1"
+    rm -rf "$made"
+    policy init "$made" --config "$work/$1.json" --seed 1 || return
+    cp "$here/$tokenizer"/*.json "$made/current/" &&
+        sed -i -E "s/\"(eos|pad)_token_id\": *[0-9]+/\"\1_token_id\": $((vocabulary - 291))/" "$made/current/config.json" &&
+        policy check "$made" && mv "$made" "$work/$1"
 }
 play() { # NAME EPISODES TURNS TOKENS POLICIES...: a rollout whose candidates are rewarded by their number, so that there is
     # something to learn from policies that are right never, and its advantages
@@ -299,7 +356,7 @@ fi
 # ---- a step of the paper's setting --------------------------------------------------------------------------
 if wanted team; then
     size=${sizes%%,*}
-    if check "$size: a policy for each of two agents" eval 'policy_of "$size" && policy init "$work/planner" --from "$work/$size"'; then
+    if check "$size: a policy for each of two agents" eval 'policy_of "$size" && { [ -d "$work/planner" ] || policy init "$work/planner" --from "$work/$size"; }'; then
         team=(--policy "tool=$work/$size" --policy "planner=$work/planner")
         started=$SECONDS
         if check "$size: two agents, $episodes episodes, $turns turns, 4 branches, $tokens tokens" play team "$episodes" "$turns" "$tokens" "${team[@]}" &&
@@ -313,7 +370,7 @@ fi
 
 # ---- an adapter for each of two agents ------------------------------------------------------------------------
 adapters_of() { # SIZE: of different ranks and targets
-    policy_of "$1" &&
+    policy_of "$1" && rm -rf "$work/adapter-tool" "$work/adapter-planner" &&
         policy init "$work/adapter-tool" --from "$work/$1" --adapter rank=16,alpha=32 --seed 1 &&
         policy init "$work/adapter-planner" --from "$work/$1" --adapter rank=8,alpha=16,targets=q_proj+v_proj+down_proj --seed 2
 }
