@@ -47,17 +47,18 @@ impl By {
         }
     }
 
-    /// The group that a sample belongs to. The sample has [`By::fields`], `episode`, `turn` and `agent`.
-    pub fn key(self, sample: &Sample) -> String {
+    /// What the members of a sample's group have in common; joined by `/` it is the group's name. The sample has
+    /// [`By::fields`], `episode`, `turn` and `agent`.
+    pub fn parts(self, sample: &Sample) -> Vec<String> {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let (episode, agent) = (text(&sample.episode), text(&sample.agent));
-        let turn = sample.turn.unwrap_or_default();
+        let turn = sample.turn.unwrap_or_default().to_string();
         match self {
-            By::AgentTurn | By::Joint => format!("{episode}/{agent}/{turn}"),
-            By::Agent => format!("{episode}/{agent}"),
-            By::Turn => format!("{episode}/{turn}"),
-            By::Episode => episode,
-            By::Task => text(&sample.task),
+            By::AgentTurn | By::Joint => vec![episode, agent, turn],
+            By::Agent => vec![episode, agent],
+            By::Turn => vec![episode, turn],
+            By::Episode => vec![episode],
+            By::Task => vec![text(&sample.task)],
         }
     }
 }

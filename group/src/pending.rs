@@ -1,8 +1,13 @@
 //! A group that is being gathered, and the proof that it is one.
 
+use std::collections::HashSet;
+
 use record::failure::Result;
 use record::read::Line;
 use record::sample::Sample;
+
+/// Missing branches that a message names, however many there are.
+const NAMED: usize = 8;
 
 /// One sample of a group.
 #[derive(Debug)]
@@ -35,22 +40,36 @@ struct Common {
 pub struct Pending {
     /// Its name.
     pub key: String,
+    /// What the name is made of.
+    parts: Vec<String>,
     /// In the order of arrival.
     pub members: Vec<Member>,
     common: Common,
 }
 
 impl Pending {
-    /// A group without members.
-    pub fn new(key: String) -> Self {
-        Pending { key, members: Vec::new(), common: Common::default() }
+    /// A group without members, called `key`, which is made of `parts`.
+    pub fn new(key: String, parts: Vec<String>) -> Self {
+        Pending { key, parts, members: Vec::new(), common: Common::default() }
     }
 
-    /// Adds a member; with `siblings` only one that provably is a candidate for the same action in the same state.
+    /// Adds a member with the same `parts`; with `siblings` only one that provably is a candidate for the same action in
+    /// the same state.
     ///
     /// # Errors
     /// 65 naming the line and both members when it is not.
-    pub fn push(&mut self, sample: Sample, line: Line, siblings: bool) -> Result<()> {
+    pub fn push(&mut self, sample: Sample, line: Line, parts: &[String], siblings: bool) -> Result<()> {
+        if let Some(first) = self.members.first()
+            && parts != self.parts
+        {
+            let cause = format!(
+                "group {} is also the name of the group of {} on {}",
+                self.key, first.id, first.place
+            );
+            return Err(sample
+                .failure(&line, cause)
+                .hint("the names of episodes and agents are joined by `/`: rename one that contains it"));
+        }
         if siblings {
             match self.members.first() {
                 None => self.common = Common::of(&sample),
@@ -83,19 +102,15 @@ impl Pending {
         self.members.windows(2).all(|pair| pair[0].reward == pair[1].reward)
     }
 
-    /// `3 of 4 branches, 2 is missing`.
+    /// `3 of 4 branches, 2 is missing`; of many that are missing only the first.
     pub fn what_is_missing(&self) -> String {
-        let missing: Vec<String> = (0..self.common.branches)
-            .filter(|branch| self.members.iter().all(|member| member.branch != *branch))
-            .map(|branch| branch.to_string())
-            .collect();
-        let is_missing = if missing.len() == 1 { "is missing" } else { "are missing" };
-        format!(
-            "{} of {} branches, {} {is_missing}",
-            self.members.len(),
-            self.common.branches,
-            missing.join(", ")
-        )
+        let there: HashSet<u32> = self.members.iter().map(|member| member.branch).collect();
+        let (here, wanted) = (self.members.len(), self.common.branches);
+        let missing = (0..wanted).filter(|branch| !there.contains(branch));
+        let named: Vec<String> = missing.take(NAMED).map(|branch| branch.to_string()).collect();
+        let more = if (wanted as usize).saturating_sub(here) > NAMED { " and more" } else { "" };
+        let is_missing = if named.len() == 1 { "is missing" } else { "are missing" };
+        format!("{here} of {wanted} branches, {}{more} {is_missing}", named.join(", "))
     }
 }
 

@@ -96,14 +96,15 @@ impl<'a> Segment<'a> {
         self.stream.sample(&sample, &line)?;
         self.count.samples += 1;
         self.check_reward(&sample, &line)?;
-        let key = by.key(&sample);
-        let Some(pending) = self.gather.group(&key, || Pending::new(key.clone())) else {
+        let parts = by.parts(&sample);
+        let key = parts.join("/");
+        let Some(pending) = self.gather.group(&key, || Pending::new(key.clone(), parts.clone())) else {
             return Err(sample.failure(&line, format!("group {key} already has all its branches")));
         };
         if pending.members.is_empty() {
             self.count.groups += 1;
         }
-        pending.push(sample, line, by.siblings())?;
+        pending.push(sample, line, &parts, by.siblings())?;
         if by.siblings() && pending.is_whole() {
             self.gather.close(&key);
         }
