@@ -19,7 +19,7 @@ pub struct Member {
     /// Its name.
     pub id: String,
     branch: u32,
-    /// What it earned; none where it was not scored.
+    /// What it earned, where only the parts are told their sum; none where it was not scored.
     reward: Option<f64>,
     /// Whether it was scored, be it in parts only.
     pub scored: bool,
@@ -81,7 +81,10 @@ impl Pending {
             text: line.text,
             id: sample.id.unwrap_or_default(),
             branch: sample.branch.unwrap_or_default(),
-            reward: sample.reward.flatten(),
+            reward: sample
+                .reward
+                .flatten()
+                .or_else(|| sample.rewards.map(|rewards| rewards.team + rewards.local)),
             scored: sample.reward.map_or(sample.rewards.is_some(), |reward| reward.is_some()),
         });
         Ok(())
