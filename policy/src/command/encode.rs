@@ -1,6 +1,7 @@
 //! `policy encode`: text samples become token samples, as the policy that is to learn them would have written them.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::time::Instant;
 
 use clap::Args;
@@ -62,24 +63,51 @@ pub fn run(arguments: &Encode) -> Result<()> {
         })
         .collect::<Result<Vec<Encoder>>>()?;
 
-    let mut reader = Reader::stdin();
     let mut writer = Writer::stdout();
     let mut stream = Stream::new("encode", arguments.allow_incomplete);
-    let (mut encoded, mut passed) = (0_u64, 0_u64);
+    let mut count = Count::default();
+    let outcome = encode_all(&ownership, &mut encoders, &mut stream, &mut writer, &mut count);
+    let samples = count.encoded + count.passed;
+    let counts = Map::from_iter([
+        ("samples".to_owned(), Value::from(samples)),
+        ("encoded".to_owned(), Value::from(count.encoded)),
+    ]);
+    if outcome.is_ok() && !arguments.quiet && count.passed > 0 {
+        stage::note("policy", format!("encode: {} of {samples} samples passed unchanged", count.passed));
+    }
+    stream.close(&mut writer, outcome, counts, stage::timing(started))
+}
+
+/// Samples written.
+#[derive(Default)]
+struct Count {
+    encoded: u64,
+    passed: u64,
+}
+
+/// Reads stdin to its end; each sample is written as soon as it has its ids.
+fn encode_all<W: Write>(
+    ownership: &Ownership,
+    encoders: &mut [Encoder],
+    stream: &mut Stream,
+    writer: &mut Writer<W>,
+    count: &mut Count,
+) -> Result<()> {
+    let mut reader = Reader::stdin();
     while let Some(line) = reader.next()? {
         match line.kind {
             Kind::End => stream.end(&line)?,
             Kind::Sample => {
                 let sample = Sample::parse(&line)?;
                 stream.sample(&sample, &line)?;
-                match owner(&ownership, &sample, &line)? {
+                match owner(ownership, &sample, &line)? {
                     Some(policy) => {
                         writer.raw(&encoders[policy].encode(&sample, &line)?)?;
-                        encoded += 1;
+                        count.encoded += 1;
                     }
                     None => {
                         writer.raw(&line.text)?;
-                        passed += 1;
+                        count.passed += 1;
                     }
                 }
             }
@@ -89,17 +117,7 @@ pub fn run(arguments: &Encode) -> Result<()> {
             writer.flush()?;
         }
     }
-    let counts = Map::from_iter([
-        ("samples".to_owned(), Value::from(encoded + passed)),
-        ("encoded".to_owned(), Value::from(encoded)),
-    ]);
-    let (end, verdict) = stream.finish(true, counts, stage::timing(started));
-    writer.object(&end)?;
-    writer.flush()?;
-    if !arguments.quiet && passed > 0 {
-        stage::note("policy", format!("encode: {passed} of {} samples passed unchanged", encoded + passed));
-    }
-    verdict
+    Ok(())
 }
 
 /// The policy that encodes a sample; none for a sample that has its ids or that nobody here owns.

@@ -96,6 +96,14 @@ fn encode_refuses_with_the_place_and_the_cause() {
         let output = run(directory.path(), &["encode", "--policy", "p"], &input);
         assert_eq!(output.status.code(), Some(code), "{}", told(&output));
         assert!(told(&output).contains(expected), "{} instead of {expected}", told(&output));
+        let last = String::from_utf8(output.stdout).unwrap().lines().last().map(str::to_owned);
+        let end: Value = serde_json::from_str(&last.expect("an `end` line")).unwrap();
+        assert_eq!((&end["type"], &end["ok"]), (&json!("end"), &json!(false)));
+        assert!(
+            end["error"]
+                .as_str()
+                .is_some_and(|error| error.contains(expected.trim_start_matches("policy: ")))
+        );
     }
     let output = run(directory.path(), &["encode", "--policy", "p", "--allow-incomplete"], SAMPLE);
     assert_eq!(output.status.code(), Some(0), "{}", told(&output));
