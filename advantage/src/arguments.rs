@@ -6,6 +6,9 @@ use record::failure::{Failure, Result};
 use crate::estimator::{Estimator, Method};
 use crate::statistics::Std;
 
+/// What `grpo` adds to the standard deviation unless told, in units of reward.
+const EPSILON: f64 = 1e-6;
+
 const TEMPLATE: &str = "\
 {about}
 
@@ -95,8 +98,11 @@ impl Arguments {
     /// The estimator with its numbers. Refuses numbers out of range and flags that would do nothing.
     pub fn method(&self) -> Result<Method> {
         if self.estimator != Estimator::Grpo {
-            for (flag, given) in [("--std", self.std.is_some()), ("--epsilon", self.epsilon.is_some())] {
-                if given {
+            // Said as it is anyway, a flag contradicts nothing: a script may name all of its values.
+            let std = self.std.is_some_and(|std| std != Std::Sample);
+            let epsilon = self.epsilon.is_some_and(|epsilon| epsilon != EPSILON);
+            for (flag, differs) in [("--std", std), ("--epsilon", epsilon)] {
+                if differs {
                     return Err(Failure::usage(format!(
                         "{flag} does nothing with --estimator {}, which divides by no standard deviation",
                         self.estimator.name()
@@ -105,7 +111,7 @@ impl Arguments {
                 }
             }
         }
-        if self.gamma.is_some() && self.credit == Credit::Turn {
+        if self.gamma() != 1.0 && self.credit == Credit::Turn {
             return Err(Failure::usage("--gamma does nothing with --credit turn").hint("add --credit return"));
         }
         if self.credit == Credit::Episode && self.estimator == Estimator::Remax {
@@ -114,7 +120,7 @@ impl Arguments {
             )
             .hint("use --credit turn or return, or an estimator that compares the members of a group"));
         }
-        let epsilon = self.epsilon.unwrap_or(1e-6);
+        let epsilon = self.epsilon.unwrap_or(EPSILON);
         if !(epsilon.is_finite() && epsilon >= 0.0) {
             return Err(Failure::usage(format!("--epsilon is {epsilon}, not a number from 0")));
         }

@@ -7,6 +7,7 @@
 //! `raw` and `remax`, and in parallel sampling, where each branch has a path of its own.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 
 use record::failure::{Failure, Result};
 use record::read::Line;
@@ -78,10 +79,9 @@ impl Paths {
         let Some(turns) = self.executed.get(&place.path) else { return Ok(0.0) };
         let mut total = 0.0;
         let mut discount = 1.0;
-        let mut expected = place.turn;
-        for (&turn, (reward, _)) in turns.range(place.turn + 1..) {
-            expected += 1;
-            if turn != expected {
+        let later = turns.range((Bound::Excluded(place.turn), Bound::Unbounded));
+        for (expected, (&turn, (reward, _))) in (u64::from(place.turn) + 1..).zip(later) {
+            if u64::from(turn) != expected {
                 let Path { episode, agent, .. } = &place.path;
                 return Err(Failure::data(format!(
                     "episode {episode} has no executed sample of {agent} at turn {expected}, but one at turn {turn}"
