@@ -25,6 +25,7 @@ impl World for CommandWorld {
         match self.0.begin(task) {
             Ok(state) => Ok(state.workflow().agents().to_vec()),
             Err(failure) if failure.code == DATA => Ok(Vec::new()),
+            Err(failure) if failure.is_interruption() => Err(failure),
             Err(failure) => Err(Failure::usage(format!("--env-command {}", failure.message))
                 .hint("the program answers one line of JSON for each line, like: envs step plan-path")),
         }

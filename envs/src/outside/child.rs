@@ -6,7 +6,8 @@
 //!
 //! Left out: a sandbox. The program is the user's own, run as `sh -c` would run it.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,10 +16,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use record::failure::{Failure, Result};
+use record::stage::interrupted;
 use serde_json::{Map, Value};
 
 /// How long a child may take to end once its stdin is closed.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How often a wait for a child looks up, to see a signal.
+const LOOK_UP: Duration = Duration::from_millis(100);
 
 /// The children of one command.
 pub struct Children {
@@ -63,8 +67,14 @@ impl Children {
         let line = format!("{line}\n");
         let idle = self.lock().pop();
         let first = idle.map_or_else(|| self.start(), Ok).and_then(|child| self.put(child, &line, number));
-        let answer = first.or_else(|_| self.start().and_then(|child| self.put(child, &line, number)));
-        answer.map_err(|cause| Failure::work(format!("{}: {cause}", self.command)))
+        let answer = first.or_else(|cause| match interrupted() {
+            true => Err(cause),
+            false => self.start().and_then(|child| self.put(child, &line, number)),
+        });
+        answer.map_err(|cause| match interrupted() {
+            true => Failure::interrupted(),
+            false => Failure::work(format!("{}: {cause}", self.command)),
+        })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Running>> {
@@ -110,25 +120,37 @@ impl Running {
             .process_group(0)
             .spawn()?;
         let (sender, answers) = channel();
+        let input = process.stdin.take();
+        if let Some(input) = &input {
+            never_block(input)?;
+        }
         if let Some(output) = process.stdout.take() {
             std::thread::spawn(move || {
                 let lines = BufReader::new(output).lines();
                 lines.map_while(std::io::Result::ok).try_for_each(|line| sender.send(line))
             });
         }
-        Ok(Running { input: process.stdin.take(), process, answers })
+        Ok(Running { input, process, answers })
     }
 
     fn ask(&mut self, line: &str, timeout: Duration) -> std::result::Result<String, String> {
-        let sent =
-            self.input.as_mut().map(|input| input.write_all(line.as_bytes()).and_then(|()| input.flush()));
-        if !matches!(sent, Some(Ok(()))) {
-            return Err(self.gone());
+        let deadline = Instant::now() + timeout;
+        let silent = || format!("no answer within {} s", timeout.as_secs_f64());
+        let sent = self.input.as_mut().map(|input| send(input, line.as_bytes(), deadline));
+        match sent {
+            Some(Ok(())) => {}
+            Some(Err(error)) if error.kind() == ErrorKind::TimedOut => return Err(silent()),
+            _ => return Err(self.gone()),
         }
-        self.answers.recv_timeout(timeout).map_err(|error| match error {
-            RecvTimeoutError::Timeout => format!("no answer within {} s", timeout.as_secs_f64()),
-            RecvTimeoutError::Disconnected => self.gone(),
-        })
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.answers.recv_timeout(left.min(LOOK_UP)) {
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),
+                Err(RecvTimeoutError::Timeout) if left.is_zero() || interrupted() => return Err(silent()),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
     }
 
     fn gone(&mut self) -> String {
@@ -150,6 +172,45 @@ impl Running {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+/// Writes to `input` fail where they would wait, so that a child that reads nothing cannot hold us for ever.
+fn never_block(input: &ChildStdin) -> std::io::Result<()> {
+    let descriptor = input.as_raw_fd();
+    // SAFETY: fcntl reads and sets flags of a descriptor that `input` keeps open, and touches no memory of ours.
+    let outcome = unsafe {
+        match libc::fcntl(descriptor, libc::F_GETFL) {
+            -1 => -1,
+            flags => libc::fcntl(descriptor, libc::F_SETFL, flags | libc::O_NONBLOCK),
+        }
+    };
+    if outcome == -1 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Writes all of `bytes`.
+///
+/// # Errors
+/// `TimedOut` when the child has not read them by `deadline`, or a signal asks the program to stop.
+fn send(input: &mut ChildStdin, mut bytes: &[u8], deadline: Instant) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        match input.write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() || interrupted() {
+                    return Err(ErrorKind::TimedOut.into());
+                }
+                let mut entry = libc::pollfd { fd: input.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+                let patience = left.min(LOOK_UP).as_millis().max(1) as libc::c_int;
+                // SAFETY: the pointer and the count describe `entry`, which outlives the call. Whatever it
+                // returns, the next write tells.
+                unsafe { libc::poll(&raw mut entry, 1, patience) };
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Running {
