@@ -7,7 +7,7 @@
 //! understood, and otherwise they are applied one after another. One with `state`, `agent` and `"probe":true` does nothing:
 //! it answers `probes` (texts worth trying), `oracle` (one that no other outscores, or null) and `solved`, which is what
 //! `envs check --env-command` asks and nobody else.
-//! `request`, of any type, is echoed. A request that makes no sense is answered with `error`, and the next one
+//! `request`, of any type, is echoed; fields that are not named here are not looked at. A request that makes no sense is answered with `error`, and the next one
 //! is read.
 //!
 //! The answer is a pure function of the line: the same line in gives the same bytes out, in any order and any
@@ -48,11 +48,6 @@ pub fn answer(environment: &dyn Environment, line: &str) -> String {
 }
 
 fn respond(environment: &dyn Environment, request: &Map<String, Value>) -> Result<Value> {
-    const KEYS: [&str; 7] = ["task", "workflow", "state", "agent", "action", "actions", "probe"];
-    if let Some(key) = request.keys().find(|key| !KEYS.contains(&key.as_str())) {
-        return Err(Failure::data(format!("'{key}' is no field of a request"))
-            .hint(crate::settings::suggest(key, &KEYS)));
-    }
     match (request.get("task"), request.get("state")) {
         (Some(task), None) => reset(environment, task, request),
         (None, Some(state)) => step(environment, state, request),
