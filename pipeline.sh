@@ -106,14 +106,17 @@ while [ $# -gt 0 ]; do
             [[ $2 =~ ^[^=[:space:]]+=[^[:space:]]*$ ]] || die 2 "--set $2: not NAME=VALUE" 'envs list names the settings'
             settings+="${settings:+ }$2" ;;
         --steps | --tasks | --branches | --turns | --max-tokens | --seed | --eval-every | --warmup)
-            [[ $2 =~ ^[0-9]+$ ]] || die 2 "$flag $2: not a whole number"
-            name=${flag#--}; printf -v "${name//-/_}" %s "$2" ;;
+            [[ $2 =~ ^[0-9]{1,12}$ ]] || die 2 "$flag $2: not a whole number of at most 12 digits"
+            name=${flag#--}; printf -v "${name//-/_}" %s "$((10#$2))" ;; # 010 is ten
         *) name=${flag#--}; printf -v "${name//-/_}" %s "$2" ;;
     esac
     given[${flag#--}]=yes
     shift 2
 done
-[ "$tasks" -gt 0 ] || die 2 '--tasks must be at least 1'
+for name in tasks branches turns max_tokens; do
+    [ "${!name:-1}" -gt 0 ] || die 2 "--${name/_/-} must be at least 1"
+done
+[[ $device =~ ^(cpu|sim|cuda(:[0-9]+)?)$ ]] || die 2 "--device $device: not a device" 'devices are cpu, cuda and cuda:N'
 [ "$policies" = adapter-per-role ] || [ -z "${given[adapter]:-}" ] ||
     die 2 '--adapter needs --policies adapter-per-role' 'or make the adapters with policy init --adapter and name them: --policies AGENT=DIR'
 if [ -n "$env_command" ]; then
@@ -224,7 +227,8 @@ resolved() { # one value a line, so that a difference can be named
     printf '  "build": %s\n' "$(json_string "$(rollout --version | sed -n '1,2{s/ (.*//;p}')")"
 }
 values=$(resolved)
-if [ -f "$run/run.json" ]; then
+# Values bind once there are policies made with them: a mistake in the first command is mended by the second.
+if [ -f "$run/policies/done" ] && [ -f "$run/run.json" ]; then
     before=$(sed '1d;$d' "$run/run.json")
     while IFS= read -r line <&3 && IFS= read -r old <&4; do
         [ "$line" = "$old" ] || die 2 "$run was started with ${old#  } and not ${line#  }" 'resume with the same values (--steps may grow), or choose another --run'

@@ -139,11 +139,31 @@ fn a_stage_can_be_swapped_and_a_failing_one_is_named() {
 }
 
 #[test]
+fn a_first_command_with_a_mistake_does_not_bind_the_second() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("run");
+    let mut arguments = [&SMALL[..], &["--steps", "08", "--eval-every", "0", "--warmup", "0"]].concat();
+    let mistaken = pipeline(&run, &[&arguments[..], &["--workflow", "taem"]].concat()).output().expect("it runs");
+    assert_eq!(mistaken.status.code(), Some(2));
+    arguments.extend(["--steps", "1"]);
+    let mended = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
+    assert!(mended.status.success(), "{}", String::from_utf8_lossy(&mended.stderr));
+    // From here on its values bind.
+    let other = pipeline(&run, &[&arguments[..], &["--branches", "3"]].concat()).output().expect("it runs");
+    let said = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert_eq!(other.status.code(), Some(2), "{said}");
+    assert!(said.contains("and not \"branches\": \"3\""), "{said}");
+}
+
+#[test]
 fn arguments_are_checked() {
     for (arguments, sentence) in [
         (vec!["--stpes", "3"], "unknown argument --stpes"),
         (vec!["--steps", "many"], "--steps many: not a whole number"),
         (vec!["--steps"], "--steps needs a value"),
+        (vec!["--branches", "0"], "--branches must be at least 1"),
+        (vec!["--device", "gpu"], "--device gpu: not a device"),
+        (vec!["--seed", "9007199254740991"], "not a whole number of at most 12 digits"),
         (vec!["--stage", "rolout=x"], "no such stage"),
         (vec!["--adapter", "rank=2,alpha=2"], "--adapter needs --policies adapter-per-role"),
         (vec!["--env", "chess"], "no workflow team of an environment chess"),
