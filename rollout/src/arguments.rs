@@ -49,7 +49,7 @@ pub struct Arguments {
     pub workflow: Option<String>,
 
     /// Candidates a group. Default: 4; with --greedy 1.
-    #[arg(long, value_name = "K", conflicts_with = "greedy")]
+    #[arg(long, value_name = "K")]
     pub branches: Option<u32>,
 
     /// Turns after which an episode is cut off. Default: the environment's limit.
@@ -65,15 +65,15 @@ pub struct Arguments {
     pub select: Select,
 
     /// Logits are divided by this before the softmax. Default: 1.
-    #[arg(long, value_name = "T", conflicts_with = "greedy")]
+    #[arg(long, value_name = "T")]
     pub temperature: Option<f32>,
 
     /// Sample from the likeliest tokens that hold this share of the probability. Default: 1, all of them.
-    #[arg(long, value_name = "P", conflicts_with = "greedy")]
+    #[arg(long, value_name = "P")]
     pub top_p: Option<f32>,
 
     /// Sample from this many of the likeliest tokens. Default: 0, all of them.
-    #[arg(long, value_name = "N", conflicts_with = "greedy")]
+    #[arg(long, value_name = "N")]
     pub top_k: Option<u32>,
 
     /// Longest completion in tokens, the stop token included.
@@ -194,6 +194,7 @@ impl Arguments {
     /// # Errors
     /// Usage, with the flag and what it takes. A device that is not there: unavailable.
     pub fn resolve(&self) -> Result<Settings> {
+        self.check_greedy()?;
         let branches = self.branches.unwrap_or(if self.greedy { 1 } else { 4 });
         in_range("--branches", branches, 1, MOST_BRANCHES)?;
         if let Some(turns) = self.turns {
@@ -238,6 +239,23 @@ impl Arguments {
             max_error_rate: self.max_error_rate,
             quiet: self.quiet,
         })
+    }
+
+    /// With `--greedy` there is nothing to sample: the flags that say how may only say so too.
+    fn check_greedy(&self) -> Result<()> {
+        let differs = [
+            ("--branches", self.branches.is_some_and(|branches| branches != 1), "1"),
+            ("--temperature", self.temperature.is_some_and(|temperature| temperature != 1.0), "1"),
+            ("--top-p", self.top_p.is_some_and(|top_p| top_p != 1.0), "1"),
+            ("--top-k", self.top_k.is_some_and(|top_k| top_k != 0), "0"),
+        ];
+        match differs.iter().find(|(_, differs, _)| self.greedy && *differs) {
+            None => Ok(()),
+            Some((flag, _, only)) => {
+                Err(Failure::usage(format!("{flag} does nothing with --greedy, where it is always {only}"))
+                    .hint(format!("leave {flag} out, or --greedy")))
+            }
+        }
     }
 
     fn sampling_params(&self) -> Result<SamplingParams> {

@@ -8,6 +8,7 @@ use std::sync::mpsc::Sender;
 use record::failure::Result;
 use record::line;
 use record::read::{Kind, Line, Reader};
+use record::sample::Sample;
 
 use crate::stage::Event;
 use crate::streams::shard_of;
@@ -72,7 +73,10 @@ impl Feed {
         match line.kind {
             Kind::Task => self.take_task(&line),
             Kind::End => Ok(self.output.send(Event::End(Box::new(line::parse(&line)?))).is_ok()),
-            _ => {
+            kind => {
+                if kind == Kind::Sample {
+                    Sample::parse(&line)?;
+                }
                 // The first of several shards passes foreign lines on; from all of them `cat` would repeat them.
                 if self.shard.number > 0 {
                     return Ok(true);

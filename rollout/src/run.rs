@@ -60,7 +60,8 @@ pub fn run(settings: &Settings) -> Result<()> {
     if outcome.as_ref().is_err_and(Failure::is_closed) {
         return outcome;
     }
-    let end = end(settings, totals, outcome.is_ok(), started.elapsed(), load);
+    let mut end = end(settings, totals, outcome.is_ok(), started.elapsed(), load);
+    end.error = outcome.as_ref().err().map(|failure| failure.message.clone());
     let written = writer.object(&end).and_then(|()| writer.flush());
     outcome.and(written)
 }

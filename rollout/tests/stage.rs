@@ -243,6 +243,14 @@ fn foreign_lines_keep_their_place_and_ends_are_consumed() {
 }
 
 #[test]
+fn samples_that_pass_through_are_checked_as_by_every_stage() {
+    let bad = "{\"type\":\"sample\",\"v\":1,\"id\":\"a\",\"reward\":NaN}";
+    let (output, _, outcome) = play(&settings(&[]), in_turn(), 4, &format!("{}{bad}\n", many(1)));
+    assert_eq!(outcome.expect_err("NaN").code, 65);
+    assert!(!output.contains("NaN"));
+}
+
+#[test]
 fn a_broken_line_fails_the_run_and_what_came_before_is_written() {
     let (output, totals, outcome) = play(&settings(&[]), in_turn(), 4, &format!("{}{{\"type\":\n", many(1)));
     let failure = outcome.expect_err("half a line");
