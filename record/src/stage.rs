@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Instant;
 
+use clap::error::ErrorKind;
 use serde_json::Value;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -153,13 +154,18 @@ pub fn parse<A: clap::Parser>() -> A {
 /// A usage error in one line and a hint, in place of clap's paragraphs.
 fn usage<A: clap::Parser>(error: &clap::Error) -> (String, Failure) {
     let name = A::command().get_name().to_owned();
+    let see = format!("see {name} --help");
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return (name, Failure::usage("a command is missing").hint(see));
+    }
     let rendered = error.render().to_string();
     let mut paragraphs = rendered.split("\n\n");
     let first = paragraphs.next().unwrap_or_default();
     let first = first.strip_prefix("error: ").unwrap_or(first);
     let message = first.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-    let tip = rendered.lines().find_map(|line| line.trim().strip_prefix("tip: "));
-    let hint = tip.map_or_else(|| format!("see {name} --help"), str::to_owned);
+    // That a value may follow `--` is true and of no use: no argument of ours begins with a dash.
+    let tips = rendered.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
+    let hint = tips.map(str::to_owned).find(|tip| !tip.starts_with("to pass ")).unwrap_or(see);
     (name, Failure::usage(message).hint(hint))
 }
 
