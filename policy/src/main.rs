@@ -18,6 +18,10 @@ use clap::{Parser, Subcommand};
 struct Arguments {
     #[command(subcommand)]
     command: Command,
+
+    /// No notes on stderr
+    #[arg(long, global = true)]
+    quiet: bool,
 }
 
 #[derive(Subcommand)]
@@ -29,10 +33,13 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    record::stage::run("policy", || match record::stage::parse::<Arguments>().command {
-        Command::Init(arguments) => command::init::run(&arguments),
-        Command::Encode(arguments) => command::encode::run(&arguments),
-        Command::Check(arguments) => command::check::run(&arguments),
-        Command::Graph(arguments) => command::graph::run(&arguments),
+    record::stage::run("policy", || {
+        let Arguments { command, quiet } = record::stage::parse();
+        match command {
+            Command::Init(arguments) => command::init::run(&arguments, quiet),
+            Command::Encode(arguments) => command::encode::run(&arguments, quiet),
+            Command::Check(arguments) => command::check::run(&arguments),
+            Command::Graph(arguments) => command::graph::run(&arguments),
+        }
     })
 }

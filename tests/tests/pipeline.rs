@@ -143,7 +143,8 @@ fn a_first_command_with_a_mistake_does_not_bind_the_second() {
     let folder = tempfile::tempdir().expect("a folder");
     let run = folder.path().join("run");
     let mut arguments = [&SMALL[..], &["--steps", "08", "--eval-every", "0", "--warmup", "0"]].concat();
-    let mistaken = pipeline(&run, &[&arguments[..], &["--workflow", "taem"]].concat()).output().expect("it runs");
+    let mistaken =
+        pipeline(&run, &[&arguments[..], &["--workflow", "taem"]].concat()).output().expect("it runs");
     assert_eq!(mistaken.status.code(), Some(2));
     arguments.extend(["--steps", "1"]);
     let mended = pipeline(&run, &arguments).output().expect("pipeline.sh runs");

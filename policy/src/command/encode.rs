@@ -35,9 +35,6 @@ pub struct Encode {
     /// Take a stream that does not say that it is whole
     #[arg(long)]
     allow_incomplete: bool,
-    /// No notes on stderr
-    #[arg(long)]
-    quiet: bool,
 }
 
 /// Prompts remembered: demonstrations of one state come together, and a map is shared by many.
@@ -50,7 +47,7 @@ struct Encoder {
     prompts: HashMap<String, String>,
 }
 
-pub fn run(arguments: &Encode) -> Result<()> {
+pub fn run(arguments: &Encode, quiet: bool) -> Result<()> {
     let started = Instant::now();
     let ownership = Ownership::parse("--policy", &arguments.policies)?;
     let mut encoders = ownership
@@ -72,7 +69,7 @@ pub fn run(arguments: &Encode) -> Result<()> {
         ("samples".to_owned(), Value::from(samples)),
         ("encoded".to_owned(), Value::from(count.encoded)),
     ]);
-    if outcome.is_ok() && !arguments.quiet && count.passed > 0 {
+    if outcome.is_ok() && !quiet && count.passed > 0 {
         stage::note("policy", format!("encode: {} of {samples} samples passed unchanged", count.passed));
     }
     stream.close(&mut writer, outcome, counts, stage::timing(started))

@@ -83,7 +83,7 @@ fn adapter(text: &str) -> std::result::Result<NewAdapter, String> {
     }
 }
 
-pub fn run(arguments: &Init) -> Result<()> {
+pub fn run(arguments: &Init, quiet: bool) -> Result<()> {
     let root = &arguments.directory;
     if arguments.seed.is_some() && arguments.from.is_some() && arguments.adapter.is_none() {
         return Err(Failure::usage("--seed has no effect with --from: a copy has no random weights")
@@ -96,7 +96,9 @@ pub fn run(arguments: &Init) -> Result<()> {
             Some(new) => initial::from_base(root, source, new, seed)?,
             None => {
                 let made = initial::from_directory(root, source, arguments.chat_template_kwargs.as_ref())?;
-                say_what_is_left_out(source)?;
+                if !quiet {
+                    say_what_is_left_out(source)?;
+                }
                 made
             }
         },

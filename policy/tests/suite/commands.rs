@@ -228,6 +228,12 @@ fn help_begins_with_examples_and_version_works() {
         assert!(examples.is_some() && examples < usage, "{text}");
         assert!(text.lines().count() < 40, "{text}");
     }
+    let output = run(directory.path(), &["--quiet", "init", "p", "--preset", "tiny"], "");
+    assert_eq!(
+        (output.status.code(), told(&output)),
+        (Some(0), String::new()),
+        "every program takes --quiet"
+    );
     let output = run(directory.path(), &["--version"], "");
     assert_eq!(String::from_utf8_lossy(&output.stdout), format!("policy {}\n", env!("CARGO_PKG_VERSION")));
 }
