@@ -16,7 +16,7 @@ const COLUMNS: usize = 2048;
 #[derive(Clone, Copy)]
 pub(crate) enum Right<'a> {
     Loose(View<'a>),
-    /// As [`pack_all`] leaves it.
+    /// As [`pack_band`] leaves it.
     Packed(&'a [Word]),
 }
 
@@ -42,7 +42,7 @@ fn depths<K: Kernel>(inner: usize) -> impl Iterator<Item = Range<usize>> + Clone
 
 /// The blocks of columns.
 fn widths(columns: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..columns).step_by(COLUMNS).map(move |first| first..columns.min(first + COLUMNS))
+    (0..columns).step_by(COLUMNS).map(move |first| band(first, columns))
 }
 
 /// Words of one packed block of B.
@@ -50,28 +50,41 @@ fn packed_words<K: Kernel>(depth: &Range<usize>, band: &Range<usize>) -> usize {
     band.len().div_ceil(K::COLUMN_TILE) * K::COLUMN_TILE * depth.len().div_ceil(K::IN_WORD)
 }
 
-/// Every block of B in the order in which [`multiply`] reads them, at a 64-byte boundary: the words and where in them
-/// the first block begins.
+/// Room for every packed block of a right operand `[inner, columns]`, at a 64-byte boundary: the words and where in
+/// them the first block begins.
+pub(crate) fn room<K: Kernel>([inner, columns]: [usize; 2]) -> (Vec<Word>, usize) {
+    let of_band = |band| depths::<K>(inner).map(move |depth| packed_words::<K>(&depth, &band));
+    let mut words = Vec::new();
+    aligned(&mut words, widths(columns).flat_map(of_band).sum());
+    let start = words.as_ptr().align_offset(64);
+    (words, start)
+}
+
+/// The columns that are packed together with `first`.
+pub(crate) fn band(first: usize, columns: usize) -> Range<usize> {
+    first..columns.min(first + COLUMNS)
+}
+
+/// Writes the blocks of one band of columns in the order in which [`multiply`] reads them, from `place` on; where the next
+/// band's begin. `b` is the band, `[inner, width]`.
 ///
 /// # Panics
 /// If the processor lacks the kernel's instructions the behaviour is undefined: the caller dispatches. `b` must
-/// have been checked.
-pub(crate) fn pack_all<K: Kernel>([inner, columns]: [usize; 2], b: View) -> (Vec<Word>, usize) {
-    let blocks =
-        || widths(columns).flat_map(|band| depths::<K>(inner).map(move |depth| (band.clone(), depth)));
-    let length = blocks().map(|(band, depth)| packed_words::<K>(&depth, &band)).sum();
-    let mut words = Vec::new();
-    aligned(&mut words, length);
-    let start = words.as_ptr().align_offset(64);
-    let mut place = start;
-    for (band, depth) in blocks() {
-        let block = packed_words::<K>(&depth, &band);
+/// have been checked, and `words` have the [`room`].
+pub(crate) fn pack_band<K: Kernel>(
+    [inner, width]: [usize; 2],
+    b: View,
+    words: &mut [Word],
+    mut place: usize,
+) -> usize {
+    for depth in depths::<K>(inner) {
+        let block = packed_words::<K>(&depth, &(0..width));
         // SAFETY: the block lies in `words`, with a margin after it, and the caller has found `b` long enough and
         // the instructions. What is written past the block is overwritten by the next.
-        unsafe { pack::columns::<K>(b, depth, band, words.as_mut_ptr().add(place)) };
+        unsafe { pack::columns::<K>(b, depth, 0..width, words.as_mut_ptr().add(place)) };
         place += block;
     }
-    (words, start)
+    place
 }
 
 /// `c = onto + a · b`, the extents checked.

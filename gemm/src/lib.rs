@@ -26,7 +26,7 @@ mod rounded;
 mod routines;
 
 pub use instructions::Instructions;
-pub use packed::Packed;
+pub use packed::{Packed, Packing};
 pub use precision::Precision;
 pub use rounded::round;
 

@@ -8,13 +8,15 @@ use crate::{Instructions, Onto, Precision, Scratch, View, portable};
 use crate::{avx2, avx512};
 
 type Multiply = fn(&mut Scratch, [usize; 3], View, Right, Onto, &mut [f32], usize);
-type Pack = fn([usize; 2], View) -> (Vec<Word>, usize);
+type Room = fn([usize; 2]) -> (Vec<Word>, usize);
+type PackBand = fn([usize; 2], View, &mut [Word], usize) -> usize;
 
 /// What one kernel can be asked for.
 #[derive(Clone, Copy)]
 pub(crate) struct Routines {
     pub multiply: Multiply,
-    pub pack: Pack,
+    pub room: Room,
+    pub pack_band: PackBand,
 }
 
 impl Routines {
@@ -39,6 +41,10 @@ impl Routines {
     }
 
     fn with<K: Kernel>() -> Routines {
-        Routines { multiply: blocks::multiply::<K>, pack: blocks::pack_all::<K> }
+        Routines {
+            multiply: blocks::multiply::<K>,
+            room: blocks::room::<K>,
+            pack_band: blocks::pack_band::<K>,
+        }
     }
 }

@@ -8,7 +8,7 @@
 
 use super::custom::{Outcome, guarded};
 use super::operator::{input, integer, lent, output};
-use gemm::{Onto, Packed, Precision, Scratch, View};
+use gemm::{Onto, Packed, Packing, Precision, Scratch, View};
 use ort::sys::*;
 use policy::config::Config;
 use policy::graph::SITES;
@@ -36,18 +36,22 @@ impl Linears {
     /// # Errors
     /// A tensor is missing or of no floating type.
     pub fn load(config: &Config, weights: &Weights, precision: Precision) -> Result<Linears> {
-        let site = |layer: usize, site: usize| -> Result<Linear> {
+        let mut numbers = Vec::new();
+        let mut site = |layer: usize, site: usize| -> Result<Linear> {
             let modules: Vec<String> = SITES[site].iter().map(|target| target.module(layer)).collect();
             let names: Vec<String> = modules.iter().map(|module| format!("{module}.weight")).collect();
             let biased = site == 0 && config.attention_bias;
             let bias = |module: &String| weights.to_f32(&format!("{module}.bias"));
             let bias = biased.then(|| modules.iter().map(bias).collect::<Result<Vec<_>>>()).transpose()?;
-            Ok(Linear { weight: pack(weights, &names, precision)?, bias: bias.map(|parts| parts.concat()) })
+            Ok(Linear {
+                weight: pack(weights, &names, precision, &mut numbers)?,
+                bias: bias.map(|parts| parts.concat()),
+            })
         };
         let layer =
             |layer| -> Result<_> { Ok([site(layer, 0)?, site(layer, 1)?, site(layer, 2)?, site(layer, 3)?]) };
         let layers = (0..config.num_layers).map(layer).collect::<Result<_>>()?;
-        let head = pack(weights, &[config.head_name().to_owned()], precision)?;
+        let head = pack(weights, &[config.head_name().to_owned()], precision, &mut numbers)?;
         Ok(Linears { layers, head: Linear { weight: head, bias: None } })
     }
 
@@ -60,18 +64,26 @@ impl Linears {
     }
 }
 
-/// Tensors `[outputs, inputs]`, one under the other, as the right operand `[inputs, outputs]`.
-fn pack(weights: &Weights, names: &[String], precision: Precision) -> Result<Packed> {
+/// Tensors `[outputs, inputs]`, one under the other, as the right operand `[inputs, outputs]`. `numbers` is where they pass
+/// through, a band at a time.
+fn pack(weights: &Weights, names: &[String], precision: Precision, numbers: &mut Vec<f32>) -> Result<Packed> {
     let tensors: Vec<TensorView> = names.iter().map(|name| weights.tensor(name)).collect::<Result<_>>()?;
     let (inputs, outputs) = (tensors[0].shape[1], tensors.iter().map(|tensor| tensor.shape[0]).sum());
-    let mut numbers = vec![0.0; inputs * outputs];
-    let mut rest = &mut numbers[..];
-    for tensor in &tensors {
-        let part;
-        (part, rest) = rest.split_at_mut(tensor.shape[0] * inputs);
-        tensor.read(0, part)?;
+    let mut packing = Packing::new(precision, [inputs, outputs]);
+    while let Some(band) = packing.wanted() {
+        numbers.resize(band.len() * inputs, 0.0);
+        let mut above = 0;
+        for tensor in &tensors {
+            let rows = band.start.max(above)..band.end.min(above + tensor.shape[0]);
+            if !rows.is_empty() {
+                let part = &mut numbers[(rows.start - band.start) * inputs..(rows.end - band.start) * inputs];
+                tensor.read((rows.start - above) * inputs, part)?;
+            }
+            above += tensor.shape[0];
+        }
+        packing.push(View::new(numbers, inputs).transposed());
     }
-    Ok(Packed::new(precision, [inputs, outputs], View::new(&numbers, inputs).transposed()))
+    Ok(packing.finish())
 }
 
 impl Linear {
