@@ -128,15 +128,14 @@ struct Builder<'a> {
     /// Of all activations.
     element: Element,
     graph: Graph,
-    /// Initializers and the like already written: a tied head uses the embedding twice.
+    /// Initializers and casts already written: a tied head uses the embedding twice.
     present: BTreeSet<String>,
 }
 
 impl Builder<'_> {
     fn layers(&mut self) -> Result<()> {
         let config = self.config;
-        let embedding = self.weight("model.embed_tokens.weight")?;
-        self.graph.node(ONNX, "Gather", &[&embedding, "input_ids"], &["x.0"], &[("axis", Attribute::Int(0))]);
+        self.embedded("x.0")?;
         self.norm("x.0", "model.layers.0.input_layernorm.weight", "normed.0")?;
         let last = config.num_layers - 1;
         for layer in 0..config.num_layers {
@@ -189,6 +188,25 @@ impl Builder<'_> {
             return Ok(());
         }
         self.linear("normed.scored", config.head_name(), "logits")
+    }
+
+    /// The embeddings of `input_ids`.
+    fn embedded(&mut self, output: &str) -> Result<()> {
+        let name = "model.embed_tokens.weight";
+        let rows = [("axis", Attribute::Int(0))];
+        let own = matches!(self.kind, Kind::SharedPrefix { products: Products::Own, .. });
+        let multiplied = self.config.tie_word_embeddings && !own;
+        // A cast that is folded is a copy of the whole table. Where no product needs it, rows are cast as they are read; on a
+        // device the table is rather small than read cheaply.
+        if multiplied || matches!(self.kind, Kind::Paged(_)) || self.stored(name)? == self.element {
+            let table = self.weight(name)?;
+            self.graph.node(ONNX, "Gather", &[&table, "input_ids"], &[output], &rows);
+        } else {
+            let stored = format!("{output}.stored");
+            self.graph.node(ONNX, "Gather", &[name, "input_ids"], &[&stored], &rows);
+            self.cast(&stored, output);
+        }
+        Ok(())
     }
 
     /// The rows of a value that are to be scored.
@@ -281,8 +299,20 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Writes a weight's initializer on its first use; the name of its value in the type of the activations.
+    /// The name of a weight's value in the type of the activations.
     fn weight(&mut self, name: &str) -> Result<String> {
+        if self.stored(name)? == self.element {
+            return Ok(name.to_owned());
+        }
+        let value = format!("{name}/cast");
+        if self.present.insert(value.clone()) {
+            self.cast(name, &value);
+        }
+        Ok(value)
+    }
+
+    /// Writes a weight's initializer on its first use; the type that it is stored in.
+    fn stored(&mut self, name: &str) -> Result<Element> {
         let tensor = self.weights.tensor(name)?;
         let element = match tensor.dtype {
             ElementType::F32 => Element::F32,
@@ -295,16 +325,16 @@ impl Builder<'_> {
                 )));
             }
         };
-        let value = if element == self.element { name.to_owned() } else { format!("{name}/cast") };
         if self.present.insert(name.to_owned()) {
             let file = file_name(tensor.file)?;
             self.graph.external(name, element, tensor.shape, file, tensor.offset, tensor.bytes.len());
-            if element != self.element {
-                let to = [("to", Attribute::Int(self.element as i64))];
-                self.graph.node(ONNX, "Cast", &[name], &[&value], &to);
-            }
         }
-        Ok(value)
+        Ok(element)
+    }
+
+    /// `output = input` in the type of the activations.
+    fn cast(&mut self, input: &str, output: &str) {
+        self.graph.node(ONNX, "Cast", &[input], &[output], &[("to", Attribute::Int(self.element as i64))]);
     }
 }
 

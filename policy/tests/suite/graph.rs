@@ -152,3 +152,34 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
         );
     }
 }
+
+#[test]
+fn a_table_that_no_product_reads_is_not_cast_as_a_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let casts = |tied: bool, products: Products| {
+        let geometry = serde_json::json!({
+            "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_size": 32, "intermediate_size": 48,
+            "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 512,
+            "rms_norm_eps": 1e-6, "rope_theta": 1e4, "hidden_act": "silu", "attention_bias": false,
+            "max_position_embeddings": 64, "tie_word_embeddings": tied, "torch_dtype": "bfloat16",
+        });
+        let file = directory.path().join("config.json");
+        std::fs::write(&file, geometry.to_string()).unwrap();
+        let name = format!("{tied}-{products:?}");
+        let policy = policy::initial::from_config(&directory.path().join(name), &file, 7).unwrap();
+        let graph = graph_of(&policy, Kind::SharedPrefix { products, adapted: false }, &Stack::new([]));
+        let of_node = |node: &[u8]| (texts(node, 4)[0] == "Cast").then(|| texts(node, 1)[0].to_owned());
+        let nodes = fields(&graph).into_iter().filter(|(number, _)| *number == 1);
+        nodes.filter_map(|(_, node)| of_node(node)).collect::<Vec<String>>()
+    };
+    let table = "model.embed_tokens.weight";
+    for (tied, products) in [(true, Products::Own), (false, Products::Own), (false, Products::OnnxRuntime)] {
+        let found = casts(tied, products);
+        assert!(found.iter().any(|input| input == "x.0.stored"), "{tied} {products:?}: {found:?}");
+        assert!(!found.iter().any(|input| input == table), "{tied} {products:?}: {found:?}");
+    }
+    // The head multiplies with it: one cast for both.
+    let found = casts(true, Products::OnnxRuntime);
+    assert_eq!(found.iter().filter(|input| *input == table).count(), 1);
+    assert!(!found.iter().any(|input| input == "x.0.stored"), "{found:?}");
+}
