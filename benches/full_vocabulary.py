@@ -1,13 +1,14 @@
-"""Makes a checkpoint as narrow as a test's and with a vocabulary as wide as Qwen3's: 151,936 tokens, hidden size 128, 2 layers.
+"""Makes a checkpoint with a vocabulary as wide as Qwen3's, 151,936 tokens: hidden size 128, 2 layers, f32; or all of Qwen3-0.6B's
+sizes, bf16.
 
 Why: most of what a vocabulary of full size costs (logits, their copies, the head's gradient, a tokenizer's tables) does not
-depend on the size of the model, so a narrow one shows it on any machine.
+depend on the size of the model, so a narrow one shows it on any machine. The other is the smallest that people train.
 
 The tokenizer is byte-level BPE with 151,643 tokens, trained on text that every Python installation has: the sources and notes
 beside the interpreter's packages. It cuts text into words as Qwen's does and has the names and ids of its special tokens. Weights
 are random. What is left out: sense. It is a model of the cost and of nothing else.
 
-Run:  python full_vocabulary.py DIRECTORY    (needs torch, transformers, tokenizers; some minutes)
+Run:  python full_vocabulary.py DIRECTORY [narrow|0.6B]    (needs torch, transformers, tokenizers; some minutes)
 """
 
 import pathlib
@@ -23,6 +24,12 @@ LEARNED = 151_643
 PADDED = 151_936
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEXT_BYTES = 60_000_000
+SIZES = {
+    "narrow": dict(hidden_size=128, intermediate_size=384, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                   head_dim=32, max_position_embeddings=4096, dtype="float32"),
+    "0.6B": dict(hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8,
+                 head_dim=128, max_position_embeddings=40960, dtype="bfloat16"),
+}
 KINDS = {".py", ".pyi", ".md", ".rst", ".txt"}
 
 
@@ -69,18 +76,17 @@ def tokenizer():
 
 def main():
     directory = pathlib.Path(sys.argv[1])
+    size = SIZES[sys.argv[2] if len(sys.argv) > 2 else "narrow"]
     fast = tokenizer()
     ids = [fast.convert_tokens_to_ids(name) for name in SPECIAL]
     if ids != [LEARNED, LEARNED + 1, LEARNED + 2]:
         raise SystemExit(f"the special tokens have ids {ids}")
     torch.manual_seed(1)
     config = transformers.Qwen3Config(
-        vocab_size=PADDED, hidden_size=128, intermediate_size=384, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=32, max_position_embeddings=4096, tie_word_embeddings=True,
-        rope_parameters={"rope_theta": 1e6, "rope_type": "default"},
-        bos_token_id=None, eos_token_id=ids[2], pad_token_id=ids[0], dtype="float32",
+        **size, vocab_size=PADDED, tie_word_embeddings=True, rope_parameters={"rope_theta": 1e6, "rope_type": "default"},
+        bos_token_id=None, eos_token_id=ids[2], pad_token_id=ids[0],
     )
-    model = transformers.Qwen3ForCausalLM(config)
+    model = transformers.Qwen3ForCausalLM(config).to(getattr(torch, size["dtype"]))
     model.generation_config = transformers.GenerationConfig(eos_token_id=[ids[2], ids[0]], pad_token_id=ids[0])
     model.save_pretrained(directory)
     fast.save_pretrained(directory)

@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
 # full_vocabulary.sh [DIRECTORY]: the whole loop with a vocabulary of full size on a CPU, and the peak memory of each stage.
 #
-# The checkpoint is made by full_vocabulary.py (151,936 tokens, hidden size 128, 2 layers; byte-level BPE, a chat template that
-# thinks), unless DIRECTORY holds it already. Its weights are random and it earns nothing, so samples are given their branch
-# as reward: groups that are not flat are what `update` has to work for. Needs GNU time, jq, built programs (./pipeline.sh --setup)
-# and, to make the checkpoint, PYTHON with torch, transformers and tokenizers. THREADS (default 2), TASKS (8), TOKENS (64), KIND
-# (`model`, or `adapter` for a low-rank adapter over it) choose the work.
+# The checkpoint is made by full_vocabulary.py (151,936 tokens, hidden size 128, 2 layers, or with SIZE=0.6B Qwen3-0.6B's sizes;
+# byte-level BPE, a chat template that thinks), unless DIRECTORY holds it already. Its weights are random and it earns
+# nothing, so samples are given their branch as reward: groups that are not flat are what `update` has to work for. Needs GNU
+# time, jq, built programs (./pipeline.sh --setup) and, to make the checkpoint, PYTHON with torch, transformers and tokenizers.
+# THREADS (default 2), TASKS (8), BRANCHES (8), TURNS (2), TOKENS (64), DTYPE (float32) and KIND (`model`, or `adapter` for a
+# low-rank adapter over it) choose the work.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 model=${1:-$folder/model}
-threads=${THREADS:-2} tasks=${TASKS:-8} tokens=${TOKENS:-64} kind=${KIND:-model}
+threads=${THREADS:-2} tasks=${TASKS:-8} branches=${BRANCHES:-8} turns=${TURNS:-2} tokens=${TOKENS:-64}
+numbers=(--threads "$threads" --dtype "${DTYPE:-float32}") kind=${KIND:-model}
 export ORT_DISABLE_TELEMETRY=1 ORT_DYLIB_PATH=${ORT_DYLIB_PATH:-$(./fetch-runtime.sh)} PATH=${TROUPE_BIN:-$PWD/target/release}:$PATH
-[ -f "$model/config.json" ] || "${PYTHON:-python3}" benches/full_vocabulary.py "$model"
+[ -f "$model/config.json" ] || "${PYTHON:-python3}" benches/full_vocabulary.py "$model" "${SIZE:-narrow}"
 
 measured() { # NAME COMMAND...: peak memory and times of a stage into NAME's line
     local name=$1
@@ -32,11 +34,11 @@ set=(--set encoding=full)
 envs demo plan-path "${set[@]}" --count 64 --seed 1 |
     measured 'encode' policy encode --policy "$policy" >"$folder/demonstrations.jsonl"
 envs tasks plan-path "${set[@]}" --count "$tasks" --seed 1 |
-    measured 'rollout' rollout --policy "$policy" --branches 8 --turns 2 --max-tokens "$tokens" --threads "$threads" --quiet |
+    measured 'rollout' rollout --policy "$policy" --branches "$branches" --turns "$turns" --max-tokens "$tokens" "${numbers[@]}" --quiet |
     jq -c 'if .type == "sample" then .reward = .branch else . end' |
     measured 'group' group --quiet | measured 'advantage' advantage --quiet >"$folder/samples.jsonl"
-measured 'update--check' update --policy "$policy" --check --threads "$threads" --quiet <"$folder/samples.jsonl" >"$folder/check.jsonl"
-measured 'update' update --policy "$policy" --lr 1e-4 --threads "$threads" --quiet <"$folder/samples.jsonl" >"$folder/metrics.jsonl"
+measured 'update--check' update --policy "$policy" --check "${numbers[@]}" --quiet <"$folder/samples.jsonl" >"$folder/check.jsonl"
+measured 'update' update --policy "$policy" --lr 1e-4 "${numbers[@]}" --quiet <"$folder/samples.jsonl" >"$folder/metrics.jsonl"
 
 jq -r 'select(.type == "end") | .counts | "\(.samples) samples, \(.prompt_tokens) tokens of prompts, \(.completion_tokens) of completions"' \
     < <(jq -c '.. | objects | select(.stage? == "rollout") | {type: "end", counts}' "$folder/samples.jsonl")
