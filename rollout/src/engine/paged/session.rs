@@ -99,7 +99,8 @@ impl Session {
             .map_err(failed)?
             .with_optimization_level(GraphOptimizationLevel::All)
             .map_err(failed)?
-            .with_log_level(ort::logging::LogLevel::Error)
+            // What fails comes back as a status, and is said once.
+            .with_log_level(ort::logging::LogLevel::Fatal)
             .map_err(failed)?
             .with_config_entry("session.model_external_initializers_file_folder_path", folder)
             .map_err(failed)?;
@@ -121,7 +122,8 @@ impl Session {
                 (None, Memory::cuda(number)?)
             }
         };
-        let session = builder.commit_from_memory(graph).map_err(failed)?;
+        let session =
+            builder.commit_from_memory(graph).map_err(|error| refused(failed(error), "loads the weights"))?;
         let mut binding = ptr::null_mut();
         // SAFETY: the session is alive, and outlives the binding.
         check(unsafe { (ort::api().CreateIoBinding)(session.ptr().cast_mut(), &mut binding) })?;
@@ -177,7 +179,19 @@ impl Session {
         check(unsafe {
             (ort::api().RunWithBinding)(self.session.ptr().cast_mut(), self.options.0, self.binding.0)
         })
+        .map_err(|failure| refused(failure, "runs the model"))
     }
+}
+
+/// Memory that is not there is no mistake of the work. ONNX Runtime has no code for it, so its words must do: the first are
+/// those of its arena, the second those of CUDA.
+fn refused(failure: Failure, what: &str) -> Failure {
+    let words = ["Failed to allocate memory", "out of memory"];
+    if !words.iter().any(|words| failure.message.contains(words)) {
+        return failure;
+    }
+    Failure::unavailable(format!("the device's memory is used up while ONNX Runtime {what}"))
+        .hint("end what else uses the GPU (nvidia-smi), or take a smaller policy or another device")
 }
 
 /// Lets a GPU compute, in a stream of ours: its work and that of our own kernels then follow each other without waiting.
@@ -219,4 +233,23 @@ fn without_cuda(failure: Failure) -> Failure {
     Failure::unavailable(failure.message).hint(
         "this needs the ONNX Runtime with CUDA and the CUDA libraries: ./pipeline.sh --setup --device cuda fetches them",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_used_up_is_no_mistake_of_the_work() {
+        let arena =
+            "ONNX Runtime: bfc_arena.cc:360 Failed to allocate memory for requested buffer of size 25749504";
+        let cuda = "ONNX Runtime: CUDA failure 2: out of memory ; GPU=0 ; expr=cudaMalloc((void**)&p, size);";
+        for message in [arena, cuda] {
+            let failure = refused(Failure::work(message), "runs the model");
+            assert_eq!(failure.code, record::failure::UNAVAILABLE, "{message}");
+            assert!(failure.hint.is_some() && !failure.message.contains("cc:"), "{failure}");
+        }
+        let other = Failure::work("ONNX Runtime: Invalid Feed Input Name");
+        assert_eq!(refused(other.clone(), "runs the model"), other);
+    }
 }
