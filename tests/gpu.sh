@@ -284,6 +284,10 @@ train() { # NAME POLICIES...
     update "$@" --device "$device" --quiet <"$work/$name.samples" >"$work/$name.metrics" &&
         grep '"type":"metrics"' "$work/$name.metrics" >"$work/$name.measured"
 }
+forget() { # SIZES...: the optimiser's state, ten bytes a weight, which nothing here needs again and which fills a small disk
+    local size
+    for size; do rm -f "$work/$size"/step-*/optimizer.safetensors "$work/$size"/step-*/trainer_state.json; done
+}
 agree() { # NAME POLICIES...
     local name=$1
     shift
@@ -318,7 +322,10 @@ if wanted step; then
         check "$size: rollout and update agree" agree "$size" "${policy[@]}"
         row '  largest gap of log-probabilities (goal: 0.05)' "$(figure sampling/logp_difference_max "$work/$size.check")"
         row '  mean gap (goal: 0.003)' "$(figure sampling/logp_difference_mean "$work/$size.check")"
-        check "$size: update" train "$size" "${policy[@]}" || continue
+        check "$size: update" train "$size" "${policy[@]}"
+        code=$?
+        forget "$size"
+        [ $code = 0 ] || continue
         times "$size"
         row '  sampled tokens' "$(tokens_of "$size")"
         speed=$(figure unique_tokens_per_second "$work/$size.measured")
@@ -365,6 +372,7 @@ if wanted team; then
             times team
             row '  sampled tokens/s of the whole step' "$(awk -v n="$(tokens_of team)" -v s="$((SECONDS - started))" 'BEGIN { printf "%.0f", n / (s > 0 ? s : 1) }')"
         fi
+        forget "$size" planner
     fi
 fi
 
