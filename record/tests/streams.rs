@@ -67,6 +67,10 @@ fn an_end_speaks_for_its_step() {
     assert_eq!(whole(&[(3, "0/1"), (4, "0/1")], &[&end("")], false), Ok(()));
 }
 
+fn line_of_a_failure() -> String {
+    end("").replace("\"ok\":true", "\"ok\":false")
+}
+
 #[test]
 fn a_stage_closes_its_stream_with_the_reason() {
     let close = |outcome: Result<()>, ends: &[String]| {
@@ -89,6 +93,14 @@ fn a_stage_closes_its_stream_with_the_reason() {
     let written: End = line::parse(&line(text.trim_end())).expect("an end");
     assert_eq!((written.ok, written.error.as_deref()), (false, Some("stdin:3: bad")));
 
+    // A stage that went well, of a stream that did not.
+    for ends in [&[][..], &[line_of_a_failure()]] {
+        let (result, text) = close(Ok(()), ends);
+        assert_eq!(result.as_ref().map_err(|failure| failure.code), Err(DATA));
+        let written: End = line::parse(&line(text.trim_end())).expect("an end");
+        assert_eq!((written.ok, written.error), (false, result.err().map(|failure| failure.message)));
+    }
+
     for quiet in [Failure::closed(), Failure::interrupted()] {
         let (result, text) = close(Err(quiet.clone()), &[end("")]);
         assert_eq!((result, text.as_str()), (Err(quiet), ""));
@@ -105,6 +117,8 @@ fn the_writer_refuses_nan_and_keeps_what_was_written_whole() {
     assert_eq!(failure.message, "rewards: team: NaN is no number that a record can hold");
     let sample = Sample { completion_logprobs: Some(vec![-0.5, f32::NEG_INFINITY]), ..Sample::default() };
     assert_eq!(writer.object(&sample).expect_err("an infinity").code, DATA);
+    let no_text = BTreeMap::from([(vec![1], 2)]);
+    assert_eq!(writer.object(&no_text).expect_err("a key that is no text").code, DATA);
     writer.object(&Sample { reward: Some(None), ..Sample::default() }).expect("null is no NaN");
     let written = String::from_utf8(writer.into_inner().expect("written")).expect("text");
     assert_eq!(written, "{\"a\":1}\n{\"type\":\"sample\",\"v\":1,\"reward\":null}\n");
