@@ -93,6 +93,7 @@ while [ $# -gt 0 ]; do
         --policies)
             case $2 in
                 shared | adapter-per-role | per-role) policies=$2 ;;
+                *[[:space:]]*) die 2 "--policies $2: DIR cannot have blanks in its name" ;;
                 ?*=?*) if [ -n "${given[policies]:-}" ]; then policies="$policies $2"; else policies=$2; fi ;;
                 *) die 2 "--policies $2: not shared, adapter-per-role, per-role or AGENT=DIR" ;;
             esac ;;
@@ -277,7 +278,7 @@ case $policies in
 esac
 policy_flags=()
 for agent in $agents; do policy_flags+=(--policy "$agent=${folder[$agent]}"); done
-folders=$(printf '%s\n' "${folder[@]}" | sort -u)
+mapfile -t folders < <(printf '%s\n' "${folder[@]}" | sort -u)
 
 # ---- warm-up: a policy that knows the language of the task and has a bad habit to lose ----------------------
 leftmost_failure() { # NAMES... after a pipe, with its PIPESTATUS in $statuses
@@ -310,11 +311,11 @@ if [ ! -f "$run/policies/done" ]; then
         if [ "$policies" = adapter-per-role ]; then
             # Beside the adapters, so that they find it wherever the run is moved to.
             policy init "$run/policies/base" --from "$run/warmup/policy" || exit $?
-            for directory in $folders; do
+            for directory in "${folders[@]}"; do
                 policy init "$directory" --from "$run/policies/base" --adapter "$adapter" --seed "$seed" || exit $?
             done
         else
-            for directory in $folders; do policy init "$directory" --from "$run/warmup/policy" || exit $?; done
+            for directory in "${folders[@]}"; do policy init "$directory" --from "$run/warmup/policy" || exit $?; done
         fi
     fi
     : >"$run/policies/done.tmp" && mv "$run/policies/done.tmp" "$run/policies/done" || die 74 "cannot write in $run/policies"
@@ -384,7 +385,7 @@ version() { # POLICY DIRECTORY: the version that `current` names, such as 12:9f2
 }
 commit() { # STEP DIRECTORY: the step counts once this file is there, and it names every policy's version
     local folder versions=''
-    for folder in $folders; do versions+=",\"$(basename "$folder")\":\"$(version "$folder")\""; done
+    for folder in "${folders[@]}"; do versions+=",\"$(basename "$folder")\":\"$(version "$folder")\""; done
     printf '{"step":%d,"policies":{%s}}\n' "$1" "${versions#,}" >"$2/done.tmp" && mv "$2/done.tmp" "$2/done" ||
         die 74 "cannot write $2/done"
 }

@@ -141,14 +141,16 @@ fn a_stage_can_be_swapped_and_a_failing_one_is_named() {
 #[test]
 fn a_first_command_with_a_mistake_does_not_bind_the_second() {
     let folder = tempfile::tempdir().expect("a folder");
-    let run = folder.path().join("run");
-    let mut arguments = [&SMALL[..], &["--steps", "08", "--eval-every", "0", "--warmup", "0"]].concat();
+    let run = folder.path().join("a run"); // a blank in its name is none of our business
+    let mut arguments = SMALL.to_vec();
+    arguments.extend(["--steps", "08", "--eval-every", "0", "--warmup", "0", "--policies", "per-role"]);
     let mistaken =
         pipeline(&run, &[&arguments[..], &["--workflow", "taem"]].concat()).output().expect("it runs");
     assert_eq!(mistaken.status.code(), Some(2));
     arguments.extend(["--steps", "1"]);
     let mended = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
     assert!(mended.status.success(), "{}", String::from_utf8_lossy(&mended.stderr));
+    assert!(run.join("policies/planner/current").exists() && run.join("policies/tool/current").exists());
     // From here on its values bind.
     let other = pipeline(&run, &[&arguments[..], &["--branches", "3"]].concat()).output().expect("it runs");
     let said = String::from_utf8_lossy(&other.stderr).into_owned();
