@@ -64,8 +64,8 @@ impl Outside {
     /// The program does not answer: work. It refuses the task, or answers something else than the protocol says: data.
     pub fn begin(&self, task: &Task) -> Result<OutsideState> {
         let began: Began = read(self.children.ask(self.reset_request(task)?)?)?;
-        if began.agents.is_empty() {
-            return Err(Failure::data("the answer to `task` names no agents"));
+        if began.agents.is_empty() || began.agents.iter().any(String::is_empty) {
+            return Err(Failure::data("the answer to `task` names no agents, or one by an empty name"));
         }
         let name = self.workflow.as_deref().unwrap_or("default");
         let workflow = began.order.workflow(name, began.agents)?;
