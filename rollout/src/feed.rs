@@ -90,6 +90,11 @@ impl Feed {
 
     fn take_task(&mut self, line: &Line) -> Result<bool> {
         let task: line::Task = line::parse(line)?;
+        if task.task.is_empty() {
+            return Err(line
+                .failure("task is empty")
+                .hint("a task's name tells its samples apart from those of others"));
+        }
         let index = self.index;
         self.index += 1;
         if shard_of(&task.task, self.shard.count) != self.shard.number {

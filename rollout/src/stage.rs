@@ -144,7 +144,11 @@ fn write_all<W: Write>(
             return Err(Failure::interrupted());
         }
         match receiver.recv_timeout(LOOK_UP) {
-            Err(RecvTimeoutError::Timeout) => continue,
+            // Whoever reads need not wait for a buffer to fill while the tasks come slowly.
+            Err(RecvTimeoutError::Timeout) => {
+                writer.flush()?;
+                continue;
+            }
             Err(RecvTimeoutError::Disconnected) => break,
             Ok(Event::Failed(failure)) => return Err(failure),
             Ok(Event::End(end)) => totals.ends.push(*end),

@@ -1,7 +1,7 @@
 //! The program with tiny random policies: what a real model adds to the logic tested elsewhere.
 
 use std::collections::HashMap;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -53,6 +53,29 @@ fn rollout(folder: &Path, flags: &[&str], input: &str) -> Output {
     // A program that refuses its flags does not read.
     let _ = writer.join().expect("the writer");
     output
+}
+
+/// Whoever reads has the samples of a task while the next one is still to come.
+#[test]
+fn samples_do_not_wait_for_the_end_of_the_input() {
+    fetch_runtime();
+    let folder = policies();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_rollout"))
+        .args(["--quiet", "--policy", "tool", "--branches", "1", "--turns", "1", "--max-tokens", "2"])
+        .current_dir(folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("rollout runs");
+    let mut stdin = child.stdin.take().expect("its stdin");
+    stdin.write_all(tasks(1).as_bytes()).expect("a reader");
+    let mut output = BufReader::new(child.stdout.take().expect("its stdout"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("a line");
+    assert!(line.starts_with("{\"type\":\"sample\""), "{line}");
+    drop(stdin);
+    assert!(output.lines().last().expect("an end").expect("a line").contains("\"ok\":true"));
+    assert!(child.wait().expect("its end").success());
 }
 
 /// Its lines, the timing taken out.

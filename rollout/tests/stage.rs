@@ -251,6 +251,13 @@ fn samples_that_pass_through_are_checked_as_by_every_stage() {
 }
 
 #[test]
+fn a_task_without_a_name_is_refused_before_its_samples_are() {
+    let nameless = "{\"type\":\"task\",\"v\":1,\"env\":\"any\",\"task\":\"\",\"spec\":{}}";
+    let (_, _, outcome) = play(&settings(&[]), in_turn(), 4, &format!("{nameless}\n"));
+    assert_eq!(outcome.expect_err("no name").message, "tasks:1: task is empty");
+}
+
+#[test]
 fn a_broken_line_fails_the_run_and_what_came_before_is_written() {
     let (output, totals, outcome) = play(&settings(&[]), in_turn(), 4, &format!("{}{{\"type\":\n", many(1)));
     let failure = outcome.expect_err("half a line");
