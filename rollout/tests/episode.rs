@@ -148,6 +148,15 @@ fn success_stops_the_episode_in_mid_turn_and_running_out_of_turns_is_no_success(
 }
 
 #[test]
+fn an_environment_that_is_over_ends_the_episode_unsolved() {
+    let (mut episode, asks) = begin(in_turn(), rules(), 2);
+    let progress = answer(&mut episode, only(asks), &["end", "x"]);
+    assert!(progress.asks.is_empty());
+    assert_eq!((episode.stop(), episode.turns()), (Some(&Stop::Terminated), 1));
+    assert!(progress.groups[0].members.iter().all(|member| !member.truncated));
+}
+
+#[test]
 fn a_failing_environment_ends_the_episode_without_a_partial_group() {
     for workflow in [in_turn(), at_once(), in_stages()] {
         let streams = Arc::new(Streams::new(7, 12, "t", 0));

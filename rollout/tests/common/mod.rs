@@ -37,7 +37,7 @@ pub fn in_stages() -> Arc<Workflow> {
     Workflow::staged("in-stages", stages).expect("agents with names of their own")
 }
 
-/// What was said so far. A text is a digit: the reward is a tenth of it, a doer's 9 solves the task, and
+/// What was said so far. A text is a digit: the reward is a tenth of it, a doer's 9 solves the task, `end` ends it unsolved, and
 /// `fails_on` makes the environment itself fail.
 #[derive(Clone)]
 pub struct Talk {
@@ -80,7 +80,7 @@ impl State for Talk {
         Ok(Outcome {
             rewards: Rewards { team: f64::from(u8::from(success)), local: digit / 10.0 },
             components: BTreeMap::from([("digit".to_owned(), digit)]),
-            terminated: success,
+            terminated: success || text == "end",
             success,
         })
     }

@@ -1,0 +1,36 @@
+//! Each part of a random stream's name makes it another stream.
+
+use std::collections::HashSet;
+
+use record::philox::Draws;
+use rollout::streams::Streams;
+
+#[test]
+fn no_part_of_a_name_is_left_out() {
+    let of = |seed, step, task, occurrence, turn, agent, branch| {
+        Streams::new(seed, step, task, occurrence).completion(turn, agent, branch)
+    };
+    let streams = [
+        of(1, 2, "task", 3, 4, "agent", 5),
+        of(9, 2, "task", 3, 4, "agent", 5),
+        of(1, 9, "task", 3, 4, "agent", 5),
+        of(1, 2, "other", 3, 4, "agent", 5),
+        of(1, 2, "task", 9, 4, "agent", 5),
+        of(1, 2, "task", 3, 9, "agent", 5),
+        of(1, 2, "task", 3, 4, "other", 5),
+        of(1, 2, "task", 3, 4, "agent", 9),
+    ];
+    assert_eq!(streams.iter().collect::<HashSet<_>>().len(), streams.len());
+    assert_eq!(of(1, 2, "task", 3, 4, "agent", 5), streams[0]);
+}
+
+#[test]
+fn a_choice_among_candidates_does_not_share_its_draws_with_the_first_of_them() {
+    let streams = Streams::new(1, 2, "task", 3);
+    let mut candidate = Draws::new(streams.completion(4, "agent", 0));
+    assert_ne!(streams.choice(4, "agent").next_u32(), candidate.next_u32());
+    let mut others =
+        [streams.choice(9, "agent"), streams.choice(4, "other")].map(|mut draws| draws.next_u32());
+    others.sort_unstable();
+    assert!(!others.contains(&streams.choice(4, "agent").next_u32()) && others[0] != others[1]);
+}
