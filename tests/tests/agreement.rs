@@ -41,7 +41,9 @@ fn sampler_and_trainer_agree_in_each_number_format() {
     };
     assert!(of("float32", "float32").1 < 1e-4, "{gaps:?}");
     let (mean, largest) = of("bfloat16", "bfloat16");
-    assert!(mean < 1e-3 && largest < 0.05, "{gaps:?}");
+    // Over six policies the mean was 1e-6 to 4.2e-4, and 1.5e-3 to 2.0e-3 where one of the two alone left keys and values in
+    // f32, or cut them off in place of rounding.
+    assert!(mean < 8e-4 && largest < 0.05, "{gaps:?}");
     // Two formats differ, and far more than one rounding that falls on the other side.
     for mixed in [of("float32", "bfloat16"), of("bfloat16", "float32")] {
         assert!(mixed.0 > 2.0 * mean && mixed.0 < 1e-2, "{gaps:?}");

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use policy::config::Config;
+use policy::config::{Config, DataType};
 use policy::directory::Policy;
 use policy::publish::training_state;
-use policy::weights::Weights as Tensors;
+use policy::weights::{ElementType, Weights as Tensors};
 use record::failure::{Failure, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -92,6 +92,16 @@ pub fn shape(config: &Config) -> Shape {
         qk_norm: config.qk_norm,
         attention_bias: config.attention_bias,
         tied: config.tie_word_embeddings,
+    }
+}
+
+/// The type of most weights. The files are believed, whatever the configuration says of them.
+pub fn stored(config: &Config, weights: &Tensors) -> DataType {
+    let narrow = |name: &str| weights.tensor(name).is_ok_and(|view| view.dtype != ElementType::F32);
+    match (config.tensors().iter().any(|(name, _)| narrow(name)), config.dtype) {
+        (false, _) => DataType::F32,
+        (true, DataType::F32) => DataType::BF16,
+        (true, said) => said,
     }
 }
 

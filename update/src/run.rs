@@ -67,9 +67,11 @@ impl<'a> Run<'a> {
     ) -> Result<Run<'a>> {
         let (version, place) = samples.version.clone().unwrap_or_default();
         let from = Policy::open_version(&owned.directory, &version).map_err(|failure| failure.at(place))?;
-        let config = Config::load(from.model())?;
+        let mut config = Config::load(from.model())?;
         // Sizes that the files do not have are damage, and no reason to ask for more memory.
-        Tensors::open(from.model())?.check(&config)?;
+        let tensors = Tensors::open(from.model())?;
+        tensors.check(&config)?;
+        config.dtype = checkpoint::stored(&config, &tensors);
         let adapter = checkpoint::adapter(&from, &config)?;
         refuse_unknown_ids(samples, &config, &from)?;
         let reference = match arguments.kl > 0.0 {

@@ -79,6 +79,29 @@ fn the_masters_are_what_an_f32_checkpoint_becomes() {
     }
 }
 
+/// Below 16-bit weights lie f32 masters, whatever config.json says of their type.
+#[test]
+fn a_plan_counts_the_masters() {
+    for (dtype, said) in [("F32", "float32"), ("F32", "bfloat16"), ("BF16", "float32"), ("F16", "float16")] {
+        let place = Place::new();
+        let root = policy(&place, "p", dtype);
+        let path = root.join("step-000000/config.json");
+        let mut config: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        config.as_object_mut().unwrap().remove("dtype");
+        config["torch_dtype"] = json!(said);
+        fs::write(&path, config.to_string()).unwrap();
+        let outcome = place
+            .update("--policy p --dry-run --threads 1 --optimizer adamw", &stream(GOLDEN, &version(&root)))
+            .ok();
+        let plan = outcome.of_type("plan").remove(0);
+        let parameters = plan["parameters"].as_u64().unwrap();
+        let copies = if dtype == "F32" { 1 } else { 2 };
+        assert_eq!(plan["bytes"]["weights"], 4 * copies * parameters, "{dtype} {said}");
+        assert_eq!(plan["bytes"]["moments"], 8 * parameters, "{dtype} {said}");
+        assert_eq!(plan["trainable_parameters"], parameters);
+    }
+}
+
 /// What one call leaves is what the next begins with: a step that moves nothing keeps every bit.
 #[test]
 fn the_masters_survive_from_call_to_call() {

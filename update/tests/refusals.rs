@@ -6,7 +6,7 @@ mod common;
 
 use std::fs;
 
-use common::{GOLDEN, edited, one, published, stream};
+use common::{GOLDEN, edited, golden, one, published, stream, version};
 use serde_json::{Value, json};
 
 #[test]
@@ -31,6 +31,46 @@ fn disagreement_fails_a_check_and_stops_a_training() {
     assert!(!published(&root));
     place.update("--policy p --max-logprob-gap 5", &input).ok();
     assert!(published(&root));
+}
+
+/// The log-probabilities of PyTorch, all wrong by `error`.
+fn measured(version: &str, error: f64) -> String {
+    let text = fs::read_to_string(golden(GOLDEN).join("logprobs.json")).unwrap();
+    let measured: Value = serde_json::from_str(&text).unwrap();
+    let mut lines = String::new();
+    for case in measured["cases"].as_array().unwrap() {
+        for completion in case["completions"].as_array().unwrap() {
+            let exact = completion["logprobs"].as_array().unwrap();
+            let wrong: Vec<f64> = exact.iter().map(|logprob| logprob.as_f64().unwrap() - error).collect();
+            let sample = json!({
+                "type": "sample", "v": 1, "agent": "a", "policy_version": version, "advantage": 1.0,
+                "prompt_ids": case["prompt_ids"], "completion_ids": completion["completion_ids"],
+                "completion_logprobs": wrong,
+                "sampling": {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "greedy": false, "seed": 1},
+            });
+            lines += &format!("{sample}\n");
+        }
+    }
+    let end = json!({"type": "end", "v": 1, "stage": "advantage", "ok": true});
+    format!("{lines}{end}\n")
+}
+
+#[test]
+fn a_check_allows_more_where_numbers_have_16_bits() {
+    let (place, root, _) = one();
+    let version = version(&root);
+    for (arguments, error, code) in [
+        ("", 5e-4, 0),
+        ("", 2e-3, 1),
+        ("--max-logprob-gap 3e-3", 2e-3, 0),
+        ("--dtype bfloat16", 2e-3, 0),
+        ("--dtype bfloat16", 0.3, 1),
+    ] {
+        let outcome = place.update(&format!("--policy p --check {arguments}"), &measured(&version, error));
+        assert_eq!(outcome.code, code, "{arguments} with an error of {error}: {outcome:?}");
+        assert_eq!(outcome.end()["ok"], code == 0, "{arguments}");
+    }
+    assert!(!published(&root));
 }
 
 #[test]

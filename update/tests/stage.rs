@@ -79,6 +79,49 @@ fn the_optimiser_goes_on_where_it_stopped() {
     }
 }
 
+/// Minibatches of one call are the batches of as many calls: averages are over a batch, not over the stream.
+#[test]
+fn minibatches_are_calls_one_after_the_other() {
+    for aggregate in ["token", "sequence", "constant --max-tokens 20"] {
+        let arguments =
+            format!("--policy p --optimizer sgd --lr 1 --max-grad-norm 0 --aggregate {aggregate}");
+        let (place, root, input) = one();
+        let plan = place.update(&format!("{arguments} --minibatches 3 --dry-run"), &input).ok();
+        let sizes = plan.of_type("plan")[0]["minibatches"].as_array().unwrap().clone();
+        assert_eq!(sizes.len(), 3, "{sizes:?}");
+        place.update(&format!("{arguments} --minibatches 3"), &input).ok();
+
+        let (other_place, other, _) = one();
+        let is_sample = |line: &&str| line.contains("\"type\":\"sample\"");
+        let (samples, rest): (Vec<&str>, Vec<&str>) = input.lines().partition(is_sample);
+        let mut samples = samples.into_iter();
+        for part in sizes {
+            let part = samples.by_ref().take(part["samples"].as_u64().unwrap() as usize);
+            let part: Vec<&str> = part.chain(rest.iter().copied()).collect();
+            let part = format!("{}\n", part.join("\n"));
+            let part = part.replace(&stream_version(&input), &version(&other));
+            other_place.update(&arguments, &part).ok();
+        }
+        assert_eq!(weights(&other), weights(&root), "{aggregate}");
+    }
+}
+
+/// A run that takes the step again starts from the version that it started from, with its optimiser's state.
+#[test]
+fn the_version_that_an_update_started_from_stays() {
+    let (place, root, mut input) = one();
+    let versions = || -> Vec<u64> {
+        (0..9).filter(|step| root.join(format!("step-{step:06}/config.json")).exists()).collect()
+    };
+    for newest in 1..4 {
+        place.update("--policy p --lr 1e-3 --keep 1", &input).ok();
+        assert_eq!(versions(), [newest - 1, newest]);
+        let state = root.join(format!("step-{:06}/optimizer.safetensors", newest - 1));
+        assert_eq!(state.exists(), newest > 1);
+        input = input.replace(&stream_version(&input), &version(&root));
+    }
+}
+
 /// The version that a stream's samples name.
 fn stream_version(input: &str) -> String {
     let first: Value = serde_json::from_str(input.lines().next().unwrap()).unwrap();
