@@ -209,8 +209,9 @@ fn append_cuda(options: *mut OrtSessionOptions, number: u32, stream: *mut c_void
             (c"device_id", number.as_c_str()),
             (c"arena_extend_strategy", c"kNextPowerOfTwo"),
             (c"do_copy_in_default_stream", c"1"),
-            // The same attention on every machine, whether or not cuDNN happens to be installed.
-            (c"enable_cudnn", c"0"),
+            // FlashAttention, or the next best of ONNX Runtime's own: the same on every machine, whether or not cuDNN happens to
+            // be installed.
+            (c"sdpa_kernel", c"3"),
         ];
         let (keys, values): (Vec<_>, Vec<_>) =
             pairs.iter().map(|(key, value)| (key.as_ptr(), value.as_ptr())).unzip();
