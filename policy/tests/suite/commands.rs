@@ -226,7 +226,7 @@ fn help_begins_with_examples_and_version_works() {
         let text = String::from_utf8(output.stdout).unwrap();
         let (examples, usage) = (text.find("Examples:\n  "), text.find("Usage:"));
         assert!(examples.is_some() && examples < usage, "{text}");
-        assert!(text.lines().count() < 40, "{text}");
+        assert!(text.lines().count() < 44, "{text}");
     }
     let output = run(directory.path(), &["--quiet", "init", "p", "--preset", "tiny"], "");
     assert_eq!(
