@@ -60,7 +60,8 @@ pub fn run(arguments: &Check) -> Result<()> {
     let tokenizer = Tokenizer::load(policy.model())?;
     let size = config.vocab_size;
     if let Some(stop) = tokenizer.stop_ids().iter().find(|&&stop| stop as usize >= size) {
-        return Err(Failure::data(format!("{files}: stop token {stop} is outside the vocabulary of {size}")));
+        return Err(Failure::data(format!("{files}: stop token {stop} is outside the vocabulary of {size}"))
+            .hint("eos_token_id in generation_config.json and config.json is of another model"));
     }
     if tokenizer.vocabulary_size() > size {
         let largest = tokenizer.vocabulary_size() - 1;
