@@ -5,7 +5,8 @@ CPU-seconds are counted, not wall time; the engines take turns, a round goes for
 whatever else the machine does hits all of them; a ratio is taken within a round, and the table shows its median and range.
 Peers stay loaded between rounds (start-up and warm-up are not in their numbers), TRL runs at its best micro-batch.
 
-Run by run.sh, which builds what is measured. Sizes: 32 groups, 4 completions, 128 prompt and 64 completion tokens.
+Run by run.sh, which builds what is measured. Sizes: 32 groups, 4 completions, 128 prompt and 64 completion tokens, for the model of
+`policy init --preset bench`; with --size 0.6B all of Qwen3-0.6B's sizes (random weights in bf16), for which few groups are work enough.
 """
 
 import argparse
@@ -23,9 +24,16 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-GROUPS, BRANCHES, PROMPT, COMPLETION = 32, 4, 128, 64
-GENERATED = GROUPS * BRANCHES * COMPLETION
-TRAINED = GROUPS * BRANCHES * (PROMPT + COMPLETION)
+BRANCHES, PROMPT, COMPLETION = 4, 128, 64
+# By --size: the groups of a round, and a configuration where it is no preset of ours.
+SIZES = {
+    "bench": (32, None),
+    "0.6B": (2, {
+        "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 151936, "hidden_size": 1024,
+        "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
+        "max_position_embeddings": 40960, "rope_theta": 1000000, "rms_norm_eps": 1e-6, "hidden_act": "silu",
+        "attention_bias": False, "tie_word_embeddings": True, "torch_dtype": "bfloat16"}),
+}
 # Grids of this size make compact prompts of about PROMPT tokens.
 TASK_SETTINGS = ["--set", "size=15"]
 
@@ -63,15 +71,22 @@ class Ours:
 
     def __init__(self, arguments, folder, processor):
         self.arguments, self.folder, self.processor = arguments, folder, processor
+        self.groups, configuration = SIZES[arguments.size]
+        self.generated = self.groups * BRANCHES * COMPLETION
+        self.trained = self.groups * BRANCHES * (PROMPT + COMPLETION)
         self.environment = os.environ | {"ORT_DISABLE_TELEMETRY": "1"}
         self.policy = folder / "policy"
-        self.run([arguments.binaries / "policy", "init", self.policy, "--preset", "bench", "--seed", "1"])
+        source = ["--preset", "bench"]
+        if configuration is not None:
+            (folder / "config.json").write_text(json.dumps(configuration))
+            source = ["--config", folder / "config.json"]
+        self.run([arguments.binaries / "policy", "init", self.policy, *source, "--seed", "1"])
         # The version is read off what a stage says of it, so that this script knows nothing of how it is made.
-        self.tasks = self.run([arguments.binaries / "envs", "tasks", "plan-path", "--count", str(GROUPS), "--seed", "7",
+        self.tasks = self.run([arguments.binaries / "envs", "tasks", "plan-path", "--count", str(self.groups), "--seed", "7",
                                *TASK_SETTINGS])[0]
         played = self.run(self.rollout_command(1), self.tasks)[0]
         sample = next(json.loads(line) for line in played.splitlines() if '"type":"sample"' in line)
-        self.stream = training_stream(sample["policy_version"])
+        self.stream = training_stream(sample["policy_version"], self.groups)
 
     def run(self, command, text=None, processor=None):
         """Runs to the end: (stdout, stderr, CPU-seconds, wall seconds, peak MB); fails with its stderr."""
@@ -94,24 +109,24 @@ class Ours:
 
     def generation(self, threads=1, prompt=PROMPT, completion=COMPLETION, dtype="float32"):
         """The engine alone: a result as the peers print it."""
-        command = [self.arguments.generate, "--policy", self.policy, "--threads", threads, "--groups", GROUPS, "--branches",
+        command = [self.arguments.generate, "--policy", self.policy, "--threads", threads, "--groups", self.groups, "--branches",
                    BRANCHES, "--prompt", prompt, "--completion", completion, "--repeats", "1", "--dtype", dtype]
         _, text, _, _, peak = self.run(command, processor=self.processor if threads == 1 else None)
         cpu = float(re.search(r"CPU ([\d.]+) ms", text).group(1)) / 1e3
         wall = float(re.search(r"wall ([\d.]+) ms", text).group(1)) / 1e3
-        return result(threads * GROUPS * BRANCHES * completion, cpu, wall, peak)
+        return result(threads * self.groups * BRANCHES * completion, cpu, wall, peak)
 
     def gradient(self, threads=1, dtype="float32"):
         """Forward and backward alone: the mean of two rounds after a cold one, on several threads the better of them."""
-        command = [self.arguments.update, "--threads", threads, "--rounds", "2", "--groups", GROUPS, "--branches", BRANCHES,
-                   "--prompt", PROMPT, "--completion", COMPLETION, "--dtype", dtype]
+        command = [self.arguments.update, "--threads", threads, "--rounds", "2", "--groups", self.groups, "--branches", BRANCHES,
+                   "--preset", self.arguments.size, "--prompt", PROMPT, "--completion", COMPLETION, "--dtype", dtype]
         text, _, _, _, peak = self.run(command, processor=self.processor if threads == 1 else None)
         rounds = re.findall(r"^round wall ([\d.]+) s, cpu ([\d.]+) s", text, re.MULTILINE)
         if threads == 1:
             cpu, wall = statistics.mean(float(pair[1]) for pair in rounds), statistics.mean(float(pair[0]) for pair in rounds)
         else:
             wall, cpu = min((float(pair[0]), float(pair[1])) for pair in rounds)
-        return result(TRAINED, cpu, wall, peak)
+        return result(self.trained, cpu, wall, peak)
 
     def rollout_command(self, threads):
         return [self.arguments.binaries / "rollout", "--policy", self.policy, "--workflow", "single", "--branches", BRANCHES,
@@ -133,18 +148,18 @@ class Ours:
         shutil.copytree(self.policy, copy, symlinks=True)
         command = [self.arguments.binaries / "update", "--policy", copy, "--lr", "1e-4", "--threads", "1", "--quiet"]
         _, _, cpu, wall, peak = self.run(command, self.stream, self.processor)
-        return result(TRAINED, cpu, wall, peak)
+        return result(self.trained, cpu, wall, peak)
 
 
 def result(tokens, cpu, wall, peak):
     return {"tokens": tokens, "cpu_s": cpu, "wall_s": wall, "tokens_per_cpu_s": tokens / cpu, "peak_mb": peak}
 
 
-def training_stream(version):
-    """A whole stream of GROUPS x BRANCHES samples of fixed lengths with random advantages, as `advantage` writes it."""
+def training_stream(version, groups):
+    """A whole stream of groups x BRANCHES samples of fixed lengths with random advantages, as `advantage` writes it."""
     draws, lines = random.Random(3), []
-    recorded = [-6.238324] * COMPLETION  # a uniform policy over 512 tokens
-    for group in range(GROUPS):
+    recorded = [-6.238324] * COMPLETION  # those of a uniform policy over 512 tokens
+    for group in range(groups):
         prompt = [draws.randrange(512) for _ in range(PROMPT)]
         for branch in range(BRANCHES):
             lines.append({
@@ -238,6 +253,7 @@ def main():
     parser.add_argument("--generate", type=pathlib.Path, required=True, help="the bench executable of rollout")
     parser.add_argument("--update", type=pathlib.Path, required=True, help="the bench executable of update")
     parser.add_argument("--mkl", type=pathlib.Path, required=True, help="the library made of mkl_avx512.c")
+    parser.add_argument("--size", choices=SIZES, default="bench", help="of the model")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--micro", type=int, nargs="+", default=[8, 16, 32, 128], help="TRL's micro-batches to try")
     parser.add_argument("--peers", nargs="+", default=["hand", "compiled", "bf16", "stock", "unshared", "trl", "trl-bf16"])
@@ -254,13 +270,13 @@ def main():
 
     with tempfile.TemporaryDirectory() as folder:
         ours = Ours(arguments, pathlib.Path(folder), processor)
-        weights = ["--policy", str(ours.policy)]
+        work = ["--policy", str(ours.policy), "--groups", str(ours.groups)]
         peak = {name: processor_peak(environment, processor) for name, environment in (("told", told), ("stock", stock))}
         micro = {}
         for key, dtype in (("trl", "float32"), ("trl-bf16", "bfloat16")):
             if key in arguments.peers:
                 say(f"sweeping TRL's micro-batch, {dtype}")
-                micro[key] = best_micro_batch(arguments.micro, ["--dtype", dtype, *weights], told, processor)
+                micro[key] = best_micro_batch(arguments.micro, ["--dtype", dtype, *work], told, processor)
         best = {key: max(micro.get(key, {}), key=micro.get(key, {}).get, default=16) for key in ("trl", "trl-bf16")}
         known = {
             "hand": ("PyTorch by hand, f32", "torch_by_hand.py", [], told),
@@ -276,7 +292,7 @@ def main():
         for key in arguments.peers:
             name, script, options, environment = known[key]
             say(f"starting {name}")
-            peers.append(Peer(name, script, options + weights, environment, processor))
+            peers.append(Peer(name, script, options + work, environment, processor))
 
         generation, training, stages = {}, {}, {}
 
@@ -314,8 +330,8 @@ def main():
         print(f"{processor_name()}, {os.cpu_count()} cores, load {load[0]:.1f} at the start and {os.getloadavg()[0]:.1f} at the end; "
               f"one thread on processor {processor}, {arguments.rounds} rounds in turn; "
               f"f32 matrix products in PyTorch reach {peak['told']:.0f} GFLOP/s (MKL as installed: {peak['stock']:.0f}).")
-        print(f"Work: {GROUPS} groups of {BRANCHES}, {PROMPT} prompt and {COMPLETION} completion tokens; "
-              f"{GENERATED} tokens generated, {TRAINED} trained (every completion's prompt counted).")
+        print(f"Work: {ours.groups} groups of {BRANCHES}, {PROMPT} prompt and {COMPLETION} completion tokens; "
+              f"{ours.generated} tokens generated, {ours.trained} trained (every completion's prompt counted).")
         for key, dtype in (("trl", "f32"), ("trl-bf16", "bf16")):
             if key in micro:
                 speeds = ", ".join(f"{size}: {speed:,.0f}" for size, speed in micro[key].items())
@@ -335,7 +351,7 @@ def main():
         for name, values, inner in (("`rollout`", rollout, alone), ("`update`", stages["`update`"], gradient)):
             cpu = statistics.median(value["cpu_s"] for value in values)
             print(f"| {name} | {cpu:.3f} | {cpu - inner:.3f} | {values[0]['tokens'] / cpu:,.0f} | {max(v['peak_mb'] for v in values):,.0f} |")
-        print(f"\n`rollout` played {GROUPS} Plan-Path tasks of {rollout[0]['prompt']} prompt tokens and {rollout[0]['completion']} completion tokens on average.")
+        print(f"\n`rollout` played {ours.groups} Plan-Path tasks of {rollout[0]['prompt']} prompt tokens and {rollout[0]['completion']} completion tokens on average.")
         if arguments.scaling:
             say("threads")
             scaling(ours, 3)

@@ -1,7 +1,7 @@
 //! How fast gradients are: forward and backward of a batch of groups, tokens counted as peers count them
 //! (every candidate's prompt and completion) and as they are computed (shared prefixes once).
 //!
-//! `cargo bench -p update --bench update -- [--preset bench|tiny|small] [--dtype float32|bfloat16]
+//! `cargo bench -p update --bench update -- [--preset bench|tiny|small|0.6B] [--dtype float32|bfloat16]
 //! [--threads N] [--rounds N] [--groups N] [--branches K] [--prompt P] [--completion C] [--separate] [--forward]`
 //!
 //! CPU seconds are those of the whole process; a round is one call of `Model::accumulate`.
@@ -40,6 +40,7 @@ fn shape(preset: &str) -> Shape {
     let (hidden, layers, heads, kv_heads, head_dim, intermediate, vocabulary) = match preset {
         "tiny" => (96, 3, 6, 3, 16, 256, 512),
         "small" => (512, 14, 8, 4, 64, 1536, 8192),
+        "0.6B" => (1024, 28, 16, 8, 128, 3072, 151_936),
         _ => (256, 4, 4, 2, 64, 768, 512),
     };
     Shape {
