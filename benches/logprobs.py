@@ -1,0 +1,48 @@
+"""The log-probabilities that a stream of samples records, against those of transformers: for a policy of any size.
+
+    rollout --policy DIR … | $PYTHON benches/logprobs.py DIR --dtype float32
+
+Prints the number of tokens and the largest and the mean difference. The golden tests do this for checkpoints of a few thousand
+weights; this is for those that are too large to be committed. What is left out: nothing of the model is taken from us, so weights,
+tokenizer ids and sampling temperature are all that the two sides share.
+"""
+
+import argparse
+import json
+import os
+import sys
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+import transformers
+
+
+def differences(model, sample):
+    """|ours - theirs| of each token of a completion."""
+    prompt, completion = sample["prompt_ids"], sample["completion_ids"]
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1].float()
+    temperature = 1.0 if sample["sampling"]["greedy"] else sample["sampling"]["temperature"]
+    logprobs = torch.log_softmax(logits / temperature, -1)
+    theirs = logprobs[torch.arange(len(completion)), torch.tensor(completion)]
+    return (theirs - torch.tensor(sample["completion_logprobs"])).abs()
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Compares a stream's log-probabilities with those of transformers.")
+    parser.add_argument("policy", help="policy or model directory; the version that the samples come from")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="what transformers computes in")
+    arguments = parser.parse_args()
+    current = os.path.join(arguments.policy, "current")
+    path = current if os.path.exists(current) else arguments.policy
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, arguments.dtype)).eval()
+    samples = [sample for sample in map(json.loads, sys.stdin) if sample["type"] == "sample"]
+    if not samples:
+        raise SystemExit("logprobs: stdin holds no sample")
+    found = torch.cat([differences(model, sample) for sample in samples])
+    print(f"{len(found)} tokens: largest difference {found.max():.1e}, mean {found.mean():.1e}")
+
+
+if __name__ == "__main__":
+    main()
