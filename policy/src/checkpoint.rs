@@ -11,6 +11,7 @@ use std::path::Path;
 use record::failure::{Failure, Result};
 use serde_json::{Map, Value, json};
 
+use crate::durable::failure;
 use crate::files::show;
 use crate::header::PREFIX;
 use crate::weights::ElementType;
@@ -129,10 +130,6 @@ impl<'a> Writer<'a> {
     pub(crate) fn finish(self) -> Result<()> {
         self.file.sync_all().map_err(|error| failure(self.path, &error))
     }
-}
-
-fn failure(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::io(format!("{}: {error}", show(path)))
 }
 
 /// Values in their bytes as `dtype`, 16-bit floats rounded to nearest even; whether that is a type of weights.

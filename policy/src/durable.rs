@@ -4,7 +4,7 @@
 //! before the rename that makes it visible.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
@@ -12,8 +12,15 @@ use record::failure::{Failure, Result};
 
 use crate::files::show;
 
-fn failure(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::io(format!("{}: {error}", show(path)))
+/// An error of the disk on a path that was to be written.
+pub(crate) fn failure(path: &Path, error: &std::io::Error) -> Failure {
+    let failure = Failure::io(format!("{}: {error}", show(path)));
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            failure.hint("free some space and run the same command again: nothing is half-published")
+        }
+        _ => failure,
+    }
 }
 
 /// Writes a new file and waits until the disk has it.
