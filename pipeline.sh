@@ -224,9 +224,10 @@ resolved() { # one value a line, so that a difference can be named
         adapter-per-role) printf '  "adapter": %s,\n' "$(json_string "$adapter")" ;;
         *=*) for name in $policies; do printf '  "input %s": %s,\n' "$name" "$(json_string "$(digest_of "${name#*=}")")"; done ;;
     esac
-    # The program and its ONNX Runtime, without the places where they are found.
-    printf '  "build": %s\n' "$(json_string "$(rollout --version | sed -n '1,2{s/ (.*//;p}')")"
+    printf '  "build": %s\n' "$(json_string "$build")"
 }
+# The program and its ONNX Runtime, without the places where they are found.
+build=$(rollout --version | sed -n '1,2{s/ (.*//;p}') || die $? "rollout --version failed with exit code $?"
 values=$(resolved)
 # Values bind once there are policies made with them: a mistake in the first command is mended by the second.
 if [ -f "$run/policies/done" ] && [ -f "$run/run.json" ]; then
