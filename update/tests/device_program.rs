@@ -97,7 +97,7 @@ fn the_program_trains_on_the_simulated_device() {
     assert_eq!(metrics["timing"]["device"], device());
     // AdamW's first steps have the sign of gradients, which rounding decides where they are next to nothing: the gradients of
     // later steps are those of weights that went elsewhere.
-    for (field, allowed) in [("loss", 2e-3), ("grad_norm", 2e-2)] {
+    for (field, allowed) in [("loss", 2e-3), ("grad_norm", 1e-2)] {
         let (a, b) = (metrics[field].as_f64().unwrap(), wanted[field].as_f64().unwrap());
         println!("{field}: {a} on the device, {b} on the processor");
         assert!((a - b).abs() < allowed * b.abs(), "{field}: {a} against {b}");
