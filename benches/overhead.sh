@@ -22,7 +22,7 @@ cpu() { # FILE COMMAND...: runs it with stdin and stdout as they are, CPU second
 median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 
 score_tiny() { cat; }
-score_bench() { jq -c 'if .type == "sample" then .reward = .branch else . end'; }
+score_bench() { sed -E 's/"branch":([0-9]+)(.*)"reward":[-0-9.e]+/"branch":\1\2"reward":\1/'; }
 
 measure() { # NAME PRESET TASKS BRANCHES TURNS TOKENS WARMUP
     local name=$1 preset=$2 tasks=$3 branches=$4 turns=$5 tokens=$6 warmup=$7 round
@@ -36,24 +36,27 @@ measure() { # NAME PRESET TASKS BRANCHES TURNS TOKENS WARMUP
         cp -r "$folder/$name" "$folder/copy"
         (
             cd "$folder"
+            begun=$EPOCHREALTIME
             cpu t.envs envs tasks plan-path --count "$tasks" --seed $((round + 7)) |
                 cpu t.rollout rollout --policy copy --branches "$branches" --turns "$turns" --max-tokens "$tokens" \
                     --threads 1 --quiet | "score_$name" |
                 cpu t.group group --quiet | cpu t.advantage advantage --quiet | tee scored.jsonl |
                 cpu t.update update --policy copy --lr 1e-4 --threads 1 --quiet >metrics.jsonl
+            wall=$(awk -v from="$begun" -v to="$EPOCHREALTIME" 'BEGIN { print to - from }')
             total=$(cat t.* | awk '{ s += $1 + $2 } END { print s }')
-            jq -r --argjson total "$total" -s '
+            jq -r --argjson total "$total" --argjson wall "$wall" -s '
                 ([.. | objects | select(.stage? == "rollout") | .timing] | first) as $r
                 | (map(select(.type == "metrics")) | first | .timing) as $u
                 | ($r.model_seconds + $r.environment_seconds + $u.training_seconds) as $work
-                | "\(($total - $work) * 1000) \($r.load_seconds * 1000) \(($total - $work) / $total * 100)"' metrics.jsonl
+                | "\(($total - $work) * 1000) \($r.load_seconds * 1000) \(($total - $work) / $total * 100) \(($wall - $work) * 1000)"' metrics.jsonl
         ) >>"$folder/$name.figures"
         rm -rf "$folder/copy"
     done
-    printf '| %s | %.0f | %.0f | %.1f |\n' "$name" "$(cut -d' ' -f1 "$folder/$name.figures" | median)" \
-        "$(cut -d' ' -f2 "$folder/$name.figures" | median)" "$(cut -d' ' -f3 "$folder/$name.figures" | median)"
+    printf '| %s | %.0f | %.0f | %.1f | %.0f |\n' "$name" "$(cut -d' ' -f1 "$folder/$name.figures" | median)" \
+        "$(cut -d' ' -f2 "$folder/$name.figures" | median)" "$(cut -d' ' -f3 "$folder/$name.figures" | median)" \
+        "$(cut -d' ' -f4 "$folder/$name.figures" | median)"
 }
 
-printf '| step | neither model nor environment, CPU ms | of these loading ONNX Runtime and the policy | share of the step, %% |\n|---|---|---|---|\n'
+printf '| step | neither model nor environment, CPU ms | of these loading ONNX Runtime and the policy | share of the step, %% | on the clock, ms |\n|---|---|---|---|---|\n'
 measure tiny tiny 48 8 4 8 300
 measure bench bench 32 4 1 64 0
