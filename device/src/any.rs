@@ -83,6 +83,8 @@ macro_rules! forward {
 }
 
 impl Device for Any {
+    type Recording = <Cuda as Device>::Recording;
+
     fn describe(&self) -> String {
         forward!(self, device => device.describe())
     }
@@ -133,5 +135,23 @@ impl Device for Any {
 
     fn synchronize(&mut self) -> Result<()> {
         forward!(self, device => device.synchronize())
+    }
+
+    fn begin_recording(&mut self) -> Result<bool> {
+        forward!(self, device => device.begin_recording())
+    }
+
+    fn end_recording(&mut self) -> Result<Self::Recording> {
+        match self {
+            Any::Cuda(device) => device.end_recording(),
+            Any::Sim(device) => device.end_recording().map(|never| match never {}),
+        }
+    }
+
+    fn repeat(&mut self, recording: &Self::Recording) -> Result<()> {
+        match self {
+            Any::Cuda(device) => device.repeat(recording),
+            Any::Sim(_) => Err(Failure::work("a recording of another device")),
+        }
     }
 }

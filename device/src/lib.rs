@@ -72,6 +72,9 @@ pub struct Memory {
 
 /// Hardware that holds buffers and runs kernels and matrix products on them, in order.
 pub trait Device {
+    /// Work that was written down by [`Device::record`].
+    type Recording;
+
     /// What it is, for people: `cuda:0 NVIDIA H200, 139.8 GiB`.
     fn describe(&self) -> String;
 
@@ -147,6 +150,48 @@ pub trait Device {
     /// # Errors
     /// 1 if work before has failed.
     fn synchronize(&mut self) -> Result<()>;
+
+    /// From now on launches, products, copies on the device and what libraries put into its stream are written down
+    /// instead of done; false where the device cannot do that.
+    ///
+    /// # Errors
+    /// 1 if the device refuses.
+    fn begin_recording(&mut self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// What was written down since [`Device::begin_recording`].
+    ///
+    /// # Errors
+    /// 1 where something was asked for that cannot be written down (to wait, to read the host's memory), or nothing was.
+    fn end_recording(&mut self) -> Result<Self::Recording> {
+        Err(Failure::work("this device does not record"))
+    }
+
+    /// Does what was written down, over what its buffers hold now, at the price of one call.
+    ///
+    /// # Errors
+    /// 1 if the device fails.
+    fn repeat(&mut self, _recording: &Self::Recording) -> Result<()> {
+        Err(Failure::work("this device does not record"))
+    }
+
+    /// Writes down what `work` asks for and does none of it; nothing, with `work` not called, where the device cannot.
+    /// Whatever has to be loaded or allocated for the work must be there: do it once before it is recorded.
+    ///
+    /// # Errors
+    /// Those of `work`, [`Device::begin_recording`] and [`Device::end_recording`].
+    fn record(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<Option<Self::Recording>>
+    where
+        Self: Sized,
+    {
+        if !self.begin_recording()? {
+            return Ok(None);
+        }
+        let outcome = work(self);
+        let recording = self.end_recording();
+        outcome.and(recording).map(Some)
+    }
 }
 
 fn same_length(what: &str, from: usize, to: usize) -> Result<()> {

@@ -133,3 +133,55 @@ fn a_batch_of_products_keeps_its_strides() {
         assert_eq!(*got, (0..k).map(term).sum::<f32>(), "[{matrix}, {row}, {column}]");
     }
 }
+
+#[test]
+fn what_was_recorded_is_done_over_what_is_there_when_it_is_repeated() {
+    let (rows, width, columns) = (6usize, 40usize, 9usize);
+    let mut device = opened(0);
+    let input = device.allocate::<bf16>(rows * width).unwrap();
+    let normal = device.allocate::<f32>(rows * width).unwrap();
+    let right = device.allocate::<bf16>(width * columns).unwrap();
+    let product = device.allocate::<f32>(rows * columns).unwrap();
+    let value = |i: usize| bf16::from_f32(1.0 + (i * 7919 % 89) as f32 / 16.0);
+    let right_values: Vec<bf16> = (0..width * columns).map(value).collect();
+    device.upload(&right_values, right.all()).unwrap();
+    let fill = |device: &mut Any, shift: usize| {
+        let values: Vec<bf16> = (0..rows * width).map(|i| value(i + shift)).collect();
+        device.upload(&values, input.all()).unwrap();
+        device.clear(normal.all()).unwrap();
+        device.clear(product.all()).unwrap();
+    };
+    let work = |device: &mut Any| {
+        let arguments: [Argument<'_>; 3] = [(&normal).into(), (&input).into(), (width as i32).into()];
+        device.launch(&kernels::NORMALIZE_ROWS, Shape::rows(rows as u32, 96), &arguments)?;
+        let operands = (Operand::new(&input, width), Operand::new(&right, columns));
+        device.gemm(&Gemm::new(
+            operands.0,
+            operands.1,
+            Operand::new(&product, columns),
+            [rows, columns, width],
+        ))
+    };
+    let results = |device: &mut Any| {
+        let (mut first, mut second) = (vec![0f32; normal.len()], vec![0f32; product.len()]);
+        device.download(normal.all(), &mut first).unwrap();
+        device.download(product.all(), &mut second).unwrap();
+        [first, second].concat()
+    };
+    fill(&mut device, 0);
+    work(&mut device).unwrap();
+    let before = results(&mut device);
+    fill(&mut device, 3);
+    let recording = device.record(work).unwrap();
+    assert!(results(&mut device).iter().all(|&value| value == 0.0), "it was done while it was recorded");
+    let Some(recording) = recording else {
+        assert!(matches!(device, Any::Sim(_)), "a GPU records");
+        return;
+    };
+    device.repeat(&recording).unwrap();
+    let repeated = results(&mut device);
+    fill(&mut device, 3);
+    work(&mut device).unwrap();
+    assert_eq!(repeated, results(&mut device));
+    assert_ne!(repeated, before);
+}

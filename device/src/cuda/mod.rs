@@ -14,7 +14,8 @@ use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUfunction, CUfunction_attribute, CUmodule};
-use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result};
 use record::failure::{Failure, Result};
 
 use crate::arena::Arena;
@@ -182,6 +183,9 @@ impl Drop for Cuda {
 }
 
 impl Device for Cuda {
+    /// A CUDA graph.
+    type Recording = CudaGraph;
+
     fn describe(&self) -> String {
         let total = self.memory().map(|memory| memory.total as f64 / f64::from(1 << 30)).unwrap_or_default();
         format!("cuda:{} {} ({}), {total:.1} GiB", self.number, self.name, self.architecture)
@@ -347,6 +351,23 @@ impl Device for Cuda {
     fn synchronize(&mut self) -> Result<()> {
         self.bind()?;
         self.stream.synchronize().map_err(|error| self.failed("work on it", error))
+    }
+
+    fn begin_recording(&mut self) -> Result<bool> {
+        // Other threads are not disturbed, and what a library allocates meanwhile is allocated and not written down.
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        self.stream.begin_capture(mode).map_err(|error| self.failed("recording", error))?;
+        Ok(true)
+    }
+
+    fn end_recording(&mut self) -> Result<CudaGraph> {
+        let recording = self.stream.end_capture(CUgraphInstantiate_flags(0));
+        let recording = recording.map_err(|error| self.failed("recording", error))?;
+        recording.ok_or_else(|| Failure::work(format!("cuda:{}: nothing was recorded", self.number)))
+    }
+
+    fn repeat(&mut self, recording: &CudaGraph) -> Result<()> {
+        recording.launch().map_err(|error| self.failed("repeating", error))
     }
 }
 

@@ -10,6 +10,7 @@ mod gemm;
 mod memory;
 mod worker;
 
+use std::convert::Infallible;
 use std::ffi::c_void;
 
 use record::failure::{Failure, Result};
@@ -94,6 +95,9 @@ impl Sim {
 }
 
 impl Device for Sim {
+    /// It records nothing: what libraries compute on the CPU does not pass through it.
+    type Recording = Infallible;
+
     fn describe(&self) -> String {
         format!("sim: CUDA kernels on {} threads of the CPU, schedule {}", self.workers.len(), self.seed)
     }
