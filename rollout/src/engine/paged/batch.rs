@@ -79,14 +79,14 @@ impl Batch {
         self.wanted.len() - 1
     }
 
-    /// `[sequences, width]`: each sequence's blocks, filled up with block 0, and the width.
-    pub fn block_table(&self) -> (Vec<i32>, usize) {
-        let width = self.blocks.iter().map(Vec::len).max().unwrap_or(0);
-        let mut table = Vec::with_capacity(width * self.blocks.len());
-        for blocks in &self.blocks {
-            table.extend(blocks.iter().map(|&block| block as i32));
-            table.resize(table.len() + width - blocks.len(), 0);
-        }
-        (table, width)
+    /// The most blocks of any one sequence.
+    pub fn most_blocks(&self) -> usize {
+        self.blocks.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
+    /// `[sequences, width]`: each sequence's blocks, filled up with block 0.
+    pub fn block_table(&self, width: usize) -> impl Iterator<Item = i32> {
+        let rows = self.blocks.iter();
+        rows.flat_map(move |blocks| (0..width).map(move |at| blocks.get(at).map_or(0, |&block| block as i32)))
     }
 }

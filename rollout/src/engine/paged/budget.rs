@@ -15,7 +15,7 @@ pub const SEQUENCES: usize = 256;
 pub const PROMPT_TOKENS: usize = 4096;
 /// ONNX Runtime takes memory in pieces that double in size, all together up to so many times what a run needs at once.
 const PIECES: u64 = 3;
-/// Left to the driver and to libraries that load lazily.
+/// Left to the driver, to what it keeps of recordings, and to libraries that load lazily.
 const RESERVE: u64 = 1 << 30;
 
 /// Room for a policy's runs in `free` bytes that are its share.

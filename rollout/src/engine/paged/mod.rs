@@ -3,9 +3,12 @@
 //! The cache is a pool of blocks with counted holders ([`pool`]); a [`sequence`] is a list of blocks, branches share
 //! those of their prompt, and whole blocks of earlier prompts are remembered for later ones ([`cache`]). The
 //! [`scheduler`] lays the rows of a run out ([`batch`]) and a [`runner`] computes them: ONNX Runtime over bound memory
-//! ([`session`]), then tokens where the logits are ([`sampler`]). One thread does all that for all threads that play episodes ([`service`]), so that their groups share
-//! each run and the device computes while they step environments. Policies that are [`adapters`] of one base share all of
-//! this: a row has the adapter of its group. How much memory it may take is decided in [`budget`].
+//! ([`session`]), then tokens where the logits are ([`sampler`]), all of it one piece of [`work`]. Decoding does the same
+//! work again and again: it is laid out in few forms ([`form`]), recorded once and repeated ([`recordings`]).
+//!
+//! One thread does all that for all threads that play episodes ([`service`]), so that their groups share each run and the
+//! device computes while they step environments. Policies that are [`adapters`] of one base share all of this: a row has
+//! the adapter of its group. How much memory it may take is decided in [`budget`].
 //!
 //! Left out: throwing sequences out when memory runs short. A group is let in only when all that it may come to need
 //! is there.
@@ -14,10 +17,12 @@ pub mod adapters;
 pub mod batch;
 mod budget;
 pub mod cache;
+mod form;
 pub mod group;
 mod inputs;
 pub mod limits;
 pub mod pool;
+mod recordings;
 mod reference;
 pub mod runner;
 pub mod sampler;
@@ -27,6 +32,7 @@ pub mod service;
 pub mod session;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use self::adapters::Adapters;
 pub use self::budget::SEQUENCES;

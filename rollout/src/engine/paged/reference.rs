@@ -102,10 +102,11 @@ impl Node {
             };
             for row in begin..end {
                 let position = past as usize + row - begin;
-                let slot = tensors.slots[row] as usize * key_width;
+                // A row without a slot is read by nobody.
+                let Ok(slot) = usize::try_from(tensors.slots[row]) else { continue };
                 for head in 0..kv_heads {
                     let from = row * key_width + head * size;
-                    let to = slot + head * size;
+                    let to = slot * key_width + head * size;
                     let stored = &mut tensors.keys[to..to + size];
                     stored.copy_from_slice(&tensors.key[from..from + size]);
                     self.rotate(stored, tensors.gains.map(|gains| gains[1]), rotation, position);

@@ -1,23 +1,24 @@
-//! The model on a device: ONNX Runtime runs the decoder's graph over blocks in the device's memory, our own product
-//! makes f32 logits of the hidden rows, and our own kernel chooses tokens from them. All of it is one sequence of work on
-//! the device; what comes back to the processor is a token and a log-probability for each request.
+//! The model on a device: its memory, and one run after another over it. A run's small inputs go to the device, its work
+//! ([`super::work`]) is asked for, or repeated where it was recorded ([`super::recordings`]), and what comes back to the
+//! processor is a token and a log-probability for each request.
 
 use super::adapters::Adapters;
 use super::batch::Batch;
+use super::form::Form;
 use super::inputs::Inputs;
+use super::recordings::{Recordings, Step};
 use super::sampler::DeviceSampler;
 use super::scheduler::Runner;
 use super::session::{Provider, Session};
+use super::work::{LOGIT_BYTES, Work, logit_rows};
 use crate::engine::sampler::Draw;
 use crate::engine::values;
-use device::{Buffer, Device, Gemm, Operand, PRODUCT_WORKSPACE};
+use device::{Buffer, Device, PRODUCT_WORKSPACE};
 use policy::config::Config;
 use policy::graph::{self, Arithmetic};
 use policy::weights::Weights;
-use record::failure::Result;
-
-/// Logits that are held at a time.
-const LOGIT_BYTES: usize = 128 << 20;
+use record::failure::{Failure, Result};
+use record::stage;
 
 /// What activations, keys and values are on a device.
 pub trait Activation: device::Element + values::Element {
@@ -58,18 +59,15 @@ pub struct Room {
 }
 
 /// A policy on a device. `T` is what it computes in.
-pub struct DeviceRunner<D, T: Activation> {
-    session: Session,
+pub struct DeviceRunner<D: Device, T: Activation> {
+    work: Work<T>,
     config: Config,
     room: Room,
     blocks: Vec<[Buffer<T>; 2]>,
-    head: Buffer<T>,
-    hidden: Buffer<T>,
-    logits: Buffer<f32>,
     inputs: Inputs,
     /// Bound to the session, and held for it.
     _factors: Vec<Buffer<T>>,
-    sampler: DeviceSampler,
+    recordings: Recordings<D::Recording>,
     /// Behind the buffers, which are its memory.
     device: D,
 }
@@ -126,27 +124,39 @@ impl<D: Device, T: Activation> DeviceRunner<D, T> {
             }
             blocks.push(sides);
         }
-        let head = device.allocate::<T>(config.vocab_size * config.hidden_size)?;
+        let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);
+        let head = device.allocate::<T>(vocabulary * hidden)?;
         let rows: Vec<T> = weights.to_f32(config.head_name())?.into_iter().map(T::round).collect();
         device.upload(&rows, head.all())?;
         let adapted = !adapters.stack().is_empty();
         Ok(DeviceRunner {
             _factors: adapters.upload(&config, &mut device, &mut session)?,
-            hidden: device.allocate(room.sequences * config.hidden_size)?,
-            logits: device.allocate(logit_rows(&config) * config.vocab_size)?,
             inputs: Inputs::new(&mut device, &room, config.max_positions, adapted)?,
-            sampler: DeviceSampler::new(&mut device, room.sequences)?,
-            session,
+            work: Work {
+                head,
+                hidden: device.allocate(room.sequences * hidden)?,
+                logits: device.allocate(logit_rows(vocabulary) * vocabulary)?,
+                requests: Vec::new(),
+                sampler: DeviceSampler::new(&mut device, room.sequences)?,
+                sizes: [vocabulary, hidden],
+                session,
+            },
+            recordings: Recordings::new(),
             config,
             room,
             blocks,
-            head,
             device,
         })
     }
 
-    /// Copies blocks, lays the rows out on the device and runs the graph: `hidden` then has the wanted rows.
-    fn forward(&mut self, batch: &Batch) -> Result<()> {
+    /// Where it runs.
+    #[cfg(test)]
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// Copies the blocks in which sequences part.
+    fn copy_blocks(&mut self, batch: &Batch) -> Result<()> {
         let size = self.room.block_size * self.config.num_kv_heads * self.config.head_dim;
         for copy in &batch.copies {
             let (from, to) = (copy.from as usize * size, copy.to as usize * size);
@@ -154,38 +164,63 @@ impl<D: Device, T: Activation> DeviceRunner<D, T> {
                 self.device.copy(buffer.slice(from..from + size), buffer.slice(to..to + size))?;
             }
         }
-        self.inputs.bind(&mut self.device, &mut self.session, batch)?;
-        let shape = [batch.wanted.len(), self.config.hidden_size];
-        self.session.output::<T>("hidden", self.hidden.address(), &shape)?;
-        self.session.run()
+        Ok(())
     }
-}
 
-/// Rows of logits that are held at a time.
-fn logit_rows(config: &Config) -> usize {
-    (LOGIT_BYTES / (size_of::<f32>() * config.vocab_size)).max(1)
+    /// Runs what was uploaded.
+    fn run_once(&mut self, form: &Form, count: usize) -> Result<Vec<Draw>> {
+        self.work.bind(&mut self.inputs, form)?;
+        self.work.submit(&mut self.device, form)?;
+        self.work.sampler.answers(&mut self.device, count)
+    }
+
+    /// Records the run that was just done and gave `draws`, if repeating it gives them again.
+    ///
+    /// # Errors
+    /// What is recorded cannot be had, or does something else.
+    fn record(&mut self, form: &Form, draws: &[Draw]) -> Result<()> {
+        let work = &mut self.work;
+        let Some(recording) = self.device.record(|device| work.submit(device, form))? else {
+            self.recordings.give_up();
+            return Ok(());
+        };
+        self.work.forget(&mut self.device)?;
+        self.device.repeat(&recording)?;
+        let again = self.work.sampler.answers(&mut self.device, draws.len())?;
+        let bits = |draw: &Draw| (draw.id, draw.logprob.to_bits());
+        if !again.iter().map(bits).eq(draws.iter().map(bits)) {
+            return Err(Failure::work("what was recorded does not repeat what was run"));
+        }
+        self.recordings.keep(*form, recording);
+        Ok(())
+    }
 }
 
 impl<D: Device, T: Activation> Runner for DeviceRunner<D, T> {
     fn run(&mut self, batch: &Batch) -> Result<Vec<Draw>> {
-        self.forward(batch)?;
-        let (hidden, vocabulary) = (self.config.hidden_size, self.config.vocab_size);
-        let most = logit_rows(&self.config);
-        self.sampler.ask(&mut self.device, &batch.requests, most)?;
-        let mut chosen = 0;
-        for first in (0..batch.wanted.len()).step_by(most) {
-            let rows = (batch.wanted.len() - first).min(most);
-            self.device.gemm(&Gemm::new(
-                Operand::new(self.hidden.slice(first * hidden..), hidden),
-                Operand::new(&self.head, hidden).transposed(),
-                Operand::new(&self.logits, vocabulary),
-                [rows, vocabulary, hidden],
-            ))?;
-            let end = batch.requests.partition_point(|request| request.row < first + rows);
-            let (logits, which) = ((&self.logits).into(), chosen..end);
-            self.sampler.choose(&mut self.device, logits, (vocabulary, vocabulary), which)?;
-            chosen = end;
+        self.copy_blocks(batch)?;
+        let form = Form::of(batch, &self.room, self.config.max_positions);
+        self.inputs.upload(&mut self.device, batch, &form)?;
+        self.work.ask(&mut self.device, &batch.requests, &form)?;
+        let count = batch.requests.len();
+        match self.recordings.step(&form) {
+            Step::Repeat(recording) => {
+                self.device.repeat(recording)?;
+                self.work.sampler.answers(&mut self.device, count)
+            }
+            Step::Run => self.run_once(&form, count),
+            Step::Record => {
+                let draws = self.run_once(&form, count)?;
+                if let Err(failure) = self.record(&form, &draws) {
+                    self.recordings.give_up();
+                    let cause = failure.message;
+                    stage::note(
+                        "rollout",
+                        format!("decoding on this device is slower than it could be: {cause}"),
+                    );
+                }
+                Ok(draws)
+            }
         }
-        self.sampler.answers(&mut self.device, chosen)
     }
 }

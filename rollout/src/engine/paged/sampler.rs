@@ -91,6 +91,14 @@ impl DeviceSampler {
         device.launch(&kernels::SAMPLE_ROWS, shape, &arguments)
     }
 
+    /// Forgets what was chosen.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn forget<D: Device>(&self, device: &mut D) -> Result<()> {
+        device.clear(self.answers.all())
+    }
+
     /// Waits for the first `count` tokens and their log-probabilities.
     ///
     /// # Errors

@@ -4,11 +4,11 @@
 use crate::engine::paged::adapters::Adapters;
 use crate::engine::paged::limits::Limits;
 use crate::engine::paged::runner::{DeviceRunner, Room};
-use crate::engine::paged::scheduler::Scheduler;
+use crate::engine::paged::scheduler::{Runner, Scheduler};
 use crate::engine::paged::session::{Provider, Session};
 use crate::engine::tests::support::{BENCH, Geometry, TINY, VOCABULARY, drain, engine, job, runtime, tokens};
 use crate::engine::{Completion, SamplingParams};
-use device::Sim;
+use device::{Device, Sim};
 use policy::config::Config;
 use policy::directory::Policy;
 use policy::graph::{self, Arithmetic, Kind};
@@ -21,6 +21,17 @@ pub fn scheduler(
     block_size: usize,
     rows: usize,
 ) -> Scheduler<DeviceRunner<Sim, f32>> {
+    on(Sim::new(1, 0).expect("a simulator"), policies, blocks, block_size, rows)
+}
+
+/// The same on any device whose memory is the processor's.
+pub fn on<D: Device>(
+    device: D,
+    policies: &[Policy],
+    blocks: usize,
+    block_size: usize,
+    rows: usize,
+) -> Scheduler<DeviceRunner<D, f32>> {
     runtime();
     let files = policies[0].model();
     let config = Config::load(files).expect("a configuration");
@@ -36,13 +47,12 @@ pub fn scheduler(
     };
     let weights = Weights::open(files).expect("weights");
     let room = Room { rows: rows + 64, sequences: rows, blocks, block_size };
-    let device = Sim::new(1, 0).expect("a simulator");
     let runner = DeviceRunner::open(config, &weights, &adapters, device, Provider::Processor, |_| Ok(room));
     Scheduler::new(runner.expect("a runner"), limits)
 }
 
 /// Runs it until it is idle; groups in the order of their tickets.
-pub fn finish(scheduler: &mut Scheduler<DeviceRunner<Sim, f32>>) -> Vec<(u64, Vec<Completion>)> {
+pub fn finish(scheduler: &mut Scheduler<impl Runner>) -> Vec<(u64, Vec<Completion>)> {
     let mut finished = Vec::new();
     while !scheduler.is_idle() {
         finished.extend(scheduler.advance().expect("a run"));

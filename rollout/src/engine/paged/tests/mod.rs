@@ -3,4 +3,5 @@
 mod adapters;
 mod blocks;
 mod device;
+mod recordings;
 mod schedule;

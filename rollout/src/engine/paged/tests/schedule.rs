@@ -44,7 +44,8 @@ impl Runner for Remembering {
         for ((&slot, &id), &adapter) in batch.slots.iter().zip(&batch.ids).zip(&batch.adapters) {
             self.memory[slot as usize] = Some((adapter, id as u32));
         }
-        let (table, width) = batch.block_table();
+        let width = batch.most_blocks();
+        let table: Vec<i32> = batch.block_table(width).collect();
         let mut contexts = Vec::new();
         for sequence in 0..batch.sequences() {
             let rows = batch.cumulative[sequence]..batch.cumulative[sequence + 1];

@@ -1,0 +1,119 @@
+//! Recordings that do not repeat what was run: they are found out, and everything goes on as without them.
+
+use super::device::{finish, on, scheduler};
+use crate::engine::paged::scheduler::{Runner, Scheduler};
+use crate::engine::tests::support::{TINY, job};
+use crate::engine::{Completion, SamplingParams};
+use device::{Arena, Argument, Buffer, Device, Element, Gemm, Kernel, Memory, Shape, Sim, Slice};
+use record::failure::{Failure, Result};
+
+/// How a device fails to record.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    /// The work is done while it should be written down, and nothing is repeated.
+    Empty,
+    /// It does not begin.
+    Refused,
+    /// It does not end well.
+    Broken,
+}
+
+/// A simulator with a fault.
+struct Faulty {
+    sim: Sim,
+    fault: Fault,
+    /// Recordings begun.
+    begun: usize,
+}
+
+impl Device for Faulty {
+    type Recording = ();
+
+    fn describe(&self) -> String {
+        self.sim.describe()
+    }
+
+    fn memory(&self) -> Result<Memory> {
+        self.sim.memory()
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<()> {
+        self.sim.reserve(bytes)
+    }
+
+    fn workspace(&self) -> u64 {
+        self.sim.workspace()
+    }
+
+    fn arena(&self) -> Result<&Arena> {
+        self.sim.arena()
+    }
+
+    fn allocate<T: Element>(&mut self, length: usize) -> Result<Buffer<T>> {
+        self.sim.allocate(length)
+    }
+
+    fn upload<T: Element>(&mut self, from: &[T], to: Slice<'_, T>) -> Result<()> {
+        self.sim.upload(from, to)
+    }
+
+    fn download<T: Element>(&mut self, from: Slice<'_, T>, to: &mut [T]) -> Result<()> {
+        self.sim.download(from, to)
+    }
+
+    fn copy<T: Element>(&mut self, from: Slice<'_, T>, to: Slice<'_, T>) -> Result<()> {
+        self.sim.copy(from, to)
+    }
+
+    fn clear<T: Element>(&mut self, what: Slice<'_, T>) -> Result<()> {
+        self.sim.clear(what)
+    }
+
+    fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {
+        self.sim.launch(kernel, shape, arguments)
+    }
+
+    fn gemm(&mut self, gemm: &Gemm<'_>) -> Result<()> {
+        self.sim.gemm(gemm)
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        self.sim.synchronize()
+    }
+
+    fn begin_recording(&mut self) -> Result<bool> {
+        self.begun += 1;
+        if self.fault == Fault::Refused { Err(Failure::work("refused")) } else { Ok(true) }
+    }
+
+    fn end_recording(&mut self) -> Result<()> {
+        if self.fault == Fault::Broken { Err(Failure::work("broken")) } else { Ok(()) }
+    }
+
+    fn repeat(&mut self, (): &()) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Groups whose branches end at different times.
+fn completions(scheduler: &mut Scheduler<impl Runner>) -> Vec<(u64, Vec<Completion>)> {
+    for ticket in 0..4 {
+        let sampling = SamplingParams { temperature: 0.9, ..SamplingParams::PLAIN };
+        let job = job(ticket, 10 + 7 * ticket as usize, 1 + ticket as usize, 24);
+        scheduler.submit(None, crate::engine::Job { sampling, ..job }).expect("accepted");
+    }
+    finish(scheduler)
+}
+
+#[test]
+fn recordings_that_do_not_repeat_what_was_run_change_nothing() {
+    let made = TINY.policy();
+    let policies = std::slice::from_ref(&made.policy);
+    let wanted = completions(&mut scheduler(policies, 64, 16, 16));
+    for fault in [Fault::Empty, Fault::Refused, Fault::Broken] {
+        let device = Faulty { sim: Sim::new(1, 0).expect("a simulator"), fault, begun: 0 };
+        let mut faulty = on(device, policies, 64, 16, 16);
+        assert_eq!(completions(&mut faulty), wanted, "{fault:?}");
+        assert_eq!(faulty.runner().device().begun, 1, "{fault:?}: recorded again");
+    }
+}
