@@ -355,6 +355,7 @@ if wanted decode; then
         policy_of "$size" >"$work/out" 2>&1 || { row "$size: decode" 'FAILED: no policy'; failed=1; continue; }
         check "$size: decode and prefill" generate --policy "$work/$size" --device "$device" --batch "$batches" --context "$contexts" \
             --branches 4 --steps "$steps" --repeats "$repeats"
+        row '  decode steps are recorded and repeated' "$(grep -o 'slower than it could be: .*' "$work/out" | sed 's/.*: /NO: /' | grep . || echo yes)"
         grep '^{' "$work/out" >"$work/speeds"
         speeds "$work/speeds" " "
     done

@@ -143,7 +143,8 @@ fn a_step_asks_a_gpu_for_nothing_impossible_and_gives_all_back() {
     let (code, said) = place.run(&format!("{tasks} | {ROLLOUT} --max-tokens 12 >rollout"), &[]);
     assert_eq!(code, 0, "{said}");
     let account = place.account();
-    let ours = account.iter().filter(|line| line.starts_with("launch sample_rows"));
+    let run = |line: &&String| line.starts_with("launch sample_rows") || line.starts_with("repeat ");
+    let ours = account.iter().filter(run);
     let streams: Vec<&str> = ours.filter_map(|line| line.split_whitespace().last()).collect();
     assert!(streams.len() > 12, "no tokens were chosen");
     // All work is in the stream that the sampler is launched in: nothing has to be waited for but the answers.
@@ -159,6 +160,15 @@ fn a_step_asks_a_gpu_for_nothing_impossible_and_gives_all_back() {
     assert!(pieces <= 8, "{pieces} pieces of memory");
     assert_eq!(account.last().map(String::as_str), Some("context left with 0"));
 
+    // Decoding is recorded once a form, with all launches of all layers, and repeated from then on.
+    let beginning = |word: &str| account.iter().filter(|line| line.starts_with(word)).collect::<Vec<_>>();
+    let (recorded, repeated) = (beginning("recorded "), beginning("repeat "));
+    assert!(!recorded.is_empty() && recorded.len() < 8, "{recorded:?}");
+    assert!(repeated.len() > recorded.len(), "{} repeated of {}", repeated.len(), recorded.len());
+    let launches = recorded.iter().map(|line| number(line, "recorded")).min().expect("a recording");
+    assert!(launches > 3 * 8, "{launches} launches recorded");
+    assert_eq!(beginning("noted sample_rows").len(), recorded.len());
+
     let reward = r#"awk '/"type":"sample"/ { match($0, /"branch":[0-9]+/); sub(/"reward":[^,}]*/, "\"reward\":" substr($0, RSTART + 9, RLENGTH - 9)) } { print }'"#;
     let learn = "group --quiet | advantage --quiet | update --policy p --device cuda --quiet >metrics";
     let (code, said) = place.run(&format!("{reward} rollout | {learn}"), &[]);
@@ -170,6 +180,27 @@ fn a_step_asks_a_gpu_for_nothing_impossible_and_gives_all_back() {
     }
     assert!(account.iter().any(|line| line.starts_with("product ")), "no products");
     assert_eq!(account.last().map(String::as_str), Some("context left with 0"));
+}
+
+#[test]
+fn what_cannot_be_recorded_is_run() {
+    let Some(place) = Place::new() else { return };
+    let tasks = "envs tasks plan-path --count 8 --seed 7";
+    let samples = |variables: &[(&str, &str)]| {
+        let (code, said) = place.run(&format!("{tasks} | {ROLLOUT} --max-tokens 12 >rollout"), variables);
+        assert_eq!(code, 0, "{said}");
+        let lines = std::fs::read_to_string(place.path("rollout")).expect("samples");
+        let samples: Vec<String> =
+            lines.lines().filter(|line| line.contains("\"type\":\"sample\"")).map(str::to_owned).collect();
+        (samples, said, place.account())
+    };
+    let (wanted, said, account) = samples(&[]);
+    assert!(!said.contains("slower"), "{said}");
+    assert!(account.iter().any(|line| line.starts_with("repeat ")));
+    let (found, said, account) = samples(&[("STAND_IN_GRAPHS", "none")]);
+    assert_eq!(said.matches("decoding on this device is slower than it could be").count(), 1, "{said}");
+    assert!(!account.iter().any(|line| line.starts_with("repeat ")));
+    assert!(wanted.len() > 8 && wanted == found);
 }
 
 #[test]

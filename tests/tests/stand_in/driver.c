@@ -4,7 +4,8 @@
 // Memory is the host's and copies are made, but kernels and products are not run: results are zeros or what was there before.
 // What is seen is everything that is asked of a GPU: who takes how much memory and gives it back, in which stream work is put,
 // whether launches, copies and products are possible at all. Each goes into the file that STAND_IN_ACCOUNT names, a line
-// each; what no GPU would do begins with "wrong". STAND_IN_MEMORY is the memory in bytes, STAND_IN_DRIVER the version.
+// each; what no GPU would do begins with "wrong". STAND_IN_MEMORY is the memory in bytes, STAND_IN_DRIVER the version;
+// STAND_IN_GRAPHS=none refuses to record work.
 //
 // Functions that are not here are made by the test, return 0 and do nothing. Layouts are those of CUDA 13's headers.
 #define _GNU_SOURCE
@@ -21,7 +22,7 @@ typedef struct {
   unsigned x, y, z;
 } Extent;
 
-enum { FAILED = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500, HOST_TO_DEVICE = 1, DEVICE_TO_HOST = 2, DEVICE_TO_DEVICE = 3, ANY_KIND = 4 };
+enum { FAILED = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500, NOT_RECORDED = 900, HOST_TO_DEVICE = 1, DEVICE_TO_HOST = 2, DEVICE_TO_DEVICE = 3, ANY_KIND = 4 };
 enum { STATIC_SHARED = 48 * 1024, MOST_SHARED = 227 * 1024, MOST_THREADS = 1024, MOST_YZ = 65535 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -50,6 +51,14 @@ static void account(const char* format, ...) {
   pthread_mutex_unlock(&lock);
 }
 
+// ---- work that is recorded
+static void* recording;
+static size_t noted;
+static void unrecorded(const char* what) {
+  if (recording) account("wrong: %s while work is recorded", what);
+}
+static int wait(void) { return unrecorded("a wait"), account("wait"), 0; }
+
 // ---- memory
 typedef struct {
   char* at;
@@ -75,6 +84,7 @@ static int take(void** at, size_t bytes, int on_device) {
   if (on_device) used += taken;
   size_t now = used;
   pthread_mutex_unlock(&lock);
+  unrecorded("memory is taken");
   if (on_device) account("take %zu used %zu", bytes, now);
   *at = found;
   return 0;
@@ -116,6 +126,7 @@ static int copy(void* to, const void* from, size_t bytes, int kind) {
   int to_device = on_device(to, bytes), from_device = on_device(from, bytes);
   int is = to_device ? (from_device ? DEVICE_TO_DEVICE : HOST_TO_DEVICE) : (from_device ? DEVICE_TO_HOST : 0);
   if (kind != ANY_KIND && kind != is) account("wrong: a copy of kind %d is of kind %d", kind, is);
+  if (is != DEVICE_TO_DEVICE) unrecorded("a copy from or to the host");
   memmove(to, from, bytes);
   return 0;
 }
@@ -135,8 +146,10 @@ static void launched(const char* name, Extent grid, Extent block, size_t shared,
   size_t threads = (size_t)block.x * block.y * block.z;
   int possible = grid.x && grid.y && grid.z && grid.y <= MOST_YZ && grid.z <= MOST_YZ && threads && threads <= MOST_THREADS &&
                  shared <= MOST_SHARED;
-  account("%s %s grid %u %u %u threads %zu shared %zu stream %p", possible ? "launch" : "wrong: launch", name, grid.x, grid.y, grid.z,
-          threads, shared, stream);
+  if (recording) noted++;
+  if (recording && stream != recording) account("wrong: %s is launched beside what is recorded", name);
+  account("%s %s grid %u %u %u threads %zu shared %zu stream %p", possible ? (recording ? "noted" : "launch") : "wrong: launch", name,
+          grid.x, grid.y, grid.z, threads, shared, stream);
 }
 
 // ---- what a device says of itself: an H100
@@ -178,9 +191,10 @@ int cudaMemset(void* at, int value, size_t bytes) { return fill(at, value, bytes
 int cudaMemsetAsync(void* at, int value, size_t bytes, void* stream) { return fill(at, value, bytes); }
 int cudaStreamCreate(void** stream) { return handle(stream); }
 int cudaStreamCreateWithFlags(void** stream, unsigned flags) { return handle(stream); }
-int cudaStreamSynchronize(void* stream) { return account("wait"), 0; }
-int cudaDeviceSynchronize(void) { return account("wait"), 0; }
-int cudaStreamIsCapturing(void* stream, int* status) { return *status = 0; }
+int cudaStreamSynchronize(void* stream) { return wait(); }
+int cudaDeviceSynchronize(void) { return wait(); }
+int cudaStreamIsCapturing(void* stream, int* status) { return *status = recording && stream == recording, 0; }
+int cudaLaunchHostFunc(void* stream, void (*function)(void*), void* data) { return unrecorded("a call of the host"), function(data), 0; }
 int cudaEventCreate(void** event) { return handle(event); }
 int cudaEventCreateWithFlags(void** event, unsigned flags) { return handle(event); }
 const char* cudaGetErrorString(int error) { return error == OUT_OF_MEMORY ? "out of memory" : "an error"; }
@@ -244,7 +258,11 @@ int cuDeviceGet(int* device, int number) { return *device = number, 0; }
 int cuDeviceGetName(char* name, int length, int device) { return snprintf(name, length, "a stand-in"), 0; }
 int cuDeviceGetAttribute(int* value, int which, int device) { return attribute(value, which); }
 int cuDevicePrimaryCtxRetain(void** context, int device) { return *context = &primary, 0; }
-int cuDevicePrimaryCtxRelease_v2(int device) { return account("context left with %zu", used), 0; }
+static int graphs;
+int cuDevicePrimaryCtxRelease_v2(int device) {
+  if (graphs) account("wrong: %d recordings are left behind", graphs);
+  return account("context left with %zu", used), 0;
+}
 int cuCtxGetCurrent(void** context) { return *context = current, 0; }
 int cuCtxSetCurrent(void* context) { return current = context, 0; }
 int cuMemGetInfo_v2(size_t* free, size_t* all) { return free_memory(free, all); }
@@ -255,7 +273,26 @@ int cuMemcpyDtoHAsync_v2(void* to, const void* from, size_t bytes, void* stream)
 int cuMemcpyDtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream) { return copy(to, from, bytes, DEVICE_TO_DEVICE); }
 int cuMemsetD8Async(void* at, unsigned char value, size_t bytes, void* stream) { return fill(at, value, bytes); }
 int cuStreamCreate(void** stream, unsigned flags) { return handle(stream); }
-int cuStreamSynchronize(void* stream) { return account("wait"), 0; }
+int cuStreamSynchronize(void* stream) { return wait(); }
+int cuStreamBeginCapture_v2(void* stream, int mode) {
+  const char* graphs = getenv("STAND_IN_GRAPHS");
+  if (graphs && !strcmp(graphs, "none")) return NOT_RECORDED;
+  return recording = stream, noted = 0;
+}
+int cuStreamEndCapture(void* stream, size_t** graph) {
+  if (recording != stream) account("wrong: a recording ends that was not begun");
+  *graph = malloc(sizeof **graph);
+  **graph = noted, recording = NULL;
+  return account("recorded %zu stream %p", noted, stream), 0;
+}
+int cuGraphInstantiateWithFlags(size_t** made, const size_t* graph, uint64_t flags) {
+  *made = malloc(sizeof **made);
+  **made = *graph, graphs++;
+  return 0;
+}
+int cuGraphDestroy(size_t* graph) { return free(graph), 0; }
+int cuGraphExecDestroy(size_t* made) { return free(made), graphs--, 0; }
+int cuGraphLaunch(const size_t* made, void* stream) { return unrecorded("a repetition"), account("repeat %zu stream %p", *made, stream), 0; }
 int cuGetErrorName(int error, const char** name) { return *name = "AN_ERROR", 0; }
 int cuGetErrorString(int error, const char** text) { return *text = error == OUT_OF_MEMORY ? "out of memory" : "an error", 0; }
 int cuGetExportTable(const void** table, const void* id) { return *table = NULL, NOT_FOUND; }
