@@ -51,9 +51,9 @@ static void account(const char* format, ...) {
   pthread_mutex_unlock(&lock);
 }
 
-// ---- work that is recorded
-static void* recording;
-static size_t noted;
+// ---- work that is recorded, by the thread that asks for it
+static __thread void* recording;
+static __thread size_t noted;
 static void unrecorded(const char* what) {
   if (recording) account("wrong: %s while work is recorded", what);
 }
@@ -257,10 +257,10 @@ int cuDeviceGetCount(int* count) { return *count = 1, 0; }
 int cuDeviceGet(int* device, int number) { return *device = number, 0; }
 int cuDeviceGetName(char* name, int length, int device) { return snprintf(name, length, "a stand-in"), 0; }
 int cuDeviceGetAttribute(int* value, int which, int device) { return attribute(value, which); }
-int cuDevicePrimaryCtxRetain(void** context, int device) { return *context = &primary, 0; }
-static int graphs;
+static int holders, graphs;
+int cuDevicePrimaryCtxRetain(void** context, int device) { return __sync_add_and_fetch(&holders, 1), *context = &primary, 0; }
 int cuDevicePrimaryCtxRelease_v2(int device) {
-  if (graphs) account("wrong: %d recordings are left behind", graphs);
+  if (!__sync_sub_and_fetch(&holders, 1) && graphs) account("wrong: %d recordings are left behind", graphs);
   return account("context left with %zu", used), 0;
 }
 int cuCtxGetCurrent(void** context) { return *context = current, 0; }
@@ -287,11 +287,11 @@ int cuStreamEndCapture(void* stream, size_t** graph) {
 }
 int cuGraphInstantiateWithFlags(size_t** made, const size_t* graph, uint64_t flags) {
   *made = malloc(sizeof **made);
-  **made = *graph, graphs++;
+  **made = *graph, __sync_add_and_fetch(&graphs, 1);
   return 0;
 }
 int cuGraphDestroy(size_t* graph) { return free(graph), 0; }
-int cuGraphExecDestroy(size_t* made) { return free(made), graphs--, 0; }
+int cuGraphExecDestroy(size_t* made) { return free(made), __sync_sub_and_fetch(&graphs, 1), 0; }
 int cuGraphLaunch(const size_t* made, void* stream) { return unrecorded("a repetition"), account("repeat %zu stream %p", *made, stream), 0; }
 int cuGetErrorName(int error, const char** name) { return *name = "AN_ERROR", 0; }
 int cuGetErrorString(int error, const char** text) { return *text = error == OUT_OF_MEMORY ? "out of memory" : "an error", 0; }
