@@ -35,14 +35,28 @@ impl Aggregate {
             Self::Constant => "constant",
         }
     }
+}
 
-    /// The factor of every token term of a sample with `length` completion tokens, in a batch of `samples` samples
-    /// that hold `tokens` completion tokens together. `max_tokens` is L of `constant`.
-    pub fn weight(self, length: usize, samples: usize, tokens: usize, max_tokens: usize) -> f64 {
-        match self {
-            Self::Token => 1.0 / tokens as f64,
-            Self::Sequence => 1.0 / (samples as f64 * length as f64),
-            Self::Constant => 1.0 / (samples as f64 * max_tokens as f64),
+/// The average over one optimiser batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Mean {
+    /// Which one.
+    pub aggregate: Aggregate,
+    /// Samples of the batch.
+    pub samples: usize,
+    /// Completion tokens that they hold together.
+    pub tokens: usize,
+    /// L of `constant`.
+    pub max_tokens: usize,
+}
+
+impl Mean {
+    /// The factor of every token term of a sample with `length` completion tokens.
+    pub fn weight(&self, length: usize) -> f64 {
+        match self.aggregate {
+            Aggregate::Token => 1.0 / self.tokens as f64,
+            Aggregate::Sequence => 1.0 / (self.samples as f64 * length as f64),
+            Aggregate::Constant => 1.0 / (self.samples as f64 * self.max_tokens as f64),
         }
     }
 }
@@ -54,13 +68,13 @@ mod tests {
     /// Two samples of 1 and 3 tokens, every token term 1: token 4/4, sequence (1/1 + 3/3)/2, constant 4/(2·8).
     #[test]
     fn by_hand() {
-        let total = |aggregate: Aggregate| {
-            [1usize, 3].iter().map(|&n| n as f64 * aggregate.weight(n, 2, 4, 8)).sum::<f64>()
-        };
+        let mean = |aggregate| Mean { aggregate, samples: 2, tokens: 4, max_tokens: 8 };
+        let total =
+            |aggregate| [1usize, 3].iter().map(|&n| n as f64 * mean(aggregate).weight(n)).sum::<f64>();
         assert_eq!(total(Aggregate::Token), 1.0);
         assert_eq!(total(Aggregate::Sequence), 1.0);
         assert_eq!(total(Aggregate::Constant), 0.25);
-        assert_eq!(Aggregate::Token.weight(3, 2, 4, 8), 0.25);
-        assert_eq!(Aggregate::Sequence.weight(3, 2, 4, 8), 1.0 / 6.0);
+        assert_eq!(mean(Aggregate::Token).weight(3), 0.25);
+        assert_eq!(mean(Aggregate::Sequence).weight(3), 1.0 / 6.0);
     }
 }

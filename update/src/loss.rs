@@ -6,6 +6,7 @@
 
 use std::sync::Mutex;
 
+use crate::aggregate::Mean;
 use crate::arguments::Objective;
 use crate::model::RowLoss;
 use crate::objective;
@@ -91,23 +92,22 @@ pub struct BatchLoss<'a> {
     terms: Terms,
     samples: &'a Samples,
     members: &'a [Vec<usize>],
-    /// The factor of each sample's token terms, by the sample's index.
-    weights: &'a [f64],
+    mean: Mean,
     others: Others<'a>,
     tallies: Vec<Mutex<Tally>>,
 }
 
 impl<'a> BatchLoss<'a> {
-    /// The loss of trees whose sequences are `members`.
+    /// The loss of trees whose sequences are `members`, as their part of the mean over an optimiser batch.
     pub fn new(
         terms: Terms,
         samples: &'a Samples,
         members: &'a [Vec<usize>],
-        weights: &'a [f64],
+        mean: Mean,
         others: Others<'a>,
     ) -> Self {
         let tallies = members.iter().map(|_| Mutex::default()).collect();
-        BatchLoss { terms, samples, members, weights, others, tallies }
+        BatchLoss { terms, samples, members, mean, others, tallies }
     }
 
     /// The figures of all trees.
@@ -161,7 +161,7 @@ impl RowLoss for BatchLoss<'_> {
         for ((row, &new), derivative) in tree.rows.iter().zip(logprobs).zip(derivative) {
             let sample = self.members[tree_index][row.sequence as usize];
             let term = self.term(sample, row.index as usize, f64::from(new), &mut tally);
-            let weight = self.weights[sample];
+            let weight = self.mean.weight(self.samples.rows[sample].length());
             tally.loss += weight * term.loss;
             *derivative = (weight * term.slope) as f32;
         }

@@ -6,6 +6,7 @@ use record::failure::{Failure, Result};
 use record::progress::Progress;
 use record::stage;
 
+use crate::aggregate::Mean;
 use crate::arguments::{Arguments, Objective};
 use crate::batch::{self, Batch};
 use crate::learner::Learner;
@@ -60,6 +61,8 @@ struct Place {
     /// All minibatches of the call.
     horizon: u64,
     first_epoch: bool,
+    /// Tokens of the longest completion of the call.
+    longest: usize,
 }
 
 impl Trainer<'_> {
@@ -75,12 +78,13 @@ impl Trainer<'_> {
         let parts = (arguments.minibatches as usize).min(self.samples.rows.len());
         let horizon = (parts as u64).saturating_mul(arguments.epochs);
         let step = self.samples.step.unwrap_or(0);
+        let longest = self.samples.rows.iter().map(|row| row.length()).max().unwrap_or(1);
         let mut progress = Progress::new("update", arguments.quiet, Some(horizon));
         for epoch in 0..arguments.epochs {
             let minibatches = batch::minibatches(self.samples, parts, arguments.seed, epoch, step);
             for (index, minibatch) in minibatches.iter().enumerate() {
-                let place =
-                    Place { index: epoch * parts as u64 + index as u64, horizon, first_epoch: epoch == 0 };
+                let index = epoch * parts as u64 + index as u64;
+                let place = Place { index, horizon, first_epoch: epoch == 0, longest };
                 let loss = self.minibatch(minibatch, &flat, place, learner, &mut figures)?;
                 figures.loss += loss;
                 figures.last_losses.push_back(loss);
@@ -123,14 +127,19 @@ impl Trainer<'_> {
             figures.flat_minibatches += 1;
             return Ok(0.0);
         }
-        let factors = self.factors(minibatch, tokens);
+        let mean = Mean {
+            aggregate: self.arguments.aggregate,
+            samples: minibatch.len(),
+            tokens,
+            max_tokens: self.arguments.max_tokens.map_or(place.longest, |n| n as usize),
+        };
         learner.clear()?;
         let mut tally = Tally::default();
         for batch in batch::pack_trees(self.samples, &active, self.arguments.max_tokens_per_batch as usize) {
             if place.first_epoch {
                 figures.unique_tokens += batch.unique_tokens();
             }
-            tally.add(&self.accumulate(&batch, &factors, learner, figures)?);
+            tally.add(&self.accumulate(&batch, mean, learner, figures)?);
         }
         self.check(&tally, figures.steps)?;
         if figures.steps == 0 && self.arguments.objective == Objective::Clip {
@@ -151,23 +160,11 @@ impl Trainer<'_> {
         Ok(tally.loss)
     }
 
-    /// The factor of each sample's token terms, by sample; 0 for those of other minibatches.
-    fn factors(&self, minibatch: &[usize], tokens: usize) -> Vec<f64> {
-        let longest = || self.samples.rows.iter().map(|row| row.length()).max().unwrap_or(1);
-        let max_tokens = self.arguments.max_tokens.map_or_else(longest, |n| n as usize);
-        let mut factors = vec![0.0; self.samples.rows.len()];
-        for &sample in minibatch {
-            let length = self.samples.rows[sample].length();
-            factors[sample] = self.arguments.aggregate.weight(length, minibatch.len(), tokens, max_tokens);
-        }
-        factors
-    }
-
     /// Adds one batch's gradient.
     fn accumulate(
         &self,
         batch: &Batch,
-        factors: &[f64],
+        mean: Mean,
         learner: &mut dyn Learner,
         figures: &mut Figures,
     ) -> Result<Tally> {
@@ -184,7 +181,7 @@ impl Trainer<'_> {
             if stage::interrupted() {
                 return Err(Failure::interrupted());
             }
-            let loss = BatchLoss::new(terms, self.samples, members, factors, others);
+            let loss = BatchLoss::new(terms, self.samples, members, mean, others);
             let scores = learner.accumulate(trees, batch.temperature, &loss)?;
             for scores in &scores {
                 figures.entropy += scores.entropies.iter().map(|&entropy| f64::from(entropy)).sum::<f64>();

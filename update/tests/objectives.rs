@@ -5,7 +5,7 @@
 use record::read::Line;
 use record::sample::Sample;
 use serde_json::{Value, json};
-use update::aggregate::Aggregate;
+use update::aggregate::{Aggregate, Mean};
 use update::arguments::Objective;
 use update::loss::{BatchLoss, Others, Terms};
 use update::model::RowLoss;
@@ -53,11 +53,7 @@ fn losses_and_slopes_are_those_of_autograd() {
             _ => Aggregate::Constant,
         };
         let max_tokens = objectives["max_tokens"].as_u64().unwrap() as usize;
-        let weights: Vec<f64> = samples
-            .rows
-            .iter()
-            .map(|row| aggregate.weight(row.length(), samples.rows.len(), samples.tokens(), max_tokens))
-            .collect();
+        let mean = Mean { aggregate, samples: samples.rows.len(), tokens: samples.tokens(), max_tokens };
         let with_kl = name == "clip+kl";
         let terms = Terms {
             objective: if name == "nll" { Objective::Nll } else { Objective::Clip },
@@ -69,7 +65,7 @@ fn losses_and_slopes_are_those_of_autograd() {
             reference: with_kl.then_some(&reference[..]),
             start: (name == "cap+start").then_some(&start[..]),
         };
-        let loss = BatchLoss::new(terms, &samples, &members, &weights, others);
+        let loss = BatchLoss::new(terms, &samples, &members, mean, others);
         let mut largest = 0.0f64;
         for (tree_index, members) in members.iter().enumerate() {
             let sequences: Vec<Sequence> = members.iter().map(|&index| samples.sequence(index)).collect();
