@@ -17,7 +17,7 @@ use crate::tree::{Sequence, Tree, pack};
 pub const DEFAULT_TOKENS: u64 = 4096;
 
 /// Tokens that a tree has at least before the next task gets one of its own.
-const LEAST_TOKENS: usize = 256;
+const LEAST_TOKENS: usize = 64;
 
 /// The samples of each minibatch of one epoch.
 ///

@@ -107,8 +107,18 @@ fn trees_hold_every_completion_token_within_the_limit() {
             assert!(tree.len() <= limit || members.len() == 1, "{} tokens above {limit}", tree.len());
         }
     }
-    let one = &pack_trees(&samples, &order, 4096)[0];
-    assert_eq!(one.trees.len(), 2, "small tasks lie together until 256 tokens are reached");
+    assert_eq!(pack_trees(&samples, &order, 4096)[0].trees.len(), 3, "a tree for each task");
+}
+
+#[test]
+fn small_tasks_lie_together() {
+    let long: Vec<u32> = (0..60).collect();
+    let names: Vec<String> = (0..6).map(|task| task.to_string()).collect();
+    let list: Vec<(&str, &str, &[u32], &[u32])> =
+        (0..6).map(|task| (&*names[task], &*names[task], &long[task..task + 20], &long[40..51])).collect();
+    let samples = samples(&list);
+    let batches = pack_trees(&samples, &[0, 1, 2, 3, 4, 5], 4096);
+    assert_eq!(batches[0].members, [[0, 1, 2], [3, 4, 5]], "30 tokens each, until 64 are reached");
 }
 
 #[test]
