@@ -16,36 +16,47 @@ const KEPT_VALUES: usize = 8 << 20;
 /// Tokens of a micro-batch at least and at most, where there are as many: enough rows for matrix products to
 /// reach their speed, few enough to stay near the caches.
 const TOKENS: Range<usize> = 256..4096;
-/// Micro-batches of one call at least, where that leaves each enough tokens: threads need something to share.
+/// Micro-batches of one call at least, where that leaves each as many tokens as [`SHARED_TOKENS`]: threads need something
+/// to share. Fewer are a power of two, so that as many threads end together.
 const SHARES: usize = 8;
+/// Tokens of a micro-batch at least where there are few for all threads: products are a little slower, nobody waits.
+const SHARED_TOKENS: usize = 160;
 /// Partial gradients of one call at most.
 pub(super) const CHUNKS: usize = 16;
 
-/// Tokens at which a micro-batch of so many in all is complete.
+/// Tokens that a micro-batch aims at, of so many in all.
 fn aim(total: usize, kept_values: usize) -> usize {
-    (KEPT_VALUES / kept_values.max(1)).min(total.div_ceil(SHARES)).clamp(TOKENS.start, TOKENS.end)
+    let kept = (KEPT_VALUES / kept_values.max(1)).clamp(TOKENS.start, TOKENS.end);
+    kept.min(total.div_ceil(SHARES).max(SHARED_TOKENS))
 }
 
-/// Tokens of a micro-batch at most, of `total` in trees of up to `largest`.
+/// Micro-batches that so many tokens are cut into.
+fn parts(total: usize, kept_values: usize) -> usize {
+    let aim = aim(total, kept_values);
+    let parts = ((total + aim / 2) / aim).max(1);
+    if parts < SHARES { 1 << parts.ilog2() } else { parts }
+}
+
+/// Tokens of a micro-batch at most, of up to `total` in trees of up to `largest`.
 pub(super) fn most_tokens(total: usize, largest: usize, kept_values: usize) -> usize {
-    total.min(aim(total, kept_values) - 1 + largest)
+    // Rounding leaves a part up to twice the least aim, or an eighth more than a larger one.
+    let aim = aim(total, kept_values);
+    total.min((aim + aim / 8).max(2 * SHARED_TOKENS) + largest)
 }
 
-/// Cuts trees into micro-batches: consecutive trees until the aim is reached.
+/// Cuts trees into micro-batches: equal parts of all tokens, of which a tree belongs to the one that its middle is in.
 pub(super) fn micro_batches(trees: &[Tree], kept_values: usize) -> Vec<Range<usize>> {
     let total: usize = trees.iter().map(Tree::len).sum();
-    let aim = aim(total, kept_values);
-    let mut batches = Vec::new();
-    let (mut start, mut tokens) = (0, 0);
+    let parts = parts(total, kept_values);
+    let mut batches: Vec<Range<usize>> = Vec::with_capacity(parts);
+    let (mut before, mut last) = (0, None);
     for (index, tree) in trees.iter().enumerate() {
-        tokens += tree.len();
-        if tokens >= aim {
-            batches.push(start..index + 1);
-            (start, tokens) = (index + 1, 0);
+        let part = (2 * before + tree.len()) * parts / (2 * total).max(1);
+        match batches.last_mut().filter(|_| last == Some(part)) {
+            Some(batch) => batch.end = index + 1,
+            None => batches.push(index..index + 1),
         }
-    }
-    if start < trees.len() {
-        batches.push(start..trees.len());
+        (before, last) = (before + tree.len(), Some(part));
     }
     batches
 }
@@ -174,6 +185,29 @@ mod tests {
             assert_eq!(flat, (0..count).collect::<Vec<_>>());
             let flat: Vec<usize> = chunks(batches.len()).into_iter().flatten().collect();
             assert_eq!(flat, (0..batches.len()).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn micro_batches_are_even_and_no_larger_than_was_planned() {
+        for (count, size) in [(16, 43), (16, 70), (1, 5000), (32, 380), (7, 33), (100, 9), (1000, 90)] {
+            let trees: Vec<Tree> = (0..count)
+                .map(|index| Tree { ids: vec![0; size + index * 5 % 4], ..Tree::default() })
+                .collect();
+            let (total, largest) = (trees.iter().map(Tree::len).sum(), size + 3);
+            for kept_values in [1000, 11_280, 400_000] {
+                let batches = micro_batches(&trees, kept_values);
+                let sizes: Vec<usize> =
+                    batches.iter().map(|batch| trees[batch.clone()].iter().map(Tree::len).sum()).collect();
+                let [least, most] = [sizes.iter().min(), sizes.iter().max()].map(|size| *size.expect("one"));
+                assert!(most - least <= 2 * largest, "{count} of {size}: {sizes:?}");
+                assert!(most <= most_tokens(total, largest, kept_values), "{count} of {size}: {sizes:?}");
+                assert!(most <= most_tokens(2 * total, largest, kept_values), "{count} of {size}: {sizes:?}");
+                assert!(
+                    sizes.len() >= SHARES || sizes.len().is_power_of_two(),
+                    "{count} of {size}: {sizes:?}"
+                );
+            }
         }
     }
 
