@@ -125,11 +125,6 @@ impl<'a> Writer<'a> {
         }
         self.file.write_all(bytes).map_err(|error| failure(self.path, &error))
     }
-
-    /// Waits until the disk has the file.
-    pub(crate) fn finish(self) -> Result<()> {
-        self.file.sync_all().map_err(|error| failure(self.path, &error))
-    }
 }
 
 /// Values in their bytes as `dtype`, 16-bit floats rounded to nearest even; whether that is a type of weights.
@@ -185,8 +180,7 @@ pub(crate) fn write(
     head.extend_from_slice(text.as_bytes());
 
     let mut writer = Writer::create(path, &head, None)?;
-    tensors.iter().zip(types).try_for_each(|(tensor, dtype)| writer.tensor(tensor, dtype))?;
-    writer.finish()
+    tensors.iter().zip(types).try_for_each(|(tensor, dtype)| writer.tensor(tensor, dtype))
 }
 
 /// Whether the values fill the shape; a mistake of the caller, told like any failed work.

@@ -190,7 +190,7 @@ fn first_version(
         durable::relink(&building.join(BASE), target, &building.join(LINKING))?;
     }
     durable::write(&first.join(VERSION_FILE), pretty(&description).as_bytes())?;
-    durable::sync_directory(&first)?;
+    durable::synchronise(&first)?;
     durable::relink(&building.join(CURRENT), &step_name(0), &building.join(LINKING))
 }
 
@@ -241,7 +241,7 @@ fn build(from: &Policy, next: &NewVersion, step: u64, building: &Path) -> Result
         description["base"] = directory::digest_of(base, None)?.into();
     }
     durable::write(&building.join(VERSION_FILE), pretty(&description).as_bytes())?;
-    durable::sync_directory(building)?;
+    durable::synchronise(building)?;
     Ok(version)
 }
 
@@ -289,7 +289,6 @@ fn write_weights(from: &Policy, tensors: &[NewTensor], building: &Path) -> Resul
                 _ => writer.bytes(&old[entry.offset..entry.offset + entry.length])?,
             }
         }
-        writer.finish()?;
     }
     Ok(digest.finalize().to_hex().to_string())
 }
@@ -393,5 +392,5 @@ pub(crate) fn copy_weights(from: &Path, to: &Path) -> Result<()> {
     for (path, _) in Weights::open(from)?.files() {
         durable::copy(path, &to.join(path.file_name().unwrap_or_default()))?;
     }
-    durable::sync_directory(to)
+    Ok(())
 }

@@ -120,7 +120,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
         }
         durable::copy(&from.join(&file), &to.join(&file))?;
     }
-    folders.iter().rev().try_for_each(|folder| durable::sync_directory(folder))
+    Ok(())
 }
 
 fn survey(root: &Path) -> Result<Survey> {
