@@ -6,11 +6,13 @@
 
 use device::cuda::{Library, open_library};
 use ort::environment::Environment;
+use ort::session::Session;
+use ort::session::builder::SessionBuilder;
 use record::failure::{Failure, Result};
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 const SCRIPT: &str = include_str!("../../fetch-runtime.sh");
 const VARIABLE: &str = "ORT_DYLIB_PATH";
@@ -121,6 +123,18 @@ fn load() -> Result<Environment> {
     };
     let environment = ort::init_from(&path).map_err(|error| refused(&error))?;
     environment.with_name("troupe").with_telemetry(false).build().map_err(|error| refused(&error))
+}
+
+/// Opens a session over a graph, one at a time: ONNX Runtime looks whether it has heard of a domain of operators and then
+/// adds it to what it knows, in two steps, and refuses the second of two sessions that find the same new domain at the same
+/// moment.
+///
+/// # Errors
+/// As ONNX Runtime has them.
+pub fn open(mut builder: SessionBuilder, graph: &[u8]) -> ort::Result<Session> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    builder.commit_from_memory(graph)
 }
 
 /// The file of an execution provider that is a library of its own.

@@ -3,17 +3,13 @@
 //! The interface is used and not the wrapper crate's because its kernels take a shared reference: one session may then
 //! run on many threads.
 
-use super::values::{check, failed};
-use ort::AsPointer;
-use ort::session::Session;
-use ort::session::builder::SessionBuilder;
+use super::values::check;
 use ort::sys::*;
 use policy::graph::DOMAIN;
 use record::failure::Result;
 use std::ffi::{CString, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
 
 /// Something that begins with ONNX Runtime's description of an operator.
 pub trait Custom {
@@ -50,19 +46,10 @@ impl<O: Custom> Domain<O> {
 }
 
 impl<O> Domain<O> {
-    /// Opens a session over a graph that uses these operators.
-    ///
-    /// One at a time: ONNX Runtime looks whether it has heard of a domain and then adds it to what it knows, in two steps,
-    /// and refuses the second of two sessions that find the same new domain at the same moment.
-    ///
-    /// # Errors
-    /// As ONNX Runtime has them.
-    pub fn open(&self, mut builder: SessionBuilder, graph: &[u8]) -> Result<Session> {
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    /// Makes the operators known to a session.
+    pub fn register(&self, options: *mut OrtSessionOptions) -> Result<()> {
         // SAFETY: the options are those of a builder that is alive.
-        unsafe { check((ort::api().AddCustomOpDomain)(builder.ptr_mut(), self.domain))? };
-        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        builder.commit_from_memory(graph).map_err(failed)
+        unsafe { check((ort::api().AddCustomOpDomain)(options, self.domain)) }
     }
 }
 

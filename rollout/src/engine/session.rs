@@ -41,7 +41,7 @@ impl Session {
         let domain = domain(kernels, linears)?;
         // One thread a run: parallel work is over groups, where it needs no barriers. Shapes change with every run, so
         // patterns of memory would be recorded and never used again.
-        let builder = ort::session::Session::builder(environment)
+        let mut builder = ort::session::Session::builder(environment)
             .map_err(failed)?
             .with_intra_threads(1)
             .map_err(failed)?
@@ -57,12 +57,9 @@ impl Session {
             .map_err(failed)?
             .with_config_entry("session.model_external_initializers_file_folder_path", folder)
             .map_err(failed)?;
-        Ok(Session {
-            session: domain.open(builder, graph)?,
-            memory: Memory::plain()?,
-            vocab_size,
-            _domain: domain,
-        })
+        domain.register(builder.ptr_mut())?;
+        let session = runtime::open(builder, graph).map_err(failed)?;
+        Ok(Session { session, memory: Memory::plain()?, vocab_size, _domain: domain })
     }
 
     /// Runs the graph over the rows of `pass.plan`, whose tokens are `ids`. `logits` becomes

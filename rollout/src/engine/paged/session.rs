@@ -104,11 +104,11 @@ impl Session {
             .map_err(failed)?
             .with_config_entry("session.model_external_initializers_file_folder_path", folder)
             .map_err(failed)?;
-        let (domain, session, device) = match provider {
+        let (domain, device) = match provider {
             Provider::Processor => {
                 let domain = reference::domain()?;
-                let session = domain.open(builder, graph);
-                (Some(domain), session, Memory::plain()?)
+                domain.register(builder.ptr_mut())?;
+                (Some(domain), Memory::plain()?)
             }
             Provider::Cuda { number, stream } => {
                 append_cuda(builder.ptr_mut(), number, stream)?;
@@ -119,10 +119,11 @@ impl Session {
                 builder = builder
                     .with_config_entry("session.use_device_allocator_for_initializers", "1")
                     .map_err(failed)?;
-                (None, builder.commit_from_memory(graph).map_err(failed), Memory::cuda(number)?)
+                (None, Memory::cuda(number)?)
             }
         };
-        let session = session.map_err(|error| refused(error, "loads the weights"))?;
+        let session =
+            runtime::open(builder, graph).map_err(|error| refused(failed(error), "loads the weights"))?;
         let mut binding = ptr::null_mut();
         // SAFETY: the session is alive, and outlives the binding.
         check(unsafe { (ort::api().CreateIoBinding)(session.ptr().cast_mut(), &mut binding) })?;

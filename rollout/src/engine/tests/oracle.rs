@@ -20,14 +20,13 @@ impl Oracle {
         let graph = graph::decoder(&config, &weights, Kind::GroupQuery).expect("a graph");
         let environment = crate::runtime::environment().expect("ONNX Runtime");
         let folder = weights.folder().expect("one folder").to_str().expect("UTF-8");
-        let session = Session::builder(environment)
+        let builder = Session::builder(environment)
             .expect("a builder")
             .with_intra_threads(1)
             .expect("an option")
             .with_config_entry("session.model_external_initializers_file_folder_path", folder)
-            .expect("an option")
-            .commit_from_memory(&graph)
-            .expect("a session");
+            .expect("an option");
+        let session = crate::runtime::open(builder, &graph).expect("a session");
         Oracle { session, config }
     }
 
