@@ -231,16 +231,24 @@ fn a_thousand_hostile_programs_leave_nothing() {
 fn judge() {
     let sandbox = Sandbox::shared().unwrap();
     sandbox.run(&Program::python("print(1)", "")).unwrap();
-    let ids: Vec<String> = descendants().iter().map(u32::to_string).collect();
-    println!("workers {}", ids.join(" "));
+    let before = descendants();
+    let named = |ids: &BTreeSet<u32>| ids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+    println!("workers {}", named(&before));
     std::thread::spawn(|| {
         let limits = Limits { wall_seconds: 60.0, ..Limits::default() };
         let endless = Program { limits, ..Program::python("import time; time.sleep(60)", "") };
         Sandbox::shared().unwrap().run(&endless)
     });
-    std::thread::sleep(std::time::Duration::from_millis(200));
-    let ids: Vec<String> = descendants().iter().map(u32::to_string).collect();
-    println!("workers {}", ids.join(" "));
+    // The program is seen when it has begun, however long that takes on a busy machine.
+    let mut now = descendants();
+    for _ in 0..6000 {
+        if now.difference(&before).next().is_some() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        now = descendants();
+    }
+    println!("workers {}", named(&now));
     std::process::abort();
 }
 
