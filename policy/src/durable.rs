@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::symlink;
 use std::panic::resume_unwind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use record::failure::{Failure, Result};
 
@@ -36,21 +36,8 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// Waits until the disk has a directory and everything in it.
 pub(crate) fn synchronise(directory: &Path) -> Result<()> {
-    let (mut files, mut directories) = (Vec::new(), vec![directory.to_owned()]);
-    let mut next = 0;
-    while let Some(directory) = directories.get(next).cloned() {
-        for entry in fs::read_dir(&directory).map_err(|error| failure(&directory, &error))? {
-            let entry = entry.map_err(|error| failure(&directory, &error))?;
-            let path = entry.path();
-            let kind = entry.file_type().map_err(|error| failure(&path, &error))?;
-            if kind.is_dir() {
-                directories.push(path);
-            } else if kind.is_file() {
-                files.push(path);
-            }
-        }
-        next += 1;
-    }
+    let (mut files, mut directories) = (Vec::new(), Vec::new());
+    list(directory, &mut files, &mut directories)?;
     let share = files.len().div_ceil(AT_ONCE).max(1);
     std::thread::scope(|scope| {
         let parts =
@@ -59,8 +46,24 @@ pub(crate) fn synchronise(directory: &Path) -> Result<()> {
         let ended = parts.into_iter().map(|part| part.join().unwrap_or_else(|panic| resume_unwind(panic)));
         ended.collect::<Result<()>>()
     })?;
-    // From the innermost outwards.
-    directories.iter().rev().try_for_each(|directory| sync(directory))
+    directories.iter().try_for_each(|directory| sync(directory))
+}
+
+/// The files in a directory and below, and the directories, each after those in it. Links are entries of their directory and
+/// have no content of their own.
+fn list(directory: &Path, files: &mut Vec<PathBuf>, directories: &mut Vec<PathBuf>) -> Result<()> {
+    let of_directory = |error| failure(directory, &error);
+    for entry in fs::read_dir(directory).map_err(of_directory)? {
+        let entry = entry.map_err(of_directory)?;
+        let kind = entry.file_type().map_err(of_directory)?;
+        if kind.is_dir() {
+            list(&entry.path(), files, directories)?;
+        } else if kind.is_file() {
+            files.push(entry.path());
+        }
+    }
+    directories.push(directory.to_owned());
+    Ok(())
 }
 
 /// Waits until the disk has a file's content, or a directory's entries.
@@ -103,5 +106,29 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     match removed {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failure(path, &error)),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_in_a_directory_is_waited_for_from_the_inside_outwards() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        fs::create_dir_all(root.join("a/b")).expect("folders");
+        for name in ["one", "a/two", "a/b/three"] {
+            write(&root.join(name), name.as_bytes()).expect("written");
+        }
+        symlink("nowhere", root.join("a/link")).expect("a link");
+        let (mut files, mut directories) = (Vec::new(), Vec::new());
+        list(root, &mut files, &mut directories).expect("a list");
+        files.sort();
+        assert_eq!(files, ["a/b/three", "a/two", "one"].map(|name| root.join(name)));
+        assert_eq!(directories, [root.join("a/b"), root.join("a"), root.to_owned()]);
+        synchronise(root).expect("synchronised");
+        let missing = synchronise(&root.join("none")).expect_err("no such folder");
+        assert_eq!(missing.code, record::failure::IO);
     }
 }

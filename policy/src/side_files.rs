@@ -109,16 +109,11 @@ pub fn left_out(policy: &Policy) -> Result<Vec<LeftOut>> {
 
 /// Copies what belongs to the policy in a directory beside its weights.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
-    let mut folders = BTreeSet::from([to.to_owned()]);
     for file in survey(from)?.files {
-        let mut inside = PathBuf::new();
-        for part in file.parent().into_iter().flat_map(Path::components) {
-            inside.push(part);
-            if folders.insert(to.join(&inside)) {
-                durable::create_directory(&to.join(&inside))?;
-            }
-        }
-        durable::copy(&from.join(&file), &to.join(&file))?;
+        let copied = to.join(&file);
+        let folder = copied.parent().unwrap_or(to);
+        fs::create_dir_all(folder).map_err(|error| durable::failure(folder, &error))?;
+        durable::copy(&from.join(&file), &copied)?;
     }
     Ok(())
 }
