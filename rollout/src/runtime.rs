@@ -131,7 +131,7 @@ fn load() -> Result<Environment> {
 ///
 /// # Errors
 /// As ONNX Runtime has them.
-pub fn open(mut builder: SessionBuilder, graph: &[u8]) -> ort::Result<Session> {
+pub fn open_session(mut builder: SessionBuilder, graph: &[u8]) -> ort::Result<Session> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     builder.commit_from_memory(graph)

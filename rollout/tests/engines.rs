@@ -1,19 +1,19 @@
 //! Engines that a process opens at the same moment. A file of its own, for the first sessions of a process are what matters.
 
-use std::path::Path;
-use std::process::Command;
+#[path = "common/runtime.rs"]
+mod runtime;
+
 use std::sync::Barrier;
 
 use policy::initial::{Preset, from_preset};
 use rollout::engine::{Engine, Options};
+use runtime::fetch_runtime;
 
 #[test]
 fn engines_may_be_opened_at_the_same_moment() {
     // SAFETY: the only test of this program, before anything else runs.
     unsafe { std::env::set_var("ORT_DISABLE_TELEMETRY", "1") };
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
-    let fetched = Command::new(root.join("fetch-runtime.sh")).output().expect("fetch-runtime.sh runs");
-    assert!(fetched.status.success(), "{}", String::from_utf8_lossy(&fetched.stderr));
+    fetch_runtime();
     let folder = tempfile::tempdir().expect("a folder");
     let policy = from_preset(&folder.path().join("policy"), Preset::Tiny, 1).expect("a policy");
     let barrier = Barrier::new(16);

@@ -1,5 +1,8 @@
 //! The program with tiny random policies: what a real model adds to the logic tested elsewhere.
 
+#[path = "common/runtime.rs"]
+mod runtime;
+
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -7,16 +10,8 @@ use std::process::{Command, Output, Stdio};
 
 use envs::{Selection, Settings, Split};
 use policy::initial::{Preset, from_preset};
+use runtime::fetch_runtime;
 use serde_json::Value;
-
-/// Makes sure that the library is there, by the project's own script.
-fn fetch_runtime() {
-    if rollout::runtime::find(rollout::runtime::Build::Processor).is_err() {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fetch-runtime.sh");
-        let status = Command::new(script).stdout(Stdio::null()).status().expect("fetch-runtime.sh runs");
-        assert!(status.success(), "fetch-runtime.sh failed");
-    }
-}
 
 fn tasks(count: usize) -> String {
     let selection = Selection { split: Split::Train, seed: 5, settings: Settings::default() };

@@ -58,7 +58,7 @@ impl Session {
             .with_config_entry("session.model_external_initializers_file_folder_path", folder)
             .map_err(failed)?;
         domain.register(builder.ptr_mut())?;
-        let session = runtime::open(builder, graph).map_err(failed)?;
+        let session = runtime::open_session(builder, graph).map_err(failed)?;
         Ok(Session { session, memory: Memory::plain()?, vocab_size, _domain: domain })
     }
 

@@ -122,8 +122,8 @@ impl Session {
                 (None, Memory::cuda(number)?)
             }
         };
-        let session =
-            runtime::open(builder, graph).map_err(|error| refused(failed(error), "loads the weights"))?;
+        let session = runtime::open_session(builder, graph)
+            .map_err(|error| refused(failed(error), "loads the weights"))?;
         let mut binding = ptr::null_mut();
         // SAFETY: the session is alive, and outlives the binding.
         check(unsafe { (ort::api().CreateIoBinding)(session.ptr().cast_mut(), &mut binding) })?;

@@ -26,7 +26,7 @@ impl Oracle {
             .expect("an option")
             .with_config_entry("session.model_external_initializers_file_folder_path", folder)
             .expect("an option");
-        let session = crate::runtime::open(builder, &graph).expect("a session");
+        let session = crate::runtime::open_session(builder, &graph).expect("a session");
         Oracle { session, config }
     }
 
