@@ -6,7 +6,8 @@
 # are what `update` has to work for.
 #
 # For each stage the CPU time of the whole process (bash's `times` of its children), and from the stages' own `timing`
-# what of it was the model and the environment; and the same of the time that the whole step takes. Needs jq and built programs (./pipeline.sh --setup). Prints medians.
+# what of it was the model and the environment; and the same of the time that the whole step takes. Prints medians.
+# Needs jq and built programs: those of ./pipeline.sh --setup, or of the folder that TROUPE_BIN names.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-5}

@@ -59,7 +59,7 @@ fn a_signal_publishes_nothing() {
             stdin.write_all(input.as_bytes()).unwrap();
             let waiting = (epochs == 1).then_some(stdin);
             until_it_watches(&child);
-            // Where it is by then does not matter, but the two should not be in the same place.
+            // Time to begin with the training; where it has not, the signal finds it earlier and the end is the same.
             std::thread::sleep(Duration::from_millis(300));
             signal(&child, name);
             let status = child.wait().unwrap();
