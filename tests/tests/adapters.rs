@@ -1,4 +1,4 @@
-//! Low-rank adapters as a user sees them: README's commands, and the loop with an adapter for each role over one frozen base.
+//! Low-rank adapters as a user sees them: the commands of docs/adapters.md, and the loop with an adapter for each role over one frozen base.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,10 +17,10 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
-fn readme_commands_work() {
+fn the_commands_of_the_page_work() {
     let folder = tempfile::tempdir().expect("a folder");
-    let readme = std::fs::read_to_string(root().join("README.md")).expect("README");
-    let block = readme.split("```sh\n").find(|block| block.starts_with("policy init run/base"));
+    let page = std::fs::read_to_string(root().join("docs/adapters.md")).expect("the page");
+    let block = page.split("```sh\n").find(|block| block.starts_with("policy init run/base"));
     let block = block.and_then(|block| block.split("```").next()).expect("the block");
     let output = shell(&format!("set -e; {block}")).current_dir(folder.path()).output().expect("bash runs");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
