@@ -11,7 +11,7 @@ use record::failure::Result;
 use record::sample::Message;
 
 use crate::engine::paged::service::Client;
-use crate::engine::{Completion, Decoder, Job, Pace};
+use crate::engine::{Completion, Decoder, PhaseTimings, Request};
 
 /// One policy on one thread. It completes many prompts at once and hands each group out as it finishes.
 pub trait Generator {
@@ -31,9 +31,9 @@ pub trait Generator {
     ///
     /// # Errors
     /// A prompt that is empty or leaves no room for its completion.
-    fn submit(&mut self, job: Job) -> Result<()>;
+    fn submit(&mut self, request: Request) -> Result<()>;
 
-    /// Runs the model once; the groups that this finished, by ticket.
+    /// Runs the model once; the groups that this finished, by id.
     ///
     /// # Errors
     /// The model failed to run.
@@ -44,18 +44,18 @@ pub trait Generator {
 
     /// Where the model's time went, asked once at the end; threads and policies that share a model
     /// divide it in any way.
-    fn pace(&self) -> Pace {
-        Pace::default()
+    fn timings(&self) -> PhaseTimings {
+        PhaseTimings::default()
     }
 }
 
 /// What completes token ids: a share of a decoder of this thread's own, or a client of a device's engine.
-pub trait Completes {
+pub trait Backend {
     /// As [`Generator::submit`].
     ///
     /// # Errors
     /// The same.
-    fn submit(&mut self, job: Job) -> Result<()>;
+    fn submit(&mut self, request: Request) -> Result<()>;
 
     /// As [`Generator::advance`].
     ///
@@ -66,29 +66,29 @@ pub trait Completes {
     /// As [`Generator::is_idle`].
     fn is_idle(&self) -> bool;
 
-    /// As [`Generator::pace`].
-    fn pace(&self) -> Pace;
+    /// As [`Generator::timings`].
+    fn timings(&self) -> PhaseTimings;
 }
 
 /// A policy's share of a decoder of this thread.
 ///
 /// Adapters of one base share a decoder, so that a run of the model holds the rows of all of them. Whichever of them
-/// advances it hands out whatever finished; tickets say whose.
-pub struct Share {
+/// advances it hands out whatever finished; ids say whose.
+pub struct DecoderHandle {
     decoder: Rc<RefCell<Decoder>>,
     adapter: Option<u32>,
 }
 
-impl Share {
+impl DecoderHandle {
     /// The share of the engine's `adapter`-th adapter, or of a policy that is a whole model.
-    pub fn new(decoder: Rc<RefCell<Decoder>>, adapter: Option<u32>) -> Share {
-        Share { decoder, adapter }
+    pub fn new(decoder: Rc<RefCell<Decoder>>, adapter: Option<u32>) -> DecoderHandle {
+        DecoderHandle { decoder, adapter }
     }
 }
 
-impl Completes for Share {
-    fn submit(&mut self, job: Job) -> Result<()> {
-        self.decoder.borrow_mut().submit_to(self.adapter, job)
+impl Backend for DecoderHandle {
+    fn submit(&mut self, request: Request) -> Result<()> {
+        self.decoder.borrow_mut().submit_to(self.adapter, request)
     }
 
     fn advance(&mut self) -> Result<Vec<(u64, Vec<Completion>)>> {
@@ -100,14 +100,14 @@ impl Completes for Share {
     }
 
     /// Of all that share the decoder, told to the first that asks.
-    fn pace(&self) -> Pace {
-        self.decoder.borrow_mut().take_pace()
+    fn timings(&self) -> PhaseTimings {
+        self.decoder.borrow_mut().take_timings()
     }
 }
 
-impl Completes for Client {
-    fn submit(&mut self, job: Job) -> Result<()> {
-        Client::submit(self, job)
+impl Backend for Client {
+    fn submit(&mut self, request: Request) -> Result<()> {
+        Client::submit(self, request)
     }
 
     fn advance(&mut self) -> Result<Vec<(u64, Vec<Completion>)>> {
@@ -118,8 +118,8 @@ impl Completes for Client {
         Client::is_idle(self)
     }
 
-    fn pace(&self) -> Pace {
-        self.take_pace()
+    fn timings(&self) -> PhaseTimings {
+        self.take_timings()
     }
 }
 
@@ -129,14 +129,14 @@ pub struct EngineGenerator<C> {
     tokenizer: Arc<Tokenizer>,
 }
 
-impl<C: Completes> EngineGenerator<C> {
+impl<C: Backend> EngineGenerator<C> {
     /// A generator for the thread that calls.
     pub fn new(engine: C, tokenizer: Arc<Tokenizer>) -> EngineGenerator<C> {
         EngineGenerator { engine, tokenizer }
     }
 }
 
-impl<C: Completes> Generator for EngineGenerator<C> {
+impl<C: Backend> Generator for EngineGenerator<C> {
     fn encode(&self, messages: &[Message]) -> Result<Vec<u32>> {
         self.tokenizer.chat(messages)
     }
@@ -145,8 +145,8 @@ impl<C: Completes> Generator for EngineGenerator<C> {
         self.tokenizer.decode(ids)
     }
 
-    fn submit(&mut self, job: Job) -> Result<()> {
-        self.engine.submit(job)
+    fn submit(&mut self, request: Request) -> Result<()> {
+        self.engine.submit(request)
     }
 
     fn advance(&mut self) -> Result<Vec<(u64, Vec<Completion>)>> {
@@ -157,7 +157,7 @@ impl<C: Completes> Generator for EngineGenerator<C> {
         self.engine.is_idle()
     }
 
-    fn pace(&self) -> Pace {
-        self.engine.pace()
+    fn timings(&self) -> PhaseTimings {
+        self.engine.timings()
     }
 }

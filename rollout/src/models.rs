@@ -12,7 +12,7 @@ use record::failure::Result;
 
 use crate::engine::paged::{self, service::Service};
 use crate::engine::{Decoder, Engine, Options};
-use crate::generator::{EngineGenerator, Generator, Share};
+use crate::generator::{DecoderHandle, EngineGenerator, Generator};
 
 /// A policy that is loaded.
 struct Loaded {
@@ -103,7 +103,7 @@ impl Models {
             let tokenizer = policy.tokenizer.clone();
             match &handles[policy.engine] {
                 Handle::Decoder(decoder) => {
-                    let share = Share::new(decoder.clone(), policy.adapter);
+                    let share = DecoderHandle::new(decoder.clone(), policy.adapter);
                     Box::new(EngineGenerator::new(share, tokenizer))
                 }
                 Handle::Service(service) => {

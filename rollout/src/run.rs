@@ -216,9 +216,9 @@ fn end(settings: &Settings, totals: Totals, ok: bool, elapsed: Duration, load: D
         .team
         .policies()
         .iter()
-        .zip(&times.paces)
-        .map(|(policy, pace)| {
-            let [prefill, decode] = [pace.prefill, pace.decode].map(|time| time.as_secs_f64());
+        .zip(&times.timings)
+        .map(|(policy, timings)| {
+            let [prefill, decode] = [timings.prefill, timings.decode].map(|time| time.as_secs_f64());
             (policy.name.clone(), json!({"prefill_seconds": prefill, "decode_seconds": decode}))
         })
         .collect();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use record::failure::{DATA, Failure, Result, USAGE};
 
-use crate::engine::{Completion, Job, Pace, SamplingParams};
+use crate::engine::{self, Completion, PhaseTimings, SamplingParams};
 use crate::episode::{Candidate, Fault};
 use crate::generator::Generator;
 use crate::lines::Prompt;
@@ -52,7 +52,7 @@ pub struct Times {
     /// Waiting for tasks.
     pub waiting: Duration,
     /// What of the model's was for prompts and what for new tokens, for each policy.
-    pub paces: Vec<Pace>,
+    pub timings: Vec<PhaseTimings>,
 }
 
 impl Times {
@@ -62,8 +62,8 @@ impl Times {
         self.environment += other.environment;
         self.text += other.text;
         self.waiting += other.waiting;
-        self.paces.resize(self.paces.len().max(other.paces.len()), Pace::default());
-        self.paces.iter_mut().zip(&other.paces).for_each(|(pace, other)| pace.add(other));
+        self.timings.resize(self.timings.len().max(other.timings.len()), PhaseTimings::default());
+        self.timings.iter_mut().zip(&other.timings).for_each(|(mine, other)| mine.add(other));
     }
 }
 
@@ -82,7 +82,7 @@ pub struct Worker<'a> {
     prompts: Vec<Prompts>,
     trials: HashMap<u64, Trial>,
     pending: HashMap<u64, Pending>,
-    tickets: u64,
+    last_id: u64,
     output: &'a Sender<Event>,
     times: &'a mut Times,
 }
@@ -103,7 +103,7 @@ impl<'a> Worker<'a> {
             prompts,
             trials: HashMap::new(),
             pending: HashMap::new(),
-            tickets: 0,
+            last_id: 0,
             output,
             times,
         }
@@ -125,7 +125,8 @@ impl<'a> Worker<'a> {
                     }
                 }
                 Deal::Over => {
-                    self.times.paces = self.generators.iter().map(|generator| generator.pace()).collect();
+                    self.times.timings =
+                        self.generators.iter().map(|generator| generator.timings()).collect();
                     return Ok(());
                 }
             }
@@ -136,8 +137,8 @@ impl<'a> Worker<'a> {
                 let started = Instant::now();
                 let groups = self.generators[policy].advance()?;
                 self.times.model += started.elapsed();
-                for (ticket, completions) in groups {
-                    self.complete(ticket, completions)?;
+                for (id, completions) in groups {
+                    self.complete(id, completions)?;
                 }
             }
         }
@@ -175,10 +176,10 @@ impl<'a> Worker<'a> {
             let started = Instant::now();
             let prompt = self.prompts[policy].get(request.messages(), generator);
             self.times.text += started.elapsed();
-            self.tickets += 1;
+            self.last_id += 1;
             let streams = trial.streams();
-            let job = |prompt: &Prompt| Job {
-                ticket: self.tickets,
+            let submission = |prompt: &Prompt| engine::Request {
+                id: self.last_id,
                 prompt: prompt.ids.clone(),
                 streams: request
                     .branches()
@@ -187,9 +188,9 @@ impl<'a> Worker<'a> {
                 max_tokens: self.shared.max_tokens,
                 sampling: self.shared.sampling,
             };
-            match prompt.and_then(|prompt| generator.submit(job(&prompt)).map(|()| prompt)) {
+            match prompt.and_then(|prompt| generator.submit(submission(&prompt)).map(|()| prompt)) {
                 Ok(prompt) => {
-                    self.pending.insert(self.tickets, Pending { trial: number, policy, request, prompt });
+                    self.pending.insert(self.last_id, Pending { trial: number, policy, request, prompt });
                 }
                 Err(failure) => trial.fail(request, &Fault::policy(failure.at(agent))),
             }
@@ -197,11 +198,9 @@ impl<'a> Worker<'a> {
         self.finish_if_over(number)
     }
 
-    fn complete(&mut self, ticket: u64, completions: Vec<Completion>) -> Result<()> {
-        let Some(Pending { trial: number, policy, request, prompt }) = self.pending.remove(&ticket) else {
-            return Err(Failure::work(format!(
-                "the engine finished a group {ticket} that was not asked for"
-            )));
+    fn complete(&mut self, id: u64, completions: Vec<Completion>) -> Result<()> {
+        let Some(Pending { trial: number, policy, request, prompt }) = self.pending.remove(&id) else {
+            return Err(Failure::work(format!("the engine finished a group {id} that was not asked for")));
         };
         let Some(trial) = self.trials.get_mut(&number) else { return Ok(()) };
         let started = Instant::now();

@@ -17,7 +17,7 @@ use policy::directory::Policy;
 use policy::initial::{self, Preset};
 use record::failure::{Failure, Result};
 use record::philox::{Draws, Part, Stream};
-use rollout::engine::{Engine, Job, Options, Precision, SamplingParams};
+use rollout::engine::{Engine, Options, Precision, Request, SamplingParams};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -160,7 +160,7 @@ fn generate(
 ) -> Result<()> {
     for group in 0..arguments.groups {
         let place = [thread, repeat, group].map(|number| number as u64);
-        decoder.submit(job(place, arguments.prompt, arguments.branches, arguments.completion))?;
+        decoder.submit(request(place, arguments.prompt, arguments.branches, arguments.completion))?;
     }
     while !decoder.is_idle() {
         decoder.advance()?;
@@ -168,13 +168,13 @@ fn generate(
     Ok(())
 }
 
-/// A group whose prompt and random numbers depend on its place alone; the last part of it is the ticket.
-fn job(place: [u64; 3], prompt: usize, branches: usize, tokens: usize) -> Job {
+/// A group whose prompt and random numbers depend on its place alone; the last part of it is the id.
+fn request(place: [u64; 3], prompt: usize, branches: usize, tokens: usize) -> Request {
     let name = |what| [[Part::Text(what)].as_slice(), &place.map(Part::Number)].concat();
     let mut draws = Draws::new(Stream::named(1, &name("prompt")));
     let branch = |branch| Stream::named(branch as u64, &name("branch"));
-    Job {
-        ticket: place[2],
+    Request {
+        id: place[2],
         prompt: (0..prompt).map(|_| 4 + draws.below(500)).collect(),
         streams: (0..branches).map(branch).collect(),
         max_tokens: tokens,

@@ -20,7 +20,7 @@ use record::failure::Result;
 use rollout::engine::paged::{self, service::Client};
 use serde_json::{Value, json};
 
-use crate::{Arguments, job};
+use crate::{Arguments, request};
 
 /// Prompts of a prefill measurement.
 const PROMPTS: usize = 8;
@@ -122,12 +122,12 @@ impl Engine {
     /// How long it takes to complete so many groups of new prompts.
     fn seconds(&mut self, groups: usize, prompt: usize, branches: usize, tokens: usize) -> Result<f64> {
         self.number += 1;
-        let jobs: Vec<_> = (0..groups as u64)
-            .map(|group| job([u64::MAX, self.number, group], prompt, branches, tokens))
+        let requests: Vec<_> = (0..groups as u64)
+            .map(|group| request([u64::MAX, self.number, group], prompt, branches, tokens))
             .collect();
         let started = Instant::now();
-        for job in jobs {
-            self.client.submit(job)?;
+        for request in requests {
+            self.client.submit(request)?;
         }
         while !self.client.is_idle() {
             self.client.advance()?;

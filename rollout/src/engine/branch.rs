@@ -1,7 +1,7 @@
 //! One branch of a group: what it has generated, and where its next token comes from.
 
-use super::job::Completion;
-use super::sampler::Draw;
+use super::request::Completion;
+use super::sampler::SampledToken;
 use record::philox::Stream;
 
 /// Where a branch's tokens come from.
@@ -15,11 +15,11 @@ pub enum Source {
 
 /// How the next token is to be had from its logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Want {
+pub enum NextToken {
     /// Drawn with the number that this stream has at this position; the likeliest under greedy sampling.
-    Draw(Stream, u64),
+    Sample(Stream, u64),
     /// Given: only its log-probability is asked for.
-    Score(u32),
+    Given(u32),
 }
 
 /// A branch on its way.
@@ -47,16 +47,16 @@ impl Branch {
     }
 
     /// How its next token is to be had.
-    pub fn want(&self) -> Want {
+    pub fn want(&self) -> NextToken {
         let position = self.completion.ids.len();
         match &self.source {
-            Source::Drawn(stream) => Want::Draw(*stream, position as u64),
-            Source::Given(ids) => Want::Score(ids[position]),
+            Source::Drawn(stream) => NextToken::Sample(*stream, position as u64),
+            Source::Given(ids) => NextToken::Given(ids[position]),
         }
     }
 
     /// Takes its next token; it is done after one of `stop` or `max_tokens` of them.
-    pub fn take(&mut self, draw: Draw, stop: &[u32], max_tokens: usize) {
+    pub fn take(&mut self, draw: SampledToken, stop: &[u32], max_tokens: usize) {
         let completion = &mut self.completion;
         completion.ids.push(draw.id);
         completion.logprobs.push(draw.logprob);

@@ -7,12 +7,12 @@
 use super::arena::Arena;
 use super::attention::Pass;
 use super::group::Group;
-use super::job::{Completion, Job};
 use super::model::Model;
-use super::pace::Pace;
 use super::plan::Plan;
+use super::request::{Completion, Request};
 use super::rope::Rope;
 use super::sampler::Sampler;
+use super::timings::PhaseTimings;
 use super::workspace::Workspace;
 use record::failure::{Failure, Result};
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ pub struct Decoder {
     ids: Vec<i64>,
     logits: Vec<f32>,
     turns: Vec<Turn>,
-    pace: Pace,
+    timings: PhaseTimings,
 }
 
 /// Whose rows of logits come next: a group by its place among the active ones.
@@ -63,7 +63,7 @@ impl Decoder {
             ids: Vec::new(),
             logits: Vec::new(),
             turns: Vec::new(),
-            pace: Pace::default(),
+            timings: PhaseTimings::default(),
             model,
         }
     }
@@ -73,20 +73,20 @@ impl Decoder {
     /// # Errors
     /// An empty prompt, no branch, no token to generate, a token outside the vocabulary, more tokens than the model
     /// has positions for, or sampling settings without a meaning. The decoder stays usable.
-    pub fn submit(&mut self, job: Job) -> Result<()> {
-        self.submit_to(None, job)
+    pub fn submit(&mut self, request: Request) -> Result<()> {
+        self.submit_to(None, request)
     }
 
     /// The same for a group that the engine's `adapter`-th adapter completes.
     ///
     /// # Errors
     /// As [`Decoder::submit`].
-    pub fn submit_to(&mut self, adapter: Option<u32>, job: Job) -> Result<()> {
-        job.sampling.check()?;
-        if job.streams.is_empty() || job.max_tokens == 0 {
+    pub fn submit_to(&mut self, adapter: Option<u32>, request: Request) -> Result<()> {
+        request.sampling.check()?;
+        if request.streams.is_empty() || request.max_tokens == 0 {
             return Err(Failure::usage("a group needs at least one branch and one token to generate"));
         }
-        self.accept(Group::sample(job).adapted(adapter))
+        self.accept(Group::sample(request).adapted(adapter))
     }
 
     /// Whether no group is waiting or under way.
@@ -100,11 +100,11 @@ impl Decoder {
     }
 
     /// Where its time went since this was last asked.
-    pub fn take_pace(&mut self) -> Pace {
-        std::mem::take(&mut self.pace)
+    pub fn take_timings(&mut self) -> PhaseTimings {
+        std::mem::take(&mut self.timings)
     }
 
-    /// Runs the model once and gives back the groups that this finished, as (ticket, completions in branch order).
+    /// Runs the model once and gives back the groups that this finished, as (id, completions in branch order).
     ///
     /// # Errors
     /// The model failed, or its logits are not numbers.
@@ -117,7 +117,7 @@ impl Decoder {
         let prompt = self.plan();
         self.model.session.run(&mut self.pass, &self.ids, &mut self.logits)?;
         self.sample()?;
-        self.pace.add_run(started.elapsed(), prompt, self.ids.len());
+        self.timings.add_run(started.elapsed(), prompt, self.ids.len());
         let mut finished = Vec::new();
         for group in self.active.extract_if(.., |group| group.live() == 0) {
             finished.push(group.finish(&mut self.pass.arena));

@@ -1,10 +1,10 @@
-//! A job on its way through the decoder: its prompt, its branches, and the pages they hold.
+//! A request on its way through the decoder: its prompt, its branches, and the pages they hold.
 
 use super::adapters::NONE;
 use super::arena::{Arena, PAGE};
-use super::branch::{Branch, Source, Want};
-use super::job::{Completion, Job, SamplingParams};
-use super::sampler::{Draw, Sampler};
+use super::branch::{Branch, NextToken, Source};
+use super::request::{Completion, Request, SamplingParams};
+use super::sampler::{SampledToken, Sampler};
 use record::failure::Result;
 
 /// One branch and the pages of its own tokens.
@@ -17,7 +17,7 @@ struct BranchState {
 /// One group in the decoder.
 #[derive(Debug)]
 pub struct Group {
-    ticket: u64,
+    id: u64,
     prompt: Vec<u32>,
     stored: usize,
     pages: Vec<u32>,
@@ -30,20 +30,20 @@ pub struct Group {
 
 impl Group {
     /// A group that samples.
-    pub fn sample(job: Job) -> Self {
-        let sources = job.streams.into_iter().map(Source::Drawn).collect();
-        Self::new(job.ticket, job.prompt, sources, job.max_tokens, job.sampling)
+    pub fn sample(request: Request) -> Self {
+        let sources = request.streams.into_iter().map(Source::Drawn).collect();
+        Self::new(request.id, request.prompt, sources, request.max_tokens, request.sampling)
     }
 
     /// A group that scores given completions, none of them empty, under plain sampling at a temperature.
-    pub fn score(ticket: u64, prompt: Vec<u32>, completions: &[Vec<u32>], temperature: f32) -> Self {
+    pub fn score(id: u64, prompt: Vec<u32>, completions: &[Vec<u32>], temperature: f32) -> Self {
         let longest = completions.iter().map(Vec::len).max().unwrap_or(0);
         let sources = completions.iter().cloned().map(Source::Given).collect();
-        Self::new(ticket, prompt, sources, longest, SamplingParams { temperature, ..SamplingParams::PLAIN })
+        Self::new(id, prompt, sources, longest, SamplingParams { temperature, ..SamplingParams::PLAIN })
     }
 
     fn new(
-        ticket: u64,
+        id: u64,
         prompt: Vec<u32>,
         sources: Vec<Source>,
         max_tokens: usize,
@@ -55,7 +55,7 @@ impl Group {
             .collect();
         let live = branches.len();
         Group {
-            ticket,
+            id,
             prompt,
             stored: 0,
             pages: Vec::new(),
@@ -178,8 +178,10 @@ impl Group {
     ) {
         let BranchState { branch, pages } = &mut self.branches[branch];
         let draw = match branch.want() {
-            Want::Draw(stream, position) => sampler.draw(logits, &self.sampling, stream.uniform(position)),
-            Want::Score(id) => Draw { id, logprob: sampler.logprob(logits, &self.sampling, id) },
+            NextToken::Sample(stream, position) => {
+                sampler.draw(logits, &self.sampling, stream.uniform(position))
+            }
+            NextToken::Given(id) => SampledToken { id, logprob: sampler.logprob(logits, &self.sampling, id) },
         };
         branch.take(draw, stop, self.max_tokens);
         if branch.is_done() {
@@ -194,6 +196,6 @@ impl Group {
         for state in &mut self.branches {
             arena.give_back(&mut state.pages);
         }
-        (self.ticket, self.branches.into_iter().map(|state| state.branch.finish()).collect())
+        (self.id, self.branches.into_iter().map(|state| state.branch.finish()).collect())
     }
 }

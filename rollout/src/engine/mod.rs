@@ -22,23 +22,23 @@ mod custom;
 mod decoder;
 mod group;
 mod isa;
-mod job;
 mod kernels;
 mod lanes;
 mod linear;
 mod low_rank;
 mod model;
 mod operator;
-mod pace;
 pub mod paged;
 mod plan;
 mod portable;
+mod request;
 mod rope;
 mod sampler;
 mod session;
 mod softmax;
 #[cfg(test)]
 mod tests;
+mod timings;
 mod values;
 mod workspace;
 #[cfg(target_arch = "x86_64")]
@@ -53,8 +53,8 @@ use std::sync::Arc;
 
 pub use decoder::Decoder;
 pub use gemm::Precision;
-pub use job::{Completion, Job, SamplingParams};
-pub use pace::Pace;
+pub use request::{Completion, Request, SamplingParams};
+pub use timings::PhaseTimings;
 
 /// How an engine is loaded.
 #[derive(Debug, Clone)]

@@ -14,7 +14,7 @@
 //! them in any order (`kernels/sampler.cu` is this file's twin there, and gives the same tokens).
 
 use super::isa::Kernels;
-use super::job::SamplingParams;
+use super::request::SamplingParams;
 use super::softmax::BLOCK;
 use record::failure::{Failure, Result};
 use std::cmp::{Ordering, Reverse};
@@ -38,7 +38,7 @@ pub struct Sampler {
 
 /// What was drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Draw {
+pub struct SampledToken {
     /// The token.
     pub id: u32,
     /// log-softmax(logits / temperature) of the token, in nats.
@@ -85,7 +85,7 @@ impl Sampler {
     }
 
     /// Draws from the prepared row with a uniform number in [0, 1).
-    pub fn draw(&mut self, logits: &[f32], sampling: &SamplingParams, uniform: f32) -> Draw {
+    pub fn draw(&mut self, logits: &[f32], sampling: &SamplingParams, uniform: f32) -> SampledToken {
         let id = if sampling.greedy {
             let largest = self.largest;
             logits.iter().position(|&logit| logit == largest).unwrap_or(0) as u32
@@ -94,7 +94,7 @@ impl Sampler {
         } else {
             self.draw_any(logits, sampling, uniform)
         };
-        Draw { id, logprob: self.logprob(logits, sampling, id) }
+        SampledToken { id, logprob: self.logprob(logits, sampling, id) }
     }
 
     /// The whole distribution: the chunk is found by its sum, the block by its own, the token within it by its weight.

@@ -13,7 +13,7 @@ use record::read::Reader;
 use record::sample::{Message, Rewards};
 use record::write::Writer;
 use rollout::arguments::{Arguments, Settings};
-use rollout::engine::{Completion, Job};
+use rollout::engine::{Completion, Request};
 use rollout::feed::Shard;
 use rollout::generator::Generator;
 use rollout::lines::Speaker;
@@ -127,7 +127,7 @@ impl World for Talks {
 /// the newest group first, so that nothing finishes in the order in which it was asked for.
 #[derive(Default)]
 pub struct Dice {
-    jobs: Vec<(Job, u32)>,
+    requests: Vec<(Request, u32)>,
 }
 
 impl Generator for Dice {
@@ -139,28 +139,28 @@ impl Generator for Dice {
         Ok(ids.iter().filter_map(|&id| char::from_u32(id)).collect())
     }
 
-    fn submit(&mut self, job: Job) -> Result<()> {
-        if job.max_tokens > 4096 {
+    fn submit(&mut self, request: Request) -> Result<()> {
+        if request.max_tokens > 4096 {
             return Err(Failure::data("no room"));
         }
-        let runs = job.streams.iter().map(|stream| stream.block(1)[0] % 5).max().unwrap_or(0);
-        self.jobs.push((job, runs));
+        let runs = request.streams.iter().map(|stream| stream.block(1)[0] % 5).max().unwrap_or(0);
+        self.requests.push((request, runs));
         Ok(())
     }
 
     fn advance(&mut self) -> Result<Vec<(u64, Vec<Completion>)>> {
-        self.jobs.iter_mut().for_each(|(_, runs)| *runs = runs.wrapping_sub(1));
-        let (done, going): (Vec<_>, Vec<_>) = self.jobs.drain(..).partition(|(_, runs)| *runs > 5);
-        self.jobs = going;
+        self.requests.iter_mut().for_each(|(_, runs)| *runs = runs.wrapping_sub(1));
+        let (done, going): (Vec<_>, Vec<_>) = self.requests.drain(..).partition(|(_, runs)| *runs > 5);
+        self.requests = going;
         Ok(done
             .into_iter()
             .rev()
-            .map(|(job, _)| (job.ticket, job.streams.iter().map(say).collect()))
+            .map(|(request, _)| (request.id, request.streams.iter().map(say).collect()))
             .collect())
     }
 
     fn is_idle(&self) -> bool {
-        self.jobs.is_empty()
+        self.requests.is_empty()
     }
 }
 

@@ -1,8 +1,8 @@
 //! The rows of one run in the form that the graph takes them (`policy::graph`, the paged kind).
 
 use super::sequence::{BlockCopy, Sequence};
-use crate::engine::branch::Want;
-use crate::engine::job::SamplingParams;
+use crate::engine::branch::NextToken;
+use crate::engine::request::SamplingParams;
 
 /// One run: rows of tokens, the sequences that they belong to, and the tokens to be chosen afterwards.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub struct Batch {
     /// The rows whose next token is wanted, ascending.
     pub wanted: Vec<i64>,
     /// The tokens to be chosen, by place among the wanted rows.
-    pub requests: Vec<Request>,
+    pub requests: Vec<SampleRequest>,
     /// The most rows of any one sequence.
     pub longest_new: usize,
     /// The most tokens of any one sequence after the run.
@@ -33,13 +33,13 @@ pub struct Batch {
 
 /// A token to be chosen.
 #[derive(Debug, Clone, Copy)]
-pub struct Request {
+pub struct SampleRequest {
     /// Its place among the wanted rows.
     pub row: usize,
     /// How it is chosen.
     pub sampling: SamplingParams,
     /// Drawn or given.
-    pub want: Want,
+    pub want: NextToken,
 }
 
 impl Batch {

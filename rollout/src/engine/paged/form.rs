@@ -56,11 +56,11 @@ impl Form {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::branch::Want;
-    use crate::engine::job::SamplingParams;
-    use crate::engine::paged::batch::Request;
+    use crate::engine::branch::NextToken;
+    use crate::engine::paged::batch::SampleRequest;
     use crate::engine::paged::cache::Cache;
     use crate::engine::paged::sequence::Sequence;
+    use crate::engine::request::SamplingParams;
 
     const ROOM: Room = Room { rows: 1024 + 100, sequences: 100, blocks: 4096, block_size: 16 };
 
@@ -74,7 +74,11 @@ mod tests {
             batch.ids.extend(vec![7; new]);
             batch.close(&sequence, new, None);
             let row = batch.want();
-            batch.requests.push(Request { row, sampling: SamplingParams::PLAIN, want: Want::Score(1) });
+            batch.requests.push(SampleRequest {
+                row,
+                sampling: SamplingParams::PLAIN,
+                want: NextToken::Given(1),
+            });
         }
         Form::of(&batch, &ROOM, 3000)
     }

@@ -1,16 +1,16 @@
-//! A job on its way: its prompt in the cache, then its branches, which hold the prompt's blocks together.
+//! A request on its way: its prompt in the cache, then its branches, which hold the prompt's blocks together.
 
-use super::batch::{Batch, Request};
+use super::batch::{Batch, SampleRequest};
 use super::cache::Cache;
 use super::sequence::Sequence;
 use crate::engine::branch::{Branch, Source};
-use crate::engine::job::{Completion, Job, SamplingParams};
-use crate::engine::sampler::Draw;
+use crate::engine::request::{Completion, Request, SamplingParams};
+use crate::engine::sampler::SampledToken;
 
 /// One group.
 #[derive(Debug)]
 pub struct Group {
-    ticket: u64,
+    id: u64,
     prompt: Vec<u32>,
     /// The prompt as far as it is in the cache; empty once the branches have it.
     stored: Sequence,
@@ -22,15 +22,15 @@ pub struct Group {
 
 impl Group {
     /// A group that samples from one of the engine's adapters, or from the model as it is.
-    pub fn sample(adapter: Option<u32>, job: Job) -> Group {
-        let sources = job.streams.into_iter().map(Source::Drawn).collect();
-        Group::new(adapter, job.ticket, job.prompt, sources, job.max_tokens, job.sampling)
+    pub fn sample(adapter: Option<u32>, request: Request) -> Group {
+        let sources = request.streams.into_iter().map(Source::Drawn).collect();
+        Group::new(adapter, request.id, request.prompt, sources, request.max_tokens, request.sampling)
     }
 
     /// A group that scores given completions, none of them empty, under plain sampling at a temperature.
     pub fn score(
         adapter: Option<u32>,
-        ticket: u64,
+        id: u64,
         prompt: Vec<u32>,
         completions: &[Vec<u32>],
         temperature: f32,
@@ -38,19 +38,19 @@ impl Group {
         let longest = completions.iter().map(Vec::len).max().unwrap_or(0);
         let sources = completions.iter().cloned().map(Source::Given).collect();
         let sampling = SamplingParams { temperature, ..SamplingParams::PLAIN };
-        Group::new(adapter, ticket, prompt, sources, longest, sampling)
+        Group::new(adapter, id, prompt, sources, longest, sampling)
     }
 
     fn new(
         adapter: Option<u32>,
-        ticket: u64,
+        id: u64,
         prompt: Vec<u32>,
         sources: Vec<Source>,
         max_tokens: usize,
         sampling: SamplingParams,
     ) -> Group {
         let branches = sources.into_iter().map(|source| (Branch::new(source), Sequence::default())).collect();
-        Group { ticket, prompt, stored: Sequence::default(), branches, max_tokens, sampling, adapter }
+        Group { id, prompt, stored: Sequence::default(), branches, max_tokens, sampling, adapter }
     }
 
     /// The prompt's tokens.
@@ -112,7 +112,7 @@ impl Group {
             let row = batch.want();
             let sampling = self.sampling;
             let wants = self.branches.iter().map(|(branch, _)| branch.want());
-            batch.requests.extend(wants.map(|want| Request { row, sampling, want }));
+            batch.requests.extend(wants.map(|want| SampleRequest { row, sampling, want }));
         }
         (count, complete)
     }
@@ -125,12 +125,17 @@ impl Group {
             batch.ids.push(i64::from(id));
             batch.close(sequence, 1, self.adapter);
             let row = batch.want();
-            batch.requests.push(Request { row, sampling: self.sampling, want: branch.want() });
+            batch.requests.push(SampleRequest { row, sampling: self.sampling, want: branch.want() });
         }
     }
 
     /// Gives every branch its first token, after which the branches hold the prompt.
-    pub fn first_tokens(&mut self, draws: &mut impl Iterator<Item = Draw>, stop: &[u32], cache: &mut Cache) {
+    pub fn first_tokens(
+        &mut self,
+        draws: &mut impl Iterator<Item = SampledToken>,
+        stop: &[u32],
+        cache: &mut Cache,
+    ) {
         cache.remember(self.adapter, &self.stored, self.prompt.iter().copied());
         for ((branch, sequence), draw) in self.branches.iter_mut().zip(draws) {
             branch.take(draw, stop, self.max_tokens);
@@ -142,7 +147,12 @@ impl Group {
     }
 
     /// Gives each live branch its next token.
-    pub fn next_tokens(&mut self, draws: &mut impl Iterator<Item = Draw>, stop: &[u32], cache: &mut Cache) {
+    pub fn next_tokens(
+        &mut self,
+        draws: &mut impl Iterator<Item = SampledToken>,
+        stop: &[u32],
+        cache: &mut Cache,
+    ) {
         for (branch, sequence) in self.branches.iter_mut().filter(|(branch, _)| !branch.is_done()) {
             let Some(draw) = draws.next() else { return };
             branch.take(draw, stop, self.max_tokens);
@@ -156,6 +166,6 @@ impl Group {
 
     /// Says what was generated.
     pub fn finish(self) -> (u64, Vec<Completion>) {
-        (self.ticket, self.branches.into_iter().map(|(branch, _)| branch.finish()).collect())
+        (self.id, self.branches.into_iter().map(|(branch, _)| branch.finish()).collect())
     }
 }

@@ -1,6 +1,6 @@
 //! What one engine may hold, and which groups it can never take.
 
-use crate::engine::job::Job;
+use crate::engine::request::Request;
 use record::failure::{Failure, Result};
 
 /// What a scheduler may do.
@@ -28,19 +28,19 @@ impl Limits {
     /// # Errors
     /// An empty prompt, no branch, no token to generate, a token outside the vocabulary, more tokens than the model
     /// has positions for or than the cache can ever hold, or sampling settings without a meaning.
-    pub fn check(&self, job: &Job) -> Result<()> {
-        job.sampling.check()?;
-        let (prompt, branches) = (job.prompt.len(), job.streams.len());
-        if branches == 0 || job.max_tokens == 0 {
+    pub fn check(&self, request: &Request) -> Result<()> {
+        request.sampling.check()?;
+        let (prompt, branches) = (request.prompt.len(), request.streams.len());
+        if branches == 0 || request.max_tokens == 0 {
             return Err(Failure::usage("a group needs at least one branch and one token to generate"));
         }
         if prompt == 0 {
             return Err(Failure::data("the prompt has no tokens"));
         }
-        if let Some(id) = job.prompt.iter().find(|&&id| id as usize >= self.vocabulary) {
+        if let Some(id) = request.prompt.iter().find(|&&id| id as usize >= self.vocabulary) {
             return Err(Failure::data(format!("token {id} is not among the model's {}", self.vocabulary)));
         }
-        let (more, positions) = (job.max_tokens, self.positions);
+        let (more, positions) = (request.max_tokens, self.positions);
         if prompt + more > positions {
             let message = format!(
                 "a prompt of {prompt} tokens and {more} more do not fit the model's {positions} positions"

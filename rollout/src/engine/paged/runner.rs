@@ -11,7 +11,7 @@ use super::sampler::DeviceSampler;
 use super::scheduler::Runner;
 use super::session::{Provider, Session};
 use super::work::{LOGIT_BYTES, Work, logit_rows};
-use crate::engine::sampler::Draw;
+use crate::engine::sampler::SampledToken;
 use crate::engine::values;
 use device::{Buffer, Device, PRODUCT_WORKSPACE};
 use policy::config::Config;
@@ -168,7 +168,7 @@ impl<D: Device, T: Activation> DeviceRunner<D, T> {
     }
 
     /// Runs what was uploaded.
-    fn run_once(&mut self, form: &Form, count: usize) -> Result<Vec<Draw>> {
+    fn run_once(&mut self, form: &Form, count: usize) -> Result<Vec<SampledToken>> {
         self.work.bind(&mut self.inputs, form)?;
         self.work.submit(&mut self.device, form)?;
         self.work.sampler.answers(&mut self.device, count)
@@ -178,7 +178,7 @@ impl<D: Device, T: Activation> DeviceRunner<D, T> {
     ///
     /// # Errors
     /// What is recorded cannot be had, or does something else.
-    fn record(&mut self, form: &Form, draws: &[Draw]) -> Result<()> {
+    fn record(&mut self, form: &Form, draws: &[SampledToken]) -> Result<()> {
         let work = &mut self.work;
         let Some(recording) = self.device.record(|device| work.submit(device, form))? else {
             self.recordings.give_up();
@@ -187,7 +187,7 @@ impl<D: Device, T: Activation> DeviceRunner<D, T> {
         self.work.forget(&mut self.device)?;
         self.device.repeat(&recording)?;
         let again = self.work.sampler.answers(&mut self.device, draws.len())?;
-        let bits = |draw: &Draw| (draw.id, draw.logprob.to_bits());
+        let bits = |draw: &SampledToken| (draw.id, draw.logprob.to_bits());
         if !again.iter().map(bits).eq(draws.iter().map(bits)) {
             return Err(Failure::work("what was recorded does not repeat what was run"));
         }
@@ -197,7 +197,7 @@ impl<D: Device, T: Activation> DeviceRunner<D, T> {
 }
 
 impl<D: Device, T: Activation> Runner for DeviceRunner<D, T> {
-    fn run(&mut self, batch: &Batch) -> Result<Vec<Draw>> {
+    fn run(&mut self, batch: &Batch) -> Result<Vec<SampledToken>> {
         self.copy_blocks(batch)?;
         let form = Form::of(batch, &self.room, self.config.max_positions);
         self.inputs.upload(&mut self.device, batch, &form)?;

@@ -8,9 +8,9 @@ use std::ops::Range;
 use device::{Argument, Buffer, Device, Shape};
 use record::failure::{Failure, Result};
 
-use super::batch::Request;
-use crate::engine::branch::Want;
-use crate::engine::sampler::{Draw, not_numbers};
+use super::batch::SampleRequest;
+use crate::engine::branch::NextToken;
+use crate::engine::sampler::{SampledToken, not_numbers};
 use crate::kernels;
 
 /// Words of a request, as the kernel reads them.
@@ -56,7 +56,7 @@ impl DeviceSampler {
     ///
     /// # Errors
     /// A device that fails.
-    pub fn ask<D: Device>(&mut self, device: &mut D, requests: &[Request], rows: usize) -> Result<()> {
+    pub fn ask<D: Device>(&mut self, device: &mut D, requests: &[SampleRequest], rows: usize) -> Result<()> {
         self.words.clear();
         self.words.extend(requests.iter().flat_map(|request| words(request, rows)));
         device.upload(&self.words, self.requests.slice(..self.words.len()))
@@ -103,31 +103,31 @@ impl DeviceSampler {
     ///
     /// # Errors
     /// Logits that are not numbers; a device that fails.
-    pub fn answers<D: Device>(&self, device: &mut D, count: usize) -> Result<Vec<Draw>> {
+    pub fn answers<D: Device>(&self, device: &mut D, count: usize) -> Result<Vec<SampledToken>> {
         let mut words = vec![0u32; count * ANSWER_WORDS];
         device.download(self.answers.slice(..words.len()), &mut words)?;
         words
             .chunks_exact(ANSWER_WORDS)
             .map(|answer| match answer[0] {
                 u32::MAX => Err(not_numbers()),
-                id => Ok(Draw { id, logprob: f32::from_bits(answer[1]) }),
+                id => Ok(SampledToken { id, logprob: f32::from_bits(answer[1]) }),
             })
             .collect()
     }
 }
 
 /// A request in words; `kernels/sampler.cu` says which is which.
-fn words(Request { row, sampling, want }: &Request, rows: usize) -> [u32; REQUEST_WORDS] {
+fn words(SampleRequest { row, sampling, want }: &SampleRequest, rows: usize) -> [u32; REQUEST_WORDS] {
     let temperature = if sampling.greedy { 1.0 } else { sampling.temperature };
     let mut words = [0; REQUEST_WORDS];
     match *want {
-        Want::Draw(stream, position) => {
+        NextToken::Sample(stream, position) => {
             let (key, prefix) = stream.key();
             words[0] = u32::from(sampling.greedy);
             words[2..6].copy_from_slice(&[key[0], key[1], prefix[0], prefix[1]]);
             words[6..8].copy_from_slice(&[position as u32, (position >> 32) as u32]);
         }
-        Want::Score(token) => words[..2].copy_from_slice(&[2, token]),
+        NextToken::Given(token) => words[..2].copy_from_slice(&[2, token]),
     }
     let rest = [temperature.to_bits(), sampling.top_p.to_bits(), sampling.top_k, (row % rows) as u32];
     words[8..].copy_from_slice(&rest);

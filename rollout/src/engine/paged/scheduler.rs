@@ -9,9 +9,9 @@ use super::batch::Batch;
 use super::cache::Cache;
 use super::group::Group;
 use super::limits::Limits;
-use crate::engine::job::{Completion, Job};
-use crate::engine::pace::Pace;
-use crate::engine::sampler::Draw;
+use crate::engine::request::{Completion, Request};
+use crate::engine::sampler::SampledToken;
+use crate::engine::timings::PhaseTimings;
 use record::failure::Result;
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -22,7 +22,7 @@ pub trait Runner {
     ///
     /// # Errors
     /// The model failed, or its logits are not numbers.
-    fn run(&mut self, batch: &Batch) -> Result<Vec<Draw>>;
+    fn run(&mut self, batch: &Batch) -> Result<Vec<SampledToken>>;
 }
 
 /// Generates for any number of groups. After an error it is not to be used.
@@ -36,7 +36,7 @@ pub struct Scheduler<R> {
     /// Whose tokens the requests of the batch are: places among the active groups, those of complete prompts first.
     firsts: Vec<usize>,
     nexts: Vec<usize>,
-    pace: Pace,
+    timings: PhaseTimings,
 }
 
 impl<R: Runner> Scheduler<R> {
@@ -51,7 +51,7 @@ impl<R: Runner> Scheduler<R> {
             batch: Batch::default(),
             firsts: Vec::new(),
             nexts: Vec::new(),
-            pace: Pace::default(),
+            timings: PhaseTimings::default(),
         }
     }
 
@@ -60,15 +60,15 @@ impl<R: Runner> Scheduler<R> {
     ///
     /// # Errors
     /// As [`Limits::check`]. The scheduler stays usable.
-    pub fn submit(&mut self, adapter: Option<u32>, job: Job) -> Result<()> {
-        self.limits.check(&job)?;
-        self.waiting.push_back(Group::sample(adapter, job));
+    pub fn submit(&mut self, adapter: Option<u32>, request: Request) -> Result<()> {
+        self.limits.check(&request)?;
+        self.waiting.push_back(Group::sample(adapter, request));
         Ok(())
     }
 
     /// Where the time went since this was last asked.
-    pub fn take_pace(&mut self) -> Pace {
-        std::mem::take(&mut self.pace)
+    pub fn take_timings(&mut self) -> PhaseTimings {
+        std::mem::take(&mut self.timings)
     }
 
     /// Whether no group is waiting or under way.
@@ -76,7 +76,7 @@ impl<R: Runner> Scheduler<R> {
         self.waiting.is_empty() && self.active.is_empty()
     }
 
-    /// Runs the model once and gives back the groups that this finished, as (ticket, completions in branch order).
+    /// Runs the model once and gives back the groups that this finished, as (id, completions in branch order).
     ///
     /// # Errors
     /// The model failed, or its logits are not numbers.
@@ -88,7 +88,7 @@ impl<R: Runner> Scheduler<R> {
         let started = Instant::now();
         let prompt = self.plan();
         let mut draws = self.runner.run(&self.batch)?.into_iter();
-        self.pace.add_run(started.elapsed(), prompt, self.batch.ids.len());
+        self.timings.add_run(started.elapsed(), prompt, self.batch.ids.len());
         let stop = &self.limits.stop_ids;
         for &place in &self.firsts {
             self.active[place].first_tokens(&mut draws, stop, &mut self.cache);
@@ -144,12 +144,12 @@ impl<R> Scheduler<R> {
     pub fn submit_scores(
         &mut self,
         adapter: Option<u32>,
-        ticket: u64,
+        id: u64,
         prompt: Vec<u32>,
         given: &[Vec<u32>],
         temperature: f32,
     ) {
-        self.waiting.push_back(Group::score(adapter, ticket, prompt, given, temperature));
+        self.waiting.push_back(Group::score(adapter, id, prompt, given, temperature));
     }
 
     /// What its blocks hold.

@@ -6,8 +6,8 @@
 
 use super::limits::Limits;
 use super::scheduler::{Runner, Scheduler};
-use crate::engine::job::{Completion, Job};
-use crate::engine::pace::Pace;
+use crate::engine::request::{Completion, Request};
+use crate::engine::timings::PhaseTimings;
 use record::failure::{Failure, Result};
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
@@ -18,22 +18,22 @@ use std::time::Duration;
 /// How long a client waits for a group before it looks after its other policies.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-/// Finished groups, by the client's tickets, or why there will be none any more.
+/// Finished groups, by the client's ids, or why there will be none any more.
 type Answer = Result<Vec<(u64, Vec<Completion>)>>;
 
 /// A group and who wants it.
-struct Request {
+struct Submission {
     adapter: Option<u32>,
-    job: Job,
+    request: Request,
     answers: Sender<Answer>,
 }
 
 /// The engine's thread. Dropped when all clients are gone, it returns the device's memory before that ends.
 pub struct Service {
-    requests: Option<Sender<Request>>,
+    submissions: Option<Sender<Submission>>,
     limits: Limits,
     life: Weak<()>,
-    pace: Arc<Mutex<Pace>>,
+    timings: Arc<Mutex<PhaseTimings>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -47,12 +47,12 @@ impl Service {
         R: Runner + 'static,
         F: FnOnce() -> Result<(R, Limits)> + Send + 'static,
     {
-        let (requests, queue) = channel();
+        let (submissions, queue) = channel();
         let (opened, outcome) = channel();
         let alive = Arc::new(());
         let life = Arc::downgrade(&alive);
-        let pace = Arc::new(Mutex::new(Pace::default()));
-        let counted = pace.clone();
+        let timings = Arc::new(Mutex::new(PhaseTimings::default()));
+        let counted = timings.clone();
         let thread = std::thread::Builder::new()
             .name("device".to_owned())
             .spawn(move || {
@@ -72,7 +72,7 @@ impl Service {
             .map_err(|error| Failure::work(format!("a thread for the device: {error}")))?;
         let ended = || Failure::work("the device's thread ended while it opened the policy");
         let limits = outcome.recv().map_err(|_| ended())??;
-        Ok(Service { requests: Some(requests), limits, life, pace, thread: Some(thread) })
+        Ok(Service { submissions: Some(submissions), limits, life, timings, thread: Some(thread) })
     }
 
     /// What the engine may hold.
@@ -85,10 +85,10 @@ impl Service {
         let (answers, results) = channel();
         Client {
             adapter,
-            requests: self.requests.clone(),
+            submissions: self.submissions.clone(),
             limits: self.limits.clone(),
             life: self.life.clone(),
-            pace: self.pace.clone(),
+            timings: self.timings.clone(),
             answers,
             results,
             pending: 0,
@@ -98,7 +98,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        self.requests = None;
+        self.submissions = None;
         if let Some(thread) = self.thread.take() {
             // A panic in it was told to the clients as an end without an answer.
             let _ = thread.join();
@@ -106,29 +106,33 @@ impl Drop for Service {
     }
 }
 
-/// Takes requests while there are clients, and runs the model while there are groups.
-fn serve<R: Runner>(mut scheduler: Scheduler<R>, queue: &Receiver<Request>, pace: &Mutex<Pace>) {
+/// Takes submissions while there are clients, and runs the model while there are groups.
+fn serve<R: Runner>(
+    mut scheduler: Scheduler<R>,
+    queue: &Receiver<Submission>,
+    timings: &Mutex<PhaseTimings>,
+) {
     let mut wanted: HashMap<u64, (u64, Sender<Answer>)> = HashMap::new();
-    let mut tickets = 0;
+    let mut last_id = 0;
     loop {
         loop {
-            let request = if scheduler.is_idle() {
+            let submission = if scheduler.is_idle() {
                 match queue.recv() {
-                    Ok(request) => request,
+                    Ok(submission) => submission,
                     Err(_) => return,
                 }
             } else {
                 match queue.try_recv() {
-                    Ok(request) => request,
+                    Ok(submission) => submission,
                     Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
                 }
             };
-            let Request { adapter, mut job, answers } = request;
-            tickets += 1;
-            let theirs = std::mem::replace(&mut job.ticket, tickets);
-            match scheduler.submit(adapter, job) {
+            let Submission { adapter, mut request, answers } = submission;
+            last_id += 1;
+            let theirs = std::mem::replace(&mut request.id, last_id);
+            match scheduler.submit(adapter, request) {
                 Ok(()) => {
-                    wanted.insert(tickets, (theirs, answers));
+                    wanted.insert(last_id, (theirs, answers));
                 }
                 // Clients check before they ask; whoever is gone needs no answer.
                 Err(failure) => drop(answers.send(Err(failure))),
@@ -137,9 +141,9 @@ fn serve<R: Runner>(mut scheduler: Scheduler<R>, queue: &Receiver<Request>, pace
         match scheduler.advance() {
             Ok(finished) => {
                 // Before the groups go out: who gets the last one may ask for the sum.
-                lock(pace).add(&scheduler.take_pace());
-                for (ticket, completions) in finished {
-                    if let Some((theirs, answers)) = wanted.remove(&ticket) {
+                lock(timings).add(&scheduler.take_timings());
+                for (id, completions) in finished {
+                    if let Some((theirs, answers)) = wanted.remove(&id) {
                         let _ = answers.send(Ok(vec![(theirs, completions)]));
                     }
                 }
@@ -157,10 +161,10 @@ fn serve<R: Runner>(mut scheduler: Scheduler<R>, queue: &Receiver<Request>, pace
 /// One thread's access to the engine.
 pub struct Client {
     adapter: Option<u32>,
-    requests: Option<Sender<Request>>,
+    submissions: Option<Sender<Submission>>,
     limits: Limits,
     life: Weak<()>,
-    pace: Arc<Mutex<Pace>>,
+    timings: Arc<Mutex<PhaseTimings>>,
     answers: Sender<Answer>,
     results: Receiver<Answer>,
     pending: usize,
@@ -171,10 +175,10 @@ impl Client {
     ///
     /// # Errors
     /// As [`Limits::check`]; 1 where the engine has ended.
-    pub fn submit(&mut self, job: Job) -> Result<()> {
-        self.limits.check(&job)?;
-        let request = Request { adapter: self.adapter, job, answers: self.answers.clone() };
-        let sent = self.requests.as_ref().is_some_and(|requests| requests.send(request).is_ok());
+    pub fn submit(&mut self, request: Request) -> Result<()> {
+        self.limits.check(&request)?;
+        let submission = Submission { adapter: self.adapter, request, answers: self.answers.clone() };
+        let sent = self.submissions.as_ref().is_some_and(|submissions| submissions.send(submission).is_ok());
         if !sent {
             return Err(ended());
         }
@@ -203,8 +207,8 @@ impl Client {
     }
 
     /// Where the engine's time went, told to the first thread that asks and not again.
-    pub fn take_pace(&self) -> Pace {
-        std::mem::take(&mut *lock(&self.pace))
+    pub fn take_timings(&self) -> PhaseTimings {
+        std::mem::take(&mut *lock(&self.timings))
     }
 
     /// Whether nothing is being completed for this thread.
@@ -214,8 +218,8 @@ impl Client {
 }
 
 /// A thread that panicked is reported by its own end; the sums stay usable.
-fn lock(pace: &Mutex<Pace>) -> MutexGuard<'_, Pace> {
-    pace.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(timings: &Mutex<PhaseTimings>) -> MutexGuard<'_, PhaseTimings> {
+    timings.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn ended() -> Failure {

@@ -3,14 +3,14 @@
 //! device, which nothing waits for and which depends on nothing but the form of the run and what is in its buffers: it
 //! can be recorded.
 
-use super::batch::Request;
+use super::batch::SampleRequest;
 use super::form::Form;
 use super::inputs::Inputs;
 use super::runner::Activation;
 use super::sampler::DeviceSampler;
 use super::session::Session;
-use crate::engine::branch::Want;
-use crate::engine::job::SamplingParams;
+use crate::engine::branch::NextToken;
+use crate::engine::request::SamplingParams;
 use device::{Buffer, Device, Gemm, Operand};
 use record::failure::Result;
 
@@ -30,7 +30,7 @@ pub struct Work<T: Activation> {
     /// What chooses tokens.
     pub sampler: DeviceSampler,
     /// The tokens that were asked for.
-    pub requests: Vec<Request>,
+    pub requests: Vec<SampleRequest>,
     /// Tokens of the vocabulary, and values of a hidden row.
     pub sizes: [usize; 2],
 }
@@ -45,8 +45,8 @@ impl<T: Activation> Work<T> {
     ///
     /// # Errors
     /// A device that fails.
-    pub fn ask<D: Device>(&mut self, device: &mut D, requests: &[Request], form: &Form) -> Result<()> {
-        let nobodys = |row| Request { row, sampling: SamplingParams::PLAIN, want: Want::Score(0) };
+    pub fn ask<D: Device>(&mut self, device: &mut D, requests: &[SampleRequest], form: &Form) -> Result<()> {
+        let nobodys = |row| SampleRequest { row, sampling: SamplingParams::PLAIN, want: NextToken::Given(0) };
         self.requests.clear();
         self.requests.extend(requests.iter().copied().chain((requests.len()..form.requests).map(nobodys)));
         self.sampler.ask(device, &self.requests, logit_rows(self.sizes[0]))

@@ -1,7 +1,7 @@
 //! Low-rank adapters: log-probabilities against PEFT's (tests/golden/adapters), and several in one batch.
 
-use super::support::{PRECISIONS, bits, drain, job, runtime};
-use crate::engine::{Engine, Job, Options};
+use super::support::{PRECISIONS, bits, drain, request, runtime};
+use crate::engine::{Engine, Options, Request};
 use policy::directory::Policy;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -82,22 +82,22 @@ fn a_group_gives_the_same_bits_among_groups_of_other_adapters() {
     let policies = [policy(folder.path(), "all"), policy(folder.path(), "some")];
     let engine = Engine::load_all(&[&policies[0], &policies[1]], &Options::default()).expect("an engine");
     // The vocabulary of the goldens is smaller than that of the other tests.
-    let small = |ticket: u64| {
-        let mut job: Job = job(ticket, 9 + ticket as usize, 3, 12);
-        job.prompt.iter_mut().for_each(|id| *id %= 64);
-        job
+    let small = |id: u64| {
+        let mut request: Request = request(id, 9 + id as usize, 3, 12);
+        request.prompt.iter_mut().for_each(|id| *id %= 64);
+        request
     };
     let owners = [None, Some(0), Some(1), Some(0), None, Some(1)];
     let mut together = engine.decoder().expect("a decoder");
-    for (ticket, owner) in owners.into_iter().enumerate() {
-        together.submit_to(owner, small(ticket as u64)).expect("submitted");
+    for (id, owner) in owners.into_iter().enumerate() {
+        together.submit_to(owner, small(id as u64)).expect("submitted");
     }
     let together = drain(&mut together);
     assert_eq!(together.len(), owners.len());
-    for (ticket, owner) in owners.into_iter().enumerate() {
+    for (id, owner) in owners.into_iter().enumerate() {
         let mut alone = engine.decoder().expect("a decoder");
-        alone.submit_to(owner, small(ticket as u64)).expect("submitted");
-        assert_eq!(bits(&drain(&mut alone)[0].1), bits(&together[ticket].1), "group {ticket}");
+        alone.submit_to(owner, small(id as u64)).expect("submitted");
+        assert_eq!(bits(&drain(&mut alone)[0].1), bits(&together[id].1), "group {id}");
     }
     // The same prompt and random numbers under another adapter is another completion.
     let under = |owner: Option<u32>| {

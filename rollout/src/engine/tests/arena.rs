@@ -1,14 +1,14 @@
 //! Random load: groups of all sizes come and go while memory is reused. In tests every page is filled with NaN when it
 //! is handed out, so a number that nobody wrote would show.
 
-use super::support::{TINY, bits, drain, engine, job, tokens};
-use crate::engine::{Completion, Job};
+use super::support::{TINY, bits, drain, engine, request, tokens};
+use crate::engine::{Completion, Request};
 use record::philox::{Draws, Stream};
 
-fn random_job(ticket: u64, draws: &mut Draws) -> Job {
+fn random_request(id: u64, draws: &mut Draws) -> Request {
     let prompt = 1 + draws.below(90) as usize;
     let branches = 1 + draws.below(9) as usize;
-    job(ticket, prompt, branches, 1 + draws.below(40) as usize)
+    request(id, prompt, branches, 1 + draws.below(40) as usize)
 }
 
 #[test]
@@ -24,23 +24,23 @@ fn random_load_gives_what_each_group_gives_alone() {
     let mut submitted = Vec::new();
     while submitted.len() < 150 || !decoder.is_idle() {
         if submitted.len() < 150 && draws.below(3) == 0 {
-            let job = random_job(submitted.len() as u64, &mut draws);
-            submitted.push(job.clone());
-            decoder.submit(job).expect("accepted");
+            let request = random_request(submitted.len() as u64, &mut draws);
+            submitted.push(request.clone());
+            decoder.submit(request).expect("accepted");
         }
         finished.extend(decoder.advance().expect("a run"));
     }
     assert_eq!(decoder.pass.arena.in_use(), 0, "pages were lost");
     assert_eq!(decoder.rows(), 0);
-    finished.sort_by_key(|&(ticket, _)| ticket);
+    finished.sort_by_key(|&(id, _)| id);
     let (mut stopped, mut cut) = (0, 0);
-    for (job, (ticket, completions)) in submitted.into_iter().zip(&finished) {
-        assert_eq!(job.ticket, *ticket);
+    for (request, (id, completions)) in submitted.into_iter().zip(&finished) {
+        assert_eq!(request.id, *id);
         for completion in completions {
             assert!(completion.logprobs.iter().all(|logprob| logprob.is_finite() && *logprob <= 0.0));
             assert_eq!(completion.ids.len(), completion.logprobs.len());
             assert_eq!(completion.stopped, completion.ids.last().is_some_and(|id| id % 29 == 0));
-            assert!(completion.stopped || completion.ids.len() == job.max_tokens);
+            assert!(completion.stopped || completion.ids.len() == request.max_tokens);
             assert!(
                 completion.ids.iter().rev().skip(1).all(|id| id % 29 != 0),
                 "it went on after a stop token"
@@ -48,8 +48,8 @@ fn random_load_gives_what_each_group_gives_alone() {
             (stopped, cut) = if completion.stopped { (stopped + 1, cut) } else { (stopped, cut + 1) };
         }
         let mut alone = engine.decoder().expect("a decoder");
-        alone.submit(job).expect("accepted");
-        assert_eq!(bits(&drain(&mut alone)[0].1), bits(completions), "group {ticket}");
+        alone.submit(request).expect("accepted");
+        assert_eq!(bits(&drain(&mut alone)[0].1), bits(completions), "group {id}");
     }
     println!("{stopped} completions stopped, {cut} reached their length");
     assert!(stopped > 50 && cut > 50, "both ends occur");
@@ -61,17 +61,17 @@ fn memory_is_bounded_and_a_group_that_is_too_large_still_runs() {
     let mut engine = engine(&made.policy, None, 16);
     std::sync::Arc::get_mut(&mut engine.model).expect("nobody else has it yet").limits.pages = 30;
     let mut decoder = engine.decoder().expect("a decoder");
-    for ticket in 0..20 {
+    for id in 0..20 {
         // 3 pages of prompt and 4 x 2 of branches: two groups fit.
-        decoder.submit(job(ticket, 40, 4, 30)).expect("accepted");
+        decoder.submit(request(id, 40, 4, 30)).expect("accepted");
     }
-    decoder.submit(job(20, 200, 24, 20)).expect("accepted");
+    decoder.submit(request(20, 200, 24, 20)).expect("accepted");
     let mut most = 0;
     let mut finished = 0;
     while !decoder.is_idle() {
-        for (ticket, _) in decoder.advance().expect("a run") {
+        for (id, _) in decoder.advance().expect("a run") {
             finished += 1;
-            if ticket == 19 {
+            if id == 19 {
                 println!("at most {most} pages in use");
                 assert!(most <= 30, "{most} pages in use");
             }
@@ -86,7 +86,7 @@ fn what_cannot_be_generated_is_refused_and_does_no_harm() {
     let made = TINY.policy();
     let engine = engine(&made.policy, None, 16);
     let mut decoder = engine.decoder().expect("a decoder");
-    let good = job(0, 10, 2, 4);
+    let good = request(0, 10, 2, 4);
     let mut outside = good.clone();
     outside.prompt.push(512);
     let mut hot = good.clone();
@@ -94,16 +94,16 @@ fn what_cannot_be_generated_is_refused_and_does_no_harm() {
     let mut narrow = good.clone();
     narrow.sampling.top_p = 0.0;
     let refused = [
-        (Job { prompt: Vec::new(), ..good.clone() }, 65),
-        (Job { streams: Vec::new(), ..good.clone() }, 2),
-        (Job { max_tokens: 0, ..good.clone() }, 2),
-        (Job { prompt: tokens("long", 0, 2040), max_tokens: 9, ..good.clone() }, 65),
+        (Request { prompt: Vec::new(), ..good.clone() }, 65),
+        (Request { streams: Vec::new(), ..good.clone() }, 2),
+        (Request { max_tokens: 0, ..good.clone() }, 2),
+        (Request { prompt: tokens("long", 0, 2040), max_tokens: 9, ..good.clone() }, 65),
         (outside, 65),
         (hot, 2),
         (narrow, 2),
     ];
-    for (job, code) in refused {
-        let failure = decoder.submit(job).expect_err("refused");
+    for (request, code) in refused {
+        let failure = decoder.submit(request).expect_err("refused");
         assert_eq!(failure.code, code, "{failure}");
     }
     assert!(decoder.score(&[1], &[vec![512]], 1.0).is_err());

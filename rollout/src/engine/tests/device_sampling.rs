@@ -2,11 +2,11 @@
 
 use super::support::tokens;
 use crate::engine::SamplingParams;
-use crate::engine::branch::Want;
+use crate::engine::branch::NextToken;
 use crate::engine::isa::Isa;
-use crate::engine::paged::batch::Request;
+use crate::engine::paged::batch::SampleRequest;
 use crate::engine::paged::sampler::DeviceSampler;
-use crate::engine::sampler::{Draw, Sampler};
+use crate::engine::sampler::{SampledToken, Sampler};
 use device::{Any, Buffer, Device};
 use record::failure::Result;
 use record::philox::{Part, Stream};
@@ -62,8 +62,8 @@ fn sample(
     device: &mut Any,
     logits: &Buffer<f32>,
     sizes: (usize, usize),
-    requests: &[Request],
-) -> Result<Vec<Draw>> {
+    requests: &[SampleRequest],
+) -> Result<Vec<SampledToken>> {
     let mut sampler = DeviceSampler::new(device, requests.len())?;
     sampler.ask(device, requests, usize::MAX)?;
     let half = requests.len() / 2;
@@ -74,11 +74,15 @@ fn sample(
 }
 
 /// What the processor chooses.
-fn choose(cpu: &mut Sampler, logits: &[f32], Request { sampling, want, .. }: &Request) -> Draw {
+fn choose(
+    cpu: &mut Sampler,
+    logits: &[f32],
+    SampleRequest { sampling, want, .. }: &SampleRequest,
+) -> SampledToken {
     cpu.prepare(logits, sampling).expect("numbers");
     match *want {
-        Want::Draw(stream, position) => cpu.draw(logits, sampling, stream.uniform(position)),
-        Want::Score(id) => Draw { id, logprob: cpu.logprob(logits, sampling, id) },
+        NextToken::Sample(stream, position) => cpu.draw(logits, sampling, stream.uniform(position)),
+        NextToken::Given(id) => SampledToken { id, logprob: cpu.logprob(logits, sampling, id) },
     }
 }
 
@@ -101,12 +105,12 @@ fn the_device_draws_what_the_cpu_draws() {
                 let request = |(index, &sampling): (usize, &SamplingParams)| {
                     let stream = Stream::named(seed, &[Part::Text("row"), Part::Number(index as u64)]);
                     let want = match position {
-                        1 => Want::Score((index * 13 % vocabulary) as u32),
-                        _ => Want::Draw(stream, position),
+                        1 => NextToken::Given((index * 13 % vocabulary) as u32),
+                        _ => NextToken::Sample(stream, position),
                     };
-                    Request { row: index % count, sampling, want }
+                    SampleRequest { row: index % count, sampling, want }
                 };
-                let requests: Vec<Request> = settings.iter().enumerate().map(request).collect();
+                let requests: Vec<SampleRequest> = settings.iter().enumerate().map(request).collect();
                 let drawn = sample(&mut device, &place, (vocabulary, stride), &requests).expect("numbers");
                 for (draw, request) in drawn.iter().zip(&requests) {
                     let logits = &logits[request.row * stride..][..vocabulary];
@@ -134,10 +138,10 @@ fn a_whole_vocabulary_is_sampled_alike() {
     let place = device.allocate::<f32>(logits.len()).expect("memory");
     device.upload(&logits, place.all()).expect("an upload");
     // Plain draws from one row, far apart, and one from the other.
-    let draw = |position| Want::Draw(Stream::named(3, &[]), position);
-    let mut requests: Vec<Request> =
-        (0..8).map(|at| Request { row: 0, sampling: settings[0], want: draw(at) }).collect();
-    requests.push(Request { row: 1, sampling: settings[1], want: draw(11) });
+    let draw = |position| NextToken::Sample(Stream::named(3, &[]), position);
+    let mut requests: Vec<SampleRequest> =
+        (0..8).map(|at| SampleRequest { row: 0, sampling: settings[0], want: draw(at) }).collect();
+    requests.push(SampleRequest { row: 1, sampling: settings[1], want: draw(11) });
     let drawn = sample(&mut device, &place, (vocabulary, vocabulary), &requests).expect("numbers");
     let mut cpu = Sampler::new(kernels);
     for (draw, request) in drawn.iter().zip(&requests) {
@@ -154,8 +158,8 @@ fn logits_that_are_not_numbers_are_refused() {
         device.reserve(1 << 20).expect("memory");
         let place = device.allocate::<f32>(100).expect("memory");
         device.upload(&logits, place.all()).expect("an upload");
-        let want = Want::Draw(Stream::named(0, &[]), 0);
-        let requests = [Request { row: 0, sampling: SamplingParams::PLAIN, want }];
+        let want = NextToken::Sample(Stream::named(0, &[]), 0);
+        let requests = [SampleRequest { row: 0, sampling: SamplingParams::PLAIN, want }];
         let failure = sample(&mut device, &place, (100, 100), &requests).expect_err("not numbers");
         assert!(failure.message.contains("not numbers"), "{failure}");
     }

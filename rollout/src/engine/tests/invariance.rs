@@ -1,14 +1,14 @@
 //! A branch's tokens and log-probabilities are the same bits in any company, on any number of threads.
 
-use super::support::{BENCH, Geometry, PRECISIONS, TINY, bits, drain, engine_in, job, tokens};
-use crate::engine::{Job, Precision};
+use super::support::{BENCH, Geometry, PRECISIONS, TINY, bits, drain, engine_in, request, tokens};
+use crate::engine::{Precision, Request};
 
 fn with_precisions<const N: usize>(shapes: [Geometry; N]) -> impl Iterator<Item = (Geometry, Precision)> {
     shapes.into_iter().flat_map(|shape| PRECISIONS.map(|precision| (shape, precision)))
 }
 
 /// Jobs of mixed sizes, so that batches have every number of rows from one to many.
-fn jobs() -> Vec<Job> {
+fn requests() -> Vec<Request> {
     let sizes = [
         (20, 8, 5),
         (1, 1, 40),
@@ -20,7 +20,7 @@ fn jobs() -> Vec<Job> {
         (64, 1, 64),
     ];
     let all = (0..24).map(|number| (number, sizes[number as usize % sizes.len()]));
-    all.map(|(ticket, (prompt, branches, length))| job(ticket, prompt, branches, length)).collect()
+    all.map(|(id, (prompt, branches, length))| request(id, prompt, branches, length)).collect()
 }
 
 #[test]
@@ -29,22 +29,22 @@ fn a_group_is_the_same_alone_and_in_company() {
     for (shape, precision) in with_precisions([TINY, BENCH, odd]) {
         let made = shape.policy();
         let engine = engine_in(precision, &made.policy, None, 200);
-        let alone: Vec<_> = jobs()
+        let alone: Vec<_> = requests()
             .into_iter()
-            .map(|job| {
+            .map(|request| {
                 let mut decoder = engine.decoder().expect("a decoder");
-                decoder.submit(job).expect("accepted");
+                decoder.submit(request).expect("accepted");
                 bits(&drain(&mut decoder)[0].1)
             })
             .collect();
         let mut decoder = engine.decoder().expect("a decoder");
-        for job in jobs() {
-            decoder.submit(job).expect("accepted");
+        for request in requests() {
+            decoder.submit(request).expect("accepted");
         }
         let together = drain(&mut decoder);
         assert_eq!(together.len(), alone.len());
-        for ((ticket, together), alone) in together.iter().zip(&alone) {
-            assert_eq!(&bits(together), alone, "{shape:?} {precision:?}: group {ticket}");
+        for ((id, together), alone) in together.iter().zip(&alone) {
+            assert_eq!(&bits(together), alone, "{shape:?} {precision:?}: group {id}");
         }
     }
 }
@@ -83,12 +83,12 @@ fn a_prompt_is_the_same_in_pieces() {
         let made = shape.policy();
         let engine = engine_in(precision, &made.policy, None, 512);
         // Longer than the tokens of a prompt that one run takes, so it begins and ends in different runs.
-        let long = || job(1, 1100, 2, 6);
+        let long = || request(1, 1100, 2, 6);
         let mut decoder = engine.decoder().expect("a decoder");
         decoder.submit(long()).expect("accepted");
         let alone = bits(&drain(&mut decoder)[0].1);
         for before in [1, 7, 100, 511] {
-            decoder.submit(job(0, before, 3, 12)).expect("accepted");
+            decoder.submit(request(0, before, 3, 12)).expect("accepted");
             decoder.submit(long()).expect("accepted");
             let together = drain(&mut decoder);
             assert_eq!(bits(&together[1].1), alone, "{shape:?} {precision:?}: after a prompt of {before}");
@@ -102,23 +102,25 @@ fn any_number_of_threads_gives_the_same() {
         let made = TINY.policy();
         let engine = engine_in(precision, &made.policy, None, 64);
         let mut decoder = engine.decoder().expect("a decoder");
-        for job in jobs() {
-            decoder.submit(job).expect("accepted");
+        for request in requests() {
+            decoder.submit(request).expect("accepted");
         }
         let expected: Vec<_> = drain(&mut decoder).iter().map(|(_, completions)| bits(completions)).collect();
         for threads in [2, 3, 8] {
             let mut found: Vec<(u64, Vec<_>)> = std::thread::scope(|scope| {
                 let run = |thread: usize| {
                     let mut decoder = engine.decoder().expect("a decoder");
-                    for job in jobs().into_iter().filter(|job| job.ticket as usize % threads == thread) {
-                        decoder.submit(job).expect("accepted");
+                    for request in
+                        requests().into_iter().filter(|request| request.id as usize % threads == thread)
+                    {
+                        decoder.submit(request).expect("accepted");
                     }
                     drain(&mut decoder)
                 };
                 let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || run(thread))).collect();
                 handles.into_iter().flat_map(|handle| handle.join().expect("a thread")).collect()
             });
-            found.sort_by_key(|&(ticket, _)| ticket);
+            found.sort_by_key(|&(id, _)| id);
             let found: Vec<_> = found.iter().map(|(_, completions)| bits(completions)).collect();
             assert_eq!(found, expected, "{threads} threads, {precision:?}");
         }

@@ -1,6 +1,6 @@
-//! What the tests share: the runtime library, small random policies, and jobs.
+//! What the tests share: the runtime library, small random policies, and requests.
 
-use crate::engine::{Completion, Decoder, Engine, Isa, Job, Options, Precision, SamplingParams};
+use crate::engine::{Completion, Decoder, Engine, Isa, Options, Precision, Request, SamplingParams};
 use policy::directory::Policy;
 use policy::initial;
 use record::philox::{Draws, Part, Stream};
@@ -137,25 +137,25 @@ pub fn tokens(name: &str, number: u64, count: usize) -> Vec<u32> {
     (0..count).map(|_| draws.below(VOCABULARY as u32)).collect()
 }
 
-/// A job of `branches` branches whose ticket names its prompt and its random numbers.
-pub fn job(ticket: u64, prompt: usize, branches: usize, max_tokens: usize) -> Job {
-    let stream = |branch| Stream::named(5, &[Part::Number(ticket), Part::Number(branch)]);
-    Job {
-        ticket,
-        prompt: tokens("prompt", ticket, prompt),
+/// A request of `branches` branches whose id names its prompt and its random numbers.
+pub fn request(id: u64, prompt: usize, branches: usize, max_tokens: usize) -> Request {
+    let stream = |branch| Stream::named(5, &[Part::Number(id), Part::Number(branch)]);
+    Request {
+        id,
+        prompt: tokens("prompt", id, prompt),
         streams: (0..branches as u64).map(stream).collect(),
         max_tokens,
         sampling: SamplingParams::PLAIN,
     }
 }
 
-/// Runs the decoder until it is idle; groups in the order of their tickets.
+/// Runs the decoder until it is idle; groups in the order of their ids.
 pub fn drain(decoder: &mut Decoder) -> Vec<(u64, Vec<Completion>)> {
     let mut finished = Vec::new();
     while !decoder.is_idle() {
         finished.extend(decoder.advance().expect("a run"));
     }
-    finished.sort_by_key(|&(ticket, _)| ticket);
+    finished.sort_by_key(|&(id, _)| id);
     finished
 }
 

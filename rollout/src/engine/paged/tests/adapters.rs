@@ -7,8 +7,8 @@ use crate::engine::paged::runner::{DeviceRunner, Room};
 use crate::engine::paged::scheduler::Scheduler;
 use crate::engine::paged::session::{Provider, Session};
 use crate::engine::tests::adapters::{golden, policy, read};
-use crate::engine::tests::support::{bits, drain, job, runtime};
-use crate::engine::{Engine, Job, Options};
+use crate::engine::tests::support::{bits, drain, request, runtime};
+use crate::engine::{Engine, Options, Request};
 use device::Sim;
 use policy::config::Config;
 use policy::directory::Policy;
@@ -31,10 +31,10 @@ fn paged(policies: &[Policy]) -> Paged {
 }
 
 /// A group whose tokens the goldens' vocabulary has.
-fn small(ticket: u64) -> Job {
-    let mut job = job(ticket, 9 + ticket as usize, 3, 12);
-    job.prompt.iter_mut().for_each(|id| *id %= 64);
-    job
+fn small(id: u64) -> Request {
+    let mut request = request(id, 9 + id as usize, 3, 12);
+    request.prompt.iter_mut().for_each(|id| *id %= 64);
+    request
 }
 
 fn ids(value: &Value) -> Vec<u32> {
@@ -58,8 +58,8 @@ fn logprobs_are_those_of_peft_with_one_base_for_all() {
                 let given: Vec<Vec<u32>> =
                     completions.iter().map(|item| ids(&item["completion_ids"])).collect();
                 let adapter = (index as u32).checked_sub(1);
-                let ticket = wanted.len() as u64;
-                paged.submit_scores(adapter, ticket, ids(&case["prompt_ids"]), &given, 1.0);
+                let id = wanted.len() as u64;
+                paged.submit_scores(adapter, id, ids(&case["prompt_ids"]), &given, 1.0);
                 wanted.push(completions);
             }
         }
@@ -87,17 +87,17 @@ fn several_adapters_in_one_run_complete_as_on_the_processor() {
         Engine::load_all(&policies.iter().collect::<Vec<_>>(), &Options::default()).expect("an engine");
     let mut decoder = engine.decoder().expect("a decoder");
     let owners = [None, Some(0), Some(1), Some(0), None, Some(1)];
-    for (ticket, owner) in owners.into_iter().enumerate() {
-        paged.submit(owner, small(ticket as u64)).expect("submitted");
-        decoder.submit_to(owner, small(ticket as u64)).expect("submitted");
+    for (id, owner) in owners.into_iter().enumerate() {
+        paged.submit(owner, small(id as u64)).expect("submitted");
+        decoder.submit_to(owner, small(id as u64)).expect("submitted");
     }
-    for ((ticket, ours), (_, theirs)) in finish(&mut paged).iter().zip(&drain(&mut decoder)) {
+    for ((id, ours), (_, theirs)) in finish(&mut paged).iter().zip(&drain(&mut decoder)) {
         for (ours, theirs) in ours.iter().zip(theirs) {
             // The stop token differs: the engine for the processor has none here.
-            assert_eq!(ours.ids, theirs.ids[..ours.ids.len()], "group {ticket}");
+            assert_eq!(ours.ids, theirs.ids[..ours.ids.len()], "group {id}");
             assert!(ours.stopped || ours.ids.len() == 12);
             for (ours, theirs) in ours.logprobs.iter().zip(&theirs.logprobs) {
-                assert!((ours - theirs).abs() <= 1e-4, "group {ticket}: {ours} and {theirs}");
+                assert!((ours - theirs).abs() <= 1e-4, "group {id}: {ours} and {theirs}");
             }
         }
     }
@@ -108,19 +108,19 @@ fn a_group_gives_the_same_bits_in_any_company_and_order() {
     let folder = tempfile::tempdir().expect("a folder");
     let policies = policies(folder.path(), &SEVERAL);
     let owners = [None, Some(0), Some(1), Some(0), None, Some(1)];
-    let run = |tickets: &[usize]| {
+    let run = |ids: &[usize]| {
         let mut paged = paged(&policies);
-        for &ticket in tickets {
-            paged.submit(owners[ticket], small(ticket as u64)).expect("submitted");
+        for &id in ids {
+            paged.submit(owners[id], small(id as u64)).expect("submitted");
         }
         finish(&mut paged)
     };
     let together = run(&[0, 1, 2, 3, 4, 5]);
     let backwards = run(&[5, 4, 3, 2, 1, 0]);
-    for (ticket, group) in &together {
-        let alone = run(&[*ticket as usize]);
-        assert_eq!(bits(group), bits(&alone[0].1), "group {ticket}, alone");
-        assert_eq!(bits(group), bits(&backwards[*ticket as usize].1), "group {ticket}, backwards");
+    for (id, group) in &together {
+        let alone = run(&[*id as usize]);
+        assert_eq!(bits(group), bits(&alone[0].1), "group {id}, alone");
+        assert_eq!(bits(group), bits(&backwards[*id as usize].1), "group {id}, backwards");
     }
 }
 
@@ -129,7 +129,7 @@ fn what_one_adapter_has_computed_is_not_taken_for_another() {
     let folder = tempfile::tempdir().expect("a folder");
     let policies = policies(folder.path(), &SEVERAL);
     // The prompt is longer than a block, so the second group finds the first one's if it looks in the wrong place.
-    let long = || Job { prompt: (0..40).map(|at| at * 7 % 64).collect(), ..small(3) };
+    let long = || Request { prompt: (0..40).map(|at| at * 7 % 64).collect(), ..small(3) };
     let mut one_after_another = paged(&policies);
     for owner in [Some(0), None, Some(1), Some(0)] {
         one_after_another.submit(owner, long()).expect("submitted");

@@ -6,7 +6,9 @@ use crate::engine::paged::limits::Limits;
 use crate::engine::paged::runner::{DeviceRunner, Room};
 use crate::engine::paged::scheduler::{Runner, Scheduler};
 use crate::engine::paged::session::{Provider, Session};
-use crate::engine::tests::support::{BENCH, Geometry, TINY, VOCABULARY, drain, engine, job, runtime, tokens};
+use crate::engine::tests::support::{
+    BENCH, Geometry, TINY, VOCABULARY, drain, engine, request, runtime, tokens,
+};
 use crate::engine::{Completion, SamplingParams};
 use device::{Device, Sim};
 use policy::config::Config;
@@ -51,13 +53,13 @@ pub fn on<D: Device>(
     Scheduler::new(runner.expect("a runner"), limits)
 }
 
-/// Runs it until it is idle; groups in the order of their tickets.
+/// Runs it until it is idle; groups in the order of their ids.
 pub fn finish(scheduler: &mut Scheduler<impl Runner>) -> Vec<(u64, Vec<Completion>)> {
     let mut finished = Vec::new();
     while !scheduler.is_idle() {
         finished.extend(scheduler.advance().expect("a run"));
     }
-    finished.sort_by_key(|&(ticket, _)| ticket);
+    finished.sort_by_key(|&(id, _)| id);
     finished
 }
 
@@ -92,28 +94,28 @@ fn blocks_change_nothing() {
         let plain = engine(&made.policy, None, 512);
         let mut decoder = plain.decoder().expect("a decoder");
         // Prompts that begin alike, longer than a run takes at once, and ending inside and at the end of a block.
-        for (ticket, prompt) in [(1, 37), (2, 80), (3, 16), (4, 100), (5, 1)] {
-            let mut job = job(ticket, prompt, 1 + ticket as usize % 4, 20);
-            job.prompt = tokens("prompt", ticket % 2, prompt);
-            job.sampling = match ticket {
+        for (id, prompt) in [(1, 37), (2, 80), (3, 16), (4, 100), (5, 1)] {
+            let mut request = request(id, prompt, 1 + id as usize % 4, 20);
+            request.prompt = tokens("prompt", id % 2, prompt);
+            request.sampling = match id {
                 3 => SamplingParams { top_p: 0.8, top_k: 20, ..SamplingParams::PLAIN },
                 4 => SamplingParams { temperature: 0.7, ..SamplingParams::PLAIN },
                 _ => SamplingParams::PLAIN,
             };
-            paged.submit(None, job.clone()).expect("accepted");
-            decoder.submit(job).expect("accepted");
+            paged.submit(None, request.clone()).expect("accepted");
+            decoder.submit(request).expect("accepted");
         }
         let (ours, theirs) = (finish(&mut paged), drain(&mut decoder));
         assert_eq!(paged.cache().available(), 96, "a block is lost");
-        for ((ticket, ours), (_, theirs)) in ours.iter().zip(&theirs) {
+        for ((id, ours), (_, theirs)) in ours.iter().zip(&theirs) {
             for (ours, theirs) in ours.iter().zip(theirs) {
                 let family = geometry.family;
                 // The stop token differs: the engine for the processor has none here.
                 let length = ours.ids.len();
-                assert_eq!(ours.ids, theirs.ids[..length], "{family}, group {ticket}");
+                assert_eq!(ours.ids, theirs.ids[..length], "{family}, group {id}");
                 assert!(ours.stopped || length == 20);
                 for (ours, theirs) in ours.logprobs.iter().zip(&theirs.logprobs) {
-                    assert!((ours - theirs).abs() <= 1e-4, "{family}, group {ticket}: {ours} and {theirs}");
+                    assert!((ours - theirs).abs() <= 1e-4, "{family}, group {id}: {ours} and {theirs}");
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use super::device::{finish, on, scheduler};
 use crate::engine::paged::scheduler::{Runner, Scheduler};
-use crate::engine::tests::support::{TINY, job};
+use crate::engine::tests::support::{TINY, request};
 use crate::engine::{Completion, SamplingParams};
 use device::{Arena, Argument, Buffer, Device, Element, Gemm, Kernel, Memory, Shape, Sim, Slice};
 use record::failure::{Failure, Result};
@@ -97,10 +97,10 @@ impl Device for Faulty {
 
 /// Groups whose branches end at different times.
 fn completions(scheduler: &mut Scheduler<impl Runner>) -> Vec<(u64, Vec<Completion>)> {
-    for ticket in 0..4 {
+    for id in 0..4 {
         let sampling = SamplingParams { temperature: 0.9, ..SamplingParams::PLAIN };
-        let job = job(ticket, 10 + 7 * ticket as usize, 1 + ticket as usize, 24);
-        scheduler.submit(None, crate::engine::Job { sampling, ..job }).expect("accepted");
+        let request = request(id, 10 + 7 * id as usize, 1 + id as usize, 24);
+        scheduler.submit(None, crate::engine::Request { sampling, ..request }).expect("accepted");
     }
     finish(scheduler)
 }

@@ -1,11 +1,11 @@
 //! What a run sees: whatever the order, the pieces and the sharing, each row's context is its own sequence.
 
-use crate::engine::branch::Want;
-use crate::engine::job::{Completion, Job, SamplingParams};
+use crate::engine::branch::NextToken;
 use crate::engine::paged::batch::Batch;
 use crate::engine::paged::limits::Limits;
 use crate::engine::paged::scheduler::{Runner, Scheduler};
-use crate::engine::sampler::Draw;
+use crate::engine::request::{Completion, Request, SamplingParams};
+use crate::engine::sampler::SampledToken;
 use proptest::prelude::*;
 use record::failure::Result;
 use record::philox::{Part, Stream};
@@ -15,12 +15,12 @@ const VOCABULARY: usize = 50;
 const STOP: u32 = 0;
 
 /// A model whose next token depends on its adapter, on every token before it and on the branch's random number.
-fn next(adapter: i32, context: &[u32], uniform: f32) -> Draw {
+fn next(adapter: i32, context: &[u32], uniform: f32) -> SampledToken {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64 ^ u64::from(uniform.to_bits()) ^ (adapter as u64) << 40;
     for &token in context {
         hash = (hash ^ u64::from(token)).wrapping_mul(0x0100_0000_01b3);
     }
-    Draw { id: (hash >> 33) as u32 % VOCABULARY as u32, logprob: -((hash >> 40) as f32) }
+    SampledToken { id: (hash >> 33) as u32 % VOCABULARY as u32, logprob: -((hash >> 40) as f32) }
 }
 
 /// Remembers the token of every slot and its adapter, and reads each row's context back through its blocks.
@@ -32,7 +32,7 @@ struct Remembering {
 }
 
 impl Runner for Remembering {
-    fn run(&mut self, batch: &Batch) -> Result<Vec<Draw>> {
+    fn run(&mut self, batch: &Batch) -> Result<Vec<SampledToken>> {
         self.computed += batch.ids.len();
         self.longest_run = self.longest_run.max(batch.ids.len());
         self.most_sequences = self.most_sequences.max(batch.sequences());
@@ -69,11 +69,11 @@ impl Runner for Remembering {
                 contexts.push((adapter, context));
             }
         }
-        let draw = |request: &crate::engine::paged::batch::Request| {
+        let draw = |request: &crate::engine::paged::batch::SampleRequest| {
             let (adapter, context) = &contexts[batch.wanted[request.row] as usize];
             match request.want {
-                Want::Draw(stream, position) => next(*adapter, context, stream.uniform(position)),
-                Want::Score(id) => Draw { id, logprob: next(*adapter, context, 0.0).logprob },
+                NextToken::Sample(stream, position) => next(*adapter, context, stream.uniform(position)),
+                NextToken::Given(id) => SampledToken { id, logprob: next(*adapter, context, 0.0).logprob },
             }
         };
         Ok(batch.requests.iter().map(draw).collect())
@@ -95,19 +95,19 @@ fn scheduler(blocks: usize, rows: usize, prompt_tokens: usize) -> Scheduler<Reme
     Scheduler::new(runner, limits)
 }
 
-fn job(ticket: u64, prompt: Vec<u32>, branches: usize, max_tokens: usize) -> Job {
-    let stream = |branch| Stream::named(5, &[Part::Number(ticket), Part::Number(branch)]);
+fn request(id: u64, prompt: Vec<u32>, branches: usize, max_tokens: usize) -> Request {
+    let stream = |branch| Stream::named(5, &[Part::Number(id), Part::Number(branch)]);
     let streams = (0..branches as u64).map(stream).collect();
-    Job { ticket, prompt, streams, max_tokens, sampling: SamplingParams::PLAIN }
+    Request { id, prompt, streams, max_tokens, sampling: SamplingParams::PLAIN }
 }
 
-/// What the job's branches are without any cache.
-fn expected(adapter: Option<u32>, job: &Job) -> Vec<Completion> {
+/// What the request's branches are without any cache.
+fn expected(adapter: Option<u32>, request: &Request) -> Vec<Completion> {
     let adapter = adapter.map_or(0, |adapter| adapter as i32 + 1);
     let branch = |stream: &Stream| {
         let mut completion = Completion::default();
-        while completion.ids.len() < job.max_tokens && !completion.stopped {
-            let context: Vec<u32> = job.prompt.iter().chain(&completion.ids).copied().collect();
+        while completion.ids.len() < request.max_tokens && !completion.stopped {
+            let context: Vec<u32> = request.prompt.iter().chain(&completion.ids).copied().collect();
             let draw = next(adapter, &context, stream.uniform(completion.ids.len() as u64));
             completion.ids.push(draw.id);
             completion.logprobs.push(draw.logprob);
@@ -115,7 +115,7 @@ fn expected(adapter: Option<u32>, job: &Job) -> Vec<Completion> {
         }
         completion
     };
-    job.streams.iter().map(branch).collect()
+    request.streams.iter().map(branch).collect()
 }
 
 proptest! {
@@ -124,7 +124,7 @@ proptest! {
     #[test]
     fn every_branch_is_what_it_would_be_alone(
         // Prompts begin with one of three texts, so that much is shared, but not between adapters.
-        jobs in prop::collection::vec((prop::option::of(0_u32..2), 0_u32..3, 0_usize..20, prop::collection::vec(1_u32..50, 1..12), 1_usize..5, 1_usize..14), 1..12),
+        requests in prop::collection::vec((prop::option::of(0_u32..2), 0_u32..3, 0_usize..20, prop::collection::vec(1_u32..50, 1..12), 1_usize..5, 1_usize..14), 1..12),
         blocks in 60_usize..120,
         rows in 5_usize..12,
         prompt_tokens in 1_usize..30,
@@ -133,11 +133,11 @@ proptest! {
         let mut scheduler = scheduler(blocks, rows, prompt_tokens);
         let mut wanted = Vec::new();
         let mut finished = Vec::new();
-        for (ticket, (adapter, text, common, own, branches, max_tokens)) in jobs.into_iter().enumerate() {
+        for (id, (adapter, text, common, own, branches, max_tokens)) in requests.into_iter().enumerate() {
             let prompt = (0..common as u32).map(|at| 1 + (at * 7 + text) % 49).chain(own).collect();
-            let job = job(ticket as u64, prompt, branches, max_tokens);
-            wanted.push((ticket as u64, expected(adapter, &job)));
-            scheduler.submit(adapter, job).unwrap();
+            let request = request(id as u64, prompt, branches, max_tokens);
+            wanted.push((id as u64, expected(adapter, &request)));
+            scheduler.submit(adapter, request).unwrap();
             for _ in 0..pause {
                 finished.extend(scheduler.advance().unwrap());
             }
@@ -145,7 +145,7 @@ proptest! {
         while !scheduler.is_idle() {
             finished.extend(scheduler.advance().unwrap());
         }
-        finished.sort_by_key(|&(ticket, _)| ticket);
+        finished.sort_by_key(|&(id, _)| id);
         prop_assert_eq!(finished, wanted);
         prop_assert!(scheduler.runner().longest_run <= prompt_tokens + rows);
         prop_assert!(scheduler.runner().most_sequences <= rows);
@@ -156,7 +156,7 @@ proptest! {
 #[test]
 fn a_prompt_is_computed_once_and_the_next_turn_goes_on_from_it() {
     let mut scheduler = scheduler(64, 16, 100);
-    let first = job(1, (1..=20).collect(), 4, 9);
+    let first = request(1, (1..=20).collect(), 4, 9);
     let branches = expected(None, &first);
     scheduler.submit(None, first).unwrap();
     while !scheduler.is_idle() {
@@ -170,7 +170,7 @@ fn a_prompt_is_computed_once_and_the_next_turn_goes_on_from_it() {
     let prompt: Vec<u32> = (1..=20).chain(longest.ids.iter().copied()).chain([7, 7, 7]).collect();
     let known = (20 + longest.ids.len() - 1) / SIZE * SIZE;
     let length = prompt.len();
-    scheduler.submit(None, job(2, prompt, 1, 1)).unwrap();
+    scheduler.submit(None, request(2, prompt, 1, 1)).unwrap();
     while !scheduler.is_idle() {
         scheduler.advance().unwrap();
     }
@@ -190,10 +190,10 @@ fn given_tokens_are_scored_and_what_can_never_fit_is_refused() {
     assert_eq!(scores[0].1[0].logprobs, [logprob(&[1, 2]), logprob(&[1, 2, 3]), logprob(&[1, 2, 3, 4])]);
     assert_eq!(scores[0].1[1].ids, [6]);
 
-    let failure = scheduler.submit(None, job(1, (1..=20).collect(), 4, 9)).unwrap_err();
+    let failure = scheduler.submit(None, request(1, (1..=20).collect(), 4, 9)).unwrap_err();
     assert!(failure.message.contains("needs 13 blocks"), "{}", failure.message);
-    assert!(scheduler.submit(None, job(2, Vec::new(), 1, 1)).is_err());
-    assert!(scheduler.submit(None, job(3, vec![50], 1, 1)).is_err());
-    assert!(scheduler.submit(None, job(4, vec![1; 200], 1, 1)).is_err());
+    assert!(scheduler.submit(None, request(2, Vec::new(), 1, 1)).is_err());
+    assert!(scheduler.submit(None, request(3, vec![50], 1, 1)).is_err());
+    assert!(scheduler.submit(None, request(4, vec![1; 200], 1, 1)).is_err());
     assert!(scheduler.is_idle());
 }

@@ -1,6 +1,6 @@
 //! What a decoder is asked for and what it gives back.
 //!
-//! A job is one group: a prompt and K branches sampled from it. Nothing here knows of tasks, agents or turns.
+//! A request is one group: a prompt and K branches sampled from it. Nothing here knows of tasks, agents or turns.
 
 use record::failure::{Failure, Result};
 use record::philox::Stream;
@@ -41,9 +41,9 @@ impl SamplingParams {
 
 /// One group to generate: a prompt and its branches.
 #[derive(Debug, Clone)]
-pub struct Job {
+pub struct Request {
     /// Comes back with the completions; the decoder does not read it.
-    pub ticket: u64,
+    pub id: u64,
     /// The prompt's token ids, at least one.
     pub prompt: Vec<u32>,
     /// One stream of random numbers a branch, addressed by the position of the token in the completion.
