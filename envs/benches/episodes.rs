@@ -43,7 +43,7 @@ fn write(workflow: &str, count: usize) {
             for agent in &agents {
                 let observation = state.observe(agent)[0].content.clone();
                 // Half of the answers are the best ones, so that episodes come to an end; the others are of every kind.
-                let probes = state.probes(agent);
+                let probes = state.test_actions(agent);
                 let action = match draws.below(2) {
                     0 => state.oracle(agent).unwrap(),
                     _ => draws.choose(&probes).unwrap().clone(),

@@ -47,7 +47,7 @@ fn steps(environment: &str, name: &str, settings: &[&str], steps: u64) {
     let starts: Vec<Box<dyn State>> =
         tasks.map(|task| environment.reset(&task.unwrap().spec, "team").unwrap()).collect();
     let answers: Vec<[Vec<String>; 2]> =
-        starts.iter().map(|state| ["tool", "planner"].map(|agent| state.probes(agent))).collect();
+        starts.iter().map(|state| ["tool", "planner"].map(|agent| state.test_actions(agent))).collect();
     let mut draws = Draws::new(Stream::named(1, &[Part::Text("bench")]));
     let began = Instant::now();
     let (mut done, mut rewards) = (0, 0.0);

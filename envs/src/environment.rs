@@ -12,11 +12,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use record::failure::{Failure, Result};
+use record::failure::{DATA, Failure, Result};
 use record::line::Task;
 use record::sample::{Message, Rewards, Sample};
 use serde_json::Value;
 
+use crate::find_workflow;
 use crate::settings::{Setting, Settings};
 use crate::workflow::Workflow;
 
@@ -61,7 +62,7 @@ pub struct RewardRange {
     pub local: (f64, f64),
 }
 
-/// A situation in an episode: what the agents see, and what their actions lead to.
+/// A situation in an episode: what playing needs of it.
 ///
 /// The caller goes through the stages of the workflow. Where a stage has one agent: observe, sample candidates,
 /// score each on a clone, apply the chosen one. Where it has several: observe for all of them first, score each
@@ -71,45 +72,84 @@ pub trait State: Send {
     /// The agents that act, and their order.
     fn workflow(&self) -> &Arc<Workflow>;
 
-    /// Turns after which an episode is given up, unless the caller has its own limit.
+    /// Turns after which an episode is truncated, unless the caller has its own limit.
     fn turn_limit(&self) -> u32;
 
-    /// The conversation that `agent` is to continue: the same for all its candidates.
+    /// The conversation that `agent` continues: the same for all its candidates.
     fn observe(&self, agent: &str) -> Vec<Message>;
 
-    /// Lets `agent` say `text`. A text that cannot be understood is an [`Outcome`] with low rewards; an
+    /// Executes the action `text` of `agent`. A text that cannot be parsed is an [`Outcome`] with low rewards; an
     /// `Err` means that the environment itself failed, for example a sandbox that could not start.
     fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome>;
 
-    /// Applies the chosen actions of a stage of several agents, in the workflow's order: the outcome of the joint
-    /// result. Its team reward is the team's for the stage.
+    /// Executes the chosen actions of a stage of several agents, in the workflow's order: the outcome of the joint
+    /// action. Its team reward is the team's for the stage.
     fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
-        let mut last = None;
-        for (agent, text) in actions {
-            last = Some(self.apply(agent, text)?);
-        }
-        last.ok_or_else(|| Failure::data("no action was given"))
+        apply_in_order(self, actions)
     }
 
     /// An independent copy with the same future.
     fn clone_state(&self) -> Box<dyn State>;
 
-    /// Everything needed by [`Environment::restore`] to go on from here.
+    /// Everything that [`Environment::restore`] needs to go on from here.
     fn to_json(&self) -> Value;
 
-    /// An answer that no other answer of `agent` outscores here, or `None` without an oracle.
+    /// What checking needs; `None` for a state that can only be played.
+    fn checks(&self) -> Option<&dyn Checks> {
+        None
+    }
+}
+
+/// Executes actions one after another; the outcome of the last.
+///
+/// # Errors
+/// No action: data, and what [`State::apply`] fails with.
+pub fn apply_in_order<S: State + ?Sized>(state: &mut S, actions: &[(&str, &str)]) -> Result<Outcome> {
+    let mut last = Err(Failure::data("no action was given"));
+    for (agent, text) in actions {
+        last = Ok(state.apply(agent, text)?);
+    }
+    last
+}
+
+/// What `envs check` and `envs play` need of a state, beyond playing it.
+pub trait Checks {
+    /// An action that no other action of `agent` outscores here, or `None` without an oracle.
     fn oracle(&self, agent: &str) -> Option<String>;
 
-    /// Whether the oracle finds the task solved here, by its own means. Where there is no oracle, the same as
-    /// the last outcome's `success`.
+    /// Whether the oracle finds the task solved here, by its own means. Without an oracle: the last outcome's
+    /// `success`.
     fn is_solved(&self) -> bool;
 
-    /// Answers worth trying here when the contract is checked: all that matter where they can be
+    /// Actions worth trying here when the contract is checked: all that matter where they can be
     /// enumerated, otherwise some of every kind, malformed ones among them.
-    fn probes(&self, agent: &str) -> Vec<String>;
+    fn test_actions(&self, agent: &str) -> Vec<String>;
 
-    /// The situation as a person would like to see it, for `envs play`.
+    /// The situation as a person would like to see it.
     fn draw(&self) -> String;
+}
+
+/// [`Checks`] of any state, with what stands in for them where there are none.
+impl dyn State + '_ {
+    /// [`Checks::oracle`]; `None` without checks.
+    pub fn oracle(&self, agent: &str) -> Option<String> {
+        self.checks()?.oracle(agent)
+    }
+
+    /// [`Checks::is_solved`]; false without checks.
+    pub fn is_solved(&self) -> bool {
+        self.checks().is_some_and(Checks::is_solved)
+    }
+
+    /// [`Checks::test_actions`]; none without checks.
+    pub fn test_actions(&self, agent: &str) -> Vec<String> {
+        self.checks().map_or_else(Vec::new, |checks| checks.test_actions(agent))
+    }
+
+    /// [`Checks::draw`]; the state's JSON without checks.
+    pub fn draw(&self) -> String {
+        self.checks().map_or_else(|| self.to_json().to_string(), Checks::draw)
+    }
 }
 
 /// Which tasks to draw.
@@ -158,20 +198,60 @@ pub struct ExtractionCase {
 
 /// An endless stream of tasks.
 pub type Tasks<'a> = Box<dyn Iterator<Item = Result<Task>> + Send + 'a>;
-/// A stream of demonstrations, one batch of samples for each task, in the order of the tasks.
-pub type Demonstrations<'a> = Box<dyn Iterator<Item = Result<Vec<Sample>>> + Send + 'a>;
+/// The demonstrations of the task at an index of the train split.
+pub type Demonstrator = Box<dyn Fn(u64) -> Result<Vec<Sample>> + Send>;
 
-/// A family of tasks with one set of rules.
+/// A family of tasks with one set of rules. Only `name` and `reset` are needed to play; an environment that is built
+/// in gives the rest too.
 pub trait Environment: Send + Sync {
     /// The name on the command line and in task lines, for example `plan-path`.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
+
+    /// The first state of the episode that `spec` describes; `spec` alone decides the rules.
+    fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>>;
+
+    /// The first state of `task`; `workflow`: `None` for the default.
+    ///
+    /// # Errors
+    /// No such workflow: usage, which ends a run. A task that is refused: data.
+    fn begin(&self, task: &Task, workflow: Option<&str>) -> Result<Box<dyn State>> {
+        self.reset(&task.spec, workflow.unwrap_or(self.default_workflow()))
+    }
+
+    /// The agents that will act in `task`, known before a policy is loaded; none where the task is refused, which is
+    /// reported when it is played.
+    ///
+    /// # Errors
+    /// No such workflow, or an environment that does not respond: usage.
+    fn agents(&self, task: &Task, workflow: Option<&str>) -> Result<Vec<String>> {
+        match self.workflow(workflow.unwrap_or(self.default_workflow()), &task.spec) {
+            Ok(workflow) => Ok(workflow.agents().to_vec()),
+            Err(failure) if failure.code == DATA => Ok(Vec::new()),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// The state that [`State::to_json`] wrote.
+    fn restore(&self, state: &Value) -> Result<Box<dyn State>> {
+        let _ = state;
+        Err(Failure::data(format!("{}: states cannot be restored", self.name())))
+    }
 
     /// One line that says what is to be done in it.
-    fn summary(&self) -> &'static str;
+    fn summary(&self) -> &'static str {
+        ""
+    }
 
     /// The workflows that it can be played with, with the agents that they have unless a setting says otherwise;
     /// the first is the default.
-    fn workflows(&self) -> &[Arc<Workflow>];
+    fn workflows(&self) -> &[Arc<Workflow>] {
+        &[]
+    }
+
+    /// The name of the first workflow.
+    fn default_workflow(&self) -> &str {
+        self.workflows().first().map_or("", |workflow| workflow.name())
+    }
 
     /// The workflow called `name` with the agents that `spec` asks for.
     ///
@@ -179,47 +259,58 @@ pub trait Environment: Send + Sync {
     /// No such workflow: usage. A `spec` that makes no sense: data.
     fn workflow(&self, name: &str, spec: &Value) -> Result<Arc<Workflow>> {
         let _ = spec;
-        crate::named_workflow(self.name(), self.workflows(), name)
+        find_workflow(self, name)
     }
 
     /// What `--set` understands.
-    fn settings(&self) -> &'static [Setting];
+    fn settings(&self) -> &'static [Setting] {
+        &[]
+    }
 
     /// Bounds of the rewards.
-    fn reward_range(&self) -> RewardRange;
+    fn reward_range(&self) -> RewardRange {
+        RewardRange { team: (0.0, 1.0), local: (0.0, 1.0) }
+    }
 
     /// Tasks in order, without end: where the split has fewer, it is repeated in a new order. Task i depends
     /// on the selection and on i alone.
-    fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>>;
-
-    /// The first state of the episode that `spec` describes; `spec` alone decides the rules.
-    fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>>;
-
-    /// The state that [`State::to_json`] wrote.
-    fn restore(&self, state: &Value) -> Result<Box<dyn State>>;
-
-    /// Answers in styles that policies are known to use, for `envs check`.
-    fn extraction_cases(&self) -> Vec<ExtractionCase>;
-
-    /// The kinds of demonstrators with the default share of each; empty where there are none.
-    fn demonstrators(&self) -> &'static [(&'static str, f64)];
-
-    /// Demonstrations in task order, without end.
-    ///
-    /// # Errors
-    /// Tasks of the test split, and what [`Environment::training_demonstrations`] refuses: usage.
-    fn demonstrations(&self, demonstration: &Demonstration) -> Result<Demonstrations<'_>> {
-        match demonstration.tasks.split {
-            Split::Train => self.training_demonstrations(demonstration),
-            Split::Test => {
-                Err(Failure::usage("demonstrations of the test split would teach what is to be tested"))
-            }
-        }
+    fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
+        let _ = selection;
+        Err(Failure::usage(format!("{} draws no tasks", self.name())))
     }
 
-    /// The same for tasks that are known to be of the training split.
+    /// Actions in styles that policies are known to use, for `envs check`.
+    fn extraction_cases(&self) -> Vec<ExtractionCase> {
+        Vec::new()
+    }
+
+    /// The kinds of demonstrators with the default share of each; empty where there are none.
+    fn demonstrators(&self) -> &'static [(&'static str, f64)] {
+        &[]
+    }
+
+    /// What demonstrates the tasks of the train split, one index after another.
     ///
     /// # Errors
     /// Settings, a workflow or a mix that cannot be: usage.
-    fn training_demonstrations(&self, demonstration: &Demonstration) -> Result<Demonstrations<'_>>;
+    fn demonstrator(&self, demonstration: &Demonstration) -> Result<Demonstrator> {
+        let _ = demonstration;
+        Err(Failure::usage(format!("{} has no demonstrators", self.name())))
+    }
+
+    /// Demonstrations in task order, without end: a batch of samples for each task.
+    ///
+    /// # Errors
+    /// Tasks of the test split, and what [`Environment::demonstrator`] refuses: usage.
+    fn demonstrations(
+        &self,
+        demonstration: &Demonstration,
+    ) -> Result<Box<dyn Iterator<Item = Result<Vec<Sample>>> + Send>> {
+        match demonstration.tasks.split {
+            Split::Train => Ok(Box::new((0..).map(self.demonstrator(demonstration)?))),
+            Split::Test => {
+                Err(Failure::usage("demonstrations of the test split would leak it into training"))
+            }
+        }
+    }
 }

@@ -8,10 +8,10 @@ pub mod check;
 pub mod code;
 mod demonstration;
 pub mod environment;
+pub mod external;
 pub mod grid;
 pub mod import;
 pub mod math;
-pub mod outside;
 pub mod plan_path;
 pub mod problems;
 pub mod sandbox;
@@ -23,21 +23,23 @@ pub mod sudoku;
 pub mod workflow;
 
 pub use environment::{
-    Demonstration, Demonstrations, Environment, ExtractionCase, Outcome, RewardRange, Selection, Split,
+    Checks, Demonstration, Demonstrator, Environment, ExtractionCase, Outcome, RewardRange, Selection, Split,
     State, Tasks,
 };
+pub use external::External;
 pub use settings::{Setting, Settings};
 pub use workflow::Workflow;
 
 use std::sync::Arc;
 
 use record::failure::{Failure, Result};
+use record::line::Task;
 
-/// Every environment there is.
+/// Every built-in environment.
 pub static ENVIRONMENTS: &[&dyn Environment] =
     &[&plan_path::PlanPath, &math::Math, &sudoku::Sudoku, &sokoban::Sokoban, &code::Code];
 
-/// The environment called `name`.
+/// The built-in environment called `name`.
 ///
 /// # Errors
 /// No such environment: usage, with the nearest name as hint.
@@ -49,24 +51,26 @@ pub fn find(name: &str) -> Result<&'static dyn Environment> {
     Err(Failure::usage(format!("there is no environment '{name}'")).hint(settings::suggest(name, &names)))
 }
 
+/// The environment of `task`: `external` where there is one, otherwise the built-in one that the task names.
+///
+/// # Errors
+/// No such environment: usage.
+pub fn environment_of<'a>(
+    external: Option<&'a dyn Environment>,
+    task: &Task,
+) -> Result<&'a dyn Environment> {
+    external.map_or_else(|| find(&task.env), Ok)
+}
+
 /// The workflow of `environment` called `name`, with the agents that it has by default.
 ///
 /// # Errors
 /// No such workflow: usage, with the nearest name as hint.
-pub fn find_workflow(environment: &dyn Environment, name: &str) -> Result<Arc<Workflow>> {
-    named_workflow(environment.name(), environment.workflows(), name)
-}
-
-/// The one of `workflows` called `name`.
-pub(crate) fn named_workflow(
-    environment: &str,
-    workflows: &[Arc<Workflow>],
-    name: &str,
-) -> Result<Arc<Workflow>> {
-    if let Some(workflow) = workflows.iter().find(|workflow| workflow.name() == name) {
+pub fn find_workflow<E: Environment + ?Sized>(environment: &E, name: &str) -> Result<Arc<Workflow>> {
+    if let Some(workflow) = environment.workflows().iter().find(|workflow| workflow.name() == name) {
         return Ok(Arc::clone(workflow));
     }
-    let names: Vec<&str> = workflows.iter().map(|workflow| workflow.name()).collect();
-    Err(Failure::usage(format!("{environment} has no workflow '{name}'"))
+    let names: Vec<&str> = environment.workflows().iter().map(|workflow| workflow.name()).collect();
+    Err(Failure::usage(format!("{} has no workflow '{name}'", environment.name()))
         .hint(settings::suggest(name, &names)))
 }

@@ -1,17 +1,16 @@
 //! The step protocol: an environment as lines of JSON, one answer a request, in order.
 //!
-//! A request with `task` resets: it answers the first `state`, what the agents see, who they are and their
-//! order (`sequential`, `parallel`, or stages as arrays of agents). A request with `state`, `agent` and `action`
-//! answers the state after it and what the action earned. One with `state` and `actions`, an object of texts by
-//! agent, applies the actions of a stage of several agents together; the reset says `together: true` where that is
-//! understood, and otherwise they are applied one after another. One with `state`, `agent` and `"probe":true` does nothing:
-//! it answers `probes` (texts worth trying), `oracle` (one that no other outscores, or null) and `solved`, which is what
-//! `envs check --env-command` asks and nobody else.
-//! `request`, of any type, is echoed; fields that are not named here are not looked at. A request that makes no sense is answered with `error`, and the next one
-//! is read.
+//! A request with `task` resets: the response holds the first `state`, the observations, the agents and their order
+//! (`sequential`, `parallel`, or stages as arrays of agents). A request with `state`, `agent` and `action` is answered
+//! with the state after it and what the action earned. One with `state` and `actions`, an object of texts by agent,
+//! executes the actions of a stage of several agents together; the reset response says `together: true` where that is
+//! supported, otherwise they are executed one after another. One with `state`, `agent` and `"probe":true` changes nothing:
+//! it returns `probes` (test actions), `oracle` (one that no other outscores, or null) and `solved`; only
+//! `envs check --env-command` sends it.
 //!
-//! The answer is a pure function of the line: the same line in gives the same bytes out, in any order and any
-//! process.
+//! `request`, of any type, is echoed; unknown fields are ignored. An invalid request is answered with `error`, and the next
+//! one is read. The response is a pure function of the line: the same line in gives the same bytes out, in any order and
+//! any process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -67,9 +66,8 @@ fn reset(environment: &dyn Environment, task: &Value, request: &Map<String, Valu
         return Err(Failure::data(format!("task.env is {env}, not \"{}\"", environment.name())));
     }
     let spec = task.get("spec").ok_or_else(|| Failure::data("`task` has no `spec`"))?;
-    let default = environment.workflows().first().map_or("", |workflow| workflow.name());
     let workflow = match request.get("workflow") {
-        None => default,
+        None => environment.default_workflow(),
         Some(name) => name.as_str().ok_or_else(|| Failure::data("`workflow` is no text"))?,
     };
     let state = environment.reset(spec, workflow)?;
@@ -113,7 +111,7 @@ fn step(environment: &dyn Environment, state: &Value, request: &Map<String, Valu
     }))
 }
 
-/// What could be said here. Where the task is solved nothing can.
+/// Test actions and oracle; none where the task is solved.
 fn probe(state: &dyn State, agent: &str, request: &Map<String, Value>) -> Result<Value> {
     if request.contains_key("action") || request.contains_key("actions") || request["probe"] != true {
         return Err(Failure::data("`probe` is true, and takes the place of an action"));
@@ -121,11 +119,11 @@ fn probe(state: &dyn State, agent: &str, request: &Map<String, Value>) -> Result
     state.workflow().check(agent)?;
     Ok(match state.is_solved() {
         true => json!({"probes": [], "oracle": null, "solved": true}),
-        false => json!({"probes": state.probes(agent), "oracle": state.oracle(agent), "solved": false}),
+        false => json!({"probes": state.test_actions(agent), "oracle": state.oracle(agent), "solved": false}),
     })
 }
 
-/// Applies `actions`, texts by agent, in the order of the workflow.
+/// Executes `actions`, texts by agent, in the order of the workflow.
 fn together(state: &mut dyn State, request: &Map<String, Value>, actions: &Value) -> Result<Outcome> {
     if request.contains_key("agent") || request.contains_key("action") {
         return Err(Failure::data("`actions` takes the place of `agent` and `action`"));

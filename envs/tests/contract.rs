@@ -9,7 +9,7 @@ use envs::check::{Effort, Finding, check, verdict};
 use envs::plan_path::map::Place;
 use envs::plan_path::spec::Instance;
 use envs::{
-    Demonstration, Demonstrations, Environment, ExtractionCase, Outcome, RewardRange, Selection, Setting,
+    Checks, Demonstration, Demonstrator, Environment, ExtractionCase, Outcome, RewardRange, Selection, Setting,
     Settings, Split, State, Tasks, Workflow, find,
 };
 use record::failure::Result;
@@ -92,8 +92,8 @@ impl Environment for Flawed {
     fn demonstrators(&self) -> &'static [(&'static str, f64)] {
         &[]
     }
-    fn training_demonstrations(&self, demonstration: &Demonstration) -> Result<Demonstrations<'_>> {
-        self.sound().training_demonstrations(demonstration)
+    fn demonstrator(&self, demonstration: &Demonstration) -> Result<Demonstrator> {
+        self.sound().demonstrator(demonstration)
     }
 }
 
@@ -155,14 +155,20 @@ impl State for FlawedState {
         }
         json
     }
+    fn checks(&self) -> Option<&dyn Checks> {
+        Some(self)
+    }
+}
+
+impl Checks for FlawedState {
     fn oracle(&self, agent: &str) -> Option<String> {
         if self.flaw == Flaw::LazyOracle { Some(" U D".to_owned()) } else { self.state.oracle(agent) }
     }
     fn is_solved(&self) -> bool {
         self.state.is_solved()
     }
-    fn probes(&self, agent: &str) -> Vec<String> {
-        self.state.probes(agent)
+    fn test_actions(&self, agent: &str) -> Vec<String> {
+        self.state.test_actions(agent)
     }
     fn draw(&self) -> String {
         self.state.draw()
@@ -177,7 +183,7 @@ fn findings(flaw: Flaw) -> Vec<Finding> {
 #[test]
 fn a_sound_environment_keeps_every_rule() {
     let findings = findings(Flaw::None);
-    verdict(&Flawed(Flaw::None), &findings).unwrap();
+    verdict("plan-path", &findings).unwrap();
     assert!(findings.iter().all(|finding| finding.tried > 0) && findings.len() >= 16, "{findings:?}");
 }
 
@@ -199,6 +205,6 @@ fn each_flaw_breaks_its_rule() {
         let broken: Vec<&str> =
             findings.iter().filter(|finding| finding.broken.is_some()).map(|finding| finding.rule).collect();
         assert!(broken.contains(&rule), "{flaw:?} broke {broken:?}, not {rule:?}");
-        assert_eq!(verdict(&Flawed(flaw), &findings).unwrap_err().code, 1);
+        assert_eq!(verdict("plan-path", &findings).unwrap_err().code, 1);
     }
 }

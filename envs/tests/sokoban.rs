@@ -240,7 +240,7 @@ fn the_contract_holds_for_every_kind_of_level() {
         let settings = Settings::parse(&texts, "sokoban", environment().settings()).unwrap();
         let effort = Effort { tasks, episodes, seed: 2, settings };
         let findings = check(environment(), &effort, &mut || ()).unwrap();
-        verdict(environment(), &findings).unwrap_or_else(|_| panic!("{texts:?}: {findings:?}"));
+        verdict(environment().name(), &findings).unwrap_or_else(|_| panic!("{texts:?}: {findings:?}"));
     }
 }
 

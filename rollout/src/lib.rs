@@ -10,7 +10,6 @@
 
 pub mod account;
 pub mod arguments;
-pub mod command;
 pub mod engine;
 pub mod episode;
 pub mod feed;
@@ -29,4 +28,3 @@ pub mod team;
 pub mod trial;
 pub mod version;
 pub mod worker;
-pub mod world;

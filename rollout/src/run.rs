@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use device::Choice;
+use envs::{Environment, External};
 use record::failure::{Failure, Result};
 use record::line::{self, End, Task};
 use record::read::{Kind, Line, Reader};
@@ -13,7 +14,6 @@ use record::write::Writer;
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{Arguments, Settings, Strategy};
-use crate::command::CommandWorld;
 use crate::engine::Options;
 use crate::engine::paged::SEQUENCES;
 use crate::feed::Shard;
@@ -25,7 +25,6 @@ use crate::stage::{self, MakeGenerators, Totals, Width};
 use crate::trial::{Counts, Plan};
 use crate::version;
 use crate::worker::Shared;
-use crate::world::{Shipped, World};
 
 /// Rows that a thread decodes together. The throughput of a small model on a CPU levels off at a few dozen
 /// rows a thread; more would only push its keys and values out of the caches.
@@ -71,13 +70,11 @@ fn play(settings: &Settings, writer: &mut Writer<impl std::io::Write>) -> (Total
     let started = Instant::now();
     let mut reader = Reader::stdin();
     let opened = read_ahead(&mut reader).and_then(|(ahead, first)| {
-        let world: Box<dyn World> = match &settings.env_command {
-            None => Box::new(Shipped::new(settings.workflow.clone())),
-            Some((command, timeout)) => {
-                Box::new(CommandWorld::new(command, *timeout, settings.workflow.clone()))
-            }
-        };
-        let agents = world.agents(&first)?;
+        let external = settings.env_command.as_ref().map(|(command, timeout)| {
+            Box::new(External::new(command, *timeout)) as Box<dyn Environment>
+        });
+        let environment = envs::environment_of(external.as_deref(), &first)?;
+        let agents = environment.agents(&first, settings.workflow.as_deref())?;
         check_team(settings, &agents)?;
         let limit = match settings.device {
             Choice::Cpu => (ROWS / settings.branches as usize).max(2),
@@ -95,7 +92,7 @@ fn play(settings: &Settings, writer: &mut Writer<impl std::io::Write>) -> (Total
         let policies = settings.team.policies();
         let directories: Vec<&Path> = policies.iter().map(|policy| policy.directory.as_path()).collect();
         let loaded = Models::open(&directories, settings.device, &options)?;
-        let shared = share(settings, &loaded, world, limit)?;
+        let shared = share(settings, &loaded, external, limit)?;
         Ok((ahead, loaded, shared))
     });
     let load = started.elapsed();
@@ -138,7 +135,12 @@ fn check_team(settings: &Settings, agents: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn share(settings: &Settings, loaded: &Models, world: Box<dyn World>, limit: usize) -> Result<Arc<Shared>> {
+fn share(
+    settings: &Settings,
+    loaded: &Models,
+    external: Option<Box<dyn Environment>>,
+    limit: usize,
+) -> Result<Arc<Shared>> {
     let speakers = settings
         .team
         .policies()
@@ -148,7 +150,8 @@ fn share(settings: &Settings, loaded: &Models, world: Box<dyn World>, limit: usi
         .collect();
     Ok(Arc::new(Shared {
         queue: Queue::new(settings.threads, limit),
-        world,
+        external,
+        workflow: settings.workflow.clone(),
         team: settings.team.clone(),
         plan: Arc::new(plan(settings, speakers)?),
         sampling: settings.sampling,

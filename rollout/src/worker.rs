@@ -2,8 +2,8 @@
 //!
 //! There is no barrier between episodes, turns or agents. As soon as a group is generated its candidates are
 //! scored, the next question is submitted, and the rows it left free take the next task. Environment steps run
-//! here, between two runs of the model: the shipped environments take microseconds. Everything an environment
-//! does happens inside [`Trial::answer`] and [`World::reset`], so that is where a slow one would be handed to
+//! here, between two runs of the model: the built-in environments take microseconds. Everything an environment
+//! does happens inside [`Trial::answer`] and [`Environment::begin`], so that is where a slow one would be handed to
 //! other threads.
 
 use std::collections::HashMap;
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use envs::Environment;
 use record::failure::{DATA, Failure, Result, USAGE};
 
 use crate::engine::{self, Completion, PhaseTimings, SamplingParams};
@@ -22,14 +23,15 @@ use crate::queue::{Deal, Queue};
 use crate::stage::Event;
 use crate::team::Team;
 use crate::trial::{Plan, Request, Trial, Work};
-use crate::world::World;
 
 /// What the threads share.
 pub struct Shared {
     /// Tasks to begin.
     pub queue: Queue,
-    /// Where episodes take place.
-    pub world: Box<dyn World>,
+    /// The environment of every task; `None`: the built-in one that each task names.
+    pub external: Option<Box<dyn Environment>>,
+    /// The workflow; `None`: each environment's default.
+    pub workflow: Option<String>,
     /// Which policy speaks for which agent.
     pub team: Team,
     /// How episodes go and what lines say.
@@ -147,7 +149,9 @@ impl<'a> Worker<'a> {
     fn begin(&mut self, work: Work) -> Result<()> {
         let started = Instant::now();
         let number = work.sequence;
-        let state = match self.shared.world.reset(&work.task) {
+        let begun = envs::environment_of(self.shared.external.as_deref(), &work.task)
+            .and_then(|environment| environment.begin(&work.task, self.shared.workflow.as_deref()));
+        let state = match begun {
             Ok(state) => Ok(state),
             Err(failure) if failure.code == USAGE => return Err(failure),
             Err(failure) if failure.code == DATA => Err(Fault::task(failure.message)),

@@ -2,28 +2,27 @@
 
 use std::time::Duration;
 
+use envs::{Environment, External};
 use record::line::Task;
-use rollout::command::CommandWorld;
-use rollout::world::World;
 use serde_json::json;
 
 /// A program in sed: two agents, and every action succeeds.
-const WORLD: &str = r#"sed -u -E \
+const PROGRAM: &str = r#"sed -u -E \
 -e '/"task":.*"refuse"/{s/.*"request":([0-9]+)}$/{"request":\1,"error":"no such task"}/;b}' \
 -e '/"task":/{s/.*"request":([0-9]+)}$/{"request":\1,"state":{"n":0},"observations":{"a":[{"role":"user","content":"to a"}],"b":[]},"agents":["a","b"],"order":"parallel","turns":7}/;b}' \
 -e '/"action":"odd"/{s/.*"request":([0-9]+)}$/{"request":\1,"state":{}}/;b}' \
 -e 's/.*"agent":"([a-z]+)".*"request":([0-9]+)}$/{"request":\2,"state":{"n":1},"rewards":{"team":1,"local":0.5},"reward_components":{"c":1},"terminated":true,"success":true}/'"#;
 
-fn world(command: &str) -> CommandWorld {
-    CommandWorld::new(command, Duration::from_secs(20), None)
+fn environment(command: &str) -> External {
+    External::new(command, Duration::from_secs(20))
 }
 
 fn task(name: &str) -> Task {
     Task { env: "any".to_owned(), task: name.to_owned(), spec: json!({}), ..Task::default() }
 }
 
-fn plays(world: &CommandWorld) {
-    let state = world.reset(&task("t")).expect("a state");
+fn plays(environment: &External) {
+    let state = environment.begin(&task("t"), None).expect("a state");
     assert_eq!((state.workflow().agents(), state.turn_limit()), (&["a".to_owned(), "b".to_owned()][..], 7));
     assert_eq!(state.workflow().order(), "parallel");
     assert_eq!(state.observe("a")[0].content, "to a");
@@ -36,24 +35,24 @@ fn plays(world: &CommandWorld) {
 
 #[test]
 fn a_program_that_answers_is_an_environment() {
-    let world = world(WORLD);
-    assert_eq!(world.agents(&task("t")).expect("agents"), ["a", "b"]);
-    plays(&world);
-    plays(&world);
+    let environment = environment(PROGRAM);
+    assert_eq!(environment.agents(&task("t"), None).expect("agents"), ["a", "b"]);
+    plays(&environment);
+    plays(&environment);
 }
 
 #[test]
 fn a_program_that_dies_after_each_answer_is_started_again() {
-    plays(&world(&format!("read -r line && printf '%s\\n' \"$line\" | {WORLD}")));
+    plays(&environment(&format!("read -r line && printf '%s\\n' \"$line\" | {PROGRAM}")));
 }
 
 #[test]
 fn what_the_program_refuses_is_a_fact_about_the_task_or_the_action() {
-    let world = world(WORLD);
-    let failure = world.reset(&task("refuse")).err().expect("a refused task");
+    let environment = environment(PROGRAM);
+    let failure = environment.begin(&task("refuse"), None).err().expect("a refused task");
     assert_eq!((failure.code, failure.message.as_str()), (record::failure::DATA, "no such task"));
-    assert_eq!(world.agents(&task("refuse")).expect("agents are not known"), [""; 0]);
-    let failure = world.reset(&task("t")).expect("a state").apply("a", "odd").expect_err("half an answer");
+    assert_eq!(environment.agents(&task("refuse"), None).expect("agents are not known"), [""; 0]);
+    let failure = environment.begin(&task("t"), None).expect("a state").apply("a", "odd").expect_err("half an answer");
     assert!(failure.message.contains("missing field `rewards`"), "{}", failure.message);
 }
 
@@ -67,13 +66,13 @@ fn a_program_that_does_not_answer_is_named_with_what_it_did() {
             "sed -u 's/.*/hm/': its answer is no JSON object: expected value at line 1 column 1",
         ),
     ] {
-        let failure = world(command).agents(&task("t")).expect_err("no answer");
+        let failure = environment(command).agents(&task("t"), None).expect_err("no answer");
         assert_eq!((failure.code, failure.message), (2, format!("--env-command {cause}")));
     }
-    let silent = CommandWorld::new("sleep 60", Duration::from_millis(50), None);
+    let silent = External::new("sleep 60", Duration::from_millis(50));
     // More than a pipe holds, so that a program that reads nothing does not even take the request.
     for name in ["t".to_owned(), "t".repeat(1 << 20)] {
-        let failure = silent.reset(&task(&name)).err().expect("no answer");
+        let failure = silent.begin(&task(&name), None).err().expect("no answer");
         assert_eq!((failure.code, failure.message.as_str()), (1, "sleep 60: no answer within 0.05 s"));
     }
 }

@@ -239,18 +239,6 @@ impl State for Agree {
     fn to_json(&self) -> serde_json::Value {
         serde_json::json!(self.numbers)
     }
-    fn oracle(&self, _agent: &str) -> Option<String> {
-        Some("7".to_owned())
-    }
-    fn is_solved(&self) -> bool {
-        self.numbers == [Some(7); 2]
-    }
-    fn probes(&self, _agent: &str) -> Vec<String> {
-        Vec::new()
-    }
-    fn draw(&self) -> String {
-        String::new()
-    }
 }
 
 /// An episode of two turns, every reward of which was worked out by hand.

@@ -1,4 +1,4 @@
-//! Many episodes at random: what they collect, and how they end.
+//! Many random episodes: the rewards they collect, and how they end.
 
 use std::sync::Arc;
 
@@ -7,42 +7,42 @@ use record::line::Task;
 use record::philox::{Draws, Part, Stream};
 
 use super::explore::has_oracle;
-use super::{Effort, Ledger, Subject, outcome_rules, place};
-use crate::environment::{Outcome, State};
+use super::{Effort, Ledger, Target, outcome_rules, place};
+use crate::environment::{Environment, Outcome, State};
 
-/// Episodes after which progress is told.
+/// Episodes between progress reports.
 const STRIDE: u64 = 100;
 
-/// Plays `effort.episodes` episodes of `tasks` with probes drawn at random, some of them repeated turn after turn.
+/// Plays `effort.episodes` episodes of `tasks` with random test actions, some of them repeated turn after turn.
 pub fn play(
-    subject: &dyn Subject,
+    target: &Target<'_>,
     effort: &Effort,
     tasks: &[Task],
     ledger: &mut Ledger,
     advance: &mut dyn FnMut(),
 ) -> Result<()> {
-    let workflows = subject.workflows();
+    let environment = target.environment;
     for (number, task) in (0..effort.episodes).zip(tasks.iter().cycle()) {
-        let workflow = &workflows[number as usize % workflows.len()];
-        let name = [Part::Text("check"), Part::Text(subject.name()), Part::Number(number)];
+        let workflow = &target.workflows[number as usize % target.workflows.len()];
+        let name = [Part::Text("check"), Part::Text(environment.name()), Part::Number(number)];
         let mut draws = Draws::new(Stream::named(effort.seed, &name));
-        let start = subject.reset(task, workflow)?;
+        let start = target.begin(task, workflow)?;
         let best = match has_oracle(&*start) {
-            true => Some(collect(subject, &mut *start.clone_state(), ledger, &mut |state, agent| {
+            true => Some(collect(environment, &mut *start.clone_state(), ledger, &mut |state, agent| {
                 state.oracle(agent).unwrap_or_default()
             })?),
             false => None,
         };
         let mut state = start;
-        // A quarter of the episodes goes back and forth, which is where careless rewards are earned.
+        // A quarter of the episodes goes back and forth, which exploits careless rewards.
         let stubborn = draws.below(4) == 0;
         let mut turn = 0;
-        let random = collect(subject, &mut *state, ledger, &mut |state, agent| {
-            let probes = state.probes(agent);
+        let random = collect(environment, &mut *state, ledger, &mut |state, agent| {
+            let actions = state.test_actions(agent);
             turn += 1;
-            match draws.choose(&probes) {
-                Some(probe) if !stubborn || turn % 3 != 0 => probe.clone(),
-                _ => probes.get(turn % 4).cloned().unwrap_or_default(),
+            match draws.choose(&actions) {
+                Some(action) if !stubborn || turn % 3 != 0 => action.clone(),
+                _ => actions.get(turn % 4).cloned().unwrap_or_default(),
             }
         })?;
         if let Some(best) = best {
@@ -55,9 +55,9 @@ pub fn play(
                 format!("{}: success {} at {}", task.task, random.success, state.to_json())
             });
         }
-        // Whoever says nothing all the time runs out of turns.
-        let mut idle = subject.reset(task, workflow)?;
-        let nothing = collect(subject, &mut *idle, ledger, &mut |_, _| String::new())?;
+        // Empty actions only: the episode runs out of turns.
+        let mut idle = target.begin(task, workflow)?;
+        let nothing = collect(environment, &mut *idle, ledger, &mut |_, _| String::new())?;
         ledger.rule("running out of turns is no success", !nothing.success, || task.task.clone());
         if number % STRIDE == STRIDE - 1 {
             advance();
@@ -73,7 +73,7 @@ struct Total {
 
 /// Plays until the end or the turn limit; the team reward is that of the last stage of each turn.
 fn collect(
-    subject: &dyn Subject,
+    environment: &dyn Environment,
     state: &mut dyn State,
     ledger: &mut Ledger,
     answer: &mut dyn FnMut(&dyn State, &str) -> String,
@@ -95,7 +95,7 @@ fn collect(
                     state.apply_together(&actions)?
                 }
             };
-            outcome_rules(subject, &outcome, ledger, || {
+            outcome_rules(environment, &outcome, ledger, || {
                 texts.iter().map(|(agent, text)| place(&*here, agent, text)).collect::<Vec<_>>().join("; ")
             });
             let over = outcome.terminated;

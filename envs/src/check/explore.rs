@@ -1,10 +1,9 @@
-//! Every situation that can be reached on one task, and every probe in each.
+//! Every situation that can be reached on one task, and every test action in each.
 //!
-//! Situations are those at the beginning of a turn; within a turn the stages before the last one follow the
-//! oracle while all their probes are scored. The last stage's probes lead to the next situations.
+//! Situations are those at the beginning of a turn; within a turn the stages before the last follow the
+//! oracle while all their test actions are scored. The last stage's test actions lead to the next situations.
 //!
-//! A program behind a command may have no oracle. Then the best of the probes is followed, and what only an oracle can
-//! tell is not tried.
+//! An external program may have no oracle. Then the best test action is followed, and rules about the oracle are skipped.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use std::sync::Arc;
 use record::failure::Result;
 use record::line::Task;
 
-use super::{Ledger, Subject, outcome_rules, place};
+use super::{Ledger, Target, outcome_rules, place};
 use crate::environment::{Outcome, State};
 
 /// Rounding that is no difference between sums of rewards.
@@ -32,18 +31,18 @@ struct Situation {
 }
 
 /// Tests the rules of states in every situation of `task`.
-pub fn explore(subject: &dyn Subject, task: &Task, workflow: &str, ledger: &mut Ledger) -> Result<()> {
-    let start = subject.reset(task, workflow)?;
+pub fn explore(target: &Target<'_>, task: &Task, workflow: &Option<String>, ledger: &mut Ledger) -> Result<()> {
+    let start = target.begin(task, workflow)?;
     let turn_limit = start.turn_limit();
     let first = start.to_json().to_string();
     let has_oracle = has_oracle(&*start);
     let mut situations: HashMap<String, Situation> = HashMap::new();
     let mut queue = VecDeque::from([(first.clone(), start)]);
     while let Some((key, state)) = queue.pop_front() {
-        if situations.contains_key(&key) || situations.len() == subject.situations() {
+        if situations.contains_key(&key) || situations.len() == target.max_situations {
             continue;
         }
-        let turns = turn(subject, state, situations.len(), ledger, &mut queue)?;
+        let turns = turn(target, state, situations.len(), ledger, &mut queue)?;
         situations.insert(key, Situation { turns });
     }
     if has_oracle {
@@ -58,9 +57,9 @@ pub fn has_oracle(state: &dyn State) -> bool {
     state.workflow().agents().first().is_some_and(|agent| state.oracle(agent).is_some())
 }
 
-/// Tries every probe of every agent of a turn, the oracle's answer first.
+/// Tries every test action of every agent of a turn, the oracle's answer first.
 fn turn(
-    subject: &dyn Subject,
+    target: &Target<'_>,
     mut state: Box<dyn State>,
     number: usize,
     ledger: &mut Ledger,
@@ -71,7 +70,7 @@ fn turn(
     let mut early = Vec::new();
     for number_of_stage in 0..workflow.stages() {
         let agents = &workflow.agents()[workflow.stage(number_of_stage)];
-        let tries = stage(subject, &*state, agents, number, ledger)?;
+        let tries = stage(target, &*state, agents, number, ledger)?;
         let last = number_of_stage + 1 == workflow.stages();
         let mut turns = Vec::new();
         for (outcome, after) in &tries {
@@ -99,10 +98,10 @@ fn turn(
 }
 
 /// Tries every probe of the agents of one stage; what came of each, the oracle's answer (or the best) first. Where there are
-/// several agents, each probe is scored alone, and then each together with the oracle's answers of the others and
-/// with the probes of the same number of the others.
+/// several agents, each action is scored alone, and then each together with the oracle's answers of the others and
+/// with the test actions of the same index of the others.
 fn stage(
-    subject: &dyn Subject,
+    target: &Target<'_>,
     state: &dyn State,
     agents: &[String],
     number: usize,
@@ -114,13 +113,13 @@ fn stage(
     for agent in agents {
         let oracle = state.oracle(agent);
         let has_oracle = oracle.is_some();
-        let mut texts: Vec<String> = oracle.into_iter().chain(state.probes(agent)).collect();
-        subject.fidelity(state, agent, &texts[number % texts.len()], ledger)?;
+        let mut texts: Vec<String> = oracle.into_iter().chain(state.test_actions(agent)).collect();
+        (target.fidelity)(state, agent, &texts[number % texts.len()], ledger)?;
         let first = alone.len();
         for text in &texts {
             let mut after = state.clone_state();
             let outcome = after.apply(agent, text)?;
-            judge(subject, &outcome, has_oracle.then_some(&*after), ledger, || place(state, agent, text));
+            judge(target, &outcome, has_oracle.then_some(&*after), ledger, || place(state, agent, text));
             alone.push((outcome, after));
             if !has_oracle {
                 continue;
@@ -141,7 +140,7 @@ fn stage(
         }
         answers.push(texts);
     }
-    if subject.has_clones() {
+    if target.own_clones {
         ledger.rule("a clone leaves its original alone", state.to_json() == before, || before.to_string());
     }
     if agents.len() == 1 {
@@ -156,7 +155,7 @@ fn stage(
         let here = || format!("{actions:?} at {before}");
         let same = outcome == again.apply_together(&actions)? && after.to_json() == again.to_json();
         ledger.rule("the same action has the same consequence", same, here);
-        judge(subject, &outcome, has_oracle(state).then_some(&*after), ledger, here);
+        judge(target, &outcome, has_oracle(state).then_some(&*after), ledger, here);
         together.push((outcome, after));
         let (ours, theirs) = (together[together.len() - 1].0.rewards.team, together[0].0.rewards.team);
         if !has_oracle(state) {
@@ -190,13 +189,13 @@ fn joint(answers: &[Vec<String>]) -> Vec<Vec<&str>> {
 
 /// What holds for the outcome of any action or joint action; `after` is the state after it, where an oracle can judge it.
 fn judge(
-    subject: &dyn Subject,
+    target: &Target<'_>,
     outcome: &Outcome,
     after: Option<&dyn State>,
     ledger: &mut Ledger,
     here: impl Fn() -> String,
 ) {
-    outcome_rules(subject, outcome, ledger, &here);
+    outcome_rules(target.environment, outcome, ledger, &here);
     if let Some(after) = after {
         ledger.rule("a success is one to the oracle", outcome.success == after.is_solved(), here);
     }

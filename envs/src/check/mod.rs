@@ -1,24 +1,24 @@
 //! The contract that every environment keeps, tested on its own tasks: `envs check`.
 //!
 //! Each rule is one [`Finding`]. [`explore`] walks every situation that can be reached on some tasks;
-//! [`episodes`] plays many at random; [`shipped`] compares streams of tasks and ways of answering; [`outside`] does
-//! what can be done for a program of which nothing is known but the lines that it answers.
+//! [`episodes`] plays many at random; [`built_in`] compares streams of tasks and styles of answers; [`external`] does
+//! what can be done for a program that is known only by its responses.
 //!
 //! Left out: whether the tasks are interesting, and whether the oracle of a task that cannot be enumerated is
 //! the best there is.
 
+mod built_in;
 mod episodes;
 mod explore;
-pub mod outside;
-mod shipped;
+pub mod external;
 
 use record::failure::{Failure, Result};
 use record::line::Task;
 
-use crate::environment::{Environment, Outcome, RewardRange, State};
+use crate::environment::{Environment, Outcome, State};
 use crate::settings::Settings;
 
-pub use shipped::check;
+pub use built_in::check;
 
 /// How much is tried.
 #[derive(Clone, Debug)]
@@ -33,24 +33,25 @@ pub struct Effort {
     pub settings: Settings,
 }
 
-/// What situations and episodes are explored of: a shipped environment, or a program.
-pub(crate) trait Subject {
-    /// Names the random streams.
-    fn name(&self) -> &str;
-    /// Bounds of the rewards.
-    fn reward_range(&self) -> RewardRange;
-    /// The workflows to play.
-    fn workflows(&self) -> Vec<String>;
-    /// Situations explored on one task; what lies beyond is not looked at.
-    fn situations(&self) -> usize;
-    /// Whether cloning a state is the environment's own doing, which can be wrong.
-    fn has_clones(&self) -> bool {
-        true
+/// Tests that the outcome of `agent` saying `text` depends on the state alone.
+type Fidelity<'a> = dyn Fn(&dyn State, &str, &str, &mut Ledger) -> Result<()> + 'a;
+
+/// What is explored and played.
+pub(crate) struct Target<'a> {
+    environment: &'a dyn Environment,
+    /// The workflows to play; `None`: the default.
+    workflows: Vec<Option<String>>,
+    /// Most situations explored on one task.
+    max_situations: usize,
+    /// Whether cloning a state is the environment's own code, which can be wrong.
+    own_clones: bool,
+    fidelity: Box<Fidelity<'a>>,
+}
+
+impl Target<'_> {
+    fn begin(&self, task: &Task, workflow: &Option<String>) -> Result<Box<dyn State>> {
+        self.environment.begin(task, workflow.as_deref())
     }
-    /// The first state of `task`.
-    fn reset(&self, task: &Task, workflow: &str) -> Result<Box<dyn State>>;
-    /// Tests that nothing but the state decides what comes of `agent` saying `text`.
-    fn fidelity(&self, state: &dyn State, agent: &str, text: &str, ledger: &mut Ledger) -> Result<()>;
 }
 
 /// A rule and how it fared.
@@ -65,16 +66,12 @@ pub struct Finding {
 }
 
 /// Counts how often rules were tried, and keeps the first case in which each was broken.
+#[derive(Default)]
 pub(crate) struct Ledger {
     findings: Vec<Finding>,
 }
 
 impl Ledger {
-    /// No rule tried yet.
-    pub(crate) fn new() -> Ledger {
-        Ledger { findings: Vec::new() }
-    }
-
     /// Counts one try of `rule`; `case` tells what was seen if it does not `hold`.
     pub(crate) fn rule(&mut self, rule: &'static str, holds: bool, case: impl FnOnce() -> String) {
         let index = self.findings.iter().position(|finding| finding.rule == rule).unwrap_or_else(|| {
@@ -91,12 +88,12 @@ impl Ledger {
 
 /// What holds for every outcome.
 pub(crate) fn outcome_rules(
-    subject: &dyn Subject,
+    environment: &dyn Environment,
     outcome: &Outcome,
     ledger: &mut Ledger,
     place: impl Fn() -> String,
 ) {
-    let range = subject.reward_range();
+    let range = environment.reward_range();
     let within = |value: f64, (least, most): (f64, f64)| value >= least && value <= most;
     let holds = within(outcome.rewards.team, range.team)
         && within(outcome.rewards.local, range.local)
@@ -110,19 +107,11 @@ pub(crate) fn place(state: &dyn State, agent: &str, text: &str) -> String {
     format!("{agent} says {text:?} at {}", state.to_json())
 }
 
-/// The verdict on all findings about `environment`.
-///
-/// # Errors
-/// A rule was broken: exit 1.
-pub fn verdict(environment: &dyn Environment, findings: &[Finding]) -> Result<()> {
-    verdict_on(environment.name(), findings)
-}
-
 /// The verdict on all findings about the environment called `name`.
 ///
 /// # Errors
 /// A rule was broken: exit 1.
-pub fn verdict_on(name: &str, findings: &[Finding]) -> Result<()> {
+pub fn verdict(name: &str, findings: &[Finding]) -> Result<()> {
     let broken = findings.iter().filter(|finding| finding.broken.is_some()).count();
     if broken == 0 {
         return Ok(());

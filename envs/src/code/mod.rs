@@ -12,7 +12,7 @@
 //!   [`mutate`]: wrong programs made of right ones;
 //! - [`extract`]: programs and cases in answers; [`full`], [`compact`]: prompts and answers in two encodings;
 //! - [`judge`], [`compare`]: running, remembering, comparing;
-//! - [`state`]: a situation in an episode; [`demonstrate`]: samples for the warm-up; `probes`: for `envs check`.
+//! - [`state`]: a situation in an episode; [`demonstrate`]: samples for the warm-up; `test_actions`: for `envs check`.
 
 pub mod compact;
 pub mod compare;
@@ -24,7 +24,7 @@ pub mod generate;
 pub mod judge;
 pub mod list;
 pub mod mutate;
-mod probes;
+mod test_actions;
 pub mod spec;
 pub mod state;
 
@@ -34,7 +34,7 @@ use record::failure::{Failure, Result};
 use serde_json::Value;
 
 use crate::environment::{
-    Demonstration, Demonstrations, Environment, ExtractionCase, RewardRange, Selection, State, Tasks,
+    Demonstration, Demonstrator, Environment, ExtractionCase, Selection, State, Tasks,
 };
 use crate::settings::Setting;
 use crate::workflow::Workflow;
@@ -71,40 +71,36 @@ impl Environment for Code {
         spec::SETTINGS
     }
 
-    fn reward_range(&self) -> RewardRange {
-        RewardRange { team: (0.0, 1.0), local: (0.0, 1.0) }
-    }
-
     fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
         generate::tasks(Choice::from_settings(&selection.settings)?, selection)
     }
 
     fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
-        let workflow = crate::find_workflow(self, workflow)?;
+        let workflow = self.workflow(workflow, spec)?;
         Ok(Box::new(state::CodeState::new(spec::Instance::parse(spec)?, workflow)))
     }
 
     fn restore(&self, state: &Value) -> Result<Box<dyn State>> {
-        Ok(Box::new(state::CodeState::restore(state, |name| crate::find_workflow(self, name))?))
+        Ok(Box::new(state::CodeState::restore(state, |name| self.workflow(name, &Value::Null))?))
     }
 
     fn extraction_cases(&self) -> Vec<ExtractionCase> {
-        probes::extraction_cases()
+        test_actions::extraction_cases()
     }
 
     fn demonstrators(&self) -> &'static [(&'static str, f64)] {
         demonstrate::KINDS
     }
 
-    fn training_demonstrations(&self, demonstration: &Demonstration) -> Result<Demonstrations<'_>> {
+    fn demonstrator(&self, demonstration: &Demonstration) -> Result<Demonstrator> {
         let choice = Choice::from_settings(&demonstration.tasks.settings)?;
         if choice.data.is_some() {
             return Err(
                 Failure::usage("only generated tasks of code are demonstrated").hint("leave out data")
             );
         }
-        let workflow = crate::find_workflow(self, &demonstration.workflow)?;
+        let workflow = self.workflow(&demonstration.workflow, &Value::Null)?;
         let demonstration = demonstration.clone();
-        Ok(Box::new((0..).map(move |index| demonstrate::samples(&choice, &workflow, &demonstration, index))))
+        Ok(Box::new(move |index| demonstrate::samples(&choice, &workflow, &demonstration, index)))
     }
 }

@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 
 use super::judge::{self, Quality, Tally};
 use super::spec::{Encoding, Instance, Style, Test};
-use super::{NAME, compact, extract, full, probes};
-use crate::environment::{Outcome, State};
+use super::{NAME, compact, extract, full, test_actions};
+use crate::environment::{Checks, Outcome, State};
 use crate::workflow::Workflow;
 
 /// Tests whose inputs the program has to take without failing, for the component `smoke`.
@@ -282,6 +282,12 @@ impl State for CodeState {
         })
     }
 
+    fn checks(&self) -> Option<&dyn Checks> {
+        Some(self)
+    }
+}
+
+impl Checks for CodeState {
     fn oracle(&self, agent: &str) -> Option<String> {
         if agent == "tester" {
             // Without a sandbox there is no oracle; whoever asks learns why from the first `apply`.
@@ -307,8 +313,8 @@ impl State for CodeState {
         instance.problem.tests.iter().all(|test| right(test).unwrap_or(false))
     }
 
-    fn probes(&self, agent: &str) -> Vec<String> {
-        probes::answers(self, agent)
+    fn test_actions(&self, agent: &str) -> Vec<String> {
+        test_actions::all(self, agent)
     }
 
     fn draw(&self) -> String {

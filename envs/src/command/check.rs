@@ -6,8 +6,8 @@ use std::io::Write as _;
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use envs::check::outside::{self, Program};
-use envs::check::{Effort, Finding, check, verdict, verdict_on};
+use envs::check::external::{self, Program};
+use envs::check::{Effort, Finding, check, verdict};
 use envs::{Settings, find};
 use record::failure::{Failure, Result};
 use record::line::{self, Task};
@@ -61,13 +61,13 @@ pub struct Check {
 impl Check {
     pub fn run(&self, quiet: bool) -> Result<()> {
         match (&self.environment, &self.env_command) {
-            (Some(environment), _) => self.shipped(environment, quiet),
+            (Some(environment), _) => self.built_in(environment, quiet),
             (None, Some(command)) => self.program(command, quiet),
             (None, None) => Err(Failure::usage("no environment").hint("name one, or give --env-command")),
         }
     }
 
-    fn shipped(&self, environment: &str, quiet: bool) -> Result<()> {
+    fn built_in(&self, environment: &str, quiet: bool) -> Result<()> {
         let environment = find(environment)?;
         let settings = Settings::parse(&self.settings, environment.name(), environment.settings())?;
         let effort = self.effort(10_000, settings);
@@ -75,7 +75,7 @@ impl Check {
         let findings = check(environment, &effort, &mut || progress.inc(1))?;
         progress.finish();
         print(&table(&findings))?;
-        verdict(environment, &findings)
+        verdict(environment.name(), &findings)
     }
 
     fn program(&self, command: &str, quiet: bool) -> Result<()> {
@@ -84,7 +84,7 @@ impl Check {
         let tasks = tasks_on_stdin()?;
         let effort = self.effort(200, Settings::default());
         let mut progress = self.progress(&effort, quiet);
-        let report = outside::check(&program, &tasks, &effort, &mut || progress.inc(1))?;
+        let report = external::check(&program, &tasks, &effort, &mut || progress.inc(1))?;
         progress.finish();
         let mut text = table(&report.findings);
         for note in &report.notes {
@@ -92,7 +92,7 @@ impl Check {
             let _ = writeln!(text, "not tried: {note}");
         }
         print(&text)?;
-        verdict_on(command, &report.findings)
+        verdict(command, &report.findings)
     }
 
     fn effort(&self, episodes: u64, settings: Settings) -> Effort {

@@ -48,10 +48,7 @@ impl Demo {
         }
         let workflow = match &self.workflow {
             Some(name) => envs::find_workflow(environment, name)?.name().to_owned(),
-            None => environment
-                .workflows()
-                .first()
-                .map_or_else(String::new, |workflow| workflow.name().to_owned()),
+            None => environment.default_workflow().to_owned(),
         };
         let demonstration = Demonstration {
             tasks: self.choice.selection(Split::Train)?,

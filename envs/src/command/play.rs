@@ -50,10 +50,7 @@ enum Turn {
 impl Play {
     pub fn run(&self) -> Result<()> {
         let environment = self.choice.environment()?;
-        let name = match &self.workflow {
-            Some(name) => name.as_str(),
-            None => environment.workflows().first().ok_or_else(|| Failure::work("no workflow"))?.name(),
-        };
+        let name = self.workflow.as_deref().unwrap_or(environment.default_workflow());
         let selection = self.choice.selection(Split::from(self.split))?;
         let task = environment.tasks(&selection)?.nth(self.task as usize).unwrap_or_else(|| {
             Err(Failure::usage(format!("--task {}: the split ends before it", self.task)))

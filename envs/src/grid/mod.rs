@@ -3,9 +3,9 @@
 //! - here: the four moves and the names of cells;
 //! - [`words`], [`prose`]: moves and routes as single words, and as lists at the end of an answer in prose;
 //! - [`speech`]: which of them an agent uses;
-//! - [`probes`]: lists of moves for `envs check`.
+//! - [`test_actions`]: lists of moves for `envs check`.
 
-pub mod probes;
+pub mod test_actions;
 pub mod prose;
 pub mod speech;
 pub mod words;

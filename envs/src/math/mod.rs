@@ -21,7 +21,7 @@ pub mod compact;
 pub mod demonstrate;
 pub mod full;
 pub mod generate;
-mod probes;
+mod test_actions;
 pub mod program;
 pub mod rules;
 pub mod spec;
@@ -34,7 +34,7 @@ use record::failure::Result;
 use serde_json::Value;
 
 use crate::environment::{
-    Demonstration, Demonstrations, Environment, ExtractionCase, RewardRange, Selection, State, Tasks,
+    Demonstration, Demonstrator, Environment, ExtractionCase, Selection, State, Tasks,
 };
 use crate::settings::Setting;
 use crate::workflow::Workflow;
@@ -80,10 +80,6 @@ impl Environment for Math {
         spec::SETTINGS
     }
 
-    fn reward_range(&self) -> RewardRange {
-        RewardRange { team: (0.0, 1.0), local: (0.0, 1.0) }
-    }
-
     fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
         generate::tasks(spec::Rules::from_settings(&selection.settings)?, selection)
     }
@@ -98,20 +94,20 @@ impl Environment for Math {
     }
 
     fn extraction_cases(&self) -> Vec<ExtractionCase> {
-        probes::extraction_cases()
+        test_actions::extraction_cases()
     }
 
     fn demonstrators(&self) -> &'static [(&'static str, f64)] {
         demonstrate::KINDS
     }
 
-    fn training_demonstrations(&self, demonstration: &Demonstration) -> Result<Demonstrations<'_>> {
+    fn demonstrator(&self, demonstration: &Demonstration) -> Result<Demonstrator> {
         let rules = spec::Rules::from_settings(&demonstration.tasks.settings)?;
         let workflow = match demonstration.workflow.as_str() {
             "ensemble" => spec::ensemble(rules.reasoners, rules.tools)?,
             name => crate::find_workflow(self, name)?,
         };
         let demonstration = demonstration.clone();
-        Ok(Box::new((0..).map(move |index| demonstrate::samples(&rules, &workflow, &demonstration, index))))
+        Ok(Box::new(move |index| demonstrate::samples(&rules, &workflow, &demonstration, index)))
     }
 }

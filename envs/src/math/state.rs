@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::answer::{Answer, extract};
 use super::rules::Parts;
 use super::spec::{Encoding, Problem};
-use super::{compact, full, probes, program};
-use crate::environment::{Outcome, State};
+use super::{compact, full, test_actions, program};
+use crate::environment::{Checks, Outcome, State};
 use crate::workflow::Workflow;
 
 /// What an agent is there for.
@@ -287,6 +287,12 @@ impl State for MathState {
         })
     }
 
+    fn checks(&self) -> Option<&dyn Checks> {
+        Some(self)
+    }
+}
+
+impl Checks for MathState {
     fn oracle(&self, agent: &str) -> Option<String> {
         Some(self.write(agent, &self.problem.reference))
     }
@@ -300,8 +306,8 @@ impl State for MathState {
         }
     }
 
-    fn probes(&self, agent: &str) -> Vec<String> {
-        probes::answers(self, agent)
+    fn test_actions(&self, agent: &str) -> Vec<String> {
+        test_actions::all(self, agent)
     }
 
     fn draw(&self) -> String {

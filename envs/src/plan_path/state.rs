@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::map::{Cell, Move, Place, UNREACHABLE};
 use super::rules::{Parts, Standing, walk};
 use super::spec::Instance;
-use super::{compact, full, probes};
-use crate::environment::{Outcome, State};
+use super::{compact, full, test_actions};
+use crate::environment::{Checks, Outcome, State};
 use crate::grid::Speech;
 use crate::settings::Encoding;
 use crate::workflow::Workflow;
@@ -203,6 +203,12 @@ impl State for PlanPathState {
         })
     }
 
+    fn checks(&self) -> Option<&dyn Checks> {
+        Some(self)
+    }
+}
+
+impl Checks for PlanPathState {
     fn oracle(&self, agent: &str) -> Option<String> {
         Some(self.write(agent, &self.shortest()))
     }
@@ -211,8 +217,8 @@ impl State for PlanPathState {
         self.instance.map.distance(self.position) == 0
     }
 
-    fn probes(&self, agent: &str) -> Vec<String> {
-        probes::answers(self, agent)
+    fn test_actions(&self, agent: &str) -> Vec<String> {
+        test_actions::all(self, agent)
     }
 
     fn draw(&self) -> String {

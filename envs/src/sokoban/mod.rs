@@ -9,14 +9,14 @@
 //! - [`level`]: the level, and every situation's distance to a solution; [`rules`]: what moves do and earn;
 //! - [`spec`]: settings and the `spec` of a task; [`generate`]: which tasks there are, train and test;
 //! - [`compact`], [`full`]: the two ways of putting a situation into words;
-//! - [`state`]: a situation in an episode; [`demonstrate`]: samples for the warm-up; `probes`: for `envs check`.
+//! - [`state`]: a situation in an episode; [`demonstrate`]: samples for the warm-up; `test_actions`: for `envs check`.
 
 pub mod compact;
 pub mod demonstrate;
 pub mod full;
 pub mod generate;
 pub mod level;
-mod probes;
+mod test_actions;
 pub mod rules;
 pub mod spec;
 pub mod state;
@@ -27,7 +27,7 @@ use record::failure::Result;
 use serde_json::Value;
 
 use crate::environment::{
-    Demonstration, Demonstrations, Environment, ExtractionCase, RewardRange, Selection, State, Tasks,
+    Demonstration, Demonstrator, Environment, ExtractionCase, Selection, State, Tasks,
 };
 use crate::settings::Setting;
 use crate::workflow::Workflow;
@@ -64,37 +64,33 @@ impl Environment for Sokoban {
         spec::SETTINGS
     }
 
-    fn reward_range(&self) -> RewardRange {
-        RewardRange { team: (0.0, 1.0), local: (0.0, 1.0) }
-    }
-
     fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
         let rules = spec::Rules::from_settings(&selection.settings)?;
         Ok(generate::tasks(rules, selection))
     }
 
     fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
-        let workflow = crate::find_workflow(self, workflow)?;
+        let workflow = self.workflow(workflow, spec)?;
         let instance = Arc::new(spec::Instance::parse(spec)?);
         Ok(Box::new(state::SokobanState::new(instance, workflow)))
     }
 
     fn restore(&self, state: &Value) -> Result<Box<dyn State>> {
-        Ok(Box::new(state::SokobanState::restore(state, |name| crate::find_workflow(self, name))?))
+        Ok(Box::new(state::SokobanState::restore(state, |name| self.workflow(name, &Value::Null))?))
     }
 
     fn extraction_cases(&self) -> Vec<ExtractionCase> {
-        probes::extraction_cases()
+        test_actions::extraction_cases()
     }
 
     fn demonstrators(&self) -> &'static [(&'static str, f64)] {
         demonstrate::KINDS
     }
 
-    fn training_demonstrations(&self, demonstration: &Demonstration) -> Result<Demonstrations<'_>> {
+    fn demonstrator(&self, demonstration: &Demonstration) -> Result<Demonstrator> {
         let rules = spec::Rules::from_settings(&demonstration.tasks.settings)?;
-        let workflow = crate::find_workflow(self, &demonstration.workflow)?;
+        let workflow = self.workflow(&demonstration.workflow, &Value::Null)?;
         let demonstration = demonstration.clone();
-        Ok(Box::new((0..).map(move |index| demonstrate::samples(&rules, &workflow, &demonstration, index))))
+        Ok(Box::new(move |index| demonstrate::samples(&rules, &workflow, &demonstration, index)))
     }
 }

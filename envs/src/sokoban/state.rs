@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::level::{DEAD, Situation};
 use super::rules::{Parts, Standing, walk};
 use super::spec::{self, Instance};
-use super::{compact, full, probes};
-use crate::environment::{Outcome, State};
+use super::{compact, full, test_actions};
+use crate::environment::{Checks, Outcome, State};
 use crate::grid::{Move, Place, Speech};
 use crate::settings::Encoding;
 use crate::workflow::Workflow;
@@ -200,6 +200,12 @@ impl State for SokobanState {
         })
     }
 
+    fn checks(&self) -> Option<&dyn Checks> {
+        Some(self)
+    }
+}
+
+impl Checks for SokobanState {
     fn oracle(&self, agent: &str) -> Option<String> {
         Some(self.write(agent, &self.shortest()))
     }
@@ -208,8 +214,8 @@ impl State for SokobanState {
         self.situation.boxes() == self.instance.level.goals()
     }
 
-    fn probes(&self, agent: &str) -> Vec<String> {
-        probes::answers(self, agent)
+    fn test_actions(&self, agent: &str) -> Vec<String> {
+        test_actions::all(self, agent)
     }
 
     fn draw(&self) -> String {

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::board::{self, Placement};
 use super::rules::{Parts, progress};
 use super::spec::Instance;
-use super::{compact, full, probes, solve};
-use crate::environment::{Outcome, State};
+use super::{compact, full, test_actions, solve};
+use crate::environment::{Checks, Outcome, State};
 use crate::settings::Encoding;
 use crate::workflow::Workflow;
 
@@ -192,6 +192,12 @@ impl State for SudokuState {
         })
     }
 
+    fn checks(&self) -> Option<&dyn Checks> {
+        Some(self)
+    }
+}
+
+impl Checks for SudokuState {
     fn oracle(&self, _agent: &str) -> Option<String> {
         Some(self.write(&self.best()))
     }
@@ -202,8 +208,8 @@ impl State for SudokuState {
             && clues.filter(|(clue, _)| **clue != 0).all(|(clue, digit)| clue == digit)
     }
 
-    fn probes(&self, agent: &str) -> Vec<String> {
-        probes::answers(self, agent)
+    fn test_actions(&self, agent: &str) -> Vec<String> {
+        test_actions::all(self, agent)
     }
 
     fn draw(&self) -> String {

@@ -1,4 +1,4 @@
-//! A world and a policy of a few lines each, so that trees, order and errors are tested without a model.
+//! An environment and a policy of a few lines each, so that trees, order and errors are tested without a model.
 
 #![allow(dead_code)]
 
@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use clap::Parser;
-use envs::{Outcome, State, Workflow};
+use envs::{Environment, Outcome, State, Workflow};
 use record::failure::{Failure, Result};
-use record::line::Task;
 use record::read::Reader;
 use record::sample::{Message, Rewards};
 use record::write::Writer;
@@ -20,7 +19,6 @@ use rollout::lines::Speaker;
 use rollout::queue::Queue;
 use rollout::stage::{self, MakeGenerators, Totals, Width};
 use rollout::worker::Shared;
-use rollout::world::World;
 use serde_json::{Value, json};
 
 pub fn in_turn() -> Arc<Workflow> {
@@ -61,10 +59,6 @@ impl State for Talk {
         3
     }
 
-    fn is_solved(&self) -> bool {
-        self.said.last().is_some_and(|(who, what)| who == "doer" && what == "9")
-    }
-
     fn observe(&self, agent: &str) -> Vec<Message> {
         let said: Vec<String> = self.said.iter().map(|(who, what)| format!("{who}:{what}")).collect();
         vec![Message { role: "user".to_owned(), content: format!("{agent}? {}", said.join(" ")) }]
@@ -92,33 +86,25 @@ impl State for Talk {
     fn to_json(&self) -> Value {
         json!(self.said)
     }
-
-    fn oracle(&self, _agent: &str) -> Option<String> {
-        None
-    }
-
-    fn probes(&self, _agent: &str) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn draw(&self) -> String {
-        String::new()
-    }
 }
 
-/// A world of [`Talk`]s; a spec's `fails_on` is theirs, and a spec `null` is refused.
+/// An environment of [`Talk`]s; a spec's `fails_on` is theirs, and a spec `null` is refused.
 pub struct Talks(pub Arc<Workflow>);
 
-impl World for Talks {
-    fn agents(&self, _task: &Task) -> Result<Vec<String>> {
-        Ok(self.0.agents().to_vec())
+impl Environment for Talks {
+    fn name(&self) -> &str {
+        "talk"
     }
 
-    fn reset(&self, task: &Task) -> Result<Box<dyn State>> {
-        if task.spec.is_null() {
+    fn workflow(&self, _name: &str, _spec: &Value) -> Result<Arc<Workflow>> {
+        Ok(Arc::clone(&self.0))
+    }
+
+    fn reset(&self, spec: &Value, _workflow: &str) -> Result<Box<dyn State>> {
+        if spec.is_null() {
             return Err(Failure::data("nothing to play"));
         }
-        let fails_on = task.spec["fails_on"].as_str().map(str::to_owned);
+        let fails_on = spec["fails_on"].as_str().map(str::to_owned);
         Ok(Box::new(Talk { fails_on, ..Talk::new(Arc::clone(&self.0)) }))
     }
 }
@@ -193,7 +179,8 @@ pub fn play(
     let speaker = Speaker { policy: "fake".into(), version: "0:00000000".into() };
     let shared = Arc::new(Shared {
         queue: Queue::new(settings.threads, limit),
-        world: Box::new(Talks(workflow)),
+        external: Some(Box::new(Talks(workflow))),
+        workflow: None,
         team: settings.team.clone(),
         plan: Arc::new(rollout::run::plan(settings, vec![speaker]).expect("a plan")),
         sampling: settings.sampling,

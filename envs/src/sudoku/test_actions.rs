@@ -12,7 +12,7 @@ use crate::settings::Encoding;
 const CELLS: usize = 6;
 
 /// Every digit in some cells, the best answer and spoiled forms of it; malformed answers are at the end.
-pub fn answers(state: &SudokuState, _agent: &str) -> Vec<String> {
+pub fn all(state: &SudokuState, _agent: &str) -> Vec<String> {
     let instance = state.instance();
     let (size, cells) = (instance.shape.size() as u8, instance.shape.cells());
     let best = state.best();

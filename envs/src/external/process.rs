@@ -1,8 +1,8 @@
 //! A program that answers one line of JSON for each line it is sent.
 //!
-//! A child that dies, stays silent longer than the timeout, or answers something else than it was asked is ended
-//! and replaced, and the request is put once more: requests are pure, so asking twice changes nothing. Children are
-//! kept for the next request; there are as many as there are requests at the same time.
+//! A process that dies, exceeds the timeout, or answers another request is killed and replaced, and the request is sent
+//! once more: requests are pure, so a retry changes nothing. Processes are kept for the next request; there are as many
+//! as there are concurrent requests.
 //!
 //! Left out: a sandbox. The program is the user's own, run as `sh -c` would run it.
 
@@ -19,23 +19,23 @@ use record::failure::{Failure, Result};
 use record::stage::interrupted;
 use serde_json::{Map, Value};
 
-/// How long a child may take to end once its stdin is closed.
-const FAREWELL: Duration = Duration::from_secs(1);
-/// How often a wait for a child looks up, to see a signal.
-const LOOK_UP: Duration = Duration::from_millis(100);
+/// How long a process may take to exit once its stdin is closed.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often a wait checks for a signal.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The children of one command.
-pub struct Children {
+/// The processes of one command.
+pub struct Processes {
     command: String,
     timeout: Duration,
     idle: Mutex<Vec<Running>>,
     requests: AtomicU64,
 }
 
-impl Children {
-    /// Children that run `command`, each answer within `timeout`. None is started yet.
-    pub fn new(command: &str, timeout: Duration) -> Children {
-        Children {
+impl Processes {
+    /// Processes that run `command`, each answer within `timeout`. None is started yet.
+    pub fn new(command: &str, timeout: Duration) -> Processes {
+        Processes {
             command: command.to_owned(),
             timeout,
             idle: Mutex::new(Vec::new()),
@@ -46,7 +46,7 @@ impl Children {
     /// The answer to `request`, whose field `request` is filled in here.
     ///
     /// # Errors
-    /// Two children in a row gave no answer: work. The answer says `error`: data.
+    /// Two processes in a row gave no answer: work. The answer says `error`: data.
     pub fn ask(&self, mut request: Map<String, Value>) -> Result<Map<String, Value>> {
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         request.insert("request".to_owned(), number.into());
@@ -62,7 +62,7 @@ impl Children {
     /// The answer to `line`, a request that carries `number`, read and as it came.
     ///
     /// # Errors
-    /// Two children in a row gave no answer: work.
+    /// Two processes in a row gave no answer: work.
     pub fn exchange(&self, line: &str, number: u64) -> Result<(Map<String, Value>, String)> {
         let line = format!("{line}\n");
         let idle = self.lock().pop();
@@ -102,7 +102,7 @@ impl Children {
     }
 }
 
-/// A child and the thread that reads what it says.
+/// A process and the thread that reads its output.
 struct Running {
     process: Child,
     input: Option<ChildStdin>,
@@ -111,7 +111,7 @@ struct Running {
 
 impl Running {
     fn start(command: &str) -> std::io::Result<Running> {
-        // A group of its own, so that what a shell starts for it can be ended with it.
+        // A process group of its own, so that what a shell starts can be killed with it.
         let mut process = Command::new("sh")
             .arg("-c")
             .arg(command)
@@ -122,7 +122,7 @@ impl Running {
         let (sender, answers) = channel();
         let input = process.stdin.take();
         if let Some(input) = &input {
-            never_block(input)?;
+            set_nonblocking(input)?;
         }
         if let Some(output) = process.stdout.take() {
             std::thread::spawn(move || {
@@ -144,7 +144,7 @@ impl Running {
         }
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.answers.recv_timeout(left.min(LOOK_UP)) {
+            match self.answers.recv_timeout(left.min(POLL_INTERVAL)) {
                 Ok(answer) => return Ok(answer),
                 Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),
                 Err(RecvTimeoutError::Timeout) if left.is_zero() || interrupted() => return Err(silent()),
@@ -154,7 +154,7 @@ impl Running {
     }
 
     fn gone(&mut self) -> String {
-        match self.wait(FAREWELL) {
+        match self.wait(EXIT_TIMEOUT) {
             Some(status) => format!("ended without an answer ({status})"),
             None => "closed its output without an answer".to_owned(),
         }
@@ -174,8 +174,8 @@ impl Running {
     }
 }
 
-/// Writes to `input` fail where they would wait, so that a child that reads nothing cannot hold us for ever.
-fn never_block(input: &ChildStdin) -> std::io::Result<()> {
+/// Makes writes to `input` non-blocking, so that a process that reads nothing cannot block this one for ever.
+fn set_nonblocking(input: &ChildStdin) -> std::io::Result<()> {
     let descriptor = input.as_raw_fd();
     // SAFETY: fcntl reads and sets flags of a descriptor that `input` keeps open, and touches no memory of ours.
     let outcome = unsafe {
@@ -202,7 +202,7 @@ fn send(input: &mut ChildStdin, mut bytes: &[u8], deadline: Instant) -> std::io:
                     return Err(ErrorKind::TimedOut.into());
                 }
                 let mut entry = libc::pollfd { fd: input.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-                let patience = left.min(LOOK_UP).as_millis().max(1) as libc::c_int;
+                let patience = left.min(POLL_INTERVAL).as_millis().max(1) as libc::c_int;
                 // SAFETY: the pointer and the count describe `entry`, which outlives the call. Whatever it
                 // returns, the next write tells.
                 unsafe { libc::poll(&raw mut entry, 1, patience) };
@@ -216,10 +216,10 @@ fn send(input: &mut ChildStdin, mut bytes: &[u8], deadline: Instant) -> std::io:
 impl Drop for Running {
     fn drop(&mut self) {
         self.input = None;
-        if self.wait(FAREWELL).is_none() {
+        if self.wait(EXIT_TIMEOUT).is_none() {
             if let Ok(group) = i32::try_from(self.process.id()) {
                 // SAFETY: kill only sends a signal; the group is the child's own and the child is not yet reaped, so
-                // the number belongs to nobody else.
+                // the id belongs to nobody else.
                 unsafe { libc::kill(-group, libc::SIGKILL) };
             }
             // Reaped, so that no zombie stays; it cannot fail in a way that matters after SIGKILL.

@@ -1,9 +1,9 @@
-//! The contract of an environment behind a command: what can be seen of it in the lines that it answers.
+//! The contract of an external program, as far as its responses show it.
 //!
-//! The rules are those of shipped environments as far as lines can tell: the answer is a pure function of the line, in any
-//! order and any process; a state survives being read and written again; every text has an outcome; rewards lie in
-//! [0, 1]; a success ends the episode; saying nothing is no success; train and test share no instance. Where the program
-//! answers requests with `probe`, its oracle is held against all that can be tried, as a shipped one is.
+//! The rules are those of built-in environments where they can be observed: the response is a pure function of the line, in
+//! any order and any process; a state survives a round trip; every text has an outcome; rewards lie in [0, 1]; a success
+//! ends the episode; an empty action does not succeed; train and test share no instance. Where the program supports
+//! `probe`, its oracle is compared with every test action, as a built-in one is.
 //!
 //! Left out: whether the same seed makes the same tasks, since tasks are made elsewhere.
 
@@ -17,11 +17,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::shipped::instance;
-use super::{Effort, Finding, Ledger, Subject, episodes, explore, place};
-use crate::environment::{RewardRange, State};
-use crate::outside::child::Children;
-use crate::outside::{NONSENSE, Outside};
+use super::built_in::instance;
+use super::{Effort, Finding, Ledger, Target, episodes, explore, place};
+use crate::environment::State;
+use crate::external::process::Processes;
+use crate::external::{External, MALFORMED};
 
 /// How the program is run.
 #[derive(Clone, Debug)]
@@ -43,16 +43,17 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
+const MAX_SITUATIONS: usize = 100;
 /// A text as long as a policy at its token limit may write.
 const LONG: usize = 1 << 16;
 /// The number of every request put here, so that the same question is the same line.
 const NUMBER: u64 = 1 << 40;
 
-struct Command<'a> {
-    program: &'a Program,
-    outside: Outside,
-    /// Processes that are asked only some of the questions, so that what they remember is something else.
-    others: Children,
+struct Checker {
+    external: External,
+    /// Processes that see only some of the requests, so that their memory differs.
+    others: Processes,
+    workflow: Option<String>,
 }
 
 /// Tests every rule on `tasks`; `advance` is told of each task explored and each hundred episodes.
@@ -66,9 +67,16 @@ pub fn check(
     advance: &mut dyn FnMut(),
 ) -> Result<Report> {
     let Program { command, timeout, workflow } = program.clone();
-    let outside = Outside::new(&command, timeout, workflow);
-    let subject = Command { program, outside, others: Children::new(&command, timeout) };
-    let mut ledger = Ledger::new();
+    let external = External::new(&command, timeout);
+    let checker = Checker { external, others: Processes::new(&command, timeout), workflow };
+    let target = Target {
+        environment: &checker.external,
+        workflows: vec![checker.workflow.clone()],
+        max_situations: MAX_SITUATIONS,
+        own_clones: false,
+        fidelity: Box::new(|state, agent, text, ledger| checker.fidelity(state, agent, text, ledger)),
+    };
+    let mut ledger = Ledger::default();
     let mut notes = Vec::new();
     splits(tasks, &mut ledger, &mut notes);
     let explored: Vec<&Task> = ["train", "test"]
@@ -78,19 +86,19 @@ pub fn check(
         })
         .collect();
     for task in explored.iter().take(1) {
-        subject.ask_about_oracles(task, &mut notes);
-        subject.nonsense(task, &mut ledger);
+        checker.try_probe(task, &mut notes);
+        checker.malformed_requests(task, &mut ledger);
     }
     for task in explored {
-        let tried = subject
-            .manners(task, &mut ledger)
-            .and_then(|()| explore::explore(&subject, task, "", &mut ledger))
-            .and_then(|()| subject.outside.inquiry_failure().map_or(Ok(()), Err));
+        let tried = checker
+            .first_turn(task, &mut ledger)
+            .and_then(|()| explore::explore(&target, task, &checker.workflow, &mut ledger))
+            .and_then(|()| checker.external.probe_failure().map_or(Ok(()), Err));
         answered(tried, &task.task, &mut ledger);
         advance();
     }
-    let episodes = episodes::play(&subject, effort, tasks, &mut ledger, advance)
-        .and_then(|()| subject.outside.inquiry_failure().map_or(Ok(()), Err));
+    let episodes = episodes::play(&target, effort, tasks, &mut ledger, advance)
+        .and_then(|()| checker.external.probe_failure().map_or(Ok(()), Err));
     answered(episodes, "episodes", &mut ledger);
     Ok(Report { findings: ledger.findings, notes })
 }
@@ -139,7 +147,7 @@ fn splits(tasks: &[Task], ledger: &mut Ledger, notes: &mut Vec<String>) {
 
 /// The state of an answer as the program wrote it.
 #[derive(Deserialize)]
-struct Written<'a> {
+struct RawState<'a> {
     #[serde(borrow)]
     state: &'a RawValue,
 }
@@ -149,14 +157,14 @@ fn numbered(mut request: Map<String, Value>) -> String {
     Value::Object(request).to_string()
 }
 
-impl Command<'_> {
+impl Checker {
     /// Asks whether the program understands `probe`, and from then on uses it.
-    fn ask_about_oracles(&self, task: &Task, notes: &mut Vec<String>) {
-        let Ok(state) = self.outside.begin(task) else { return };
+    fn try_probe(&self, task: &Task, notes: &mut Vec<String>) {
+        let Ok(state) = self.external.first_state(task, self.workflow.as_deref()) else { return };
         let agent = state.workflow().agents()[0].clone();
         match state.probe(&agent) {
             Ok(probed) => {
-                self.outside.inquire();
+                self.external.enable_probes();
                 if probed.oracle.is_none() {
                     notes.push("nothing that needs an oracle: the program answers `probe` without one".to_owned());
                 }
@@ -170,17 +178,17 @@ impl Command<'_> {
     }
 
     /// A request that makes no sense gets an `error`, and the next one is read.
-    fn nonsense(&self, task: &Task, ledger: &mut Ledger) {
+    fn malformed_requests(&self, task: &Task, ledger: &mut Ledger) {
         for (name, value) in [("nonsense", json!(true)), ("state", Value::Null), ("task", json!(3))] {
             let line = numbered(Map::from_iter([(name.to_owned(), value)]));
-            let answer = self.outside.children().exchange(&line, NUMBER);
+            let answer = self.external.processes().exchange(&line, NUMBER);
             let holds = answer.as_ref().is_ok_and(|(answer, _)| answer.contains_key("error"));
             ledger.rule("a request that makes no sense is answered with `error`", holds, || match answer {
                 Ok((_, text)) => format!("{line}: {text}"),
                 Err(failure) => format!("{line}: {}", failure.message),
             });
         }
-        let begun = self.outside.begin(task);
+        let begun = self.external.first_state(task, self.workflow.as_deref());
         ledger.rule("after it the next request is read", begun.is_ok(), || {
             begun.err().map_or(String::new(), |failure| failure.message)
         });
@@ -188,10 +196,10 @@ impl Command<'_> {
 
     /// What is asked once a task: the reset in two processes, and every kind of nonsense from every agent of the first
     /// turn when it is to act.
-    fn manners(&self, task: &Task, ledger: &mut Ledger) -> Result<()> {
-        self.same(&numbered(self.outside.reset_request(task)?), ledger)?;
+    fn first_turn(&self, task: &Task, ledger: &mut Ledger) -> Result<()> {
+        self.same(&numbered(External::reset_request(task, self.workflow.as_deref())?), ledger)?;
         let long = "so on ".repeat(LONG / 6);
-        let mut state: Box<dyn State> = Box::new(self.outside.begin(task)?);
+        let mut state: Box<dyn State> = Box::new(self.external.first_state(task, self.workflow.as_deref())?);
         let workflow = Arc::clone(state.workflow());
         for stage in 0..workflow.stages() {
             let agents = &workflow.agents()[workflow.stage(stage)];
@@ -199,7 +207,7 @@ impl Command<'_> {
                 let observed = state.observe(agent);
                 let holds = observed.last().is_some_and(|message| !message.content.is_empty());
                 ledger.rule("every agent sees something", holds, || format!("{agent} of {}", task.task));
-                for text in NONSENSE.iter().copied().chain([long.as_str()]) {
+                for text in MALFORMED.iter().copied().chain([long.as_str()]) {
                     let outcome = state.clone_state().apply(agent, text);
                     ledger.rule("every text has an outcome", outcome.is_ok(), || {
                         let shown: String = text.chars().take(40).collect();
@@ -210,7 +218,7 @@ impl Command<'_> {
             }
             let said: Vec<String> = agents
                 .iter()
-                .map(|agent| state.oracle(agent).or_else(|| state.probes(agent).into_iter().next()))
+                .map(|agent| state.oracle(agent).or_else(|| state.test_actions(agent).into_iter().next()))
                 .map(Option::unwrap_or_default)
                 .collect();
             let actions: Vec<(&str, &str)> =
@@ -224,8 +232,8 @@ impl Command<'_> {
 
     /// The same line has the same answer: twice in a row, and from a process that was asked other things.
     fn same(&self, line: &str, ledger: &mut Ledger) -> Result<String> {
-        let (_, first) = self.outside.children().exchange(line, NUMBER)?;
-        let (_, again) = self.outside.children().exchange(line, NUMBER)?;
+        let (_, first) = self.external.processes().exchange(line, NUMBER)?;
+        let (_, again) = self.external.processes().exchange(line, NUMBER)?;
         ledger.rule("the same line has the same answer", first == again, || {
             format!("{line}: {first} and then {again}")
         });
@@ -235,33 +243,6 @@ impl Command<'_> {
         });
         Ok(first)
     }
-}
-
-impl Subject for Command<'_> {
-    fn name(&self) -> &str {
-        &self.program.command
-    }
-
-    fn reward_range(&self) -> RewardRange {
-        RewardRange { team: (0.0, 1.0), local: (0.0, 1.0) }
-    }
-
-    fn workflows(&self) -> Vec<String> {
-        vec![self.program.workflow.clone().unwrap_or_default()]
-    }
-
-    fn situations(&self) -> usize {
-        100
-    }
-
-    /// They are values of JSON, whatever the program does.
-    fn has_clones(&self) -> bool {
-        false
-    }
-
-    fn reset(&self, task: &Task, _workflow: &str) -> Result<Box<dyn State>> {
-        Ok(Box::new(self.outside.begin(task)?))
-    }
 
     fn fidelity(&self, state: &dyn State, agent: &str, text: &str, ledger: &mut Ledger) -> Result<()> {
         let action = |state: &str| {
@@ -269,13 +250,13 @@ impl Subject for Command<'_> {
             format!("{{\"state\":{state},\"agent\":{agent},\"action\":{text},\"request\":{NUMBER}}}")
         };
         let answer = self.same(&action(&state.to_json().to_string()), ledger)?;
-        let Ok(Written { state: written }) = serde_json::from_str(&answer) else { return Ok(()) };
+        let Ok(RawState { state: written }) = serde_json::from_str(&answer) else { return Ok(()) };
         let read: Value = serde_json::from_str(written.get()).unwrap_or_default();
         if serde_json::from_str::<Value>(&answer).is_ok_and(|answer| answer["terminated"] == true) {
             return Ok(());
         }
-        let (_, as_written) = self.outside.children().exchange(&action(written.get()), NUMBER)?;
-        let (_, as_read) = self.outside.children().exchange(&action(&read.to_string()), NUMBER)?;
+        let (_, as_written) = self.external.processes().exchange(&action(written.get()), NUMBER)?;
+        let (_, as_read) = self.external.processes().exchange(&action(&read.to_string()), NUMBER)?;
         ledger.rule("a state survives JSON", as_written == as_read, || {
             format!("{written} and {read}: {as_written} and {as_read}")
         });

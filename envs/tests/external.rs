@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use envs::Settings;
-use envs::check::outside::{Program, Report, check};
-use envs::check::{Effort, verdict_on};
+use envs::check::external::{Program, Report, check};
+use envs::check::{Effort, verdict};
 use record::line::Task;
 
 fn examples() -> PathBuf {
@@ -18,7 +18,7 @@ fn examples() -> PathBuf {
 }
 
 fn flawed(flaw: &str) -> String {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/outside/flawed.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/external/flawed.py");
     format!("python3 -B '{}' '{}' {flaw}", script.display(), examples().display())
 }
 
@@ -52,7 +52,7 @@ fn broken(report: &Report) -> Vec<&'static str> {
 fn a_sound_program_keeps_every_rule() {
     let command = flawed("none");
     let report = report(&command, &tasks(&command, 20));
-    verdict_on("guess-number", &report.findings).unwrap_or_else(|_| panic!("{:#?}", report.findings));
+    verdict("guess-number", &report.findings).unwrap_or_else(|_| panic!("{:#?}", report.findings));
     assert!(report.findings.len() >= 18 && report.notes.is_empty(), "{report:#?}");
 }
 
@@ -78,7 +78,7 @@ fn each_flaw_breaks_its_rule() {
         let report = report(&flawed(flaw), &tasks);
         let broken = broken(&report);
         assert!(broken.contains(&rule), "{flaw} broke {broken:?}, not {rule:?}");
-        assert_eq!(verdict_on("guess-number", &report.findings).unwrap_err().code, 1);
+        assert_eq!(verdict("guess-number", &report.findings).unwrap_err().code, 1);
     }
 }
 

@@ -7,7 +7,7 @@ use super::state::{MathState, Role};
 use crate::environment::ExtractionCase;
 
 /// Answers worth trying in `state`.
-pub fn answers(state: &MathState, agent: &str) -> Vec<String> {
+pub fn all(state: &MathState, agent: &str) -> Vec<String> {
     let problem = state.problem();
     let reference = problem.reference.as_str();
     let mut answers = Vec::new();

@@ -5,12 +5,12 @@ use serde_json::json;
 
 use super::state::SokobanState;
 use crate::environment::ExtractionCase;
-use crate::grid::{Place, probes, prose};
+use crate::grid::{Place, prose, test_actions};
 use crate::settings::Encoding;
 
 /// Every answer of up to three moves, and then some; malformed ones are at the end.
-pub fn answers(state: &SokobanState, agent: &str) -> Vec<String> {
-    let lists = probes::lists(&state.shortest(), state.instance().moves as usize);
+pub fn all(state: &SokobanState, agent: &str) -> Vec<String> {
+    let lists = test_actions::lists(&state.shortest(), state.instance().moves as usize);
     let mut answers: Vec<String> = lists.iter().map(|list| state.write(agent, list)).collect();
     if state.instance().encoding == Encoding::Compact {
         let level = &state.instance().level;

@@ -1,4 +1,4 @@
-//! The contract of a shipped environment: streams of tasks, ways of answering, and the library's own promises about
+//! The contract of a built-in environment: streams of tasks, styles of answers, and the library's own promises about
 //! states.
 
 use std::collections::HashSet;
@@ -6,67 +6,48 @@ use std::collections::HashSet;
 use record::failure::Result;
 use record::line::Task;
 
-use super::{Effort, Finding, Ledger, Subject, episodes, explore, place};
-use crate::environment::{Environment, Outcome, RewardRange, Selection, Split, State};
+use super::{Effort, Finding, Ledger, Target, episodes, explore, place};
+use crate::environment::{Environment, Outcome, Selection, Split, State};
 use crate::step;
 
 /// Different tasks that the episodes are played on.
 const EPISODE_TASKS: u64 = 500;
+const MAX_SITUATIONS: usize = 1000;
 
-struct Shipped<'a>(&'a dyn Environment);
+/// Clones, JSON and the step protocol all have the same future.
+fn fidelity(
+    environment: &dyn Environment,
+    state: &dyn State,
+    agent: &str,
+    text: &str,
+    ledger: &mut Ledger,
+) -> Result<()> {
+    let json = state.to_json();
+    let here = || place(state, agent, text);
+    let (mut one, mut two) = (state.clone_state(), state.clone_state());
+    let (first, second) = (one.apply(agent, text)?, two.apply(agent, text)?);
+    let same = first == second && one.to_json() == two.to_json() && one.observe(agent) == two.observe(agent);
+    ledger.rule("the same action has the same consequence", same, here);
 
-impl Subject for Shipped<'_> {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
+    let mut back = environment.restore(&json)?;
+    let same = back.to_json() == json
+        && back.observe(agent) == state.observe(agent)
+        && back.apply(agent, text)? == first
+        && back.to_json() == one.to_json();
+    ledger.rule("a state survives JSON", same, here);
 
-    fn reward_range(&self) -> RewardRange {
-        self.0.reward_range()
-    }
-
-    fn workflows(&self) -> Vec<String> {
-        self.0.workflows().iter().map(|workflow| workflow.name().to_owned()).collect()
-    }
-
-    fn situations(&self) -> usize {
-        1000
-    }
-
-    fn reset(&self, task: &Task, workflow: &str) -> Result<Box<dyn State>> {
-        self.0.reset(&task.spec, workflow)
-    }
-
-    /// Clones, JSON and the step protocol all have the same future.
-    fn fidelity(&self, state: &dyn State, agent: &str, text: &str, ledger: &mut Ledger) -> Result<()> {
-        let environment = self.0;
-        let json = state.to_json();
-        let here = || place(state, agent, text);
-        let (mut one, mut two) = (state.clone_state(), state.clone_state());
-        let (first, second) = (one.apply(agent, text)?, two.apply(agent, text)?);
-        let same =
-            first == second && one.to_json() == two.to_json() && one.observe(agent) == two.observe(agent);
-        ledger.rule("the same action has the same consequence", same, here);
-
-        let mut back = environment.restore(&json)?;
-        let same = back.to_json() == json
-            && back.observe(agent) == state.observe(agent)
-            && back.apply(agent, text)? == first
-            && back.to_json() == one.to_json();
-        ledger.rule("a state survives JSON", same, here);
-
-        let request =
-            serde_json::json!({"request": 1, "state": json, "agent": agent, "action": text}).to_string();
-        let answer = step::answer(environment, &request);
-        // Compared as text, because a number parsed from its text need not be the same to the last bit.
-        let says = |key: &str, value: serde_json::Value| answer.contains(&format!("\"{key}\":{value}"));
-        let same = answer == step::answer(environment, &request)
-            && says("state", one.to_json())
-            && says("rewards", serde_json::json!(first.rewards))
-            && says("terminated", first.terminated.into())
-            && says("success", first.success.into());
-        ledger.rule("`envs step` is a pure function", same, || format!("{}: {answer}", here()));
-        Ok(())
-    }
+    let request =
+        serde_json::json!({"request": 1, "state": json, "agent": agent, "action": text}).to_string();
+    let answer = step::answer(environment, &request);
+    // Compared as text, because a number parsed from its text need not be the same to the last bit.
+    let says = |key: &str, value: serde_json::Value| answer.contains(&format!("\"{key}\":{value}"));
+    let same = answer == step::answer(environment, &request)
+        && says("state", one.to_json())
+        && says("rewards", serde_json::json!(first.rewards))
+        && says("terminated", first.terminated.into())
+        && says("success", first.success.into());
+    ledger.rule("`envs step` is a pure function", same, || format!("{}: {answer}", here()));
+    Ok(())
 }
 
 /// Tests every rule; `advance` is told of each task explored and each hundred episodes.
@@ -78,19 +59,27 @@ pub fn check(
     effort: &Effort,
     advance: &mut dyn FnMut(),
 ) -> Result<Vec<Finding>> {
-    let (subject, mut ledger) = (Shipped(environment), Ledger::new());
+    let names = environment.workflows().iter().map(|workflow| Some(workflow.name().to_owned()));
+    let target = Target {
+        environment,
+        workflows: names.collect(),
+        max_situations: MAX_SITUATIONS,
+        own_clones: true,
+        fidelity: Box::new(|state, agent, text, ledger| fidelity(environment, state, agent, text, ledger)),
+    };
+    let mut ledger = Ledger::default();
     streams(environment, effort, &mut ledger)?;
     answers(environment, &mut ledger)?;
     for split in [Split::Train, Split::Test] {
         for task in draw(environment, effort, split, effort.seed, effort.tasks)? {
-            for workflow in environment.workflows() {
-                explore::explore(&subject, &task, workflow.name(), &mut ledger)?;
+            for workflow in &target.workflows {
+                explore::explore(&target, &task, workflow, &mut ledger)?;
             }
             advance();
         }
     }
     let tasks = draw(environment, effort, Split::Train, effort.seed, EPISODE_TASKS.min(effort.episodes))?;
-    episodes::play(&subject, effort, &tasks, &mut ledger, advance)?;
+    episodes::play(&target, effort, &tasks, &mut ledger, advance)?;
     Ok(ledger.findings)
 }
 
@@ -142,7 +131,7 @@ pub(super) fn instance(task: &str) -> &str {
     task.rsplit('/').next().unwrap_or(task)
 }
 
-/// What holds for the ways of answering.
+/// What holds for styles of answers.
 fn answers(environment: &dyn Environment, ledger: &mut Ledger) -> Result<()> {
     for case in environment.extraction_cases() {
         let start = environment.reset(&case.spec, case.workflow)?;

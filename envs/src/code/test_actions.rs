@@ -9,7 +9,7 @@ use super::state::CodeState;
 use crate::environment::ExtractionCase;
 
 /// Answers worth trying.
-pub fn answers(state: &CodeState, agent: &str) -> Vec<String> {
+pub fn all(state: &CodeState, agent: &str) -> Vec<String> {
     let problem = &state.instance().problem;
     let compact = state.instance().rules.encoding == Encoding::Compact;
     let mut answers = Vec::new();

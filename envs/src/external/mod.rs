@@ -1,0 +1,318 @@
+//! An environment in any other program, over the step protocol: `rollout --env-command`, `envs check --env-command`.
+//!
+//! The state of an episode is JSON held here and sent with every request, so the program keeps none, and a tree of
+//! candidates costs it nothing either. [`process`] starts the program, exchanges lines with it, and replaces it when it
+//! dies or times out.
+//!
+//! Left out: drawing tasks and demonstrations, which come as lines from whoever makes them.
+
+pub mod process;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use record::failure::{DATA, Failure, Result};
+use record::line::Task;
+use record::sample::{Message, Rewards};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::environment::{Checks, Environment, Outcome, State, apply_in_order};
+use crate::workflow::{Order, Workflow};
+use process::Processes;
+
+/// Turn limit when neither `--turns` nor the program gives one: the paper's T.
+const TURNS: u32 = 4;
+
+/// The environment behind a command.
+pub struct External {
+    command: String,
+    processes: Arc<Processes>,
+    probing: Arc<Probing>,
+}
+
+impl External {
+    /// The environment that `command` runs, each response within `timeout`. The program is not started before its first
+    /// request.
+    pub fn new(command: &str, timeout: Duration) -> External {
+        External {
+            command: command.to_owned(),
+            processes: Arc::new(Processes::new(command, timeout)),
+            probing: Arc::default(),
+        }
+    }
+
+    /// The processes of the program.
+    pub fn processes(&self) -> &Processes {
+        &self.processes
+    }
+
+    /// The request that resets to `task`, without its number.
+    pub fn reset_request(task: &Task, workflow: Option<&str>) -> Result<Map<String, Value>> {
+        let mut request = Map::new();
+        request.insert("task".to_owned(), serde_json::to_value(task).map_err(Failure::work)?);
+        if let Some(workflow) = workflow {
+            request.insert("workflow".to_owned(), workflow.into());
+        }
+        Ok(request)
+    }
+
+    /// The first state of `task`.
+    ///
+    /// # Errors
+    /// The program does not respond: work. It refuses the task, or violates the protocol: data.
+    pub fn first_state(&self, task: &Task, workflow: Option<&str>) -> Result<ExternalState> {
+        let response: ResetResponse = read(self.processes.ask(External::reset_request(task, workflow)?)?)?;
+        if response.agents.is_empty() || response.agents.iter().any(String::is_empty) {
+            return Err(Failure::data("the response to `task` names no agents, or one by an empty name"));
+        }
+        let state = ExternalState {
+            processes: self.processes.clone(),
+            probing: self.probing.clone(),
+            workflow: response.order.workflow(workflow.unwrap_or("default"), response.agents)?,
+            turns: response.turns.unwrap_or(TURNS),
+            together: response.together,
+            state: response.state,
+            observations: response.observations,
+            solved: false,
+        };
+        state.check_observations()?;
+        Ok(state)
+    }
+
+    /// From now on [`Checks`] send `probe` requests. The first failure of one is kept for
+    /// [`External::probe_failure`].
+    pub fn enable_probes(&self) {
+        self.probing.lock().0 = true;
+    }
+
+    /// Why a `probe` request failed, if one did; reported once.
+    pub fn probe_failure(&self) -> Option<Failure> {
+        self.probing.lock().1.take()
+    }
+}
+
+impl Environment for External {
+    fn name(&self) -> &str {
+        &self.command
+    }
+
+    fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
+        self.begin(&Task { spec: spec.clone(), ..Task::default() }, Some(workflow))
+    }
+
+    fn begin(&self, task: &Task, workflow: Option<&str>) -> Result<Box<dyn State>> {
+        Ok(Box::new(self.first_state(task, workflow)?))
+    }
+
+    fn agents(&self, task: &Task, workflow: Option<&str>) -> Result<Vec<String>> {
+        match self.first_state(task, workflow) {
+            Ok(state) => Ok(state.workflow.agents().to_vec()),
+            Err(failure) if failure.code == DATA => Ok(Vec::new()),
+            Err(failure) if failure.is_interruption() => Err(failure),
+            Err(failure) => Err(Failure::usage(format!("--env-command {}", failure.message))
+                .hint("the program answers one line of JSON for each line, like: envs step plan-path")),
+        }
+    }
+}
+
+/// Whether the program supports `probe`, and the first failure of one.
+#[derive(Default)]
+struct Probing(Mutex<(bool, Option<Failure>)>);
+
+impl Probing {
+    fn lock(&self) -> MutexGuard<'_, (bool, Option<Failure>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The response to a request with `task`.
+#[derive(Deserialize)]
+struct ResetResponse {
+    state: Value,
+    observations: BTreeMap<String, Vec<Message>>,
+    agents: Vec<String>,
+    order: Order,
+    turns: Option<u32>,
+    /// Whether it supports `actions`.
+    #[serde(default)]
+    together: bool,
+}
+
+/// The response to a request with `state`, `agent` and `action`.
+#[derive(Deserialize)]
+struct StepResponse {
+    state: Value,
+    rewards: Rewards,
+    #[serde(default)]
+    reward_components: BTreeMap<String, f64>,
+    terminated: bool,
+    success: bool,
+    #[serde(default)]
+    observations: BTreeMap<String, Vec<Message>>,
+}
+
+/// The response to a request with `state`, `agent` and `probe`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ProbeResponse {
+    /// Test actions; none where the episode is over.
+    #[serde(default)]
+    pub probes: Vec<String>,
+    /// An action that no other outscores.
+    pub oracle: Option<String>,
+    /// Whether the task is solved here, found by other means than the last action's.
+    pub solved: bool,
+}
+
+fn read<T: for<'a> Deserialize<'a>>(response: Map<String, Value>) -> Result<T> {
+    serde_json::from_value(Value::Object(response))
+        .map_err(|error| Failure::data(format!("a response of the environment's program: {error}")))
+}
+
+/// A situation that the program described.
+#[derive(Clone)]
+pub struct ExternalState {
+    processes: Arc<Processes>,
+    probing: Arc<Probing>,
+    workflow: Arc<Workflow>,
+    turns: u32,
+    together: bool,
+    state: Value,
+    observations: BTreeMap<String, Vec<Message>>,
+    solved: bool,
+}
+
+impl ExternalState {
+    fn check_observations(&self) -> Result<()> {
+        match self.workflow.agents().iter().find(|agent| !self.observations.contains_key(*agent)) {
+            None => Ok(()),
+            Some(agent) => Err(Failure::data(format!("`observations` has nothing for the agent {agent}"))),
+        }
+    }
+
+    /// Sends a request with `fields` about this state.
+    fn step<const N: usize>(&mut self, fields: [(String, Value); N]) -> Result<Outcome> {
+        let mut request = Map::from_iter(fields);
+        request.insert("state".to_owned(), self.state.clone());
+        let response: StepResponse = read(self.processes.ask(request)?)?;
+        self.state = response.state;
+        self.observations = response.observations;
+        self.solved = response.success;
+        if !response.terminated {
+            self.check_observations()?;
+        }
+        Ok(Outcome {
+            rewards: response.rewards,
+            components: response.reward_components,
+            terminated: response.terminated,
+            success: response.success,
+        })
+    }
+
+    /// Test actions and oracle of `agent`, as the program gives them.
+    ///
+    /// # Errors
+    /// It does not respond: work. It does not support `probe`: data.
+    pub fn probe(&self, agent: &str) -> Result<ProbeResponse> {
+        let mut request = Map::new();
+        request.insert("state".to_owned(), self.state.clone());
+        request.insert("agent".to_owned(), agent.into());
+        request.insert("probe".to_owned(), true.into());
+        read(self.processes.ask(request)?)
+    }
+
+    /// [`ExternalState::probe`] once probes are enabled; a failure is kept and not reported here.
+    fn enabled_probe(&self, agent: &str) -> Option<ProbeResponse> {
+        if !self.probing.lock().0 {
+            return None;
+        }
+        match self.probe(agent) {
+            Ok(response) => Some(response),
+            Err(failure) => {
+                self.probing.lock().1.get_or_insert(failure);
+                None
+            }
+        }
+    }
+}
+
+impl State for ExternalState {
+    fn workflow(&self) -> &Arc<Workflow> {
+        &self.workflow
+    }
+
+    fn turn_limit(&self) -> u32 {
+        self.turns
+    }
+
+    fn observe(&self, agent: &str) -> Vec<Message> {
+        self.observations.get(agent).cloned().unwrap_or_default()
+    }
+
+    fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
+        self.step([("agent".to_owned(), agent.into()), ("action".to_owned(), text.into())])
+    }
+
+    fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
+        if self.together {
+            let texts: Map<String, Value> =
+                actions.iter().map(|(agent, text)| ((*agent).to_owned(), (*text).into())).collect();
+            return self.step([("actions".to_owned(), texts.into())]);
+        }
+        apply_in_order(self, actions)
+    }
+
+    fn clone_state(&self) -> Box<dyn State> {
+        Box::new(self.clone())
+    }
+
+    fn to_json(&self) -> Value {
+        self.state.clone()
+    }
+
+    fn checks(&self) -> Option<&dyn Checks> {
+        Some(self)
+    }
+}
+
+impl Checks for ExternalState {
+    fn oracle(&self, agent: &str) -> Option<String> {
+        self.enabled_probe(agent)?.oracle
+    }
+
+    fn is_solved(&self) -> bool {
+        let first = self.workflow.agents().first();
+        first.and_then(|agent| self.enabled_probe(agent)).map_or(self.solved, |response| response.solved)
+    }
+
+    /// The program's own, or else the words of the observation; malformed ones besides.
+    fn test_actions(&self, agent: &str) -> Vec<String> {
+        let mut texts = match self.enabled_probe(agent) {
+            Some(response) => response.probes,
+            None => words(&self.observe(agent)),
+        };
+        texts.extend(MALFORMED.map(str::to_owned));
+        texts
+    }
+
+    fn draw(&self) -> String {
+        self.state.to_string()
+    }
+}
+
+/// What every environment has to have an outcome for.
+pub const MALFORMED: [&str; 9] =
+    ["", " ", "\n", "\u{0}", "[[[", "{\"action\":1}", "\\\"", "🦀 日本", "-1e999"];
+/// Words of an observation that are tried.
+const WORDS: usize = 24;
+
+fn words(messages: &[Message]) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for word in messages.iter().flat_map(|message| message.content.split_whitespace()) {
+        if words.len() < WORDS && words.iter().all(|other| other != word) {
+            words.push(word.to_owned());
+        }
+    }
+    words
+}
