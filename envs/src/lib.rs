@@ -55,10 +55,7 @@ pub fn find(name: &str) -> Result<&'static dyn Environment> {
 ///
 /// # Errors
 /// No such environment: usage.
-pub fn environment_of<'a>(
-    external: Option<&'a dyn Environment>,
-    task: &Task,
-) -> Result<&'a dyn Environment> {
+pub fn environment_of<'a>(external: Option<&'a dyn Environment>, task: &Task) -> Result<&'a dyn Environment> {
     external.map_or_else(|| find(&task.env), Ok)
 }
 

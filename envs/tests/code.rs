@@ -305,7 +305,8 @@ fn the_contract_holds() {
     for texts in [&[][..], &["encoding=full"], &["data=shipped"]] {
         let effort = Effort { tasks: 1, episodes: 12, seed: 1, settings: settings(texts) };
         let findings = check(code(), &effort, &mut || ()).unwrap();
-        verdict(code().name(), &findings).unwrap_or_else(|failure| panic!("{texts:?}: {failure}: {findings:#?}"));
+        verdict(code().name(), &findings)
+            .unwrap_or_else(|failure| panic!("{texts:?}: {failure}: {findings:#?}"));
         assert!(findings.len() > 10);
     }
 }

@@ -9,8 +9,8 @@ use envs::check::{Effort, Finding, check, verdict};
 use envs::plan_path::map::Place;
 use envs::plan_path::spec::Instance;
 use envs::{
-    Checks, Demonstration, Demonstrator, Environment, ExtractionCase, Outcome, RewardRange, Selection, Setting,
-    Settings, Split, State, Tasks, Workflow, find,
+    Checks, Demonstration, Demonstrator, Environment, ExtractionCase, Outcome, RewardRange, Selection,
+    Setting, Settings, Split, State, Tasks, Workflow, find,
 };
 use record::failure::Result;
 use record::sample::Message;

@@ -70,9 +70,10 @@ fn play(settings: &Settings, writer: &mut Writer<impl std::io::Write>) -> (Total
     let started = Instant::now();
     let mut reader = Reader::stdin();
     let opened = read_ahead(&mut reader).and_then(|(ahead, first)| {
-        let external = settings.env_command.as_ref().map(|(command, timeout)| {
-            Box::new(External::new(command, *timeout)) as Box<dyn Environment>
-        });
+        let external = settings
+            .env_command
+            .as_ref()
+            .map(|(command, timeout)| Box::new(External::new(command, *timeout)) as Box<dyn Environment>);
         let environment = envs::environment_of(external.as_deref(), &first)?;
         let agents = environment.agents(&first, settings.workflow.as_deref())?;
         check_team(settings, &agents)?;

@@ -52,7 +52,8 @@ fn what_the_program_refuses_is_a_fact_about_the_task_or_the_action() {
     let failure = environment.begin(&task("refuse"), None).err().expect("a refused task");
     assert_eq!((failure.code, failure.message.as_str()), (record::failure::DATA, "no such task"));
     assert_eq!(environment.agents(&task("refuse"), None).expect("agents are not known"), [""; 0]);
-    let failure = environment.begin(&task("t"), None).expect("a state").apply("a", "odd").expect_err("half an answer");
+    let failure =
+        environment.begin(&task("t"), None).expect("a state").apply("a", "odd").expect_err("half an answer");
     assert!(failure.message.contains("missing field `rewards`"), "{}", failure.message);
 }
 

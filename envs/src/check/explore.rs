@@ -31,7 +31,12 @@ struct Situation {
 }
 
 /// Tests the rules of states in every situation of `task`.
-pub fn explore(target: &Target<'_>, task: &Task, workflow: &Option<String>, ledger: &mut Ledger) -> Result<()> {
+pub fn explore(
+    target: &Target<'_>,
+    task: &Task,
+    workflow: &Option<String>,
+    ledger: &mut Ledger,
+) -> Result<()> {
     let start = target.begin(task, workflow)?;
     let turn_limit = start.turn_limit();
     let first = start.to_json().to_string();

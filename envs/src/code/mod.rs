@@ -24,18 +24,16 @@ pub mod generate;
 pub mod judge;
 pub mod list;
 pub mod mutate;
-mod test_actions;
 pub mod spec;
 pub mod state;
+mod test_actions;
 
 use std::sync::{Arc, LazyLock};
 
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
-use crate::environment::{
-    Demonstration, Demonstrator, Environment, ExtractionCase, Selection, State, Tasks,
-};
+use crate::environment::{Demonstration, Demonstrator, Environment, ExtractionCase, Selection, State, Tasks};
 use crate::settings::Setting;
 use crate::workflow::Workflow;
 use spec::Choice;

@@ -5,9 +5,9 @@
 //! - [`speech`]: which of them an agent uses;
 //! - [`test_actions`]: lists of moves for `envs check`.
 
-pub mod test_actions;
 pub mod prose;
 pub mod speech;
+pub mod test_actions;
 pub mod words;
 
 use std::fmt::{self, Display};

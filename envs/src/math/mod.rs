@@ -21,21 +21,19 @@ pub mod compact;
 pub mod demonstrate;
 pub mod full;
 pub mod generate;
-mod test_actions;
 pub mod program;
 pub mod rules;
 pub mod spec;
 pub mod state;
 pub mod story;
+mod test_actions;
 
 use std::sync::{Arc, LazyLock};
 
 use record::failure::Result;
 use serde_json::Value;
 
-use crate::environment::{
-    Demonstration, Demonstrator, Environment, ExtractionCase, Selection, State, Tasks,
-};
+use crate::environment::{Demonstration, Demonstrator, Environment, ExtractionCase, Selection, State, Tasks};
 use crate::settings::Setting;
 use crate::workflow::Workflow;
 

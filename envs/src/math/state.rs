@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::answer::{Answer, extract};
 use super::rules::Parts;
 use super::spec::{Encoding, Problem};
-use super::{compact, full, test_actions, program};
+use super::{compact, full, program, test_actions};
 use crate::environment::{Checks, Outcome, State};
 use crate::workflow::Workflow;
 

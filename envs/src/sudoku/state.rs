@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::board::{self, Placement};
 use super::rules::{Parts, progress};
 use super::spec::Instance;
-use super::{compact, full, test_actions, solve};
+use super::{compact, full, solve, test_actions};
 use crate::environment::{Checks, Outcome, State};
 use crate::settings::Encoding;
 use crate::workflow::Workflow;
