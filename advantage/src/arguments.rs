@@ -1,6 +1,7 @@
 //! The command line of `advantage`.
 
 use clap::{Parser, ValueEnum};
+use record::decorate::Flags;
 use record::failure::{Failure, Result};
 
 use crate::estimator::{Estimator, Method};
@@ -63,13 +64,9 @@ pub struct Arguments {
     #[arg(long)]
     pub drop_flat: bool,
 
-    /// Take a stream that does not say that it is whole (no `end` line, or one that is not ok)
-    #[arg(long)]
-    pub allow_incomplete: bool,
-
-    /// Say nothing on stderr but errors
-    #[arg(long, short)]
-    pub quiet: bool,
+    /// The flags of every decorating stage.
+    #[command(flatten)]
+    pub flags: Flags,
 }
 
 /// What a sample is credited with.
@@ -98,7 +95,7 @@ impl Arguments {
     /// The estimator with its numbers. Refuses numbers out of range and flags that would do nothing.
     pub fn method(&self) -> Result<Method> {
         if self.estimator != Estimator::Grpo {
-            // Said as it is anyway, a flag contradicts nothing: a script may name all of its values.
+            // A flag at its default contradicts nothing: a script may spell out all values.
             let std = self.std.is_some_and(|std| std != Std::Sample);
             let epsilon = self.epsilon.is_some_and(|epsilon| epsilon != EPSILON);
             for (flag, differs) in [("--std", std), ("--epsilon", epsilon)] {

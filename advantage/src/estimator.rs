@@ -1,12 +1,12 @@
-//! From the values of a group to advantages: one function a method, each with its paper.
+//! From the values of a group to advantages: one function per estimator, each with its paper.
 //!
-//! A new estimator is one function, one arm in [`Method::advantages`] and one variant.
+//! A new estimator is one function, one arm in [`Method::advantages`] and one variant of [`Estimator`].
 
 use clap::ValueEnum;
 
 use crate::statistics::{Statistics, Std};
 
-/// The methods.
+/// The estimators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Estimator {
     /// (r - mean) / (std + epsilon), arXiv 2402.03300
@@ -61,14 +61,14 @@ impl Method {
     }
 }
 
-/// Group-relative policy optimisation: A_i = (r_i - mean) / (std + epsilon). DeepSeekMath, arXiv 2402.03300,
+/// Group-relative policy optimization: A_i = (r_i - mean) / (std + epsilon). DeepSeekMath, arXiv 2402.03300,
 /// section 4.1.2; AT-GRPO, arXiv 2510.11062, equation 1. A flat group gets 0.
 fn grpo(values: &[f64], statistics: &Statistics, epsilon: f64) -> Vec<f64> {
     let scale = statistics.deviation + epsilon;
     values.iter().map(|value| if statistics.flat { 0.0 } else { (value - statistics.mean) / scale }).collect()
 }
 
-/// GRPO done right: A_i = r_i - mean, without the division that favours groups of little variance.
+/// GRPO done right: A_i = r_i - mean, without the division that favors groups of little variance.
 /// Arxiv 2503.20783, section 3. A flat group gets 0.
 fn dr_grpo(values: &[f64], statistics: &Statistics) -> Vec<f64> {
     values.iter().map(|value| if statistics.flat { 0.0 } else { value - statistics.mean }).collect()
@@ -82,8 +82,8 @@ fn rloo(values: &[f64], statistics: &Statistics) -> Vec<f64> {
     values.iter().map(|value| if statistics.flat { 0.0 } else { (value - statistics.mean) * scale }).collect()
 }
 
-/// ReMax: A_i = r_i - reward of the greedy completion of the same prompt. Arxiv 2310.10505, section 4. The members
-/// are not compared with each other, so a flat group is like any other.
+/// ReMax: A_i = r_i - reward of the greedy completion of the same prompt. Arxiv 2310.10505, section 4. Members are not
+/// compared with each other, so a flat group needs no special case.
 fn remax(values: &[f64], baselines: &[f64]) -> Vec<f64> {
     values.iter().zip(baselines).map(|(value, baseline)| value - baseline).collect()
 }

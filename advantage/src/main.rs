@@ -1,35 +1,26 @@
 //! `advantage`: how much better than its group each sample did.
 //!
-//! Reads groups, scattered or not, and adds `advantage`, `group_mean` and `group_std`. Left out on purpose: which
-//! samples are compared (that is `group`'s), and what the loss makes of the number (that is `update`'s).
+//! Reads groups, contiguous or interleaved, and adds `advantage`, `group_mean` and `group_std`. Left out: which samples
+//! are compared (`group`), and what the loss makes of an advantage (`update`).
 
 mod arguments;
-mod count;
 mod credit;
 mod estimator;
-mod pending;
-mod segment;
+mod stage;
 mod statistics;
-mod whole;
+mod stats;
 
 use std::process::ExitCode;
-use std::time::Instant;
 
-use record::read::Reader;
-use record::stage;
-use record::write::Writer;
+use record::decorate;
 
 use crate::arguments::Arguments;
-use crate::segment::Segment;
+use crate::stage::Advantages;
 
 fn main() -> ExitCode {
-    stage::run("advantage", || {
-        let started = Instant::now();
-        let arguments: Arguments = stage::parse();
+    record::stage::run("advantage", || {
+        let arguments: Arguments = record::stage::parse();
         let method = arguments.method()?;
-        let mut writer = Writer::stdout();
-        let mut segment = Segment::new(&arguments, method);
-        let outcome = segment.read(&mut Reader::stdin(), &mut writer);
-        segment.close(&mut writer, outcome, stage::timing(started))
+        decorate::run("advantage", arguments.flags, Advantages::new(arguments, method))
     })
 }

@@ -1,6 +1,7 @@
 //! The command line of `group`.
 
 use clap::{Parser, ValueEnum};
+use record::decorate::Flags;
 use record::failure::{Failure, Result};
 
 use crate::key::By;
@@ -25,8 +26,8 @@ Exit codes: 0 done, 2 usage, 65 bad record, broken group or incomplete stream, 7
 #[derive(Parser, Debug)]
 #[command(name = "group", version, help_template = TEMPLATE)]
 pub struct Arguments {
-    /// What the members of a group have in common. agent-turn: one agent at one turn of one episode, every member
-    /// with the same prompt. The others are ablations whose members have prompts of their own, and `end` says so
+    /// What the members of a group have in common. agent-turn: one agent at one turn of one episode, all members
+    /// with the same prompt. The others are ablations: their members have different prompts, and `end` says so
     #[arg(long, value_enum, default_value_t = By::AgentTurn, value_name = "KEY")]
     pub by: By,
 
@@ -34,20 +35,16 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value_t = Incomplete::Error, value_name = "WHAT")]
     pub incomplete: Incomplete,
 
-    /// What to do with a sample whose reward is null, that is not scored; it never counts as 0
+    /// What to do with a sample that was not scored (its reward is null); it never counts as 0
     #[arg(long, value_enum, default_value_t = Unscored::Error, value_name = "WHAT")]
     pub unscored: Unscored,
 
-    /// Take a stream that does not say that it is whole (no `end` line, or one that is not ok)
-    #[arg(long)]
-    pub allow_incomplete: bool,
-
-    /// Say nothing on stderr but errors
-    #[arg(long, short)]
-    pub quiet: bool,
+    /// The flags of every decorating stage.
+    #[command(flatten)]
+    pub flags: Flags,
 }
 
-/// What happens to a group without all its branches.
+/// What to do with a group without all its branches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Incomplete {
     /// Exit 65
@@ -56,7 +53,7 @@ pub enum Incomplete {
     Drop,
 }
 
-/// What happens to a sample that was not scored.
+/// What to do with a sample that was not scored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Unscored {
     /// Exit 65
@@ -68,7 +65,7 @@ pub enum Unscored {
 }
 
 impl Arguments {
-    /// Refuses what the type of the arguments cannot.
+    /// Refuses what the types cannot.
     pub fn check(&self) -> Result<()> {
         if self.by == By::Joint {
             return Err(Failure::usage("--by joint is reserved: this build reads no joint lines")

@@ -1,33 +1,26 @@
 //! `group`: which samples are compared with which.
 //!
-//! Grouped by agent and turn, every group proves that its members share one prompt and that all of them are there
-//! (AT-GRPO, arXiv 2510.11062, section 3). A group is written as soon as it and all before it are whole; scattered
-//! members only cost memory. Left out on purpose: any thought of what a reward means, which is `advantage`'s.
+//! Grouped by agent and turn, all members of a group provably share one prompt, and every branch is there (AT-GRPO,
+//! arXiv 2510.11062, section 3). A group is written as soon as it and all before it are complete; interleaved groups
+//! only cost memory. Left out: what a reward means, which is `advantage`'s business.
 
 mod arguments;
-mod count;
 mod key;
-mod pending;
-mod segment;
+mod siblings;
+mod stage;
+mod stats;
 
 use std::process::ExitCode;
-use std::time::Instant;
 
-use record::read::Reader;
-use record::stage;
-use record::write::Writer;
+use record::decorate;
 
 use crate::arguments::Arguments;
-use crate::segment::Segment;
+use crate::stage::Grouping;
 
 fn main() -> ExitCode {
-    stage::run("group", || {
-        let started = Instant::now();
-        let arguments: Arguments = stage::parse();
+    record::stage::run("group", || {
+        let arguments: Arguments = record::stage::parse();
         arguments.check()?;
-        let mut writer = Writer::stdout();
-        let mut segment = Segment::new(&arguments);
-        let outcome = segment.read(&mut Reader::stdin(), &mut writer);
-        segment.close(&mut writer, outcome, stage::timing(started))
+        decorate::run("group", arguments.flags, Grouping::new(arguments))
     })
 }

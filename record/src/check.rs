@@ -1,11 +1,11 @@
-//! The rules of a sample, and the sentence for each way of breaking one.
+//! Parses a sample and checks its fields, with an error message for each way a line can break a rule.
 //!
-//! What serde refuses (a text where a number belongs, a key twice) is looked at again to name the field, because
-//! "invalid type at line 1 column 9210" helps nobody. That costs nothing on good lines.
+//! A line that serde refuses (a string where a number belongs, a repeated key) is parsed again field by field to name
+//! the culprit, because "invalid type at line 1 column 9210" helps nobody. Good lines pay nothing for that.
 
 use serde_json::value::RawValue;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::read::{Line, without_line};
 use crate::sample::{Field, Sample, Sampling};
 
@@ -16,8 +16,20 @@ const LOGPROB_ROUNDING: f32 = 1e-3;
 
 type Checked = std::result::Result<(), String>;
 
-/// Checks every rule that the types of the fields do not already keep.
-pub(crate) fn rules(sample: &Sample) -> Checked {
+impl Sample {
+    /// Parses the sample in a line and checks every known field that is present.
+    ///
+    /// # Errors
+    /// 65 with the place, the sample's id and the cause.
+    pub fn parse(line: &Line) -> Result<Sample> {
+        let sample: Sample = serde_json::from_str(&line.text).map_err(|error| diagnose(line, &error))?;
+        rules(&sample).map_err(|cause| sample.failure(line, cause))?;
+        Ok(sample)
+    }
+}
+
+/// Checks the rules that the types of the fields do not already keep.
+fn rules(sample: &Sample) -> Checked {
     names(sample)?;
     places(sample)?;
     if let Some(sampling) = &sample.sampling {
@@ -153,8 +165,8 @@ fn numbers(sample: &Sample) -> Checked {
     }
 }
 
-/// The failure for a line that serde refused with `error`: names the sample and the field where that can be told.
-pub(crate) fn diagnose(line: &Line, error: &serde_json::Error) -> Failure {
+/// The failure for a line that serde refused with `error`; names the sample and the field where it can.
+fn diagnose(line: &Line, error: &serde_json::Error) -> Failure {
     let Ok(entries) = serde_json::from_str::<Entries>(&line.text) else {
         return line
             .failure(format!("no JSON object: {}", without_line(error)))
@@ -194,7 +206,7 @@ fn alone(key: &str, raw: &RawValue) -> Checked {
         return Ok(());
     }
     let text = format!("{{\"type\":\"sample\",\"v\":1,{}:{}}}", serde_json::Value::from(key), raw.get());
-    let outcome: Result<Sample, _> = serde_json::from_str(&text);
+    let outcome: std::result::Result<Sample, _> = serde_json::from_str(&text);
     outcome.map(|_| ()).map_err(|error| {
         let text = error.to_string();
         text.rsplit_once(" at line ").map_or(text.clone(), |(cause, _)| cause.to_owned())
@@ -205,7 +217,7 @@ fn alone(key: &str, raw: &RawValue) -> Checked {
 struct Entries(Vec<(String, Box<RawValue>)>);
 
 impl<'de> serde::Deserialize<'de> for Entries {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         struct Visitor;
         impl<'de> serde::de::Visitor<'de> for Visitor {
             type Value = Entries;
@@ -214,7 +226,10 @@ impl<'de> serde::Deserialize<'de> for Entries {
                 formatter.write_str("an object")
             }
 
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> std::result::Result<Entries, A::Error> {
                 let mut entries = Vec::new();
                 while let Some(entry) = map.next_entry()? {
                     entries.push(entry);

@@ -69,7 +69,7 @@ impl Failure {
 
     /// A signal asked the stage to stop (exit 130 for SIGINT, 143 for SIGTERM).
     pub fn interrupted() -> Self {
-        let code = crate::stage::signal_code().unwrap_or(INTERRUPTED);
+        let code = crate::signal::received().unwrap_or(INTERRUPTED);
         Self::new(code, if code == TERMINATED { "terminated" } else { "interrupted" })
     }
 

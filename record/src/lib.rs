@@ -1,8 +1,10 @@
-//! The pipe: what a line is, and how a stage reads, decorates, writes and fails.
+//! The record: what a line is, and how a stage reads, decorates, writes and fails. RECORD.md is the contract.
 //!
-//! RECORD.md is the contract in prose. This library knows no machine learning and no policy.
+//! [`decorate`] is the chassis of a stage that adds keys to samples; `examples/judge.rs` is the shortest stage on it.
+//! Left out: machine learning and policies.
 
 mod check;
+pub mod decorate;
 pub mod failure;
 mod finite;
 pub mod gather;
@@ -11,6 +13,7 @@ pub mod philox;
 pub mod progress;
 pub mod read;
 pub mod sample;
+mod signal;
 pub mod splice;
 pub mod stage;
 pub mod stream;

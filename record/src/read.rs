@@ -12,7 +12,7 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::failure::{Failure, Result};
-use crate::stage::{self, Input};
+use crate::signal::{self, Stdin};
 
 /// The version of the record that this build reads and writes.
 pub const VERSION: u64 = 1;
@@ -107,10 +107,10 @@ pub struct Reader<R: Read> {
     end: usize,
 }
 
-impl Reader<Input> {
+impl Reader<Stdin> {
     /// Reads stdin; SIGINT and SIGTERM end a wait for input with [`Failure::interrupted`].
     pub fn stdin() -> Self {
-        Self::new("stdin", Input)
+        Self::new("stdin", Stdin)
     }
 }
 
@@ -194,7 +194,7 @@ impl<R: Read> Reader<R> {
 
     fn read(&mut self) -> Result<usize> {
         loop {
-            if stage::interrupted() {
+            if signal::interrupted() {
                 return Err(Failure::interrupted());
             }
             match self.input.read(&mut self.buffer) {

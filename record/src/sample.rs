@@ -1,14 +1,13 @@
 //! The `sample` line: one candidate of one agent at one turn.
 //!
-//! Every known field is here once, with its unit and its rule; the rules themselves are in `check.rs`. A field
-//! that is present is checked by every stage, a field that is absent is the business of the stage that needs it
-//! ([`Sample::require`]). Fields that are not listed are not looked at: splicing carries them along.
+//! Every known field is listed once, with its unit and its rule; `check.rs` parses and checks them. Every stage checks
+//! each field that is present; a stage that needs a field asks for it with [`Sample::require`]. Unknown fields are
+//! ignored: splicing carries them along.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::check;
 use crate::failure::{Failure, Result};
 use crate::read::Line;
 use crate::tag;
@@ -16,7 +15,7 @@ use crate::tag;
 /// One message of a chat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant` or what else the chat template knows.
+    /// `system`, `user`, `assistant` or another role that the chat template knows.
     pub role: String,
     /// The text.
     pub content: String,
@@ -43,16 +42,16 @@ pub struct Sampling {
 pub enum SamplingMode {
     /// Branches of one state: the siblings share their prompt. An absent field means this.
     Tree,
-    /// `branches` whole episodes side by side; `branch` is the index of the episode.
+    /// `branches` independent episodes; `branch` is the index of the episode.
     Parallel,
 }
 
-/// The parts of a reward.
+/// The two parts of a reward.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Rewards {
-    /// What the team gains by this candidate.
+    /// The team's reward for this candidate.
     pub team: f64,
-    /// What the agent is given for its own part.
+    /// The agent's own reward.
     pub local: f64,
 }
 
@@ -118,19 +117,19 @@ sample_fields! {
     turn Turn: u32,
     /// The agent that acts; a policy owns samples by this.
     agent Agent: String,
-    /// Which candidate of its turn, below `branches`; in parallel sampling the index of the episode.
+    /// Index of the candidate, below `branches`; in parallel sampling the index of the episode.
     branch Branch: u32,
-    /// How many candidates the turn has, in parallel sampling how many episodes run side by side; at least 1.
+    /// Candidates of the turn, in parallel sampling episodes in parallel; at least 1.
     branches Branches: u32,
     /// The sample's name, unique in a stream.
     id Id: String,
-    /// The id of the sample whose action led to the state that was acted on; null where there is none.
+    /// `id` of the sample whose action led to this state; null where there is none.
     parent Parent: String,
     /// Whether the episode went on from this candidate.
     selected Selected: bool,
     /// How the candidates of the turn came about; absent means `tree`.
     sampling_mode SamplingMode: SamplingMode,
-    /// The label of the policy that acted; a label and nothing more.
+    /// Label of the policy that acted; not interpreted.
     policy Policy: String,
     /// `STEP:DIGEST` of the weights that acted.
     policy_version PolicyVersion: String,
@@ -149,24 +148,24 @@ sample_fields! {
     completion_logprobs CompletionLogprobs: Vec<f32>,
     /// `stop` or `length`.
     finish_reason FinishReason: String,
-    /// What the candidate earned. Absent is `None`; null, that is not scored, is `Some(None)`.
+    /// Reward of the candidate. Absent is `None`; null (not scored) is `Some(None)`.
     #[serde(deserialize_with = "present")]
     reward Reward: Option<f64>,
     /// The parts that `reward` was made of.
     rewards Rewards: Rewards,
-    /// What the parts were made of, by name; informative.
+    /// Components of the reward by name; informative.
     reward_components RewardComponents: BTreeMap<String, f64>,
-    /// What `reward` is compared with by the `remax` estimator: the reward of the greedy completion of this prompt.
+    /// Baseline of the `remax` estimator: the reward of the greedy completion of this prompt.
     baseline Baseline: f64,
     /// Whether the environment reached an end of its own.
     terminated Terminated: bool,
     /// Whether the episode was cut by its limit of turns.
     truncated Truncated: bool,
-    /// The samples that this one is compared with have the same.
+    /// Group id: samples that share it are compared.
     group Group: String,
-    /// How many samples the group has; at least 1.
+    /// Samples in the group; at least 1.
     group_size GroupSize: u32,
-    /// How much better than its group, in the unit that the estimator gives it.
+    /// How much better than its group; the unit depends on the estimator.
     advantage Advantage: f64,
     /// Mean reward of the group.
     group_mean GroupMean: f64,
@@ -180,19 +179,6 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Op
 }
 
 impl Sample {
-    /// The sample in a line, every known field that is present checked.
-    ///
-    /// # Errors
-    /// 65 with the place, the sample's id and the cause.
-    pub fn parse(line: &Line) -> Result<Sample> {
-        let sample: Sample =
-            serde_json::from_str(&line.text).map_err(|error| check::diagnose(line, &error))?;
-        match check::rules(&sample) {
-            Ok(()) => Ok(sample),
-            Err(cause) => Err(sample.failure(line, cause)),
-        }
-    }
-
     /// Checks that the fields a stage needs are there.
     ///
     /// # Errors
@@ -214,7 +200,7 @@ impl Sample {
         }
     }
 
-    /// Whether the sample comes from episodes side by side rather than from branches of one state.
+    /// Whether the sample comes from parallel episodes rather than from branches of one state.
     pub fn is_parallel(&self) -> bool {
         self.sampling_mode == Some(SamplingMode::Parallel)
     }

@@ -1,35 +1,24 @@
-//! The chassis of every program: signals, exit codes, the command line, and how a failure reads.
-//!
-//! SIGINT and SIGTERM set a flag and wake a reader that waits for stdin, so a stage stops between two lines and what
-//! it wrote stays whole. A second signal ends the process at once.
+//! What every program does alike: parse the command line, watch for signals, print a failure, end with its exit code.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
+use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Instant;
 
 use clap::error::ErrorKind;
 use serde_json::Value;
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::failure::{self, Failure, Result};
+use crate::signal;
+pub use crate::signal::interrupted;
 
-static INTERRUPT: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
-static TERMINATE: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
-/// Becomes readable when a signal arrives.
-static WAKE: OnceLock<UnixStream> = OnceLock::new();
-
-/// Runs a program's body and turns its outcome into an exit code and, on stderr, one line and perhaps a hint.
+/// Runs a program; a failure becomes its exit code and, on stderr, one line and perhaps a hint.
 pub fn run(name: &'static str, body: impl FnOnce() -> Result<()>) -> ExitCode {
     ExitCode::from(code(name, body))
 }
 
-/// The same, and ends the process without the exit handlers of the libraries that it loaded: ONNX Runtime's give back
-/// piece by piece what the kernel takes back at once.
+/// Like [`run`], but skips the exit handlers of loaded libraries: ONNX Runtime's free piece by piece what the kernel
+/// frees at once.
 pub fn run_and_exit(name: &'static str, body: impl FnOnce() -> Result<()>) -> ! {
     let code = code(name, body);
     // SAFETY: the body is over. The writer hands over whole lines and the standard library flushes each; nothing
@@ -40,7 +29,7 @@ pub fn run_and_exit(name: &'static str, body: impl FnOnce() -> Result<()>) -> ! 
 fn code(name: &'static str, body: impl FnOnce() -> Result<()>) -> u8 {
     // SAFETY: the first thing that main does; no other thread exists that could read the environment meanwhile.
     unsafe { std::env::set_var("ORT_DISABLE_TELEMETRY", "1") };
-    if let Err(error) = watch_signals() {
+    if let Err(error) = signal::watch() {
         report(name, &Failure::unavailable(format!("signals cannot be watched: {error}")));
         return failure::UNAVAILABLE;
     }
@@ -53,21 +42,6 @@ fn code(name: &'static str, body: impl FnOnce() -> Result<()>) -> u8 {
     }
 }
 
-fn watch_signals() -> io::Result<()> {
-    let (reader, writer) = UnixStream::pair()?;
-    for (signal, code, flag) in
-        [(SIGINT, failure::INTERRUPTED, &*INTERRUPT), (SIGTERM, failure::TERMINATED, &*TERMINATE)]
-    {
-        // The order matters: the second signal finds the flag set by the first.
-        signal_hook::flag::register_conditional_shutdown(signal, i32::from(code), Arc::clone(flag))?;
-        signal_hook::flag::register(signal, Arc::clone(flag))?;
-        signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
-    }
-    // Set once; a second call in one process keeps the first pipe, which works as well.
-    let _ = WAKE.set(reader);
-    Ok(())
-}
-
 fn report(name: &str, failure: &Failure) {
     if failure.is_closed() {
         return;
@@ -76,64 +50,19 @@ fn report(name: &str, failure: &Failure) {
     if let Some(hint) = &failure.hint {
         text.push_str(&format!("hint: {hint}\n"));
     }
-    // Nobody is left to tell when stderr is closed.
+    // A closed stderr leaves nobody to tell.
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// One line on stderr, `name: message`: a note that is no failure. Programs call it unless told `--quiet`.
+/// Prints `name: message` on stderr: information, not a failure. Programs skip it with `--quiet`.
 pub fn note(name: &str, message: impl std::fmt::Display) {
     // A note is a courtesy: a closed stderr must not stop the work.
     let _ = io::stderr().lock().write_all(format!("{name}: {message}\n").as_bytes());
 }
 
-/// A number of things for people: `1 group`, `2 groups`.
+/// `1 group`, `2 groups`.
 pub fn counted(count: u64, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
-}
-
-/// Whether SIGINT or SIGTERM asked the program to stop; poll it in long loops and return [`Failure::interrupted`].
-pub fn interrupted() -> bool {
-    signal_code().is_some()
-}
-
-/// The exit code for the signal that asked the program to stop.
-pub(crate) fn signal_code() -> Option<u8> {
-    if TERMINATE.load(Ordering::Relaxed) {
-        Some(failure::TERMINATED)
-    } else if INTERRUPT.load(Ordering::Relaxed) {
-        Some(failure::INTERRUPTED)
-    } else {
-        None
-    }
-}
-
-/// Stdin that a signal interrupts: a read that waits ends with [`io::ErrorKind::Interrupted`] instead of going on.
-#[derive(Debug, Clone, Copy)]
-pub struct Input;
-
-impl Read for Input {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if let Some(wake) = WAKE.get() {
-            wait(libc::STDIN_FILENO, wake.as_raw_fd())?;
-            if interrupted() {
-                return Err(io::ErrorKind::Interrupted.into());
-            }
-        }
-        // Larger reads than its own buffer go straight to the file descriptor.
-        io::stdin().lock().read(buffer)
-    }
-}
-
-/// Waits until one of two file descriptors is readable or closed.
-fn wait(first: i32, second: i32) -> io::Result<()> {
-    let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut entries = [entry(first), entry(second)];
-    // SAFETY: the pointer and the count describe `entries`, which outlives the call.
-    let outcome = unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, -1) };
-    if outcome < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
 }
 
 /// The command line as `A`. Prints help or the version and exits 0; an unusable command line exits 2.

@@ -1,27 +1,22 @@
-//! The accounts of a stream: every group is written, or dropped for a reason that is counted.
+//! Counts: every group is written, or dropped for a reason that is counted.
 
+use record::decorate;
 use record::line::End;
 use record::stage::counted;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::key::By;
 
-/// What was counted.
+/// What is counted beyond the samples and groups that every stage counts.
 #[derive(Debug, Default)]
-pub struct Count {
-    /// Samples read.
-    pub samples: u64,
-    /// Samples written.
-    pub written: u64,
+pub struct Stats {
     /// Samples whose reward was null.
     pub unscored: u64,
-    /// Groups seen.
-    pub groups: u64,
-    /// Groups all of whose members earned the same.
+    /// Groups whose members all have the same reward.
     pub flat: u64,
-    /// Groups of parallel sampling, whose members have prompts of their own.
+    /// Groups of parallel sampling, whose members have different prompts.
     pub parallel: u64,
-    /// Groups of parallel sampling with fewer members than episodes, because some had ended before.
+    /// Groups of parallel sampling with fewer members than episodes, because some episodes ended earlier.
     pub short: u64,
     /// Groups dropped because branches were missing.
     pub dropped_incomplete: u64,
@@ -29,29 +24,25 @@ pub struct Count {
     pub dropped_unscored: u64,
 }
 
-impl Count {
+impl Stats {
     /// The `counts` of the `end` line.
-    pub fn fields(&self, by: By, ends: &[End]) -> Map<String, Value> {
-        let fields = json!({
+    pub fn counts(&self, stats: &decorate::Stats, by: By, ends: &[End]) -> Value {
+        json!({
             "by": by.name(),
             "equal_prompts": by.siblings() && self.parallel == 0,
-            "samples": self.samples,
-            "samples_written": self.written,
+            "samples": stats.samples,
+            "samples_written": stats.written,
             "samples_unscored": self.unscored,
             "groups_expected": self.expected(by, ends),
-            "groups": self.groups,
+            "groups": stats.groups,
             "groups_flat": self.flat,
             "groups_short": self.short,
             "dropped_groups": {"incomplete": self.dropped_incomplete, "unscored": self.dropped_unscored},
-        });
-        match fields {
-            Value::Object(fields) => fields,
-            _ => Map::new(),
-        }
+        })
     }
 
-    /// The groups that the stages before say they should have made, dropped ones included; null where they do not say,
-    /// or count in other units than this grouping.
+    /// The groups that earlier stages should have made, dropped ones included; null where they do not say, or count in
+    /// other units than this grouping.
     fn expected(&self, by: By, ends: &[End]) -> Option<u64> {
         if !by.siblings() || self.parallel > 0 || ends.is_empty() {
             return None;
@@ -61,9 +52,9 @@ impl Count {
         ends.iter().map(|end| of(end, "groups_expected").or_else(|| told(end))).sum()
     }
 
-    /// One line for people.
-    pub fn sentence(&self, by: By) -> String {
-        let (samples, groups) = (counted(self.samples, "sample"), counted(self.groups, "group"));
+    /// The summary on stderr.
+    pub fn summary(&self, stats: &decorate::Stats, by: By) -> String {
+        let (samples, groups) = (counted(stats.samples, "sample"), counted(stats.groups, "group"));
         let mut text = format!("{samples}, {groups} by {}, {} flat", by.name(), self.flat);
         if self.parallel > 0 {
             text += &format!(", {} of parallel episodes ({} short)", self.parallel, self.short);

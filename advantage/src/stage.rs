@@ -1,0 +1,179 @@
+//! The stage: gathers groups, and adds `advantage`, `group_mean` and `group_std`.
+
+use std::collections::HashMap;
+
+use record::decorate::{self, Decorate, Output};
+use record::failure::{Failure, Result};
+use record::line::End;
+use record::read::Line;
+use record::sample::{Field, Sample};
+use record::splice::json;
+use serde_json::Value;
+
+use crate::arguments::Arguments;
+use crate::credit::{Credits, Part};
+use crate::estimator::{Estimator, Method};
+use crate::statistics::Statistics;
+use crate::stats::Stats;
+
+type Group = decorate::Group<Data>;
+
+/// What is remembered of a sample.
+#[derive(Debug)]
+pub struct Data {
+    /// `group_size`.
+    size: u32,
+    /// Its own reward.
+    reward: f64,
+    /// What `remax` subtracts.
+    baseline: f64,
+    /// The path or the episode that it is credited with.
+    part: Part,
+}
+
+/// The stage and what it has seen.
+pub struct Advantages {
+    arguments: Arguments,
+    method: Method,
+    credits: Credits,
+    stats: Stats,
+}
+
+impl Advantages {
+    /// A stage that has seen nothing.
+    pub fn new(arguments: Arguments, method: Method) -> Self {
+        let credits = Credits::new(arguments.credit, arguments.gamma());
+        Advantages { arguments, method, credits, stats: Stats::default() }
+    }
+
+    /// The recorded reward, or with `--team-weight` the weighted sum of its parts.
+    fn reward(&self, sample: &Sample, line: &Line) -> Result<f64> {
+        if sample.reward == Some(None) {
+            return Err(sample
+                .failure(line, "reward is null: the sample was not scored")
+                .hint("group leaves such samples out with --unscored drop-sample or drop-group"));
+        }
+        match (self.arguments.team_weight, sample.rewards, sample.reward.flatten()) {
+            (Some(weight), Some(rewards), _) => Ok(weight * rewards.team + rewards.local),
+            (Some(_), None, _) => Err(sample
+                .failure(line, "`rewards` is missing, and --team-weight makes the reward of its parts")
+                .hint("without --team-weight the recorded `reward` is used")),
+            (None, _, Some(reward)) => Ok(reward),
+            (None, _, None) => {
+                Err(sample.failure(line, "`reward` is missing").hint("--team-weight 1 makes it of `rewards`"))
+            }
+        }
+    }
+
+    fn baseline(&self, sample: &Sample, line: &Line) -> Result<f64> {
+        match sample.baseline {
+            Some(baseline) => Ok(baseline),
+            None if self.method.estimator != Estimator::Remax => Ok(0.0),
+            None => Err(sample.failure(line, "`baseline` is missing, and remax compares with nothing else").hint(
+                "add to each sample the reward of the greedy completion of its prompt, or use --estimator rloo",
+            )),
+        }
+    }
+}
+
+impl Decorate for Advantages {
+    type Data = Data;
+
+    fn require(&self, sample: &Sample, line: &Line) -> Result<()> {
+        sample.require(line, &[Field::Id])?;
+        sample
+            .require(line, &[Field::Group, Field::GroupSize])
+            .map_err(|failure| failure.hint("put group before advantage: … | group | advantage"))
+    }
+
+    fn key(&self, sample: &Sample) -> Option<String> {
+        sample.group.clone()
+    }
+
+    fn join(&mut self, group: &Group, sample: Sample, line: &Line) -> Result<Data> {
+        let reward = self.reward(&sample, line)?;
+        let baseline = self.baseline(&sample, line)?;
+        let part = self.credits.take(&sample, line, reward)?;
+        let size = sample.group_size.unwrap_or_default();
+        if let Some(first) = group.members.first()
+            && first.data.size != size
+        {
+            let (other, first) = (first.data.size, first.name());
+            let cause = format!("group_size is {size}, but {other} on {first} of the same group");
+            return Err(sample.failure(line, cause).hint("were two runs joined after they were grouped?"));
+        }
+        Ok(Data { size, reward, baseline, part })
+    }
+
+    fn is_complete(&self, group: &Group) -> bool {
+        group.members.first().is_some_and(|first| group.members.len() == first.data.size as usize)
+    }
+
+    fn needs_whole_stream(&self) -> bool {
+        self.credits.need_whole_stream()
+    }
+
+    fn decorate(&mut self, group: Group, output: &mut Output) -> Result<()> {
+        if !group.complete {
+            return Err(incomplete(&group));
+        }
+        let (units, indices) = compared(&group);
+        let values = units
+            .iter()
+            .map(|unit| self.credits.value(unit.reward, &unit.part))
+            .collect::<Result<Vec<f64>>>()?;
+        let baselines: Vec<f64> = units.iter().map(|unit| unit.baseline).collect();
+        let statistics = Statistics::of(&values, self.method.std);
+        self.stats.flat += u64::from(statistics.flat);
+        if statistics.flat && self.arguments.drop_flat {
+            self.stats.dropped += 1;
+            return Ok(());
+        }
+        let advantages = self.method.advantages(&values, &baselines, &statistics);
+        for (member, index) in group.members.iter().zip(indices) {
+            let keys = [
+                ("advantage", json(&advantages[index])),
+                ("group_mean", json(&statistics.mean)),
+                ("group_std", json(&statistics.deviation)),
+            ];
+            output.add(member, &keys)?;
+        }
+        Ok(())
+    }
+
+    fn counts(&self, stats: &decorate::Stats, _ends: &[End]) -> Value {
+        self.stats.counts(stats, &self.arguments)
+    }
+
+    fn summary(&self, stats: &decorate::Stats) -> String {
+        self.stats.summary(stats, &self.arguments)
+    }
+}
+
+/// What is compared in a group: its members, or under `--credit episode` its episodes, each represented by its first
+/// member. And for each member the index of its unit.
+fn compared(group: &Group) -> (Vec<&Data>, Vec<usize>) {
+    let (mut units, mut indices) = (Vec::new(), Vec::new());
+    let mut episodes = HashMap::new();
+    for data in group.members.iter().map(|member| &member.data) {
+        let index = match &data.part {
+            Part::Episode(episode) => *episodes.entry(episode).or_insert(units.len()),
+            _ => units.len(),
+        };
+        if index == units.len() {
+            units.push(data);
+        }
+        indices.push(index);
+    }
+    (units, indices)
+}
+
+fn incomplete(group: &Group) -> Failure {
+    let (place, size) = match group.members.first() {
+        Some(first) => (first.name(), first.data.size),
+        None => ("stdin".to_owned(), 0),
+    };
+    let (key, count) = (&group.key, group.members.len());
+    Failure::data(format!("{place}: group {key}: the stream ended with {count} of {size} members"))
+        .hint("filter before group, which counts the members, or drop whole groups")
+}

@@ -1,0 +1,165 @@
+//! The stage: groups samples, and adds `group` and `group_size`.
+
+use record::decorate::{self, Decorate, Output};
+use record::failure::{Failure, Result};
+use record::line::End;
+use record::read::Line;
+use record::sample::{Field, Sample};
+use record::splice::json;
+use serde_json::Value;
+
+use crate::arguments::{Arguments, Incomplete, Unscored};
+use crate::siblings::Common;
+use crate::stats::Stats;
+
+/// What every grouping needs of a sample.
+const NEEDED: &[Field] =
+    &[Field::Id, Field::Episode, Field::Turn, Field::Agent, Field::Branch, Field::Branches];
+
+type Group = decorate::Group<Data>;
+
+/// What is remembered of a sample.
+#[derive(Debug)]
+pub struct Data {
+    branch: u32,
+    /// `reward`, or the sum of `rewards` where only the parts are given; none where the sample was not scored.
+    reward: Option<f64>,
+    scored: bool,
+    /// Of the first member: the parts of the group's name, and what its siblings have in common.
+    first: Option<(Vec<String>, Common)>,
+}
+
+/// The stage and what it has counted.
+pub struct Grouping {
+    arguments: Arguments,
+    stats: Stats,
+}
+
+impl Grouping {
+    /// A stage that has seen nothing.
+    pub fn new(arguments: Arguments) -> Self {
+        Grouping { arguments, stats: Stats::default() }
+    }
+
+    fn check_reward(&mut self, sample: &Sample, line: &Line) -> Result<()> {
+        match (sample.reward, sample.rewards) {
+            (Some(Some(_)), _) | (None, Some(_)) => Ok(()),
+            (None, None) => Err(sample
+                .failure(line, "`reward` is missing")
+                .hint("a sample that was not scored says so: \"reward\":null")),
+            (Some(None), _) => {
+                self.stats.unscored += 1;
+                if self.arguments.unscored != Unscored::Error {
+                    return Ok(());
+                }
+                Err(sample.failure(line, "reward is null: the sample was not scored").hint(
+                    "--unscored drop-sample leaves such samples out, --unscored drop-group their groups",
+                ))
+            }
+        }
+    }
+}
+
+impl Decorate for Grouping {
+    type Data = Data;
+
+    fn require(&self, sample: &Sample, line: &Line) -> Result<()> {
+        sample.require(line, NEEDED)?;
+        sample.require(line, self.arguments.by.fields())?;
+        match self.arguments.by.siblings() && !sample.is_parallel() {
+            true => sample.require(line, &[Field::PromptIds]),
+            false => Ok(()),
+        }
+    }
+
+    fn key(&self, sample: &Sample) -> Option<String> {
+        Some(self.arguments.by.parts(sample).join("/"))
+    }
+
+    fn join(&mut self, group: &Group, sample: Sample, line: &Line) -> Result<Data> {
+        self.check_reward(&sample, line)?;
+        let parts = self.arguments.by.parts(&sample);
+        let first = match group.members.first() {
+            None => Some((parts, Common::of(&sample))),
+            Some(first) => {
+                let name = format!("{} on {}", first.id, first.place);
+                if let Some((names, common)) = &first.data.first {
+                    if parts != *names {
+                        let cause = format!("group {} is also the name of the group of {name}", group.key);
+                        return Err(sample.failure(line, cause).hint(
+                            "the names of episodes and agents are joined by `/`: rename one that contains it",
+                        ));
+                    }
+                    if self.arguments.by.siblings() {
+                        common.check(&sample, line, &name)?;
+                    }
+                }
+                None
+            }
+        };
+        let parts_sum = sample.rewards.map(|rewards| rewards.team + rewards.local);
+        Ok(Data {
+            branch: sample.branch.unwrap_or_default(),
+            reward: sample.reward.flatten().or(parts_sum),
+            scored: sample.reward.map_or(sample.rewards.is_some(), |reward| reward.is_some()),
+            first,
+        })
+    }
+
+    /// Only siblings say how many they are. The stream has refused a branch that came twice.
+    fn is_complete(&self, group: &Group) -> bool {
+        let siblings = common(group).filter(|_| self.arguments.by.siblings());
+        siblings.is_some_and(|common| group.members.len() == common.branches() as usize)
+    }
+
+    fn decorate(&mut self, mut group: Group, output: &mut Output) -> Result<()> {
+        let siblings = self.arguments.by.siblings();
+        let parallel = siblings && common(&group).is_some_and(Common::is_parallel);
+        if siblings && !group.complete {
+            if parallel {
+                self.stats.short += 1;
+            } else if self.arguments.incomplete == Incomplete::Drop {
+                self.stats.dropped_incomplete += 1;
+                return Ok(());
+            } else {
+                return Err(incomplete(&group));
+            }
+        }
+        let scored = group.members.iter().filter(|member| member.data.scored).count();
+        if scored < group.members.len() && self.arguments.unscored == Unscored::DropGroup || scored == 0 {
+            self.stats.dropped_unscored += 1;
+            return Ok(());
+        }
+        group.members.retain(|member| member.data.scored);
+        self.stats.parallel += u64::from(parallel);
+        let same = |pair: &[decorate::Member<Data>]| pair[0].data.reward == pair[1].data.reward;
+        self.stats.flat += u64::from(group.members.windows(2).all(same));
+        for member in &group.members {
+            let keys = [("group", json(&group.key)), ("group_size", json(&group.members.len()))];
+            output.add(member, &keys)?;
+        }
+        Ok(())
+    }
+
+    fn counts(&self, stats: &decorate::Stats, ends: &[End]) -> Value {
+        self.stats.counts(stats, self.arguments.by, ends)
+    }
+
+    fn summary(&self, stats: &decorate::Stats) -> String {
+        self.stats.summary(stats, self.arguments.by)
+    }
+}
+
+/// What the siblings of a group have in common.
+fn common(group: &Group) -> Option<&Common> {
+    let (_, common) = group.members.first()?.data.first.as_ref()?;
+    Some(common)
+}
+
+fn incomplete(group: &Group) -> Failure {
+    let place = group.members.first().map_or("stdin", |member| &member.place);
+    let present = group.members.iter().map(|member| member.data.branch).collect();
+    let missing = common(group).map_or(String::new(), |common| common.missing(&present));
+    Failure::data(format!("{place}: group {}: the stream ended with {missing}", group.key))
+        .hint("a filter must drop whole groups; --incomplete drop leaves such groups out and counts them")
+}

@@ -1,0 +1,233 @@
+//! The chassis of a stage that adds keys to samples, such as `group` and `advantage`.
+//!
+//! A stage implements [`Decorate`]: which samples it must see together, and which keys each of them gets. The chassis does
+//! the rest of RECORD.md: it checks every sample, passes other lines through in their places, writes a group as soon as
+//! it and all before it are complete, splices the keys in, and closes the stream with `end` and a summary.
+//! Left out: replacing keys and dropping lines by content, which are filters (`jq` is one).
+
+use std::io::{Read, Write};
+use std::time::Instant;
+
+use serde_json::{Map, Value};
+
+use crate::failure::Result;
+use crate::gather::{Gather, Released};
+use crate::line::End;
+use crate::read::{Kind, Line, Reader};
+use crate::sample::Sample;
+use crate::splice::splice;
+use crate::stage;
+use crate::stream::Stream;
+use crate::write::Writer;
+
+/// The flags of every decorating stage, to be flattened into its arguments.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Flags {
+    /// Accept a stream that does not say that it is whole (no `end` line, or one that is not ok)
+    #[arg(long)]
+    pub allow_incomplete: bool,
+
+    /// Print nothing on stderr but errors
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// A stage that adds keys to samples, by default to each by itself.
+pub trait Decorate {
+    /// What the stage remembers of a sample until its group is written.
+    type Data;
+
+    /// Checks that a sample has the fields that the stage needs.
+    ///
+    /// # Errors
+    /// 65: a field is missing.
+    fn require(&self, sample: &Sample, line: &Line) -> Result<()>;
+
+    /// The group of a sample, whose members are decorated together; none where a sample stands alone.
+    fn key(&self, _sample: &Sample) -> Option<String> {
+        None
+    }
+
+    /// Takes a sample into its group, whose members so far are in `group`.
+    ///
+    /// # Errors
+    /// 65: the sample does not fit the group.
+    fn join(&mut self, group: &Group<Self::Data>, sample: Sample, line: &Line) -> Result<Self::Data>;
+
+    /// Whether `group`, which has members, has all of them.
+    fn is_complete(&self, _group: &Group<Self::Data>) -> bool {
+        true
+    }
+
+    /// Whether the stage must see the whole stream before it can decorate any group.
+    fn needs_whole_stream(&self) -> bool {
+        false
+    }
+
+    /// Writes the members of a group with their new keys; members that are not written are dropped.
+    ///
+    /// # Errors
+    /// 65: the group cannot be decorated.
+    fn decorate(&mut self, group: Group<Self::Data>, output: &mut Output) -> Result<()>;
+
+    /// The `counts` of the stage's `end` line, an object; `ends` are the `end` lines that it read.
+    fn counts(&self, stats: &Stats, ends: &[End]) -> Value;
+
+    /// The summary on stderr.
+    fn summary(&self, stats: &Stats) -> String;
+}
+
+/// The samples that a stage decorates together.
+#[derive(Debug)]
+pub struct Group<D> {
+    /// Its name, see [`Decorate::key`].
+    pub key: String,
+    /// In the order of arrival.
+    pub members: Vec<Member<D>>,
+    /// Whether all members came before the stream ended, see [`Decorate::is_complete`].
+    pub complete: bool,
+}
+
+/// A sample of a group.
+#[derive(Debug)]
+pub struct Member<D> {
+    /// The line as it came.
+    pub text: String,
+    /// Where the line came from, `stdin:17`.
+    pub place: String,
+    /// The sample's `id`, or nothing.
+    pub id: String,
+    /// What the stage remembers of it.
+    pub data: D,
+}
+
+impl<D> Member<D> {
+    /// The sample as messages name it, `stdin:17: 12.7/1/planner/3`.
+    pub fn name(&self) -> String {
+        if self.id.is_empty() { self.place.clone() } else { format!("{}: {}", self.place, self.id) }
+    }
+}
+
+/// The decorated lines of a group.
+#[derive(Debug, Default)]
+pub struct Output(Vec<String>);
+
+impl Output {
+    /// Writes `member` with additional keys, each with its value as JSON text (see [`json`](crate::splice::json)).
+    ///
+    /// # Errors
+    /// 65 with the member's place and id: a key is already there, or a value could not be written.
+    pub fn add<D>(&mut self, member: &Member<D>, keys: &[(&str, Result<String>)]) -> Result<()> {
+        let decorated = keys
+            .iter()
+            .map(|(key, value)| Ok((*key, value.clone()?)))
+            .collect::<Result<Vec<_>>>()
+            .and_then(|keys| splice(&member.text, &keys))
+            .map_err(|failure| failure.at(member.name()))?;
+        self.0.push(decorated);
+        Ok(())
+    }
+}
+
+/// What the chassis counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    /// Samples read.
+    pub samples: u64,
+    /// Samples written.
+    pub written: u64,
+    /// Groups seen.
+    pub groups: u64,
+}
+
+/// Runs `stage` from stdin to stdout.
+///
+/// # Errors
+/// 65: a line or a group is refused, or the stream is not whole; 74: I/O; 130, 143: a signal; or the stage's own.
+pub fn run(name: &'static str, flags: Flags, stage: impl Decorate) -> Result<()> {
+    let started = Instant::now();
+    let mut writer = Writer::stdout();
+    let stream = Stream::new(name, flags.allow_incomplete);
+    let mut chassis = Chassis { stage, stream, gather: Gather::default(), stats: Stats::default() };
+    let outcome = chassis.read(&mut Reader::stdin(), &mut writer);
+    let Chassis { stage, stream, stats, .. } = chassis;
+    let counts = match stage.counts(&stats, stream.ends()) {
+        Value::Object(counts) => counts,
+        _ => Map::new(),
+    };
+    stream.close(&mut writer, outcome, counts, stage::timing(started))?;
+    if !flags.quiet {
+        stage::note(name, stage.summary(&stats));
+    }
+    Ok(())
+}
+
+struct Chassis<S: Decorate> {
+    stage: S,
+    stream: Stream,
+    gather: Gather<Group<S::Data>>,
+    stats: Stats,
+}
+
+impl<S: Decorate> Chassis<S> {
+    fn read<R: Read, W: Write>(&mut self, reader: &mut Reader<R>, writer: &mut Writer<W>) -> Result<()> {
+        while let Some(line) = reader.next()? {
+            match line.kind {
+                Kind::Sample => self.sample(line)?,
+                Kind::End => self.stream.end(&line)?,
+                _ => self.gather.line(line.text),
+            }
+            if !self.stage.needs_whole_stream() {
+                while let Some(released) = self.gather.release() {
+                    self.write(released, writer)?;
+                }
+            }
+            if reader.would_wait() {
+                writer.flush()?;
+            }
+        }
+        self.stream.whole()?;
+        for released in std::mem::take(&mut self.gather).rest() {
+            self.write(released, writer)?;
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self, line: Line) -> Result<()> {
+        let sample = Sample::parse(&line)?;
+        self.stage.require(&sample, &line)?;
+        self.stream.sample(&sample, &line)?;
+        self.stats.samples += 1;
+        let key = self.stage.key(&sample).unwrap_or_else(|| line.number.to_string());
+        let begin = || Group { key: key.clone(), members: Vec::new(), complete: false };
+        let Some(group) = self.gather.group(&key, begin) else {
+            return Err(sample
+                .failure(&line, format!("group {key} already has all its members"))
+                .hint("was a file given twice, or were two runs joined?"));
+        };
+        let id = sample.id.clone().unwrap_or_default();
+        let data = self.stage.join(group, sample, &line)?;
+        self.stats.groups += u64::from(group.members.is_empty());
+        group.members.push(Member { place: line.place(), text: line.text, id, data });
+        if self.stage.is_complete(group) {
+            group.complete = true;
+            self.gather.close(&key);
+        }
+        Ok(())
+    }
+
+    fn write<W: Write>(&mut self, released: Released<Group<S::Data>>, writer: &mut Writer<W>) -> Result<()> {
+        let group = match released {
+            Released::Line(text) => return writer.raw(&text),
+            Released::Group { group, .. } => group,
+        };
+        let mut output = Output::default();
+        let outcome = self.stage.decorate(group, &mut output);
+        for line in &output.0 {
+            writer.raw(line)?;
+        }
+        outcome?;
+        self.stats.written += output.0.len() as u64;
+        Ok(())
+    }
+}

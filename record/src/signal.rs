@@ -1,0 +1,73 @@
+//! SIGINT and SIGTERM: each sets a flag and wakes a reader that waits for stdin, so a stage stops between two lines
+//! and its output ends in a whole line. A second signal ends the process at once.
+
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+static INTERRUPT: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+static TERMINATE: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+/// Becomes readable when a signal arrives.
+static WAKE: OnceLock<UnixStream> = OnceLock::new();
+
+/// Starts to watch for both signals.
+pub(crate) fn watch() -> io::Result<()> {
+    let (reader, writer) = UnixStream::pair()?;
+    for (signal, flag) in [(SIGINT, &*INTERRUPT), (SIGTERM, &*TERMINATE)] {
+        // The order matters: the second signal finds the flag set by the first.
+        signal_hook::flag::register_conditional_shutdown(signal, exit_code(signal).into(), Arc::clone(flag))?;
+        signal_hook::flag::register(signal, Arc::clone(flag))?;
+        signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
+    }
+    // A second call in one process keeps the first pipe, which works as well.
+    let _ = WAKE.set(reader);
+    Ok(())
+}
+
+/// Whether SIGINT or SIGTERM arrived. Poll it in long loops and return
+/// [`Failure::interrupted`](crate::failure::Failure::interrupted).
+pub fn interrupted() -> bool {
+    received().is_some()
+}
+
+/// The exit code for the signal that arrived.
+pub(crate) fn received() -> Option<u8> {
+    let set =
+        |(signal, flag): (i32, &Arc<AtomicBool>)| flag.load(Ordering::Relaxed).then(|| exit_code(signal));
+    [(SIGTERM, &*TERMINATE), (SIGINT, &*INTERRUPT)].into_iter().find_map(set)
+}
+
+/// 128 + the number of the signal, as shells have it.
+const fn exit_code(signal: i32) -> u8 {
+    128 + signal as u8
+}
+
+/// Stdin; a read that waits ends with [`io::ErrorKind::Interrupted`] when a signal arrives.
+#[derive(Debug, Clone, Copy)]
+pub struct Stdin;
+
+impl Read for Stdin {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some(wake) = WAKE.get() {
+            wait(libc::STDIN_FILENO, wake.as_raw_fd())?;
+            if interrupted() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+        }
+        // Larger reads than its own buffer go straight to the file descriptor.
+        io::stdin().lock().read(buffer)
+    }
+}
+
+/// Waits until one of two file descriptors is readable or closed.
+fn wait(first: i32, second: i32) -> io::Result<()> {
+    let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut entries = [entry(first), entry(second)];
+    // SAFETY: the pointer and the count describe `entries`, which outlives the call.
+    let outcome = unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, -1) };
+    if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
