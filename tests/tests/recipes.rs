@@ -1,0 +1,167 @@
+//! The recipes of CONTRIBUTING.md, each carried out on a copy of the workspace exactly as it is written: a `diff` block is
+//! applied, a block after "Create `FILE`:" becomes that file, an `sh` block is run, and a `text` block is what it prints.
+//!
+//! The copies lie in `target/recipes` and share one target directory there, so third-party crates are built once.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use troupe_tests::{root, runtime};
+
+/// One thing that a recipe tells its reader to do.
+#[derive(Debug, PartialEq)]
+enum Step {
+    /// A new file with this text.
+    Create(String, String),
+    /// Hunks of a file: what is there, and what takes its place.
+    Patch(String, Vec<(String, String)>),
+    /// A shell script, and what it prints if that is shown.
+    Run(String, Option<String>),
+}
+
+/// The steps of the section of `document` under `heading`.
+fn steps(document: &str, heading: &str) -> Vec<Step> {
+    let start = document.find(&format!("\n### {heading}\n")).unwrap_or_else(|| panic!("no recipe {heading}"));
+    let mut steps = Vec::new();
+    let mut created = None;
+    let mut lines = document[start + 1..].lines().skip(1);
+    while let Some(line) = lines.next().filter(|line| !line.starts_with("## ") && !line.starts_with("### ")) {
+        if let Some((_, rest)) = line.split_once("Create `") {
+            created = rest.split('`').next().map(str::to_owned);
+        }
+        let Some(language) = line.strip_prefix("```") else { continue };
+        let block: String =
+            lines.by_ref().take_while(|line| *line != "```").map(|line| format!("{line}\n")).collect();
+        match (language, created.take(), steps.last_mut()) {
+            ("diff", _, _) => steps.push(patch(&block)),
+            ("sh", _, _) => steps.push(Step::Run(block, None)),
+            ("text", _, Some(Step::Run(_, expected @ None))) => *expected = Some(block),
+            (_, Some(path), _) => steps.push(Step::Create(path, block)),
+            _ => panic!("what is to be done with this block?\n{block}"),
+        }
+    }
+    steps
+}
+
+fn patch(block: &str) -> Step {
+    let mut parts = block.split("@@\n");
+    let path = parts.next().and_then(|head| head.trim().strip_prefix("--- ")).expect("--- FILE");
+    let side = |hunk: &str, left_out: char| -> String {
+        let kept = hunk.lines().filter(|line| !line.starts_with(left_out));
+        kept.map(|line| format!("{}\n", line.get(1..).unwrap_or_default())).collect()
+    };
+    Step::Patch(path.to_owned(), parts.map(|hunk| (side(hunk, '+'), side(hunk, '-'))).collect())
+}
+
+/// Replaces the one place of `text` that reads as `before`.
+fn replaced(path: &str, text: &str, (before, after): &(String, String)) -> String {
+    let count = text.matches(before.as_str()).count();
+    assert_eq!(
+        count, 1,
+        "{path} has this {count} times; CONTRIBUTING.md must show it as it is, once:\n{before}"
+    );
+    text.replacen(before.as_str(), after, 1)
+}
+
+/// The folder of all copies.
+fn kitchen() -> PathBuf {
+    let test = std::env::current_exe().expect("this test's path");
+    test.ancestors().nth(3).expect("target/PROFILE/deps").join("recipes")
+}
+
+/// A copy of everything that git would commit, in a folder of the recipe's own.
+fn copy(name: &str) -> PathBuf {
+    let tree = kitchen().join(name);
+    if tree.exists() {
+        std::fs::remove_dir_all(&tree).expect("the last copy goes");
+    }
+    let listed = Command::new("git")
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .expect("git runs");
+    for file in String::from_utf8(listed.stdout).expect("names").split_terminator('\0') {
+        let (from, to) = (root().join(file), tree.join(file));
+        if from.exists() {
+            std::fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
+            std::fs::copy(from, to).expect("a copy");
+        }
+    }
+    // Commands name target/debug, so it is a link to what all copies share. Speed does not matter here, building does.
+    let shared = kitchen().join("target");
+    std::fs::create_dir_all(&shared).expect("a folder");
+    std::os::unix::fs::symlink(shared, tree.join("target")).expect("a link");
+    std::fs::create_dir_all(tree.join(".cargo")).expect("a folder");
+    let quick = "[profile.dev]\nopt-level = 0\ndebug = false\n[profile.dev.package.\"*\"]\nopt-level = 0\n";
+    std::fs::write(tree.join(".cargo/config.toml"), quick).expect("written");
+    tree
+}
+
+fn run(tree: &Path, script: &str) -> String {
+    let output = Command::new("bash")
+        .args(["-euo", "pipefail", "-c", script])
+        .current_dir(tree)
+        .env("CARGO_NET_OFFLINE", "true")
+        .env("ORT_DYLIB_PATH", runtime())
+        .env("ORT_DISABLE_TELEMETRY", "1")
+        .env_remove("CARGO_TARGET_DIR")
+        .output()
+        .expect("bash runs");
+    assert!(output.status.success(), "{script}\n{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Carries out a recipe; it must change files and run something.
+fn carry_out(heading: &str, name: &str) {
+    let document = std::fs::read_to_string(root().join("CONTRIBUTING.md")).expect("CONTRIBUTING.md");
+    let steps = steps(&document, heading);
+    assert!(steps.iter().any(|step| matches!(step, Step::Run(_, Some(_)))), "{heading} shows nothing");
+    let tree = copy(name);
+    for step in &steps {
+        match step {
+            Step::Create(path, text) => {
+                assert!(!tree.join(path).exists(), "{path} is there already");
+                std::fs::create_dir_all(tree.join(path).parent().expect("a folder")).expect("a folder");
+                std::fs::write(tree.join(path), text).expect("written");
+            }
+            Step::Patch(path, hunks) => {
+                let text = std::fs::read_to_string(tree.join(path)).unwrap_or_else(|_| panic!("no {path}"));
+                let patched = hunks.iter().fold(text, |text, hunk| replaced(path, &text, hunk));
+                std::fs::write(tree.join(path), patched).expect("written");
+            }
+            Step::Run(script, expected) => {
+                let printed = run(&tree, script);
+                if let Some(expected) = expected {
+                    assert_eq!(&printed, expected, "{heading}: {script}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_estimator_is_added_as_the_recipe_says() {
+    carry_out("Add an estimator", "estimator");
+}
+
+#[test]
+fn steps_are_read_as_a_reader_would() {
+    let document = "\n### One\nCreate `a/b.rs`:\n```rust\nx\n```\nIn c:\n```diff\n--- c\n@@\n k\n-l\n+m\n```\n\
+                    ```sh\nrun\n```\n```text\nout\n```\n### Two\n```sh\nno\n```\n";
+    let hunk = ("k\nl\n".to_owned(), "k\nm\n".to_owned());
+    assert_eq!(
+        steps(document, "One"),
+        [
+            Step::Create("a/b.rs".into(), "x\n".into()),
+            Step::Patch("c".into(), vec![hunk.clone()]),
+            Step::Run("run\n".into(), Some("out\n".into())),
+        ]
+    );
+    assert_eq!(replaced("c", "j\nk\nl\n", &hunk), "j\nk\nm\n");
+}
+
+#[test]
+#[should_panic(expected = "c has this 2 times")]
+fn a_place_that_is_there_twice_is_no_place() {
+    replaced("c", "k\nk\n", &("k\n".to_owned(), "m\n".to_owned()));
+}
