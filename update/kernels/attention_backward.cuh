@@ -2,14 +2,14 @@
 // them, another owns 64 queries and sums over the keys they see. Scores are computed twice, which is 7 products instead
 // of 5, and in return nothing is added atomically: the same bits in every run, and no f32 copy of d_queries in memory.
 //
-//   p = exp(s - normalizer)      d_v = pT d_out      ds = p * (d_out vT - delta) * scale      d_k = dsT q      d_q = ds k
+//   p = exp(s - row_lse)      d_v = pT d_out      ds = p * (d_out vT - delta) * scale      d_k = dsT q      d_q = ds k
 //   delta = sum over the head of d_out * out
 //
 // What goes on to the rotation is f32, for it is rounded there; d_values are what products read, in bf16.
 //
-// The slopes ds of a row add up to zero. With a delta of an output that was rounded they do not, and what is missing is
+// The ds of a row add up to zero. With a delta of an output that was rounded they do not, and what is missing is
 // common to all keys: little of each, most of a sum over keys (that of the keys' bias). So queries come first, see all
-// slopes of a row, and move what is missing into delta before keys use it.
+// ds of a row, and move what is missing into delta before keys use it.
 
 #pragma once
 
@@ -22,7 +22,7 @@
 // go to shared memory in bf16; then it sums the gradients of its 16 keys over all queries, for half of the head's columns.
 template <int D, int OWNED, int QUERIES>
 __device__ __forceinline__ void attention_keys(float* d_keys, bf16* d_values, const bf16* d_out, const bf16* queries, const bf16* keys,
-                           const bf16* values, const float* normalizers, const float* deltas, const int* nodes,
+                           const bf16* values, const float* lse, const float* deltas, const int* nodes,
                            const int* ends, const int* tile_last, const int* tile_first, int rows, int tokens, int heads,
                            int key_heads, int width, int value_stride, float scale) {
     constexpr int S = Row<D>::stride, W = QUERIES + 8, COLUMNS = D / 2, SIDE = QUERIES / 2;
@@ -32,7 +32,7 @@ __device__ __forceinline__ void attention_keys(float* d_keys, bf16* d_values, co
     DYNAMIC_SHARED(bf16, shared);
     bf16 *tile_k = shared, *tile_v = tile_k + OWNED * S, *tile_q = tile_v + OWNED * S, *tile_o = tile_q + QUERIES * S;
     bf16 *tile_p = tile_o + QUERIES * S, *tile_s = tile_p + OWNED * W;
-    float *tile_normalizers = (float*)(tile_s + OWNED * W), *tile_deltas = tile_normalizers + QUERIES;
+    float *tile_lse = (float*)(tile_s + OWNED * W), *tile_deltas = tile_lse + QUERIES;
     int* tile_nodes = (int*)(tile_deltas + QUERIES);
     int key_head = blockIdx.y, group = heads / key_heads, first_key = blockIdx.x * OWNED, block = first_key / TILE;
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, quarter = (warp >> 1) * 16, side = warp & 1;
@@ -62,7 +62,7 @@ __device__ __forceinline__ void attention_keys(float* d_keys, bf16* d_values, co
             if (threadIdx.x < QUERIES) {
                 int i = first_row + threadIdx.x;
                 bool inside = i < rows;
-                tile_normalizers[threadIdx.x] = inside ? normalizers[(u64)i * heads + head] * LOG2_E : 0.f;
+                tile_lse[threadIdx.x] = inside ? lse[(u64)i * heads + head] * LOG2_E : 0.f;
                 tile_deltas[threadIdx.x] = inside ? deltas[(u64)i * heads + head] : 0.f;
                 tile_nodes[threadIdx.x] = inside ? nodes[i] : -1;
             }
@@ -87,7 +87,7 @@ __device__ __forceinline__ void attention_keys(float* d_keys, bf16* d_values, co
                 for (int e = 0; e < 4; e++) {
                     int local = side * SIDE + n * 8 + pair + (e & 1), node = tile_nodes[local], r = e >> 1;
                     bool visible = all || (first_key + row + r * 8 <= node && node < end[r]);
-                    p[e] = visible ? exp2_approximate(s[n][e] * scale2 - tile_normalizers[local]) : 0.f;
+                    p[e] = visible ? exp2_approximate(s[n][e] * scale2 - tile_lse[local]) : 0.f;
                     ds[e] = p[e] * (d[n][e] - tile_deltas[local]) * scale;
                 }
                 for (int r = 0; r < 2; r++) {
@@ -134,7 +134,7 @@ __device__ __forceinline__ void attention_keys(float* d_keys, bf16* d_values, co
 // pass.
 template <int D, int KEYS>
 __device__ __forceinline__ void attention_queries(float* d_queries, const bf16* d_out, const bf16* queries, const bf16* keys,
-                              const bf16* values, const float* normalizers, float* deltas, const int* nodes,
+                              const bf16* values, const float* lse, float* deltas, const int* nodes,
                               const int* ends, const int* tile_last, const int* tile_first, int rows, int tokens, int heads,
                               int key_heads, int width, int value_stride, float scale) {
     constexpr int S = Row<D>::stride;
@@ -148,11 +148,11 @@ __device__ __forceinline__ void attention_queries(float* d_queries, const bf16* 
     int query_stride = heads * width, key_stride = key_heads * width;
     const bf16 *k = keys + key_head * width, *v = values + key_head * width;
     int own[2];
-    float normalizer[2], delta[2], missing[2] = {0.f, 0.f};
+    float row_lse[2], delta[2], missing[2] = {0.f, 0.f};
     for (int r = 0; r < 2; r++) {
         int i = min(first_row + row + r * 8, last_row);
         own[r] = nodes[i];
-        normalizer[r] = normalizers[(u64)i * heads + head] * LOG2_E;
+        row_lse[r] = lse[(u64)i * heads + head] * LOG2_E;
         delta[r] = deltas[(u64)i * heads + head];
     }
     float scale2 = scale * LOG2_E;
@@ -206,10 +206,10 @@ __device__ __forceinline__ void attention_queries(float* d_queries, const bf16* 
             for (int e = 0; e < 4; e++) {
                 int local = n * 8 + pair + (e & 1), r = e >> 1;
                 bool visible = all || (b * KEYS + local <= own[r] && own[r] < end_of<D>(kt, local));
-                float p = visible ? exp2_approximate(s[n][e] * scale2 - normalizer[r]) : 0.f;
-                float slope = p * (d[n][e] - delta[r]);
-                missing[r] += slope;
-                s[n][e] = slope * scale;
+                float p = visible ? exp2_approximate(s[n][e] * scale2 - row_lse[r]) : 0.f;
+                float ds = p * (d[n][e] - delta[r]);
+                missing[r] += ds;
+                s[n][e] = ds * scale;
             }
 #pragma unroll
         for (int c = 0; c < KEYS / 16; c++) {

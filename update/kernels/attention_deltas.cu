@@ -1,4 +1,4 @@
-// What the gradient of a softmax subtracts from every slope of its row: the sum over the head of d_out * out.
+// What the softmax gradient subtracts from every entry of its row: the sum over the head of d_out * out.
 
 #include "common.cuh"
 

@@ -7,12 +7,12 @@
 
 #include "attention_tiles.cuh"
 
-// out [rows, heads * width] and normalizers [rows, heads] (log-sum-exp of the scaled scores, f32) from queries
+// out [rows, heads * width] and lse [rows, heads] (log-sum-exp of the scaled scores, f32) from queries
 // [rows, heads * width], keys [tokens, key_heads * width] and values, rows of `value_stride`. ends [tokens];
 // tile_last and tile_first: largest and smallest end of each 64 keys (0 counts beyond the last key); nodes [rows], ascending.
 // Grid (tiles of rows, heads), 128 threads.
 template <int D, int KEYS>
-__device__ __forceinline__ void attention_forward(bf16* out, float* normalizers, const bf16* queries, const bf16* keys, const bf16* values,
+__device__ __forceinline__ void attention_forward(bf16* out, float* lse, const bf16* queries, const bf16* keys, const bf16* values,
                               const int* nodes, const int* ends, const int* tile_last, const int* tile_first, int rows,
                               int tokens, int heads, int key_heads, int width, int value_stride, float scale) {
     constexpr int S = Row<D>::stride;
@@ -117,7 +117,7 @@ __device__ __forceinline__ void attention_forward(bf16* out, float* normalizers,
         int i = first_row + row + r * 8;
         if (i >= rows) continue;
         float inverse = 1.f / sum;
-        if (pair == 0) normalizers[(u64)i * heads + head] = top[r] * scale + logf(sum);
+        if (pair == 0) lse[(u64)i * heads + head] = top[r] * scale + logf(sum);
         for (int n = 0; n < D / 8; n++)
             if (n * 8 < width)
                 store2(out + (u64)i * query_stride + head * width + n * 8 + pair, sums[n][2 * r] * inverse,

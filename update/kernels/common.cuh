@@ -3,7 +3,7 @@
 
 #include "device.cuh"
 
-// Two neighbouring values; the address is a multiple of two values.
+// Two neighboring values; the address is a multiple of two values.
 __device__ __forceinline__ float2 load2(const bf16* from) {
     u32 both = *(const u32*)from;
     return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u));

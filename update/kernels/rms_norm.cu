@@ -31,19 +31,19 @@ extern "C" __global__ void rms_norm_backward(float* d_x, float* partials, const 
     for (int i = threadIdx.x; i < width; i += blockDim.x) sums[i] = 0.f;
     for (int r = blockIdx.x; r < rows; r += gridDim.x) {
         const float* row = x + (u64)r * width;
-        const float* slope = d_out + (u64)r * width;
+        const float* grad = d_out + (u64)r * width;
         float* to = d_x + (u64)r * width;
         float squares = 0.f, product = 0.f;
         for (int i = threadIdx.x; i < width; i += blockDim.x) {
             float v = row[i];
             squares += v * v;
-            product += slope[i] * to_float(weight[i]) * v;
+            product += grad[i] * to_float(weight[i]) * v;
         }
         squares = block_sum(squares, scratch);
         product = block_sum(product, scratch);
         float scale = rsqrtf(squares / width + epsilon), back = product * scale * scale / width;
         for (int i = threadIdx.x; i < width; i += blockDim.x) {
-            float v = row[i], d = slope[i];
+            float v = row[i], d = grad[i];
             sums[i] += d * v * scale;
             to[i] += scale * (d * to_float(weight[i]) - v * back);
         }

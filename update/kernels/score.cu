@@ -9,7 +9,7 @@
 
 // logits [nodes, stride], of which `vocabulary` count; `scale` is 1 / temperature. Rows starts[n] .. starts[n + 1] are
 // node n's. One pass over the logits: each thread keeps its own maximum and rescales (arXiv 1805.02867).
-extern "C" __global__ void score_rows(float* logprobs, float* entropies, float* normalizers, const float* logits, const int* starts,
+extern "C" __global__ void score_rows(float* logprobs, float* entropies, float* lse, const float* logits, const int* starts,
                        const int* targets, int vocabulary, int stride, float scale) {
     SHARED_ARRAY(float, scratch, 33);
     const float* row = logits + (u64)blockIdx.x * stride;
@@ -30,28 +30,28 @@ extern "C" __global__ void score_rows(float* logprobs, float* entropies, float* 
     float shrink = expf(top - largest);
     sum = block_sum(sum * shrink, scratch);
     moment = block_sum(moment * shrink, scratch);
-    float normalizer = largest + logf(sum), entropy = normalizer - moment / sum;
-    if (threadIdx.x == 0) normalizers[blockIdx.x] = normalizer;
+    float row_lse = largest + logf(sum), entropy = row_lse - moment / sum;
+    if (threadIdx.x == 0) lse[blockIdx.x] = row_lse;
     int first = starts[blockIdx.x], last = starts[blockIdx.x + 1];
     for (int r = first + threadIdx.x; r < last; r += blockDim.x) {
-        logprobs[r] = row[targets[r]] * scale - normalizer;
+        logprobs[r] = row[targets[r]] * scale - row_lse;
         entropies[r] = entropy;
     }
 }
 
 // d_logits = scale * (sum over the node's rows of d_logprob * (one at the target - probability)), bf16 [nodes, stride],
 // zeros beyond the vocabulary. The entry at a target is the largest of its row by far, and so is what rounding takes from
-// it: that goes to lefts, one a row, where score_targets_backward finds it.
-extern "C" __global__ void score_rows_backward(bf16* d_logits, float* lefts, const float* logits, const float* normalizers, const float* d_logprobs,
+// it: that goes to residues, one a row, where score_targets_backward finds it.
+extern "C" __global__ void score_rows_backward(bf16* d_logits, float* residues, const float* logits, const float* lse, const float* d_logprobs,
                                 const int* starts, const int* targets, int vocabulary, int stride, float scale) {
     const float* row = logits + (u64)blockIdx.x * stride;
     bf16* to = d_logits + (u64)blockIdx.x * stride;
-    float normalizer = normalizers[blockIdx.x], weight = 0.f;
+    float row_lse = lse[blockIdx.x], weight = 0.f;
     int first = starts[blockIdx.x], last = starts[blockIdx.x + 1];
     for (int r = first; r < last; r++) weight += d_logprobs[r];
     weight *= scale;
     for (int i = threadIdx.x; i < stride; i += blockDim.x) {
-        to[i] = to_bf16(i < vocabulary ? -weight * expf(row[i] * scale - normalizer) : 0.f);
+        to[i] = to_bf16(i < vocabulary ? -weight * expf(row[i] * scale - row_lse) : 0.f);
     }
     __syncthreads();
     // Targets are written again, in f32 from the start: once for the rows that have the same one.
@@ -64,16 +64,16 @@ extern "C" __global__ void score_rows_backward(bf16* d_logits, float* lefts, con
             if (other < r) earlier = true;
             sum += d_logprobs[other];
         }
-        float slope = scale * sum - weight * expf(row[target] * scale - normalizer);
-        bf16 rounded = to_bf16(slope);
-        lefts[r] = earlier ? 0.f : slope - to_float(rounded);
+        float d_logit = scale * sum - weight * expf(row[target] * scale - row_lse);
+        bf16 rounded = to_bf16(d_logit);
+        residues[r] = earlier ? 0.f : d_logit - to_float(rounded);
         if (!earlier) to[target] = rounded;
     }
 }
 
-// d_hidden[n] += lefts[r] * weight[targets[r]] over node n's rows r; d_hidden [nodes, width], weight [vocabulary, width].
+// d_hidden[n] += residues[r] * weight[targets[r]] over node n's rows r; d_hidden [nodes, width], weight [vocabulary, width].
 // One block a node.
-extern "C" __global__ void score_targets_backward(float* d_hidden, const bf16* weight, const float* lefts,
+extern "C" __global__ void score_targets_backward(float* d_hidden, const bf16* weight, const float* residues,
                                                   const int* starts, const int* targets, int width) {
     float* to = d_hidden + (u64)blockIdx.x * width;
     int first = starts[blockIdx.x], last = starts[blockIdx.x + 1];
@@ -81,8 +81,8 @@ extern "C" __global__ void score_targets_backward(float* d_hidden, const bf16* w
         float2 sum = load2(to + i);
         for (int r = first; r < last; r++) {
             float2 w = load2(weight + (u64)targets[r] * width + i);
-            sum.x += lefts[r] * w.x;
-            sum.y += lefts[r] * w.y;
+            sum.x += residues[r] * w.x;
+            sum.y += residues[r] * w.y;
         }
         store2(to + i, sum.x, sum.y);
     }

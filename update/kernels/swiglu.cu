@@ -21,7 +21,7 @@ extern "C" __global__ void swiglu(bf16* out, const bf16* gate_up, u64 pairs, int
 }
 
 // d_gate = d * up * s * (1 + gate * (1 - s)), d_up = d * gate * s.
-__device__ __forceinline__ void swiglu_slopes(float gate, float up, float d, float& d_gate, float& d_up, float& out) {
+__device__ __forceinline__ void swiglu_gradients(float gate, float up, float d, float& d_gate, float& d_up, float& out) {
     float s, product = silu(gate, s);
     d_gate = d * up * (s + product * (1.f - s));
     d_up = d * product;
@@ -34,8 +34,8 @@ extern "C" __global__ void swiglu_backward(bf16* gate_up, bf16* out, const float
         u64 row = p * 2 / width, column = p * 2 % width;
         bf16* at = gate_up + row * 2 * width + column;
         float2 g = load2(at), u = load2(at + width), d = load2(d_out + row * width + column), dg, du, o;
-        swiglu_slopes(g.x, u.x, d.x, dg.x, du.x, o.x);
-        swiglu_slopes(g.y, u.y, d.y, dg.y, du.y, o.y);
+        swiglu_gradients(g.x, u.x, d.x, dg.x, du.x, o.x);
+        swiglu_gradients(g.y, u.y, d.y, dg.y, du.y, o.y);
         store2(at, dg.x, dg.y);
         store2(at + width, du.x, du.y);
         store2(out + row * width + column, o.x, o.y);

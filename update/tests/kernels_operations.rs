@@ -1,4 +1,4 @@
-//! Every operation of the device backend in the simulator, under several schedules, against the processor backend on
+//! Every operation of the GPU backend in the simulator, under several schedules, against the CPU backend on
 //! the same bf16 inputs; attention against plain f64 loops as well. Sizes leave tiles, warps and blocks unfilled.
 //!
 //! Results in bf16 are off by their rounding, a relative L2 of 1.7e-3; results in f32 must agree to 1e-5.
@@ -20,7 +20,7 @@ mod harness;
 
 use harness::{HALF, Host, Results, SINGLE, batches, compare, forest, values};
 use small::{Random, relative, wide};
-use update::backend::{Batch, Dense, Head, Rotated, Rows};
+use update::backend::{Dense, Linear, LmHead, MicroBatch, QkNormRope, RmsNorm, Rows};
 
 macro_rules! compare_both {
     ($name:expr, $width:expr, $operation:expr) => {
@@ -36,10 +36,10 @@ fn embedding() {
         let weights = values(&mut random, 8 + vocabulary * hidden);
         let d_out = values(&mut random, batch.tokens() * hidden);
         let before = random.values(weights.len());
-        let table = Dense { at: 8, outputs: vocabulary, inputs: hidden };
+        let table = Dense { offset: 8, outputs: vocabulary, inputs: hidden };
         fn run<B: Host>(
             b: &mut B,
-            batch: &Batch,
+            batch: &MicroBatch,
             weights: &[f32],
             d_out: &[f32],
             before: &[f32],
@@ -78,8 +78,9 @@ fn rms_norm() {
         ) -> Results {
             let (xb, wb, db, mut d_x) = (b.put_single(x), b.put(w), b.put_single(d), b.put_single(passing));
             let (mut out, mut g) = (b.put(&vec![0.0; x.len()]), b.put_single(before));
-            b.rms_norm(rows, width, &xb, &wb, 8, 1e-3, &mut out);
-            b.rms_norm_backward(rows, width, &xb, &wb, 8, 1e-3, &db, &mut d_x, Some(&mut g));
+            let norm = RmsNorm { rows, width, x: &xb, weights: &wb, offset: 8, epsilon: 1e-3 };
+            b.rms_norm(&norm, &mut out);
+            b.rms_norm_backward(&norm, &db, &mut d_x, Some(&mut g));
             vec![
                 ("out", b.get(&out, x.len()), HALF),
                 ("d_x", b.get(&d_x, x.len()), SINGLE),
@@ -96,7 +97,7 @@ fn rms_norm() {
 fn products() {
     for (rows, inputs, outputs) in [(5, 24, 40), (70, 8, 16), (1, 16, 8)] {
         let mut random = Random(3);
-        let weight = Dense { at: 8, outputs, inputs };
+        let weight = Dense { offset: 8, outputs, inputs };
         let (x, w) = (values(&mut random, rows * inputs), values(&mut random, 8 + outputs * inputs));
         let (residual, d_out) = (random.values(rows * outputs), values(&mut random, rows * outputs));
         #[allow(clippy::too_many_arguments)]
@@ -113,10 +114,11 @@ fn products() {
             let (mut plain, mut onto) = (b.put(residual), b.put(d));
             let mut added = b.put_single(&vec![0.0; residual.len()]);
             let (mut d_x, mut g) = (b.put(x), b.put_single(w));
-            b.linear(rows, &xb, &wb, weight, None, &mut plain);
-            b.linear(rows, &xb, &wb, weight, Some(&rb), &mut added);
-            b.linear_add(rows, &xb, &wb, weight, &mut onto);
-            b.linear_backward_input(rows, &db, &wb, weight, true, &mut d_x);
+            let linear = Linear { rows, weights: &wb, weight };
+            b.linear(&linear, &xb, None, &mut plain);
+            b.linear(&linear, &xb, Some(&rb), &mut added);
+            b.linear_add(&linear, &xb, &mut onto);
+            b.linear_backward_input(&linear, &db, true, &mut d_x);
             b.linear_backward_weight(rows, &db, &xb, &mut g, weight);
             vec![
                 ("plain", b.get(&plain, residual.len()), HALF),
@@ -132,8 +134,14 @@ fn products() {
     }
 }
 
+/// The same operation over weights in another backend's memory.
+fn with_weights<'a, T>(op: &QkNormRope<'_, Vec<f32>>, weights: &'a T) -> QkNormRope<'a, T> {
+    let QkNormRope { rows, heads, width, stride, bias, norm, epsilon, rope, .. } = *op;
+    QkNormRope { rows, weights, heads, width, stride, bias, norm, epsilon, rope }
+}
+
 #[test]
-fn rotated_heads() {
+fn qk_norm_rope() {
     for (width, heads, others) in [(8, 3, 2), (16, 2, 2), (64, 2, 0), (80, 1, 1), (128, 1, 1), (256, 1, 1)] {
         for (bias, norm) in [(false, false), (true, false), (false, true), (true, true)] {
             for rows in [Rows::All, Rows::Scored] {
@@ -142,61 +150,57 @@ fn rotated_heads() {
                 let count = if rows == Rows::All { batch.tokens() } else { batch.scored.len() };
                 let stride = (heads + others) * width;
                 let (bias_at, norm_at) = (8, 8 + stride);
-                let rotated = Rotated {
+                let weights = values(&mut random, norm_at + width);
+                // One layer without positions (NoPE) for each variant.
+                let rope = !(rows == Rows::All && width == 64);
+                let op = QkNormRope {
+                    rows,
+                    weights: &weights,
                     heads,
                     width,
                     stride,
                     bias: bias.then_some(bias_at),
                     norm: norm.then_some(norm_at),
                     epsilon: 1e-3,
+                    rope,
                 };
-                let weights = values(&mut random, norm_at + width);
                 let projection = values(&mut random, count * stride);
                 let (d_out, d_rest) =
                     (values(&mut random, count * heads * width), values(&mut random, count * stride));
-                #[allow(clippy::too_many_arguments)]
                 fn run<B: Host>(
                     b: &mut B,
-                    batch: &Batch,
-                    rows: Rows,
-                    rotated: Rotated,
-                    w: &[f32],
+                    batch: &MicroBatch,
+                    op: &QkNormRope<'_, Vec<f32>>,
                     p: &[f32],
                     d: &[f32],
                     rest: &[f32],
                 ) -> Results {
                     let prepared = b.prepare(batch.clone());
-                    let (wb, mut pb, db) = (b.put(w), b.put(p), b.put_single(d));
+                    let (wb, mut pb, db) = (b.put(op.weights), b.put(p), b.put_single(d));
                     let (mut out, mut d_p, mut g) =
-                        (b.put(&vec![0.0; d.len()]), b.put(rest), b.put_single(w));
-                    b.rotate(&prepared, rows, rotated, &wb, &mut pb, &mut out);
+                        (b.put(&vec![0.0; d.len()]), b.put(rest), b.put_single(op.weights));
+                    let weights = op.weights.len();
+                    let op = with_weights(op, &wb);
+                    b.qk_norm_rope(&prepared, &op, &mut pb, &mut out);
                     let first = b.get(&out, d.len());
-                    b.rotate_again(&prepared, rows, rotated, &wb, &pb, &mut out);
-                    let again = b.get(&out, d.len());
-                    let error = relative(&again, &wide(&first));
-                    assert!(error <= 1e-6, "again is not the same: {error}");
-                    b.rotate_backward(&prepared, rows, rotated, &wb, &pb, &db, &mut d_p, Some(&mut g));
+                    b.qk_norm_rope(&prepared, &op.recompute(), &mut pb, &mut out);
+                    let recomputed = b.get(&out, d.len());
+                    let error = relative(&recomputed, &wide(&first));
+                    assert!(error <= 1e-6, "recomputed is not the same: {error}");
+                    b.qk_norm_rope_backward(&prepared, &op, &pb, &db, &mut d_p, Some(&mut g));
                     // The gradient of a norm is read from a projection that was rounded after its bias.
-                    let exact = if rotated.bias.is_some() { HALF } else { SINGLE };
+                    let exact = if op.bias.is_some() { HALF } else { SINGLE };
                     vec![
                         ("projection", b.get(&pb, p.len()), HALF),
                         ("out", first, HALF),
                         ("d_projection", b.get(&d_p, p.len()), HALF),
-                        ("gradient", b.get(&g, w.len()), exact),
+                        ("gradient", b.get(&g, weights), exact),
                     ]
                 }
-                let name =
-                    format!("rotate {heads} + {others} of {width}, bias {bias}, norm {norm}, {rows:?}");
-                compare_both!(&name, width, |b| run(
-                    b,
-                    &batch,
-                    rows,
-                    rotated,
-                    &weights,
-                    &projection,
-                    &d_out,
-                    &d_rest
-                ));
+                let name = format!(
+                    "qk-norm + RoPE {heads} + {others} of {width}, bias {bias}, norm {norm}, RoPE {rope}, {rows:?}"
+                );
+                compare_both!(&name, width, |b| run(b, &batch, &op, &projection, &d_out, &d_rest));
             }
         }
     }
@@ -229,22 +233,22 @@ fn rows_are_gathered_and_scattered() {
         let mut random = Random(6);
         let x = values(&mut random, batch.tokens() * width);
         let rows = values(&mut random, batch.scored.len() * width);
-        fn run<B: Host>(b: &mut B, batch: &Batch, width: usize, x: &[f32], rows: &[f32]) -> Results {
+        fn run<B: Host>(b: &mut B, batch: &MicroBatch, width: usize, x: &[f32], rows: &[f32]) -> Results {
             let prepared = b.prepare(batch.clone());
             let (mut xb, rb, mut out) = (b.put(x), b.put(rows), b.put(rows));
             b.gather(&prepared, width, &xb, &mut out);
             b.scatter_add(&prepared, width, &rb, &mut xb);
             // The residual stream and its gradient, and what products read of them.
-            let (mut stream, d_stream, mut picked) =
+            let (mut stream, d_stream, mut gathered_stream) =
                 (b.put_single(x), b.put_single(rows), b.put_single(rows));
-            b.gather(&prepared, width, &stream, &mut picked);
+            b.gather(&prepared, width, &stream, &mut gathered_stream);
             b.scatter_add(&prepared, width, &d_stream, &mut stream);
             let mut copy = b.put(&vec![0.0; x.len()]);
-            let read = b.as_activations(x.len(), &stream, &mut copy);
+            let read = b.cast_for_gemm(x.len(), &stream, &mut copy);
             vec![
                 ("gathered", b.get(&out, rows.len()), 0.0),
                 ("scattered", b.get(&xb, x.len()), HALF),
-                ("picked", b.get(&picked, rows.len()), 0.0),
+                ("gathered_stream", b.get(&gathered_stream, rows.len()), 0.0),
                 ("read by products", b.get(read, x.len()), HALF),
                 ("stream", b.get(&stream, x.len()), SINGLE),
             ]
@@ -258,15 +262,15 @@ fn scored_rows() {
     for (vocabulary, hidden, temperature) in [(97, 16, 0.7), (1003, 8, 1.0), (8, 8, 1.3)] {
         for (name, batch) in batches(vocabulary) {
             let mut random = Random(8);
-            let head = Head { weight: Dense { at: 8, outputs: vocabulary, inputs: hidden }, temperature };
+            let weight = Dense { offset: 8, outputs: vocabulary, inputs: hidden };
             let weights = values(&mut random, 8 + vocabulary * hidden);
             let x: Vec<f32> =
                 values(&mut random, batch.scored.len() * hidden).iter().map(|x| x * 2.0).collect();
             let d = random.values(batch.rows.len());
             fn run<B: Host>(
                 b: &mut B,
-                batch: &Batch,
-                head: Head,
+                batch: &MicroBatch,
+                (weight, temperature): (Dense, f32),
                 w: &[f32],
                 x: &[f32],
                 d: &[f32],
@@ -274,8 +278,9 @@ fn scored_rows() {
                 let prepared = b.prepare(batch.clone());
                 let (wb, xb, mut d_x, mut g) = (b.put(w), b.put(x), b.put_single(x), b.put_single(w));
                 let (mut logprobs, mut entropies) = (vec![0.0; d.len()], vec![0.0; d.len()]);
-                b.score(&prepared, &xb, &wb, head, &mut logprobs, &mut entropies);
-                b.score_backward(&prepared, &xb, &wb, head, d, &mut d_x, Some(&mut g));
+                let head = LmHead { hidden: &xb, weights: &wb, weight, temperature };
+                b.score(&prepared, &head, &mut logprobs, &mut entropies);
+                b.score_backward(&prepared, &head, d, &mut d_x, Some(&mut g));
                 vec![
                     ("logprobs", logprobs, SINGLE),
                     ("entropies", entropies, SINGLE),
@@ -284,7 +289,12 @@ fn scored_rows() {
                 ]
             }
             compare_both!(&format!("score over {vocabulary}, {name}"), 16, |b| run(
-                b, &batch, head, &weights, &x, &d
+                b,
+                &batch,
+                (weight, temperature),
+                &weights,
+                &x,
+                &d
             ));
         }
     }

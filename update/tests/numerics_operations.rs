@@ -1,4 +1,4 @@
-//! Every operation of the processor backend, forward and backward, against plain f64 loops whose gradient is
+//! Every operation of the CPU backend, forward and backward, against plain f64 loops whose gradient is
 //! taken by finite differences, at sizes that divide nothing.
 
 #[allow(dead_code, reason = "each test program uses a part")]
@@ -6,13 +6,16 @@
 mod small;
 
 use small::{Random, relative};
-use update::backend::{Backend, Batch, Cpu, Dense, Head, Heads, Rotated, Rows};
+use update::backend::{
+    Attention, AttentionGradients, AttentionOutput, Backend, Cpu, Dense, Heads, Linear, LmHead, MicroBatch,
+    QkNormRope, RmsNorm, Rows,
+};
 use update::tree::{Sequence, Tree, pack};
 
 const FREQUENCIES: [f32; 3] = [1.0, 0.3, 0.05];
 
 /// Two trees with branches, of 32 nodes or so; the first has an unscored beginning.
-fn batch(random: &mut Random, vocabulary: usize) -> Batch {
+fn batch(random: &mut Random, vocabulary: usize) -> MicroBatch {
     let trees: Vec<Tree> = (0..2)
         .map(|_| {
             let prompt = random.tokens(7, vocabulary);
@@ -22,7 +25,7 @@ fn batch(random: &mut Random, vocabulary: usize) -> Batch {
             pack(&sequences, true)
         })
         .collect();
-    Batch::new(&trees)
+    MicroBatch::new(&trees)
 }
 
 fn wide(values: &[f32]) -> Vec<f64> {
@@ -73,7 +76,7 @@ fn embedding() {
     let batch = batch(&mut random, vocabulary);
     let ids = batch.ids.clone();
     let prepared = cpu.prepare(batch);
-    let table = Dense { at: 3, outputs: vocabulary, inputs: hidden };
+    let table = Dense { offset: 3, outputs: vocabulary, inputs: hidden };
     let weights = random.values(3 + vocabulary * hidden);
     let mut out = vec![0.0; ids.len() * hidden];
     cpu.embed(&prepared, &weights, table, &mut out);
@@ -94,11 +97,12 @@ fn rms_norm() {
         let (x, weights) = (random.values(rows * width), random.values(2 + width));
         let epsilon = 1e-3;
         let mut out = vec![0.0; rows * width];
-        cpu.rms_norm(rows, width, &x, &weights, 2, epsilon, &mut out);
+        let norm = RmsNorm { rows, width, x: &x, weights: &weights, offset: 2, epsilon };
+        cpu.rms_norm(&norm, &mut out);
         let d_out = random.values(out.len());
         let passing = random.values(out.len());
         let (mut d_x, mut gradients) = (passing.clone(), vec![0.0; weights.len()]);
-        cpu.rms_norm_backward(rows, width, &x, &weights, 2, epsilon, &d_out, &mut d_x, Some(&mut gradients));
+        cpu.rms_norm_backward(&norm, &d_out, &mut d_x, Some(&mut gradients));
         let own: Vec<f32> = d_x.iter().zip(&passing).map(|(a, b)| a - b).collect();
         let function = |v: &[Vec<f64>]| -> Vec<f64> {
             v[0].chunks(width)
@@ -118,17 +122,18 @@ fn linear() {
     for (rows, outputs, inputs) in [(5, 7, 3), (15, 33, 17)] {
         let mut random = Random(3);
         let mut cpu = Cpu::new(&FREQUENCIES);
-        let weight = Dense { at: 4, outputs, inputs };
+        let weight = Dense { offset: 4, outputs, inputs };
         let (x, weights) = (random.values(rows * inputs), random.values(4 + outputs * inputs));
         let residual = random.values(rows * outputs);
         let mut out = vec![0.0; rows * outputs];
-        cpu.linear(rows, &x, &weights, weight, Some(&residual), &mut out);
+        let linear = Linear { rows, weights: &weights, weight };
+        cpu.linear(&linear, &x, Some(&residual), &mut out);
         let d_out = random.values(out.len());
         let passing = random.values(x.len());
         let (mut d_x, mut added, mut gradients) =
             (vec![0.0; x.len()], passing.clone(), vec![0.0; weights.len()]);
-        cpu.linear_backward_input(rows, &d_out, &weights, weight, false, &mut d_x);
-        cpu.linear_backward_input(rows, &d_out, &weights, weight, true, &mut added);
+        cpu.linear_backward_input(&linear, &d_out, false, &mut d_x);
+        cpu.linear_backward_input(&linear, &d_out, true, &mut added);
         cpu.linear_backward_weight(rows, &d_out, &x, &mut gradients, weight);
         let own: Vec<f32> = added.iter().zip(&passing).map(|(a, b)| a - b).collect();
         assert!(relative(&own, &wide(&d_x)) < 1e-5);
@@ -146,12 +151,14 @@ fn linear() {
 }
 
 #[test]
-fn rotation() {
-    for (bias, norm, rows) in [
-        (None, None, Rows::All),
-        (Some(2), None, Rows::Scored),
-        (None, Some(1), Rows::Scored),
-        (Some(9), Some(0), Rows::All),
+fn qk_norm_rope() {
+    for (bias, norm, rows, rope) in [
+        (None, None, Rows::All, true),
+        (Some(2), None, Rows::Scored, true),
+        (None, Some(1), Rows::Scored, true),
+        (Some(9), Some(0), Rows::All, true),
+        (None, None, Rows::All, false),
+        (Some(9), Some(0), Rows::Scored, false),
     ] {
         let mut random = Random(4);
         let mut cpu = Cpu::new(&FREQUENCIES);
@@ -162,14 +169,14 @@ fn rotation() {
             Rows::Scored => batch.scored.iter().map(|&node| batch.positions[node as usize]).collect(),
         };
         let prepared = cpu.prepare(batch);
-        let rotated = Rotated { heads, width, stride, bias, norm, epsilon: 1e-3 };
-        let weights = random.values(30);
+        let (weights, epsilon) = (random.values(30), 1e-3);
+        let op = QkNormRope { rows, weights: &weights, heads, width, stride, bias, norm, epsilon, rope };
         let raw = random.values(positions.len() * stride);
         let (mut projection, mut out) = (raw.clone(), vec![0.0; positions.len() * heads * width]);
-        cpu.rotate(&prepared, rows, rotated, &weights, &mut projection, &mut out);
-        let mut again = vec![0.0; out.len()];
-        cpu.rotate_again(&prepared, rows, rotated, &weights, &projection, &mut again);
-        assert_eq!(out, again);
+        cpu.qk_norm_rope(&prepared, &op, &mut projection, &mut out);
+        let mut recomputed = vec![0.0; out.len()];
+        cpu.qk_norm_rope(&prepared, &op.recompute(), &mut projection, &mut recomputed);
+        assert_eq!(out, recomputed);
         // The columns after the heads are read by somebody else, who gives their gradient.
         let rest = stride - heads * width;
         let (d_out, d_rest) = (random.values(out.len()), random.values(positions.len() * rest));
@@ -177,11 +184,9 @@ fn rotation() {
         for (row, d_rest) in d_projection.chunks_mut(stride).zip(d_rest.chunks(rest)) {
             row[heads * width..].copy_from_slice(d_rest);
         }
-        cpu.rotate_backward(
+        cpu.qk_norm_rope_backward(
             &prepared,
-            rows,
-            rotated,
-            &weights,
+            &op,
             &projection,
             &d_out,
             &mut d_projection,
@@ -200,12 +205,13 @@ fn rotation() {
                     let mut head = head.to_vec();
                     if let Some(at) = norm {
                         let mean = head.iter().map(|x| x * x).sum::<f64>() / width as f64;
-                        let scale = 1.0 / (mean + f64::from(rotated.epsilon)).sqrt();
+                        let scale = 1.0 / (mean + f64::from(epsilon)).sqrt();
                         head.iter_mut().zip(&v[1][at..]).for_each(|(x, w)| *x *= scale * w);
                     }
                     let half = width / 2;
                     let turn = |i: usize, sign: f64| {
-                        let angle = f64::from(FREQUENCIES[i % half]) * f64::from(position);
+                        let position = if rope { f64::from(position) } else { 0.0 };
+                        let angle = f64::from(FREQUENCIES[i % half]) * position;
                         head[i] * angle.cos() + sign * head[(i + half) % width] * angle.sin()
                     };
                     rotated_heads.extend((0..half).map(|i| turn(i, -1.0)));
@@ -217,7 +223,14 @@ fn rotation() {
         let others: Vec<f32> =
             projection.chunks(stride).flat_map(|row| row[heads * width..].to_vec()).collect();
         let (found, d_found) = ([&out[..], &others].concat(), [&d_out[..], &d_rest].concat());
-        compare("rotation", &[&raw, &weights], function, &found, &d_found, &[&d_projection, &gradients]);
+        compare(
+            "qk-norm + RoPE",
+            &[&raw, &weights],
+            function,
+            &found,
+            &d_found,
+            &[&d_projection, &gradients],
+        );
     }
 }
 
@@ -238,8 +251,9 @@ fn attention() {
         let queries: Vec<f32> = random.values(nodes.len() * q_width).iter().map(|v| 3.0 * v).collect();
         let (keys, projection) = (random.values(tokens * k_width), random.values(tokens * 2 * k_width));
         let mut out = vec![0.0; queries.len()];
-        let mut normalizers = vec![0.0; nodes.len() * heads.queries];
-        cpu.attention(&prepared, rows, heads, &queries, &keys, &projection, &mut out, &mut normalizers);
+        let mut lse = vec![0.0; nodes.len() * heads.queries];
+        let op = Attention { rows, heads, queries: &queries, keys: &keys, key_value: &projection };
+        cpu.attention(&prepared, &op, &mut out, &mut lse);
         let d_out = random.values(out.len());
         let (mut d_queries, mut d_keys) = (vec![f32::NAN; queries.len()], vec![f32::NAN; keys.len()]);
         let mut d_projection = vec![0.0; projection.len()];
@@ -248,17 +262,13 @@ fn attention() {
         }
         cpu.attention_backward(
             &prepared,
-            rows,
-            heads,
-            &queries,
-            &keys,
-            &projection,
-            &out,
-            &normalizers,
-            &d_out,
-            &mut d_queries,
-            &mut d_keys,
-            &mut d_projection,
+            &op,
+            AttentionOutput { out: &out, lse: &lse, d_out: &d_out },
+            AttentionGradients {
+                d_queries: &mut d_queries,
+                d_keys: &mut d_keys,
+                d_key_value: &mut d_projection,
+            },
         );
         let function = |v: &[Vec<f64>]| -> Vec<f64> {
             let mut out = Vec::new();
@@ -325,7 +335,7 @@ fn gather_and_scatter() {
     cpu.gather(&prepared, width, &x, &mut out);
     let d_out = random.values(out.len());
     let mut d_x = vec![f32::NAN; x.len()];
-    cpu.clear(tokens * width, &mut d_x);
+    cpu.zero(tokens * width, &mut d_x);
     cpu.scatter_add(&prepared, width, &d_out, &mut d_x);
     let function = |v: &[Vec<f64>]| -> Vec<f64> {
         scored.iter().flat_map(|&node| v[0][node as usize * width..][..width].to_vec()).collect()
@@ -334,18 +344,19 @@ fn gather_and_scatter() {
 }
 
 /// Log-probabilities and entropies, and the gradient of the former.
-fn score(seed: u64, batch: Batch, vocabulary: usize, hidden: usize, check_weights: bool) {
+fn score(seed: u64, batch: MicroBatch, vocabulary: usize, hidden: usize, check_weights: bool) {
     let mut random = Random(seed);
     let mut cpu = Cpu::new(&FREQUENCIES);
     let (rows, scored) = (batch.rows.clone(), batch.scored.len());
     let prepared = cpu.prepare(batch);
-    let head = Head { weight: Dense { at: 1, outputs: vocabulary, inputs: hidden }, temperature: 0.8 };
     let (x, weights) = (random.values(scored * hidden), random.values(1 + vocabulary * hidden));
+    let weight = Dense { offset: 1, outputs: vocabulary, inputs: hidden };
+    let head = LmHead { hidden: &x, weights: &weights, weight, temperature: 0.8 };
     let (mut logprobs, mut entropies) = (vec![0.0; rows.len()], vec![0.0; rows.len()]);
-    cpu.score(&prepared, &x, &weights, head, &mut logprobs, &mut entropies);
+    cpu.score(&prepared, &head, &mut logprobs, &mut entropies);
     let d_logprobs = random.values(rows.len());
     let (mut d_x, mut gradients) = (vec![f32::NAN; x.len()], vec![0.0; weights.len()]);
-    cpu.score_backward(&prepared, &x, &weights, head, &d_logprobs, &mut d_x, Some(&mut gradients));
+    cpu.score_backward(&prepared, &head, &d_logprobs, &mut d_x, Some(&mut gradients));
     let distribution = |v: &[Vec<f64>], node: u32| -> Vec<f64> {
         let x = &v[0][node as usize * hidden..][..hidden];
         let logits: Vec<f64> = v[1][1..]
@@ -400,5 +411,5 @@ fn scores_too_many_to_keep() {
     let vocabulary = 5000;
     let (prompt, completion) = (random.tokens(1, vocabulary), random.tokens(600, vocabulary));
     let tree = pack(&[Sequence { prompt: &prompt, completion: &completion }], true);
-    score(10, Batch::new(&[tree]), vocabulary, 3, false);
+    score(10, MicroBatch::new(&[tree]), vocabulary, 3, false);
 }

@@ -1,32 +1,40 @@
-//! What the model asks of hardware: the operations of a decoder's forward and backward pass.
+//! The operations of a decoder's forward and backward pass, as a trait that the CPU and the GPU implement.
 //!
-//! [`crate::model`] is written once above this trait; a processor or a device implements it. All activations
-//! are row-major `[rows, width]`; weights and their gradients are flat arrays in which an operation finds its
-//! tensor by offset (see [`crate::model::Layout`]). Gradients of weights are added, those of activations
-//! written, unless said otherwise; the residual stream and gradients that no product reads (the stream's, a norm's result's, the SwiGLU's,
-//! rotated queries' and keys') are buffers of [`Backend::statistics`]; where an operation takes none for the weights, these are frozen (an adapter is
-//! trained over them) and nothing is computed for them.
+//! [`crate::model`] is written once above it. Activations are row-major `[rows, width]`; weights and their gradients
+//! are flat arrays in which a tensor is named by its offset (see [`crate::model::Layout`]). Gradients of weights are
+//! accumulated, those of activations overwritten, unless said otherwise. A gradient of weights is optional where they
+//! may be frozen (under an adapter); without one nothing is computed for it.
+//!
+//! Buffers are f32 or, on a device, bf16. The residual stream and the gradients that no GEMM reads (of the stream, of
+//! a norm's output, of the SwiGLU's output, of queries and keys after RoPE) are always f32: [`Backend::f32_buffer`].
 
-mod angles;
-mod batch;
 mod cpu;
 mod gpu;
+mod micro_batch;
+mod rope;
 
-pub use batch::Batch;
 pub use cpu::Cpu;
 pub(crate) use cpu::add_and_clear;
-pub use cpu::held as cpu_logits;
-pub use gpu::{Extent, Gpu, Room, Values, refusal};
+pub use cpu::logits_values as cpu_logits_values;
+pub use gpu::{Gpu, MaxBatch, Values, WorkspaceSizes, unsupported};
+pub use micro_batch::MicroBatch;
 
 /// A matrix `[outputs, inputs]` in a flat array of weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dense {
     /// Offset of its first value.
-    pub at: usize,
-    /// Rows: width of what it produces.
+    pub offset: usize,
+    /// Output features.
     pub outputs: usize,
-    /// Columns: width of what it reads.
+    /// Input features.
     pub inputs: usize,
+}
+
+impl Dense {
+    /// Where its values are.
+    pub(crate) fn range(self) -> std::ops::Range<usize> {
+        self.offset..self.offset + self.outputs * self.inputs
+    }
 }
 
 /// Attention heads of one decoder.
@@ -40,23 +48,6 @@ pub struct Heads {
     pub width: usize,
 }
 
-/// One projection that becomes rotated heads: Qwen2's bias, Qwen3's norm, then rotary positions.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rotated {
-    /// Number of heads to rotate; the row may go on after them (keys are followed by values).
-    pub heads: usize,
-    /// Width of a head.
-    pub width: usize,
-    /// Width of a row of the projection.
-    pub stride: usize,
-    /// Offset of a bias over the whole row.
-    pub bias: Option<usize>,
-    /// Offset of the weight of an RMS norm over each head.
-    pub norm: Option<usize>,
-    /// Added to the mean square in that norm.
-    pub epsilon: f32,
-}
-
 /// Which nodes of a micro-batch an operation's rows stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
@@ -66,10 +57,114 @@ pub enum Rows {
     Scored,
 }
 
-/// The output head over the scored nodes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Head {
-    /// Its weight, `[vocabulary, hidden]`.
+/// An RMS norm over rows of the residual stream.
+#[derive(Debug)]
+pub struct RmsNorm<'a, T> {
+    /// Number of rows.
+    pub rows: usize,
+    /// Values of a row.
+    pub width: usize,
+    /// Input `[rows, width]`, f32.
+    pub x: &'a T,
+    /// The model's weights.
+    pub weights: &'a T,
+    /// Offset of the norm's weight, `[width]`.
+    pub offset: usize,
+    /// Added to the mean square.
+    pub epsilon: f32,
+}
+
+/// A linear layer without bias: `y = x · weightᵀ` for some rows.
+#[derive(Debug)]
+pub struct Linear<'a, T> {
+    /// Number of rows.
+    pub rows: usize,
+    /// The model's weights.
+    pub weights: &'a T,
+    /// Which of them.
+    pub weight: Dense,
+}
+
+/// What follows a query or key projection: bias (Qwen2), RMS norm of each head (Qwen3), RoPE. Each is optional.
+#[derive(Debug)]
+pub struct QkNormRope<'a, T> {
+    /// Which nodes have a row.
+    pub rows: Rows,
+    /// The model's weights.
+    pub weights: &'a T,
+    /// Number of heads; the row may go on after them (keys are followed by values).
+    pub heads: usize,
+    /// Width of a head.
+    pub width: usize,
+    /// Width of a row of the projection.
+    pub stride: usize,
+    /// Offset of a bias over the whole row.
+    pub bias: Option<usize>,
+    /// Offset of the weight of the norm, `[width]`, shared by the heads.
+    pub norm: Option<usize>,
+    /// Added to the mean square in that norm.
+    pub epsilon: f32,
+    /// Whether positions are applied; a layer without (NoPE) has this false.
+    pub rope: bool,
+}
+
+impl<T> QkNormRope<'_, T> {
+    /// The same for a projection that has its bias already, as it has after the forward pass.
+    pub fn recompute(&self) -> QkNormRope<'_, T> {
+        QkNormRope { bias: None, weights: self.weights, ..*self }
+    }
+
+    /// Values of a row after the operation.
+    pub(crate) fn heads_width(&self) -> usize {
+        self.heads * self.width
+    }
+}
+
+/// Attention under the tree mask, scaled by `1 / sqrt(heads.width)`.
+#[derive(Debug)]
+pub struct Attention<'a, T> {
+    /// Which nodes have a query.
+    pub rows: Rows,
+    /// Heads.
+    pub heads: Heads,
+    /// Queries after RoPE, `[rows, queries * width]`.
+    pub queries: &'a T,
+    /// Keys after RoPE, `[tokens, keys * width]`.
+    pub keys: &'a T,
+    /// The key and value projection, `[tokens, 2 * keys * width]`, of which the second half is read.
+    pub key_value: &'a T,
+}
+
+/// What the backward pass of attention reads of the forward pass, and the gradient of its output.
+#[derive(Debug)]
+pub struct AttentionOutput<'a, T> {
+    /// Output, `[rows, queries * width]`.
+    pub out: &'a T,
+    /// Log-sum-exp of each row's scores, `[rows, queries]`, f32.
+    pub lse: &'a T,
+    /// Gradient of the output, `[rows, queries * width]`.
+    pub d_out: &'a T,
+}
+
+/// Where the backward pass of attention writes.
+#[derive(Debug)]
+pub struct AttentionGradients<'a, T> {
+    /// `[rows, queries * width]`, f32.
+    pub d_queries: &'a mut T,
+    /// `[tokens, keys * width]`, f32.
+    pub d_keys: &'a mut T,
+    /// `[tokens, 2 * keys * width]`; values' gradients are the second half of each row, the first is left alone.
+    pub d_key_value: &'a mut T,
+}
+
+/// The LM head over the scored nodes, and the log-softmax after it.
+#[derive(Debug)]
+pub struct LmHead<'a, T> {
+    /// Hidden states of the scored nodes, `[scored, hidden]`.
+    pub hidden: &'a T,
+    /// The model's weights.
+    pub weights: &'a T,
+    /// The head's weight, `[vocabulary, hidden]`.
     pub weight: Dense,
     /// Logits are divided by it.
     pub temperature: f32,
@@ -77,24 +172,24 @@ pub struct Head {
 
 /// Hardware on which a decoder runs. One value serves one stream of work and owns its scratch memory.
 pub trait Backend {
-    /// An array in the hardware's memory: f32, or for weights and activations what the hardware computes in.
+    /// An array in the hardware's memory: f32, or for weights and activations the type it computes in.
     type Buffer;
     /// A micro-batch in the hardware's memory.
     type Batch;
     /// Whether activations are stored in fewer bits than f32.
-    const NARROW: bool = false;
+    const LOW_PRECISION: bool = false;
 
-    /// An empty buffer.
+    /// An empty buffer for weights or activations.
     fn buffer(&mut self) -> Self::Buffer;
 
-    /// An empty buffer for values that are f32 wherever activations are stored in fewer bits.
-    fn statistics(&mut self) -> Self::Buffer {
+    /// An empty buffer of f32 values, whatever activations are.
+    fn f32_buffer(&mut self) -> Self::Buffer {
         self.buffer()
     }
 
-    /// What products read of `length` values of a buffer of [`Backend::statistics`]: the values themselves, or where
-    /// activations are stored in fewer bits their rounding, in `copy`.
-    fn as_activations<'a>(
+    /// The first `length` values of an f32 buffer as a GEMM operand: the values themselves, or where activations have
+    /// fewer bits, their rounding in `copy`.
+    fn cast_for_gemm<'a>(
         &mut self,
         length: usize,
         values: &'a Self::Buffer,
@@ -104,14 +199,14 @@ pub trait Backend {
         values
     }
 
-    /// Makes room for `length` values, whose content is then unspecified. Never shrinks.
+    /// Grows a buffer to `length` values, whose content is then unspecified. Never shrinks.
     fn reserve(&mut self, buffer: &mut Self::Buffer, length: usize);
 
-    /// Waits until everything asked for is done, where hardware works beside the caller: so that times can be told.
-    fn wait(&mut self) {}
+    /// Waits until all work is done, where the hardware runs asynchronously; for timing.
+    fn synchronize(&mut self) {}
 
-    /// Takes a micro-batch over.
-    fn prepare(&mut self, batch: Batch) -> Self::Batch;
+    /// Moves a micro-batch to the hardware.
+    fn prepare(&mut self, batch: MicroBatch) -> Self::Batch;
 
     /// `out[i] = table[ids[i]]`, the table `[vocabulary, hidden]`, into the residual stream.
     fn embed(&mut self, batch: &Self::Batch, weights: &Self::Buffer, table: Dense, out: &mut Self::Buffer);
@@ -125,29 +220,13 @@ pub trait Backend {
         table: Dense,
     );
 
-    /// `out = x / sqrt(mean(x^2) + epsilon) * weight` for each row of the residual stream.
-    #[allow(clippy::too_many_arguments)]
-    fn rms_norm(
-        &mut self,
-        rows: usize,
-        width: usize,
-        x: &Self::Buffer,
-        weights: &Self::Buffer,
-        at: usize,
-        epsilon: f32,
-        out: &mut Self::Buffer,
-    );
+    /// `out = x / sqrt(mean(x^2) + epsilon) * weight` for each row.
+    fn rms_norm(&mut self, norm: &RmsNorm<'_, Self::Buffer>, out: &mut Self::Buffer);
 
     /// Gradient of [`Backend::rms_norm`]; `d_x` is added to (the residual stream's gradient passes by).
-    #[allow(clippy::too_many_arguments)]
     fn rms_norm_backward(
         &mut self,
-        rows: usize,
-        width: usize,
-        x: &Self::Buffer,
-        weights: &Self::Buffer,
-        at: usize,
-        epsilon: f32,
+        norm: &RmsNorm<'_, Self::Buffer>,
         d_out: &Self::Buffer,
         d_x: &mut Self::Buffer,
         gradients: Option<&mut Self::Buffer>,
@@ -156,31 +235,20 @@ pub trait Backend {
     /// `out = residual + x · weightᵀ`; with a residual, both are of the residual stream.
     fn linear(
         &mut self,
-        rows: usize,
+        linear: &Linear<'_, Self::Buffer>,
         x: &Self::Buffer,
-        weights: &Self::Buffer,
-        weight: Dense,
         residual: Option<&Self::Buffer>,
         out: &mut Self::Buffer,
     );
 
     /// `out += x · weightᵀ`.
-    fn linear_add(
-        &mut self,
-        rows: usize,
-        x: &Self::Buffer,
-        weights: &Self::Buffer,
-        weight: Dense,
-        out: &mut Self::Buffer,
-    );
+    fn linear_add(&mut self, linear: &Linear<'_, Self::Buffer>, x: &Self::Buffer, out: &mut Self::Buffer);
 
     /// `d_x = d_out · weight`, or `d_x += …` if `add`.
     fn linear_backward_input(
         &mut self,
-        rows: usize,
+        linear: &Linear<'_, Self::Buffer>,
         d_out: &Self::Buffer,
-        weights: &Self::Buffer,
-        weight: Dense,
         add: bool,
         d_x: &mut Self::Buffer,
     );
@@ -195,79 +263,44 @@ pub trait Backend {
         weight: Dense,
     );
 
-    /// Adds the bias to the whole projection in place, then writes its heads, normalised and rotated, to
-    /// `out` `[rows, heads * width]`.
-    fn rotate(
+    /// Adds the bias to the whole projection in place, then writes its heads, normalized and rotated, to `out`
+    /// `[rows, heads * width]`.
+    fn qk_norm_rope(
         &mut self,
         batch: &Self::Batch,
-        rows: Rows,
-        rotated: Rotated,
-        weights: &Self::Buffer,
+        op: &QkNormRope<'_, Self::Buffer>,
         projection: &mut Self::Buffer,
         out: &mut Self::Buffer,
     );
 
-    /// [`Backend::rotate`] again, from a projection that has its bias.
-    fn rotate_again(
-        &mut self,
-        batch: &Self::Batch,
-        rows: Rows,
-        rotated: Rotated,
-        weights: &Self::Buffer,
-        projection: &Self::Buffer,
-        out: &mut Self::Buffer,
-    );
-
-    /// Gradient of [`Backend::rotate`]: `d_out` becomes that of the heads in `d_projection`, whose other
+    /// Gradient of [`Backend::qk_norm_rope`]: `d_out` becomes that of the heads in `d_projection`, whose other
     /// columns are complete already; then the bias receives the column sums.
-    #[allow(clippy::too_many_arguments)]
-    fn rotate_backward(
+    fn qk_norm_rope_backward(
         &mut self,
         batch: &Self::Batch,
-        rows: Rows,
-        rotated: Rotated,
-        weights: &Self::Buffer,
+        op: &QkNormRope<'_, Self::Buffer>,
         projection: &Self::Buffer,
         d_out: &Self::Buffer,
         d_projection: &mut Self::Buffer,
         gradients: Option<&mut Self::Buffer>,
     );
 
-    /// Attention under the tree mask, scaled by `1 / sqrt(width)`.
-    ///
-    /// `queries` and `out` `[rows, queries * width]`; `keys` `[tokens, keys * width]`; values are the second
-    /// half of each row of `projection` `[tokens, 2 * keys * width]`; `normalizers` `[rows, queries]`
-    /// receives the log-sum-exp of each row's scores.
-    #[allow(clippy::too_many_arguments)]
+    /// Writes attention's output `[rows, queries * width]`, and the log-sum-exp of each row's scores `[rows, queries]`.
     fn attention(
         &mut self,
         batch: &Self::Batch,
-        rows: Rows,
-        heads: Heads,
-        queries: &Self::Buffer,
-        keys: &Self::Buffer,
-        projection: &Self::Buffer,
+        op: &Attention<'_, Self::Buffer>,
         out: &mut Self::Buffer,
-        normalizers: &mut Self::Buffer,
+        lse: &mut Self::Buffer,
     );
 
-    /// Gradient of [`Backend::attention`]. Values' gradients go to the second half of each row of
-    /// `d_projection`.
-    #[allow(clippy::too_many_arguments)]
+    /// Gradient of [`Backend::attention`].
     fn attention_backward(
         &mut self,
         batch: &Self::Batch,
-        rows: Rows,
-        heads: Heads,
-        queries: &Self::Buffer,
-        keys: &Self::Buffer,
-        projection: &Self::Buffer,
-        out: &Self::Buffer,
-        normalizers: &Self::Buffer,
-        d_out: &Self::Buffer,
-        d_queries: &mut Self::Buffer,
-        d_keys: &mut Self::Buffer,
-        d_projection: &mut Self::Buffer,
+        op: &Attention<'_, Self::Buffer>,
+        output: AttentionOutput<'_, Self::Buffer>,
+        gradients: AttentionGradients<'_, Self::Buffer>,
     );
 
     /// `out = silu(gate) * up`, each row of `gate_up` being `[gate, up]` of `width` each.
@@ -290,28 +323,23 @@ pub trait Backend {
     fn scatter_add(&mut self, batch: &Self::Batch, width: usize, rows: &Self::Buffer, x: &mut Self::Buffer);
 
     /// Sets the first `length` values to zero.
-    fn clear(&mut self, length: usize, buffer: &mut Self::Buffer);
+    fn zero(&mut self, length: usize, buffer: &mut Self::Buffer);
 
-    /// Log-probabilities of the loss rows, and the entropy of their distributions, from the hidden states of
-    /// the scored nodes. The vocabulary is taken in chunks; `[tokens, vocabulary]` never exists.
+    /// Log-probabilities of the loss rows and the entropy of their distributions, nats. The vocabulary is taken in
+    /// chunks; `[tokens, vocabulary]` never exists.
     fn score(
         &mut self,
         batch: &Self::Batch,
-        hidden: &Self::Buffer,
-        weights: &Self::Buffer,
-        head: Head,
+        head: &LmHead<'_, Self::Buffer>,
         logprobs: &mut [f32],
         entropies: &mut [f32],
     );
 
-    /// Gradient of the last [`Backend::score`], which must have been of the same arguments.
-    #[allow(clippy::too_many_arguments)]
+    /// Gradient of the last [`Backend::score`], which must have had the same arguments.
     fn score_backward(
         &mut self,
         batch: &Self::Batch,
-        hidden: &Self::Buffer,
-        weights: &Self::Buffer,
-        head: Head,
+        head: &LmHead<'_, Self::Buffer>,
         d_logprobs: &[f32],
         d_hidden: &mut Self::Buffer,
         gradients: Option<&mut Self::Buffer>,

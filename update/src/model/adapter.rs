@@ -8,7 +8,7 @@
 //! Left out: dropout between A and x. Rollout and update have to agree on every log-probability.
 
 use super::{Entry, Layout, Shape};
-use crate::backend::{Backend, Dense};
+use crate::backend::{Backend, Dense, Linear};
 use policy::adapter::{Adapter, Target};
 use std::ops::Range;
 use std::sync::Arc;
@@ -97,8 +97,8 @@ impl LowRank {
         }
         let inner = adapted * rank;
         let outputs = parts.iter().map(|(_, width)| width).sum();
-        let a = Dense { at: self.length, outputs: inner, inputs };
-        let b = Dense { at: self.length + inner * inputs, outputs, inputs: inner };
+        let a = Dense { offset: self.length, outputs: inner, inputs };
+        let b = Dense { offset: self.length + inner * inputs, outputs, inputs: inner };
         self.length += inner * (inputs + outputs);
         let (mut place, mut row) = (0, 0);
         for &(target, width) in parts {
@@ -110,8 +110,8 @@ impl LowRank {
                     entries.push(Entry { name, shape: shape.to_vec(), range: tensor.clone() });
                     self.pieces.push(Piece { tensor, columns: shape[1], at, stride, factor });
                 };
-                add(name_a, [rank, inputs], a.at + place * rank * inputs, inputs, 1.0);
-                add(name_b, [width, rank], b.at + row * inner + place * rank, inner, adapter.scale());
+                add(name_a, [rank, inputs], a.offset + place * rank * inputs, inputs, 1.0);
+                add(name_b, [width, rank], b.offset + row * inner + place * rank, inner, adapter.scale());
                 place += 1;
             }
             row += width;
@@ -191,25 +191,23 @@ pub(super) struct Adapted<T> {
 
 impl<T> Adapted<T> {
     /// `out = residual + x · weightᵀ + (x · Aᵀ) · Bᵀ`, the last where there is a site.
-    #[allow(clippy::too_many_arguments)]
     pub(super) fn linear<B: Backend<Buffer = T>>(
         &mut self,
         backend: &mut B,
         site: Option<Site>,
-        rows: usize,
+        linear: &Linear<'_, T>,
         x: &T,
-        weights: &T,
-        weight: Dense,
         residual: Option<&T>,
         out: &mut T,
     ) {
         let Some(Site { a, b }) = site else {
-            return backend.linear(rows, x, weights, weight, residual, out);
+            return backend.linear(linear, x, residual, out);
         };
+        let factor = |weight| Linear { rows: linear.rows, weights: &self.factors, weight };
         // The small part first: where it is rounded before the sum, that costs least.
-        backend.linear(rows, x, &self.factors, a, None, &mut self.inner);
-        backend.linear(rows, &self.inner, &self.factors, b, residual, out);
-        backend.linear_add(rows, x, weights, weight, out);
+        backend.linear(&factor(a), x, None, &mut self.inner);
+        backend.linear(&factor(b), &self.inner, residual, out);
+        backend.linear_add(linear, x, out);
     }
 
     /// First of the backward pass of a site: the gradient of `A·x`, which the other two use.
@@ -221,7 +219,8 @@ impl<T> Adapted<T> {
         d_out: &T,
     ) {
         if let Some(Site { b, .. }) = site {
-            backend.linear_backward_input(rows, d_out, &self.factors, b, false, &mut self.d_inner);
+            let linear = Linear { rows, weights: &self.factors, weight: b };
+            backend.linear_backward_input(&linear, d_out, false, &mut self.d_inner);
         }
     }
 
@@ -235,7 +234,8 @@ impl<T> Adapted<T> {
         gradients: Option<&mut T>,
     ) {
         if let (Some(Site { a, b }), Some(gradients)) = (site, gradients) {
-            backend.linear(rows, x, &self.factors, a, None, &mut self.inner);
+            let linear = Linear { rows, weights: &self.factors, weight: a };
+            backend.linear(&linear, x, None, &mut self.inner);
             backend.linear_backward_weight(rows, d_out, &self.inner, gradients, b);
             backend.linear_backward_weight(rows, &self.d_inner, x, gradients, a);
         }
@@ -250,7 +250,8 @@ impl<T> Adapted<T> {
         d_x: &mut T,
     ) {
         if let Some(Site { a, .. }) = site {
-            backend.linear_backward_input(rows, &self.d_inner, &self.factors, a, true, d_x);
+            let linear = Linear { rows, weights: &self.factors, weight: a };
+            backend.linear_backward_input(&linear, &self.d_inner, true, d_x);
         }
     }
 }

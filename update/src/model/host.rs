@@ -3,7 +3,7 @@
 use super::Shape;
 use super::schedule;
 use super::workspace::{Counts, Workspace, saved_values};
-use crate::backend::cpu_logits;
+use crate::backend::cpu_logits_values;
 
 /// Bytes that all threads together hold beside weights and gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,11 +29,11 @@ pub fn work(shape: &Shape, tokens: usize, largest: usize, threads: usize, backwa
     let counts = Counts { tokens: at_once, scored: at_once };
     let mut lengths = Workspace::lengths(shape, None, counts, false, backward);
     let mut values: usize = lengths.activations().into_iter().flatten().map(|length| *length).sum();
-    values += lengths.statistics().into_iter().flatten().map(|length| *length).sum::<usize>();
+    values += lengths.f32_buffers().into_iter().flatten().map(|length| *length).sum::<usize>();
     let bytes = |values: usize| (values * size_of::<f32>() * threads) as u64;
     Work {
         activations: bytes(values),
-        logits: bytes(cpu_logits(at_once, shape.vocabulary)),
+        logits: bytes(cpu_logits_values(at_once, shape.vocabulary)),
         other: bytes(largest.next_power_of_two() * shape.head_dim),
         tokens: at_once,
     }

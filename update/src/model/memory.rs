@@ -10,7 +10,7 @@ use record::failure::{Failure, Result};
 use super::adapter::Sizes;
 use super::workspace::{Counts, Workspace};
 use super::{Layout, LowRank, Shape};
-use crate::backend::{Extent, Room};
+use crate::backend::{MaxBatch, WorkspaceSizes};
 
 /// Tokens of a micro-batch below which products are slow: layers are rather computed again.
 const USEFUL_TOKENS: u64 = 4096;
@@ -138,8 +138,8 @@ impl MemoryPlan {
             lengths.into_iter().flatten().map(|length| values(*length, bytes)).sum()
         };
         let activations =
-            sum(lengths.activations(), 2) + sum(lengths.statistics(), 4) + sum(lengths.copies(), 2);
-        let (logits, own) = Room::of(&extent(shape, &demand, tokens)).bytes();
+            sum(lengths.activations(), 2) + sum(lengths.f32_buffers(), 4) + sum(lengths.copies(), 2);
+        let (logits, own) = WorkspaceSizes::of(&max_batch(shape, &demand, tokens)).bytes();
         let own: u64 = own.into_iter().map(footprint).sum();
         let workspace = if workspace > 0 { footprint(workspace) } else { 0 };
         let moments = demand.moments.unwrap_or(0) as usize;
@@ -160,8 +160,8 @@ impl MemoryPlan {
     }
 
     /// The largest micro-batch as the backend sees it.
-    pub(super) fn extent(&self, shape: &Shape) -> Extent {
-        extent(shape, &self.demand, self.tokens)
+    pub(super) fn max_batch(&self, shape: &Shape) -> MaxBatch {
+        max_batch(shape, &self.demand, self.tokens)
     }
 
     /// All of it.
@@ -190,8 +190,8 @@ impl MemoryPlan {
     }
 }
 
-fn extent(shape: &Shape, demand: &Demand, tokens: usize) -> Extent {
-    Extent {
+fn max_batch(shape: &Shape, demand: &Demand, tokens: usize) -> MaxBatch {
+    MaxBatch {
         tokens,
         rows: demand.rows,
         positions: demand.positions,

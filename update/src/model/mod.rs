@@ -217,7 +217,7 @@ impl Model {
 
     fn hire(&self, factors: &Vec<f32>) -> Worker<Cpu> {
         let mut worker = schedule::lock(&self.workers).pop().unwrap_or_else(|| {
-            let backend = Cpu::new(&self.shape.inverse_frequencies).rounding(self.precision);
+            let backend = Cpu::new(&self.shape.inverse_frequencies).with_precision(self.precision);
             Worker::new(backend, &self.shape, self.recompute)
         });
         worker.set_factors(|_, place| place.clone_from(factors));

@@ -8,7 +8,10 @@
 use super::adapter::{LowRank, Sites};
 use super::workspace::{Counts, Workspace, make_room, rows};
 use super::{Layout, Shape};
-use crate::backend::{Backend, Batch, Dense, Head, Heads, Rotated, Rows};
+use crate::backend::{
+    Attention, AttentionGradients, AttentionOutput, Backend, Dense, Heads, Linear, LmHead, MicroBatch,
+    QkNormRope, RmsNorm, Rows,
+};
 
 /// The decoder as the passes see it.
 pub(super) struct Decoder<'a> {
@@ -41,57 +44,68 @@ impl<'a> Decoder<'a> {
         Heads { queries: self.shape.heads, keys: self.shape.kv_heads, width: self.shape.head_dim }
     }
 
-    fn head(&self) -> Head {
+    fn lm_head<'b, T>(&self, hidden: &'b T, weights: &'b T) -> LmHead<'b, T> {
         let (outputs, inputs) = (self.shape.vocabulary, self.shape.hidden);
-        Head { weight: Dense { at: self.layout.head, outputs, inputs }, temperature: self.temperature }
+        let weight = Dense { offset: self.layout.head, outputs, inputs };
+        LmHead { hidden, weights, weight, temperature: self.temperature }
+    }
+
+    fn norm<'b, T>(&self, rows: usize, x: &'b T, weights: &'b T, offset: usize) -> RmsNorm<'b, T> {
+        RmsNorm { rows, width: self.shape.hidden, x, weights, offset, epsilon: self.shape.epsilon }
     }
 
     fn table(&self) -> Dense {
-        Dense { at: self.layout.embedding, outputs: self.shape.vocabulary, inputs: self.shape.hidden }
+        Dense { offset: self.layout.embedding, outputs: self.shape.vocabulary, inputs: self.shape.hidden }
     }
 
-    fn query(&self, layer: usize) -> (Dense, Rotated) {
+    fn query<'b, T>(&self, layer: usize, weights: &'b T) -> (Dense, QkNormRope<'b, T>) {
         let (shape, places) = (self.shape, &self.layout.layers[layer]);
         let stride = shape.query_width();
-        let rotated = Rotated {
+        let op = QkNormRope {
+            rows: rows(shape, layer),
+            weights,
             heads: shape.heads,
             width: shape.head_dim,
             stride,
             bias: shape.attention_bias.then_some(places.qkv_bias),
             norm: shape.qk_norm.then_some(places.query_norm),
             epsilon: shape.epsilon,
+            rope: true,
         };
-        (Dense { at: places.qkv, outputs: stride, inputs: shape.hidden }, rotated)
+        (Dense { offset: places.qkv, outputs: stride, inputs: shape.hidden }, op)
     }
 
-    fn key_value(&self, layer: usize) -> (Dense, Rotated) {
+    fn key_value<'b, T>(&self, layer: usize, weights: &'b T) -> (Dense, QkNormRope<'b, T>) {
         let (shape, places) = (self.shape, &self.layout.layers[layer]);
         let (queries, stride) = (shape.query_width(), 2 * shape.key_width());
-        let rotated = Rotated {
+        let op = QkNormRope {
+            rows: Rows::All,
+            weights,
             heads: shape.kv_heads,
             width: shape.head_dim,
             stride,
             bias: shape.attention_bias.then_some(places.qkv_bias + queries),
             norm: shape.qk_norm.then_some(places.key_norm),
             epsilon: shape.epsilon,
+            rope: true,
         };
-        let at = places.qkv + queries * shape.hidden;
-        (Dense { at, outputs: stride, inputs: shape.hidden }, rotated)
+        let offset = places.qkv + queries * shape.hidden;
+        (Dense { offset, outputs: stride, inputs: shape.hidden }, op)
     }
 
     fn output(&self, layer: usize) -> Dense {
-        let at = self.layout.layers[layer].output;
-        Dense { at, outputs: self.shape.hidden, inputs: self.shape.query_width() }
+        let offset = self.layout.layers[layer].output;
+        Dense { offset, outputs: self.shape.hidden, inputs: self.shape.query_width() }
     }
 
     fn gate_up(&self, layer: usize) -> Dense {
-        let at = self.layout.layers[layer].gate_up;
-        Dense { at, outputs: 2 * self.shape.intermediate, inputs: self.shape.hidden }
+        let offset = self.layout.layers[layer].gate_up;
+        Dense { offset, outputs: 2 * self.shape.intermediate, inputs: self.shape.hidden }
     }
 
     fn down(&self, layer: usize) -> Dense {
-        let at = self.layout.layers[layer].down;
-        Dense { at, outputs: self.shape.hidden, inputs: self.shape.intermediate }
+        let offset = self.layout.layers[layer].down;
+        Dense { offset, outputs: self.shape.hidden, inputs: self.shape.intermediate }
     }
 
     /// Scores the loss rows of a micro-batch. Returns it, prepared, for [`Decoder::backward`].
@@ -100,12 +114,11 @@ impl<'a> Decoder<'a> {
         backend: &mut B,
         space: &mut Workspace<B::Buffer>,
         weights: &B::Buffer,
-        batch: Batch,
+        batch: MicroBatch,
         logprobs: &mut [f32],
         entropies: &mut [f32],
     ) -> Prepared<B> {
         let shape = self.shape;
-        let (hidden, epsilon) = (shape.hidden, shape.epsilon);
         let counts = Counts { tokens: batch.tokens(), scored: batch.scored.len() };
         let prepared = Prepared { batch: backend.prepare(batch), counts };
         make_room(backend, space, (shape, self.adapter.map(LowRank::sizes)), counts, false);
@@ -117,12 +130,20 @@ impl<'a> Decoder<'a> {
             backend.swiglu(count, shape.intermediate, &saved.gate_up, &mut space.swiglu);
             let next = space.inputs.get_mut(layer + 1).unwrap_or(&mut space.output);
             let (site, adapted) = (self.sites(layer).down, &mut space.adapted);
-            let (weight, residual) = (self.down(layer), Some(&saved.middle));
-            adapted.linear(backend, site, count, &space.swiglu, weights, weight, residual, next);
+            let (weight, residual) = (self.down(layer), Some(&saved.post_attn));
+            adapted.linear(
+                backend,
+                site,
+                &Linear { rows: count, weights, weight },
+                &space.swiglu,
+                residual,
+                next,
+            );
         }
         let norm = self.layout.final_norm;
-        backend.rms_norm(counts.scored, hidden, &space.output, weights, norm, epsilon, &mut space.picked);
-        backend.score(&prepared.batch, &space.picked, weights, self.head(), logprobs, entropies);
+        let norm = self.norm(counts.scored, &space.output, weights, norm);
+        backend.rms_norm(&norm, &mut space.gathered);
+        backend.score(&prepared.batch, &self.lm_head(&space.gathered, weights), logprobs, entropies);
         prepared
     }
 
@@ -136,38 +157,46 @@ impl<'a> Decoder<'a> {
         layer: usize,
     ) {
         let (shape, places) = (self.shape, &self.layout.layers[layer]);
-        let (hidden, epsilon) = (shape.hidden, shape.epsilon);
+        let hidden = shape.hidden;
         let Prepared { batch, counts } = prepared;
         let (tokens, rows) = (counts.tokens, rows(shape, layer));
         let count = counts.of(rows);
         let place = space.place(layer);
         let (input, saved) = (&space.inputs[layer], &mut space.saved[place]);
         let (sites, adapted) = (self.sites(layer), &mut space.adapted);
-        backend.rms_norm(tokens, hidden, input, weights, places.input_norm, epsilon, &mut space.normal);
-        let (weight, rotated) = self.key_value(layer);
+        let norm = self.norm(tokens, input, weights, places.input_norm);
+        backend.rms_norm(&norm, &mut space.normal);
+        let (weight, op) = self.key_value(layer, weights);
         let out = &mut saved.key_value;
-        adapted.linear(backend, sites.key_value, tokens, &space.normal, weights, weight, None, out);
-        backend.rotate(batch, Rows::All, rotated, weights, &mut saved.key_value, &mut space.keys);
-        let (weight, rotated) = self.query(layer);
+        adapted.linear(
+            backend,
+            sites.key_value,
+            &Linear { rows: tokens, weights, weight },
+            &space.normal,
+            None,
+            out,
+        );
+        backend.qk_norm_rope(batch, &op, &mut saved.key_value, &mut space.keys);
+        let (weight, op) = self.query(layer, weights);
         let x = match rows {
             Rows::All => &space.normal,
             Rows::Scored => {
-                backend.gather(batch, hidden, &space.normal, &mut space.picked);
-                &space.picked
+                backend.gather(batch, hidden, &space.normal, &mut space.gathered);
+                &space.gathered
             }
         };
-        adapted.linear(backend, sites.query, count, x, weights, weight, None, &mut saved.query);
-        backend.rotate(batch, rows, rotated, weights, &mut saved.query, &mut space.queries);
-        backend.attention(
-            batch,
-            rows,
-            self.heads(),
-            &space.queries,
-            &space.keys,
-            &saved.key_value,
-            &mut saved.mixed,
-            &mut saved.normalizers,
+        adapted.linear(
+            backend,
+            sites.query,
+            &Linear { rows: count, weights, weight },
+            x,
+            None,
+            &mut saved.query,
         );
+        backend.qk_norm_rope(batch, &op, &mut saved.query, &mut space.queries);
+        let (queries, keys, key_value) = (&space.queries, &space.keys, &saved.key_value);
+        let op = Attention { rows, heads: self.heads(), queries, keys, key_value };
+        backend.attention(batch, &op, &mut saved.attn_out, &mut saved.lse);
         let residual = match rows {
             Rows::All => input,
             Rows::Scored => {
@@ -176,11 +205,26 @@ impl<'a> Decoder<'a> {
             }
         };
         let weight = self.output(layer);
-        let (x, out) = (&saved.mixed, &mut saved.middle);
-        adapted.linear(backend, sites.output, count, x, weights, weight, Some(residual), out);
-        backend.rms_norm(count, hidden, &saved.middle, weights, places.post_norm, epsilon, &mut space.normal);
+        let (x, out) = (&saved.attn_out, &mut saved.post_attn);
+        adapted.linear(
+            backend,
+            sites.output,
+            &Linear { rows: count, weights, weight },
+            x,
+            Some(residual),
+            out,
+        );
+        let norm = self.norm(count, &saved.post_attn, weights, places.post_norm);
+        backend.rms_norm(&norm, &mut space.normal);
         let (weight, out) = (self.gate_up(layer), &mut saved.gate_up);
-        adapted.linear(backend, sites.gate_up, count, &space.normal, weights, weight, None, out);
+        adapted.linear(
+            backend,
+            sites.gate_up,
+            &Linear { rows: count, weights, weight },
+            &space.normal,
+            None,
+            out,
+        );
     }
 
     /// Adds the gradient of the micro-batch that [`Decoder::forward`] saw last: that of the weights, or of the adapter's
@@ -195,31 +239,15 @@ impl<'a> Decoder<'a> {
         all: &mut B::Buffer,
     ) {
         let shape = self.shape;
-        let (hidden, epsilon) = (shape.hidden, shape.epsilon);
+        let hidden = shape.hidden;
         let Prepared { batch, counts } = prepared;
         make_room(backend, space, (shape, self.adapter.map(LowRank::sizes)), *counts, true);
         let (mut gradients, _) = self.divided(&mut *all);
-        backend.score_backward(
-            batch,
-            &space.picked,
-            weights,
-            self.head(),
-            d_logprobs,
-            &mut space.d_other,
-            gradients.as_deref_mut(),
-        );
-        backend.clear(counts.scored * hidden, &mut space.d_stream);
-        backend.rms_norm_backward(
-            counts.scored,
-            hidden,
-            &space.output,
-            weights,
-            self.layout.final_norm,
-            epsilon,
-            &space.d_other,
-            &mut space.d_stream,
-            gradients,
-        );
+        let head = self.lm_head(&space.gathered, weights);
+        backend.score_backward(batch, &head, d_logprobs, &mut space.d_other, gradients.as_deref_mut());
+        backend.zero(counts.scored * hidden, &mut space.d_stream);
+        let norm = self.norm(counts.scored, &space.output, weights, self.layout.final_norm);
+        backend.rms_norm_backward(&norm, &space.d_other, &mut space.d_stream, gradients);
         for layer in (0..shape.layers).rev() {
             if space.is_gone(layer) {
                 self.layer_forward(backend, space, weights, prepared, layer);
@@ -242,7 +270,7 @@ impl<'a> Decoder<'a> {
         gradients: &mut B::Buffer,
     ) {
         let (shape, places) = (self.shape, &self.layout.layers[layer]);
-        let (hidden, epsilon) = (shape.hidden, shape.epsilon);
+        let hidden = shape.hidden;
         let Prepared { batch, counts } = prepared;
         let (tokens, rows) = (counts.tokens, rows(shape, layer));
         let count = counts.of(rows);
@@ -253,8 +281,9 @@ impl<'a> Decoder<'a> {
 
         // The MLP.
         let weight = self.down(layer);
-        let d_stream = backend.as_activations(count * hidden, &space.d_stream, &mut space.d_rounded);
-        backend.linear_backward_input(count, d_stream, weights, weight, false, &mut space.d_swiglu);
+        let d_stream = backend.cast_for_gemm(count * hidden, &space.d_stream, &mut space.d_rounded);
+        let linear = Linear { rows: count, weights, weight };
+        backend.linear_backward_input(&linear, d_stream, false, &mut space.d_swiglu);
         adapted.begin(backend, sites.down, count, d_stream);
         adapted.input(backend, sites.down, count, &mut space.d_swiglu);
         backend.swiglu_backward(
@@ -270,88 +299,74 @@ impl<'a> Decoder<'a> {
         let pair = (d_stream, &space.swiglu);
         adapted.weights(backend, sites.down, count, pair, factors.as_deref_mut());
         let weight = self.gate_up(layer);
-        backend.rms_norm(count, hidden, &saved.middle, weights, places.post_norm, epsilon, &mut space.normal);
+        let norm = self.norm(count, &saved.post_attn, weights, places.post_norm);
+        backend.rms_norm(&norm, &mut space.normal);
         if let Some(gradients) = gradients.as_deref_mut() {
             backend.linear_backward_weight(count, &saved.gate_up, &space.normal, gradients, weight);
         }
-        backend.linear_backward_input(count, &saved.gate_up, weights, weight, false, &mut space.d_other);
+        let linear = Linear { rows: count, weights, weight };
+        backend.linear_backward_input(&linear, &saved.gate_up, false, &mut space.d_other);
         adapted.begin(backend, sites.gate_up, count, &saved.gate_up);
         let pair = (&saved.gate_up, &space.normal);
         adapted.weights(backend, sites.gate_up, count, pair, factors.as_deref_mut());
         adapted.input(backend, sites.gate_up, count, &mut space.d_other);
-        backend.rms_norm_backward(
-            count,
-            hidden,
-            &saved.middle,
-            weights,
-            places.post_norm,
-            epsilon,
-            &space.d_other,
-            &mut space.d_stream,
-            gradients.as_deref_mut(),
-        );
+        backend.rms_norm_backward(&norm, &space.d_other, &mut space.d_stream, gradients.as_deref_mut());
 
         // Attention.
         let weight = self.output(layer);
-        let d_stream = backend.as_activations(count * hidden, &space.d_stream, &mut space.d_rounded);
+        let d_stream = backend.cast_for_gemm(count * hidden, &space.d_stream, &mut space.d_rounded);
         if let Some(gradients) = gradients.as_deref_mut() {
-            backend.linear_backward_weight(count, d_stream, &saved.mixed, gradients, weight);
+            backend.linear_backward_weight(count, d_stream, &saved.attn_out, gradients, weight);
         }
-        backend.linear_backward_input(count, d_stream, weights, weight, false, &mut space.d_mixed);
+        let linear = Linear { rows: count, weights, weight };
+        backend.linear_backward_input(&linear, d_stream, false, &mut space.d_attn_out);
         adapted.begin(backend, sites.output, count, d_stream);
-        let pair = (d_stream, &saved.mixed);
+        let pair = (d_stream, &saved.attn_out);
         adapted.weights(backend, sites.output, count, pair, factors.as_deref_mut());
-        adapted.input(backend, sites.output, count, &mut space.d_mixed);
-        let (query, query_rotated) = self.query(layer);
-        let (key_value, key_rotated) = self.key_value(layer);
-        backend.rotate_again(batch, rows, query_rotated, weights, &saved.query, &mut space.queries);
-        backend.rotate_again(batch, Rows::All, key_rotated, weights, &saved.key_value, &mut space.keys);
+        adapted.input(backend, sites.output, count, &mut space.d_attn_out);
+        let (query, query_op) = self.query(layer, weights);
+        let (key_value, key_op) = self.key_value(layer, weights);
+        backend.qk_norm_rope(batch, &query_op.recompute(), &mut saved.query, &mut space.queries);
+        backend.qk_norm_rope(batch, &key_op.recompute(), &mut saved.key_value, &mut space.keys);
         backend.attention_backward(
             batch,
-            rows,
-            self.heads(),
-            &space.queries,
-            &space.keys,
-            &saved.key_value,
-            &saved.mixed,
-            &saved.normalizers,
-            &space.d_mixed,
-            &mut space.d_queries,
-            &mut space.d_keys,
-            &mut space.d_key_value,
+            &Attention {
+                rows,
+                heads: self.heads(),
+                queries: &space.queries,
+                keys: &space.keys,
+                key_value: &saved.key_value,
+            },
+            AttentionOutput { out: &saved.attn_out, lse: &saved.lse, d_out: &space.d_attn_out },
+            AttentionGradients {
+                d_queries: &mut space.d_queries,
+                d_keys: &mut space.d_keys,
+                d_key_value: &mut space.d_key_value,
+            },
         );
-        backend.rotate_backward(
+        backend.qk_norm_rope_backward(
             batch,
-            rows,
-            query_rotated,
-            weights,
+            &query_op,
             &saved.query,
             &space.d_queries,
             &mut space.d_query,
             gradients.as_deref_mut(),
         );
-        backend.rotate_backward(
+        backend.qk_norm_rope_backward(
             batch,
-            Rows::All,
-            key_rotated,
-            weights,
+            &key_op,
             &saved.key_value,
             &space.d_keys,
             &mut space.d_key_value,
             gradients.as_deref_mut(),
         );
-        backend.rms_norm(tokens, hidden, input, weights, places.input_norm, epsilon, &mut space.normal);
+        let norm = self.norm(tokens, input, weights, places.input_norm);
+        backend.rms_norm(&norm, &mut space.normal);
         if let Some(gradients) = gradients.as_deref_mut() {
             backend.linear_backward_weight(tokens, &space.d_key_value, &space.normal, gradients, key_value);
         }
-        backend.linear_backward_input(
-            tokens,
-            &space.d_key_value,
-            weights,
-            key_value,
-            false,
-            &mut space.d_other,
-        );
+        let linear = Linear { rows: tokens, weights, weight: key_value };
+        backend.linear_backward_input(&linear, &space.d_key_value, false, &mut space.d_other);
         adapted.begin(backend, sites.key_value, tokens, &space.d_key_value);
         let pair = (&space.d_key_value, &space.normal);
         adapted.weights(backend, sites.key_value, tokens, pair, factors.as_deref_mut());
@@ -362,46 +377,31 @@ impl<'a> Decoder<'a> {
                 if let Some(gradients) = gradients.as_deref_mut() {
                     backend.linear_backward_weight(tokens, &space.d_query, &space.normal, gradients, query);
                 }
-                backend.linear_backward_input(
-                    tokens,
-                    &space.d_query,
-                    weights,
-                    query,
-                    true,
-                    &mut space.d_other,
-                );
+                let linear = Linear { rows: tokens, weights, weight: query };
+                backend.linear_backward_input(&linear, &space.d_query, true, &mut space.d_other);
                 let pair = (&space.d_query, &space.normal);
                 adapted.weights(backend, sites.query, count, pair, factors.as_deref_mut());
                 adapted.input(backend, sites.query, count, &mut space.d_other);
             }
             Rows::Scored => {
-                backend.gather(batch, hidden, &space.normal, &mut space.picked);
+                backend.gather(batch, hidden, &space.normal, &mut space.gathered);
                 if let Some(gradients) = gradients.as_deref_mut() {
-                    backend.linear_backward_weight(count, &space.d_query, &space.picked, gradients, query);
+                    backend.linear_backward_weight(count, &space.d_query, &space.gathered, gradients, query);
                 }
-                let pair = (&space.d_query, &space.picked);
+                let pair = (&space.d_query, &space.gathered);
                 adapted.weights(backend, sites.query, count, pair, factors);
-                let d_picked = &mut space.output;
-                backend.linear_backward_input(count, &space.d_query, weights, query, false, d_picked);
-                adapted.input(backend, sites.query, count, d_picked);
-                backend.scatter_add(batch, hidden, d_picked, &mut space.d_other);
+                let d_gathered = &mut space.output;
+                let linear = Linear { rows: count, weights, weight: query };
+                backend.linear_backward_input(&linear, &space.d_query, false, d_gathered);
+                adapted.input(backend, sites.query, count, d_gathered);
+                backend.scatter_add(batch, hidden, d_gathered, &mut space.d_other);
                 // The stream's gradient goes from the scored rows to all of them.
-                backend.clear(tokens * hidden, &mut space.output);
+                backend.zero(tokens * hidden, &mut space.output);
                 backend.scatter_add(batch, hidden, &space.d_stream, &mut space.output);
                 std::mem::swap(&mut space.d_stream, &mut space.output);
             }
         }
-        backend.rms_norm_backward(
-            tokens,
-            hidden,
-            input,
-            weights,
-            places.input_norm,
-            epsilon,
-            &space.d_other,
-            &mut space.d_stream,
-            gradients,
-        );
+        backend.rms_norm_backward(&norm, &space.d_other, &mut space.d_stream, gradients);
     }
 }
 

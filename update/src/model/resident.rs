@@ -16,7 +16,7 @@ use super::memory::{MemoryPlan, NORM_BLOCKS, STAGING};
 use super::pass::Decoder;
 use super::worker::{Spent, Worker};
 use super::{Layout, LowRank, RowLoss, Scores, Shape, Source};
-use crate::backend::{Backend, Gpu, Values, refusal};
+use crate::backend::{Backend, Gpu, Values, unsupported};
 use crate::kernels;
 use crate::tree::Tree;
 
@@ -70,7 +70,7 @@ pub fn check(shape: &Shape, adapter: Option<&LowRank>) -> Result<()> {
         ("intermediate size", shape.intermediate),
         ("head size", shape.head_dim),
     ];
-    match refusal(&widths, shape.head_dim) {
+    match unsupported(&widths, shape.head_dim) {
         Some(cause) => {
             Err(Failure::usage(format!("this policy cannot run on a device: {cause}"))
                 .hint("use --device cpu"))
@@ -124,14 +124,14 @@ impl<D: Device> Resident<D> {
         let mut weights = gpu.buffer();
         gpu.reserve(&mut weights, length);
         let gradients = learns.then(|| {
-            let mut gradients = gpu.statistics();
+            let mut gradients = gpu.f32_buffer();
             gpu.reserve(&mut gradients, adapter.map_or(length, LowRank::len));
             gradients
         });
-        gpu.make_room(&plan.extent(shape))?;
+        gpu.reserve_workspace(&plan.max_batch(shape))?;
         let mut worker = Worker::new(gpu, shape, plan.recompute);
         worker.make_room((shape, adapter.map(LowRank::sizes)), plan.tokens, learns);
-        worker.backend.outcome()?;
+        worker.backend.check()?;
         let (tokens, shape, adapter) = (plan.tokens, shape.clone(), adapter.cloned());
         let mut resident = Resident {
             shape,
@@ -237,7 +237,7 @@ impl<D: Device> Resident<D> {
             let factors = adapter.arrange(trained);
             self.worker.set_factors(|gpu, place| gpu.write(&factors, place));
         }
-        self.worker.backend.outcome()
+        self.worker.backend.check()
     }
 
     /// Adds the gradient of the adapter's values to `trained`.
@@ -248,7 +248,7 @@ impl<D: Device> Resident<D> {
         let Some(adapter) = &self.adapter else { return Ok(()) };
         let mut factors = vec![0.0; adapter.len()];
         self.worker.backend.read(self.gradients.as_ref().ok_or_else(frozen)?, &mut factors);
-        self.worker.backend.outcome()?;
+        self.worker.backend.check()?;
         adapter.collect(&factors, trained);
         Ok(())
     }
@@ -259,7 +259,7 @@ impl<D: Device> Resident<D> {
     /// The device's.
     pub fn gradients(&mut self, gradients: &mut [f32]) -> Result<()> {
         self.worker.backend.read(self.gradients.as_ref().ok_or_else(frozen)?, gradients);
-        self.worker.backend.outcome()
+        self.worker.backend.check()
     }
 
     /// Sets the gradients to zero.
@@ -268,8 +268,8 @@ impl<D: Device> Resident<D> {
     /// The device's.
     pub fn clear_gradients(&mut self) -> Result<()> {
         let length = self.adapter.as_ref().map_or(self.layout.len(), LowRank::len);
-        self.worker.backend.clear(length, self.gradients.as_mut().ok_or_else(frozen)?);
-        self.worker.backend.outcome()
+        self.worker.backend.zero(length, self.gradients.as_mut().ok_or_else(frozen)?);
+        self.worker.backend.check()
     }
 
     /// The global L2 norm of the gradients; not finite if one of them is not.
@@ -297,7 +297,7 @@ impl<D: Device> Resident<D> {
         for range in micro_batches(trees, self.tokens) {
             interruption()?;
             let (scores, _) = self.worker.score(&decoder, &self.weights, &trees[range]);
-            self.worker.backend.outcome()?;
+            self.worker.backend.check()?;
             found.extend(scores);
         }
         Ok(found)
@@ -320,7 +320,7 @@ impl<D: Device> Resident<D> {
             let part = (range.start, &trees[range]);
             let gradients = self.gradients.as_mut().ok_or_else(frozen)?;
             let scores = self.worker.differentiate(&decoder, &self.weights, part, gradients, loss);
-            self.worker.backend.outcome()?;
+            self.worker.backend.check()?;
             found.extend(scores);
         }
         Ok(found)

@@ -6,7 +6,7 @@ use super::adapter::Sizes;
 use super::pass::{Decoder, Prepared};
 use super::workspace::{self, Counts, Workspace};
 use super::{RowLoss, Scores, Shape};
-use crate::backend::{Backend, Batch};
+use crate::backend::{Backend, MicroBatch};
 use crate::tree::Tree;
 
 /// Time spent in the passes.
@@ -60,7 +60,7 @@ impl<B: Backend> Worker<B> {
         trees: &[Tree],
     ) -> (Vec<Scores>, Prepared<B>) {
         let started = Instant::now();
-        let batch = Batch::new(trees);
+        let batch = MicroBatch::new(trees);
         let mut all =
             Scores { logprobs: vec![0.0; batch.rows.len()], entropies: vec![0.0; batch.rows.len()] };
         let (backend, space) = (&mut self.backend, &mut self.space);
@@ -101,7 +101,7 @@ impl<B: Backend> Worker<B> {
         if self.derivative.iter().any(|&derivative| derivative != 0.0) {
             let (backend, space) = (&mut self.backend, &mut self.space);
             decoder.backward(backend, space, weights, &prepared, &self.derivative, gradient);
-            backend.wait();
+            backend.synchronize();
         }
         self.spent.backward += started.elapsed();
         scores

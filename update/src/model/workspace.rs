@@ -39,11 +39,11 @@ pub(super) struct Saved<T> {
     /// Key and value projection, `[tokens, 2 * key width]`.
     pub key_value: T,
     /// Attention's output, `[rows, query width]`.
-    pub mixed: T,
+    pub attn_out: T,
     /// Log-sum-exp of the attention scores, `[rows, heads]`.
-    pub normalizers: T,
+    pub lse: T,
     /// Residual stream after attention, `[rows, hidden]`.
-    pub middle: T,
+    pub post_attn: T,
     /// Gate and up projections, `[rows, 2 * intermediate]`.
     pub gate_up: T,
 }
@@ -57,11 +57,11 @@ pub(super) struct Workspace<T> {
     /// Residual stream that leaves the last layer, `[scored, hidden]`; before, what enters its second half, and in the
     /// backward pass room for the stream's gradient, `[tokens, hidden]`.
     pub output: T,
-    /// A normalised residual stream, `[tokens, hidden]`.
+    /// A normalized residual stream, `[tokens, hidden]`.
     pub normal: T,
     /// The rows of something that the last layer uses, `[scored, hidden]`.
-    pub picked: T,
-    /// Rotated queries and keys.
+    pub gathered: T,
+    /// Queries and keys after RoPE.
     pub queries: T,
     pub keys: T,
     /// Output of the SwiGLU, `[rows, intermediate]`.
@@ -72,7 +72,7 @@ pub(super) struct Workspace<T> {
     pub d_rounded: T,
     pub d_other: T,
     pub d_swiglu: T,
-    pub d_mixed: T,
+    pub d_attn_out: T,
     pub d_queries: T,
     pub d_keys: T,
     pub d_query: T,
@@ -96,16 +96,16 @@ impl<T> Workspace<T> {
     pub(super) fn activations(&mut self) -> Vec<&mut T> {
         let mut all: Vec<&mut T> = Vec::new();
         for saved in &mut self.saved {
-            let Saved { query, key_value, mixed, normalizers: _, middle: _, gate_up } = saved;
-            all.extend([query, key_value, mixed, gate_up]);
+            let Saved { query, key_value, attn_out, lse: _, post_attn: _, gate_up } = saved;
+            all.extend([query, key_value, attn_out, gate_up]);
         }
         all.extend([
             &mut self.normal,
-            &mut self.picked,
+            &mut self.gathered,
             &mut self.queries,
             &mut self.keys,
             &mut self.swiglu,
-            &mut self.d_mixed,
+            &mut self.d_attn_out,
             &mut self.d_query,
             &mut self.d_key_value,
         ]);
@@ -115,9 +115,9 @@ impl<T> Workspace<T> {
     }
 
     /// Everything that is f32 whatever activations are.
-    pub(super) fn statistics(&mut self) -> Vec<&mut T> {
+    pub(super) fn f32_buffers(&mut self) -> Vec<&mut T> {
         let mut all: Vec<&mut T> = self.inputs.iter_mut().collect();
-        all.extend(self.saved.iter_mut().flat_map(|saved| [&mut saved.normalizers, &mut saved.middle]));
+        all.extend(self.saved.iter_mut().flat_map(|saved| [&mut saved.lse, &mut saved.post_attn]));
         let Workspace { output, d_stream, d_other, d_swiglu, d_queries, d_keys, .. } = self;
         all.extend([output, d_stream, d_other, d_swiglu, d_queries, d_keys]);
         all
@@ -146,9 +146,9 @@ impl Workspace<Option<usize>> {
             Saved {
                 query: Some(rows * query),
                 key_value: Some(tokens * 2 * key),
-                mixed: Some(rows * query),
-                normalizers: Some(rows * shape.heads),
-                middle: Some(rows * shape.hidden),
+                attn_out: Some(rows * query),
+                lse: Some(rows * shape.heads),
+                post_attn: Some(rows * shape.hidden),
                 gate_up: Some(rows * 2 * shape.intermediate),
             }
         };
@@ -160,7 +160,7 @@ impl Workspace<Option<usize>> {
             saved,
             output: Some(tokens * shape.hidden),
             normal: Some(tokens * shape.hidden),
-            picked: Some(scored * shape.hidden),
+            gathered: Some(scored * shape.hidden),
             queries: Some(tokens * query),
             keys: Some(tokens * key),
             swiglu: Some(tokens * shape.intermediate),
@@ -168,7 +168,7 @@ impl Workspace<Option<usize>> {
             d_rounded: gradient(shape.hidden),
             d_other: gradient(shape.hidden),
             d_swiglu: gradient(shape.intermediate),
-            d_mixed: gradient(query),
+            d_attn_out: gradient(query),
             d_queries: gradient(query),
             d_keys: gradient(key),
             d_query: gradient(query),
@@ -188,28 +188,28 @@ pub(super) fn empty<B: Backend>(backend: &mut B, shape: &Shape, recompute: bool)
         .map(|_| Saved {
             query: backend.buffer(),
             key_value: backend.buffer(),
-            mixed: backend.buffer(),
-            normalizers: backend.statistics(),
-            middle: backend.statistics(),
+            attn_out: backend.buffer(),
+            lse: backend.f32_buffer(),
+            post_attn: backend.f32_buffer(),
             gate_up: backend.buffer(),
         })
         .collect();
     Workspace {
-        inputs: (0..shape.layers).map(|_| backend.statistics()).collect(),
+        inputs: (0..shape.layers).map(|_| backend.f32_buffer()).collect(),
         saved,
-        output: backend.statistics(),
+        output: backend.f32_buffer(),
         normal: backend.buffer(),
-        picked: backend.buffer(),
+        gathered: backend.buffer(),
         queries: backend.buffer(),
         keys: backend.buffer(),
         swiglu: backend.buffer(),
-        d_stream: backend.statistics(),
+        d_stream: backend.f32_buffer(),
         d_rounded: backend.buffer(),
-        d_other: backend.statistics(),
-        d_swiglu: backend.statistics(),
-        d_mixed: backend.buffer(),
-        d_queries: backend.statistics(),
-        d_keys: backend.statistics(),
+        d_other: backend.f32_buffer(),
+        d_swiglu: backend.f32_buffer(),
+        d_attn_out: backend.buffer(),
+        d_queries: backend.f32_buffer(),
+        d_keys: backend.f32_buffer(),
         d_query: backend.buffer(),
         d_key_value: backend.buffer(),
         adapted: Adapted { factors: backend.buffer(), inner: backend.buffer(), d_inner: backend.buffer() },
@@ -234,10 +234,10 @@ pub(super) fn make_room<B: Backend>(
     for (buffer, length) in space.activations().into_iter().zip(lengths.activations()) {
         reserve(buffer, length);
     }
-    for (buffer, length) in space.statistics().into_iter().zip(lengths.statistics()) {
+    for (buffer, length) in space.f32_buffers().into_iter().zip(lengths.f32_buffers()) {
         reserve(buffer, length);
     }
-    if B::NARROW {
+    if B::LOW_PRECISION {
         for (buffer, length) in space.copies().into_iter().zip(lengths.copies()) {
             reserve(buffer, length);
         }
@@ -275,8 +275,8 @@ mod tests {
         let mut space = empty(&mut backend, &shape, false);
         make_room(&mut backend, &mut space, (&shape, None), Counts { tokens: 11, scored: 6 }, true);
         assert_eq!((space.saved[0].gate_up.len(), space.saved[1].gate_up.len()), (110, 60));
-        assert_eq!((space.saved[0].normalizers.len(), space.saved[1].key_value.len()), (44, 88));
+        assert_eq!((space.saved[0].lse.len(), space.saved[1].key_value.len()), (44, 88));
         assert_eq!((space.d_key_value.len(), space.output.len()), (88, 33));
-        assert_eq!((space.picked.len(), space.d_stream.len(), space.d_rounded.len()), (18, 33, 0));
+        assert_eq!((space.gathered.len(), space.d_stream.len(), space.d_rounded.len()), (18, 33, 0));
     }
 }

@@ -3,11 +3,11 @@
 use crate::harness::{GRADIENT, HALF, Host, SINGLE, batches, simulated, values};
 use crate::small::{Random, relative};
 use device::Any;
-use update::backend::{Backend, Batch, Heads, Rows};
+use update::backend::{Attention, AttentionGradients, AttentionOutput, Backend, Heads, MicroBatch, Rows};
 
-/// Attention and its gradients by queries, keys and values in f64: `[out, normalizers, d_q, d_k, d_v]`.
+/// Attention and its gradients by queries, keys and values in f64: `[out, lse, d_q, d_k, d_v]`.
 fn attention_in_f64(
-    batch: &Batch,
+    batch: &MicroBatch,
     nodes: &[u32],
     heads: Heads,
     q: &[f32],
@@ -19,7 +19,7 @@ fn attention_in_f64(
     let scale = 1.0 / (width as f64).sqrt();
     let mut found =
         [q.len(), nodes.len() * heads.queries, q.len(), k.len(), p.len()].map(|length| vec![0.0; length]);
-    let [out, normalizers, d_q, d_k, d_v] = &mut found;
+    let [out, lse, d_q, d_k, d_v] = &mut found;
     for (row, &node) in nodes.iter().enumerate() {
         for head in 0..heads.queries {
             let kh = head * heads.keys / heads.queries;
@@ -34,7 +34,7 @@ fn attention_in_f64(
                 seen.iter().map(|&j| scale * dot(&q[at..at + width], &k[key(j)..key(j) + width])).collect();
             let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let normalizer = top + scores.iter().map(|s| (s - top).exp()).sum::<f64>().ln();
-            normalizers[row * heads.queries + head] = normalizer;
+            lse[row * heads.queries + head] = normalizer;
             let weights: Vec<f64> = scores.iter().map(|s| (s - normalizer).exp()).collect();
             let slopes: Vec<f64> =
                 seen.iter().map(|&j| dot(&d[at..at + width], &p[value(j)..value(j) + width])).collect();
@@ -53,7 +53,7 @@ fn attention_in_f64(
     found
 }
 
-fn attention_of(width: usize, queries: usize, keys: usize, batches: Vec<(&'static str, Batch)>) {
+fn attention_of(width: usize, queries: usize, keys: usize, batches: Vec<(&'static str, MicroBatch)>) {
     let heads = Heads { queries, keys, width };
     for (name, batch) in batches {
         for rows in [Rows::All, Rows::Scored] {
@@ -71,35 +71,28 @@ fn attention_of(width: usize, queries: usize, keys: usize, batches: Vec<(&'stati
                 let gpu = &mut simulated(width, seed);
                 let prepared = gpu.prepare(batch.clone());
                 let (qb, kb, pb, db) = (gpu.put(&q), gpu.put(&k), gpu.put(&p), gpu.put(&d));
-                let (mut out, mut normalizers) =
+                let (mut out, mut lse) =
                     (gpu.put(&vec![0.0; q.len()]), gpu.put_single(&vec![0.0; nodes.len() * queries]));
-                gpu.attention(&prepared, rows, heads, &qb, &kb, &pb, &mut out, &mut normalizers);
+                let op = Attention { rows, heads, queries: &qb, keys: &kb, key_value: &pb };
+                gpu.attention(&prepared, &op, &mut out, &mut lse);
                 let (mut d_q, mut d_k) = (gpu.put_single(&q), gpu.put_single(&k));
                 let mut d_p = gpu.put(&vec![0.0; p.len()]);
                 gpu.attention_backward(
                     &prepared,
-                    rows,
-                    heads,
-                    &qb,
-                    &kb,
-                    &pb,
-                    &out,
-                    &normalizers,
-                    &db,
-                    &mut d_q,
-                    &mut d_k,
-                    &mut d_p,
+                    &op,
+                    AttentionOutput { out: &out, lse: &lse, d_out: &db },
+                    AttentionGradients { d_queries: &mut d_q, d_keys: &mut d_k, d_key_value: &mut d_p },
                 );
                 let found = vec![
                     gpu.get(&out, q.len()),
-                    gpu.get(&normalizers, nodes.len() * queries),
+                    gpu.get(&lse, nodes.len() * queries),
                     gpu.get(&d_q, q.len()),
                     gpu.get(&d_k, k.len()),
                     gpu.get(&d_p, p.len()),
                 ];
                 let expected = [
                     ("out", HALF),
-                    ("normalizers", SINGLE),
+                    ("lse", SINGLE),
                     ("d_queries", GRADIENT),
                     ("d_keys", GRADIENT),
                     ("d_values", GRADIENT),

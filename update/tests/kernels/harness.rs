@@ -1,10 +1,10 @@
-//! The two backends side by side: the same operation on the processor and on the device of the tests, under several
+//! The two backends side by side: the same operation on the CPU and on the device of the tests, under several
 //! schedules, and the batches to run it on.
 
 use crate::small::{Random, relative, wide};
 use device::{Any, Device};
 use half::bf16;
-use update::backend::{Backend, Batch, Cpu, Gpu, Values};
+use update::backend::{Backend, Cpu, Gpu, MicroBatch, Values};
 use update::tree::{LossRow, Sequence, Tree, pack};
 
 /// Allowed relative L2 of results in bf16, of attention's gradients, and of results in f32.
@@ -38,14 +38,14 @@ impl Host for Gpu<Any> {
         buffer
     }
     fn put_single(&mut self, values: &[f32]) -> Values {
-        let mut buffer = self.statistics();
+        let mut buffer = self.f32_buffer();
         self.write(values, &mut buffer);
         buffer
     }
     fn get(&mut self, buffer: &Values, length: usize) -> Vec<f32> {
         let mut values = vec![0.0; length];
         self.read(buffer, &mut values);
-        self.outcome().unwrap();
+        self.check().unwrap();
         values
     }
 }
@@ -68,14 +68,14 @@ pub fn values(random: &mut Random, length: usize) -> Vec<f32> {
 /// What an operation produced, by name, and how exact it should be.
 pub type Results = Vec<(&'static str, Vec<f32>, f64)>;
 
-/// Runs an operation on the processor and in the simulator, and compares what they produced.
+/// Runs an operation on the CPU and in the simulator, and compares what they produced.
 pub fn compare(
     name: &str,
     width: usize,
-    on_processor: impl Fn(&mut Cpu) -> Results,
+    on_cpu: impl Fn(&mut Cpu) -> Results,
     on_device: impl Fn(&mut Gpu<Any>) -> Results,
 ) {
-    let truth = on_processor(&mut Cpu::new(&frequencies(width)));
+    let truth = on_cpu(&mut Cpu::new(&frequencies(width)));
     let mut first: Option<Results> = None;
     for seed in Any::test_seeds() {
         let found = on_device(&mut simulated(width, seed));
@@ -93,24 +93,24 @@ pub fn compare(
 }
 
 /// A forest: a group with a shared prompt of `prompt` tokens and answers of `answers`, and another small tree.
-pub fn forest(random: &mut Random, vocabulary: usize, prompt: usize, answers: &[usize]) -> Batch {
+pub fn forest(random: &mut Random, vocabulary: usize, prompt: usize, answers: &[usize]) -> MicroBatch {
     let shared = random.tokens(prompt, vocabulary);
     let answers: Vec<Vec<u32>> = answers.iter().map(|&length| random.tokens(length, vocabulary)).collect();
     let sequences: Vec<Sequence> =
         answers.iter().map(|answer| Sequence { prompt: &shared, completion: answer }).collect();
     let other = random.tokens(11, vocabulary);
     let second = pack(&[Sequence { prompt: &other[..4], completion: &other[4..] }], true);
-    Batch::new(&[pack(&sequences, true), second])
+    MicroBatch::new(&[pack(&sequences, true), second])
 }
 
 /// One node that predicts one token.
-pub fn single() -> Batch {
+pub fn single() -> MicroBatch {
     let rows = vec![LossRow { node: 0, target: 3, sequence: 0, index: 0 }];
-    Batch::new(&[Tree { ids: vec![5], positions: vec![0], ends: vec![1], rows }])
+    MicroBatch::new(&[Tree { ids: vec![5], positions: vec![0], ends: vec![1], rows }])
 }
 
 /// Batches of all kinds: branches over several tiles, one token, one completion, an empty one among others.
-pub fn batches(vocabulary: usize) -> Vec<(&'static str, Batch)> {
+pub fn batches(vocabulary: usize) -> Vec<(&'static str, MicroBatch)> {
     let mut random = Random(7);
     vec![
         ("branches", forest(&mut random, vocabulary, 75, &[40, 61, 3, 40])),

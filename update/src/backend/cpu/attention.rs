@@ -6,9 +6,9 @@
 //! block exist only while it is worked on; the backward pass computes them again from the log-sum-exp
 //! (FlashAttention-2, arXiv 2307.08691).
 
-use super::products::Products;
-use super::vector::{dot, exp, exponentials, maximum, vectorised};
-use crate::backend::{Batch, Heads};
+use super::Gemm;
+use super::vector::{dot, exp, exponentials, maximum, vectorized};
+use crate::backend::{Attention, AttentionGradients, AttentionOutput, Heads, MicroBatch};
 use gemm::{Onto, View};
 use std::ops::Range;
 
@@ -32,14 +32,14 @@ struct Block {
 
 /// The blocks of one micro-batch for one choice of rows.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct Blocks {
     /// Node of each row, ascending.
     nodes: Vec<u32>,
     blocks: Vec<Block>,
 }
 
-impl Plan {
-    pub(super) fn new(batch: &Batch, nodes: Vec<u32>) -> Plan {
+impl Blocks {
+    pub(super) fn new(batch: &MicroBatch, nodes: Vec<u32>) -> Blocks {
         let mut blocks = Vec::new();
         let mut start = 0;
         // End of the tree that the block is in. Blocks keep to one, so that what is computed for a tree does
@@ -60,11 +60,11 @@ impl Plan {
             blocks.push(block(batch, &nodes, start..end));
             start = end;
         }
-        Plan { nodes, blocks }
+        Blocks { nodes, blocks }
     }
 }
 
-fn block(batch: &Batch, nodes: &[u32], rows: Range<usize>) -> Block {
+fn block(batch: &MicroBatch, nodes: &[u32], rows: Range<usize>) -> Block {
     let (first, last) = (nodes[rows.start], nodes[rows.end - 1]);
     let mut runs: Vec<Range<u32>> = Vec::new();
     let (mut keys, mut common, mut all_common) = (0, 0, true);
@@ -89,7 +89,7 @@ fn block(batch: &Batch, nodes: &[u32], rows: Range<usize>) -> Block {
 
 /// Where one kind of head lies: rows of `stride` values, the head's at `offset`.
 #[derive(Clone, Copy)]
-struct Place {
+struct HeadLayout {
     stride: usize,
     offset: usize,
     width: usize,
@@ -107,38 +107,38 @@ pub(super) struct Scratch {
     d_scores: Vec<f32>,
     d_keys: Vec<f32>,
     /// Row sums in the forward pass; log-sum-exp in the backward pass.
-    normalizers: Vec<f32>,
+    lse: Vec<f32>,
 }
 
 /// Makes `buffer` at least `length` long and returns so much of it.
-fn room(buffer: &mut Vec<f32>, length: usize) -> &mut [f32] {
+fn resized(buffer: &mut Vec<f32>, length: usize) -> &mut [f32] {
     if buffer.len() < length {
         buffer.resize(length, 0.0);
     }
     &mut buffer[..length]
 }
 
-vectorised! {
+vectorized! {
     /// Copies one head of each key in the runs to adjacent rows.
-    fn gather_keys(runs: &[Range<u32>], place: Place, source: &[f32], target: &mut [f32]) {
-        let mut rows = target.chunks_exact_mut(place.width);
+    fn gather_keys(runs: &[Range<u32>], layout: HeadLayout, source: &[f32], target: &mut [f32]) {
+        let mut rows = target.chunks_exact_mut(layout.width);
         for run in runs {
             for (node, target) in run.clone().zip(&mut rows) {
-                let at = node as usize * place.stride + place.offset;
-                target.copy_from_slice(&source[at..at + place.width]);
+                let at = node as usize * layout.stride + layout.offset;
+                target.copy_from_slice(&source[at..at + layout.width]);
             }
         }
     }
 }
 
-vectorised! {
+vectorized! {
     /// Adds adjacent rows to one head of each key in the runs.
-    fn scatter_keys(runs: &[Range<u32>], place: Place, source: &[f32], target: &mut [f32]) {
-        let mut rows = source.chunks_exact(place.width);
+    fn scatter_keys(runs: &[Range<u32>], layout: HeadLayout, source: &[f32], target: &mut [f32]) {
+        let mut rows = source.chunks_exact(layout.width);
         for run in runs {
             for (node, source) in run.clone().zip(&mut rows) {
-                let at = node as usize * place.stride + place.offset;
-                for (target, &value) in target[at..at + place.width].iter_mut().zip(source) {
+                let at = node as usize * layout.stride + layout.offset;
+                for (target, &value) in target[at..at + layout.width].iter_mut().zip(source) {
                     *target += value;
                 }
             }
@@ -146,21 +146,21 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// Copies rows of `heads` adjacent heads to one row a head, head by head, times `factor`.
     fn gather_rows(
         rows: Range<usize>,
         heads: usize,
-        place: Place,
+        layout: HeadLayout,
         factor: f32,
         source: &[f32],
         target: &mut [f32],
     ) {
-        let mut targets = target.chunks_exact_mut(place.width);
+        let mut targets = target.chunks_exact_mut(layout.width);
         for head in 0..heads {
             for (row, target) in rows.clone().zip(&mut targets) {
-                let at = row * place.stride + place.offset + head * place.width;
-                for (target, &value) in target.iter_mut().zip(&source[at..at + place.width]) {
+                let at = row * layout.stride + layout.offset + head * layout.width;
+                for (target, &value) in target.iter_mut().zip(&source[at..at + layout.width]) {
                     *target = value * factor;
                 }
             }
@@ -168,21 +168,21 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// The reverse of [`gather_rows`], with a factor for each gathered row.
     fn scatter_rows(
         rows: Range<usize>,
         heads: usize,
-        place: Place,
+        layout: HeadLayout,
         factors: &[f32],
         source: &[f32],
         target: &mut [f32],
     ) {
-        let mut sources = source.chunks_exact(place.width).zip(factors);
+        let mut sources = source.chunks_exact(layout.width).zip(factors);
         for head in 0..heads {
             for (row, (source, &factor)) in rows.clone().zip(&mut sources) {
-                let at = row * place.stride + place.offset + head * place.width;
-                for (target, &value) in target[at..at + place.width].iter_mut().zip(source) {
+                let at = row * layout.stride + layout.offset + head * layout.width;
+                for (target, &value) in target[at..at + layout.width].iter_mut().zip(source) {
                     *target = value * factor;
                 }
             }
@@ -190,9 +190,9 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// Turns scores into `exp(score - largest)`, zero where the mask hides the key. Row sums go to `sums`,
-    /// log-sum-exps to `normalizers`.
+    /// log-sum-exps to `lse`.
     fn softmax(
         keys: usize,
         common: usize,
@@ -200,7 +200,7 @@ vectorised! {
         nodes: &[u32],
         scores: &mut [f32],
         sums: &mut [f32],
-        normalizers: &mut [f32],
+        lse: &mut [f32],
     ) {
         for (row, scores) in scores.chunks_exact_mut(keys).enumerate() {
             let node = nodes[row % nodes.len()];
@@ -210,19 +210,19 @@ vectorised! {
             let largest = maximum(scores);
             let sum = exponentials(scores, largest);
             sums[row] = sum;
-            normalizers[row] = largest + sum.ln();
+            lse[row] = largest + sum.ln();
         }
     }
 }
 
-vectorised! {
+vectorized! {
     /// Turns scores into probabilities and `d_scores` (gradients of probabilities) into gradients of scores.
     fn softmax_backward(
         keys: usize,
         common: usize,
         masked: &[(u32, u32)],
         nodes: &[u32],
-        normalizers: &[f32],
+        lse: &[f32],
         width: usize,
         out: &[f32],
         d_out: &[f32],
@@ -233,14 +233,14 @@ vectorised! {
             scores.chunks_exact_mut(keys).zip(d_scores.chunks_exact_mut(keys)).enumerate()
         {
             let node = nodes[row % nodes.len()];
-            let normalizer = normalizers[row];
+            let lse = lse[row];
             let own = row * width..(row + 1) * width;
             let delta = dot(&out[own.clone()], &d_out[own]);
             for (score, &(key, end)) in scores[common..].iter_mut().zip(masked) {
                 *score = if key <= node && node < end { *score } else { f32::NEG_INFINITY };
             }
             for (score, d_score) in scores.iter_mut().zip(d_scores) {
-                *score = exp(*score - normalizer);
+                *score = exp(*score - lse);
                 *d_score = *score * (*d_score - delta);
             }
         }
@@ -248,60 +248,64 @@ vectorised! {
 }
 
 /// Key and end of every key of a block that not all its queries see.
-fn masked_keys(batch: &Batch, block: &Block) -> Vec<(u32, u32)> {
+fn masked_keys(batch: &MicroBatch, block: &Block) -> Vec<(u32, u32)> {
     let keys = block.runs.iter().cloned().flatten().skip(block.common);
     keys.map(|key| (key, batch.ends[key as usize])).collect()
 }
 
+/// Where queries, keys and values of one key head lie. Queries of the group are `heads.queries / heads.keys` adjacent
+/// heads.
+fn layouts(heads: Heads, head: usize) -> [HeadLayout; 3] {
+    let Heads { queries, keys, width } = heads;
+    [
+        HeadLayout { stride: queries * width, offset: head * (queries / keys) * width, width },
+        HeadLayout { stride: keys * width, offset: head * width, width },
+        HeadLayout { stride: 2 * keys * width, offset: (keys + head) * width, width },
+    ]
+}
+
 /// Forward pass; see [`crate::backend::Backend::attention`].
-#[allow(clippy::too_many_arguments)]
 pub(super) fn forward(
     scratch: &mut Scratch,
-    products: &mut Products,
-    batch: &Batch,
-    plan: &Plan,
-    heads: Heads,
-    queries: &[f32],
-    keys: &[f32],
-    projection: &[f32],
+    gemm: &mut Gemm,
+    batch: &MicroBatch,
+    blocks: &Blocks,
+    op: &Attention<Vec<f32>>,
     out: &mut [f32],
-    normalizers: &mut [f32],
+    lse: &mut [f32],
 ) {
-    let Heads { width, .. } = heads;
+    let Attention { heads, queries, keys, key_value, .. } = *op;
+    let width = heads.width;
     let group = heads.queries / heads.keys;
     let scale = 1.0 / (width as f32).sqrt();
-    for block in &plan.blocks {
+    for block in &blocks.blocks {
         let rows = group * block.rows.len();
-        let nodes = &plan.nodes[block.rows.clone()];
+        let nodes = &blocks.nodes[block.rows.clone()];
         let masked = masked_keys(batch, block);
         for head in 0..heads.keys {
-            let query_place = Place { stride: heads.queries * width, offset: head * group * width, width };
-            let key_place = Place { stride: heads.keys * width, offset: head * width, width };
-            let value_place =
-                Place { stride: 2 * heads.keys * width, offset: (heads.keys + head) * width, width };
-            let q = room(&mut scratch.queries, rows * width);
-            let k = room(&mut scratch.keys, block.keys * width);
-            let v = room(&mut scratch.values, block.keys * width);
-            let scores = room(&mut scratch.scores, rows * block.keys);
-            let mixed = room(&mut scratch.out, rows * width);
-            let sums = room(&mut scratch.normalizers, 2 * rows);
-            let (sums, logs) = sums.split_at_mut(rows);
-            gather_rows(block.rows.clone(), group, query_place, scale, queries, q);
-            gather_keys(&block.runs, key_place, keys, k);
-            gather_keys(&block.runs, value_place, projection, v);
+            let [queries_at, keys_at, values_at] = layouts(heads, head);
+            let q = resized(&mut scratch.queries, rows * width);
+            let k = resized(&mut scratch.keys, block.keys * width);
+            let v = resized(&mut scratch.values, block.keys * width);
+            let scores = resized(&mut scratch.scores, rows * block.keys);
+            let head_out = resized(&mut scratch.out, rows * width);
+            let (sums, head_lse) = resized(&mut scratch.lse, 2 * rows).split_at_mut(rows);
+            gather_rows(block.rows.clone(), group, queries_at, scale, queries, q);
+            gather_keys(&block.runs, keys_at, keys, k);
+            gather_keys(&block.runs, values_at, key_value, v);
             let (q, k, v) = (View::new(q, width), View::new(k, width), View::new(v, width));
-            products.exact([rows, block.keys, width], q, k.transposed(), Onto::Zero, scores, block.keys);
-            softmax(block.keys, block.common, &masked, nodes, scores, sums, logs);
+            gemm.exact([rows, block.keys, width], q, k.transposed(), Onto::Zero, scores, block.keys);
+            softmax(block.keys, block.common, &masked, nodes, scores, sums, head_lse);
             let p = View::new(scores, block.keys);
-            products.exact([rows, width, block.keys], p, v, Onto::Zero, mixed, width);
+            gemm.exact([rows, width, block.keys], p, v, Onto::Zero, head_out, width);
             for sum in sums.iter_mut() {
                 *sum = 1.0 / *sum;
             }
-            scatter_rows(block.rows.clone(), group, query_place, sums, mixed, out);
+            scatter_rows(block.rows.clone(), group, queries_at, sums, head_out, out);
             for (index, row) in block.rows.clone().enumerate() {
                 for member in 0..group {
-                    let log = logs[member * block.rows.len() + index];
-                    normalizers[row * heads.queries + head * group + member] = log;
+                    lse[row * heads.queries + head * group + member] =
+                        head_lse[member * block.rows.len() + index];
                 }
             }
         }
@@ -309,86 +313,79 @@ pub(super) fn forward(
 }
 
 /// Backward pass; see [`crate::backend::Backend::attention_backward`].
-#[allow(clippy::too_many_arguments)]
 pub(super) fn backward(
     scratch: &mut Scratch,
-    products: &mut Products,
-    batch: &Batch,
-    plan: &Plan,
-    heads: Heads,
-    queries: &[f32],
-    keys: &[f32],
-    projection: &[f32],
-    out: &[f32],
-    normalizers: &[f32],
-    d_out: &[f32],
-    d_queries: &mut [f32],
-    d_keys: &mut [f32],
-    d_projection: &mut [f32],
+    gemm: &mut Gemm,
+    batch: &MicroBatch,
+    blocks: &Blocks,
+    op: &Attention<Vec<f32>>,
+    output: AttentionOutput<Vec<f32>>,
+    gradients: AttentionGradients<Vec<f32>>,
 ) {
-    let Heads { width, .. } = heads;
+    let Attention { heads, queries, keys, key_value, .. } = *op;
+    let width = heads.width;
     let group = heads.queries / heads.keys;
     let scale = 1.0 / (width as f32).sqrt();
+    let key_width = heads.keys * width;
+    let d_keys = &mut gradients.d_keys[..batch.tokens() * key_width];
+    let d_key_value = &mut gradients.d_key_value[..batch.tokens() * 2 * key_width];
     d_keys.fill(0.0);
-    for row in d_projection.chunks_exact_mut(2 * heads.keys * width) {
-        row[heads.keys * width..].fill(0.0);
+    for row in d_key_value.chunks_exact_mut(2 * key_width) {
+        row[key_width..].fill(0.0);
     }
-    for block in &plan.blocks {
+    for block in &blocks.blocks {
         let rows = group * block.rows.len();
-        let nodes = &plan.nodes[block.rows.clone()];
+        let nodes = &blocks.nodes[block.rows.clone()];
         let masked = masked_keys(batch, block);
         for head in 0..heads.keys {
-            let query_place = Place { stride: heads.queries * width, offset: head * group * width, width };
-            let key_place = Place { stride: heads.keys * width, offset: head * width, width };
-            let value_place =
-                Place { stride: 2 * heads.keys * width, offset: (heads.keys + head) * width, width };
-            let q = room(&mut scratch.queries, rows * width);
-            let k = room(&mut scratch.keys, block.keys * width);
-            let v = room(&mut scratch.values, block.keys * width);
-            let scores = room(&mut scratch.scores, rows * block.keys);
-            let d_scores = room(&mut scratch.d_scores, rows * block.keys);
-            let mixed = room(&mut scratch.out, rows * width);
-            let d_mixed = room(&mut scratch.d_out, rows * width);
-            let d_k = room(&mut scratch.d_keys, block.keys * width);
-            let logs = room(&mut scratch.normalizers, rows);
-            gather_rows(block.rows.clone(), group, query_place, scale, queries, q);
-            gather_rows(block.rows.clone(), group, query_place, 1.0, out, mixed);
-            gather_rows(block.rows.clone(), group, query_place, 1.0, d_out, d_mixed);
-            gather_keys(&block.runs, key_place, keys, k);
-            gather_keys(&block.runs, value_place, projection, v);
+            let [queries_at, keys_at, values_at] = layouts(heads, head);
+            let q = resized(&mut scratch.queries, rows * width);
+            let k = resized(&mut scratch.keys, block.keys * width);
+            let v = resized(&mut scratch.values, block.keys * width);
+            let scores = resized(&mut scratch.scores, rows * block.keys);
+            let d_scores = resized(&mut scratch.d_scores, rows * block.keys);
+            let head_out = resized(&mut scratch.out, rows * width);
+            let d_head_out = resized(&mut scratch.d_out, rows * width);
+            let d_k = resized(&mut scratch.d_keys, block.keys * width);
+            let head_lse = resized(&mut scratch.lse, rows);
+            gather_rows(block.rows.clone(), group, queries_at, scale, queries, q);
+            gather_rows(block.rows.clone(), group, queries_at, 1.0, output.out, head_out);
+            gather_rows(block.rows.clone(), group, queries_at, 1.0, output.d_out, d_head_out);
+            gather_keys(&block.runs, keys_at, keys, k);
+            gather_keys(&block.runs, values_at, key_value, v);
             for (index, row) in block.rows.clone().enumerate() {
                 for member in 0..group {
-                    let log = normalizers[row * heads.queries + head * group + member];
-                    logs[member * block.rows.len() + index] = log;
+                    head_lse[member * block.rows.len() + index] =
+                        output.lse[row * heads.queries + head * group + member];
                 }
             }
             let by_key = [rows, block.keys, width];
             let by_query = [block.keys, width, rows];
             let (q, k, v) = (View::new(q, width), View::new(k, width), View::new(v, width));
-            products.exact(by_key, q, k.transposed(), Onto::Zero, scores, block.keys);
-            let d_o = View::new(d_mixed, width);
-            products.exact(by_key, d_o, v.transposed(), Onto::Zero, d_scores, block.keys);
+            gemm.exact(by_key, q, k.transposed(), Onto::Zero, scores, block.keys);
+            let d_o = View::new(d_head_out, width);
+            gemm.exact(by_key, d_o, v.transposed(), Onto::Zero, d_scores, block.keys);
             softmax_backward(
                 block.keys,
                 block.common,
                 &masked,
                 nodes,
-                logs,
+                head_lse,
                 width,
-                mixed,
-                d_mixed,
+                head_out,
+                d_head_out,
                 scores,
                 d_scores,
             );
             let p = View::new(scores, block.keys).transposed();
-            products.exact(by_query, p, d_o, Onto::Zero, d_k, width);
-            scatter_keys(&block.runs, value_place, d_k, d_projection);
+            gemm.exact(by_query, p, d_o, Onto::Zero, d_k, width);
+            scatter_keys(&block.runs, values_at, d_k, d_key_value);
             let d_s = View::new(d_scores, block.keys);
-            products.exact(by_query, d_s.transposed(), q, Onto::Zero, d_k, width);
-            scatter_keys(&block.runs, key_place, d_k, d_keys);
-            products.exact([rows, width, block.keys], d_s, k, Onto::Zero, mixed, width);
-            logs.fill(scale);
-            scatter_rows(block.rows.clone(), group, query_place, logs, mixed, d_queries);
+            gemm.exact(by_query, d_s.transposed(), q, Onto::Zero, d_k, width);
+            scatter_keys(&block.runs, keys_at, d_k, d_keys);
+            gemm.exact([rows, width, block.keys], d_s, k, Onto::Zero, head_out, width);
+            head_lse.fill(scale);
+            scatter_rows(block.rows.clone(), group, queries_at, head_lse, head_out, gradients.d_queries);
         }
     }
 }

@@ -1,8 +1,11 @@
-//! Row-wise operations: RMS norm (arXiv 1910.07467) and SwiGLU (arXiv 2002.05202).
+//! Row-wise operations: RMS norm (arXiv 1910.07467), SwiGLU (arXiv 2002.05202), and the bias, head norm and RoPE
+//! (arXiv 2104.09864) that follow a query or key projection.
 
-use super::vector::{dot, exp, vectorised};
+use super::vector::{dot, exp, vectorized};
+use crate::backend::QkNormRope;
+use crate::backend::rope::RopeCache;
 
-vectorised! {
+vectorized! {
     /// Rounds to bf16.
     pub(super) fn round(values: &mut [f32]) {
         for value in values {
@@ -11,7 +14,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// `out = x / sqrt(mean(x^2) + epsilon) * weight` for each row.
     pub(super) fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
         let width = weight.len();
@@ -24,7 +27,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// Adds the gradients of [`rms_norm`] to `d_x` and `d_weight`.
     pub(super) fn rms_norm_backward(
         x: &[f32],
@@ -64,7 +67,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// `out = gate * sigmoid(gate) * up` for rows `[gate, up]`.
     pub(super) fn swiglu(width: usize, gate_up: &[f32], out: &mut [f32]) {
         for (row, out) in gate_up.chunks_exact(2 * width).zip(out.chunks_exact_mut(width)) {
@@ -76,7 +79,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// Replaces rows `[gate, up]` by their gradients and writes the output again.
     pub(super) fn swiglu_backward(width: usize, gate_up: &mut [f32], d_out: &[f32], out: &mut [f32]) {
         let rows = gate_up.chunks_exact_mut(2 * width).zip(d_out.chunks_exact(width));
@@ -88,15 +91,15 @@ vectorised! {
                 let silu = gate[i] * sigmoid;
                 out[i] = silu * up[i];
                 // silu' = sigmoid * (1 + gate * (1 - sigmoid))
-                let slope = sigmoid.mul_add(gate[i] - silu, sigmoid);
-                gate[i] = d_out[i] * up[i] * slope;
+                let d_silu = sigmoid.mul_add(gate[i] - silu, sigmoid);
+                gate[i] = d_out[i] * up[i] * d_silu;
                 up[i] = d_out[i] * silu;
             }
         }
     }
 }
 
-vectorised! {
+vectorized! {
     /// `sums[j] += sum_i rows[i][j]`.
     pub(super) fn add_column_sums(rows: &[f32], sums: &mut [f32]) {
         for row in rows.chunks_exact(sums.len()) {
@@ -107,7 +110,7 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// `target += values`.
     pub(super) fn add(values: &[f32], target: &mut [f32]) {
         for (target, &value) in target.iter_mut().zip(values) {
@@ -116,12 +119,134 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// `target += values`, then `values = 0`.
     pub(crate) fn add_and_clear(values: &mut [f32], target: &mut [f32]) {
         for (target, value) in target.iter_mut().zip(values) {
             *target += *value;
             *value = 0.0;
         }
+    }
+}
+
+/// Cosin and sin of each row's position.
+#[derive(Clone, Copy)]
+pub(super) struct RowAngles<'a> {
+    pub cache: &'a RopeCache,
+    /// Positions of all nodes; `None` without RoPE: then every row is at position 0, where the rotation is the identity.
+    pub positions: Option<&'a [u32]>,
+    /// Nodes of the rows; `None` if each node has one.
+    pub nodes: Option<&'a [u32]>,
+}
+
+impl RowAngles<'_> {
+    #[inline(always)]
+    fn row(&self, row: usize) -> (&[f32], &[f32]) {
+        let node = self.nodes.map_or(row, |nodes| nodes[row] as usize);
+        self.cache.row(self.positions.map_or(0, |positions| positions[node]))
+    }
+}
+
+vectorized! {
+    /// Adds `bias` to each row.
+    pub(super) fn add_bias(bias: &[f32], rows: &mut [f32]) {
+        for row in rows.chunks_exact_mut(bias.len()) {
+            for (value, &bias) in row.iter_mut().zip(bias) {
+                *value += bias;
+            }
+        }
+    }
+}
+
+vectorized! {
+    /// Normalizes (unless `norm` is empty) and rotates the first heads of each row of `projection`. Dimension `i` of a
+    /// head pairs with `i + width / 2`, as in Hugging Face's models.
+    pub(super) fn qk_norm_rope(
+        angles: RowAngles,
+        op: &QkNormRope<Vec<f32>>,
+        norm: &[f32],
+        projection: &[f32],
+        out: &mut [f32],
+    ) {
+        let (width, half) = (op.width, op.width / 2);
+        let rows = projection.chunks_exact(op.stride).zip(out.chunks_exact_mut(op.heads_width()));
+        for (row, (projection, out)) in rows.enumerate() {
+            let (cos, sin) = angles.row(row);
+            let (cos, sin) = (&cos[..half], &sin[..half]);
+            for (head, out) in projection.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+                let (first, second) = head.split_at(half);
+                let (out_first, out_second) = out.split_at_mut(half);
+                let (second, out_second) = (&second[..half], &mut out_second[..half]);
+                if norm.is_empty() {
+                    for i in 0..half {
+                        out_first[i] = first[i] * cos[i] - second[i] * sin[i];
+                        out_second[i] = second[i] * cos[i] + first[i] * sin[i];
+                    }
+                } else {
+                    let scale = 1.0 / (dot(head, head) / width as f32 + op.epsilon).sqrt();
+                    let (norm_first, norm_second) = (&norm[..half], &norm[half..][..half]);
+                    for i in 0..half {
+                        let (a, b) = (first[i] * scale * norm_first[i], second[i] * scale * norm_second[i]);
+                        out_first[i] = a * cos[i] - b * sin[i];
+                        out_second[i] = b * cos[i] + a * sin[i];
+                    }
+                }
+            }
+        }
+    }
+}
+
+vectorized! {
+    /// The gradient of [`qk_norm_rope`]: writes that of the heads of `projection` and adds that of the norm.
+    pub(super) fn qk_norm_rope_backward(
+        angles: RowAngles,
+        op: &QkNormRope<Vec<f32>>,
+        norm: &[f32],
+        projection: &[f32],
+        d_out: &[f32],
+        d_projection: &mut [f32],
+        d_norm: &mut [f32],
+    ) {
+        let (width, half) = (op.width, op.width / 2);
+        let heads = op.heads_width();
+        let rows = projection.chunks_exact(op.stride).zip(d_out.chunks_exact(heads));
+        for (row, ((projection, d_out), d_projection)) in
+            rows.zip(d_projection.chunks_exact_mut(op.stride)).enumerate()
+        {
+            let (cos, sin) = angles.row(row);
+            let (cos, sin) = (&cos[..half], &sin[..half]);
+            let outs = projection.chunks_exact(width).zip(d_out.chunks_exact(width));
+            for ((head, d_out), d_head) in outs.zip(d_projection.chunks_exact_mut(width)) {
+                let (d_first, d_second) = (&d_out[..half], &d_out[half..][..half]);
+                {
+                    let (d_head_first, d_head_second) = d_head.split_at_mut(half);
+                    let d_head_second = &mut d_head_second[..half];
+                    for i in 0..half {
+                        d_head_first[i] = d_first[i] * cos[i] + d_second[i] * sin[i];
+                        d_head_second[i] = d_second[i] * cos[i] - d_first[i] * sin[i];
+                    }
+                }
+                if !norm.is_empty() {
+                    let (norm, d_norm) = (&norm[..width], &mut d_norm[..width]);
+                    let (head, d_head) = (&head[..width], &mut d_head[..width]);
+                    let scale = 1.0 / (dot(head, head) / width as f32 + op.epsilon).sqrt();
+                    for i in 0..width {
+                        d_norm[i] = (d_head[i] * head[i]).mul_add(scale, d_norm[i]);
+                        d_head[i] *= norm[i];
+                    }
+                    let back = dot(d_head, head) * scale * scale / width as f32;
+                    for i in 0..width {
+                        d_head[i] = scale * (d_head[i] - head[i] * back);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Adds the rows of `d_out` to the rows of `table` that `ids` name, in order.
+pub(super) fn add_rows(ids: &[u32], width: usize, d_out: &[f32], table: &mut [f32]) {
+    for (&id, d_out) in ids.iter().zip(d_out.chunks_exact(width)) {
+        add(d_out, &mut table[id as usize * width..][..width]);
     }
 }

@@ -1,78 +1,113 @@
-//! The processor backend: f32 (operands of linear layers, keys and values rounded to bf16 if asked), one thread, scratch
-//! memory kept from one micro-batch to the next.
+//! The CPU backend: f32, optionally with the operands of linear layers, keys and values rounded to bf16.
 //!
-//! Independent micro-batches run on threads with a backend each; nothing here synchronises.
+//! One value is one thread with its scratch memory; independent micro-batches run on threads with a backend each, and
+//! nothing here synchronizes.
 
 mod attention;
 mod elementwise;
-mod products;
-mod rotary;
-mod score;
+mod lm_head;
 mod vector;
 
-use super::angles::Angles;
-use super::{Backend, Batch, Dense, Head, Heads, Rotated, Rows};
+use super::rope::RopeCache;
+use super::{
+    Attention, AttentionGradients, AttentionOutput, Backend, Dense, Linear, LmHead, MicroBatch, QkNormRope,
+    RmsNorm, Rows,
+};
 use gemm::{Onto, Precision, View};
-use products::Products;
 
 pub(crate) use elementwise::add_and_clear;
-pub use score::held;
+pub use lm_head::logits_values;
 
-/// A processor core.
+/// GEMMs with their packing buffers.
+///
+/// Those of linear layers and of the LM head, forward and backward, are nearly all of the work and take the backend's
+/// precision. Attention's stay in f32, as in rollout's engine: rounded there, the two would agree less. The keys and
+/// values that it reads are rounded, because the engine stores them in bf16.
+#[derive(Clone, Debug, Default)]
+struct Gemm {
+    precision: Precision,
+    scratch: gemm::Scratch,
+}
+
+impl Gemm {
+    /// `c = onto + a · b` of a linear layer: `[m, n, k]`, and the stride of `c`.
+    fn linear(&mut self, mnk: [usize; 3], a: View, b: View, onto: Onto, c: &mut [f32], stride: usize) {
+        gemm::multiply(self.precision, &mut self.scratch, mnk, a, b, onto, c, stride);
+    }
+
+    /// The same in f32 whatever the precision.
+    fn exact(&mut self, mnk: [usize; 3], a: View, b: View, onto: Onto, c: &mut [f32], stride: usize) {
+        gemm::multiply(Precision::Float32, &mut self.scratch, mnk, a, b, onto, c, stride);
+    }
+}
+
+/// A CPU core.
 #[derive(Clone, Debug)]
 pub struct Cpu {
-    products: Products,
+    gemm: Gemm,
     attention: attention::Scratch,
-    scorer: score::Scorer,
-    angles: Angles,
+    lm_head: lm_head::Scratch,
+    rope: RopeCache,
     /// Where gradients of frozen vectors go.
-    unwanted: Vec<f32>,
+    discarded: Vec<f32>,
 }
 
 impl Cpu {
-    /// A core that rotates by these angular frequencies, radians a position.
+    /// A core for heads with these RoPE frequencies, radians a position.
     pub fn new(inverse_frequencies: &[f32]) -> Cpu {
         Cpu {
-            products: Products::default(),
+            gemm: Gemm::default(),
             attention: attention::Scratch::default(),
-            scorer: score::Scorer::default(),
-            angles: Angles::new(inverse_frequencies),
-            unwanted: Vec::new(),
+            lm_head: lm_head::Scratch::default(),
+            rope: RopeCache::new(inverse_frequencies),
+            discarded: Vec::new(),
         }
     }
 
-    /// The same core, which rounds the operands of linear layers, keys and values.
-    pub fn rounding(mut self, precision: Precision) -> Cpu {
-        self.products.precision = precision;
+    /// The same core with another precision of linear layers, keys and values.
+    pub fn with_precision(mut self, precision: Precision) -> Cpu {
+        self.gemm.precision = precision;
         self
     }
 
-    /// The width of heads that are rounded once they are rotated, and what follows them in a row as well: keys and
-    /// values, as the sampler stores them. The gradient takes the rounding for the identity.
-    fn rounded(&self, rotated: Rotated) -> Option<usize> {
-        let heads = rotated.heads * rotated.width;
-        (self.products.precision == Precision::BFloat16 && rotated.stride > heads).then_some(heads)
+    /// Whether the heads after the operation, and what follows them in a row, are rounded to bf16: keys and values are,
+    /// as rollout's engine stores them. The gradient takes the rounding for the identity.
+    fn rounds(&self, op: &QkNormRope<Vec<f32>>) -> bool {
+        self.gemm.precision == Precision::BFloat16 && op.stride > op.heads_width()
     }
 
-    fn places<'a>(&'a self, batch: &'a Prepared, rows: Rows) -> rotary::Places<'a> {
-        let nodes = match rows {
+    fn linear_onto(
+        &mut self,
+        &Linear { rows, weights, weight }: &Linear<Vec<f32>>,
+        x: &[f32],
+        onto: Onto,
+        out: &mut [f32],
+    ) {
+        let mnk = [rows, weight.outputs, weight.inputs];
+        let (x, w) = (View::new(x, weight.inputs), view(weights, weight).transposed());
+        self.gemm.linear(mnk, x, w, onto, out, weight.outputs);
+    }
+
+    fn angles<'a>(&'a self, batch: &'a Prepared, op: &QkNormRope<Vec<f32>>) -> elementwise::RowAngles<'a> {
+        let nodes = match op.rows {
             Rows::All => None,
             Rows::Scored => Some(&batch.batch.scored[..]),
         };
-        rotary::Places { angles: &self.angles, positions: &batch.batch.positions, nodes }
+        let positions = op.rope.then_some(&batch.batch.positions[..]);
+        elementwise::RowAngles { cache: &self.rope, positions, nodes }
     }
 }
 
-/// A micro-batch and how attention walks it.
+/// A micro-batch and the blocks that attention takes it in.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    batch: Batch,
-    all: attention::Plan,
-    scored: attention::Plan,
+    batch: MicroBatch,
+    all: attention::Blocks,
+    scored: attention::Blocks,
 }
 
 impl Prepared {
-    fn plan(&self, rows: Rows) -> &attention::Plan {
+    fn blocks(&self, rows: Rows) -> &attention::Blocks {
         match rows {
             Rows::All => &self.all,
             Rows::Scored => &self.scored,
@@ -87,29 +122,29 @@ impl Prepared {
     }
 }
 
-fn values(weights: &[f32], weight: Dense) -> View<'_> {
-    View::new(&weights[weight.at..weight.at + weight.outputs * weight.inputs], weight.inputs)
+fn view(weights: &[f32], weight: Dense) -> View<'_> {
+    View::new(&weights[weight.range()], weight.inputs)
 }
 
-/// Where the gradient of a vector goes: into `gradients`, or, where it is not wanted, somewhere that nobody reads. It
-/// falls out of what is computed for the activations anyway.
-fn wanted<'a>(
+/// Where the gradient of a vector goes. It falls out of the activations' gradients, so without `gradients` it is computed
+/// all the same and discarded.
+fn gradient_of<'a>(
     gradients: Option<&'a mut Vec<f32>>,
-    at: usize,
+    offset: usize,
     width: usize,
-    unwanted: &'a mut Vec<f32>,
+    discarded: &'a mut Vec<f32>,
 ) -> &'a mut [f32] {
     match gradients {
-        Some(gradients) => &mut gradients[at..at + width],
+        Some(gradients) => &mut gradients[offset..offset + width],
         None => {
-            unwanted.resize(unwanted.len().max(width), 0.0);
-            &mut unwanted[..width]
+            discarded.resize(discarded.len().max(width), 0.0);
+            &mut discarded[..width]
         }
     }
 }
 
-fn norm_of(rotated: Rotated, weights: &[f32]) -> &[f32] {
-    rotated.norm.map_or(&[], |at| &weights[at..at + rotated.width])
+fn norm_weight<'a>(op: &QkNormRope<'a, Vec<f32>>) -> &'a [f32] {
+    op.norm.map_or(&[], |offset| &op.weights[offset..offset + op.width])
 }
 
 impl Backend for Cpu {
@@ -126,103 +161,70 @@ impl Backend for Cpu {
         }
     }
 
-    fn prepare(&mut self, batch: Batch) -> Prepared {
-        self.angles.cover(batch.positions.iter().max().map_or(0, |&last| last as usize + 1));
-        let all = attention::Plan::new(&batch, (0..batch.tokens() as u32).collect());
-        let scored = attention::Plan::new(&batch, batch.scored.clone());
+    fn prepare(&mut self, batch: MicroBatch) -> Prepared {
+        self.rope.extend_to(batch.positions.iter().max().map_or(0, |&last| last as usize + 1));
+        let all = attention::Blocks::new(&batch, (0..batch.tokens() as u32).collect());
+        let scored = attention::Blocks::new(&batch, batch.scored.clone());
         Prepared { batch, all, scored }
     }
 
     fn embed(&mut self, batch: &Prepared, weights: &Vec<f32>, table: Dense, out: &mut Vec<f32>) {
         for (&id, out) in batch.batch.ids.iter().zip(out.chunks_exact_mut(table.inputs)) {
-            out.copy_from_slice(&weights[table.at + id as usize * table.inputs..][..table.inputs]);
+            out.copy_from_slice(&weights[table.offset + id as usize * table.inputs..][..table.inputs]);
         }
     }
 
     fn embed_backward(&mut self, batch: &Prepared, d_out: &Vec<f32>, gradients: &mut Vec<f32>, table: Dense) {
-        score::add_to_table(&batch.batch.ids, table.inputs, d_out, &mut gradients[table.at..]);
+        elementwise::add_rows(&batch.batch.ids, table.inputs, d_out, &mut gradients[table.offset..]);
     }
 
-    fn rms_norm(
-        &mut self,
-        rows: usize,
-        width: usize,
-        x: &Vec<f32>,
-        weights: &Vec<f32>,
-        at: usize,
-        epsilon: f32,
-        out: &mut Vec<f32>,
-    ) {
-        let length = rows * width;
-        elementwise::rms_norm(&x[..length], &weights[at..at + width], epsilon, &mut out[..length]);
+    fn rms_norm(&mut self, norm: &RmsNorm<Vec<f32>>, out: &mut Vec<f32>) {
+        let length = norm.rows * norm.width;
+        let weight = &norm.weights[norm.offset..norm.offset + norm.width];
+        elementwise::rms_norm(&norm.x[..length], weight, norm.epsilon, &mut out[..length]);
     }
 
     fn rms_norm_backward(
         &mut self,
-        rows: usize,
-        width: usize,
-        x: &Vec<f32>,
-        weights: &Vec<f32>,
-        at: usize,
-        epsilon: f32,
+        norm: &RmsNorm<Vec<f32>>,
         d_out: &Vec<f32>,
         d_x: &mut Vec<f32>,
         gradients: Option<&mut Vec<f32>>,
     ) {
-        let length = rows * width;
-        let weight = &weights[at..at + width];
-        let d_weight = wanted(gradients, at, width, &mut self.unwanted);
-        elementwise::rms_norm_backward(
-            &x[..length],
-            weight,
-            epsilon,
-            &d_out[..length],
-            &mut d_x[..length],
-            d_weight,
-        );
+        let RmsNorm { width, x, weights, offset, epsilon, .. } = *norm;
+        let length = norm.rows * width;
+        let weight = &weights[offset..offset + width];
+        let d_weight = gradient_of(gradients, offset, width, &mut self.discarded);
+        let (x, d_out, d_x) = (&x[..length], &d_out[..length], &mut d_x[..length]);
+        elementwise::rms_norm_backward(x, weight, epsilon, d_out, d_x, d_weight);
     }
 
     fn linear(
         &mut self,
-        rows: usize,
+        linear: &Linear<Vec<f32>>,
         x: &Vec<f32>,
-        weights: &Vec<f32>,
-        weight: Dense,
         residual: Option<&Vec<f32>>,
         out: &mut Vec<f32>,
     ) {
-        let extent = [rows, weight.outputs, weight.inputs];
         let onto = residual.map_or(Onto::Zero, |residual| Onto::Other(residual));
-        let (x, w) = (View::new(x, weight.inputs), values(weights, weight).transposed());
-        self.products.linear(extent, x, w, onto, out, weight.outputs);
+        self.linear_onto(linear, x, onto, out);
     }
 
-    fn linear_add(
-        &mut self,
-        rows: usize,
-        x: &Vec<f32>,
-        weights: &Vec<f32>,
-        weight: Dense,
-        out: &mut Vec<f32>,
-    ) {
-        let extent = [rows, weight.outputs, weight.inputs];
-        let (x, w) = (View::new(x, weight.inputs), values(weights, weight).transposed());
-        self.products.linear(extent, x, w, Onto::Result, out, weight.outputs);
+    fn linear_add(&mut self, linear: &Linear<Vec<f32>>, x: &Vec<f32>, out: &mut Vec<f32>) {
+        self.linear_onto(linear, x, Onto::Result, out);
     }
 
     fn linear_backward_input(
         &mut self,
-        rows: usize,
+        &Linear { rows, weights, weight }: &Linear<Vec<f32>>,
         d_out: &Vec<f32>,
-        weights: &Vec<f32>,
-        weight: Dense,
         add: bool,
         d_x: &mut Vec<f32>,
     ) {
-        let extent = [rows, weight.inputs, weight.outputs];
+        let mnk = [rows, weight.inputs, weight.outputs];
         let onto = if add { Onto::Result } else { Onto::Zero };
-        let (d_out, w) = (View::new(d_out, weight.outputs), values(weights, weight));
-        self.products.linear(extent, d_out, w, onto, d_x, weight.inputs);
+        let (d_out, w) = (View::new(d_out, weight.outputs), view(weights, weight));
+        self.gemm.linear(mnk, d_out, w, onto, d_x, weight.inputs);
     }
 
     fn linear_backward_weight(
@@ -233,132 +235,86 @@ impl Backend for Cpu {
         gradients: &mut Vec<f32>,
         weight: Dense,
     ) {
-        let extent = [weight.outputs, weight.inputs, rows];
+        let mnk = [weight.outputs, weight.inputs, rows];
         let (d_out, x) = (View::new(d_out, weight.outputs).transposed(), View::new(x, weight.inputs));
-        let gradient = &mut gradients[weight.at..];
-        self.products.linear(extent, d_out, x, Onto::Result, gradient, weight.inputs);
+        let gradient = &mut gradients[weight.offset..];
+        self.gemm.linear(mnk, d_out, x, Onto::Result, gradient, weight.inputs);
     }
 
-    fn rotate(
+    fn qk_norm_rope(
         &mut self,
         batch: &Prepared,
-        rows: Rows,
-        rotated: Rotated,
-        weights: &Vec<f32>,
+        op: &QkNormRope<Vec<f32>>,
         projection: &mut Vec<f32>,
         out: &mut Vec<f32>,
     ) {
-        if let Some(at) = rotated.bias {
-            let length = batch.rows(rows) * rotated.stride;
-            rotary::add_bias(&weights[at..at + rotated.stride], &mut projection[..length]);
+        let rows = batch.rows(op.rows);
+        let projection = &mut projection[..rows * op.stride];
+        if let Some(offset) = op.bias {
+            elementwise::add_bias(&op.weights[offset..offset + op.stride], projection);
         }
-        if let Some(heads) = self.rounded(rotated) {
-            let rows = projection[..batch.rows(rows) * rotated.stride].chunks_exact_mut(rotated.stride);
-            rows.for_each(|row| elementwise::round(&mut row[heads..]));
+        if self.rounds(op) {
+            let rows = projection.chunks_exact_mut(op.stride);
+            rows.for_each(|row| elementwise::round(&mut row[op.heads_width()..]));
         }
-        self.rotate_again(batch, rows, rotated, weights, projection, out);
-    }
-
-    fn rotate_again(
-        &mut self,
-        batch: &Prepared,
-        rows: Rows,
-        rotated: Rotated,
-        weights: &Vec<f32>,
-        projection: &Vec<f32>,
-        out: &mut Vec<f32>,
-    ) {
-        let projection = &projection[..batch.rows(rows) * rotated.stride];
-        rotary::rotate(self.places(batch, rows), rotated, norm_of(rotated, weights), projection, out);
-        if let Some(heads) = self.rounded(rotated) {
-            elementwise::round(&mut out[..batch.rows(rows) * heads]);
+        elementwise::qk_norm_rope(self.angles(batch, op), op, norm_weight(op), projection, out);
+        if self.rounds(op) {
+            elementwise::round(&mut out[..rows * op.heads_width()]);
         }
     }
 
-    fn rotate_backward(
+    fn qk_norm_rope_backward(
         &mut self,
         batch: &Prepared,
-        rows: Rows,
-        rotated: Rotated,
-        weights: &Vec<f32>,
+        op: &QkNormRope<Vec<f32>>,
         projection: &Vec<f32>,
         d_out: &Vec<f32>,
         d_projection: &mut Vec<f32>,
         mut gradients: Option<&mut Vec<f32>>,
     ) {
-        let length = batch.rows(rows) * rotated.stride;
-        let norm = norm_of(rotated, weights);
-        let mut unwanted = std::mem::take(&mut self.unwanted);
-        let d_norm = match rotated.norm {
-            Some(at) => wanted(gradients.as_deref_mut(), at, rotated.width, &mut unwanted),
+        let length = batch.rows(op.rows) * op.stride;
+        let mut discarded = std::mem::take(&mut self.discarded);
+        let d_norm = match op.norm {
+            Some(offset) => gradient_of(gradients.as_deref_mut(), offset, op.width, &mut discarded),
             None => &mut [],
         };
-        let places = self.places(batch, rows);
+        let angles = self.angles(batch, op);
         let (projection, d_projection) = (&projection[..length], &mut d_projection[..length]);
-        rotary::rotate_backward(places, rotated, norm, projection, d_out, d_projection, d_norm);
-        self.unwanted = unwanted;
-        if let (Some(at), Some(gradients)) = (rotated.bias, gradients) {
-            elementwise::add_column_sums(d_projection, &mut gradients[at..at + rotated.stride]);
+        elementwise::qk_norm_rope_backward(
+            angles,
+            op,
+            norm_weight(op),
+            projection,
+            d_out,
+            d_projection,
+            d_norm,
+        );
+        self.discarded = discarded;
+        if let (Some(offset), Some(gradients)) = (op.bias, gradients) {
+            elementwise::add_column_sums(d_projection, &mut gradients[offset..offset + op.stride]);
         }
     }
 
     fn attention(
         &mut self,
         batch: &Prepared,
-        rows: Rows,
-        heads: Heads,
-        queries: &Vec<f32>,
-        keys: &Vec<f32>,
-        projection: &Vec<f32>,
+        op: &Attention<Vec<f32>>,
         out: &mut Vec<f32>,
-        normalizers: &mut Vec<f32>,
+        lse: &mut Vec<f32>,
     ) {
-        attention::forward(
-            &mut self.attention,
-            &mut self.products,
-            &batch.batch,
-            batch.plan(rows),
-            heads,
-            queries,
-            keys,
-            projection,
-            out,
-            normalizers,
-        );
+        let blocks = batch.blocks(op.rows);
+        attention::forward(&mut self.attention, &mut self.gemm, &batch.batch, blocks, op, out, lse);
     }
 
     fn attention_backward(
         &mut self,
         batch: &Prepared,
-        rows: Rows,
-        heads: Heads,
-        queries: &Vec<f32>,
-        keys: &Vec<f32>,
-        projection: &Vec<f32>,
-        out: &Vec<f32>,
-        normalizers: &Vec<f32>,
-        d_out: &Vec<f32>,
-        d_queries: &mut Vec<f32>,
-        d_keys: &mut Vec<f32>,
-        d_projection: &mut Vec<f32>,
+        op: &Attention<Vec<f32>>,
+        output: AttentionOutput<Vec<f32>>,
+        gradients: AttentionGradients<Vec<f32>>,
     ) {
-        let tokens = batch.batch.tokens();
-        attention::backward(
-            &mut self.attention,
-            &mut self.products,
-            &batch.batch,
-            batch.plan(rows),
-            heads,
-            queries,
-            keys,
-            projection,
-            out,
-            normalizers,
-            d_out,
-            d_queries,
-            &mut d_keys[..tokens * heads.keys * heads.width],
-            &mut d_projection[..tokens * 2 * heads.keys * heads.width],
-        );
+        let blocks = batch.blocks(op.rows);
+        attention::backward(&mut self.attention, &mut self.gemm, &batch.batch, blocks, op, output, gradients);
     }
 
     fn swiglu(&mut self, rows: usize, width: usize, gate_up: &Vec<f32>, out: &mut Vec<f32>) {
@@ -384,37 +340,31 @@ impl Backend for Cpu {
     }
 
     fn scatter_add(&mut self, batch: &Prepared, width: usize, rows: &Vec<f32>, x: &mut Vec<f32>) {
-        score::add_to_table(&batch.batch.scored, width, rows, x);
+        elementwise::add_rows(&batch.batch.scored, width, rows, x);
     }
 
-    fn clear(&mut self, length: usize, buffer: &mut Vec<f32>) {
+    fn zero(&mut self, length: usize, buffer: &mut Vec<f32>) {
         buffer[..length].fill(0.0);
     }
 
     fn score(
         &mut self,
         batch: &Prepared,
-        hidden: &Vec<f32>,
-        weights: &Vec<f32>,
-        head: Head,
+        head: &LmHead<Vec<f32>>,
         logprobs: &mut [f32],
         entropies: &mut [f32],
     ) {
-        let (scorer, products) = (&mut self.scorer, &mut self.products);
-        scorer.score(products, &batch.batch, hidden, weights, head, logprobs, entropies);
+        self.lm_head.score(&mut self.gemm, &batch.batch, head, logprobs, entropies);
     }
 
     fn score_backward(
         &mut self,
         batch: &Prepared,
-        hidden: &Vec<f32>,
-        weights: &Vec<f32>,
-        head: Head,
+        head: &LmHead<Vec<f32>>,
         d_logprobs: &[f32],
         d_hidden: &mut Vec<f32>,
         gradients: Option<&mut Vec<f32>>,
     ) {
-        let (scorer, products) = (&mut self.scorer, &mut self.products);
-        scorer.score_backward(products, &batch.batch, hidden, weights, head, d_logprobs, d_hidden, gradients);
+        self.lm_head.score_backward(&mut self.gemm, &batch.batch, head, d_logprobs, d_hidden, gradients);
     }
 }

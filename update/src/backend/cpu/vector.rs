@@ -4,7 +4,7 @@
 //! sets round alike, so these functions give the same bytes on each of them.
 
 /// Compiles a function body for AVX-512, AVX2 and the baseline, and dispatches at run time.
-macro_rules! vectorised {
+macro_rules! vectorized {
     ($(#[$meta:meta])* $visibility:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block) => {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments)]
@@ -38,7 +38,7 @@ macro_rules! vectorised {
         }
     };
 }
-pub(super) use vectorised;
+pub(super) use vectorized;
 
 /// Lanes of every sum.
 const LANES: usize = 32;

@@ -1,47 +1,48 @@
-//! The device backend: bf16 weights and activations, f32 sums and residual stream, CUDA kernels and the device's matrix
-//! products.
+//! The GPU backend: bf16 weights and activations, f32 sums and residual stream, CUDA kernels and cuBLASLt.
 //!
-//! Operations are asked for in order and run in order; none waits. An operation that fails stops all that follow, and
-//! [`Gpu::outcome`] says why: the model above asks once a micro-batch instead of after every operation.
+//! Work is enqueued in order and nothing waits for it. An operation that fails disables all that follow, and
+//! [`Gpu::check`] returns its error: the model asks once a micro-batch instead of after every operation.
 //!
-//! The addition to the residual stream is part of the product before it (in its epilogue), that to the stream's gradient
-//! part of the norm's backward kernel. Left out: head, residual and MLP widths that 8 does not divide (vector
-//! loads and tensor cores want 16 bytes), and heads wider than 256.
+//! The residual addition is the epilogue of the GEMM before it; its gradient is added by the norm's backward kernel.
+//! Left out: hidden, head and MLP widths that are not multiples of 8 (vector loads and tensor cores want 16 bytes),
+//! and heads wider than 256.
 
 mod attention;
-mod batch;
-mod host;
-mod products;
-mod room;
-mod rotary;
-mod rows;
-mod score;
-mod sums;
-mod swiglu;
+mod lm_head;
+mod micro_batch;
+mod qk_norm_rope;
 mod values;
+mod workspace;
 
-use device::{Buffer, Device, Shape};
+use device::{Argument, Buffer, Device, Gemm, Kernel, Operand, Shape, Slice};
 use record::failure::{Failure, Result};
 
-use sums::PARTS;
-
-use super::{Backend, Batch, Dense, Head, Heads, Rotated, Rows};
+use super::{
+    Attention, AttentionGradients, AttentionOutput, Backend, Dense, Linear, LmHead, MicroBatch, QkNormRope,
+    RmsNorm, Rows,
+};
 use crate::kernels;
+use micro_batch::DeviceBatch;
 
-pub use batch::Prepared;
-pub use room::{Extent, Room};
 pub use values::Values;
 pub(crate) use values::reserve;
+pub use workspace::{MaxBatch, WorkspaceSizes};
+
+/// Blocks that share the rows of a reduction, each with a row of partial sums. Fixed, so that sums do not depend on the
+/// GPU.
+const PARTIALS: usize = 256;
+/// The same for column sums, each of which is one thread's.
+const COLUMN_PARTIALS: usize = 64;
 
 /// A device that a decoder runs on.
 pub struct Gpu<D: Device> {
     /// The device.
     pub device: D,
-    rotary: rotary::Rotary,
+    rope: qk_norm_rope::DeviceRopeCache,
     partials: Option<Buffer<f32>>,
     deltas: Option<Buffer<f32>>,
-    scorer: score::Scorer,
-    /// Integers that are taken for a micro-batch at least.
+    lm_head: lm_head::Workspace,
+    /// Integers that a micro-batch's tables are given at least.
     integers: usize,
     failure: Option<Failure>,
 }
@@ -51,37 +52,62 @@ fn threads(width: usize) -> u32 {
     (width / 2).next_multiple_of(32).clamp(32, 256) as u32
 }
 
+/// Runs a kernel, unless its grid is empty.
+fn launch<D: Device>(
+    device: &mut D,
+    kernel: &'static Kernel,
+    shape: Shape,
+    arguments: &[Argument<'_>],
+) -> Result<()> {
+    if shape.grid.contains(&0) { Ok(()) } else { device.launch(kernel, shape, arguments) }
+}
+
+/// Runs a GEMM over `rows` rows, unless there are none.
+fn gemm<D: Device>(device: &mut D, rows: usize, gemm: Gemm<'_>) -> Result<()> {
+    if rows == 0 { Ok(()) } else { device.gemm(&gemm) }
+}
+
 impl<D: Device> Gpu<D> {
-    /// A device that rotates by these angular frequencies, radians a position. Its arena must be reserved before the
-    /// first operation.
+    /// A device for heads with these RoPE frequencies, radians a position. Its arena must be reserved before the first
+    /// operation.
     pub fn new(device: D, inverse_frequencies: &[f32]) -> Gpu<D> {
-        let rotary = rotary::Rotary::new(inverse_frequencies);
-        let scorer = score::Scorer::default();
-        Gpu { device, rotary, partials: None, deltas: None, scorer, integers: 0, failure: None }
+        let rope = qk_norm_rope::DeviceRopeCache::new(inverse_frequencies);
+        let lm_head = lm_head::Workspace::default();
+        Gpu { device, rope, partials: None, deltas: None, lm_head, integers: 0, failure: None }
     }
 
-    /// Takes what micro-batches up to an extent need, so that nothing grows later.
+    /// Allocates the workspace for micro-batches up to `max`, so that nothing grows later.
     ///
     /// # Errors
     /// Memory (69).
-    pub fn make_room(&mut self, extent: &Extent) -> Result<()> {
-        let room = Room::of(extent);
-        self.integers = room.integers;
-        for (buffer, length) in [(&mut self.partials, room.partials), (&mut self.deltas, room.deltas)] {
+    pub fn reserve_workspace(&mut self, max: &MaxBatch) -> Result<()> {
+        let sizes = WorkspaceSizes::of(max);
+        self.integers = sizes.integers;
+        for (buffer, length) in [(&mut self.partials, sizes.partials), (&mut self.deltas, sizes.deltas)] {
             if length > 0 {
                 reserve(&mut self.device, buffer, length)?;
             }
         }
-        self.rotary.cover(&mut self.device, extent.positions)?;
-        self.scorer.make_room(&mut self.device, &room)
+        self.rope.extend_to(&mut self.device, max.positions)?;
+        self.lm_head.reserve(&mut self.device, &sizes)
     }
 
-    /// What went wrong since this was last asked.
+    /// The first failure since the last call.
     ///
     /// # Errors
-    /// The first failure, if there was one.
-    pub fn outcome(&mut self) -> Result<()> {
+    /// That failure, if there was one.
+    pub fn check(&mut self) -> Result<()> {
         self.failure.take().map_or(Ok(()), Err)
+    }
+
+    /// Fills a buffer from the host, rounding where it holds bf16.
+    pub fn write(&mut self, from: &[f32], to: &mut Values) {
+        self.attempt(|gpu| to.write(&mut gpu.device, from));
+    }
+
+    /// The first values of a buffer, as many as `to` has.
+    pub fn read(&mut self, from: &Values, to: &mut [f32]) {
+        self.attempt(|gpu| from.read(&mut gpu.device, to));
     }
 
     /// Does `work` unless something failed before.
@@ -92,29 +118,77 @@ impl<D: Device> Gpu<D> {
             self.failure = Some(failure);
         }
     }
+
+    /// Adds `parts` partial sums of `width` columns to `sums`, in order.
+    fn add_partials(&mut self, parts: usize, width: usize, sums: Slice<'_, f32>) -> Result<()> {
+        let partials = reserve(&mut self.device, &mut self.partials, parts * width)?;
+        let arguments = [sums.into(), partials.into(), (parts as i32).into(), (width as i32).into()];
+        launch(&mut self.device, &kernels::ADD_PARTIALS, Shape::values(width as u64), &arguments)
+    }
+
+    /// Adds the column sums of `x` to `sums`.
+    fn add_columns(&mut self, rows: usize, width: usize, x: &Values, sums: Slice<'_, f32>) -> Result<()> {
+        let parts = rows.min(COLUMN_PARTIALS);
+        let partials = reserve(&mut self.device, &mut self.partials, parts * width)?;
+        let arguments = [partials.into(), x.half()?.into(), (rows as i32).into(), (width as i32).into()];
+        let shape =
+            Shape { grid: [width.div_ceil(256) as u32, parts as u32, 1], block: [256, 1, 1], shared: 0 };
+        launch(&mut self.device, &kernels::COLUMN_PARTIALS, shape, &arguments)?;
+        self.add_partials(parts, width, sums)
+    }
 }
 
 /// Why a decoder with these widths and heads cannot run on a device, if so.
-pub fn refusal(widths: &[(&str, usize)], head: usize) -> Option<String> {
+pub fn unsupported(widths: &[(&str, usize)], head: usize) -> Option<String> {
     match widths.iter().find(|(_, width)| !width.is_multiple_of(8)) {
         Some((name, width)) => Some(format!("{name} {width} is not a multiple of 8")),
-        None if head > attention::WIDEST => {
-            Some(format!("heads {head} wide are wider than {}", attention::WIDEST))
+        None if head > attention::MAX_WIDTH => {
+            Some(format!("heads {head} wide are wider than {}", attention::MAX_WIDTH))
         }
         None => None,
     }
 }
 
+fn weight_matrix(weights: &Values, weight: Dense) -> Result<Operand<'_>> {
+    Ok(Operand::new(weights.half()?.slice(weight.range()), weight.inputs))
+}
+
+fn activations(values: &Values, rows: usize, width: usize) -> Result<Operand<'_>> {
+    Ok(Operand::new(values.half()?.slice(..rows * width), width))
+}
+
+/// A GEMM's result: bf16, or f32 where no GEMM reads it.
+fn result(values: &Values, rows: usize, width: usize) -> Result<Operand<'_>> {
+    match values {
+        Values::Half(_) => activations(values, rows, width),
+        Values::Single(_) => Ok(Operand::new(values.single()?.slice(..rows * width), width)),
+    }
+}
+
+/// `out = x · weightᵀ`, or added where `add`.
+fn linear<D: Device>(
+    device: &mut D,
+    &Linear { rows, weights, weight }: &Linear<'_, Values>,
+    x: &Values,
+    add: bool,
+    out: &Values,
+) -> Result<()> {
+    let Dense { outputs, inputs, .. } = weight;
+    let (x, out) = (activations(x, rows, inputs)?, result(out, rows, outputs)?);
+    let weight = weight_matrix(weights, weight)?.transposed();
+    gemm(device, rows, Gemm::new(x, weight, out, [rows, outputs, inputs]).adding(add))
+}
+
 impl<D: Device> Backend for Gpu<D> {
     type Buffer = Values;
-    type Batch = Prepared;
-    const NARROW: bool = true;
+    type Batch = DeviceBatch;
+    const LOW_PRECISION: bool = true;
 
     fn buffer(&mut self) -> Values {
         Values::Half(None)
     }
 
-    fn statistics(&mut self) -> Values {
+    fn f32_buffer(&mut self) -> Values {
         Values::Single(None)
     }
 
@@ -122,119 +196,128 @@ impl<D: Device> Backend for Gpu<D> {
         self.attempt(|gpu| buffer.reserve(&mut gpu.device, length));
     }
 
-    fn as_activations<'a>(&mut self, length: usize, values: &'a Values, copy: &'a mut Values) -> &'a Values {
-        self.attempt(|gpu| rows::round(&mut gpu.device, length, values, copy));
+    fn cast_for_gemm<'a>(&mut self, length: usize, values: &'a Values, copy: &'a mut Values) -> &'a Values {
+        self.attempt(|gpu| {
+            let pairs = (length / 2) as u64;
+            let arguments = [copy.half()?.into(), values.single()?.into(), pairs.into()];
+            gpu.device.launch(&kernels::ROUND_VALUES, Shape::values(pairs), &arguments)
+        });
         copy
     }
 
-    fn wait(&mut self) {
+    fn synchronize(&mut self) {
         self.attempt(|gpu| gpu.device.synchronize());
     }
 
-    fn prepare(&mut self, batch: Batch) -> Prepared {
-        let (mut prepared, integers) = Prepared::new(&batch);
+    fn prepare(&mut self, batch: MicroBatch) -> DeviceBatch {
+        let (mut prepared, integers) = DeviceBatch::new(&batch);
         self.attempt(|gpu| {
-            gpu.rotary.cover(&mut gpu.device, prepared.last_position + 1)?;
+            gpu.rope.extend_to(&mut gpu.device, prepared.last_position + 1)?;
             prepared.upload(&mut gpu.device, &integers, gpu.integers)
         });
         prepared
     }
 
-    fn embed(&mut self, batch: &Prepared, weights: &Values, table: Dense, out: &mut Values) {
-        self.attempt(|gpu| rows::embed(&mut gpu.device, batch, weights, table, out));
-    }
-
-    fn embed_backward(&mut self, batch: &Prepared, d_out: &Values, gradients: &mut Values, table: Dense) {
-        self.attempt(|gpu| rows::embed_backward(&mut gpu.device, batch, d_out, gradients, table));
-    }
-
-    fn rms_norm(
-        &mut self,
-        rows: usize,
-        width: usize,
-        x: &Values,
-        weights: &Values,
-        at: usize,
-        epsilon: f32,
-        out: &mut Values,
-    ) {
+    fn embed(&mut self, batch: &DeviceBatch, weights: &Values, table: Dense, out: &mut Values) {
         self.attempt(|gpu| {
-            if rows == 0 {
-                return Ok(());
-            }
+            let arguments = [
+                out.single()?.into(),
+                weights.half()?.slice(table.offset..).into(),
+                batch.ids()?.into(),
+                (table.inputs as i32).into(),
+            ];
+            let shape = Shape::rows(batch.tokens as u32, threads(table.inputs));
+            launch(&mut gpu.device, &kernels::EMBED, shape, &arguments)
+        });
+    }
+
+    fn embed_backward(&mut self, batch: &DeviceBatch, d_out: &Values, gradients: &mut Values, table: Dense) {
+        self.attempt(|gpu| {
+            let arguments = [
+                gradients.single()?.slice(table.offset..).into(),
+                d_out.single()?.into(),
+                batch.distinct()?.into(),
+                batch.distinct_starts()?.into(),
+                batch.distinct_nodes()?.into(),
+                (table.inputs as i32).into(),
+            ];
+            let shape = Shape::rows(batch.distinct as u32, threads(table.inputs));
+            launch(&mut gpu.device, &kernels::EMBED_BACKWARD, shape, &arguments)
+        });
+    }
+
+    fn rms_norm(&mut self, norm: &RmsNorm<'_, Values>, out: &mut Values) {
+        self.attempt(|gpu| {
             let arguments = [
                 out.half()?.into(),
-                x.single()?.into(),
-                weights.half()?.slice(at..).into(),
-                (width as i32).into(),
-                epsilon.into(),
+                norm.x.single()?.into(),
+                norm.weights.half()?.slice(norm.offset..).into(),
+                (norm.width as i32).into(),
+                norm.epsilon.into(),
             ];
-            gpu.device.launch(&kernels::RMS_NORM, Shape::rows(rows as u32, threads(width)), &arguments)
+            let shape = Shape::rows(norm.rows as u32, threads(norm.width));
+            launch(&mut gpu.device, &kernels::RMS_NORM, shape, &arguments)
         });
     }
 
     fn rms_norm_backward(
         &mut self,
-        rows: usize,
-        width: usize,
-        x: &Values,
-        weights: &Values,
-        at: usize,
-        epsilon: f32,
+        norm: &RmsNorm<'_, Values>,
         d_out: &Values,
         d_x: &mut Values,
         gradients: Option<&mut Values>,
     ) {
         self.attempt(|gpu| {
-            if rows == 0 {
-                return Ok(());
-            }
-            let parts = rows.min(PARTS);
+            let RmsNorm { rows, width, offset, .. } = *norm;
+            let parts = rows.min(PARTIALS);
             let arguments = [
                 d_x.single()?.into(),
                 reserve(&mut gpu.device, &mut gpu.partials, parts * width)?.into(),
                 d_out.single()?.into(),
-                x.single()?.into(),
-                weights.half()?.slice(at..).into(),
+                norm.x.single()?.into(),
+                norm.weights.half()?.slice(offset..).into(),
                 (rows as i32).into(),
                 (width as i32).into(),
-                epsilon.into(),
+                norm.epsilon.into(),
             ];
             let shape = Shape::rows(parts as u32, threads(width)).shared((width * size_of::<f32>()) as u32);
-            gpu.device.launch(&kernels::RMS_NORM_BACKWARD, shape, &arguments)?;
+            launch(&mut gpu.device, &kernels::RMS_NORM_BACKWARD, shape, &arguments)?;
             match gradients {
-                Some(gradients) => gpu.add_partials(parts, width, gradients.single()?.slice(at..at + width)),
+                Some(gradients) => {
+                    gpu.add_partials(parts, width, gradients.single()?.slice(offset..offset + width))
+                }
                 None => Ok(()),
             }
         });
     }
 
-    fn linear(
-        &mut self,
-        rows: usize,
-        x: &Values,
-        weights: &Values,
-        weight: Dense,
-        residual: Option<&Values>,
-        out: &mut Values,
-    ) {
-        self.attempt(|gpu| products::forward(&mut gpu.device, rows, x, (weights, weight), residual, out));
+    fn linear(&mut self, op: &Linear<'_, Values>, x: &Values, residual: Option<&Values>, out: &mut Values) {
+        self.attempt(|gpu| {
+            let length = op.rows * op.weight.outputs;
+            if let Some(residual) = residual.filter(|_| length > 0) {
+                gpu.device.copy(residual.single()?.slice(..length), out.single()?.slice(..length))?;
+            }
+            linear(&mut gpu.device, op, x, residual.is_some(), out)
+        });
     }
 
-    fn linear_add(&mut self, rows: usize, x: &Values, weights: &Values, weight: Dense, out: &mut Values) {
-        self.attempt(|gpu| products::onto(&mut gpu.device, rows, x, (weights, weight), true, out));
+    fn linear_add(&mut self, op: &Linear<'_, Values>, x: &Values, out: &mut Values) {
+        self.attempt(|gpu| linear(&mut gpu.device, op, x, true, out));
     }
 
     fn linear_backward_input(
         &mut self,
-        rows: usize,
+        &Linear { rows, weights, weight }: &Linear<'_, Values>,
         d_out: &Values,
-        weights: &Values,
-        weight: Dense,
         add: bool,
         d_x: &mut Values,
     ) {
-        self.attempt(|gpu| products::by_input(&mut gpu.device, rows, d_out, (weights, weight), add, d_x));
+        self.attempt(|gpu| {
+            let Dense { outputs, inputs, .. } = weight;
+            let (d_out, d_x) = (activations(d_out, rows, outputs)?, result(d_x, rows, inputs)?);
+            let weight = weight_matrix(weights, weight)?;
+            gemm(&mut gpu.device, rows, Gemm::new(d_out, weight, d_x, [rows, inputs, outputs]).adding(add))
+        });
     }
 
     fn linear_backward_weight(
@@ -245,67 +328,47 @@ impl<D: Device> Backend for Gpu<D> {
         gradients: &mut Values,
         weight: Dense,
     ) {
-        self.attempt(|gpu| products::by_weight(&mut gpu.device, rows, d_out, x, gradients, weight));
+        self.attempt(|gpu| {
+            let Dense { outputs, inputs, .. } = weight;
+            let (d_out, x) = (activations(d_out, rows, outputs)?, activations(x, rows, inputs)?);
+            let out = Operand::new(gradients.single()?.slice(weight.range()), inputs);
+            let product = Gemm::new(d_out.transposed(), x, out, [outputs, inputs, rows]).adding(true);
+            gemm(&mut gpu.device, rows, product)
+        });
     }
 
-    fn rotate(
+    fn qk_norm_rope(
         &mut self,
-        batch: &Prepared,
-        rows: Rows,
-        rotated: Rotated,
-        weights: &Values,
+        batch: &DeviceBatch,
+        op: &QkNormRope<'_, Values>,
         projection: &mut Values,
         out: &mut Values,
     ) {
-        self.attempt(|gpu| {
-            gpu.rotary.rotate(&mut gpu.device, (batch, rows), rotated, weights, projection, out)
-        });
+        self.attempt(|gpu| gpu.rope.forward(&mut gpu.device, batch, op, projection, out));
     }
 
-    fn rotate_again(
+    fn qk_norm_rope_backward(
         &mut self,
-        batch: &Prepared,
-        rows: Rows,
-        rotated: Rotated,
-        weights: &Values,
-        projection: &Values,
-        out: &mut Values,
-    ) {
-        let rotated = Rotated { bias: None, ..rotated };
-        self.attempt(|gpu| {
-            gpu.rotary.rotate(&mut gpu.device, (batch, rows), rotated, weights, projection, out)
-        });
-    }
-
-    fn rotate_backward(
-        &mut self,
-        batch: &Prepared,
-        rows: Rows,
-        rotated: Rotated,
-        weights: &Values,
+        batch: &DeviceBatch,
+        op: &QkNormRope<'_, Values>,
         projection: &Values,
         d_out: &Values,
         d_projection: &mut Values,
         gradients: Option<&mut Values>,
     ) {
         self.attempt(|gpu| {
-            let count = batch.count(rows);
-            if count == 0 {
-                return Ok(());
-            }
-            let parts = (count * rotated.heads).div_ceil(rotary::WARPS).min(PARTS);
-            let partials = reserve(&mut gpu.device, &mut gpu.partials, parts * rotated.width)?;
-            let sources = [weights, projection, d_out];
-            let device = &mut gpu.device;
-            gpu.rotary.backward(device, (batch, rows), rotated, sources, d_projection, partials)?;
+            let rows = batch.count(op.rows);
+            let parts = qk_norm_rope::backward_blocks(rows, op.heads);
+            let partials = reserve(&mut gpu.device, &mut gpu.partials, parts * op.width)?;
+            gpu.rope.backward(&mut gpu.device, batch, op, [projection, d_out, d_projection], partials)?;
             let Some(gradients) = gradients else { return Ok(()) };
             let gradients = gradients.single()?;
-            if let Some(at) = rotated.norm {
-                gpu.add_partials(parts, rotated.width, gradients.slice(at..at + rotated.width))?;
+            if let Some(offset) = op.norm {
+                gpu.add_partials(parts, op.width, gradients.slice(offset..offset + op.width))?;
             }
-            if let Some(at) = rotated.bias {
-                let sums = gradients.slice(at..at + rotated.stride);
-                gpu.add_columns(count, rotated.stride, d_projection, sums)?;
+            if let Some(offset) = op.bias {
+                let sums = gradients.slice(offset..offset + op.stride);
+                gpu.add_columns(rows, op.stride, d_projection, sums)?;
             }
             Ok(())
         });
@@ -313,60 +376,34 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn attention(
         &mut self,
-        batch: &Prepared,
-        rows: Rows,
-        heads: Heads,
-        queries: &Values,
-        keys: &Values,
-        projection: &Values,
+        batch: &DeviceBatch,
+        op: &Attention<'_, Values>,
         out: &mut Values,
-        normalizers: &mut Values,
+        lse: &mut Values,
     ) {
-        self.attempt(|gpu| {
-            if batch.count(rows) == 0 {
-                return Ok(());
-            }
-            let (queries, keys, projection) = (queries.half()?, keys.half()?, projection.half()?);
-            let inputs = attention::Inputs { batch, rows, heads, queries, keys, projection };
-            attention::forward(&mut gpu.device, inputs, out.half()?, normalizers.single()?)
-        });
+        self.attempt(|gpu| attention::forward(&mut gpu.device, batch, op, out, lse));
     }
 
     fn attention_backward(
         &mut self,
-        batch: &Prepared,
-        rows: Rows,
-        heads: Heads,
-        queries: &Values,
-        keys: &Values,
-        projection: &Values,
-        out: &Values,
-        normalizers: &Values,
-        d_out: &Values,
-        d_queries: &mut Values,
-        d_keys: &mut Values,
-        d_projection: &mut Values,
+        batch: &DeviceBatch,
+        op: &Attention<'_, Values>,
+        output: AttentionOutput<'_, Values>,
+        gradients: AttentionGradients<'_, Values>,
     ) {
         self.attempt(|gpu| {
-            if batch.tokens == 0 {
-                return Ok(());
-            }
-            let (queries, keys, projection) = (queries.half()?, keys.half()?, projection.half()?);
-            let inputs = attention::Inputs { batch, rows, heads, queries, keys, projection };
-            let count = batch.count(rows) * heads.queries;
-            let outputs = attention::Outputs {
-                out: out.half()?,
-                normalizers: normalizers.single()?,
-                d_out: d_out.half()?,
-                deltas: reserve(&mut gpu.device, &mut gpu.deltas, count)?.into(),
-            };
-            let gradients = (d_queries.single()?, d_keys.single()?, d_projection.half()?);
-            attention::backward(&mut gpu.device, inputs, outputs, gradients)
+            let count = batch.count(op.rows) * op.heads.queries;
+            let deltas = reserve(&mut gpu.device, &mut gpu.deltas, count)?;
+            attention::backward(&mut gpu.device, batch, op, output, gradients, deltas)
         });
     }
 
     fn swiglu(&mut self, rows: usize, width: usize, gate_up: &Values, out: &mut Values) {
-        self.attempt(|gpu| swiglu::forward(&mut gpu.device, rows, width, gate_up, out));
+        self.attempt(|gpu| {
+            let pairs = (rows * width / 2) as u64;
+            let arguments = [out.half()?.into(), gate_up.half()?.into(), pairs.into(), (width as i32).into()];
+            gpu.device.launch(&kernels::SWIGLU, Shape::values(pairs), &arguments)
+        });
     }
 
     fn swiglu_backward(
@@ -377,18 +414,44 @@ impl<D: Device> Backend for Gpu<D> {
         d_out: &Values,
         out: &mut Values,
     ) {
-        self.attempt(|gpu| swiglu::backward(&mut gpu.device, rows, width, gate_up, d_out, out));
+        self.attempt(|gpu| {
+            let pairs = (rows * width / 2) as u64;
+            let arguments = [
+                gate_up.half()?.into(),
+                out.half()?.into(),
+                d_out.single()?.into(),
+                pairs.into(),
+                (width as i32).into(),
+            ];
+            gpu.device.launch(&kernels::SWIGLU_BACKWARD, Shape::values(pairs), &arguments)
+        });
     }
 
-    fn gather(&mut self, batch: &Prepared, width: usize, x: &Values, out: &mut Values) {
-        self.attempt(|gpu| rows::gather(&mut gpu.device, batch, width, x, out));
+    fn gather(&mut self, batch: &DeviceBatch, width: usize, x: &Values, out: &mut Values) {
+        self.attempt(|gpu| {
+            let (kernel, out, x) = match x {
+                Values::Single(_) => (&kernels::GATHER_STREAM, out.single()?.into(), x.single()?.into()),
+                Values::Half(_) => (&kernels::GATHER_ROWS, out.half()?.into(), x.half()?.into()),
+            };
+            let arguments = [out, x, batch.nodes(Rows::Scored)?.into(), (width as i32).into()];
+            launch(&mut gpu.device, kernel, Shape::rows(batch.scored as u32, threads(width)), &arguments)
+        });
     }
 
-    fn scatter_add(&mut self, batch: &Prepared, width: usize, rows: &Values, x: &mut Values) {
-        self.attempt(|gpu| rows::scatter_add(&mut gpu.device, batch, width, rows, x));
+    fn scatter_add(&mut self, batch: &DeviceBatch, width: usize, rows: &Values, x: &mut Values) {
+        self.attempt(|gpu| {
+            let (kernel, x, rows) = match x {
+                Values::Single(_) => {
+                    (&kernels::SCATTER_ADD_STREAM, x.single()?.into(), rows.single()?.into())
+                }
+                Values::Half(_) => (&kernels::SCATTER_ADD_ROWS, x.half()?.into(), rows.half()?.into()),
+            };
+            let arguments = [x, rows, batch.nodes(Rows::Scored)?.into(), (width as i32).into()];
+            launch(&mut gpu.device, kernel, Shape::rows(batch.scored as u32, threads(width)), &arguments)
+        });
     }
 
-    fn clear(&mut self, length: usize, buffer: &mut Values) {
+    fn zero(&mut self, length: usize, buffer: &mut Values) {
         self.attempt(|gpu| match buffer {
             Values::Half(_) => gpu.device.clear(buffer.half()?.slice(..length)),
             Values::Single(_) => gpu.device.clear(buffer.single()?.slice(..length)),
@@ -397,33 +460,29 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn score(
         &mut self,
-        batch: &Prepared,
-        hidden: &Values,
-        weights: &Values,
-        head: Head,
+        batch: &DeviceBatch,
+        head: &LmHead<'_, Values>,
         logprobs: &mut [f32],
         entropies: &mut [f32],
     ) {
         self.attempt(|gpu| {
-            let inputs = score::Inputs { batch, hidden: hidden.half()?, weights: weights.half()?, head };
-            gpu.scorer.score(&mut gpu.device, inputs, logprobs, entropies)
+            let inputs = lm_head::Inputs::new(batch, head)?;
+            gpu.lm_head.score(&mut gpu.device, inputs, logprobs, entropies)
         });
     }
 
     fn score_backward(
         &mut self,
-        batch: &Prepared,
-        hidden: &Values,
-        weights: &Values,
-        head: Head,
+        batch: &DeviceBatch,
+        head: &LmHead<'_, Values>,
         d_logprobs: &[f32],
         d_hidden: &mut Values,
         gradients: Option<&mut Values>,
     ) {
         self.attempt(|gpu| {
-            let inputs = score::Inputs { batch, hidden: hidden.half()?, weights: weights.half()?, head };
+            let inputs = lm_head::Inputs::new(batch, head)?;
             let gradients = gradients.as_deref().map(Values::single).transpose()?;
-            gpu.scorer.score_backward(&mut gpu.device, inputs, d_logprobs, d_hidden.single()?, gradients)
+            gpu.lm_head.score_backward(&mut gpu.device, inputs, d_logprobs, d_hidden.single()?, gradients)
         });
     }
 }

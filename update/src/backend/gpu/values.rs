@@ -1,21 +1,20 @@
-//! An array on the device: bf16 for weights and activations, f32 for gradients of weights, the residual stream and
-//! statistics.
+//! An array on the device: bf16 for weights and activations, f32 for gradients of weights and the residual stream.
 
 use device::{Buffer, Device, Element, Slice};
 use half::bf16;
 use record::failure::{Failure, Result};
 
-/// Values on a device; nothing is allocated until room is made.
+/// Values on a device; nothing is allocated before [`Values::reserve`].
 #[derive(Debug)]
 pub enum Values {
-    /// Weights and activations.
+    /// bf16.
     Half(Option<Buffer<bf16>>),
-    /// Gradients of weights, and numbers that more depends on than on one activation.
+    /// f32.
     Single(Option<Buffer<f32>>),
 }
 
 impl Values {
-    /// Makes room for `length` values; what was there is lost if there was less.
+    /// Grows to `length` values; the content is lost if there were fewer.
     pub(crate) fn reserve<D: Device>(&mut self, device: &mut D, length: usize) -> Result<()> {
         match self {
             Values::Half(buffer) => reserve(device, buffer, length).map(|_| ()),
@@ -27,7 +26,7 @@ impl Values {
     pub(crate) fn half(&self) -> Result<Slice<'_, bf16>> {
         match self {
             Values::Half(Some(buffer)) => Ok(buffer.all()),
-            _ => Err(misuse("bf16")),
+            _ => Err(mismatch("bf16")),
         }
     }
 
@@ -35,16 +34,39 @@ impl Values {
     pub(crate) fn single(&self) -> Result<Slice<'_, f32>> {
         match self {
             Values::Single(Some(buffer)) => Ok(buffer.all()),
-            _ => Err(misuse("f32")),
+            _ => Err(mismatch("f32")),
+        }
+    }
+
+    pub(super) fn write<D: Device>(&mut self, device: &mut D, from: &[f32]) -> Result<()> {
+        self.reserve(device, from.len())?;
+        match self {
+            Values::Half(_) => {
+                let rounded: Vec<bf16> = from.iter().map(|&value| bf16::from_f32(value)).collect();
+                device.upload(&rounded, self.half()?.slice(..from.len()))
+            }
+            Values::Single(_) => device.upload(from, self.single()?.slice(..from.len())),
+        }
+    }
+
+    pub(super) fn read<D: Device>(&self, device: &mut D, to: &mut [f32]) -> Result<()> {
+        match self {
+            Values::Half(_) => {
+                let mut rounded = vec![bf16::ZERO; to.len()];
+                device.download(self.half()?.slice(..to.len()), &mut rounded)?;
+                to.iter_mut().zip(rounded).for_each(|(to, value)| *to = value.to_f32());
+                Ok(())
+            }
+            Values::Single(_) => device.download(self.single()?.slice(..to.len()), to),
         }
     }
 }
 
-fn misuse(wanted: &str) -> Failure {
-    Failure::work(format!("device: an operation found no {wanted} values where it needs them"))
+fn mismatch(expected: &str) -> Failure {
+    Failure::work(format!("device: an operation expected {expected} values"))
 }
 
-/// At least `length` values in `slot`. A buffer that is too small is given back before the larger one is taken.
+/// At least `length` values in `slot`. A buffer that is too small is freed before the larger one is allocated.
 pub(crate) fn reserve<'a, D: Device, T: Element>(
     device: &mut D,
     slot: &'a mut Option<Buffer<T>>,
@@ -54,5 +76,5 @@ pub(crate) fn reserve<'a, D: Device, T: Element>(
         *slot = None;
         *slot = Some(device.allocate(length.max(1))?);
     }
-    slot.as_ref().ok_or_else(|| misuse("reserved"))
+    slot.as_ref().ok_or_else(|| mismatch("reserved"))
 }

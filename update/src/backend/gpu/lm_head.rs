@@ -1,35 +1,35 @@
-//! The output head on the device: logits of a chunk of nodes in f32, folded at once into what the loss wants.
+//! The LM head on the device: logits of a chunk of nodes in f32, reduced at once to log-probabilities and entropies.
 //!
-//! The loss is known only when the log-probabilities are, so the backward pass computes the logits again unless one
-//! chunk held them all. `[tokens, vocabulary]` never exists.
+//! The loss needs all log-probabilities first, so the backward pass recomputes the logits unless one chunk held them
+//! all. `[tokens, vocabulary]` never exists.
 
 use device::{Buffer, Device, Gemm, Operand, Shape, Slice};
 use half::bf16;
 use record::failure::Result;
 
-use super::batch::Prepared;
-use super::room::Room;
+use super::micro_batch::DeviceBatch;
 use super::threads;
-use super::values::reserve;
-use crate::backend::Head;
+use super::values::{Values, reserve};
+use super::workspace::WorkspaceSizes;
+use crate::backend::{Dense, LmHead};
 use crate::kernels;
 
-/// Bytes of logits and of their gradient that a chunk aims at.
+/// Target size of a chunk's logits and their gradient, bytes.
 const CHUNK_BYTES: usize = 1 << 30;
-/// Nodes of a chunk at least and at most: enough for the products to reach their speed.
+/// Nodes of a chunk, at least and at most: enough for the GEMMs to run at full speed.
 const CHUNK_NODES: (usize, usize) = (64, 2048);
-/// Threads of a block, for vocabularies that have so many tokens.
+/// Threads of a block, for vocabularies with at least so many tokens.
 const THREADS: usize = 512;
 
-/// What one chunk needs, kept between micro-batches.
+/// Buffers of one chunk, kept between micro-batches.
 #[derive(Debug, Default)]
-pub(super) struct Scorer {
+pub(super) struct Workspace {
     logits: Option<Buffer<f32>>,
     d_logits: Option<Buffer<bf16>>,
     /// Log-sum-exp of each scored node's logits.
-    normalizers: Option<Buffer<f32>>,
-    /// Log-probabilities and entropies of the loss rows by node; in the backward pass the derivatives by the former, and
-    /// what rounding took from the gradient at the targets.
+    lse: Option<Buffer<f32>>,
+    /// Log-probabilities and entropies of the loss rows by node; in the backward pass the gradient of the former, and
+    /// the rounding error of the logits' gradient at the targets.
     rows: Option<Buffer<f32>>,
     /// Whether `logits` still hold those of every node.
     kept: bool,
@@ -40,59 +40,63 @@ pub(super) fn stride(vocabulary: usize) -> usize {
     vocabulary.next_multiple_of(8)
 }
 
-/// Nodes that are scored at once, of so many.
+/// Nodes of a chunk.
 pub(super) fn chunk(nodes: usize, vocabulary: usize) -> usize {
     let fitting = CHUNK_BYTES / (stride(vocabulary) * (size_of::<f32>() + size_of::<bf16>()));
     fitting.clamp(CHUNK_NODES.0, CHUNK_NODES.1).min(nodes).max(1)
 }
 
-/// Where the hidden states of the scored nodes and the head's weight are.
+/// The hidden states of the scored nodes and the head's weight.
 #[derive(Clone, Copy)]
 pub(super) struct Inputs<'a> {
-    pub batch: &'a Prepared,
-    pub hidden: Slice<'a, bf16>,
-    pub weights: Slice<'a, bf16>,
-    pub head: Head,
+    batch: &'a DeviceBatch,
+    hidden: Slice<'a, bf16>,
+    weights: Slice<'a, bf16>,
+    weight: Dense,
+    temperature: f32,
 }
 
 impl<'a> Inputs<'a> {
+    pub(super) fn new(batch: &'a DeviceBatch, head: &LmHead<'a, Values>) -> Result<Inputs<'a>> {
+        let LmHead { hidden, weights, weight, temperature } = *head;
+        Ok(Inputs { batch, hidden: hidden.half()?, weights: weights.half()?, weight, temperature })
+    }
+
     fn weight(&self) -> Operand<'a> {
-        let weight = self.head.weight;
-        Operand::new(self.weights.slice(weight.at..weight.at + weight.outputs * weight.inputs), weight.inputs)
+        Operand::new(self.weights.slice(self.weight.range()), self.weight.inputs)
     }
 
     fn hidden(&self, first: usize, count: usize) -> Operand<'a> {
-        let width = self.head.weight.inputs;
+        let width = self.weight.inputs;
         Operand::new(self.hidden.slice(first * width..(first + count) * width), width)
     }
 
     /// Chunks of nodes: the first of each and how many.
     fn chunks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let nodes = self.batch.scored;
-        let step = chunk(nodes, self.head.weight.outputs);
+        let step = chunk(nodes, self.weight.outputs);
         (0..nodes).step_by(step).map(move |first| (first, step.min(nodes - first)))
     }
 
     fn shape(&self, nodes: usize) -> Shape {
-        Shape::rows(nodes as u32, self.head.weight.outputs.next_multiple_of(32).min(THREADS) as u32)
+        Shape::rows(nodes as u32, self.weight.outputs.next_multiple_of(32).min(THREADS) as u32)
     }
 
     /// The scalars that both kernels end with.
     fn sizes(&self) -> (i32, i32, f32) {
-        let vocabulary = self.head.weight.outputs;
-        (vocabulary as i32, stride(vocabulary) as i32, 1.0 / self.head.temperature)
+        let vocabulary = self.weight.outputs;
+        (vocabulary as i32, stride(vocabulary) as i32, 1.0 / self.temperature)
     }
 }
 
-impl Scorer {
-    /// Takes what is planned.
-    pub(super) fn make_room<D: Device>(&mut self, device: &mut D, room: &Room) -> Result<()> {
-        reserve(device, &mut self.logits, room.logits)?;
-        if room.d_logits > 0 {
-            reserve(device, &mut self.d_logits, room.d_logits)?;
+impl Workspace {
+    pub(super) fn reserve<D: Device>(&mut self, device: &mut D, sizes: &WorkspaceSizes) -> Result<()> {
+        reserve(device, &mut self.logits, sizes.logits)?;
+        if sizes.d_logits > 0 {
+            reserve(device, &mut self.d_logits, sizes.d_logits)?;
         }
-        reserve(device, &mut self.normalizers, room.normalizers)?;
-        reserve(device, &mut self.rows, room.rows).map(|_| ())
+        reserve(device, &mut self.lse, sizes.lse)?;
+        reserve(device, &mut self.rows, sizes.rows).map(|_| ())
     }
 
     fn logits<D: Device>(
@@ -102,7 +106,7 @@ impl Scorer {
         first: usize,
         count: usize,
     ) -> Result<()> {
-        let (vocabulary, width) = (inputs.head.weight.outputs, inputs.head.weight.inputs);
+        let (vocabulary, width) = (inputs.weight.outputs, inputs.weight.inputs);
         let stride = stride(vocabulary);
         let out = Operand::new(reserve(device, &mut self.logits, count * stride)?, stride);
         let weight = inputs.weight().transposed();
@@ -121,20 +125,19 @@ impl Scorer {
         if batch.rows == 0 {
             return Ok(());
         }
-        reserve(device, &mut self.normalizers, batch.scored)?;
+        reserve(device, &mut self.lse, batch.scored)?;
         reserve(device, &mut self.rows, 2 * batch.rows)?;
         let (vocabulary, stride, scale) = inputs.sizes();
         for (first, count) in inputs.chunks() {
             self.logits(device, inputs, first, count)?;
             self.kept = count == batch.scored;
-            let (Some(logits), Some(normalizers), Some(rows)) = (&self.logits, &self.normalizers, &self.rows)
-            else {
+            let (Some(logits), Some(lse), Some(rows)) = (&self.logits, &self.lse, &self.rows) else {
                 continue;
             };
             let arguments = [
                 rows.slice(..batch.rows).into(),
                 rows.slice(batch.rows..).into(),
-                normalizers.slice(first..first + count).into(),
+                lse.slice(first..first + count).into(),
                 logits.into(),
                 batch.row_starts()?.slice(first..=first + count).into(),
                 batch.targets()?.into(),
@@ -148,9 +151,9 @@ impl Scorer {
         if let Some(rows) = &self.rows {
             device.download(rows.slice(..2 * batch.rows), &mut found)?;
         }
-        for (place, &row) in batch.by_node.iter().enumerate() {
-            logprobs[row as usize] = found[place];
-            entropies[row as usize] = found[batch.rows + place];
+        for (index, &row) in batch.by_node.iter().enumerate() {
+            logprobs[row as usize] = found[index];
+            entropies[row as usize] = found[batch.rows + index];
         }
         Ok(())
     }
@@ -164,7 +167,7 @@ impl Scorer {
         d_hidden: Slice<'_, f32>,
         gradients: Option<Slice<'_, f32>>,
     ) -> Result<()> {
-        let (batch, weight) = (inputs.batch, inputs.head.weight);
+        let (batch, weight) = (inputs.batch, inputs.weight);
         if batch.rows == 0 {
             return Ok(());
         }
@@ -178,18 +181,18 @@ impl Scorer {
             }
             let step = stride as usize;
             reserve(device, &mut self.d_logits, count * step)?;
-            let (Some(logits), Some(d_logits), Some(normalizers), Some(rows)) =
-                (&self.logits, &self.d_logits, &self.normalizers, &self.rows)
+            let (Some(logits), Some(d_logits), Some(lse), Some(rows)) =
+                (&self.logits, &self.d_logits, &self.lse, &self.rows)
             else {
                 continue;
             };
-            let (starts, lefts) =
+            let (starts, residues) =
                 (batch.row_starts()?.slice(first..=first + count), rows.slice(batch.rows..));
             let arguments = [
                 d_logits.into(),
-                lefts.into(),
+                residues.into(),
                 logits.into(),
-                normalizers.slice(first..first + count).into(),
+                lse.slice(first..first + count).into(),
                 rows.slice(..batch.rows).into(),
                 starts.into(),
                 batch.targets()?.into(),
@@ -204,8 +207,8 @@ impl Scorer {
             device.gemm(&Gemm::new(d_logits, inputs.weight(), Operand::new(out, weight.inputs), extent))?;
             let arguments = [
                 out.into(),
-                inputs.weights.slice(weight.at..).into(),
-                lefts.into(),
+                inputs.weights.slice(weight.offset..).into(),
+                residues.into(),
                 starts.into(),
                 batch.targets()?.into(),
                 (weight.inputs as i32).into(),
@@ -213,7 +216,7 @@ impl Scorer {
             let shape = Shape::rows(count as u32, threads(weight.inputs));
             device.launch(&kernels::SCORE_TARGETS_BACKWARD, shape, &arguments)?;
             if let Some(gradients) = gradients {
-                let out = gradients.slice(weight.at..weight.at + weight.outputs * weight.inputs);
+                let out = gradients.slice(weight.range());
                 let extent = [weight.outputs, weight.inputs, count];
                 let hidden = inputs.hidden(first, count);
                 let out = Operand::new(out, weight.inputs);

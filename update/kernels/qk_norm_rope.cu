@@ -1,6 +1,6 @@
-// Queries and keys: bias (Qwen2), an RMS norm over each head (Qwen3) and rotary positions (arXiv 2104.09864) in one pass.
+// Queries and keys: bias (Qwen2), an RMS norm over each head (Qwen3) and RoPE (arXiv 2104.09864) in one pass.
 //
-// One warp a head of a row. A lane holds neighbouring pairs (i, i + width / 2), two pairs at a time, so that both halves
+// One warp a head of a row. A lane holds neighboring pairs (i, i + width / 2), two pairs at a time, so that both halves
 // are read in full lines; a head has at most 256 values, which are two turns of a warp.
 
 #include "common.cuh"
@@ -38,12 +38,14 @@ __device__ __forceinline__ float dot(const Pairs& a, const Pairs& b) {
     return warp_sum(sum);
 }
 
-// Rows of `projection` are `stride` values: `heads` heads of `width`, then what is not rotated. With a bias the whole
-// row receives it in place; bias and norm lie at offsets of the weights, NO_TENSOR where there is none.
+// Rows of `projection` are `stride` values: `heads` heads of `width`, then values that are only given the bias, in place.
+// Bias and norm lie at offsets of the weights, NO_TENSOR where there is none.
 // out [rows, heads * width]; cosines and sines [positions, width / 2]; nodes: the node of each row.
-extern "C" __global__ void rotate(bf16* out, bf16* projection, const bf16* weights, u64 bias_at, u64 norm_at,
-                                  const float* cosines, const float* sines, const int* positions, const int* nodes,
-                                  int rows, int heads, int width, int stride, float epsilon) {
+// Without `rope` every row is taken for position 0, where the rotation is the identity.
+extern "C" __global__ void qk_norm_rope(bf16* out, bf16* projection, const bf16* weights, u64 bias_at, u64 norm_at,
+                                        const float* cosines, const float* sines, const int* positions,
+                                        const int* nodes, int rows, int heads, int width, int stride, float epsilon,
+                                        int rope) {
     const bf16 *bias = tensor(weights, bias_at), *norm = tensor(weights, norm_at);
     int lane = threadIdx.x & 31, half = width / 2;
     int parts = bias ? stride / width : heads;
@@ -68,7 +70,7 @@ extern "C" __global__ void rotate(bf16* out, bf16* projection, const bf16* weigh
     }
     float scale = norm ? rsqrtf(dot(x, x) / width + epsilon) : 1.f;
     bf16* to = out + ((u64)row * heads + head) * width;
-    u64 angle = (u64)positions[nodes[row]] * half;
+    u64 angle = rope ? (u64)positions[nodes[row]] * half : 0;
     for (int t = 0; t < TURNS; t++) {
         int i = t * 64 + lane * 2;
         if (i >= half) continue;
@@ -87,11 +89,11 @@ extern "C" __global__ void rotate(bf16* out, bf16* projection, const bf16* weigh
 // Turns d_out [rows, heads * width] into the gradient of the heads of the projection, and writes each block's part of the
 // gradient by the norm's weight: partials [blocks, width], left alone without a norm. Dynamic shared memory: one row of
 // width floats for each warp of the block.
-extern "C" __global__ void rotate_backward(bf16* d_projection, float* partials, const float* d_out,
-                                           const bf16* projection, const bf16* weights, u64 norm_at,
-                                           const float* cosines, const float* sines, const int* positions,
-                                           const int* nodes, int rows, int heads, int width, int stride,
-                                           float epsilon) {
+extern "C" __global__ void qk_norm_rope_backward(bf16* d_projection, float* partials, const float* d_out,
+                                                 const bf16* projection, const bf16* weights, u64 norm_at,
+                                                 const float* cosines, const float* sines, const int* positions,
+                                                 const int* nodes, int rows, int heads, int width, int stride,
+                                                 float epsilon, int rope) {
     DYNAMIC_SHARED(float, sums);
     const bf16* norm = tensor(weights, norm_at);
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5, half = width / 2;
@@ -102,7 +104,7 @@ extern "C" __global__ void rotate_backward(bf16* d_projection, float* partials, 
     for (u64 task = (u64)blockIdx.x * warps + warp; task < tasks; task += (u64)gridDim.x * warps) {
         int row = (int)(task / heads), head = (int)(task % heads);
         Pairs d = read_pairs(d_out + ((u64)row * heads + head) * width, half, lane);
-        u64 angle = (u64)positions[nodes[row]] * half;
+        u64 angle = rope ? (u64)positions[nodes[row]] * half : 0;
         for (int t = 0; t < TURNS; t++) {
             int i = t * 64 + lane * 2;
             if (i >= half) continue;

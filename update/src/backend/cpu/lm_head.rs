@@ -4,10 +4,9 @@
 //! to block (online softmax, arXiv 1805.02867). If the logits of all rows fit into one block they are kept
 //! for the backward pass, otherwise computed again.
 
-use super::elementwise::add;
-use super::products::Products;
-use super::vector::{self, maximum, sum2, vectorised};
-use crate::backend::{Batch, Head};
+use super::Gemm;
+use super::vector::{self, maximum, sum2, vectorized};
+use crate::backend::{LmHead, MicroBatch};
 use gemm::{Onto, View};
 
 /// Rows and columns of a block of logits: 8 MiB. How the vocabulary is cut does not depend on the number of
@@ -16,13 +15,13 @@ const ROWS: usize = 512;
 const COLUMNS: usize = 4096;
 
 /// Logits that are held at once for so many scored nodes, values.
-pub fn held(nodes: usize, vocabulary: usize) -> usize {
+pub fn logits_values(nodes: usize, vocabulary: usize) -> usize {
     (nodes * vocabulary).min(ROWS * COLUMNS)
 }
 
 /// Logits and what each scored node's distribution needs.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Scorer {
+pub(super) struct Scratch {
     logits: Vec<f32>,
     /// Whether `logits` still hold those of every row.
     kept: bool,
@@ -30,11 +29,11 @@ pub(super) struct Scorer {
     sums: Vec<f32>,
     /// `sum exp(l - largest) * l`, for the entropy.
     moments: Vec<f32>,
-    normalizers: Vec<f32>,
+    lse: Vec<f32>,
     weights: Vec<f32>,
 }
 
-vectorised! {
+vectorized! {
     /// Scales logits, and folds them into each row's running maximum, sum and moment.
     fn fold_rows(
         columns: usize,
@@ -64,27 +63,27 @@ vectorised! {
     }
 }
 
-vectorised! {
+vectorized! {
     /// Replaces each row's logits by `-weight * probability`.
     fn negative_probabilities(
         columns: usize,
         stride: usize,
         logits: &mut [f32],
-        normalizers: &[f32],
+        lse: &[f32],
         weights: &[f32],
     ) {
         for (row, logits) in logits.chunks_mut(stride).enumerate() {
             let logits = &mut logits[..columns];
-            let (normalizer, weight) = (normalizers[row], weights[row]);
+            let (lse, weight) = (lse[row], weights[row]);
             for logit in logits {
-                *logit = -weight * vector::exp(*logit - normalizer);
+                *logit = -weight * vector::exp(*logit - lse);
             }
         }
     }
 }
 
 /// Loss rows, by scored node, of the nodes in a range.
-fn rows_within(batch: &Batch, nodes: std::ops::Range<usize>) -> &[u32] {
+fn rows_within(batch: &MicroBatch, nodes: std::ops::Range<usize>) -> &[u32] {
     let start = batch.by_node.partition_point(|&row| (batch.rows[row as usize].0 as usize) < nodes.start);
     let end = batch.by_node.partition_point(|&row| (batch.rows[row as usize].0 as usize) < nodes.end);
     &batch.by_node[start..end]
@@ -94,7 +93,7 @@ fn ranges(length: usize, step: usize) -> impl Iterator<Item = std::ops::Range<us
     (0..length).step_by(step).map(move |start| start..length.min(start + step))
 }
 
-impl Scorer {
+impl Scratch {
     /// Rows of a block and values from one row of logits to the next, for so many rows over this vocabulary.
     fn block(rows: usize, vocabulary: usize) -> (usize, usize) {
         match rows * vocabulary <= ROWS * COLUMNS {
@@ -104,14 +103,11 @@ impl Scorer {
     }
 
     /// See [`crate::backend::Backend::score`].
-    #[allow(clippy::too_many_arguments)]
     pub(super) fn score(
         &mut self,
-        products: &mut Products,
-        batch: &Batch,
-        hidden: &[f32],
-        weights: &[f32],
-        head: Head,
+        gemm: &mut Gemm,
+        batch: &MicroBatch,
+        head: &LmHead<Vec<f32>>,
         logprobs: &mut [f32],
         entropies: &mut [f32],
     ) {
@@ -121,19 +117,19 @@ impl Scorer {
         self.logits.resize(self.logits.len().max(block_rows * stride), 0.0);
         self.largest.clear();
         self.largest.resize(rows, f32::NEG_INFINITY);
-        for sums in [&mut self.sums, &mut self.moments, &mut self.normalizers] {
+        for sums in [&mut self.sums, &mut self.moments, &mut self.lse] {
             sums.clear();
             sums.resize(rows, 0.0);
         }
         let scale = 1.0 / head.temperature;
         for nodes in ranges(rows, block_rows) {
             for tokens in ranges(vocabulary, COLUMNS) {
-                let extent = [nodes.len(), tokens.len(), width];
+                let mnk = [nodes.len(), tokens.len(), width];
                 let first = if self.kept { tokens.start } else { 0 };
                 let logits = &mut self.logits[first..first + (nodes.len() - 1) * stride + tokens.len()];
-                let x = View::new(&hidden[nodes.start * width..], width);
-                let w = View::new(&weights[head.weight.at + tokens.start * width..], width);
-                products.linear(extent, x, w.transposed(), Onto::Zero, logits, stride);
+                let x = View::new(&head.hidden[nodes.start * width..], width);
+                let w = View::new(&head.weights[head.weight.offset + tokens.start * width..], width);
+                gemm.linear(mnk, x, w.transposed(), Onto::Zero, logits, stride);
                 fold_rows(
                     tokens.len(),
                     stride,
@@ -153,24 +149,21 @@ impl Scorer {
             }
         }
         for node in 0..rows {
-            self.normalizers[node] = self.largest[node] + self.sums[node].ln();
+            self.lse[node] = self.largest[node] + self.sums[node].ln();
         }
         for (row, &(node, _)) in batch.rows.iter().enumerate() {
             let node = node as usize;
-            logprobs[row] -= self.normalizers[node];
-            entropies[row] = self.normalizers[node] - self.moments[node] / self.sums[node];
+            logprobs[row] -= self.lse[node];
+            entropies[row] = self.lse[node] - self.moments[node] / self.sums[node];
         }
     }
 
     /// Writes the gradient of `hidden` and adds that of the head where it is wanted.
-    #[allow(clippy::too_many_arguments)]
     pub(super) fn score_backward(
         &mut self,
-        products: &mut Products,
-        batch: &Batch,
-        hidden: &[f32],
-        weights: &[f32],
-        head: Head,
+        gemm: &mut Gemm,
+        batch: &MicroBatch,
+        head: &LmHead<Vec<f32>>,
         d_logprobs: &[f32],
         d_hidden: &mut [f32],
         mut gradients: Option<&mut Vec<f32>>,
@@ -185,18 +178,18 @@ impl Scorer {
         }
         for nodes in ranges(rows, block_rows) {
             for tokens in ranges(vocabulary, COLUMNS) {
-                let extent = [nodes.len(), tokens.len(), width];
+                let mnk = [nodes.len(), tokens.len(), width];
                 let first = if self.kept { tokens.start } else { 0 };
                 let logits = &mut self.logits[first..first + (nodes.len() - 1) * stride + tokens.len()];
-                let x = View::new(&hidden[nodes.start * width..], width);
-                let place = head.weight.at + tokens.start * width;
-                let w = View::new(&weights[place..], width);
+                let x = View::new(&head.hidden[nodes.start * width..], width);
+                let start = head.weight.offset + tokens.start * width;
+                let w = View::new(&head.weights[start..], width);
                 if !self.kept {
-                    products.linear(extent, x, w.transposed(), Onto::Zero, logits, stride);
+                    gemm.linear(mnk, x, w.transposed(), Onto::Zero, logits, stride);
                     scale_all(scale, logits);
                 }
-                let (normalizers, weights) = (&self.normalizers[nodes.clone()], &self.weights[nodes.clone()]);
-                negative_probabilities(tokens.len(), stride, logits, normalizers, weights);
+                let (lse, weights) = (&self.lse[nodes.clone()], &self.weights[nodes.clone()]);
+                negative_probabilities(tokens.len(), stride, logits, lse, weights);
                 for &row in rows_within(batch, nodes.clone()) {
                     let (node, target) = batch.rows[row as usize];
                     let (node, target) = (node as usize - nodes.start, target as usize);
@@ -207,11 +200,11 @@ impl Scorer {
                 let d_logits = View::new(logits, stride);
                 let onto = if tokens.start == 0 { Onto::Zero } else { Onto::Result };
                 let d_x = &mut d_hidden[nodes.start * width..];
-                products.linear([nodes.len(), width, tokens.len()], d_logits, w, onto, d_x, width);
+                gemm.linear([nodes.len(), width, tokens.len()], d_logits, w, onto, d_x, width);
                 if let Some(gradients) = gradients.as_deref_mut() {
-                    let d_w = &mut gradients[place..];
-                    let extent = [tokens.len(), width, nodes.len()];
-                    products.linear(extent, d_logits.transposed(), x, Onto::Result, d_w, width);
+                    let d_w = &mut gradients[start..];
+                    let mnk = [tokens.len(), width, nodes.len()];
+                    gemm.linear(mnk, d_logits.transposed(), x, Onto::Result, d_w, width);
                 }
             }
         }
@@ -219,17 +212,10 @@ impl Scorer {
     }
 }
 
-vectorised! {
+vectorized! {
     fn scale_all(scale: f32, values: &mut [f32]) {
         for value in values {
             *value *= scale;
         }
-    }
-}
-
-/// Adds the rows of `d_out` to the rows of `table` that `ids` name, in order.
-pub(super) fn add_to_table(ids: &[u32], width: usize, d_out: &[f32], table: &mut [f32]) {
-    for (&id, d_out) in ids.iter().zip(d_out.chunks_exact(width)) {
-        add(d_out, &mut table[id as usize * width..][..width]);
     }
 }

@@ -1,33 +1,33 @@
-//! A micro-batch on the device: one array of integers, and where each of its tables begins.
+//! A micro-batch on the device: one array of integers that holds all its tables.
 
 use std::ops::Range;
 
 use device::{Buffer, Device, Slice};
 use record::failure::Result;
 
-use crate::backend::{Batch, Rows};
+use crate::backend::{MicroBatch, Rows};
 
-/// Keys of a tile, whose extreme ends attention wants to know.
+/// Keys of a tile, of which attention reads the smallest and largest end.
 const TILE: usize = 64;
 
 /// A micro-batch in device memory.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct DeviceBatch {
     integers: Option<Buffer<i32>>,
-    places: Places,
+    tables: Tables,
     /// Number of nodes, of scored nodes and of loss rows.
     pub(super) tokens: usize,
     pub(super) scored: usize,
     pub(super) rows: usize,
     /// Distinct token ids.
     pub(super) distinct: usize,
-    /// Order in which loss rows lie on the device: by node.
+    /// Order of the loss rows on the device: by node.
     pub(super) by_node: Vec<u32>,
     pub(super) last_position: usize,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Places {
+struct Tables {
     ids: Range<usize>,
     positions: Range<usize>,
     ends: Range<usize>,
@@ -47,9 +47,9 @@ pub(super) fn integers(tokens: usize, rows: usize) -> usize {
     9 * tokens + 2 * tokens.div_ceil(TILE) + rows + 2
 }
 
-impl Prepared {
+impl DeviceBatch {
     /// The tables of a batch, before they are on the device.
-    pub(super) fn new(batch: &Batch) -> (Prepared, Vec<i32>) {
+    pub(super) fn new(batch: &MicroBatch) -> (DeviceBatch, Vec<i32>) {
         let mut integers: Vec<i32> = Vec::new();
         let mut add = |values: &mut dyn Iterator<Item = u32>| {
             let start = integers.len();
@@ -71,7 +71,7 @@ impl Prepared {
             .collect();
         let row_starts = (0..=batch.scored.len() as u32)
             .map(|node| batch.by_node.partition_point(|&row| batch.rows[row as usize].0 < node) as u32);
-        let places = Places {
+        let tables = Tables {
             ids: add(&mut batch.ids.iter().copied()),
             positions: add(&mut batch.positions.iter().copied()),
             ends: add(&mut batch.ends.iter().copied()),
@@ -85,9 +85,9 @@ impl Prepared {
             row_starts: add(&mut row_starts.into_iter()),
             targets: add(&mut batch.by_node.iter().map(|&row| batch.rows[row as usize].1)),
         };
-        let prepared = Prepared {
+        let prepared = DeviceBatch {
             integers: None,
-            places,
+            tables,
             tokens,
             scored: batch.scored.len(),
             rows: batch.rows.len(),
@@ -98,9 +98,14 @@ impl Prepared {
         (prepared, integers)
     }
 
-    /// Puts the tables onto the device, in a buffer of at least `room` integers.
-    pub(super) fn upload<D: Device>(&mut self, device: &mut D, integers: &[i32], room: usize) -> Result<()> {
-        let buffer = device.allocate::<i32>(integers.len().max(room).max(1))?;
+    /// Uploads the tables, to a buffer of at least `capacity` integers.
+    pub(super) fn upload<D: Device>(
+        &mut self,
+        device: &mut D,
+        integers: &[i32],
+        capacity: usize,
+    ) -> Result<()> {
+        let buffer = device.allocate::<i32>(integers.len().max(capacity).max(1))?;
         device.upload(integers, buffer.slice(..integers.len()))?;
         self.integers = Some(buffer);
         Ok(())
@@ -115,24 +120,24 @@ impl Prepared {
     }
 
     fn slice(&self, range: &Range<usize>) -> Result<Slice<'_, i32>> {
-        let missing = || record::failure::Failure::work("device: a micro-batch that was never prepared");
+        let missing = || record::failure::Failure::work("device: a micro-batch that was not prepared");
         Ok(self.integers.as_ref().ok_or_else(missing)?.slice(range.clone()))
     }
 
     /// Node of each row of an operation, ascending.
     pub(super) fn nodes(&self, rows: Rows) -> Result<Slice<'_, i32>> {
         match rows {
-            Rows::All => self.slice(&self.places.nodes),
-            Rows::Scored => self.slice(&self.places.scored),
+            Rows::All => self.slice(&self.tables.nodes),
+            Rows::Scored => self.slice(&self.tables.scored),
         }
     }
 }
 
 macro_rules! tables {
     ($($(#[$doc:meta])* $name:ident)*) => {
-        impl Prepared {
+        impl DeviceBatch {
             $($(#[$doc])* pub(super) fn $name(&self) -> Result<Slice<'_, i32>> {
-                self.slice(&self.places.$name)
+                self.slice(&self.tables.$name)
             })*
         }
     };

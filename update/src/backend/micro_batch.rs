@@ -1,13 +1,12 @@
-//! A micro-batch: several trees side by side as one forest.
+//! A micro-batch: several trees packed side by side as one forest.
 //!
-//! Small trees are computed together so that matrix products have enough rows; the mask keeps them apart,
-//! since a tree is just one more root.
+//! Small trees share a forward pass so that GEMMs have enough rows; the tree mask keeps them apart.
 
 use crate::tree::Tree;
 
 /// Tokens and loss rows of a micro-batch, on the host.
 #[derive(Clone, Debug, Default)]
-pub struct Batch {
+pub struct MicroBatch {
     /// Token id of each node.
     pub ids: Vec<u32>,
     /// Position of each node in its sequences.
@@ -22,10 +21,10 @@ pub struct Batch {
     pub by_node: Vec<u32>,
 }
 
-impl Batch {
-    /// Lays trees side by side.
-    pub fn new<'a>(trees: impl IntoIterator<Item = &'a Tree>) -> Batch {
-        let mut batch = Batch::default();
+impl MicroBatch {
+    /// Packs trees side by side.
+    pub fn new<'a>(trees: impl IntoIterator<Item = &'a Tree>) -> MicroBatch {
+        let mut batch = MicroBatch::default();
         for tree in trees {
             let base = batch.ids.len() as u32;
             batch.ids.extend_from_slice(&tree.ids);
@@ -33,16 +32,16 @@ impl Batch {
             batch.ends.extend(tree.ends.iter().map(|end| end + base));
             batch.rows.extend(tree.rows.iter().map(|row| (row.node + base, row.target)));
         }
-        let mut place = vec![u32::MAX; batch.ids.len()];
+        let mut index = vec![u32::MAX; batch.ids.len()];
         for &(node, _) in &batch.rows {
-            place[node as usize] = 0;
+            index[node as usize] = 0;
         }
-        for (node, place) in place.iter_mut().enumerate().filter(|(_, place)| **place == 0) {
-            *place = batch.scored.len() as u32;
+        for (node, index) in index.iter_mut().enumerate().filter(|(_, index)| **index == 0) {
+            *index = batch.scored.len() as u32;
             batch.scored.push(node as u32);
         }
         for row in &mut batch.rows {
-            row.0 = place[row.0 as usize];
+            row.0 = index[row.0 as usize];
         }
         batch.by_node = (0..batch.rows.len() as u32).collect();
         batch.by_node.sort_by_key(|&row| batch.rows[row as usize].0);
