@@ -1,10 +1,9 @@
-//! Low-rank adapters (LoRA, arXiv 2106.09685) over a frozen base, in the layout of PEFT.
+//! LoRA adapters (arXiv 2106.09685) over a frozen base, in PEFT's layout.
 //!
-//! A directory with `adapter_config.json` and `adapter_model.safetensors` holds, for each projection adapted, the factors
-//! A `[rank, inputs]` and B `[outputs, rank]`; the projection becomes `W·x + scale · B·(A·x)` with scale = alpha / rank.
-//! The base is another directory, which nothing here ever writes: several policies are adapters of one base, and whoever
-//! runs them opens it once.
-//! Left out: dropout, and what PEFT can do beyond plain LoRA. Whatever would change the arithmetic is refused by name.
+//! A directory with `adapter_config.json` and `adapter_model.safetensors` holds, for each target module, the factors
+//! A `[rank, inputs]` and B `[outputs, rank]`; the module computes `W·x + scale · B·(A·x)` with scale = alpha / rank.
+//! The base is another directory, never written: several policies share one base, which is loaded once.
+//! Left out: dropout, and everything of PEFT beyond plain LoRA. What would change the arithmetic is refused by name.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -13,82 +12,20 @@ use record::failure::{Failure, Result};
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::files::read_json;
-use crate::setting::{Checked, Refusal, flag, positive, present, size};
+pub use crate::decoder::Target;
+use crate::decoder::{Init, Tensor};
+use crate::json::{Checked, Refusal, flag, positive, present, read_json, size};
 use crate::weights::Weights;
 
-/// The file that makes a directory an adapter's.
+/// A directory with this file holds an adapter.
 pub(crate) const CONFIG: &str = "adapter_config.json";
 /// Its weights.
 pub(crate) const WEIGHTS: &str = "adapter_model.safetensors";
-/// What runs, for whoever has something else.
-const HINT: &str = "plain LoRA as PEFT saves it runs; a setting ignored would give wrong numbers";
-/// Larger ranks are no longer low, or a damaged file.
+/// Hint for a setting that is not implemented.
+const HINT: &str =
+    "only plain LoRA as saved by PEFT is implemented; ignoring a setting would give wrong numbers";
+/// A larger rank means a damaged file.
 const LARGEST_RANK: usize = 1024;
-
-/// A projection that an adapter can change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Target {
-    /// Queries.
-    Query,
-    /// Keys.
-    Key,
-    /// Values.
-    Value,
-    /// Attention's output.
-    Output,
-    /// The gate of the SwiGLU.
-    Gate,
-    /// Its other half.
-    Up,
-    /// Back to the residual stream.
-    Down,
-}
-
-impl Target {
-    /// All of them, in the order of the computation.
-    pub const ALL: [Target; 7] =
-        [Target::Query, Target::Key, Target::Value, Target::Output, Target::Gate, Target::Up, Target::Down];
-
-    /// The module's name, as PEFT's `target_modules` has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Target::Query => "q_proj",
-            Target::Key => "k_proj",
-            Target::Value => "v_proj",
-            Target::Output => "o_proj",
-            Target::Gate => "gate_proj",
-            Target::Up => "up_proj",
-            Target::Down => "down_proj",
-        }
-    }
-
-    /// The module of this name.
-    pub fn named(name: &str) -> Option<Target> {
-        Target::ALL.into_iter().find(|target| target.name() == name)
-    }
-
-    /// Widths of what it reads and of what it writes.
-    pub fn extent(self, config: &Config) -> (usize, usize) {
-        let (hidden, queries) = (config.hidden_size, config.num_heads * config.head_dim);
-        match self {
-            Target::Query => (hidden, queries),
-            Target::Key | Target::Value => (hidden, config.num_kv_heads * config.head_dim),
-            Target::Output => (queries, hidden),
-            Target::Gate | Target::Up => (hidden, config.intermediate_size),
-            Target::Down => (config.intermediate_size, hidden),
-        }
-    }
-
-    /// The module of a layer, as a checkpoint's tensors name it; `.weight` and `.bias` follow.
-    pub fn module(self, layer: usize) -> String {
-        let block = match self {
-            Target::Gate | Target::Up | Target::Down => "mlp",
-            _ => "self_attn",
-        };
-        format!("model.layers.{layer}.{block}.{}", self.name())
-    }
-}
 
 /// What `adapter_config.json` says.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,11 +34,11 @@ pub struct Adapter {
     pub rank: usize,
     /// Numerator of the scale.
     pub alpha: f32,
-    /// What is adapted, each once, in the order of [`Target::ALL`].
+    /// Target modules, each once, in the order of [`Target::ALL`].
     pub targets: Vec<Target>,
-    /// The scale is alpha / sqrt(rank) (rsLoRA, arXiv 2312.03732) and not alpha / rank.
-    pub rank_stabilised: bool,
-    /// Where the base is said to lie; a hint for people, see [`crate::directory::Policy::base`].
+    /// The scale is alpha / sqrt(rank) (rsLoRA, arXiv 2312.03732) instead of alpha / rank.
+    pub rank_stabilized: bool,
+    /// The base's path as PEFT records it; [`crate::directory::Policy::base`] is where it was found.
     pub base: String,
 }
 
@@ -148,7 +85,7 @@ impl Adapter {
             rank,
             alpha: positive(json, "lora_alpha")?,
             targets,
-            rank_stabilised: flag(json, "use_rslora")?.unwrap_or(false),
+            rank_stabilized: flag(json, "use_rslora")?.unwrap_or(false),
             base: present(json, "base_model_name_or_path")
                 .and_then(Value::as_str)
                 .unwrap_or_default()
@@ -172,50 +109,52 @@ impl Adapter {
             "inference_mode": true,
             "modules_to_save": null,
             "use_dora": false,
-            "use_rslora": self.rank_stabilised,
+            "use_rslora": self.rank_stabilized,
         })
     }
 
-    /// What the product of the factors is multiplied by.
+    /// Factor of B·A.
     pub fn scale(&self) -> f32 {
         let rank = self.rank as f32;
-        if self.rank_stabilised { self.alpha / rank.sqrt() } else { self.alpha / rank }
+        if self.rank_stabilized { self.alpha / rank.sqrt() } else { self.alpha / rank }
     }
 
-    /// PEFT's names of the two factors, A and B, of a layer's projection.
+    /// PEFT's names of A and B of a layer's projection.
     pub fn names(layer: usize, target: Target) -> [String; 2] {
         let module = target.module(layer);
         ["A", "B"].map(|factor| format!("base_model.model.{module}.lora_{factor}.weight"))
     }
 
-    /// Compares names, shapes and types of the weights with what the adapter has over a base of this configuration.
+    /// Checks that the weights are exactly the adapter's tensors over a base of this configuration.
     ///
     /// # Errors
-    /// A tensor is missing, has another shape, is of no floating type, or is not part of the adapter.
+    /// A tensor is missing, has another shape, is no float, or is not part of the adapter.
     pub fn check(&self, weights: &Weights, config: &Config) -> Result<()> {
         let tensors = self.tensors(config);
         weights.check_against(&tensors)?;
-        let known: HashSet<&str> = tensors.iter().map(|(name, _)| name.as_str()).collect();
+        let known: HashSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
         match weights.names().find(|name| !known.contains(name)) {
             None => Ok(()),
             Some(name) => {
-                Err(Failure::data(format!("{WEIGHTS}: tensor {name:?}, which {CONFIG} does not mention"))
+                Err(Failure::data(format!("{WEIGHTS}: tensor {name:?} is not among the targets in {CONFIG}"))
                     .hint(
-                        "what it would change is not implemented, or the two files are of different adapters",
+                        "it needs something that is not implemented, or the files are of different adapters",
                     ))
             }
         }
     }
 
-    /// Names and shapes of every tensor, over a base of this configuration.
-    pub fn tensors(&self, config: &Config) -> Vec<(String, Vec<usize>)> {
+    /// Every tensor over a base of this configuration. New ones leave the base's output as it is: B is 0, and A uniform
+    /// within ±1/sqrt(inputs), as PEFT begins.
+    pub fn tensors(&self, config: &Config) -> Vec<Tensor> {
         let mut all = Vec::new();
         for layer in 0..config.num_layers {
             for &target in &self.targets {
                 let (inputs, outputs) = target.extent(config);
                 let [a, b] = Adapter::names(layer, target);
-                all.push((a, vec![self.rank, inputs]));
-                all.push((b, vec![outputs, self.rank]));
+                let init = Init::Uniform(1.0 / (inputs as f32).sqrt());
+                all.push(Tensor { name: a, shape: vec![self.rank, inputs], init });
+                all.push(Tensor { name: b, shape: vec![outputs, self.rank], init: Init::Zeros });
             }
         }
         all
@@ -236,7 +175,7 @@ fn refuse_unsupported(json: &Value) -> Checked<()> {
         return Err(Refusal::new(format!("lora_dropout is {rate}; only 0 is implemented"))
             .hint("rollout and update have to agree on every log-probability".to_owned()));
     }
-    // These take the adapter's beginning out of the base, so that it belongs to another base than the one it names.
+    // These subtract the adapter's initial product from the base, so it no longer fits the base that it names.
     let changed = |name: &str| {
         ["pissa", "olora", "corda", "loftq", "lora_ga"].iter().any(|kind| name.starts_with(kind))
     };
@@ -292,7 +231,7 @@ mod tests {
             rank: 8,
             alpha: 16.0,
             targets: vec![Target::Query, Target::Down],
-            rank_stabilised: false,
+            rank_stabilized: false,
             base: "base".to_owned(),
         }
     }
@@ -301,7 +240,7 @@ mod tests {
     fn what_is_written_is_read() {
         assert_eq!(Adapter::from_json(&plain().to_json()).ok(), Some(plain()));
         assert_eq!(plain().scale(), 2.0);
-        assert_eq!(Adapter { rank_stabilised: true, rank: 16, ..plain() }.scale(), 4.0);
+        assert_eq!(Adapter { rank_stabilized: true, rank: 16, ..plain() }.scale(), 4.0);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use record::sample::Message;
 use serde_json::{Map, Value};
 
 use crate::clock;
-use crate::files::{read_json_if_present, read_text, show};
+use crate::json::{read_json_if_present, read_text, show};
 
 /// Instructions a template may run for one conversation: far above any real one, and an end for an endless loop.
 const FUEL: u64 = 10_000_000;

@@ -12,8 +12,8 @@ use record::failure::{Failure, Result};
 use serde_json::{Map, Value, json};
 
 use crate::durable::failure;
-use crate::files::show;
 use crate::header::PREFIX;
+use crate::json::show;
 use crate::weights::ElementType;
 
 /// Fills what it is given with a tensor's values from the one of this index on.

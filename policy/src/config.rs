@@ -1,32 +1,20 @@
-//! What `config.json` says about a model: its geometry and the variants of the decoder it needs.
+//! What `config.json` says about a model: its sizes and the variants of the decoder it needs.
 //!
 //! Reads both spellings that `transformers` has written: `rope_theta` with `rope_scaling`, and `rope_parameters`;
 //! `torch_dtype` and `dtype`. Whatever would change the arithmetic and is not implemented is refused by name,
 //! because a model that runs with a setting ignored gives wrong numbers, not an error.
-//! Left out: families other than Qwen3, Qwen2 and Llama, and everything that only concerns generation
-//! (stop tokens live in [`crate::tokenizer`]).
+//! Left out: what only concerns generation (stop tokens are [`crate::tokenizer`]'s).
 
 use std::path::Path;
 
 use record::failure::Result;
 use serde_json::Value;
 
-use crate::files::read_json;
-use crate::setting::{Checked, Refusal, flag, positive, present, size};
+use crate::decoder::{Decoder, Tensor};
+use crate::family::Family;
+use crate::json::{Checked, Refusal, flag, positive, present, read_json, size};
 
-/// Architectures whose decoder is implemented. They share one skeleton (pre-RMSNorm, rotary positions,
-/// grouped-query attention, SwiGLU) and differ in the flags of [`Config`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    /// Query and key heads are RMS-normalised, no biases.
-    Qwen3,
-    /// Also Qwen2.5: biases on the query, key and value projections.
-    Qwen2,
-    /// Llama 2, 3 and relatives saved as `LlamaForCausalLM`: neither.
-    Llama,
-}
-
-/// How rotary frequencies are stretched for contexts longer than the model was first trained on.
+/// RoPE scaling, for contexts longer than those of pretraining.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RopeScaling {
     /// Plain rotary embedding (RoFormer, arXiv 2104.09864).
@@ -40,11 +28,11 @@ pub enum RopeScaling {
     Llama3 {
         /// Divisor of the low frequencies.
         factor: f32,
-        /// A wavelength above `original_max_positions / low_freq_factor` is stretched fully.
+        /// A wavelength above `original_max_positions / low_freq_factor` is scaled fully.
         low_freq_factor: f32,
         /// A wavelength below `original_max_positions / high_freq_factor` is kept.
         high_freq_factor: f32,
-        /// Context length before stretching, in tokens.
+        /// Context length of pretraining, in tokens.
         original_max_positions: usize,
     },
 }
@@ -60,11 +48,11 @@ pub enum DataType {
     F16,
 }
 
-/// The decoder described by a `config.json`. Sizes are element counts.
+/// The decoder described by a `config.json`. Sizes are element counts; [`Config::decoder`] is the table of its tensors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Architecture.
-    pub family: Family,
+    /// Name of the model family, such as `Qwen3`.
+    pub family: &'static str,
     /// Width of the residual stream.
     pub hidden_size: usize,
     /// Width of the feed-forward layer (one of its two halves).
@@ -83,28 +71,32 @@ pub struct Config {
     pub rms_norm_eps: f32,
     /// Base of the rotary frequencies.
     pub rope_theta: f32,
-    /// Stretching of the rotary frequencies.
+    /// Scaling of the rotary frequencies.
     pub rope_scaling: RopeScaling,
     /// The output head is the embedding matrix.
     pub tie_word_embeddings: bool,
-    /// Query and key heads are RMS-normalised before the rotation.
+    /// Query and key heads are RMS-normalized before the rotation.
     pub qk_norm: bool,
     /// The query, key and value projections have biases (the output projection never does here).
     pub attention_bias: bool,
-    /// Longest context, in tokens.
+    /// Whether each layer has rotary positions, `num_layers` of them.
+    pub rope_layers: Vec<bool>,
+    /// Longest context, in tokens; with [`Config::window`] no longer than that.
     pub max_positions: usize,
+    /// A sliding window that is shorter than the positions the model was trained on, in tokens. Windowed attention is not
+    /// implemented: up to this length it is plain causal attention, and longer sequences are refused.
+    pub window: Option<usize>,
     /// Type the checkpoint says it was saved in; the safetensors header decides for each tensor.
     pub dtype: DataType,
 }
 
 /// Largest head the attention kernels are written for.
 pub const LARGEST_HEAD: usize = 256;
-/// More layers are a damaged or hostile file: each costs a dozen table entries before a weight is looked at.
+/// More layers mean a damaged or hostile file: each costs a dozen table entries before a weight is read.
 const LARGEST_DEPTH: usize = 4096;
 
-/// What runs, for whoever has something else.
-const HINT: &str =
-    "Qwen3, Qwen2 (also Qwen2.5) and Llama run as published; a setting ignored would give wrong numbers";
+/// Hint for a setting that is not implemented.
+const HINT: &str = "ignoring a setting would give wrong numbers; models run as their families publish them";
 
 impl Config {
     /// Reads `config.json` of a Hugging Face directory.
@@ -120,13 +112,13 @@ impl Config {
     /// The same from a value already parsed, for `policy init --config`.
     ///
     /// # Errors
-    /// As [`Config::load`]; `place` is named in the message.
-    pub fn from_value(value: &Value, place: &Path) -> Result<Config> {
-        Config::from_json(value).map_err(|refusal| refusal.into_failure(place, HINT))
+    /// As [`Config::load`]; `path` is named in the message.
+    pub fn from_value(value: &Value, path: &Path) -> Result<Config> {
+        Config::from_json(value).map_err(|refusal| refusal.into_failure(path, HINT))
     }
 
-    fn from_json(json: &Value) -> std::result::Result<Config, Refusal> {
-        let family = family(json)?;
+    fn from_json(json: &Value) -> Checked<Config> {
+        let family = Family::of(json)?;
         refuse_unsupported(json, family)?;
 
         let hidden_size = size(json, "hidden_size")?;
@@ -137,15 +129,14 @@ impl Config {
             )));
         }
         let num_heads = size(json, "num_attention_heads")?;
-        let num_kv_heads = match present(json, "num_key_value_heads") {
+        let num_kv_heads = match json.get("num_key_value_heads") {
+            Some(Value::Null) => num_heads,
             Some(_) => size(json, "num_key_value_heads")?,
-            None => num_heads,
+            None => family.num_kv_heads.unwrap_or(num_heads),
         };
         let head_dim = match present(json, "head_dim") {
             Some(_) => size(json, "head_dim")?,
-            // Qwen3 configurations written without the key mean the class default, which is not hidden / heads.
-            None if family == Family::Qwen3 => 128,
-            None => hidden_size / num_heads,
+            None => family.head_dim.unwrap_or(hidden_size / num_heads),
         };
         if num_heads % num_kv_heads != 0 {
             return Err(Refusal::new(format!(
@@ -158,11 +149,11 @@ impl Config {
             ))
             .hint(format!("head sizes are multiples of 16 up to {LARGEST_HEAD}")));
         }
-        refuse_sliding_window(json, num_layers)?;
-
-        let (rope_theta, rope_scaling) = rope(json)?;
+        let positions = size(json, "max_position_embeddings")?;
+        let window = family.window(json, num_layers)?.filter(|&window| window < positions);
+        let (rope_theta, rope_scaling) = rope(json, family.rope_theta)?;
         Ok(Config {
-            family,
+            family: family.name,
             hidden_size,
             intermediate_size: size(json, "intermediate_size")?,
             num_layers,
@@ -176,10 +167,12 @@ impl Config {
             },
             rope_theta,
             rope_scaling,
-            tie_word_embeddings: flag(json, "tie_word_embeddings")?.unwrap_or(false),
-            qk_norm: family == Family::Qwen3,
-            attention_bias: family == Family::Qwen2,
-            max_positions: size(json, "max_position_embeddings")?,
+            tie_word_embeddings: flag(json, "tie_word_embeddings")?.unwrap_or(family.tied),
+            qk_norm: family.qk_norm,
+            attention_bias: family.attention_bias,
+            rope_layers: family.rope_layers(json, num_layers)?,
+            max_positions: window.unwrap_or(positions),
+            window,
             dtype: data_type(json)?,
         })
     }
@@ -218,37 +211,24 @@ impl Config {
         }
     }
 
-    /// Names and shapes of every tensor of the model, Hugging Face's names, in the order of the computation.
-    pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
-        let hidden = self.hidden_size;
-        let queries = self.num_heads * self.head_dim;
-        let keys = self.num_kv_heads * self.head_dim;
-        let mut all = vec![("model.embed_tokens.weight".to_owned(), vec![self.vocab_size, hidden])];
-        for layer in 0..self.num_layers {
-            let mut add =
-                |name: &str, shape: Vec<usize>| all.push((format!("model.layers.{layer}.{name}"), shape));
-            add("input_layernorm.weight", vec![hidden]);
-            for (projection, rows) in [("q", queries), ("k", keys), ("v", keys)] {
-                add(&format!("self_attn.{projection}_proj.weight"), vec![rows, hidden]);
-                if self.attention_bias {
-                    add(&format!("self_attn.{projection}_proj.bias"), vec![rows]);
-                }
-            }
-            if self.qk_norm {
-                add("self_attn.q_norm.weight", vec![self.head_dim]);
-                add("self_attn.k_norm.weight", vec![self.head_dim]);
-            }
-            add("self_attn.o_proj.weight", vec![hidden, queries]);
-            add("post_attention_layernorm.weight", vec![hidden]);
-            add("mlp.gate_proj.weight", vec![self.intermediate_size, hidden]);
-            add("mlp.up_proj.weight", vec![self.intermediate_size, hidden]);
-            add("mlp.down_proj.weight", vec![hidden, self.intermediate_size]);
-        }
-        all.push(("model.norm.weight".to_owned(), vec![hidden]));
-        if !self.tie_word_embeddings {
-            all.push(("lm_head.weight".to_owned(), vec![self.vocab_size, hidden]));
-        }
-        all
+    /// Width of all query heads.
+    pub fn query_width(&self) -> usize {
+        self.num_heads * self.head_dim
+    }
+
+    /// Width of all key (or value) heads.
+    pub fn key_width(&self) -> usize {
+        self.num_kv_heads * self.head_dim
+    }
+
+    /// The decoder as a table of layers and tensors.
+    pub fn decoder(&self) -> Decoder {
+        Decoder::new(self)
+    }
+
+    /// Every tensor of the model, in the order of the computation.
+    pub fn tensors(&self) -> Vec<Tensor> {
+        self.decoder().tensors().cloned().collect()
     }
 
     /// Name of the matrix that turns hidden states into logits.
@@ -257,25 +237,13 @@ impl Config {
     }
 }
 
-fn family(json: &Value) -> Checked<Family> {
-    let model_type = present(json, "model_type").and_then(Value::as_str).unwrap_or_default();
-    match model_type {
-        "qwen3" => Ok(Family::Qwen3),
-        "qwen2" => Ok(Family::Qwen2),
-        "llama" => Ok(Family::Llama),
-        "" => Err(Refusal::new("model_type is missing".to_owned())),
-        other => Err(Refusal::new(format!("model_type is {other:?}, which is not implemented"))
-            .hint("families: qwen3, qwen2 (also Qwen2.5), llama".to_owned())),
-    }
-}
-
-fn refuse_unsupported(json: &Value, family: Family) -> Checked<()> {
+fn refuse_unsupported(json: &Value, family: &Family) -> Checked<()> {
     if let Some(activation) = present(json, "hidden_act").filter(|value| value.as_str() != Some("silu")) {
         return Err(Refusal::new(format!("hidden_act is {activation}; only \"silu\" is implemented")));
     }
-    // In Llama and Qwen3 the key adds a bias to the output projection as well; no published model of them sets it.
+    // The key adds a bias to the output projection as well, and no published model sets it; Qwen2 does not know it.
     for key in ["attention_bias", "mlp_bias"] {
-        if family != Family::Qwen2 && flag(json, key)?.unwrap_or(false) {
+        if !family.attention_bias && flag(json, key)?.unwrap_or(false) {
             return Err(Refusal::new(format!("{key} is true, which is not implemented for this family")));
         }
     }
@@ -290,31 +258,8 @@ fn refuse_unsupported(json: &Value, family: Family) -> Checked<()> {
     Ok(())
 }
 
-fn refuse_sliding_window(json: &Value, num_layers: usize) -> Checked<()> {
-    let refusal = |what: String| {
-        Refusal::new(format!("{what}: sliding-window attention is not implemented"))
-            .hint("a window that no layer uses is accepted: set use_sliding_window to false".to_owned())
-    };
-    if let Some(types) = present(json, "layer_types") {
-        let types = types.as_array().ok_or_else(|| Refusal::new("layer_types is not a list".to_owned()))?;
-        if let Some(other) = types.iter().find(|kind| kind.as_str() != Some("full_attention")) {
-            return Err(refusal(format!("layer_types has {other}")));
-        }
-        return Ok(());
-    }
-    let window = present(json, "sliding_window");
-    let from_layer = present(json, "max_window_layers").and_then(Value::as_u64).unwrap_or(0);
-    if flag(json, "use_sliding_window")?.unwrap_or(false)
-        && window.is_some()
-        && from_layer < num_layers as u64
-    {
-        return Err(refusal("use_sliding_window is true".to_owned()));
-    }
-    Ok(())
-}
-
-/// Base and stretching, from `rope_parameters` (new) or `rope_theta` and `rope_scaling` (old).
-fn rope(json: &Value) -> Checked<(f32, RopeScaling)> {
+/// Base and scaling, from `rope_parameters` (new) or `rope_theta` and `rope_scaling` (old).
+fn rope(json: &Value, default_theta: f32) -> Checked<(f32, RopeScaling)> {
     let parameters = present(json, "rope_parameters").or_else(|| present(json, "rope_scaling"));
     let empty = Value::Object(serde_json::Map::new());
     let parameters = parameters.unwrap_or(&empty);
@@ -330,7 +275,7 @@ fn rope(json: &Value) -> Checked<(f32, RopeScaling)> {
     let theta = match (present(parameters, "rope_theta"), present(json, "rope_theta")) {
         (Some(_), _) => positive(parameters, "rope_theta")?,
         (None, Some(_)) => positive(json, "rope_theta")?,
-        (None, None) => 10_000.0,
+        (None, None) => default_theta,
     };
     if let Some(ratio) =
         present(parameters, "partial_rotary_factor").filter(|value| value.as_f64() != Some(1.0))

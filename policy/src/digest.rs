@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use record::failure::Result;
 
-use crate::files::io_failure;
+use crate::json::io_failure;
 use crate::weights::Weights;
 
 /// Bytes that are hashed again rather than remembered: a few hundredths of a second.

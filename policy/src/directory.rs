@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::adapter::{self, Adapter};
 use crate::config::Config;
 use crate::digest;
-use crate::files::{io_failure, read_json_if_present, show};
+use crate::json::{io_failure, read_json_if_present, show};
 use crate::weights::Weights;
 
 /// The link to the newest version.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use record::failure::{Failure, Result};
 
-use crate::files::show;
+use crate::json::show;
 
 /// Files that are waited for at the same time.
 const AT_ONCE: usize = 8;

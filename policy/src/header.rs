@@ -10,7 +10,7 @@ use std::path::Path;
 use record::failure::{Failure, Result};
 use serde::Deserialize;
 
-use crate::files::show;
+use crate::json::show;
 
 /// The limit of the reference implementation: a larger header is an attack or a mistake.
 const LARGEST_HEADER: u64 = 100_000_000;

@@ -1,6 +1,6 @@
 //! New policies: random weights from a seed, or a copy of a Hugging Face directory.
 //!
-//! Every tensor draws from a random stream of its own name, so a weight depends on the seed and its place alone.
+//! Every tensor draws from a random stream named after it, so its values depend on the seed and its name alone.
 
 use std::path::Path;
 
@@ -12,9 +12,10 @@ use crate::adapter::{self, Adapter, Target};
 use crate::chat;
 use crate::checkpoint::{self, Data, NewTensor};
 use crate::config::{Config, DataType};
+use crate::decoder::{Init, Tensor};
 use crate::directory::Policy;
 use crate::durable;
-use crate::files::{read_json, show};
+use crate::json::{io_failure, read_json, show};
 use crate::publish;
 use crate::side_files;
 use crate::tokenizer::Tokenizer;
@@ -29,10 +30,6 @@ pub enum Preset {
     /// 3.3 million weights: what speed is measured on.
     Bench,
 }
-
-/// Standard deviation of the embeddings. With the usual 0.02 the residual stream of so narrow a model hardly tells
-/// tokens apart, and training starts slowly.
-const EMBEDDING_DEVIATION: f64 = 0.1;
 
 impl Preset {
     fn config(self) -> Value {
@@ -63,15 +60,15 @@ impl Preset {
     }
 }
 
-/// A policy directory with random weights in a preset's geometry and the tokenizer of [`crate::vocabulary`].
+/// A policy directory with random weights in a preset's sizes and the tokenizer of [`crate::vocabulary`].
 ///
 /// # Errors
-/// Something is at `root` already (exit 2); the disk's.
+/// `root` exists already (exit 2); the disk's.
 pub fn from_preset(root: &Path, preset: Preset, seed: u64) -> Result<Policy> {
     random(root, preset.config(), Path::new("preset"), seed)
 }
 
-/// The same in the geometry of a `config.json`, whose tokens are replaced by those of the new tokenizer.
+/// The same in the sizes of a `config.json`, with the special tokens of the new tokenizer.
 ///
 /// # Errors
 /// A configuration that is not implemented or whose vocabulary is smaller than the tokenizer's.
@@ -79,15 +76,15 @@ pub fn from_config(root: &Path, config: &Path, seed: u64) -> Result<Policy> {
     random(root, read_json(config)?, config, seed)
 }
 
-/// A policy directory whose version 0 is a copy of a Hugging Face directory. `template` is given to its chat template
-/// with every conversation: variables by name, such as `{"enable_thinking": false}` for Qwen3.
+/// A policy directory whose version 0 is a copy of a Hugging Face directory. `template` holds further variables of its chat
+/// template, such as `{"enable_thinking": false}` for Qwen3.
 ///
 /// # Errors
 /// The directory holds no policy that can be run; template variables that are not an object; the disk's.
 pub fn from_directory(root: &Path, source: &Path, template: Option<&Value>) -> Result<Policy> {
     if let Some(cause) = template.and_then(|variables| chat::check_arguments(variables).err()) {
         return Err(Failure::usage(format!("--chat-template-kwargs: {cause}"))
-            .hint("such as --chat-template-kwargs '{\"enable_thinking\": false}'"));
+            .hint("for example --chat-template-kwargs '{\"enable_thinking\": false}'"));
     }
     let source = Policy::open(source)?;
     let config = Config::load(source.model())?;
@@ -95,7 +92,7 @@ pub fn from_directory(root: &Path, source: &Path, template: Option<&Value>) -> R
     Tokenizer::load(source.model())?;
     if source.adapter(&config)?.is_some() {
         if template.is_some() {
-            return Err(Failure::usage("--chat-template-kwargs: an adapter has its base's chat template"));
+            return Err(Failure::usage("--chat-template-kwargs: an adapter uses its base's chat template"));
         }
         return publish::create(root, source.base.as_deref(), |files| {
             side_files::copy(&source.files, files)?;
@@ -113,27 +110,27 @@ pub fn from_directory(root: &Path, source: &Path, template: Option<&Value>) -> R
     })
 }
 
-/// A new adapter over a base, which stays where it is and is never written.
+/// A new adapter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewAdapter {
     /// Inner width of the factors.
     pub rank: usize,
     /// Numerator of the scale alpha / rank.
     pub alpha: f32,
-    /// What is adapted.
+    /// Target modules.
     pub targets: Vec<Target>,
 }
 
-/// A policy directory whose version 0 is a new adapter over the model in `base`. It computes what the base does until it
-/// is trained: B is 0, and A uniform within ±1/sqrt(inputs), as PEFT begins.
+/// A policy directory whose version 0 is a new adapter over the model in `base`. Until it is trained it computes what the
+/// base does.
 ///
 /// # Errors
-/// The directory holds no policy that can be run, or an adapter itself (2); the disk's.
+/// `base` holds no policy that can be run, or is an adapter itself (2); the disk's.
 pub fn from_base(root: &Path, base: &Path, new: &NewAdapter, seed: u64) -> Result<Policy> {
     let base = Policy::open(base)?;
     if base.base.is_some() {
-        return Err(Failure::usage(format!("{}: an adapter itself", show(&base.root)))
-            .hint("an adapter's base is a whole model: name the one that it changes"));
+        return Err(Failure::usage(format!("{}: is an adapter itself", show(&base.root)))
+            .hint("the base of an adapter is a whole model: name that of this one"));
     }
     let config = Config::load(&base.files)?;
     Weights::open(&base.files)?.check(&config)?;
@@ -142,70 +139,35 @@ pub fn from_base(root: &Path, base: &Path, new: &NewAdapter, seed: u64) -> Resul
         rank: new.rank,
         alpha: new.alpha,
         targets: new.targets.clone(),
-        rank_stabilised: false,
+        rank_stabilized: false,
         base: show(&base.files),
     };
-    let tensors: Vec<(String, Vec<usize>, Vec<f32>)> = adapter
-        .tensors(&config)
-        .into_iter()
-        .map(|(name, shape)| {
-            let values = factor(&name, &shape, seed);
-            (name, shape, values)
-        })
-        .collect();
-    let new: Vec<NewTensor> = tensors
-        .iter()
-        .map(|(name, shape, values)| NewTensor { name, shape, data: Data::F32(values) })
-        .collect();
-    let canonical =
-        base.files.canonicalize().map_err(|error| crate::files::io_failure(&base.files, &error))?;
+    let canonical = base.files.canonicalize().map_err(|error| io_failure(&base.files, &error))?;
     publish::create(root, Some(&canonical), |files| {
         let text = format!("{:#}\n", adapter.to_json());
         durable::write(&files.join(adapter::CONFIG), text.as_bytes())?;
-        checkpoint::write(&files.join(adapter::WEIGHTS), &new, |_| ElementType::F32)
+        write(&files.join(adapter::WEIGHTS), &adapter.tensors(&config), ElementType::F32, seed)
     })
 }
 
-/// The first values of a factor.
-fn factor(name: &str, shape: &[usize], seed: u64) -> Vec<f32> {
-    let count = shape.iter().product();
-    if name.ends_with("lora_B.weight") {
-        return vec![0.0; count];
-    }
-    let bound = 1.0 / (shape[1] as f32).sqrt();
-    let stream = Stream::named(seed, &[Part::Text("initial adapter"), Part::Text(name)]);
-    (0..count as u64).map(|index| (2.0 * stream.uniform(index) - 1.0) * bound).collect()
-}
-
-fn random(root: &Path, mut json: Value, place: &Path, seed: u64) -> Result<Policy> {
+fn random(root: &Path, mut json: Value, path: &Path, seed: u64) -> Result<Policy> {
     if let Some(object) = json.as_object_mut() {
         object.insert("pad_token_id".to_owned(), json!(vocabulary::PAD));
         object.insert("eos_token_id".to_owned(), json!(vocabulary::END));
         object.insert("bos_token_id".to_owned(), Value::Null);
     }
-    let config = Config::from_value(&json, place)?;
+    let config = Config::from_value(&json, path)?;
     if config.vocab_size < vocabulary::SIZE {
         let size = vocabulary::SIZE;
         return Err(Failure::usage(format!(
             "{}: vocab_size is {}, fewer than {size}",
-            show(place),
+            show(path),
             config.vocab_size
         ))
         .hint(format!("the tokenizer that comes with a new policy has {size} tokens")));
     }
-    refuse_more_than_memory(&config, place)?;
-    let tensors: Vec<(String, Vec<usize>, Vec<f32>)> = config
-        .tensors()
-        .into_iter()
-        .map(|(name, shape)| {
-            let values = values(&config, &name, &shape, seed);
-            (name, shape, values)
-        })
-        .collect();
-    let new: Vec<NewTensor> = tensors
-        .iter()
-        .map(|(name, shape, values)| NewTensor { name, shape, data: Data::F32(values) })
-        .collect();
+    let tensors = config.tensors();
+    refuse_more_than_memory(&tensors, path)?;
     let dtype = match config.dtype {
         DataType::F32 => ElementType::F32,
         DataType::BF16 => ElementType::BF16,
@@ -221,50 +183,54 @@ fn random(root: &Path, mut json: Value, place: &Path, seed: u64) -> Result<Polic
         for (name, value) in side_files {
             durable::write(&files.join(name), format!("{value:#}\n").as_bytes())?;
         }
-        checkpoint::write(&files.join(SINGLE), &new, |_| dtype)
+        write(&files.join(SINGLE), &tensors, dtype, seed)
     })
 }
 
-/// Random weights are made in memory: sizes that cannot be are told before anything is allocated.
-fn refuse_more_than_memory(config: &Config, place: &Path) -> Result<()> {
-    let weights = |shape: &[usize]| shape.iter().map(|&extent| extent as u128).product::<u128>();
-    let bytes = 4 * config.tensors().iter().map(|(_, shape)| weights(shape)).sum::<u128>();
-    // Linux's own estimate of what can be had without swapping.
+/// Refuses sizes whose random weights, which are made in memory, would not fit there.
+fn refuse_more_than_memory(tensors: &[Tensor], path: &Path) -> Result<()> {
+    let weights = |tensor: &Tensor| tensor.shape.iter().map(|&extent| extent as u128).product::<u128>();
+    let bytes = 4 * tensors.iter().map(weights).sum::<u128>();
+    // Linux's estimate of what can be allocated without swapping.
     let information = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = information.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let available = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u128>().ok());
     match available.map(|kibibytes| kibibytes * 1024).filter(|&available| bytes > available) {
         None => Ok(()),
         Some(available) => Err(Failure::work(format!(
-            "{}: random weights of this geometry take {} MiB, of which {} MiB are free",
-            show(place),
+            "{}: random weights of this size take {} MiB, and {} MiB are free",
+            show(path),
             bytes >> 20,
             available >> 20
         ))
-        .hint("take a smaller geometry, or start from a checkpoint with --from")),
+        .hint("choose a smaller model, or start from a checkpoint with --from")),
     }
 }
 
-/// Norms are 1 and biases 0. Matrices are normal with deviation 1/sqrt(inputs), those that end a residual branch
-/// smaller by sqrt(2 · layers) so that the stream's variance does not grow with depth (GPT-2's rule).
-fn values(config: &Config, name: &str, shape: &[usize], seed: u64) -> Vec<f32> {
-    let count = shape.iter().product();
-    if shape.len() == 1 {
-        return vec![if name.ends_with(".bias") { 0.0 } else { 1.0 }; count];
+/// Writes tensors with their initial values.
+fn write(path: &Path, tensors: &[Tensor], dtype: ElementType, seed: u64) -> Result<()> {
+    let values: Vec<Vec<f32>> = tensors.iter().map(|tensor| values(tensor, seed)).collect();
+    let new = tensors.iter().zip(&values);
+    let new =
+        new.map(|(Tensor { name, shape, .. }, values)| NewTensor { name, shape, data: Data::F32(values) });
+    checkpoint::write(path, &new.collect::<Vec<NewTensor>>(), |_| dtype)
+}
+
+fn values(tensor: &Tensor, seed: u64) -> Vec<f32> {
+    let (count, name) = (tensor.count(), Part::Text(&tensor.name));
+    match tensor.init {
+        Init::Ones => vec![1.0; count],
+        Init::Zeros => vec![0.0; count],
+        Init::Normal(deviation) => {
+            let stream = Stream::named(seed, &[Part::Text("initial weights"), name]);
+            let blocks = 0..count.div_ceil(4) as u64;
+            blocks.flat_map(|block| normals(stream.block(block), deviation)).take(count).collect()
+        }
+        Init::Uniform(bound) => {
+            let stream = Stream::named(seed, &[Part::Text("initial adapter"), name]);
+            (0..count as u64).map(|index| (2.0 * stream.uniform(index) - 1.0) * bound).collect()
+        }
     }
-    let fan_in = (shape[1] as f64).sqrt();
-    let deviation = if name == "model.embed_tokens.weight" {
-        EMBEDDING_DEVIATION
-    } else if name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight") {
-        1.0 / (fan_in * (2.0 * config.num_layers as f64).sqrt())
-    } else {
-        1.0 / fan_in
-    };
-    let stream = Stream::named(seed, &[Part::Text("initial weights"), Part::Text(name)]);
-    (0..count.div_ceil(4))
-        .flat_map(|block| normals(stream.block(block as u64), deviation))
-        .take(count)
-        .collect()
 }
 
 /// Four normal values from four random words, by the transform of Box and Muller (1958).

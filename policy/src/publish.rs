@@ -22,11 +22,12 @@ use crate::adapter::Adapter;
 use crate::checkpoint::{self, Writer};
 pub use crate::checkpoint::{Data, NewTensor, PIECE, Read};
 use crate::config::Config;
+use crate::decoder::Tensor;
 use crate::digest;
 use crate::directory::{self, BASE, CURRENT, Policy, VERSION_FILE, Version, step_name};
 use crate::durable;
-use crate::files::{io_failure, read_json, read_json_if_present, show};
 use crate::header::Entry;
+use crate::json::{io_failure, read_json, read_json_if_present, show};
 use crate::side_files;
 use crate::weights::{ElementType, Weights};
 
@@ -264,7 +265,7 @@ fn write_weights(from: &Policy, tensors: &[NewTensor], building: &Path) -> Resul
             wanted.len()
         )));
     }
-    for (name, shape) in &wanted {
+    for Tensor { name, shape, .. } in &wanted {
         let tensor = new.get(name.as_str()).filter(|tensor| tensor.shape == shape);
         let tensor = tensor
             .ok_or_else(|| Failure::work(format!("no tensor {name:?} of shape {shape:?} to publish")))?;

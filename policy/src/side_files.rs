@@ -13,7 +13,7 @@ use record::failure::{Failure, Result};
 use crate::adapter;
 use crate::directory::{Policy, VERSION_FILE};
 use crate::durable;
-use crate::files::{io_failure, show};
+use crate::json::{io_failure, show};
 use crate::publish::{OPTIMIZER, TRAINER_STATE};
 use crate::weights::{INDEX, SINGLE, Weights};
 

@@ -7,7 +7,7 @@ use record::sample::Message;
 use serde_json::Value;
 
 use crate::chat::ChatTemplate;
-use crate::files::{read_json_if_present, read_text, show};
+use crate::json::{read_json_if_present, read_text, show};
 
 /// How a policy says what ends a completion.
 const STOP: &str = "set eos_token_id in generation_config.json, or eos_token in tokenizer_config.json";

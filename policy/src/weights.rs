@@ -13,9 +13,10 @@ use record::failure::{Failure, Result};
 use serde_json::Value;
 
 use crate::config::Config;
-use crate::files::{COPY, io_failure, read_json, show};
+use crate::decoder::Tensor;
 pub use crate::header::ElementType;
 use crate::header::{self, Entry};
+use crate::json::{COPY, io_failure, read_json, show};
 
 /// The single-file name, and the index that takes its place when there are shards.
 pub(crate) const SINGLE: &str = "model.safetensors";
@@ -230,33 +231,30 @@ impl Weights {
         self.tensor(name)?.to_f32()
     }
 
-    /// Compares names, shapes and types with what `config` says the model has. Further tensors are ignored: some
-    /// checkpoints hold buffers, and a second copy of a tied head.
+    /// Checks names, shapes and types against a configuration. Further tensors are ignored: some checkpoints hold
+    /// buffers, and a second copy of a tied head.
     ///
     /// # Errors
-    /// A tensor is missing, has another shape, or is of no floating type.
+    /// A tensor is missing, has another shape, or is no float.
     pub fn check(&self, config: &Config) -> Result<()> {
-        self.check_against(&config.tensors())
+        self.check_against(config.decoder().tensors())
     }
 
-    /// The same with any names and shapes.
-    pub(crate) fn check_against(&self, tensors: &[(String, Vec<usize>)]) -> Result<()> {
-        for (name, shape) in tensors {
+    /// The same against any tensors.
+    pub(crate) fn check_against<'a>(&self, tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<()> {
+        for Tensor { name, shape, .. } in tensors {
             let view = self.tensor(name)?;
             if view.shape != shape {
                 return Err(Failure::data(format!(
-                    "{}: tensor {name:?} has shape {:?} but the configuration means {shape:?}",
+                    "{}: tensor {name:?} has shape {:?}, the configuration {shape:?}",
                     show(view.file),
                     view.shape
                 ))
                 .hint("config.json and the weights are of different models"));
             }
             if !view.dtype.is_weight() {
-                return Err(Failure::data(format!(
-                    "{}: tensor {name:?} has a type that weights cannot have",
-                    show(view.file)
-                ))
-                .hint(header::FLOATS));
+                return Err(Failure::data(format!("{}: tensor {name:?} is not a float", show(view.file)))
+                    .hint(header::FLOATS));
             }
         }
         Ok(())

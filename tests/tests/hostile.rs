@@ -165,7 +165,7 @@ const CASES: &[(&str, Damage, &str)] = &[
             fs::remove_file(files.join(SHARD)).expect("removed");
             symlink(SHARD, files.join(SHARD)).expect("linked");
         },
-        "links that lead in a circle",
+        "links form a loop",
     ),
     (
         "a configuration that is a link to itself",
@@ -181,7 +181,7 @@ const CASES: &[(&str, Damage, &str)] = &[
             symlink("b", files.join("model.safetensors")).expect("linked");
             symlink("model.safetensors", files.join("b")).expect("linked");
         },
-        "links that lead in a circle",
+        "links form a loop",
     ),
     (
         "a shard that is a pipe",

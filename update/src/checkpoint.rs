@@ -98,7 +98,7 @@ pub fn shape(config: &Config) -> Shape {
 /// The type of most weights. The files are believed, whatever the configuration says of them.
 pub fn stored(config: &Config, weights: &Tensors) -> DataType {
     let narrow = |name: &str| weights.tensor(name).is_ok_and(|view| view.dtype != ElementType::F32);
-    match (config.tensors().iter().any(|(name, _)| narrow(name)), config.dtype) {
+    match (config.tensors().iter().any(|tensor| narrow(&tensor.name)), config.dtype) {
         (false, _) => DataType::F32,
         (true, DataType::F32) => DataType::BF16,
         (true, said) => said,

@@ -195,7 +195,7 @@ fn random_adapter(name: &str) -> (Model, Parameters) {
     let (model, mut base) = load(&golden(name));
     // Where a part of a joint projection is adapted and the rest is not.
     let targets = vec![Target::Query, Target::Value, Target::Output, Target::Gate, Target::Down];
-    let adapter = Adapter { rank: 8, alpha: 16.0, targets, rank_stabilised: false, base: String::new() };
+    let adapter = Adapter { rank: 8, alpha: 16.0, targets, rank_stabilized: false, base: String::new() };
     let low_rank = LowRank::new(&adapter, model.shape());
     let round = |values: &mut [f32]| {
         values.iter_mut().for_each(|value| *value = half::bf16::from_f32(*value).to_f32());

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use policy::config::Config;
+use policy::decoder::Tensor;
 use policy::directory::Policy;
 use policy::graph::{self, Kind};
 use policy::tokenizer::Tokenizer;
@@ -36,18 +37,10 @@ pub fn run(arguments: &Check) -> Result<()> {
     policy.verify()?;
     let adapter = policy.adapter(&config)?;
 
-    let mut count: usize = 0;
-    for (name, shape) in config.tensors() {
-        count += shape.iter().product::<usize>();
-        check_finite(&weights, &name, &policy)?;
-    }
+    let count = check_finite(&weights, &config.tensors(), &policy)?;
     let mut adapted = String::new();
     if let (Some((adapter, weights)), Some(base)) = (&adapter, &policy.base) {
-        let mut count: usize = 0;
-        for (name, shape) in adapter.tensors(&config) {
-            count += shape.iter().product::<usize>();
-            check_finite(weights, &name, &policy)?;
-        }
+        let count = check_finite(weights, &adapter.tensors(&config), &policy)?;
         let targets: Vec<&str> = adapter.targets.iter().map(|target| target.name()).collect();
         let (rank, alpha, targets) = (adapter.rank, adapter.alpha, targets.join("+"));
         adapted = format!(
@@ -77,10 +70,15 @@ pub fn run(arguments: &Check) -> Result<()> {
         policy::config::RopeScaling::None => String::new(),
         other => format!(" {other:?}"),
     };
+    let window = if config.window.is_some() { " (the sliding window)" } else { "" };
+    let nope = match config.rope_layers.iter().filter(|&&rope| !rope).count() {
+        0 => String::new(),
+        layers => format!(", {layers} layers without"),
+    };
     print(&[
         format!("version     {}", policy.version),
         format!("files       {files}"),
-        format!("{adapted}family      {:?}, {} weights, {:?}", config.family, count, config.dtype),
+        format!("{adapted}family      {}, {} weights, {:?}", config.family, count, config.dtype),
         format!(
             "geometry    {} layers, width {}, feed-forward {}, {} query and {} key heads of {}",
             config.num_layers,
@@ -90,7 +88,7 @@ pub fn run(arguments: &Check) -> Result<()> {
             config.num_kv_heads,
             config.head_dim
         ),
-        format!("positions   {}, rope {}{scaling}", config.max_positions, config.rope_theta),
+        format!("positions   {}{window}, rope {}{scaling}{nope}", config.max_positions, config.rope_theta),
         format!(
             "vocabulary  {}, {} head, stop tokens {:?}",
             size,
@@ -101,15 +99,18 @@ pub fn run(arguments: &Check) -> Result<()> {
     ])
 }
 
-fn check_finite(weights: &Weights, name: &str, policy: &Policy) -> Result<()> {
-    match weights.to_f32(name)?.iter().position(|value| !value.is_finite()) {
-        None => Ok(()),
-        Some(at) => Err(Failure::data(format!(
-            "{}: tensor {name:?} has a value that is no number at element {at}",
-            policy.files.display()
-        ))
-        .hint("training diverged or the file is damaged; go back to an earlier version")),
+/// Number of weights, all of them finite.
+fn check_finite(weights: &Weights, tensors: &[Tensor], policy: &Policy) -> Result<usize> {
+    for Tensor { name, .. } in tensors {
+        if let Some(at) = weights.to_f32(name)?.iter().position(|value| !value.is_finite()) {
+            return Err(Failure::data(format!(
+                "{}: tensor {name:?} is not finite at element {at}",
+                policy.files.display()
+            ))
+            .hint("training diverged or the file is damaged; go back to an earlier version"));
+        }
     }
+    Ok(tensors.iter().map(Tensor::count).sum())
 }
 
 /// Lines on stdout; a reader that goes away is no error.

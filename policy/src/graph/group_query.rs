@@ -12,14 +12,15 @@
 //! | output `logits` | f32 `[R, vocab_size]` | |
 //! | outputs `present_k.L`, `present_v.L` | as the past | may be the same buffers |
 //!
-//! The rotation's tables are stored in the model for the first [`GROUP_QUERY_POSITIONS`] positions.
+//! The model holds cosine and sine tables of the first [`GROUP_QUERY_POSITIONS`] positions.
 
 use record::failure::Result;
 
 use super::{Builder, MICROSOFT, ONNX};
+use crate::decoder::{Layer, Site};
 use crate::onnx::{Attribute, Element};
 
-/// Positions that the rotation tables inside the portable graph cover, at most.
+/// Positions that the cosine and sine tables of the portable graph cover, at most.
 pub const GROUP_QUERY_POSITIONS: usize = 4096;
 
 impl Builder<'_> {
@@ -38,13 +39,8 @@ impl Builder<'_> {
                 graph.output(&format!("present_{side}.{layer}"), Element::F32, &["B", &heads, "C", &dim]);
             }
         }
-        let frequencies = config.inverse_frequencies();
-        let positions = config.max_positions.min(GROUP_QUERY_POSITIONS);
-        let angles =
-            || (0..positions).flat_map(|at| frequencies.iter().map(move |frequency| at as f32 * frequency));
-        let shape = [positions, frequencies.len()];
-        graph.floats("cos", &shape, &angles().map(f32::cos).collect::<Vec<f32>>());
-        graph.floats("sin", &shape, &angles().map(f32::sin).collect::<Vec<f32>>());
+        self.rope_tables(["cos", "sin"], config.max_positions.min(GROUP_QUERY_POSITIONS), true);
+        let graph = &mut self.graph;
         graph.integers("rows", &[-1, config.hidden_size as i64]);
         let normed = [("q", config.num_heads), ("k", config.num_kv_heads)];
         for (side, heads) in normed.into_iter().filter(|_| config.qk_norm) {
@@ -53,38 +49,31 @@ impl Builder<'_> {
         }
     }
 
-    pub(super) fn group_query_attention(&mut self, layer: usize) -> Result<()> {
+    /// From `normed.L` to `attention.L`.
+    pub(super) fn group_query_attention(&mut self, index: usize, layer: &Layer) -> Result<()> {
         let config = self.config;
-        let name = |part: String| format!("model.layers.{layer}.self_attn.{part}");
-        let value = |part: &str| format!("{part}.{layer}");
-        for side in ["q", "k", "v"] {
-            self.projection(layer, side, &value(side))?;
-        }
+        let value = |part: &str| format!("{part}.{index}");
+        self.project(index, layer, Site::QueryKeyValue, &value("normed"))?;
         let (mut queries, mut keys) = (value("q"), value("k"));
-        if config.qk_norm {
+        if let Some([query_norm, key_norm]) = &layer.qk_norm {
             // GroupQueryAttention takes the norms' weights itself on other devices, but refuses them on CPU.
-            for (side, last) in [("q", &mut queries), ("k", &mut keys)] {
-                let step = |what: &str| format!("{side}_{what}.{layer}");
-                self.graph.node(ONNX, "Reshape", &[last, &format!("{side}_split")], &[&step("heads")], &[]);
-                self.norm(&step("heads"), &name(format!("{side}_norm.weight")), &step("normed"))?;
-                self.graph.node(
-                    ONNX,
-                    "Reshape",
-                    &[&step("normed"), &format!("{side}_join")],
-                    &[&step("joined")],
-                    &[],
-                );
+            for (side, norm, last) in [("q", query_norm, &mut queries), ("k", key_norm, &mut keys)] {
+                let step = |what: &str| format!("{side}_{what}.{index}");
+                let (split, join) = (format!("{side}_split"), format!("{side}_join"));
+                self.graph.node(ONNX, "Reshape", &[last, &split], &[&step("heads")], &[]);
+                self.norm(&step("heads"), &norm.name, &step("normed"))?;
+                self.graph.node(ONNX, "Reshape", &[&step("normed"), &join], &[&step("joined")], &[]);
                 *last = step("joined");
             }
         }
-        let (past_k, past_v) = (value("past_k"), value("past_v"));
-        let v = value("v");
-        let inputs = [&queries, &keys, &v, &past_k, &past_v, "seqlens_k", "total_len", "cos", "sin"];
+        let (v, past_k, past_v) = (value("v"), value("past_k"), value("past_v"));
+        let [cos, sin] = if layer.rope { ["cos", "sin"] } else { [""; 2] };
+        let inputs = [&queries, &keys, &v, &past_k, &past_v, "seqlens_k", "total_len", cos, sin];
         let outputs = [&value("attention")[..], &value("present_k"), &value("present_v")];
         let attributes = [
             ("num_heads", Attribute::Int(config.num_heads as i64)),
             ("kv_num_heads", Attribute::Int(config.num_kv_heads as i64)),
-            ("do_rotary", Attribute::Int(1)),
+            ("do_rotary", Attribute::Int(i64::from(layer.rope))),
         ];
         self.graph.node(MICROSOFT, "GroupQueryAttention", &inputs, &outputs, &attributes);
         Ok(())

@@ -1,15 +1,14 @@
 //! The decoder as an ONNX model whose initializers lie in the checkpoint itself.
 //!
-//! The model is built in memory from `config.json` and the safetensors header. Every weight is external data: a file
-//! name, an offset and a length inside the safetensors. Nothing is exported, and a new version of the weights is a
-//! new session. ONNX Runtime must be told the folder: `session.model_external_initializers_file_folder_path` =
+//! The model is built in memory from the table of [`crate::decoder`] and the safetensors header. Every weight is external
+//! data: a file name, an offset and a length inside the safetensors. Nothing is exported, and a new version of the weights
+//! is a new session, with `session.model_external_initializers_file_folder_path` =
 //! [`Weights::folder`](crate::weights::Weights::folder).
 //!
-//! What all kinds share is here; a kind is a file with its inputs, its attention and the description of both:
-//! `shared_prefix` (what `rollout` runs on CPU), `group_query` (portable, and the oracle), `paged` (CUDA; with adapters
-//! `stacked`). Arithmetic is f32, in `paged` also bf16, and whatever an operator of our own does inside; weights stored
-//! otherwise pass a `Cast` that ONNX Runtime folds when it loads. Operator sets: ONNX 23, `com.microsoft` 1, and `troupe`
-//! 1 where an operator of our own is used.
+//! Each kind of graph has a file with its inputs and its attention: `shared_prefix` (what `rollout` runs on CPU),
+//! `group_query` (portable, and the oracle of tests), `paged` (CUDA; `stacked` adds its LoRA adapters). Arithmetic is f32,
+//! in `paged` also bf16; weights stored otherwise pass a `Cast` that ONNX Runtime folds when it loads the model. Operator
+//! sets: ONNX 23, `com.microsoft` 1, and `troupe` 1 for custom operators.
 
 mod group_query;
 mod paged;
@@ -21,54 +20,53 @@ use std::path::Path;
 
 use record::failure::{Failure, Result};
 
-use crate::adapter::Target;
 use crate::config::Config;
-use crate::files::show;
+use crate::decoder::{Decoder, Layer, Projection, Site, Target};
+use crate::json::show;
 use crate::onnx::{Attribute, Element, Graph};
 use crate::weights::{ElementType, Weights};
 
+pub use crate::decoder::SITES;
 pub use group_query::GROUP_QUERY_POSITIONS;
 pub use paged::block_size;
-pub use shared_prefix::SITES;
-use shared_prefix::Site;
 pub use stacked::{Factor, HALF, Stack};
 
-/// Which decoder to write; each is described in its file.
+/// Which graph to write; each is described in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Attention by our own operator, which shares prompt prefixes.
+    /// Attention by a custom operator that shares prompt prefixes.
     SharedPrefix {
-        /// Who multiplies.
+        /// What computes the matrix products.
         products: Products,
-        /// With an operator after each projection that adds what low-rank adapters give.
+        /// With a custom operator after each projection that adds LoRA adapters.
         adapted: bool,
     },
     /// Attention by `com.microsoft.GroupQueryAttention`.
     GroupQuery,
-    /// Attention over a cache in blocks, which sequences may share.
+    /// Attention over a KV cache in blocks, which sequences may share.
     Paged(Arithmetic),
 }
 
 impl Kind {
-    /// The shared-prefix decoder that anybody who has its operators can run: its weights are in the model.
+    /// The shared-prefix graph with its weights in the model.
     pub const SHARED_PREFIX: Kind = Kind::SharedPrefix { products: Products::OnnxRuntime, adapted: false };
 }
 
-/// Who does the matrix products of a shared-prefix decoder.
+/// What computes the matrix products of a shared-prefix graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Products {
-    /// ONNX Runtime, in f32, with the weights where they lie.
+    /// ONNX Runtime, in f32, with the weights mapped in place.
     OnnxRuntime,
-    /// An operator of our own, which has the weights: ONNX Runtime cannot round operands to bf16 on CPU.
+    /// A custom operator that owns the weights: ONNX Runtime cannot round operands to bf16 on CPU.
     Own,
 }
 
-/// What a paged decoder computes in.
+/// Element type of a paged graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
     /// bf16 with `com.microsoft.PagedAttention`, which ONNX Runtime has for CUDA.
     BF16,
-    /// f32 with `troupe.PagedAttention`, the same operator by whoever loads the model: ONNX Runtime has none for CPU.
+    /// f32 with the same operator as `troupe.PagedAttention`, by whoever loads the model: ONNX Runtime has none for CPU.
     F32,
 }
 
@@ -78,8 +76,7 @@ pub const DOMAIN: &str = "troupe";
 const ONNX: &str = "";
 const MICROSOFT: &str = "com.microsoft";
 
-/// The decoder's `ModelProto`, serialised. Its external data is looked for in
-/// [`Weights::folder`](crate::weights::Weights::folder).
+/// The decoder's `ModelProto`, serialized. Its external data is in [`Weights::folder`](crate::weights::Weights::folder).
 ///
 /// # Errors
 /// Weights that do not fit the configuration, or that lie in several directories.
@@ -87,7 +84,7 @@ pub fn decoder(config: &Config, weights: &Weights, kind: Kind) -> Result<Vec<u8>
     build(config, weights, kind, &Stack::default())
 }
 
-/// The paged decoder with adapters, which may be none.
+/// The paged graph with LoRA adapters, if any.
 ///
 /// # Errors
 /// As [`decoder`].
@@ -104,8 +101,8 @@ fn build(config: &Config, weights: &Weights, kind: Kind, stack: &Stack) -> Resul
     weights.check(config)?;
     weights.folder()?;
     let element = if kind == Kind::Paged(Arithmetic::BF16) { Element::BF16 } else { Element::F32 };
-    let (graph, present) = (Graph::default(), BTreeSet::new());
-    let mut builder = Builder { config, weights, kind, stack, element, graph, present };
+    let (decoder, graph, present) = (&config.decoder(), Graph::default(), BTreeSet::new());
+    let mut builder = Builder { config, decoder, weights, kind, stack, element, graph, present };
     match kind {
         Kind::SharedPrefix { .. } => builder.shared_prefix_inputs(),
         Kind::GroupQuery => builder.group_query_inputs(),
@@ -121,6 +118,7 @@ fn build(config: &Config, weights: &Weights, kind: Kind, stack: &Stack) -> Resul
 
 struct Builder<'a> {
     config: &'a Config,
+    decoder: &'a Decoder,
     weights: &'a Weights,
     kind: Kind,
     /// Adapters of the paged kind.
@@ -134,70 +132,65 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     fn layers(&mut self) -> Result<()> {
-        let config = self.config;
+        let decoder = self.decoder;
+        let last = decoder.layers.len() - 1;
         self.embedded("x.0")?;
-        self.norm("x.0", "model.layers.0.input_layernorm.weight", "normed.0")?;
-        let last = config.num_layers - 1;
-        for layer in 0..config.num_layers {
-            let value = |name: &str| format!("{name}.{layer}");
-            let weight = |name: &str| format!("model.layers.{layer}.{name}.weight");
+        self.norm("x.0", &decoder.layers[0].input_norm.name, "normed.0")?;
+        for (index, layer) in decoder.layers.iter().enumerate() {
+            let value = |name: &str| format!("{name}.{index}");
             match self.kind {
-                Kind::SharedPrefix { .. } => self.shared_prefix_attention(layer)?,
-                Kind::GroupQuery => self.group_query_attention(layer)?,
-                Kind::Paged(_) => self.paged_attention(layer)?,
+                Kind::SharedPrefix { .. } => self.shared_prefix_attention(index, layer)?,
+                Kind::GroupQuery => self.group_query_attention(index, layer)?,
+                Kind::Paged(_) => self.paged_attention(index, layer)?,
             }
             let (mut residual, mut attention) = (value("x"), value("attention"));
-            if layer == last && self.kind != Kind::GroupQuery {
+            if index == last && self.kind != Kind::GroupQuery {
                 // Every row has its keys and values now; only those to be scored go on.
                 residual = self.scored(&residual);
                 attention = self.scored(&attention);
             }
-            if let Kind::SharedPrefix { .. } = self.kind {
-                self.shared_prefix_projection(layer, Site::Output, &attention, &value("attention_out"))?;
-            } else {
-                let output = self.base_of(Target::Output, &value("attention_out"));
-                self.linear(&attention, &weight("self_attn.o_proj"), &output)?;
-                let projections = [(Target::Output, value("attention_out"))];
-                self.add_stacked(layer, Site::Output, &attention, &projections);
-            }
-            let (middle, middle_normed) = (value("middle"), value("middle_normed"));
-            let norm = weight("post_attention_layernorm");
-            self.add_norm(&residual, &value("attention_out"), &norm, &middle, &middle_normed)?;
-            self.feed_forward(layer)?;
-            if layer < last {
-                let next = |name: &str| format!("{name}.{}", layer + 1);
-                let norm = format!("model.layers.{}.input_layernorm.weight", layer + 1);
-                self.add_norm(&middle, &value("feed_forward"), &norm, &next("x"), &next("normed"))?;
+            self.project(index, layer, Site::Output, &attention)?;
+            let (post_attention, post_attention_normed) = (value("middle"), value("middle_normed"));
+            let norm = &layer.post_attention_norm.name;
+            self.add_norm(&residual, &value("attention_out"), norm, &post_attention, &post_attention_normed)?;
+            self.project(index, layer, Site::GateUp, &post_attention_normed)?;
+            self.swiglu(index);
+            self.project(index, layer, Site::Down, &value("gated"))?;
+            if let Some(next) = decoder.layers.get(index + 1) {
+                let name = |name: &str| format!("{name}.{}", index + 1);
+                let norm = &next.input_norm.name;
+                self.add_norm(&post_attention, &value("feed_forward"), norm, &name("x"), &name("normed"))?;
             }
         }
         // Only the rows to be scored pass the final norm and the head, the largest matrix of a small model.
-        let (middle, feed_forward) = (format!("middle.{last}"), format!("feed_forward.{last}"));
+        let (left, right) = (format!("middle.{last}"), format!("feed_forward.{last}"));
+        let norm = &decoder.final_norm.name;
         if matches!(self.kind, Kind::Paged(_)) {
-            return self.add_norm(&middle, &feed_forward, "model.norm.weight", "x.last", "hidden");
+            return self.add_norm(&left, &right, norm, "x.last", "hidden");
         }
-        self.graph.node(ONNX, "Add", &[&middle, &feed_forward], &["x.last"], &[]);
+        self.graph.node(ONNX, "Add", &[&left, &right], &["x.last"], &[]);
         let scored = if self.kind == Kind::GroupQuery {
             self.graph.node(ONNX, "Reshape", &["x.last", "rows"], &["x.rows"], &[]);
             self.scored("x.rows")
         } else {
             "x.last".to_owned()
         };
-        self.norm(&scored, "model.norm.weight", "normed.scored")?;
+        self.norm(&scored, norm, "normed.scored")?;
         if let Kind::SharedPrefix { products: Products::Own, .. } = self.kind {
-            self.own_head("normed.scored", "logits");
+            self.own_linear(decoder.layers.len(), 0, "normed.scored", "logits");
             return Ok(());
         }
-        self.linear("normed.scored", config.head_name(), "logits")
+        self.linear("normed.scored", &decoder.head().name, "logits")
     }
 
     /// The embeddings of `input_ids`.
     fn embedded(&mut self, output: &str) -> Result<()> {
-        let name = "model.embed_tokens.weight";
+        let name = &self.decoder.embedding.name;
         let rows = [("axis", Attribute::Int(0))];
         let own = matches!(self.kind, Kind::SharedPrefix { products: Products::Own, .. });
         let multiplied = self.config.tie_word_embeddings && !own;
-        // A cast that is folded is a copy of the whole table. Where no product needs it, rows are cast as they are read; on a
-        // device the table is rather small than read cheaply.
+        // A folded cast is a copy of the whole table. Where no product needs it, rows are cast as they are read; on a device
+        // a small table matters more than a cheap read.
         if multiplied || matches!(self.kind, Kind::Paged(_)) || self.stored(name)? == self.element {
             let table = self.weight(name)?;
             self.graph.node(ONNX, "Gather", &[&table, "input_ids"], &[output], &rows);
@@ -216,42 +209,48 @@ impl Builder<'_> {
         scored
     }
 
-    /// From `middle_normed.L` to `feed_forward.L`: `down(silu(gate(x)) * up(x))` (SwiGLU, arXiv 2002.05202).
-    fn feed_forward(&mut self, layer: usize) -> Result<()> {
-        let name = |part: &str| format!("model.layers.{layer}.mlp.{part}_proj.weight");
-        let value = |part: &str| format!("{part}.{layer}");
-        let normed = value("middle_normed");
-        if let Kind::SharedPrefix { .. } = self.kind {
-            self.shared_prefix_projection(layer, Site::GateUp, &normed, &value("gate_up"))?;
-            self.graph.node(DOMAIN, "SwiGlu", &[&value("gate_up")], &[&value("gated")], &[]);
-            return self.shared_prefix_projection(layer, Site::Down, &value("gated"), &value("feed_forward"));
+    /// The projections of a site from `input`, biases and adapters included: a value for each target (`q.L`, `k.L`, ...), or
+    /// in a shared-prefix graph one for all (`qkv.L`, ...).
+    fn project(&mut self, index: usize, layer: &Layer, site: Site, input: &str) -> Result<()> {
+        if let Kind::SharedPrefix { products, adapted } = self.kind {
+            return self.fused(index, layer, site, input, (products, adapted));
         }
-        let projections = [(Target::Gate, value("gate")), (Target::Up, value("up"))];
-        self.linear(&normed, &name("gate"), &self.base_of(Target::Gate, &value("gate")))?;
-        self.linear(&normed, &name("up"), &self.base_of(Target::Up, &value("up")))?;
-        self.add_stacked(layer, Site::GateUp, &normed, &projections);
-        let silu = [("alpha", Attribute::Float(1.0))];
-        self.graph.node(MICROSOFT, "QuickGelu", &[&value("gate")], &[&value("silu")], &silu);
-        self.graph.node(ONNX, "Mul", &[&value("silu"), &value("up")], &[&value("gated")], &[]);
-        let output = self.base_of(Target::Down, &value("feed_forward"));
-        self.linear(&value("gated"), &name("down"), &output)?;
-        let projections = [(Target::Down, value("feed_forward"))];
-        self.add_stacked(layer, Site::Down, &value("gated"), &projections);
+        for &target in site.targets() {
+            let (name, Projection { weight, bias }) = (value_name(target), layer.projection(target));
+            let output = self.base_of(target, index);
+            let Some(bias) = bias else {
+                self.linear(input, &weight.name, &output)?;
+                continue;
+            };
+            let unbiased = format!("{name}_unbiased.{index}");
+            self.linear(input, &weight.name, &unbiased)?;
+            let bias = self.weight(&bias.name)?;
+            self.graph.node(ONNX, "Add", &[&unbiased, &bias], &[&output], &[]);
+        }
+        self.add_stacked(index, site, input);
         Ok(())
     }
 
-    /// From `normed.L` to the projection `output` of queries (`q`), keys or values, its bias added.
-    fn projection(&mut self, layer: usize, side: &str, output: &str) -> Result<()> {
-        let name = |what: &str| format!("model.layers.{layer}.self_attn.{side}_proj.{what}");
-        let normed = format!("normed.{layer}");
-        if !self.config.attention_bias {
-            return self.linear(&normed, &name("weight"), output);
+    /// To `gated.L`: `silu(gate) * up` (SwiGLU, arXiv 2002.05202).
+    fn swiglu(&mut self, layer: usize) {
+        let value = |part: &str| format!("{part}.{layer}");
+        if let Kind::SharedPrefix { .. } = self.kind {
+            return self.graph.node(DOMAIN, "SwiGlu", &[&value("gate_up")], &[&value("gated")], &[]);
         }
-        let unbiased = format!("{side}_unbiased.{layer}");
-        self.linear(&normed, &name("weight"), &unbiased)?;
-        let bias = self.weight(&name("bias"))?;
-        self.graph.node(ONNX, "Add", &[&unbiased, &bias], &[output], &[]);
-        Ok(())
+        let silu = [("alpha", Attribute::Float(1.0))];
+        self.graph.node(MICROSOFT, "QuickGelu", &[&value("gate")], &[&value("silu")], &silu);
+        self.graph.node(ONNX, "Mul", &[&value("silu"), &value("up")], &[&value("gated")], &[]);
+    }
+
+    /// Cosine and sine tables of the first positions, `[positions, head_dim / 2]` each, as two initializers; with
+    /// `rotated` false those of no rotation, for NoPE layers of an operator that always rotates.
+    fn rope_tables(&mut self, [cos, sin]: [&str; 2], positions: usize, rotated: bool) {
+        let frequencies = self.config.inverse_frequencies();
+        let shape = [positions, frequencies.len()];
+        let at = |position: usize| if rotated { position as f32 } else { 0.0 };
+        let angles = || (0..positions).flat_map(|p| frequencies.iter().map(move |f| at(p) * f));
+        self.graph.numbers(cos, self.element, &shape, angles().map(f32::cos));
+        self.graph.numbers(sin, self.element, &shape, angles().map(f32::sin));
     }
 
     /// `output = input · weightᵀ`, with the weight as Hugging Face stores it, `[out, in]`.
@@ -292,7 +291,7 @@ impl Builder<'_> {
     }
 
     /// One tensor of the given ones stacked along their first axis; constants, so done once when the model loads.
-    fn concatenated(&mut self, names: &[String], output: &str) -> Result<()> {
+    fn concatenated(&mut self, names: &[&str], output: &str) -> Result<()> {
         let parts = names.iter().map(|name| self.weight(name)).collect::<Result<Vec<String>>>()?;
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         self.graph.node(ONNX, "Concat", &parts, &[output], &[("axis", Attribute::Int(0))]);
@@ -335,6 +334,19 @@ impl Builder<'_> {
     /// `output = input` in the type of the activations.
     fn cast(&mut self, input: &str, output: &str) {
         self.graph.node(ONNX, "Cast", &[input], &[output], &[("to", Attribute::Int(self.element as i64))]);
+    }
+}
+
+/// The stem of the value that a projection gives.
+fn value_name(target: Target) -> &'static str {
+    match target {
+        Target::Query => "q",
+        Target::Key => "k",
+        Target::Value => "v",
+        Target::Output => "attention_out",
+        Target::Gate => "gate",
+        Target::Up => "up",
+        Target::Down => "feed_forward",
     }
 }
 

@@ -10,31 +10,28 @@
 //! | input `last_idx` | int64 `[R]` | rows to score |
 //! | input `cumulative_sequence_length` | int32 `[B + 1]` | where each sequence's rows begin; last: N |
 //! | input `past_seqlens` | int32 `[B]` | each sequence's tokens in the cache before this run |
-//! | input `block_table` | int32 `[B, M]` | each sequence's blocks in order; what stands behind them is not read |
+//! | input `block_table` | int32 `[B, M]` | each sequence's blocks in order; entries after them are ignored |
 //! | input `slot_mapping` | int32 `[N]` | where a row's key and value go: block times block size plus offset |
 //! | input `attention_metadata` | int32 `[3]`, in plain memory | most rows of any one sequence, most tokens, and what the longest has at least |
 //! | inputs `key_cache.L`, `value_cache.L` | T `[P, S, kv_num_heads, head_dim]` | P blocks of S tokens of layer L |
 //! | output `hidden` | T `[R, hidden_size]` | the scored rows after the final norm |
 //! | outputs `key_cache_out.L`, `value_cache_out.L` | as the inputs | must be the same buffers |
 //!
-//! From the last number attention knows that it is worthwhile to split long sequences among more of the device.
+//! With the last of the three numbers attention decides whether to split long sequences over more of the device.
 //!
 //! T is bf16 or f32. The output head is left to the caller: its products of bf16 numbers want sums in f32, and a
 //! `MatMul` of bf16 would round each logit to eight bits, which moves log-probabilities by hundredths of a nat.
 //!
-//! The operator `PagedAttention` is that of `com.microsoft`: query, key and value rows (biases added already), norms of
-//! query and key heads, rotation in halves with tables of T, the append in place, and causal attention with scale
-//! `head_dim^-0.5`. Block sizes that its fastest kernel takes: [`block_size`]. With adapters there is more, see `stacked`.
+//! `PagedAttention` is `com.microsoft`'s operator: query, key and value rows with biases added, RMS norms of query and key
+//! heads, RoPE by halves with tables of T (in NoPE layers tables of no rotation, for the same kernels), the in-place
+//! append, and causal attention with scale `head_dim^-0.5`. [`block_size`] is what its fastest kernel takes. LoRA
+//! adapters add more inputs, see `stacked`.
 
 use record::failure::Result;
 
-use super::shared_prefix::Site;
 use super::{Arithmetic, Builder, DOMAIN, Kind, MICROSOFT};
-use crate::adapter::Target;
+use crate::decoder::{Layer, Site};
 use crate::onnx::{Attribute, Element};
-
-/// What attention reads, and the names of it in the graph.
-const SIDES: [(Target, &str); 3] = [(Target::Query, "q"), (Target::Key, "k"), (Target::Value, "v")];
 
 /// Tokens of a block for heads of `head_dim`. A tile of FlashAttention's split kernel must not cross a block, and tiles
 /// are the longer the narrower the heads.
@@ -62,39 +59,30 @@ impl Builder<'_> {
             }
         }
         self.stack_inputs();
-        let graph = &mut self.graph;
-        let frequencies = config.inverse_frequencies();
-        let shape = [config.max_positions, frequencies.len()];
-        let angles = || {
-            (0..config.max_positions)
-                .flat_map(|at| frequencies.iter().map(move |frequency| at as f32 * frequency))
-        };
-        graph.numbers("cos", element, &shape, angles().map(f32::cos));
-        graph.numbers("sin", element, &shape, angles().map(f32::sin));
+        self.rope_tables(["cos", "sin"], config.max_positions, true);
+        if self.decoder.layers.iter().any(|layer| !layer.rope) {
+            self.rope_tables(["cos.nope", "sin.nope"], config.max_positions, false);
+        }
     }
 
     /// From `normed.L` to `attention.L`.
-    pub(super) fn paged_attention(&mut self, layer: usize) -> Result<()> {
+    pub(super) fn paged_attention(&mut self, index: usize, layer: &Layer) -> Result<()> {
         let config = self.config;
-        let name = |part: &str| format!("model.layers.{layer}.self_attn.{part}");
-        let value = |part: &str| format!("{part}.{layer}");
-        let mut projections = Vec::new();
-        for (target, side) in SIDES {
-            self.projection(layer, side, &self.base_of(target, &value(side)))?;
-            projections.push((target, value(side)));
-        }
-        self.add_stacked(layer, Site::QueryKeyValue, &value("normed"), &projections);
+        let value = |part: &str| format!("{part}.{index}");
+        self.project(index, layer, Site::QueryKeyValue, &value("normed"))?;
+        let [cos, sin] = if layer.rope { ["cos", "sin"] } else { ["cos.nope", "sin.nope"] };
         let mut inputs: Vec<String> = ["q", "k", "v", "key_cache", "value_cache"].map(value).to_vec();
-        let shared =
-            ["cumulative_sequence_length", "past_seqlens", "block_table", "cos", "sin", "slot_mapping"];
+        let shared = ["cumulative_sequence_length", "past_seqlens", "block_table", cos, sin, "slot_mapping"];
         inputs.extend(shared.map(str::to_owned));
         let absent = String::new;
         inputs.push(absent());
-        for side in ["q", "k"] {
-            inputs.push(match config.qk_norm {
-                true => self.weight(&name(&format!("{side}_norm.weight")))?,
-                false => absent(),
-            });
+        match &layer.qk_norm {
+            Some(norms) => {
+                for norm in norms {
+                    inputs.push(self.weight(&norm.name)?);
+                }
+            }
+            None => inputs.extend([absent(), absent()]),
         }
         inputs.extend([absent(), absent(), "attention_metadata".to_owned()]);
         let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();

@@ -1,55 +1,54 @@
-//! Low-rank adapters (LoRA, arXiv 2106.09685) of one base in the paged graph: several in one run, a row with its own or with
-//! none, nothing merged.
+//! LoRA adapters (arXiv 2106.09685) of one base in the paged graph: several in one run, each row with its own or none,
+//! nothing merged.
 //!
-//! The factors of all adapters stand beside each other, `W` columns in all: a column belongs to one adapter. Each adapted
+//! The factors of all adapters lie side by side, `W` columns in all; a column belongs to one adapter. Each target's
 //! projection `y = W·x` becomes
 //!
 //! ```text
 //! y + ((x · Aᵀ) ∘ own[adapter of the row]) · B
 //! ```
 //!
-//! with `own` 1 where a column is the adapter's and 0 elsewhere: what a row has of other adapters is multiplied by zero,
+//! with `own` 1 in the adapter's columns and 0 elsewhere: a row's products with other adapters are multiplied by zero,
 //! so the sum is exactly its own. That is two thin products, for which every device has its best kernels, whatever the
-//! order of rows: prefill of one agent and decoding of another are one run. What it costs is the width of all adapters
-//! and not of one, which for the roles of a team is small: four of rank 16 over a hidden width of 4,096 are 3 % of the
+//! order of rows: prefill of one agent and decoding of another are one run. The cost is the width of all adapters
+//! instead of one, which for the roles of a team is small: four of rank 16 over a hidden width of 4,096 are 3 % of the
 //! base's products. For hundreds of adapters the kernels of Punica (arXiv 2310.18547) and S-LoRA (arXiv 2311.03285), which
-//! gather each row's factors, are the better way; as standard operators they would copy whole factors for every row of a
-//! prompt. Where projections read the same (query, key and value; gate and up) their A are one product.
+//! gather each row's factors, are better; as standard operators they would copy whole factors for every prompt token.
+//! Projections that read the same input share one product with A.
 //!
 //! | value | type and shape | meaning |
 //! |---|---|---|
 //! | input `adapter` | int32 `[N]` | each row's adapter, counted from 1; 0: none |
 //! | inputs `lora_A.SITE.L` | T `[targets * W, inputs]` | A of each target, of each adapter in turn |
-//! | inputs `lora_B.TARGET.L` | T `[W, outputs]` | B transposed, the scale times [`HALF`] in it |
+//! | inputs `lora_B.TARGET.L` | T `[W, outputs]` | B transposed, times the scale and [`HALF`] |
 //!
-//! SITE is `qkv`, `o`, `gate_up` or `down`, TARGET a name as of [`Target::name`]; a site has those of its targets that any of the
-//! adapters changes, and zeros in the columns of the others. Factors are inputs and not stored in the model: they are
-//! made of several files, and whoever runs the graph counts their memory. A graph for no adapter has none of this.
+//! SITE is `qkv`, `o`, `gate_up` or `down`, TARGET a [`Target::name`]; a site has those of its targets that any adapter
+//! changes, with zeros in the columns of the others. Factors are inputs and not stored in the model: they come from
+//! several files, and the caller accounts for their memory. A graph without adapters has none of this.
 //!
-//! Both products are doubled, and what they are multiplied with is halved, which is exact. ONNX Runtime's product on the
-//! processor has a kernel of its own for a single row where the factor is 1, and it sums in another order: a row's bits
-//! would depend on whether it is alone.
+//! Both products are doubled and what they multiply is halved, which is exact: ONNX Runtime's CPU product has a separate
+//! kernel for a single row with factor 1, which sums in another order, so a row's bits would depend on its batch.
 
 use std::ops::Range;
 
-use super::shared_prefix::Site;
-use super::{Builder, MICROSOFT, ONNX};
-use crate::adapter::{Adapter, Target};
+use super::{Builder, MICROSOFT, ONNX, value_name};
+use crate::adapter::Adapter;
 use crate::config::Config;
+use crate::decoder::{Site, Target};
 use crate::onnx::{Attribute, Element};
 
-/// Columns are filled up to a multiple of this: products of 16-bit numbers want rows of whole 16 bytes.
+/// Columns are padded to a multiple of this: 16-bit products want rows of whole 16 bytes.
 const ALIGNED: usize = 8;
 
-/// What B is multiplied with, beside the adapter's scale.
+/// Factor of B beside the adapter's scale.
 pub const HALF: f32 = 0.5;
 
-/// How adapters of one base stand beside each other.
+/// How the adapters of one base share columns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stack {
     /// Where each adapter's columns end.
     ends: Vec<usize>,
-    /// What any of them changes.
+    /// Targets of any adapter.
     targets: Vec<Target>,
 }
 
@@ -62,14 +61,14 @@ pub struct Factor {
     pub shape: [usize; 2],
     /// The layer, from 0.
     pub layer: usize,
-    /// Whose factors: A of each of these below each other, or B of one.
+    /// Whose factors: the A of all these stacked, or the B of one.
     pub targets: Vec<Target>,
     /// Whether it holds A.
     pub is_a: bool,
 }
 
 impl Stack {
-    /// Adapters in the order in which rows name them.
+    /// Adapters in the order of their numbers in input `adapter`.
     pub fn new<'a>(adapters: impl IntoIterator<Item = &'a Adapter>) -> Stack {
         let mut stack = Stack::default();
         for adapter in adapters {
@@ -92,7 +91,7 @@ impl Stack {
         begin..self.ends[adapter]
     }
 
-    /// All columns, those that only fill up included.
+    /// All columns, with padding.
     pub fn width(&self) -> usize {
         self.used().next_multiple_of(ALIGNED)
     }
@@ -101,7 +100,7 @@ impl Stack {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// The targets of a site that are adapted.
+    /// The targets of a site that any adapter changes.
     fn at(&self, site: Site) -> Vec<Target> {
         site.targets().iter().copied().filter(|target| self.targets.contains(target)).collect()
     }
@@ -126,8 +125,8 @@ impl Stack {
         all
     }
 
-    /// Values that a run holds for each row beside those of the base, at most: `x · Aᵀ` before and after what is not the
-    /// row's goes and once more in parts, the rows of `columns`, and a projection without its adapters.
+    /// Values that a run holds for each row beside those of the base, at most: `x · Aᵀ` before and after masking and once
+    /// more in parts, the rows of `columns`, and a projection without its adapters.
     pub fn activations(&self, config: &Config) -> usize {
         let widest = Site::ALL.map(|site| self.at(site).len()).into_iter().max().unwrap_or(0);
         let outputs = self.targets.iter().map(|target| target.extent(config).1).max().unwrap_or(0);
@@ -135,8 +134,17 @@ impl Stack {
     }
 }
 
+fn site_name(site: Site) -> &'static str {
+    match site {
+        Site::QueryKeyValue => "qkv",
+        Site::Output => "o",
+        Site::GateUp => "gate_up",
+        Site::Down => "down",
+    }
+}
+
 fn input_a(site: Site, layer: usize) -> String {
-    format!("lora_A.{}.{layer}", site.name())
+    format!("lora_A.{}.{layer}", site_name(site))
 }
 
 fn input_b(target: Target, layer: usize) -> String {
@@ -155,46 +163,42 @@ impl Builder<'_> {
         }
     }
 
-    /// Whether any adapter changes a projection.
-    pub(super) fn is_stacked(&self, target: Target) -> bool {
-        self.stack.targets.contains(&target)
+    /// The value of a projection before adapters add to it.
+    pub(super) fn base_of(&self, target: Target, layer: usize) -> String {
+        let base = if self.stack.targets.contains(&target) { ".base" } else { "" };
+        format!("{}.{layer}{base}", value_name(target))
     }
 
-    /// The name that a projection's result has before adapters add to it.
-    pub(super) fn base_of(&self, target: Target, value: &str) -> String {
-        if self.is_stacked(target) { format!("{value}.base") } else { value.to_owned() }
-    }
-
-    /// Adds to the projections of a site, the results of which are `values` with `.base` behind their names, what the
-    /// adapters of the rows give.
-    pub(super) fn add_stacked(&mut self, layer: usize, site: Site, input: &str, values: &[(Target, String)]) {
-        let values: Vec<_> = values.iter().filter(|(target, _)| self.is_stacked(*target)).collect();
-        if values.is_empty() {
+    /// Adds the product of each row's adapter to the projections of a site.
+    pub(super) fn add_stacked(&mut self, layer: usize, site: Site, input: &str) {
+        let targets = self.stack.at(site);
+        if targets.is_empty() {
             return;
         }
         let scored = layer + 1 == self.config.num_layers && site != Site::QueryKeyValue;
-        let columns = self.columns(values.len(), scored);
-        let step = |what: &str| format!("{what}.{}.{layer}", site.name());
+        let columns = self.columns(targets.len(), scored);
+        let step = |what: &str| format!("{what}.{}.{layer}", site_name(site));
         let doubled = ("alpha", Attribute::Float(1.0 / HALF));
         let transposed = [("transB", Attribute::Int(1)), doubled];
         let (a, inner) = (input_a(site, layer), step("inner"));
         self.graph.node(MICROSOFT, "FusedMatMul", &[input, &a], &[&inner], &transposed);
         self.graph.node(ONNX, "Mul", &[&step("inner"), &columns], &[&step("own")], &[]);
         let mut parts = vec![step("own")];
-        if values.len() > 1 {
-            parts = values.iter().map(|(target, _)| format!("own.{}.{layer}", target.name())).collect();
+        if targets.len() > 1 {
+            parts = targets.iter().map(|target| format!("own.{}.{layer}", target.name())).collect();
             let outputs: Vec<&str> = parts.iter().map(String::as_str).collect();
-            let equal = [("axis", Attribute::Int(1)), ("num_outputs", Attribute::Int(values.len() as i64))];
+            let equal = [("axis", Attribute::Int(1)), ("num_outputs", Attribute::Int(targets.len() as i64))];
             self.graph.node(ONNX, "Split", &[&step("own")], &outputs, &equal);
         }
-        for ((target, value), part) in values.into_iter().zip(&parts) {
+        for (target, part) in targets.into_iter().zip(&parts) {
             // One operator for product and sum, which rounds once.
-            let inputs = [part, &input_b(*target, layer), &format!("{value}.base")];
-            self.graph.node(ONNX, "Gemm", &inputs.map(String::as_str), &[value], &[doubled]);
+            let inputs = [part, &input_b(target, layer), &self.base_of(target, layer)];
+            let value = format!("{}.{layer}", value_name(target));
+            self.graph.node(ONNX, "Gemm", &inputs.map(String::as_str), &[&value], &[doubled]);
         }
     }
 
-    /// The value that says which columns are each row's own, so many times beside each other.
+    /// The mask of each row's own columns, repeated `times` times.
     fn columns(&mut self, times: usize, scored: bool) -> String {
         let value = format!("columns.{times}");
         if self.present.insert(value.clone()) {
@@ -227,7 +231,7 @@ mod tests {
 
     fn adapter(rank: usize, targets: &[Target]) -> Adapter {
         let (alpha, base) = (1.0, String::new());
-        Adapter { rank, alpha, targets: targets.to_vec(), rank_stabilised: false, base }
+        Adapter { rank, alpha, targets: targets.to_vec(), rank_stabilized: false, base }
     }
 
     #[test]

@@ -80,9 +80,9 @@ fn versions_are_published_and_pruned_beside_a_base_that_stays() {
         let values: Vec<(String, Vec<usize>, Vec<f32>)> = description
             .tensors(&config)
             .into_iter()
-            .map(|(name, shape)| {
-                let values = old.to_f32(&name).unwrap().iter().map(|value| value + 0.5).collect();
-                (name, shape, values)
+            .map(|tensor| {
+                let values = old.to_f32(&tensor.name).unwrap().iter().map(|value| value + 0.5).collect();
+                (tensor.name, tensor.shape, values)
             })
             .collect();
         let tensors: Vec<NewTensor> = values
@@ -133,7 +133,7 @@ fn damaged_adapters_are_refused_with_a_sentence() {
     let cases: [Case; 11] = [
         ("adapter_config.json", &rank, "has shape"),
         ("adapter_config.json", &kind, "peft_type is \"LOHA\""),
-        ("adapter_config.json", &targets, "which adapter_config.json does not mention"),
+        ("adapter_config.json", &targets, "is not among the targets in adapter_config.json"),
         ("adapter_config.json", &pattern, "alpha_pattern is set"),
         ("adapter_config.json", &more, "is missing"),
         ("adapter_config.json", &|path| fs::write(path, "{").unwrap(), "not JSON"),

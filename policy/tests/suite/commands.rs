@@ -173,7 +173,7 @@ fn check_finds_values_that_are_no_numbers() {
     std::fs::remove_file(policy.files.join("version.json")).unwrap();
     let output = run(directory.path(), &["check", "p"], "");
     assert_eq!(output.status.code(), Some(65));
-    assert!(told(&output).contains("has a value that is no number at element"), "{}", told(&output));
+    assert!(told(&output).contains("is not finite at element"), "{}", told(&output));
 }
 
 #[test]

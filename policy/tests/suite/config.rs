@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use policy::config::{Config, DataType, Family, RopeScaling};
+use policy::config::{Config, DataType, RopeScaling};
 use serde_json::{Value, json};
 
 fn base() -> Value {
@@ -31,11 +31,11 @@ fn with(changes: Value) -> Result<Config, String> {
 #[test]
 fn families_decide_norms_and_biases() {
     let qwen3 = with(json!({})).unwrap();
-    assert_eq!((qwen3.family, qwen3.qk_norm, qwen3.attention_bias), (Family::Qwen3, true, false));
+    assert_eq!((qwen3.family, qwen3.qk_norm, qwen3.attention_bias), ("Qwen3", true, false));
     let qwen2 = with(json!({"model_type": "qwen2", "head_dim": null})).unwrap();
     assert_eq!(
         (qwen2.family, qwen2.qk_norm, qwen2.attention_bias, qwen2.head_dim),
-        (Family::Qwen2, false, true, 16)
+        ("Qwen2", false, true, 16)
     );
     let llama =
         with(json!({"model_type": "llama", "num_key_value_heads": null, "tie_word_embeddings": true}))
@@ -83,6 +83,70 @@ fn a_window_that_no_layer_uses_is_accepted() {
     ] {
         assert!(with(unused.clone()).is_ok(), "{unused}");
     }
+}
+
+#[test]
+fn a_window_in_every_layer_limits_the_positions() {
+    let positions = |changes: Value| with(changes).map(|config| (config.max_positions, config.window));
+    let mistral = |window: Value| {
+        let mut value = base();
+        value["model_type"] = json!("mistral");
+        value["sliding_window"] = window;
+        let config = Config::from_value(&value, Path::new("config.json")).unwrap();
+        (config.max_positions, config.window, config.num_kv_heads, config.head_dim)
+    };
+    assert_eq!(mistral(json!(128)), (128, Some(128), 3, 16));
+    assert_eq!(mistral(json!(4096)), (4096, None, 3, 16));
+    assert_eq!(mistral(Value::Null), (4096, None, 3, 16));
+    // The class's defaults: a window of 4,096 and 8 key heads.
+    let absent = json!({"model_type": "mistral", "max_position_embeddings": 32768});
+    assert_eq!(positions(absent), Ok((4096, Some(4096))));
+    let absent = json!({"model_type": "mistral", "num_key_value_heads": null, "num_attention_heads": 8});
+    assert_eq!(with(absent).unwrap().num_kv_heads, 8);
+    let wide = with(json!({"model_type": "mistral", "head_dim": null})).unwrap();
+    assert_eq!((wide.head_dim, wide.qk_norm, wide.attention_bias), (16, false, false));
+    for refused in [
+        json!({"model_type": "mistral", "layer_types": ["sliding_attention"]}),
+        json!({"model_type": "mistral", "sliding_window": 0}),
+        json!({"model_type": "mistral", "sliding_window": "4k"}),
+    ] {
+        assert!(with(refused.clone()).is_err(), "{refused}");
+    }
+}
+
+#[test]
+fn layers_without_rotary_positions() {
+    let smollm3 = |mut changes: Value| {
+        changes["model_type"] = json!("smollm3");
+        changes["num_hidden_layers"] = json!(5);
+        with(changes)
+    };
+    let plain = smollm3(json!({"rope_theta": null, "head_dim": null})).unwrap();
+    assert_eq!(plain.rope_layers, [true, true, true, false, true]);
+    assert_eq!((plain.family, plain.rope_theta, plain.tie_word_embeddings), ("SmolLM3", 2e6, true));
+    assert_eq!(plain.decoder().layers.iter().filter(|layer| layer.rope).count(), 4);
+    let every_other = smollm3(json!({"no_rope_layer_interval": 2, "tie_word_embeddings": false})).unwrap();
+    assert_eq!(every_other.rope_layers, [true, false, true, false, true]);
+    assert_eq!(every_other.decoder().head().name, "lm_head.weight");
+    // The list may be longer than the layers, and wins over the interval.
+    let listed = json!({"no_rope_layers": [0, 1, 1, 1, 0, 1], "no_rope_layer_interval": 2});
+    assert_eq!(smollm3(listed).unwrap().rope_layers, [false, true, true, true, false]);
+    for list in [json!([1, 1]), json!([1, 1, 1, 1, 2]), json!("all"), json!([1, 1, 1, 1, true])] {
+        assert_eq!(
+            smollm3(json!({"no_rope_layers": list})).unwrap_err(),
+            "config.json: no_rope_layers is not a 0 or 1 for each of 5 layers"
+        );
+    }
+    for refused in [
+        json!({"attention_bias": true}),
+        json!({"mlp_bias": true}),
+        json!({"use_sliding_window": true, "sliding_window": 128}),
+        json!({"layer_types": ["full_attention", "sliding_attention"]}),
+    ] {
+        assert!(smollm3(refused.clone()).is_err(), "{refused}");
+    }
+    // Other families do not know these keys.
+    assert_eq!(with(json!({"no_rope_layers": [0, 0, 0]})).unwrap().rope_layers, [true; 3]);
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn presets_have_their_geometry() {
         assert!(c.tie_word_embeddings && c.qk_norm && c.vocab_size == 512);
         let weights = Weights::open(&policy.files).unwrap();
         weights.check(&c).unwrap();
-        let sizes = c.tensors().into_iter().map(|(_, shape)| shape.iter().product::<usize>());
+        let sizes = c.tensors().into_iter().map(|tensor| tensor.count());
         assert_eq!(sizes.sum::<usize>(), count);
         assert_eq!(Tokenizer::load(&policy.files).unwrap().vocabulary_size(), c.vocab_size);
         let view = weights.tensor("model.embed_tokens.weight").unwrap();

@@ -19,7 +19,11 @@ fn scaled(policy: &Policy, factor: f32) -> Tensors {
     let weights = Weights::open(&policy.files).unwrap();
     let config = Config::load(&policy.files).unwrap();
     let values = |name: &str| weights.to_f32(name).unwrap().into_iter().map(|value| value * factor).collect();
-    config.tensors().into_iter().map(|(name, shape)| (name.clone(), shape, values(&name))).collect()
+    config
+        .tensors()
+        .into_iter()
+        .map(|tensor| (tensor.name.clone(), tensor.shape, values(&tensor.name)))
+        .collect()
 }
 
 fn view(tensors: &Tensors) -> Vec<NewTensor<'_>> {

@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use device::Choice;
 use policy::config::Config;
+use policy::decoder::Tensor;
 use policy::directory::Policy;
 use record::failure::Result;
 use rollout::engine::paged::{self, service::Client};
@@ -98,9 +99,14 @@ struct Cost {
 impl Cost {
     fn of(config: &Config, size: f64) -> Cost {
         // The embedding is looked up and not multiplied; a tied head is the same matrix and is.
-        let counted = |name: &str| config.tie_word_embeddings || name != "model.embed_tokens.weight";
-        let extents = config.tensors().into_iter().filter(|(name, _)| counted(name));
-        let parameters: f64 = extents.map(|(_, shape)| shape.iter().product::<usize>() as f64).sum();
+        let counted =
+            |tensor: &Tensor| config.tie_word_embeddings || tensor.name != "model.embed_tokens.weight";
+        let parameters: f64 = config
+            .tensors()
+            .iter()
+            .filter(|tensor| counted(tensor))
+            .map(|tensor| tensor.count() as f64)
+            .sum();
         let side = (config.num_layers * config.num_kv_heads * config.head_dim) as f64;
         let attention = 4.0 * (config.num_layers * config.num_heads * config.head_dim) as f64;
         Cost { parameters, weights: parameters * size, token: 2.0 * side * size, attention }

@@ -100,7 +100,14 @@ impl Head<'_> {
         // SAFETY: the row is within the tensors, the page within the arena, and nobody else writes to this sequence.
         unsafe {
             let input = self.tensors.key.add(at);
-            rotate::<S, D>(input, gain, self.layer.epsilon, rope.at(position), 1.0, key.as_mut_ptr());
+            rotate::<S, D>(
+                input,
+                gain,
+                self.layer.epsilon,
+                rope.at(self.layer.index, position),
+                1.0,
+                key.as_mut_ptr(),
+            );
             let page = arena.start(pages[token / PAGE]).add(self.offset);
             let value = std::slice::from_raw_parts(self.tensors.value.add(at), D);
             match arena.shape().precision {
@@ -126,7 +133,8 @@ impl Head<'_> {
             // SAFETY: the row is within the tensors and the slot within the workspace.
             unsafe {
                 let input = self.query::<D>(row, member);
-                rotate::<S, D>(input, gain, self.layer.epsilon, pass.rope.at(position), scale, output);
+                let angles = pass.rope.at(self.layer.index, position);
+                rotate::<S, D>(input, gain, self.layer.epsilon, angles, scale, output);
             }
         }
     }

@@ -49,7 +49,7 @@ impl Decoder {
         let pass = Pass {
             arena: Arena::new(model.shape),
             plan: Plan::default(),
-            rope: Rope::new(config.inverse_frequencies()),
+            rope: Rope::new(config.inverse_frequencies(), config.rope_layers.clone()),
             work: Workspace::new(config.head_dim),
             adapters: model.adapters.clone(),
             products: gemm::Scratch::default(),

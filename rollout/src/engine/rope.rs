@@ -6,12 +6,14 @@ pub struct Rope {
     frequencies: Vec<f32>,
     cosines: Vec<f32>,
     sines: Vec<f32>,
+    layers: Vec<bool>,
 }
 
 impl Rope {
-    /// `frequencies`: radians a position for each pair of dimensions, `head_size / 2` of them.
-    pub fn new(frequencies: Vec<f32>) -> Self {
-        Rope { frequencies, cosines: Vec::new(), sines: Vec::new() }
+    /// `frequencies`: radians a position for each pair of dimensions, `head_size / 2` of them; `layers`: whether each
+    /// layer rotates (the others are NoPE).
+    pub fn new(frequencies: Vec<f32>, layers: Vec<bool>) -> Self {
+        Rope { frequencies, cosines: Vec::new(), sines: Vec::new(), layers }
     }
 
     /// Makes positions `0..count` available. The angle is rounded to f32 before its cosine is taken, as the reference
@@ -27,10 +29,11 @@ impl Rope {
         }
     }
 
-    /// The cosines and sines of a position that was reserved.
+    /// The cosines and sines of a reserved position in a layer. Without rotation they are those of position 0: 1 and 0.
     #[inline(always)]
-    pub fn at(&self, position: usize) -> (*const f32, *const f32) {
+    pub fn at(&self, layer: usize, position: usize) -> (*const f32, *const f32) {
         let half = self.frequencies.len();
+        let position = if self.layers[layer] { position } else { 0 };
         let range = position * half..(position + 1) * half;
         (self.cosines[range.clone()].as_ptr(), self.sines[range].as_ptr())
     }
