@@ -246,7 +246,7 @@ impl Weights {
             let view = self.tensor(name)?;
             if view.shape != shape {
                 return Err(Failure::data(format!(
-                    "{}: tensor {name:?} has shape {:?}, the configuration {shape:?}",
+                    "{}: tensor {name:?} has shape {:?}, expected {shape:?}",
                     show(view.file),
                     view.shape
                 ))
