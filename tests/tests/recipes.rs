@@ -150,6 +150,11 @@ fn a_stage_is_added_as_the_recipe_says() {
 }
 
 #[test]
+fn a_kernel_is_added_as_the_recipe_says() {
+    carry_out("Add a kernel", "kernel");
+}
+
+#[test]
 fn steps_are_read_as_a_reader_would() {
     let document = "\n### One\nCreate `a/b.rs`:\n```rust\nx\n```\nIn c:\n```diff\n--- c\n@@\n k\n-l\n+m\n```\n\
                     ```sh\nrun\n```\n```text\nout\n```\n### Two\n```sh\nno\n```\n";
