@@ -1,23 +1,26 @@
-//! The command line, and what it comes to.
+//! The command line of `rollout`, and the checked settings it comes to.
 
+use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{ArgAction, Parser, ValueEnum};
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
+use clap::{ArgAction, Parser, ValueEnum, value_parser};
 use device::Choice;
+use policy::ownership::Ownership;
 use record::failure::{Failure, Result};
 use record::sample::Sampling;
 
 use crate::engine::{Precision, SamplingParams};
-use crate::episode::{Rules, Select};
-use crate::team::Team;
+use crate::episode::{EpisodeConfig, Select};
+use crate::lines::RunMetadata;
 
 const EXAMPLES: &str = "\
 Examples:
-  # one policy for all agents, 4 candidates at every turn, the best one is played
+  # one policy for all agents, 4 candidates at every turn, the best one is executed
   envs tasks plan-path --count 32 | rollout --policy run/shared --branches 4 > samples.jsonl
 
-  # one policy for each role, at most 4 turns, on to the update
+  # one policy per role, at most 4 turns, on to the update
   envs tasks plan-path --count 32 --seed 7 |
     rollout --policy tool=run/tool --policy planner=run/planner --branches 4 --turns 4 --seed 7 |
     group | advantage | update --policy tool=run/tool --policy planner=run/planner
@@ -27,20 +30,23 @@ Examples:
     jq -s 'map(select(.type == \"episode\").success) | (map(select(.)) | length) / length'
 ";
 
-/// How the candidates of a group come about.
+/// The largest integer that every JSON reader keeps exactly.
+const MAX_INTEGER: u64 = (1 << 53) - 1;
+
+/// How the candidates of a group are sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Strategy {
-    /// At every turn, for each agent, K candidates from one prompt; the episode goes on from one of them.
+pub enum SamplingMode {
+    /// At every turn, for each agent, K candidates from one prompt; one of them is executed.
     Tree,
-    /// K whole episodes of each task, side by side.
+    /// K whole episodes of each task in parallel.
     Parallel,
 }
 
-/// Play tasks with policies: task lines in, sample lines out.
+/// Plays tasks with policies: task lines in, sample lines out.
 #[derive(Debug, Parser)]
 #[command(name = "rollout", before_help = EXAMPLES, disable_version_flag = true, max_term_width = 110)]
 pub struct Arguments {
-    /// A policy and the agent that it speaks for; without AGENT= it speaks for all. Repeatable.
+    /// A policy directory, for one agent or, without AGENT=, for all agents without one of their own. Repeatable.
     #[arg(long, value_name = "[AGENT=]DIR", required = true)]
     pub policy: Vec<String>,
 
@@ -48,19 +54,19 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME")]
     pub workflow: Option<String>,
 
-    /// Candidates a group. Default: 4; with --greedy 1.
-    #[arg(long, value_name = "K")]
+    /// Candidates a group, up to 4096. Default: 4; with --greedy 1.
+    #[arg(long, value_name = "K", value_parser = value_parser!(u32).range(1..=4096))]
     pub branches: Option<u32>,
 
-    /// Turns after which an episode is cut off. Default: the environment's limit.
-    #[arg(long, value_name = "T")]
+    /// Turn limit of an episode. Default: the environment's.
+    #[arg(long, value_name = "T", value_parser = value_parser!(u32).range(1..))]
     pub turns: Option<u32>,
 
-    /// tree: candidates branch off at every turn. parallel: K whole episodes, as trajectory-wise methods do.
+    /// tree: candidates branch off at every turn. parallel: K whole episodes, as trajectory-level methods sample.
     #[arg(long, value_enum, default_value = "tree")]
-    pub sampling: Strategy,
+    pub sampling: SamplingMode,
 
-    /// Which candidate the episode goes on from: the best (of equal ones the lowest branch), or a random one.
+    /// Which candidate is executed: the best (the lowest branch on a tie), or a random one.
     #[arg(long, value_enum, default_value = "best")]
     pub select: Select,
 
@@ -68,35 +74,35 @@ pub struct Arguments {
     #[arg(long, value_name = "T")]
     pub temperature: Option<f32>,
 
-    /// Sample from the likeliest tokens that hold this share of the probability. Default: 1, all of them.
+    /// Nucleus sampling: sample from the most likely tokens that hold this share of the probability. Default: 1, all.
     #[arg(long, value_name = "P")]
     pub top_p: Option<f32>,
 
-    /// Sample from this many of the likeliest tokens. Default: 0, all of them.
+    /// Sample from this many of the most likely tokens. Default: 0, all.
     #[arg(long, value_name = "N")]
     pub top_k: Option<u32>,
 
-    /// Longest completion in tokens, the stop token included.
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    /// Completion limit in tokens, the stop token included.
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = value_parser!(u32).range(1..))]
     pub max_tokens: u32,
 
-    /// The team's share in a candidate's reward: r = WEIGHT x team + local.
+    /// Weight of the team reward: r = WEIGHT x team + local.
     #[arg(long, value_name = "WEIGHT", default_value_t = 1.0, allow_negative_numbers = true)]
     pub team_weight: f64,
 
-    /// Names the random streams, below 2^53. The same seed gives the same bytes, whatever the threads.
-    #[arg(long, value_name = "S", default_value_t = 0)]
+    /// Seed of all random streams, below 2^53. Equal seeds give equal bytes, for any number of threads.
+    #[arg(long, value_name = "S", default_value_t = 0, value_parser = value_parser!(u64).range(..=MAX_INTEGER))]
     pub seed: u64,
 
-    /// The training step that these samples are for; part of every episode's name.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// The training step of these samples; part of every episode's name.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = value_parser!(u64).range(..=MAX_INTEGER))]
     pub step: u64,
 
-    /// Take the likeliest token every time, one candidate a group: for evaluation.
+    /// Take the most likely token every time, one candidate a group: for evaluation.
     #[arg(long)]
     pub greedy: bool,
 
-    /// Play the i-th of n shares of the tasks; `cat` joins the outputs of all shares.
+    /// Play the i-th of n shards of the tasks; `cat` joins the outputs of all shards.
     #[arg(long, value_name = "I/N", default_value = "0/1")]
     pub shard: String,
 
@@ -104,22 +110,22 @@ pub struct Arguments {
     #[arg(long, default_value = "cpu", help = format!("Where the model runs: {}.", Choice::HELP))]
     pub device: String,
 
-    /// What the operands of matrix products are rounded to; sums stay float32. Default: float32; with --device cuda
-    /// always bfloat16.
+    /// Precision of the operands of matrix products; sums are float32. Default: float32; with --device cuda always
+    /// bfloat16.
     #[arg(long, value_name = "TYPE",
           value_parser = PossibleValuesParser::new(Precision::NAMES).try_map(|name| name.parse::<Precision>()))]
     pub dtype: Option<Precision>,
 
     /// Threads, each with episodes of its own. Default: the number of processors.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     pub threads: Option<usize>,
 
-    /// Play with this program instead of the shipped environments: it answers one line for each line, as
-    /// `envs step` does.
+    /// Play with this program instead of a built-in environment. It answers one line for each line, as `envs step`
+    /// does.
     #[arg(long, value_name = "COMMAND")]
     pub env_command: Option<String>,
 
-    /// Seconds after which a silent --env-command is replaced; the request is then put once more. Default: 30.
+    /// Seconds after which a silent --env-command is restarted and asked once more. Default: 30.
     #[arg(long, value_name = "SECONDS", requires = "env_command")]
     pub timeout: Option<f64>,
 
@@ -131,62 +137,65 @@ pub struct Arguments {
     #[arg(long, short, action = ArgAction::SetTrue)]
     pub quiet: bool,
 
-    /// Print the version, and the ONNX Runtime that would be used.
+    /// Print the version, and the libraries that would be used.
     #[arg(long, short = 'V', exclusive = true)]
     pub version: bool,
+}
+
+/// One of several shards of the tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Its number, from 0.
+    pub number: u32,
+    /// How many there are.
+    pub count: u32,
+}
+
+impl FromStr for Shard {
+    type Err = Failure;
+
+    fn from_str(text: &str) -> Result<Shard> {
+        let parsed = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+        let (number, count) = parsed.filter(|(number, count)| number < count).ok_or_else(|| {
+            Failure::usage(format!("--shard {text}: not I/N with I below N"))
+                .hint("the two halves are 0/2 and 1/2")
+        })?;
+        Ok(Shard { number, count })
+    }
 }
 
 /// A command line that makes sense.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Who speaks for whom.
-    pub team: Team,
+    /// Which policy plays which agent.
+    pub team: Ownership,
     /// The environment's workflow; `None`: its default.
     pub workflow: Option<String>,
-    /// How episodes go.
-    pub rules: Rules,
-    /// Candidates a group.
-    pub branches: u32,
-    /// Tree or parallel.
-    pub strategy: Strategy,
-    /// How tokens are chosen, as the engine wants it.
+    /// How episodes are played.
+    pub episodes: Arc<EpisodeConfig>,
+    /// What all lines share.
+    pub metadata: RunMetadata,
+    /// How tokens are sampled.
     pub sampling: SamplingParams,
-    /// The longest completion.
+    /// Completion limit in tokens.
     pub max_tokens: usize,
-    /// Names the random streams.
+    /// Seed of all random streams.
     pub seed: u64,
-    /// The training step.
-    pub step: u64,
-    /// This shard's number, below `shards`.
-    pub shard: u32,
-    /// Number of shards.
-    pub shards: u32,
-    /// Threads.
+    /// Which tasks are played.
+    pub shard: Shard,
+    /// Worker threads.
     pub threads: usize,
     /// Where the model runs.
     pub device: Choice,
-    /// What is multiplied there.
+    /// Precision of the operands of matrix products.
     pub dtype: Precision,
-    /// The program that is the environment, and how long it may take to answer.
+    /// The external environment program, and its time limit for an answer.
     pub env_command: Option<(String, Duration)>,
     /// Largest share of episodes that may fail.
     pub max_error_rate: f64,
     /// No progress.
     pub quiet: bool,
 }
-
-impl Settings {
-    /// How tokens are chosen, as samples say it.
-    pub fn sampling_line(&self) -> Sampling {
-        let SamplingParams { temperature, top_p, top_k, greedy } = self.sampling;
-        Sampling { temperature, top_p, top_k, greedy, seed: self.seed }
-    }
-}
-
-/// The largest integer that every JSON reader keeps exactly, plus one.
-const EXACT: u64 = 1 << 53;
-/// More candidates than anybody compares with each other; keeps a mistyped number from eating the memory.
-const MOST_BRANCHES: u32 = 4096;
 
 impl Arguments {
     /// Checks the values and fills in the defaults.
@@ -195,65 +204,68 @@ impl Arguments {
     /// Usage, with the flag and what it takes. A device that is not there: unavailable.
     pub fn resolve(&self) -> Result<Settings> {
         self.check_greedy()?;
-        let branches = self.branches.unwrap_or(if self.greedy { 1 } else { 4 });
-        in_range("--branches", branches, 1, MOST_BRANCHES)?;
-        if let Some(turns) = self.turns {
-            in_range("--turns", turns, 1, u32::MAX)?;
-        }
-        in_range("--max-tokens", self.max_tokens, 1, u32::MAX)?;
-        in_range("--seed", self.seed, 0, EXACT - 1)?;
-        in_range("--step", self.step, 0, EXACT - 1)?;
-        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = self.threads.unwrap_or_else(processors);
-        in_range("--threads", threads, 1, 1024)?;
         if !(0.0..=1.0).contains(&self.max_error_rate) {
-            return Err(Failure::usage(format!("--max-error-rate {}: not a share", self.max_error_rate))
-                .hint("0 allows no failed episode, 1 any number of them"));
+            return Err(Failure::usage(format!(
+                "--max-error-rate {}: must be from 0 to 1",
+                self.max_error_rate
+            ))
+            .hint("0 allows no failed episode, 1 any number of them"));
+        }
+        if !self.team_weight.is_finite() {
+            return Err(Failure::usage(format!("--team-weight {}: must be finite", self.team_weight)));
         }
         let timeout = self.timeout.unwrap_or(30.0);
-        let timeout =
-            Duration::try_from_secs_f64(timeout).ok().filter(|timeout| !timeout.is_zero()).ok_or_else(
-                || Failure::usage(format!("--timeout {timeout}: has to be a number of seconds above 0")),
-            )?;
-        if !self.team_weight.is_finite() {
-            return Err(Failure::usage(format!("--team-weight {}: not a number", self.team_weight)));
-        }
-        let (shard, shards) = parse_shard(&self.shard)?;
+        let timeout = Duration::try_from_secs_f64(timeout)
+            .ok()
+            .filter(|timeout| !timeout.is_zero())
+            .ok_or_else(|| Failure::usage(format!("--timeout {timeout}: must be above 0 seconds")))?;
+        let shard: Shard = self.shard.parse()?;
         let device = Choice::parse("--device", &self.device)?;
+        let sampling = self.sampling_params()?;
+        let SamplingParams { temperature, top_p, top_k, greedy } = sampling;
         Ok(Settings {
-            team: Team::new(&self.policy)?,
+            team: Ownership::parse("--policy", &self.policy)?,
             workflow: self.workflow.clone(),
-            rules: Rules { turns: self.turns, select: self.select, team_weight: self.team_weight },
-            branches,
-            strategy: self.sampling,
-            sampling: self.sampling_params()?,
+            episodes: Arc::new(EpisodeConfig {
+                turns: self.turns,
+                select: self.select,
+                team_weight: self.team_weight,
+            }),
+            metadata: RunMetadata::new(
+                self.step,
+                format!("{}/{}", shard.number, shard.count),
+                self.branches.unwrap_or(if self.greedy { 1 } else { 4 }),
+                self.sampling == SamplingMode::Parallel,
+                &Sampling { temperature, top_p, top_k, greedy, seed: self.seed },
+            )?,
+            sampling,
             max_tokens: self.max_tokens as usize,
             seed: self.seed,
-            step: self.step,
             shard,
-            shards,
-            threads,
+            threads: self
+                .threads
+                .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
             device,
-            dtype: precision(self.dtype, device)?,
+            dtype: self.precision(device)?,
             env_command: self.env_command.clone().map(|command| (command, timeout)),
             max_error_rate: self.max_error_rate,
             quiet: self.quiet,
         })
     }
 
-    /// With `--greedy` there is nothing to sample: the flags that say how may only say so too.
+    /// Refuses sampling flags that `--greedy` would ignore. Their greedy value is allowed.
     fn check_greedy(&self) -> Result<()> {
-        let differs = [
+        let conflicts = [
             ("--branches", self.branches.is_some_and(|branches| branches != 1), "1"),
             ("--temperature", self.temperature.is_some_and(|temperature| temperature != 1.0), "1"),
             ("--top-p", self.top_p.is_some_and(|top_p| top_p != 1.0), "1"),
             ("--top-k", self.top_k.is_some_and(|top_k| top_k != 0), "0"),
         ];
-        match differs.iter().find(|(_, differs, _)| self.greedy && *differs) {
+        match conflicts.iter().find(|(_, conflicts, _)| self.greedy && *conflicts) {
             None => Ok(()),
             Some((flag, _, only)) => {
-                Err(Failure::usage(format!("{flag} does nothing with --greedy, where it is always {only}"))
-                    .hint(format!("leave {flag} out, or --greedy")))
+                Err(Failure::usage(format!("{flag} has no effect with --greedy, where it is always {only}"))
+                    .hint(format!("leave out {flag} or --greedy")))
             }
         }
     }
@@ -261,48 +273,30 @@ impl Arguments {
     fn sampling_params(&self) -> Result<SamplingParams> {
         let temperature = self.temperature.unwrap_or(1.0);
         if !(temperature.is_finite() && temperature > 0.0) {
-            let hint = "for the likeliest token every time use --greedy";
-            return Err(Failure::usage(format!("--temperature {temperature}: has to be above 0")).hint(hint));
+            return Err(Failure::usage(format!("--temperature {temperature}: must be above 0"))
+                .hint("for the most likely token every time use --greedy"));
         }
         let top_p = self.top_p.unwrap_or(1.0);
         if !(top_p > 0.0 && top_p <= 1.0) {
-            let hint = "1 samples from all tokens";
-            return Err(
-                Failure::usage(format!("--top-p {top_p}: has to be above 0 and at most 1")).hint(hint)
-            );
+            return Err(Failure::usage(format!("--top-p {top_p}: must be above 0 and at most 1"))
+                .hint("1 samples from all tokens"));
         }
         Ok(SamplingParams { temperature, top_p, top_k: self.top_k.unwrap_or(0), greedy: self.greedy })
     }
-}
 
-fn in_range<N: PartialOrd + std::fmt::Display>(flag: &str, value: N, least: N, most: N) -> Result<()> {
-    if value < least || value > most {
-        return Err(Failure::usage(format!("{flag} {value}: has to be from {least} to {most}")));
-    }
-    Ok(())
-}
-
-fn parse_shard(text: &str) -> Result<(u32, u32)> {
-    let parsed = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
-    parsed.filter(|&(shard, shards): &(u32, u32)| shard < shards).ok_or_else(|| {
-        Failure::usage(format!("--shard {text}: not I/N with I below N"))
-            .hint("the two halves are 0/2 and 1/2")
-    })
-}
-
-/// What was asked for, or the device's own.
-fn precision(asked: Option<Precision>, device: Choice) -> Result<Precision> {
-    let (own, only) = match device {
-        Choice::Cpu => (Precision::Float32, false),
-        Choice::Sim => (Precision::Float32, true),
-        Choice::Cuda(_) => (Precision::BFloat16, true),
-    };
-    match asked {
-        Some(asked) if only && asked != own => {
-            let (asked, own) = (asked.name(), own.name());
-            Err(Failure::usage(format!("--dtype {asked}: --device {device} computes in {own}"))
-                .hint("leave --dtype out, or use --device cpu"))
+    /// The precision that was asked for, or the device's default. Only the CPU has a choice.
+    fn precision(&self, device: Choice) -> Result<Precision> {
+        let default = match device {
+            Choice::Cpu | Choice::Sim => Precision::Float32,
+            Choice::Cuda(_) => Precision::BFloat16,
+        };
+        match self.dtype {
+            Some(asked) if device != Choice::Cpu && asked != default => {
+                let (asked, default) = (asked.name(), default.name());
+                Err(Failure::usage(format!("--dtype {asked}: --device {device} computes in {default}"))
+                    .hint("leave out --dtype, or use --device cpu"))
+            }
+            asked => Ok(asked.unwrap_or(default)),
         }
-        asked => Ok(asked.unwrap_or(own)),
     }
 }

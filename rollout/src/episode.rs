@@ -1,17 +1,17 @@
-//! One episode: whom to ask, how to score the answers, which of them to go on from, when to stop.
+//! One episode: which agent to prompt, how to score its candidates, which one to execute, when to stop.
 //!
-//! With a width of K branches this is the tree of AT-GRPO (arXiv 2510.11062, algorithm 1): at every turn each
-//! agent is asked for K candidates from one prompt, each candidate is scored by its own consequence on a copy
-//! of the state, r = α·team + local, and the episode goes on from one of them. With a width of one it is an
-//! ordinary trajectory; K of those side by side are parallel sampling.
+//! With a width of K branches this is the tree of AT-GRPO (arXiv 2510.11062, algorithm 1): at every turn each agent
+//! samples K candidates from one prompt, each candidate is scored by its own consequence on a copy of the state,
+//! r = α·team + local, and one of them is executed. With a width of one it is an ordinary trajectory; K of those are
+//! parallel sampling.
 //!
-//! A turn goes through the stages of the workflow. A stage of one agent is a step of a sequence: the next stage
-//! sees the applied action. In a stage of several agents every one sees the state as it was before the stage, a
-//! candidate is scored with the other agents' parts as last applied, the choices of all agents are then applied
-//! together, and whether the episode is over is asked of the joint result.
+//! A turn runs the stages of the workflow in order. A stage of one agent is sequential: the next stage sees the
+//! executed action. In a stage of several agents all see the state before the stage; a candidate is scored with the
+//! other agents' actions as last executed, the choices of all agents are then executed together, and the joint result
+//! decides whether the episode is over.
 //!
-//! Left out: tokens, models and lines. The logic here is a function of states, texts and named random
-//! streams, so it is tested without any of them.
+//! Left out: tokens, models and lines. The logic is a function of states, texts and named random streams, so it is
+//! tested without any of them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,66 +22,66 @@ use record::sample::Message;
 
 use crate::streams::Streams;
 
-/// Which candidate of a group the episode goes on from.
+/// Which candidate of a group is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Select {
-    /// The highest reward; of equal ones the lowest branch.
+    /// The highest reward; the lowest branch on a tie.
     Best,
-    /// Any, with equal probability.
+    /// A random one, uniformly.
     Random,
 }
 
 /// What all episodes of a run have in common.
 #[derive(Clone, Debug)]
-pub struct Rules {
-    /// Turns after which an episode is cut off; `None`: the environment's own limit.
+pub struct EpisodeConfig {
+    /// Turn limit; `None`: the environment's own.
     pub turns: Option<u32>,
-    /// Which candidate is applied.
+    /// Which candidate is executed.
     pub select: Select,
     /// α in r = α·team + local.
     pub team_weight: f64,
 }
 
-/// Why an episode could not go on: a fact about it, not a failure of the stage.
+/// Why an episode could not go on. It ends the episode, not the stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct EpisodeError {
     /// Where it went wrong: `policy`, `env`, `sandbox` or `task`.
     pub boundary: &'static str,
     /// What went wrong.
     pub message: String,
 }
 
-impl Fault {
-    /// A fault of the environment.
-    pub fn environment(message: impl ToString) -> Fault {
-        Fault { boundary: "env", message: message.to_string() }
+impl EpisodeError {
+    /// An error of the environment.
+    pub fn environment(message: impl ToString) -> EpisodeError {
+        EpisodeError { boundary: "env", message: message.to_string() }
     }
 
-    /// A fault of the policy: its template, its tokenizer, its context length.
-    pub fn policy(message: impl ToString) -> Fault {
-        Fault { boundary: "policy", message: message.to_string() }
+    /// An error of the policy: its chat template, tokenizer or context length.
+    pub fn policy(message: impl ToString) -> EpisodeError {
+        EpisodeError { boundary: "policy", message: message.to_string() }
     }
 
-    /// A fault of the task: its environment refuses it.
-    pub fn task(message: impl ToString) -> Fault {
-        Fault { boundary: "task", message: message.to_string() }
+    /// An error of the task: its environment refuses it.
+    pub fn task(message: impl ToString) -> EpisodeError {
+        EpisodeError { boundary: "task", message: message.to_string() }
     }
 }
 
-/// A question to one agent: the conversation that its candidates continue.
+/// A prompt for one agent, to be completed once per branch.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ask {
+pub struct PromptRequest {
     /// The turn, from 0.
     pub turn: u32,
     /// Index of the agent in the workflow.
     pub agent: usize,
-    /// The branches to be answered, one candidate each.
+    /// The branches to sample, one candidate each.
     pub branches: Range<u32>,
     /// The prompt, the same for all of them.
     pub messages: Vec<Message>,
 }
 
-/// One answer: what a policy said, and the tokens it said it in.
+/// One completion, as text and as tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// The text that the environment sees.
@@ -90,24 +90,24 @@ pub struct Candidate {
     pub ids: Vec<u32>,
     /// The log-probability of each token.
     pub logprobs: Vec<f32>,
-    /// Whether it ended by itself, as opposed to at the token limit.
+    /// Whether it ended with a stop token, as opposed to at the token limit.
     pub stopped: bool,
 }
 
 /// A scored candidate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Member {
-    /// Which of the siblings it is.
+    /// Its number in the group.
     pub branch: u32,
-    /// What was said.
+    /// The completion.
     pub candidate: Candidate,
-    /// What came of it.
+    /// What the environment returned.
     pub outcome: Outcome,
     /// α·team + local.
     pub reward: f64,
-    /// Whether the episode went on from it.
+    /// Whether it was executed.
     pub selected: bool,
-    /// Whether the turn limit cut the episode off behind it.
+    /// Whether the turn limit ended the episode after it.
     pub truncated: bool,
 }
 
@@ -118,7 +118,7 @@ pub struct Group {
     pub turn: u32,
     /// Index of the agent in the workflow.
     pub agent: usize,
-    /// The sample whose state this group builds on; none before anything was applied.
+    /// Id of the sample that led to the state of this group; none in the initial state.
     pub parent: Option<Arc<str>>,
     /// The prompt that all members continue.
     pub messages: Vec<Message>,
@@ -127,7 +127,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// The candidate that the episode went on from.
+    /// The candidate that was executed.
     pub fn selected(&self) -> Option<&Member> {
         self.members.iter().find(|member| member.selected)
     }
@@ -138,16 +138,16 @@ impl Group {
 pub enum Stop {
     /// The task is solved.
     Success,
-    /// The environment said that it is over, unsolved.
+    /// The environment ended it, unsolved.
     Terminated,
     /// The turn limit was reached.
     Turns,
     /// It could not be scored.
-    Error(Fault),
+    Error(EpisodeError),
 }
 
 impl Stop {
-    /// The word for it in an `episode` line.
+    /// Field `stop` of an `episode` line.
     pub fn name(&self) -> &'static str {
         match self {
             Stop::Success => "success",
@@ -158,37 +158,37 @@ impl Stop {
     }
 }
 
-/// What an answer led to.
+/// What one step led to.
 #[derive(Debug, Default)]
-pub struct Progress {
-    /// The groups that the answer completed, in the workflow's order.
+pub struct Transition {
+    /// The groups it completed, in the workflow's order.
     pub groups: Vec<Group>,
-    /// The questions that can be asked now; none while others of the turn are open, or at the end.
-    pub asks: Vec<Ask>,
+    /// The next requests; none while others of the stage are open, or at the end.
+    pub requests: Vec<PromptRequest>,
 }
 
-/// What names an episode and everything random in it.
+/// Names an episode and its random numbers.
 #[derive(Clone, Debug)]
-pub struct Identity {
+pub struct EpisodeId {
     /// The episode's name, `STEP.INDEX`.
     pub name: Arc<str>,
     /// The random streams of its task.
     pub streams: Arc<Streams>,
-    /// The branches that it samples: all of them in a tree, one in parallel sampling.
+    /// The branches it samples: all in a tree, one in parallel sampling.
     pub branches: Range<u32>,
 }
 
-impl Identity {
+impl EpisodeId {
     /// The id of a sample of this episode.
     pub fn sample(&self, turn: u32, agent: &str, branch: u32) -> String {
         format!("{}/{turn}/{agent}/{branch}", self.name)
     }
 }
 
-/// An episode on its way.
+/// An episode in progress.
 pub struct Episode {
-    rules: Arc<Rules>,
-    identity: Identity,
+    config: Arc<EpisodeConfig>,
+    id: EpisodeId,
     state: Box<dyn State>,
     workflow: Arc<Workflow>,
     limit: u32,
@@ -196,38 +196,42 @@ pub struct Episode {
     /// The stage of the workflow.
     stage: usize,
     parent: Option<Arc<str>>,
-    /// Of a stage of several agents: the answers so far, by agent.
-    answers: Vec<Option<(Ask, Vec<Candidate>)>>,
+    /// Candidates of a stage of several agents, by agent, until all are there.
+    waiting: Vec<Option<(PromptRequest, Vec<Candidate>)>>,
     reward: f64,
     stop: Option<Stop>,
 }
 
 impl Episode {
-    /// Begins an episode in `state`; the questions are the first of its first turn.
-    pub fn begin(rules: Arc<Rules>, identity: Identity, state: Box<dyn State>) -> (Episode, Vec<Ask>) {
-        let limit = rules.turns.unwrap_or_else(|| state.turn_limit()).max(1);
+    /// Begins an episode in `state`; returns the requests of its first stage.
+    pub fn begin(
+        config: Arc<EpisodeConfig>,
+        id: EpisodeId,
+        state: Box<dyn State>,
+    ) -> (Episode, Vec<PromptRequest>) {
+        let limit = config.turns.unwrap_or_else(|| state.turn_limit()).max(1);
         let workflow = Arc::clone(state.workflow());
-        let answers = vec![None; workflow.agents().len()];
+        let waiting = vec![None; workflow.agents().len()];
         let episode = Episode {
-            rules,
-            identity,
+            config,
+            id,
             state,
             workflow,
             limit,
             turn: 0,
             stage: 0,
             parent: None,
-            answers,
+            waiting,
             reward: 0.0,
             stop: None,
         };
-        let asks = episode.open_stage();
-        (episode, asks)
+        let requests = episode.stage_requests();
+        (episode, requests)
     }
 
-    /// Who it is.
-    pub fn identity(&self) -> &Identity {
-        &self.identity
+    /// Its name and random streams.
+    pub fn id(&self) -> &EpisodeId {
+        &self.id
     }
 
     /// The agents of its workflow.
@@ -258,56 +262,59 @@ impl Episode {
         }
     }
 
-    /// Ends the episode because of `fault`.
-    pub fn fail(&mut self, fault: Fault) {
-        self.stop = Some(Stop::Error(fault));
+    /// Ends the episode because of `error`.
+    pub fn fail(&mut self, error: EpisodeError) {
+        self.stop = Some(Stop::Error(error));
     }
 
-    /// Takes the answers to `ask`, one for each of its branches in order: scores them, applies the choice, and
-    /// goes on. A fault ends the episode; groups that are not complete by then are not handed out.
+    /// Takes the candidates for `request`, one for each of its branches in order: scores them, executes one, and goes
+    /// on. An error ends the episode; groups that are not complete by then are dropped.
     ///
-    /// The answers of a stage of several agents are scored once all are here, in the workflow's order, so that nothing
-    /// depends on which agent happened to answer first.
-    pub fn answer(&mut self, ask: Ask, candidates: Vec<Candidate>) -> Progress {
-        debug_assert_eq!(ask.branches.len(), candidates.len());
-        let taken = if self.workflow.stage(self.stage).len() == 1 {
-            self.act(ask, candidates)
+    /// The candidates of a stage of several agents are scored once all are there, in the workflow's order, so that
+    /// nothing depends on which agent finished first.
+    pub fn step(&mut self, request: PromptRequest, candidates: Vec<Candidate>) -> Transition {
+        debug_assert_eq!(request.branches.len(), candidates.len());
+        let stepped = if self.workflow.stage(self.stage).len() == 1 {
+            self.step_agent(request, candidates)
         } else {
-            let agent = ask.agent;
-            self.answers[agent] = Some((ask, candidates));
-            self.act_together()
+            let agent = request.agent;
+            self.waiting[agent] = Some((request, candidates));
+            self.step_joint()
         };
-        taken.unwrap_or_else(|fault| {
-            self.fail(fault);
-            Progress::default()
+        stepped.unwrap_or_else(|error| {
+            self.fail(error);
+            Transition::default()
         })
     }
 
-    /// The one agent of a stage.
-    fn act(&mut self, ask: Ask, candidates: Vec<Candidate>) -> Result<Progress, Fault> {
-        let (group, state) = self.score(ask, candidates)?;
-        let chosen = group.selected().ok_or_else(|| Fault::policy("no candidate was chosen"))?;
+    /// Executes a stage of one agent.
+    fn step_agent(
+        &mut self,
+        request: PromptRequest,
+        candidates: Vec<Candidate>,
+    ) -> Result<Transition, EpisodeError> {
+        let (group, state) = self.score(request, candidates)?;
+        let chosen = group.selected().ok_or_else(|| EpisodeError::policy("no candidate was chosen"))?;
         let (terminated, success) = (chosen.outcome.terminated, chosen.outcome.success);
         self.reward += chosen.reward;
-        self.parent =
-            Some(self.identity.sample(group.turn, &self.agents()[group.agent], chosen.branch).into());
+        self.parent = Some(self.id.sample(group.turn, &self.agents()[group.agent], chosen.branch).into());
         self.state = state;
-        Ok(Progress { groups: vec![group], asks: self.go_on(terminated, success) })
+        Ok(Transition { groups: vec![group], requests: self.advance(terminated, success) })
     }
 
-    /// All agents of a stage, once each has answered.
-    fn act_together(&mut self) -> Result<Progress, Fault> {
+    /// Executes a stage of several agents, once the candidates of all are there.
+    fn step_joint(&mut self) -> Result<Transition, EpisodeError> {
         let workflow = Arc::clone(&self.workflow);
         let stage = workflow.stage(self.stage);
-        if self.answers[stage.clone()].iter().any(Option::is_none) {
-            return Ok(Progress::default());
+        if self.waiting[stage.clone()].iter().any(Option::is_none) {
+            return Ok(Transition::default());
         }
         let agents = &workflow.agents()[stage.clone()];
-        let answers: Vec<(Ask, Vec<Candidate>)> =
-            self.answers[stage].iter_mut().filter_map(Option::take).collect();
-        let mut groups = Vec::with_capacity(answers.len());
-        for (ask, candidates) in answers {
-            groups.push(self.score(ask, candidates)?.0);
+        let complete: Vec<(PromptRequest, Vec<Candidate>)> =
+            self.waiting[stage].iter_mut().filter_map(Option::take).collect();
+        let mut groups = Vec::with_capacity(complete.len());
+        for (request, candidates) in complete {
+            groups.push(self.score(request, candidates)?.0);
         }
         let chosen: Vec<&Member> = groups.iter().filter_map(Group::selected).collect();
         let actions: Vec<(&str, &str)> = agents
@@ -318,48 +325,53 @@ impl Episode {
         let joint = self.state.apply_together(&actions)?;
         self.reward += chosen.iter().map(|member| member.reward).sum::<f64>();
         if let (Some(agent), Some(member)) = (agents.last(), chosen.last()) {
-            self.parent = Some(self.identity.sample(self.turn, agent, member.branch).into());
+            self.parent = Some(self.id.sample(self.turn, agent, member.branch).into());
         }
         if joint.terminated {
-            // The turn limit cut nothing off: the joint result is an end of its own.
+            // The joint result ended the episode, not the turn limit.
             groups
                 .iter_mut()
                 .flat_map(|group| &mut group.members)
                 .for_each(|member| member.truncated = false);
         }
-        Ok(Progress { asks: self.go_on(joint.terminated, joint.success), groups })
+        Ok(Transition { requests: self.advance(joint.terminated, joint.success), groups })
     }
 
-    /// Scores each candidate on a copy of the state and marks the choice; the state that the choice leads to.
-    fn score(&self, ask: Ask, candidates: Vec<Candidate>) -> Result<(Group, Box<dyn State>), Fault> {
-        let agent = self.agents()[ask.agent].as_str();
+    /// Scores each candidate on a copy of the state and selects one; returns the group and the state it leads to.
+    fn score(
+        &self,
+        request: PromptRequest,
+        candidates: Vec<Candidate>,
+    ) -> Result<(Group, Box<dyn State>), EpisodeError> {
+        let agent = self.agents()[request.agent].as_str();
         let cut_off = self.turn + 1 == self.limit && self.stage + 1 == self.workflow.stages();
         let mut states = Vec::with_capacity(candidates.len());
         let mut members = Vec::with_capacity(candidates.len());
-        for (branch, candidate) in ask.branches.clone().zip(candidates) {
+        for (branch, candidate) in request.branches.clone().zip(candidates) {
             let mut state = self.state.clone_state();
             let outcome = state.apply(agent, &candidate.text)?;
-            let reward = self.rules.team_weight * outcome.rewards.team + outcome.rewards.local;
+            let reward = self.config.team_weight * outcome.rewards.team + outcome.rewards.local;
             check_finite(agent, &outcome, reward)?;
             let truncated = cut_off && !outcome.terminated;
             members.push(Member { branch, candidate, outcome, reward, selected: false, truncated });
             states.push(state);
         }
         if members.is_empty() {
-            return Err(Fault::policy(format!("no candidate of {agent} was generated")));
+            return Err(EpisodeError::policy(format!("no candidate of {agent} was generated")));
         }
         let position = self.choose(agent, &members);
         members[position].selected = true;
         let parent = self.parent.clone();
-        let group = Group { turn: ask.turn, agent: ask.agent, parent, messages: ask.messages, members };
+        let group =
+            Group { turn: request.turn, agent: request.agent, parent, messages: request.messages, members };
         Ok((group, states.swap_remove(position)))
     }
 
-    /// The index of the member to go on from.
+    /// The index of the member to execute.
     fn choose(&self, agent: &str, members: &[Member]) -> usize {
-        match self.rules.select {
+        match self.config.select {
             Select::Random if members.len() > 1 => {
-                self.identity.streams.choice(self.turn, agent).below(members.len() as u32) as usize
+                self.id.streams.choice(self.turn, agent).below(members.len() as u32) as usize
             }
             _ => {
                 let mut best = 0;
@@ -373,25 +385,25 @@ impl Episode {
         }
     }
 
-    /// The questions of a stage, one to each of its agents.
-    fn open_stage(&self) -> Vec<Ask> {
-        self.workflow.stage(self.stage).map(|agent| self.ask(agent)).collect()
+    /// The requests of the current stage, one for each of its agents.
+    fn stage_requests(&self) -> Vec<PromptRequest> {
+        self.workflow.stage(self.stage).map(|agent| self.request(agent)).collect()
     }
 
-    fn ask(&self, agent: usize) -> Ask {
+    fn request(&self, agent: usize) -> PromptRequest {
         let messages = self.state.observe(&self.agents()[agent]);
-        Ask { turn: self.turn, agent, branches: self.identity.branches.clone(), messages }
+        PromptRequest { turn: self.turn, agent, branches: self.id.branches.clone(), messages }
     }
 
-    /// What comes after the applied actions of a stage: the next stage of this turn, the next turn, or the end.
-    fn go_on(&mut self, terminated: bool, success: bool) -> Vec<Ask> {
+    /// Goes on after the executed actions of a stage: to the next stage of this turn, to the next turn, or to the end.
+    fn advance(&mut self, terminated: bool, success: bool) -> Vec<PromptRequest> {
         if success || terminated {
             self.stop = Some(if success { Stop::Success } else { Stop::Terminated });
             return Vec::new();
         }
         if self.stage + 1 < self.workflow.stages() {
             self.stage += 1;
-            return self.open_stage();
+            return self.stage_requests();
         }
         if self.turn + 1 == self.limit {
             self.stop = Some(Stop::Turns);
@@ -399,25 +411,25 @@ impl Episode {
         }
         self.turn += 1;
         self.stage = 0;
-        self.open_stage()
+        self.stage_requests()
     }
 }
 
-impl From<Failure> for Fault {
-    /// An environment that could not answer. A missing sandbox is named apart, because the cure is another one.
-    fn from(failure: Failure) -> Fault {
+impl From<Failure> for EpisodeError {
+    /// An environment that failed. A missing sandbox has a boundary of its own, because the cure is a different one.
+    fn from(failure: Failure) -> EpisodeError {
         let boundary = if failure.code == UNAVAILABLE { "sandbox" } else { "env" };
-        Fault { boundary, message: failure.message }
+        EpisodeError { boundary, message: failure.message }
     }
 }
 
-/// A reward that is no number would compare with nothing and poison every mean after it.
-fn check_finite(agent: &str, outcome: &Outcome, reward: f64) -> Result<(), Fault> {
+/// Refuses NaN and infinity, which compare with nothing and would spoil every mean after them.
+fn check_finite(agent: &str, outcome: &Outcome, reward: f64) -> Result<(), EpisodeError> {
     if reward.is_finite() && outcome.components.values().all(|component| component.is_finite()) {
         return Ok(());
     }
-    Err(Fault::environment(format!(
-        "the action of {agent} was given a reward that is not a finite number: team {}, local {}",
+    Err(EpisodeError::environment(format!(
+        "the reward for the action of {agent} is not finite: team {}, local {}",
         outcome.rewards.team, outcome.rewards.local
     )))
 }

@@ -1,14 +1,13 @@
 //! The bytes of `sample`, `episode` and `error` lines.
 //!
-//! Written on the thread that made them, straight into a buffer. What the siblings of a group share (prompt,
-//! prompt tokens, sampling) is turned into JSON once and copied; the thread that orders the output only moves
-//! bytes.
+//! Serialized on the thread that made them, so that the writer only moves bytes. What the samples of a group share
+//! (prompt, prompt tokens, sampling) is serialized once and copied.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use record::failure::{Failure, Result};
-use record::line::ErrorLine;
+use record::line::{self, ErrorLine};
 use record::read::VERSION;
 use record::sample::{Rewards, Sampling};
 use serde::Serialize;
@@ -16,24 +15,25 @@ use serde_json::Map;
 use serde_json::value::RawValue;
 
 use crate::episode::{Episode, Group, Member, Stop};
+use crate::prompts::{Prompt, raw_json};
 
-/// What all lines of a run have in common.
+/// Fields that all lines of a run share.
 #[derive(Clone, Debug)]
-pub struct Stamp {
+pub struct RunMetadata {
     /// The training step.
     pub step: u64,
     /// This shard, `i/n`.
     pub shard: String,
     /// Candidates a group.
     pub branches: u32,
-    /// Whether the episodes of a task run side by side, each with one branch.
-    pub side_by_side: bool,
+    /// Whether a task is played as `branches` episodes of one branch each (parallel sampling).
+    pub parallel: bool,
     /// JSON of `sampling`.
     sampling: Box<RawValue>,
 }
 
-impl Stamp {
-    /// Prepares the common part.
+impl RunMetadata {
+    /// Serializes the sampling parameters once for all samples.
     ///
     /// # Errors
     /// A sampling parameter that JSON cannot hold.
@@ -41,29 +41,46 @@ impl Stamp {
         step: u64,
         shard: String,
         branches: u32,
-        side_by_side: bool,
+        parallel: bool,
         sampling: &Sampling,
-    ) -> Result<Stamp> {
-        Ok(Stamp { step, shard, branches, side_by_side, sampling: raw(sampling)? })
+    ) -> Result<RunMetadata> {
+        Ok(RunMetadata { step, shard, branches, parallel, sampling: raw_json(sampling)? })
     }
 }
 
-/// Which policy speaks for an agent, as samples name it.
+/// How samples name the policy that generated them.
 #[derive(Clone, Debug)]
-pub struct Speaker {
-    /// The policy's label.
-    pub policy: Arc<str>,
-    /// The version that was read.
+pub struct PolicyLabel {
+    /// Field `policy`.
+    pub name: Arc<str>,
+    /// Field `policy_version`: the version that was loaded.
     pub version: Arc<str>,
 }
 
-/// The task that lines are about.
+/// The task, and the run, that lines belong to.
 #[derive(Clone, Copy, Debug)]
-pub struct About<'a> {
+pub struct TaskRef<'a> {
+    /// What all lines share.
+    pub metadata: &'a RunMetadata,
     /// The environment.
     pub env: &'a str,
     /// The task.
     pub task: &'a str,
+    /// `STEP.INDEX`, shared by the parallel episodes of the task.
+    pub episode: &'a str,
+}
+
+/// How one episode ended; one whose task was refused has no more than this.
+#[derive(Clone, Copy, Debug)]
+pub struct EpisodeEnd<'a> {
+    /// Which of the parallel episodes it is.
+    pub branch: u32,
+    /// Turns begun.
+    pub turns: u32,
+    /// Sum of the rewards of the selected samples.
+    pub reward: Option<f64>,
+    /// Why it ended.
+    pub stop: &'a Stop,
 }
 
 /// One `sample` line, in the order of its fields.
@@ -101,139 +118,97 @@ struct SampleLine<'a> {
     truncated: bool,
 }
 
-/// Appends the lines of `group`, in branch order. `prompt_ids` are the tokens that all its members continue.
-///
-/// # Errors
-/// A log-probability that is not finite: the model computed nonsense, and nothing can be trained on it.
-pub fn group(
-    bytes: &mut Vec<u8>,
-    stamp: &Stamp,
-    about: About<'_>,
-    episode: &Episode,
-    group: &Group,
-    speaker: &Speaker,
-    prompt: &Prompt,
-) -> Result<()> {
-    let identity = episode.identity();
-    let agent = episode.agents()[group.agent].as_str();
-    for member in &group.members {
-        let id = identity.sample(group.turn, agent, member.branch);
-        check_logprobs(&id, member)?;
-        let line = SampleLine {
-            r#type: "sample",
-            v: VERSION,
-            step: stamp.step,
-            shard: &stamp.shard,
-            env: about.env,
-            task: about.task,
-            episode: &identity.name,
-            turn: group.turn,
-            agent,
-            branch: member.branch,
-            branches: stamp.branches,
-            id: &id,
-            parent: group.parent.as_deref(),
-            selected: member.selected,
-            sampling_mode: stamp.side_by_side.then_some("parallel"),
-            policy: &speaker.policy,
-            policy_version: &speaker.version,
-            sampling: &stamp.sampling,
-            prompt: &prompt.messages_json,
-            completion: &member.candidate.text,
-            prompt_ids: &prompt.ids_json,
-            completion_ids: &member.candidate.ids,
-            completion_logprobs: &member.candidate.logprobs,
-            finish_reason: if member.candidate.stopped { "stop" } else { "length" },
-            reward: member.reward,
-            rewards: &member.outcome.rewards,
-            reward_components: &member.outcome.components,
-            terminated: member.outcome.terminated,
-            truncated: member.truncated,
-        };
-        push(bytes, &line)?;
-    }
-    Ok(())
-}
-
-/// Appends the `error` line, where there is one, and the `episode` line of an episode that has ended.
-///
-/// # Errors
-/// None that a finite reward can cause.
-pub fn ending(bytes: &mut Vec<u8>, stamp: &Stamp, about: About<'_>, ended: &Ended<'_>) -> Result<()> {
-    let mut extra = Map::new();
-    if stamp.side_by_side {
-        extra.insert("branch".to_owned(), ended.branch.into());
-    }
-    if let Stop::Error(fault) = ended.stop {
-        let error = ErrorLine {
-            step: Some(stamp.step),
-            shard: Some(stamp.shard.clone()),
-            task: Some(about.task.to_owned()),
-            episode: ended.name.to_owned(),
-            boundary: fault.boundary.to_owned(),
-            message: fault.message.clone(),
-            extra: extra.clone(),
-            ..ErrorLine::default()
-        };
-        push(bytes, &error)?;
-    }
-    let line = record::line::Episode {
-        step: Some(stamp.step),
-        shard: Some(stamp.shard.clone()),
-        env: about.env.to_owned(),
-        task: about.task.to_owned(),
-        episode: ended.name.to_owned(),
-        success: *ended.stop == Stop::Success,
-        turns: ended.turns,
-        reward: ended.reward.filter(|_| !matches!(ended.stop, Stop::Error(_))),
-        stop: ended.stop.name().to_owned(),
-        extra,
-        ..record::line::Episode::default()
-    };
-    push(bytes, &line)
-}
-
-/// What an `episode` line says; an episode whose task was refused has no more than this.
-#[derive(Clone, Copy, Debug)]
-pub struct Ended<'a> {
-    /// `STEP.INDEX`.
-    pub name: &'a str,
-    /// Which of the episodes of its task, when they run side by side.
-    pub branch: u32,
-    /// Turns begun.
-    pub turns: u32,
-    /// Sum of the rewards of the selected samples.
-    pub reward: Option<f64>,
-    /// How it ended.
-    pub stop: &'a Stop,
-}
-
-/// A prompt in both shapes, made once for all candidates that continue it.
-#[derive(Debug)]
-pub struct Prompt {
-    /// Its tokens.
-    pub ids: Vec<u32>,
-    messages_json: Box<RawValue>,
-    ids_json: Box<RawValue>,
-}
-
-impl Prompt {
-    /// The prompt whose messages are `messages_json` and whose tokens are `ids`.
+impl TaskRef<'_> {
+    /// Appends the `sample` lines of `group`, in branch order.
     ///
     /// # Errors
-    /// None that integers can cause.
-    pub fn new(messages_json: Box<RawValue>, ids: Vec<u32>) -> Result<Prompt> {
-        let ids_json = raw(&ids)?;
-        Ok(Prompt { ids, messages_json, ids_json })
+    /// A log-probability that is not finite: nothing can be trained on it.
+    pub fn write_group(
+        &self,
+        bytes: &mut Vec<u8>,
+        episode: &Episode,
+        group: &Group,
+        policy: &PolicyLabel,
+        prompt: &Prompt,
+    ) -> Result<()> {
+        let agent = episode.agents()[group.agent].as_str();
+        for member in &group.members {
+            let id = episode.id().sample(group.turn, agent, member.branch);
+            check_logprobs(&id, member)?;
+            let line = SampleLine {
+                r#type: "sample",
+                v: VERSION,
+                step: self.metadata.step,
+                shard: &self.metadata.shard,
+                env: self.env,
+                task: self.task,
+                episode: self.episode,
+                turn: group.turn,
+                agent,
+                branch: member.branch,
+                branches: self.metadata.branches,
+                id: &id,
+                parent: group.parent.as_deref(),
+                selected: member.selected,
+                sampling_mode: self.metadata.parallel.then_some("parallel"),
+                policy: &policy.name,
+                policy_version: &policy.version,
+                sampling: &self.metadata.sampling,
+                prompt: &prompt.messages_json,
+                completion: &member.candidate.text,
+                prompt_ids: &prompt.ids_json,
+                completion_ids: &member.candidate.ids,
+                completion_logprobs: &member.candidate.logprobs,
+                finish_reason: if member.candidate.stopped { "stop" } else { "length" },
+                reward: member.reward,
+                rewards: &member.outcome.rewards,
+                reward_components: &member.outcome.components,
+                terminated: member.outcome.terminated,
+                truncated: member.truncated,
+            };
+            push(bytes, &line)?;
+        }
+        Ok(())
     }
-}
 
-/// `value` as JSON.
-///
-/// # Errors
-/// A value that JSON cannot hold.
-pub fn raw(value: &impl Serialize) -> Result<Box<RawValue>> {
-    serde_json::value::to_raw_value(value).map_err(Failure::work)
+    /// Appends the `error` line, if the episode failed, and the `episode` line.
+    ///
+    /// # Errors
+    /// None that a finite reward can cause.
+    pub fn write_end(&self, bytes: &mut Vec<u8>, end: &EpisodeEnd<'_>) -> Result<()> {
+        let mut extra = Map::new();
+        if self.metadata.parallel {
+            extra.insert("branch".to_owned(), end.branch.into());
+        }
+        let (step, shard) = (Some(self.metadata.step), Some(self.metadata.shard.clone()));
+        if let Stop::Error(error) = end.stop {
+            let line = ErrorLine {
+                step,
+                shard: shard.clone(),
+                task: Some(self.task.to_owned()),
+                episode: self.episode.to_owned(),
+                boundary: error.boundary.to_owned(),
+                message: error.message.clone(),
+                extra: extra.clone(),
+                ..ErrorLine::default()
+            };
+            push(bytes, &line)?;
+        }
+        let line = line::Episode {
+            step,
+            shard,
+            env: self.env.to_owned(),
+            task: self.task.to_owned(),
+            episode: self.episode.to_owned(),
+            success: *end.stop == Stop::Success,
+            turns: end.turns,
+            reward: end.reward.filter(|_| !matches!(end.stop, Stop::Error(_))),
+            stop: end.stop.name().to_owned(),
+            extra,
+            ..line::Episode::default()
+        };
+        push(bytes, &line)
+    }
 }
 
 fn push(bytes: &mut Vec<u8>, line: &impl Serialize) -> Result<()> {
@@ -242,22 +217,17 @@ fn push(bytes: &mut Vec<u8>, line: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// serde_json would write NaN as `null`.
+/// Refuses NaN and infinity, which serde_json would write as `null`.
 fn check_logprobs(id: &str, member: &Member) -> Result<()> {
-    let logprobs = &member.candidate.logprobs;
+    let (ids, logprobs) = (&member.candidate.ids, &member.candidate.logprobs);
     if let Some(position) = logprobs.iter().position(|logprob| !logprob.is_finite()) {
-        return Err(Failure::work(format!(
-            "{id}: the log-probability of token {position} is {}",
-            logprobs[position]
-        ))
-        .hint("the weights of the policy hold NaN or infinity, or have diverged: see `policy check`"));
+        let message = format!("{id}: the log-probability of token {position} is {}", logprobs[position]);
+        return Err(Failure::work(message)
+            .hint("the policy's weights contain NaN or infinity, or have diverged: see `policy check`"));
     }
-    if logprobs.len() != member.candidate.ids.len() {
-        return Err(Failure::work(format!(
-            "{id}: {} tokens came with {} log-probabilities",
-            member.candidate.ids.len(),
-            logprobs.len()
-        )));
+    if logprobs.len() != ids.len() {
+        let message = format!("{id}: {} tokens but {} log-probabilities", ids.len(), logprobs.len());
+        return Err(Failure::work(message));
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! `rollout`: tasks in, samples out.
 
 fn main() {
-    record::stage::run_and_exit("rollout", rollout::run::main)
+    record::stage::run_and_exit("rollout", rollout::stage::main)
 }

@@ -1,42 +1,65 @@
-//! Prompts, remembered: the chat template and the tokenizer run once for a conversation.
+//! Prompts: a conversation as tokens and as JSON, and a cache of them.
 //!
-//! Episodes of one task ask the same first question, tasks recur in the stream, and in parallel sampling K
-//! episodes begin alike. The memory is bounded and belongs to one thread and one policy.
+//! Episodes of one task begin with the same conversation and tasks recur in the stream, so the chat template and the
+//! tokenizer run once per conversation. A cache is bounded and belongs to one thread and one policy.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use record::failure::Result;
+use record::failure::{Failure, Result};
 use record::sample::Message;
+use serde::Serialize;
+use serde_json::value::RawValue;
 
-use crate::generator::Generator;
-use crate::lines::{self, Prompt};
+/// Prompts cached before the cache is cleared: some megabytes for prompts of a thousand tokens.
+const CAPACITY: usize = 256;
 
-/// Prompts remembered before all are forgotten: some megabytes for prompts of a thousand tokens.
-const REMEMBERED: usize = 256;
+/// A prompt, made once for all candidates that continue it.
+#[derive(Debug)]
+pub struct Prompt {
+    /// Its tokens.
+    pub ids: Vec<u32>,
+    /// Its messages as JSON.
+    pub messages_json: Box<RawValue>,
+    /// Its tokens as JSON.
+    pub ids_json: Box<RawValue>,
+}
 
 /// The prompts of one policy on one thread, by the JSON of their messages.
 #[derive(Default)]
-pub struct Prompts {
+pub struct PromptCache {
     known: HashMap<String, Arc<Prompt>>,
 }
 
-impl Prompts {
-    /// The prompt that `messages` make for the policy of `generator`.
+impl PromptCache {
+    /// The prompt for `messages`; `encode` makes their tokens when they are not cached.
     ///
     /// # Errors
-    /// A conversation that the policy's chat template refuses.
-    pub fn get(&mut self, messages: &[Message], generator: &dyn Generator) -> Result<Arc<Prompt>> {
-        let json = lines::raw(&messages)?;
-        if let Some(prompt) = self.known.get(json.get()) {
+    /// Those of `encode`.
+    pub fn get(
+        &mut self,
+        messages: &[Message],
+        encode: impl FnOnce(&[Message]) -> Result<Vec<u32>>,
+    ) -> Result<Arc<Prompt>> {
+        let messages_json = raw_json(&messages)?;
+        if let Some(prompt) = self.known.get(messages_json.get()) {
             return Ok(prompt.clone());
         }
-        let key = json.get().to_owned();
-        let prompt = Arc::new(Prompt::new(json, generator.encode(messages)?)?);
-        if self.known.len() == REMEMBERED {
+        let key = messages_json.get().to_owned();
+        let ids = encode(messages)?;
+        let prompt = Arc::new(Prompt { ids_json: raw_json(&ids)?, ids, messages_json });
+        if self.known.len() == CAPACITY {
             self.known.clear();
         }
         self.known.insert(key, prompt.clone());
         Ok(prompt)
     }
+}
+
+/// `value` as JSON.
+///
+/// # Errors
+/// A value that JSON cannot hold.
+pub fn raw_json(value: &impl Serialize) -> Result<Box<RawValue>> {
+    serde_json::value::to_raw_value(value).map_err(Failure::work)
 }

@@ -1,63 +1,47 @@
-//! The tasks that wait, shared by the threads that work on them.
+//! The queue of tasks between the reader and the worker threads.
 //!
-//! Three bounds keep memory flat on an endless stream: few tasks wait here, each thread has a limited number
-//! under way, and no task is handed out that is further than a window ahead of the oldest unwritten one
-//! (the output is in task order, so everything behind a slow task has to be held).
+//! Two bounds keep memory flat on an endless stream: each thread has a limited number of tasks in progress, and no
+//! task enters that is further than a window ahead of the oldest unwritten one. The output is in task order, so
+//! everything behind a slow task has to be held.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::trial::Work;
+use crate::task_run::QueuedTask;
 
-/// How long the first hand-out waits for the stream to fill, so that a handful of tasks is dealt evenly.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// How long the first batch waits for the stream to fill, so that a few tasks are spread evenly.
+const FILL_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Tasks on their way from the reader to the threads.
+/// Tasks on their way from the reader to the worker threads.
 pub struct Queue {
     inner: Mutex<Inner>,
     changed: Condvar,
     threads: usize,
-    /// Tasks that a thread may have under way.
+    /// Tasks that a thread may have in progress.
     limit: usize,
     created: Instant,
 }
 
+#[derive(Default)]
 struct Inner {
-    waiting: VecDeque<Work>,
-    under_way: usize,
+    waiting: VecDeque<QueuedTask>,
+    in_progress: usize,
     /// The sequence number that is written next.
-    frontier: u64,
+    next_written: u64,
+    /// No task follows.
     closed: bool,
+    /// Nobody works any more.
     stopped: bool,
-    dealt: bool,
-}
-
-/// What a thread gets.
-#[derive(Debug)]
-pub enum Deal {
-    /// Tasks to begin; maybe none just now.
-    Tasks(Vec<Work>),
-    /// There will be none any more.
-    Over,
+    /// The first batch was taken.
+    started: bool,
 }
 
 impl Queue {
-    /// A queue for `threads` threads with at most `limit` tasks under way on each.
+    /// A queue for `threads` threads with at most `limit` tasks in progress on each.
     pub fn new(threads: usize, limit: usize) -> Queue {
-        let inner = Inner {
-            waiting: VecDeque::new(),
-            under_way: 0,
-            frontier: 0,
-            closed: false,
-            stopped: false,
-            dealt: false,
-        };
-        Queue { inner: Mutex::new(inner), changed: Condvar::new(), threads, limit, created: Instant::now() }
-    }
-
-    fn window(&self) -> u64 {
-        4 * (self.threads * self.limit) as u64
+        let (inner, changed) = (Mutex::default(), Condvar::new());
+        Queue { inner, changed, threads, limit, created: Instant::now() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -69,92 +53,78 @@ impl Queue {
         self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a task once there is room; false when nobody will work on it any more.
-    pub fn push(&self, work: Work) -> bool {
-        let mut inner = self.lock();
-        while inner.waiting.len() >= 2 * self.threads * self.limit && !inner.stopped {
-            inner = self.wait(inner);
-        }
-        inner.waiting.push_back(work);
+    fn update(&self, change: impl FnOnce(&mut Inner)) {
+        change(&mut self.lock());
         self.changed.notify_all();
-        !inner.stopped
     }
 
-    /// Waits until output with number `sequence` may be held back; false when nothing is written any more.
-    pub fn admit(&self, sequence: u64) -> bool {
+    fn has_room(&self, inner: &Inner, sequence: u64) -> bool {
+        sequence < inner.next_written + 4 * (self.threads * self.limit) as u64
+    }
+
+    /// Waits until the output with number `sequence` is inside the window; false once the queue is stopped.
+    pub fn wait_for_room(&self, sequence: u64) -> bool {
         let mut inner = self.lock();
-        while sequence >= inner.frontier + self.window() && !inner.stopped {
+        while !self.has_room(&inner, sequence) && !inner.stopped {
             inner = self.wait(inner);
         }
         !inner.stopped
     }
 
-    /// Says that no task follows.
+    /// Adds a task once it is inside the window; false once the queue is stopped.
+    pub fn push(&self, task: QueuedTask) -> bool {
+        let open = self.wait_for_room(task.sequence);
+        self.update(|inner| inner.waiting.push_back(task));
+        open
+    }
+
+    /// No task follows.
     pub fn close(&self) {
-        self.lock().closed = true;
-        self.changed.notify_all();
+        self.update(|inner| inner.closed = true);
     }
 
-    /// Ends everything: threads get [`Deal::Over`], whatever waits.
+    /// Ends everything: from now on [`Queue::take`] returns `None`.
     pub fn stop(&self) {
-        self.lock().stopped = true;
-        self.changed.notify_all();
+        self.update(|inner| inner.stopped = true);
     }
 
-    /// Says that all output before `frontier` is written.
-    pub fn written(&self, frontier: u64) {
-        self.lock().frontier = frontier;
-        self.changed.notify_all();
+    /// All output before number `next` is written.
+    pub fn written(&self, next: u64) {
+        self.update(|inner| inner.next_written = next);
     }
 
-    /// Says that a thread finished one of its tasks.
+    /// A thread finished one of its tasks.
     pub fn finished(&self) {
-        self.lock().under_way -= 1;
+        self.lock().in_progress -= 1;
     }
 
-    /// Tasks for a thread that has `own` under way: its even share, as far as its limit and the window allow.
-    /// A thread without any waits until there is something.
-    pub fn deal(&self, own: usize) -> Deal {
+    /// A batch of tasks for a thread with `own` in progress: its even share, up to its limit, which may be none. A
+    /// thread with nothing in progress waits for at least one. `None`: no task will come.
+    pub fn take(&self, own: usize) -> Option<Vec<QueuedTask>> {
         let mut inner = self.lock();
         loop {
             if inner.stopped {
-                return Deal::Over;
+                return None;
             }
-            let ready = inner.dealt || inner.closed || inner.waiting.len() >= self.threads * self.limit;
-            let patience = PATIENCE.saturating_sub(self.created.elapsed());
-            if !ready && !patience.is_zero() && own == 0 {
-                inner = self
-                    .changed
-                    .wait_timeout(inner, patience)
-                    .map_or_else(|poisoned| poisoned.into_inner().0, |(inner, _)| inner);
+            let ready = inner.started || inner.closed || inner.waiting.len() >= self.threads * self.limit;
+            let timeout = FILL_TIMEOUT.saturating_sub(self.created.elapsed());
+            if !ready && !timeout.is_zero() && own == 0 {
+                let waited = self.changed.wait_timeout(inner, timeout);
+                inner = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
-            let tasks = self.share(&mut inner, own);
-            if !tasks.is_empty() {
-                inner.dealt = true;
-                self.changed.notify_all();
-                return Deal::Tasks(tasks);
-            }
-            if own > 0 {
-                return Deal::Tasks(tasks);
+            let even_share = (inner.waiting.len() + inner.in_progress).div_ceil(self.threads);
+            let count = even_share.min(self.limit).saturating_sub(own).min(inner.waiting.len());
+            if count > 0 || own > 0 {
+                inner.started |= count > 0;
+                inner.in_progress += count;
+                return Some(inner.waiting.drain(..count).collect());
             }
             if inner.closed && inner.waiting.is_empty() {
-                return Deal::Over;
+                return None;
             }
             inner = self.wait(inner);
         }
-    }
-
-    fn share(&self, inner: &mut Inner, own: usize) -> Vec<Work> {
-        let even = (inner.waiting.len() + inner.under_way).div_ceil(self.threads);
-        let room = even.min(self.limit).saturating_sub(own);
-        let end = inner.frontier + self.window();
-        let mut tasks = Vec::new();
-        while tasks.len() < room && inner.waiting.front().is_some_and(|work| work.sequence < end) {
-            tasks.extend(inner.waiting.pop_front());
-        }
-        inner.under_way += tasks.len();
-        tasks
     }
 }
 
@@ -164,67 +134,64 @@ mod tests {
 
     use super::*;
 
-    fn fill(queue: &Queue, sequences: std::ops::Range<u64>) {
-        for sequence in sequences {
-            assert!(queue.push(Work { sequence, index: sequence, occurrence: 0, task: Task::default() }));
-        }
+    fn task(sequence: u64) -> QueuedTask {
+        QueuedTask { sequence, index: sequence, occurrence: 0, task: Task::default() }
     }
 
-    fn dealt(queue: &Queue, own: usize) -> Vec<u64> {
-        match queue.deal(own) {
-            Deal::Tasks(tasks) => tasks.iter().map(|work| work.sequence).collect(),
-            Deal::Over => panic!("over"),
-        }
+    fn fill(queue: &Queue, sequences: std::ops::Range<u64>) {
+        assert!(sequences.map(task).all(|task| queue.push(task)));
+    }
+
+    fn take(queue: &Queue, own: usize) -> Vec<u64> {
+        queue.take(own).expect("an open queue").iter().map(|task| task.sequence).collect()
     }
 
     #[test]
-    fn a_handful_of_tasks_is_dealt_evenly() {
+    fn a_few_tasks_are_spread_evenly() {
         let queue = Queue::new(2, 16);
         fill(&queue, 0..5);
         queue.close();
-        assert_eq!(dealt(&queue, 0), [0, 1, 2]);
-        assert_eq!(dealt(&queue, 3), [0; 0]);
-        assert_eq!(dealt(&queue, 0), [3, 4]);
-        assert!(matches!(queue.deal(0), Deal::Over));
+        assert_eq!(take(&queue, 0), [0, 1, 2]);
+        assert_eq!(take(&queue, 3), [0; 0]);
+        assert_eq!(take(&queue, 0), [3, 4]);
+        assert!(queue.take(0).is_none());
     }
 
     #[test]
     fn a_thread_never_has_more_than_its_limit() {
         let queue = Queue::new(2, 3);
         fill(&queue, 0..10);
-        assert_eq!(dealt(&queue, 0), [0, 1, 2]);
-        assert_eq!(dealt(&queue, 2), [3]);
-        assert_eq!(dealt(&queue, 3), [0; 0]);
+        assert_eq!(take(&queue, 0), [0, 1, 2]);
+        assert_eq!(take(&queue, 2), [3]);
+        assert_eq!(take(&queue, 3), [0; 0]);
     }
 
     #[test]
     fn nothing_runs_further_ahead_of_the_oldest_unwritten_task_than_the_window() {
         let queue = Queue::new(1, 2);
-        let mut seen = Vec::new();
-        let mut next = 0;
-        for _ in 0..20 {
-            while next < 4 + seen.len() as u64 && next < 12 {
-                fill(&queue, next..next + 1);
-                next += 1;
-            }
-            for sequence in dealt(&queue, 1) {
-                seen.push(sequence);
-                queue.finished();
-            }
+        // A window of 4 x 1 thread x 2 tasks; task 0 is in progress all the time.
+        fill(&queue, 0..8);
+        assert_eq!(take(&queue, 0), [0, 1]);
+        for next in 2..8 {
+            queue.finished();
+            assert_eq!(take(&queue, 1), [next]);
         }
-        // Task 0 is under way all the time: a window of 4 x 1 thread x 2 tasks is open.
-        assert_eq!(seen, (0..8).collect::<Vec<_>>());
-        queue.written(3);
-        assert_eq!(dealt(&queue, 1), [8]);
+        queue.finished();
+        assert!(!queue.has_room(&queue.lock(), 8));
+        std::thread::scope(|scope| {
+            scope.spawn(|| fill(&queue, 8..9));
+            queue.written(1);
+        });
+        assert_eq!(take(&queue, 1), [8]);
+        assert!(!queue.has_room(&queue.lock(), 9));
     }
 
     #[test]
     fn a_stopped_queue_turns_everybody_away() {
         let queue = Queue::new(1, 1);
         queue.stop();
-        assert!(matches!(queue.deal(0), Deal::Over));
-        assert!(!queue.admit(1_000_000));
-        let work = Work { sequence: 0, index: 0, occurrence: 0, task: Task::default() };
-        assert!(!queue.push(work));
+        assert!(queue.take(0).is_none());
+        assert!(!queue.wait_for_room(1_000_000));
+        assert!(!queue.push(task(0)));
     }
 }

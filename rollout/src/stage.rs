@@ -1,107 +1,229 @@
-//! The stage: tasks in, threads at work, lines out in task order, one `end`.
+//! The stage: opens the policies, plays the tasks of stdin, and writes samples and one `end` line to stdout.
 //!
-//! Three kinds of threads: one reads the input, N generate and score, and the one that started them writes. The
-//! writer alone decides when the run is over, so a signal or a closed pipe is noticed even while the input is
-//! silent.
-//!
-//! Left out: opening policies, which is [`crate::run`]'s; nothing here knows what a generator is made of.
+//! Three kinds of threads: one reads the input ([`crate::reader`]), N generate and score ([`crate::worker`]), and the one
+//! that started them writes in task order ([`crate::writer`]). The writer alone decides when the run is over, so a signal
+//! or a closed pipe is noticed even while the input is silent.
 
-use std::io::{Read, Write};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
 
+use device::Choice;
+use policy::ownership::Owner;
 use record::failure::{Failure, Result};
-use record::line::End;
-use record::progress::Progress;
-use record::read::Line;
-use record::stage::interrupted;
+use record::line::{self, End, Task};
+use record::read::{Kind, Line, Reader};
 use record::write::Writer;
+use serde_json::{Map, Value, json};
 
-use crate::account::Account;
-use crate::feed::{Feed, Shard};
+use crate::arguments::{Arguments, Settings};
+use crate::command::CommandWorld;
+use crate::engine::paged::SEQUENCES;
+use crate::engine::{Options, PhaseTimings};
 use crate::generator::Generator;
-use crate::order::Reorder;
+use crate::lines::PolicyLabel;
+use crate::policies::{Policies, policy_of};
 use crate::queue::Queue;
-use crate::trial::{Counts, Finished};
-use crate::worker::{Shared, Times, Worker};
+use crate::reader::TaskReader;
+use crate::runtime;
+use crate::stats::Stats;
+use crate::task_run::RunContext;
+use crate::version;
+use crate::worker::{ThreadTimes, Worker};
+use crate::world::{Shipped, World};
+use crate::writer::{Event, write_in_order};
 
-/// How often the writer looks up from waiting, to see a signal.
-const LOOK_UP: Duration = Duration::from_millis(100);
+/// Rows that a thread decodes together. The throughput of a small model on a CPU levels off at a few dozen rows a
+/// thread; more would only push its keys and values out of the processor's caches.
+const ROWS: usize = 128;
 
-/// What the other threads tell the writer.
-#[derive(Debug)]
-pub enum Event {
-    /// A task is finished.
-    Finished(Finished),
-    /// A line of a type that is not ours, at its place in the output.
-    Foreign(u64, Line),
-    /// The end of an earlier stage.
-    End(Box<End>),
-    /// The run cannot go on.
-    Failed(Failure),
-}
+/// Size of the KV caches of all policies and threads together, in bytes; allocated as needed. Groups that do not fit
+/// wait.
+const CACHE_BYTES: usize = 2 << 30;
 
 /// Makes the generators of a thread, on that thread: one for each policy.
-pub type MakeGenerators = Arc<dyn Fn() -> Result<Vec<Box<dyn Generator>>> + Send + Sync>;
+pub type MakeGenerators = Box<dyn Fn() -> Result<Vec<Box<dyn Generator>>> + Send + Sync>;
+
+/// A run that is ready to start.
+pub struct Run<L> {
+    /// What all tasks have in common.
+    pub context: Arc<RunContext>,
+    /// The policies.
+    pub generators: MakeGenerators,
+    /// The input.
+    pub lines: L,
+    /// Tasks in progress on each thread, at most.
+    pub tasks_per_thread: usize,
+}
 
 /// What a run came to.
 #[derive(Debug, Default)]
 pub struct Totals {
-    /// Tasks played.
-    pub tasks: u64,
-    /// What they made.
-    pub counts: Counts,
-    /// What it adds up to.
-    pub account: Account,
+    /// Tasks, episodes, groups and samples.
+    pub stats: Stats,
     /// Where the time of the threads went, summed.
-    pub times: Times,
-    /// The ends of the stages before this one.
+    pub times: ThreadTimes,
+    /// The `end` lines of the stages before this one.
     pub ends: Vec<End>,
 }
 
-/// How wide a run is.
-#[derive(Clone, Copy, Debug)]
-pub struct Width {
-    /// Threads that generate.
-    pub threads: usize,
-    /// Which tasks are ours.
-    pub shard: Shard,
-    /// No progress on stderr.
-    pub quiet: bool,
+/// The whole program.
+///
+/// # Errors
+/// By exit code: an unusable command line or an agent without a policy (2), a bad record or an incomplete stream (65), a
+/// missing library (69), too many failed episodes or a model that fails to run (1).
+pub fn main() -> Result<()> {
+    let arguments: Arguments = record::stage::parse();
+    if arguments.version { version::print() } else { run(&Arc::new(arguments.resolve()?)) }
 }
 
-/// Plays everything that `reader` holds, after the lines that were read `ahead` of it, and writes what comes
-/// of it. What was done until a failure is in the totals.
-pub fn play<R: Read + Send + 'static, W: Write>(
-    shared: &Arc<Shared>,
-    make: &MakeGenerators,
-    ahead: Vec<Line>,
-    reader: record::read::Reader<R>,
-    writer: &mut Writer<W>,
-    width: Width,
-) -> (Totals, Result<()>) {
-    let (sender, receiver) = channel();
-    let workers: Vec<JoinHandle<Times>> =
-        (0..width.threads).map(|_| spawn_worker(shared.clone(), make.clone(), sender.clone())).collect();
-    // Never joined: on a failure it may be waiting for a line that does not come.
-    let feed = Feed::new(shared.clone(), sender, width.shard);
-    std::thread::spawn(move || feed.run(ahead, reader));
+fn run(settings: &Arc<Settings>) -> Result<()> {
+    let started = Instant::now();
+    // A missing GPU or library is reported before anything is read.
+    if matches!(settings.device, Choice::Cuda(_)) {
+        runtime::open_cuda()?;
+    }
+    let mut writer = Writer::stdout();
+    let opened = open(settings);
+    let load = started.elapsed();
+    let (totals, outcome) = match opened {
+        Ok(run) => play(run, &mut writer),
+        Err(failure) => (Totals::default(), Err(failure)),
+    };
+    let outcome = outcome.and_then(|()| judge(settings, &totals));
+    if outcome.as_ref().is_err_and(Failure::is_closed) {
+        return outcome;
+    }
+    let error = outcome.as_ref().err().map(|failure| failure.message.clone());
+    let timing = timing(settings, &totals.times, started.elapsed(), load);
+    let end = End {
+        stage: "rollout".to_owned(),
+        ok: outcome.is_ok(),
+        step: Some(settings.metadata.step),
+        shard: Some(settings.metadata.shard.clone()),
+        error,
+        counts: totals.stats.counts(),
+        after: totals.ends,
+        timing,
+        extra: Map::from_iter([("dtype".to_owned(), settings.dtype.name().into())]),
+        ..End::default()
+    };
+    let written = writer.object(&end).and_then(|()| writer.flush());
+    outcome.and(written)
+}
 
-    let mut totals = Totals::default();
-    let mut outcome = write_all(&receiver, &shared.queue, writer, &mut totals, width.quiet);
-    shared.queue.stop();
-    for worker in workers {
-        match worker.join() {
-            Ok(times) => totals.times.add(&times),
-            Err(_) => outcome = outcome.and(Err(Failure::work("a thread of the rollout panicked"))),
+/// Reads up to the first task, which names the agents, so that wrong flags are reported before a policy is loaded.
+fn open(settings: &Arc<Settings>) -> Result<Run<impl Iterator<Item = Result<Line>> + Send + 'static>> {
+    let mut reader = Reader::stdin();
+    let (ahead, first) = read_ahead(&mut reader)?;
+    let workflow = settings.workflow.clone();
+    let world: Box<dyn World> = match &settings.env_command {
+        None => Box::new(Shipped::new(workflow)),
+        Some((command, timeout)) => Box::new(CommandWorld::new(command, *timeout, workflow)),
+    };
+    let agents = world.agents(&first)?;
+    check_team(settings, &agents)?;
+
+    let branches = settings.metadata.branches as usize;
+    let tasks_per_thread = match settings.device {
+        Choice::Cpu => ROWS / branches,
+        // All threads share the device's rows; as many again wait, so that it never runs dry.
+        _ => 2 * SEQUENCES / (branches * settings.threads),
+    };
+    let tasks_per_thread = tasks_per_thread.max(2);
+    let options = Options {
+        threads: settings.threads,
+        max_rows: tasks_per_thread * branches * agents.len().max(1),
+        cache_bytes: CACHE_BYTES,
+        stop_ids: Vec::new(),
+        precision: settings.dtype,
+    };
+    let owners = settings.team.owners();
+    let directories: Vec<&Path> = owners.iter().map(|owner| owner.directory.as_path()).collect();
+    let policies = Policies::open(&directories, settings.device, &options)?;
+    let label = |(name, version): (&str, &str)| PolicyLabel { name: name.into(), version: version.into() };
+    let names = owners.iter().map(|owner| owner.name.as_str());
+    let labels = names.zip(policies.versions()).map(label).collect();
+    let context = Arc::new(RunContext { settings: settings.clone(), world, labels });
+    let lines = ahead.into_iter().map(Ok).chain(std::iter::from_fn(move || reader.next().transpose()));
+    Ok(Run { context, generators: Box::new(move || policies.generators()), lines, tasks_per_thread })
+}
+
+fn read_ahead<R: std::io::Read>(reader: &mut Reader<R>) -> Result<(Vec<Line>, Task)> {
+    let mut ahead = Vec::new();
+    while let Some(line) = reader.next()? {
+        let task = (line.kind == Kind::Task).then(|| line::parse(&line)).transpose()?;
+        ahead.push(line);
+        if let Some(task) = task {
+            return Ok((ahead, task));
         }
     }
+    Err(Failure::data("no task on stdin")
+        .hint("tasks come from the stage before: envs tasks plan-path --count 32 | rollout --policy DIR"))
+}
+
+/// Refuses an agent without a policy and a policy without an agent, if the agents are known.
+fn check_team(settings: &Settings, agents: &[String]) -> Result<()> {
+    for agent in agents {
+        policy_of(&settings.team, agent)?;
+    }
+    let is_unknown = |named: &&str| !agents.is_empty() && agents.iter().all(|agent| agent != named);
+    match settings.team.named().map(|(agent, _)| agent).find(is_unknown) {
+        None => Ok(()),
+        Some(agent) => {
+            Err(Failure::usage(format!("--policy {agent}=…: the workflow has no agent named {agent}"))
+                .hint(format!("its agents are: {}", agents.join(", "))))
+        }
+    }
+}
+
+/// Plays all tasks of a run and writes their lines. What was done until a failure is in the totals.
+pub fn play<W: Write>(
+    run: Run<impl Iterator<Item = Result<Line>> + Send + 'static>,
+    writer: &mut Writer<W>,
+) -> (Totals, Result<()>) {
+    let Run { context, generators, lines, tasks_per_thread } = run;
+    let settings = &context.settings;
+    let queue = Arc::new(Queue::new(settings.threads, tasks_per_thread));
+    let (sender, events) = channel();
+    let reader = TaskReader::new(queue.clone(), sender.clone(), settings.shard);
+    // Never joined: after a failure it may be waiting for a line that does not come.
+    std::thread::spawn(move || reader.run(lines));
+
+    let work = |sender: Sender<Event>| {
+        let _stop = StopOnPanic(&queue);
+        let mut times = ThreadTimes::default();
+        let worked = generators()
+            .and_then(|generators| Worker::new(&context, &queue, generators, &sender, &mut times).run());
+        if let Err(failure) = worked {
+            // Without a receiver the run is already over.
+            let _ = sender.send(Event::Failed(failure));
+        }
+        times
+    };
+    let mut totals = Totals::default();
+    let outcome = std::thread::scope(|scope| {
+        let _stop = StopOnPanic(&queue);
+        let senders = vec![sender; settings.threads];
+        let workers: Vec<_> = senders.into_iter().map(|sender| scope.spawn(move || work(sender))).collect();
+        let ends = (&mut totals.stats, &mut totals.ends);
+        let mut outcome = write_in_order(&events, &queue, writer, settings.quiet, ends);
+        queue.stop();
+        for worker in workers {
+            match worker.join() {
+                Ok(times) => totals.times.add(&times),
+                Err(_) => outcome = outcome.and(Err(Failure::work("a worker thread panicked"))),
+            }
+        }
+        outcome
+    });
     (totals, outcome)
 }
 
-/// Stops the others when a thread panics: they would wait for its tasks for ever.
+/// Stops the queue when a thread panics: the others would wait for its tasks forever.
 struct StopOnPanic<'a>(&'a Queue);
 
 impl Drop for StopOnPanic<'_> {
@@ -112,66 +234,46 @@ impl Drop for StopOnPanic<'_> {
     }
 }
 
-fn spawn_worker(shared: Arc<Shared>, make: MakeGenerators, output: Sender<Event>) -> JoinHandle<Times> {
-    std::thread::spawn(move || {
-        let _stop = StopOnPanic(&shared.queue);
-        let mut times = Times::default();
-        let worked =
-            make().and_then(|generators| Worker::new(&shared, generators, &output, &mut times).run());
-        if let Err(failure) = worked {
-            // Without a receiver the run is over already.
-            let _ = output.send(Event::Failed(failure));
-        }
-        times
-    })
+/// Whether what was played may be trained on.
+///
+/// # Errors
+/// A stage before this one failed (65), too many episodes could not be scored (1).
+pub fn judge(settings: &Settings, totals: &Totals) -> Result<()> {
+    if let Some(end) = totals.ends.iter().find(|end| !end.ok) {
+        return Err(Failure::data(format!("the stage before, {}, failed", end.stage))
+            .hint("its own message on stderr says why"));
+    }
+    let (errors, episodes) = (totals.stats.errors(), totals.stats.episodes());
+    if errors as f64 > settings.max_error_rate * episodes as f64 {
+        return Err(Failure::work(format!("{errors} of {episodes} episodes could not be scored"))
+            .hint("the `error` lines say why; --max-error-rate sets how many are accepted"));
+    }
+    Ok(())
 }
 
-fn write_all<W: Write>(
-    receiver: &Receiver<Event>,
-    queue: &Queue,
-    writer: &mut Writer<W>,
-    totals: &mut Totals,
-    quiet: bool,
-) -> Result<()> {
-    enum Item {
-        Task(Finished),
-        Foreign(Line),
-    }
-    let mut progress = Progress::new("rollout", quiet, None);
-    let mut order = Reorder::default();
-    loop {
-        if interrupted() {
-            return Err(Failure::interrupted());
-        }
-        match receiver.recv_timeout(LOOK_UP) {
-            // Whoever reads need not wait for a buffer to fill while the tasks come slowly.
-            Err(RecvTimeoutError::Timeout) => {
-                writer.flush()?;
-                continue;
-            }
-            Err(RecvTimeoutError::Disconnected) => break,
-            Ok(Event::Failed(failure)) => return Err(failure),
-            Ok(Event::End(end)) => totals.ends.push(*end),
-            Ok(Event::Finished(finished)) => order.put(finished.sequence, Item::Task(finished)),
-            Ok(Event::Foreign(sequence, line)) => order.put(sequence, Item::Foreign(line)),
-        }
-        let before = order.frontier();
-        while let Some(item) = order.take() {
-            match item {
-                Item::Foreign(line) => writer.raw(&line.text)?,
-                Item::Task(finished) => {
-                    writer.raw(&finished.text)?;
-                    totals.tasks += 1;
-                    totals.counts.add(&finished.counts);
-                    totals.account.add(&finished.account);
-                    progress.inc(finished.counts.samples);
-                    progress.set_message(format!("samples of {} tasks", totals.tasks));
-                }
-            }
-        }
-        if order.frontier() > before {
-            queue.written(order.frontier());
-        }
-    }
-    writer.flush()
+fn timing(
+    settings: &Settings,
+    times: &ThreadTimes,
+    elapsed: Duration,
+    load: Duration,
+) -> BTreeMap<String, Value> {
+    // Of the model's seconds, summed over threads; on a device those of the one thread that runs it.
+    let of_policy = |(owner, phases): (&Owner, &PhaseTimings)| {
+        let [prefill, decode] = [phases.prefill, phases.decode].map(|time| time.as_secs_f64());
+        (owner.name.clone(), json!({"prefill_seconds": prefill, "decode_seconds": decode}))
+    };
+    let policies: Map<String, Value> =
+        settings.team.owners().iter().zip(&times.phases).map(of_policy).collect();
+    let timing: [(&str, Value); 9] = [
+        ("seconds", elapsed.as_secs_f64().into()),
+        ("load_seconds", load.as_secs_f64().into()),
+        ("model_seconds", times.model.as_secs_f64().into()),
+        ("environment_seconds", times.environment.as_secs_f64().into()),
+        ("text_seconds", times.text.as_secs_f64().into()),
+        ("waiting_seconds", times.waiting.as_secs_f64().into()),
+        ("policies", policies.into()),
+        ("threads", settings.threads.into()),
+        ("build", record::stage::build().into()),
+    ];
+    timing.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

@@ -1,239 +1,213 @@
-//! One thread: a generator for each policy and its own set of tasks under way.
+//! A worker thread: a generator for each policy, and its own tasks in progress.
 //!
-//! There is no barrier between episodes, turns or agents. As soon as a group is generated its candidates are
-//! scored, the next question is submitted, and the rows it left free take the next task. Environment steps run
-//! here, between two runs of the model: the built-in environments take microseconds. Everything an environment
-//! does happens inside [`Trial::answer`] and [`Environment::begin`], so that is where a slow one would be handed to
-//! other threads.
+//! There is no barrier between episodes, turns or agents. As soon as a group is generated its candidates are scored, the
+//! next prompt is submitted, and the rows that it frees take the next task. Environments run on the same thread, between
+//! two runs of the model: a step of a built-in one takes microseconds.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use envs::Environment;
 use record::failure::{DATA, Failure, Result, USAGE};
 
-use crate::engine::{self, Completion, PhaseTimings, SamplingParams};
-use crate::episode::{Candidate, Fault};
+use crate::engine::{Completion, PhaseTimings, Request};
+use crate::episode::{Candidate, EpisodeError};
 use crate::generator::Generator;
-use crate::lines::Prompt;
-use crate::prompts::Prompts;
-use crate::queue::{Deal, Queue};
-use crate::stage::Event;
-use crate::team::Team;
-use crate::trial::{Plan, Request, Trial, Work};
-
-/// What the threads share.
-pub struct Shared {
-    /// Tasks to begin.
-    pub queue: Queue,
-    /// The environment of every task; `None`: the built-in one that each task names.
-    pub external: Option<Box<dyn Environment>>,
-    /// The workflow; `None`: each environment's default.
-    pub workflow: Option<String>,
-    /// Which policy speaks for which agent.
-    pub team: Team,
-    /// How episodes go and what lines say.
-    pub plan: Arc<Plan>,
-    /// How tokens are chosen.
-    pub sampling: SamplingParams,
-    /// The longest completion.
-    pub max_tokens: usize,
-}
+use crate::policies::policy_of;
+use crate::prompts::{Prompt, PromptCache};
+use crate::queue::Queue;
+use crate::task_run::{QueuedTask, RunContext, SharedRequest, TaskRun};
+use crate::writer::Event;
 
 /// Where the time of a thread went.
 #[derive(Clone, Debug, Default)]
-pub struct Times {
+pub struct ThreadTimes {
     /// Running the model and sampling.
     pub model: Duration,
-    /// Resetting and stepping environments, and writing lines.
+    /// Environments, and writing lines.
     pub environment: Duration,
     /// Chat templates and tokenizers, both ways.
     pub text: Duration,
     /// Waiting for tasks.
     pub waiting: Duration,
-    /// What of the model's was for prompts and what for new tokens, for each policy.
-    pub timings: Vec<PhaseTimings>,
+    /// The model's time for prompts and for new tokens, for each policy.
+    pub phases: Vec<PhaseTimings>,
 }
 
-impl Times {
+impl ThreadTimes {
     /// Adds `other`.
-    pub fn add(&mut self, other: &Times) {
+    pub fn add(&mut self, other: &ThreadTimes) {
         self.model += other.model;
         self.environment += other.environment;
         self.text += other.text;
         self.waiting += other.waiting;
-        self.timings.resize(self.timings.len().max(other.timings.len()), PhaseTimings::default());
-        self.timings.iter_mut().zip(&other.timings).for_each(|(mine, other)| mine.add(other));
+        self.phases.resize(self.phases.len().max(other.phases.len()), PhaseTimings::default());
+        self.phases.iter_mut().zip(&other.phases).for_each(|(own, other)| own.add(other));
     }
 }
 
 /// A request that is being generated.
 struct Pending {
-    trial: u64,
+    /// The sequence number of its task.
+    task: u64,
     policy: usize,
-    request: Request,
+    request: SharedRequest,
     prompt: Arc<Prompt>,
 }
 
-/// A thread's state.
+/// One thread's part of a run.
 pub struct Worker<'a> {
-    shared: &'a Shared,
-    generators: Vec<Box<dyn Generator>>,
-    prompts: Vec<Prompts>,
-    trials: HashMap<u64, Trial>,
+    context: &'a Arc<RunContext>,
+    queue: &'a Queue,
+    /// A generator and its prompts for each policy.
+    generators: Vec<(Box<dyn Generator>, PromptCache)>,
+    /// Tasks in progress, by sequence number.
+    runs: HashMap<u64, TaskRun>,
+    /// Requests in progress, by id.
     pending: HashMap<u64, Pending>,
     last_id: u64,
-    output: &'a Sender<Event>,
-    times: &'a mut Times,
+    writer: &'a Sender<Event>,
+    times: &'a mut ThreadTimes,
 }
 
 impl<'a> Worker<'a> {
-    /// A worker with one generator for each policy. It sends what it finishes to `output` and adds up in `times`
-    /// where its time goes.
+    /// A worker with one generator for each policy. It sends what it finishes to `writer` and adds its time to `times`.
     pub fn new(
-        shared: &'a Shared,
+        context: &'a Arc<RunContext>,
+        queue: &'a Queue,
         generators: Vec<Box<dyn Generator>>,
-        output: &'a Sender<Event>,
-        times: &'a mut Times,
+        writer: &'a Sender<Event>,
+        times: &'a mut ThreadTimes,
     ) -> Worker<'a> {
-        let prompts = generators.iter().map(|_| Prompts::default()).collect();
-        Worker {
-            shared,
-            generators,
-            prompts,
-            trials: HashMap::new(),
-            pending: HashMap::new(),
-            last_id: 0,
-            output,
-            times,
-        }
+        let generators =
+            generators.into_iter().map(|generator| (generator, PromptCache::default())).collect();
+        let (runs, pending) = (HashMap::new(), HashMap::new());
+        Worker { context, queue, generators, runs, pending, last_id: 0, writer, times }
     }
 
     /// Works until the tasks are used up or the queue is stopped.
     ///
     /// # Errors
-    /// A model that fails to run, log-probabilities that are not finite, an agent that no policy speaks for.
+    /// A model that fails to run, log-probabilities that are not finite, an agent without a policy.
     pub fn run(mut self) -> Result<()> {
         loop {
             let started = Instant::now();
-            let deal = self.shared.queue.deal(self.trials.len());
+            let tasks = self.queue.take(self.runs.len());
             self.times.waiting += started.elapsed();
-            match deal {
-                Deal::Tasks(tasks) => {
-                    for work in tasks {
-                        self.begin(work)?;
-                    }
-                }
-                Deal::Over => {
-                    self.times.timings =
-                        self.generators.iter().map(|generator| generator.timings()).collect();
-                    return Ok(());
-                }
+            let Some(tasks) = tasks else { break };
+            for task in tasks {
+                self.begin(task)?;
             }
             for policy in 0..self.generators.len() {
-                if self.generators[policy].is_idle() {
+                let generator = &mut self.generators[policy].0;
+                if generator.is_idle() {
                     continue;
                 }
                 let started = Instant::now();
-                let groups = self.generators[policy].advance()?;
+                let groups = generator.advance()?;
                 self.times.model += started.elapsed();
                 for (id, completions) in groups {
                     self.complete(id, completions)?;
                 }
             }
         }
+        self.times.phases = self.generators.iter().map(|(generator, _)| generator.timings()).collect();
+        Ok(())
     }
 
-    fn begin(&mut self, work: Work) -> Result<()> {
+    fn begin(&mut self, task: QueuedTask) -> Result<()> {
         let started = Instant::now();
-        let number = work.sequence;
-        let begun = envs::environment_of(self.shared.external.as_deref(), &work.task)
-            .and_then(|environment| environment.begin(&work.task, self.shared.workflow.as_deref()));
-        let state = match begun {
-            Ok(state) => Ok(state),
+        let sequence = task.sequence;
+        let state = match self.context.world.reset(&task.task) {
             Err(failure) if failure.code == USAGE => return Err(failure),
-            Err(failure) if failure.code == DATA => Err(Fault::task(failure.message)),
-            Err(failure) => Err(Fault::from(failure)),
+            Err(failure) if failure.code == DATA => Err(EpisodeError::task(failure.message)),
+            state => state.map_err(EpisodeError::from),
         };
-        let (trial, requests) = Trial::begin(self.shared.plan.clone(), work, state);
+        let (run, requests) = TaskRun::begin(self.context.clone(), task, state);
         self.times.environment += started.elapsed();
-        self.shared.team.covers(trial.agents())?;
-        self.trials.insert(number, trial);
-        self.submit_all(number, requests)
+        for agent in run.agents() {
+            policy_of(&self.context.settings.team, agent)?;
+        }
+        self.runs.insert(sequence, run);
+        self.submit_all(sequence, requests)
     }
 
-    /// Submits what can be completed; what cannot ends its episode. Then the trial may be over.
-    fn submit_all(&mut self, number: u64, requests: Vec<Request>) -> Result<()> {
+    /// Submits `requests` of a task. A prompt that the policy refuses ends its episode, and maybe the task.
+    fn submit_all(&mut self, sequence: u64, requests: Vec<SharedRequest>) -> Result<()> {
+        let Some(run) = self.runs.get_mut(&sequence) else { return Ok(()) };
+        let settings = &self.context.settings;
         for request in requests {
-            let Some(trial) = self.trials.get_mut(&number) else { break };
-            if !trial.wants(&request) {
-                // An earlier question of the same turn could not be put.
-                trial.withdraw(request);
+            if !run.needs(&request) {
+                // Another request of the same stage was refused.
+                run.cancel(request);
                 continue;
             }
-            let agent = trial.agents()[request.agent()].clone();
-            let policy = self.shared.team.policy_of(&agent)?;
-            let generator = self.generators[policy].as_mut();
-
+            let agent = run.agents()[request.agent()].clone();
+            let policy = policy_of(&settings.team, &agent)?;
+            let (generator, prompts) = &mut self.generators[policy];
             let started = Instant::now();
-            let prompt = self.prompts[policy].get(request.messages(), generator);
+            let prompt = prompts.get(request.messages(), |messages| generator.encode(messages));
             self.times.text += started.elapsed();
             self.last_id += 1;
-            let streams = trial.streams();
-            let submission = |prompt: &Prompt| engine::Request {
-                id: self.last_id,
-                prompt: prompt.ids.clone(),
-                streams: request
-                    .branches()
-                    .map(|branch| streams.completion(request.turn(), &agent, branch))
-                    .collect(),
-                max_tokens: self.shared.max_tokens,
-                sampling: self.shared.sampling,
-            };
-            match prompt.and_then(|prompt| generator.submit(submission(&prompt)).map(|()| prompt)) {
+            let streams = run.streams();
+            let submitted = prompt.and_then(|prompt| {
+                let completion = Request {
+                    id: self.last_id,
+                    prompt: prompt.ids.clone(),
+                    streams: request
+                        .branches()
+                        .map(|branch| streams.completion(request.turn(), &agent, branch))
+                        .collect(),
+                    max_tokens: settings.max_tokens,
+                    sampling: settings.sampling,
+                };
+                generator.submit(completion).map(|()| prompt)
+            });
+            match submitted {
                 Ok(prompt) => {
-                    self.pending.insert(self.last_id, Pending { trial: number, policy, request, prompt });
+                    self.pending.insert(self.last_id, Pending { task: sequence, policy, request, prompt });
                 }
-                Err(failure) => trial.fail(request, &Fault::policy(failure.at(agent))),
+                Err(failure) => run.fail(request, &EpisodeError::policy(failure.at(agent))),
             }
         }
-        self.finish_if_over(number)
+        self.finish_if_over(sequence)
     }
 
     fn complete(&mut self, id: u64, completions: Vec<Completion>) -> Result<()> {
-        let Some(Pending { trial: number, policy, request, prompt }) = self.pending.remove(&id) else {
-            return Err(Failure::work(format!("the engine finished a group {id} that was not asked for")));
+        let Some(Pending { task, policy, request, prompt }) = self.pending.remove(&id) else {
+            return Err(Failure::work(format!("the engine returned an unknown request id {id}")));
         };
-        let Some(trial) = self.trials.get_mut(&number) else { return Ok(()) };
+        let Some(run) = self.runs.get_mut(&task) else { return Ok(()) };
         let started = Instant::now();
-        let mut candidates = Vec::with_capacity(completions.len());
-        for Completion { ids, logprobs, stopped } in completions {
-            match self.generators[policy].decode(&ids) {
-                Ok(text) => candidates.push(Candidate { text, ids, logprobs, stopped }),
-                Err(failure) => {
-                    trial.fail(request, &Fault::policy(failure.message));
-                    return self.finish_if_over(number);
-                }
+        let candidate = |Completion { ids, logprobs, stopped }| {
+            let text = self.generators[policy].0.decode(&ids)?;
+            Ok(Candidate { text, ids, logprobs, stopped })
+        };
+        let candidates: Result<Vec<Candidate>> = completions.into_iter().map(candidate).collect();
+        self.times.text += started.elapsed();
+        match candidates {
+            Ok(candidates) => {
+                let started = Instant::now();
+                let requests = run.step(request, &prompt, policy, candidates)?;
+                self.times.environment += started.elapsed();
+                self.submit_all(task, requests)
+            }
+            Err(failure) => {
+                run.fail(request, &EpisodeError::policy(failure.message));
+                self.finish_if_over(task)
             }
         }
-        self.times.text += started.elapsed();
-
-        let started = Instant::now();
-        let requests = trial.answer(request, &prompt, policy, candidates)?;
-        self.times.environment += started.elapsed();
-        self.submit_all(number, requests)
     }
 
-    fn finish_if_over(&mut self, number: u64) -> Result<()> {
-        if !self.trials.get(&number).is_some_and(Trial::is_over) {
+    fn finish_if_over(&mut self, sequence: u64) -> Result<()> {
+        if !self.runs.get(&sequence).is_some_and(TaskRun::is_over) {
             return Ok(());
         }
-        if let Some(trial) = self.trials.remove(&number) {
-            self.shared.queue.finished();
+        if let Some(run) = self.runs.remove(&sequence) {
+            self.queue.finished();
             // The receiver is gone only when the run is being stopped; the queue says so next.
-            let _ = self.output.send(Event::Finished(trial.finish()?));
+            let _ = self.writer.send(Event::Output(run.finish()?));
         }
         Ok(())
     }

@@ -4,61 +4,63 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Talk, at_once, in_stages, in_turn};
+use common::{Talk, parallel, sequential, staged};
 use envs::{Outcome, State, Workflow};
 use record::sample::{Message, Rewards};
-use rollout::episode::{Ask, Candidate, Episode, Identity, Progress, Rules, Select, Stop};
+use rollout::episode::{
+    Candidate, Episode, EpisodeConfig, EpisodeId, PromptRequest, Select, Stop, Transition,
+};
 use rollout::streams::Streams;
 
-fn begin(workflow: Arc<Workflow>, rules: Rules, branches: u32) -> (Episode, Vec<Ask>) {
+fn begin(workflow: Arc<Workflow>, config: EpisodeConfig, branches: u32) -> (Episode, Vec<PromptRequest>) {
     let streams = Arc::new(Streams::new(7, 12, "t", 0));
-    let identity = Identity { name: "12.7".into(), streams, branches: 0..branches };
-    Episode::begin(Arc::new(rules), identity, Box::new(Talk::new(workflow)))
+    let id = EpisodeId { name: "12.7".into(), streams, branches: 0..branches };
+    Episode::begin(Arc::new(config), id, Box::new(Talk::new(workflow)))
 }
 
-fn rules() -> Rules {
-    Rules { turns: None, select: Select::Best, team_weight: 1.0 }
+fn config() -> EpisodeConfig {
+    EpisodeConfig { turns: None, select: Select::Best, team_weight: 1.0 }
 }
 
-fn answer(episode: &mut Episode, ask: Ask, texts: &[&str]) -> Progress {
-    let said = |text: &&str| Candidate {
+fn step(episode: &mut Episode, request: PromptRequest, texts: &[&str]) -> Transition {
+    let candidate = |text: &&str| Candidate {
         text: (*text).to_owned(),
         ids: vec![1],
         logprobs: vec![-1.0],
         stopped: true,
     };
-    episode.answer(ask, texts.iter().map(said).collect())
+    episode.step(request, texts.iter().map(candidate).collect())
 }
 
-fn only(asks: Vec<Ask>) -> Ask {
-    let [ask]: [Ask; 1] = asks.try_into().expect("one question");
-    ask
+fn only(requests: Vec<PromptRequest>) -> PromptRequest {
+    let [request]: [PromptRequest; 1] = requests.try_into().expect("one request");
+    request
 }
 
 #[test]
-fn the_best_candidate_is_applied_and_the_next_agent_sees_it() {
-    let (mut episode, asks) = begin(in_turn(), rules(), 3);
-    let ask = only(asks);
-    assert_eq!((ask.turn, ask.agent, ask.branches.clone()), (0, 0, 0..3));
-    assert_eq!(ask.messages[0].content, "asker? ");
+fn the_best_candidate_is_executed_and_the_next_agent_sees_it() {
+    let (mut episode, requests) = begin(sequential(), config(), 3);
+    let request = only(requests);
+    assert_eq!((request.turn, request.agent, request.branches.clone()), (0, 0, 0..3));
+    assert_eq!(request.messages[0].content, "asker? ");
 
-    let progress = answer(&mut episode, ask, &["2", "5", "3"]);
-    let group = &progress.groups[0];
+    let transition = step(&mut episode, request, &["2", "5", "3"]);
+    let group = &transition.groups[0];
     assert_eq!(group.parent, None);
     assert_eq!(group.members.iter().map(|member| member.selected).collect::<Vec<_>>(), [false, true, false]);
     assert_eq!(group.members.iter().map(|member| member.reward).collect::<Vec<_>>(), [0.2, 0.5, 0.3]);
 
-    let ask = only(progress.asks);
-    assert_eq!((ask.turn, ask.agent), (0, 1));
-    assert_eq!(ask.messages[0].content, "doer? asker:5");
-    let progress = answer(&mut episode, ask, &["1", "0", "1"]);
-    assert_eq!(progress.groups[0].parent.as_deref(), Some("12.7/0/asker/1"));
+    let request = only(transition.requests);
+    assert_eq!((request.turn, request.agent), (0, 1));
+    assert_eq!(request.messages[0].content, "doer? asker:5");
+    let transition = step(&mut episode, request, &["1", "0", "1"]);
+    assert_eq!(transition.groups[0].parent.as_deref(), Some("12.7/0/asker/1"));
 
-    let ask = only(progress.asks);
-    assert_eq!((ask.turn, ask.agent), (1, 0));
-    assert_eq!(ask.messages[0].content, "asker? asker:5 doer:1");
-    let progress = answer(&mut episode, ask, &["0", "0", "0"]);
-    assert_eq!(progress.groups[0].parent.as_deref(), Some("12.7/0/doer/0"));
+    let request = only(transition.requests);
+    assert_eq!((request.turn, request.agent), (1, 0));
+    assert_eq!(request.messages[0].content, "asker? asker:5 doer:1");
+    let transition = step(&mut episode, request, &["0", "0", "0"]);
+    assert_eq!(transition.groups[0].parent.as_deref(), Some("12.7/0/doer/0"));
     assert!((episode.reward() - 0.6).abs() < 1e-12, "{}", episode.reward());
 }
 
@@ -67,9 +69,9 @@ fn of_equal_rewards_the_lowest_branch_is_taken() {
     for (texts, chosen) in
         [(["4", "4", "4"], 0), (["1", "4", "4"], 1), (["4", "1", "4"], 0), (["x", "x", "1"], 2)]
     {
-        let (mut episode, asks) = begin(in_turn(), rules(), 3);
-        let progress = answer(&mut episode, only(asks), &texts);
-        let selected: Vec<u32> = progress.groups[0]
+        let (mut episode, requests) = begin(sequential(), config(), 3);
+        let transition = step(&mut episode, only(requests), &texts);
+        let selected: Vec<u32> = transition.groups[0]
             .members
             .iter()
             .filter(|member| member.selected)
@@ -83,11 +85,11 @@ fn of_equal_rewards_the_lowest_branch_is_taken() {
 fn a_random_choice_is_named_and_reaches_every_branch() {
     let choose = |seed: u64| {
         let streams = Arc::new(Streams::new(seed, 0, "t", 0));
-        let identity = Identity { name: "0.0".into(), streams, branches: 0..4 };
-        let rules = Rules { select: Select::Random, ..rules() };
-        let (mut episode, asks) = Episode::begin(Arc::new(rules), identity, Box::new(Talk::new(in_turn())));
-        let progress = answer(&mut episode, only(asks), &["1", "2", "3", "4"]);
-        progress.groups[0].selected().expect("a choice").branch
+        let id = EpisodeId { name: "0.0".into(), streams, branches: 0..4 };
+        let config = EpisodeConfig { select: Select::Random, ..config() };
+        let (mut episode, requests) = Episode::begin(Arc::new(config), id, Box::new(Talk::new(sequential())));
+        let transition = step(&mut episode, only(requests), &["1", "2", "3", "4"]);
+        transition.groups[0].selected().expect("a choice").branch
     };
     let chosen: Vec<u32> = (0..40).map(choose).collect();
     assert!((0..4).all(|branch| chosen.contains(&branch)), "{chosen:?}");
@@ -96,100 +98,103 @@ fn a_random_choice_is_named_and_reaches_every_branch() {
 
 #[test]
 fn the_team_weight_scales_the_team_part_only() {
-    let (mut episode, asks) = begin(in_turn(), Rules { team_weight: 0.5, ..rules() }, 1);
-    let progress = answer(&mut episode, only(asks), &["0"]);
-    let progress = answer(&mut episode, only(progress.asks), &["9"]);
-    assert_eq!(progress.groups[0].members[0].reward, 0.5 * 1.0 + 0.9);
+    let (mut episode, requests) = begin(sequential(), EpisodeConfig { team_weight: 0.5, ..config() }, 1);
+    let transition = step(&mut episode, only(requests), &["0"]);
+    let transition = step(&mut episode, only(transition.requests), &["9"]);
+    assert_eq!(transition.groups[0].members[0].reward, 0.5 * 1.0 + 0.9);
 }
 
 #[test]
-fn agents_at_once_see_the_state_before_the_turn_and_their_choices_are_applied_together() {
-    let (mut episode, asks) = begin(at_once(), rules(), 2);
-    assert_eq!(asks.iter().map(|ask| ask.agent).collect::<Vec<_>>(), [0, 1]);
-    let [asker, doer]: [Ask; 2] = asks.try_into().expect("two questions");
+fn parallel_agents_see_the_state_before_the_stage_and_their_choices_are_executed_together() {
+    let (mut episode, requests) = begin(parallel(), config(), 2);
+    assert_eq!(requests.iter().map(|request| request.agent).collect::<Vec<_>>(), [0, 1]);
+    let [asker, doer]: [PromptRequest; 2] = requests.try_into().expect("two requests");
     assert_eq!(doer.messages[0].content, "doer? ");
 
-    // The answers come in the other order: nothing happens before both are here.
-    let progress = answer(&mut episode, doer, &["3", "1"]);
-    assert!(progress.groups.is_empty() && progress.asks.is_empty());
-    let progress = answer(&mut episode, asker, &["1", "2"]);
-    assert_eq!(progress.groups.iter().map(|group| group.agent).collect::<Vec<_>>(), [0, 1]);
-    assert!(progress.groups.iter().all(|group| group.parent.is_none()));
-    assert_eq!(progress.asks.len(), 2);
-    assert_eq!(progress.asks[0].messages[0].content, "asker? asker:2 doer:3");
+    // The candidates come in the other order: nothing happens before both are there.
+    let transition = step(&mut episode, doer, &["3", "1"]);
+    assert!(transition.groups.is_empty() && transition.requests.is_empty());
+    let transition = step(&mut episode, asker, &["1", "2"]);
+    assert_eq!(transition.groups.iter().map(|group| group.agent).collect::<Vec<_>>(), [0, 1]);
+    assert!(transition.groups.iter().all(|group| group.parent.is_none()));
+    assert_eq!(transition.requests.len(), 2);
+    assert_eq!(transition.requests[0].messages[0].content, "asker? asker:2 doer:3");
 
     // Every agent of the turn builds on the same joint state, named after its last applied action.
-    let [asker, doer]: [Ask; 2] = progress.asks.try_into().expect("two questions");
-    answer(&mut episode, asker, &["1", "1"]);
-    let progress = answer(&mut episode, doer, &["9", "1"]);
-    let parents: Vec<Option<&str>> = progress.groups.iter().map(|group| group.parent.as_deref()).collect();
+    let [asker, doer]: [PromptRequest; 2] = transition.requests.try_into().expect("two requests");
+    step(&mut episode, asker, &["1", "1"]);
+    let transition = step(&mut episode, doer, &["9", "1"]);
+    let parents: Vec<Option<&str>> = transition.groups.iter().map(|group| group.parent.as_deref()).collect();
     assert_eq!(parents, [Some("12.7/0/doer/0"); 2]);
     assert_eq!(episode.stop(), Some(&Stop::Success));
 }
 
 #[test]
 fn success_stops_the_episode_in_mid_turn_and_running_out_of_turns_is_no_success() {
-    let (mut episode, asks) = begin(in_turn(), rules(), 2);
-    let progress = answer(&mut episode, only(asks), &["9", "9"]);
+    let (mut episode, requests) = begin(sequential(), config(), 2);
+    let transition = step(&mut episode, only(requests), &["9", "9"]);
     assert_eq!(episode.stop(), None, "only a doer's 9 solves the task");
-    let progress = answer(&mut episode, only(progress.asks), &["3", "9"]);
-    assert!(progress.asks.is_empty());
+    let transition = step(&mut episode, only(transition.requests), &["3", "9"]);
+    assert!(transition.requests.is_empty());
     assert_eq!((episode.stop(), episode.turns()), (Some(&Stop::Success), 1));
     let terminated: Vec<bool> =
-        progress.groups[0].members.iter().map(|member| member.outcome.terminated).collect();
+        transition.groups[0].members.iter().map(|member| member.outcome.terminated).collect();
     assert_eq!(terminated, [false, true]);
 
-    let (mut episode, asks) = begin(in_turn(), Rules { turns: Some(1), ..rules() }, 2);
-    let progress = answer(&mut episode, only(asks), &["1", "1"]);
-    assert!(progress.groups[0].members.iter().all(|member| !member.truncated));
-    let progress = answer(&mut episode, only(progress.asks), &["1", "2"]);
-    assert!(progress.groups[0].members.iter().all(|member| member.truncated));
+    let (mut episode, requests) = begin(sequential(), EpisodeConfig { turns: Some(1), ..config() }, 2);
+    let transition = step(&mut episode, only(requests), &["1", "1"]);
+    assert!(transition.groups[0].members.iter().all(|member| !member.truncated));
+    let transition = step(&mut episode, only(transition.requests), &["1", "2"]);
+    assert!(transition.groups[0].members.iter().all(|member| member.truncated));
     assert_eq!((episode.stop(), episode.turns()), (Some(&Stop::Turns), 1));
 }
 
 #[test]
 fn an_environment_that_is_over_ends_the_episode_unsolved() {
-    let (mut episode, asks) = begin(in_turn(), rules(), 2);
-    let progress = answer(&mut episode, only(asks), &["end", "x"]);
-    assert!(progress.asks.is_empty());
+    let (mut episode, requests) = begin(sequential(), config(), 2);
+    let transition = step(&mut episode, only(requests), &["end", "x"]);
+    assert!(transition.requests.is_empty());
     assert_eq!((episode.stop(), episode.turns()), (Some(&Stop::Terminated), 1));
-    assert!(progress.groups[0].members.iter().all(|member| !member.truncated));
+    assert!(transition.groups[0].members.iter().all(|member| !member.truncated));
 }
 
 #[test]
 fn a_failing_environment_ends_the_episode_without_a_partial_group() {
-    for workflow in [in_turn(), at_once(), in_stages()] {
+    for workflow in [sequential(), parallel(), staged()] {
         let streams = Arc::new(Streams::new(7, 12, "t", 0));
-        let identity = Identity { name: "12.7".into(), streams, branches: 0..2 };
+        let id = EpisodeId { name: "12.7".into(), streams, branches: 0..2 };
         let state = Talk { fails_on: Some("7".to_owned()), ..Talk::new(workflow) };
-        let (mut episode, asks) = Episode::begin(Arc::new(rules()), identity, Box::new(state));
+        let (mut episode, requests) = Episode::begin(Arc::new(config()), id, Box::new(state));
         let mut groups = 0;
-        for ask in asks {
-            groups += answer(&mut episode, ask, &["1", "7"]).groups.len();
+        for request in requests {
+            groups += step(&mut episode, request, &["1", "7"]).groups.len();
         }
         assert_eq!(groups, 0);
-        let Some(Stop::Error(fault)) = episode.stop() else { panic!("{:?}", episode.stop()) };
-        assert_eq!((fault.boundary, fault.message.split_once(' ').expect("words").1), ("env", "said 7"));
+        let Some(Stop::Error(error)) = episode.stop() else { panic!("{:?}", episode.stop()) };
+        assert_eq!((error.boundary, error.message.split_once(' ').expect("words").1), ("env", "said 7"));
     }
 }
 
 #[test]
 fn a_stage_of_several_agents_is_followed_by_one_that_sees_their_choices() {
-    let (mut episode, asks) = begin(in_stages(), rules(), 2);
-    let [first, second]: [Ask; 2] = asks.try_into().expect("two questions");
+    let (mut episode, requests) = begin(staged(), config(), 2);
+    let [first, second]: [PromptRequest; 2] = requests.try_into().expect("two requests");
     assert_eq!((first.agent, second.agent, episode.open_groups()), (0, 1, 2));
-    answer(&mut episode, first, &["1", "4"]);
-    let progress = answer(&mut episode, second, &["2", "2"]);
-    assert_eq!(progress.groups.len(), 2);
+    step(&mut episode, first, &["1", "4"]);
+    let transition = step(&mut episode, second, &["2", "2"]);
+    assert_eq!(transition.groups.len(), 2);
     // The doer of the same turn sees both choices: branch 1 of the first, branch 0 of the second.
-    let doer = only(progress.asks);
+    let doer = only(transition.requests);
     assert_eq!((doer.turn, doer.agent, episode.open_groups()), (0, 2, 1));
     assert_eq!(doer.messages[0].content, "doer? asker-1:4 asker-2:2");
-    let progress = answer(&mut episode, doer, &["0", "3"]);
-    assert_eq!(progress.groups[0].parent.as_deref(), Some("12.7/0/asker-2/0"));
+    let transition = step(&mut episode, doer, &["0", "3"]);
+    assert_eq!(transition.groups[0].parent.as_deref(), Some("12.7/0/asker-2/0"));
     // The next turn begins with the first stage again.
-    assert_eq!(progress.asks.iter().map(|ask| (ask.turn, ask.agent)).collect::<Vec<_>>(), [(1, 0), (1, 1)]);
-    assert_eq!(progress.asks[1].messages[0].content, "asker-2? asker-1:4 asker-2:2 doer:3");
+    assert_eq!(
+        transition.requests.iter().map(|request| (request.turn, request.agent)).collect::<Vec<_>>(),
+        [(1, 0), (1, 1)]
+    );
+    assert_eq!(transition.requests[1].messages[0].content, "asker-2? asker-1:4 asker-2:2 doer:3");
 }
 
 /// Two agents who each name a number; the team is done when the numbers agree, and has solved its task when they
@@ -245,36 +250,36 @@ impl State for Agree {
 #[test]
 fn a_parallel_episode_stops_on_agreement_of_the_choices_as_worked_out_by_hand() {
     let streams = Arc::new(Streams::new(7, 12, "t", 0));
-    let identity = Identity { name: "12.7".into(), streams, branches: 0..2 };
-    let state = Agree { workflow: at_once(), numbers: [None; 2] };
-    let rules = Rules { turns: Some(2), ..rules() };
-    let (mut episode, asks) = Episode::begin(Arc::new(rules), identity, Box::new(state));
-    let rewards = |progress: &Progress| -> Vec<Vec<f64>> {
-        progress
+    let id = EpisodeId { name: "12.7".into(), streams, branches: 0..2 };
+    let state = Agree { workflow: parallel(), numbers: [None; 2] };
+    let config = EpisodeConfig { turns: Some(2), ..config() };
+    let (mut episode, requests) = Episode::begin(Arc::new(config), id, Box::new(state));
+    let rewards = |transition: &Transition| -> Vec<Vec<f64>> {
+        transition
             .groups
             .iter()
             .map(|group| group.members.iter().map(|member| member.reward).collect())
             .collect()
     };
 
-    // Turn 0: the other's part is absent, so nobody can agree with it, not even a 7 with a 7; the choices are 7 and 3.
-    let [asker, doer]: [Ask; 2] = asks.try_into().expect("two questions");
-    answer(&mut episode, doer, &["3", "2"]);
-    let progress = answer(&mut episode, asker, &["4", "7"]);
-    assert_eq!(rewards(&progress), [[0.4, 0.7], [0.3, 0.2]]);
+    // Turn 0: the other's action is absent, so nobody can agree with it, not even a 7 with a 7; the choices are 7 and 3.
+    let [asker, doer]: [PromptRequest; 2] = requests.try_into().expect("two requests");
+    step(&mut episode, doer, &["3", "2"]);
+    let transition = step(&mut episode, asker, &["4", "7"]);
+    assert_eq!(rewards(&transition), [[0.4, 0.7], [0.3, 0.2]]);
     let terminated =
-        progress.groups.iter().flat_map(|group| &group.members).any(|one| one.outcome.terminated);
+        transition.groups.iter().flat_map(|group| &group.members).any(|one| one.outcome.terminated);
     assert!(!terminated && episode.stop().is_none());
-    assert_eq!(progress.asks[0].messages[0].content, "asker [Some(7), Some(3)]");
+    assert_eq!(transition.requests[0].messages[0].content, "asker [Some(7), Some(3)]");
 
-    // Turn 1: scored against what the other applied last. The asker's 3 would agree with the doer's 3, wrongly: the
+    // Turn 1: scored against the other's last executed action. The asker's 3 would agree with the doer's 3, wrongly: the
     // team earns nothing. The doer's 7 agrees with the asker's 7: 1 + .7. The choices are 5 and 7: no agreement,
     // although each of 3 and 7 alone was one.
-    let [asker, doer]: [Ask; 2] = progress.asks.try_into().expect("two questions");
-    answer(&mut episode, asker, &["3", "5"]);
-    let progress = answer(&mut episode, doer, &["7", "3"]);
-    assert_eq!(rewards(&progress), [[0.3, 0.5], [1.7, 0.3]]);
-    let ends: Vec<(bool, bool)> = progress
+    let [asker, doer]: [PromptRequest; 2] = transition.requests.try_into().expect("two requests");
+    step(&mut episode, asker, &["3", "5"]);
+    let transition = step(&mut episode, doer, &["7", "3"]);
+    assert_eq!(rewards(&transition), [[0.3, 0.5], [1.7, 0.3]]);
+    let ends: Vec<(bool, bool)> = transition
         .groups
         .iter()
         .flat_map(|group| &group.members)
@@ -288,13 +293,13 @@ fn a_parallel_episode_stops_on_agreement_of_the_choices_as_worked_out_by_hand() 
 #[test]
 fn an_agreement_at_the_last_turn_is_no_truncation() {
     let streams = Arc::new(Streams::new(7, 12, "t", 0));
-    let identity = Identity { name: "12.7".into(), streams, branches: 0..1 };
-    let state = Agree { workflow: at_once(), numbers: [None; 2] };
-    let rules = Rules { turns: Some(1), ..rules() };
-    let (mut episode, asks) = Episode::begin(Arc::new(rules), identity, Box::new(state));
+    let id = EpisodeId { name: "12.7".into(), streams, branches: 0..1 };
+    let state = Agree { workflow: parallel(), numbers: [None; 2] };
+    let config = EpisodeConfig { turns: Some(1), ..config() };
+    let (mut episode, requests) = Episode::begin(Arc::new(config), id, Box::new(state));
     let mut groups = Vec::new();
-    for ask in asks {
-        groups.extend(answer(&mut episode, ask, &["7"]).groups);
+    for request in requests {
+        groups.extend(step(&mut episode, request, &["7"]).groups);
     }
     assert_eq!(episode.stop(), Some(&Stop::Success));
     assert!(groups.iter().flat_map(|group| &group.members).all(|member| !member.truncated));

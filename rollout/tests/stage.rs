@@ -5,7 +5,7 @@ mod common;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use common::{at_once, groups, in_stages, in_turn, of_type, play, settings, tasks};
+use common::{groups, of_type, parallel, play, sequential, settings, staged, tasks};
 use envs::Workflow;
 use serde_json::{Value, json};
 
@@ -14,14 +14,14 @@ fn many(count: usize) -> String {
 }
 
 fn output(flags: &[&str], workflow: Arc<Workflow>, limit: usize, input: &str) -> String {
-    let (output, _, outcome) = play(&settings(flags), workflow, limit, input);
+    let (output, _, outcome) = play(settings(flags), workflow, limit, input);
     outcome.expect("a run without failure");
     output
 }
 
 #[test]
 fn every_group_has_one_prompt_all_branches_and_one_selected() {
-    for workflow in [in_turn(), at_once(), in_stages()] {
+    for workflow in [sequential(), parallel(), staged()] {
         let output = output(&["--branches", "5", "--threads", "2"], workflow, 4, &many(20));
         let groups = groups(&output);
         assert!(groups.len() > 60, "{}", groups.len());
@@ -53,7 +53,7 @@ fn every_group_has_one_prompt_all_branches_and_one_selected() {
 
 #[test]
 fn the_executed_path_is_a_chain_of_selected_samples_and_its_reward_is_their_sum() {
-    let output = output(&["--branches", "3", "--step", "12"], in_turn(), 4, &many(12));
+    let output = output(&["--branches", "3", "--step", "12"], sequential(), 4, &many(12));
     let samples = of_type(&output, "sample");
     let episodes = of_type(&output, "episode");
     assert_eq!(episodes.len(), 12);
@@ -84,17 +84,17 @@ fn the_executed_path_is_a_chain_of_selected_samples_and_its_reward_is_their_sum(
 }
 
 #[test]
-fn neither_threads_nor_tasks_under_way_change_a_byte() {
+fn neither_threads_nor_tasks_in_progress_change_a_byte() {
     let mut input = many(40);
     input.push_str(&tasks(&[json!({"fails_on": "4"}), Value::Null, json!({})]));
     for (flags, workflow) in [
-        (vec![], in_turn()),
-        (vec![], at_once()),
-        (vec![], in_stages()),
-        (vec!["--sampling", "parallel"], in_turn()),
-        (vec!["--sampling", "parallel"], at_once()),
-        (vec!["--select", "random"], in_turn()),
-        (vec!["--greedy"], in_turn()),
+        (vec![], sequential()),
+        (vec![], parallel()),
+        (vec![], staged()),
+        (vec!["--sampling", "parallel"], sequential()),
+        (vec!["--sampling", "parallel"], parallel()),
+        (vec!["--select", "random"], sequential()),
+        (vec!["--greedy"], sequential()),
     ] {
         let run = |threads: &str, limit| {
             output(&[&flags[..], &["--threads", threads]].concat(), Arc::clone(&workflow), limit, &input)
@@ -112,23 +112,29 @@ fn neither_threads_nor_tasks_under_way_change_a_byte() {
 }
 
 #[test]
-fn seeds_steps_and_recurring_tasks_draw_anew() {
+fn seeds_steps_and_recurring_tasks_draw_different_samples() {
     let once = tasks(&[json!({})]);
     let twice = once.repeat(2);
-    let said = |output: &str| -> Vec<String> {
+    let completions = |output: &str| -> Vec<String> {
         of_type(output, "sample").iter().map(|sample| sample["completion"].to_string()).collect()
     };
-    let base = output(&["--turns", "1"], in_turn(), 4, &twice);
-    let texts = said(&base);
+    let base = output(&["--turns", "1"], sequential(), 4, &twice);
+    let texts = completions(&base);
     assert_ne!(texts[..8], texts[8..], "the second occurrence of a task repeats the first");
-    assert_eq!(said(&output(&["--turns", "1"], in_turn(), 4, &once))[..8], texts[..8]);
-    assert_ne!(said(&output(&["--turns", "1", "--seed", "1"], in_turn(), 4, &once))[..8], texts[..8]);
-    assert_ne!(said(&output(&["--turns", "1", "--step", "1"], in_turn(), 4, &once))[..8], texts[..8]);
+    assert_eq!(completions(&output(&["--turns", "1"], sequential(), 4, &once))[..8], texts[..8]);
+    assert_ne!(
+        completions(&output(&["--turns", "1", "--seed", "1"], sequential(), 4, &once))[..8],
+        texts[..8]
+    );
+    assert_ne!(
+        completions(&output(&["--turns", "1", "--step", "1"], sequential(), 4, &once))[..8],
+        texts[..8]
+    );
 }
 
 #[test]
 fn parallel_sampling_is_k_whole_episodes_told_apart_by_their_branch() {
-    let output = output(&["--sampling", "parallel", "--branches", "4"], in_turn(), 4, &many(10));
+    let output = output(&["--sampling", "parallel", "--branches", "4"], sequential(), 4, &many(10));
     let samples = of_type(&output, "sample");
     let episodes = of_type(&output, "episode");
     assert_eq!(episodes.len(), 40);
@@ -156,8 +162,8 @@ fn parallel_sampling_is_k_whole_episodes_told_apart_by_their_branch() {
 }
 
 #[test]
-fn the_first_question_of_parallel_sampling_draws_what_the_tree_draws() {
-    let first = |flags: &[&str]| groups(&output(flags, in_turn(), 4, &many(1)))[0].clone();
+fn the_first_prompt_of_parallel_sampling_draws_what_the_tree_draws() {
+    let first = |flags: &[&str]| groups(&output(flags, sequential(), 4, &many(1)))[0].clone();
     let texts =
         |group: Vec<Value>| group.iter().map(|sample| sample["completion"].clone()).collect::<Vec<_>>();
     assert_eq!(texts(first(&[])), texts(first(&["--sampling", "parallel"])));
@@ -167,7 +173,7 @@ fn the_first_question_of_parallel_sampling_draws_what_the_tree_draws() {
 fn a_failed_episode_is_an_error_line_an_episode_line_and_no_partial_group() {
     let input = tasks(&[json!({}), json!({"fails_on": "4"}), Value::Null, json!({})]);
     let chosen = settings(&["--branches", "8", "--turns", "3", "--max-error-rate", "0.5"]);
-    let (output, totals, outcome) = play(&chosen, in_turn(), 4, &input);
+    let (output, totals, outcome) = play(chosen.clone(), sequential(), 4, &input);
     outcome.expect("a bad episode is data");
     let errors = of_type(&output, "error");
     assert_eq!(errors.len(), 2);
@@ -181,36 +187,39 @@ fn a_failed_episode_is_an_error_line_an_episode_line_and_no_partial_group() {
         assert!(episode["reward"].is_null());
     }
     assert!(groups(&output).iter().all(|group| group.len() == 8));
-    assert_eq!((totals.counts.failed, totals.account.dropped()), (2, 1));
-    assert_eq!(totals.account.expected, totals.counts.groups + 1);
+    let counts = totals.stats.counts();
+    assert_eq!(counts["errors"], 2);
+    assert_eq!(Some(totals.stats.groups_expected), counts["groups"].as_u64().map(|groups| groups + 1));
     assert_eq!(
-        totals.account.dropped_fields(),
+        counts["dropped_groups"],
         json!({"policy": 0, "env": 1, "sandbox": 0, "task": 0}),
-        "a task that was refused began no group"
+        "a refused task begins no group"
     );
-    assert_eq!(totals.counts.samples as usize, of_type(&output, "sample").len());
+    assert_eq!(counts["samples"], of_type(&output, "sample").len());
 
-    rollout::run::judge(&chosen, &totals).expect("half of the episodes may fail");
+    rollout::stage::judge(&chosen, &totals).expect("half of the episodes may fail");
     let strict = settings(&["--max-error-rate", "0.4"]);
-    let failure = rollout::run::judge(&strict, &totals).expect_err("more than 0.4 of the episodes failed");
+    let failure = rollout::stage::judge(&strict, &totals).expect_err("more than 0.4 of the episodes failed");
     assert_eq!((failure.code, failure.message.as_str()), (1, "2 of 4 episodes could not be scored"));
 }
 
 #[test]
-fn a_prompt_that_leaves_no_room_is_a_fault_of_the_policy() {
-    let (output, totals, _) = play(&settings(&["--max-tokens", "4097"]), in_turn(), 4, &many(1));
+fn a_prompt_that_leaves_no_room_is_an_error_of_the_policy() {
+    let (output, totals, _) = play(settings(&["--max-tokens", "4097"]), sequential(), 4, &many(1));
     let errors = of_type(&output, "error");
     assert_eq!(errors[0]["boundary"], "policy");
     assert_eq!(errors[0]["message"], "asker: no room");
-    assert_eq!((totals.counts.episodes, totals.account.expected, totals.account.dropped()), (1, 1, 1));
+    let counts = totals.stats.counts();
+    assert_eq!((&counts["episodes"], &counts["groups_expected"]), (&json!(1), &json!(1)));
+    assert_eq!(counts["dropped_groups"]["policy"], 1);
 }
 
 #[test]
 fn shards_together_are_the_whole() {
     let input = many(30) + &json!({"type": "note", "v": 1, "text": "kept"}).to_string() + "\n";
     let lines = |shard: &str| -> Vec<Value> {
-        let text =
-            output(&["--shard", shard], in_turn(), 4, &input).replace(&format!("\"shard\":\"{shard}\""), "");
+        let text = output(&["--shard", shard], sequential(), 4, &input)
+            .replace(&format!("\"shard\":\"{shard}\""), "");
         text.lines().map(|line| Value::from(line.to_owned())).collect()
     };
     let whole = lines("0/1");
@@ -224,11 +233,12 @@ fn shards_together_are_the_whole() {
 }
 
 #[test]
-fn foreign_lines_keep_their_place_and_ends_are_consumed() {
+fn other_lines_pass_through_in_place_and_ends_are_consumed() {
     let one = tasks(&[json!({})]);
     let note = "{\"type\": \"note\", \"v\":1,  \"text\":\"kept as it is\"}";
     let end = json!({"type": "end", "v": 1, "stage": "envs", "ok": false}).to_string();
-    let (output, totals, outcome) = play(&settings(&[]), in_turn(), 4, &format!("{one}{note}\n{one}{end}\n"));
+    let (output, totals, outcome) =
+        play(settings(&[]), sequential(), 4, &format!("{one}{note}\n{one}{end}\n"));
     outcome.expect("a run without failure");
     let types: Vec<String> = output
         .lines()
@@ -238,30 +248,31 @@ fn foreign_lines_keep_their_place_and_ends_are_consumed() {
     assert_eq!(types[..at].iter().filter(|kind| *kind == "\"episode\"").count(), 1);
     assert_eq!(output.lines().nth(at), Some(note));
     assert!(!types.contains(&"\"end\"".to_owned()));
-    let failure = rollout::run::judge(&settings(&[]), &totals).expect_err("envs did not succeed");
+    let failure = rollout::stage::judge(&settings(&[]), &totals).expect_err("envs failed");
     assert_eq!(failure.code, 65);
 }
 
 #[test]
 fn samples_that_pass_through_are_checked_as_by_every_stage() {
     let bad = "{\"type\":\"sample\",\"v\":1,\"id\":\"a\",\"reward\":NaN}";
-    let (output, _, outcome) = play(&settings(&[]), in_turn(), 4, &format!("{}{bad}\n", many(1)));
+    let (output, _, outcome) = play(settings(&[]), sequential(), 4, &format!("{}{bad}\n", many(1)));
     assert_eq!(outcome.expect_err("NaN").code, 65);
     assert!(!output.contains("NaN"));
 }
 
 #[test]
-fn a_task_without_a_name_is_refused_before_its_samples_are() {
+fn a_task_without_a_name_is_refused() {
     let nameless = "{\"type\":\"task\",\"v\":1,\"env\":\"any\",\"task\":\"\",\"spec\":{}}";
-    let (_, _, outcome) = play(&settings(&[]), in_turn(), 4, &format!("{nameless}\n"));
+    let (_, _, outcome) = play(settings(&[]), sequential(), 4, &format!("{nameless}\n"));
     assert_eq!(outcome.expect_err("no name").message, "tasks:1: task is empty");
 }
 
 #[test]
 fn a_broken_line_fails_the_run_and_what_came_before_is_written() {
-    let (output, totals, outcome) = play(&settings(&[]), in_turn(), 4, &format!("{}{{\"type\":\n", many(1)));
+    let (output, totals, outcome) =
+        play(settings(&[]), sequential(), 4, &format!("{}{{\"type\":\n", many(1)));
     let failure = outcome.expect_err("half a line");
     assert_eq!(failure.code, 65);
     assert!(failure.message.starts_with("tasks:2"), "{}", failure.message);
-    assert!(totals.tasks <= 1 && of_type(&output, "episode").len() <= 1);
+    assert!(totals.stats.tasks <= 1 && of_type(&output, "episode").len() <= 1);
 }

@@ -1,4 +1,4 @@
-//! An environment and a policy of a few lines each, so that trees, order and errors are tested without a model.
+//! An environment and a policy of a few lines each, to test trees, order and errors without a model.
 
 #![allow(dead_code)]
 
@@ -6,47 +6,47 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use clap::Parser;
-use envs::{Environment, Outcome, State, Workflow};
+use envs::{Outcome, State, Workflow};
 use record::failure::{Failure, Result};
+use record::line::Task;
 use record::read::Reader;
 use record::sample::{Message, Rewards};
 use record::write::Writer;
 use rollout::arguments::{Arguments, Settings};
 use rollout::engine::{Completion, Request};
-use rollout::feed::Shard;
 use rollout::generator::Generator;
-use rollout::lines::Speaker;
-use rollout::queue::Queue;
-use rollout::stage::{self, MakeGenerators, Totals, Width};
-use rollout::worker::Shared;
+use rollout::lines::PolicyLabel;
+use rollout::stage::{self, Run, Totals};
+use rollout::task_run::RunContext;
+use rollout::world::World;
 use serde_json::{Value, json};
 
-pub fn in_turn() -> Arc<Workflow> {
-    Workflow::sequential("in-turn", &["asker", "doer"])
+pub fn sequential() -> Arc<Workflow> {
+    Workflow::sequential("sequential", &["asker", "doer"])
 }
 
-pub fn at_once() -> Arc<Workflow> {
-    Workflow::parallel("at-once", &["asker", "doer"])
+pub fn parallel() -> Arc<Workflow> {
+    Workflow::parallel("parallel", &["asker", "doer"])
 }
 
-/// Two askers at once, then a doer.
-pub fn in_stages() -> Arc<Workflow> {
+/// Two askers in parallel, then a doer.
+pub fn staged() -> Arc<Workflow> {
     let stages = vec![vec!["asker-1".to_owned(), "asker-2".to_owned()], vec!["doer".to_owned()]];
-    Workflow::staged("in-stages", stages).expect("agents with names of their own")
+    Workflow::staged("staged", stages).expect("agents with names of their own")
 }
 
-/// What was said so far. A text is a digit: the reward is a tenth of it, a doer's 9 solves the task, `end` ends it unsolved, and
-/// `fails_on` makes the environment itself fail.
+/// A state: the actions so far. An action is a digit: the reward is a tenth of it, a doer's 9 solves the task, `end` ends it
+/// unsolved, and `fails_on` makes the environment itself fail.
 #[derive(Clone)]
 pub struct Talk {
     pub workflow: Arc<Workflow>,
-    pub said: Vec<(String, String)>,
+    pub actions: Vec<(String, String)>,
     pub fails_on: Option<String>,
 }
 
 impl Talk {
     pub fn new(workflow: Arc<Workflow>) -> Talk {
-        Talk { workflow, said: Vec::new(), fails_on: None }
+        Talk { workflow, actions: Vec::new(), fails_on: None }
     }
 }
 
@@ -59,16 +59,20 @@ impl State for Talk {
         3
     }
 
+    fn is_solved(&self) -> bool {
+        self.actions.last().is_some_and(|(who, what)| who == "doer" && what == "9")
+    }
+
     fn observe(&self, agent: &str) -> Vec<Message> {
-        let said: Vec<String> = self.said.iter().map(|(who, what)| format!("{who}:{what}")).collect();
-        vec![Message { role: "user".to_owned(), content: format!("{agent}? {}", said.join(" ")) }]
+        let actions: Vec<String> = self.actions.iter().map(|(who, what)| format!("{who}:{what}")).collect();
+        vec![Message { role: "user".to_owned(), content: format!("{agent}? {}", actions.join(" ")) }]
     }
 
     fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
         if self.fails_on.as_deref() == Some(text) {
             return Err(Failure::work(format!("{agent} said {text}")));
         }
-        self.said.push((agent.to_owned(), text.to_owned()));
+        self.actions.push((agent.to_owned(), text.to_owned()));
         let digit: f64 = text.parse().unwrap_or(0.0);
         let success = agent == "doer" && text == "9";
         Ok(Outcome {
@@ -84,33 +88,41 @@ impl State for Talk {
     }
 
     fn to_json(&self) -> Value {
-        json!(self.said)
+        json!(self.actions)
+    }
+
+    fn oracle(&self, _agent: &str) -> Option<String> {
+        None
+    }
+
+    fn probes(&self, _agent: &str) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn draw(&self) -> String {
+        String::new()
     }
 }
 
-/// An environment of [`Talk`]s; a spec's `fails_on` is theirs, and a spec `null` is refused.
+/// Makes [`Talk`]s; a spec's `fails_on` is theirs, and a spec `null` is refused.
 pub struct Talks(pub Arc<Workflow>);
 
-impl Environment for Talks {
-    fn name(&self) -> &str {
-        "talk"
+impl World for Talks {
+    fn agents(&self, _task: &Task) -> Result<Vec<String>> {
+        Ok(self.0.agents().to_vec())
     }
 
-    fn workflow(&self, _name: &str, _spec: &Value) -> Result<Arc<Workflow>> {
-        Ok(Arc::clone(&self.0))
-    }
-
-    fn reset(&self, spec: &Value, _workflow: &str) -> Result<Box<dyn State>> {
-        if spec.is_null() {
+    fn reset(&self, task: &Task) -> Result<Box<dyn State>> {
+        if task.spec.is_null() {
             return Err(Failure::data("nothing to play"));
         }
-        let fails_on = spec["fails_on"].as_str().map(str::to_owned);
+        let fails_on = task.spec["fails_on"].as_str().map(str::to_owned);
         Ok(Box::new(Talk { fails_on, ..Talk::new(Arc::clone(&self.0)) }))
     }
 }
 
-/// Says the digit that the stream draws, after as many runs as it draws too; bytes are its tokens. It takes
-/// the newest group first, so that nothing finishes in the order in which it was asked for.
+/// Generates a random digit after a random number of runs; bytes are its tokens. The newest group comes first, so that
+/// nothing finishes in the order of its submission.
 #[derive(Default)]
 pub struct Dice {
     requests: Vec<(Request, u32)>,
@@ -169,29 +181,24 @@ pub fn tasks(specs: &[Value]) -> String {
     specs.iter().enumerate().map(line).collect()
 }
 
-/// Runs the stage on `input` with `limit` tasks under way on each thread: the output and what it came to.
+/// Runs the stage on `input` with `limit` tasks in progress on each thread: the output and what it came to.
 pub fn play(
-    settings: &Settings,
+    settings: Settings,
     workflow: Arc<Workflow>,
     limit: usize,
     input: &str,
 ) -> (String, Totals, Result<()>) {
-    let speaker = Speaker { policy: "fake".into(), version: "0:00000000".into() };
-    let shared = Arc::new(Shared {
-        queue: Queue::new(settings.threads, limit),
-        external: Some(Box::new(Talks(workflow))),
-        workflow: None,
-        team: settings.team.clone(),
-        plan: Arc::new(rollout::run::plan(settings, vec![speaker]).expect("a plan")),
-        sampling: settings.sampling,
-        max_tokens: settings.max_tokens,
-    });
-    let make: MakeGenerators = Arc::new(|| Ok(vec![Box::new(Dice::default()) as Box<dyn Generator>]));
-    let reader = Reader::new("tasks", std::io::Cursor::new(input.to_owned()));
+    let labels = vec![PolicyLabel { name: "fake".into(), version: "0:00000000".into() }];
+    let world = Box::new(Talks(workflow));
+    let mut reader = Reader::new("tasks", std::io::Cursor::new(input.to_owned()));
+    let run = Run {
+        context: Arc::new(RunContext { settings: Arc::new(settings), world, labels }),
+        generators: Box::new(|| Ok(vec![Box::new(Dice::default()) as Box<dyn Generator>])),
+        lines: std::iter::from_fn(move || reader.next().transpose()),
+        tasks_per_thread: limit,
+    };
     let mut writer = Writer::new(Vec::new());
-    let shard = Shard { number: settings.shard, count: settings.shards };
-    let width = Width { threads: settings.threads, shard, quiet: true };
-    let (totals, outcome) = stage::play(&shared, &make, Vec::new(), reader, &mut writer, width);
+    let (totals, outcome) = stage::play(run, &mut writer);
     let bytes = writer.into_inner().expect("a writable buffer");
     (String::from_utf8(bytes).expect("UTF-8"), totals, outcome)
 }

@@ -1,4 +1,4 @@
-//! The policies of a run, opened, and what runs them: one engine a model, which serves the model and all adapters of it.
+//! The policies of a run and the engines that run them: one engine per model, which serves the model and its adapters.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use device::Choice;
 use policy::directory::Policy;
+use policy::ownership::Ownership;
 use policy::tokenizer::Tokenizer;
-use record::failure::Result;
+use record::failure::{Failure, Result};
 
 use crate::engine::paged::{self, service::Service};
 use crate::engine::{Decoder, Engine, Options};
@@ -16,18 +17,18 @@ use crate::generator::{DecoderHandle, EngineGenerator, Generator};
 
 /// A policy that is loaded.
 struct Loaded {
-    /// Which of the engines runs it, and as which of that engine's adapters.
+    /// Index of its engine, and of its adapter there.
     engine: usize,
     adapter: Option<u32>,
     tokenizer: Arc<Tokenizer>,
     version: String,
 }
 
-/// Where a model runs.
+/// An engine.
 enum Where {
-    /// On the processor.
+    /// On the CPU.
     Here(Engine),
-    /// On a device, in a thread of its own.
+    /// On a device, with a thread of its own.
     There(Service),
 }
 
@@ -40,24 +41,24 @@ impl Where {
     }
 }
 
-/// What one thread has of an engine.
+/// One thread's handle to an engine.
 enum Handle<'a> {
     Decoder(Rc<RefCell<Decoder>>),
     Service(&'a Service),
 }
 
 /// The policies of a run and the engines that run them.
-pub struct Models {
+pub struct Policies {
     engines: Vec<Where>,
     policies: Vec<Loaded>,
 }
 
-impl Models {
-    /// Opens policies. Engines on the processor divide `options.cache_bytes`, those on a device what is free there.
+impl Policies {
+    /// Opens policies. CPU engines divide `options.cache_bytes`, device engines the free device memory.
     ///
     /// # Errors
     /// As [`Engine::load_all`] and [`paged::start`].
-    pub fn open(directories: &[&Path], device: Choice, options: &Options) -> Result<Models> {
+    pub fn open(directories: &[&Path], device: Choice, options: &Options) -> Result<Policies> {
         let opened: Vec<Policy> =
             directories.iter().map(|directory| Policy::open(directory)).collect::<Result<_>>()?;
         let groups = by_model(&opened);
@@ -85,7 +86,7 @@ impl Models {
             }
         }
         policies.sort_by_key(|&(index, _)| index);
-        Ok(Models { engines, policies: policies.into_iter().map(|(_, loaded)| loaded).collect() })
+        Ok(Policies { engines, policies: policies.into_iter().map(|(_, loaded)| loaded).collect() })
     }
 
     /// Versions, in the order of the policies.
@@ -115,7 +116,7 @@ impl Models {
     }
 }
 
-/// Policies by the model that they are: adapters of one base are together, and the base with them where it plays itself.
+/// Indices of policies by base model: adapters of one base are together, with the base itself if it plays too.
 fn by_model(policies: &[Policy]) -> Vec<Vec<usize>> {
     // A link to the same files is the same model; what cannot be followed is refused where it is opened.
     let place = |policy: &Policy| {
@@ -131,6 +132,17 @@ fn by_model(policies: &[Policy]) -> Vec<Vec<usize>> {
         }
     }
     groups.into_iter().map(|(_, group)| group).collect()
+}
+
+/// Index of the policy that plays `agent`.
+///
+/// # Errors
+/// Usage: none does.
+pub fn policy_of(team: &Ownership, agent: &str) -> Result<usize> {
+    team.of(agent).ok_or_else(|| {
+        Failure::usage(format!("no --policy for agent {agent}"))
+            .hint(format!("add --policy {agent}=DIR, or let one policy play all agents: --policy DIR"))
+    })
 }
 
 #[cfg(test)]

@@ -1,0 +1,92 @@
+//! The reader thread: numbers the tasks of the input, counts how often each recurs, and passes other lines through.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use record::failure::Result;
+use record::line;
+use record::read::{Kind, Line};
+use record::sample::Sample;
+
+use crate::arguments::Shard;
+use crate::queue::Queue;
+use crate::stats::Stats;
+use crate::streams::shard_of;
+use crate::task_run::{Output, QueuedTask};
+use crate::writer::Event;
+
+/// Puts tasks into the queue; the rest goes to the writer.
+pub struct TaskReader {
+    queue: Arc<Queue>,
+    writer: Sender<Event>,
+    shard: Shard,
+    /// Position among all tasks of the stream, so that an episode's name does not depend on the shard.
+    index: u64,
+    /// Position among the output of this shard.
+    sequence: u64,
+    seen: HashMap<String, u64>,
+}
+
+impl TaskReader {
+    /// A reader of the tasks of `shard`.
+    pub fn new(queue: Arc<Queue>, writer: Sender<Event>, shard: Shard) -> TaskReader {
+        TaskReader { queue, writer, shard, index: 0, sequence: 0, seen: HashMap::new() }
+    }
+
+    /// Reads until the input ends or fails, or nobody works any more.
+    pub fn run(mut self, lines: impl Iterator<Item = Result<Line>>) {
+        for line in lines {
+            match line.and_then(|line| self.handle(line)) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(failure) => {
+                    // Without a receiver the run is already over.
+                    let _ = self.writer.send(Event::Failed(failure));
+                    break;
+                }
+            }
+        }
+        self.queue.close();
+    }
+
+    /// Whether to go on reading.
+    fn handle(&mut self, line: Line) -> Result<bool> {
+        match line.kind {
+            Kind::Task => return self.handle_task(&line),
+            Kind::End => return Ok(self.writer.send(Event::End(Box::new(line::parse(&line)?))).is_ok()),
+            Kind::Sample => drop(Sample::parse(&line)?),
+            _ => {}
+        }
+        // Only the first of several shards passes lines through: `cat` of all shards would repeat them.
+        if self.shard.number > 0 {
+            return Ok(true);
+        }
+        let output = Output { sequence: self.next_sequence(), text: line.text, stats: Stats::default() };
+        Ok(self.queue.wait_for_room(output.sequence) && self.writer.send(Event::Output(output)).is_ok())
+    }
+
+    fn handle_task(&mut self, line: &Line) -> Result<bool> {
+        let task: line::Task = line::parse(line)?;
+        if task.task.is_empty() {
+            return Err(line
+                .failure("task is empty")
+                .hint("samples are told apart by the name of their task"));
+        }
+        let index = self.index;
+        self.index += 1;
+        if shard_of(&task.task, self.shard.count) != self.shard.number {
+            return Ok(true);
+        }
+        let seen = self.seen.entry(task.task.clone()).or_insert(0);
+        let occurrence = *seen;
+        *seen += 1;
+        let sequence = self.next_sequence();
+        Ok(self.queue.push(QueuedTask { sequence, index, occurrence, task }))
+    }
+
+    fn next_sequence(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence - 1
+    }
+}

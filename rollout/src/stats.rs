@@ -1,0 +1,213 @@
+//! Statistics of a rollout for `counts` of its `end` line: groups expected, written and dropped by reason; episodes
+//! by environment; rewards by agent.
+//!
+//! Expected groups are counted when they are requested, written and dropped ones where that happens, so that the two
+//! sums check each other. Floating-point sums follow the order of the output and are the same for any number of threads.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::episode::{Group, Stop};
+
+/// Where an episode can fail, in the order of `dropped_groups`.
+const BOUNDARIES: [&str; 4] = ["policy", "env", "sandbox", "task"];
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct EnvironmentStats {
+    episodes: u64,
+    errors: u64,
+    /// Solved episodes by the turn that solved them, from 0.
+    solved_at_turn: Vec<u64>,
+}
+
+impl EnvironmentStats {
+    fn solved(&self) -> u64 {
+        self.solved_at_turn.iter().sum()
+    }
+
+    fn add(&mut self, other: &EnvironmentStats) {
+        self.episodes += other.episodes;
+        self.errors += other.errors;
+        for (turn, &solved) in other.solved_at_turn.iter().enumerate() {
+            self.add_solved(turn, solved);
+        }
+    }
+
+    fn add_solved(&mut self, turn: usize, episodes: u64) {
+        self.solved_at_turn.resize(self.solved_at_turn.len().max(turn + 1), 0);
+        self.solved_at_turn[turn] += episodes;
+    }
+}
+
+/// What one agent generated and earned, in one group or more.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AgentStats {
+    groups: u64,
+    samples: u64,
+    completion_tokens: u64,
+    cut: u64,
+    reward: f64,
+    squared_reward: f64,
+    /// Count and sum by name.
+    components: BTreeMap<String, (u64, f64)>,
+}
+
+impl AgentStats {
+    /// The statistics of one group.
+    pub fn of(group: &Group) -> AgentStats {
+        let mut agent = AgentStats { groups: 1, ..AgentStats::default() };
+        for member in &group.members {
+            agent.samples += 1;
+            agent.completion_tokens += member.candidate.ids.len() as u64;
+            agent.cut += u64::from(!member.candidate.stopped);
+            agent.reward += member.reward;
+            agent.squared_reward += member.reward * member.reward;
+            for (name, value) in &member.outcome.components {
+                agent.add_component(name, 1, *value);
+            }
+        }
+        agent
+    }
+
+    fn add(&mut self, other: &AgentStats) {
+        self.groups += other.groups;
+        self.samples += other.samples;
+        self.completion_tokens += other.completion_tokens;
+        self.cut += other.cut;
+        self.reward += other.reward;
+        self.squared_reward += other.squared_reward;
+        for (name, &(count, sum)) in &other.components {
+            self.add_component(name, count, sum);
+        }
+    }
+
+    fn add_component(&mut self, name: &str, count: u64, sum: f64) {
+        let own = self.components.entry(name.to_owned()).or_default();
+        own.0 += count;
+        own.1 += sum;
+    }
+
+    fn to_json(&self) -> Value {
+        let count = self.samples as f64;
+        let mean = self.reward / count;
+        let deviation = ((self.squared_reward - count * mean * mean).max(0.0) / (count - 1.0)).sqrt();
+        let components: BTreeMap<&String, f64> =
+            self.components.iter().map(|(name, (count, sum))| (name, sum / *count as f64)).collect();
+        json!({
+            "groups": self.groups,
+            "samples": self.samples,
+            "completion_tokens": self.completion_tokens,
+            "cut": self.cut,
+            "reward": mean,
+            "reward_std": (self.samples > 1).then_some(deviation),
+            "reward_components": components,
+        })
+    }
+}
+
+/// The statistics of a task or of a whole run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Tasks played.
+    pub tasks: u64,
+    /// Groups requested: one for each agent that acts, at each turn of each episode.
+    pub groups_expected: u64,
+    /// Prompt tokens; a prompt that several branches share counts once.
+    pub prompt_tokens: u64,
+    dropped: BTreeMap<&'static str, u64>,
+    environments: BTreeMap<String, EnvironmentStats>,
+    agents: BTreeMap<String, AgentStats>,
+}
+
+impl Stats {
+    /// The statistics of one task that has just begun.
+    pub fn of_task() -> Stats {
+        Stats { tasks: 1, ..Stats::default() }
+    }
+
+    /// Counts groups that were requested and then dropped at a boundary.
+    pub fn drop_groups(&mut self, boundary: &'static str, groups: u64) {
+        *self.dropped.entry(boundary).or_default() += groups;
+    }
+
+    /// Counts an episode that ended after `turns`.
+    pub fn add_episode(&mut self, environment: &str, turns: u32, stop: &Stop) {
+        let environment = self.environments.entry(environment.to_owned()).or_default();
+        environment.episodes += 1;
+        environment.errors += u64::from(matches!(stop, Stop::Error(_)));
+        if *stop == Stop::Success {
+            environment.add_solved(turns.saturating_sub(1) as usize, 1);
+        }
+    }
+
+    /// Adds what an agent did. Call it in the order of the output.
+    pub fn add_agent(&mut self, name: &str, agent: &AgentStats) {
+        self.agents.entry(name.to_owned()).or_default().add(agent);
+    }
+
+    /// Adds `other`. Call it in the order of the output.
+    pub fn add(&mut self, other: &Stats) {
+        self.tasks += other.tasks;
+        self.groups_expected += other.groups_expected;
+        self.prompt_tokens += other.prompt_tokens;
+        for (boundary, &count) in &other.dropped {
+            self.drop_groups(boundary, count);
+        }
+        for (name, theirs) in &other.environments {
+            self.environments.entry(name.clone()).or_default().add(theirs);
+        }
+        for (name, theirs) in &other.agents {
+            self.add_agent(name, theirs);
+        }
+    }
+
+    /// Episodes begun.
+    pub fn episodes(&self) -> u64 {
+        self.environments.values().map(|environment| environment.episodes).sum()
+    }
+
+    /// Episodes that could not be scored.
+    pub fn errors(&self) -> u64 {
+        self.environments.values().map(|environment| environment.errors).sum()
+    }
+
+    /// Samples written.
+    pub fn samples(&self) -> u64 {
+        self.agents.values().map(|agent| agent.samples).sum()
+    }
+
+    /// `counts` of the `end` line.
+    pub fn counts(&self) -> Map<String, Value> {
+        let of_agents = |count: fn(&AgentStats) -> u64| self.agents.values().map(count).sum::<u64>();
+        let dropped: Map<String, Value> = BOUNDARIES
+            .iter()
+            .map(|&boundary| (boundary.to_owned(), self.dropped.get(boundary).copied().unwrap_or(0).into()))
+            .collect();
+        let environment = |(name, stats): (&String, &EnvironmentStats)| {
+            let fields = json!({
+                "episodes": stats.episodes,
+                "solved": stats.solved(),
+                "errors": stats.errors,
+                "solved_at_turn": stats.solved_at_turn,
+            });
+            (name.clone(), fields)
+        };
+        let agent = |(name, stats): (&String, &AgentStats)| (name.clone(), stats.to_json());
+        let counts: [(&str, Value); 12] = [
+            ("tasks", self.tasks.into()),
+            ("episodes", self.episodes().into()),
+            ("solved", self.environments.values().map(EnvironmentStats::solved).sum::<u64>().into()),
+            ("errors", self.errors().into()),
+            ("groups_expected", self.groups_expected.into()),
+            ("groups", of_agents(|agent| agent.groups).into()),
+            ("samples", self.samples().into()),
+            ("prompt_tokens", self.prompt_tokens.into()),
+            ("completion_tokens", of_agents(|agent| agent.completion_tokens).into()),
+            ("dropped_groups", dropped.into()),
+            ("environments", self.environments.iter().map(environment).collect::<Map<_, _>>().into()),
+            ("agents", self.agents.iter().map(agent).collect::<Map<_, _>>().into()),
+        ];
+        counts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+}

@@ -1,0 +1,294 @@
+//! One task being played: its episodes, their open prompt requests, and the lines written so far.
+//!
+//! Tree sampling plays a task as one episode of K branches, parallel sampling as K episodes of one branch each. Equal
+//! requests of several episodes (the first ones of parallel sampling) become one, whose prompt is computed once.
+//!
+//! Groups are serialized as they complete and sorted by turn, agent and branch at the end, so that siblings are
+//! contiguous.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use envs::State;
+use record::failure::{Failure, Result};
+use record::line::Task;
+use record::sample::Message;
+
+use crate::arguments::Settings;
+use crate::episode::{Candidate, Episode, EpisodeError, EpisodeId, Group, PromptRequest, Stop};
+use crate::lines::{EpisodeEnd, PolicyLabel, TaskRef};
+use crate::prompts::Prompt;
+use crate::stats::{AgentStats, Stats};
+use crate::streams::Streams;
+use crate::world::World;
+
+/// What all tasks of a run have in common.
+pub struct RunContext {
+    /// The command line.
+    pub settings: Arc<Settings>,
+    /// Makes environments.
+    pub world: Box<dyn World>,
+    /// How samples name each policy.
+    pub labels: Vec<PolicyLabel>,
+}
+
+/// A task and its position in the stream.
+#[derive(Clone, Debug)]
+pub struct QueuedTask {
+    /// Position of its output among all output of this shard.
+    pub sequence: u64,
+    /// Position among all tasks of the stream, other shards' included.
+    pub index: u64,
+    /// How often the same task came before.
+    pub occurrence: u64,
+    /// The task.
+    pub task: Task,
+}
+
+/// A prompt to complete, for one episode or for several that have the same.
+#[derive(Debug)]
+pub struct SharedRequest {
+    /// Index of the episode, and its request. These differ in their branches only.
+    parts: Vec<(usize, PromptRequest)>,
+}
+
+impl SharedRequest {
+    /// The turn.
+    pub fn turn(&self) -> u32 {
+        self.parts[0].1.turn
+    }
+
+    /// Index of the agent.
+    pub fn agent(&self) -> usize {
+        self.parts[0].1.agent
+    }
+
+    /// The conversation to continue.
+    pub fn messages(&self) -> &[Message] {
+        &self.parts[0].1.messages
+    }
+
+    /// The branches to sample, in order.
+    pub fn branches(&self) -> impl Iterator<Item = u32> {
+        self.parts.iter().flat_map(|(_, request)| request.branches.clone())
+    }
+}
+
+/// Lines for the output.
+#[derive(Debug)]
+pub struct Output {
+    /// Their position among all output of this shard.
+    pub sequence: u64,
+    /// The lines, at least one, without the last line feed.
+    pub text: String,
+    /// What they add to the statistics.
+    pub stats: Stats,
+}
+
+/// A group that is complete.
+struct WrittenGroup {
+    /// Turn, agent, branch.
+    order: (u32, usize, u32),
+    lines: Vec<u8>,
+    stats: AgentStats,
+}
+
+/// A task being played.
+pub struct TaskRun {
+    context: Arc<RunContext>,
+    task: QueuedTask,
+    streams: Arc<Streams>,
+    name: Arc<str>,
+    episodes: Vec<Episode>,
+    groups: Vec<WrittenGroup>,
+    /// The prompt and the policy of each open group, by episode and agent.
+    prompts: HashMap<(usize, usize), (Arc<Prompt>, usize)>,
+    open_requests: usize,
+    stats: Stats,
+    /// Why it could not begin.
+    refused: Option<Stop>,
+}
+
+impl TaskRun {
+    /// Begins the episodes of a task in `state`, or none when the environment refused it.
+    pub fn begin(
+        context: Arc<RunContext>,
+        task: QueuedTask,
+        state: std::result::Result<Box<dyn State>, EpisodeError>,
+    ) -> (TaskRun, Vec<SharedRequest>) {
+        let (seed, step) = (context.settings.seed, context.settings.metadata.step);
+        let mut run = TaskRun {
+            streams: Arc::new(Streams::new(seed, step, &task.task.task, task.occurrence)),
+            name: format!("{step}.{}", task.index).into(),
+            context,
+            task,
+            episodes: Vec::new(),
+            groups: Vec::new(),
+            prompts: HashMap::new(),
+            open_requests: 0,
+            stats: Stats::of_task(),
+            refused: None,
+        };
+        let requests = match state {
+            Ok(state) => run.begin_episodes(&*state),
+            Err(error) => {
+                run.refused = Some(Stop::Error(error));
+                Vec::new()
+            }
+        };
+        run.open_requests = requests.len();
+        (run, requests)
+    }
+
+    fn begin_episodes(&mut self, state: &dyn State) -> Vec<SharedRequest> {
+        let settings = self.context.settings.clone();
+        let (branches, count) = (settings.metadata.branches, self.episode_count());
+        let width = branches / count;
+        let mut shared: Vec<SharedRequest> = Vec::new();
+        for (index, first) in (0..branches).step_by(width as usize).enumerate() {
+            let (name, streams) = (self.name.clone(), self.streams.clone());
+            let id = EpisodeId { name, streams, branches: first..first + width };
+            let (episode, requests) = Episode::begin(settings.episodes.clone(), id, state.clone_state());
+            self.episodes.push(episode);
+            self.stats.groups_expected += requests.len() as u64;
+            for request in requests {
+                let same = shared.iter_mut().find(|other| {
+                    other.agent() == request.agent
+                        && other.turn() == request.turn
+                        && other.messages() == request.messages
+                });
+                match same {
+                    Some(other) => other.parts.push((index, request)),
+                    None => shared.push(SharedRequest { parts: vec![(index, request)] }),
+                }
+            }
+        }
+        shared
+    }
+
+    fn episode_count(&self) -> u32 {
+        let metadata = &self.context.settings.metadata;
+        if metadata.parallel { metadata.branches } else { 1 }
+    }
+
+    /// The agents of its workflow; none when it could not begin.
+    pub fn agents(&self) -> &[String] {
+        self.episodes.first().map_or(&[], Episode::agents)
+    }
+
+    /// The random streams of its task.
+    pub fn streams(&self) -> &Streams {
+        &self.streams
+    }
+
+    /// Whether none of its requests is open.
+    pub fn is_over(&self) -> bool {
+        self.open_requests == 0
+    }
+
+    /// Takes the candidates for `request`, in the order of its branches, and returns the next requests. `policy` is the
+    /// index of the policy that generated them.
+    ///
+    /// # Errors
+    /// Log-probabilities that are not finite.
+    pub fn step(
+        &mut self,
+        request: SharedRequest,
+        prompt: &Arc<Prompt>,
+        policy: usize,
+        candidates: Vec<Candidate>,
+    ) -> Result<Vec<SharedRequest>> {
+        self.open_requests -= 1;
+        let mut candidates = candidates.into_iter();
+        let mut next = Vec::new();
+        self.stats.prompt_tokens += prompt.ids.len() as u64;
+        for (index, request) in request.parts {
+            let own: Vec<Candidate> = candidates.by_ref().take(request.branches.len()).collect();
+            let episode = &mut self.episodes[index];
+            if episode.stop().is_some() {
+                // Another agent of the stage failed meanwhile.
+                continue;
+            }
+            self.prompts.insert((index, request.agent), (prompt.clone(), policy));
+            let open = episode.open_groups();
+            let transition = episode.step(request, own);
+            if let Some(Stop::Error(error)) = episode.stop() {
+                self.stats.drop_groups(error.boundary, open);
+            }
+            self.stats.groups_expected += transition.requests.len() as u64;
+            for group in &transition.groups {
+                self.write(index, group)?;
+            }
+            let shared = |request| SharedRequest { parts: vec![(index, request)] };
+            next.extend(transition.requests.into_iter().map(shared));
+        }
+        self.open_requests += next.len();
+        Ok(next)
+    }
+
+    fn write(&mut self, index: usize, group: &Group) -> Result<()> {
+        let Some((prompt, policy)) = self.prompts.remove(&(index, group.agent)) else { return Ok(()) };
+        let (episode, label) = (&self.episodes[index], &self.context.labels[policy]);
+        let mut lines = Vec::new();
+        self.reference().write_group(&mut lines, episode, group, label, &prompt)?;
+        let first = group.members.first().map_or(0, |member| member.branch);
+        let order = (group.turn, group.agent, first);
+        self.groups.push(WrittenGroup { order, lines, stats: AgentStats::of(group) });
+        Ok(())
+    }
+
+    fn reference(&self) -> TaskRef<'_> {
+        let Task { env, task, .. } = &self.task.task;
+        TaskRef { metadata: &self.context.settings.metadata, env, task, episode: &self.name }
+    }
+
+    /// Whether any of the episodes behind `request` is still going on.
+    pub fn needs(&self, request: &SharedRequest) -> bool {
+        request.parts.iter().any(|&(index, _)| self.episodes[index].stop().is_none())
+    }
+
+    /// Takes back a request that is no longer needed.
+    pub fn cancel(&mut self, _request: SharedRequest) {
+        self.open_requests -= 1;
+    }
+
+    /// Ends the episodes that wait for `request`, which cannot be completed.
+    pub fn fail(&mut self, request: SharedRequest, error: &EpisodeError) {
+        self.open_requests -= 1;
+        for (index, _) in request.parts {
+            let episode = &mut self.episodes[index];
+            if episode.stop().is_none() {
+                self.stats.drop_groups(error.boundary, episode.open_groups());
+                episode.fail(error.clone());
+            }
+        }
+    }
+
+    /// The output of a task that is over.
+    ///
+    /// # Errors
+    /// None that finite rewards can cause.
+    pub fn finish(mut self) -> Result<Output> {
+        self.groups.sort_by_key(|group| group.order);
+        let mut bytes = Vec::new();
+        let mut stats = std::mem::take(&mut self.stats);
+        for group in &self.groups {
+            bytes.extend_from_slice(&group.lines);
+            stats.add_agent(&self.agents()[group.order.1], &group.stats);
+        }
+        let refused = self.refused.iter().flat_map(|stop| {
+            (0..self.episode_count()).map(move |branch| EpisodeEnd { branch, turns: 0, reward: None, stop })
+        });
+        let played = self.episodes.iter().filter_map(|episode| {
+            let (branch, reward) = (episode.id().branches.start, Some(episode.reward()));
+            Some(EpisodeEnd { branch, turns: episode.turns(), reward, stop: episode.stop()? })
+        });
+        for end in refused.chain(played) {
+            stats.add_episode(&self.task.task.env, end.turns, end.stop);
+            self.reference().write_end(&mut bytes, &end)?;
+        }
+        bytes.pop();
+        let text = String::from_utf8(bytes).map_err(Failure::work)?;
+        Ok(Output { sequence: self.task.sequence, text, stats })
+    }
+}

@@ -1,0 +1,90 @@
+//! Writes the output of the worker threads in the order of the tasks.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use record::failure::{Failure, Result};
+use record::line::End;
+use record::progress::Progress;
+use record::stage::interrupted;
+use record::write::Writer;
+
+use crate::queue::Queue;
+use crate::stats::Stats;
+use crate::task_run::Output;
+
+/// How long the writer waits for an event before it looks for a signal.
+const POLL_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// What the other threads tell the writer.
+#[derive(Debug)]
+pub enum Event {
+    /// The lines of a finished task, or a line that passes through.
+    Output(Output),
+    /// The `end` line of an earlier stage.
+    End(Box<End>),
+    /// The run cannot go on.
+    Failed(Failure),
+}
+
+/// Writes until all senders are gone. Output that comes early is held; the queue bounds how much that can be.
+///
+/// # Errors
+/// [`Event::Failed`], a signal, a closed or full output. `stats` and `ends` hold what came until then.
+pub fn write_in_order<W: Write>(
+    events: &Receiver<Event>,
+    queue: &Queue,
+    writer: &mut Writer<W>,
+    quiet: bool,
+    (stats, ends): (&mut Stats, &mut Vec<End>),
+) -> Result<()> {
+    let mut progress = Progress::new("rollout", quiet, None);
+    let mut held: BTreeMap<u64, Output> = BTreeMap::new();
+    let mut next = 0;
+    loop {
+        if interrupted() {
+            return Err(Failure::interrupted());
+        }
+        match events.recv_timeout(POLL_TIMEOUT) {
+            Err(RecvTimeoutError::Disconnected) => return writer.flush(),
+            // Slow tasks must not wait in the buffer.
+            Err(RecvTimeoutError::Timeout) => writer.flush()?,
+            Ok(Event::Failed(failure)) => return Err(failure),
+            Ok(Event::End(end)) => ends.push(*end),
+            Ok(Event::Output(output)) => drop(held.insert(output.sequence, output)),
+        }
+        let first = next;
+        while let Some(output) = held.remove(&next) {
+            writer.raw(&output.text)?;
+            next += 1;
+            stats.add(&output.stats);
+            progress.inc(output.stats.samples());
+            progress.set_message(format!("samples of {} tasks", stats.tasks));
+        }
+        if next > first {
+            queue.written(next);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_leaves_in_order_whatever_order_it_comes_in() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        for sequence in [2, 0, 3, 1, 5, 4] {
+            let output = Output { sequence, text: sequence.to_string(), stats: Stats::default() };
+            sender.send(Event::Output(output)).expect("a receiver");
+        }
+        drop(sender);
+        let mut writer = Writer::new(Vec::new());
+        let queue = Queue::new(1, 1);
+        let totals = (&mut Stats::default(), &mut Vec::new());
+        write_in_order(&receiver, &queue, &mut writer, true, totals).expect("a writable buffer");
+        assert_eq!(writer.into_inner().expect("a writable buffer"), b"0\n1\n2\n3\n4\n5\n");
+    }
+}
