@@ -8,7 +8,6 @@
 //! its threads; [`task_run`] is a task in progress and [`episode`] the algorithm; [`engine`] runs the model.
 
 pub mod arguments;
-pub mod command;
 pub mod engine;
 pub mod episode;
 pub mod generator;
@@ -25,5 +24,4 @@ pub mod streams;
 pub mod task_run;
 pub mod version;
 pub mod worker;
-pub mod world;
 pub mod writer;

@@ -12,6 +12,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use device::Choice;
+use envs::{Environment, External};
 use policy::ownership::Owner;
 use record::failure::{Failure, Result};
 use record::line::{self, End, Task};
@@ -20,7 +21,6 @@ use record::write::Writer;
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{Arguments, Settings};
-use crate::command::CommandWorld;
 use crate::engine::paged::SEQUENCES;
 use crate::engine::{Options, PhaseTimings};
 use crate::generator::Generator;
@@ -33,7 +33,6 @@ use crate::stats::Stats;
 use crate::task_run::RunContext;
 use crate::version;
 use crate::worker::{ThreadTimes, Worker};
-use crate::world::{Shipped, World};
 use crate::writer::{Event, write_in_order};
 
 /// Rows that a thread decodes together. The throughput of a small model on a CPU levels off at a few dozen rows a
@@ -119,12 +118,12 @@ fn run(settings: &Arc<Settings>) -> Result<()> {
 fn open(settings: &Arc<Settings>) -> Result<Run<impl Iterator<Item = Result<Line>> + Send + 'static>> {
     let mut reader = Reader::stdin();
     let (ahead, first) = read_ahead(&mut reader)?;
-    let workflow = settings.workflow.clone();
-    let world: Box<dyn World> = match &settings.env_command {
-        None => Box::new(Shipped::new(workflow)),
-        Some((command, timeout)) => Box::new(CommandWorld::new(command, *timeout, workflow)),
+    let external: Option<Box<dyn Environment>> = match &settings.env_command {
+        Some((command, timeout)) => Some(Box::new(External::new(command, *timeout))),
+        None => None,
     };
-    let agents = world.agents(&first)?;
+    let environment = envs::environment_of(external.as_deref(), &first)?;
+    let agents = environment.agents(&first, settings.workflow.as_deref())?;
     check_team(settings, &agents)?;
 
     let branches = settings.metadata.branches as usize;
@@ -147,7 +146,7 @@ fn open(settings: &Arc<Settings>) -> Result<Run<impl Iterator<Item = Result<Line
     let label = |(name, version): (&str, &str)| PolicyLabel { name: name.into(), version: version.into() };
     let names = owners.iter().map(|owner| owner.name.as_str());
     let labels = names.zip(policies.versions()).map(label).collect();
-    let context = Arc::new(RunContext { settings: settings.clone(), world, labels });
+    let context = Arc::new(RunContext { settings: settings.clone(), external, labels });
     let lines = ahead.into_iter().map(Ok).chain(std::iter::from_fn(move || reader.next().transpose()));
     Ok(Run { context, generators: Box::new(move || policies.generators()), lines, tasks_per_thread })
 }

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use envs::State;
+use envs::{Environment, State};
 use record::failure::{Failure, Result};
 use record::line::Task;
 use record::sample::Message;
@@ -20,14 +20,13 @@ use crate::lines::{EpisodeEnd, PolicyLabel, TaskRef};
 use crate::prompts::Prompt;
 use crate::stats::{AgentStats, Stats};
 use crate::streams::Streams;
-use crate::world::World;
 
 /// What all tasks of a run have in common.
 pub struct RunContext {
     /// The command line.
     pub settings: Arc<Settings>,
-    /// Makes environments.
-    pub world: Box<dyn World>,
+    /// The environment of every task; `None`: the built-in one that the task names.
+    pub external: Option<Box<dyn Environment>>,
     /// How samples name each policy.
     pub labels: Vec<PolicyLabel>,
 }

@@ -119,7 +119,10 @@ impl<'a> Worker<'a> {
     fn begin(&mut self, task: QueuedTask) -> Result<()> {
         let started = Instant::now();
         let sequence = task.sequence;
-        let state = match self.context.world.reset(&task.task) {
+        let RunContext { settings, external, .. } = &**self.context;
+        let begun = envs::environment_of(external.as_deref(), &task.task)
+            .and_then(|environment| environment.begin(&task.task, settings.workflow.as_deref()));
+        let state = match begun {
             Err(failure) if failure.code == USAGE => return Err(failure),
             Err(failure) if failure.code == DATA => Err(EpisodeError::task(failure.message)),
             state => state.map_err(EpisodeError::from),
@@ -127,7 +130,7 @@ impl<'a> Worker<'a> {
         let (run, requests) = TaskRun::begin(self.context.clone(), task, state);
         self.times.environment += started.elapsed();
         for agent in run.agents() {
-            policy_of(&self.context.settings.team, agent)?;
+            policy_of(&settings.team, agent)?;
         }
         self.runs.insert(sequence, run);
         self.submit_all(sequence, requests)

@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use clap::Parser;
-use envs::{Outcome, State, Workflow};
+use envs::{Environment, Outcome, State, Workflow};
 use record::failure::{Failure, Result};
-use record::line::Task;
 use record::read::Reader;
 use record::sample::{Message, Rewards};
 use record::write::Writer;
@@ -18,7 +17,6 @@ use rollout::generator::Generator;
 use rollout::lines::PolicyLabel;
 use rollout::stage::{self, Run, Totals};
 use rollout::task_run::RunContext;
-use rollout::world::World;
 use serde_json::{Value, json};
 
 pub fn sequential() -> Arc<Workflow> {
@@ -59,10 +57,6 @@ impl State for Talk {
         3
     }
 
-    fn is_solved(&self) -> bool {
-        self.actions.last().is_some_and(|(who, what)| who == "doer" && what == "9")
-    }
-
     fn observe(&self, agent: &str) -> Vec<Message> {
         let actions: Vec<String> = self.actions.iter().map(|(who, what)| format!("{who}:{what}")).collect();
         vec![Message { role: "user".to_owned(), content: format!("{agent}? {}", actions.join(" ")) }]
@@ -90,33 +84,25 @@ impl State for Talk {
     fn to_json(&self) -> Value {
         json!(self.actions)
     }
-
-    fn oracle(&self, _agent: &str) -> Option<String> {
-        None
-    }
-
-    fn probes(&self, _agent: &str) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn draw(&self) -> String {
-        String::new()
-    }
 }
 
 /// Makes [`Talk`]s; a spec's `fails_on` is theirs, and a spec `null` is refused.
 pub struct Talks(pub Arc<Workflow>);
 
-impl World for Talks {
-    fn agents(&self, _task: &Task) -> Result<Vec<String>> {
-        Ok(self.0.agents().to_vec())
+impl Environment for Talks {
+    fn name(&self) -> &str {
+        "talk"
     }
 
-    fn reset(&self, task: &Task) -> Result<Box<dyn State>> {
-        if task.spec.is_null() {
+    fn workflow(&self, _name: &str, _spec: &Value) -> Result<Arc<Workflow>> {
+        Ok(Arc::clone(&self.0))
+    }
+
+    fn reset(&self, spec: &Value, _workflow: &str) -> Result<Box<dyn State>> {
+        if spec.is_null() {
             return Err(Failure::data("nothing to play"));
         }
-        let fails_on = task.spec["fails_on"].as_str().map(str::to_owned);
+        let fails_on = spec["fails_on"].as_str().map(str::to_owned);
         Ok(Box::new(Talk { fails_on, ..Talk::new(Arc::clone(&self.0)) }))
     }
 }
@@ -189,10 +175,10 @@ pub fn play(
     input: &str,
 ) -> (String, Totals, Result<()>) {
     let labels = vec![PolicyLabel { name: "fake".into(), version: "0:00000000".into() }];
-    let world = Box::new(Talks(workflow));
+    let external: Option<Box<dyn Environment>> = Some(Box::new(Talks(workflow)));
     let mut reader = Reader::new("tasks", std::io::Cursor::new(input.to_owned()));
     let run = Run {
-        context: Arc::new(RunContext { settings: Arc::new(settings), world, labels }),
+        context: Arc::new(RunContext { settings: Arc::new(settings), external, labels }),
         generators: Box::new(|| Ok(vec![Box::new(Dice::default()) as Box<dyn Generator>])),
         lines: std::iter::from_fn(move || reader.next().transpose()),
         tasks_per_thread: limit,
