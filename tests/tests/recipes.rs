@@ -37,7 +37,7 @@ fn steps(document: &str, heading: &str) -> Vec<Step> {
             ("sh", _, _) => steps.push(Step::Run(block, None)),
             ("text", _, Some(Step::Run(_, expected @ None))) => *expected = Some(block),
             (_, Some(path), _) => steps.push(Step::Create(path, block)),
-            _ => panic!("what is to be done with this block?\n{block}"),
+            _ => panic!("what should be done with this block?\n{block}"),
         }
     }
     steps
@@ -142,6 +142,11 @@ fn carry_out(heading: &str, name: &str) {
 #[test]
 fn an_estimator_is_added_as_the_recipe_says() {
     carry_out("Add an estimator", "estimator");
+}
+
+#[test]
+fn a_model_family_is_added_as_the_recipe_says() {
+    carry_out("Add a model family", "family");
 }
 
 #[test]
