@@ -119,6 +119,9 @@ fn stage(
         let oracle = state.oracle(agent);
         let has_oracle = oracle.is_some();
         let mut texts: Vec<String> = oracle.into_iter().chain(state.test_actions(agent)).collect();
+        if texts.is_empty() {
+            texts.push(String::new()); // a state without checks suggests nothing, so nothing is said
+        }
         (target.fidelity)(state, agent, &texts[number % texts.len()], ledger)?;
         let first = alone.len();
         for text in &texts {
