@@ -140,6 +140,11 @@ fn carry_out(heading: &str, name: &str) {
 }
 
 #[test]
+fn an_environment_is_added_as_the_recipe_says() {
+    carry_out("Add an environment", "environment");
+}
+
+#[test]
 fn an_estimator_is_added_as_the_recipe_says() {
     carry_out("Add an estimator", "estimator");
 }
