@@ -1,39 +1,39 @@
 #!/usr/bin/env bash
-# tests/gpu.sh: what a machine with a GPU is to show; it needs no Rust there.
+# tests/gpu.sh: all checks and measurements that need a GPU; the machine with the GPU needs no Rust.
 set -uo pipefail
 export ORT_DISABLE_TELEMETRY=1 LC_ALL=C
 
 usage() {
     cat <<'TEXT'
-Checks and measures everything that needs a GPU, and writes a dated table.
+Runs every check and measurement that needs a GPU and writes a dated table.
 
-  tests/gpu.sh --pack DIR [--profile dev]   where Rust is: builds programs and tests and puts all that is needed into DIR
+  tests/gpu.sh --pack DIR [--profile dev]   where Rust is: builds programs and tests and packs all that is needed into DIR
   DIR/gpu.sh [--device cuda:N] [--parts LIST] [--sizes LIST]
                                             on the GPU: prints a table and writes it to DIR/gpu-DATE.txt
-  DIR/gpu.sh --device sim                   a rehearsal without a GPU: the same steps in the simulator, tiny sizes
-  tests/gpu.sh --split DIR [--size BYTES]   where files travel in parts [default: 50M each]: writes DIR-parts, which
-                                            DIR-parts/join.sh DIR makes a DIR of again
+  DIR/gpu.sh --device sim                   the same steps without a GPU, in the simulator and with tiny sizes
+  tests/gpu.sh --split DIR [--size BYTES]   splits DIR for copying [default: 50M each] into DIR-parts;
+                                            DIR-parts/join.sh DIR joins them again
 
-  --table FILE   where the table goes; FILE.log gets everything that was printed
-  --limit N      seconds that one row may take [default: 540]
-  --keep DIR     policies of random weights stay in DIR for the next run
+  --table FILE   write the table here; FILE.log gets all output
+  --limit N      time limit of one row in seconds [default: 540]
+  --keep DIR     keep the random policies in DIR for the next run
 
-Parts, in this order, so that the first minute tells what is wrong [default: all]:
-  facts      the card, its driver, what the programs find of CUDA
+Parts, in this order, so that problems show in the first minute [default: all]:
+  facts      the GPU, its driver, the CUDA libraries that the programs find
   tests      every device test on the device
-  sanitizer  the small ones again under compute-sanitizer, where it is installed
-  roofline   bytes a second of a copy and operations a second of a product: what the shares below are shares of
-  step       for each size a policy of random weights with a full vocabulary, one step of the pipe, and whether rollout and
-             update agree on its log-probabilities
-  decode     decode steps and prefill at batches 1, 16, 64 and 256 and contexts 512 and 1536, prompts shared by 4 or not
-  team       32 episodes of 4 turns, 2 agents with a policy each, 4 branches: where the time of a step goes
-  adapters   two agents, each an adapter of one base, in the same runs: do rollout and update agree, what adapters cost a decode
-             step, and a run of pipeline.sh with them
+  sanitizer  the small tests again under compute-sanitizer, if installed
+  roofline   bandwidth of a copy and FLOP/s of a matrix product, the reference of the shares below
+  step       for each size a random policy with a full vocabulary: one training step, and whether rollout and update agree
+             on log-probabilities
+  decode     decode steps and prefill at batch 1, 16, 64 and 256 and context 512 and 1536, with and without shared prompts
+  team       32 episodes of 4 turns, 2 agents with a policy each, 4 branches: time of a step by phase
+  adapters   two agents, each an adapter of one base, in the same batches: whether rollout and update agree, the cost of a
+             decode step, and a run of pipeline.sh
   loop       pipeline.sh: a team of tiny policies learns Plan-Path for 20 steps, the warm-up on the CPU
-  torch      the decode steps in PyTorch (static cache, compiled), where PyTorch is installed
-Sizes: 0.6B 1.7B 8B (those of Qwen3), tiny [default: 0.6B,1.7B; with sim: tiny].
-Where the machine with the GPU reaches no package index: XDG_CACHE_HOME=DIR/cache ./fetch-cuda.sh, before DIR travels.
-What fails does not stop the rest; the exit code is 1 if anything failed.
+  torch      decode steps in PyTorch (static cache, compiled), if installed
+Sizes: 0.6B 1.7B 8B (as Qwen3), tiny [default: 0.6B,1.7B; with sim: tiny].
+If the machine with the GPU is offline, run XDG_CACHE_HOME=DIR/cache ./fetch-cuda.sh before DIR is copied.
+A failure does not stop the rest; the exit code is 1 if anything failed.
 TEXT
 }
 stop() { # MESSAGE HINT [CODE]
@@ -47,7 +47,7 @@ pack() { # DIR PROFILE
     root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
     mkdir -p "$1/bin" "$1/tests" "$1/tokenizer" || exit 74
     cd "$root" || exit 74
-    # The whole workspace each time: parts of it would be compiled anew with fewer features of what they depend on.
+    # The whole workspace each time: single crates would be rebuilt with fewer features of their dependencies.
     cargo build --profile "$2" --workspace --bins --locked --quiet || exit 1
     target=$(cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
     case $2 in dev) target=$target/debug ;; *) target=$target/$2 ;; esac
@@ -60,7 +60,7 @@ pack() { # DIR PROFILE
     while read -r name package kind target; do
         executable=$(grep -F "/$package#" "$messages" | grep -F "\"kind\":[\"$kind\"]" | grep -F "\"name\":\"$target\"" |
             sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1)
-        [ -x "$executable" ] || stop "cargo built no $target of $package" "its messages are in $messages" 1
+        [ -x "$executable" ] || stop "cargo built no $target of $package" "see its messages in $messages" 1
         cp "$executable" "$1/$name" || exit 74
     done <<'LIST'
 bin/roofline device example roofline
@@ -76,21 +76,21 @@ LIST
     cp -r tests/golden "$1/" || exit 74
     python3 tests/full_tokenizer.py "$1/tokenizer" 151936 && python3 tests/full_tokenizer.py "$1/tokenizer/small" 2048 || exit 1
     cp pipeline.sh fetch-cuda.sh fetch-runtime.sh benches/torch_decode.py tests/gpu.sh "$1/" || exit 74
-    printf 'gpu.sh: %s is ready, %s; run %s/gpu.sh where the GPU is\n' "$1" "$(du -sh "$1" | cut -f1)" "$1"
+    printf 'gpu.sh: %s is ready, %s; run %s/gpu.sh on the machine with the GPU\n' "$1" "$(du -sh "$1" | cut -f1)" "$1"
 }
 
 split_pack() { # DIR BYTES
     local parts=$1-parts
-    [ -x "$1/gpu.sh" ] || stop "$1 is no folder that --pack made" 'tests/gpu.sh --pack DIR'
-    [ ! -e "$parts" ] || stop "$parts is there already" 'remove it first'
+    [ -x "$1/gpu.sh" ] || stop "$1 was not made by --pack" 'tests/gpu.sh --pack DIR'
+    [ ! -e "$parts" ] || stop "$parts already exists" 'remove it first'
     mkdir "$parts" || exit 74
     tar -C "$1" -c . | gzip -6 | split -b "$2" -d -a 3 - "$parts/part-" || exit 74
     (cd "$parts" && sha256sum part-* >SHA256SUMS) || exit 74
     cat >"$parts/join.sh" <<'JOIN'
 #!/usr/bin/env bash
-# join.sh DIR: makes DIR of the parts that lie beside this script.
+# join.sh DIR: joins the parts next to this script into DIR.
 set -euo pipefail
-[ $# = 1 ] || { echo 'join.sh: name the folder to make' >&2; exit 2; }
+[ $# = 1 ] || { echo 'join.sh: name the directory to create' >&2; exit 2; }
 mkdir -p "$1" && into=$(cd "$1" && pwd)
 cd "$(dirname "${BASH_SOURCE[0]}")"
 sha256sum --check --quiet SHA256SUMS
@@ -143,12 +143,12 @@ esac
 
 # ---- the table ----------------------------------------------------------------------------------------------
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-[ -x "$here/bin/rollout" ] || stop "$here holds no programs" 'make the folder with tests/gpu.sh --pack DIR'
+[ -x "$here/bin/rollout" ] || stop "$here has no programs" 'create it with tests/gpu.sh --pack DIR'
 export PATH=$here/bin:$PATH
 if [ -d "$here/cache" ]; then export XDG_CACHE_HOME=$here/cache; fi
 if [ -n "$keep" ]; then
     mkdir -p "$keep" && work=$(cd "$keep" && pwd) || exit 74
-    # What is not a policy is of an earlier run.
+    # Whatever is not a policy is from an earlier run.
     find "$work" -mindepth 1 -maxdepth 1 \( -type f -o -name 'run*' \) -exec rm -rf {} +
 else
     work=$(mktemp -d) || exit 74
@@ -158,9 +158,9 @@ table=${table:-$here/gpu-$(date -u +%Y-%m-%dT%H%M%SZ).txt}
 : >>"$table" || exit 74
 failed=0 bytes=0 operations=0
 row() { printf '%-56s %s\n' "$1" "$2" | tee -a "$table"; }
-# Each check is a process group of its own, so that all of it can be ended.
+# Each check is a process group, so that all of it can be killed.
 set -m
-check() { # NAME COMMAND...: one row, and the end of the output where it failed
+check() { # NAME COMMAND...: one row, and the end of the output on failure
     local name=$1 started=$SECONDS code job watcher
     shift
     "$@" >"$work/out" 2>&1 </dev/null &
@@ -174,7 +174,7 @@ check() { # NAME COMMAND...: one row, and the end of the output where it failed
     if [ $code = 0 ]; then
         row "$name" "ok, $((SECONDS - started)) s"
     else
-        if [ $((SECONDS - started)) -ge "$limit" ]; then name="$name, ended after $limit s"; fi
+        if [ $((SECONDS - started)) -ge "$limit" ]; then name="$name, killed after $limit s"; fi
         row "$name" "FAILED with exit code $code"
         tail -n 25 "$work/out" | sed 's/^/    /' | tee -a "$table"
         failed=1
@@ -182,13 +182,13 @@ check() { # NAME COMMAND...: one row, and the end of the output where it failed
     return $code
 }
 wanted() { case ,$parts, in *,"$1",*) ;; *) return 1 ;; esac }
-number() { # NAME FILE: the sum of the numbers of that name in the last line, in its own timing object where it has one
+number() { # NAME FILE: sum of the numbers of that name in the last line, in its timing object if it has one
     tail -n 1 "$2" | sed 's/.*"timing"://' | grep -o "\"$1\":[-0-9.e+]*" | cut -d: -f2 | awk '{ n += $1 } END { if (NR) print n; else print "unknown" }'
 }
-figure() { # NAME FILE: the last number of that name
+last() { # NAME FILE: the last number of that name
     grep -o "\"$1\":[-0-9.e+]*" "$2" | tail -1 | cut -d: -f2 | grep . || echo unknown
 }
-share() { # BYTES OPERATIONS SECONDS: what the measured copy and product would take, as a share of what it took
+share() { # BYTES OPERATIONS SECONDS: roofline time as a share of the measured time
     awk -v b="$1" -v o="$2" -v s="$3" -v bandwidth="$bytes" -v speed="$operations" 'BEGIN {
         if (bandwidth * speed == 0 || s == 0) { print "unknown"; exit }
         least = b / bandwidth; if (o / speed > least) least = o / speed
@@ -198,7 +198,7 @@ share() { # BYTES OPERATIONS SECONDS: what the measured copy and product would t
 if wanted facts; then
     row 'date' "$(date -u +%Y-%m-%d)"
     row 'device' "$device"
-    row 'card' "$(nvidia-smi --query-gpu=name,memory.total,memory.free,driver_version,clocks.max.sm,power.limit --format=csv,noheader 2>/dev/null | head -1 | grep . || echo 'no nvidia-smi')"
+    row 'GPU' "$(nvidia-smi --query-gpu=name,memory.total,memory.free,driver_version,clocks.max.sm,power.limit --format=csv,noheader 2>/dev/null | head -1 | grep . || echo 'no nvidia-smi')"
     row 'processor' "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(nproc) cores"
     check 'rollout --version' rollout --version
     sed 's/^/    /' "$work/out" | tee -a "$table"
@@ -218,7 +218,7 @@ if wanted tests; then
 fi
 if wanted sanitizer; then
     if [ "$device" = sim ]; then
-        row 'compute-sanitizer' 'not run: the simulator watches memory and barriers itself'
+        row 'compute-sanitizer' 'not run: the simulator checks memory and barriers itself'
     elif ! command -v compute-sanitizer >/dev/null; then
         row 'compute-sanitizer' 'not run: it is not installed (it comes with the CUDA toolkit)'
     else
@@ -232,16 +232,16 @@ if wanted sanitizer; then
     fi
 fi
 
-# ---- what the card can do -----------------------------------------------------------------------------------
+# ---- roofline -----------------------------------------------------------------------------------------------
 if wanted roofline || wanted decode || wanted step || wanted adapters; then
     if check 'roofline' roofline "$device"; then
         bytes=$(number bytes_per_second "$work/out") operations=$(number operations_per_second "$work/out")
         row '  copy, GB/s read and written' "$(awk -v x="$bytes" 'BEGIN { printf "%.1f", x / 1e9 }')"
-        row '  product in bf16, TFLOP/s' "$(awk -v x="$operations" 'BEGIN { printf "%.3g", x / 1e12 }')"
+        row '  bf16 matrix product, TFLOP/s' "$(awk -v x="$operations" 'BEGIN { printf "%.3g", x / 1e12 }')"
     fi
 fi
 
-# ---- policies of random weights -----------------------------------------------------------------------------
+# ---- random policies ----------------------------------------------------------------------------------------
 configuration() { # SIZE
     local hidden inner layers=28 heads=16 kv_heads=8 head=128 tied=true
     case $1 in
@@ -258,7 +258,7 @@ configuration() { # SIZE
 "attention_bias":false,"tie_word_embeddings":$tied,"torch_dtype":"bfloat16"}
 JSON
 }
-policy_of() { # SIZE: random weights, and a tokenizer with all the tokens that the weights have
+policy_of() { # SIZE: random weights, and a tokenizer of the same vocabulary size
     local made=$work/unfinished-$1
     configuration "$1" >"$work/$1.json" || return
     [ -d "$work/$1" ] && return 0
@@ -268,8 +268,8 @@ policy_of() { # SIZE: random weights, and a tokenizer with all the tokens that t
         sed -i -E "s/\"(eos|pad)_token_id\": *[0-9]+/\"\1_token_id\": $((vocabulary - 291))/" "$made/current/config.json" &&
         policy check "$made" && mv "$made" "$work/$1"
 }
-play() { # NAME EPISODES TURNS TOKENS POLICIES...: a rollout whose candidates are rewarded by their number, so that there is
-    # something to learn from policies that are right never, and its advantages
+play() { # NAME EPISODES TURNS TOKENS POLICIES...: a rollout and its advantages. The reward is the branch number, so that
+    # there is something to learn from policies that never solve a task
     local name=$1 episodes=$2 turns=$3 tokens=$4
     shift 4
     envs tasks plan-path --count "$episodes" --seed 7 |
@@ -284,7 +284,7 @@ train() { # NAME POLICIES...
     update "$@" --device "$device" --quiet <"$work/$name.samples" >"$work/$name.metrics" &&
         grep '"type":"metrics"' "$work/$name.metrics" >"$work/$name.measured"
 }
-forget() { # SIZES...: the optimiser's state, ten bytes a weight, which nothing here needs again and which fills a small disk
+drop_optimizer() { # SIZES...: optimizer state takes ten bytes a weight, is not needed again and would fill a small disk
     local size
     for size; do rm -f "$work/$size"/step-*/optimizer.safetensors "$work/$size"/step-*/trainer_state.json; done
 }
@@ -294,12 +294,12 @@ agree() { # NAME POLICIES...
     update "$@" --check --device "$device" --quiet <"$work/$name.samples" | tee "$work/$name.check"
     return "${PIPESTATUS[0]}"
 }
-weights_of() { # SIZE: how many, those of an embedding that is only looked up aside
+weights_of() { # SIZE: number of weights, without an embedding that is only looked up
     awk -v RS=, -F: '{ gsub(/[{}"\n ]/, ""); v[$1] = $2 } END {
         q = v["num_attention_heads"] * v["head_dim"]; k = v["num_key_value_heads"] * v["head_dim"]; h = v["hidden_size"]
         printf "%.0f", v["num_hidden_layers"] * h * (2 * q + 2 * k + 3 * v["intermediate_size"]) + v["vocab_size"] * h }' "$work/$1.json"
 }
-times() { # NAME: where the time of a step went
+times() { # NAME: time of a step by phase
     local field
     row '  rollout, s' "$(number seconds "$work/$1.rollout")"
     for field in load_seconds model_seconds prefill_seconds decode_seconds environment_seconds text_seconds waiting_seconds; do
@@ -316,37 +316,37 @@ tokens_of() { # NAME
 
 if wanted step; then
     for size in ${sizes//,/ }; do
-        check "$size: a policy of random weights" policy_of "$size" || continue
+        check "$size: random policy" policy_of "$size" || continue
         policy=(--policy "$work/$size")
         check "$size: rollout, group, advantage" play "$size" $((episodes / 4 + 1)) "$turns" "$tokens" "${policy[@]}" || continue
         check "$size: rollout and update agree" agree "$size" "${policy[@]}"
-        row '  largest gap of log-probabilities (goal: 0.05)' "$(figure sampling/logp_difference_max "$work/$size.check")"
-        row '  mean gap (goal: 0.003)' "$(figure sampling/logp_difference_mean "$work/$size.check")"
+        row '  largest gap of log-probabilities (goal: 0.05)' "$(last sampling/logp_difference_max "$work/$size.check")"
+        row '  mean gap (goal: 0.003)' "$(last sampling/logp_difference_mean "$work/$size.check")"
         check "$size: update" train "$size" "${policy[@]}"
         code=$?
-        forget "$size"
+        drop_optimizer "$size"
         [ $code = 0 ] || continue
         times "$size"
         row '  sampled tokens' "$(tokens_of "$size")"
-        speed=$(figure unique_tokens_per_second "$work/$size.measured")
+        speed=$(last unique_tokens_per_second "$work/$size.measured")
         row '  update, unique tokens/s' "$speed"
-        # Six operations a weight and token.
-        row '  update, share of the measured product' \
+        # Six FLOP per weight and token.
+        row '  update, share of the measured matrix product' \
             "$(awk -v t="$speed" -v w="$(weights_of "$size")" -v o="$operations" 'BEGIN { if (o * t > 0) printf "%.1f %%", 600 * w * t / o; else print "unknown" }')"
     done
 fi
 
 # ---- decode and prefill -------------------------------------------------------------------------------------
-speeds() { # FILE PREFIX: a row for each JSON object
-    local line
+speeds() { # FILE PREFIX: one row per JSON object
+    local line name
     while read -r line; do
         printf '%s\n' "$line" >"$work/line"
-        place="$2 $(grep -o '"measure":"[a-z]*"' "$work/line" | cut -d'"' -f4), context $(number context "$work/line")"
-        case $line in *'"batch"'*) place="$place, batch $(number batch "$work/line"), $(number branches "$work/line") share a prompt" ;; esac
+        name="$2 $(grep -o '"measure":"[a-z]*"' "$work/line" | cut -d'"' -f4), context $(number context "$work/line")"
+        case $line in *'"batch"'*) name="$name, batch $(number batch "$work/line"), $(number branches "$work/line") share a prompt" ;; esac
         case $line in
-            *'"skipped"'*) row "$place" "$(sed 's/.*"skipped":"\([^"]*\)".*/not run: \1/' "$work/line")" ;;
-            *'"bytes"'*) row "$place" "$(number tokens_per_second "$work/line" | awk '{ printf "%.0f", $1 }') tokens/s, $(share "$(number bytes "$work/line")" "$(number operations "$work/line")" "$(number seconds "$work/line")") of the roofline" ;;
-            *) row "$place" "$(number tokens_per_second "$work/line" | awk '{ printf "%.0f", $1 }') tokens/s" ;;
+            *'"skipped"'*) row "$name" "$(sed 's/.*"skipped":"\([^"]*\)".*/not run: \1/' "$work/line")" ;;
+            *'"bytes"'*) row "$name" "$(number tokens_per_second "$work/line" | awk '{ printf "%.0f", $1 }') tokens/s, $(share "$(number bytes "$work/line")" "$(number operations "$work/line")" "$(number seconds "$work/line")") of the roofline" ;;
+            *) row "$name" "$(number tokens_per_second "$work/line" | awk '{ printf "%.0f", $1 }') tokens/s" ;;
         esac
     done <"$1"
 }
@@ -355,14 +355,14 @@ if wanted decode; then
         policy_of "$size" >"$work/out" 2>&1 || { row "$size: decode" 'FAILED: no policy'; failed=1; continue; }
         if check "$size: decode and prefill" generate --policy "$work/$size" --device "$device" --batch "$batches" --context "$contexts" \
             --branches 4 --steps "$steps" --repeats "$repeats" && [ "$device" != sim ]; then
-            row '  decode steps are recorded and repeated' "$(sed -n 's/.*slower than it could be: /NO: /p' "$work/out" | grep . || echo yes)"
+            row '  decode steps replay CUDA graphs' "$(sed -n 's/.*slower than it could be: /NO: /p' "$work/out" | grep . || echo yes)"
         fi
         grep '^{' "$work/out" >"$work/speeds"
         speeds "$work/speeds" " "
     done
 fi
 
-# ---- a step of the paper's setting --------------------------------------------------------------------------
+# ---- a step in the paper's setting --------------------------------------------------------------------------
 if wanted team; then
     size=${sizes%%,*}
     if check "$size: a policy for each of two agents" eval 'policy_of "$size" && { [ -d "$work/planner" ] || policy init "$work/planner" --from "$work/$size"; }'; then
@@ -372,14 +372,14 @@ if wanted team; then
             check "$size: update of both" train team "${team[@]}"; then
             row '  the whole step, s' "$((SECONDS - started))"
             times team
-            row '  sampled tokens/s of the whole step' "$(awk -v n="$(tokens_of team)" -v s="$((SECONDS - started))" 'BEGIN { printf "%.0f", n / (s > 0 ? s : 1) }')"
+            row '  sampled tokens/s over the whole step' "$(awk -v n="$(tokens_of team)" -v s="$((SECONDS - started))" 'BEGIN { printf "%.0f", n / (s > 0 ? s : 1) }')"
         fi
-        forget "$size" planner
+        drop_optimizer "$size" planner
     fi
 fi
 
-# ---- an adapter for each of two agents ------------------------------------------------------------------------
-adapters_of() { # SIZE: of different ranks and targets
+# ---- one adapter per agent --------------------------------------------------------------------------------------
+adapters_of() { # SIZE: two adapters of different ranks and targets
     policy_of "$1" && rm -rf "$work/adapter-tool" "$work/adapter-planner" &&
         policy init "$work/adapter-tool" --from "$work/$1" --adapter rank=16,alpha=32 --seed 1 &&
         policy init "$work/adapter-planner" --from "$work/$1" --adapter rank=8,alpha=16,targets=q_proj+v_proj+down_proj --seed 2
@@ -387,16 +387,16 @@ adapters_of() { # SIZE: of different ranks and targets
 if wanted adapters; then
     size=${sizes%%,*}
     adapted=(--policy "tool=$work/adapter-tool" --policy "planner=$work/adapter-planner")
-    # A new adapter changes nothing: they are trained once, and then it is seen whether both sides apply them.
+    # New adapters are the identity: train them once, then check that rollout and update both apply them.
     if check "$size: an adapter for each of two agents" adapters_of "$size" &&
         check "$size: adapters: rollout, group, advantage" play adapters $((episodes / 4 + 1)) "$turns" "$tokens" "${adapted[@]}" &&
         check "$size: adapters: update" train adapters "${adapted[@]}" --lr 1e-2 &&
-        check "$size: adapters: rollout of what was trained" play adapters $((episodes / 4 + 1)) "$turns" "$tokens" "${adapted[@]}"; then
+        check "$size: adapters: rollout after training" play adapters $((episodes / 4 + 1)) "$turns" "$tokens" "${adapted[@]}"; then
         check "$size: adapters: rollout and update agree" agree adapters "${adapted[@]}"
         for agent in tool planner; do
             grep "\"policy\":\"[^\"]*$agent\"" "$work/adapters.check" >"$work/gap"
-            row "  $agent: largest gap of log-probabilities (goal: 0.05)" "$(figure sampling/logp_difference_max "$work/gap")"
-            row "  $agent: mean gap (goal: 0.003)" "$(figure sampling/logp_difference_mean "$work/gap")"
+            row "  $agent: largest gap of log-probabilities (goal: 0.05)" "$(last sampling/logp_difference_max "$work/gap")"
+            row "  $agent: mean gap (goal: 0.003)" "$(last sampling/logp_difference_mean "$work/gap")"
         done
         check "$size: adapters: decode and prefill" generate --policy "$work/adapter-tool" --device "$device" --batch "$batches" \
             --context "${contexts%%,*}" --branches 4 --steps "$steps" --repeats "$repeats"
@@ -413,10 +413,10 @@ if wanted loop; then
         grep '^step ' "$work/out" | grep -v training | sed 's/^/  /' | tee -a "$table"
 fi
 
-# ---- beside PyTorch -----------------------------------------------------------------------------------------
+# ---- PyTorch ------------------------------------------------------------------------------------------------
 if wanted torch; then
     if [ "$device" = sim ]; then
-        row 'PyTorch' 'not run: it has no simulator'
+        row 'PyTorch' 'not run in the simulator'
     elif ! python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
         row 'PyTorch' 'not run: python3 has no torch that sees the GPU'
     else
@@ -429,5 +429,5 @@ if wanted torch; then
         done
     fi
 fi
-row 'this table' "$table"
+row 'table' "$table"
 exit "$failed"

@@ -1,4 +1,4 @@
-//! Low-rank adapters as a user sees them: the commands of docs/adapters.md, and the loop with an adapter for each role over one frozen base.
+//! Low-rank adapters: the commands of docs/adapters.md, and the loop with an adapter per role on one frozen base.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,11 +23,11 @@ fn the_commands_of_the_page_work() {
     let block = page.split("```sh\n").find(|block| block.starts_with("policy init run/base"));
     let block = block.and_then(|block| block.split("```").next()).expect("the block");
     let output = shell(&format!("set -e; {block}")).current_dir(folder.path()).output().expect("bash runs");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
     assert!(
-        said.contains("rank 8, alpha 16, q_proj+k_proj+v_proj+o_proj+gate_proj+up_proj+down_proj"),
-        "{said}"
+        printed.contains("rank 8, alpha 16, q_proj+k_proj+v_proj+o_proj+gate_proj+up_proj+down_proj"),
+        "{printed}"
     );
     // The base is named by a directory that PEFT can open from here.
     let config = std::fs::read_to_string(folder.path().join("run/tool/current/adapter_config.json"));
@@ -55,7 +55,7 @@ fn roles_learn_as_adapters_of_one_base_that_stays_as_it_is() {
     for line in metrics {
         let gap = line["sampling/logp_difference_max"].as_f64().expect("a gap");
         assert!(gap <= 1e-4, "sampler and trainer differ by {gap}");
-        assert!(line["grad_norm"].as_f64().expect("a norm") > 0.0, "nothing was learnt");
+        assert!(line["grad_norm"].as_f64().expect("a norm") > 0.0, "nothing was learned");
     }
     for role in ["tool", "planner"] {
         let made = files(&first.join("policies").join(role).join("current"));
@@ -63,7 +63,7 @@ fn roles_learn_as_adapters_of_one_base_that_stays_as_it_is() {
         assert!(made != files(&first.join("policies").join(role).join("step-000001")), "nothing moved");
     }
 
-    // A run that is moved keeps its base, and what it sampled is what training computes.
+    // A run that is moved still finds its base, and sampler and trainer agree.
     let second = folder.path().join("second");
     std::fs::rename(&first, &second).expect("moved");
     let policies = second.join("policies");
@@ -75,11 +75,11 @@ fn roles_learn_as_adapters_of_one_base_that_stays_as_it_is() {
     let one = must(&format!("{sampled} --threads 1 | grep '\"sample\"'"));
     assert_eq!(one, must(&format!("{sampled} --threads 2 | grep '\"sample\"'")));
 
-    // The engine for devices applies them too, both in the same runs.
+    // The device engine applies them too, both adapters in the same batches.
     let simulated = format!("{sampled} --device sim");
     must(&format!("{simulated} | group --quiet | advantage --quiet | update {flags} --check --quiet"));
 
-    // The base may play beside its adapter: they share an engine.
+    // The base may play next to its adapter: they share an engine.
     for device in ["cpu", "sim"] {
         let mixed = sampled.replace(
             &format!("tool={}/tool", policies.display()),
@@ -90,7 +90,7 @@ fn roles_learn_as_adapters_of_one_base_that_stays_as_it_is() {
         must(&format!("{mixed} --device {device} | group --quiet | advantage --quiet | {check}"));
     }
 
-    // Where adapters cannot be, a sentence says so.
+    // What adapters cannot do is refused.
     let (code, _, stderr) =
         run(&format!("policy init {0}/x --from {0}/tool --adapter rank=2,alpha=2", policies.display()));
     assert_eq!(code, 2, "{stderr}");

@@ -1,5 +1,5 @@
-//! That the sampler and the trainer compute the same: the log-probabilities that `rollout` records are those that
-//! `update` finds, in each number format, and closest where both compute in the same.
+//! Sampler and trainer agree: `update` recomputes the log-probabilities that `rollout` recorded, in each number format and
+//! mix of formats.
 
 use serde_json::Value;
 use troupe_tests::{must, run};
@@ -9,30 +9,29 @@ fn gap(check: &str) -> (f64, f64) {
     let (_, metrics, stderr) = run(check);
     let line = metrics.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
     let line = line.into_iter().find(|line| line["type"] == "metrics").expect(&stderr);
-    let figure = |name: &str| line[format!("sampling/logp_difference_{name}")].as_f64().expect("a figure");
-    (figure("mean"), figure("max"))
+    let metric = |name: &str| line[format!("sampling/logp_difference_{name}")].as_f64().expect("a number");
+    (metric("mean"), metric("max"))
 }
 
 #[test]
 fn sampler_and_trainer_agree_in_each_number_format() {
     let folder = tempfile::tempdir().expect("a folder");
-    let place = folder.path().display();
-    must(&format!("policy init {place}/p --preset tiny --seed 3 2>&1"));
-    // A policy that knows something: random weights are nearly sure of nothing, and forgive much.
+    let dir = folder.path().display();
+    must(&format!("policy init {dir}/p --preset tiny --seed 3 2>&1"));
+    // A trained policy: random weights give nearly uniform distributions, which hide errors.
     must(&format!(
-        "envs demo plan-path --count 240 --seed 1 | policy encode --policy {place}/p 2>{place}/log | \
-         update --policy {place}/p --objective nll --optimizer muon --lr 0.03 --lr-other 4e-3 --minibatches 30 --quiet"
+        "envs demo plan-path --count 240 --seed 1 | policy encode --policy {dir}/p 2>{dir}/log | \
+         update --policy {dir}/p --objective nll --optimizer muon --lr 0.03 --lr-other 4e-3 --minibatches 30 --quiet"
     ));
     let mut gaps = Vec::new();
     for sampled in ["float32", "bfloat16"] {
         must(&format!(
-            "envs tasks plan-path --count 8 --seed 5 | rollout --policy {place}/p --branches 4 --turns 2 --max-tokens 8 \
-             --dtype {sampled} --quiet | group --quiet | advantage --quiet > {place}/samples"
+            "envs tasks plan-path --count 8 --seed 5 | rollout --policy {dir}/p --branches 4 --turns 2 --max-tokens 8 \
+             --dtype {sampled} --quiet | group --quiet | advantage --quiet > {dir}/samples"
         ));
         for trained in ["float32", "bfloat16"] {
-            let found = gap(&format!(
-                "update --policy {place}/p --check --dtype {trained} --quiet < {place}/samples"
-            ));
+            let found =
+                gap(&format!("update --policy {dir}/p --check --dtype {trained} --quiet < {dir}/samples"));
             gaps.push((sampled, trained, found));
         }
     }
@@ -44,7 +43,7 @@ fn sampler_and_trainer_agree_in_each_number_format() {
     // Over six policies the mean was 1e-6 to 4.2e-4, and 1.5e-3 to 2.0e-3 where one of the two alone left keys and values in
     // f32, or cut them off in place of rounding.
     assert!(mean < 8e-4 && largest < 0.05, "{gaps:?}");
-    // Two formats differ, and far more than one rounding that falls on the other side.
+    // Two formats differ by far more than one rounding.
     for mixed in [of("float32", "bfloat16"), of("bfloat16", "float32")] {
         assert!(mixed.0 > 2.0 * mean && mixed.0 < 1e-2, "{gaps:?}");
     }

@@ -1,5 +1,5 @@
-//! Environments in another language, as a user has them: the contract, the lines that RECORD.md shows, and a step of
-//! training. The one of PettingZoo needs that package: `TROUPE_TEST_PYTHON` names an interpreter that has it.
+//! Environments in other languages: the contract, the lines in RECORD.md, and a training step. The PettingZoo test needs that
+//! package: `TROUPE_TEST_PYTHON` names an interpreter that has it.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -12,9 +12,9 @@ fn the_lines_that_the_record_shows_are_the_lines_that_are_spoken() {
     let record = std::fs::read_to_string(root().join("RECORD.md")).expect("RECORD.md");
     let blocks = record.split("```step\n").skip(1).map(|rest| rest.split("```").next().expect("a block"));
     let lines: Vec<&str> = blocks.flat_map(str::lines).collect();
-    let said =
+    let printed =
         |mark: &str| -> Vec<&str> { lines.iter().filter_map(|line| line.strip_prefix(mark)).collect() };
-    let (requests, answers) = (said("→ "), said("← "));
+    let (requests, answers) = (printed("→ "), printed("← "));
     assert!(requests.len() >= 5 && requests.len() == answers.len() && lines.len() == 2 * answers.len());
     let mut child = Command::new("python3")
         .arg(root().join("examples/guess_number.py"))
@@ -51,7 +51,7 @@ fn keeps_the_contract_and_trains(command: &str, agents: [&str; 2], episodes: u32
     let text = std::fs::read_to_string(folder.path().join("samples.jsonl")).expect("samples");
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     for (policy, agent) in [("first", first), ("second", second)] {
-        // Whose agent never came to act (its partner forfeited every game) has nothing to learn from.
+        // The policy of an agent that never acted (its partner forfeited every game) is not trained.
         let acted = lines.iter().any(|line| line["type"] == "sample" && line["agent"] == agent);
         let version = if acted { "step-000001" } else { "step-000000" };
         assert_eq!(must(&at(&format!("readlink D/{policy}/current"))).trim(), version, "{agent}");
@@ -75,11 +75,11 @@ fn an_environment_in_python_keeps_the_contract_and_trains() {
 #[test]
 fn an_environment_of_pettingzoo_keeps_the_contract_and_trains() {
     let python = std::env::var("TROUPE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let (code, _, said) =
+    let (code, _, printed) =
         run(&format!("'{python}' -W ignore -c 'from pettingzoo.classic import tictactoe_v3'"));
     if code != 0 {
-        let last = said.lines().last().unwrap_or_default();
-        // Written past the test harness, which keeps what `eprintln` says of a test that passes to itself.
+        let last = printed.lines().last().unwrap_or_default();
+        // The note bypasses the test harness, which would swallow it.
         let note = format!(
             "NOT RUN: {python} has no PettingZoo ({last}); set TROUPE_TEST_PYTHON to one that has it\n"
         );
@@ -94,20 +94,20 @@ fn an_environment_of_pettingzoo_keeps_the_contract_and_trains() {
     assert!(prompt.ends_with("You are X. Say the number of a free cell."), "{prompt}");
 }
 
-/// `pipeline.sh` on an environment of one's own: its tasks, its agents, its turns, a warm-up on its demonstrations,
-/// evaluation, training; and the same command again has nothing left to do.
+/// `pipeline.sh` on an external environment: tasks, agents, turn limit, warm-up on demonstrations, evaluation, training; the
+/// same command again has nothing left to do.
 #[test]
-fn the_whole_loop_runs_on_an_environment_of_ones_own() {
+fn the_whole_loop_runs_on_an_external_environment() {
     let folder = tempfile::tempdir().expect("a folder");
     let run = folder.path().join("run");
     let command = format!("python3 {}", root().join("examples/guess_number.py").display());
     let small = ["--warmup", "10", "--steps", "1", "--tasks", "3", "--branches", "2", "--eval-every", "1"];
     let arguments = [&["--env-command", &command][..], &small].concat();
     let output = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("warm-up: 10 optimiser steps on imperfect demonstrations"), "{said}");
-    assert!(said.contains("step 1: success on 300 test tasks"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(printed.contains("warm-up: 10 optimiser steps on imperfect demonstrations"), "{printed}");
+    assert!(printed.contains("step 1: success on 300 test tasks"), "{printed}");
 
     let read = |path: &str| -> Vec<Value> {
         let text = std::fs::read_to_string(run.join(path)).expect("a stream");
@@ -116,7 +116,7 @@ fn the_whole_loop_runs_on_an_environment_of_ones_own() {
     let samples = read("steps/000001/samples.jsonl");
     let episodes: Vec<&Value> = samples.iter().filter(|line| line["type"] == "episode").collect();
     assert_eq!(episodes.len(), 3);
-    // The program gives up after 6 turns; pipeline.sh's own 4 are for shipped environments.
+    // The program's turn limit is 6; pipeline.sh's default of 4 is for built-in environments.
     assert!(episodes.iter().all(|episode| episode["turns"].as_u64() <= Some(6)));
     assert!(episodes.iter().any(|episode| episode["turns"].as_u64() > Some(4)), "{episodes:?}");
     let of = |agent: &str| samples.iter().any(|line| line["type"] == "sample" && line["agent"] == agent);
@@ -126,14 +126,14 @@ fn the_whole_loop_runs_on_an_environment_of_ones_own() {
     assert_eq!(tested.iter().filter(|line| line["type"] == "episode").filter(split).count(), 300);
 
     let again = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
-    let said = String::from_utf8_lossy(&again.stdout).into_owned();
-    assert!(again.status.success() && !said.contains("success in training"), "{said}");
+    let printed = String::from_utf8_lossy(&again.stdout).into_owned();
+    assert!(again.status.success() && !printed.contains("success in training"), "{printed}");
     let other =
         pipeline(&run, &["--env-command", &format!("{command} ")]).output().expect("pipeline.sh runs");
     assert_eq!(other.status.code(), Some(2));
 }
 
-/// A program without demonstrations trains without a warm-up, and says that it has none where one is asked for.
+/// A program without demonstrations can be trained without a warm-up; with one it fails.
 #[test]
 fn demonstrations_are_asked_for_with_a_warm_up_only() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -154,7 +154,7 @@ fn demonstrations_are_asked_for_with_a_warm_up_only() {
     let run = folder.path().join("with");
     let arguments = [&["--env-command", &command, "--warmup", "2"][..], &small].concat();
     let output = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(said.contains("demo failed with exit code 3"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{printed}");
+    assert!(printed.contains("demo failed with exit code 3"), "{printed}");
 }

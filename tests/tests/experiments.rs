@@ -1,4 +1,4 @@
-//! The scripts of `experiments/`, by their own checks: figures by hand, and very small cells trained to their budget.
+//! The scripts of `experiments/`, by their own checks: numbers worked out by hand, and tiny cells trained to their budget.
 
 use troupe_tests::run;
 

@@ -1,5 +1,5 @@
-//! Damaged and malicious checkpoints at every door: `policy check`, `rollout` and `update` each answer with a sentence
-//! that names what is wrong and the exit code of bad data, publish nothing, and neither hang nor panic.
+//! Damaged and malicious checkpoints: `policy check`, `policy init`, `rollout` and `update` each fail with one sentence that
+//! names the defect and exit code 65, publish nothing, and neither hang nor panic.
 
 use serde_json::{Value, json};
 use std::fs;
@@ -7,8 +7,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use troupe_tests::{must, root, run};
 
-/// A checkpoint in three shards as a policy directory's version 0, to be damaged. It has recorded which weights it has,
-/// so that nobody finds the damage by hashing them first.
+/// A checkpoint of three shards as version 0 of a policy directory, to be damaged. Its digest is already recorded, so that
+/// hashing does not find the damage first.
 fn checkpoint(folder: &Path) -> std::path::PathBuf {
     let golden = root().join("tests/golden/qwen3-6-3-untied");
     must(&format!("policy init {} --from {}", folder.join("policy").display(), golden.display()));
@@ -37,7 +37,7 @@ const NORM: &str = "model.norm.weight";
 
 type Damage = fn(&Path);
 
-/// What is done to the checkpoint, and a part of the sentence about it.
+/// Name, damage, and a part of the message.
 const CASES: &[(&str, Damage, &str)] = &[
     (
         "a truncated shard",
@@ -256,7 +256,7 @@ const CASES: &[(&str, Damage, &str)] = &[
         "\"mamba\"",
     ),
     (
-        "a rotation that is not implemented",
+        "a RoPE type that is not implemented",
         |files| {
             with_json(&files.join("config.json"), |config| {
                 config["rope_parameters"] = json!({"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0});

@@ -1,4 +1,4 @@
-//! Each stage alone and the pipe bent in every way that the contract allows: what changes nothing must change nothing.
+//! Each stage alone, and the pipe in every order and split that the contract allows: the results must not change.
 
 use troupe_tests::{must, run, without_timing};
 
@@ -108,33 +108,33 @@ fn a_stream_that_is_cut_short_publishes_nothing() {
     let stage = Stage::new();
     let lines: usize = stage.out("wc -l < D/scored.jsonl").trim().parse().expect("a number");
     for cut in [0, 1, lines / 2, lines - 1] {
-        let (code, _, said) =
+        let (code, _, printed) =
             run(&stage.at(&format!("head -n {cut} D/scored.jsonl | update --policy D/policy --quiet")));
-        assert_eq!(code, 65, "{cut} lines: {said}");
-        assert!(said.contains("hint:"), "{cut} lines: {said}");
+        assert_eq!(code, 65, "{cut} lines: {printed}");
+        assert!(printed.contains("hint:"), "{cut} lines: {printed}");
     }
-    let (code, _, said) = run(&stage.at("head -c -40 D/scored.jsonl | update --policy D/policy --quiet"));
-    assert_eq!(code, 65, "{said}");
+    let (code, _, printed) = run(&stage.at("head -c -40 D/scored.jsonl | update --policy D/policy --quiet"));
+    assert_eq!(code, 65, "{printed}");
     assert_eq!(stage.out("readlink D/policy/current").trim(), "step-000000");
-    // A stage that died upstream is passed on as such, to the end of the pipe.
-    let (code, _, said) = run(&stage.at(
+    // A failure upstream reaches the end of the pipe.
+    let (code, _, printed) = run(&stage.at(
         "head -n 3 D/samples.jsonl | group --quiet | advantage --quiet | update --policy D/policy --quiet",
     ));
-    assert_eq!(code, 65, "{said}");
+    assert_eq!(code, 65, "{printed}");
     assert_eq!(stage.out("readlink D/policy/current").trim(), "step-000000");
 }
 
 #[test]
 fn a_reader_that_goes_away_is_quiet_and_a_full_disk_is_not() {
     let stage = Stage::new();
-    let (code, _, said) =
+    let (code, _, printed) =
         run(&stage.at("(envs tasks plan-path --count 100000; echo $? >&2) | head -n 1 > D/one"));
-    assert_eq!((code, said.trim()), (0, "0"));
-    let (_, _, said) = run(&stage.at(
+    assert_eq!((code, printed.trim()), (0, "0"));
+    let (_, _, printed) = run(&stage.at(
         "(update --policy D/policy --lr 1e-3 --pass-through --quiet < D/scored.jsonl; echo $? >&2) | true",
     ));
-    assert_eq!(said.trim(), "0");
+    assert_eq!(printed.trim(), "0");
     assert_eq!(stage.out("readlink D/policy/current").trim(), "step-000001", "EPIPE stopped the publish");
-    let (code, _, said) = run(&stage.at("group --quiet < D/samples.jsonl > /dev/full"));
-    assert_eq!(code, 74, "{said}");
+    let (code, _, printed) = run(&stage.at("group --quiet < D/samples.jsonl > /dev/full"));
+    assert_eq!(code, 74, "{printed}");
 }

@@ -1,8 +1,8 @@
-//! Every CUDA kernel of the workspace compiles for every architecture that is served, within its budget.
+//! Every CUDA kernel of the workspace compiles for every supported architecture, within its budget.
 //!
-//! NVRTC needs no GPU. `golden/kernels.txt` holds, for each kernel and architecture, the registers of a thread and
-//! the bytes that it spills; more than that fails, for it means slower. Fixed shared memory must leave room for what is
-//! asked for at a launch: together no more than the smallest card has. That sum is checked at every simulated launch. After a deliberate change:
+//! NVRTC needs no GPU. `golden/kernels.txt` holds the registers per thread and the spilled bytes of each kernel and
+//! architecture; more of either fails, because it is slower. Static shared memory must leave room for the dynamic part; their
+//! sum is checked at every simulated launch. After a deliberate change:
 //! `TROUPE_WRITE_KERNEL_TABLE=1 cargo test -p troupe-tests --test kernels`, and read the difference.
 
 use std::collections::BTreeMap;
@@ -16,11 +16,11 @@ use device::Source;
 use device::cuda::{self, Usage};
 
 const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"];
-/// The compiler that the table is of.
+/// The compiler version of the table.
 const VERSION: (i32, i32) = (13, 0);
 const HEADER: &str = "# kernel, then registers/spilled bytes by architecture: ";
 
-/// Bytes of fixed shared memory that a kernel may have beside the dynamic.
+/// Static shared memory that a kernel may have, in bytes.
 const FIXED_SHARED: u32 = 16 * 1024;
 
 type Table = BTreeMap<String, [Usage; ARCHITECTURES.len()]>;
@@ -32,7 +32,7 @@ fn every_kernel_compiles_within_its_budget() {
     if !fetched.expect("fetch-cuda.sh runs").success()
         && let Err(failure) = cuda::compiler_version()
     {
-        // Not through the test harness, which would keep it to itself.
+        // The note bypasses the test harness, which would swallow it.
         let text = format!(
             "SKIPPED: NO KERNEL WAS COMPILED FOR A GPU: pip could not fetch NVRTC, and {}\n",
             failure.message

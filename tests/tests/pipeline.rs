@@ -57,11 +57,11 @@ fn a_small_run_leaves_everything_readable_and_accounted_for() {
     let folder = tempfile::tempdir().expect("a folder");
     let run = folder.path().join("plan-path");
     let output = pipeline(&run, &SMALL).output().expect("pipeline.sh runs");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("step 0: success on 300 test tasks"), "{said}");
-    assert!(said.contains("step 2: success on 300 test tasks"), "{said}");
-    assert!(said.contains(", 95 % interval 0."), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(printed.contains("step 0: success on 300 test tasks"), "{printed}");
+    assert!(printed.contains("step 2: success on 300 test tasks"), "{printed}");
+    assert!(printed.contains(", 95 % interval 0."), "{printed}");
     let page = std::fs::read_to_string(run.join("report.html")).expect("the report");
     assert!(page.contains("\"groups_expected\""), "the page has the accounts");
 
@@ -86,9 +86,9 @@ fn a_small_run_leaves_everything_readable_and_accounted_for() {
 
     // Other values are refused by name; the same command has nothing left to do; more steps go on.
     let refused = pipeline(&run, &["--seed", "9"]).output().expect("pipeline.sh runs");
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert_eq!(refused.status.code(), Some(2), "{said}");
-    assert!(said.contains("was started with"), "{said}");
+    let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{printed}");
+    assert!(printed.contains("was started with"), "{printed}");
     let longer = [&SMALL[..], &["--steps", "3"]].concat();
     assert!(pipeline(&run, &longer).status().expect("pipeline.sh runs").success());
     assert!(run.join("steps/000003/done").exists());
@@ -107,10 +107,10 @@ fn readme_commands_work(run: &Path) {
         readme.split("```sh\n").find(|block| block.starts_with("cd runs/plan-path")).expect("the block");
     let block = block.split("```").next().expect("its text").replace("cd runs/plan-path", "");
     let output = shell(&block).current_dir(run).output().expect("bash runs");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(said.lines().count(), 4 + 1 + 3, "{said}");
-    assert!(said.lines().rev().take(3).all(|line| line.ends_with("\t4\t1")), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(printed.lines().count(), 4 + 1 + 3, "{printed}");
+    assert!(printed.lines().rev().take(3).all(|line| line.ends_with("\t4\t1")), "{printed}");
 }
 
 #[test]
@@ -128,9 +128,9 @@ fn a_stage_can_be_swapped_and_a_failing_one_is_named() {
 
     let run = folder.path().join("failing");
     let output = pipeline(&run, &[&small[..], &["group=false"]].concat()).output().expect("pipeline.sh runs");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("step 1: group failed with exit code 1"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("step 1: group failed with exit code 1"), "{printed}");
     assert!(!run.join("steps/000001/done").exists());
     assert_eq!(
         must(&format!("readlink '{}'", run.join("policies/shared/current").display())).trim(),
@@ -141,7 +141,7 @@ fn a_stage_can_be_swapped_and_a_failing_one_is_named() {
 #[test]
 fn a_first_command_with_a_mistake_does_not_bind_the_second() {
     let folder = tempfile::tempdir().expect("a folder");
-    let run = folder.path().join("a run"); // a blank in its name is none of our business
+    let run = folder.path().join("a run"); // with a space in its name
     let mut arguments = SMALL.to_vec();
     arguments.extend(["--steps", "08", "--eval-every", "0", "--warmup", "0", "--policies", "per-role"]);
     let mistaken =
@@ -153,9 +153,9 @@ fn a_first_command_with_a_mistake_does_not_bind_the_second() {
     assert!(run.join("policies/planner/current").exists() && run.join("policies/tool/current").exists());
     // From here on its values bind.
     let other = pipeline(&run, &[&arguments[..], &["--branches", "3"]].concat()).output().expect("it runs");
-    let said = String::from_utf8_lossy(&other.stderr).into_owned();
-    assert_eq!(other.status.code(), Some(2), "{said}");
-    assert!(said.contains("and not \"branches\": \"3\""), "{said}");
+    let printed = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert_eq!(other.status.code(), Some(2), "{printed}");
+    assert!(printed.contains("and not \"branches\": \"3\""), "{printed}");
 }
 
 #[test]
@@ -180,8 +180,8 @@ fn arguments_are_checked() {
     ] {
         let folder = tempfile::tempdir().expect("a folder");
         let output = pipeline(&folder.path().join("run"), &arguments).output().expect("pipeline.sh runs");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-        assert!(said.contains(sentence), "{arguments:?}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {printed}");
+        assert!(printed.contains(sentence), "{arguments:?}: {printed}");
     }
 }

@@ -1,8 +1,8 @@
-//! Mistakes of synchronisation planted in the real kernels, one at a time: the simulator must catch every one.
+//! Synchronization bugs planted in the real kernels, one at a time: the simulator must catch every one.
 //!
-//! A kernel on a GPU that lacks a barrier is right most of the time. Here the kernel's text is changed, compiled for the
-//! simulator at test time, and run under seeds 0 to 3. It is caught if a launch fails with a sentence, or if its result
-//! is not, bit for bit, that of the kernel as it stands, which must be the same under every seed.
+//! On a GPU a kernel without a barrier is right most of the time. Here the kernel's source is changed, compiled for the
+//! simulator at test time, and run with seeds 0 to 3. A bug is caught if a launch fails, or if the result differs from that
+//! of the unchanged kernel, which must be bit-identical for every seed.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use half::bf16;
 use libloading::Library;
 use record::failure::Result;
 
-/// A planted mistake.
+/// A planted bug.
 struct Planted {
     name: &'static str,
     /// The file whose text changes.
@@ -104,7 +104,7 @@ const BUGS: [Planted; 10] = [
 ];
 
 #[test]
-fn every_planted_mistake_is_caught() {
+fn every_planted_bug_is_caught() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut sound = Vec::new();
     for case in [Case::AttentionForward, Case::AttentionKeys, Case::Norm] {
@@ -119,7 +119,7 @@ fn every_planted_mistake_is_caught() {
     let mut escaped = Vec::new();
     for (index, bug) in BUGS.iter().enumerate() {
         let kernel = build(folder.path(), &format!("bug{index}"), bug.case, Some(bug));
-        let wanted = &sound.iter().find(|(case, _)| *case == bug.case).expect("its sound twin").1;
+        let wanted = &sound.iter().find(|(case, _)| *case == bug.case).expect("the unchanged kernel").1;
         let caught = (0..4).find_map(|seed| match run(kernel, bug.case, seed) {
             Err(message) => Some(format!("seed {seed}: {message}")),
             Ok(result) => {
@@ -135,7 +135,7 @@ fn every_planted_mistake_is_caught() {
     assert!(escaped.is_empty(), "not caught: {escaped:#?}");
 }
 
-/// The case's kernel with the mistake in it, compiled for the simulator. It stays loaded until the test ends.
+/// The case's kernel with the bug, compiled for the simulator. It stays loaded until the test ends.
 fn build(folder: &Path, name: &str, case: Case, bug: Option<&Planted>) -> &'static Kernel {
     let (file, wanted) = match case {
         Case::AttentionForward => ("attention_16.cu", "attention_16"),
@@ -193,7 +193,7 @@ fn build(folder: &Path, name: &str, case: Case, bug: Option<&Planted>) -> &'stat
     }))
 }
 
-/// The bits of the results, or what the simulator says.
+/// The bits of the results, or the error of the simulator.
 fn run(kernel: &'static Kernel, case: Case, seed: u64) -> std::result::Result<Vec<u32>, String> {
     let mut sim = Sim::new(2, seed).expect("a simulator");
     sim.reserve(16 << 20).expect("memory");

@@ -1,4 +1,4 @@
-//! A rollout played again from its own lines, by another program: every prompt, reward, choice, stop and advantage.
+//! Replays a rollout from its own lines in another program: every prompt, reward, choice, stop and advantage.
 //!
 //! `envs step` is told the task and then each candidate, one at a time. So whatever `rollout` wrote must follow from the
 //! tasks and the texts alone. These are the mistakes of multi-agent training that this makes impossible: prompts that
@@ -54,9 +54,9 @@ struct Run {
     team_weight: f64,
 }
 
-/// What was met on the way, so that a test can tell that it tested something.
+/// What a replay covered, so that the test can tell that it tested something.
 #[derive(Default)]
-struct Met {
+struct Seen {
     groups: usize,
     unequal: usize,
     later_turns: usize,
@@ -76,8 +76,8 @@ fn advantages(rewards: &[f64]) -> Vec<f64> {
     rewards.iter().map(|reward| if std == 0.0 { 0.0 } else { (reward - mean) / (std + 1e-6) }).collect()
 }
 
-fn replay(run: &Run, tasks: &[Value], lines: &[Value]) -> Met {
-    let mut met = Met::default();
+fn replay(run: &Run, tasks: &[Value], lines: &[Value]) -> Seen {
+    let mut seen = Seen::default();
     let mut samples: BTreeMap<(String, u64, String), Vec<&Value>> = BTreeMap::new();
     for sample in lines.iter().filter(|line| line["type"] == "sample") {
         let text = |key: &str| sample[key].as_str().expect("a text").to_owned();
@@ -109,8 +109,8 @@ fn replay(run: &Run, tasks: &[Value], lines: &[Value]) -> Met {
                     let members = samples
                         .remove(&(name.clone(), turn, agent.to_owned()))
                         .unwrap_or_else(|| panic!("{name}: no group of {agent} at turn {turn}"));
-                    met.groups += 1;
-                    met.later_turns += usize::from(turn > 0);
+                    seen.groups += 1;
+                    seen.later_turns += usize::from(turn > 0);
                     assert_eq!(members.len(), run.branches, "{name}/{agent}/{turn}");
                     let mut answers = Vec::new();
                     let mut rewards = Vec::new();
@@ -144,7 +144,7 @@ fn replay(run: &Run, tasks: &[Value], lines: &[Value]) -> Met {
                             member["id"]
                         );
                     }
-                    met.unequal += usize::from(rewards.iter().any(|&reward| reward != most));
+                    seen.unequal += usize::from(rewards.iter().any(|&reward| reward != most));
                     reward += most;
                     chosen.insert(agent.to_owned(), members[best]["completion"].clone());
                     after = answers.swap_remove(best);
@@ -168,26 +168,26 @@ fn replay(run: &Run, tasks: &[Value], lines: &[Value]) -> Met {
         assert_eq!((&episode["success"], &episode["stop"]), (&success.into(), &stop.into()), "{name}");
         assert_eq!(episode["turns"], turn, "{name}");
         assert!((number(&episode["reward"]) - reward).abs() < 1e-9, "{name}: {reward}");
-        met.out_of_turns += usize::from(over.is_none());
-        met.successes += usize::from(success);
+        seen.out_of_turns += usize::from(over.is_none());
+        seen.successes += usize::from(success);
     }
     assert!(samples.is_empty(), "samples of episodes that were over: {:?}", samples.keys());
     let end = lines.iter().rfind(|line| line["type"] == "end").expect("an end");
     let rollout = &end["after"][0]["after"][0]["counts"];
     for counts in [&end["counts"], &end["after"][0]["counts"], rollout] {
-        assert_eq!(counts["groups"], met.groups, "every group counted once by every stage");
+        assert_eq!(counts["groups"], seen.groups, "every group counted once by every stage");
     }
-    assert_eq!(rollout["groups_expected"], met.groups);
+    assert_eq!(rollout["groups_expected"], seen.groups);
     // Nothing is filtered unless it is asked for.
-    assert_eq!(end["counts"]["samples_written"], met.groups * run.branches);
-    met
+    assert_eq!(end["counts"]["samples_written"], seen.groups * run.branches);
+    seen
 }
 
 #[test]
 fn whatever_rollout_wrote_follows_from_the_tasks_and_the_texts() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |command: &str| command.replace("D/", &format!("{}/", folder.path().display()));
-    let mut all = Met::default();
+    let mut all = Seen::default();
     for (environment, demonstrated, runs) in [
         ("plan-path", "team", vec![("team", 4, 3, 1.0), ("team", 3, 2, 0.5), ("single", 4, 2, 1.0)]),
         ("math", "ensemble", vec![("team", 4, 2, 1.0), ("ensemble", 3, 2, 1.0), ("turns", 3, 3, 2.0)]),
@@ -211,11 +211,14 @@ fn whatever_rollout_wrote_follows_from_the_tasks_and_the_texts() {
             };
             let mut tasks = parse(&must(&at("cat D/tasks")));
             tasks.retain(|line| line["type"] == "task");
-            let met = replay(&run, &tasks, &parse(&text));
-            assert!(met.unequal > 0 && met.groups > 12, "{environment} {workflow}: nothing was learned from");
-            all.later_turns += met.later_turns;
-            all.out_of_turns += met.out_of_turns;
-            all.successes += met.successes;
+            let seen = replay(&run, &tasks, &parse(&text));
+            assert!(
+                seen.unequal > 0 && seen.groups > 12,
+                "{environment} {workflow}: nothing was learned from"
+            );
+            all.later_turns += seen.later_turns;
+            all.out_of_turns += seen.out_of_turns;
+            all.successes += seen.successes;
         }
     }
     assert!(all.later_turns > 50 && all.out_of_turns > 5 && all.successes > 5, "too little was met");

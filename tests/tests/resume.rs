@@ -1,5 +1,5 @@
-//! Whatever is killed, whenever: no half-published policy, and the resumed run ends with the bytes of a run that
-//! was never interrupted (the `timing` objects aside).
+//! Any process killed at any moment: no half-published policy, and the resumed run ends with the bytes of an uninterrupted
+//! one, `timing` objects aside.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -44,7 +44,7 @@ fn policies_are_whole(run: &Path) {
     let Ok(entries) = std::fs::read_dir(run.join("policies")) else { return };
     for policy in entries.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_dir()) {
         if !policy.join("current").exists() && !run.join("policies/done").exists() {
-            continue; // killed while the first version was being made; the next start makes it anew
+            continue; // killed while the first version was being written; the next start writes it again
         }
         let (code, _, stderr) = troupe_tests::run(&format!("policy check '{}'", policy.display()));
         assert_eq!(code, 0, "{}: {stderr}", policy.display());
@@ -58,7 +58,7 @@ fn killed_anywhere_the_run_ends_with_the_same_bytes() {
     let whole = pipeline(&calm, &SMALL).output().expect("pipeline.sh runs");
     assert!(whole.status.success(), "{}", String::from_utf8_lossy(&whole.stderr));
 
-    // A small generator of its own, so that the moments differ from kill to kill and not from run to run.
+    // A small generator, so that the moments differ from kill to kill and not from run to run.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = |below: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -97,7 +97,7 @@ fn killed_anywhere_the_run_ends_with_the_same_bytes() {
             return;
         }
         if output.status.success() {
-            // It got through with kills to spare: begin again and go on killing.
+            // It finished before all kills: start again and go on killing.
             let different = differences(&calm, &stormy);
             assert!(different.is_empty(), "after {kills} kills: {different:#?}");
             std::fs::remove_dir_all(&stormy).expect("the finished run");

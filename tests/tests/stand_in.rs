@@ -1,9 +1,9 @@
-//! The host's side of the CUDA path without a GPU: the programs run with `--device cuda` over a driver that computes nothing
-//! (`stand_in/driver.c`) and keeps an account of all that a GPU is asked for.
+//! The host side of the CUDA path without a GPU: the programs run with `--device cuda` on a driver that computes nothing
+//! (`stand_in/driver.c`) and logs what a GPU would be asked to do.
 //!
-//! ONNX Runtime is the real one with its real CUDA provider: which nodes it takes, what it checks of shapes, types and
-//! addresses, in which stream it works and how much memory it takes is what it does on a GPU. What kernels compute is not
-//! seen here. Skipped, and said so, where `fetch-cuda.sh onnxruntime nvrtc` has fetched nothing.
+//! ONNX Runtime and its CUDA provider are the real ones: the nodes they take, their checks of shapes, types and addresses,
+//! their streams and their memory are those of a run on a GPU. The results of kernels are not tested here. Skipped, with a
+//! note, unless `fetch-cuda.sh onnxruntime nvrtc` has fetched the libraries.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -32,63 +32,61 @@ fn fetched() -> Option<PathBuf> {
 }
 
 /// A folder with the stand-in, compiled for this provider, and a policy.
-struct Place {
+struct Fixture {
     folder: TempDir,
     runtime: PathBuf,
 }
 
-impl Place {
-    /// Nothing where there is nothing to run; that is said past the test harness, which would keep it to itself.
-    fn new() -> Option<Place> {
+impl Fixture {
+    /// None without the libraries. The note bypasses the test harness, which would swallow it.
+    fn new() -> Option<Fixture> {
         let Some(runtime) = fetched() else {
             let text = "SKIPPED: THE CUDA PATH WAS NOT RUN: ./fetch-cuda.sh onnxruntime nvrtc fetches what it needs\n";
             let _ = std::io::stderr().write_all(text.as_bytes());
             return None;
         };
-        let place = Place { folder: tempfile::tempdir().expect("a folder"), runtime };
+        let fixture = Fixture { folder: tempfile::tempdir().expect("a folder"), runtime };
         let source = root().join("tests/tests/stand_in/driver.c");
-        let stubs = place.path("stubs.c");
-        let missing = missing(&place.runtime.join("libonnxruntime_providers_cuda.so"), &source);
+        let stubs = fixture.path("stubs.c");
+        let missing = missing(&fixture.runtime.join("libonnxruntime_providers_cuda.so"), &source);
         std::fs::write(&stubs, missing).expect("written");
-        let library = place.path("stand-in.so");
+        let library = fixture.path("stand-in.so");
         let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
         let mut compile = Command::new(compiler);
         compile.args(["-std=c11", "-O1", "-w", "-shared", "-fPIC", "-pthread", "-o"]).arg(&library);
         assert!(compile.arg(&source).arg(&stubs).status().expect("a C compiler").success());
         for name in NAMES {
-            std::os::unix::fs::symlink(&library, place.path(name)).expect("a link");
+            std::os::unix::fs::symlink(&library, fixture.path(name)).expect("a link");
         }
-        let (code, said) = place.run("policy init p --preset tiny --seed 1", &[]);
-        assert_eq!(code, 0, "{said}");
-        Some(place)
+        let (code, printed) = fixture.run("policy init p --preset tiny --seed 1", &[]);
+        assert_eq!(code, 0, "{printed}");
+        Some(fixture)
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Runs a command beside the policy with the stand-in in the place of CUDA: its exit code and what it said.
+    /// Runs a command next to the policy with the stand-in as CUDA; its exit code, stdout and stderr.
     fn run(&self, command: &str, variables: &[(&str, &str)]) -> (i32, String) {
         let folder = self.folder.path();
         let mut shell = shell(command);
         shell.current_dir(folder).envs(variables.iter().copied());
-        shell
-            .env("CUDA_PATH", folder)
-            .env("LD_LIBRARY_PATH", folder)
-            .env("STAND_IN_ACCOUNT", self.path("account"));
+        shell.env("CUDA_PATH", folder).env("LD_LIBRARY_PATH", folder).env("STAND_IN_LOG", self.path("log"));
         let library =
             std::fs::read_dir(&self.runtime).expect("a folder").filter_map(|entry| Some(entry.ok()?.path()));
         let library = library.filter(|path| path.to_string_lossy().contains("/libonnxruntime.so."));
         shell.env("ORT_DYLIB_PATH", library.last().expect("ONNX Runtime"));
         let output = shell.output().expect("bash runs");
-        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        (output.status.code().unwrap_or(-1), said.concat())
+        let printed =
+            [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        (output.status.code().unwrap_or(-1), printed.concat())
     }
 
-    /// What a GPU was asked for since this was last called.
-    fn account(&self) -> Vec<String> {
-        let text = std::fs::read_to_string(self.path("account")).expect("an account");
-        std::fs::remove_file(self.path("account")).expect("removed");
+    /// The log since the last call.
+    fn log(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.path("log")).expect("a log");
+        std::fs::remove_file(self.path("log")).expect("removed");
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         let wrong: Vec<&String> = lines.iter().filter(|line| line.starts_with("wrong")).collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
@@ -96,7 +94,7 @@ impl Place {
     }
 }
 
-/// C functions for all that the provider asks of CUDA and the stand-in does not have: they do nothing.
+/// C stubs for the CUDA functions that the provider imports and the stand-in lacks.
 fn missing(provider: &Path, source: &Path) -> String {
     let listed = Command::new("nm").args(["-D", "--undefined-only"]).arg(provider).output().expect("nm runs");
     let text = std::fs::read_to_string(source).expect("the stand-in");
@@ -110,7 +108,7 @@ fn missing(provider: &Path, source: &Path) -> String {
             let _ = writeln!(stubs, "int {name}(void) {{ return 0; }}");
         }
     }
-    // What is asked for by name while the programs run.
+    // Looked up by name at run time.
     for name in [
         "cuInit",
         "cuStreamDestroy_v2",
@@ -137,75 +135,75 @@ fn number(line: &str, word: &str) -> u64 {
 const ROLLOUT: &str = "rollout --policy p --branches 4 --turns 1 --seed 1 --step 1 --device cuda --quiet";
 
 #[test]
-fn a_step_asks_a_gpu_for_nothing_impossible_and_gives_all_back() {
-    let Some(place) = Place::new() else { return };
+fn a_step_asks_a_gpu_for_nothing_impossible_and_frees_all_memory() {
+    let Some(fixture) = Fixture::new() else { return };
     let tasks = "envs tasks plan-path --count 96 --seed 7";
-    let (code, said) = place.run(&format!("{tasks} | {ROLLOUT} --max-tokens 12 >rollout"), &[]);
-    assert_eq!(code, 0, "{said}");
-    let account = place.account();
-    let run = |line: &&String| line.starts_with("launch sample_rows") || line.starts_with("repeat ");
-    let ours = account.iter().filter(run);
+    let (code, printed) = fixture.run(&format!("{tasks} | {ROLLOUT} --max-tokens 12 >rollout"), &[]);
+    assert_eq!(code, 0, "{printed}");
+    let log = fixture.log();
+    let run = |line: &&String| line.starts_with("launch sample_rows") || line.starts_with("replay ");
+    let ours = log.iter().filter(run);
     let streams: Vec<&str> = ours.filter_map(|line| line.split_whitespace().last()).collect();
     assert!(streams.len() > 12, "no tokens were chosen");
-    // All work is in the stream that the sampler is launched in: nothing has to be waited for but the answers.
-    let elsewhere = |line: &&String| line.contains(" stream ") && !line.ends_with(streams[0]);
-    assert_eq!(account.iter().find(elsewhere), None);
-    let arena =
-        account.iter().filter(|line| line.starts_with("take ")).max_by_key(|line| number(line, "take"));
-    let arena = account.iter().position(|line| Some(line) == arena).expect("an arena");
-    let waits = account[arena..].iter().filter(|line| *line == "wait").count();
+    // All work is in the sampler's stream: the host waits for results only.
+    let in_other_stream = |line: &&String| line.contains(" stream ") && !line.ends_with(streams[0]);
+    assert_eq!(log.iter().find(in_other_stream), None);
+    let arena = log.iter().filter(|line| line.starts_with("alloc ")).max_by_key(|line| number(line, "alloc"));
+    let arena = log.iter().position(|line| Some(line) == arena).expect("an arena");
+    let waits = log[arena..].iter().filter(|line| *line == "wait").count();
     assert!(waits <= streams.len() + 2, "{waits} waits for {} runs", streams.len());
-    // What activations take is taken in few pieces, however many more rows a run has than those before.
-    let pieces = account[arena + 1..].iter().filter(|line| line.starts_with("take ")).count();
-    assert!(pieces <= 8, "{pieces} pieces of memory");
-    assert_eq!(account.last().map(String::as_str), Some("context left with 0"));
+    // Activations take few allocations, however much larger a run is than those before.
+    let allocations = log[arena + 1..].iter().filter(|line| line.starts_with("alloc ")).count();
+    assert!(allocations <= 8, "{allocations} allocations");
+    assert_eq!(log.last().map(String::as_str), Some("context left with 0"));
 
-    // Decoding is recorded once a form, with all launches of all layers, and repeated from then on.
-    let beginning = |word: &str| account.iter().filter(|line| line.starts_with(word)).collect::<Vec<_>>();
-    let (recorded, repeated) = (beginning("recorded "), beginning("repeat "));
-    assert!(!recorded.is_empty() && recorded.len() < 8, "{recorded:?}");
-    assert!(repeated.len() > recorded.len(), "{} repeated of {}", repeated.len(), recorded.len());
-    let launches = recorded.iter().map(|line| number(line, "recorded")).min().expect("a recording");
-    assert!(launches > 3 * 8, "{launches} launches recorded");
-    assert_eq!(beginning("noted sample_rows").len(), recorded.len());
+    // Decoding is captured once per batch shape, with all launches of all layers, and replayed from then on.
+    let beginning = |word: &str| log.iter().filter(|line| line.starts_with(word)).collect::<Vec<_>>();
+    let (captured, replayed) = (beginning("captured "), beginning("replay "));
+    assert!(!captured.is_empty() && captured.len() < 8, "{captured:?}");
+    assert!(replayed.len() > captured.len(), "{} replays of {} graphs", replayed.len(), captured.len());
+    let launches = captured.iter().map(|line| number(line, "captured")).min().expect("a graph");
+    assert!(launches > 3 * 8, "{launches} launches captured");
+    assert_eq!(beginning("capture sample_rows").len(), captured.len());
 
     let reward = r#"awk '/"type":"sample"/ { match($0, /"branch":[0-9]+/); sub(/"reward":[^,}]*/, "\"reward\":" substr($0, RSTART + 9, RLENGTH - 9)) } { print }'"#;
     let learn = "group --quiet | advantage --quiet | update --policy p --device cuda --quiet >metrics";
-    let (code, said) = place.run(&format!("{reward} rollout | {learn}"), &[]);
-    assert_eq!(code, 0, "{said}");
-    let account = place.account();
-    let launched = |kernel: &str| account.iter().any(|line| line.starts_with(&format!("launch {kernel} ")));
+    let (code, printed) = fixture.run(&format!("{reward} rollout | {learn}"), &[]);
+    assert_eq!(code, 0, "{printed}");
+    let log = fixture.log();
+    let launched = |kernel: &str| log.iter().any(|line| line.starts_with(&format!("launch {kernel} ")));
     for kernel in ["rotate_backward", "attention_deltas", "score_rows_backward", "adamw", "join_masters"] {
         assert!(launched(kernel), "{kernel} was not launched");
     }
-    assert!(account.iter().any(|line| line.starts_with("product ")), "no products");
-    assert_eq!(account.last().map(String::as_str), Some("context left with 0"));
+    assert!(log.iter().any(|line| line.starts_with("product ")), "no products");
+    assert_eq!(log.last().map(String::as_str), Some("context left with 0"));
 }
 
 #[test]
-fn what_cannot_be_recorded_is_run() {
-    let Some(place) = Place::new() else { return };
+fn what_cannot_be_captured_is_launched() {
+    let Some(fixture) = Fixture::new() else { return };
     let tasks = "envs tasks plan-path --count 8 --seed 7";
     let samples = |variables: &[(&str, &str)]| {
-        let (code, said) = place.run(&format!("{tasks} | {ROLLOUT} --max-tokens 12 >rollout"), variables);
-        assert_eq!(code, 0, "{said}");
-        let lines = std::fs::read_to_string(place.path("rollout")).expect("samples");
+        let (code, printed) =
+            fixture.run(&format!("{tasks} | {ROLLOUT} --max-tokens 12 >rollout"), variables);
+        assert_eq!(code, 0, "{printed}");
+        let lines = std::fs::read_to_string(fixture.path("rollout")).expect("samples");
         let samples: Vec<String> =
             lines.lines().filter(|line| line.contains("\"type\":\"sample\"")).map(str::to_owned).collect();
-        (samples, said, place.account())
+        (samples, printed, fixture.log())
     };
-    let (wanted, said, account) = samples(&[]);
-    assert!(!said.contains("slower"), "{said}");
-    assert!(account.iter().any(|line| line.starts_with("repeat ")));
-    let (found, said, account) = samples(&[("STAND_IN_GRAPHS", "none")]);
-    assert_eq!(said.matches("decoding on this device is slower than it could be").count(), 1, "{said}");
-    assert!(!account.iter().any(|line| line.starts_with("repeat ")));
+    let (wanted, printed, log) = samples(&[]);
+    assert!(!printed.contains("slower"), "{printed}");
+    assert!(log.iter().any(|line| line.starts_with("replay ")));
+    let (found, printed, log) = samples(&[("STAND_IN_GRAPHS", "none")]);
+    assert_eq!(printed.matches("decoding on this device is slower than it could be").count(), 1, "{printed}");
+    assert!(!log.iter().any(|line| line.starts_with("replay ")));
     assert!(wanted.len() > 8 && wanted == found);
 }
 
 #[test]
-fn what_a_card_cannot_do_is_a_sentence() {
-    let Some(place) = Place::new() else { return };
+fn what_a_gpu_cannot_do_is_one_sentence_and_a_hint() {
+    let Some(fixture) = Fixture::new() else { return };
     let command = format!("envs tasks plan-path --count 1 --seed 7 | {ROLLOUT} --max-tokens 4 >rollout");
     for (variables, wanted) in [
         (
@@ -215,12 +213,12 @@ fn what_a_card_cannot_do_is_a_sentence() {
         (("STAND_IN_MEMORY", "1000000000"), "MiB are free and"),
         (("STAND_IN_DRIVER", "12040"), "the driver serves CUDA 12.4, and NVRTC is of CUDA 13"),
     ] {
-        let (code, said) = place.run(&command, &[variables]);
-        assert_eq!(code, 69, "{variables:?}: {said}");
-        let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with("envs:")).collect();
+        let (code, printed) = fixture.run(&command, &[variables]);
+        assert_eq!(code, 69, "{variables:?}: {printed}");
+        let lines: Vec<&str> = printed.lines().filter(|line| !line.starts_with("envs:")).collect();
         assert!(
             lines.len() == 2 && lines[0].contains(wanted) && lines[1].starts_with("hint: "),
-            "{variables:?}: {said}"
+            "{variables:?}: {printed}"
         );
     }
 }

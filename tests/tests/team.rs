@@ -1,5 +1,5 @@
-//! Teams in every shape: one policy for all, one a role, some shared and some not; policies of different families, sizes and
-//! tokenizers; updates of several programs one after another; every workflow from the command line.
+//! Teams of every shape: one policy for all agents, one per role, some shared; policies of different families, sizes and
+//! tokenizers; chained updates; every workflow from the command line.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,22 +7,22 @@ use serde_json::Value;
 use troupe_tests::must;
 
 const AGENTS: [&str; 4] = ["reasoner-1", "reasoner-2", "tool-1", "judge"];
-/// Tiny policies never earn anything by chance: a reward that differs between siblings gives them something to learn.
+/// Random tiny policies earn nothing: this reward differs within a group, so there is something to learn.
 const REWARD: &str = "jq -c 'if .type==\"sample\" then .reward = (.completion_ids[0] % 7) else . end'";
 
 /// Policies of three families, four sizes and two tokenizers, in a folder of their own.
-struct Place {
+struct Fixture {
     folder: tempfile::TempDir,
 }
 
-impl Place {
-    fn new() -> Place {
-        let place = Place { folder: tempfile::tempdir().expect("a folder") };
-        place.must(
+impl Fixture {
+    fn new() -> Fixture {
+        let fixture = Fixture { folder: tempfile::tempdir().expect("a folder") };
+        fixture.must(
             "policy init D/tiny --preset tiny --seed 1; policy init D/llama --from tests/golden/llama-2-1-scaled-rope; \
              policy init D/qwen2 --from tests/golden/qwen2-2-1-bias; policy init D/qwen3 --from tests/golden/qwen3-8-2-untied",
         );
-        place
+        fixture
     }
 
     fn must(&self, command: &str) -> String {
@@ -65,17 +65,17 @@ fn flags(pairs: &[(&str, &str)]) -> String {
 
 #[test]
 fn policies_of_different_families_sizes_and_tokenizers_are_one_team() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let owners =
         flags(&[("reasoner-1", "tiny"), ("reasoner-2", "llama"), ("tool-1", "qwen2"), ("judge", "qwen3")]);
     for step in 1..=2 {
-        let samples = place.samples(&owners, step);
+        let samples = fixture.samples(&owners, step);
         for sample in of_type(&samples, "sample") {
             let version = sample["policy_version"].as_str().expect("a version");
             assert!(version.starts_with(&format!("{}:", step - 1)), "{version} at step {step}");
         }
-        // The same text is other tokens to each tokenizer, and nobody's are decoded and encoded again.
-        let reported = lines(&place.must(&format!("update {owners} --lr 1e-3 --quiet < D/samples.jsonl")));
+        // Each tokenizer has its own tokens for the same text; none are decoded and encoded again.
+        let reported = lines(&fixture.must(&format!("update {owners} --lr 1e-3 --quiet < D/samples.jsonl")));
         let metrics: BTreeMap<&str, &Value> = of_type(&reported, "metrics")
             .map(|line| (line["policy"].as_str().expect("a name"), line))
             .collect();
@@ -86,7 +86,7 @@ fn policies_of_different_families_sizes_and_tokenizers_are_one_team() {
             assert!(line["grad_norm"].as_f64().expect("a norm") > 0.0, "{policy} learned nothing");
             assert_eq!(line["optimizer_steps"], 1, "strictly on-policy unless told otherwise");
             assert_eq!(line["lr"], 1e-3, "constant unless told otherwise");
-            assert_eq!(place.current(policy), format!("step-{step:06}"));
+            assert_eq!(fixture.current(policy), format!("step-{step:06}"));
         }
         assert_eq!(end(&reported)["counts"]["samples_passed_by"], 0);
     }
@@ -94,27 +94,27 @@ fn policies_of_different_families_sizes_and_tokenizers_are_one_team() {
 
 #[test]
 fn any_map_from_roles_to_policies_trains_each_policy_on_its_own_agents() {
-    let place = Place::new();
-    place.must("policy init D/other --preset tiny --seed 2");
+    let fixture = Fixture::new();
+    fixture.must("policy init D/other --preset tiny --seed 2");
     for (map, owners) in [
         ("--policy D/tiny ".to_owned(), vec![("tiny", &AGENTS[..])]),
         (
             flags(&[("reasoner-1", "tiny"), ("reasoner-2", "tiny"), ("tool-1", "other"), ("judge", "tiny")]),
             vec![("tiny", &["reasoner-1", "reasoner-2", "judge"][..]), ("other", &["tool-1"])],
         ),
-        // One owner by name, and one for everybody else.
+        // One policy by name, and one for all other agents.
         (
             "--policy D/tiny --policy judge=D/other ".to_owned(),
             vec![("tiny", &AGENTS[..3]), ("other", &["judge"])],
         ),
     ] {
-        let samples = place.samples(&map, 1);
+        let samples = fixture.samples(&map, 1);
         let mut seen: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for sample in of_type(&samples, "sample") {
             let text = |key: &str| sample[key].as_str().expect("a text");
             seen.entry(text("policy")).or_default().insert(text("agent"));
         }
-        let reported = lines(&place.must(&format!(
+        let reported = lines(&fixture.must(&format!(
             "rm -rf D/c; mkdir D/c; cp -r D/tiny D/other D/c/; update {} --quiet < D/samples.jsonl",
             map.replace("D/", "D/c/")
         )));
@@ -132,37 +132,37 @@ fn any_map_from_roles_to_policies_trains_each_policy_on_its_own_agents() {
 }
 
 #[test]
-fn chained_updates_pass_by_what_they_do_not_own_and_equal_one_update() {
-    let place = Place::new();
-    place.must("policy init D/other --preset tiny --seed 2");
+fn chained_updates_pass_through_what_they_do_not_own_and_equal_one_update() {
+    let fixture = Fixture::new();
+    fixture.must("policy init D/other --preset tiny --seed 2");
     let (reasoners, rest) = (
         flags(&[("reasoner-1", "tiny"), ("reasoner-2", "tiny")]),
         flags(&[("tool-1", "other"), ("judge", "other")]),
     );
-    let samples = place.samples(&format!("{reasoners}{rest}"), 1);
+    let samples = fixture.samples(&format!("{reasoners}{rest}"), 1);
     let all = of_type(&samples, "sample").count();
     let own = of_type(&samples, "sample")
         .filter(|sample| sample["agent"].as_str().is_some_and(|agent| agent.starts_with("reasoner")))
         .count();
-    place.must("mkdir D/one; cp -r D/tiny D/other D/one/");
-    place.must(&format!(
+    fixture.must("mkdir D/one; cp -r D/tiny D/other D/one/");
+    fixture.must(&format!(
         "update {} --lr 1e-3 --quiet < D/samples.jsonl > D/one.jsonl",
         format!("{reasoners}{rest}").replace("D/", "D/one/")
     ));
-    place.must(&format!(
+    fixture.must(&format!(
         "update {reasoners} --lr 1e-3 --quiet --pass-through < D/samples.jsonl | tee D/between.jsonl | \
          update {rest} --lr 1e-3 --quiet --pass-through > D/after.jsonl"
     ));
     for policy in ["tiny", "other"] {
-        assert_eq!(place.current(policy), "step-000001");
-        assert_eq!(place.weights(policy), place.weights(&format!("one/{policy}")), "{policy}");
+        assert_eq!(fixture.current(policy), "step-000001");
+        assert_eq!(fixture.weights(policy), fixture.weights(&format!("one/{policy}")), "{policy}");
     }
-    // Every sample, owned or not, comes out of both as it went in, in its place.
-    let said = |file: &str| place.must(&format!("grep -F '\"type\":\"sample\"' D/{file}.jsonl"));
-    assert_eq!(said("between"), said("samples"));
-    assert_eq!(said("after"), said("samples"));
+    // Every sample, owned or not, passes through both byte for byte, in order.
+    let samples_of = |file: &str| fixture.must(&format!("grep -F '\"type\":\"sample\"' D/{file}.jsonl"));
+    assert_eq!(samples_of("between"), samples_of("samples"));
+    assert_eq!(samples_of("after"), samples_of("samples"));
     let (between, after) =
-        (lines(&place.must("cat D/between.jsonl")), lines(&place.must("cat D/after.jsonl")));
+        (lines(&fixture.must("cat D/between.jsonl")), lines(&fixture.must("cat D/after.jsonl")));
     assert!(own > 0 && own < all);
     for (stream, passed) in [(&between, all - own), (&after, own)] {
         let counts = &end(stream)["counts"];
@@ -170,13 +170,13 @@ fn chained_updates_pass_by_what_they_do_not_own_and_equal_one_update() {
         assert_eq!(counts["samples_owned"], all - passed);
     }
     assert_eq!(of_type(&after, "metrics").count(), 2, "the metrics of both");
-    assert_eq!(end(&after)["after"][0]["stage"], "update", "the second saw that the first was whole");
+    assert_eq!(end(&after)["after"][0]["stage"], "update", "the second saw the end of the first");
 }
 
-/// What a user types for each workflow of the paper; what comes of it, group by group.
+/// The command of each workflow, and the groups it yields.
 #[test]
 fn every_workflow_is_reached_from_the_command_line() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let workflows: Vec<(String, String, Vec<String>)> = {
         let mut environment = String::new();
         let mut found = Vec::new();
@@ -198,7 +198,7 @@ fn every_workflow_is_reached_from_the_command_line() {
     assert!(workflows.len() >= 18, "{workflows:?}");
     for sampling in ["tree", "parallel"] {
         for (environment, workflow, agents) in &workflows {
-            let stream = lines(&place.must(&format!(
+            let stream = lines(&fixture.must(&format!(
                 "envs tasks {environment} --count 1 | rollout --workflow {workflow} --policy D/tiny --branches 2 \
                  --turns 2 --max-tokens 4 --sampling {sampling} --quiet | group --quiet | advantage --quiet"
             )));
@@ -220,12 +220,12 @@ fn every_workflow_is_reached_from_the_command_line() {
 
 #[test]
 fn an_ensemble_has_as_many_agents_as_its_settings_say() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let settings = "--set reasoners=3 --set tools=2";
     let listed = must(&format!("envs list math {settings}"));
     let agents = "reasoner-1, reasoner-2, reasoner-3, tool-1, tool-2, judge";
     assert!(listed.contains(agents), "{listed}");
-    let stream = lines(&place.must(&format!(
+    let stream = lines(&fixture.must(&format!(
         "envs tasks math {settings} --count 2 | rollout --workflow ensemble --policy D/tiny --policy judge=D/llama \
          --branches 2 --turns 1 --max-tokens 4 --quiet | group --quiet"
     )));

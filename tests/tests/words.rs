@@ -1,7 +1,7 @@
-//! The tiny tokenizer knows every word of the compact texts: one token each, in prompts and in answers.
+//! The tiny tokenizer has one token for every word of the compact encodings, in prompts and in completions.
 //!
-//! A word that it does not know is spelled in bytes: nothing fails, but prompts and answers grow, `--max-tokens` cuts
-//! answers off and the tiny policies stop learning.
+//! A word without a token is spelled in bytes: nothing fails, but texts grow, `--max-tokens` cuts completions off and tiny
+//! policies stop learning.
 
 use troupe_tests::must;
 
@@ -40,7 +40,7 @@ fn every_word_of_a_compact_text_is_one_token() {
             let words =
                 |text: &serde_json::Value| text.as_str().unwrap_or_default().split_whitespace().count();
             let ids = |key: &str| line[key].as_array().map_or(0, Vec::len);
-            // A prompt has a token before it and one after it, an answer the one that stops it.
+            // A prompt has one token before it and one after it, a completion its stop token.
             let prompt = &line["prompt"][0]["content"];
             assert_eq!(ids("prompt_ids"), words(prompt) + 2, "envs demo {demo}: {prompt}");
             let answer = &line["completion"];

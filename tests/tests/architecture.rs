@@ -1,0 +1,64 @@
+//! The workspace in floors: a crate depends only on crates of lower floors, so no stage imports another stage.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use serde_json::Value;
+
+const FLOORS: [&[&str]; 4] = [
+    &["record", "gemm", "compile-kernels"],
+    &["device", "policy", "envs"],
+    &["rollout", "group", "advantage", "update", "report"],
+    &["troupe-tests"],
+];
+
+/// The crates of the workspace and what each depends on, build and test dependencies included.
+fn dependencies() -> BTreeMap<String, Vec<String>> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(troupe_tests::root())
+        .output()
+        .expect("cargo runs");
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let text = |value: &Value| value["name"].as_str().expect("a name").to_owned();
+    let packages = metadata["packages"].as_array().expect("packages");
+    let of = |package: &Value| {
+        package["dependencies"].as_array().expect("dependencies").iter().map(text).collect()
+    };
+    packages.iter().map(|package| (text(package), of(package))).collect()
+}
+
+/// Each arrow that does not point to a lower floor.
+fn wrong_arrows(dependencies: &BTreeMap<String, Vec<String>>) -> Vec<String> {
+    let floor = |name: &str| FLOORS.iter().position(|floor| floor.contains(&name));
+    let mut wrong = Vec::new();
+    for (name, needed) in dependencies {
+        let Some(own) = floor(name) else {
+            wrong.push(format!("{name} has no floor: add it to FLOORS"));
+            continue;
+        };
+        let inside = needed.iter().filter(|needed| dependencies.contains_key(*needed));
+        wrong.extend(
+            inside
+                .filter(|needed| floor(needed).is_none_or(|floor| floor >= own))
+                .map(|needed| format!("{name} -> {needed}")),
+        );
+    }
+    wrong
+}
+
+#[test]
+fn every_arrow_between_crates_points_down() {
+    let dependencies = dependencies();
+    assert!(dependencies.len() >= FLOORS.concat().len(), "{dependencies:?}");
+    assert_eq!(wrong_arrows(&dependencies), [""; 0]);
+}
+
+#[test]
+fn arrows_up_and_sideways_are_found() {
+    let crates = [("group", "rollout"), ("record", "policy"), ("rollout", "record"), ("policy", "serde")];
+    let crates = crates.map(|(name, needed)| (name.to_owned(), vec![needed.to_owned()]));
+    assert_eq!(wrong_arrows(&BTreeMap::from(crates)), ["group -> rollout", "record -> policy"]);
+    let unknown = BTreeMap::from([("extra".to_owned(), Vec::new())]);
+    assert_eq!(wrong_arrows(&unknown), ["extra has no floor: add it to FLOORS"]);
+}
