@@ -1,4 +1,4 @@
-//! An environment behind a command: what it answers, what it refuses, and how it dies.
+//! An environment behind a command: answers, refusals, and failures of the program.
 
 use std::time::Duration;
 

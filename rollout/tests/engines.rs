@@ -1,4 +1,4 @@
-//! Engines that a process opens at the same moment. A file of its own, for the first sessions of a process are what matters.
+//! Engines opened at the same moment. A test program of its own, because only the first sessions of a process can race.
 
 #[path = "common/runtime.rs"]
 mod runtime;

@@ -1,12 +1,12 @@
-//! What `rollout` says of the libraries that a GPU needs: where each is found, and which is missing. Without a GPU, a driver
-//! or a network: the libraries are empty ones, made by the C compiler.
+//! What `rollout` reports about the libraries that a GPU needs: where each is found, and which is missing. The test needs no
+//! GPU, driver or network: the libraries are empty ones from the C compiler.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// A machine with nothing: no cache, no CUDA, a Python that knows no packages.
+/// A bare machine: no cache, no CUDA, a Python without packages.
 struct Machine {
     folder: TempDir,
 }
@@ -22,7 +22,7 @@ impl Machine {
         self.folder.path().join(name)
     }
 
-    /// A `python3` whose only place for packages is this one.
+    /// A `python3` that looks for packages only here.
     fn python(&self, site: &str) {
         let program = self.path("bin/python3");
         std::fs::create_dir_all(self.path("bin")).expect("a folder");
@@ -31,7 +31,7 @@ impl Machine {
         std::fs::set_permissions(&program, mode).expect("executable");
     }
 
-    /// A library that can be opened, has its usual name inside (up to the first number) and nothing else.
+    /// An empty library with its usual soname (up to the first number).
     fn library(&self, path: &str) -> PathBuf {
         let path = self.path(path);
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
@@ -67,7 +67,7 @@ impl Machine {
         line.unwrap_or_else(|| panic!("no line {begins}: {text}")).to_owned()
     }
 
-    /// What stops `--device cuda`: one sentence and a hint.
+    /// The error of `--device cuda`: one sentence and a hint.
     fn refusal(&self, variables: &[(&str, &Path)]) -> String {
         let output = self.run(&["--policy", "anything", "--device", "cuda"], variables);
         assert_eq!(output.status.code(), Some(69), "{output:?}");
@@ -77,7 +77,7 @@ impl Machine {
     }
 }
 
-/// The ONNX Runtime for processors, fetched where it is not there.
+/// The CPU build of ONNX Runtime, fetched if it is missing.
 fn runtime() -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fetch-runtime.sh");
     let output = Command::new(script).output().expect("fetch-runtime.sh runs");
@@ -85,13 +85,13 @@ fn runtime() -> PathBuf {
     PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim_end())
 }
 
-/// Whether this machine has what is to be missing.
+/// Whether this machine has the library after all.
 fn is_installed(machine: &Machine, file: &str) -> bool {
     !machine.line(file, &[]).ends_with("is not found")
 }
 
 #[test]
-fn libraries_are_found_where_they_may_be() {
+fn libraries_are_found_in_every_search_path() {
     let machine = Machine::new();
     let file = "libcurand.so.10";
     if !is_installed(&machine, file) {
@@ -101,7 +101,7 @@ fn libraries_are_found_where_they_may_be() {
         assert_eq!(machine.line(file, &[]), format!("{file} ({})", found.display()));
         machine.python("");
     }
-    // Fetched, with a longer version; then what `CUDA_PATH` names, which comes first.
+    // In the cache, with a longer version; then in `CUDA_PATH`, which comes first.
     machine.library("cache/troupe/cuda-13.0/nvidia-curand-1/libcurand.so.10.4.1");
     let found = machine.path("cache/troupe/cuda-13.0/nvidia-curand-1");
     assert_eq!(machine.line(file, &[]), format!("{file} ({})", found.display()));
@@ -132,7 +132,7 @@ fn every_missing_piece_is_named() {
             "{text}"
         );
     }
-    // With a driver, which is opened and not yet asked anything.
+    // With a driver, which is only opened.
     machine.library("driver/libcuda.so.1");
     let driver = machine.path("driver");
     let with_driver = ("LD_LIBRARY_PATH", driver.as_path());

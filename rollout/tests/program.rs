@@ -1,4 +1,4 @@
-//! The program with tiny random policies: what a real model adds to the logic tested elsewhere.
+//! The program with tiny random policies: what a real model adds to the logic that other tests cover.
 
 #[path = "common/runtime.rs"]
 mod runtime;
@@ -45,12 +45,12 @@ fn rollout(folder: &Path, flags: &[&str], input: &str) -> Output {
     let input = input.to_owned();
     let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
     let output = child.wait_with_output().expect("its output");
-    // A program that refuses its flags does not read.
+    // A program that refuses its flags does not read stdin.
     let _ = writer.join().expect("the writer");
     output
 }
 
-/// Whoever reads has the samples of a task while the next one is still to come.
+/// The next stage gets a task's samples before the next task arrives.
 #[test]
 fn samples_do_not_wait_for_the_end_of_the_input() {
     fetch_runtime();
@@ -73,7 +73,7 @@ fn samples_do_not_wait_for_the_end_of_the_input() {
     assert!(child.wait().expect("its end").success());
 }
 
-/// Its lines, the timing taken out.
+/// Its lines, without `timing`.
 fn lines(folder: &Path, flags: &[&str], input: &str) -> Vec<String> {
     let output = rollout(folder, flags, input);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -108,7 +108,7 @@ fn the_same_bytes_from_one_thread_and_from_two() {
 }
 
 #[test]
-fn groups_are_whole_and_name_the_policy_that_spoke() {
+fn groups_are_whole_and_name_their_policy() {
     let folder = policies();
     let lines = lines(folder.path(), &[&TEAM[..], &["--branches", "3", "--turns", "2"]].concat(), &tasks(6));
     let values = values(&lines);
@@ -149,11 +149,11 @@ fn groups_are_whole_and_name_the_policy_that_spoke() {
     for agent in ["tool", "planner"] {
         let own: Vec<&Value> =
             values.iter().filter(|line| line["type"] == "sample" && line["agent"] == agent).collect();
-        let account = &counts["agents"][agent];
-        assert_eq!(account["samples"], own.len(), "{agent}");
+        let stats = &counts["agents"][agent];
+        assert_eq!(stats["samples"], own.len(), "{agent}");
         let rewards: Vec<f64> = own.iter().filter_map(|sample| sample["reward"].as_f64()).collect();
         let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
-        assert!((account["reward"].as_f64().expect("a number") - mean).abs() < 1e-9, "{agent}: {account}");
+        assert!((stats["reward"].as_f64().expect("a number") - mean).abs() < 1e-9, "{agent}: {stats}");
     }
     assert_eq!(values.iter().filter(|value| value["type"] == "episode").count(), 6);
 }
@@ -167,7 +167,7 @@ fn one_directory_for_all_agents_plays_like_the_same_one_named_twice() {
 }
 
 #[test]
-fn episodes_without_room_fail_the_stage_and_say_so_in_the_stream() {
+fn too_many_failed_episodes_fail_the_stage_and_its_end_line() {
     let folder = policies();
     let output = rollout(folder.path(), &["--policy", "tool", "--max-tokens", "100000"], &tasks(2));
     assert_eq!(output.status.code(), Some(1));
@@ -181,20 +181,20 @@ fn episodes_without_room_fail_the_stage_and_say_so_in_the_stream() {
     assert_eq!(values[4]["ok"], false);
 }
 
-/// The engine for devices, its kernels on the simulator: the same tokens, log-probabilities up to rounding.
+/// The device engine in the simulator: the same tokens, log-probabilities up to rounding.
 #[test]
-fn the_engine_for_devices_plays_the_same_episodes() {
+fn the_device_engine_plays_the_same_episodes() {
     let folder = policies();
     let input = tasks(4);
     let run = |device| {
         let flags = ["--branches", "3", "--turns", "2", "--seed", "5", "--device", device];
         values(&lines(folder.path(), &[&TEAM, &flags[..]].concat(), &input))
     };
-    let (plain, paged) = (run("cpu"), run("sim"));
-    assert_eq!(plain.len(), paged.len());
-    for (mut plain, mut paged) in plain.into_iter().zip(paged) {
-        let [theirs, ours] = [&mut plain, &mut paged].map(|line| line["completion_logprobs"].take());
-        assert_eq!(plain, paged);
+    let (cpu, sim) = (run("cpu"), run("sim"));
+    assert_eq!(cpu.len(), sim.len());
+    for (mut cpu, mut sim) in cpu.into_iter().zip(sim) {
+        let [theirs, ours] = [&mut cpu, &mut sim].map(|line| line["completion_logprobs"].take());
+        assert_eq!(cpu, sim);
         let numbers = |value: Value| -> Vec<f64> {
             value.as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
         };
@@ -205,7 +205,7 @@ fn the_engine_for_devices_plays_the_same_episodes() {
 }
 
 #[test]
-fn a_gpu_that_is_not_there_is_said_before_anything_is_read() {
+fn a_missing_gpu_is_reported_before_anything_is_read() {
     let folder = policies();
     let output = rollout(folder.path(), &["--policy", "tool", "--device", "cuda:99"], "");
     assert_eq!(output.status.code(), Some(69));

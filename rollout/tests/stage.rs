@@ -1,4 +1,4 @@
-//! The stage around a policy of dice: structure, order, errors, shards.
+//! The stage with a policy of dice: structure, order, errors, shards.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Each part of a random stream's name makes it another stream.
+//! Every part of a random stream's name matters.
 
 use std::collections::HashSet;
 
@@ -25,7 +25,7 @@ fn no_part_of_a_name_is_left_out() {
 }
 
 #[test]
-fn a_choice_among_candidates_does_not_share_its_draws_with_the_first_of_them() {
+fn choosing_a_candidate_does_not_share_random_numbers_with_sampling_it() {
     let streams = Streams::new(1, 2, "task", 3);
     let mut candidate = Draws::new(streams.completion(4, "agent", 0));
     assert_ne!(streams.choice(4, "agent").next_u32(), candidate.next_u32());

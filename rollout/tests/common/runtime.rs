@@ -1,9 +1,9 @@
-//! The library that the engine and the program load.
+//! ONNX Runtime for tests that load it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Makes sure that it is there, by the project's own script.
+/// Fetches the library with the project's script if it is missing.
 pub fn fetch_runtime() {
     if rollout::runtime::find(rollout::runtime::Build::Processor).is_err() {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fetch-runtime.sh");
