@@ -69,7 +69,7 @@ pub(crate) fn band(first: usize, columns: usize) -> Range<usize> {
 /// band's begin. `b` is the band, `[inner, width]`.
 ///
 /// # Panics
-/// If the processor lacks the kernel's instructions the behaviour is undefined: the caller dispatches. `b` must
+/// If the processor lacks the kernel's instructions the behavior is undefined: the caller dispatches. `b` must
 /// have been checked, and `words` have the [`room`].
 pub(crate) fn pack_band<K: Kernel>(
     [inner, width]: [usize; 2],

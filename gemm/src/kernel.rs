@@ -1,6 +1,6 @@
 //! What a kernel for one set of instructions gives.
 
-/// 32 bits of a packed operand: the bits of one f32, or two neighbours of the inner dimension in bf16, the first
+/// 32 bits of a packed operand: the bits of one f32, or two neighbors of the inner dimension in bf16, the first
 /// in the lower half.
 pub(crate) type Word = u32;
 

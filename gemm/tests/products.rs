@@ -132,7 +132,7 @@ fn every_layout_and_odd_size_is_right() {
 }
 
 #[test]
-fn a_row_does_not_depend_on_its_neighbours() {
+fn a_row_does_not_depend_on_its_neighbors() {
     let mut random = Random(2);
     let mut scratch = Scratch::default();
     let (columns, inner) = (70, 501);

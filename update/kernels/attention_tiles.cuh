@@ -17,7 +17,7 @@
 #define LOG2_E 1.44269504f
 #define MASKED (-1e30f)
 
-// Eight values more than D: 16 bytes, which moves neighbouring rows to other banks for every D that 16 divides. Where a
+// Eight values more than D: 16 bytes, which moves neighboring rows to other banks for every D that 16 divides. Where a
 // row is a key's the first four of them hold its end.
 template <int D> struct Row {
     static constexpr int stride = D + 8;

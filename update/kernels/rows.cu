@@ -40,7 +40,7 @@ extern "C" __global__ void scatter_add_stream(float* x, const float* rows, const
     scatter_add(x, rows, nodes, width);
 }
 
-// out = x in bf16, two neighbouring values a thread.
+// out = x in bf16, two neighboring values a thread.
 extern "C" __global__ void round_values(bf16* out, const float* x, u64 pairs) {
     for (u64 p = global_index(); p < pairs; p += global_size()) {
         float2 both = load2(x + 2 * p);

@@ -9,7 +9,7 @@ __device__ __forceinline__ float silu(float gate, float& s) {
     return gate * s;
 }
 
-// Two neighbouring columns a thread; `pairs` is rows * width / 2.
+// Two neighboring columns a thread; `pairs` is rows * width / 2.
 extern "C" __global__ void swiglu(bf16* out, const bf16* gate_up, u64 pairs, int width) {
     for (u64 p = global_index(); p < pairs; p += global_size()) {
         u64 row = p * 2 / width, column = p * 2 % width;

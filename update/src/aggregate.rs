@@ -1,7 +1,7 @@
-//! How the tokens of one optimiser batch become one number.
+//! How the tokens of one optimizer batch become one number.
 //!
 //! With sᵢ the sum of the token terms of sample i, nᵢ its completion's length (stop token included), over the N
-//! samples of one optimiser batch of one policy:
+//! samples of one optimizer batch of one policy:
 //!
 //! ```text
 //! token     loss = Σᵢ sᵢ / Σᵢ nᵢ            every token weighs the same (DAPO, arXiv 2503.14476, equation 8)
@@ -15,10 +15,10 @@
 
 use clap::ValueEnum;
 
-/// How token terms are averaged over an optimiser batch; the formulas are in the module's header.
+/// How token terms are averaged over an optimizer batch; the formulas are in the module's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Aggregate {
-    /// Sum over tokens / tokens of the policy's optimiser batch
+    /// Sum over tokens / tokens of the policy's optimizer batch
     Token,
     /// Mean over samples of the mean over their tokens
     Sequence,
@@ -37,7 +37,7 @@ impl Aggregate {
     }
 }
 
-/// The average over one optimiser batch.
+/// The average over one optimizer batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Mean {
     /// Which one.

@@ -1,8 +1,9 @@
-//! The command line of `update`: flags, their defaults, and which of them make no sense together.
+//! The command line of `update`: flags, their defaults, and which of them contradict each other.
 //!
-//! A flag that would have no effect under the others is refused rather than ignored: whoever passes `--clip` with
-//! `--objective nll` believes something that is not so.
+//! A flag that has no effect with the others is an error: whoever passes `--clip` with `--objective nll` expects
+//! something else.
 
+use std::fmt::Display;
 use std::sync::LazyLock;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -11,6 +12,7 @@ use device::Choice;
 use device::cuda::{self, Library, open_library};
 use gemm::{Instructions, Precision};
 use record::failure::{Failure, Result};
+use record::stage;
 
 use crate::aggregate::Aggregate;
 use crate::optimizer::schedule::Schedule;
@@ -40,7 +42,7 @@ Examples:
 ";
 
 const FORMULAS: &str = "\
-The loss of one optimiser batch, with N samples, n_i completion tokens in sample i, and l_ij the term of a token:
+The loss of one optimizer batch, with N samples, n_i completion tokens in sample i, and l_ij the term of a token:
   --aggregate token      sum_ij l_ij / sum_i n_i
   --aggregate sequence   (1/N) sum_i (1/n_i) sum_j l_ij
   --aggregate constant   sum_ij l_ij / (N * L), L from --max-tokens
@@ -50,22 +52,22 @@ The loss of one optimiser batch, with N samples, n_i completion tokens in sample
                          trainer's own log-probability before the first step (Yao et al. 2025, \"Your efficient RL
                          framework secretly brings you off-policy RL training\")
   --objective nll        l = -w*new, w the sample's advantage where it has one, else 1
-Samples of flat groups (all advantages 0, no --kl) cost no computation but count in N and sum_i n_i. A batch that is
-flat as a whole takes no optimiser step; the next version is published with the same weights.
+Samples of flat groups (all advantages 0, no --kl) are not computed but count in N and sum_i n_i. A batch of flat groups
+only takes no optimizer step; the next version is published with the same weights.
 
-The optimiser's state (moments and the count of its steps, which --warmup counts by) lives in the policy directory and
-goes on from call to call. It starts afresh, and says so, when --optimizer or --objective changes.
+The optimizer's state (moments and the number of steps, which --warmup counts) is saved in the policy directory and
+continues from call to call. It starts fresh, with a message, when --optimizer or --objective changes.
 
 Exit codes: 0 done, 1 the work or --check failed, 2 usage, 65 bad record or incomplete stream (nothing is published),
 69 device unavailable, 74 I/O, 130 and 143 interrupted (nothing is published).";
 
-/// The build, and what it computes with on this machine.
+/// The build, its instruction set on this machine, and the CUDA installation.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let instructions = Instructions::best();
-    // Every call makes this text, and looking for a GPU takes a while: only who asks shall wait.
+    // Looking for a GPU takes a while, so only `--version` does it.
     let asked = std::env::args().any(|argument| argument == "--version" || argument == "-V");
     let cuda = if asked { cuda::installation() } else { String::new() };
-    format!("{} (cpu: {instructions}; cuda: {cuda})", record::stage::build())
+    format!("{} (cpu: {instructions}; cuda: {cuda})", stage::build())
 });
 
 /// The loss of `--objective`.
@@ -95,19 +97,19 @@ impl Objective {
 #[command(name = "update", version = VERSION.as_str(), before_help = EXAMPLES, after_help = FORMULAS)]
 pub struct Arguments {
     /// Policy directory to train; with AGENT= only that agent's samples are its own. Flags that name one directory are
-    /// one policy with one optimiser
+    /// one policy with one optimizer
     #[arg(long, value_name = "[AGENT=]DIR", required = true)]
     pub policy: Vec<String>,
 
-    /// What to minimise
+    /// What to minimize
     #[arg(long, value_enum, default_value = "clip", help_heading = "Objective")]
     pub objective: Objective,
 
-    /// How far a token's ratio may move before the objective stops caring [default: 0.2]
+    /// Clip range of a token's ratio below 1 (and above, without --clip-high) [default: 0.2]
     #[arg(long, value_name = "X", help_heading = "Objective")]
     pub clip: Option<f64>,
 
-    /// The same for the upper side [default: --clip]
+    /// Clip range above 1 [default: --clip]
     #[arg(long, value_name = "X", help_heading = "Objective")]
     pub clip_high: Option<f64>,
 
@@ -115,7 +117,7 @@ pub struct Arguments {
     #[arg(long, value_name = "X", default_value_t = 0.0, help_heading = "Objective")]
     pub kl: f64,
 
-    /// Policy or Hugging Face directory that --kl keeps close to
+    /// Reference policy of --kl: a policy or Hugging Face directory
     #[arg(long, value_name = "[AGENT=]DIR", help_heading = "Objective")]
     pub reference: Vec<String>,
 
@@ -132,54 +134,54 @@ pub struct Arguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Objective")]
     pub max_tokens: Option<u64>,
 
-    /// Optimiser steps an epoch: the samples are cut into so many parts, between tasks
+    /// Optimizer steps per epoch: minibatches that the samples are split into, between tasks
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..),
-          help_heading = "Optimiser")]
+          help_heading = "Optimizer")]
     pub minibatches: u64,
 
     /// Passes over the samples
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..),
-          help_heading = "Optimiser")]
+          help_heading = "Optimizer")]
     pub epochs: u64,
 
-    /// Rule that moves the weights
-    #[arg(long, value_enum, default_value = "adamw", help_heading = "Optimiser")]
+    /// Optimizer
+    #[arg(long, value_enum, default_value = "adamw", help_heading = "Optimizer")]
     pub optimizer: Method,
 
     /// Peak learning rate
-    #[arg(long, value_name = "X", default_value_t = 1e-6, help_heading = "Optimiser")]
+    #[arg(long, value_name = "X", default_value_t = 1e-6, help_heading = "Optimizer")]
     pub lr: f64,
 
-    /// Peak learning rate of what Muon leaves to AdamW: embedding, head, norms, biases
-    #[arg(long, value_name = "X", help_heading = "Optimiser")]
+    /// Peak learning rate of the tensors that AdamW updates under Muon: embedding, head, norms, biases
+    #[arg(long, value_name = "X", help_heading = "Optimizer")]
     pub lr_other: Option<f64>,
 
-    /// Learning rate after warm-up; the cosine spans the optimiser steps of this call
-    #[arg(long, value_enum, default_value = "constant", help_heading = "Optimiser")]
+    /// Learning rate after warm-up; the cosine spans the optimizer steps of this call
+    #[arg(long, value_enum, default_value = "constant", help_heading = "Optimizer")]
     pub schedule: Schedule,
 
-    /// Optimiser steps of linear warm-up, counted over all calls
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Optimiser")]
+    /// Optimizer steps of linear warm-up, counted over all calls
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Optimizer")]
     pub warmup: u64,
 
     /// Decoupled weight decay of matrices (never of norms and biases)
-    #[arg(long, value_name = "X", default_value_t = 0.0, help_heading = "Optimiser")]
+    #[arg(long, value_name = "X", default_value_t = 0.0, help_heading = "Optimizer")]
     pub weight_decay: f64,
 
-    /// Decay of AdamW's two moments [default: 0.9,0.999]
-    #[arg(long, value_name = "B1,B2", value_delimiter = ',', num_args = 1, help_heading = "Optimiser")]
+    /// Decay rates of AdamW's two moments [default: 0.9,0.999]
+    #[arg(long, value_name = "B1,B2", value_delimiter = ',', num_args = 1, help_heading = "Optimizer")]
     pub betas: Vec<f64>,
 
-    /// Largest global norm of the gradient; 0: off
-    #[arg(long, value_name = "X", default_value_t = 1.0, help_heading = "Optimiser")]
+    /// Clip the gradient's global norm to this; 0: off
+    #[arg(long, value_name = "X", default_value_t = 1.0, help_heading = "Optimizer")]
     pub max_grad_norm: f64,
 
-    /// Most tokens computed at once, shared prefixes counted once: the one memory knob
-    #[arg(long, value_name = "N", default_value_t = crate::batch::DEFAULT_TOKENS,
+    /// Tokens computed at once, at most, shared prefixes counted once: the one memory knob
+    #[arg(long, value_name = "N", default_value_t = crate::minibatch::DEFAULT_TOKENS,
           value_parser = clap::value_parser!(u64).range(1..), help_heading = "Running")]
     pub max_tokens_per_batch: u64,
 
-    /// Publish nothing if a recorded log-probability is further than this from the recomputed one
+    /// Publish nothing if a recorded and a recomputed log-probability differ by more than this
     #[arg(long, value_name = "X", help_heading = "Running")]
     pub max_logprob_gap: Option<f64>,
 
@@ -187,26 +189,25 @@ pub struct Arguments {
     #[arg(long, default_value = "cpu", help_heading = "Running")]
     pub device: String,
 
-    /// What linear layers compute in; bfloat16 is half as fast again on processors that have instructions for it, and
+    /// What linear layers compute in; bfloat16 is half as fast again on CPUs that have instructions for it, and
     /// should be what rollout sampled in [default: float32 on the CPU, bfloat16 on devices, which have no other]
     #[arg(long, value_name = "TYPE", help_heading = "Running",
           value_parser = PossibleValuesParser::new(Precision::NAMES).try_map(|name| name.parse::<Precision>()))]
     pub dtype: Option<Precision>,
 
-    /// Take at most so much of the device's memory, GB (10^9 bytes); with --dry-run, plan for a device that has so much
-    /// [default: what is free]
+    /// Device memory to use at most, GB (10^9 bytes); with --dry-run, the memory to plan for [default: what is free]
     #[arg(long, value_name = "GB", help_heading = "Running")]
     pub device_memory: Option<f64>,
 
-    /// Shuffle tasks with this seed before cutting minibatches, anew each epoch [default: the stream's order]
+    /// Shuffle tasks with this seed before each epoch [default: the stream's order]
     #[arg(long, value_name = "N", help_heading = "Running")]
     pub seed: Option<u64>,
 
-    /// Threads; the weights are the same bytes for any number [default: all cores]
+    /// Threads; any number gives bit-identical weights [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Running")]
     pub threads: Option<u64>,
 
-    /// Print the plan (parameters, those trained and all, samples, tokens, optimiser steps, bytes of memory) as one JSON
+    /// Print the plan (parameters, those trained and all, samples, tokens, optimizer steps, bytes of memory) as one JSON
     /// object a policy, and do nothing; without samples, what --max-tokens-per-batch takes, of a config.json alone if there are no weights
     #[arg(long, conflicts_with_all = ["check", "pass_through"], help_heading = "Running")]
     pub dry_run: bool,
@@ -225,7 +226,7 @@ pub struct Arguments {
           help_heading = "Running")]
     pub keep: u64,
 
-    /// Train on a stream that does not say that it is whole
+    /// Train on a stream without a complete set of end lines
     #[arg(long, help_heading = "Running")]
     pub allow_incomplete: bool,
 
@@ -234,13 +235,13 @@ pub struct Arguments {
     #[arg(long, help_heading = "Running")]
     pub allow_truncated_sampling: bool,
 
-    /// No progress and no remarks on stderr
+    /// No progress and no messages on stderr
     #[arg(long, help_heading = "Running")]
     pub quiet: bool,
 }
 
 impl Arguments {
-    /// Refuses values out of range and flags that would have no effect.
+    /// Fails for values out of range and flags that have no effect.
     ///
     /// # Errors
     /// Usage (exit 2), or 69 for a device that this build does not have.
@@ -266,14 +267,14 @@ impl Arguments {
         }
         if self.kl > 0.0 && self.reference.is_empty() {
             return Err(Failure::usage("--kl needs --reference")
-                .hint("name the policy to stay close to, such as --reference run/base"));
+                .hint("name the reference policy, such as --reference run/base"));
         }
         if self.max_tokens.is_some() && self.aggregate != Aggregate::Constant {
             return idle("--max-tokens", &format!("--aggregate {}", self.aggregate.name()));
         }
         if self.optimizer == Method::Muon && self.lr_other.is_none() {
             return Err(Failure::usage("--optimizer muon needs --lr-other").hint(
-                "Muon moves the layers' matrices at --lr; say at what rate AdamW moves the rest, such as --lr-other 1e-3",
+                "Muon updates the layers' matrices at --lr; AdamW updates the rest at --lr-other, such as 1e-3",
             ));
         }
         if self.optimizer != Method::Muon && self.lr_other.is_some() {
@@ -291,12 +292,12 @@ impl Arguments {
     /// The device of `--device`.
     ///
     /// # Errors
-    /// Usage (exit 2) for words that name none.
+    /// Usage (exit 2) for an unknown device.
     pub fn choice(&self) -> Result<Choice> {
         Choice::parse("--device", &self.device)
     }
 
-    /// What the linear layers compute in, by `--dtype` or by the device.
+    /// The precision of linear layers, by `--dtype` or by the device.
     ///
     /// # Errors
     /// As for [`Arguments::choice`].
@@ -305,14 +306,16 @@ impl Arguments {
         Ok(self.dtype.unwrap_or(default))
     }
 
-    /// Refuses a device that is not there before anything is read: nobody should wait for a stream to learn that.
+    /// Fails for an unavailable device before anything is read.
     fn check_device(&self) -> Result<()> {
         let choice = self.choice()?;
         if choice != Choice::Cpu {
             on_device::check(self.optimizer)?;
             if self.dtype == Some(Precision::Float32) {
-                return Err(Failure::usage("--dtype float32 is for the CPU: devices compute in bfloat16")
-                    .hint("leave --dtype out, or train with --device cpu"));
+                return Err(Failure::usage(
+                    "--dtype float32 is for the CPU only: devices compute in bfloat16",
+                )
+                .hint("leave --dtype out, or train with --device cpu"));
             }
         }
         match choice {
@@ -352,24 +355,31 @@ impl Arguments {
         }
     }
 
-    /// The two bounds of the ratio: how far below and how far above 1.
+    /// The clip range: how far the ratio may go below and above 1.
     pub fn clip_range(&self) -> (f64, f64) {
         let low = self.clip.unwrap_or(0.2);
         (low, self.clip_high.unwrap_or(low))
     }
 
-    /// What the optimiser needs of the flags.
+    /// The optimizer's settings.
     pub fn optimizer_settings(&self) -> Settings {
         Settings {
             method: self.optimizer,
-            rate: self.lr,
-            other_rate: self.lr_other.unwrap_or(self.lr),
+            lr: self.lr,
+            lr_other: self.lr_other.unwrap_or(self.lr),
             betas: match self.betas[..] {
                 [first, second] => (first, second),
                 _ => (0.9, 0.999),
             },
-            decay: self.weight_decay,
-            max_norm: self.max_grad_norm,
+            weight_decay: self.weight_decay,
+            max_grad_norm: self.max_grad_norm,
+        }
+    }
+
+    /// Prints a message on stderr, unless `--quiet`.
+    pub fn log(&self, text: impl Display) {
+        if !self.quiet {
+            stage::note("update", text);
         }
     }
 

@@ -1,7 +1,5 @@
-//! A policy's version as training needs it: the decoder, where its weights lie, the optimiser's state and what the last
-//! update said of itself.
-//!
-//! Opening one reads no weights. The next version is [`crate::publish`]'s business.
+//! A published version opened for training: the decoder's shape, its weights on disk, and the training state saved with
+//! it. Opening one reads no weights. Writing the next version is in [`crate::publish`].
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,67 +15,77 @@ use serde_json::{Map, Value};
 
 use crate::model::{Layout, LowRank, Model, Parameters, Shape, Source};
 use crate::optimizer::{self, Method};
-use crate::stored::{Masters, Saved, Stored};
-use crate::weights::Weights;
+use crate::weights::{CheckpointTensors, MasterWeights, OptimizerTensors, Weights};
 
-/// What an update says of itself beside the version that it published.
+/// Content of `trainer_state.json` in a published version.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainerState {
-    /// The optimisation method whose state lies beside it.
+    /// The optimizer whose state is in `optimizer.safetensors`.
     pub optimizer: String,
-    /// The objective that this state was made under.
+    /// The objective of the steps that made this state.
     pub objective: String,
-    /// Optimiser steps taken since the state was made.
+    /// Optimizer steps taken since the state was initialized.
     pub optimizer_steps: u64,
-    /// Every setting that decides the outcome.
+    /// Every setting that changes the result.
     pub settings: Map<String, Value>,
-    /// The figures of the update as JSON text, so that a repeated call can say them again to the last digit.
-    pub figures: String,
+    /// The metrics of the update as JSON text, which a repeated call prints again digit by digit.
+    #[serde(rename = "figures")]
+    pub metrics: String,
 }
 
-/// The optimiser's tensors and the notes beside a version.
-type Beside = (Option<Saved>, TrainerState);
+/// The optimizer's tensors and the trainer's state.
+type TrainingState = (Option<OptimizerTensors>, TrainerState);
 
-/// What lies beside a version; none where no update made it.
+/// The training state saved with a version; none where no update made it.
 ///
 /// # Errors
-/// State of other weights, or notes that cannot be read.
-pub fn beside(policy: &Policy) -> Result<Option<Beside>> {
+/// State of other weights, or a trainer's state that cannot be read.
+pub fn saved_state(policy: &Policy) -> Result<Option<TrainingState>> {
     let Some((tensors, notes)) = training_state(policy)? else { return Ok(None) };
     let state = serde_json::from_value(Value::Object(notes)).map_err(|error| {
         Failure::data(format!("{}: trainer_state.json: {error}", policy.files.display())).hint(
-            "written by another build? remove it and optimizer.safetensors to start with a fresh optimiser",
+            "written by another build? remove it and optimizer.safetensors to start with a fresh optimizer",
         )
     })?;
-    Ok(Some((tensors.map(|tensors| Saved::new(tensors, policy.files.clone())), state)))
+    Ok(Some((tensors.map(|tensors| OptimizerTensors::new(tensors, policy.files.clone())), state)))
 }
 
 /// A version, opened for training.
 pub struct Checkpoint {
     /// The decoder's sizes and variants.
     pub shape: Shape,
-    /// What is trained: the decoder's weights, or an adapter's.
-    pub trained: Stored,
+    /// The trained tensors: the decoder's weights, or an adapter's.
+    pub trained: CheckpointTensors,
     base: Option<Base>,
-    beside: Option<Beside>,
+    saved: Option<TrainingState>,
 }
 
-/// What lies under an adapter.
+/// The frozen base of an adapter.
 struct Base {
     adapter: LowRank,
-    weights: Stored,
+    weights: CheckpointTensors,
     files: PathBuf,
 }
 
-/// The optimiser's state saved beside a version.
-pub struct State<'a> {
-    /// Its tensors; nothing where the method keeps none.
-    pub saved: Option<&'a Saved>,
+/// The optimizer's state saved with a version.
+pub struct OptimizerState<'a> {
+    /// Its tensors; none for SGD.
+    tensors: Option<&'a OptimizerTensors>,
     /// The steps it had taken.
     pub steps: u64,
 }
 
-/// The decoder's shape out of a configuration.
+impl OptimizerState<'_> {
+    /// Copies a tensor's values from number `from` on; leaves `values` alone where the optimizer keeps no tensors.
+    ///
+    /// # Errors
+    /// There is no such tensor.
+    pub fn read(&self, name: &str, from: usize, values: &mut [f32]) -> Result<()> {
+        self.tensors.map_or(Ok(()), |tensors| tensors.read(name, from, values))
+    }
+}
+
+/// The decoder's shape from a configuration.
 pub fn shape(config: &Config) -> Shape {
     Shape {
         hidden: config.hidden_size,
@@ -95,8 +103,8 @@ pub fn shape(config: &Config) -> Shape {
     }
 }
 
-/// The type of most weights. The files are believed, whatever the configuration says of them.
-pub fn stored(config: &Config, weights: &Tensors) -> DataType {
+/// The type of most weights, by the files rather than by the configuration.
+pub fn stored_dtype(config: &Config, weights: &Tensors) -> DataType {
     let narrow = |name: &str| weights.tensor(name).is_ok_and(|view| view.dtype != ElementType::F32);
     match (config.tensors().iter().any(|tensor| narrow(&tensor.name)), config.dtype) {
         (false, _) => DataType::F32,
@@ -105,7 +113,7 @@ pub fn stored(config: &Config, weights: &Tensors) -> DataType {
     }
 }
 
-/// What is trained of a version where that is an adapter, and not all its weights.
+/// The adapter of a version that is one.
 ///
 /// # Errors
 /// An adapter that does not fit its base.
@@ -114,7 +122,7 @@ pub fn adapter(policy: &Policy, config: &Config) -> Result<Option<LowRank>> {
 }
 
 impl Checkpoint {
-    /// Opens a version's weights and what lies beside them.
+    /// Opens a version's weights and its training state.
     ///
     /// # Errors
     /// Files that are missing, damaged or of another model than the configuration says.
@@ -122,54 +130,55 @@ impl Checkpoint {
         let shape = shape(config);
         let weights = Tensors::open(policy.model())?;
         weights.check(config)?;
-        let weights = Stored::new(Arc::new(Layout::new(&shape)), weights)?;
+        let weights = CheckpointTensors::new(Arc::new(Layout::new(&shape)), weights)?;
         let (trained, base) = match policy.adapter(config)? {
             None => (weights, None),
             Some((adapter, tensors)) => {
                 let adapter = LowRank::new(&adapter, &shape);
-                let trained = Stored::new(adapter.layout().clone(), tensors)?;
+                let trained = CheckpointTensors::new(adapter.layout().clone(), tensors)?;
                 (trained, Some(Base { adapter, weights, files: policy.model().to_owned() }))
             }
         };
-        let checkpoint = Checkpoint { shape, trained, base, beside: beside(policy)? };
+        let checkpoint = Checkpoint { shape, trained, base, saved: saved_state(policy)? };
         checkpoint.masters()?;
         Ok(checkpoint)
     }
 
-    /// Where an adapter is trained: it, and the frozen weights under it.
-    pub fn adapter(&self) -> Option<(&LowRank, &Stored)> {
+    /// The adapter that is trained and its frozen base, if so.
+    pub fn adapter(&self) -> Option<(&LowRank, &CheckpointTensors)> {
         self.base.as_ref().map(|base| (&base.adapter, &base.weights))
     }
 
-    /// What the optimiser moves, in f32.
+    /// The f32 master weights that the optimizer moves.
     ///
     /// # Errors
-    /// Not all that is needed lies beside the version.
-    pub fn masters(&self) -> Result<Masters<'_>> {
-        let saved = self.beside.as_ref().and_then(|(saved, _)| saved.as_ref());
-        Masters::new(&self.trained, saved)
+    /// Some of their tensors are missing.
+    pub fn masters(&self) -> Result<MasterWeights<'_>> {
+        let tensors = self.saved.as_ref().and_then(|(tensors, _)| tensors.as_ref());
+        MasterWeights::new(&self.trained, tensors)
     }
 
-    /// The optimiser's state, if what lies beside the version is of this method and objective.
+    /// The optimizer's state, if the saved one is of this method and objective.
     ///
     /// # Errors
     /// A state that is damaged.
-    pub fn state(&self, method: Method, objective: &str) -> Result<Option<State<'_>>> {
-        let alike = |(_, state): &&Beside| state.optimizer == method.name() && state.objective == objective;
-        let Some((saved, state)) = self.beside.as_ref().filter(alike) else { return Ok(None) };
+    pub fn state(&self, method: Method, objective: &str) -> Result<Option<OptimizerState<'_>>> {
+        let alike =
+            |(_, state): &&TrainingState| state.optimizer == method.name() && state.objective == objective;
+        let Some((tensors, state)) = self.saved.as_ref().filter(alike) else { return Ok(None) };
         let keeps = !optimizer::tensors(method, self.trained.layout()).is_empty();
-        match saved {
-            Some(saved) => saved.check_moments(method, self.trained.layout())?,
+        match tensors {
+            Some(tensors) => tensors.check_moments(method, self.trained.layout())?,
             None if keeps => {
-                return Err(Failure::data("optimizer.safetensors: not beside trainer_state.json")
-                    .hint("remove trainer_state.json to start with a fresh optimiser"));
+                return Err(Failure::data("optimizer.safetensors is missing beside trainer_state.json")
+                    .hint("remove trainer_state.json to start with a fresh optimizer"));
             }
             None => {}
         }
-        Ok(Some(State { saved: saved.as_ref(), steps: state.optimizer_steps }))
+        Ok(Some(OptimizerState { tensors: tensors.as_ref(), steps: state.optimizer_steps }))
     }
 
-    /// All of it in memory, for training or scoring on the processor.
+    /// The whole checkpoint in memory, for training or scoring on the CPU.
     ///
     /// # Errors
     /// The files'.
@@ -181,7 +190,7 @@ impl Checkpoint {
         Ok((model, self.weights()?))
     }
 
-    /// What is trained, in memory.
+    /// The trained weights in memory.
     ///
     /// # Errors
     /// The files'.
@@ -192,7 +201,7 @@ impl Checkpoint {
 }
 
 impl Base {
-    /// The frozen weights, read once however many policies are adapters of them.
+    /// The frozen weights, read once for all adapters of one base.
     fn on_host(&self) -> Result<Arc<Parameters>> {
         static READ: Mutex<BTreeMap<PathBuf, Arc<Parameters>>> = Mutex::new(BTreeMap::new());
         let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);

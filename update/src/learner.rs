@@ -1,67 +1,42 @@
-//! Where training happens: on the processor, or on a device. The trainer asks either for the same few things.
+//! A policy in training, on the CPU or on a device, behind one trait.
 
 use std::time::Instant;
 
 use device::Device;
-use record::failure::{Failure, Result};
+use record::failure::Result;
 
-use crate::checkpoint::{Checkpoint, State};
-use crate::model::{Gradients, MemoryPlan, Model, Resident, RowLoss, Scores, Source, Spent};
+use crate::checkpoint::{Checkpoint, OptimizerState};
+use crate::model::{Gradients, MemoryPlan, Model, Resident, RowLoss, Scores, Source};
 use crate::optimizer::on_device::DeviceOptimizer;
 use crate::optimizer::{self, Moment, Optimizer, Settings};
+use crate::timing::Timing;
 use crate::tree::Tree;
 use crate::weights::Weights;
 
-/// Trees that the processor's threads share at once.
+/// Trees that the CPU's threads share at once.
 pub const TREES_AT_ONCE: usize = 32;
 
-/// Where the seconds of a training went.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Seconds {
-    /// Forward passes.
-    pub forward: f64,
-    /// Backward passes, with the layers that they compute again.
-    pub backward: f64,
-    /// Gradient norm, clipping and the optimiser's steps.
-    pub optimizer: f64,
-}
-
-impl Seconds {
-    /// Shares the seconds since `started` between the passes as they were spent, be it by several threads at once.
-    pub fn passes(&mut self, started: Instant, spent: Spent) {
-        let seconds = started.elapsed().as_secs_f64();
-        let (forward, backward) = (spent.forward.as_secs_f64(), spent.backward.as_secs_f64());
-        let share = if forward + backward > 0.0 { forward / (forward + backward) } else { 1.0 };
-        self.forward += seconds * share;
-        self.backward += seconds * (1.0 - share);
-    }
-
-    fn steps(&mut self, started: Instant) {
-        self.optimizer += started.elapsed().as_secs_f64();
-    }
-}
-
-/// What a learner holds of each weight.
+/// A kind of training state, of which each weight has one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
-    /// Its f32 master.
-    Master,
-    /// A moment of the optimiser's.
+pub enum StateKind {
+    /// The f32 master weight.
+    MasterWeight,
+    /// A moment of the optimizer.
     Moment(Moment),
 }
 
 /// A policy in training.
 pub trait Learner {
-    /// Trees to hand over at once: enough to keep the hardware busy, few enough to notice an interruption.
+    /// Trees per [`Learner::accumulate`]: enough to keep the hardware busy, few enough to notice an interruption.
     fn trees_at_once(&self) -> usize;
 
     /// Sets the gradients to zero.
     ///
     /// # Errors
     /// The device's.
-    fn clear(&mut self) -> Result<()>;
+    fn zero_grad(&mut self) -> Result<()>;
 
-    /// Adds the gradient of `loss` over all trees, and returns what the forward pass said.
+    /// Adds the gradient of `loss` over all trees, and returns the scores of the forward pass.
     ///
     /// # Errors
     /// The device's, or an interruption.
@@ -71,65 +46,67 @@ pub trait Learner {
     ///
     /// # Errors
     /// The device's.
-    fn norm(&mut self) -> Result<f64>;
+    fn grad_norm(&mut self) -> Result<f64>;
 
-    /// One optimiser step by gradients of that norm, at `factor` times the peak rates.
+    /// One optimizer step at `factor` times the peak learning rates; `norm` is [`Learner::grad_norm`].
     ///
     /// # Errors
     /// The device's.
-    fn step(&mut self, norm: f64, factor: f64) -> Result<()>;
+    fn optimizer_step(&mut self, norm: f64, factor: f64) -> Result<()>;
 
-    /// Optimiser steps taken since the optimiser's state was made.
-    fn steps(&self) -> u64;
+    /// Optimizer steps taken since the optimizer's state was initialized.
+    fn optimizer_steps(&self) -> u64;
 
-    /// Where the time went so far.
-    fn seconds(&self) -> Seconds;
+    /// Time in the passes and in the optimizer so far.
+    fn timing(&self) -> Timing;
 
-    /// The most bytes of a device that were in use; nothing on the processor.
-    ///
-    /// # Errors
-    /// None that a learner in use has.
-    fn device_bytes(&mut self) -> Result<Option<u64>> {
-        Ok(None)
+    /// Peak device memory in use, bytes; nothing on the CPU.
+    fn device_bytes(&mut self) -> Option<u64> {
+        None
     }
 
-    /// Fills `values` with what is held of a tensor, which is an index into the layout, from the value of index `from` on.
+    /// Copies state of the layout's tensor number `tensor` to `values`, from its value `from` on.
     ///
     /// # Errors
     /// The device's.
-    fn read(&mut self, held: Held, tensor: usize, from: usize, values: &mut [f32]) -> Result<()>;
+    fn read(&mut self, kind: StateKind, tensor: usize, from: usize, values: &mut [f32]) -> Result<()>;
 }
 
-/// Weights and an optimiser on the host.
-struct Host {
+/// Weights, gradients and an optimizer on the host.
+struct HostState {
     weights: Weights,
+    gradients: Gradients,
     optimizer: Optimizer,
+    threads: usize,
 }
 
-impl Host {
-    fn new(weights: Weights, settings: Settings, state: Option<&State<'_>>) -> Result<Host> {
-        let mut optimizer = Optimizer::new(settings, weights.forward().layout());
+impl HostState {
+    fn new(
+        weights: Weights,
+        settings: Settings,
+        state: Option<&OptimizerState<'_>>,
+        threads: usize,
+    ) -> Result<HostState> {
+        let layout = weights.forward().layout();
+        let mut optimizer = Optimizer::new(settings, layout);
         if let Some(state) = state {
-            optimizer.restore(state.steps, |name, values| match state.saved {
-                Some(saved) => saved.read(name, 0, values),
-                None => Ok(()),
-            })?;
+            optimizer.restore(state.steps, |name, values| state.read(name, 0, values))?;
         }
-        Ok(Host { weights, optimizer })
+        Ok(HostState { gradients: Gradients::zeros(layout), weights, optimizer, threads })
     }
 
-    fn step(&mut self, gradients: &Gradients, norm: f64, factor: f64, threads: usize) {
-        let Host { weights, optimizer } = self;
-        weights.step(|master| optimizer.step(master, gradients, norm, factor, threads));
+    fn step(&mut self, norm: f64, factor: f64) {
+        let HostState { weights, gradients, optimizer, threads } = self;
+        weights.step(|master| optimizer.step(master, gradients, norm, factor, *threads));
     }
 
-    fn read(&self, held: Held, tensor: usize, from: usize, values: &mut [f32]) -> Result<()> {
-        match held {
-            Held::Master => {
+    fn read(&self, kind: StateKind, tensor: usize, from: usize, values: &mut [f32]) -> Result<()> {
+        match kind {
+            StateKind::MasterWeight => {
                 let masters = self.weights.masters().unwrap_or(self.weights.forward());
                 masters.read(&masters.layout().entries[tensor], from, values)
             }
-            Held::Moment(moment) => {
+            StateKind::Moment(moment) => {
                 values.copy_from_slice(&self.optimizer.moment(moment, tensor)[from..][..values.len()]);
                 Ok(())
             }
@@ -137,246 +114,193 @@ impl Host {
     }
 }
 
-/// Training on the processor.
-pub struct OnHost {
+/// Training on the CPU.
+pub struct CpuLearner {
     model: Model,
-    host: Host,
-    gradients: Gradients,
-    threads: usize,
-    seconds: Seconds,
+    host: HostState,
+    timing: Timing,
 }
 
-impl OnHost {
-    /// Trains these weights, going on from the optimiser's state if there is one, on so many threads.
+impl CpuLearner {
+    /// Trains these weights on so many threads, from the optimizer's state if there is one.
     ///
     /// # Errors
     /// The files'.
     pub fn new(
         (model, weights): (Model, Weights),
         settings: Settings,
-        state: Option<&State<'_>>,
+        state: Option<&OptimizerState<'_>>,
         threads: usize,
-    ) -> Result<OnHost> {
-        let host = Host::new(weights, settings, state)?;
-        Ok(OnHost { gradients: model.gradients(), model, host, threads, seconds: Seconds::default() })
+    ) -> Result<CpuLearner> {
+        let host = HostState::new(weights, settings, state, threads)?;
+        Ok(CpuLearner { model, host, timing: Timing::default() })
     }
 }
 
-impl Learner for OnHost {
+impl Learner for CpuLearner {
     fn trees_at_once(&self) -> usize {
         TREES_AT_ONCE
     }
 
-    fn clear(&mut self) -> Result<()> {
-        self.gradients.values.fill(0.0);
+    fn zero_grad(&mut self) -> Result<()> {
+        self.host.gradients.values.fill(0.0);
         Ok(())
     }
 
     fn accumulate(&mut self, trees: &[Tree], temperature: f32, loss: &dyn RowLoss) -> Result<Vec<Scores>> {
         let started = Instant::now();
-        let (weights, gradients) = (self.host.weights.forward(), &mut self.gradients);
-        let scores = self.model.accumulate(weights, trees, temperature, self.threads, gradients, loss);
-        self.seconds.passes(started, self.model.take_spent());
+        let HostState { weights, gradients, threads, .. } = &mut self.host;
+        let scores = self.model.accumulate(weights.forward(), trees, temperature, *threads, gradients, loss);
+        self.timing.add_passes(started, self.model.take_spent());
         Ok(scores)
     }
 
-    fn norm(&mut self) -> Result<f64> {
+    fn grad_norm(&mut self) -> Result<f64> {
         let started = Instant::now();
-        let norm = optimizer::norm(&self.gradients);
-        self.seconds.steps(started);
+        let norm = optimizer::norm(&self.host.gradients);
+        self.timing.optimizer += started.elapsed().as_secs_f64();
         Ok(norm)
     }
 
-    fn step(&mut self, norm: f64, factor: f64) -> Result<()> {
+    fn optimizer_step(&mut self, norm: f64, factor: f64) -> Result<()> {
         let started = Instant::now();
-        self.host.step(&self.gradients, norm, factor, self.threads);
-        self.seconds.steps(started);
+        self.host.step(norm, factor);
+        self.timing.optimizer += started.elapsed().as_secs_f64();
         Ok(())
     }
 
-    fn steps(&self) -> u64 {
+    fn optimizer_steps(&self) -> u64 {
         self.host.optimizer.steps()
     }
 
-    fn seconds(&self) -> Seconds {
-        self.seconds
+    fn timing(&self) -> Timing {
+        self.timing
     }
 
-    fn read(&mut self, held: Held, tensor: usize, from: usize, values: &mut [f32]) -> Result<()> {
-        self.host.read(held, tensor, from, values)
+    fn read(&mut self, kind: StateKind, tensor: usize, from: usize, values: &mut [f32]) -> Result<()> {
+        self.host.read(kind, tensor, from, values)
     }
 }
 
 /// Training on a device.
-pub struct OnDevice<D: Device> {
+pub struct DeviceLearner<D: Device> {
     resident: Resident<D>,
-    optimizer: DeviceOptimizer,
-    seconds: Seconds,
+    trained: Trained,
+    timing: Timing,
 }
 
-impl<D: Device> OnDevice<D> {
-    /// Takes a checkpoint, and the optimiser's state if there is one, to a device that has no memory reserved yet, as planned.
-    /// Of neither is more than a piece on the host.
+/// What is trained on a device, and where its state is.
+enum Trained {
+    /// All weights; their state is on the device.
+    Full(DeviceOptimizer),
+    /// An adapter. Its values and optimizer are small and stay on the host; its factors are uploaded after each step.
+    Adapter(Box<HostState>),
+}
+
+impl<D: Device> DeviceLearner<D> {
+    /// Uploads a checkpoint, and the optimizer's state if there is one, to a device that has no memory reserved yet. Of
+    /// full weights no more than a piece is on the host at a time. An adapter's steps run on so many threads.
     ///
     /// # Errors
-    /// What the device cannot do (2), memory (69), the device's, or the files'.
+    /// Unsupported on devices (2), memory (69), the device's, or the files'.
     pub fn new(
         device: D,
         plan: &MemoryPlan,
         checkpoint: &Checkpoint,
         settings: Settings,
-        state: Option<&State<'_>>,
-    ) -> Result<OnDevice<D>> {
+        state: Option<&OptimizerState<'_>>,
+        threads: usize,
+    ) -> Result<DeviceLearner<D>> {
+        let timing = Timing::default();
+        if let Some((adapter, base)) = checkpoint.adapter() {
+            let host = HostState::new(checkpoint.weights()?, settings, state, threads)?;
+            let values = &host.weights.forward().values;
+            let resident = Resident::adapted(device, (&checkpoint.shape, adapter), base, values, plan)?;
+            return Ok(DeviceLearner { resident, trained: Trained::Adapter(Box::new(host)), timing });
+        }
         let mut resident = Resident::new(device, &checkpoint.shape, &checkpoint.masters()?, plan)?;
         let mut optimizer = DeviceOptimizer::new(settings, &mut resident)?;
         if let Some(state) = state {
-            optimizer.restore(&mut resident, state.steps, |name, from, values| match state.saved {
-                Some(saved) => saved.read(name, from, values),
-                None => Ok(()),
-            })?;
+            optimizer
+                .restore(&mut resident, state.steps, |name, from, values| state.read(name, from, values))?;
         }
-        Ok(OnDevice { resident, optimizer, seconds: Seconds::default() })
+        Ok(DeviceLearner { resident, trained: Trained::Full(optimizer), timing })
     }
 }
 
-impl<D: Device> Learner for OnDevice<D> {
+impl<D: Device> Learner for DeviceLearner<D> {
     /// All: a device cuts its own micro-batches, and looks for an interruption between them.
     fn trees_at_once(&self) -> usize {
         usize::MAX
     }
 
-    fn clear(&mut self) -> Result<()> {
+    fn zero_grad(&mut self) -> Result<()> {
         self.resident.clear_gradients()
     }
 
     fn accumulate(&mut self, trees: &[Tree], temperature: f32, loss: &dyn RowLoss) -> Result<Vec<Scores>> {
         let started = Instant::now();
         let scores = self.resident.accumulate(trees, temperature, loss)?;
-        self.seconds.passes(started, self.resident.take_spent());
+        self.timing.add_passes(started, self.resident.take_spent());
         Ok(scores)
     }
 
-    fn norm(&mut self) -> Result<f64> {
+    fn grad_norm(&mut self) -> Result<f64> {
         let started = Instant::now();
-        let norm = self.resident.gradient_norm()?;
-        self.seconds.steps(started);
+        let norm = match &mut self.trained {
+            Trained::Full(_) => self.resident.gradient_norm()?,
+            Trained::Adapter(host) => {
+                host.gradients.values.fill(0.0);
+                self.resident.collect(&mut host.gradients.values)?;
+                optimizer::norm(&host.gradients)
+            }
+        };
+        self.timing.optimizer += started.elapsed().as_secs_f64();
         Ok(norm)
     }
 
-    fn step(&mut self, norm: f64, factor: f64) -> Result<()> {
+    fn optimizer_step(&mut self, norm: f64, factor: f64) -> Result<()> {
         let started = Instant::now();
-        self.optimizer.step(&mut self.resident, norm, factor)?;
-        // Work goes on beside the caller until somebody waits for it.
-        self.resident.device().synchronize()?;
-        self.seconds.steps(started);
+        match &mut self.trained {
+            Trained::Full(optimizer) => {
+                optimizer.step(&mut self.resident, norm, factor)?;
+                // Kernels run asynchronously; the time is known when they are done.
+                self.resident.device().synchronize()?;
+            }
+            Trained::Adapter(host) => {
+                host.step(norm, factor);
+                self.resident.set_adapter(&host.weights.forward().values)?;
+            }
+        }
+        self.timing.optimizer += started.elapsed().as_secs_f64();
         Ok(())
     }
 
-    fn steps(&self) -> u64 {
-        self.optimizer.steps()
+    fn optimizer_steps(&self) -> u64 {
+        match &self.trained {
+            Trained::Full(optimizer) => optimizer.steps(),
+            Trained::Adapter(host) => host.optimizer.steps(),
+        }
     }
 
-    fn seconds(&self) -> Seconds {
-        self.seconds
+    fn timing(&self) -> Timing {
+        self.timing
     }
 
-    fn device_bytes(&mut self) -> Result<Option<u64>> {
-        Ok(Some(self.resident.device().arena()?.usage().1))
+    fn device_bytes(&mut self) -> Option<u64> {
+        self.resident.device().arena().ok().map(|arena| arena.usage().1)
     }
 
-    fn read(&mut self, held: Held, tensor: usize, from: usize, values: &mut [f32]) -> Result<()> {
-        match held {
-            Held::Master => {
+    fn read(&mut self, kind: StateKind, tensor: usize, from: usize, values: &mut [f32]) -> Result<()> {
+        match (&self.trained, kind) {
+            (Trained::Adapter(host), _) => host.read(kind, tensor, from, values),
+            (Trained::Full(_), StateKind::MasterWeight) => {
                 let start = self.resident.layout().entries[tensor].range.start;
                 self.resident.masters(start + from, values)
             }
-            Held::Moment(moment) => self.optimizer.moment(&mut self.resident, moment, tensor, from, values),
+            (Trained::Full(optimizer), StateKind::Moment(moment)) => {
+                optimizer.moment(&mut self.resident, moment, tensor, from, values)
+            }
         }
-    }
-}
-
-/// Training of an adapter over frozen weights that are on a device. The adapter's own values and its optimiser stay on the
-/// host: they are few, and after each step its factors go over anew.
-pub struct AdapterOnDevice<D: Device> {
-    resident: Resident<D>,
-    host: Host,
-    gradients: Gradients,
-    threads: usize,
-    seconds: Seconds,
-}
-
-impl<D: Device> AdapterOnDevice<D> {
-    /// Takes the frozen weights to a device that has no memory reserved yet, as planned; steps are on so many threads.
-    ///
-    /// # Errors
-    /// As [`OnDevice::new`].
-    pub fn new(
-        device: D,
-        plan: &MemoryPlan,
-        checkpoint: &Checkpoint,
-        settings: Settings,
-        state: Option<&State<'_>>,
-        threads: usize,
-    ) -> Result<AdapterOnDevice<D>> {
-        let Some((adapter, base)) = checkpoint.adapter() else {
-            return Err(Failure::work("device: no adapter to train"));
-        };
-        let trained = &checkpoint.trained;
-        let host = Host::new(checkpoint.weights()?, settings, state)?;
-        let values = &host.weights.forward().values;
-        let resident = Resident::adapted(device, (&checkpoint.shape, adapter), base, values, plan)?;
-        let gradients = Gradients::zeros(trained.layout());
-        Ok(AdapterOnDevice { resident, host, gradients, threads, seconds: Seconds::default() })
-    }
-}
-
-impl<D: Device> Learner for AdapterOnDevice<D> {
-    fn trees_at_once(&self) -> usize {
-        usize::MAX
-    }
-
-    fn clear(&mut self) -> Result<()> {
-        self.resident.clear_gradients()
-    }
-
-    fn accumulate(&mut self, trees: &[Tree], temperature: f32, loss: &dyn RowLoss) -> Result<Vec<Scores>> {
-        let started = Instant::now();
-        let scores = self.resident.accumulate(trees, temperature, loss)?;
-        self.seconds.passes(started, self.resident.take_spent());
-        Ok(scores)
-    }
-
-    fn norm(&mut self) -> Result<f64> {
-        let started = Instant::now();
-        self.gradients.values.fill(0.0);
-        self.resident.collect(&mut self.gradients.values)?;
-        let norm = optimizer::norm(&self.gradients);
-        self.seconds.steps(started);
-        Ok(norm)
-    }
-
-    /// By the gradients that [`Learner::norm`] was asked of.
-    fn step(&mut self, norm: f64, factor: f64) -> Result<()> {
-        let started = Instant::now();
-        self.host.step(&self.gradients, norm, factor, self.threads);
-        self.resident.set_adapter(&self.host.weights.forward().values)?;
-        self.seconds.steps(started);
-        Ok(())
-    }
-
-    fn steps(&self) -> u64 {
-        self.host.optimizer.steps()
-    }
-
-    fn seconds(&self) -> Seconds {
-        self.seconds
-    }
-
-    fn device_bytes(&mut self) -> Result<Option<u64>> {
-        Ok(Some(self.resident.device().arena()?.usage().1))
-    }
-
-    fn read(&mut self, held: Held, tensor: usize, from: usize, values: &mut [f32]) -> Result<()> {
-        self.host.read(held, tensor, from, values)
     }
 }

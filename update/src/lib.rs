@@ -1,29 +1,26 @@
-//! Advantages become new weights: the numerics and the stage around them.
+//! `update`: turns samples with advantages into the next version of each policy.
 
 pub mod aggregate;
 pub mod arguments;
 pub mod backend;
-pub mod batch;
 pub mod checkpoint;
-pub mod clock;
-pub mod intake;
 pub mod kernels;
 pub mod learner;
+pub mod logprobs;
 pub mod loss;
-pub mod memory;
 pub mod metrics;
+pub mod minibatch;
 pub mod model;
 pub mod objective;
 pub mod optimizer;
 pub mod output;
 pub mod plan;
+pub mod policy_update;
 pub mod publish;
-pub mod reference;
-pub mod run;
+pub mod reader;
 pub mod samples;
-pub mod scores;
 pub mod stage;
-pub mod stored;
-pub mod train;
+pub mod timing;
+pub mod trainer;
 pub mod tree;
 pub mod weights;

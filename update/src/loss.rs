@@ -1,8 +1,7 @@
-//! The objective over a minibatch, as the model asks for it: the derivative by each token's log-probability, and on
-//! the way the figures that the metrics report.
+//! The loss of a minibatch: its gradient with respect to each token's log-probability, and statistics for the metrics.
 //!
-//! Threads visit trees in any order; each tree's figures are summed by itself and the trees are added up in their
-//! order, so that no figure depends on the threads.
+//! Threads visit trees in any order; statistics are summed per tree and then over trees in their order, so that none
+//! depends on the threads.
 
 use std::sync::Mutex;
 
@@ -13,12 +12,12 @@ use crate::objective;
 use crate::samples::Samples;
 use crate::tree::Tree;
 
-/// Figures over the scored tokens of a tree or of a minibatch.
+/// Statistics of the scored tokens of a tree or of a minibatch.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Tally {
+pub struct TokenStats {
     /// Scored tokens.
     pub tokens: usize,
-    /// The weighted sum of the token terms: this part of the loss.
+    /// Weighted sum of the token terms: this part of the loss.
     pub loss: f64,
     /// Sum of k3, the KL estimate.
     pub kl: f64,
@@ -32,15 +31,15 @@ pub struct Tally {
     pub gap: f64,
     /// Largest |recomputed − recorded|.
     pub largest_gap: f64,
-    /// Recomputed log-probabilities that are no number.
+    /// Recomputed log-probabilities that are not finite.
     pub not_finite: usize,
     /// Tokens whose importance weight was truncated.
     pub truncated: usize,
 }
 
-impl Tally {
-    /// Adds the figures of another part.
-    pub fn add(&mut self, other: &Tally) {
+impl TokenStats {
+    /// Adds those of another part.
+    pub fn add(&mut self, other: &TokenStats) {
         self.tokens += other.tokens;
         self.loss += other.loss;
         self.kl += other.kl;
@@ -64,92 +63,92 @@ impl Tally {
     }
 }
 
-/// The resolved numbers of the objective.
+/// The objective and its coefficients.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms {
+pub struct LossConfig {
     /// Which objective.
     pub objective: Objective,
-    /// How far below and above 1 a ratio may go.
-    pub range: (f64, f64),
+    /// Clip range: how far a ratio may go below and above 1.
+    pub clip_range: (f64, f64),
     /// Weight of the KL term.
     pub kl: f64,
-    /// Bound of the importance weights between sampler and trainer; none: they are 1, and ratios are taken to what the
-    /// sampler recorded.
+    /// Cap of the trainer-to-sampler importance weights; without one they are 1, and ratios are taken to the recorded
+    /// log-probabilities.
     pub importance_cap: Option<f64>,
 }
 
-/// Log-probabilities of other weights than those in training, by the sample's index.
+/// Log-probabilities under weights other than the current ones, by the sample's index.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Others<'a> {
-    /// Those of the reference policy, for the KL term.
+pub struct ReferenceLogprobs<'a> {
+    /// Under the reference policy, for the KL term.
     pub reference: Option<&'a [Vec<f32>]>,
-    /// The trainer's own before its first step, for importance weights; none: those in training are still the same.
+    /// Under the weights before the first step, for importance weights; none while the weights are still those.
     pub start: Option<&'a [Vec<f32>]>,
 }
 
 /// The loss of the trees of one batch.
 pub struct BatchLoss<'a> {
-    terms: Terms,
+    config: LossConfig,
     samples: &'a Samples,
     members: &'a [Vec<usize>],
     mean: Mean,
-    others: Others<'a>,
-    tallies: Vec<Mutex<Tally>>,
+    logprobs: ReferenceLogprobs<'a>,
+    by_tree: Vec<Mutex<TokenStats>>,
 }
 
 impl<'a> BatchLoss<'a> {
-    /// The loss of trees whose sequences are `members`, as their part of the mean over an optimiser batch.
+    /// The loss of trees whose sequences are the samples `members`, as their part of `mean`.
     pub fn new(
-        terms: Terms,
+        config: LossConfig,
         samples: &'a Samples,
         members: &'a [Vec<usize>],
         mean: Mean,
-        others: Others<'a>,
+        logprobs: ReferenceLogprobs<'a>,
     ) -> Self {
-        let tallies = members.iter().map(|_| Mutex::default()).collect();
-        BatchLoss { terms, samples, members, mean, others, tallies }
+        let by_tree = members.iter().map(|_| Mutex::default()).collect();
+        BatchLoss { config, samples, members, mean, logprobs, by_tree }
     }
 
-    /// The figures of all trees.
-    pub fn tally(self) -> Tally {
-        let mut total = Tally::default();
-        for tally in self.tallies {
-            total.add(&tally.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner));
+    /// The statistics of all trees.
+    pub fn token_stats(self) -> TokenStats {
+        let mut total = TokenStats::default();
+        for token_stats in self.by_tree {
+            total.add(&token_stats.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner));
         }
         total
     }
 
-    fn term(&self, sample: usize, index: usize, new: f64, tally: &mut Tally) -> objective::Term {
+    fn term(&self, sample: usize, index: usize, new: f64, token_stats: &mut TokenStats) -> objective::Term {
         let advantage = self.samples.rows[sample].advantage;
-        if self.terms.objective == Objective::Nll {
-            tally.tokens += 1;
-            tally.not_finite += usize::from(!new.is_finite());
+        if self.config.objective == Objective::Nll {
+            token_stats.tokens += 1;
+            token_stats.not_finite += usize::from(!new.is_finite());
             return objective::nll(new, advantage);
         }
         let old = f64::from(self.samples.logprobs(sample)[index]);
-        let (low, high) = self.terms.range;
-        tally.compare(new, old);
-        let (mut term, clipped) = match self.terms.importance_cap {
+        let (low, high) = self.config.clip_range;
+        token_stats.compare(new, old);
+        let (mut term, clipped) = match self.config.importance_cap {
             None => {
                 let (term, _, clipped) = objective::clip(new, old, advantage, low, high);
                 (term, clipped)
             }
             Some(cap) => {
-                let start = self.others.start.map_or(new, |start| f64::from(start[sample][index]));
+                let start = self.logprobs.start.map_or(new, |start| f64::from(start[sample][index]));
                 let (weight, truncated) = objective::importance(start, old, cap);
                 let (term, _, clipped) = objective::clip(new, start, advantage, low, high);
-                tally.truncated += usize::from(truncated);
-                (objective::Term { loss: weight * term.loss, slope: weight * term.slope }, clipped)
+                token_stats.truncated += usize::from(truncated);
+                (objective::Term { loss: weight * term.loss, grad: weight * term.grad }, clipped)
             }
         };
         // The lower bound holds tokens with a negative advantage, the upper one those with a positive one.
-        tally.clipped_low += usize::from(clipped && advantage < 0.0);
-        tally.clipped_high += usize::from(clipped && advantage > 0.0);
-        if let Some(reference) = self.others.reference {
+        token_stats.clipped_low += usize::from(clipped && advantage < 0.0);
+        token_stats.clipped_high += usize::from(clipped && advantage > 0.0);
+        if let Some(reference) = self.logprobs.reference {
             let kl = objective::kl(new, f64::from(reference[sample][index]));
-            tally.kl += kl.loss;
-            term.loss += self.terms.kl * kl.loss;
-            term.slope += self.terms.kl * kl.slope;
+            token_stats.kl += kl.loss;
+            term.loss += self.config.kl * kl.loss;
+            term.grad += self.config.kl * kl.grad;
         }
         term
     }
@@ -157,14 +156,14 @@ impl<'a> BatchLoss<'a> {
 
 impl RowLoss for BatchLoss<'_> {
     fn rows(&self, tree_index: usize, tree: &Tree, logprobs: &[f32], derivative: &mut [f32]) {
-        let mut tally = Tally::default();
+        let mut token_stats = TokenStats::default();
         for ((row, &new), derivative) in tree.rows.iter().zip(logprobs).zip(derivative) {
             let sample = self.members[tree_index][row.sequence as usize];
-            let term = self.term(sample, row.index as usize, f64::from(new), &mut tally);
+            let term = self.term(sample, row.index as usize, f64::from(new), &mut token_stats);
             let weight = self.mean.weight(self.samples.rows[sample].length());
-            tally.loss += weight * term.loss;
-            *derivative = (weight * term.slope) as f32;
+            token_stats.loss += weight * term.loss;
+            *derivative = (weight * term.grad) as f32;
         }
-        *self.tallies[tree_index].lock().unwrap_or_else(std::sync::PoisonError::into_inner) = tally;
+        *self.by_tree[tree_index].lock().unwrap_or_else(std::sync::PoisonError::into_inner) = token_stats;
     }
 }

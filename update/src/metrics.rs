@@ -1,6 +1,4 @@
-//! The `metrics` line: what a policy's update saw, under the names that TRL gives these figures.
-//!
-//! A figure that was not measured is null, never 0.
+//! The `metrics` line of a policy's update, with TRL's names. A metric that was not measured is null, never 0.
 
 use record::failure::Result;
 use serde_json::{Map, Value, json};
@@ -8,47 +6,50 @@ use serde_json::{Map, Value, json};
 use crate::arguments::{Arguments, Objective};
 use crate::optimizer::Method;
 use crate::samples::Samples;
-use crate::train::Figures;
+use crate::trainer::TrainingStats;
 
-/// The figures of a training run as the metrics line has them.
-pub fn of_training(arguments: &Arguments, samples: &Samples, figures: &Figures) -> Map<String, Value> {
-    let scored = (figures.tally.tokens > 0).then_some(figures.tally.tokens as f64);
+/// The metrics of a training.
+pub fn of_training(arguments: &Arguments, samples: &Samples, stats: &TrainingStats) -> Map<String, Value> {
+    let scored = (stats.tokens.tokens > 0).then_some(stats.tokens.tokens as f64);
     let over_scored = |sum: f64| scored.map(|count| sum / count);
-    let minibatches = figures.steps + figures.flat_minibatches;
+    let minibatches = stats.optimizer_steps + stats.flat_minibatches;
     let clip = arguments.objective == Objective::Clip;
     // Tokens of flat groups are never clipped, but they are tokens of the batch.
-    let clipped = |count: usize| clip.then(|| count as f64 / figures.tokens.max(1) as f64);
-    let (low, high) = (figures.tally.clipped_low, figures.tally.clipped_high);
-    let first = figures.first.as_ref().filter(|first| first.tokens > 0);
+    let clipped = |count: usize| clip.then(|| count as f64 / stats.completion_tokens.max(1) as f64);
+    let (low, high) = (stats.tokens.clipped_low, stats.tokens.clipped_high);
+    let first = stats.first.as_ref().filter(|first| first.tokens > 0);
     let over_first =
-        |pick: &dyn Fn(&crate::loss::Tally) -> f64| first.map(|first| pick(first) / first.tokens as f64);
-    let last_losses = figures.last_losses.iter().sum::<f64>() / figures.last_losses.len().max(1) as f64;
+        |pick: &dyn Fn(&crate::loss::TokenStats) -> f64| first.map(|first| pick(first) / first.tokens as f64);
+    let last_losses = stats.last_losses.iter().sum::<f64>() / stats.last_losses.len().max(1) as f64;
 
     let mut line = Map::new();
     let mut put = |name: &str, value: Value| line.insert(name.to_owned(), value);
-    put("loss", json!(figures.loss / minibatches.max(1) as f64));
+    put("loss", json!(stats.loss / minibatches.max(1) as f64));
     put("loss_last", json!(last_losses));
-    put("kl", json!(if arguments.kl > 0.0 { over_scored(figures.tally.kl) } else { None }));
+    put("kl", json!(if arguments.kl > 0.0 { over_scored(stats.tokens.kl) } else { None }));
     put("clip_ratio", json!(clipped(low + high)));
     put("clip_ratio/low_mean", json!(clipped(low)));
     put("clip_ratio/high_mean", json!(clipped(high)));
-    put("entropy", json!(over_scored(figures.entropy)));
-    put("grad_norm", json!((figures.steps > 0).then(|| figures.norm / figures.steps as f64)));
-    put("lr", json!(figures.rate));
+    put("entropy", json!(over_scored(stats.entropy)));
+    put(
+        "grad_norm",
+        json!((stats.optimizer_steps > 0).then(|| stats.grad_norm / stats.optimizer_steps as f64)),
+    );
+    put("lr", json!(stats.lr));
     put("sampling/logp_difference_mean", json!(over_first(&|first| first.gap)));
     put("sampling/logp_difference_max", json!(first.map(|first| first.largest_gap)));
     put("sampling/importance_sampling_ratio_mean", json!(over_first(&|first| first.ratio)));
-    let truncated = arguments.importance_cap.and_then(|_| over_scored(figures.tally.truncated as f64));
+    let truncated = arguments.importance_cap.and_then(|_| over_scored(stats.tokens.truncated as f64));
     put("sampling/importance_sampling_ratio_truncated", json!(truncated));
     line.extend(of_samples(samples));
     let mut put = |name: &str, value: Value| line.insert(name.to_owned(), value);
-    put("unique_tokens", json!(figures.unique_tokens));
-    put("optimizer_steps", json!(figures.steps));
-    put("flat_minibatches", json!(figures.flat_minibatches));
+    put("unique_tokens", json!(stats.unique_tokens));
+    put("optimizer_steps", json!(stats.optimizer_steps));
+    put("flat_minibatches", json!(stats.flat_minibatches));
     line
 }
 
-/// Figures that need no model: rewards by group, lengths, counts.
+/// Metrics that need no model: rewards by group, lengths, counts.
 pub fn of_samples(samples: &Samples) -> Map<String, Value> {
     let rewards: Vec<f64> = samples.rows.iter().filter_map(|row| row.reward).collect();
     let spreads = reward_spreads(samples);
@@ -96,8 +97,7 @@ fn reward_spreads(samples: &Samples) -> Vec<f64> {
     rewards.iter().filter(|group| !group.is_empty()).map(spread).collect()
 }
 
-/// The resolved values that decide the outcome, for the trainer's state and for its digest. Threads are not among
-/// them, because they change nothing.
+/// The resolved settings that determine the result, for the trainer's state and the input digest; threads do not.
 pub fn settings(arguments: &Arguments, reference: Option<&str>) -> Result<Map<String, Value>> {
     let mut settings = Map::new();
     let mut put = |name: &str, value: Value| settings.insert(name.to_owned(), value);
@@ -118,17 +118,17 @@ pub fn settings(arguments: &Arguments, reference: Option<&str>) -> Result<Map<St
     put("epochs", json!(arguments.epochs));
     let optimizer = arguments.optimizer_settings();
     put("optimizer", json!(optimizer.method.name()));
-    put("lr", json!(optimizer.rate));
+    put("lr", json!(optimizer.lr));
     if optimizer.method == Method::Muon {
-        put("lr_other", json!(optimizer.other_rate));
+        put("lr_other", json!(optimizer.lr_other));
     }
     if optimizer.method != Method::Sgd {
         put("betas", json!([optimizer.betas.0, optimizer.betas.1]));
     }
     put("schedule", json!(arguments.schedule.name()));
     put("warmup", json!(arguments.warmup));
-    put("weight_decay", json!(optimizer.decay));
-    put("max_grad_norm", json!(optimizer.max_norm));
+    put("weight_decay", json!(optimizer.weight_decay));
+    put("max_grad_norm", json!(optimizer.max_grad_norm));
     put("max_tokens_per_batch", json!(arguments.max_tokens_per_batch));
     put("dtype", json!(arguments.dtype()?.name()));
     put("seed", json!(arguments.seed));

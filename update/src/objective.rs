@@ -11,10 +11,10 @@
 /// A term of the loss for one token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Term {
-    /// Contribution to the loss, to be minimised.
+    /// Contribution to the loss, to be minimized.
     pub loss: f64,
     /// Derivative of `loss` by the token's log-probability under the policy in training.
-    pub slope: f64,
+    pub grad: f64,
 }
 
 /// The clipped surrogate of PPO on token ratios: Schulman et al. 2017 (arXiv 1707.06347), equation 7, with the
@@ -25,7 +25,7 @@ pub struct Term {
 /// loss = −min(ρ·A, clip(ρ, 1 − low, 1 + high)·A)
 /// ```
 ///
-/// The slope is `−ρ·A` where the first argument of the minimum is chosen and 0 where the clipped one is. `old` is
+/// The grad is `−ρ·A` where the first argument of the minimum is chosen and 0 where the clipped one is. `old` is
 /// the log-probability recorded when the token was sampled.
 ///
 /// Returns the term, the ratio ρ, and whether the clipped branch was chosen.
@@ -34,9 +34,9 @@ pub fn clip(new: f64, old: f64, advantage: f64, low: f64, high: f64) -> (Term, f
     let free = ratio * advantage;
     let held = ratio.clamp(1.0 - low, 1.0 + high) * advantage;
     if free <= held {
-        (Term { loss: -free, slope: -free }, ratio, false)
+        (Term { loss: -free, grad: -free }, ratio, false)
     } else {
-        (Term { loss: -held, slope: 0.0 }, ratio, true)
+        (Term { loss: -held, grad: 0.0 }, ratio, true)
     }
 }
 
@@ -67,7 +67,7 @@ pub fn importance(start: f64, recorded: f64, cap: f64) -> (f64, bool) {
 pub fn kl(new: f64, reference: f64) -> Term {
     let difference = reference - new;
     let ratio = difference.exp();
-    Term { loss: difference.exp_m1() - difference, slope: 1.0 - ratio }
+    Term { loss: difference.exp_m1() - difference, grad: 1.0 - ratio }
 }
 
 /// Weighted negative log-likelihood, the objective of a supervised warm-up:
@@ -76,51 +76,47 @@ pub fn kl(new: f64, reference: f64) -> Term {
 /// loss = −w·new                  dloss/dnew = −w
 /// ```
 pub fn nll(new: f64, weight: f64) -> Term {
-    Term { loss: -weight * new, slope: -weight }
+    Term { loss: -weight * new, grad: -weight }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Worked by hand: ratio, advantage, range -> loss, slope, clipped.
+    /// Worked by hand: ratio, advantage, range -> loss, grad, clipped.
     #[test]
     fn clip_takes_the_pessimistic_branch() {
         let cases: [(f64, f64, f64, f64, f64, f64, bool); 8] = [
             // Inside the range nothing is clipped.
             (1.0, 2.0, 0.2, 0.2, -2.0, -2.0, false),
             (1.1, -1.5, 0.2, 0.2, 1.65, 1.65, false),
-            // A good token already more likely than the range allows: held, no slope.
+            // A good token already more likely than the range allows: held, no grad.
             (1.5, 2.0, 0.2, 0.2, -2.4, 0.0, true),
-            // A good token that became unlikely: the free branch is the smaller one, the slope brings it back.
+            // A good token that became unlikely: the free branch is the smaller one, the grad brings it back.
             (0.5, 2.0, 0.2, 0.2, -1.0, -1.0, false),
             // A bad token already pushed far enough down: held.
             (0.5, -2.0, 0.2, 0.2, 1.6, 0.0, true),
-            // A bad token that became likely: the slope pushes it down without a limit.
+            // A bad token that became likely: the grad pushes it down without a limit.
             (3.0, -2.0, 0.2, 0.2, 6.0, 6.0, false),
             // The upper bound is its own number.
             (1.25, 1.0, 0.2, 0.28, -1.25, -1.25, false),
             (1.5, 1.0, 0.2, 0.28, -1.28, 0.0, true),
         ];
-        for (ratio, advantage, low, high, loss, slope, clipped) in cases {
+        for (ratio, advantage, low, high, loss, grad, clipped) in cases {
             let (term, seen, was) = clip(-2.0 + ratio.ln(), -2.0, advantage, low, high);
             assert!((seen - ratio).abs() < 1e-12, "ratio {seen} instead of {ratio}");
             assert!((term.loss - loss).abs() < 1e-12, "{ratio} {advantage}: loss {} not {loss}", term.loss);
-            assert!(
-                (term.slope - slope).abs() < 1e-12,
-                "{ratio} {advantage}: slope {} not {slope}",
-                term.slope
-            );
+            assert!((term.grad - grad).abs() < 1e-12, "{ratio} {advantage}: grad {} not {grad}", term.grad);
             assert_eq!(was, clipped, "{ratio} {advantage}");
         }
     }
 
     #[test]
     fn kl_is_zero_at_equality_and_positive_elsewhere() {
-        assert_eq!(kl(-1.25, -1.25), Term { loss: 0.0, slope: 0.0 });
+        assert_eq!(kl(-1.25, -1.25), Term { loss: 0.0, grad: 0.0 });
         let above = kl(-1.0, -2.0);
         assert!((above.loss - ((-1.0f64).exp() + 1.0 - 1.0)).abs() < 1e-15, "{above:?}");
-        assert!((above.slope - (1.0 - (-1.0f64).exp())).abs() < 1e-15, "{above:?}");
+        assert!((above.grad - (1.0 - (-1.0f64).exp())).abs() < 1e-15, "{above:?}");
         for reference in [-9.0, -1.3, -0.01] {
             assert!(kl(-1.0, reference).loss > 0.0);
         }
@@ -133,12 +129,12 @@ mod tests {
         for new in [-3.0, -1.02, -0.99, -0.4] {
             for advantage in [-1.7, 0.9] {
                 let f = |x: f64| clip(x, -1.0, advantage, 0.2, 0.28).0.loss;
-                let difference = clip(new, -1.0, advantage, 0.2, 0.28).0.slope - numeric(&f, new);
+                let difference = clip(new, -1.0, advantage, 0.2, 0.28).0.grad - numeric(&f, new);
                 assert!(difference.abs() < 1e-8, "clip at {new}: off by {difference:e}");
             }
-            let difference = kl(new, -1.0).slope - numeric(&|x| kl(x, -1.0).loss, new);
+            let difference = kl(new, -1.0).grad - numeric(&|x| kl(x, -1.0).loss, new);
             assert!(difference.abs() < 1e-8, "kl at {new}: off by {difference:e}");
-            let difference = nll(new, 0.7).slope - numeric(&|x| nll(x, 0.7).loss, new);
+            let difference = nll(new, 0.7).grad - numeric(&|x| nll(x, 0.7).loss, new);
             assert!(difference.abs() < 1e-8, "nll at {new}: off by {difference:e}");
         }
     }

@@ -1,50 +1,288 @@
-//! The `plan` line of `--dry-run`: what training would do, and how much memory it would take.
+//! What training would do and how much memory it would use: planned before anything is read or allocated, and printed
+//! by `--dry-run`.
+//!
+//! On a device the answer is exact, because its memory is reserved once, as planned. On the CPU it is an upper bound of
+//! weights, gradients and activations; the samples and the process itself come on top.
 
+use device::cuda::{Library, open_library};
+use device::{Any, Choice, Device, PRODUCT_WORKSPACE};
+use policy::config::DataType;
+use policy::publish::PIECE;
+use record::failure::{Failure, Result};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::arguments::Arguments;
-use crate::batch::{self, Batch};
-use crate::memory::{Planned, Subject};
 use crate::metrics;
-use crate::model::Layout;
+use crate::minibatch::{self, TreeBatch};
+use crate::model::{DeviceMemory, Layout, LowRank, MemoryPlan, MemoryRequest, Shape, host};
+use crate::optimizer::{Optimizer, on_device::moment_bytes};
 use crate::samples::Samples;
 
-/// What one call would do for one policy.
+/// Memory of an H200, which is planned for where there is no GPU: 143,771 MiB.
+const H200: u64 = 143_771 << 20;
+/// Size of a CUDA context.
+const CONTEXT: u64 = 500_000_000;
+
+/// Memory, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Bytes {
+    /// Weights, with the master weights of 16-bit ones.
+    pub weights: u64,
+    /// Gradients; on the CPU with the threads' partial sums.
+    pub gradients: u64,
+    /// The optimizer's moments.
+    pub moments: u64,
+    /// Activations of the largest micro-batch, for every thread.
+    pub activations: u64,
+    /// Logits of one chunk, for every thread.
+    pub logits: u64,
+    /// Staging buffers, tables, partial sums, and the GEMM workspace.
+    pub other: u64,
+    /// The sum.
+    pub total: u64,
+}
+
+/// The memory that a call would use.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MemoryEstimate {
+    /// The device as `--device` names it.
+    pub device: String,
+    /// Which memory: a GPU's name, or what is planned for instead.
+    pub memory: String,
+    /// Bytes available.
+    pub memory_bytes: Option<u64>,
+    /// Bytes used, by purpose.
+    pub bytes: Bytes,
+    /// Host memory used with a device, bytes: pieces of weights and moments in transit, and an adapter. The page cache
+    /// comes on top.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_bytes: Option<u64>,
+    /// Tokens of the largest micro-batch.
+    pub tokens_at_once: usize,
+    /// Whether the backward pass recomputes layers.
+    pub recompute: bool,
+}
+
+/// The model to train: the decoder's shape, the type of its weights on disk, and the adapter if one is trained.
+#[derive(Clone, Copy)]
+pub struct ModelSpec<'a> {
+    /// The decoder's shape.
+    pub shape: &'a Shape,
+    /// The type of most weights.
+    pub stored: DataType,
+    /// The adapter trained instead of the weights.
+    pub adapter: Option<&'a LowRank>,
+}
+
+/// The memory request of a call; `learns` says whether it trains.
+pub fn request(arguments: &Arguments, samples: &Samples, learns: bool) -> MemoryRequest {
+    let limit = arguments.max_tokens_per_batch as usize;
+    let largest = minibatch::largest_tree(samples, limit);
+    MemoryRequest {
+        tokens: limit.min(minibatch::unique_tokens(samples)).max(largest),
+        largest,
+        rows: samples.tokens(),
+        positions: minibatch::longest(samples),
+        moments: learns.then(|| moment_bytes(arguments.optimizer)),
+    }
+}
+
+/// The memory request without samples: one tree as large as `--max-tokens-per-batch` allows, of sequences as long as the
+/// model accepts.
+pub fn largest_request(arguments: &Arguments, max_positions: usize) -> MemoryRequest {
+    let tokens = arguments.max_tokens_per_batch as usize;
+    let moments = Some(moment_bytes(arguments.optimizer));
+    MemoryRequest { tokens, largest: 1, rows: tokens, positions: max_positions.min(tokens), moments }
+}
+
+/// Opens the device of `--device` and plans its memory; nothing for the CPU.
+///
+/// # Errors
+/// It is not available, or the work does not fit (69); unsupported on devices (2).
+pub fn open_device(
+    arguments: &Arguments,
+    spec: ModelSpec<'_>,
+    request: &MemoryRequest,
+) -> Result<Option<(Any, MemoryPlan)>> {
+    let choice = arguments.choice()?;
+    if choice == Choice::Cpu {
+        return on_host(arguments, spec, request).map(|_| None);
+    }
+    crate::model::check_for_device(spec.shape, spec.adapter)?;
+    let device = Any::open(choice, arguments.thread_count())?;
+    let found = device.memory()?.free;
+    let available = DeviceMemory { free: free(arguments, found).min(found), workspace: device.workspace() };
+    let plan = on_device(spec, request, available)?;
+    Ok(Some((device, plan)))
+}
+
+/// Host memory of training on a device, besides the samples: weights and moments pass between disk and device in pieces;
+/// only an adapter, its gradient and its optimizer stay.
+fn host_bytes(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryRequest) -> u64 {
+    // At most one piece each of master weights, published values, their bytes, and lower halves.
+    let pieces = 4 * PIECE * size_of::<f32>();
+    let adapter = spec.adapter.map_or(0, |adapter| {
+        let layout = adapter.layout();
+        let learns = request.moments.is_some();
+        let moments = if learns { Optimizer::state_bytes(arguments.optimizer, layout) } else { 0 };
+        // Values and gradient, each also as packed factors.
+        (if learns { 4 } else { 2 }) * layout.len() * size_of::<f32>() + moments
+    });
+    (pieces + adapter) as u64
+}
+
+fn gigabytes(bytes: u64) -> String {
+    format!("{:.1} GB", bytes as f64 / 1e9)
+}
+
+/// The memory that [`open_device`] would plan, for an H200 where there is no GPU.
+///
+/// # Errors
+/// It does not fit (69); unsupported on devices (2).
+pub fn estimate(
+    arguments: &Arguments,
+    spec: ModelSpec<'_>,
+    request: &MemoryRequest,
+) -> Result<MemoryEstimate> {
+    let choice = arguments.choice()?;
+    if choice == Choice::Cpu {
+        return on_host(arguments, spec, request);
+    }
+    crate::model::check_for_device(spec.shape, spec.adapter)?;
+    let absent = matches!(choice, Choice::Cuda(_)) && open_library(Library::Driver).is_err();
+    let (name, available) = if absent {
+        let free = free(arguments, H200 - CONTEXT);
+        ("no GPU here: that of an H200".to_owned(), DeviceMemory { free, workspace: PRODUCT_WORKSPACE })
+    } else {
+        let device = Any::open(choice, 1)?;
+        let free = free(arguments, device.memory()?.free);
+        (device.describe(), DeviceMemory { free, workspace: device.workspace() })
+    };
+    let plan = on_device(spec, request, available)?;
+    let name = if arguments.device_memory.is_some() { "as --device-memory says".to_owned() } else { name };
+    Ok(MemoryEstimate {
+        device: choice.to_string(),
+        memory: name,
+        memory_bytes: Some(available.free),
+        bytes: Bytes {
+            weights: plan.weights,
+            gradients: plan.gradients,
+            moments: plan.moments,
+            activations: plan.activations,
+            logits: plan.logits,
+            other: plan.other,
+            total: plan.bytes(),
+        },
+        host_bytes: Some(host_bytes(arguments, spec, request)),
+        tokens_at_once: plan.tokens,
+        recompute: plan.recompute,
+    })
+}
+
+/// Free memory to plan with.
+fn free(arguments: &Arguments, found: u64) -> u64 {
+    arguments.device_memory.map_or(found, |gigabytes| (gigabytes * 1e9) as u64)
+}
+
+fn on_device(spec: ModelSpec<'_>, request: &MemoryRequest, available: DeviceMemory) -> Result<MemoryPlan> {
+    match spec.adapter {
+        None => MemoryPlan::new(spec.shape, *request, available),
+        Some(adapter) => MemoryPlan::adapted(spec.shape, adapter, *request, available),
+    }
+}
+
+fn on_host(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryRequest) -> Result<MemoryEstimate> {
+    let ModelSpec { shape, stored, adapter } = spec;
+    let whole = Layout::new(shape);
+    let layout = adapter.map_or(&whole, |adapter| adapter.layout());
+    let threads = arguments.thread_count();
+    let of = |layout: &Layout| (layout.len() * size_of::<f32>()) as u64;
+    // An adapter's values are f32, besides those of its base.
+    let base = if adapter.is_some() { of(&whole) } else { 0 };
+    let values = of(layout);
+    let learns = request.moments.is_some();
+    let copies = if learns && stored != DataType::F32 && adapter.is_none() { 2 } else { 1 };
+    let workers = host::workers(threads);
+    let work = host::work(shape, request.tokens, request.largest, workers, learns);
+    // The sum, and with several threads a partial sum for each and one in transit.
+    let sums = if workers > 1 { workers + 2 } else { 2 } as u64;
+    let mut bytes = Bytes {
+        weights: base + values * copies,
+        gradients: if learns { values * sums } else { 0 },
+        moments: if learns { Optimizer::state_bytes(arguments.optimizer, layout) as u64 } else { 0 },
+        activations: work.activations,
+        logits: work.logits,
+        other: work.other,
+        total: 0,
+    };
+    bytes.total =
+        bytes.weights + bytes.gradients + bytes.moments + bytes.activations + bytes.logits + bytes.other;
+    let memory = physical_memory();
+    if let Some(memory) = memory.filter(|&memory| bytes.total > memory) {
+        return Err(Failure::unavailable(format!(
+            "{} weights take {} on {threads} threads ({} for weights, gradients and moments), and this machine has {}",
+            whole.len(),
+            gigabytes(bytes.total),
+            gigabytes(bytes.weights + bytes.gradients + bytes.moments),
+            gigabytes(memory)
+        ))
+        .hint("lower --threads (each has its own gradient), use --optimizer sgd, or a GPU with --device cuda"));
+    }
+    Ok(MemoryEstimate {
+        device: Choice::Cpu.to_string(),
+        memory: "this machine's".to_owned(),
+        memory_bytes: memory,
+        bytes,
+        host_bytes: None,
+        tokens_at_once: work.tokens,
+        recompute: false,
+    })
+}
+
+/// Memory of this machine in bytes, where /proc/meminfo exists.
+fn physical_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+    let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+/// The `plan` line: what a call would do for one policy.
 #[derive(Debug, Serialize)]
 pub struct Plan {
     #[serde(rename = "type")]
     kind: &'static str,
     v: u64,
     policy: String,
-    /// Nothing where there are no samples to name it.
+    /// None without samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     from_version: Option<String>,
     #[serde(flatten)]
     parameters: Parameters,
     #[serde(flatten)]
-    planned: Planned,
+    estimate: MemoryEstimate,
     optimizer_steps: usize,
     #[serde(flatten)]
-    figures: Map<String, Value>,
-    /// The optimiser batches of the first epoch.
+    metrics: Map<String, Value>,
+    /// The minibatches of the first epoch.
     minibatches: Vec<Minibatch>,
     settings: Map<String, Value>,
 }
 
-/// How many weights there are, counted as PEFT's `print_trainable_parameters` does.
+/// Numbers of weights, counted as by PEFT's `print_trainable_parameters`.
 #[derive(Debug, Serialize)]
 struct Parameters {
-    /// Those that move: an adapter's own, or all.
+    /// Trained weights: an adapter's, or all.
     trainable_parameters: usize,
-    /// All that take part: those of the model, and of an adapter over it.
+    /// All weights: the model's and the adapter's.
     parameters: usize,
 }
 
 impl Parameters {
-    fn of(subject: Subject<'_>) -> Parameters {
-        let model = Layout::new(subject.shape).len();
-        let adapter = subject.adapter.map(|adapter| adapter.layout().len());
+    fn of(spec: ModelSpec<'_>) -> Parameters {
+        let model = Layout::new(spec.shape).len();
+        let adapter = spec.adapter.map(|adapter| adapter.layout().len());
         Parameters {
             trainable_parameters: adapter.unwrap_or(model),
             parameters: model + adapter.unwrap_or(0),
@@ -52,7 +290,7 @@ impl Parameters {
     }
 }
 
-/// One optimiser batch of the plan.
+/// One minibatch of the plan.
 #[derive(Debug, Serialize)]
 struct Minibatch {
     samples: usize,
@@ -63,10 +301,10 @@ struct Minibatch {
 }
 
 impl Plan {
-    /// The plan where there are no samples: what the decoder alone takes.
-    pub fn of_geometry(
-        subject: Subject<'_>,
-        planned: Planned,
+    /// The plan without samples: the memory that the decoder takes.
+    pub fn new(
+        spec: ModelSpec<'_>,
+        estimate: MemoryEstimate,
         policy: &str,
         settings: Map<String, Value>,
     ) -> Plan {
@@ -75,56 +313,38 @@ impl Plan {
             v: record::read::VERSION,
             policy: policy.to_owned(),
             from_version: None,
-            parameters: Parameters::of(subject),
-            planned,
+            parameters: Parameters::of(spec),
+            estimate,
             optimizer_steps: 0,
-            figures: Map::new(),
+            metrics: Map::new(),
             minibatches: Vec::new(),
             settings,
         }
     }
 
-    /// The plan for one policy's samples.
-    pub fn of(
-        arguments: &Arguments,
-        samples: &Samples,
-        subject: Subject<'_>,
-        planned: Planned,
-        policy: &str,
-        from_version: Option<String>,
-        settings: Map<String, Value>,
-    ) -> Plan {
+    /// The plan for one policy's samples of a version.
+    #[must_use]
+    pub fn with_samples(self, arguments: &Arguments, samples: &Samples, from_version: String) -> Plan {
         let flat = samples.flat_groups();
         let is_flat = |sample: usize| arguments.kl == 0.0 && flat[samples.rows[sample].group as usize];
         let describe = |part: &Vec<usize>| {
             let active: Vec<usize> = part.iter().copied().filter(|&sample| !is_flat(sample)).collect();
-            let batches = batch::pack_trees(samples, &active, arguments.max_tokens_per_batch as usize);
+            let batches = minibatch::pack_trees(samples, &active, arguments.max_tokens_per_batch as usize);
             Minibatch {
                 samples: part.len(),
                 flat_samples: part.len() - active.len(),
                 tokens: part.iter().map(|&sample| samples.rows[sample].length()).sum(),
-                unique_tokens: batches.iter().map(Batch::unique_tokens).sum(),
+                unique_tokens: batches.iter().map(TreeBatch::unique_tokens).sum(),
                 trees: batches.iter().map(|batch| batch.trees.len()).sum(),
             }
         };
-        let step = samples.step.unwrap_or(0);
-        let parts = batch::minibatches(samples, arguments.minibatches as usize, arguments.seed, 0, step);
+        let (step, parts) = (samples.step.unwrap_or(0), arguments.minibatches as usize);
+        let parts = minibatch::minibatches(samples, parts, arguments.seed, 0, step);
         let minibatches: Vec<Minibatch> = parts.iter().map(describe).collect();
         let unique: usize = minibatches.iter().map(|part| part.unique_tokens).sum();
-        let mut figures = metrics::of_samples(samples);
-        figures.insert("unique_tokens".to_owned(), json!(unique));
-        Plan {
-            kind: "plan",
-            v: record::read::VERSION,
-            policy: policy.to_owned(),
-            from_version,
-            parameters: Parameters::of(subject),
-            planned,
-            optimizer_steps: minibatches.iter().filter(|part| part.trees > 0).count()
-                * arguments.epochs as usize,
-            figures,
-            minibatches,
-            settings,
-        }
+        let mut metrics = metrics::of_samples(samples);
+        metrics.insert("unique_tokens".to_owned(), json!(unique));
+        let steps = minibatches.iter().filter(|part| part.trees > 0).count() * arguments.epochs as usize;
+        Plan { from_version: Some(from_version), optimizer_steps: steps, metrics, minibatches, ..self }
     }
 }

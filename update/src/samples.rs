@@ -1,7 +1,7 @@
-//! What one policy keeps of the stream in memory: token ids, log-probabilities, advantages and nothing textual.
+//! One policy's samples in memory: token ids, log-probabilities and advantages, no text.
 //!
-//! A prompt that equals the one before it is stored once, so that a group costs its prompt once. Everything that can
-//! change the outcome enters the digest, by which a repeated call recognises its own work.
+//! Consecutive equal prompts are stored once, so that a group stores its prompt once. Everything that affects the result
+//! enters a digest, by which a repeated call recognizes what it already published.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,8 +12,8 @@ use record::sample::Sample;
 
 use crate::tree::Sequence;
 
-/// Bytes that are hashed in one call.
-const HASHED_AT_ONCE: usize = 1 << 16;
+/// Bytes buffered before they are hashed.
+const HASH_BUFFER: usize = 1 << 16;
 
 /// One sample of the policy.
 #[derive(Clone, Debug)]
@@ -60,19 +60,19 @@ pub struct Samples {
     largest_id: u32,
 }
 
-/// What the stage needs a sample to have.
+/// What a sample must have.
 #[derive(Clone, Copy, Debug)]
 pub struct Needs {
     /// Log-probabilities recorded when the tokens were sampled.
     pub logprobs: bool,
     /// An advantage; otherwise an absent one is 1.
     pub advantage: bool,
-    /// That the tokens came from the whole distribution.
-    pub whole_distribution: bool,
+    /// That the tokens were sampled from the full distribution.
+    pub full_distribution: bool,
 }
 
 impl Samples {
-    /// Takes a sample in.
+    /// Adds a sample.
     ///
     /// # Errors
     /// 65: a required field is missing, or the sample cannot be trained on.
@@ -125,7 +125,7 @@ impl Samples {
     }
 
     fn check_sampling(&self, sample: &Sample, line: &Line, needs: Needs) -> Result<()> {
-        let Some(sampling) = sample.sampling.as_ref().filter(|_| needs.whole_distribution) else {
+        let Some(sampling) = sample.sampling.as_ref().filter(|_| needs.full_distribution) else {
             return Ok(());
         };
         let (kind, remedy) = if sampling.greedy {
@@ -136,7 +136,7 @@ impl Samples {
             return Ok(());
         };
         let cause =
-            format!("{kind}: its log-probabilities are not those of the distribution it was drawn from");
+            format!("{kind}: its log-probabilities are not those of the distribution it was sampled from");
         Err(sample.failure(line, cause).hint(format!("{remedy}, or pass --allow-truncated-sampling")))
     }
 
@@ -170,7 +170,7 @@ impl Samples {
         self.unhashed.extend_from_slice(bytemuck::cast_slice(logprobs));
         self.unhashed.extend_from_slice(&temperature.to_le_bytes());
         self.unhashed.extend_from_slice(&advantage.to_le_bytes());
-        if self.unhashed.len() >= HASHED_AT_ONCE {
+        if self.unhashed.len() >= HASH_BUFFER {
             self.hasher.update(&self.unhashed);
             self.unhashed.clear();
         }
@@ -224,8 +224,8 @@ impl Samples {
         flat
     }
 
-    /// BLAKE3 over everything that decides the outcome: tokens, log-probabilities, temperatures, advantages, and how
-    /// samples belong together, in stream order.
+    /// BLAKE3 over everything that affects the result: tokens, log-probabilities, temperatures, advantages, tasks and
+    /// groups, in stream order.
     pub fn input_digest(&self) -> blake3::Hash {
         let mut hasher = self.hasher.clone();
         hasher.update(&self.unhashed);
@@ -242,7 +242,7 @@ fn number(known: &mut HashMap<String, u32>, key: String) -> u32 {
     *known.entry(key).or_insert(next)
 }
 
-/// What keeps samples together: their task, else their episode; a sample without either is alone.
+/// The task of a sample, else its episode, else its group; a sample without any is alone.
 fn task_key(sample: &Sample, line: &Line) -> String {
     let key = sample.task.as_ref().or(sample.episode.as_ref()).or(sample.group.as_ref());
     key.cloned().unwrap_or_else(|| line.place())

@@ -1,19 +1,25 @@
-//! The weights in training: what the forward pass uses, and beneath it what the optimiser moves.
+//! Weights in training: what the forward pass uses, the f32 master weights that the optimizer moves, and how both are
+//! read from disk.
 //!
-//! For a checkpoint of 16-bit weights the two differ. The forward pass must see exactly the numbers that were
-//! published and sampled from, or every ratio is off from the start; the optimiser must see f32, or steps smaller
-//! than a rounding are lost. So f32 masters are kept beneath the rounded weights, and saved with the optimiser's
-//! state: of bf16 weights the lower halves, which with the published upper halves are the masters to the bit; of f16
-//! weights the masters whole. For f32 checkpoints there is one copy.
+//! For 16-bit checkpoints the two differ. The forward pass must see exactly the published values that were sampled from,
+//! or every ratio is off from the start; the optimizer must see f32, or small steps are rounded away. The master weights
+//! are saved with the optimizer's state: of bf16 weights the lower halves, which with the published upper halves are the
+//! masters to the bit; of f16 weights whole. Tensors are mapped and read a piece at a time, so that a large checkpoint
+//! reaches a device without ever being in host memory as a whole.
 
-use policy::weights::ElementType;
+use std::path::PathBuf;
+use std::sync::Arc;
 
-use crate::model::Parameters;
+use policy::weights::{ElementType, Weights as Tensors};
+use record::failure::{Failure, Result};
+
+use crate::model::{Entry, Layout, Parameters, Source};
+use crate::optimizer::{self, Method};
 
 /// Half of a bf16 rounding step, in the bits of an f32: the one lower half that does not say which way it was rounded.
 const TIE: u32 = 0x8000;
 
-/// Weights of one policy.
+/// Weights of one policy in memory.
 #[derive(Clone, Debug)]
 pub struct Weights {
     forward: Parameters,
@@ -23,24 +29,24 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Weights as published, the masters saved beside them where there are any, and each tensor's type on disk.
+    /// Published weights, the saved masters where there are any, and each tensor's type on disk.
     pub fn new(published: Parameters, masters: Option<Parameters>, types: Vec<ElementType>) -> Weights {
         let narrow = types.iter().any(|&kind| kind != ElementType::F32);
         let master = narrow.then(|| masters.unwrap_or_else(|| published.clone()));
         Weights { forward: published, master, types }
     }
 
-    /// What the forward pass uses: the values that are published.
+    /// The published values, which the forward pass uses.
     pub fn forward(&self) -> &Parameters {
         &self.forward
     }
 
-    /// The masters, where they differ from what is published.
+    /// The master weights, where they differ from what is published.
     pub fn masters(&self) -> Option<&Parameters> {
         self.master.as_ref()
     }
 
-    /// Lets `change` move the masters, then rounds them to what would be published.
+    /// Applies `change` to the master weights, then rounds them to the published values.
     pub fn step(&mut self, change: impl FnOnce(&mut Parameters)) {
         let Some(master) = &mut self.master else { return change(&mut self.forward) };
         change(master);
@@ -54,8 +60,8 @@ impl Weights {
     }
 }
 
-/// The nearest value of a type. A master half way between two bf16 values is first moved by its last bit, so that
-/// [`join`] can undo the rounding.
+/// The nearest value of a type. A master half way between two bf16 values is first moved by one unit in the last place,
+/// so that [`join`] can undo the rounding.
 fn round(exact: &mut f32, kind: ElementType) -> f32 {
     match kind {
         ElementType::BF16 => {
@@ -69,12 +75,12 @@ fn round(exact: &mut f32, kind: ElementType) -> f32 {
     }
 }
 
-/// What is published of a master.
+/// The published value of a master weight.
 pub fn published(mut master: f32, kind: ElementType) -> f32 {
     round(&mut master, kind)
 }
 
-/// What is kept of a master beside its published bf16: its lower half.
+/// The lower half of a master weight, saved beside its published bf16.
 pub fn lower_half(mut master: f32) -> u16 {
     round(&mut master, ElementType::BF16);
     master.to_bits() as u16
@@ -85,6 +91,148 @@ pub fn join(published: f32, lower: u16) -> f32 {
     let upper = published.to_bits() & 0xffff_0000;
     let upper = if u32::from(lower) > TIE { upper.wrapping_sub(0x1_0000) } else { upper };
     f32::from_bits(upper | u32::from(lower))
+}
+
+/// Prefixes in the optimizer's file for the lower halves of bf16 weights, and for the f32 masters of f16 ones.
+pub const LOWER: &str = "lower";
+/// See [`LOWER`].
+pub const MASTER: &str = "master";
+
+/// The trained tensors of a checkpoint on disk.
+pub struct CheckpointTensors {
+    layout: Arc<Layout>,
+    tensors: Tensors,
+    types: Vec<ElementType>,
+}
+
+impl CheckpointTensors {
+    /// The tensors of a layout among those of a checkpoint.
+    ///
+    /// # Errors
+    /// One is missing.
+    pub fn new(layout: Arc<Layout>, tensors: Tensors) -> Result<CheckpointTensors> {
+        let types: Result<Vec<ElementType>> =
+            layout.entries.iter().map(|entry| Ok(tensors.tensor(&entry.name)?.dtype)).collect();
+        Ok(CheckpointTensors { layout, types: types?, tensors })
+    }
+
+    /// Element type of each tensor, in the layout's order.
+    pub fn types(&self) -> &[ElementType] {
+        &self.types
+    }
+
+    /// Whether every tensor is f32.
+    pub fn is_single(&self) -> bool {
+        self.types.iter().all(|&kind| kind == ElementType::F32)
+    }
+}
+
+impl Source for CheckpointTensors {
+    fn layout(&self) -> &Arc<Layout> {
+        &self.layout
+    }
+
+    fn read(&self, entry: &Entry, from: usize, values: &mut [f32]) -> Result<()> {
+        self.tensors.tensor(&entry.name)?.read(from, values)
+    }
+}
+
+/// The f32 master weights of a checkpoint: the published values, completed by what was saved of 16-bit ones.
+pub struct MasterWeights<'a> {
+    published: &'a CheckpointTensors,
+    saved: Option<&'a OptimizerTensors>,
+}
+
+impl<'a> MasterWeights<'a> {
+    /// The master weights of `published`, with the optimizer's tensors of the same version if there are any.
+    ///
+    /// # Errors
+    /// Some tensors are missing.
+    pub fn new(
+        published: &'a CheckpointTensors,
+        saved: Option<&'a OptimizerTensors>,
+    ) -> Result<MasterWeights<'a>> {
+        if let Some(saved) = saved {
+            for (entry, kind) in published.layout.entries.iter().zip(&published.types) {
+                match kind {
+                    ElementType::BF16 => {
+                        saved.check(&format!("{LOWER}.{}", entry.name), entry, ElementType::U16)?
+                    }
+                    ElementType::F16 => {
+                        saved.check(&format!("{MASTER}.{}", entry.name), entry, ElementType::F32)?
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(MasterWeights { published, saved })
+    }
+}
+
+impl Source for MasterWeights<'_> {
+    fn layout(&self) -> &Arc<Layout> {
+        &self.published.layout
+    }
+
+    fn read(&self, entry: &Entry, from: usize, values: &mut [f32]) -> Result<()> {
+        let view = self.published.tensors.tensor(&entry.name)?;
+        match (self.saved, view.dtype) {
+            (Some(saved), ElementType::F16) => saved.read(&format!("{MASTER}.{}", entry.name), from, values),
+            (Some(saved), ElementType::BF16) => {
+                view.read(from, values)?;
+                let halves =
+                    saved.tensors.tensor(&format!("{LOWER}.{}", entry.name))?.bytes.as_chunks::<2>().0;
+                for (value, &half) in values.iter_mut().zip(&halves[from..]) {
+                    *value = join(*value, u16::from_le_bytes(half));
+                }
+                Ok(())
+            }
+            _ => view.read(from, values),
+        }
+    }
+}
+
+/// The tensors in a version's `optimizer.safetensors`.
+pub struct OptimizerTensors {
+    tensors: Tensors,
+    files: PathBuf,
+}
+
+impl OptimizerTensors {
+    /// The tensors of the version in `files`.
+    pub fn new(tensors: Tensors, files: PathBuf) -> OptimizerTensors {
+        OptimizerTensors { tensors, files }
+    }
+
+    /// Checks that all state of an optimizer of this method is there.
+    ///
+    /// # Errors
+    /// A tensor is missing or has another size.
+    pub fn check_moments(&self, method: Method, layout: &Layout) -> Result<()> {
+        optimizer::tensors(method, layout)
+            .iter()
+            .try_for_each(|kept| self.check(&kept.name, &layout.entries[kept.tensor], ElementType::F32))
+    }
+
+    /// A tensor's values, from number `from` on.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn read(&self, name: &str, from: usize, values: &mut [f32]) -> Result<()> {
+        self.tensors.tensor(name)?.read(from, values)
+    }
+
+    fn check(&self, name: &str, entry: &Entry, kind: ElementType) -> Result<()> {
+        let found = self.tensors.tensor(name).ok();
+        if found.is_some_and(|view| view.dtype == kind && view.shape == entry.shape) {
+            return Ok(());
+        }
+        Err(Failure::data(format!(
+            "{}: optimizer.safetensors: no tensor {name:?} of the right size",
+            self.files.display()
+        ))
+        .hint("remove it and trainer_state.json to start with a fresh optimizer"))
+    }
 }
 
 #[cfg(test)]

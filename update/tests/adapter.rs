@@ -1,5 +1,5 @@
 //! Low-rank adapters against PEFT and autograd (tests/golden/make_adapter_goldens.py), on the simulated device against the
-//! processor, and what a step leaves alone.
+//! CPU, and what a step leaves alone.
 
 #![allow(
     clippy::print_stdout,
@@ -29,7 +29,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use update::checkpoint::Checkpoint;
-use update::model::{Card, Demand, LowRank, MemoryPlan, Model, Parameters, Resident, Scores};
+use update::model::{DeviceMemory, LowRank, MemoryPlan, MemoryRequest, Model, Parameters, Resident, Scores};
 use update::tree::{Sequence, Tree, pack};
 
 const PLAIN: &str = "--optimizer sgd --lr 10 --weight-decay 0 --max-grad-norm 0";
@@ -171,7 +171,7 @@ fn roles_with_adapters_of_one_base_train_in_one_call() {
     let outcome = place.update("--policy a=first --policy b=second --lr 1e-3", &lines).ok();
     assert_eq!(outcome.of_type("metrics").len(), 2);
     assert!(version(&first).starts_with("1:") && version(&second).starts_with("1:"));
-    // The optimiser's state is the adapter's, and goes on.
+    // The optimizer's state is the adapter's, and goes on.
     let state = Weights::open_file(&first.join("current/optimizer.safetensors")).unwrap();
     assert!(state.names().all(|name| name.contains("lora_")), "state of frozen weights was kept");
 }
@@ -230,18 +230,18 @@ fn a_device_computes_what_the_processor_does() {
         let wide = |values: &[f32]| -> Vec<f64> { values.iter().map(|&value| f64::from(value)).collect() };
         let mut bits: Option<Vec<f32>> = None;
         for (tokens, recompute, seed) in [(4096, false, 0), (4096, true, 1), (1, false, 2)] {
-            let demand = Demand { tokens, largest, rows: 4096, positions: 128, moments: Some(8) };
-            let card = Card { free: 8 << 30, workspace: 0 };
+            let request = MemoryRequest { tokens, largest, rows: 4096, positions: 128, moments: Some(8) };
+            let available = DeviceMemory { free: 8 << 30, workspace: 0 };
             let (adapter, base) = model.adapter().unwrap();
-            let plan = MemoryPlan::adapted(model.shape(), adapter, demand, card).unwrap();
+            let plan = MemoryPlan::adapted(model.shape(), adapter, request, available).unwrap();
             // One byte less than everything kept takes is layers computed again.
-            let card = Card { free: (1 << 30) + plan.bytes() - 1, workspace: 0 };
-            let tight = MemoryPlan::adapted(model.shape(), adapter, demand, card);
+            let available = DeviceMemory { free: (1 << 30) + plan.bytes() - 1, workspace: 0 };
+            let tight = MemoryPlan::adapted(model.shape(), adapter, request, available);
             let plan = if recompute { tight.unwrap() } else { plan };
             assert_eq!(plan.recompute, recompute);
-            let subject = (model.shape(), adapter);
+            let spec = (model.shape(), adapter);
             let device = Sim::new(2, seed).unwrap();
-            let mut resident = Resident::adapted(device, subject, base, &trained.values, &plan).unwrap();
+            let mut resident = Resident::adapted(device, spec, base, &trained.values, &plan).unwrap();
             let scores = resident.accumulate(&trees, 0.8, &Weighted).unwrap();
             let mut found = model.gradients();
             resident.collect(&mut found.values).unwrap();

@@ -1,5 +1,5 @@
 //! Whole decoders on the simulated device, or the GPU that `TROUPE_TEST_DEVICE` names: log-probabilities and gradients
-//! against transformers and PyTorch, trees against separate sequences, layers computed again, and optimiser steps.
+//! against transformers and PyTorch, trees against separate sequences, layers computed again, and optimizer steps.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,8 +22,10 @@ use device::Any;
 use golden::{Case, checkpoints, load, logprob_cases};
 use policy::weights::Weights as Tensors;
 use small::{Random, Weighted, cosine, relative, samples, wide};
-use update::model::{Card, Demand, Entry, MemoryPlan, Model, Parameters, Resident, RowLoss, Scores, Shape};
-use update::optimizer::Kept;
+use update::model::{
+    DeviceMemory, Entry, MemoryPlan, MemoryRequest, Model, Parameters, Resident, RowLoss, Scores, Shape,
+};
+use update::optimizer::StateTensor;
 use update::optimizer::on_device::DeviceOptimizer;
 use update::optimizer::{self, Method, Optimizer, Settings};
 use update::tree::{Sequence, Tree, pack};
@@ -34,7 +36,7 @@ const COSINE: f64 = 0.999;
 const CALM: f64 = 1e-2;
 /// Allowed share of the error of PyTorch's own bf16 there, of a whole gradient.
 const CALM_SHARE: f64 = 0.5;
-/// Allowed relative L2 of a whole gradient from the processor's with the same bf16 weights. The random decoders that are
+/// Allowed relative L2 of a whole gradient from the CPU's with the same bf16 weights. The random decoders that are
 /// not calm multiply every rounding: PyTorch's own bf16 is off by 1.4e-2 to 2.8e-2 there, rounding their weights alone, all
 /// after it being exact, makes up to 1.5e-2, and rounding the factors of products alone, all else being exact, up to 1.1e-2.
 const GRADIENT: f64 = 2e-2;
@@ -53,9 +55,9 @@ fn resident(
     tokens: usize,
     recompute: bool,
 ) -> Resident<Any> {
-    let demand = Demand { tokens, largest: tokens, rows: 4096, positions: 128, moments: Some(8) };
-    let card = Card { free: 8 << 30, workspace: 64 << 20 };
-    let plan = MemoryPlan { recompute, ..MemoryPlan::new(model.shape(), demand, card).unwrap() };
+    let request = MemoryRequest { tokens, largest: tokens, rows: 4096, positions: 128, moments: Some(8) };
+    let available = DeviceMemory { free: 8 << 30, workspace: 64 << 20 };
+    let plan = MemoryPlan { recompute, ..MemoryPlan::new(model.shape(), request, available).unwrap() };
     Resident::new(Any::for_tests(seed).unwrap(), model.shape(), parameters, &plan).unwrap()
 }
 
@@ -263,8 +265,14 @@ fn steps_are_those_of_the_processor_by_the_same_gradients() {
     for method in [Method::Adamw, Method::Sgd] {
         let (model, parameters) = decoder();
         // Small enough that a bf16 weight would not notice.
-        let settings =
-            Settings { method, rate: 1e-5, other_rate: 1e-5, betas: (0.9, 0.99), decay: 0.1, max_norm: 0.5 };
+        let settings = Settings {
+            method,
+            lr: 1e-5,
+            lr_other: 1e-5,
+            betas: (0.9, 0.99),
+            weight_decay: 0.1,
+            max_grad_norm: 0.5,
+        };
         let mut host = Optimizer::new(settings, parameters.layout());
         let mut resident = resident(&model, &parameters, 0, 4096, false);
         let mut moved = DeviceOptimizer::new(settings, &mut resident).unwrap();
@@ -282,7 +290,7 @@ fn steps_are_those_of_the_processor_by_the_same_gradients() {
             let differing =
                 found.iter().zip(&masters.values).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
             println!("{} step {step}: {differing} of {} weights differ", method.name(), found.len());
-            // The simulator computes in the processor's f32 without contraction, so every bit can be asked for.
+            // The simulator computes in the CPU's f32 without contraction, so every bit can be asked for.
             assert_eq!(differing, 0);
             assert!(found.iter().zip(&parameters.values).any(|(a, b)| a != b), "nothing moved");
         }
@@ -297,7 +305,7 @@ fn steps_are_those_of_the_processor_by_the_same_gradients() {
             })
             .unwrap();
         assert_eq!((other.steps(), host.steps()), (3, 3));
-        for Kept { name, tensor, moment } in &kept {
+        for StateTensor { name, tensor, moment } in &kept {
             let expected = host.moment(*moment, *tensor);
             let mut found = vec![0.0; expected.len()];
             let (head, tail) = found.split_at_mut(expected.len() / 3);

@@ -1,5 +1,5 @@
 //! The program with `--device`: what it trains, checks and refuses in the simulator, or on the GPU that
-//! `TROUPE_TEST_DEVICE` names, beside the processor.
+//! `TROUPE_TEST_DEVICE` names, beside the CPU.
 
 #![allow(
     clippy::unwrap_used,
@@ -39,7 +39,7 @@ fn three_steps_are_those_of_the_processor() {
     let name = "qwen3-4-2-calm";
     let (cpu, sim) = (processor.policy("p", name), simulated.policy("p", name));
     let before = weights(&cpu);
-    // What the optimiser moves; what is published of it is rounded.
+    // What the optimizer moves; what is published of it is rounded.
     let exact = |root: &Path| -> Weights {
         let floats = |bits: Vec<u32>| bits.into_iter().map(f32::from_bits).collect();
         common::masters(root).into_iter().map(|(name, bits)| (name, floats(bits))).collect()

@@ -1,5 +1,5 @@
 //! What a training takes of the machine's own memory, counted at the allocator: on a device a few of the largest tensors
-//! however many there are, on the processor no more than its plan says. The simulator's device memory is mapped, not
+//! however many there are, on the CPU no more than its plan says. The simulator's device memory is mapped, not
 //! allocated, as is what lies in files.
 
 #![allow(
@@ -28,10 +28,10 @@ use serde_json::{Map, json};
 use small::Weighted;
 use update::arguments::Arguments;
 use update::checkpoint::{Checkpoint, TrainerState};
-use update::learner::{AdapterOnDevice, Learner, OnDevice, OnHost};
-use update::memory::{Subject, planned};
-use update::model::{Card, Demand, MemoryPlan, Source};
+use update::learner::{CpuLearner, DeviceLearner, Learner};
+use update::model::{DeviceMemory, MemoryPlan, MemoryRequest, Source};
 use update::optimizer::on_device::moment_bytes;
+use update::plan::{ModelSpec, estimate};
 use update::publish::next_version;
 use update::tree::{Sequence, Tree, pack};
 
@@ -98,16 +98,16 @@ fn trees() -> [Tree; 1] {
 
 /// One step, published.
 fn step(from: &Policy, checkpoint: &Checkpoint, arguments: &Arguments, learner: &mut dyn Learner) {
-    learner.clear().unwrap();
+    learner.zero_grad().unwrap();
     learner.accumulate(&trees(), 1.0, &Weighted).unwrap();
-    let norm = learner.norm().unwrap();
-    learner.step(norm, 1.0).unwrap();
+    let norm = learner.grad_norm().unwrap();
+    learner.optimizer_step(norm, 1.0).unwrap();
     let state = TrainerState {
         optimizer: arguments.optimizer.name().to_owned(),
         objective: "clip".to_owned(),
-        optimizer_steps: learner.steps(),
+        optimizer_steps: learner.optimizer_steps(),
         settings: Map::new(),
-        figures: "{}".to_owned(),
+        metrics: "{}".to_owned(),
     };
     next_version((from, checkpoint), "input", (learner, arguments.optimizer), &state, 2).unwrap();
 }
@@ -142,10 +142,10 @@ fn two_calls(
     (peak, largest, all)
 }
 
-fn demand() -> Demand {
+fn request() -> MemoryRequest {
     let tokens = trees()[0].len();
     let moments = Some(moment_bytes(update::optimizer::Method::Adamw));
-    Demand { tokens, largest: tokens, rows: 8, positions: 8, moments }
+    MemoryRequest { tokens, largest: tokens, rows: 8, positions: 8, moments }
 }
 
 fn arguments() -> Arguments {
@@ -161,10 +161,10 @@ fn on_a_device_weights_and_moments_pass_by_in_pieces() {
         let root = policy(folder.path(), dtype).root;
         let (peak, largest, all) = two_calls(&root, &arguments, |checkpoint, _| {
             let state = checkpoint.state(arguments.optimizer, "clip")?;
-            let card = Card { free: 8 << 30, workspace: 0 };
-            let plan = MemoryPlan::new(&checkpoint.shape, demand(), card)?;
+            let available = DeviceMemory { free: 8 << 30, workspace: 0 };
+            let plan = MemoryPlan::new(&checkpoint.shape, request(), available)?;
             let settings = arguments.optimizer_settings();
-            Ok(Box::new(OnDevice::new(Sim::new(1, 0)?, &plan, checkpoint, settings, state.as_ref())?))
+            Ok(Box::new(DeviceLearner::new(Sim::new(1, 0)?, &plan, checkpoint, settings, state.as_ref(), 1)?))
         });
         println!(
             "{dtype}: {peak} bytes, {} of the largest tensor, of {all} bytes of weights in f32",
@@ -187,11 +187,11 @@ fn on_a_device_the_weights_under_an_adapter_pass_by_in_pieces() {
     let (peak, largest, all) = two_calls(&root, &arguments, |checkpoint, _| {
         let state = checkpoint.state(arguments.optimizer, "clip")?;
         let (adapter, _) = checkpoint.adapter().unwrap();
-        let card = Card { free: 8 << 30, workspace: 0 };
-        let plan = MemoryPlan::adapted(&checkpoint.shape, adapter, demand(), card)?;
+        let available = DeviceMemory { free: 8 << 30, workspace: 0 };
+        let plan = MemoryPlan::adapted(&checkpoint.shape, adapter, request(), available)?;
         let settings = arguments.optimizer_settings();
         let device = Sim::new(1, 0)?;
-        Ok(Box::new(AdapterOnDevice::new(device, &plan, checkpoint, settings, state.as_ref(), 1)?))
+        Ok(Box::new(DeviceLearner::new(device, &plan, checkpoint, settings, state.as_ref(), 1)?))
     });
     println!(
         "adapter: {peak} bytes, {} of the largest tensor, over {all} bytes of weights in f32",
@@ -201,7 +201,7 @@ fn on_a_device_the_weights_under_an_adapter_pass_by_in_pieces() {
 }
 
 #[test]
-fn on_the_processor_it_is_what_the_plan_says() {
+fn on_the_cpu_it_is_what_the_plan_says() {
     let _turn = TURN.lock();
     let folder = tempfile::tempdir().unwrap();
     let arguments = arguments();
@@ -210,7 +210,7 @@ fn on_the_processor_it_is_what_the_plan_says() {
         let config = Config::load(&made.files).unwrap();
         let (peak, largest, _) = two_calls(&made.root, &arguments, |checkpoint, _| {
             let state = checkpoint.state(arguments.optimizer, "clip")?;
-            Ok(Box::new(OnHost::new(
+            Ok(Box::new(CpuLearner::new(
                 checkpoint.on_host()?,
                 arguments.optimizer_settings(),
                 state.as_ref(),
@@ -218,8 +218,8 @@ fn on_the_processor_it_is_what_the_plan_says() {
             )?))
         });
         let shape = update::checkpoint::shape(&config);
-        let subject = Subject { shape: &shape, stored: config.dtype, adapter: None };
-        let plan = planned(&arguments, subject, &demand()).unwrap();
+        let spec = ModelSpec { shape: &shape, stored: config.dtype, adapter: None };
+        let plan = estimate(&arguments, spec, &request()).unwrap();
         let total = plan.bytes.total as usize;
         println!("{dtype}: {peak} bytes of {total} planned");
         assert!(peak < total + 8 * largest, "{dtype}: {peak} bytes of {total} planned");

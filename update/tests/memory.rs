@@ -22,7 +22,7 @@ use device::{Device, Sim};
 use golden::{Case, load};
 use serde_json::{Value, json};
 use small::Weighted;
-use update::model::{Card, Demand, MemoryPlan, Resident};
+use update::model::{DeviceMemory, MemoryPlan, MemoryRequest, Resident};
 use update::optimizer::on_device::{DeviceOptimizer, moment_bytes};
 use update::optimizer::{Method, Moment, Settings};
 use update::tree::pack;
@@ -42,17 +42,19 @@ fn what_is_planned_is_what_is_taken() {
             (Some(Method::Sgd), true),
             (None, true),
         ] {
-            let demand = Demand {
+            let request = MemoryRequest {
                 tokens: all,
                 largest: all,
                 rows: trees[0].rows.len(),
                 positions: longest,
                 moments: method.map(moment_bytes),
             };
-            let card = |free: u64| MemoryPlan::new(model.shape(), demand, Card { free, workspace: 0 });
-            let roomy = card(8 << 30).unwrap();
+            let available =
+                |free: u64| MemoryPlan::new(model.shape(), request, DeviceMemory { free, workspace: 0 });
+            let roomy = available(8 << 30).unwrap();
             // One byte less than everything kept takes is layers computed again.
-            let plan = if recompute { card((1 << 30) + roomy.bytes() - 1).unwrap_or(roomy) } else { roomy };
+            let plan =
+                if recompute { available((1 << 30) + roomy.bytes() - 1).unwrap_or(roomy) } else { roomy };
             assert_eq!(plan.recompute, recompute, "{name}: {plan:?}");
             let mut resident =
                 Resident::new(Sim::new(2, 0).unwrap(), model.shape(), &parameters, &plan).unwrap();
@@ -60,11 +62,11 @@ fn what_is_planned_is_what_is_taken() {
                 Some(method) => {
                     let settings = Settings {
                         method,
-                        rate: 1e-3,
-                        other_rate: 1e-3,
+                        lr: 1e-3,
+                        lr_other: 1e-3,
                         betas: (0.9, 0.99),
-                        decay: 0.0,
-                        max_norm: 0.0,
+                        weight_decay: 0.0,
+                        max_grad_norm: 0.0,
                     };
                     let mut moved = DeviceOptimizer::new(settings, &mut resident).unwrap();
                     resident.accumulate(&trees, 1.0, &Weighted).unwrap();
@@ -149,7 +151,7 @@ fn any_geometry_is_planned_without_weights_samples_or_a_gpu() {
     assert!(outcome.stderr.contains("(131.1 GB for weights, gradients and moments"), "{}", outcome.stderr);
     assert!(outcome.of_type("plan").is_empty() && outcome.end()["ok"] == false);
 
-    // No machine of ours has what its threads would need on the processor.
+    // No machine of ours has what its threads would need on the CPU.
     let outcome = ask("--threads 1000");
     assert_eq!(outcome.code, 69, "{outcome:?}");
     assert!(outcome.stderr.contains("and this machine has"), "{}", outcome.stderr);

@@ -1,4 +1,4 @@
-//! The loss of an optimiser batch and its derivatives, against PyTorch's autograd in f64 (`vectors/`).
+//! The loss of an optimizer batch and its derivatives, against PyTorch's autograd in f64 (`vectors/`).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -7,7 +7,7 @@ use record::sample::Sample;
 use serde_json::{Value, json};
 use update::aggregate::{Aggregate, Mean};
 use update::arguments::Objective;
-use update::loss::{BatchLoss, Others, Terms};
+use update::loss::{BatchLoss, LossConfig, ReferenceLogprobs};
 use update::model::RowLoss;
 use update::samples::{Needs, Samples};
 use update::tree::{Sequence, pack};
@@ -17,7 +17,7 @@ fn numbers(value: &Value) -> Vec<f64> {
 }
 
 fn samples(objectives: &Value) -> Samples {
-    let needs = Needs { logprobs: true, advantage: true, whole_distribution: true };
+    let needs = Needs { logprobs: true, advantage: true, full_distribution: true };
     let mut samples = Samples::default();
     for (index, advantage) in numbers(&objectives["advantages"]).into_iter().enumerate() {
         let old: Vec<f32> = numbers(&objectives["old"][index]).into_iter().map(|x| x as f32).collect();
@@ -55,17 +55,17 @@ fn losses_and_slopes_are_those_of_autograd() {
         let max_tokens = objectives["max_tokens"].as_u64().unwrap() as usize;
         let mean = Mean { aggregate, samples: samples.rows.len(), tokens: samples.tokens(), max_tokens };
         let with_kl = name == "clip+kl";
-        let terms = Terms {
+        let config = LossConfig {
             objective: if name == "nll" { Objective::Nll } else { Objective::Clip },
-            range: (objectives["low"].as_f64().unwrap(), objectives["high"].as_f64().unwrap()),
+            clip_range: (objectives["low"].as_f64().unwrap(), objectives["high"].as_f64().unwrap()),
             kl: if with_kl { objectives["kl"].as_f64().unwrap() } else { 0.0 },
             importance_cap: name.starts_with("cap").then(|| objectives["cap"].as_f64().unwrap()),
         };
-        let others = Others {
+        let reference_logprobs = ReferenceLogprobs {
             reference: with_kl.then_some(&reference[..]),
             start: (name == "cap+start").then_some(&start[..]),
         };
-        let loss = BatchLoss::new(terms, &samples, &members, mean, others);
+        let loss = BatchLoss::new(config, &samples, &members, mean, reference_logprobs);
         let mut largest = 0.0f64;
         for (tree_index, members) in members.iter().enumerate() {
             let sequences: Vec<Sequence> = members.iter().map(|&index| samples.sequence(index)).collect();
@@ -83,9 +83,14 @@ fn losses_and_slopes_are_those_of_autograd() {
                 largest = largest.max((f64::from(slope) - expected).abs());
             }
         }
-        let tally = loss.tally();
-        assert_eq!(tally.truncated > 0, name.starts_with("cap"), "{name}: {} truncated", tally.truncated);
-        let difference = (tally.loss - case["loss"].as_f64().unwrap()).abs();
+        let token_stats = loss.token_stats();
+        assert_eq!(
+            token_stats.truncated > 0,
+            name.starts_with("cap"),
+            "{name}: {} truncated",
+            token_stats.truncated
+        );
+        let difference = (token_stats.loss - case["loss"].as_f64().unwrap()).abs();
         println!("{name} {aggregate:?}: loss off by {difference:e}, slopes by up to {largest:e}");
         assert!(difference < 1e-12, "{name} {aggregate:?}: loss off by {difference:e}");
         assert!(largest < 1e-7, "{name} {aggregate:?}: slopes off by {largest:e}");

@@ -135,7 +135,7 @@ fn refusals_teach() {
             "--policy p",
             change("prompt_ids", json!([9999])),
             65,
-            "token id 9999 is beyond the 64 of version 0:",
+            "token id 9999 is outside the vocabulary of 64 of version 0",
         ),
         ("--policy p", sampling("greedy", json!(true)), 65, "a greedy sample"),
         ("--policy p", sampling("top_p", json!(0.9)), 65, "truncated sampling"),

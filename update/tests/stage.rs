@@ -18,7 +18,7 @@ fn a_repeated_call_does_nothing_and_says_the_same() {
     assert_eq!(version(&root), first.metrics()["policy_version"]);
     let second = place.update("--policy p --lr 1e-3", &input).ok();
     assert_eq!(second.without_timing(), first.without_timing());
-    assert!(second.stderr.contains("already made from this input: nothing to do"), "{}", second.stderr);
+    assert!(second.stderr.contains("already published from this input: nothing to do"), "{}", second.stderr);
     assert_eq!(contents(&root), before);
     assert_eq!(place.update("--policy p --lr 1e-3 --quiet", &input).ok().stderr, "");
 
@@ -51,7 +51,7 @@ fn threads_change_no_bit() {
 }
 
 #[test]
-fn the_optimiser_goes_on_where_it_stopped() {
+fn the_optimizer_goes_on_where_it_stopped() {
     for arguments in [
         "--optimizer adamw --lr 1e-2 --warmup 3",
         "--optimizer muon --lr 1e-2 --lr-other 3e-3 --weight-decay 0.1",
@@ -106,7 +106,7 @@ fn minibatches_are_calls_one_after_the_other() {
     }
 }
 
-/// A run that takes the step again starts from the version that it started from, with its optimiser's state.
+/// A run that takes the step again starts from the version that it started from, with its optimizer's state.
 #[test]
 fn the_version_that_an_update_started_from_stays() {
     let (place, root, mut input) = one();
@@ -190,7 +190,7 @@ fn two_policies_in_one_stream() {
     let first = other.update("--policy tool=tool --lr 1e-2 --pass-through", &input).ok();
     assert_eq!(first.metrics()["samples_passed_by"], 7);
     assert!(
-        first.stderr.contains("7 of 15 samples passed by: no policy of tool owns planner"),
+        first.stderr.contains("ignored 7 of 15 samples: no policy of tool owns planner"),
         "{}",
         first.stderr
     );
@@ -199,7 +199,7 @@ fn two_policies_in_one_stream() {
     assert_eq!(weights(&planner_alone), weights(&planner));
     assert_eq!(second.of_type("metrics").len(), 2, "metrics of the first pass through the second");
 
-    // Flags that name one directory are one policy with one optimiser.
+    // Flags that name one directory are one policy with one optimizer.
     let shared = Place::new();
     let root = shared.policy("shared", GOLDEN);
     let outcome = shared.update("--policy tool=shared --policy planner=./shared --lr 1e-2", &input).ok();
@@ -235,7 +235,7 @@ fn a_flat_batch_publishes_the_same_weights() {
     let before = weights(&root);
     let outcome = place.update("--policy p --lr 1e-2 --weight-decay 0.1", &flat).ok();
     let metrics = outcome.metrics();
-    assert!(outcome.stderr.contains("every group is flat, nothing to learn"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("all groups are flat, nothing to learn"), "{}", outcome.stderr);
     assert_eq!(version(&root), metrics["policy_version"]);
     assert!(published(&root));
     assert_eq!(weights(&root), before);

@@ -59,7 +59,7 @@ impl Library {
     }
 
     fn present(self) -> bool {
-        // SAFETY: these only try to open libraries by name; initialisers of NVIDIA's libraries are benign.
+        // SAFETY: these only try to open libraries by name; initializers of NVIDIA's libraries are benign.
         unsafe {
             match self {
                 Library::Cublas | Library::Runtime | Library::Random => {
@@ -205,7 +205,7 @@ fn open_in(folder: &Path, library: Library) -> bool {
             library.files().iter().map(|file| newest(folder, &format!("{file}.{version}"))).collect();
         paths.is_some_and(|paths| {
             paths.iter().all(|path| {
-                // SAFETY: the initialisers of NVIDIA's libraries are benign.
+                // SAFETY: the initializers of NVIDIA's libraries are benign.
                 let opened = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
                 // Never closed: cudarc finds it by its name as long as it is loaded.
                 opened.map(std::mem::forget).is_ok()

@@ -1,7 +1,7 @@
 //! The simulator: the CUDA kernels of the project run on the CPU, for tests and for finding mistakes.
 //!
 //! Kernels are the same text that NVRTC gets, compiled for the host (`device/compile/cuda/simulator.h` says what is
-//! modelled). Beyond the results it watches what a GPU would not tell: threads that diverge at a barrier, deadlock,
+//! modeled). Beyond the results it watches what a GPU would not tell: threads that diverge at a barrier, deadlock,
 //! misaligned or missing asynchronous copies, writes past the end of a buffer (a margin after each buffer is looked
 //! at after every launch), and reads of memory that nobody wrote (it is NaN). A schedule is named by a seed; tests
 //! run every kernel under several.

@@ -1,4 +1,4 @@
-//! What the passes hold on the processor: the counterpart of a device's plan, as an upper bound.
+//! What the passes hold on the CPU: the counterpart of a device's plan, as an upper bound.
 
 use super::Shape;
 use super::schedule;

@@ -1,6 +1,6 @@
 //! How much of a device's memory training takes, decided before any of it is taken, to the byte.
 //!
-//! A parameter takes its two halves (4 bytes), its gradient (4) and the optimiser's moments (8 for AdamW). What is left
+//! A parameter takes its two halves (4 bytes), its gradient (4) and the optimizer's moments (8 for AdamW). What is left
 //! is for activations: a micro-batch is as many tokens as fit, and if a micro-batch of useful size does not fit with
 //! everything kept, layers are computed again in the backward pass.
 
@@ -23,7 +23,7 @@ const LEFT_ALONE: u64 = 1 << 30;
 
 /// What is asked of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Demand {
+pub struct MemoryRequest {
     /// Tokens of a micro-batch that there is work for.
     pub tokens: usize,
     /// Tokens of the largest tree, which cannot be cut.
@@ -32,13 +32,13 @@ pub struct Demand {
     pub rows: usize,
     /// Tokens of the longest sequence.
     pub positions: usize,
-    /// Bytes of optimiser state a weight; nothing where weights are not moved and gradients not wanted.
+    /// Bytes of optimizer state a weight; nothing where weights are not moved and gradients not wanted.
     pub moments: Option<u64>,
 }
 
 /// What a device has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Card {
+pub struct DeviceMemory {
     /// Bytes that are free.
     pub free: u64,
     /// Bytes that its matrix products take for themselves.
@@ -52,7 +52,7 @@ pub struct MemoryPlan {
     pub weights: u64,
     /// Gradients of the weights.
     pub gradients: u64,
-    /// The optimiser's moments.
+    /// The optimizer's moments.
     pub moments: u64,
     /// What the passes keep and use of a micro-batch.
     pub activations: u64,
@@ -65,7 +65,7 @@ pub struct MemoryPlan {
     /// Whether layers are computed again in the backward pass.
     pub recompute: bool,
     /// What it was made for.
-    pub demand: Demand,
+    pub request: MemoryRequest,
 }
 
 impl MemoryPlan {
@@ -73,8 +73,8 @@ impl MemoryPlan {
     ///
     /// # Errors
     /// 69 if it cannot fit.
-    pub fn new(shape: &Shape, demand: Demand, card: Card) -> Result<MemoryPlan> {
-        MemoryPlan::fitting(shape, None, demand, card)
+    pub fn new(shape: &Shape, request: MemoryRequest, available: DeviceMemory) -> Result<MemoryPlan> {
+        MemoryPlan::fitting(shape, None, request, available)
     }
 
     /// The same where all weights are frozen and an adapter over them is trained, whose masters and moments are on the
@@ -82,26 +82,43 @@ impl MemoryPlan {
     ///
     /// # Errors
     /// The same.
-    pub fn adapted(shape: &Shape, adapter: &LowRank, demand: Demand, card: Card) -> Result<MemoryPlan> {
-        let demand = Demand { moments: demand.moments.map(|_| 0), ..demand };
-        MemoryPlan::fitting(shape, Some(adapter.sizes()), demand, card)
+    pub fn adapted(
+        shape: &Shape,
+        adapter: &LowRank,
+        request: MemoryRequest,
+        available: DeviceMemory,
+    ) -> Result<MemoryPlan> {
+        let request = MemoryRequest { moments: request.moments.map(|_| 0), ..request };
+        MemoryPlan::fitting(shape, Some(adapter.sizes()), request, available)
     }
 
-    fn fitting(shape: &Shape, adapter: Option<Sizes>, demand: Demand, card: Card) -> Result<MemoryPlan> {
+    fn fitting(
+        shape: &Shape,
+        adapter: Option<Sizes>,
+        request: MemoryRequest,
+        available: DeviceMemory,
+    ) -> Result<MemoryPlan> {
         let weights = Layout::new(shape).len();
-        let least = demand.largest.max(1);
-        let demand = Demand { tokens: demand.tokens.max(least), ..demand };
+        let least = request.largest.max(1);
+        let request = MemoryRequest { tokens: request.tokens.max(least), ..request };
         let plan = |tokens: usize, recompute: bool| {
-            MemoryPlan::of_micro_batch((shape, adapter), weights, demand, card.workspace, tokens, recompute)
+            MemoryPlan::of_micro_batch(
+                (shape, adapter),
+                weights,
+                request,
+                available.workspace,
+                tokens,
+                recompute,
+            )
         };
-        let budget = card.free.saturating_sub(LEFT_ALONE);
+        let budget = available.free.saturating_sub(LEFT_ALONE);
         // The most tokens that fit, by halving; 0 where not even the least do.
         let fitting = |recompute: bool| {
             let fits = |tokens: usize| plan(tokens, recompute).bytes() <= budget;
             if !fits(least) {
                 return 0;
             }
-            let (mut good, mut bad) = (least, demand.tokens + 1);
+            let (mut good, mut bad) = (least, request.tokens + 1);
             while good + 1 < bad {
                 let middle = good + (bad - good) / 2;
                 if fits(middle) { good = middle } else { bad = middle }
@@ -109,11 +126,11 @@ impl MemoryPlan {
             good
         };
         // Without a backward pass nothing is kept and nothing computed again.
-        let kept = if demand.moments.is_some() { fitting(false) } else { 0 };
-        let useful = least.max(demand.tokens.min(USEFUL_TOKENS as usize));
+        let kept = if request.moments.is_some() { fitting(false) } else { 0 };
+        let useful = least.max(request.tokens.min(USEFUL_TOKENS as usize));
         let again = if kept < useful { fitting(true) } else { 0 };
         match (kept, again) {
-            (0, 0) => Err(plan(least, true).refusal(weights, card.free)),
+            (0, 0) => Err(plan(least, true).refusal(weights, available.free)),
             (kept, again) if kept >= again => Ok(plan(kept, false)),
             (_, again) => Ok(plan(again, true)),
         }
@@ -123,14 +140,14 @@ impl MemoryPlan {
     fn of_micro_batch(
         (shape, adapter): (&Shape, Option<Sizes>),
         weights: usize,
-        demand: Demand,
+        request: MemoryRequest,
         workspace: u64,
         tokens: usize,
         recompute: bool,
     ) -> MemoryPlan {
         let values = |count: usize, bytes: usize| footprint((count * bytes) as u64);
         let staging = STAGING.min(weights);
-        let learns = demand.moments.is_some();
+        let learns = request.moments.is_some();
         let backward = |bytes: u64| if learns { bytes } else { 0 };
         let counts = Counts { tokens, scored: tokens };
         let mut lengths = Workspace::lengths(shape, adapter, counts, recompute, learns);
@@ -139,10 +156,10 @@ impl MemoryPlan {
         };
         let activations =
             sum(lengths.activations(), 2) + sum(lengths.f32_buffers(), 4) + sum(lengths.copies(), 2);
-        let (logits, own) = WorkspaceSizes::of(&max_batch(shape, &demand, tokens)).bytes();
+        let (logits, own) = WorkspaceSizes::of(&max_batch(shape, &request, tokens)).bytes();
         let own: u64 = own.into_iter().map(footprint).sum();
         let workspace = if workspace > 0 { footprint(workspace) } else { 0 };
-        let moments = demand.moments.unwrap_or(0) as usize;
+        let moments = request.moments.unwrap_or(0) as usize;
         MemoryPlan {
             // Of weights that do not move the remainders are not kept.
             weights: values(weights, 2)
@@ -155,13 +172,13 @@ impl MemoryPlan {
             other: values(staging, 4) + values(NORM_BLOCKS, 4) + workspace + own,
             tokens,
             recompute,
-            demand,
+            request,
         }
     }
 
     /// The largest micro-batch as the backend sees it.
     pub(super) fn max_batch(&self, shape: &Shape) -> MaxBatch {
-        max_batch(shape, &self.demand, self.tokens)
+        max_batch(shape, &self.request, self.tokens)
     }
 
     /// All of it.
@@ -190,17 +207,17 @@ impl MemoryPlan {
     }
 }
 
-fn max_batch(shape: &Shape, demand: &Demand, tokens: usize) -> MaxBatch {
+fn max_batch(shape: &Shape, request: &MemoryRequest, tokens: usize) -> MaxBatch {
     MaxBatch {
         tokens,
-        rows: demand.rows,
-        positions: demand.positions,
+        rows: request.rows,
+        positions: request.positions,
         hidden: shape.hidden,
         heads: (shape.heads, shape.kv_heads),
         head_dim: shape.head_dim,
         vocabulary: shape.vocabulary,
         bias: shape.attention_bias,
-        backward: demand.moments.is_some(),
+        backward: request.moments.is_some(),
     }
 }
 
@@ -231,8 +248,8 @@ mod tests {
     }
 
     fn plan(shape: &Shape, free: u64, moments: Option<u64>, largest: usize) -> Result<MemoryPlan> {
-        let demand = Demand { tokens: 32_768, largest, rows: 32_768, positions: 4096, moments };
-        MemoryPlan::new(shape, demand, Card { free, workspace: device::PRODUCT_WORKSPACE })
+        let request = MemoryRequest { tokens: 32_768, largest, rows: 32_768, positions: 4096, moments };
+        MemoryPlan::new(shape, request, DeviceMemory { free, workspace: device::PRODUCT_WORKSPACE })
     }
 
     #[test]
@@ -240,11 +257,11 @@ mod tests {
         let shape = qwen3_8b();
         let weights = Layout::new(&shape).len() as u64;
         assert_eq!(weights, 8_190_735_360);
-        let card = plan(&shape, H200, Some(8), 4096).unwrap();
-        assert!(card.bytes() + LEFT_ALONE <= H200, "{card:?}");
+        let available = plan(&shape, H200, Some(8), 4096).unwrap();
+        assert!(available.bytes() + LEFT_ALONE <= H200, "{available:?}");
         // 16 bytes a weight: 131.05 GB.
-        assert_eq!(card.weights + card.gradients + card.moments, 16 * weights);
-        assert!(!card.recompute && card.tokens >= 4096, "{card:?}");
+        assert_eq!(available.weights + available.gradients + available.moments, 16 * weights);
+        assert!(!available.recompute && available.tokens >= 4096, "{available:?}");
         // A tree of 16,384 tokens fits with its layers computed again.
         let long = plan(&shape, H200, Some(8), 16_384).unwrap();
         assert!(long.recompute && long.tokens >= 16_384 && long.bytes() + LEFT_ALONE <= H200, "{long:?}");
@@ -287,9 +304,14 @@ mod tests {
     fn sizes_beyond_32_bits_are_counted() {
         // 2 million tokens of a wide decoder: every product here is beyond 2^32.
         let shape = Shape { layers: 1, ..qwen3_8b() };
-        let demand =
-            Demand { tokens: 2 << 20, largest: 2 << 20, rows: 2 << 20, positions: 4096, moments: Some(8) };
-        let plan = MemoryPlan::new(&shape, demand, Card { free: 1 << 42, workspace: 0 }).unwrap();
+        let request = MemoryRequest {
+            tokens: 2 << 20,
+            largest: 2 << 20,
+            rows: 2 << 20,
+            positions: 4096,
+            moments: Some(8),
+        };
+        let plan = MemoryPlan::new(&shape, request, DeviceMemory { free: 1 << 42, workspace: 0 }).unwrap();
         assert_eq!(plan.tokens, 2 << 20);
         let gate_up = (2u64 << 20) * 2 * 12_288 * 2;
         assert!(gate_up > 1 << 32 && plan.activations > gate_up, "{plan:?}");

@@ -15,7 +15,7 @@ mod worker;
 mod workspace;
 
 pub use adapter::LowRank;
-pub use memory::{Card, Demand, MemoryPlan};
+pub use memory::{DeviceMemory, MemoryPlan, MemoryRequest};
 pub use parameters::{Entry, Gradients, Layout, Parameters, Source};
 pub(crate) use resident::elementwise;
 pub use resident::{Resident, check as check_for_device};

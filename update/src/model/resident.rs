@@ -1,6 +1,6 @@
 //! A decoder whose weights and gradients live on a device.
 //!
-//! Weights are f32 masters in two 16-bit halves: the bf16 that the passes read, and a remainder that only the optimiser
+//! Weights are f32 masters in two 16-bit halves: the bf16 that the passes read, and a remainder that only the optimizer
 //! sees. Under an adapter they are frozen, and its factors have the gradient; its masters are few and stay on the host. One
 //! stream of work takes the micro-batches in their order, so the sum of the gradient has one order too.
 
@@ -113,7 +113,7 @@ impl<D: Device> Resident<D> {
     ) -> Result<Resident<D>> {
         check(shape, adapter)?;
         device.reserve(plan.bytes())?;
-        let learns = plan.demand.moments.is_some();
+        let learns = plan.request.moments.is_some();
         let layout = masters.layout().clone();
         let length = layout.len();
         let piece = STAGING.min(length);
@@ -167,7 +167,7 @@ impl<D: Device> Resident<D> {
         std::mem::take(&mut self.worker.spent)
     }
 
-    /// Weights, remainders and gradients, for the optimiser.
+    /// Weights, remainders and gradients, for the optimizer.
     ///
     /// # Errors
     /// None that a decoder in use has.
@@ -327,7 +327,7 @@ impl<D: Device> Resident<D> {
     }
 }
 
-/// What an optimiser moves, and by what.
+/// What an optimizer moves, and by what.
 pub(crate) struct Parts<'a, D: Device> {
     /// The device that the rest is on.
     pub device: &'a mut D,

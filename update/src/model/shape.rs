@@ -1,6 +1,6 @@
 //! The numbers that decide the computation: sizes and variants of a decoder.
 //!
-//! Qwen3 normalises each query and key head, Qwen2 adds a bias to queries, keys and values, Llama does
+//! Qwen3 normalizes each query and key head, Qwen2 adds a bias to queries, keys and values, Llama does
 //! neither; everything else is the same pre-norm decoder with rotary positions and a SwiGLU.
 
 /// Sizes and variants of a decoder, as Hugging Face's `config.json` gives them.
@@ -24,7 +24,7 @@ pub struct Shape {
     pub epsilon: f32,
     /// Rotary angular frequency of each pair of a head, radians a position: `head_dim / 2` values.
     pub inverse_frequencies: Vec<f32>,
-    /// Whether query and key heads are RMS-normalised (Qwen3).
+    /// Whether query and key heads are RMS-normalized (Qwen3).
     pub qk_norm: bool,
     /// Whether queries, keys and values have a bias (Qwen2).
     pub attention_bias: bool,

@@ -33,7 +33,7 @@ pub(super) fn rows(shape: &Shape, layer: usize) -> Rows {
 }
 
 /// What the backward pass needs of one layer.
-pub(super) struct Saved<T> {
+pub(super) struct OptimizerTensors<T> {
     /// Query projection, `[rows, query width]`.
     pub query: T,
     /// Key and value projection, `[tokens, 2 * key width]`.
@@ -53,7 +53,7 @@ pub(super) struct Workspace<T> {
     /// Residual stream that enters each layer, `[tokens, hidden]`.
     pub inputs: Vec<T>,
     /// One for each layer; or one for all, to be computed again.
-    pub saved: Vec<Saved<T>>,
+    pub saved: Vec<OptimizerTensors<T>>,
     /// Residual stream that leaves the last layer, `[scored, hidden]`; before, what enters its second half, and in the
     /// backward pass room for the stream's gradient, `[tokens, hidden]`.
     pub output: T,
@@ -96,7 +96,7 @@ impl<T> Workspace<T> {
     pub(super) fn activations(&mut self) -> Vec<&mut T> {
         let mut all: Vec<&mut T> = Vec::new();
         for saved in &mut self.saved {
-            let Saved { query, key_value, attn_out, lse: _, post_attn: _, gate_up } = saved;
+            let OptimizerTensors { query, key_value, attn_out, lse: _, post_attn: _, gate_up } = saved;
             all.extend([query, key_value, attn_out, gate_up]);
         }
         all.extend([
@@ -143,7 +143,7 @@ impl Workspace<Option<usize>> {
         let (query, key) = (shape.query_width(), shape.key_width());
         let of_layer = |layer: usize| {
             let rows = counts.of(rows(shape, layer));
-            Saved {
+            OptimizerTensors {
                 query: Some(rows * query),
                 key_value: Some(tokens * 2 * key),
                 attn_out: Some(rows * query),
@@ -185,7 +185,7 @@ impl Workspace<Option<usize>> {
 /// The empty buffers for a decoder of this shape; `recompute` keeps nothing of a layer but its input.
 pub(super) fn empty<B: Backend>(backend: &mut B, shape: &Shape, recompute: bool) -> Workspace<B::Buffer> {
     let saved = (0..if recompute { 1 } else { shape.layers })
-        .map(|_| Saved {
+        .map(|_| OptimizerTensors {
             query: backend.buffer(),
             key_value: backend.buffer(),
             attn_out: backend.buffer(),

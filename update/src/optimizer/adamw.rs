@@ -7,9 +7,9 @@
 //!
 //! The order of operations is that of PyTorch's `torch.optim.AdamW`, so that the two agree to rounding.
 
-/// What AdamW needs besides the tensors: η, (β₁, β₂), λ, and t counted from 1.
+/// Hyperparameters of one step: η, (β₁, β₂), λ, and t counted from 1.
 #[derive(Clone, Copy, Debug)]
-pub struct Rule {
+pub struct Step {
     /// Learning rate η of this step.
     pub rate: f64,
     /// Decay of the first and of the second moment.
@@ -25,7 +25,7 @@ pub(super) const EPSILON: f32 = 1e-8;
 
 /// One step on one tensor (or any slice of it: the rule is elementwise). All four slices have the same length.
 /// `scale` multiplies the gradient first (gradient clipping).
-pub fn step(rule: &Rule, scale: f32, param: &mut [f32], grad: &[f32], first: &mut [f32], second: &mut [f32]) {
+pub fn step(rule: &Step, scale: f32, param: &mut [f32], grad: &[f32], first: &mut [f32], second: &mut [f32]) {
     let (beta1, beta2) = rule.betas;
     let correction1 = 1.0 - beta1.powi(rule.step as i32);
     let correction2 = 1.0 - beta2.powi(rule.step as i32);

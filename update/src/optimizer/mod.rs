@@ -1,5 +1,5 @@
-//! How gradients move weights: which rule moves which tensor, the rate, the clipping, and the state that outlives
-//! the process.
+//! The optimizer: which rule updates which tensor, the learning rate, gradient clipping, and the state saved between
+//! calls.
 //!
 //! | `--optimizer` | matrices of the layers | embedding, head | norms, biases |
 //! |---|---|---|---|
@@ -7,10 +7,8 @@
 //! | `sgd` | p ← p·(1 − η·λ) − η·g | the same | p ← p − η·g |
 //! | `muon` | Muon at `--lr`, decayed | AdamW at `--lr-other`, decayed | AdamW at `--lr-other` |
 //!
-//! Weight decay is for tensors of two dimensions only: decaying a norm's gain or a bias towards zero is no
-//! regularisation. The gradient is clipped by its global norm before any rule sees it.
-//!
-//! Every rule works on a tensor, or on a piece of one, by itself, so the number of threads changes no bit.
+//! Weight decay applies to tensors of two dimensions only, not to norms and biases. The gradient is clipped by its global
+//! norm first. Every rule works on one tensor, or a piece of one, by itself, so results do not depend on the threads.
 
 pub mod adamw;
 pub mod muon;
@@ -25,14 +23,14 @@ use std::sync::Arc;
 /// Values handed to a thread at once by the elementwise rules.
 const PIECE: usize = 1 << 16;
 
-/// The optimisation method of `--optimizer`.
+/// The optimization method of `--optimizer`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Method {
     /// Adam with decoupled weight decay (arXiv 1711.05101)
     Adamw,
     /// Plain gradient descent, no momentum
     Sgd,
-    /// Orthogonalised momentum for the layers' matrices (Muon, arXiv 2502.16982), AdamW for the rest
+    /// Orthogonalized momentum for the layers' matrices (Muon, arXiv 2502.16982), AdamW for the rest
     Muon,
 }
 
@@ -47,24 +45,24 @@ impl Method {
     }
 }
 
-/// The resolved numbers of a run.
+/// The optimizer's hyperparameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// The method.
     pub method: Method,
     /// Peak learning rate.
-    pub rate: f64,
-    /// Peak learning rate of what Muon leaves to AdamW.
-    pub other_rate: f64,
+    pub lr: f64,
+    /// Peak learning rate of the tensors that AdamW updates under Muon.
+    pub lr_other: f64,
     /// Decay of AdamW's two moments.
     pub betas: (f64, f64),
     /// Decoupled weight decay of matrices.
-    pub decay: f64,
+    pub weight_decay: f64,
     /// Largest global norm of the gradient; 0 turns clipping off.
-    pub max_norm: f64,
+    pub max_grad_norm: f64,
 }
 
-/// Which rule moves a tensor.
+/// Which rule updates a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     AdamW,
@@ -72,7 +70,7 @@ enum Rule {
     Muon,
 }
 
-/// An optimiser with its state.
+/// An optimizer with its state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Optimizer {
     settings: Settings,
@@ -85,7 +83,7 @@ pub struct Optimizer {
     steps: u64,
 }
 
-/// What an optimiser keeps of a weight.
+/// A kind of state of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     /// First moment (AdamW) or momentum (Muon).
@@ -94,19 +92,19 @@ pub enum Moment {
     Second,
 }
 
-/// A tensor of an optimiser's state.
+/// A tensor of an optimizer's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct StateTensor {
     /// By PyTorch's names: `exp_avg.NAME`, `exp_avg_sq.NAME` (AdamW), `momentum_buffer.NAME` (Muon).
     pub name: String,
-    /// Index of the tensor in the layout that it is the state of.
+    /// Index in the layout of the tensor whose state it is.
     pub tensor: usize,
-    /// Which of its moments.
+    /// Which moment.
     pub moment: Moment,
 }
 
-/// The state that an optimiser of this method keeps for a layout, in the order that it is saved in.
-pub fn tensors(method: Method, layout: &Layout) -> Vec<Kept> {
+/// The state tensors of an optimizer for a layout, in the order in which they are saved.
+pub fn tensors(method: Method, layout: &Layout) -> Vec<StateTensor> {
     let mut kept = Vec::new();
     for (tensor, entry) in layout.entries.iter().enumerate() {
         let parts: &[(&str, Moment)] = match rule(method, entry) {
@@ -114,7 +112,7 @@ pub fn tensors(method: Method, layout: &Layout) -> Vec<Kept> {
             Rule::Muon => &[("momentum_buffer", Moment::First)],
             Rule::Sgd => &[],
         };
-        let named = |&(kind, moment): &(&str, Moment)| Kept {
+        let named = |&(kind, moment): &(&str, Moment)| StateTensor {
             name: format!("{kind}.{}", entry.name),
             tensor,
             moment,
@@ -124,7 +122,7 @@ pub fn tensors(method: Method, layout: &Layout) -> Vec<Kept> {
     kept
 }
 
-/// One piece of a tensor and of its state, to be moved by its rule.
+/// One piece of a tensor and of its state.
 struct Piece<'a> {
     rule: Rule,
     entry: &'a Entry,
@@ -145,7 +143,7 @@ pub fn norm(gradients: &Gradients) -> f64 {
 }
 
 impl Optimizer {
-    /// An optimiser that has taken no step.
+    /// An optimizer that has taken no step.
     pub fn new(settings: Settings, layout: &Arc<Layout>) -> Optimizer {
         let rules: Vec<Rule> = layout.entries.iter().map(|entry| rule(settings.method, entry)).collect();
         let state = |wanted: &dyn Fn(Rule) -> bool| -> Vec<Vec<f32>> {
@@ -157,7 +155,7 @@ impl Optimizer {
         Optimizer { settings, layout: layout.clone(), rules, first, second, steps: 0 }
     }
 
-    /// Optimiser steps taken since the state was made.
+    /// Optimizer steps taken since the state was made.
     pub fn steps(&self) -> u64 {
         self.steps
     }
@@ -173,7 +171,7 @@ impl Optimizer {
     ) {
         self.steps += 1;
         let (settings, step) = (self.settings, self.steps);
-        let scale = clipping(norm, settings.max_norm);
+        let scale = clipping(norm, settings.max_grad_norm);
         let mut pieces: Vec<Piece> = Vec::new();
         let mut rest = parameters.values.as_mut_slice();
         let states = self.first.iter_mut().zip(&mut self.second);
@@ -183,7 +181,7 @@ impl Optimizer {
             let gradient = &gradients.values[entry.range.clone()];
             cut(Piece { rule, entry, values, gradient, first, second }, &mut pieces);
         }
-        spread(pieces, threads, |piece| advance(&settings, step, scale, factor, piece));
+        spread(pieces, threads, |piece| update(&settings, step, scale, factor, piece));
     }
 
     /// A tensor's moment; empty where its rule has none.
@@ -194,7 +192,7 @@ impl Optimizer {
         }
     }
 
-    /// Takes up a saved state: its [`tensors`], which `read` fills by name, and the steps it had taken.
+    /// Restores saved state: its [`tensors`], which `read` fills by name, and the number of steps taken.
     ///
     /// # Errors
     /// The first error of `read`.
@@ -203,7 +201,7 @@ impl Optimizer {
         steps: u64,
         mut read: impl FnMut(&str, &mut [f32]) -> Result<()>,
     ) -> Result<()> {
-        for Kept { name, tensor, moment } in tensors(self.settings.method, &self.layout) {
+        for StateTensor { name, tensor, moment } in tensors(self.settings.method, &self.layout) {
             let values = match moment {
                 Moment::First => &mut self.first[tensor],
                 Moment::Second => &mut self.second[tensor],
@@ -214,14 +212,14 @@ impl Optimizer {
         Ok(())
     }
 
-    /// Bytes of the state that an optimiser of this method keeps for a layout.
+    /// Bytes of the state that an optimizer of this method keeps for a layout.
     pub fn state_bytes(method: Method, layout: &Layout) -> usize {
         let values = tensors(method, layout).into_iter().map(|kept| layout.entries[kept.tensor].range.len());
         values.sum::<usize>() * size_of::<f32>()
     }
 }
 
-/// The rule that moves a tensor under a method.
+/// The rule that updates a tensor under a method.
 fn rule(method: Method, entry: &Entry) -> Rule {
     match method {
         Method::Adamw => Rule::AdamW,
@@ -236,7 +234,7 @@ fn is_layer_matrix(entry: &Entry) -> bool {
     entry.shape.len() == 2 && entry.name.contains("model.layers.")
 }
 
-/// What the gradient is multiplied by so that its norm is at most `max_norm`, as PyTorch's `clip_grad_norm_`.
+/// The factor that brings the gradient's norm to at most `max_norm`, as PyTorch's `clip_grad_norm_`.
 fn clipping(norm: f64, max_norm: f64) -> f32 {
     if max_norm > 0.0 { (max_norm / (norm + 1e-6)).min(1.0) as f32 } else { 1.0 }
 }
@@ -265,14 +263,14 @@ fn cut<'a>(whole: Piece<'a>, pieces: &mut Vec<Piece<'a>>) {
     }
 }
 
-/// Moves one piece by its rule.
-fn advance(settings: &Settings, step: u64, scale: f32, factor: f64, piece: Piece) {
-    let decay = if piece.entry.shape.len() == 2 { settings.decay } else { 0.0 };
-    let rate = settings.rate * factor;
+/// Updates one piece by its rule.
+fn update(settings: &Settings, step: u64, scale: f32, factor: f64, piece: Piece) {
+    let decay = if piece.entry.shape.len() == 2 { settings.weight_decay } else { 0.0 };
+    let rate = settings.lr * factor;
     match piece.rule {
         Rule::AdamW => {
-            let peak = if settings.method == Method::Muon { settings.other_rate } else { settings.rate };
-            let rule = adamw::Rule { rate: peak * factor, betas: settings.betas, decay, step };
+            let peak = if settings.method == Method::Muon { settings.lr_other } else { settings.lr };
+            let rule = adamw::Step { rate: peak * factor, betas: settings.betas, decay, step };
             adamw::step(&rule, scale, piece.values, piece.gradient, piece.first, piece.second);
         }
         Rule::Sgd => {
@@ -283,7 +281,7 @@ fn advance(settings: &Settings, step: u64, scale: f32, factor: f64, piece: Piece
         }
         Rule::Muon => {
             let (rows, columns) = (piece.entry.shape[0], piece.entry.shape[1]);
-            let rule = muon::Rule { rate, decay, rows, columns };
+            let rule = muon::Step { rate, decay, rows, columns };
             muon::step(&rule, scale, piece.values, piece.gradient, piece.first);
         }
     }

@@ -9,23 +9,23 @@
 //!
 //! The iteration brings every singular value of u near 1 (between about 0.7 and 1.2), so that each direction of the
 //! matrix moves at the rate and not only the few that dominate the gradient. Query, key, value, gate and up
-//! projections are separate tensors in a Hugging Face checkpoint and are orthogonalised separately. f32 throughout;
+//! projections are separate tensors in a Hugging Face checkpoint and are orthogonalized separately. f32 throughout;
 //! the reference iterates in bf16.
 
 use gemm::{Onto, Precision, Scratch, View, multiply};
 
-/// μ, of the momentum.
+/// Momentum μ.
 const MOMENTUM: f32 = 0.95;
-/// Iterations of Newton and Schulz.
+/// Newton-Schulz iterations.
 const ITERATIONS: usize = 5;
 /// Coefficients of the iteration's odd polynomial in X: of X, A·X and A·A·X.
 const COEFFICIENTS: [f32; 3] = [3.4445, -4.7750, 2.0315];
-/// Keeps the first division finite for a gradient of zeros.
+/// Avoids a division by zero for a zero gradient.
 const EPSILON: f64 = 1e-7;
 
-/// What Muon needs besides the tensors.
+/// Hyperparameters of one step, and the matrix's shape.
 #[derive(Clone, Copy, Debug)]
-pub struct Rule {
+pub struct Step {
     /// Learning rate η of this step.
     pub rate: f64,
     /// Weight decay λ.
@@ -37,13 +37,13 @@ pub struct Rule {
 }
 
 /// One step on one matrix, row-major. `scale` multiplies the gradient first (gradient clipping).
-pub fn step(rule: &Rule, scale: f32, param: &mut [f32], grad: &[f32], momentum: &mut [f32]) {
+pub fn step(rule: &Step, scale: f32, param: &mut [f32], grad: &[f32], momentum: &mut [f32]) {
     let update = momentum.iter_mut().zip(grad).map(|(b, &g)| {
         let g = g * scale;
         *b = *b * MOMENTUM + g;
         g + MOMENTUM * *b
     });
-    let update = orthogonalised(update.collect(), rule.rows, rule.columns);
+    let update = orthogonalized(update.collect(), rule.rows, rule.columns);
     let shape = (rule.rows as f64 / rule.columns as f64).max(1.0).sqrt();
     let (keep, rate) = ((1.0 - rule.rate * rule.decay) as f32, (rule.rate * shape) as f32);
     for (p, u) in param.iter_mut().zip(update) {
@@ -52,9 +52,9 @@ pub fn step(rule: &Rule, scale: f32, param: &mut [f32], grad: &[f32], momentum: 
 }
 
 /// The matrix with its singular values brought near 1. Iterates on the wide orientation, where X·Xᵀ is the smaller.
-fn orthogonalised(matrix: Vec<f32>, rows: usize, columns: usize) -> Vec<f32> {
+fn orthogonalized(matrix: Vec<f32>, rows: usize, columns: usize) -> Vec<f32> {
     if rows > columns {
-        let wide = orthogonalised(transposed(&matrix, rows, columns), columns, rows);
+        let wide = orthogonalized(transposed(&matrix, rows, columns), columns, rows);
         return transposed(&wide, columns, rows);
     }
     let norm = matrix.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();

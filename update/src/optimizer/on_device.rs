@@ -1,6 +1,6 @@
-//! The optimiser's step where the weights are: AdamW and plain descent as kernels, moments in device memory.
+//! The optimizer on a device: AdamW and SGD as kernels, moments in device memory.
 //!
-//! Left out: Muon, whose iteration wants f32 products of every matrix; it runs on the processor only.
+//! Left out: Muon, whose iteration needs f32 GEMMs of every matrix; it runs on the CPU only.
 
 use std::sync::Arc;
 
@@ -8,25 +8,25 @@ use device::{Buffer, Device};
 use policy::publish::PIECE;
 use record::failure::{Failure, Result};
 
-use super::{Kept, Method, Moment, Settings, clipping, tensors};
+use super::{Method, Moment, Settings, StateTensor, clipping, tensors};
 use crate::kernels;
 use crate::model::{Entry, Layout, Resident, elementwise};
 
-/// An optimiser whose state lies on a device.
+/// An optimizer with its state on a device.
 pub struct DeviceOptimizer {
     settings: Settings,
     layout: Arc<Layout>,
     steps: u64,
-    /// First and second moments of every weight; none for plain descent.
+    /// First and second moments of every weight; none for SGD.
     moments: Option<(Buffer<f32>, Buffer<f32>)>,
 }
 
-/// Bytes of state a weight under a method.
+/// Bytes of optimizer state per weight.
 pub fn moment_bytes(method: Method) -> u64 {
     if method == Method::Adamw { 8 } else { 0 }
 }
 
-/// Whether a method has its kernels.
+/// Checks that a method has kernels.
 ///
 /// # Errors
 /// Usage (exit 2) where it has none.
@@ -54,7 +54,7 @@ fn runs(entries: &[Entry]) -> Vec<(std::ops::Range<usize>, bool)> {
 }
 
 impl DeviceOptimizer {
-    /// An optimiser that has taken no step.
+    /// An optimizer that has taken no step.
     ///
     /// # Errors
     /// Memory (69), or the device's.
@@ -75,8 +75,8 @@ impl DeviceOptimizer {
         Ok(DeviceOptimizer { settings, layout, steps: 0, moments })
     }
 
-    /// Takes up a saved state, as [`super::Optimizer::restore`], but a piece of a tensor at a time: `read` is also told from
-    /// which value on.
+    /// Restores saved state like [`super::Optimizer::restore`], but a piece of a tensor at a time: `read` is also given the
+    /// index of the piece's first value.
     ///
     /// # Errors
     /// The first error of `read`, or the device's.
@@ -87,7 +87,7 @@ impl DeviceOptimizer {
         mut read: impl FnMut(&str, usize, &mut [f32]) -> Result<()>,
     ) -> Result<()> {
         let mut values = Vec::new();
-        for Kept { name, tensor, moment } in tensors(self.settings.method, &self.layout) {
+        for StateTensor { name, tensor, moment } in tensors(self.settings.method, &self.layout) {
             let Some(buffer) = self.buffer(moment) else { continue };
             let range = &self.layout.entries[tensor].range;
             for start in range.clone().step_by(PIECE) {
@@ -123,7 +123,7 @@ impl DeviceOptimizer {
         Some(if moment == Moment::First { first } else { second })
     }
 
-    /// Optimiser steps taken since the state was made.
+    /// Optimizer steps taken since the state was made.
     pub fn steps(&self) -> u64 {
         self.steps
     }
@@ -135,11 +135,11 @@ impl DeviceOptimizer {
     pub fn step<D: Device>(&mut self, resident: &mut Resident<D>, norm: f64, factor: f64) -> Result<()> {
         self.steps += 1;
         let settings = self.settings;
-        let scale = clipping(norm, settings.max_norm);
-        let rate = settings.rate * factor;
+        let scale = clipping(norm, settings.max_grad_norm);
+        let rate = settings.lr * factor;
         let parts = resident.parts()?;
         for (range, decayed) in runs(&self.layout.entries) {
-            let decay = if decayed { settings.decay } else { 0.0 };
+            let decay = if decayed { settings.weight_decay } else { 0.0 };
             let (length, keep) = (range.len() as u64, (1.0 - rate * decay) as f32);
             let shape = elementwise(range.len());
             let weights = parts.weights.slice(range.clone());

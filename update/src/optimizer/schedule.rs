@@ -1,8 +1,8 @@
-//! The learning rate as a multiple of `--lr`, by optimiser step.
+//! The learning rate as a multiple of `--lr`, by optimizer step.
 //!
-//! Warm-up counts optimiser steps over the life of the optimiser's state, which outlives a process: a training run
-//! is one process a step, and `--warmup 5` with two minibatches is over in the third process. The cosine's horizon
-//! is one call (minibatches × epochs), because a call knows no other: it is for a warm-up trained in one call.
+//! Warm-up counts optimizer steps over the life of the optimizer's state, across processes: with two minibatches a call,
+//! `--warmup 5` ends in the third call. The cosine spans one call (minibatches × epochs); it is for supervised training in
+//! one call.
 
 use clap::ValueEnum;
 
@@ -12,9 +12,9 @@ const COSINE_FLOOR: f64 = 0.1;
 /// The shape of the learning rate after warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Schedule {
-    /// The same rate for ever
+    /// Constant
     Constant,
-    /// Half a cosine from the rate to a tenth of it, over the optimiser steps of this call
+    /// Cosine decay to a tenth of the rate, over the optimizer steps of this call
     Cosine,
 }
 
@@ -27,10 +27,10 @@ impl Schedule {
         }
     }
 
-    /// The multiple of the peak rate for one optimiser step.
+    /// The multiple of the peak rate for one optimizer step.
     ///
-    /// `lifetime` counts the optimiser steps taken before this one since the optimiser's state was made; `here` those
-    /// taken before it in this call, out of `horizon`. Warm-up is linear: step k of `warmup` has k/`warmup`.
+    /// `lifetime` counts the optimizer steps before this one since the state was initialized, `here` those in this call, out
+    /// of `horizon`. Warm-up is linear: step k of `warmup` has k/`warmup`.
     pub fn factor(self, lifetime: u64, warmup: u64, here: u64, horizon: u64) -> f64 {
         let ramp = if lifetime < warmup { (lifetime + 1) as f64 / warmup as f64 } else { 1.0 };
         let shape = match self {

@@ -31,11 +31,11 @@ fn every_rule_moves_as_in_pytorch() {
                 "sgd" => Method::Sgd,
                 _ => Method::Muon,
             },
-            rate,
-            other_rate: rate,
+            lr: rate,
+            lr_other: rate,
             betas: (0.9, 0.98),
-            decay,
-            max_norm: 0.0,
+            weight_decay: decay,
+            max_grad_norm: 0.0,
         };
         let entry = Entry {
             name: "model.layers.0.mlp.up_proj.weight".into(),
@@ -49,7 +49,7 @@ fn every_rule_moves_as_in_pytorch() {
             let rule = rule(settings.method, &entry);
             let (values, first, second) = (&mut values[..], &mut first[..], &mut second[..]);
             let piece = Piece { rule, entry: &entry, values, gradient: &gradient, first, second };
-            advance(&settings, index as u64 + 1, 1.0, 1.0, piece);
+            update(&settings, index as u64 + 1, 1.0, 1.0, piece);
         }
         let difference = largest_difference(&values, &numbers(&case["end"]));
         println!("{name} {rows}x{columns}: largest difference {difference:e}");
@@ -110,7 +110,7 @@ fn wavy(layout: &Arc<Layout>, phase: f32) -> Parameters {
 }
 
 fn settings(method: Method) -> Settings {
-    Settings { method, rate: 0.01, other_rate: 0.02, betas: (0.9, 0.95), decay: 0.1, max_norm: 1.0 }
+    Settings { method, lr: 0.01, lr_other: 0.02, betas: (0.9, 0.95), weight_decay: 0.1, max_grad_norm: 1.0 }
 }
 
 /// Some steps, and between them, if asked, a trip through the saved form.

@@ -58,7 +58,7 @@ pub fn numbers(value: &Value) -> Vec<f64> {
 
 /// PPO's clipped objective (arXiv 1707.06347, equation 7), averaged over tokens.
 pub struct Clip {
-    /// Behaviour log-probabilities and advantage of each sample.
+    /// Behavior log-probabilities and advantage of each sample.
     samples: Vec<(Vec<f64>, f64)>,
     clip: f64,
     tokens: f64,
@@ -67,8 +67,8 @@ pub struct Clip {
 impl RowLoss for Clip {
     fn rows(&self, _: usize, tree: &Tree, logprobs: &[f32], derivative: &mut [f32]) {
         for ((row, &logprob), derivative) in tree.rows.iter().zip(logprobs).zip(derivative) {
-            let (behaviour, advantage) = &self.samples[row.sequence as usize];
-            let ratio = (f64::from(logprob) - behaviour[row.index as usize]).exp();
+            let (behavior, advantage) = &self.samples[row.sequence as usize];
+            let ratio = (f64::from(logprob) - behavior[row.index as usize]).exp();
             let clipped = if *advantage > 0.0 { ratio > 1.0 + self.clip } else { ratio < 1.0 - self.clip };
             *derivative = if clipped { 0.0 } else { (-ratio * advantage / self.tokens) as f32 };
         }

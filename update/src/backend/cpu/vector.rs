@@ -25,7 +25,7 @@ macro_rules! vectorized {
                     body($($argument),*)
                 }
                 match gemm::Instructions::best() {
-                    // SAFETY: the processor was found to have these instructions.
+                    // SAFETY: the CPU was found to have these instructions.
                     gemm::Instructions::Avx512BFloat16 | gemm::Instructions::Avx512 => return unsafe {
                         avx512($($argument),*)
                     },

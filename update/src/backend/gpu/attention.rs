@@ -4,8 +4,8 @@ use device::{Argument, Buffer, Device, Kernel, Shape};
 use half::bf16;
 use record::failure::Result;
 
+use super::device_batch::DeviceBatch;
 use super::launch;
-use super::micro_batch::DeviceBatch;
 use super::values::Values;
 use crate::backend::{Attention, AttentionGradients, AttentionOutput, Heads};
 use crate::kernels;

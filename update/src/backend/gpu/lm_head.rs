@@ -7,7 +7,7 @@ use device::{Buffer, Device, Gemm, Operand, Shape, Slice};
 use half::bf16;
 use record::failure::Result;
 
-use super::micro_batch::DeviceBatch;
+use super::device_batch::DeviceBatch;
 use super::threads;
 use super::values::{Values, reserve};
 use super::workspace::WorkspaceSizes;

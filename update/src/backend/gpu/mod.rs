@@ -8,8 +8,8 @@
 //! and heads wider than 256.
 
 mod attention;
+mod device_batch;
 mod lm_head;
-mod micro_batch;
 mod qk_norm_rope;
 mod values;
 mod workspace;
@@ -22,7 +22,7 @@ use super::{
     RmsNorm, Rows,
 };
 use crate::kernels;
-use micro_batch::DeviceBatch;
+use device_batch::DeviceBatch;
 
 pub use values::Values;
 pub(crate) use values::reserve;

@@ -3,7 +3,7 @@
 use device::{Argument, Buffer, Device, Shape};
 use record::failure::{Failure, Result};
 
-use super::micro_batch::DeviceBatch;
+use super::device_batch::DeviceBatch;
 use super::values::{Values, reserve};
 use super::{PARTIALS, launch};
 use crate::backend::QkNormRope;

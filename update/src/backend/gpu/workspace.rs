@@ -1,7 +1,7 @@
 //! Sizes of the GPU backend's workspace for the largest micro-batch it will see, so that memory can be planned before
 //! anything is allocated.
 
-use super::{COLUMN_PARTIALS, PARTIALS, lm_head, micro_batch, qk_norm_rope};
+use super::{COLUMN_PARTIALS, PARTIALS, device_batch, lm_head, qk_norm_rope};
 
 /// The largest micro-batch, and the sizes of the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl WorkspaceSizes {
         let logits = lm_head::chunk(tokens, max.vocabulary) * lm_head::stride(max.vocabulary);
         let backward = |length: usize| if max.backward { length } else { 0 };
         WorkspaceSizes {
-            integers: micro_batch::integers(tokens, max.rows.max(1)),
+            integers: device_batch::integers(tokens, max.rows.max(1)),
             partials: backward(norms.max(head_norms).max(columns)),
             deltas: backward(tokens * queries),
             rope: qk_norm_rope::table_values(max.positions, width / 2),
@@ -72,9 +72,13 @@ impl WorkspaceSizes {
     /// Bytes of each buffer that has any: those of the logits and their gradient, and the others.
     pub fn bytes(&self) -> (Vec<u64>, Vec<u64>) {
         let single = |length: usize| (length * size_of::<f32>()) as u64;
-        let others = [self.integers, self.partials, self.deltas, self.rope, self.rope, self.lse, self.rows];
+        let reference_logprobs =
+            [self.integers, self.partials, self.deltas, self.rope, self.rope, self.lse, self.rows];
         let logits = [single(self.logits), single(self.d_logits) / 2];
         let some = |bytes: &u64| *bytes > 0;
-        (logits.into_iter().filter(some).collect(), others.map(single).into_iter().filter(some).collect())
+        (
+            logits.into_iter().filter(some).collect(),
+            reference_logprobs.map(single).into_iter().filter(some).collect(),
+        )
     }
 }

@@ -1,7 +1,6 @@
-//! The whole of stdin: each policy's samples, the `end` lines, and what passes by.
+//! Reads all of stdin: each policy's samples, and the `end` lines.
 //!
-//! Nothing is computed and nothing allocated for training before stdin closes: the stages before this one may still
-//! hold the machine.
+//! Training starts, and allocates, only after stdin closes: the stages before this one may still use the machine.
 
 use std::io::{Read, Write};
 
@@ -14,26 +13,26 @@ use record::stream::Stream;
 use crate::output::Output;
 use crate::samples::{Needs, Samples};
 
-/// What the stream held.
-pub struct Intake {
+/// The samples of the stream, by policy.
+pub struct SampleReader {
     /// The samples of each policy, in the order of [`Ownership::owners`].
     pub samples: Vec<Samples>,
     /// Samples read.
     pub read: u64,
-    /// Samples that no policy here owns.
+    /// Samples that no policy of this call owns.
     pub passed: u64,
     /// The agents of those, in order of first appearance.
     pub unowned: Vec<String>,
 }
 
-impl Intake {
-    /// An intake that has read nothing.
-    pub fn new(ownership: &Ownership) -> Intake {
+impl SampleReader {
+    /// A reader that has read nothing.
+    pub fn new(ownership: &Ownership) -> SampleReader {
         let samples = ownership.owners().iter().map(|_| Samples::default()).collect();
-        Intake { samples, read: 0, passed: 0, unowned: Vec::new() }
+        SampleReader { samples, read: 0, passed: 0, unowned: Vec::new() }
     }
 
-    /// Reads to the end of the input; with `copy` every line but `end` lines goes to the output as it stands.
+    /// Reads to the end of the input; `copy` receives every line but `end` lines unchanged.
     ///
     /// # Errors
     /// A line that breaks the contract, a sample that cannot be trained on, an interruption, input or output failing.

@@ -5,7 +5,7 @@ use crate::samples::Needs;
 use record::read::Line;
 use record::sample::Sample;
 
-const NEEDS: Needs = Needs { logprobs: false, advantage: false, whole_distribution: false };
+const NEEDS: Needs = Needs { logprobs: false, advantage: false, full_distribution: false };
 
 /// Samples as (task, group, prompt, completion).
 fn samples(list: &[(&str, &str, &[u32], &[u32])]) -> Samples {

@@ -1,10 +1,9 @@
-//! From samples to work: the order of an epoch, its minibatches, and the trees of a minibatch.
+//! From samples to minibatches, and from a minibatch to packed trees.
 //!
-//! Samples of one task lie together, those of one group inside it, because they begin alike and a tree computes what
-//! they share once. A minibatch is a run of that order, cut between tasks where there are enough of them, else between
-//! groups, else between samples; its sizes differ by as little as the cuts allow.
-//!
-//! Left out: balancing by tokens. An optimiser batch is defined in samples, so that flat groups count alike.
+//! Samples are ordered by task and group, because those share prefixes, which a tree computes once. Minibatches are
+//! contiguous in that order, split between tasks where there are enough of them, else between groups, else between
+//! samples, and as even as that allows. Left out: balancing by tokens. A minibatch is defined in samples, so that flat
+//! groups count like others.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +15,13 @@ use crate::tree::{Sequence, Tree, pack};
 /// Default of `--max-tokens-per-batch`.
 pub const DEFAULT_TOKENS: u64 = 4096;
 
-/// Tokens that a tree has at least before the next task gets one of its own.
+/// A tree with at least so many tokens is closed when the task changes.
 const LEAST_TOKENS: usize = 64;
 
 /// The samples of each minibatch of one epoch.
 ///
-/// With a seed the tasks are shuffled, by a stream of their own for each `step` and `epoch`; without, they keep the
-/// stream's order. There are fewer than `minibatches` parts if there are fewer samples.
+/// With a seed the tasks are shuffled, by an RNG stream for each `step` and `epoch`; without, they keep the input's order.
+/// There are fewer than `minibatches` if there are fewer samples.
 pub fn minibatches(
     samples: &Samples,
     minibatches: usize,
@@ -31,14 +30,14 @@ pub fn minibatches(
     step: u64,
 ) -> Vec<Vec<usize>> {
     let tasks = samples.rows.iter().map(|row| row.task + 1).max().unwrap_or(0);
-    let mut place: Vec<u32> = (0..tasks).collect();
+    let mut rank: Vec<u32> = (0..tasks).collect();
     if let Some(seed) = seed {
         let parts =
             [Part::Text("update"), Part::Text("minibatches"), Part::Number(step), Part::Number(epoch)];
-        Draws::new(Stream::named(seed, &parts)).shuffle(&mut place);
+        Draws::new(Stream::named(seed, &parts)).shuffle(&mut rank);
     }
     let mut order: Vec<usize> = (0..samples.rows.len()).collect();
-    order.sort_by_key(|&index| (place[samples.rows[index].task as usize], samples.rows[index].group));
+    order.sort_by_key(|&index| (rank[samples.rows[index].task as usize], samples.rows[index].group));
 
     let starts = |differ: &dyn Fn(usize, usize) -> bool| -> Vec<usize> {
         let inner = (1..order.len()).filter(|&at| differ(order[at - 1], order[at]));
@@ -79,16 +78,16 @@ fn cut(starts: &[usize], total: usize, parts: usize) -> Vec<usize> {
 
 /// Trees of one temperature, with the samples packed into each.
 #[derive(Debug)]
-pub struct Batch {
+pub struct TreeBatch {
     /// The divisor of the logits.
     pub temperature: f32,
-    /// Packed tokens, none above the limit unless one sample alone is.
+    /// Trees, none above the token limit unless one sample alone is.
     pub trees: Vec<Tree>,
     /// For each tree the samples in it, in the order of its sequences.
     pub members: Vec<Vec<usize>>,
 }
 
-impl Batch {
+impl TreeBatch {
     /// Tokens computed, shared ones once.
     pub fn unique_tokens(&self) -> usize {
         self.trees.iter().map(Tree::len).sum()
@@ -97,11 +96,10 @@ impl Batch {
 
 /// Packs samples into trees of at most `limit` unique tokens, temperatures apart.
 ///
-/// A task has a tree of its own, or several where the limit makes it so; small tasks lie together in one. What
-/// prompts of different tasks share, such as instructions, is then computed once a tree: little, against trees that
-/// threads can take one by one. The cut depends on the samples only, never on the number of threads, because the order
-/// of summation would follow it.
-pub fn pack_trees(samples: &Samples, order: &[usize], limit: usize) -> Vec<Batch> {
+/// A task has its own tree, or several if the limit requires it; small tasks share one. A prefix shared by several tasks,
+/// such as instructions, is computed once per tree: a small cost, for trees that threads can take one by one. The split
+/// depends on the samples only, never on the number of threads, because the order of summation follows it.
+pub fn pack_trees(samples: &Samples, order: &[usize], limit: usize) -> Vec<TreeBatch> {
     let mut temperatures: Vec<f32> = Vec::new();
     for &index in order {
         let temperature = samples.rows[index].temperature;
@@ -111,32 +109,32 @@ pub fn pack_trees(samples: &Samples, order: &[usize], limit: usize) -> Vec<Batch
     }
     let batch = |temperature: f32| {
         let own = order.iter().copied().filter(|&index| samples.rows[index].temperature == temperature);
-        let members = gather(samples, own, limit);
+        let members = tree_members(samples, own, limit);
         let trees = members.iter().map(|members| pack(&sequences(samples, members), true)).collect();
-        Batch { temperature, trees, members }
+        TreeBatch { temperature, trees, members }
     };
     temperatures.into_iter().map(batch).collect()
 }
 
-/// Tokens of the largest tree that [`pack_trees`] may make of any of the samples.
+/// An upper bound of the tokens of any tree by [`pack_trees`].
 pub fn largest_tree(samples: &Samples, limit: usize) -> usize {
     let mut tasks: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for (index, row) in samples.rows.iter().enumerate() {
         tasks.entry(row.task).or_default().push(index);
     }
-    // A tree ends with what it has of one task; before that lies less than what closes a tree.
+    // A tree's last task may be a whole one; the tasks before it are smaller than what closes a tree.
     let of_task = |members: &Vec<usize>| pack(&sequences(samples, members), true).len();
     let task = tasks.values().map(of_task).max().unwrap_or(0);
-    limit.min(LEAST_TOKENS - 1 + task).min(whole(samples)).max(longest(samples))
+    limit.min(LEAST_TOKENS - 1 + task).min(unique_tokens(samples)).max(longest(samples))
 }
 
-/// Tokens of all samples, shared ones once where a task shares them.
-pub fn whole(samples: &Samples) -> usize {
+/// Tokens of all samples, shared ones once per task.
+pub fn unique_tokens(samples: &Samples) -> usize {
     let all: Vec<usize> = (0..samples.rows.len()).collect();
-    pack_trees(samples, &all, usize::MAX).iter().map(Batch::unique_tokens).sum()
+    pack_trees(samples, &all, usize::MAX).iter().map(TreeBatch::unique_tokens).sum()
 }
 
-/// Tokens of the longest sequence that are computed.
+/// Computed tokens of the longest sequence.
 pub fn longest(samples: &Samples) -> usize {
     (0..samples.rows.len()).map(|index| computed(&samples.sequence(index))).max().unwrap_or(0)
 }
@@ -150,7 +148,7 @@ fn computed(sequence: &Sequence) -> usize {
     sequence.prompt.len() + sequence.completion.len() - 1
 }
 
-/// Tokens that a sequence adds to a tree that already has another: at most this many, since a third may share more.
+/// An upper bound of the tokens that a sequence adds to a tree with `before`: it may share more with a third.
 fn added(before: &Sequence, sequence: &Sequence) -> usize {
     let (a, b) =
         (before.prompt.iter().chain(before.completion), sequence.prompt.iter().chain(sequence.completion));
@@ -158,8 +156,8 @@ fn added(before: &Sequence, sequence: &Sequence) -> usize {
     computed(sequence).saturating_sub(shared.min(computed(before)))
 }
 
-/// Runs of samples, one for each tree.
-fn gather(samples: &Samples, order: impl Iterator<Item = usize>, limit: usize) -> Vec<Vec<usize>> {
+/// The samples of each tree.
+fn tree_members(samples: &Samples, order: impl Iterator<Item = usize>, limit: usize) -> Vec<Vec<usize>> {
     let mut runs: Vec<Vec<usize>> = Vec::new();
     let mut size = 0;
     for index in order {

@@ -1,0 +1,91 @@
+//! Log-probabilities of recorded completions under given weights: of `--kl`'s reference policy, and for `--check`, which
+//! compares rollout's with update's.
+
+use policy::config::Config;
+use policy::directory::Policy;
+use policy::ownership::{Owner, Ownership};
+use record::failure::{Failure, Result};
+use record::stage;
+
+use crate::learner::TREES_AT_ONCE;
+use crate::loss::TokenStats;
+use crate::minibatch;
+use crate::model::Scores;
+use crate::samples::Samples;
+use crate::tree::Tree;
+
+/// The log-probability of every completion token of every sample, at the sample's temperature. `logprobs` scores trees at
+/// a temperature.
+///
+/// # Errors
+/// The device's, or an interruption.
+pub fn of_samples(
+    samples: &Samples,
+    limit: usize,
+    mut logprobs: impl FnMut(&[Tree], f32) -> Result<Vec<Scores>>,
+) -> Result<Vec<Vec<f32>>> {
+    let all = minibatch::minibatches(samples, 1, None, 0, 0).into_iter().next().unwrap_or_default();
+    let mut found: Vec<Vec<f32>> = samples.rows.iter().map(|row| vec![0.0; row.length()]).collect();
+    for batch in minibatch::pack_trees(samples, &all, limit) {
+        for (trees, members) in batch.trees.chunks(TREES_AT_ONCE).zip(batch.members.chunks(TREES_AT_ONCE)) {
+            if stage::interrupted() {
+                return Err(Failure::interrupted());
+            }
+            let scores = logprobs(trees, batch.temperature)?;
+            for ((tree, members), scores) in trees.iter().zip(members).zip(scores) {
+                for (row, logprob) in tree.rows.iter().zip(scores.logprobs) {
+                    found[members[row.sequence as usize]][row.index as usize] = logprob;
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Compares recomputed log-probabilities with the recorded ones.
+pub fn compare(samples: &Samples, recomputed: &[Vec<f32>]) -> TokenStats {
+    let mut stats = TokenStats::default();
+    for (index, recomputed) in recomputed.iter().enumerate() {
+        for (&new, &old) in recomputed.iter().zip(samples.logprobs(index)) {
+            stats.compare(f64::from(new), f64::from(old));
+        }
+    }
+    stats
+}
+
+/// The reference policy of an owner's agents.
+///
+/// # Errors
+/// None for one of the agents, or several (2); one that cannot be opened, or has another vocabulary (65).
+pub fn open_reference(
+    owned: &Owner,
+    references: &Ownership,
+    samples: &Samples,
+    config: &Config,
+) -> Result<Policy> {
+    let mut found: Vec<usize> = Vec::new();
+    for agent in &samples.agents {
+        match references.of(agent) {
+            Some(index) if !found.contains(&index) => found.push(index),
+            Some(_) => {}
+            None => {
+                return Err(Failure::usage(format!("--kl: no --reference for agent {agent}"))
+                    .hint(format!("add --reference {agent}=DIR, or one without AGENT= for all")));
+            }
+        }
+    }
+    let [index] = found[..] else {
+        return Err(Failure::usage(format!("{}: its agents have different references", owned.name))
+            .hint("a policy has one reference"));
+    };
+    let reference = Policy::open(&references.owners()[index].directory)?;
+    if Config::load(reference.model())?.vocab_size != config.vocab_size {
+        return Err(Failure::data(format!(
+            "{}: its vocabulary differs from that of {}",
+            reference.root.display(),
+            owned.name
+        ))
+        .hint("the reference must use the policy's tokenizer"));
+    }
+    Ok(reference)
+}

@@ -1,0 +1,398 @@
+//! One policy in one call: opened at the version that its samples name, then trained, checked or planned.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Instant;
+
+use device::Any;
+use gemm::Precision;
+use policy::config::Config;
+use policy::directory::{Policy, Version};
+use policy::ownership::{Owner, Ownership};
+use policy::publish::published;
+use policy::weights::Weights as Tensors;
+use record::failure::{Failure, Result};
+use record::splice;
+use record::stage;
+use serde_json::{Map, Value, json};
+
+use crate::arguments::Arguments;
+use crate::checkpoint::{self, Checkpoint, OptimizerState, TrainerState};
+use crate::learner::{CpuLearner, DeviceLearner, Learner};
+use crate::logprobs;
+use crate::metrics;
+use crate::model::{LowRank, MemoryPlan, MemoryRequest, Model, Parameters, Resident, Shape};
+use crate::plan::{self, ModelSpec, Plan};
+use crate::publish::next_version;
+use crate::samples::Samples;
+use crate::timing::{Times, Timing};
+use crate::trainer::Trainer;
+use crate::weights::Weights;
+
+/// Default of `--max-logprob-gap` for `--check` with f32 weights and arithmetic, nats.
+const MAX_GAP_F32: f64 = 1e-3;
+/// The same where weights or arithmetic have 16 bits.
+const MAX_GAP_HALF: f64 = 0.1;
+
+/// One policy, its samples, and the version that they were sampled from.
+pub struct PolicyUpdate<'a> {
+    arguments: &'a Arguments,
+    owned: &'a Owner,
+    samples: &'a Samples,
+    unowned: u64,
+    from: Policy,
+    config: Config,
+    /// If the version is an adapter.
+    adapter: Option<LowRank>,
+    reference: Option<Policy>,
+    settings: Map<String, Value>,
+    /// Digest of the samples and the settings, which with `from` determine the new version.
+    input: String,
+}
+
+impl<'a> PolicyUpdate<'a> {
+    /// Opens the version that the samples name, and `--kl`'s reference. `unowned` counts the samples of other policies.
+    ///
+    /// # Errors
+    /// The version is not there (65); token ids that the policy does not have (65).
+    pub fn open(
+        arguments: &'a Arguments,
+        owned: &'a Owner,
+        references: &Ownership,
+        samples: &'a Samples,
+        unowned: u64,
+    ) -> Result<PolicyUpdate<'a>> {
+        let (version, place) = samples.version.clone().unwrap_or_default();
+        let from = Policy::open_version(&owned.directory, &version).map_err(|failure| failure.at(place))?;
+        let mut config = Config::load(from.model())?;
+        // Before memory is planned: a size that the files do not have means damage.
+        let tensors = Tensors::open(from.model())?;
+        tensors.check(&config)?;
+        config.dtype = checkpoint::stored_dtype(&config, &tensors);
+        let adapter = checkpoint::adapter(&from, &config)?;
+        check_token_ids(samples, &config, &from)?;
+        let reference = match arguments.kl > 0.0 {
+            true => Some(logprobs::open_reference(owned, references, samples, &config)?),
+            false => None,
+        };
+        let version = reference.as_ref().map(|policy| policy.version.to_string());
+        let settings = metrics::settings(arguments, version.as_deref())?;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(samples.input_digest().as_bytes());
+        hasher.update(splice::json(&settings)?.as_bytes());
+        let input = hasher.finalize().to_hex().to_string();
+        Ok(PolicyUpdate {
+            arguments,
+            owned,
+            samples,
+            unowned,
+            from,
+            config,
+            adapter,
+            reference,
+            settings,
+            input,
+        })
+    }
+
+    /// The policy's name.
+    pub fn name(&self) -> &str {
+        &self.owned.name
+    }
+
+    /// Trains and publishes, unless an earlier call did; returns the metrics line and the phase timings.
+    ///
+    /// # Errors
+    /// Training or writing failed; the policy is unchanged.
+    pub fn train(&self) -> Result<(String, Times)> {
+        let started = Instant::now();
+        if let Some(version) = published(&self.from, &self.input)? {
+            return self.already_published(&version).map(|line| (line, Times::new()));
+        }
+        // Fails before anything is read or allocated.
+        let device = self.open_device(true)?;
+        let mut timing = Timing::default();
+        let checkpoint = Checkpoint::open(&self.from, &self.config)?;
+        let settings = self.arguments.optimizer_settings();
+        let objective = self.arguments.objective.name();
+        let saved = checkpoint.state(settings.method, objective)?;
+        let continued = saved.is_some();
+        if !continued && self.from.version.step > 0 {
+            let method = settings.method.name();
+            self.log(format_args!(
+                "version {} has no {method} state for objective {objective}: starting fresh",
+                self.from.version
+            ));
+        }
+        // The reference's weights are dropped before the policy's and its optimizer state are loaded.
+        let reference = self.reference_logprobs(&mut timing)?;
+        let start = self.start_logprobs(&checkpoint, &mut timing)?;
+        let loading = Instant::now();
+        let mut learner = self.learner(&checkpoint, saved.as_ref(), device)?;
+        timing.load += loading.elapsed().as_secs_f64();
+        let trainer = Trainer { arguments: self.arguments, samples: self.samples, reference, start };
+        let stats = trainer.run(learner.as_mut())?;
+        timing.add(learner.timing());
+        timing.device_bytes = learner.device_bytes();
+        let trained = started.elapsed().as_secs_f64();
+        if stage::interrupted() {
+            return Err(Failure::interrupted());
+        }
+        let mut values = metrics::of_training(self.arguments, self.samples, &stats);
+        values.insert("optimizer_steps_total".to_owned(), json!(learner.optimizer_steps()));
+        values.insert("optimizer_state".to_owned(), json!(if continued { "continued" } else { "fresh" }));
+        values.extend(self.description());
+        let state = TrainerState {
+            optimizer: settings.method.name().to_owned(),
+            objective: objective.to_owned(),
+            optimizer_steps: learner.optimizer_steps(),
+            settings: self.settings.clone(),
+            metrics: splice::json(&values)?,
+        };
+        let keep = self.arguments.keep as usize;
+        let publishing = Instant::now();
+        let version = next_version(
+            (&self.from, &checkpoint),
+            &self.input,
+            (learner.as_mut(), settings.method),
+            &state,
+            keep,
+        )?;
+        drop(learner);
+        timing.publish += publishing.elapsed().as_secs_f64();
+        if stats.optimizer_steps == 0 {
+            let from = &self.from.version;
+            self.log(format_args!(
+                "all groups are flat, nothing to learn: version {version} has the weights of {from}"
+            ));
+        }
+        let mut report = self.timing(started);
+        let epochs = self.arguments.epochs as f64;
+        let speed = finite(stats.unique_tokens as f64 * epochs / trained);
+        report.insert("training_seconds".to_owned(), json!(trained));
+        report.insert("unique_tokens_per_second".to_owned(), json!(speed));
+        report.extend(timing.times());
+        Ok((self.line(&state.metrics, Some(&version), report)?, timing.times()))
+    }
+
+    /// The metrics line of a version that an earlier call published from the same input.
+    fn already_published(&self, version: &Version) -> Result<String> {
+        let made = Policy::open_version(&self.owned.directory, &version.to_string())?;
+        // Only the newest versions keep their trainer state.
+        let metrics =
+            checkpoint::saved_state(&made)?.map_or_else(|| "{}".to_owned(), |(_, state)| state.metrics);
+        self.log(format_args!("version {version} was already published from this input: nothing to do"));
+        self.line(&metrics, Some(version), stage::timing(Instant::now()))
+    }
+
+    /// Recomputes the recorded log-probabilities; returns the metrics line, the phase timings, and a failure if they
+    /// differ too much.
+    ///
+    /// # Errors
+    /// The policy cannot be read, or an interruption.
+    pub fn check(&self) -> Result<(String, Times, Result<()>)> {
+        let started = Instant::now();
+        // Kept open: opening the same device again is then quick.
+        let _device = self.open_device(false)?;
+        let mut timing = Timing::default();
+        let checkpoint = Checkpoint::open(&self.from, &self.config)?;
+        let stats = logprobs::compare(self.samples, &self.logprobs(&checkpoint, &mut timing)?);
+        let single = checkpoint.trained.is_single() && self.arguments.dtype()? == Precision::Float32;
+        let allowed = match self.arguments.max_logprob_gap {
+            Some(gap) => gap,
+            None if single => MAX_GAP_F32,
+            None => MAX_GAP_HALF,
+        };
+        let (tokens, gap) = (stats.tokens as f64, stats.largest_gap);
+        let mut values = metrics::of_samples(self.samples);
+        let mut put = |name: &str, value: Value| values.insert(name.to_owned(), value);
+        put("check", json!(true));
+        put("sampling/logp_difference_mean", json!(finite(stats.gap / tokens)));
+        put("sampling/logp_difference_max", json!(finite(gap)));
+        put("sampling/logp_difference_allowed", json!(allowed));
+        put("sampling/importance_sampling_ratio_mean", json!(finite(stats.ratio / tokens)));
+        values.extend(self.description());
+        let mut report = self.timing(started);
+        report.extend(timing.times());
+        let line = self.line(&splice::json(&values)?, None, report)?;
+        if stats.not_finite == 0 && gap <= allowed {
+            self.log(format_args!("{} log-probabilities agree within {gap:.1e}", stats.tokens));
+            return Ok((line, timing.times(), Ok(())));
+        }
+        let cause = match stats.not_finite {
+            0 => format!(
+                "recorded and recomputed log-probabilities differ by up to {gap:.3e}, above {allowed}"
+            ),
+            count => format!("{count} recomputed log-probabilities are not finite"),
+        };
+        let hint = "the samples come from other weights or another temperature, or rollout and update compute differently";
+        Ok((line, timing.times(), Err(Failure::work(cause).at(&self.owned.name).hint(hint))))
+    }
+
+    /// What training would do, and the memory it would use.
+    ///
+    /// # Errors
+    /// It does not fit (69).
+    pub fn plan(&self) -> Result<Plan> {
+        let shape = checkpoint::shape(&self.config);
+        let spec = self.spec(&shape);
+        let estimate = plan::estimate(self.arguments, spec, &self.request(true))?;
+        let plan = Plan::new(spec, estimate, &self.owned.name, self.settings.clone());
+        Ok(plan.with_samples(self.arguments, self.samples, self.from.version.to_string()))
+    }
+
+    fn spec<'s>(&'s self, shape: &'s Shape) -> ModelSpec<'s> {
+        ModelSpec { shape, stored: self.config.dtype, adapter: self.adapter.as_ref() }
+    }
+
+    fn request(&self, learns: bool) -> MemoryRequest {
+        plan::request(self.arguments, self.samples, learns)
+    }
+
+    /// The device of `--device` and its memory plan; nothing for the CPU.
+    ///
+    /// # Errors
+    /// It is not available, or the work does not fit (69).
+    fn open_device(&self, learns: bool) -> Result<Option<(Any, MemoryPlan)>> {
+        let shape = checkpoint::shape(&self.config);
+        plan::open_device(self.arguments, self.spec(&shape), &self.request(learns))
+    }
+
+    /// A checkpoint in host memory, and its decoder in the precision of `--dtype`.
+    fn on_host(&self, checkpoint: &Checkpoint) -> Result<(Model, Weights)> {
+        let (model, weights) = checkpoint.on_host()?;
+        Ok((model.rounding(self.arguments.dtype()?), weights))
+    }
+
+    fn reference_logprobs(&self, timing: &mut Timing) -> Result<Option<Vec<Vec<f32>>>> {
+        let Some(reference) = &self.reference else { return Ok(None) };
+        let config = Config::load(reference.model())?;
+        let checkpoint = Checkpoint::open(reference, &config)?;
+        self.logprobs(&checkpoint, timing).map(Some)
+    }
+
+    /// The trainer's own log-probabilities under the weights that were sampled from. A single step needs none: its forward
+    /// pass computes them.
+    fn start_logprobs(&self, checkpoint: &Checkpoint, timing: &mut Timing) -> Result<Option<Vec<Vec<f32>>>> {
+        let arguments = self.arguments;
+        let steps = arguments.minibatches.saturating_mul(arguments.epochs);
+        match arguments.importance_cap {
+            Some(_) if steps > 1 => self.logprobs(checkpoint, timing).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Loads the checkpoint for training. No device memory is allocated before this.
+    fn learner(
+        &self,
+        checkpoint: &Checkpoint,
+        state: Option<&OptimizerState<'_>>,
+        device: Option<(Any, MemoryPlan)>,
+    ) -> Result<Box<dyn Learner>> {
+        let (settings, threads) = (self.arguments.optimizer_settings(), self.arguments.thread_count());
+        Ok(match device {
+            None => Box::new(CpuLearner::new(self.on_host(checkpoint)?, settings, state, threads)?),
+            Some((device, plan)) => {
+                Box::new(DeviceLearner::new(device, &plan, checkpoint, settings, state, threads)?)
+            }
+        })
+    }
+
+    /// The log-probability of every completion token under the weights of a checkpoint.
+    fn logprobs(&self, checkpoint: &Checkpoint, timing: &mut Timing) -> Result<Vec<Vec<f32>>> {
+        let limit = self.arguments.max_tokens_per_batch as usize;
+        let threads = self.arguments.thread_count();
+        let mut started = Instant::now();
+        // The checkpoint may be the reference, and then an adapter where the policy is not, or the other way round.
+        let adapter = checkpoint.adapter().map(|(adapter, _)| adapter);
+        let shape = &checkpoint.shape;
+        let spec = ModelSpec { shape, stored: self.config.dtype, adapter };
+        let device = plan::open_device(self.arguments, spec, &self.request(false))?;
+        let Some((device, plan)) = device else {
+            let (model, weights) = self.on_host(checkpoint)?;
+            timing.load += started.elapsed().as_secs_f64();
+            started = Instant::now();
+            let found = logprobs::of_samples(self.samples, limit, |trees, temperature| {
+                Ok(model.logprobs(weights.forward(), trees, temperature, threads))
+            })?;
+            timing.forward += started.elapsed().as_secs_f64();
+            return Ok(found);
+        };
+        let mut resident = match checkpoint.adapter() {
+            None => Resident::new(device, shape, &checkpoint.trained, &plan)?,
+            Some((adapter, base)) => {
+                let trained = Parameters::of(&checkpoint.trained)?;
+                Resident::adapted(device, (shape, adapter), base, &trained.values, &plan)?
+            }
+        };
+        timing.load += started.elapsed().as_secs_f64();
+        started = Instant::now();
+        let found = logprobs::of_samples(self.samples, limit, |trees, temperature| {
+            resident.logprobs(trees, temperature)
+        })?;
+        timing.forward += started.elapsed().as_secs_f64();
+        Ok(found)
+    }
+
+    fn log(&self, text: fmt::Arguments) {
+        self.arguments.log(format_args!("{}: {text}", self.owned.name));
+    }
+
+    /// What the metrics are of.
+    fn description(&self) -> Map<String, Value> {
+        let mut values = Map::new();
+        let mut put = |name: &str, value: Value| values.insert(name.to_owned(), value);
+        put("samples_passed_by", json!(self.unowned));
+        put("from_version", json!(self.from.version.to_string()));
+        put("agents", json!(self.samples.agents));
+        put("objective", json!(self.arguments.objective.name()));
+        put("aggregate", json!(self.arguments.aggregate.name()));
+        put("optimizer", json!(self.arguments.optimizer.name()));
+        values
+    }
+
+    /// The metrics line: its head, the metrics (a JSON object as text), and the timing.
+    fn line(
+        &self,
+        metrics: &str,
+        version: Option<&Version>,
+        timing: BTreeMap<String, Value>,
+    ) -> Result<String> {
+        let mut head = Map::new();
+        head.insert("type".to_owned(), json!("metrics"));
+        head.insert("v".to_owned(), json!(record::read::VERSION));
+        head.extend(self.samples.step.map(|step| ("step".to_owned(), json!(step))));
+        head.insert("policy".to_owned(), json!(self.owned.name));
+        head.extend(version.map(|version| ("policy_version".to_owned(), json!(version.to_string()))));
+        let head = splice::json(&head)?;
+        let metrics =
+            metrics.strip_prefix('{').filter(|inside| *inside != "}").map(|inside| format!(",{inside}"));
+        let line = head.trim_end_matches('}').to_owned() + metrics.as_deref().unwrap_or("}");
+        splice::splice(&line, &[("timing", splice::json(&timing)?)])
+    }
+
+    fn timing(&self, started: Instant) -> BTreeMap<String, Value> {
+        let mut timing = stage::timing(started);
+        timing.insert("device".to_owned(), json!(self.arguments.device));
+        timing.insert("threads".to_owned(), json!(self.arguments.thread_count()));
+        timing
+    }
+}
+
+/// The number, or nothing where there is none to report.
+fn finite(value: f64) -> Option<f64> {
+    value.is_finite().then_some(value)
+}
+
+fn check_token_ids(samples: &Samples, config: &Config, policy: &Policy) -> Result<()> {
+    let (largest, size) = (samples.largest_id(), config.vocab_size);
+    if (largest as usize) < size {
+        return Ok(());
+    }
+    Err(Failure::data(format!(
+        "token id {largest} is outside the vocabulary of {size} of version {} of {}",
+        policy.version,
+        policy.root.display()
+    ))
+    .hint("the samples were encoded with another tokenizer"))
+}
