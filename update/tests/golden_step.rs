@@ -75,7 +75,7 @@ fn four_heads_a_key_head() {
 fn other_objectives_and_aggregations() {
     for name in ["qwen3-2-1-tied", "qwen3-6-3-untied", "qwen3-8-2-untied"] {
         let expected = expected(name);
-        for other in expected["reference_logprobs"].as_array().unwrap() {
+        for other in expected["others"].as_array().unwrap() {
             let place = Place::new();
             let root = place.policy("p", name);
             let (objective, aggregate) =

@@ -142,15 +142,13 @@ fn with_weights<'a, T>(op: &QkNormRope<'_, Vec<f32>>, weights: &'a T) -> QkNormR
 
 #[test]
 fn qk_norm_rope() {
-    for (width, heads, reference_logprobs) in
-        [(8, 3, 2), (16, 2, 2), (64, 2, 0), (80, 1, 1), (128, 1, 1), (256, 1, 1)]
-    {
+    for (width, heads, others) in [(8, 3, 2), (16, 2, 2), (64, 2, 0), (80, 1, 1), (128, 1, 1), (256, 1, 1)] {
         for (bias, norm) in [(false, false), (true, false), (false, true), (true, true)] {
             for rows in [Rows::All, Rows::Scored] {
                 let mut random = Random(4);
                 let batch = forest(&mut random, 20, 9, &[4, 7]);
                 let count = if rows == Rows::All { batch.tokens() } else { batch.scored.len() };
-                let stride = (heads + reference_logprobs) * width;
+                let stride = (heads + others) * width;
                 let (bias_at, norm_at) = (8, 8 + stride);
                 let weights = values(&mut random, norm_at + width);
                 // One layer without positions (NoPE) for each variant.
@@ -200,7 +198,7 @@ fn qk_norm_rope() {
                     ]
                 }
                 let name = format!(
-                    "qk-norm + RoPE {heads} + {reference_logprobs} of {width}, bias {bias}, norm {norm}, RoPE {rope}, {rows:?}"
+                    "qk-norm + RoPE {heads} + {others} of {width}, bias {bias}, norm {norm}, RoPE {rope}, {rows:?}"
                 );
                 compare_both!(&name, width, |b| run(b, &batch, &op, &projection, &d_out, &d_rest));
             }

@@ -49,12 +49,12 @@ fn what_is_planned_is_what_is_taken() {
                 positions: longest,
                 moments: method.map(moment_bytes),
             };
-            let available =
+            let plan_with =
                 |free: u64| MemoryPlan::new(model.shape(), request, DeviceMemory { free, workspace: 0 });
-            let roomy = available(8 << 30).unwrap();
+            let roomy = plan_with(8 << 30).unwrap();
             // One byte less than everything kept takes is layers computed again.
             let plan =
-                if recompute { available((1 << 30) + roomy.bytes() - 1).unwrap_or(roomy) } else { roomy };
+                if recompute { plan_with((1 << 30) + roomy.bytes() - 1).unwrap_or(roomy) } else { roomy };
             assert_eq!(plan.recompute, recompute, "{name}: {plan:?}");
             let mut resident =
                 Resident::new(Sim::new(2, 0).unwrap(), model.shape(), &parameters, &plan).unwrap();

@@ -194,13 +194,13 @@ fn qk_norm_rope() {
         );
         let function = |v: &[Vec<f64>]| -> Vec<f64> {
             let mut rotated_heads = Vec::new();
-            let mut reference_logprobs = Vec::new();
+            let mut others = Vec::new();
             for (row, &position) in v[0].chunks(stride).zip(&positions) {
                 let mut row = row.to_vec();
                 if let Some(at) = bias {
                     row.iter_mut().zip(&v[1][at..]).for_each(|(value, bias)| *value += bias);
                 }
-                reference_logprobs.extend_from_slice(&row[heads * width..]);
+                others.extend_from_slice(&row[heads * width..]);
                 for head in row[..heads * width].chunks(width) {
                     let mut head = head.to_vec();
                     if let Some(at) = norm {
@@ -218,11 +218,11 @@ fn qk_norm_rope() {
                     rotated_heads.extend((half..width).map(|i| turn(i, 1.0)));
                 }
             }
-            [rotated_heads, reference_logprobs].concat()
+            [rotated_heads, others].concat()
         };
-        let reference_logprobs: Vec<f32> =
+        let others: Vec<f32> =
             projection.chunks(stride).flat_map(|row| row[heads * width..].to_vec()).collect();
-        let (found, d_found) = ([&out[..], &reference_logprobs].concat(), [&d_out[..], &d_rest].concat());
+        let (found, d_found) = ([&out[..], &others].concat(), [&d_out[..], &d_rest].concat());
         compare(
             "qk-norm + RoPE",
             &[&raw, &weights],

@@ -257,11 +257,11 @@ mod tests {
         let shape = qwen3_8b();
         let weights = Layout::new(&shape).len() as u64;
         assert_eq!(weights, 8_190_735_360);
-        let available = plan(&shape, H200, Some(8), 4096).unwrap();
-        assert!(available.bytes() + LEFT_ALONE <= H200, "{available:?}");
+        let full = plan(&shape, H200, Some(8), 4096).unwrap();
+        assert!(full.bytes() + LEFT_ALONE <= H200, "{full:?}");
         // 16 bytes a weight: 131.05 GB.
-        assert_eq!(available.weights + available.gradients + available.moments, 16 * weights);
-        assert!(!available.recompute && available.tokens >= 4096, "{available:?}");
+        assert_eq!(full.weights + full.gradients + full.moments, 16 * weights);
+        assert!(!full.recompute && full.tokens >= 4096, "{full:?}");
         // A tree of 16,384 tokens fits with its layers computed again.
         let long = plan(&shape, H200, Some(8), 16_384).unwrap();
         assert!(long.recompute && long.tokens >= 16_384 && long.bytes() + LEFT_ALONE <= H200, "{long:?}");

@@ -72,13 +72,9 @@ impl WorkspaceSizes {
     /// Bytes of each buffer that has any: those of the logits and their gradient, and the others.
     pub fn bytes(&self) -> (Vec<u64>, Vec<u64>) {
         let single = |length: usize| (length * size_of::<f32>()) as u64;
-        let reference_logprobs =
-            [self.integers, self.partials, self.deltas, self.rope, self.rope, self.lse, self.rows];
+        let others = [self.integers, self.partials, self.deltas, self.rope, self.rope, self.lse, self.rows];
         let logits = [single(self.logits), single(self.d_logits) / 2];
         let some = |bytes: &u64| *bytes > 0;
-        (
-            logits.into_iter().filter(some).collect(),
-            reference_logprobs.map(single).into_iter().filter(some).collect(),
-        )
+        (logits.into_iter().filter(some).collect(), others.map(single).into_iter().filter(some).collect())
     }
 }
