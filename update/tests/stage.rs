@@ -166,7 +166,7 @@ fn warm_up_counts_over_calls() {
     let outcome = place.update("--policy p --lr 1e-2 --warmup 4 --objective nll", &input).ok();
     assert_eq!(outcome.metrics()["lr"], 0.25e-2);
     assert_eq!(outcome.metrics()["optimizer_state"], "fresh");
-    assert!(outcome.stderr.contains("no adamw state of objective nll"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("no adamw state for objective nll"), "{}", outcome.stderr);
 }
 
 #[test]
