@@ -172,7 +172,9 @@ fn a_step_asks_a_gpu_for_nothing_impossible_and_frees_all_memory() {
     assert_eq!(code, 0, "{printed}");
     let log = fixture.log();
     let launched = |kernel: &str| log.iter().any(|line| line.starts_with(&format!("launch {kernel} ")));
-    for kernel in ["qk_norm_rope_backward", "attention_deltas", "score_rows_backward", "adamw", "join_masters"] {
+    for kernel in
+        ["qk_norm_rope_backward", "attention_deltas", "score_rows_backward", "adamw", "join_masters"]
+    {
         assert!(launched(kernel), "{kernel} was not launched");
     }
     assert!(log.iter().any(|line| line.starts_with("product ")), "no products");

@@ -205,5 +205,9 @@ fn a_plain_model_directory_is_never_written_to() {
     let outcome = place.update("--policy plain", &input);
     assert_eq!(outcome.code, 2);
     assert!(outcome.stderr.contains("plain: not a policy directory"), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("hint: create one with policy init NEW --from plain"), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("hint: create one with policy init NEW --from plain"),
+        "{}",
+        outcome.stderr
+    );
 }
