@@ -1,10 +1,10 @@
-//! What the documents name exists: files, `file::name` pairs, and links with their headings.
+//! What the documents name exists (files, `file::name` pairs, links with their headings), and their commands run.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use troupe_tests::root;
+use troupe_tests::{root, shell};
 
 /// Names with these endings are files of the repository, also without their folder.
 const SOURCES: [&str; 9] = [".rs", ".cu", ".cuh", ".cpp", ".py", ".sh", ".md", ".toml", ".c"];
@@ -120,6 +120,23 @@ fn every_link_leads_somewhere() {
         }
     }
     assert!(wrong.is_empty(), "these links lead nowhere:\n{wrong}");
+}
+
+/// Everything but whole runs of `pipeline.sh`; docs/adapters.md is tested with the adapters.
+#[test]
+fn the_commands_of_the_pages_run() {
+    for page in ["docs/environments.md", "docs/scaling.md"] {
+        let text = std::fs::read_to_string(root().join(page)).expect("a page");
+        let folder = tempfile::tempdir().expect("a folder");
+        std::os::unix::fs::symlink(root().join("examples"), folder.path().join("examples")).expect("a link");
+        let blocks = text.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
+        for block in blocks.filter(|block| !block.contains("pipeline.sh")) {
+            let mut command = shell(&format!("set -e; {block}"));
+            let output = command.current_dir(folder.path()).output().expect("bash runs");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{page}: {block}\n{said}");
+        }
+    }
 }
 
 #[test]
