@@ -14,6 +14,22 @@ use crate::finite;
 /// Bytes gathered before they are written: the size of a Linux pipe.
 const BUFFER: usize = 1 << 16;
 
+/// Writes `bytes` to stdout at once, for output that is no record.
+///
+/// # Errors
+/// [`Failure::closed`] when the reader went away; 74 when writing fails.
+pub fn stdout(bytes: &[u8]) -> Result<()> {
+    let mut output = io::stdout().lock();
+    output.write_all(bytes).and_then(|()| output.flush()).map_err(failure)
+}
+
+fn failure(error: io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::closed(),
+        _ => Failure::io(format!("writing the output: {error}")),
+    }
+}
+
 /// Writes lines. Only whole lines are handed to the output, so an interrupted stage leaves no half line of its own.
 pub struct Writer<W: Write> {
     output: W,
@@ -65,10 +81,7 @@ impl<W: Write> Writer<W> {
     pub fn flush(&mut self) -> Result<()> {
         let outcome = self.output.write_all(&self.buffer).and_then(|()| self.output.flush());
         self.buffer.clear();
-        outcome.map_err(|error| match error.kind() {
-            io::ErrorKind::BrokenPipe => Failure::closed(),
-            _ => Failure::io(format!("writing the output: {error}")),
-        })
+        outcome.map_err(failure)
     }
 
     /// The output itself, everything gathered so far having been handed to it.

@@ -3,22 +3,23 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use record::decorate::Flags;
 
 const EXAMPLES: &str = "\
 Examples:
-  # a page about a run: learning curves, accounts of groups, and a browser of sampled episodes
+  # a page about a run: learning curves, group statistics, and a browser of sampled episodes
   report runs/plan-path
 
-  # two runs in one page, and every figure as a table
+  # two runs in one page, and all metrics as a table
   report runs/shared runs/per-role --html compare.html --csv compare.csv
 
   # for TensorBoard: tensorboard --logdir events
   report runs/plan-path --tensorboard events
 
-  # success on held-out tasks with its 95 % interval and the tokens that it took
+  # success on held-out tasks with its 95 % interval and the tokens it took
   envs tasks plan-path --split test --count 300 | rollout --policy run/shared --greedy | report evaluate";
 
-/// Says what a run did.
+/// Reports what a run did: a page, a table, TensorBoard events.
 #[derive(Parser, Debug)]
 #[command(
     name = "report",
@@ -29,35 +30,35 @@ Examples:
     subcommand_negates_reqs = true
 )]
 pub struct Arguments {
-    /// What to do but write about runs.
+    /// Another command.
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// Which runs to write about, and what.
+    /// Which runs, and what to write.
     #[command(flatten)]
     pub runs: Runs,
 }
 
-/// What to do but write about runs.
+/// Commands other than writing about runs.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Says what an evaluation came to: success with its 95 % interval, pass@k, and the tokens that it took
+    /// Prints the result of an evaluation: success with its 95 % interval, pass@k, and the tokens it took
     Evaluate(Evaluate),
 }
 
-/// What to write about which runs.
+/// Which runs, and what to write.
 #[derive(Args, Debug)]
 pub struct Runs {
     /// Run directories of pipeline.sh; several are drawn together
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<PathBuf>,
 
-    /// Write one page that needs nothing else. Without --csv and --tensorboard: RUN/report.html, for several runs
-    /// report.html
+    /// Write one self-contained page [default without --csv and --tensorboard: RUN/report.html, for several runs
+    /// report.html]
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Write every figure as one table; - is stdout
+    /// Write all metrics as one table; - is stdout
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
 
@@ -73,36 +74,32 @@ pub struct Runs {
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub episodes: usize,
 
-    /// Say nothing on stderr but errors
+    /// Print nothing on stderr but errors
     #[arg(long, short)]
     pub quiet: bool,
 }
 
-/// What an evaluation came to: success with its 95 % interval, pass@k, and the tokens that it took.
+/// Prints the result of an evaluation: success with its 95 % interval, pass@k, and the tokens it took.
 #[derive(Args, Debug)]
 pub struct Evaluate {
     /// Streams of `rollout`; without one stdin
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
 
-    /// Another evaluation of the same tasks: says by how much each FILE is better, task by task
+    /// Another evaluation of the same tasks: prints how much better each FILE is, task by task
     #[arg(long, value_name = "FILE")]
     pub against: Option<PathBuf>,
 
-    /// How to say it
+    /// How to print it
     #[arg(long, value_enum, default_value_t = Format::Table, value_name = "HOW")]
     pub format: Format,
 
-    /// Take a stream that does not say that it is whole (no `end` line, or one that is not ok)
-    #[arg(long)]
-    pub allow_incomplete: bool,
-
-    /// Say nothing on stderr but errors
-    #[arg(long, short)]
-    pub quiet: bool,
+    /// The flags of every stage that reads a stream.
+    #[command(flatten)]
+    pub flags: Flags,
 }
 
-/// How figures are said.
+/// How a result is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// A table for people

@@ -1,49 +1,30 @@
-//! The figures as CSV (RFC 4180): one number a row, a header, empty fields where a column does not apply.
+//! The metrics as CSV (RFC 4180): one number per row, empty fields where a column does not apply.
 
-use std::io::Write;
+use record::failure::{Failure, Result};
 
-use record::failure::Result;
+use crate::metrics::Metric;
 
-use crate::table::Figure;
+const HEADER: [&str; 10] =
+    ["run", "step", "split", "environment", "policy", "agent", "metric", "value", "low", "high"];
 
-const HEADER: &str = "run,step,split,environment,policy,agent,metric,value,low,high\n";
-
-/// Writes the figures of several runs.
+/// The metrics of several runs as CSV.
 ///
 /// # Errors
-/// 74 when writing fails.
-pub fn write(output: &mut impl Write, runs: &[(String, Vec<Figure>)]) -> Result<()> {
-    output.write_all(HEADER.as_bytes())?;
-    for (run, figures) in runs {
-        for figure in figures {
-            let (low, high) = match figure.interval {
-                Some((low, high)) => (low.to_string(), high.to_string()),
-                None => (String::new(), String::new()),
-            };
-            let texts = [
-                field(run),
-                figure.step.to_string(),
-                figure.split.to_owned(),
-                field(&figure.environment),
-                field(&figure.policy),
-                field(&figure.agent),
-                field(&figure.metric),
-                figure.value.to_string(),
-                low,
-                high,
-            ];
-            output.write_all((texts.join(",") + "\n").as_bytes())?;
-        }
+/// 74: the table cannot be written to memory.
+pub fn table(runs: &[(String, Vec<Metric>)]) -> Result<Vec<u8>> {
+    let mut table = csv::Writer::from_writer(Vec::new());
+    table.write_record(HEADER).map_err(Failure::io)?;
+    for (run, metric) in
+        runs.iter().flat_map(|(run, metrics)| metrics.iter().map(move |metric| (run, metric)))
+    {
+        let Metric { step, split, environment, policy, agent, name, value, interval } = metric;
+        let (low, high) =
+            interval.map_or_else(Default::default, |(low, high)| (low.to_string(), high.to_string()));
+        let (step, value) = (step.to_string(), value.to_string());
+        let row = [run, &step, *split, environment, policy, agent, name, &value, &low, &high];
+        table.write_record(row).map_err(Failure::io)?;
     }
-    Ok(())
-}
-
-/// A text as a field: quoted where it holds what would end it.
-fn field(text: &str) -> String {
-    match text.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.to_owned(),
-    }
+    table.into_inner().map_err(Failure::io)
 }
 
 #[cfg(test)]
@@ -52,17 +33,15 @@ mod tests {
 
     #[test]
     fn texts_that_hold_separators_are_quoted() {
-        let figure = Figure {
+        let metric = Metric {
             step: 3,
             split: "test",
-            metric: "a,\"b\"".to_owned(),
+            name: "a,\"b\"".to_owned(),
             value: 0.1,
             interval: Some((0.0, 1.0)),
-            ..Figure::default()
+            ..Metric::default()
         };
-        let mut output = Vec::new();
-        write(&mut output, &[("run".to_owned(), vec![figure])]).unwrap();
-        let text = String::from_utf8(output).unwrap();
-        assert_eq!(text, format!("{HEADER}run,3,test,,,,\"a,\"\"b\"\"\",0.1,0,1\n"));
+        let text = String::from_utf8(table(&[("run".to_owned(), vec![metric])]).unwrap()).unwrap();
+        assert_eq!(text, format!("{}\nrun,3,test,,,,\"a,\"\"b\"\"\",0.1,0,1\n", HEADER.join(",")));
     }
 }

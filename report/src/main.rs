@@ -1,34 +1,29 @@
-//! `report`: what a run did, for people: a page, a table, TensorBoard events, and the figures of an evaluation.
+//! `report`: what a run did, for people: a page, a table, TensorBoard events, and the result of an evaluation.
 //!
-//! It reads the streams that the stages left in a run directory and never takes part in a run. Left out on purpose:
-//! watching a run as it goes (run it again, it is quick) and any service that figures are sent to.
+//! It reads the streams in a run directory and takes no part in the run. Left out: watching a run as it goes (repeat the
+//! command, it is quick) and sending metrics to a service.
 
-mod accounts;
 mod arguments;
-mod crc32c;
 mod csv;
+mod episodes;
 mod evaluate;
-mod moments;
+mod metrics;
 mod page;
 mod run;
-mod stream;
-mod table;
+mod stage;
+mod stats;
 mod tensorboard;
-mod trees;
-mod write;
 
 use std::process::ExitCode;
-
-use record::stage;
 
 use crate::arguments::{Arguments, Command};
 
 fn main() -> ExitCode {
-    stage::run("report", || {
-        let arguments: Arguments = stage::parse();
+    record::stage::run("report", || {
+        let arguments: Arguments = record::stage::parse();
         match &arguments.command {
             Some(Command::Evaluate(arguments)) => evaluate::run(arguments),
-            None => write::everything(&arguments.runs),
+            None => stage::run(&arguments.runs),
         }
     })
 }

@@ -1,7 +1,7 @@
-//! The page: the figures and episodes of the runs as one HTML file that opens without a network.
+//! The page: the metrics and episodes of the runs as one HTML file that needs no network.
 //!
-//! The data travels as JSON inside the page and `page/*.js` draws it, so that a reader can point at a value, hide a
-//! curve and walk through an episode. Nothing is fetched: style, program and data are in the file.
+//! The data is JSON inside the page, and `page/*.js` draws it, so that a reader can point at a value, hide a curve and
+//! walk through an episode. Style, program and data are in the file.
 
 use std::collections::BTreeSet;
 
@@ -10,9 +10,9 @@ use record::splice::json;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::episodes::{self, EpisodeSet};
+use crate::metrics::Metric;
 use crate::run::Run;
-use crate::table::Figure;
-use crate::trees::{self, Tree};
 
 const FRAME: &str = include_str!("page/frame.html");
 const STYLE: &str = concat!(include_str!("page/style.css"), include_str!("page/episodes.css"));
@@ -47,26 +47,26 @@ struct RunData<'a> {
     equal_prompts: bool,
     /// Rows of a table without its column of runs: columns that repeat are numbers into `names`.
     names: Vec<&'a str>,
-    figures: Vec<Row>,
-    trees: &'a [Tree],
+    metrics: Vec<Row>,
+    episode_sets: &'a [EpisodeSet],
 }
 
 /// step, split, environment, policy, agent, metric, value, low, high.
 type Row = (u64, usize, usize, usize, usize, usize, f64, Option<f64>, Option<f64>);
 
-/// The page about runs and their figures.
+/// The page about runs and their metrics.
 ///
 /// # Errors
-/// None that a record can cause.
-pub fn of(runs: &mut [Run], figures: &[(String, Vec<Figure>)]) -> Result<String> {
+/// 65: the data cannot be written as JSON.
+pub fn of(runs: &mut [Run], metrics: &[(String, Vec<Metric>)]) -> Result<String> {
     let mut left_out = 0;
     let budget = EPISODES / runs.len().max(1);
     for run in runs.iter_mut() {
-        left_out += trees::fit(&mut run.trees, budget)?;
+        left_out += episodes::fit(&mut run.episode_sets, budget)?;
     }
     let data = Data {
         version: record::stage::build(),
-        runs: runs.iter().zip(figures).map(|(run, (_, figures))| run_data(run, figures)).collect(),
+        runs: runs.iter().zip(metrics).map(|(run, (_, metrics))| run_data(run, metrics)).collect(),
         episodes_left_out: left_out,
     };
     let title: Vec<&str> = runs.iter().map(|run| run.name.as_str()).collect();
@@ -84,7 +84,7 @@ pub fn of(runs: &mut [Run], figures: &[(String, Vec<Figure>)]) -> Result<String>
     Ok(page)
 }
 
-fn run_data<'a>(run: &'a Run, figures: &'a [Figure]) -> RunData<'a> {
+fn run_data<'a>(run: &'a Run, metrics: &'a [Metric]) -> RunData<'a> {
     let drawn_every = run.steps.len().div_ceil(STEPS).max(1);
     let drawn: BTreeSet<u64> = run.steps.iter().rev().step_by(drawn_every).map(|step| step.number).collect();
     let mut names: Vec<&str> = Vec::new();
@@ -94,19 +94,19 @@ fn run_data<'a>(run: &'a Run, figures: &'a [Figure]) -> RunData<'a> {
             names.len() - 1
         })
     };
-    let figures = figures
+    let metrics = metrics
         .iter()
-        .filter(|figure| figure.split == "test" || drawn.contains(&figure.step))
-        .map(|figure| {
-            let (low, high) = figure.interval.map_or((None, None), |(low, high)| (Some(low), Some(high)));
+        .filter(|metric| metric.split == "test" || drawn.contains(&metric.step))
+        .map(|metric| {
+            let (low, high) = metric.interval.map_or((None, None), |(low, high)| (Some(low), Some(high)));
             (
-                figure.step,
-                number(figure.split),
-                number(&figure.environment),
-                number(&figure.policy),
-                number(&figure.agent),
-                number(&figure.metric),
-                rounded(figure.value),
+                metric.step,
+                number(metric.split),
+                number(&metric.environment),
+                number(&metric.policy),
+                number(&metric.agent),
+                number(&metric.name),
+                rounded(metric.value),
                 low.map(rounded),
                 high.map(rounded),
             )
@@ -121,8 +121,8 @@ fn run_data<'a>(run: &'a Run, figures: &'a [Figure]) -> RunData<'a> {
         begun: run.begun,
         equal_prompts: run.steps.iter().all(|step| step.groups.equal_prompts),
         names,
-        figures,
-        trees: &run.trees,
+        metrics,
+        episode_sets: &run.episode_sets,
     }
 }
 

@@ -1,31 +1,31 @@
-//! A run directory: what `pipeline.sh` was told, and the streams of every step that it committed.
+//! A run directory: the settings of `pipeline.sh`, and the streams of every committed step.
 //!
-//! Only committed steps are read (`steps/NNNNNN/done`), so a run in progress or one that was killed gives the same
-//! figures as its finished part. Nothing is locked and nothing is written.
+//! Only committed steps are read (`steps/NNNNNN/done`), so a run in progress or one that was killed gives the same metrics
+//! as its finished part. Nothing is locked and nothing is written.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use record::failure::{Failure, Result};
 use record::line::{self, End, Metrics};
-use record::read::Kind;
+use record::read::{Kind, Line, Reader};
+use record::sample::Sample;
 use serde_json::{Map, Value};
 
-use crate::accounts::{Accounts, Groups};
-use crate::evaluate::outcomes::Environments;
-use crate::stream::{self, Seen};
-use crate::trees::{Collector, Limits, Tree};
+use crate::episodes::{EpisodeSampler, EpisodeSet, Limits};
+use crate::stats::{Environments, GroupStats, StreamStats};
 
 /// A training step.
 #[derive(Debug)]
 pub struct Step {
     /// From 1.
     pub number: u64,
-    /// What its stream of samples says.
-    pub accounts: Accounts,
+    /// Stats of its samples and episodes.
+    pub stats: StreamStats,
     /// How its groups add up.
-    pub groups: Groups,
-    /// What its updates measured, by policy.
+    pub groups: GroupStats,
+    /// The `metrics` lines of its updates, by policy.
     pub metrics: BTreeMap<String, Metrics>,
     /// The `end` of `update`.
     pub update: Option<End>,
@@ -36,18 +36,18 @@ pub struct Step {
 pub struct Evaluation {
     /// The training step after which it was made; 0 is before the first.
     pub step: u64,
-    /// What its episodes came to.
+    /// Stats of its episodes.
     pub environments: Environments,
     /// Its `end` lines.
     pub ends: Vec<End>,
 }
 
-/// Everything that is shown of a run.
+/// Everything the report shows of a run.
 #[derive(Debug)]
 pub struct Run {
-    /// What the run is called: the name of its directory.
+    /// The name of its directory.
     pub name: String,
-    /// What `pipeline.sh` was told, and the build.
+    /// The settings of `pipeline.sh`, and the build.
     pub settings: Map<String, Value>,
     /// The committed steps.
     pub steps: Vec<Step>,
@@ -56,7 +56,7 @@ pub struct Run {
     /// A step that was begun and is not committed: in progress, or stopped.
     pub begun: Option<u64>,
     /// Sampled episodes of some steps.
-    pub trees: Vec<Tree>,
+    pub episode_sets: Vec<EpisodeSet>,
 }
 
 impl Run {
@@ -67,29 +67,26 @@ impl Run {
     pub fn read(directory: &Path, name: String, limits: Limits) -> Result<Run> {
         let settings = settings(directory)?;
         let (committed, begun) = steps(directory)?;
-        let mut run =
-            Run { name, settings, steps: Vec::new(), evaluations: Vec::new(), begun, trees: Vec::new() };
-        // Step 0 is the starting point: committed, and without samples.
-        let committed: Vec<u64> = committed.into_iter().filter(|&number| number > 0).collect();
+        let (mut steps, mut evaluations, mut episode_sets) = (Vec::new(), Vec::new(), Vec::new());
         let shown = limits.shown(&committed);
         for number in committed {
-            let mut collector = shown.contains(&number).then(|| Collector::new(number, false, limits));
-            run.steps.push(step(directory, number, collector.as_mut())?);
-            run.trees.extend(collector.and_then(Collector::close));
+            let mut sampler = EpisodeSampler::new(number, false, limits, &shown);
+            steps.push(step(directory, number, &mut sampler)?);
+            episode_sets.extend(sampler.close());
         }
-        let found = evaluations(directory)?;
+        let found = numbered(&directory.join("eval"), "step-", ".jsonl")?;
         let shown = limits.shown(&found.keys().copied().collect::<Vec<u64>>());
         for (number, path) in found {
-            let mut collector = shown.contains(&number).then(|| Collector::new(number, true, limits));
-            run.evaluations.push(evaluation(directory, number, &path, collector.as_mut())?);
-            run.trees.extend(collector.and_then(Collector::close));
+            let mut sampler = EpisodeSampler::new(number, true, limits, &shown);
+            evaluations.push(evaluation(directory, number, &path, &mut sampler)?);
+            episode_sets.extend(sampler.close());
         }
-        run.trees.sort_by_key(|tree| (tree.step, tree.held_out));
-        Ok(run)
+        episode_sets.sort_by_key(|set| (set.step, set.held_out));
+        Ok(Run { name, settings, steps, evaluations, begun, episode_sets })
     }
 }
 
-/// What a path that is no run directory is told.
+/// The failure for a path that is no run directory.
 fn no_run(directory: &Path, cause: &str) -> Failure {
     let hint = "a run directory is what ./pipeline.sh --run DIR makes: it holds run.json, steps/ and eval/";
     let message = format!("{}: {cause}", directory.display());
@@ -139,52 +136,25 @@ fn numbered(folder: &Path, prefix: &str, suffix: &str) -> Result<BTreeMap<u64, P
     Ok(found)
 }
 
-/// The committed steps, and one that was begun after them.
+/// The committed steps from 1 (step 0 is the starting point and has no samples), and one that was begun after them.
 fn steps(directory: &Path) -> Result<(Vec<u64>, Option<u64>)> {
-    let mut committed = Vec::new();
-    let mut begun = None;
-    for (number, path) in numbered(&directory.join("steps"), "", "")? {
-        if path.join("done").exists() {
-            committed.push(number);
-        } else {
-            begun = begun.or(Some(number));
-        }
-    }
-    Ok((committed, begun))
+    let found = numbered(&directory.join("steps"), "", "")?;
+    let (committed, begun): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|(_, path)| path.join("done").exists());
+    let committed = committed.into_iter().map(|(number, _)| number).filter(|&number| number > 0);
+    Ok((committed.collect(), begun.first().map(|(number, _)| *number)))
 }
 
-fn evaluations(directory: &Path) -> Result<BTreeMap<u64, PathBuf>> {
-    numbered(&directory.join("eval"), "step-", ".jsonl")
-}
-
-/// A file of the run as messages name it.
-fn called(directory: &Path, path: &Path) -> String {
-    path.strip_prefix(directory).unwrap_or(path).display().to_string()
-}
-
-fn step(directory: &Path, number: u64, mut collector: Option<&mut Collector>) -> Result<Step> {
+fn step(directory: &Path, number: u64, sampler: &mut EpisodeSampler) -> Result<Step> {
     let folder = directory.join("steps").join(format!("{number:06}"));
-    let mut accounts = Accounts::default();
-    let samples = folder.join("samples.jsonl");
-    stream::read(&samples, &called(directory, &samples), |seen| {
-        if let Some(collector) = collector.as_deref_mut() {
-            collector.take(&seen)?;
-        }
-        match seen {
-            Seen::Sample(sample) => accounts.sample(sample),
-            Seen::Other(line) => accounts.take(line)?,
-        }
-        Ok(())
+    let mut stats = StreamStats::default();
+    read(directory, &folder.join("samples.jsonl"), |line, sample| {
+        sampler.take(line, sample)?;
+        stats.take(line, sample)
     })?;
-    let groups = accounts.close();
-    let (metrics, update) = metrics(directory, &folder.join("metrics.jsonl"))?;
-    Ok(Step { number, accounts, groups, metrics, update })
-}
-
-fn metrics(directory: &Path, path: &Path) -> Result<(BTreeMap<String, Metrics>, Option<End>)> {
+    let groups = stats.close();
     let (mut metrics, mut update) = (BTreeMap::new(), None);
-    stream::read(path, &called(directory, path), |seen| {
-        let Seen::Other(line) = seen else { return Ok(()) };
+    read(directory, &folder.join("metrics.jsonl"), |line, _| {
         match line.kind {
             Kind::Metrics => {
                 let read: Metrics = line::parse(line)?;
@@ -195,27 +165,41 @@ fn metrics(directory: &Path, path: &Path) -> Result<(BTreeMap<String, Metrics>, 
         }
         Ok(())
     })?;
-    Ok((metrics, update))
+    Ok(Step { number, stats, groups, metrics, update })
 }
 
-fn evaluation(
-    directory: &Path,
-    step: u64,
-    path: &Path,
-    mut collector: Option<&mut Collector>,
-) -> Result<Evaluation> {
+fn evaluation(directory: &Path, step: u64, path: &Path, sampler: &mut EpisodeSampler) -> Result<Evaluation> {
     let mut environments = Environments::default();
     let mut ends = Vec::new();
-    stream::read(path, &called(directory, path), |seen| {
-        if let Some(collector) = collector.as_deref_mut() {
-            collector.take(&seen)?;
+    read(directory, path, |line, sample| {
+        sampler.take(line, sample)?;
+        if line.kind == Kind::End {
+            ends.push(line::parse(line)?);
         }
-        match seen {
-            Seen::Sample(sample) => environments.sample(sample),
-            Seen::Other(line) if line.kind == Kind::End => ends.push(line::parse(line)?),
-            Seen::Other(line) => drop(environments.take(line)?),
-        }
-        Ok(())
+        environments.take(line, sample)
     })?;
     Ok(Evaluation { step, environments, ends })
+}
+
+/// Opens a file for reading.
+///
+/// # Errors
+/// 74 with the path.
+pub fn open(path: &Path) -> Result<File> {
+    File::open(path).map_err(|error| Failure::io(format!("{}: {error}", path.display())))
+}
+
+/// Shows every line of a file to `visit`, samples parsed. Messages name the file by its path in the run directory.
+fn read(
+    directory: &Path,
+    path: &Path,
+    mut visit: impl FnMut(&Line, Option<&Sample>) -> Result<()>,
+) -> Result<()> {
+    let name = path.strip_prefix(directory).unwrap_or(path).display().to_string();
+    let mut reader = Reader::new(&name, open(path)?);
+    while let Some(line) = reader.next()? {
+        let sample = (line.kind == Kind::Sample).then(|| Sample::parse(&line)).transpose()?;
+        visit(&line, sample.as_ref())?;
+    }
+    Ok(())
 }

@@ -1,37 +1,38 @@
-//! The figures as TensorBoard events: scalar summaries in TFRecord framing.
+//! The metrics as TensorBoard events: scalar summaries in TFRecord framing.
 //!
-//! An event file is a row of records, each `length, checksum of the length, data, checksum of the data`, and the data
-//! is an `Event` message of protocol buffers. Of that format only what scalars need is written: the wall time (1), the
-//! step (2), the file's version (3) and a summary (5) of values (1) with a tag (1) and a number (2).
+//! An event file is a sequence of records, each `length, CRC-32C of the length, data, CRC-32C of the data`, where the data is
+//! an `Event` protocol buffer. Only the fields of scalars are written: the wall time (1), the step (2), the file's version
+//! (3) and a summary (5) of values (1) with a tag (1) and a number (2).
 //!
 //! The wall time is that of the run itself, in seconds from its start: TensorBoard's relative time is then right, and
 //! the same run gives the same bytes.
 
 use std::collections::BTreeMap;
 
-use crate::crc32c::crc32c;
-use crate::table::Figure;
+use crc32c::crc32c;
+
+use crate::metrics::Metric;
 
 /// The name of an event file; TensorBoard looks for `tfevents` in it.
 pub const FILE_NAME: &str = "events.out.tfevents.0.troupe";
 
 /// The bytes of an event file.
-pub fn events(figures: &[Figure]) -> Vec<u8> {
+pub fn events(metrics: &[Metric]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut first = time(0.0);
     text(&mut first, 3, "brain.Event:2");
     record(&mut bytes, &first);
-    let clock = clock(figures);
-    for figure in figures {
+    let clock = clock(metrics);
+    for metric in metrics {
         let mut value = Vec::new();
-        text(&mut value, 1, &tag(figure));
+        text(&mut value, 1, &tag(metric));
         value.push(2 << 3 | 5);
-        value.extend_from_slice(&(figure.value as f32).to_le_bytes());
+        value.extend_from_slice(&(metric.value as f32).to_le_bytes());
         let mut summary = Vec::new();
         message(&mut summary, 1, &value);
-        let mut event = time(clock.get(&figure.step).copied().unwrap_or_default());
+        let mut event = time(clock.get(&metric.step).copied().unwrap_or_default());
         event.push(2 << 3);
-        variable(&mut event, figure.step);
+        variable(&mut event, metric.step);
         message(&mut event, 5, &summary);
         record(&mut bytes, &event);
     }
@@ -39,18 +40,18 @@ pub fn events(figures: &[Figure]) -> Vec<u8> {
 }
 
 /// `train/reward/planner`: TensorBoard draws what has the same first part together.
-fn tag(figure: &Figure) -> String {
-    let parts = [figure.split, &figure.metric, &figure.environment, &figure.policy, &figure.agent];
+fn tag(metric: &Metric) -> String {
+    let parts = [metric.split, &metric.name, &metric.environment, &metric.policy, &metric.agent];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<&str>>().join("/")
 }
 
 /// Seconds from the start of the run to the end of each step, as far as its stages tell.
-fn clock(figures: &[Figure]) -> BTreeMap<u64, f64> {
+fn clock(metrics: &[Metric]) -> BTreeMap<u64, f64> {
     let mut clock = BTreeMap::new();
-    for figure in figures {
+    for metric in metrics {
         let counts =
-            ["rollout/seconds", "update/seconds", "evaluation_seconds"].contains(&figure.metric.as_str());
-        *clock.entry(figure.step).or_insert(0.0) += if counts { figure.value } else { 0.0 };
+            ["rollout/seconds", "update/seconds", "evaluation_seconds"].contains(&metric.name.as_str());
+        *clock.entry(metric.step).or_insert(0.0) += if counts { metric.value } else { 0.0 };
     }
     let mut now = 0.0;
     for seconds in clock.values_mut() {
@@ -104,19 +105,19 @@ mod tests {
 
     #[test]
     fn records_are_framed_and_tags_say_what_they_are_of() {
-        let figure = |metric: &str, step, value| Figure {
+        let metric = |name: &str, step, value| Metric {
             step,
             split: "train",
             agent: "tool".to_owned(),
-            metric: metric.to_owned(),
+            name: name.to_owned(),
             value,
-            ..Figure::default()
+            ..Metric::default()
         };
-        let figures =
-            [figure("reward", 300, 0.5), figure("rollout/seconds", 300, 2.0), figure("reward", 301, 1.0)];
-        assert_eq!(tag(&figures[0]), "train/reward/tool");
-        assert_eq!(clock(&figures), BTreeMap::from([(300, 2.0), (301, 2.0)]));
-        let bytes = events(&figures);
+        let metrics =
+            [metric("reward", 300, 0.5), metric("rollout/seconds", 300, 2.0), metric("reward", 301, 1.0)];
+        assert_eq!(tag(&metrics[0]), "train/reward/tool");
+        assert_eq!(clock(&metrics), BTreeMap::from([(300, 2.0), (301, 2.0)]));
+        let bytes = events(&metrics);
         let (mut rest, mut records) = (bytes.as_slice(), Vec::new());
         while !rest.is_empty() {
             let length = u64::from_le_bytes(rest[..8].try_into().unwrap()) as usize;

@@ -102,7 +102,7 @@ fn a_page_needs_nothing_else_and_is_the_same_each_time() {
     // A text of the run ends no script, and reaches the reader as it was.
     assert_eq!(page.matches("</script>").count(), 2);
     let data = data(&page);
-    let group = &data["runs"][0]["trees"][1]["episodes"][0]["groups"][0];
+    let group = &data["runs"][0]["episode_sets"][1]["episodes"][0]["groups"][0];
     assert_eq!(group["members"][0]["text"], "</script><script>alert(1)</script>");
     assert_eq!(group["prompt"][0]["content"], "what now? <b>&amp;");
     // A run that goes on, or was stopped, is shown as far as it is committed.

@@ -26,11 +26,11 @@ pub fn wilson(successes: u64, trials: u64) -> Option<Interval> {
     }
     let (n, p) = (trials as f64, successes as f64 / trials as f64);
     let shrink = 1.0 + Z * Z / n;
-    let centre = (p + Z * Z / (2.0 * n)) / shrink;
+    let center = (p + Z * Z / (2.0 * n)) / shrink;
     let half = Z / shrink * (p * (1.0 - p) / n + Z * Z / (4.0 * n * n)).sqrt();
     // The exact ends at 0 and 1, which rounding would miss by a hair.
-    let low = if successes == 0 { 0.0 } else { (centre - half).max(0.0) };
-    let high = if successes == trials { 1.0 } else { (centre + half).min(1.0) };
+    let low = if successes == 0 { 0.0 } else { (center - half).max(0.0) };
+    let high = if successes == trials { 1.0 } else { (center + half).min(1.0) };
     Some((low, high))
 }
 

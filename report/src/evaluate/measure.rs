@@ -1,25 +1,28 @@
-//! Figures of an evaluation out of its outcomes.
+//! Success, pass@k and paired differences of an evaluation, each with its interval.
+//!
+//! pass@k is the chance that at least one of k samples solves the task (Chen et al., "Evaluating large language models
+//! trained on code", arXiv 2107.03374, equation 1). A paired difference compares two evaluations task by task: hard
+//! tasks are hard for both, so its interval is narrower than those of the two rates suggest.
 
 use crate::evaluate::interval::{self, Interval};
-use crate::evaluate::outcomes::{Outcomes, Tally};
-use crate::evaluate::pass::{ks, pass_at};
+use crate::stats::{EnvironmentStats, TaskStats};
 
 /// pass@k with its interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pass {
-    /// How many samples one has.
+    /// Samples taken.
     pub k: u64,
-    /// The chance that one of them solves the task, averaged over tasks.
+    /// The estimate, averaged over tasks.
     pub value: f64,
     /// Its 95 % interval.
     pub interval: Option<Interval>,
 }
 
-/// What an evaluation comes to.
+/// The result of an evaluation on one environment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// Episodes solved over episodes begun; none without episodes.
-    pub success: Option<f64>,
+    /// Episodes solved over episodes begun, of which there is at least one.
+    pub success: f64,
     /// Its 95 % interval.
     pub interval: Option<Interval>,
     /// How the interval was made: `wilson` or `bootstrap`.
@@ -28,19 +31,19 @@ pub struct Measured {
     pub pass: Vec<Pass>,
 }
 
-/// Measures.
-pub fn of(outcomes: &Outcomes) -> Measured {
-    let (fewest, most) = outcomes.per_task();
+/// Measures the episodes of an environment.
+pub fn of(stats: &EnvironmentStats) -> Measured {
+    let (fewest, most) = stats.per_task();
     let single = most <= 1;
     let interval = match single {
-        true => interval::wilson(outcomes.solved(), outcomes.episodes()),
-        false => interval::of_rates(&outcomes.rates()),
+        true => interval::wilson(stats.solved(), stats.episodes()),
+        false => interval::of_rates(&stats.rates()),
     };
     let mut pass = Vec::new();
     if !single && fewest == most {
         for k in ks(most) {
-            let of_task = |tally: &Tally| Some((pass_at(k, tally.episodes, tally.solved)?, 1.0));
-            let values: Option<Vec<(f64, f64)>> = outcomes.tasks.values().map(of_task).collect();
+            let of_task = |task: &TaskStats| Some((pass_at(k, task.episodes, task.solved)?, 1.0));
+            let values: Option<Vec<(f64, f64)>> = stats.tasks.values().map(of_task).collect();
             if let Some(values) = values {
                 let value = values.iter().map(|(value, _)| value).sum::<f64>() / values.len() as f64;
                 pass.push(Pass { k, value, interval: interval::of_rates(&values) });
@@ -48,9 +51,116 @@ pub fn of(outcomes: &Outcomes) -> Measured {
         }
     }
     Measured {
-        success: (outcomes.episodes() > 0).then(|| outcomes.solved() as f64 / outcomes.episodes() as f64),
+        success: stats.solved() as f64 / stats.episodes() as f64,
         interval,
         method: if single { "wilson" } else { "bootstrap" },
         pass,
+    }
+}
+
+/// The unbiased estimate 1 - C(n - c, k) / C(n, k) from `samples` n of which `solved` c solved the task; none where
+/// there are fewer than `k` samples, because a smaller sample knows nothing about a larger one.
+fn pass_at(k: u64, samples: u64, solved: u64) -> Option<f64> {
+    if k == 0 || k > samples || solved > samples {
+        return None;
+    }
+    if samples - solved < k {
+        return Some(1.0);
+    }
+    // The product of the paper's listing: no factorial, hence no overflow.
+    let missed: f64 = (samples - solved + 1..=samples).map(|i| 1.0 - k as f64 / i as f64).product();
+    Some(1.0 - missed)
+}
+
+/// The k that are reported for n samples a task: the powers of two below n, and n.
+fn ks(samples: u64) -> Vec<u64> {
+    let mut ks: Vec<u64> =
+        std::iter::successors(Some(1), |k| Some(k * 2)).take_while(|&k| k < samples).collect();
+    ks.push(samples.max(1));
+    ks
+}
+
+/// How much more of its tasks one evaluation solves than another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Difference {
+    /// Tasks that both played.
+    pub tasks: usize,
+    /// Mean over these tasks of the difference between the shares solved.
+    pub value: f64,
+    /// Its 95 % interval, by a bootstrap over tasks; none below two tasks.
+    pub interval: Option<Interval>,
+}
+
+/// `stats` minus `base`; none where they have no task in common.
+pub fn difference(stats: &EnvironmentStats, base: &EnvironmentStats) -> Option<Difference> {
+    let rate = |task: &TaskStats| task.solved as f64 / task.episodes as f64;
+    let pair = |(name, task)| Some((rate(task) - rate(base.tasks.get(name)?), 1.0));
+    let pairs: Vec<(f64, f64)> = stats.tasks.iter().filter_map(pair).collect();
+    let value = pairs.iter().map(|(difference, _)| difference).sum::<f64>() / pairs.len() as f64;
+    let interval = (pairs.len() > 1).then(|| interval::bootstrap(&pairs)).flatten();
+    (!pairs.is_empty()).then_some(Difference { tasks: pairs.len(), value, interval })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The share of all subsets of k samples that hold a solved one, counted one by one.
+    fn by_counting(k: u64, samples: u64, solved: u64) -> f64 {
+        let (mut all, mut hit) = (0_u64, 0_u64);
+        for subset in 0_u64..1 << samples {
+            if u64::from(subset.count_ones()) == k {
+                all += 1;
+                hit += u64::from(subset & ((1 << solved) - 1) != 0);
+            }
+        }
+        hit as f64 / all as f64
+    }
+
+    #[test]
+    fn the_estimate_is_what_counting_gives() {
+        for samples in 1..=10 {
+            for solved in 0..=samples {
+                for k in 1..=samples {
+                    let (found, wanted) =
+                        (pass_at(k, samples, solved).unwrap(), by_counting(k, samples, solved));
+                    assert!(
+                        (found - wanted).abs() < 1e-12,
+                        "n {samples}, c {solved}, k {k}: {found}, {wanted}"
+                    );
+                }
+            }
+        }
+        assert_eq!(pass_at(3, 2, 1), None);
+        assert_eq!(pass_at(0, 2, 1), None);
+        assert!((pass_at(100, 10_000, 100).unwrap() - 0.635_8).abs() < 1e-3);
+    }
+
+    #[test]
+    fn the_reported_k() {
+        assert_eq!(ks(1), [1]);
+        assert_eq!(ks(8), [1, 2, 4, 8]);
+        assert_eq!(ks(10), [1, 2, 4, 8, 10]);
+    }
+
+    fn stats(solved: impl Iterator<Item = (u32, bool)>) -> EnvironmentStats {
+        let tasks = solved
+            .map(|(task, solved)| (format!("t{task:03}"), TaskStats { episodes: 1, solved: solved.into() }));
+        EnvironmentStats { tasks: tasks.collect(), ..EnvironmentStats::default() }
+    }
+
+    #[test]
+    fn only_tasks_of_both_count_and_pairing_narrows() {
+        // Both solve the same half; the better one solves 10 tasks more.
+        let base = stats((0..200).map(|task| (task, task < 100)));
+        let better = stats((0..220).map(|task| (task, task < 110)));
+        let found = difference(&better, &base).unwrap();
+        let (low, high) = found.interval.unwrap();
+        assert_eq!(found.tasks, 200);
+        assert!((found.value - 0.05).abs() < 1e-12);
+        // 10 ones among 200 differences: mean 0.05, standard error 0.0154.
+        assert!((low - 0.02).abs() < 0.006 && (high - 0.08).abs() < 0.006, "{low} {high}");
+        assert_eq!(difference(&base, &base).unwrap().interval, Some((0.0, 0.0)));
+        assert_eq!(difference(&base, &stats(std::iter::empty())), None);
     }
 }

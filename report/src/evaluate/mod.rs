@@ -1,14 +1,10 @@
-//! Evaluation: what held-out episodes say about a policy, how sure that is, and what it cost.
+//! `report evaluate`: success on held-out tasks with its interval, pass@k, and the tokens it took.
 //!
-//! It reads the streams that `rollout` writes and nothing else, so any way of choosing tasks, policies and sampling is
-//! a command before it. Success is what a `jq` over the `episode` lines gives; what this adds is the interval, pass@k
-//! and the tokens.
+//! It reads only the streams of `rollout`, so tasks, policies and sampling are chosen by the command before it. Success is
+//! what `jq` over the `episode` lines gives; this adds the interval, pass@k and the tokens.
 
 pub mod interval;
 pub mod measure;
-pub mod outcomes;
-mod paired;
-mod pass;
 mod print;
 
 use std::path::Path;
@@ -20,17 +16,16 @@ use record::stage::note;
 use record::stream::Stream;
 
 use crate::arguments::{Evaluate, Format};
-use crate::evaluate::outcomes::Environments;
-use crate::stream;
+use crate::run::open;
+use crate::stats::Environments;
 
 /// One stream that was read.
 struct Evaluated {
     name: String,
-    step: Option<u64>,
     environments: Environments,
 }
 
-/// Reads the streams and prints what they come to.
+/// Reads the streams and prints the result.
 ///
 /// # Errors
 /// A bad or incomplete stream, or none that holds an episode (65); I/O (74).
@@ -43,7 +38,7 @@ pub fn run(arguments: &Evaluate) -> Result<()> {
         streams.push(read("stdin", Reader::stdin(), arguments)?);
     }
     let base = arguments.against.as_deref().map(|path| file(path, arguments)).transpose()?;
-    if !arguments.quiet {
+    if !arguments.flags.quiet {
         streams.iter().chain(&base).for_each(remark);
     }
     match arguments.format {
@@ -55,54 +50,49 @@ pub fn run(arguments: &Evaluate) -> Result<()> {
 
 fn file(path: &Path, arguments: &Evaluate) -> Result<Evaluated> {
     let name = path.display().to_string();
-    read(&name, Reader::new(&name, stream::open(path)?), arguments)
+    read(&name, Reader::new(&name, open(path)?), arguments)
 }
 
 fn read<R: std::io::Read>(name: &str, mut reader: Reader<R>, arguments: &Evaluate) -> Result<Evaluated> {
-    let mut whole = Stream::new("report", arguments.allow_incomplete);
+    let mut stream = Stream::new("report", arguments.flags.allow_incomplete);
     let mut environments = Environments::default();
-    let mut step = None;
     while let Some(line) = reader.next()? {
-        match line.kind {
-            Kind::Sample => {
-                let sample = Sample::parse(&line)?;
-                whole.sample(&sample, &line)?;
-                environments.sample(&sample);
-            }
-            Kind::End => whole.end(&line)?,
-            _ => step = environments.take(&line)?.or(step),
+        let sample = (line.kind == Kind::Sample).then(|| Sample::parse(&line)).transpose()?;
+        if let Some(sample) = &sample {
+            stream.sample(sample, &line)?;
+        } else if line.kind == Kind::End {
+            stream.end(&line)?;
         }
+        environments.take(&line, sample.as_ref())?;
     }
-    whole.whole().map_err(|failure| failure.at(name))?;
-    environments.outcomes.retain(|_, outcomes| outcomes.episodes() > 0);
-    if environments.outcomes.is_empty() {
+    stream.whole().map_err(|failure| failure.at(name))?;
+    if environments.played().next().is_none() {
         return Err(Failure::data(format!("{name}: the stream holds no episode"))
             .hint("an evaluation reads what rollout writes: envs tasks … --split test | rollout … --greedy | report evaluate"));
     }
-    Ok(Evaluated { name: name.to_owned(), step, environments })
+    Ok(Evaluated { name: name.to_owned(), environments })
 }
 
-/// What a reader of the figures has to know and they do not say.
+/// Notes what the numbers do not say and their reader has to know.
 fn remark(stream: &Evaluated) {
-    for (environment, outcomes) in &stream.environments.outcomes {
-        let candidates = outcomes.widest_choice;
-        if candidates > 1 {
+    for (environment, stats) in stream.environments.played() {
+        let at = format!("{}: {environment}", stream.name);
+        if stats.most_candidates > 1 {
+            let candidates = stats.most_candidates;
             note(
                 "report",
                 format_args!(
-                    "{}: {environment}: every turn was played with one of {candidates} candidates after they were \
-                     scored, which no policy can do by itself; evaluate with rollout --greedy or --sampling parallel",
-                    stream.name
+                    "{at}: every turn was played with one of {candidates} candidates after they were scored, which no \
+                     policy can do by itself; evaluate with rollout --greedy or --sampling parallel"
                 ),
             );
         }
-        if outcomes.errors > 0 {
-            let episodes = outcomes.episodes();
+        if stats.errors > 0 {
+            let (errors, episodes) = (stats.errors, stats.episodes());
             note(
                 "report",
                 format_args!(
-                    "{}: {environment}: {} of {episodes} episodes could not be scored and count as not solved",
-                    stream.name, outcomes.errors
+                    "{at}: {errors} of {episodes} episodes could not be scored and count as not solved"
                 ),
             );
         }

@@ -1,17 +1,14 @@
-//! The figures of an evaluation as text: a table for people, lines of JSON for programs, one short line for a log.
-
-use std::io::Write;
+//! The result of an evaluation as text: a table for people, lines of JSON for programs, one short line for a log.
 
 use record::failure::{Failure, Result};
 use record::read::VERSION;
-use record::write::Writer;
+use record::write::{self, Writer};
 use serde_json::{Map, Value, json};
 
 use crate::evaluate::Evaluated;
 use crate::evaluate::interval::Interval;
-use crate::evaluate::measure::{self, Measured};
-use crate::evaluate::outcomes::Outcomes;
-use crate::evaluate::paired::{Difference, difference};
+use crate::evaluate::measure::{self, Difference, Measured, difference};
+use crate::stats::EnvironmentStats;
 
 const HEADS: [&str; 9] = [
     "stream",
@@ -25,13 +22,11 @@ const HEADS: [&str; 9] = [
     "tokens/episode",
 ];
 
-/// Every stream and environment with what it came to.
-fn rows(streams: &[Evaluated]) -> impl Iterator<Item = (&Evaluated, &str, &Outcomes, Measured)> {
+/// Every stream and environment with its result.
+fn rows(streams: &[Evaluated]) -> impl Iterator<Item = (&Evaluated, &str, &EnvironmentStats, Measured)> {
     streams.iter().flat_map(|stream| {
-        let outcomes = stream.environments.outcomes.iter();
-        outcomes.map(move |(environment, outcomes)| {
-            (stream, environment.as_str(), outcomes, measure::of(outcomes))
-        })
+        let played = stream.environments.played();
+        played.map(move |(environment, stats)| (stream, environment, stats, measure::of(stats)))
     })
 }
 
@@ -43,11 +38,10 @@ fn against(
     base: Option<&Evaluated>,
     stream: &Evaluated,
     environment: &str,
-    outcomes: &Outcomes,
+    stats: &EnvironmentStats,
 ) -> Result<Option<Difference>> {
     let Some(base) = base else { return Ok(None) };
-    let other = base.environments.outcomes.get(environment);
-    match other.and_then(|other| difference(outcomes, other)) {
+    match base.environments.get(environment).and_then(|other| difference(stats, other)) {
         Some(difference) => Ok(Some(difference)),
         None => Err(Failure::data(format!(
             "{}: {environment}: has no task in common with {}",
@@ -64,20 +58,20 @@ fn against(
 pub fn table(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
     let mut table = vec![HEADS.map(str::to_owned)];
     let mut notes = Vec::new();
-    for (stream, environment, outcomes, measured) in rows(streams) {
-        let episodes = outcomes.episodes();
-        let tokens = outcomes.completion_tokens().map(|tokens| tokens as f64 / episodes as f64);
+    for (stream, environment, stats, measured) in rows(streams) {
+        let episodes = stats.episodes();
+        let tokens = stats.completion_tokens().map(|tokens| tokens as f64 / episodes as f64);
         table.push([
             stream.name.clone(),
             environment.to_owned(),
-            outcomes.tasks.len().to_string(),
+            stats.tasks.len().to_string(),
             episodes.to_string(),
-            outcomes.solved().to_string(),
-            measured.success.map_or("-".to_owned(), percent),
+            stats.solved().to_string(),
+            percent(measured.success),
             measured
                 .interval
                 .map_or("-".to_owned(), |(low, high)| format!("{:.1} to {}", 100.0 * low, percent(high))),
-            outcomes.turns.mean().map_or("-".to_owned(), |turns| format!("{turns:.2}")),
+            stats.turns.mean().map_or("-".to_owned(), |turns| format!("{turns:.2}")),
             tokens.map_or("-".to_owned(), |tokens| format!("{tokens:.1}")),
         ]);
         let place = format!("{}, {environment}", stream.name);
@@ -85,7 +79,7 @@ pub fn table(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
             let interval = pass.interval.map_or(String::new(), percents);
             notes.push(format!("{place}: pass@{} {}{interval}", pass.k, percent(pass.value)));
         }
-        if let Some(found) = against(base, stream, environment, outcomes)? {
+        if let Some(found) = against(base, stream, environment, stats)? {
             let interval = found.interval.map_or(String::new(), |(low, high)| {
                 format!(" (95 % interval {:+.1} to {:+.1})", 100.0 * low, 100.0 * high)
             });
@@ -99,7 +93,7 @@ pub fn table(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
     }
     let mut text = aligned(&table);
     notes.iter().for_each(|note| text += &format!("{note}\n"));
-    put(&text)
+    write::stdout(text.as_bytes())
 }
 
 /// Columns under their heads: the names to the left, numbers to the right.
@@ -126,20 +120,20 @@ fn aligned(table: &[[String; 9]]) -> String {
 /// As [`table`].
 pub fn json(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
     let mut writer = Writer::stdout();
-    for (stream, environment, outcomes, measured) in rows(streams) {
+    for (stream, environment, stats, measured) in rows(streams) {
         let mut line = Map::new();
         let mut put = |name: &str, value: Value| line.insert(name.to_owned(), value);
         put("type", json!("evaluation"));
         put("v", json!(VERSION));
-        if let Some(step) = stream.step {
+        if let Some(step) = stream.environments.step {
             put("step", json!(step));
         }
         put("stream", json!(stream.name));
         put("env", json!(environment));
-        put("tasks", json!(outcomes.tasks.len()));
-        put("episodes", json!(outcomes.episodes()));
-        put("solved", json!(outcomes.solved()));
-        put("errors", json!(outcomes.errors));
+        put("tasks", json!(stats.tasks.len()));
+        put("episodes", json!(stats.episodes()));
+        put("solved", json!(stats.solved()));
+        put("errors", json!(stats.errors));
         put("success", json!(measured.success));
         put("success_interval", json!(measured.interval));
         put("interval_method", json!(measured.method));
@@ -148,13 +142,13 @@ pub fn json(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
             .iter()
             .map(|pass| (pass.k.to_string(), json!({"value": pass.value, "interval": pass.interval})));
         put("pass_at", Value::Object(pass.collect()));
-        put("reward", json!(outcomes.reward.mean()));
-        put("turns", json!(outcomes.turns.mean()));
-        let known = outcomes.samples > 0;
-        put("completion_tokens", json!(outcomes.completion_tokens()));
-        put("completion_tokens_by_agent", json!(known.then_some(&outcomes.tokens)));
-        put("prompt_tokens", json!(known.then_some(outcomes.prompt_tokens)));
-        if let Some(found) = against(base, stream, environment, outcomes)? {
+        put("reward", json!(stats.reward.mean()));
+        put("turns", json!(stats.turns.mean()));
+        let known = stats.samples > 0;
+        put("completion_tokens", json!(stats.completion_tokens()));
+        put("completion_tokens_by_agent", json!(known.then_some(&stats.tokens)));
+        put("prompt_tokens", json!(known.then_some(stats.prompt_tokens)));
+        if let Some(found) = against(base, stream, environment, stats)? {
             let base = base.map(|base| &base.name);
             let difference = json!({"stream": base, "tasks": found.tasks, "value": found.value, "interval": found.interval});
             put("against", difference);
@@ -164,24 +158,24 @@ pub fn json(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
     writer.flush()
 }
 
-/// A short line for each stream and environment, as a log shows it.
+/// A short line for each stream and environment, for a log.
 ///
 /// # Errors
 /// 74 when writing fails.
 pub fn line(streams: &[Evaluated]) -> Result<()> {
     let mut text = String::new();
-    for (_, _, outcomes, measured) in rows(streams) {
-        let (solved, episodes) = (outcomes.solved(), outcomes.episodes());
-        text += &format!("{:.3} ({solved}/{episodes})", measured.success.unwrap_or_default());
+    for (_, _, stats, measured) in rows(streams) {
+        let (solved, episodes) = (stats.solved(), stats.episodes());
+        text += &format!("{:.3} ({solved}/{episodes})", measured.success);
         if let Some((low, high)) = measured.interval {
             text += &format!(", 95 % interval {low:.3} to {high:.3}");
         }
-        if let Some(tokens) = outcomes.completion_tokens() {
+        if let Some(tokens) = stats.completion_tokens() {
             text += &format!(", {:.1} tokens an episode", tokens as f64 / episodes as f64);
         }
         text.push('\n');
     }
-    put(&text)
+    write::stdout(text.as_bytes())
 }
 
 fn percent(rate: f64) -> String {
@@ -190,12 +184,4 @@ fn percent(rate: f64) -> String {
 
 fn percents((low, high): Interval) -> String {
     format!(" (95 % interval {:.1} to {})", 100.0 * low, percent(high))
-}
-
-fn put(text: &str) -> Result<()> {
-    let mut output = std::io::stdout().lock();
-    output.write_all(text.as_bytes()).and_then(|()| output.flush()).map_err(|error| match error.kind() {
-        std::io::ErrorKind::BrokenPipe => Failure::closed(),
-        _ => Failure::io(format!("writing the output: {error}")),
-    })
 }

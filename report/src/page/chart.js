@@ -1,6 +1,6 @@
 // Two kinds of charts, curves and stacked bars, drawn as SVG at the size of their place so that type stays readable.
 //
-// chart({title, note, series, kind, format, domain, log, xName}): series are {name, colour, dash, points}, points are
+// chart({title, note, series, kind, format, domain, log, xName}): series are {name, color, dash, points}, points are
 // {x, y, low, high}. Pointing anywhere tells all values at the nearest x; a click on a name hides its curve. A series
 // with a `method` is hidden in all charts at once, see `methods`.
 
@@ -93,12 +93,12 @@ function curve(one, scale, dots) {
   const edge = (key, from) => from.map(point => `${scale.x(point.x).toFixed(1)} ${scale.y(point[key]).toFixed(1)}`);
   return [
     banded.length > 1 && one.band !== false && s('path', {
-      d: `M${edge('high', banded).join('L')}L${edge('low', [...banded].reverse()).join('L')}Z`, fill: one.colour, opacity: 0.14,
+      d: `M${edge('high', banded).join('L')}L${edge('low', [...banded].reverse()).join('L')}Z`, fill: one.color, opacity: 0.14,
     }),
-    s('path', {d: path, fill: 'none', stroke: one.colour, 'stroke-width': one.thin ? 1.3 : 2, 'stroke-dasharray': one.dash || null,
+    s('path', {d: path, fill: 'none', stroke: one.color, 'stroke-width': one.thin ? 1.3 : 2, 'stroke-dasharray': one.dash || null,
       'stroke-linejoin': 'round', 'stroke-linecap': 'round', opacity: one.thin ? 0.85 : 1}),
     dots && !one.thin && list.map(point =>
-      s('circle', {cx: scale.x(point.x), cy: scale.y(point.y), r: 2.7, fill: one.colour, stroke: 'var(--paper)', 'stroke-width': 1})),
+      s('circle', {cx: scale.x(point.x), cy: scale.y(point.y), r: 2.7, fill: one.color, stroke: 'var(--paper)', 'stroke-width': 1})),
   ];
 }
 
@@ -110,14 +110,14 @@ function bars(series, scale, spec) {
     tops.set(x, from + y);
     const [top, bottom] = [scale.y(from + y), scale.y(from)];
     return y > 0 && s('rect', {x: (scale.x(x) - width / 2).toFixed(1), width: width.toFixed(1), y: top.toFixed(1),
-      height: Math.max(0.5, bottom - top).toFixed(1), fill: one.colour});
+      height: Math.max(0.5, bottom - top).toFixed(1), fill: one.color});
   }));
 }
 
 function key(one, kind) {
   return s('svg', {viewBox: '0 0 20 10'}, kind === 'bars'
-    ? s('rect', {x: 5, y: 0, width: 10, height: 10, rx: 2, fill: one.colour})
-    : s('line', {x1: 1, x2: 19, y1: 5, y2: 5, stroke: one.colour, 'stroke-width': one.thin ? 1.5 : 2.5, 'stroke-dasharray': one.dash || null}));
+    ? s('rect', {x: 5, y: 0, width: 10, height: 10, rx: 2, fill: one.color})
+    : s('line', {x1: 1, x2: 19, y1: 5, y2: 5, stroke: one.color, 'stroke-width': one.thin ? 1.5 : 2.5, 'stroke-dasharray': one.dash || null}));
 }
 
 function chart(spec) {
@@ -154,10 +154,10 @@ function chart(spec) {
     const rows = visible.map(one => [one, one.points.reduce(near)]).filter(([, p]) => Math.abs(scale.x(p.x) - scale.x(x)) < (spec.xName ? 12 : 0.5));
     mark.replaceChildren(
       s('line', {x1: scale.x(x), x2: scale.x(x), y1: MARGIN.top, y2: scale.bottom, stroke: 'var(--faint)', 'stroke-dasharray': '2 3'}),
-      ...(spec.kind === 'bars' ? [] : rows.map(([one, p]) => s('circle', {cx: scale.x(x), cy: scale.y(p.y), r: 4, fill: one.colour}))));
+      ...(spec.kind === 'bars' ? [] : rows.map(([one, p]) => s('circle', {cx: scale.x(x), cy: scale.y(p.y), r: 4, fill: one.color}))));
     const interval = p => Number.isFinite(p.low) && Number.isFinite(p.high) ? ` (${format(p.low)} to ${format(p.high)})` : '';
     tip.replaceChildren(h('b', {}, spec.xName ? `${short(x)} ${spec.xName}` : `step ${count(x)}`),
-      h('table', {}, rows.map(([one, p]) => h('tr', {}, h('td', {}, h('i', {style: `background:${one.colour}`}), one.name),
+      h('table', {}, rows.map(([one, p]) => h('tr', {}, h('td', {}, h('i', {style: `background:${one.color}`}), one.name),
         h('td', {}, format(p.y) + interval(p))))));
     tip.style.display = 'block';
     const left = scale.x(x) + 12;
@@ -175,7 +175,7 @@ function chart(spec) {
   return h('figure', {}, h('figcaption', {}, h('h3', {}, spec.title), spec.note && h('p', {class: 'note'}, spec.note), legend), plot);
 }
 
-// The legend that all charts of several runs share: a colour for each method, a dash for each role or policy.
+// The legend that all charts of several runs share: a color for each method, a dash for each role or policy.
 function methods(dashes) {
   return h('div', {class: 'legend methods'},
     METHODS.map(method => h('button', {
@@ -184,6 +184,6 @@ function methods(dashes) {
         event.currentTarget.setAttribute('aria-pressed', String(!HIDDEN.has(method)));
         REDRAW.forEach(draw => draw());
       },
-    }, key({colour: colour(method.index)}), method.name, method.runs.length > 1 && h('span', {class: 'faint'}, ` × ${method.runs.length}`))),
-    dashes.length > 1 && h('span', {class: 'dashes'}, dashes.map((name, place) => h('span', {}, key({colour: 'var(--soft)', dash: DASHES[place % DASHES.length]}), name))));
+    }, key({color: color(method.index)}), method.name, method.runs.length > 1 && h('span', {class: 'faint'}, ` × ${method.runs.length}`))),
+    dashes.length > 1 && h('span', {class: 'dashes'}, dashes.map((name, place) => h('span', {}, key({color: 'var(--soft)', dash: DASHES[place % DASHES.length]}), name))));
 }

@@ -1,16 +1,16 @@
-// The data of the page, and small tools to build it with. A figure is
+// The data of the page, and small tools to build it with. A metric is
 // {step, split, environment, policy, agent, metric, value, low, high}.
 'use strict';
 const DATA = JSON.parse(document.getElementById('data').textContent);
 const RUNS = DATA.runs.map((run, index) => ({
   ...run, index,
-  figures: run.figures.map(([step, split, environment, policy, agent, metric, value, low, high]) => ({
+  metrics: run.metrics.map(([step, split, environment, policy, agent, metric, value, low, high]) => ({
     step, value, low, high, split: run.names[split], environment: run.names[environment],
     policy: run.names[policy], agent: run.names[agent], metric: run.names[metric],
   })),
 }));
 
-// Runs that differ in their seed alone (…/seed-1, …/seed-2) are one method: one colour, one mean curve.
+// Runs that differ in their seed alone (…/seed-1, …/seed-2) are one method: one color, one mean curve.
 const METHODS = [];
 for (const run of RUNS) {
   const name = run.name.replace(/[/_-]?seed[-_]?\d+$/, '') || run.name;
@@ -20,20 +20,20 @@ for (const run of RUNS) {
 }
 for (const method of METHODS) if (method.runs.length === 1) method.name = method.runs[0].name;
 
-// The figures of a run that have all the given values.
-const pick = (run, wanted) => run.figures.filter(figure =>
-  Object.entries(wanted).every(([key, value]) => figure[key] === value));
+// The metrics of a run that have all the given values.
+const pick = (run, wanted) => run.metrics.filter(row =>
+  Object.entries(wanted).every(([key, value]) => row[key] === value));
 // The different values of a column, in order of appearance.
-const distinct = (figures, column) => [...new Set(figures.map(figure => figure[column]))];
-// Figures as points of a curve.
-const points = figures => figures.map(({step, value, low, high}) => ({x: step, y: value, low, high}));
+const distinct = (metrics, column) => [...new Set(metrics.map(row => row[column]))];
+// Metrics as points of a curve.
+const points = metrics => metrics.map(({step, value, low, high}) => ({x: step, y: value, low, high}));
 const last = list => list[list.length - 1];
 const sum = list => list.reduce((all, one) => all + one, 0);
 const mean = list => sum(list) / list.length;
-// Figures added up by step.
-const totals = figures => {
+// Metrics added up by step.
+const totals = metrics => {
   const steps = new Map();
-  for (const {step, value} of figures) steps.set(step, (steps.get(step) || 0) + value);
+  for (const {step, value} of metrics) steps.set(step, (steps.get(step) || 0) + value);
   return [...steps].map(([x, y]) => ({x, y}));
 };
 

@@ -13,18 +13,18 @@ const shade = advantage => advantage === null || advantage === 0 ? 'var(--idle)'
   : `color-mix(in oklab, var(--${advantage > 0 ? 'good' : 'bad'}) ${Math.round(35 + 65 * Math.min(1, Math.abs(advantage) / 1.5))}%, var(--paper))`;
 
 function episodes(run) {
-  if (run.trees.length === 0) return null;
-  const place = {tree: run.trees.length - 1, episode: 0};
+  if (run.episode_sets.length === 0) return null;
+  const place = {tree: run.episode_sets.length - 1, episode: 0};
   const body = h('div', {});
   const picks = h('div', {class: 'row'});
   const steps = h('select', {'aria-label': 'step', onchange: event => { place.tree = +event.target.value; place.episode = 0; show(); }},
     [false, true].map(heldOut => {
-      const trees = run.trees.map((tree, index) => [tree, index]).filter(([tree]) => tree.held_out === heldOut);
+      const trees = run.episode_sets.map((tree, index) => [tree, index]).filter(([tree]) => tree.held_out === heldOut);
       return trees.length > 0 && h('optgroup', {label: heldOut ? 'Held out' : 'Training'},
         trees.map(([tree, index]) => h('option', {value: index}, heldOut ? `held out, after step ${tree.step}` : `training, step ${tree.step}`)));
     }));
   const show = () => {
-    const tree = run.trees[place.tree];
+    const tree = run.episode_sets[place.tree];
     steps.value = String(place.tree);
     picks.replaceChildren(...tree.episodes.map((played, index) => h('button', {
       'aria-pressed': String(index === place.episode), onclick: () => { place.episode = index; show(); },
@@ -32,17 +32,17 @@ function episodes(run) {
     body.replaceChildren(...episode(tree.episodes[place.episode]));
   };
   const move = by => {
-    const flat = run.trees.flatMap((tree, t) => tree.episodes.map((_, e) => [t, e]));
+    const flat = run.episode_sets.flatMap((tree, t) => tree.episodes.map((_, e) => [t, e]));
     const now = flat.findIndex(([t, e]) => t === place.tree && e === place.episode);
     [place.tree, place.episode] = flat[(now + by + flat.length) % flat.length];
     show();
   };
-  const training = run.trees.map((tree, index) => tree.held_out ? -1 : index).filter(index => index >= 0);
+  const training = run.episode_sets.map((tree, index) => tree.held_out ? -1 : index).filter(index => index >= 0);
   if (training.length) place.tree = training[0];
   show();
-  const shown = sum(run.trees.map(tree => tree.episodes.length)), of = sum(run.trees.map(tree => tree.of));
+  const shown = sum(run.episode_sets.map(tree => tree.episodes.length)), of = sum(run.episode_sets.map(tree => tree.total));
   return section('episodes', 'Episodes',
-    h('p', {class: 'note'}, `${count(shown)} of the ${count(of)} episodes of ${plural(run.trees.length, 'stream')}: steps spread over the run, and of each the first that were solved and the first that were not. Every one is in the run directory.`),
+    h('p', {class: 'note'}, `${count(shown)} of the ${count(of)} episodes of ${plural(run.episode_sets.length, 'stream')}: steps spread over the run, and of each the first that were solved and the first that were not. Every one is in the run directory.`),
     h('div', {class: 'row chooser'}, steps, picks, h('span', {class: 'row push'}, h('button', {onclick: () => move(-1)}, '← previous'), h('button', {onclick: () => move(1)}, 'next →'))),
     body);
 }

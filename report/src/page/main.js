@@ -1,18 +1,18 @@
-// Puts the page together: the head with the figures that matter first, the sections, and the choice of a run.
+// Puts the page together: the head with the numbers that matter first, the sections, and the choice of a run.
 
 const first = list => list[0];
-// The success figures of an evaluation over all environments: the only one, or their mean.
+// The success of an evaluation over all environments: the only one, or their mean.
 function heldOut(run) {
-  const steps = [...new Set(pick(run, {metric: 'success', split: 'test'}).map(figure => figure.step))].sort((a, b) => a - b);
+  const steps = [...new Set(pick(run, {metric: 'success', split: 'test'}).map(row => row.step))].sort((a, b) => a - b);
   return steps.map(step => {
-    const figures = pick(run, {metric: 'success', split: 'test', step});
-    const value = sum(figures.map(figure => figure.value)) / figures.length;
-    return {step, value, ...(figures.length === 1 ? {low: figures[0].low, high: figures[0].high} : {})};
+    const rows = pick(run, {metric: 'success', split: 'test', step});
+    const value = sum(rows.map(row => row.value)) / rows.length;
+    return {step, value, ...(rows.length === 1 ? {low: rows[0].low, high: rows[0].high} : {})};
   });
 }
-const range = figure => Number.isFinite(figure.low) ? `95 % interval ${(100 * figure.low).toFixed(1)}–${percent(figure.high)}` : 'mean over environments';
-const total = (run, metric) => sum(pick(run, {metric, split: 'train', policy: ''}).filter(figure => metric === 'completion_tokens' || figure.agent === '').map(figure => figure.value));
-const largest = (run, metric) => Math.max(...pick(run, {metric}).map(figure => figure.value), -Infinity);
+const range = row => Number.isFinite(row.low) ? `95 % interval ${(100 * row.low).toFixed(1)}–${percent(row.high)}` : 'mean over environments';
+const total = (run, metric) => sum(pick(run, {metric, split: 'train', policy: ''}).filter(row => metric === 'completion_tokens' || row.agent === '').map(row => row.value));
+const largest = (run, metric) => Math.max(...pick(run, {metric}).map(row => row.value), -Infinity);
 
 function status(run) {
   const steps = run.steps === 0 ? 'no step committed yet' : `${plural(run.steps, 'step')} committed`;
@@ -35,7 +35,7 @@ function tiles(run) {
 
 // A row for each run; before the runs of a method their means, with the lowest and the highest seed.
 function comparison() {
-  const figures = run => {
+  const facts = run => {
     const evaluations = heldOut(run), groups = total(run, 'groups');
     return {run, before: first(evaluations), now: last(evaluations), tokens: total(run, 'completion_tokens'),
       taught: groups ? 1 - total(run, 'groups_flat') / groups : NaN, gap: largest(run, 'sampling/logp_difference_max')};
@@ -54,7 +54,7 @@ function comparison() {
   const row = (cells, kind) => h('tr', {class: kind}, cells.map((cell, place) => h('td', {class: place ? 'number' : ''}, cell)));
   return h('div', {class: 'scroll'}, h('table', {class: 'facts'}, h('tr', {}, heads.map((head, place) => h('th', {class: place ? 'number' : ''}, head))),
     METHODS.flatMap(method => {
-      const rows = method.runs.map(figures);
+      const rows = method.runs.map(facts);
       return rows.length === 1 ? row(single(rows[0])) : [row(all(method, rows), 'mean'), ...rows.map(one => row(single(one), 'seed'))];
     })));
 }
@@ -96,7 +96,7 @@ function main() {
     h('footer', {}, h('p', {class: 'note'},
       RUNS.filter(run => run.drawn_every > 1).map(run => `Of the ${count(run.steps)} steps of ${run.name} every ${run.drawn_every}th is drawn. `),
       DATA.episodes_left_out > 0 && `${plural(DATA.episodes_left_out, 'chosen episode')} did not fit into a page of this size and ${DATA.episodes_left_out === 1 ? 'is' : 'are'} left out. `,
-      `Made by report ${DATA.version} from the streams of the run directory; report RUN --csv FILE writes every figure.`)));
+      `Made by report ${DATA.version} from the streams of the run directory; report RUN --csv FILE writes every number.`)));
   show(0);
 }
 main();

@@ -1,13 +1,13 @@
-// The sections of the page: which figures are drawn together, and what a reader should look for in them.
+// The sections of the page: which metrics are drawn together, and what a reader should look for in them.
 
 const SEVERAL = RUNS.length > 1;
-// Seven colours, and after them the same ones half as strong.
-const colour = index => index % 14 < 7 ? `var(--c${index % 7})` : `color-mix(in oklab, var(--c${index % 7}) 50%, var(--paper))`;
+// Seven colors, and after them the same ones half as strong.
+const color = index => index % 14 < 7 ? `var(--c${index % 7})` : `color-mix(in oklab, var(--c${index % 7}) 50%, var(--paper))`;
 
-// One curve for each run and value of a column (an agent, a policy). One run: a colour for each value. Several runs: a
-// colour for each method and a dash for each value, the same in all charts; seeds of a method are drawn as their mean.
+// One curve for each run and value of a column (an agent, a policy). One run: a color for each value. Several runs: a
+// color for each method and a dash for each value, the same in all charts; seeds of a method are drawn as their mean.
 const VALUES = Object.fromEntries(['agent', 'policy'].map(column =>
-  [column, [...new Set(RUNS.flatMap(run => distinct(run.figures, column)))].filter(Boolean).sort()]));
+  [column, [...new Set(RUNS.flatMap(run => distinct(run.metrics, column)))].filter(Boolean).sort()]));
 const DASHED = [...new Set(Object.values(VALUES).filter(values => values.length > 1).flat())];
 function curves(metric, column, split = 'train') {
   return METHODS.flatMap(method => VALUES[column].map((value, index) => {
@@ -15,7 +15,7 @@ function curves(metric, column, split = 'train') {
     const lists = method.runs.map(run => points(pick(run, {metric, split, [column]: value}))).filter(list => list.length > 0);
     return {
       name: SEVERAL ? `${method.name}, ${value}` : value, method: SEVERAL && method, band: false,
-      colour: colour(SEVERAL ? method.index : place), dash: DASHES[place % DASHES.length], points: overSeeds(lists),
+      color: color(SEVERAL ? method.index : place), dash: DASHES[place % DASHES.length], points: overSeeds(lists),
     };
   }));
 }
@@ -28,7 +28,7 @@ function section(id, title, ...children) {
 const RATE = {format: percent, tick: y => `${Math.round(100 * y)} %`, domain: [0, 1]};
 const SEEDS = METHODS.some(method => method.runs.length > 1);
 function success() {
-  const environments = [...new Set(RUNS.flatMap(run => distinct(run.figures.filter(figure => figure.metric === 'success'), 'environment')))];
+  const environments = [...new Set(RUNS.flatMap(run => distinct(run.metrics.filter(row => row.metric === 'success'), 'environment')))];
   const named = (name, environment, what) => [SEVERAL && name, environments.length > 1 && environment, !SEVERAL && what].filter(Boolean).join(', ');
   const of = (split, what, thin, onTokens) => METHODS.flatMap(method => environments.map((environment, place) => {
     const lists = method.runs.map(run => {
@@ -37,7 +37,7 @@ function success() {
     }).filter(list => list.length > 0);
     return {
       name: named(method.name, environment, what), thin, band: !thin, method: SEVERAL && method, points: overSeeds(lists),
-      colour: colour(SEVERAL ? method.index : place * 2 + (thin ? 1 : 0)),
+      color: color(SEVERAL ? method.index : place * 2 + (thin ? 1 : 0)),
       dash: thin ? '3 2' : DASHES[(SEVERAL ? place : 0) % DASHES.length],
     };
   }));
@@ -95,20 +95,20 @@ function learning() {
 }
 
 function accounts(run) {
-  const rows = metric => pick(run, {metric, split: 'train'}).filter(figure => figure.agent === '' && figure.policy === '');
+  const rows = metric => pick(run, {metric, split: 'train'}).filter(row => row.agent === '' && row.policy === '');
   const [seen, flat] = [rows('groups'), rows('groups_flat')];
-  const taught = seen.map((figure, place) => ({x: figure.step, y: figure.value - flat[place].value}));
-  const reasons = distinct(run.figures.filter(figure => figure.metric.startsWith('groups_dropped/')), 'metric');
+  const taught = seen.map((row, place) => ({x: row.step, y: row.value - flat[place].value}));
+  const reasons = distinct(run.metrics.filter(row => row.metric.startsWith('groups_dropped/')), 'metric');
   const series = [
-    {name: 'compared', colour: colour(0), points: taught},
-    {name: 'flat: all candidates earned the same', colour: 'var(--idle)', points: points(flat)},
-    ...reasons.map((metric, place) => ({name: `dropped by ${metric.slice(15)}`, colour: colour(place + 1), points: points(rows(metric))})),
+    {name: 'compared', color: color(0), points: taught},
+    {name: 'flat: all candidates earned the same', color: 'var(--idle)', points: points(flat)},
+    ...reasons.map((metric, place) => ({name: `dropped by ${metric.slice(15)}`, color: color(place + 1), points: points(rows(metric))})),
   ];
-  const all = metric => sum(rows(metric).map(figure => figure.value));
-  const shares = distinct(run.figures.filter(figure => figure.agent !== ''), 'agent').map((agent, place) => ({
-    name: agent, colour: colour(place), dash: DASHES[place % DASHES.length],
-    points: pick(run, {metric: 'groups_flat', split: 'train', agent}).map(figure => ({x: figure.step,
-      y: figure.value / Math.max(1, pick(run, {metric: 'groups', agent, step: figure.step})[0].value)})),
+  const all = metric => sum(rows(metric).map(row => row.value));
+  const shares = distinct(run.metrics.filter(row => row.agent !== ''), 'agent').map((agent, place) => ({
+    name: agent, color: color(place), dash: DASHES[place % DASHES.length],
+    points: pick(run, {metric: 'groups_flat', split: 'train', agent}).map(row => ({x: row.step,
+      y: row.value / Math.max(1, pick(run, {metric: 'groups', agent, step: row.step})[0].value)})),
   }));
   return section('groups', 'Groups',
     h('p', {class: 'note'}, 'A group is the candidates of one agent at one turn of one episode. They are compared with each other and with nothing else, so a group whose members earned the same teaches nothing.'),
@@ -121,17 +121,17 @@ function accounts(run) {
 // The books of a run: what has to add up, and whether it does.
 function proof(run, rows, all, reasons) {
   const expected = rows('groups_expected');
-  const dropped = new Map(rows('groups_dropped').map(figure => [figure.step, figure.value]));
-  const seen = new Map(rows('groups').map(figure => [figure.step, figure.value]));
-  const off = expected.filter(figure => figure.value !== seen.get(figure.step) + dropped.get(figure.step));
+  const dropped = new Map(rows('groups_dropped').map(row => [row.step, row.value]));
+  const seen = new Map(rows('groups').map(row => [row.step, row.value]));
+  const off = expected.filter(row => row.value !== seen.get(row.step) + dropped.get(row.step));
   const verdict = (good, text) => h('span', {class: `check ${good ? 'good' : 'bad'}`}, `${good ? '✓' : '✗'} ${text}`);
   const line = (name, number, what) => h('tr', {}, h('td', {}, name), h('td', {class: 'number'}, number), h('td', {}, what));
   const [uneven, mixed] = [all('groups_uneven'), all('groups_mixed_prompts')];
   return h('table', {class: 'facts'},
-    line('Expected: one for each agent that acts, at each turn of each episode', expected.length ? count(sum(expected.map(figure => figure.value))) : 'not told',
+    line('Expected: one for each agent that acts, at each turn of each episode', expected.length ? count(sum(expected.map(row => row.value))) : 'not told',
       expected.length === 0 ? 'the grouping has no fixed number' : off.length === 0
         ? verdict(true, `seen and dropped add up at ${plural(expected.length, 'step')}`)
-        : verdict(false, `does not add up at ${plural(off.length, 'step')}: ${off.slice(0, 5).map(figure => figure.step).join(', ')}`)),
+        : verdict(false, `does not add up at ${plural(off.length, 'step')}: ${off.slice(0, 5).map(row => row.step).join(', ')}`)),
     line('Seen', count(all('groups')), `of which ${count(all('groups_flat'))} flat (${percent(all('groups_flat') / Math.max(1, all('groups')))})`),
     line('Dropped', count(all('groups_dropped')), reasons.map(metric => `${metric.slice(15)} ${count(all(metric))}`).join(', ') || 'none'),
     line('Groups without exactly as many members as branches', count(uneven), uneven === 0 ? verdict(true, 'every group is whole') : run.equal_prompts ? verdict(false, 'groups are not whole') : 'as its grouping has it'),
@@ -142,44 +142,44 @@ function proof(run, rows, all, reasons) {
 function turns(run) {
   const charts = distinct(pick(run, {split: 'train', metric: 'episodes'}), 'environment').map(environment => {
     const of = metric => pick(run, {split: 'train', environment, metric});
-    const solved = distinct(run.figures.filter(figure => figure.environment === environment && figure.metric.startsWith('solved_at_turn/')), 'metric')
+    const solved = distinct(run.metrics.filter(row => row.environment === environment && row.metric.startsWith('solved_at_turn/')), 'metric')
       .sort((a, b) => a.slice(15) - b.slice(15));
-    const errors = new Map(of('errors').map(figure => [figure.step, figure.value]));
-    const failed = of('episodes').map(figure => ({x: figure.step,
-      y: figure.value - (errors.get(figure.step) || 0) - sum(solved.flatMap(of).filter(one => one.step === figure.step).map(one => one.value))}));
+    const errors = new Map(of('errors').map(row => [row.step, row.value]));
+    const failed = of('episodes').map(row => ({x: row.step,
+      y: row.value - (errors.get(row.step) || 0) - sum(solved.flatMap(of).filter(one => one.step === row.step).map(one => one.value))}));
     return chart({
       title: `Episodes of ${environment} by the turn that solved them`, kind: 'bars', height: 220, format: count, tick: short,
       note: 'In training. An earlier turn is a better answer; the rest ran out of turns or ended without success.',
-      series: [...solved.map((metric, place) => ({name: `turn ${+metric.slice(15) + 1}`, colour: colour(place), points: points(of(metric))})),
-        {name: 'not solved', colour: 'var(--idle)', points: failed}, {name: 'could not be scored', colour: 'var(--bad)', points: points(of('errors').filter(figure => figure.value > 0))}],
+      series: [...solved.map((metric, place) => ({name: `turn ${+metric.slice(15) + 1}`, color: color(place), points: points(of(metric))})),
+        {name: 'not solved', color: 'var(--idle)', points: failed}, {name: 'could not be scored', color: 'var(--bad)', points: points(of('errors').filter(row => row.value > 0))}],
     });
   });
   return charts;
 }
 
 function rewards(run) {
-  const components = distinct(run.figures.filter(figure => figure.metric.startsWith('component/')), 'metric');
-  const agents = distinct(run.figures.filter(figure => figure.agent !== ''), 'agent');
+  const components = distinct(run.metrics.filter(row => row.metric.startsWith('component/')), 'metric');
+  const agents = distinct(run.metrics.filter(row => row.agent !== ''), 'agent');
   return section('rewards', 'Rewards', h('p', {class: 'note'}, 'What the rewards of each role were made of, mean over all its candidates, before weights.'),
     h('div', {class: 'grid wide'}, agents.map(agent => chart({
       title: `Components for ${agent}`, height: 220,
-      series: components.map((metric, place) => ({name: metric.slice(10), colour: colour(place), dash: DASHES[place % DASHES.length],
+      series: components.map((metric, place) => ({name: metric.slice(10), color: color(place), dash: DASHES[place % DASHES.length],
         points: points(pick(run, {metric, agent, split: 'train'}))})),
     })), turns(run)));
 }
 
 function cost(run) {
   const agents = distinct(pick(run, {metric: 'completion_tokens', split: 'train'}), 'agent');
-  const tokens = [...agents.map((agent, place) => ({name: `generated by ${agent}`, colour: colour(place), points: points(pick(run, {metric: 'completion_tokens', split: 'train', agent}))})),
-    {name: 'prompts, each once', colour: 'var(--idle)', points: totals(pick(run, {metric: 'prompt_tokens', split: 'train'}))}];
-  const time = (metric, name, place) => ({name, colour: colour(place), points: totals(pick(run, {split: 'timing', metric}))});
+  const tokens = [...agents.map((agent, place) => ({name: `generated by ${agent}`, color: color(place), points: points(pick(run, {metric: 'completion_tokens', split: 'train', agent}))})),
+    {name: 'prompts, each once', color: 'var(--idle)', points: totals(pick(run, {metric: 'prompt_tokens', split: 'train'}))}];
+  const time = (metric, name, place) => ({name, color: color(place), points: totals(pick(run, {split: 'timing', metric}))});
   const training = new Map(totals(pick(run, {split: 'timing', metric: 'update/training_seconds'})).map(({x, y}) => [x, y]));
   const publishing = totals(pick(run, {split: 'timing', metric: 'update/seconds'})).map(({x, y}) => ({x, y: Math.max(0, y - (training.get(x) || 0))}));
   const parts = [['rollout/model_seconds', 'the model'], ['rollout/environment_seconds', 'environments'], ['rollout/text_seconds', 'text and lines'], ['rollout/waiting_seconds', 'waiting']];
   return section('cost', 'Tokens and time', h('div', {class: 'grid'},
     chart({title: 'Tokens of each step', kind: 'bars', series: tokens, height: 220, format: count, tick: short}),
     chart({title: 'Time of each step', kind: 'bars', height: 220, format: seconds, note: 'Seconds. Grouping and advantages are computed while rollout works.',
-      series: [time('rollout/seconds', 'rollout', 0), time('update/training_seconds', 'update: training', 1), {name: 'update: opening and publishing', colour: colour(2), points: publishing}]}),
+      series: [time('rollout/seconds', 'rollout', 0), time('update/training_seconds', 'update: training', 1), {name: 'update: opening and publishing', color: color(2), points: publishing}]}),
     chart({title: 'What the threads of rollout did', kind: 'bars', height: 220, format: seconds, note: 'Seconds, summed over threads.',
       series: parts.map(([metric, name], place) => time(metric, name, place))})));
 }

@@ -1,25 +1,24 @@
-//! What `report RUN…` writes: reads the runs once, then each output by itself, whole or not at all.
+//! `report RUN…`: reads the runs once, then writes each output atomically.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use record::failure::{Failure, Result};
-use record::stage;
+use record::{stage, write};
 
 use crate::arguments::Runs;
 use crate::csv;
+use crate::episodes::Limits;
+use crate::metrics::{self, Metric};
 use crate::page;
 use crate::run::Run;
-use crate::table::{self, Figure};
 use crate::tensorboard;
-use crate::trees::Limits;
 
 /// Reads the runs and writes what was asked for.
 ///
 /// # Errors
 /// No run directory (2, 65), a broken stream (65), I/O (74).
-pub fn everything(arguments: &Runs) -> Result<()> {
+pub fn run(arguments: &Runs) -> Result<()> {
     if let Some(twice) = twice(&arguments.runs) {
         return Err(Failure::usage(format!("{}: this run is there twice", twice.display())));
     }
@@ -34,28 +33,26 @@ pub fn everything(arguments: &Runs) -> Result<()> {
             _ => failure,
         })?);
     }
-    let figures: Vec<(String, Vec<Figure>)> =
-        runs.iter().map(|run| (run.name.clone(), table::of(run))).collect();
+    let metrics: Vec<(String, Vec<Metric>)> =
+        runs.iter().map(|run| (run.name.clone(), metrics::of(run))).collect();
     if let Some(path) = &arguments.csv {
-        let mut bytes = Vec::new();
-        csv::write(&mut bytes, &figures)?;
-        put(path, &bytes, arguments.quiet)?;
+        put(path, &csv::table(&metrics)?, arguments.quiet)?;
     }
     if let Some(folder) = &arguments.tensorboard {
-        for (run, figures) in &figures {
+        for (run, metrics) in &metrics {
             let folder = folder.join(run);
             fs::create_dir_all(&folder)
                 .map_err(|error| Failure::io(format!("{}: {error}", folder.display())))?;
-            put(&folder.join(tensorboard::FILE_NAME), &tensorboard::events(figures), arguments.quiet)?;
+            put(&folder.join(tensorboard::FILE_NAME), &tensorboard::events(metrics), arguments.quiet)?;
         }
     }
     if let Some(path) = html(arguments) {
-        put(&path, page::of(&mut runs, &figures)?.as_bytes(), arguments.quiet)?;
+        put(&path, page::of(&mut runs, &metrics)?.as_bytes(), arguments.quiet)?;
     }
     Ok(())
 }
 
-/// Where the page goes, if it is wanted.
+/// Where the page goes, if one is wanted.
 fn html(arguments: &Runs) -> Option<PathBuf> {
     match (&arguments.html, arguments.runs.as_slice()) {
         (Some(path), _) => Some(path.clone()),
@@ -65,7 +62,7 @@ fn html(arguments: &Runs) -> Option<PathBuf> {
     }
 }
 
-/// A run that is named twice, be it by different paths.
+/// A run that is named twice, perhaps by different paths.
 fn twice(runs: &[PathBuf]) -> Option<&PathBuf> {
     let whole: Vec<PathBuf> = runs.iter().map(|run| real(run)).collect();
     (1..runs.len()).find(|&place| whole[..place].contains(&whole[place])).map(|place| &runs[place])
@@ -75,7 +72,7 @@ fn real(run: &Path) -> PathBuf {
     fs::canonicalize(run).unwrap_or_else(|_| run.to_path_buf())
 }
 
-/// What the runs are called: the last parts of their paths, as many as tell them apart.
+/// Names of the runs: the last parts of their paths, as many as tell them apart.
 fn names(runs: &[PathBuf]) -> Vec<String> {
     let whole: Vec<PathBuf> = runs.iter().map(|run| real(run)).collect();
     let last = |path: &Path, parts: usize| -> String {
@@ -90,14 +87,10 @@ fn names(runs: &[PathBuf]) -> Vec<String> {
 
 /// Writes a file by rename, so that a reader never sees half of it; `-` is stdout.
 fn put(path: &Path, bytes: &[u8], quiet: bool) -> Result<()> {
-    let io = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::BrokenPipe => Failure::closed(),
-        _ => Failure::io(format!("{}: {error}", path.display())),
-    };
     if path == Path::new("-") {
-        let mut output = std::io::stdout().lock();
-        return output.write_all(bytes).and_then(|()| output.flush()).map_err(io);
+        return write::stdout(bytes);
     }
+    let io = |error| Failure::io(format!("{}: {error}", path.display()));
     let mut partial = path.as_os_str().to_owned();
     partial.push(".tmp");
     fs::write(&partial, bytes).and_then(|()| fs::rename(&partial, path)).map_err(io)?;

@@ -1,18 +1,16 @@
 //! Sampled episodes for the page's browser: a few of a few steps, with every candidate of every turn.
 //!
-//! A run holds millions of candidates and a page should stay a few megabytes, so what is shown is a fixed choice that
-//! the page states: steps spread evenly from the first to the last, and of each the first episodes that were solved
-//! and the first that were not. Long texts lose their middle.
+//! A run holds millions of candidates and a page should stay a few megabytes, so the choice is fixed, and the page states
+//! it: steps spread evenly from the first to the last, and of each the first solved and the first unsolved episodes.
+//! Long texts lose their middle.
 
 use std::collections::BTreeMap;
 
 use record::failure::Result;
 use record::line::{self, Episode, ErrorLine};
-use record::read::Kind;
+use record::read::{Kind, Line};
 use record::sample::{Message, Sample};
 use serde::Serialize;
-
-use crate::stream::Seen;
 
 /// The longest text that is shown whole, in characters.
 const LONGEST: usize = 4000;
@@ -41,22 +39,22 @@ impl Limits {
     }
 }
 
-/// Episodes of one stream.
+/// Sampled episodes of one stream.
 #[derive(Debug, Serialize)]
-pub struct Tree {
+pub struct EpisodeSet {
     /// The training step.
     pub step: u64,
     /// Whether the stream is an evaluation's.
     pub held_out: bool,
-    /// Episodes of the stream, of which `episodes` is a part.
-    pub of: u64,
-    /// In the order of the stream.
-    pub episodes: Vec<Played>,
+    /// Episodes of the stream.
+    pub total: u64,
+    /// Those that are shown, in the order of the stream.
+    pub episodes: Vec<EpisodeTree>,
 }
 
-/// One episode; in parallel sampling the episodes of one task side by side.
+/// One episode with all its candidates; in parallel sampling the parallel episodes of one task.
 #[derive(Debug, Default, Serialize)]
-pub struct Played {
+pub struct EpisodeTree {
     /// Its name.
     pub episode: String,
     /// Its task.
@@ -87,12 +85,12 @@ pub struct Candidates {
     agent: String,
     policy: String,
     prompt: Vec<Message>,
-    members: Vec<Member>,
+    members: Vec<Candidate>,
 }
 
 /// One candidate.
 #[derive(Debug, Serialize)]
-struct Member {
+struct Candidate {
     id: String,
     /// The candidate whose action led to the state acted on.
     parent: Option<String>,
@@ -115,105 +113,103 @@ struct Member {
 
 /// Chooses episodes of one stream as it is read.
 #[derive(Debug)]
-pub struct Collector {
-    tree: Tree,
+pub struct EpisodeSampler {
+    set: EpisodeSet,
+    wanted: bool,
     limits: Limits,
-    pending: Vec<(Played, u32)>,
+    /// Episodes that go on, each with the number of its parallel episodes.
+    pending: Vec<(EpisodeTree, u32)>,
     solved: usize,
     unsolved: usize,
 }
 
-impl Collector {
-    /// A collector for the stream of a step.
-    pub fn new(step: u64, held_out: bool, limits: Limits) -> Self {
-        let tree = Tree { step, held_out, of: 0, episodes: Vec::new() };
-        Collector { tree, limits, pending: Vec::new(), solved: 0, unsolved: 0 }
+impl EpisodeSampler {
+    /// A sampler for the stream of a step; it takes nothing unless the step is among those to be `shown`.
+    pub fn new(step: u64, held_out: bool, limits: Limits, shown: &[u64]) -> Self {
+        let set = EpisodeSet { step, held_out, total: 0, episodes: Vec::new() };
+        let wanted = shown.contains(&step);
+        EpisodeSampler { set, wanted, limits, pending: Vec::new(), solved: 0, unsolved: 0 }
     }
 
-    /// Takes a line in.
+    /// Takes in a line; `sample` is what it holds, if it is a sample.
     ///
     /// # Errors
     /// 65 when it breaks the record.
-    pub fn take(&mut self, seen: &Seen) -> Result<()> {
-        match seen {
-            Seen::Sample(sample) if !self.is_full() => self.sample(sample),
-            Seen::Other(line) if line.kind == Kind::Episode => self.episode(&line::parse(line)?),
-            Seen::Other(line) if line.kind == Kind::Error && !self.is_full() => {
+    pub fn take(&mut self, line: &Line, sample: Option<&Sample>) -> Result<()> {
+        if !self.wanted {
+            return Ok(());
+        }
+        let full = self.solved >= self.limits.episodes && self.unsolved >= self.limits.episodes;
+        match (line.kind, sample) {
+            (Kind::Sample, Some(sample)) if !full => self.sample(sample),
+            (Kind::Episode, _) => {
+                self.set.total += 1;
+                if !full {
+                    self.episode(&line::parse(line)?);
+                }
+            }
+            (Kind::Error, _) if !full => {
                 let error: ErrorLine = line::parse(line)?;
                 let text = format!("{}: {}", error.boundary, shortened(&error.message));
-                self.played(&error.episode).0.errors.push(text);
+                self.tree(&error.episode).0.errors.push(text);
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn is_full(&self) -> bool {
-        self.solved >= self.limits.episodes && self.unsolved >= self.limits.episodes
-    }
-
-    fn played(&mut self, name: &str) -> &mut (Played, u32) {
-        let place = self.pending.iter().position(|(played, _)| played.episode == name).unwrap_or_else(|| {
-            self.pending.push((Played { episode: name.to_owned(), ..Played::default() }, 1));
+    fn tree(&mut self, name: &str) -> &mut (EpisodeTree, u32) {
+        let index = self.pending.iter().position(|(tree, _)| tree.episode == name).unwrap_or_else(|| {
+            self.pending.push((EpisodeTree { episode: name.to_owned(), ..EpisodeTree::default() }, 1));
             self.pending.len() - 1
         });
-        &mut self.pending[place]
+        &mut self.pending[index]
     }
 
     fn sample(&mut self, sample: &Sample) {
-        let (played, side_by_side) = self.played(sample.episode.as_deref().unwrap_or_default());
+        let (tree, parallel) = self.tree(sample.episode.as_deref().unwrap_or_default());
         if sample.is_parallel() {
-            *side_by_side = sample.branches.unwrap_or(1);
+            *parallel = sample.branches.unwrap_or(1);
         }
-        played.add(sample);
+        tree.add(sample);
     }
 
+    /// Takes in how an episode ended, and keeps it or lets it go once all its parallel episodes have ended.
     fn episode(&mut self, episode: &Episode) {
-        self.tree.of += 1;
-        if self.is_full() {
-            return;
-        }
-        let (played, side_by_side) = self.played(&episode.episode);
-        played.task.clone_from(&episode.task);
-        played.env.clone_from(&episode.env);
-        played.ended.push(Ended {
+        let (tree, parallel) = self.tree(&episode.episode);
+        tree.task.clone_from(&episode.task);
+        tree.env.clone_from(&episode.env);
+        tree.ended.push(Ended {
             success: episode.success,
             stop: episode.stop.clone(),
             turns: episode.turns,
             reward: episode.reward,
         });
-        if played.ended.len() >= *side_by_side as usize {
-            self.decide(&episode.episode);
+        if tree.ended.len() < *parallel as usize {
+            return;
         }
-    }
-
-    /// Keeps a whole episode or lets it go.
-    fn decide(&mut self, name: &str) {
-        let Some(place) = self.pending.iter().position(|(played, _)| played.episode == name) else { return };
-        let (played, _) = self.pending.remove(place);
-        let kept = if played.ended.iter().any(|ended| ended.success) {
-            &mut self.solved
-        } else {
-            &mut self.unsolved
-        };
+        let solved = tree.ended.iter().any(|ended| ended.success);
+        let index = self.pending.iter().position(|(tree, _)| tree.episode == episode.episode);
+        let ended = index.map(|index| self.pending.remove(index).0);
+        let kept = if solved { &mut self.solved } else { &mut self.unsolved };
         if *kept < self.limits.episodes {
             *kept += 1;
-            self.tree.episodes.push(played);
+            self.set.episodes.extend(ended);
         }
     }
 
-    /// What was chosen; none where the stream had no episode.
-    pub fn close(self) -> Option<Tree> {
-        (!self.tree.episodes.is_empty()).then_some(self.tree)
+    /// The chosen episodes; none where the stream had none.
+    pub fn close(self) -> Option<EpisodeSet> {
+        (!self.set.episodes.is_empty()).then_some(self.set)
     }
 }
 
-impl Played {
+impl EpisodeTree {
     fn add(&mut self, sample: &Sample) {
         let (turn, agent) = (sample.turn.unwrap_or_default(), sample.agent.as_deref().unwrap_or_default());
         let prompt = sample.prompt.as_deref().unwrap_or_default();
-        let place = self.groups.iter().position(|group| group.turn == turn && group.agent == agent);
-        let place = place.unwrap_or_else(|| {
+        let index = self.groups.iter().position(|group| group.turn == turn && group.agent == agent);
+        let index = index.unwrap_or_else(|| {
             self.groups.push(Candidates {
                 turn,
                 agent: agent.to_owned(),
@@ -223,8 +219,8 @@ impl Played {
             });
             self.groups.len() - 1
         });
-        let group = &mut self.groups[place];
-        let mut member = Member::of(sample);
+        let group = &mut self.groups[index];
+        let mut member = Candidate::of(sample);
         if sample.is_parallel() {
             member.prompt = Some(shown(prompt)).filter(|prompt| *prompt != group.prompt);
         }
@@ -232,10 +228,10 @@ impl Played {
     }
 }
 
-impl Member {
+impl Candidate {
     fn of(sample: &Sample) -> Self {
         let logprobs = sample.completion_logprobs.as_deref();
-        Member {
+        Candidate {
             id: sample.id.clone().unwrap_or_default(),
             parent: sample.parent.clone(),
             branch: sample.branch.unwrap_or_default(),
@@ -262,7 +258,7 @@ fn shown(prompt: &[Message]) -> Vec<Message> {
         .collect()
 }
 
-/// The text, its middle left out where it is longer than [`LONGEST`].
+/// The text, without its middle where it is longer than [`LONGEST`].
 fn shortened(text: &str) -> String {
     let count = text.chars().count();
     if count <= LONGEST {
@@ -278,36 +274,33 @@ fn shortened(text: &str) -> String {
     )
 }
 
-/// Drops episodes, the last of each stream first, until what is left takes at most `budget` bytes as JSON; the first
-/// episode of each stream is given up last, and those of later streams first.
+/// Drops episodes, the last of each stream first, until the rest takes at most `budget` bytes as JSON; the first
+/// episode of each stream goes last, and those of later streams first. Returns how many were dropped.
 ///
 /// # Errors
-/// None that a record can cause.
-pub fn fit(trees: &mut Vec<Tree>, budget: usize) -> Result<usize> {
-    let mut sizes = Vec::new();
-    for tree in trees.iter() {
-        let of: Result<Vec<usize>> =
-            tree.episodes.iter().map(|played| Ok(record::splice::json(played)?.len())).collect();
-        sizes.push(of?);
-    }
+/// 65: an episode cannot be written as JSON.
+pub fn fit(sets: &mut Vec<EpisodeSet>, budget: usize) -> Result<usize> {
+    let size = |tree: &EpisodeTree| Ok(record::splice::json(tree)?.len());
+    let sizes =
+        sets.iter().map(|set| set.episodes.iter().map(size).collect()).collect::<Result<Vec<Vec<_>>>>()?;
     let deepest = sizes.iter().map(Vec::len).max().unwrap_or(0);
     let (mut used, mut dropped) = (0, 0);
-    let mut kept = vec![0; trees.len()];
+    let mut kept = vec![0; sets.len()];
     for depth in 0..deepest {
-        for (place, sizes) in sizes.iter().enumerate() {
+        for (sizes, kept) in sizes.iter().zip(&mut kept) {
             let Some(size) = sizes.get(depth) else { continue };
-            if kept[place] == depth && used + size <= budget {
+            if *kept == depth && used + size <= budget {
                 used += size;
-                kept[place] += 1;
+                *kept += 1;
             } else {
                 dropped += 1;
             }
         }
     }
-    for (tree, kept) in trees.iter_mut().zip(kept) {
-        tree.episodes.truncate(kept);
+    for (set, kept) in sets.iter_mut().zip(kept) {
+        set.episodes.truncate(kept);
     }
-    trees.retain(|tree| !tree.episodes.is_empty());
+    sets.retain(|set| !set.episodes.is_empty());
     Ok(dropped)
 }
 
@@ -335,13 +328,13 @@ mod tests {
 
     #[test]
     fn a_budget_keeps_the_first_of_each_stream() {
-        let played = |name: &str| Played { episode: name.to_owned(), ..Played::default() };
-        let tree = |step| Tree { step, held_out: false, of: 2, episodes: vec![played("a"), played("b")] };
-        let size = record::splice::json(&played("a")).unwrap().len();
-        let mut trees = vec![tree(1), tree(2)];
-        assert_eq!(fit(&mut trees, 3 * size).unwrap(), 1);
-        assert_eq!((trees[0].episodes.len(), trees[1].episodes.len()), (2, 1));
-        assert_eq!(fit(&mut trees, 0).unwrap(), 3);
-        assert!(trees.is_empty());
+        let tree = |name: &str| EpisodeTree { episode: name.to_owned(), ..EpisodeTree::default() };
+        let set = |step| EpisodeSet { step, held_out: false, total: 2, episodes: vec![tree("a"), tree("b")] };
+        let size = record::splice::json(&tree("a")).unwrap().len();
+        let mut sets = vec![set(1), set(2)];
+        assert_eq!(fit(&mut sets, 3 * size).unwrap(), 1);
+        assert_eq!((sets[0].episodes.len(), sets[1].episodes.len()), (2, 1));
+        assert_eq!(fit(&mut sets, 0).unwrap(), 3);
+        assert!(sets.is_empty());
     }
 }
