@@ -11,9 +11,9 @@ use policy::ownership::Ownership;
 use policy::tokenizer::Tokenizer;
 use record::failure::{Failure, Result};
 
-use crate::engine::paged::{self, service::Service};
+use crate::engine::device::{self as device_engine, service::Service};
 use crate::engine::{Decoder, Engine, Options};
-use crate::generator::{DecoderHandle, EngineGenerator, Generator};
+use crate::generator::{Backend, EngineGenerator, Generator};
 
 /// A policy that is loaded.
 struct Loaded {
@@ -33,11 +33,11 @@ enum Where {
 }
 
 impl Where {
-    fn handle(&self) -> Result<Handle<'_>> {
-        Ok(match self {
-            Where::Here(engine) => Handle::Decoder(Rc::new(RefCell::new(engine.decoder()?))),
+    fn handle(&self) -> Handle<'_> {
+        match self {
+            Where::Here(engine) => Handle::Decoder(Rc::new(RefCell::new(engine.decoder()))),
             Where::There(service) => Handle::Service(service),
-        })
+        }
     }
 }
 
@@ -57,7 +57,7 @@ impl Policies {
     /// Opens policies. CPU engines divide `options.cache_bytes`, device engines the free device memory.
     ///
     /// # Errors
-    /// As [`Engine::load_all`] and [`paged::start`].
+    /// As [`Engine::load_all`] and [`device_engine::start`].
     pub fn open(directories: &[&Path], device: Choice, options: &Options) -> Result<Policies> {
         let opened: Vec<Policy> =
             directories.iter().map(|directory| Policy::open(directory)).collect::<Result<_>>()?;
@@ -75,7 +75,7 @@ impl Policies {
                     let options = Options { cache_bytes, stop_ids, ..options.clone() };
                     Where::Here(Engine::load_all(&members, &options)?)
                 }
-                _ => Where::There(paged::start(&members, device, left, stop_ids)?),
+                _ => Where::There(device_engine::start(&members, device, left, stop_ids)?),
             });
             let mut adapters = 0..;
             for &index in group {
@@ -95,24 +95,16 @@ impl Policies {
     }
 
     /// The generators of one thread, in the order of the policies.
-    ///
-    /// # Errors
-    /// As [`Engine::decoder`].
-    pub fn generators(&self) -> Result<Vec<Box<dyn Generator>>> {
-        let handles: Vec<Handle> = self.engines.iter().map(Where::handle).collect::<Result<_>>()?;
+    pub fn generators(&self) -> Vec<Box<dyn Generator>> {
+        let handles: Vec<Handle> = self.engines.iter().map(Where::handle).collect();
         let generator = |policy: &Loaded| -> Box<dyn Generator> {
-            let tokenizer = policy.tokenizer.clone();
-            match &handles[policy.engine] {
-                Handle::Decoder(decoder) => {
-                    let share = DecoderHandle::new(decoder.clone(), policy.adapter);
-                    Box::new(EngineGenerator::new(share, tokenizer))
-                }
-                Handle::Service(service) => {
-                    Box::new(EngineGenerator::new(service.client(policy.adapter), tokenizer))
-                }
-            }
+            let backend = match &handles[policy.engine] {
+                Handle::Decoder(decoder) => Backend::Cpu(decoder.clone(), policy.adapter),
+                Handle::Service(service) => Backend::Device(service.client(policy.adapter)),
+            };
+            Box::new(EngineGenerator::new(backend, policy.tokenizer.clone()))
         };
-        Ok(self.policies.iter().map(generator).collect())
+        self.policies.iter().map(generator).collect()
     }
 }
 

@@ -21,7 +21,7 @@ use record::write::Writer;
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{Arguments, Settings};
-use crate::engine::paged::SEQUENCES;
+use crate::engine::device::SEQUENCES;
 use crate::engine::{Options, PhaseTimings};
 use crate::generator::Generator;
 use crate::lines::PolicyLabel;
@@ -148,7 +148,7 @@ fn open(settings: &Arc<Settings>) -> Result<Run<impl Iterator<Item = Result<Line
     let labels = names.zip(policies.versions()).map(label).collect();
     let context = Arc::new(RunContext { settings: settings.clone(), external, labels });
     let lines = ahead.into_iter().map(Ok).chain(std::iter::from_fn(move || reader.next().transpose()));
-    Ok(Run { context, generators: Box::new(move || policies.generators()), lines, tasks_per_thread })
+    Ok(Run { context, generators: Box::new(move || Ok(policies.generators())), lines, tasks_per_thread })
 }
 
 fn read_ahead<R: std::io::Read>(reader: &mut Reader<R>) -> Result<(Vec<Line>, Task)> {

@@ -208,10 +208,7 @@ fn what_a_gpu_cannot_do_is_one_sentence_and_a_hint() {
     let Some(fixture) = Fixture::new() else { return };
     let command = format!("envs tasks plan-path --count 1 --seed 7 | {ROLLOUT} --max-tokens 4 >rollout");
     for (variables, wanted) in [
-        (
-            ("STAND_IN_MEMORY", "100000"),
-            "the device's memory is used up while ONNX Runtime loads the weights",
-        ),
+        (("STAND_IN_MEMORY", "100000"), "the device is out of memory while ONNX Runtime loads the weights"),
         (("STAND_IN_MEMORY", "1000000000"), "MiB are free and"),
         (("STAND_IN_DRIVER", "12040"), "the driver serves CUDA 12.4, and NVRTC is of CUDA 13"),
     ] {

@@ -109,7 +109,7 @@ fn on_processor(arguments: &Arguments, policy: &Policy) -> Result<()> {
             Options { threads, max_rows: arguments.rows, precision: arguments.dtype, ..Options::default() };
         let engine = Engine::load(policy, &options)?;
         let loaded = started.elapsed();
-        let mut decoders = (0..threads).map(|_| engine.decoder()).collect::<Result<Vec<_>>>()?;
+        let mut decoders = (0..threads).map(|_| engine.decoder()).collect::<Vec<_>>();
         let tokens = (threads * arguments.groups * arguments.branches * arguments.completion) as f64;
         let mut times = Vec::new();
         // The first one is not counted: it takes memory from the system.
@@ -160,7 +160,7 @@ fn generate(
 ) -> Result<()> {
     for group in 0..arguments.groups {
         let place = [thread, repeat, group].map(|number| number as u64);
-        decoder.submit(request(place, arguments.prompt, arguments.branches, arguments.completion))?;
+        decoder.submit(None, request(place, arguments.prompt, arguments.branches, arguments.completion))?;
     }
     while !decoder.is_idle() {
         decoder.advance()?;

@@ -18,7 +18,7 @@ use policy::config::Config;
 use policy::decoder::Tensor;
 use policy::directory::Policy;
 use record::failure::Result;
-use rollout::engine::paged::{self, service::Client};
+use rollout::engine::device::{self as engine, service::Client};
 use serde_json::{Value, json};
 
 use crate::{Arguments, request};
@@ -29,7 +29,7 @@ const PROMPTS: usize = 8;
 /// Measures every batch size at every context, without sharing and with `--branches` that share a prompt.
 pub fn measure(arguments: &Arguments, policy: &Policy, device: Choice) -> Result<()> {
     let cost = Cost::of(&Config::load(policy.model())?, if device == Choice::Sim { 4.0 } else { 2.0 });
-    let service = paged::start(&[policy], device, 1, Vec::new())?;
+    let service = engine::start(&[policy], device, 1, Vec::new())?;
     let limits = service.limits().clone();
     let client = service.client(policy.base.as_ref().map(|_| 0));
     let mut engine = Engine { client, number: 0 };
@@ -58,10 +58,10 @@ pub fn measure(arguments: &Arguments, policy: &Policy, device: Choice) -> Result
             }
             let prompt = context - own;
             let blocks = groups * limits.most_blocks(prompt, long, branches);
-            if batch > limits.rows || blocks > limits.blocks {
+            if batch > limits.sequences || blocks > limits.cache.blocks {
                 let reason = format!(
                     "{batch} rows and {blocks} blocks are needed, {} and {} are there",
-                    limits.rows, limits.blocks
+                    limits.sequences, limits.cache.blocks
                 );
                 say(&merge(head, json!({"skipped": reason})));
                 continue;

@@ -1,201 +1,226 @@
-//! A request on its way through the decoder: its prompt, its branches, and the pages they hold.
+//! A request under way: its prompt in the KV cache, then its branches, which share the prompt's blocks.
 
-use super::adapters::NONE;
-use super::arena::{Arena, PAGE};
-use super::branch::{Branch, NextToken, Source};
-use super::request::{Completion, Request, SamplingParams};
-use super::sampler::{SampledToken, Sampler};
-use record::failure::Result;
+use super::batch::{Batch, NextToken, SampleRequest};
+use super::block_pool::{BlockPool, CacheConfig, Fork};
+use super::request::{Completion, Request, SampledToken, SamplingParams};
+use super::sequence::Sequence;
+use record::philox::Stream;
 
-/// One branch and the pages of its own tokens.
+/// One branch.
 #[derive(Debug)]
-struct BranchState {
-    branch: Branch,
-    pages: Vec<u32>,
+struct Branch {
+    source: Source,
+    sequence: Sequence,
+    completion: Completion,
+    done: bool,
 }
 
-/// One group in the decoder.
+/// Where a branch's tokens come from.
+#[derive(Debug)]
+enum Source {
+    /// Sampled with the branch's random numbers.
+    Sampled(Stream),
+    /// Given: the branch only scores them.
+    Given(Vec<u32>),
+}
+
+impl Branch {
+    fn next(&self) -> NextToken {
+        let position = self.completion.ids.len();
+        match &self.source {
+            Source::Sampled(stream) => NextToken::Sample(*stream, position as u64),
+            Source::Given(ids) => NextToken::Given(ids[position]),
+        }
+    }
+
+    /// Appends its next token; it is done after one of `stop_ids` or `max_tokens` of them.
+    fn append(&mut self, token: SampledToken, stop_ids: &[u32], max_tokens: usize) {
+        let completion = &mut self.completion;
+        completion.ids.push(token.id);
+        completion.logprobs.push(token.logprob);
+        self.done = match &self.source {
+            Source::Sampled(_) => {
+                completion.stopped = stop_ids.contains(&token.id);
+                completion.stopped || completion.ids.len() == max_tokens
+            }
+            Source::Given(ids) => completion.ids.len() == ids.len(),
+        };
+    }
+}
+
+/// One group.
 #[derive(Debug)]
 pub struct Group {
     id: u64,
     prompt: Vec<u32>,
-    stored: usize,
-    pages: Vec<u32>,
-    branches: Vec<BranchState>,
-    live: usize,
+    /// The prompt as far as it is in the cache; empty once the branches reference it.
+    stored: Sequence,
+    branches: Vec<Branch>,
     max_tokens: usize,
     sampling: SamplingParams,
-    adapter: u32,
+    adapter: Option<u32>,
 }
 
 impl Group {
-    /// A group that samples.
-    pub fn sample(request: Request) -> Self {
-        let sources = request.streams.into_iter().map(Source::Drawn).collect();
-        Self::new(request.id, request.prompt, sources, request.max_tokens, request.sampling)
+    /// A group that samples from one of the engine's adapters, or from the base model.
+    pub fn sample(adapter: Option<u32>, request: Request) -> Group {
+        let Request { id, prompt, streams, max_tokens, sampling } = request;
+        let branches = streams.into_iter().map(Source::Sampled).map(branch).collect();
+        Group { id, prompt, stored: Sequence::default(), branches, max_tokens, sampling, adapter }
     }
 
     /// A group that scores given completions, none of them empty, under plain sampling at a temperature.
-    pub fn score(id: u64, prompt: Vec<u32>, completions: &[Vec<u32>], temperature: f32) -> Self {
-        let longest = completions.iter().map(Vec::len).max().unwrap_or(0);
-        let sources = completions.iter().cloned().map(Source::Given).collect();
-        Self::new(id, prompt, sources, longest, SamplingParams { temperature, ..SamplingParams::PLAIN })
-    }
-
-    fn new(
+    pub fn score(
+        adapter: Option<u32>,
         id: u64,
         prompt: Vec<u32>,
-        sources: Vec<Source>,
-        max_tokens: usize,
-        sampling: SamplingParams,
-    ) -> Self {
-        let branches: Vec<BranchState> = sources
-            .into_iter()
-            .map(|source| BranchState { branch: Branch::new(source), pages: Vec::new() })
-            .collect();
-        let live = branches.len();
-        Group {
-            id,
-            prompt,
-            stored: 0,
-            pages: Vec::new(),
-            branches,
-            live,
-            max_tokens,
-            sampling,
-            adapter: NONE,
-        }
-    }
-
-    /// The same, completed by an adapter of the engine.
-    pub fn adapted(self, adapter: Option<u32>) -> Self {
-        Group { adapter: adapter.unwrap_or(NONE), ..self }
-    }
-
-    /// Its adapter, [`NONE`] for the base itself.
-    pub fn adapter(&self) -> u32 {
-        self.adapter
-    }
-
-    /// Pages that it may need at most from now on, those that it has included.
-    pub fn most_pages(&self) -> usize {
-        self.prompt.len().div_ceil(PAGE) + self.live * (self.max_tokens - 1).div_ceil(PAGE)
+        completions: &[Vec<u32>],
+        temperature: f32,
+    ) -> Group {
+        let max_tokens = completions.iter().map(Vec::len).max().unwrap_or(0);
+        let branches = completions.iter().cloned().map(Source::Given).map(branch).collect();
+        let sampling = SamplingParams { temperature, ..SamplingParams::PLAIN };
+        Group { id, prompt, stored: Sequence::default(), branches, max_tokens, sampling, adapter }
     }
 
     /// Whether its branches have their first token.
     pub fn has_begun(&self) -> bool {
-        self.branches.iter().any(|state| !state.branch.ids().is_empty())
+        self.branches.iter().any(|branch| !branch.completion.ids.is_empty())
     }
 
     /// Branches that still generate.
     pub fn live(&self) -> usize {
-        self.live
+        self.branches.iter().filter(|branch| !branch.done).count()
     }
 
-    /// Prompt tokens that no run has stored yet.
-    pub fn missing(&self) -> &[u32] {
-        &self.prompt[self.stored..]
+    /// Begins with the blocks of its prompt that are cached.
+    pub fn begin(&mut self, pool: &mut BlockPool) {
+        self.stored = Sequence::beginning(pool.lookup(self.adapter, &self.prompt), pool);
     }
 
-    /// The longest sequence that it may reach, in tokens.
-    pub fn longest(&self) -> usize {
-        self.prompt.len() + self.max_tokens
+    /// Undoes [`Group::begin`].
+    pub fn withdraw(&mut self, pool: &mut BlockPool) {
+        self.stored.release(pool);
     }
 
-    /// Takes pages for the next `count` tokens of the prompt and counts them as stored from the next run on.
-    pub fn store_prompt(&mut self, count: usize, arena: &mut Arena) -> (usize, &[u32], bool) {
-        let start = self.stored;
-        self.stored += count;
-        while self.pages.len() * PAGE < self.stored {
-            self.pages.push(arena.take());
+    /// The most blocks that it may still allocate.
+    pub fn most_blocks(&self, pool: &BlockPool) -> usize {
+        let cache = pool.config();
+        if self.has_begun() {
+            let end = branch_blocks(&cache, self.prompt.len(), self.max_tokens);
+            // Under copy-on-write the last block may have to be copied.
+            let copies = usize::from(cache.fork == Fork::CopyOnWrite);
+            let live = self.branches.iter().filter(|branch| !branch.done);
+            return live.map(|branch| end - branch.sequence.blocks().len() + copies).sum();
         }
-        (start, &self.pages, self.stored == self.prompt.len())
+        let all = group_blocks(&cache, self.prompt.len(), self.max_tokens, self.branches.len());
+        all - self.stored.blocks().len()
     }
 
-    /// The prompt's length and pages.
-    pub fn prefix(&self) -> (usize, &[u32]) {
-        (self.prompt.len(), &self.pages)
-    }
-
-    /// Takes the pages that the live branches' next tokens go to, and gives these tokens to `push`.
-    pub fn extend(&mut self, arena: &mut Arena, mut push: impl FnMut(u32)) {
-        for BranchState { branch, pages } in self.branches.iter_mut().filter(|state| !state.branch.is_done())
-        {
-            while pages.len() * PAGE < branch.ids().len() {
-                pages.push(arena.take());
-            }
-            push(*branch.ids().last().expect("a live branch after its prompt has a token"));
+    /// Adds up to `budget` more tokens of the prompt to the batch; how many, and whether that completes it.
+    pub fn add_prompt(&mut self, budget: usize, pool: &mut BlockPool, batch: &mut Batch) -> (usize, bool) {
+        let begin = self.stored.tokens();
+        let count = (self.prompt.len() - begin).min(budget);
+        if count == 0 || self.has_begun() {
+            return (0, false);
         }
+        self.stored.grow(count, pool, &mut batch.slots, &mut batch.copies);
+        batch.ids.extend(self.prompt[begin..begin + count].iter().map(|&id| i64::from(id)));
+        let complete = begin + count == self.prompt.len();
+        batch.end_sequence(&self.stored, count, self.adapter);
+        batch.end_group(batch.sequences() - 1, 0, complete);
+        if complete {
+            let row = batch.need_logits();
+            let sampling = self.sampling;
+            let next = self.branches.iter().map(Branch::next);
+            batch.requests.extend(next.map(|next| SampleRequest { row, sampling, next }));
+        }
+        (count, complete)
     }
 
-    /// For each live branch the tokens stored before its last one, and its pages.
-    pub fn rows(&self) -> impl Iterator<Item = (usize, &[u32])> {
-        let live = self.branches.iter().filter(|state| !state.branch.is_done());
-        live.map(|state| (state.branch.ids().len() - 1, state.pages.as_slice()))
+    /// Adds the newest token of each live branch to the batch.
+    pub fn add_branches(&mut self, pool: &mut BlockPool, batch: &mut Batch) {
+        let first = batch.sequences();
+        for branch in self.branches.iter_mut().filter(|branch| !branch.done) {
+            let Some(&id) = branch.completion.ids.last() else { continue };
+            branch.sequence.grow(1, pool, &mut batch.slots, &mut batch.copies);
+            batch.ids.push(i64::from(id));
+            batch.end_sequence(&branch.sequence, 1, self.adapter);
+            let row = batch.need_logits();
+            batch.requests.push(SampleRequest { row, sampling: self.sampling, next: branch.next() });
+        }
+        let prefix = match pool.config().fork {
+            Fork::CopyOnWrite => 0,
+            Fork::NewBlock => self.prompt.len(),
+        };
+        batch.end_group(first, prefix, true);
     }
 
-    /// Gives every branch its first token, all from the logits after the prompt.
+    /// Gives every branch its first token; from then on the branches reference the prompt.
     pub fn first_tokens(
         &mut self,
-        logits: &[f32],
-        sampler: &mut Sampler,
-        stop: &[u32],
-        arena: &mut Arena,
-    ) -> Result<()> {
-        sampler.prepare(logits, &self.sampling)?;
-        for branch in 0..self.branches.len() {
-            self.next_token(branch, logits, sampler, stop, arena);
-        }
-        Ok(())
-    }
-
-    /// Gives each live branch its next token, each from its own row of logits.
-    pub fn next_tokens<'a>(
-        &mut self,
-        mut rows: impl Iterator<Item = &'a [f32]>,
-        sampler: &mut Sampler,
-        stop: &[u32],
-        arena: &mut Arena,
-    ) -> Result<()> {
-        for branch in 0..self.branches.len() {
-            if self.branches[branch].branch.is_done() {
-                continue;
-            }
-            let logits = rows.next().expect("a row of logits for each live branch");
-            sampler.prepare(logits, &self.sampling)?;
-            self.next_token(branch, logits, sampler, stop, arena);
-        }
-        Ok(())
-    }
-
-    fn next_token(
-        &mut self,
-        branch: usize,
-        logits: &[f32],
-        sampler: &mut Sampler,
-        stop: &[u32],
-        arena: &mut Arena,
+        tokens: &mut impl Iterator<Item = SampledToken>,
+        stop_ids: &[u32],
+        pool: &mut BlockPool,
     ) {
-        let BranchState { branch, pages } = &mut self.branches[branch];
-        let draw = match branch.want() {
-            NextToken::Sample(stream, position) => {
-                sampler.draw(logits, &self.sampling, stream.uniform(position))
+        pool.insert(self.adapter, self.stored.blocks(), &self.prompt);
+        for (branch, token) in self.branches.iter_mut().zip(tokens) {
+            branch.append(token, stop_ids, self.max_tokens);
+            if !branch.done {
+                branch.sequence = self.stored.fork(pool);
             }
-            NextToken::Given(id) => SampledToken { id, logprob: sampler.logprob(logits, &self.sampling, id) },
-        };
-        branch.take(draw, stop, self.max_tokens);
-        if branch.is_done() {
-            arena.give_back(pages);
-            self.live -= 1;
+        }
+        self.stored.release(pool);
+    }
+
+    /// Gives each live branch its next token.
+    pub fn next_tokens(
+        &mut self,
+        tokens: &mut impl Iterator<Item = SampledToken>,
+        stop_ids: &[u32],
+        pool: &mut BlockPool,
+    ) {
+        for branch in self.branches.iter_mut().filter(|branch| !branch.done) {
+            let Some(token) = tokens.next() else { return };
+            branch.append(token, stop_ids, self.max_tokens);
+            if branch.done {
+                // The next turn's prompt may continue this one. With a gap the blocks do not line up with it.
+                if pool.config().fork == Fork::CopyOnWrite {
+                    let mut tokens = self.prompt.clone();
+                    tokens.extend_from_slice(&branch.completion.ids);
+                    tokens.truncate(branch.sequence.tokens());
+                    pool.insert(self.adapter, branch.sequence.blocks(), &tokens);
+                }
+                branch.sequence.release(pool);
+            }
         }
     }
 
-    /// Gives all pages back and says what was generated.
-    pub fn finish(mut self, arena: &mut Arena) -> (u64, Vec<Completion>) {
-        arena.give_back(&mut self.pages);
-        for state in &mut self.branches {
-            arena.give_back(&mut state.pages);
-        }
-        (self.id, self.branches.into_iter().map(|state| state.branch.finish()).collect())
+    /// Its id and what was generated.
+    pub fn finish(self) -> (u64, Vec<Completion>) {
+        (self.id, self.branches.into_iter().map(|branch| branch.completion).collect())
     }
+}
+
+fn branch(source: Source) -> Branch {
+    Branch { source, sequence: Sequence::default(), completion: Completion::default(), done: false }
+}
+
+/// Blocks of a branch at its longest, those of its prompt included.
+fn branch_blocks(cache: &CacheConfig, prompt: usize, max_tokens: usize) -> usize {
+    let size = cache.block_size;
+    match cache.fork {
+        Fork::CopyOnWrite => (prompt + max_tokens - 1).div_ceil(size),
+        Fork::NewBlock => prompt.div_ceil(size) + (max_tokens - 1).div_ceil(size),
+    }
+}
+
+/// The most blocks that a group needs: its prompt's, and for each branch those that the branches do not share.
+pub fn group_blocks(cache: &CacheConfig, prompt: usize, max_tokens: usize, branches: usize) -> usize {
+    let size = cache.block_size;
+    let shared = match cache.fork {
+        Fork::CopyOnWrite => prompt / size,
+        Fork::NewBlock => prompt.div_ceil(size),
+    };
+    prompt.div_ceil(size) + branches * (branch_blocks(cache, prompt, max_tokens) - shared)
 }

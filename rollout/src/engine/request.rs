@@ -1,4 +1,4 @@
-//! What a decoder is asked for and what it gives back.
+//! What an engine is asked for and what it answers.
 //!
 //! A request is one group: a prompt and K branches sampled from it. Nothing here knows of tasks, agents or turns.
 
@@ -8,13 +8,13 @@ use record::philox::Stream;
 /// How a token is chosen from the logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplingParams {
-    /// Logits are divided by it before the softmax; above 0. Greedy decoding ignores it.
+    /// Divides the logits before the softmax; above 0. Greedy decoding ignores it.
     pub temperature: f32,
-    /// The smallest set of the likeliest tokens whose probability reaches this share is sampled from; 1 keeps all.
+    /// Nucleus sampling: keep the smallest set of likeliest tokens with at least this probability; 1 keeps all.
     pub top_p: f32,
-    /// Only this many of the likeliest tokens are sampled from; 0 keeps all.
+    /// Keep only this many of the likeliest tokens; 0 keeps all.
     pub top_k: u32,
-    /// The likeliest token is taken, the lowest id among equals.
+    /// Take the likeliest token, the lowest id among equals.
     pub greedy: bool,
 }
 
@@ -23,12 +23,15 @@ impl SamplingParams {
     pub const PLAIN: SamplingParams =
         SamplingParams { temperature: 1.0, top_p: 1.0, top_k: 0, greedy: false };
 
-    /// Refuses what has no meaning: a temperature or a share outside its range.
+    /// Refuses values out of range.
+    ///
+    /// # Errors
+    /// 2 for a temperature or a top-p out of range.
     pub fn check(&self) -> Result<()> {
         let divides =
             self.temperature > 0.0 && self.temperature.is_finite() && self.temperature.recip().is_finite();
         if !(self.greedy || divides) {
-            let message = format!("a temperature of {} cannot be sampled with", self.temperature);
+            let message = format!("cannot sample with a temperature of {}", self.temperature);
             return Err(Failure::usage(message)
                 .hint("a temperature is above 0; use --greedy for the likeliest token"));
         }
@@ -42,13 +45,13 @@ impl SamplingParams {
 /// One group to generate: a prompt and its branches.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Comes back with the completions; the decoder does not read it.
+    /// Returned with the completions; the engine does not interpret it.
     pub id: u64,
     /// The prompt's token ids, at least one.
     pub prompt: Vec<u32>,
-    /// One stream of random numbers a branch, addressed by the position of the token in the completion.
+    /// A random stream per branch, addressed by the token's position in the completion.
     pub streams: Vec<Stream>,
-    /// The longest completion, the stop token included; at least one.
+    /// The longest completion, stop token included; at least one.
     pub max_tokens: usize,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
@@ -57,10 +60,19 @@ pub struct Request {
 /// What one branch generated.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Completion {
-    /// Token ids, the stop token included.
+    /// Token ids, stop token included.
     pub ids: Vec<u32>,
     /// For each id, log-softmax(logits / temperature) in nats before any truncation (greedy: temperature 1).
     pub logprobs: Vec<f32>,
-    /// Whether a stop token ended it, and not the length.
+    /// Whether a stop token ended it rather than the length limit.
     pub stopped: bool,
+}
+
+/// A chosen token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SampledToken {
+    /// The token.
+    pub id: u32,
+    /// log-softmax(logits / temperature) of the token, in nats.
+    pub logprob: f32,
 }

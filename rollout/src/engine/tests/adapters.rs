@@ -42,7 +42,7 @@ fn logprobs_are_those_of_peft_with_one_base_for_all() {
         let members: Vec<&Policy> = policies.iter().collect();
         let engine =
             Engine::load_all(&members, &Options { precision, ..Options::default() }).expect("an engine");
-        let mut decoder = engine.decoder().expect("a decoder");
+        let mut decoder = engine.decoder();
         let ids = |value: &Value| -> Vec<u32> { serde_json::from_value(value.clone()).expect("ids") };
         // The base itself is among what the engine runs.
         let plain = read(
@@ -59,8 +59,7 @@ fn logprobs_are_those_of_peft_with_one_base_for_all() {
                 let given: Vec<Vec<u32>> =
                     completions.iter().map(|item| ids(&item["completion_ids"])).collect();
                 let adapter = (index as u32).checked_sub(1);
-                let found =
-                    decoder.score_by(adapter, &ids(&case["prompt_ids"]), &given, 1.0).expect("scores");
+                let found = decoder.score(adapter, &ids(&case["prompt_ids"]), &given, 1.0);
                 for (found, item) in found.iter().zip(completions) {
                     let wanted: Vec<f32> = serde_json::from_value(item["logprobs"].clone()).expect("numbers");
                     assert_eq!(found.len(), wanted.len());
@@ -88,21 +87,21 @@ fn a_group_gives_the_same_bits_among_groups_of_other_adapters() {
         request
     };
     let owners = [None, Some(0), Some(1), Some(0), None, Some(1)];
-    let mut together = engine.decoder().expect("a decoder");
+    let mut together = engine.decoder();
     for (id, owner) in owners.into_iter().enumerate() {
-        together.submit_to(owner, small(id as u64)).expect("submitted");
+        together.submit(owner, small(id as u64)).expect("submitted");
     }
     let together = drain(&mut together);
     assert_eq!(together.len(), owners.len());
     for (id, owner) in owners.into_iter().enumerate() {
-        let mut alone = engine.decoder().expect("a decoder");
-        alone.submit_to(owner, small(id as u64)).expect("submitted");
+        let mut alone = engine.decoder();
+        alone.submit(owner, small(id as u64)).expect("submitted");
         assert_eq!(bits(&drain(&mut alone)[0].1), bits(&together[id].1), "group {id}");
     }
     // The same prompt and random numbers under another adapter is another completion.
     let under = |owner: Option<u32>| {
-        let mut decoder = engine.decoder().expect("a decoder");
-        decoder.submit_to(owner, small(1)).expect("submitted");
+        let mut decoder = engine.decoder();
+        decoder.submit(owner, small(1)).expect("submitted");
         bits(&drain(&mut decoder)[0].1)
     };
     assert_ne!(under(None), under(Some(0)));

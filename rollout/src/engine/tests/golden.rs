@@ -1,7 +1,8 @@
 //! Log-probabilities against those that `transformers` computed from small random checkpoints (tests/golden).
 
 use super::support::{engine, engine_in, runtime};
-use crate::engine::{Isa, Precision};
+use crate::engine::Precision;
+use crate::engine::cpu::isa::Isa;
 use policy::config::Config;
 use policy::directory::Policy;
 use serde_json::Value;
@@ -28,14 +29,13 @@ fn logprobs_are_those_of_the_reference() {
         let head_size = Config::load(&policy.files).expect("a configuration").head_dim;
         // Rare head sizes are compiled for one instruction set only.
         for isa in Isa::available().into_iter().filter(|isa| isa.kernels(head_size).is_some()) {
-            let mut decoder = engine(&policy, Some(isa), 64).decoder().expect("a decoder");
+            let mut decoder = engine(&policy, Some(isa), 64).decoder();
             let (mut worst, mut tokens) = (0.0_f32, 0);
             for case in golden["cases"].as_array().expect("cases") {
                 let completions = case["completions"].as_array().expect("completions");
                 let given: Vec<Vec<u32>> = completions.iter().map(|c| ids(&c["completion_ids"])).collect();
                 for (temperature, key) in [(1.0, "logprobs"), (0.7, "logprobs_temperature_0.7")] {
-                    let scored =
-                        decoder.score(&ids(&case["prompt_ids"]), &given, temperature).expect("scores");
+                    let scored = decoder.score(None, &ids(&case["prompt_ids"]), &given, temperature);
                     for (ours, theirs) in scored.iter().zip(completions) {
                         let theirs = floats(&theirs[key]);
                         assert_eq!(ours.len(), theirs.len());
@@ -73,13 +73,12 @@ fn bfloat16_stays_near_the_reference() {
         let head_size = Config::load(&policy.files).expect("a configuration").head_dim;
         let most = if entry.to_string_lossy().ends_with("-calm") { (3e-3, 0.05) } else { (0.03, 0.3) };
         for isa in Isa::available().into_iter().filter(|isa| isa.kernels(head_size).is_some()) {
-            let mut decoder =
-                engine_in(Precision::BFloat16, &policy, Some(isa), 64).decoder().expect("a decoder");
+            let mut decoder = engine_in(Precision::BFloat16, &policy, Some(isa), 64).decoder();
             let (mut worst, mut sum, mut tokens) = (0.0_f32, 0.0_f32, 0);
             for case in golden["cases"].as_array().expect("cases") {
                 let completions = case["completions"].as_array().expect("completions");
                 let given: Vec<Vec<u32>> = completions.iter().map(|c| ids(&c["completion_ids"])).collect();
-                let scored = decoder.score(&ids(&case["prompt_ids"]), &given, 1.0).expect("scores");
+                let scored = decoder.score(None, &ids(&case["prompt_ids"]), &given, 1.0);
                 for (ours, theirs) in scored.iter().zip(completions) {
                     for (a, b) in ours.iter().zip(&floats(&theirs["logprobs"])) {
                         let gap = if a.is_finite() { (a - b).abs() } else { f32::INFINITY };
@@ -117,8 +116,8 @@ fn a_snapshot_of_links_gives_the_same_logits() {
     }
     let score = |directory: &Path| {
         let policy = Policy::open(directory).expect("a policy");
-        let mut decoder = engine(&policy, None, 64).decoder().expect("a decoder");
-        decoder.score(&[5, 6, 7], &[vec![8, 9, 2]], 1.0).expect("scores")
+        let mut decoder = engine(&policy, None, 64).decoder();
+        decoder.score(None, &[5, 6, 7], &[vec![8, 9, 2]], 1.0)
     };
     assert_eq!(score(&snapshot), score(&golden));
 }

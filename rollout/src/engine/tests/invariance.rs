@@ -32,14 +32,14 @@ fn a_group_is_the_same_alone_and_in_company() {
         let alone: Vec<_> = requests()
             .into_iter()
             .map(|request| {
-                let mut decoder = engine.decoder().expect("a decoder");
-                decoder.submit(request).expect("accepted");
+                let mut decoder = engine.decoder();
+                decoder.submit(None, request).expect("accepted");
                 bits(&drain(&mut decoder)[0].1)
             })
             .collect();
-        let mut decoder = engine.decoder().expect("a decoder");
+        let mut decoder = engine.decoder();
         for request in requests() {
-            decoder.submit(request).expect("accepted");
+            decoder.submit(None, request).expect("accepted");
         }
         let together = drain(&mut decoder);
         assert_eq!(together.len(), alone.len());
@@ -55,17 +55,17 @@ fn a_row_is_the_same_in_a_batch_of_every_size() {
     for (shape, precision) in with_precisions([TINY, BENCH]) {
         let made = shape.policy();
         let engine = engine_in(precision, &made.policy, None, 512);
-        let mut decoder = engine.decoder().expect("a decoder");
+        let mut decoder = engine.decoder();
         let completions: Vec<Vec<u32>> = (0..160).map(|branch| tokens("completion", branch, 4)).collect();
         let prompt = tokens("prompt", 0, 23);
         let bits = |scores: &[Vec<f32>]| -> Vec<Vec<u32>> {
             scores.iter().map(|row| row.iter().map(|number| number.to_bits()).collect()).collect()
         };
-        let all = bits(&decoder.score(&prompt, &completions, 1.0).expect("scores"));
+        let all = bits(&decoder.score(None, &prompt, &completions, 1.0));
         for size in (1..=40).chain([48, 63, 64, 65, 80, 96, 100, 127, 128, 129, 144]) {
             for first in [0, 160 - size] {
                 let part = &completions[first..first + size];
-                let scored = bits(&decoder.score(&prompt, part, 1.0).expect("scores"));
+                let scored = bits(&decoder.score(None, &prompt, part, 1.0));
                 assert_eq!(
                     scored,
                     all[first..first + size],
@@ -84,12 +84,13 @@ fn a_prompt_is_the_same_in_pieces() {
         let engine = engine_in(precision, &made.policy, None, 512);
         // Longer than the tokens of a prompt that one run takes, so it begins and ends in different runs.
         let long = || request(1, 1100, 2, 6);
-        let mut decoder = engine.decoder().expect("a decoder");
-        decoder.submit(long()).expect("accepted");
+        let mut decoder = engine.decoder();
+        decoder.submit(None, long()).expect("accepted");
         let alone = bits(&drain(&mut decoder)[0].1);
         for before in [1, 7, 100, 511] {
-            decoder.submit(request(0, before, 3, 12)).expect("accepted");
-            decoder.submit(long()).expect("accepted");
+            let mut decoder = engine.decoder();
+            decoder.submit(None, request(0, before, 3, 12)).expect("accepted");
+            decoder.submit(None, long()).expect("accepted");
             let together = drain(&mut decoder);
             assert_eq!(bits(&together[1].1), alone, "{shape:?} {precision:?}: after a prompt of {before}");
         }
@@ -101,19 +102,19 @@ fn any_number_of_threads_gives_the_same() {
     for precision in PRECISIONS {
         let made = TINY.policy();
         let engine = engine_in(precision, &made.policy, None, 64);
-        let mut decoder = engine.decoder().expect("a decoder");
+        let mut decoder = engine.decoder();
         for request in requests() {
-            decoder.submit(request).expect("accepted");
+            decoder.submit(None, request).expect("accepted");
         }
         let expected: Vec<_> = drain(&mut decoder).iter().map(|(_, completions)| bits(completions)).collect();
         for threads in [2, 3, 8] {
             let mut found: Vec<(u64, Vec<_>)> = std::thread::scope(|scope| {
                 let run = |thread: usize| {
-                    let mut decoder = engine.decoder().expect("a decoder");
+                    let mut decoder = engine.decoder();
                     for request in
                         requests().into_iter().filter(|request| request.id as usize % threads == thread)
                     {
-                        decoder.submit(request).expect("accepted");
+                        decoder.submit(None, request).expect("accepted");
                     }
                     drain(&mut decoder)
                 };
@@ -123,6 +124,30 @@ fn any_number_of_threads_gives_the_same() {
             found.sort_by_key(|&(id, _)| id);
             let found: Vec<_> = found.iter().map(|(_, completions)| bits(completions)).collect();
             assert_eq!(found, expected, "{threads} threads, {precision:?}");
+        }
+    }
+}
+
+/// Cached blocks, whichever chunks and neighbors they were computed with, hold the bits that would be computed again.
+#[test]
+fn a_prefix_cache_hit_gives_the_same_bits_as_no_hit() {
+    for (shape, precision) in with_precisions([TINY, BENCH]) {
+        let made = shape.policy();
+        let engine = engine_in(precision, &made.policy, None, 512);
+        // The second prompt goes on from the first, whose last block is partly filled; the third parts from it early.
+        let long = tokens("prompt", 7, 1100);
+        let prompts = [&long[..610], &long[..], &[&long[..40], &tokens("other", 7, 90)[..]].concat()[..]];
+        let group = |id: usize| Request { prompt: prompts[id].to_vec(), ..request(id as u64, 1, 3, 9) };
+        let mut warm = engine.decoder();
+        for (id, cached) in [(0, 0), (1, 38), (2, 2), (1, 68), (0, 38)] {
+            let mut cold = engine.decoder();
+            cold.submit(None, group(id)).expect("accepted");
+            let expected = bits(&drain(&mut cold)[0].1);
+            assert_eq!(warm.pool().lookup(None, prompts[id]).len(), cached, "blocks of prompt {id}");
+            // A neighbor with a prompt of its own shifts the rows.
+            warm.submit(None, request(100 + id as u64, 5 + id, 2, 9)).expect("accepted");
+            warm.submit(None, group(id)).expect("accepted");
+            assert_eq!(bits(&drain(&mut warm)[0].1), expected, "{shape:?} {precision:?}: prompt {id}");
         }
     }
 }

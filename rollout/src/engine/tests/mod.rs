@@ -1,11 +1,12 @@
-//! Tests of the engine that need to look inside: other instruction sets, the oracle, poisoned memory.
+//! Tests of the engine that need to look inside: other instruction sets, the oracle, poisoned memory, blocks without a model.
 
 pub mod adapters;
-mod arena;
-mod device_sampling;
+mod blocks;
 mod golden;
 mod invariance;
+mod load;
 mod oracle;
 mod parity;
 mod sampling;
+mod schedule;
 pub mod support;

@@ -1,9 +1,9 @@
 //! The sampler against the distribution that it claims, and the vector functions against f64.
 
 use super::support::tokens;
-use crate::engine::isa::Isa;
-use crate::engine::sampler::Sampler;
-use crate::engine::{SamplingParams, softmax};
+use crate::engine::cpu::isa::Isa;
+use crate::engine::cpu::sampler::Sampler;
+use crate::engine::{SamplingParams, cpu::softmax};
 use record::philox::{Part, Stream};
 
 /// Logits that look like a model's: a few likely tokens, many unlikely ones, some equal.
@@ -178,8 +178,8 @@ fn exponentials_are_accurate_and_equal_on_all_instruction_sets() {
         assert!(worst < 2.5e-7, "{isa:?}: {worst:.2e}");
         let mut sums = Vec::new();
         // SAFETY: as above.
-        unsafe { (kernels.block_sums)(&arguments, 0.0, 1.0, &mut sums) };
-        assert_eq!(sums.len(), arguments.len().div_ceil(softmax::BLOCK));
+        unsafe { (kernels.tile_sums)(&arguments, 0.0, 1.0, &mut sums) };
+        assert_eq!(sums.len(), arguments.len().div_ceil(softmax::TILE));
         let bits: Vec<u32> = weights.iter().chain(&sums).map(|number| number.to_bits()).collect();
         // The portable version rounds a product and a sum apart where the target has no instruction for both.
         if isa != Isa::Portable || cfg!(target_feature = "fma") {

@@ -1,6 +1,8 @@
 //! What the tests share: the runtime library, small random policies, and requests.
 
-use crate::engine::{Completion, Decoder, Engine, Isa, Options, Precision, Request, SamplingParams};
+use crate::engine::cpu::isa::Isa;
+use crate::engine::scheduler::{Runner, Scheduler};
+use crate::engine::{Completion, Engine, Options, Precision, Request, SamplingParams};
 use policy::directory::Policy;
 use policy::initial;
 use record::philox::{Draws, Part, Stream};
@@ -149,8 +151,8 @@ pub fn request(id: u64, prompt: usize, branches: usize, max_tokens: usize) -> Re
     }
 }
 
-/// Runs the decoder until it is idle; groups in the order of their ids.
-pub fn drain(decoder: &mut Decoder) -> Vec<(u64, Vec<Completion>)> {
+/// Runs the model until nothing is left to do; groups in the order of their ids.
+pub fn drain(decoder: &mut Scheduler<impl Runner>) -> Vec<(u64, Vec<Completion>)> {
     let mut finished = Vec::new();
     while !decoder.is_idle() {
         finished.extend(decoder.advance().expect("a run"));
@@ -163,4 +165,19 @@ pub fn drain(decoder: &mut Decoder) -> Vec<(u64, Vec<Completion>)> {
 pub fn bits(completions: &[Completion]) -> Vec<(Vec<u32>, Vec<u32>, bool)> {
     let bits = |numbers: &[f32]| numbers.iter().map(|number| number.to_bits()).collect();
     completions.iter().map(|c| (c.ids.clone(), bits(&c.logprobs), c.stopped)).collect()
+}
+
+impl<R: Runner> Scheduler<R> {
+    /// The log-probabilities of given completions, none of them empty.
+    pub fn score(
+        &mut self,
+        adapter: Option<u32>,
+        prompt: &[u32],
+        completions: &[Vec<u32>],
+        temperature: f32,
+    ) -> Vec<Vec<f32>> {
+        assert!(self.is_idle());
+        self.submit_scores(adapter, 0, prompt.to_vec(), completions, temperature).expect("accepted");
+        drain(self).remove(0).1.into_iter().map(|completion| completion.logprobs).collect()
+    }
 }

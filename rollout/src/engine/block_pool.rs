@@ -1,0 +1,193 @@
+//! Blocks of the KV cache: reference counts, free blocks, and the prefix cache.
+//!
+//! A block is a number; its memory belongs to the model runner. Only a block's sole owner may write to it. Full blocks
+//! can be inserted into the prefix cache, keyed by the cached block before them and by their tokens; the first block
+//! of a chain is also keyed by the adapter, because keys and values are an adapter's own. Lookups compare tokens, not
+//! hashes of them. A cached block that no sequence references keeps its content until its memory is needed; then the
+//! least recently used goes first, the end of a chain before its beginning.
+
+use std::collections::{BTreeMap, HashMap};
+
+/// Size of a KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheConfig {
+    /// Blocks of keys and values.
+    pub blocks: usize,
+    /// Tokens per block.
+    pub block_size: usize,
+    /// How branches continue their prompt.
+    pub fork: Fork,
+}
+
+/// How a branch continues the prompt that it shares with its siblings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fork {
+    /// In the prompt's last block, copied before the first write: a sequence is one contiguous block table.
+    CopyOnWrite,
+    /// In a block of its own, whatever is left of the prompt's last one: nothing is copied and the whole prompt is shared.
+    NewBlock,
+}
+
+/// All blocks of one engine.
+#[derive(Debug)]
+pub struct BlockPool {
+    config: CacheConfig,
+    /// References per block, by sequences.
+    references: Vec<u32>,
+    /// Unreferenced blocks without cached content; the next one to use is last.
+    free: Vec<u32>,
+    /// Prefix cache.
+    cached: HashMap<Key, Node>,
+    /// Where a cached block is in it, and since when the block is unreferenced.
+    entries: HashMap<u32, Entry>,
+    /// Cached blocks without references, in the order in which they lost the last one.
+    idle: BTreeMap<u64, u32>,
+    clock: u64,
+}
+
+/// A block in its context: what comes before it, and its tokens.
+type Key = (Parent, Box<[u32]>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Parent {
+    /// Nothing: the block begins a prompt under an adapter, or under the base model.
+    Root(Option<u32>),
+    /// A cached block. Node ids are never reused, unlike blocks, so nothing is found behind an evicted one.
+    Node(u64),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Node {
+    id: u64,
+    block: u32,
+}
+
+#[derive(Debug)]
+struct Entry {
+    key: Key,
+    idle_since: u64,
+}
+
+impl BlockPool {
+    /// A pool whose blocks are all free.
+    pub fn new(config: CacheConfig) -> BlockPool {
+        let mut pool = BlockPool {
+            config: CacheConfig { blocks: 0, ..config },
+            references: Vec::new(),
+            free: Vec::new(),
+            cached: HashMap::new(),
+            entries: HashMap::new(),
+            idle: BTreeMap::new(),
+            clock: 0,
+        };
+        pool.add_blocks(config.blocks);
+        pool
+    }
+
+    /// Its size.
+    pub fn config(&self) -> CacheConfig {
+        self.config
+    }
+
+    /// Blocks that [`BlockPool::alloc`] can hand out: those without references.
+    pub fn available(&self) -> usize {
+        self.free.len() + self.idle.len()
+    }
+
+    /// References to `block`.
+    pub fn references(&self, block: u32) -> u32 {
+        self.references[block as usize]
+    }
+
+    /// Adds `count` free blocks.
+    pub fn add_blocks(&mut self, count: usize) {
+        let first = self.config.blocks;
+        self.config.blocks += count;
+        self.references.resize(self.config.blocks, 0);
+        self.free.splice(0..0, (first as u32..self.config.blocks as u32).rev());
+    }
+
+    /// A block with one reference. The most recently freed comes first, as it may still be in the processor's caches;
+    /// cached content is evicted only when nothing is free.
+    ///
+    /// # Panics
+    /// None is available; the scheduler admits no more than fits.
+    pub fn alloc(&mut self) -> u32 {
+        let block = self.free.pop().or_else(|| self.evict());
+        let block = block.expect("the scheduler admits no more than fits");
+        self.references[block as usize] = 1;
+        block
+    }
+
+    /// Adds a reference to a block that is referenced or cached.
+    pub fn share(&mut self, block: u32) {
+        let references = &mut self.references[block as usize];
+        *references += 1;
+        if *references == 1 {
+            let entry = self.entries.get(&block);
+            let idle = entry.and_then(|entry| self.idle.remove(&entry.idle_since));
+            assert!(idle.is_some(), "block {block} is free and cannot be shared");
+        }
+    }
+
+    /// Drops a reference. Without any, the block is free, or idle if it is cached.
+    pub fn release(&mut self, block: u32) {
+        let references = &mut self.references[block as usize];
+        assert!(*references > 0, "block {block} is free and cannot be released");
+        *references -= 1;
+        if *references > 0 {
+            return;
+        }
+        match self.entries.get_mut(&block) {
+            Some(entry) => {
+                self.clock += 1;
+                entry.idle_since = self.clock;
+                self.idle.insert(self.clock, block);
+            }
+            None => self.free.push(block),
+        }
+    }
+
+    /// The cached blocks that `tokens` begins with under an adapter; never all tokens, so that at least one is left to
+    /// compute.
+    pub fn lookup(&self, adapter: Option<u32>, tokens: &[u32]) -> Vec<u32> {
+        let mut found = Vec::new();
+        let mut parent = Parent::Root(adapter);
+        for part in tokens[..tokens.len().saturating_sub(1)].chunks_exact(self.config.block_size) {
+            let Some(node) = self.cached.get(&(parent, part.into())) else { break };
+            found.push(node.block);
+            parent = Parent::Node(node.id);
+        }
+        found
+    }
+
+    /// Caches the full blocks of a sequence whose tokens are `tokens`, computed under an adapter.
+    pub fn insert(&mut self, adapter: Option<u32>, blocks: &[u32], tokens: &[u32]) {
+        let mut parent = Parent::Root(adapter);
+        for (part, &block) in tokens.chunks_exact(self.config.block_size).zip(blocks) {
+            let key: Key = (parent, part.into());
+            let node = match self.cached.get(&key) {
+                // Another block has the same tokens: what follows ours must not hang on a block that we do not reference.
+                Some(node) if node.block != block => return,
+                Some(node) => *node,
+                None => {
+                    self.clock += 1;
+                    let node = Node { id: self.clock, block };
+                    self.entries.insert(block, Entry { key: key.clone(), idle_since: 0 });
+                    self.cached.insert(key, node);
+                    node
+                }
+            };
+            parent = Parent::Node(node.id);
+        }
+    }
+
+    /// Forgets the content of the block that has been idle for longest.
+    fn evict(&mut self) -> Option<u32> {
+        let (_, block) = self.idle.pop_first()?;
+        if let Some(entry) = self.entries.remove(&block) {
+            self.cached.remove(&entry.key);
+        }
+        Some(block)
+    }
+}

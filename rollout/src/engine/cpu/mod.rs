@@ -1,0 +1,109 @@
+//! The model runner for the CPU, and what it runs on.
+//!
+//! ONNX Runtime runs the decoder's graph; the attention in it is a custom operator ([`attention`]) over keys and values
+//! in Rust's memory ([`kv`]), which reads a group's prompt once however many branches it has. One session serves any number
+//! of threads; each has a scheduler and a [`runner`] of its own, and they share nothing that changes. What a branch
+//! generates depends on its prompt, its random numbers and the weights, not on threads, other groups or cached blocks.
+//!
+//! With [`Precision::BFloat16`] matrix products are custom operators too ([`linear`]): ONNX Runtime has none for bf16 on a
+//! CPU. Their operands are rounded, and so are keys and values when they are stored, which halves what the attention
+//! reads; queries, scores, softmax and all sums stay f32.
+//!
+//! Left out: the portable graph with `GroupQueryAttention`. The kernels have a portable version that runs wherever
+//! ONNX Runtime does; tests use that graph as the oracle.
+
+mod adapters;
+mod attention;
+mod context;
+pub(super) mod isa;
+mod kernels;
+mod kv;
+mod lanes;
+mod linear;
+mod model;
+mod operators;
+mod portable;
+mod rope;
+mod runner;
+pub(super) mod sampler;
+pub(super) mod softmax;
+mod workspace;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use super::scheduler::Scheduler;
+use gemm::Precision;
+#[cfg(test)]
+use isa::Isa;
+use policy::directory::Policy;
+use record::failure::Result;
+use std::sync::Arc;
+
+pub(super) use model::Model;
+pub use runner::CpuRunner;
+
+/// One thread's scheduler and its runner.
+pub type Decoder = Scheduler<CpuRunner>;
+
+/// How an engine is loaded.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Decoders that will run at the same time; they share `cache_bytes`.
+    pub threads: usize,
+    /// The most branches that one decoder generates at a time; further groups wait.
+    pub max_rows: usize,
+    /// The most bytes of keys and values of all decoders together. Taken as needed, not at once.
+    pub cache_bytes: usize,
+    /// Tokens that end a completion.
+    pub stop_ids: Vec<u32>,
+    /// What the operands of matrix products are rounded to.
+    pub precision: Precision,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let precision = Precision::Float32;
+        Options { threads: 1, max_rows: 512, cache_bytes: 2 << 30, stop_ids: Vec::new(), precision }
+    }
+}
+
+/// A model loaded for the CPU: one ONNX Runtime session that serves any number of threads.
+#[derive(Clone)]
+pub struct Engine {
+    pub(super) model: Arc<Model>,
+}
+
+impl Engine {
+    /// Loads a version of a policy. Its files are read where they lie and may be replaced by rename meanwhile.
+    ///
+    /// # Errors
+    /// Exit 69 without ONNX Runtime; files that are missing, damaged or of a kind that is not implemented.
+    pub fn load(policy: &Policy, options: &Options) -> Result<Engine> {
+        Self::load_all(&[policy], options)
+    }
+
+    /// Loads policies that are adapters of one base, which is in memory once. Adapters are indexed in their order; the base
+    /// may be among the policies and is no adapter.
+    ///
+    /// # Errors
+    /// As [`Engine::load`].
+    pub fn load_all(policies: &[&Policy], options: &Options) -> Result<Engine> {
+        Ok(Engine { model: Arc::new(Model::load(policies, options, None)?) })
+    }
+
+    /// The same with kernels for a certain instruction set, which this processor must have.
+    #[cfg(test)]
+    pub(super) fn load_for(policy: &Policy, options: &Options, isa: Option<Isa>) -> Result<Engine> {
+        Ok(Engine { model: Arc::new(Model::load(&[policy], options, isa)?) })
+    }
+
+    /// A decoder for one thread, with a KV cache of its own.
+    pub fn decoder(&self) -> Decoder {
+        Scheduler::new(CpuRunner::new(self.model.clone()), self.model.scheduler.clone())
+    }
+
+    /// The instruction set of the kernels, for reports.
+    pub fn instruction_set(&self) -> &'static str {
+        self.model.kernels.name
+    }
+}

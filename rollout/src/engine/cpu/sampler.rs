@@ -1,0 +1,216 @@
+//! From logits to a token and its log-probability.
+//!
+//! A token is drawn by the inverse of the cumulative distribution: tokens stand in the order of their ids, each as
+//! wide as its probability, and the uniform number of the branch's stream at the token's position picks one. Nothing
+//! else enters, so a draw is the same in any batch and on any thread. Truncation (top-k, then top-p over what is left,
+//! Holtzman et al., arXiv 1904.09751) removes tokens from that line and keeps the order of the others; equal logits
+//! count by id, lowest first. The log-probability is that of the whole distribution, before any truncation.
+//!
+//! The line is measured in three steps: f32 sums of 64 weights, f64 sums of 64 of those (a chunk), and the sum of the
+//! chunks. A draw goes down the same steps. With one sum over the whole vocabulary, two of a device's loops would belong to
+//! a single thread; here the longest it has is 64 additions. Up to 4096 tokens there is one chunk, and nothing differs.
+//!
+//! Truncation computes with weights as whole numbers of 2^-40 of the largest: their sums are exact, so a device may add
+//! them in any order (`kernels/sampler.cu` is this file's twin there, and gives the same tokens).
+
+use super::isa::Kernels;
+use super::softmax::TILE;
+use crate::engine::request::{SampledToken, SamplingParams};
+use record::failure::{Failure, Result};
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+/// Tile sums that are added up together.
+const CHUNK: usize = 64;
+
+/// Draws tokens from one row of logits at a time.
+pub struct Sampler {
+    kernels: Kernels,
+    sums: Vec<f32>,
+    chunks: Vec<f64>,
+    weights: Vec<f32>,
+    kept: Vec<(u32, u64)>,
+    total: f64,
+    kept_total: u64,
+    largest: f32,
+    truncated: bool,
+}
+
+impl Sampler {
+    /// A sampler that uses these kernels.
+    pub fn new(kernels: Kernels) -> Self {
+        let (sums, chunks, weights, kept) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (total, kept_total, largest, truncated) = (0.0, 0, 0.0, false);
+        Sampler { kernels, sums, chunks, weights, kept, total, kept_total, largest, truncated }
+    }
+
+    /// Makes a row of logits ready for [`Sampler::draw`] and [`Sampler::logprob`].
+    pub fn prepare(&mut self, logits: &[f32], sampling: &SamplingParams) -> Result<()> {
+        let scale = 1.0 / temperature(sampling);
+        // SAFETY: the kernels were chosen for this processor; so below.
+        unsafe {
+            self.largest = (self.kernels.largest)(logits);
+            (self.kernels.tile_sums)(logits, self.largest, scale, &mut self.sums);
+        }
+        let chunks = self.sums.chunks(CHUNK);
+        self.chunks.clear();
+        self.chunks.extend(chunks.map(|chunk| chunk.iter().map(|&sum| f64::from(sum)).sum::<f64>()));
+        self.total = self.chunks.iter().sum();
+        if !(self.total.is_finite() && self.total > 0.0) {
+            return Err(not_numbers());
+        }
+        let by_count = sampling.top_k > 0 && (sampling.top_k as usize) < logits.len();
+        self.truncated = !sampling.greedy && (by_count || sampling.top_p < 1.0);
+        if self.truncated {
+            // SAFETY: as above.
+            unsafe { (self.kernels.weights)(logits, self.largest, scale, &mut self.weights) };
+            self.truncate(logits, sampling, by_count);
+        }
+        Ok(())
+    }
+
+    /// log-softmax(logits / temperature) of a token of the prepared row.
+    pub fn logprob(&self, logits: &[f32], sampling: &SamplingParams, id: u32) -> f32 {
+        let logit = f64::from(logits[id as usize]) - f64::from(self.largest);
+        (logit / f64::from(temperature(sampling)) - self.total.ln()) as f32
+    }
+
+    /// Draws from the prepared row with a uniform number in [0, 1).
+    pub fn draw(&mut self, logits: &[f32], sampling: &SamplingParams, uniform: f32) -> SampledToken {
+        let id = if sampling.greedy {
+            let largest = self.largest;
+            logits.iter().position(|&logit| logit == largest).unwrap_or(0) as u32
+        } else if self.truncated {
+            self.draw_kept(uniform)
+        } else {
+            self.draw_any(logits, sampling, uniform)
+        };
+        SampledToken { id, logprob: self.logprob(logits, sampling, id) }
+    }
+
+    /// The whole distribution: the chunk is found by its sum, the tile by its own, the token within it by its weight.
+    fn draw_any(&mut self, logits: &[f32], sampling: &SamplingParams, uniform: f32) -> u32 {
+        let mut target = f64::from(uniform) * self.total;
+        let first = CHUNK * pick(self.chunks.iter().copied(), &mut target);
+        let tiles = self.sums[first..].iter().take(CHUNK).map(|&sum| f64::from(sum));
+        let begin = TILE * (first + pick(tiles, &mut target));
+        let tile = &logits[begin..logits.len().min(begin + TILE)];
+        // SAFETY: as in `prepare`.
+        unsafe { (self.kernels.weights)(tile, self.largest, 1.0 / temperature(sampling), &mut self.weights) };
+        (begin + pick(self.weights.iter().map(|&weight| f64::from(weight)), &mut target)) as u32
+    }
+
+    fn draw_kept(&self, uniform: f32) -> u32 {
+        // A uniform number is a whole number of 2^-24.
+        let share = (uniform * 16_777_216.0) as u128;
+        let mut target = ((share * u128::from(self.kept_total)) >> 24) as u64;
+        for &(id, weight) in &self.kept {
+            if target < weight {
+                return id;
+            }
+            target -= weight;
+        }
+        self.kept.last().map_or(0, |&(id, _)| id)
+    }
+
+    /// Fills `kept` with the tokens that truncation leaves, in the order of their ids.
+    fn truncate(&mut self, logits: &[f32], sampling: &SamplingParams, by_count: bool) {
+        self.kept.clear();
+        if by_count {
+            let best = likeliest(logits, sampling.top_k as usize);
+            self.kept.extend(best.iter().map(|&id| (id, whole(self.weights[id as usize]))));
+        }
+        if sampling.top_p < 1.0 {
+            let mass: u64 = match by_count {
+                true => self.kept.iter().map(|&(_, weight)| weight).sum(),
+                false => self.weights.iter().map(|&weight| whole(weight)).sum(),
+            };
+            let wanted = ((f64::from(sampling.top_p) * mass as f64) as u64).max(1);
+            if !by_count {
+                // All tokens below this weight together are at most what top-p leaves out.
+                let floor = (mass - wanted) / logits.len() as u64;
+                let all = self.weights.iter().enumerate().map(|(id, &weight)| (id as u32, whole(weight)));
+                self.kept.extend(all.filter(|&(_, weight)| weight >= floor));
+            }
+            self.kept.sort_unstable_by_key(|&(id, _)| Reverse(Candidate::new(logits[id as usize], id)));
+            let mut covered = 0;
+            let enough = self.kept.iter().position(|&(_, weight)| {
+                covered += weight;
+                covered >= wanted
+            });
+            self.kept.truncate(enough.map_or(self.kept.len(), |last| last + 1));
+        }
+        self.kept.sort_unstable_by_key(|&(id, _)| id);
+        self.kept_total = self.kept.iter().map(|&(_, weight)| weight).sum();
+    }
+}
+
+/// A weight, at most 1, as a whole number of 2^-40.
+fn whole(weight: f32) -> u64 {
+    (weight * 1_099_511_627_776.0) as u64
+}
+
+/// Why a row of logits cannot be sampled from.
+pub fn not_numbers() -> Failure {
+    Failure::work("the model gave logits that are not numbers")
+        .hint("a policy whose training diverged does this; go back to an earlier version")
+}
+
+fn temperature(sampling: &SamplingParams) -> f32 {
+    if sampling.greedy { 1.0 } else { sampling.temperature }
+}
+
+/// Where `target` falls on the line of weights; the last one of any weight where rounding leaves a rest. What lies before
+/// it is taken off the target.
+fn pick(weights: impl Iterator<Item = f64>, target: &mut f64) -> usize {
+    let mut chosen = 0;
+    for (index, weight) in weights.enumerate() {
+        if weight > 0.0 {
+            chosen = index;
+            if *target < weight {
+                break;
+            }
+            *target -= weight;
+        }
+    }
+    chosen
+}
+
+/// A token in the order of truncation: likelier first, then the lower id.
+#[derive(PartialEq)]
+struct Candidate(f32, u32);
+
+impl Candidate {
+    /// Both zeros count as one.
+    fn new(logit: f32, id: u32) -> Self {
+        Candidate(logit + 0.0, id)
+    }
+}
+
+impl Eq for Candidate {}
+
+impl Ord for Candidate {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0).then(other.1.cmp(&self.1))
+    }
+}
+
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The `count` largest logits' ids.
+fn likeliest(logits: &[f32], count: usize) -> Vec<u32> {
+    let mut best = BinaryHeap::with_capacity(count + 1);
+    for (id, &logit) in logits.iter().enumerate() {
+        if best.len() < count {
+            best.push(Reverse(Candidate::new(logit, id as u32)));
+        } else if best.peek().is_some_and(|Reverse(least)| logit > least.0) {
+            best.pop();
+            best.push(Reverse(Candidate::new(logit, id as u32)));
+        }
+    }
+    best.into_iter().map(|Reverse(Candidate(_, id))| id).collect()
+}

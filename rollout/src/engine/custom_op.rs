@@ -1,0 +1,338 @@
+//! Custom operators, through ONNX Runtime's C interface.
+//!
+//! The wrapper crate's kernels take `&mut`; these take a shared reference, so one session may run on many threads.
+
+use super::onnx::check;
+use ort::sys::*;
+use policy::graph::DOMAIN;
+use record::failure::Result;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+/// The kernel of an operator, made for each of its nodes.
+pub trait Kernel: Sized {
+    /// What all kernels of a session have in common.
+    type Shared;
+    /// The operator's name.
+    const NAME: &'static CStr;
+    /// Inputs, of which only the first is required.
+    const INPUTS: usize;
+    /// Outputs, of which only the first is required.
+    const OUTPUTS: usize = 1;
+
+    /// The element type of an input.
+    fn input_type(_index: usize) -> ONNXTensorElementDataType {
+        FLOAT
+    }
+
+    /// The kernel of a node.
+    ///
+    /// # Safety
+    /// `info` describes the node that is being made.
+    unsafe fn new(shared: &Self::Shared, info: *const OrtKernelInfo) -> Outcome<Self>;
+
+    /// Runs the node.
+    ///
+    /// # Safety
+    /// `context` is the running call's.
+    unsafe fn compute(&self, context: *mut OrtKernelContext) -> Outcome<()>;
+}
+
+/// What ONNX Runtime sees of an operator, and what is behind it.
+#[repr(C)]
+pub struct Operator<S> {
+    base: OrtCustomOp,
+    shared: S,
+}
+
+impl<S> Operator<S> {
+    /// The operator of a kernel.
+    pub fn new<K: Kernel<Shared = S>>(shared: S) -> Operator<S> {
+        Operator { base: description::<K>(), shared }
+    }
+}
+
+/// Operators as a session knows them. Must outlive every session that it was registered with.
+pub struct Domain<S> {
+    domain: *mut OrtCustomOpDomain,
+    /// ONNX Runtime keeps their addresses: the vector never grows.
+    _operators: Vec<Operator<S>>,
+}
+
+// SAFETY: nothing in it changes after it was made.
+unsafe impl<S> Send for Domain<S> {}
+// SAFETY: as above.
+unsafe impl<S> Sync for Domain<S> {}
+
+impl<S> Domain<S> {
+    /// These operators, in our domain.
+    pub fn new(operators: Vec<Operator<S>>) -> Result<Domain<S>> {
+        let name = CString::new(DOMAIN).expect("the domain's name has no zero byte");
+        let mut domain = ptr::null_mut();
+        // SAFETY: `domain` receives a handle that is released when this is dropped; the operators live as long.
+        unsafe { check((ort::api().CreateCustomOpDomain)(name.as_ptr(), &mut domain))? };
+        let made = Domain { domain, _operators: operators };
+        for operator in &made._operators {
+            // SAFETY: both are alive.
+            unsafe { check((ort::api().CustomOpDomain_Add)(domain, &operator.base))? };
+        }
+        Ok(made)
+    }
+
+    /// Makes the operators known to a session.
+    pub fn register(&self, options: *mut OrtSessionOptions) -> Result<()> {
+        // SAFETY: the options are those of a builder that is alive.
+        unsafe { check((ort::api().AddCustomOpDomain)(options, self.domain)) }
+    }
+}
+
+impl<S> Drop for Domain<S> {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, released once, after the session.
+        unsafe { (ort::api().ReleaseCustomOpDomain)(self.domain) }
+    }
+}
+
+const FLOAT: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+type Characteristic = OrtCustomOpInputOutputCharacteristic;
+
+const fn description<K: Kernel>() -> OrtCustomOp {
+    OrtCustomOp {
+        version: ORT_API_VERSION,
+        CreateKernel: None,
+        GetName: Some(name::<K>),
+        GetExecutionProviderType: Some(any_provider),
+        GetInputType: Some(input_type::<K>),
+        GetInputTypeCount: Some(inputs::<K>),
+        GetOutputType: Some(output_type),
+        GetOutputTypeCount: Some(outputs::<K>),
+        KernelCompute: None,
+        KernelDestroy: Some(destroy::<K>),
+        GetInputCharacteristic: Some(first_required),
+        GetOutputCharacteristic: Some(first_required),
+        GetInputMemoryType: Some(default_memory),
+        GetVariadicInputMinArity: Some(version_one),
+        GetVariadicInputHomogeneity: Some(version_one),
+        GetVariadicOutputMinArity: Some(version_one),
+        GetVariadicOutputHomogeneity: Some(version_one),
+        CreateKernelV2: Some(create::<K>),
+        KernelComputeV2: Some(compute::<K>),
+        InferOutputShapeFn: None,
+        GetStartVersion: Some(version_one),
+        GetEndVersion: Some(any_version),
+        GetMayInplace: None,
+        ReleaseMayInplace: None,
+        GetAliasMap: None,
+        ReleaseAliasMap: None,
+    }
+}
+
+unsafe extern "system" fn name<K: Kernel>(_: *const OrtCustomOp) -> *const c_char {
+    K::NAME.as_ptr()
+}
+
+unsafe extern "system" fn any_provider(_: *const OrtCustomOp) -> *const c_char {
+    ptr::null()
+}
+
+unsafe extern "system" fn input_type<K: Kernel>(
+    _: *const OrtCustomOp,
+    index: usize,
+) -> ONNXTensorElementDataType {
+    K::input_type(index)
+}
+
+unsafe extern "system" fn output_type(_: *const OrtCustomOp, _: usize) -> ONNXTensorElementDataType {
+    FLOAT
+}
+
+unsafe extern "system" fn inputs<K: Kernel>(_: *const OrtCustomOp) -> usize {
+    K::INPUTS
+}
+
+unsafe extern "system" fn outputs<K: Kernel>(_: *const OrtCustomOp) -> usize {
+    K::OUTPUTS
+}
+
+unsafe extern "system" fn first_required(_: *const OrtCustomOp, index: usize) -> Characteristic {
+    if index == 0 { Characteristic::INPUT_OUTPUT_REQUIRED } else { Characteristic::INPUT_OUTPUT_OPTIONAL }
+}
+
+unsafe extern "system" fn default_memory(_: *const OrtCustomOp, _: usize) -> OrtMemType {
+    OrtMemType::OrtMemTypeDefault
+}
+
+unsafe extern "system" fn version_one(_: *const OrtCustomOp) -> c_int {
+    1
+}
+
+unsafe extern "system" fn any_version(_: *const OrtCustomOp) -> c_int {
+    c_int::MAX
+}
+
+unsafe extern "system" fn create<K: Kernel>(
+    operator: *const OrtCustomOp,
+    _: *const OrtApi,
+    info: *const OrtKernelInfo,
+    kernel: *mut *mut c_void,
+) -> OrtStatusPtr {
+    guarded(|| {
+        // SAFETY: the operator is one of ours, so it is an `Operator`; the kernel goes to `destroy`.
+        unsafe {
+            let made = K::new(&(*operator.cast::<Operator<K::Shared>>()).shared, info)?;
+            *kernel = Box::into_raw(Box::new(made)).cast();
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "system" fn compute<K: Kernel>(
+    kernel: *mut c_void,
+    context: *mut OrtKernelContext,
+) -> OrtStatusPtr {
+    // SAFETY: the kernel was made by `create` and is only ever read.
+    guarded(|| unsafe { (*kernel.cast::<K>()).compute(context) })
+}
+
+unsafe extern "system" fn destroy<K: Kernel>(kernel: *mut c_void) {
+    // SAFETY: made by `create`, destroyed once.
+    drop(unsafe { Box::from_raw(kernel.cast::<K>()) });
+}
+
+/// A callback's result.
+pub type Outcome<T> = std::result::Result<T, String>;
+
+/// Runs a callback; an error or a panic becomes an error of ONNX Runtime, which names the node.
+fn guarded(callback: impl FnOnce() -> Outcome<()>) -> OrtStatusPtr {
+    let message = match catch_unwind(AssertUnwindSafe(callback)) {
+        Ok(Ok(())) => return OrtStatusPtr(ptr::null_mut()),
+        Ok(Err(message)) => message,
+        Err(_) => "the operator panicked".to_owned(),
+    };
+    let message = CString::new(message).unwrap_or_default();
+    // SAFETY: the text is copied.
+    unsafe { (ort::api().CreateStatus)(OrtErrorCode::ORT_FAIL, message.as_ptr()) }
+}
+
+/// [`check`] for callbacks.
+pub fn checked(status: OrtStatusPtr) -> Outcome<()> {
+    check(status).map_err(|failure| failure.message)
+}
+
+/// An integer attribute of a node.
+///
+/// # Safety
+/// `info` describes the node that is being made.
+pub unsafe fn integer(info: *const OrtKernelInfo, name: &CStr) -> Outcome<usize> {
+    let mut value = 0;
+    // SAFETY: the caller's promise.
+    checked(unsafe { (ort::api().KernelInfoGetAttribute_int64)(info, name.as_ptr(), &mut value) })?;
+    usize::try_from(value).map_err(|_| format!("attribute {name:?} is {value}"))
+}
+
+/// A float attribute of a node.
+///
+/// # Safety
+/// As for [`integer`].
+pub unsafe fn float(info: *const OrtKernelInfo, name: &CStr) -> Outcome<f32> {
+    let mut value = 0.0;
+    // SAFETY: the caller's promise.
+    checked(unsafe { (ort::api().KernelInfoGetAttribute_float)(info, name.as_ptr(), &mut value) })?;
+    Ok(value)
+}
+
+/// A constant input of `length` numbers.
+///
+/// # Safety
+/// As for [`integer`].
+pub unsafe fn constant(info: *const OrtKernelInfo, index: usize, length: usize) -> Outcome<Vec<f32>> {
+    let (mut constant, mut value) = (0, ptr::null());
+    // SAFETY: the caller's promise; a constant lives as long as the session.
+    unsafe {
+        checked((ort::api().KernelInfoGetConstantInput_tensor)(info, index, &mut constant, &mut value))?;
+        let (shape, data) = tensor(value)?;
+        if constant == 0 || shape != [length as i64] {
+            return Err(format!("input {index} is not a constant of {length} numbers"));
+        }
+        Ok(std::slice::from_raw_parts(data, length).to_vec())
+    }
+}
+
+/// Shape and address of a tensor.
+///
+/// # Safety
+/// `value` lives as long as the call that it was passed to; `T` is its element type.
+unsafe fn tensor<T>(value: *const OrtValue) -> Outcome<(Vec<i64>, *mut T)> {
+    if value.is_null() {
+        return Err("a tensor is missing".to_owned());
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        let api = ort::api();
+        let mut info = ptr::null_mut();
+        checked((api.GetTensorTypeAndShape)(value, &mut info))?;
+        let mut count = 0;
+        let counted = check((api.GetDimensionsCount)(info, &mut count));
+        let mut shape = vec![0; count];
+        let read = check((api.GetDimensions)(info, shape.as_mut_ptr(), count));
+        (api.ReleaseTensorTypeAndShapeInfo)(info);
+        counted.and(read).map_err(|failure| failure.message)?;
+        let mut data = ptr::null_mut();
+        checked((api.GetTensorMutableData)(value.cast_mut(), &mut data))?;
+        Ok((shape, data.cast()))
+    }
+}
+
+/// Shape and address of an input; `None` where it is absent.
+///
+/// # Safety
+/// The context is the running call's; `T` is the input's element type.
+pub unsafe fn input<T>(context: *mut OrtKernelContext, index: usize) -> Outcome<Option<(Vec<i64>, *mut T)>> {
+    let mut value = ptr::null();
+    // SAFETY: the caller's promise.
+    unsafe {
+        checked((ort::api().KernelContext_GetInput)(context, index, &mut value))?;
+        if value.is_null() { Ok(None) } else { tensor(value).map(Some) }
+    }
+}
+
+/// An f32 input as `[rows, width]`, and its address.
+///
+/// # Safety
+/// The context is the running call's.
+pub unsafe fn input_rows(
+    context: *mut OrtKernelContext,
+    index: usize,
+) -> Outcome<(usize, usize, *const f32)> {
+    // SAFETY: the caller's promise.
+    let (shape, data) = unsafe { input::<f32>(context, index)? }.ok_or("a tensor is missing")?;
+    let [rows, width] = shape[..] else {
+        return Err(format!("a tensor of shape {shape:?} where rows are expected"));
+    };
+    Ok((rows as usize, width as usize, data))
+}
+
+/// An f32 output of a shape.
+///
+/// # Safety
+/// The context is the running call's.
+pub unsafe fn output(context: *mut OrtKernelContext, index: usize, shape: &[i64]) -> Outcome<*mut f32> {
+    let (mut value, mut data) = (ptr::null_mut(), ptr::null_mut());
+    // SAFETY: the caller's promise.
+    unsafe {
+        let api = ort::api();
+        checked((api.KernelContext_GetOutput)(context, index, shape.as_ptr(), shape.len(), &mut value))?;
+        checked((api.GetTensorMutableData)(value, &mut data))?;
+    }
+    Ok(data.cast())
+}
+
+/// The first output as `[rows, width]`.
+///
+/// # Safety
+/// The context is the running call's.
+pub unsafe fn output_rows(context: *mut OrtKernelContext, rows: usize, width: usize) -> Outcome<*mut f32> {
+    // SAFETY: the caller's promise.
+    unsafe { output(context, 0, &[rows as i64, width as i64]) }
+}

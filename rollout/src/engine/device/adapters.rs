@@ -1,0 +1,117 @@
+//! Adapters over one base on a device: read, stacked as the graph takes them (`policy::graph`) and kept in device memory as
+//! long as the base.
+//!
+//! Left out: loading adapters while the base stays. A new version of a policy is a new engine, as for whole models.
+
+use super::config::Activation;
+use super::session::Session;
+use device::{Buffer, Device};
+use policy::adapter::Adapter;
+use policy::config::Config;
+use policy::directory::Policy;
+use policy::graph::{Factor, HALF, Stack};
+use policy::weights::Weights;
+use record::failure::{Failure, Result};
+use std::path::PathBuf;
+
+/// One adapter and where it came from.
+struct Member {
+    description: Adapter,
+    weights: Weights,
+    files: PathBuf,
+}
+
+/// Adapters of one base, in the order of their indices; none where only the base runs.
+#[derive(Default)]
+pub struct Adapters {
+    members: Vec<Member>,
+    stack: Stack,
+}
+
+impl Adapters {
+    /// Reads the adapters among policies of one model.
+    ///
+    /// # Errors
+    /// An adapter that is not implemented, or that does not fit the base.
+    pub fn load(policies: &[Policy], config: &Config) -> Result<Adapters> {
+        let mut members = Vec::new();
+        for policy in policies {
+            if let Some((description, weights)) = policy.adapter(config)? {
+                members.push(Member { description, weights, files: policy.files.clone() });
+            }
+        }
+        let stack = Stack::new(members.iter().map(|member| &member.description));
+        Ok(Adapters { members, stack })
+    }
+
+    /// Adapters without weights, for asking how much memory they take.
+    #[cfg(test)]
+    pub fn planned(stack: Stack) -> Adapters {
+        Adapters { members: Vec::new(), stack }
+    }
+
+    /// How they are stacked.
+    pub fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
+    /// Bytes of the device's arena, where every buffer may have a margin.
+    pub fn bytes<T>(&self, config: &Config) -> u64 {
+        let values = |factor: &Factor| (factor.shape.iter().product::<usize>() * size_of::<T>()) as u64;
+        self.stack.factors(config).iter().map(|factor| values(factor) + 1024).sum()
+    }
+
+    /// Uploads all factors and binds them. They stay bound as long as the buffers are held.
+    ///
+    /// # Errors
+    /// 69 where the arena is too small; a factor that is not finite, which would reach the rows of other adapters.
+    pub fn upload<D: Device, T: Activation>(
+        &self,
+        config: &Config,
+        device: &mut D,
+        session: &mut Session,
+    ) -> Result<Vec<Buffer<T>>> {
+        let mut buffers = Vec::new();
+        for factor in self.stack.factors(config) {
+            let values: Vec<T> = self.values(&factor)?.into_iter().map(T::round).collect();
+            let buffer = device.allocate::<T>(values.len())?;
+            device.upload(&values, buffer.all())?;
+            session.input::<T>(&factor.name, buffer.address(), &factor.shape)?;
+            buffers.push(buffer);
+        }
+        Ok(buffers)
+    }
+
+    /// The values of an input, row by row.
+    fn values(&self, factor: &Factor) -> Result<Vec<f32>> {
+        let [rows, width] = factor.shape;
+        let mut values = vec![0.0; rows * width];
+        let columns = rows / factor.targets.len();
+        for (place, &target) in factor.targets.iter().enumerate() {
+            for (index, member) in self.members.iter().enumerate() {
+                let Member { description, weights, files } = member;
+                if !description.targets.contains(&target) {
+                    continue;
+                }
+                let [a, b] = Adapter::names(factor.layer, target);
+                let name = if factor.is_a { a } else { b };
+                let read = weights.to_f32(&name)?;
+                if read.iter().any(|value| !value.is_finite()) {
+                    return Err(Failure::data(format!("{}: tensor {name:?} is not finite", files.display()))
+                        .hint("training has diverged: go back to an earlier version"));
+                }
+                let own = self.stack.columns(index);
+                let part = &mut values[(place * columns + own.start) * width..][..own.len() * width];
+                if factor.is_a {
+                    part.copy_from_slice(&read);
+                } else {
+                    let (rank, scale) = (description.rank, HALF * description.scale());
+                    for (at, value) in part.iter_mut().enumerate() {
+                        *value = scale * read[at % width * rank + at / width];
+                    }
+                }
+            }
+        }
+        Ok(values)
+    }
+}

@@ -1,0 +1,127 @@
+//! The work of a run: ONNX Runtime runs the decoder's graph over KV-cache blocks in device memory, our own product makes
+//! f32 logits of the hidden rows, and our own kernel samples tokens from them. All of it is enqueued without waiting and
+//! depends on nothing but the batch shape and the buffers' content, so it can be captured.
+
+use super::config::Activation;
+use super::sampler::DeviceSampler;
+use super::session::Session;
+use super::shape::BatchShape;
+use crate::engine::batch::{NextToken, SampleRequest};
+use crate::engine::request::SamplingParams;
+use device::{Buffer, Device, Gemm, Operand};
+use policy::config::Config;
+use policy::weights::Weights;
+use record::failure::Result;
+
+/// Logits that are held at a time.
+pub const LOGIT_BYTES: usize = 128 << 20;
+
+/// What computes, and its buffers.
+pub struct Forward<T: Activation> {
+    /// The decoder up to its hidden rows.
+    pub session: Session,
+    /// What samples tokens.
+    pub sampler: DeviceSampler,
+    /// `[vocabulary, hidden]`.
+    head: Buffer<T>,
+    /// `[logit rows, hidden]`.
+    hidden: Buffer<T>,
+    /// `[chunk of logit rows, vocabulary]`.
+    logits: Buffer<f32>,
+    requests: Vec<SampleRequest>,
+    vocabulary: usize,
+    hidden_size: usize,
+}
+
+/// Rows of logits that are held at a time.
+fn logit_rows(vocabulary: usize) -> usize {
+    (LOGIT_BYTES / (size_of::<f32>() * vocabulary)).max(1)
+}
+
+impl<T: Activation> Forward<T> {
+    /// Buffers for up to `rows` rows of logits, and the head, which is loaded.
+    ///
+    /// # Errors
+    /// 69 where the device's arena is too small; a head that cannot be read.
+    pub fn new<D: Device>(
+        config: &Config,
+        weights: &Weights,
+        device: &mut D,
+        session: Session,
+        rows: usize,
+    ) -> Result<Self> {
+        let (vocabulary, hidden_size) = (config.vocab_size, config.hidden_size);
+        let head = device.allocate::<T>(vocabulary * hidden_size)?;
+        let values: Vec<T> = weights.to_f32(config.head_name())?.into_iter().map(T::round).collect();
+        device.upload(&values, head.all())?;
+        Ok(Forward {
+            head,
+            hidden: device.allocate(rows * hidden_size)?,
+            logits: device.allocate(logit_rows(vocabulary) * vocabulary)?,
+            sampler: DeviceSampler::new(device, rows)?,
+            requests: Vec::new(),
+            session,
+            vocabulary,
+            hidden_size,
+        })
+    }
+
+    /// Uploads a run's sample requests, padded to its shape.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn request<D: Device>(
+        &mut self,
+        device: &mut D,
+        requests: &[SampleRequest],
+        shape: &BatchShape,
+    ) -> Result<()> {
+        let padding = |row| SampleRequest { row, sampling: SamplingParams::PLAIN, next: NextToken::Given(0) };
+        self.requests.clear();
+        self.requests.extend(requests.iter().copied().chain((requests.len()..shape.requests).map(padding)));
+        self.sampler.upload(device, &self.requests, logit_rows(self.vocabulary))
+    }
+
+    /// Binds the buffer for a run's hidden rows.
+    ///
+    /// # Errors
+    /// 1 where ONNX Runtime refuses.
+    pub fn bind_output(&mut self, shape: &BatchShape) -> Result<()> {
+        self.session.output::<T>("hidden", self.hidden.address(), &[shape.logit_rows, self.hidden_size])
+    }
+
+    /// Enqueues the work of a run whose inputs are bound and whose sample requests were uploaded.
+    ///
+    /// # Errors
+    /// The model or the device failed.
+    pub fn submit<D: Device>(&mut self, device: &mut D, shape: &BatchShape) -> Result<()> {
+        self.session.run()?;
+        let (vocabulary, hidden) = (self.vocabulary, self.hidden_size);
+        let most = logit_rows(vocabulary);
+        let mut sampled = 0;
+        for first in (0..shape.logit_rows).step_by(most) {
+            let rows = (shape.logit_rows - first).min(most);
+            device.gemm(&Gemm::new(
+                Operand::new(self.hidden.slice(first * hidden..), hidden),
+                Operand::new(&self.head, hidden).transposed(),
+                Operand::new(&self.logits, vocabulary),
+                [rows, vocabulary, hidden],
+            ))?;
+            let end = self.requests.partition_point(|request| request.row < first + rows);
+            let (logits, which) = ((&self.logits).into(), sampled..end);
+            self.sampler.sample(device, logits, (vocabulary, vocabulary), which)?;
+            sampled = end;
+        }
+        Ok(())
+    }
+
+    /// Clears everything between the inputs and the sampled tokens of the run before.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn clear<D: Device>(&self, device: &mut D) -> Result<()> {
+        device.clear(self.hidden.all())?;
+        device.clear(self.logits.all())?;
+        self.sampler.clear(device)
+    }
+}

@@ -1,0 +1,134 @@
+//! The small inputs of a run: tokens, lengths, block tables. They cross the bus together, in one copy.
+
+use super::config::Capacity;
+use super::session::Session;
+use super::shape::BatchShape;
+use crate::engine::batch::Batch;
+use device::{Buffer, Device};
+use record::failure::Result;
+
+/// Words that begin a line of 256 bytes: every input starts at one.
+const LINE: usize = 64;
+/// The slot of a row whose key and value are not stored.
+const NOWHERE: i32 = -1;
+
+/// The small inputs on the device.
+pub struct Inputs {
+    words: Vec<u32>,
+    buffer: Buffer<u32>,
+    addresses: Addresses,
+    /// Bounds on lengths, which the attention reads in host memory.
+    bounds: [i32; 3],
+    /// Whether the graph takes each row's adapter.
+    adapted: bool,
+}
+
+/// Where each input is on the device, which follows from the shape alone.
+#[derive(Debug, Clone, Copy, Default)]
+struct Addresses {
+    ids: u64,
+    logit_rows: u64,
+    cumulative: u64,
+    past: u64,
+    slots: u64,
+    table: u64,
+    adapters: u64,
+}
+
+impl Inputs {
+    /// Memory for the largest run of a model with `positions` positions, with adapters or without.
+    ///
+    /// # Errors
+    /// 69 where the device's arena is too small.
+    pub fn new<D: Device>(
+        device: &mut D,
+        capacity: &Capacity,
+        positions: usize,
+        adapted: bool,
+    ) -> Result<Inputs> {
+        let most = most_words(capacity, positions);
+        let (words, buffer) = (Vec::with_capacity(most), device.allocate(most)?);
+        Ok(Inputs { words, buffer, addresses: Addresses::default(), bounds: [0; 3], adapted })
+    }
+
+    /// Bytes of device memory for the largest run.
+    pub fn bytes(capacity: &Capacity, positions: usize) -> u64 {
+        (most_words(capacity, positions) * size_of::<u32>()) as u64
+    }
+
+    /// Uploads a run's inputs, padded to its shape with rows of token 0, each a sequence of its own, which store nothing.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn upload<D: Device>(&mut self, device: &mut D, batch: &Batch, shape: &BatchShape) -> Result<()> {
+        let padding = (batch.logit_rows.len()..shape.logit_rows).map(|row| row as i64);
+        let more_rows = (batch.sequences()..shape.sequences).map(|row| row as i32 + 1);
+        self.words.clear();
+        self.addresses = Addresses {
+            ids: self.add(batch.ids.iter().flat_map(|&id| halves(id)), 2 * shape.rows, 0),
+            logit_rows: self.add(
+                batch.logit_rows.iter().copied().chain(padding).flat_map(halves),
+                2 * shape.logit_rows,
+                0,
+            ),
+            cumulative: self.add(
+                batch.cumulative.iter().copied().chain(more_rows).map(word),
+                shape.sequences + 1,
+                0,
+            ),
+            past: self.add(batch.past.iter().copied().map(word), shape.sequences, 0),
+            slots: self.add(batch.slots.iter().copied().map(word), shape.rows, word(NOWHERE)),
+            table: self.add(batch.block_table(shape.width).map(word), shape.sequences * shape.width, 0),
+            adapters: match self.adapted {
+                true => self.add(batch.adapters.iter().copied().map(word), shape.rows, 0),
+                false => 0,
+            },
+        };
+        device.upload(&self.words, self.buffer.slice(..self.words.len()))
+    }
+
+    /// Binds what was uploaded last, which has the same shape.
+    ///
+    /// # Errors
+    /// 1 where ONNX Runtime refuses.
+    pub fn bind(&mut self, session: &mut Session, shape: &BatchShape) -> Result<()> {
+        let BatchShape { rows, sequences, logit_rows, width, .. } = *shape;
+        session.input::<i64>("input_ids", self.addresses.ids, &[rows])?;
+        session.input::<i64>("last_idx", self.addresses.logit_rows, &[logit_rows])?;
+        session.input::<i32>("cumulative_sequence_length", self.addresses.cumulative, &[sequences + 1])?;
+        session.input::<i32>("past_seqlens", self.addresses.past, &[sequences])?;
+        session.input::<i32>("slot_mapping", self.addresses.slots, &[rows])?;
+        session.input::<i32>("block_table", self.addresses.table, &[sequences, width])?;
+        if self.adapted {
+            session.input::<i32>("adapter", self.addresses.adapters, &[rows])?;
+        }
+        self.bounds = shape.bounds;
+        session.host_input("attention_metadata", &self.bounds[..], &[3])
+    }
+
+    /// Adds an input of `count` words, padded with `fill`; its address on the device.
+    fn add(&mut self, input: impl Iterator<Item = u32>, count: usize, fill: u32) -> u64 {
+        self.words.resize(self.words.len().next_multiple_of(LINE), 0);
+        let begin = self.words.len();
+        self.words.extend(input);
+        self.words.resize(begin + count, fill);
+        self.buffer.address() + (begin * size_of::<u32>()) as u64
+    }
+}
+
+/// Words of the largest run's inputs, each rounded up to whole lines.
+fn most_words(capacity: &Capacity, positions: usize) -> usize {
+    let (rows, sequences) = (capacity.rows, capacity.sequences);
+    let table = sequences * positions.div_ceil(capacity.block_size);
+    let inputs = [2 * rows, 2 * sequences, sequences + 1, sequences, rows, table, rows];
+    inputs.map(|words| words.next_multiple_of(LINE)).iter().sum()
+}
+
+/// A 64-bit number as it is in memory.
+fn halves(number: i64) -> [u32; 2] {
+    [number as u32, (number >> 32) as u32]
+}
+
+fn word(number: i32) -> u32 {
+    number as u32
+}

@@ -1,0 +1,84 @@
+//! The model runner for devices, in a thread of its own.
+//!
+//! ONNX Runtime runs over bound memory ([`session`]), then tokens are sampled where the logits are ([`sampler`]); together
+//! that is one [`forward`] pass. Decoding is padded to few batch shapes ([`shape`]), captured once as a CUDA graph and
+//! replayed ([`graphs`]). One thread serves all threads that play episodes ([`service`]), so their groups share each run
+//! and the device computes while they step environments. [`adapters`] of one base share all of this. [`budget`] decides
+//! how much memory it takes.
+
+pub mod adapters;
+mod budget;
+pub mod config;
+mod forward;
+mod graphs;
+mod inputs;
+mod paged_attention;
+pub mod runner;
+pub mod sampler;
+pub mod service;
+pub mod session;
+mod shape;
+#[cfg(test)]
+mod tests;
+
+use self::adapters::Adapters;
+pub use self::budget::SEQUENCES;
+use self::config::Capacity;
+use self::runner::DeviceRunner;
+use self::service::Service;
+use self::session::Provider;
+use crate::runtime;
+use device::{Choice, Cuda, Device, Sim};
+use half::bf16;
+use policy::config::Config;
+use policy::directory::Policy;
+use policy::weights::Weights;
+use record::failure::{Failure, Result};
+
+/// Sizes on the simulator, which is for debugging, not for work.
+const SIMULATED: Capacity = Capacity { rows: 256 + 64, sequences: 64, blocks: 64, block_size: 64 };
+
+/// Loads a model, or a base with its adapters, on a dedicated device thread. Clients select an adapter by index; the base
+/// itself may be one of the policies. `share` counts the models that are still to be loaded there, this one included: they
+/// divide the free memory.
+///
+/// # Errors
+/// Exit 69 without the device, a library or enough memory; files that are missing, damaged or not implemented.
+pub fn start(policies: &[&Policy], device: Choice, share: u64, stop_ids: Vec<u32>) -> Result<Service> {
+    let policies: Vec<Policy> = policies.iter().map(|&policy| policy.clone()).collect();
+    let load = move || {
+        let Some(policy) = policies.first() else {
+            return Err(Failure::work("an engine without a policy"));
+        };
+        let config = Config::load(policy.model())?;
+        let adapters = Adapters::load(&policies, &config)?;
+        Ok((config, Weights::open(policy.model())?, adapters))
+    };
+    match device {
+        Choice::Cpu => Err(Failure::work("the CPU has no device thread")),
+        Choice::Sim => Service::start(move || {
+            let (config, weights, adapters) = load()?;
+            let sim = Sim::new(1, 0)?;
+            let capacity = |_: &Sim| Ok(SIMULATED);
+            let runner =
+                DeviceRunner::<Sim, f32>::open(config, &weights, &adapters, sim, Provider::Cpu, capacity)?;
+            let limits = runner.scheduler_config(stop_ids);
+            Ok((runner, limits))
+        }),
+        Choice::Cuda(number) => Service::start(move || {
+            runtime::open_cuda()?;
+            let (config, weights, adapters) = load()?;
+            let cuda = Cuda::new(number)?;
+            let provider = Provider::Cuda { number, stream: cuda.stream() };
+            let sizes = config.clone();
+            let capacity = |cuda: &Cuda| {
+                let free = cuda.memory()?.free / share;
+                budget::capacity::<bf16>(&sizes, &adapters, free, &device.to_string())
+            };
+            let runner =
+                DeviceRunner::<Cuda, bf16>::open(config, &weights, &adapters, cuda, provider, capacity)?;
+            let limits = runner.scheduler_config(stop_ids);
+            Ok((runner, limits))
+        }),
+    }
+}

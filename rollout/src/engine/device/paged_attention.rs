@@ -1,0 +1,196 @@
+//! `PagedAttention` in plain Rust, for where ONNX Runtime has none: the simulator and the tests of everything around it.
+//!
+//! It implements `com.microsoft`'s operator as far as the decoder's graph uses it (`policy::graph`, the paged kind), in
+//! f32 and written to be read, not to be fast.
+
+use crate::engine::custom_op::{self, Domain, Kernel, Operator, Outcome, float, integer, output};
+use ort::sys::*;
+use record::failure::Result;
+use std::ffi::CStr;
+use std::ptr::NonNull;
+use std::slice::{from_raw_parts, from_raw_parts_mut};
+
+/// The operator in our domain.
+pub fn domain() -> Result<Domain<()>> {
+    Domain::new(vec![Operator::new::<PagedAttention>(())])
+}
+
+/// An attention node of the graph.
+struct PagedAttention {
+    heads: usize,
+    kv_heads: usize,
+    epsilon: f32,
+}
+
+/// The inputs of a node: query, key and value rows, the KV cache, and what says where everything is.
+struct Tensors<'a> {
+    query: &'a [f32],
+    key: &'a [f32],
+    value: &'a [f32],
+    keys: &'a mut [f32],
+    values: &'a mut [f32],
+    cumulative: &'a [i32],
+    past: &'a [i32],
+    table: &'a [i32],
+    rotation: Rotation<'a>,
+    slots: &'a [i32],
+    /// Weights of the norms of query and key heads.
+    gains: Option<[&'a [f32]; 2]>,
+    block_size: usize,
+    output: &'a mut [f32],
+}
+
+/// Cosines and sines, `[positions, head size / 2]` each.
+#[derive(Clone, Copy)]
+struct Rotation<'a> {
+    cos: &'a [f32],
+    sin: &'a [f32],
+}
+
+impl PagedAttention {
+    fn run(&self, tensors: Tensors<'_>) {
+        let rotation = tensors.rotation;
+        let PagedAttention { heads, kv_heads, .. } = *self;
+        let rows = tensors.slots.len();
+        let size = tensors.query.len() / (rows * heads).max(1);
+        let (query_width, key_width) = (heads * size, kv_heads * size);
+        let columns = tensors.table.len() / tensors.past.len().max(1);
+        for (sequence, &past) in tensors.past.iter().enumerate() {
+            let begin = tensors.cumulative[sequence] as usize;
+            let end = tensors.cumulative[sequence + 1] as usize;
+            let table = &tensors.table[sequence * columns..(sequence + 1) * columns];
+            let slot_of = |at: usize| {
+                table[at / tensors.block_size] as usize * tensors.block_size + at % tensors.block_size
+            };
+            for row in begin..end {
+                let position = past as usize + row - begin;
+                // Padding has no slot.
+                let Ok(slot) = usize::try_from(tensors.slots[row]) else { continue };
+                for head in 0..kv_heads {
+                    let from = row * key_width + head * size;
+                    let to = slot * key_width + head * size;
+                    let stored = &mut tensors.keys[to..to + size];
+                    stored.copy_from_slice(&tensors.key[from..from + size]);
+                    self.rotate(stored, tensors.gains.map(|gains| gains[1]), rotation, position);
+                    tensors.values[to..to + size].copy_from_slice(&tensors.value[from..from + size]);
+                }
+            }
+            for row in begin..end {
+                let length = past as usize + row - begin + 1;
+                for head in 0..heads {
+                    let at = row * query_width + head * size;
+                    let mut query = tensors.query[at..at + size].to_vec();
+                    self.rotate(&mut query, tensors.gains.map(|gains| gains[0]), rotation, length - 1);
+                    let place = |position| slot_of(position) * key_width + head / (heads / kv_heads) * size;
+                    let scale = (size as f32).sqrt().recip();
+                    let scores: Vec<f32> = (0..length)
+                        .map(|position| {
+                            let key = &tensors.keys[place(position)..][..size];
+                            key.iter().zip(&query).map(|(a, b)| a * b).sum::<f32>() * scale
+                        })
+                        .collect();
+                    let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                    let weights: Vec<f32> = scores.iter().map(|score| (score - largest).exp()).collect();
+                    let total: f32 = weights.iter().sum();
+                    let output = &mut tensors.output[at..at + size];
+                    output.fill(0.0);
+                    for (position, weight) in weights.iter().enumerate() {
+                        let value = &tensors.values[place(position)..][..size];
+                        output.iter_mut().zip(value).for_each(|(sum, v)| *sum += weight / total * v);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A head's norm and its rotation by halves.
+    fn rotate(&self, head: &mut [f32], gain: Option<&[f32]>, rotation: Rotation<'_>, position: usize) {
+        if let Some(gain) = gain {
+            let mean = head.iter().map(|x| x * x).sum::<f32>() / head.len() as f32;
+            let scale = (mean + self.epsilon).sqrt().recip();
+            head.iter_mut().zip(gain).for_each(|(x, gain)| *x *= scale * gain);
+        }
+        let half = head.len() / 2;
+        let (cos, sin) = (&rotation.cos[position * half..][..half], &rotation.sin[position * half..][..half]);
+        let (low, high) = head.split_at_mut(half);
+        for at in 0..half {
+            let (a, b) = (low[at], high[at]);
+            low[at] = a * cos[at] - b * sin[at];
+            high[at] = b * cos[at] + a * sin[at];
+        }
+    }
+}
+
+/// A tensor of the running call as a slice; empty where it is absent. `T` is its type.
+unsafe fn input<'a, T>(context: *mut OrtKernelContext, index: usize) -> Outcome<(Vec<i64>, &'a mut [T])> {
+    // SAFETY: the context is the running call's, and so are its tensors; the KV cache, which alone is written, is lent to
+    // no other node of the run.
+    unsafe {
+        let Some((shape, data)) = custom_op::input::<T>(context, index)? else {
+            return Ok((Vec::new(), &mut []));
+        };
+        let count = shape.iter().product::<i64>() as usize;
+        let data = if count == 0 { NonNull::dangling().as_ptr() } else { data };
+        Ok((shape, from_raw_parts_mut(data, count)))
+    }
+}
+
+impl Kernel for PagedAttention {
+    type Shared = ();
+    const NAME: &'static CStr = c"PagedAttention";
+    const INPUTS: usize = 17;
+    const OUTPUTS: usize = 3;
+
+    /// Lengths, block tables and slots are integers.
+    fn input_type(index: usize) -> ONNXTensorElementDataType {
+        match index {
+            5..=7 | 10 | 16 => ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32,
+            _ => ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
+        }
+    }
+
+    unsafe fn new(_: &(), info: *const OrtKernelInfo) -> Outcome<Self> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Ok(PagedAttention {
+                heads: integer(info, c"num_heads")?,
+                kv_heads: integer(info, c"kv_num_heads")?,
+                epsilon: float(info, c"qk_norm_epsilon")?,
+            })
+        }
+    }
+
+    unsafe fn compute(&self, context: *mut OrtKernelContext) -> Outcome<()> {
+        // SAFETY: the types are those of `input_type`.
+        unsafe {
+            let (shape, query) = input::<f32>(context, 0)?;
+            let (cache_shape, keys) = input::<f32>(context, 3)?;
+            let (_, values) = input::<f32>(context, 4)?;
+            let [rows, width] = shape[..] else { return Err(format!("a query of shape {shape:?}")) };
+            let result = output(context, 0, &[rows, width])?;
+            let caches = [output(context, 1, &cache_shape)?, output(context, 2, &cache_shape)?];
+            if caches != [keys.as_mut_ptr(), values.as_mut_ptr()] {
+                return Err("the KV cache is not updated in place".to_owned());
+            }
+            let gains = [input::<f32>(context, 12)?.1, input::<f32>(context, 13)?.1];
+            let gains = gains.map(|gain| from_raw_parts(gain.as_ptr(), gain.len()));
+            let output = if query.is_empty() { &mut [] } else { from_raw_parts_mut(result, query.len()) };
+            self.run(Tensors {
+                query,
+                key: input(context, 1)?.1,
+                value: input(context, 2)?.1,
+                keys,
+                values,
+                cumulative: input(context, 5)?.1,
+                past: input(context, 6)?.1,
+                table: input(context, 7)?.1,
+                rotation: Rotation { cos: input(context, 8)?.1, sin: input(context, 9)?.1 },
+                slots: input(context, 10)?.1,
+                gains: (!gains[0].is_empty()).then_some(gains),
+                block_size: cache_shape[1] as usize,
+                output,
+            });
+        }
+        Ok(())
+    }
+}

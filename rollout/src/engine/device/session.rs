@@ -1,0 +1,232 @@
+//! An ONNX Runtime session over device memory: every tensor is bound to an address of ours, nothing is copied.
+//!
+//! On a GPU the session works in the stream that it was given, and a run returns as soon as its work is enqueued.
+
+use super::paged_attention;
+use crate::engine::custom_op::Domain;
+use crate::engine::onnx::{Element, Memory, Tensor, check, failed, session_builder};
+use crate::runtime;
+use ort::AsPointer;
+use ort::sys::{OrtIoBinding, OrtRunOptions, OrtSessionOptions};
+use record::failure::{Failure, Result};
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::path::Path;
+use std::ptr;
+
+/// Who computes.
+#[derive(Debug, Clone, Copy)]
+pub enum Provider {
+    /// The CPU, over the simulator's memory.
+    Cpu,
+    /// An NVIDIA GPU, and the stream for all work (`CUstream`).
+    Cuda {
+        /// The GPU's number.
+        number: u32,
+        /// The stream.
+        stream: *mut c_void,
+    },
+}
+
+/// A graph ready to run over bound tensors.
+pub struct Session {
+    binding: Binding,
+    options: RunOptions,
+    /// Behind the binding, which must go first.
+    session: ort::session::Session,
+    /// Bound tensors, by name.
+    bound: HashMap<CString, Tensor>,
+    device: Memory,
+    host: Memory,
+    /// Must outlive the session, so it stands behind it.
+    _domain: Option<Domain<()>>,
+}
+
+struct Binding(*mut OrtIoBinding);
+
+impl Drop for Binding {
+    fn drop(&mut self) {
+        // SAFETY: made in `Session::open`, released once, before its session.
+        unsafe { (ort::api().ReleaseIoBinding)(self.0) }
+    }
+}
+
+/// Run options: do not wait for the device at the end of a run.
+struct RunOptions(*mut OrtRunOptions);
+
+impl RunOptions {
+    fn new() -> Result<RunOptions> {
+        let mut options = ptr::null_mut();
+        // SAFETY: `options` receives what is released when this is dropped; the texts outlive the call.
+        unsafe {
+            check((ort::api().CreateRunOptions)(&mut options))?;
+            let options = RunOptions(options);
+            let (key, value) = (c"disable_synchronize_execution_providers", c"1");
+            check((ort::api().AddRunConfigEntry)(options.0, key.as_ptr(), value.as_ptr()))?;
+            Ok(options)
+        }
+    }
+}
+
+impl Drop for RunOptions {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, released once.
+        unsafe { (ort::api().ReleaseRunOptions)(self.0) }
+    }
+}
+
+impl Session {
+    /// Opens a session over `graph`, a serialised model whose external data lies in `folder`.
+    ///
+    /// # Errors
+    /// 69 without ONNX Runtime or its CUDA provider, 1 where ONNX Runtime refuses the graph.
+    pub fn open(graph: &[u8], folder: &Path, provider: Provider) -> Result<Session> {
+        let mut builder = session_builder(folder)?;
+        let (domain, device) = match provider {
+            Provider::Cpu => {
+                let domain = paged_attention::domain()?;
+                domain.register(builder.ptr_mut())?;
+                (Some(domain), Memory::host()?)
+            }
+            Provider::Cuda { number, stream } => {
+                append_cuda(builder.ptr_mut(), number, stream)?;
+                // A node that CUDA cannot run would move every token through host memory: an error is better.
+                builder =
+                    builder.with_config_entry("session.disable_cpu_ep_fallback", "1").map_err(failed)?;
+                // Weights are allocated on their own, not from the arena that activations share.
+                builder = builder
+                    .with_config_entry("session.use_device_allocator_for_initializers", "1")
+                    .map_err(failed)?;
+                (None, Memory::cuda(number)?)
+            }
+        };
+        let session = runtime::open_session(builder, graph)
+            .map_err(|error| refused(failed(error), "loads the weights"))?;
+        let mut binding = ptr::null_mut();
+        // SAFETY: the session is alive, and outlives the binding.
+        check(unsafe { (ort::api().CreateIoBinding)(session.ptr().cast_mut(), &mut binding) })?;
+        let (binding, options, host) = (Binding(binding), RunOptions::new()?, Memory::host()?);
+        Ok(Session { binding, options, session, bound: HashMap::new(), device, host, _domain: domain })
+    }
+
+    /// Binds an input to device memory, whose content must stay until it is bound again.
+    ///
+    /// # Errors
+    /// 1 where ONNX Runtime refuses.
+    pub fn input<T: Element>(&mut self, name: &str, address: u64, shape: &[usize]) -> Result<()> {
+        let tensor = Tensor::over(&self.device, address as *mut T, shape)?;
+        self.bind_input(name, tensor)
+    }
+
+    /// Binds an input to host memory, whose content must stay until it is bound again.
+    ///
+    /// # Errors
+    /// As [`Session::input`].
+    pub fn host_input<T: Element>(&mut self, name: &str, numbers: &[T], shape: &[usize]) -> Result<()> {
+        let tensor = Tensor::over(&self.host, numbers.as_ptr().cast_mut(), shape)?;
+        self.bind_input(name, tensor)
+    }
+
+    fn bind_input(&mut self, name: &str, tensor: Tensor) -> Result<()> {
+        let name = CString::new(name).map_err(|_| Failure::work("a tensor's name has a zero byte"))?;
+        // SAFETY: the tensor is kept as long as it is bound.
+        check(unsafe { (ort::api().BindInput)(self.binding.0, name.as_ptr(), tensor.pointer()) })?;
+        self.bound.insert(name, tensor);
+        Ok(())
+    }
+
+    /// Binds an output to device memory.
+    ///
+    /// # Errors
+    /// As [`Session::input`].
+    pub fn output<T: Element>(&mut self, name: &str, address: u64, shape: &[usize]) -> Result<()> {
+        let tensor = Tensor::over(&self.device, address as *mut T, shape)?;
+        let name = CString::new(name).map_err(|_| Failure::work("a tensor's name has a zero byte"))?;
+        // SAFETY: as for inputs.
+        check(unsafe { (ort::api().BindOutput)(self.binding.0, name.as_ptr(), tensor.pointer()) })?;
+        self.bound.insert(name, tensor);
+        Ok(())
+    }
+
+    /// Runs the graph over what is bound; on a GPU its work is then enqueued.
+    ///
+    /// # Errors
+    /// 1 where the model fails, with ONNX Runtime's message.
+    pub fn run(&mut self) -> Result<()> {
+        // SAFETY: session, binding and all bound tensors are alive, and `self` is held exclusively.
+        check(unsafe {
+            (ort::api().RunWithBinding)(self.session.ptr().cast_mut(), self.options.0, self.binding.0)
+        })
+        .map_err(|failure| refused(failure, "runs the model"))
+    }
+}
+
+/// Out of memory is exit 69, not 1. ONNX Runtime has no code for it, so its message must do: the first is its arena's, the
+/// second CUDA's.
+fn refused(failure: Failure, what: &str) -> Failure {
+    let texts = ["Failed to allocate memory", "out of memory"];
+    if !texts.iter().any(|text| failure.message.contains(text)) {
+        return failure;
+    }
+    Failure::unavailable(format!("the device is out of memory while ONNX Runtime {what}"))
+        .hint("end what else uses the GPU (nvidia-smi), or take a smaller policy or another device")
+}
+
+/// Adds the CUDA provider, in our stream: its work and that of our own kernels then follow each other without waiting.
+fn append_cuda(options: *mut OrtSessionOptions, number: u32, stream: *mut c_void) -> Result<()> {
+    let api = ort::api();
+    let mut cuda = ptr::null_mut();
+    // SAFETY: `cuda` receives options that are released below; all texts outlive their calls.
+    unsafe {
+        check((api.CreateCUDAProviderOptions)(&mut cuda)).map_err(without_cuda)?;
+        let number = CString::new(number.to_string()).unwrap_or_default();
+        // A run of a few more rows than any before needs a little more of everything. An arena that grows by just that can
+        // never reuse it, and fills the device after a few dozen such runs; one that doubles can.
+        let pairs = [
+            (c"device_id", number.as_c_str()),
+            (c"arena_extend_strategy", c"kNextPowerOfTwo"),
+            (c"do_copy_in_default_stream", c"1"),
+            // FlashAttention, or the next best of ONNX Runtime's own: the same whether or not cuDNN is installed.
+            (c"sdpa_kernel", c"3"),
+        ];
+        let (keys, values): (Vec<_>, Vec<_>) =
+            pairs.iter().map(|(key, value)| (key.as_ptr(), value.as_ptr())).unzip();
+        let outcome =
+            check((api.UpdateCUDAProviderOptions)(cuda, keys.as_ptr(), values.as_ptr(), keys.len()))
+                .and_then(|()| {
+                    check((api.UpdateCUDAProviderOptionsWithValue)(
+                        cuda,
+                        c"user_compute_stream".as_ptr(),
+                        stream,
+                    ))
+                })
+                .and_then(|()| check((api.SessionOptionsAppendExecutionProvider_CUDA_V2)(options, cuda)));
+        (api.ReleaseCUDAProviderOptions)(cuda);
+        outcome.map_err(without_cuda)
+    }
+}
+
+fn without_cuda(failure: Failure) -> Failure {
+    Failure::unavailable(failure.message).hint(
+        "this needs the ONNX Runtime with CUDA and the CUDA libraries: ./pipeline.sh --setup --device cuda fetches them",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn out_of_memory_is_unavailable() {
+        let arena =
+            "ONNX Runtime: bfc_arena.cc:360 Failed to allocate memory for requested buffer of size 25749504";
+        let cuda = "ONNX Runtime: CUDA failure 2: out of memory ; GPU=0 ; expr=cudaMalloc((void**)&p, size);";
+        for message in [arena, cuda] {
+            let failure = refused(Failure::work(message), "runs the model");
+            assert_eq!(failure.code, record::failure::UNAVAILABLE, "{message}");
+            assert!(failure.hint.is_some() && !failure.message.contains("cc:"), "{failure}");
+        }
+        let other = Failure::work("ONNX Runtime: Invalid Feed Input Name");
+        assert_eq!(refused(other.clone(), "runs the model"), other);
+    }
+}

@@ -1,0 +1,6 @@
+//! The device runner on the simulator, beside the CPU's.
+
+mod adapters;
+mod graphs;
+mod sampling;
+mod simulator;

@@ -1,0 +1,140 @@
+//! The real model on the simulator, beside the engine for the processor: the same tokens, log-probabilities as near as
+//! two orders of summation allow.
+
+use crate::engine::SamplingParams;
+use crate::engine::device::adapters::Adapters;
+use crate::engine::device::config::Capacity;
+use crate::engine::device::runner::DeviceRunner;
+use crate::engine::device::session::{Provider, Session};
+use crate::engine::scheduler::Scheduler;
+use crate::engine::tests::support::{
+    BENCH, Geometry, TINY, VOCABULARY, drain, engine, request, runtime, tokens,
+};
+use device::{Device, Sim};
+use policy::config::Config;
+use policy::directory::Policy;
+use policy::graph::{self, Arithmetic, Kind};
+use policy::weights::Weights;
+
+/// The engine for devices on the simulator, for policies of one model.
+pub fn scheduler(
+    policies: &[Policy],
+    blocks: usize,
+    block_size: usize,
+    rows: usize,
+) -> Scheduler<DeviceRunner<Sim, f32>> {
+    on(Sim::new(1, 0).expect("a simulator"), policies, blocks, block_size, rows)
+}
+
+/// The same on any device whose memory is the processor's.
+pub fn on<D: Device>(
+    device: D,
+    policies: &[Policy],
+    blocks: usize,
+    block_size: usize,
+    rows: usize,
+) -> Scheduler<DeviceRunner<D, f32>> {
+    runtime();
+    let files = policies[0].model();
+    let config = Config::load(files).expect("a configuration");
+    let adapters = Adapters::load(policies, &config).expect("adapters");
+    let weights = Weights::open(files).expect("weights");
+    let capacity = Capacity { rows: rows + 64, sequences: rows, blocks, block_size };
+    let runner = DeviceRunner::open(config, &weights, &adapters, device, Provider::Cpu, |_| Ok(capacity));
+    let runner = runner.expect("a runner");
+    let config = runner.scheduler_config(vec![3]);
+    Scheduler::new(runner, config)
+}
+
+const FAMILIES: [Geometry; 4] = [
+    TINY,
+    BENCH,
+    Geometry {
+        family: "qwen2",
+        hidden: 64,
+        layers: 2,
+        heads: 4,
+        kv_heads: 1,
+        head_size: 32,
+        intermediate: 96,
+    },
+    Geometry {
+        family: "llama",
+        hidden: 64,
+        layers: 2,
+        heads: 4,
+        kv_heads: 4,
+        head_size: 16,
+        intermediate: 96,
+    },
+];
+
+#[test]
+fn blocks_change_nothing() {
+    for geometry in FAMILIES {
+        let made = geometry.policy();
+        let mut paged = scheduler(std::slice::from_ref(&made.policy), 96, 16, 20);
+        let plain = engine(&made.policy, None, 512);
+        let mut decoder = plain.decoder();
+        // Prompts that begin alike, longer than a run takes at once, and ending inside and at the end of a block.
+        for (id, prompt) in [(1, 37), (2, 80), (3, 16), (4, 100), (5, 1)] {
+            let mut request = request(id, prompt, 1 + id as usize % 4, 20);
+            request.prompt = tokens("prompt", id % 2, prompt);
+            request.sampling = match id {
+                3 => SamplingParams { top_p: 0.8, top_k: 20, ..SamplingParams::PLAIN },
+                4 => SamplingParams { temperature: 0.7, ..SamplingParams::PLAIN },
+                _ => SamplingParams::PLAIN,
+            };
+            paged.submit(None, request.clone()).expect("accepted");
+            decoder.submit(None, request).expect("accepted");
+        }
+        let (ours, theirs) = (drain(&mut paged), drain(&mut decoder));
+        assert_eq!(paged.pool().available(), 96, "a block is lost");
+        for ((id, ours), (_, theirs)) in ours.iter().zip(&theirs) {
+            for (ours, theirs) in ours.iter().zip(theirs) {
+                let family = geometry.family;
+                // The stop token differs: the engine for the processor has none here.
+                let length = ours.ids.len();
+                assert_eq!(ours.ids, theirs.ids[..length], "{family}, group {id}");
+                assert!(ours.stopped || length == 20);
+                for (ours, theirs) in ours.logprobs.iter().zip(&theirs.logprobs) {
+                    assert!((ours - theirs).abs() <= 1e-4, "{family}, group {id}: {ours} and {theirs}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn given_tokens_have_the_log_probabilities_of_the_other_engine() {
+    let made = TINY.policy();
+    let prompt = tokens("prompt", 8, 50);
+    let given: Vec<Vec<u32>> =
+        (0..3).map(|branch| tokens("given", branch, 6 + 5 * branch as usize)).collect();
+    let mut paged = scheduler(std::slice::from_ref(&made.policy), 32, 16, 8);
+    paged.submit_scores(None, 1, prompt.clone(), &given, 0.7).expect("accepted");
+    let scored = drain(&mut paged).remove(0).1;
+    let wanted = engine(&made.policy, None, 512).decoder().score(None, &prompt, &given, 0.7);
+    for (ours, theirs) in scored.iter().zip(wanted) {
+        for (ours, theirs) in ours.logprobs.iter().zip(&theirs) {
+            assert!((ours - theirs).abs() <= 1e-4, "{ours} and {theirs}");
+        }
+    }
+}
+
+/// As far as a machine without a GPU goes: ONNX Runtime reads the graph that CUDA gets, resolves its types and shapes,
+/// and then misses nothing but kernels for this processor.
+#[test]
+fn the_graphs_for_cuda_pass_the_checks_of_onnx_runtime() {
+    runtime();
+    for geometry in FAMILIES {
+        let made = geometry.policy();
+        let config = Config::load(&made.policy.files).expect("a configuration");
+        let weights = Weights::open(&made.policy.files).expect("weights");
+        assert_eq!(config.vocab_size, VOCABULARY);
+        let graph = graph::decoder(&config, &weights, Kind::Paged(Arithmetic::BF16)).expect("a graph");
+        let opened = Session::open(&graph, weights.folder().expect("a folder"), Provider::Cpu);
+        let message = opened.err().expect("no processor has the kernels").message;
+        assert!(message.contains("Could not find an implementation for"), "{message}");
+    }
+}

@@ -1,0 +1,165 @@
+//! ONNX Runtime's C interface: tensors over our own memory, its errors as ours, and how every session is opened.
+
+use crate::runtime;
+use half::bf16;
+use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
+use ort::sys::{
+    ONNXTensorElementDataType as ElementType, OrtAllocatorType, OrtMemType, OrtMemoryInfo, OrtStatusPtr,
+    OrtValue,
+};
+use record::failure::{Failure, Result};
+use std::ffi::CStr;
+use std::path::Path;
+use std::ptr;
+
+/// Where tensors are.
+pub struct Memory(*mut OrtMemoryInfo);
+
+// SAFETY: the description is never changed after it was made.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Host memory.
+    pub fn host() -> Result<Memory> {
+        let mut memory = ptr::null_mut();
+        // SAFETY: `memory` receives a description that is released when this is dropped.
+        check(unsafe {
+            (ort::api().CreateCpuMemoryInfo)(
+                OrtAllocatorType::OrtDeviceAllocator,
+                OrtMemType::OrtMemTypeDefault,
+                &mut memory,
+            )
+        })?;
+        Ok(Memory(memory))
+    }
+
+    /// Memory of an NVIDIA GPU.
+    pub fn cuda(device: u32) -> Result<Memory> {
+        let mut memory = ptr::null_mut();
+        // SAFETY: as in `host`.
+        check(unsafe {
+            (ort::api().CreateMemoryInfo)(
+                c"Cuda".as_ptr(),
+                OrtAllocatorType::OrtDeviceAllocator,
+                device as i32,
+                OrtMemType::OrtMemTypeDefault,
+                &mut memory,
+            )
+        })?;
+        Ok(Memory(memory))
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: made by one of the constructors, released once.
+        unsafe { (ort::api().ReleaseMemoryInfo)(self.0) }
+    }
+}
+
+/// A tensor's element type.
+pub trait Element {
+    /// ONNX Runtime's name for it.
+    const TYPE: ElementType;
+}
+
+impl Element for i64 {
+    const TYPE: ElementType = ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
+}
+
+impl Element for i32 {
+    const TYPE: ElementType = ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32;
+}
+
+impl Element for f32 {
+    const TYPE: ElementType = ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+}
+
+impl Element for bf16 {
+    const TYPE: ElementType = ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
+}
+
+/// A tensor that does not own its memory.
+pub struct Tensor(*mut OrtValue);
+
+impl Tensor {
+    /// A tensor over our own memory, which must be as large as the shape says and outlive the tensor. Inputs are only
+    /// read, whatever the pointer's type.
+    pub fn over<T: Element>(memory: &Memory, numbers: *mut T, shape: &[usize]) -> Result<Tensor> {
+        let bytes = size_of::<T>() * shape.iter().product::<usize>();
+        let shape: Vec<i64> = shape.iter().map(|&extent| extent as i64).collect();
+        let mut value = ptr::null_mut();
+        // SAFETY: the size is that of the shape; the rest is said above and kept by the callers.
+        check(unsafe {
+            (ort::api().CreateTensorWithDataAsOrtValue)(
+                memory.0,
+                numbers.cast(),
+                bytes,
+                shape.as_ptr(),
+                shape.len(),
+                T::TYPE,
+                &mut value,
+            )
+        })?;
+        Ok(Tensor(value))
+    }
+
+    /// The handle.
+    pub fn pointer(&self) -> *mut OrtValue {
+        self.0
+    }
+}
+
+impl Drop for Tensor {
+    fn drop(&mut self) {
+        // SAFETY: made in `over`, released once.
+        unsafe { (ort::api().ReleaseValue)(self.0) }
+    }
+}
+
+/// ONNX Runtime's message as our failure.
+pub fn check(status: OrtStatusPtr) -> Result<()> {
+    if status.0.is_null() {
+        return Ok(());
+    }
+    // SAFETY: a status that is not null has a message and is released once.
+    let message = unsafe {
+        let text = CStr::from_ptr((ort::api().GetErrorMessage)(status.0)).to_string_lossy().into_owned();
+        (ort::api().ReleaseStatus)(status.0);
+        text
+    };
+    Err(failed(message))
+}
+
+/// The same for the wrapper crate's errors. The message becomes one line.
+pub fn failed(error: impl std::fmt::Display) -> Failure {
+    let message = error.to_string();
+    let words: Vec<&str> = message.split_whitespace().collect();
+    Failure::work(format!("ONNX Runtime: {}", words.join(" ")))
+}
+
+/// A session over weights in `folder`. One thread per run: parallel work is over groups and needs no barriers. Shapes
+/// change from run to run, so memory patterns would be recorded and never used. Errors come back as a status, so nothing
+/// is logged.
+pub fn session_builder(folder: &Path) -> Result<SessionBuilder> {
+    let environment = runtime::environment()?;
+    let folder = folder.to_str().ok_or_else(|| Failure::data("the directory's name is not UTF-8"))?;
+    ort::session::Session::builder(environment)
+        .map_err(failed)?
+        .with_intra_threads(1)
+        .map_err(failed)?
+        .with_inter_threads(1)
+        .map_err(failed)?
+        .with_intra_op_spinning(false)
+        .map_err(failed)?
+        .with_memory_pattern(false)
+        .map_err(failed)?
+        .with_optimization_level(GraphOptimizationLevel::All)
+        .map_err(failed)?
+        .with_log_level(ort::logging::LogLevel::Fatal)
+        .map_err(failed)?
+        .with_config_entry("session.model_external_initializers_file_folder_path", folder)
+        .map_err(failed)
+}

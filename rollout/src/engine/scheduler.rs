@@ -1,0 +1,284 @@
+//! Which groups run: one model run after another advances all of them.
+//!
+//! A batch holds the newest token of each live branch and, while prompts wait, up to a budget of their tokens; long
+//! prompts are prefilled in chunks. Groups are admitted while all blocks that they may come to need are available, so
+//! none is ever preempted. What a group generates depends neither on the other groups of a batch nor on what the prefix
+//! cache holds, as far as the model runner's arithmetic does not.
+
+use super::batch::Batch;
+use super::block_pool::{BlockPool, CacheConfig};
+use super::group::{Group, group_blocks};
+use super::request::{Completion, Request, SampledToken};
+use record::failure::{Failure, Result};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// A model runner: runs the model over a batch and samples the tokens that it requests.
+pub trait Runner {
+    /// The tokens of `batch.requests`, in their order.
+    ///
+    /// # Errors
+    /// The model failed, or its logits are not numbers.
+    fn run(&mut self, batch: &Batch) -> Result<Vec<SampledToken>>;
+}
+
+/// What a scheduler may do.
+#[derive(Debug, Clone)]
+pub struct SchedulerConfig {
+    /// The most sequences in one run.
+    pub sequences: usize,
+    /// The most prompt tokens in one run.
+    pub prompt_tokens: usize,
+    /// Size of the KV cache.
+    pub cache: CacheConfig,
+    /// Whether branches wait while prompts use up the budget: later batches are then fuller.
+    pub prefill_first: bool,
+    /// Whether a group that is too large still runs, alone, with blocks beyond the cache's size.
+    pub expandable: bool,
+    /// Positions of the model.
+    pub positions: usize,
+    /// Tokens of the vocabulary.
+    pub vocabulary: usize,
+    /// Tokens that end a completion.
+    pub stop_ids: Vec<u32>,
+}
+
+impl SchedulerConfig {
+    /// Whether a request can be served.
+    ///
+    /// # Errors
+    /// An empty prompt, no branch, no token to generate, a token outside the vocabulary, more tokens than the model
+    /// has positions for or than the cache can ever hold, or sampling parameters out of range.
+    pub fn check(&self, request: &Request) -> Result<()> {
+        request.sampling.check()?;
+        self.check_ids(&request.prompt)?;
+        self.check_size(request.prompt.len(), request.streams.len(), request.max_tokens)
+    }
+
+    fn check_ids(&self, ids: &[u32]) -> Result<()> {
+        match ids.iter().find(|&&id| id as usize >= self.vocabulary) {
+            Some(id) => {
+                Err(Failure::data(format!("token {id} is not among the model's {}", self.vocabulary)))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check_size(&self, prompt: usize, branches: usize, more: usize) -> Result<()> {
+        if branches == 0 || more == 0 {
+            return Err(Failure::usage("a group needs at least one branch and one token to generate"));
+        }
+        if prompt == 0 {
+            return Err(Failure::data("the prompt has no tokens"));
+        }
+        let positions = self.positions;
+        if prompt + more > positions {
+            let message = format!(
+                "a prompt of {prompt} tokens and {more} more do not fit the model's {positions} positions"
+            );
+            return Err(Failure::data(message).hint("ask for fewer tokens or give a shorter prompt"));
+        }
+        let needed = self.most_blocks(prompt, more, branches);
+        if !self.expandable && (needed > self.cache.blocks || branches > self.sequences) {
+            let message = format!(
+                "a group of {branches} branches of up to {} tokens needs {needed} KV-cache blocks and {branches} rows; \
+                 the device has {} and {}",
+                prompt + more,
+                self.cache.blocks,
+                self.sequences
+            );
+            return Err(
+                Failure::data(message).hint("fewer branches, fewer tokens, or a device with more memory")
+            );
+        }
+        Ok(())
+    }
+
+    /// The most blocks that a group needs.
+    pub fn most_blocks(&self, prompt: usize, max_tokens: usize, branches: usize) -> usize {
+        group_blocks(&self.cache, prompt, max_tokens, branches)
+    }
+}
+
+/// Time of model runs, sampling included.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PhaseTimings {
+    /// For tokens of prompts.
+    pub prefill: Duration,
+    /// For the newest tokens of branches.
+    pub decode: Duration,
+}
+
+impl PhaseTimings {
+    /// Adds a run of `rows` rows, `prompt` of which were tokens of prompts; a mixed run's time is divided by rows.
+    fn add_run(&mut self, time: Duration, prompt: usize, rows: usize) {
+        let prefill = time.mul_f64(prompt as f64 / rows.max(1) as f64);
+        self.prefill += prefill;
+        self.decode += time.saturating_sub(prefill);
+    }
+
+    /// Adds `other`.
+    pub fn add(&mut self, other: &PhaseTimings) {
+        self.prefill += other.prefill;
+        self.decode += other.decode;
+    }
+}
+
+/// Generates for any number of groups. After an error it must not be used again.
+pub struct Scheduler<R> {
+    runner: R,
+    config: SchedulerConfig,
+    pool: BlockPool,
+    waiting: VecDeque<Group>,
+    active: Vec<Group>,
+    batch: Batch,
+    /// Whose tokens the batch requests: indices of active groups, those with complete prompts first.
+    prefilled: Vec<usize>,
+    decoding: Vec<usize>,
+    timings: PhaseTimings,
+}
+
+impl<R: Runner> Scheduler<R> {
+    /// A scheduler whose KV cache is empty.
+    pub fn new(runner: R, config: SchedulerConfig) -> Scheduler<R> {
+        Scheduler {
+            runner,
+            pool: BlockPool::new(config.cache),
+            config,
+            waiting: VecDeque::new(),
+            active: Vec::new(),
+            batch: Batch::default(),
+            prefilled: Vec::new(),
+            decoding: Vec::new(),
+            timings: PhaseTimings::default(),
+        }
+    }
+
+    /// Queues a group for one of the engine's adapters, or for the base model. It waits until there are rows and blocks
+    /// for it.
+    ///
+    /// # Errors
+    /// As [`SchedulerConfig::check`]. The scheduler stays usable.
+    pub fn submit(&mut self, adapter: Option<u32>, request: Request) -> Result<()> {
+        self.config.check(&request)?;
+        self.waiting.push_back(Group::sample(adapter, request));
+        Ok(())
+    }
+
+    /// Queues a group whose completions are given: its completions are the same tokens with their log-probabilities,
+    /// log-softmax(logits / temperature) in nats. It goes through the same runs as one that generates.
+    ///
+    /// # Errors
+    /// As [`SchedulerConfig::check`], and a completion without tokens.
+    pub fn submit_scores(
+        &mut self,
+        adapter: Option<u32>,
+        id: u64,
+        prompt: Vec<u32>,
+        completions: &[Vec<u32>],
+        temperature: f32,
+    ) -> Result<()> {
+        if completions.iter().any(Vec::is_empty) {
+            return Err(Failure::usage("a completion without tokens has no log-probabilities"));
+        }
+        let longest = completions.iter().map(Vec::len).max().unwrap_or(0);
+        self.config.check_size(prompt.len(), completions.len(), longest)?;
+        completions.iter().chain([&prompt]).try_for_each(|ids| self.config.check_ids(ids))?;
+        self.waiting.push_back(Group::score(adapter, id, prompt, completions, temperature));
+        Ok(())
+    }
+
+    /// Where the time went since the last call.
+    pub fn take_timings(&mut self) -> PhaseTimings {
+        std::mem::take(&mut self.timings)
+    }
+
+    /// Whether no group is waiting or under way.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.active.is_empty()
+    }
+
+    /// Runs the model once and returns the groups that this finished, as (request id, completions in branch order).
+    ///
+    /// # Errors
+    /// The model failed, or its logits are not numbers.
+    pub fn advance(&mut self) -> Result<Vec<(u64, Vec<Completion>)>> {
+        self.admit();
+        if self.active.is_empty() {
+            return Ok(Vec::new());
+        }
+        let started = Instant::now();
+        let prompt = self.schedule();
+        let mut tokens = self.runner.run(&self.batch)?.into_iter();
+        self.timings.add_run(started.elapsed(), prompt, self.batch.ids.len());
+        let stop_ids = &self.config.stop_ids;
+        for &group in &self.prefilled {
+            self.active[group].first_tokens(&mut tokens, stop_ids, &mut self.pool);
+        }
+        for &group in &self.decoding {
+            self.active[group].next_tokens(&mut tokens, stop_ids, &mut self.pool);
+        }
+        Ok(self.active.extract_if(.., |group| group.live() == 0).map(Group::finish).collect())
+    }
+
+    /// Admits groups, in order, while there are rows and blocks for all that they may come to need.
+    fn admit(&mut self) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let mut rows: usize = self.active.iter().map(Group::live).sum();
+        let mut promised: usize = self.active.iter().map(|group| group.most_blocks(&self.pool)).sum();
+        while let Some(group) = self.waiting.front_mut() {
+            rows += group.live();
+            group.begin(&mut self.pool);
+            promised += group.most_blocks(&self.pool);
+            let available = self.pool.available();
+            if rows > self.config.sequences || promised > available {
+                if !(self.config.expandable && self.active.is_empty()) {
+                    group.withdraw(&mut self.pool);
+                    return;
+                }
+                self.pool.add_blocks(promised.saturating_sub(available));
+            }
+            self.active.extend(self.waiting.pop_front());
+        }
+    }
+
+    /// Fills the batch of the next run; how many of its rows are tokens of prompts.
+    fn schedule(&mut self) -> usize {
+        let Scheduler { pool, batch, active, .. } = self;
+        batch.clear();
+        self.prefilled.clear();
+        self.decoding.clear();
+        let mut budget = self.config.prompt_tokens;
+        for (index, group) in active.iter_mut().enumerate() {
+            let (count, complete) = group.add_prompt(budget, pool, batch);
+            budget -= count;
+            if complete {
+                self.prefilled.push(index);
+            }
+        }
+        let prompt = batch.ids.len();
+        if self.config.prefill_first && budget == 0 {
+            return prompt;
+        }
+        for (index, group) in active.iter_mut().enumerate().filter(|(_, group)| group.has_begun()) {
+            group.add_branches(pool, batch);
+            self.decoding.push(index);
+        }
+        prompt
+    }
+}
+
+#[cfg(test)]
+impl<R> Scheduler<R> {
+    /// Its blocks.
+    pub fn pool(&self) -> &BlockPool {
+        &self.pool
+    }
+
+    /// What runs the model.
+    pub fn runner(&mut self) -> &mut R {
+        &mut self.runner
+    }
+}
