@@ -355,7 +355,7 @@ if wanted decode; then
         policy_of "$size" >"$work/out" 2>&1 || { row "$size: decode" 'FAILED: no policy'; failed=1; continue; }
         if check "$size: decode and prefill" generate --policy "$work/$size" --device "$device" --batch "$batches" --context "$contexts" \
             --branches 4 --steps "$steps" --repeats "$repeats" && [ "$device" != sim ]; then
-            row '  decode steps replay CUDA graphs' "$(sed -n 's/.*slower than it could be: /NO: /p' "$work/out" | grep . || echo yes)"
+            row '  decode steps replay CUDA graphs' "$(sed -n 's/.*without CUDA graphs, which is slower: /NO: /p' "$work/out" | grep . || echo yes)"
         fi
         grep '^{' "$work/out" >"$work/speeds"
         speeds "$work/speeds" " "
