@@ -1,12 +1,12 @@
-// From logits to a token and its log-probability: the twin of engine/sampler.rs, bit for bit.
+// From logits to a token and its log-probability: the twin of engine/cpu/sampler.rs, bit for bit.
 //
-// The two agree because nothing is left to chance: every f32 operation is spelled out (the exponential is the same
-// polynomial, with the same fused steps), sums over 64 logits fold in one order, 64 of those are added in f64 in order
-// of the ids, then those sums, and truncation computes with whole numbers, whose sums have no order. So no thread ever
-// walks the vocabulary: of 151,936 tokens it adds 64 sums, then 38, and a draw goes down the same three steps. On a GPU the one step that is not defined
-// to the last bit is log() in f64, before it is rounded to f32.
+// The two agree because every f32 operation is spelled out (the exponential is the same polynomial with the same fused
+// steps), sums over 64 logits fold in one order, 64 of those are added in f64 in order of the ids, then those sums, and
+// truncation computes with integers, whose sums have no order. No thread walks the vocabulary: of 151,936 tokens it adds
+// 64 sums, then 38, and sampling descends the same three levels. On a GPU only log() in f64, before it is rounded to f32,
+// is not defined to the last bit.
 //
-// One block of whole warps, at most 512 threads, a token. Dynamic shared memory: 64 floats for each 4096 logits.
+// One CUDA block of whole warps, at most 512 threads, per token. Dynamic shared memory: 64 floats per 4096 logits.
 #include "device.cuh"
 
 #define BLOCK_LOGITS 64
@@ -15,7 +15,7 @@
 #define MOST_CHUNKS 384
 #define NO_TOKEN 0xffffffffu
 
-// e^x as engine/lanes.rs has it: 0 below -87.3, for arguments up to 88.
+// e^x as engine/cpu/lanes.rs has it: 0 below -87.3, for arguments up to 88.
 __device__ __forceinline__ float exponential(float argument) {
   float x = -87.3f > argument ? -87.3f : argument;
   float whole = rintf(__fmul_rn(x, 1.44269504088896340736f));
@@ -206,7 +206,7 @@ template <typename T> __device__ __forceinline__ int pick(const T* weights, int 
 }
 
 // The sums of the blocks of logits, and of chunks of those. A chunk's lie `chunks` apart: threads that add up
-// neighbouring chunks read neighbouring words.
+// neighboring chunks read neighboring words.
 struct Sums {
   float* blocks;
   double* chunks;
@@ -238,8 +238,8 @@ __device__ __forceinline__ int draw_any(const Row& row, const Sums& sums, double
   return (int)search.above;
 }
 
-// A token that is wanted, as words: how (0: a draw, 1: the likeliest, 2: the token named next), the token, key and
-// prefix of the named stream, the position there (low, high), temperature, top-p (both f32), top-k, and the row of
+// A sample request, as words: how (0: sample, 1: the likeliest, 2: the given token), that token, key and prefix of the
+// random stream, the position there (low, high), temperature, top-p (both f32), top-k, and the row of
 // logits, which several may share. A top-k of 0 and a top-p of 1 keep all.
 #define REQUEST_WORDS 12
 

@@ -1,8 +1,8 @@
-//! Where the ONNX Runtime library is, and the one environment of the process.
+//! Where the ONNX Runtime library is, and the process's one environment.
 //!
-//! The library is not linked: `fetch-runtime.sh` fetches it once into the user's cache, and every program looks in
-//! `ORT_DYLIB_PATH`, then there. The version is written in that script and nowhere else. For a GPU `fetch-cuda.sh`
-//! fetches the same version with its CUDA provider, which is a library of its own beside it, and what that one loads.
+//! The library is loaded, not linked: `fetch-runtime.sh` downloads it once into the user's cache, and every program looks
+//! in `ORT_DYLIB_PATH`, then there. Only that script names the version. For a GPU `fetch-cuda.sh` downloads the same version
+//! with its CUDA provider, a library of its own, and that library's dependencies.
 
 use device::cuda::{Library, open_library};
 use ort::environment::Environment;
@@ -25,9 +25,9 @@ pub fn fetched_version() -> &'static str {
 /// Which build of the library a process uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
-    /// The one for processors.
-    Processor,
-    /// The one with the CUDA provider.
+    /// The CPU build.
+    Cpu,
+    /// The build with the CUDA provider.
     Cuda,
 }
 
@@ -36,29 +36,29 @@ impl Build {
     fn folder(self) -> String {
         let version = fetched_version();
         match self {
-            Build::Processor => format!("onnxruntime-{version}"),
+            Build::Cpu => format!("onnxruntime-{version}"),
             Build::Cuda => format!("cuda-13.0/onnxruntime-gpu-{version}"),
         }
     }
 
     fn hint(self) -> &'static str {
         match self {
-            Build::Processor => "./pipeline.sh --setup fetches it once",
+            Build::Cpu => "./pipeline.sh --setup fetches it once",
             Build::Cuda => "./pipeline.sh --setup --device cuda fetches it once",
         }
     }
 }
 
-/// The build that this process uses; decided by the first call.
+/// The build that this process uses; the first call decides.
 pub fn select(build: Build) -> Build {
     static SELECTED: OnceLock<Build> = OnceLock::new();
     *SELECTED.get_or_init(|| build)
 }
 
-/// The library's path: what `ORT_DYLIB_PATH` names, else what was fetched.
+/// The library's path: `ORT_DYLIB_PATH`, else the downloaded one.
 ///
 /// # Errors
-/// Exit 69 where neither is there.
+/// Exit 69 where neither exists.
 pub fn find(build: Build) -> Result<PathBuf> {
     if let Some(named) = std::env::var_os(VARIABLE).filter(|named| !named.is_empty()) {
         let path = PathBuf::from(named);
@@ -73,16 +73,16 @@ pub fn find(build: Build) -> Result<PathBuf> {
         Some(path) if path.is_file() => Ok(path),
         _ => {
             let with = if build == Build::Cuda { " with CUDA" } else { "" };
-            let message = format!("the ONNX Runtime library {version}{with} is not there");
+            let message = format!("the ONNX Runtime library {version}{with} is missing");
             Err(Failure::unavailable(message).hint(build.hint()))
         }
     }
 }
 
-/// What the CUDA provider is linked with, beside the driver.
+/// What the CUDA provider links, apart from the driver.
 pub const LINKED: [Library; 3] = [Library::Runtime, Library::Cublas, Library::Random];
 
-/// Makes the library with CUDA ready: its provider beside it, and what that one is linked with.
+/// Loads the dependencies of the CUDA provider and checks that it is beside the library.
 ///
 /// # Errors
 /// Exit 69 with the piece that is missing.
@@ -105,8 +105,8 @@ fn cache() -> Option<PathBuf> {
     set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))
 }
 
-/// The process's environment, made on first use. Telemetry is off in two ways: some builds of the library heed only
-/// the variable that `record::stage` sets, others only this call.
+/// The process's environment, made on first use. Telemetry is turned off twice: some builds heed only the variable that
+/// `record::stage` sets, others only this call.
 ///
 /// # Errors
 /// Exit 69 where the library is missing or does not load.
@@ -116,7 +116,7 @@ pub fn environment() -> Result<&'static Environment> {
 }
 
 fn load() -> Result<Environment> {
-    let path = find(select(Build::Processor))?;
+    let path = find(select(Build::Cpu))?;
     let refused = |cause: &dyn std::fmt::Display| {
         Failure::unavailable(format!("{}: {cause}", path.display()))
             .hint(format!("./pipeline.sh --setup fetches ONNX Runtime {}", fetched_version()))
@@ -125,24 +125,23 @@ fn load() -> Result<Environment> {
     environment.with_name("troupe").with_telemetry(false).build().map_err(|error| refused(&error))
 }
 
-/// Opens a session over a graph, one at a time: ONNX Runtime looks whether it has heard of a domain of operators and then
-/// adds it to what it knows, in two steps, and refuses the second of two sessions that find the same new domain at the same
-/// moment.
+/// Opens a session over a graph, one at a time: ONNX Runtime checks and registers a new operator domain in two steps, and
+/// refuses the second of two sessions that race to do so.
 ///
 /// # Errors
-/// As ONNX Runtime has them.
+/// ONNX Runtime's.
 pub fn open_session(mut builder: SessionBuilder, graph: &[u8]) -> ort::Result<Session> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     builder.commit_from_memory(graph)
 }
 
-/// The file of an execution provider that is a library of its own.
+/// The file name of an execution provider's library.
 pub fn provider(name: &str) -> String {
     format!("libonnxruntime_providers_{}.so", name.to_lowercase())
 }
 
-/// What a library says of itself.
+/// What a library reports about itself.
 #[derive(Clone, Debug)]
 pub struct Description {
     /// Its version.
@@ -151,7 +150,7 @@ pub struct Description {
     pub providers: Vec<String>,
 }
 
-/// What the library of a build says of itself, and its path. It is opened for that, and no more.
+/// What the library of a build reports about itself, and its path. Loads the library without using it.
 ///
 /// # Errors
 /// As [`find`]; 69 where it is no ONNX Runtime.
@@ -165,8 +164,8 @@ pub fn describe(build: Build) -> Result<(Description, PathBuf)> {
 fn read_description(path: &Path) -> Option<Description> {
     let name = CString::new(path.as_os_str().as_bytes()).ok()?;
     // SAFETY: the symbol is looked up before it is called, and it has had this type since the library's first version;
-    // the texts that it leads to live as long as the library, which stays loaded, or are copied and then released. An
-    // interface that the library does not have is a null pointer, and names come as an array of the length given.
+    // the texts live as long as the library, which stays loaded, or are copied and released. An API version that
+    // the library does not have is a null pointer, and names come as an array of the given length.
     unsafe {
         let library = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         if library.is_null() {

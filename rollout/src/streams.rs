@@ -1,9 +1,8 @@
-//! The random streams of one task: everything random in a run has a name.
+//! The random streams of one task.
 //!
-//! A stream is named by the seed, the step, the task, how often the task has occurred in the stream of tasks
-//! before, the turn, the agent and the branch; the position in a completion is the counter inside it. So what
-//! is drawn depends on what it is drawn for, and never on the number of threads, on what else is in the batch
-//! or on the order in which episodes happen to finish.
+//! A stream is keyed by the seed, the step, the task, the task's occurrence among the tasks so far, the turn, the agent and
+//! the branch; the position in a completion is the counter. So random numbers never depend on the number of threads, on
+//! the rest of the batch or on the order in which episodes finish.
 
 use record::philox::{Draws, Part, Stream};
 
@@ -17,7 +16,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// The streams of `task` at its `occurrence`-th appearance, from 0, in the tasks of `step`.
+    /// The streams of the `occurrence`-th appearance of `task`, from 0, in the tasks of `step`.
     pub fn new(seed: u64, step: u64, task: &str, occurrence: u64) -> Streams {
         Streams { seed, step, task: task.to_owned(), occurrence }
     }
@@ -27,7 +26,7 @@ impl Streams {
         self.named("completion", turn, agent, u64::from(branch))
     }
 
-    /// The draws that pick a candidate with `--select random`.
+    /// The random numbers that pick a candidate with `--select random`.
     pub fn choice(&self, turn: u32, agent: &str) -> Draws {
         Draws::new(self.named("choice", turn, agent, 0))
     }
@@ -48,8 +47,7 @@ impl Streams {
     }
 }
 
-/// Which of `count` shards owns `task`: a function of the task alone, so that shards share nothing and lose
-/// nothing.
+/// The shard, of `count`, that owns `task`: a function of the task alone, so shards neither overlap nor miss any.
 pub fn shard_of(task: &str, count: u32) -> u32 {
     Draws::new(Stream::named(0, &[Part::Text("shard"), Part::Text(task)])).below(count)
 }

@@ -12,7 +12,7 @@ use crate::runtime::{self, Build, LINKED, provider};
 /// # Errors
 /// A stdout that cannot be written to.
 pub fn print() -> Result<()> {
-    let mut text = format!("rollout {}\n{}\n", record::stage::build(), library(Build::Processor));
+    let mut text = format!("rollout {}\n{}\n", record::stage::build(), library(Build::Cpu));
     if std::env::var_os("ORT_DYLIB_PATH").is_none() {
         text.push_str(&format!("with CUDA: {}\n", library(Build::Cuda)));
     }

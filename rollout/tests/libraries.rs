@@ -116,7 +116,7 @@ fn the_runtime_is_described_with_its_providers() {
     let described = machine.line("ONNX Runtime", &[("ORT_DYLIB_PATH", &runtime())]);
     assert!(described.contains("providers: ") && described.ends_with("CPU)"), "{described}");
     let missing = machine.line("no ONNX Runtime", &[]);
-    assert!(missing.contains("is not there"), "{missing}");
+    assert!(missing.contains("is missing"), "{missing}");
     let broken = machine.library("broken/libonnxruntime.so");
     let line = machine.line("no ONNX Runtime", &[("ORT_DYLIB_PATH", &broken)]);
     assert!(line.ends_with("libonnxruntime.so: not ONNX Runtime"), "{line}");
@@ -137,7 +137,7 @@ fn every_missing_piece_is_named() {
     let driver = machine.path("driver");
     let with_driver = ("LD_LIBRARY_PATH", driver.as_path());
     let text = machine.refusal(&[with_driver]);
-    assert!(text.contains("with CUDA is not there\nhint: ./pipeline.sh --setup --device cuda"), "{text}");
+    assert!(text.contains("with CUDA is missing\nhint: ./pipeline.sh --setup --device cuda"), "{text}");
     let runtime = machine.library("runtime/libonnxruntime.so");
     let named = ("ORT_DYLIB_PATH", runtime.as_path());
     let text = machine.refusal(&[with_driver, named]);

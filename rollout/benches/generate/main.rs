@@ -4,10 +4,10 @@
 //! cargo bench -p rollout --bench generate -- --preset bench --threads 1,2
 //! ```
 //!
-//! Counts tokens as other systems do: every completion's, the prompts' not. CPU-seconds are those of the whole
-//! process; each thread has its own groups, so they hold whatever the machine's other work, wall time does not.
+//! Counts completion tokens, not prompt tokens. CPU-seconds are the whole process's; each thread has its own groups, so they
+//! are comparable on a busy machine, unlike wall time.
 //!
-//! With `--device` it is the engine for devices that is measured, see [`on_device`].
+//! With `--device` it measures the device engine, see [`on_device`].
 
 mod on_device;
 
@@ -52,10 +52,10 @@ struct Arguments {
     /// Numbers of threads to measure, one after another
     #[arg(long, value_delimiter = ',', default_value = "1,2")]
     threads: Vec<usize>,
-    /// Measurements of each; the best and the median are shown
+    /// Measurements of each; the best and the median are printed
     #[arg(long, default_value_t = 7)]
     repeats: usize,
-    /// Measure the engine for devices on this one: sim, cuda or cuda:N
+    /// Measure the device engine on: sim, cuda or cuda:N
     #[arg(long)]
     device: Option<String>,
     /// With --device: sequences that are decoded together
@@ -94,7 +94,7 @@ fn measure(arguments: &Arguments) -> Result<()> {
     };
     let measured = match &arguments.device {
         Some(name) => on_device::measure(arguments, &policy, Choice::parse("--device", name)?),
-        None => on_processor(arguments, &policy),
+        None => on_cpu(arguments, &policy),
     };
     if arguments.policy.is_none() {
         std::fs::remove_dir_all(&folder)?;
@@ -102,7 +102,7 @@ fn measure(arguments: &Arguments) -> Result<()> {
     measured
 }
 
-fn on_processor(arguments: &Arguments, policy: &Policy) -> Result<()> {
+fn on_cpu(arguments: &Arguments, policy: &Policy) -> Result<()> {
     for &threads in &arguments.threads {
         let started = Instant::now();
         let options =
@@ -168,7 +168,7 @@ fn generate(
     Ok(())
 }
 
-/// A group whose prompt and random numbers depend on its place alone; the last part of it is the id.
+/// A group whose prompt and random numbers depend on its place alone, whose last part is the request id.
 fn request(place: [u64; 3], prompt: usize, branches: usize, tokens: usize) -> Request {
     let name = |what| [[Part::Text(what)].as_slice(), &place.map(Part::Number)].concat();
     let mut draws = Draws::new(Stream::named(1, &name("prompt")));

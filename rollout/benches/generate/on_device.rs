@@ -1,13 +1,13 @@
-//! Speed of the engine for devices, beside what the work cannot do without.
+//! Speed of the device engine, beside the least work that any program must do.
 //!
 //! ```text
 //! cargo bench -p rollout --bench generate -- --policy DIR --device cuda --batch 1,64 --context 512 --branches 4
 //! ```
 //!
-//! One JSON object a line: of a decode step the tokens and seconds, and the bytes and operations that no program can avoid
-//! (weights once, keys and values of shared prompts once a group); of prefill the same a prompt. Decoding is timed as the
-//! difference of two lengths, of which beginning and end are alike, so what remains are steps with all rows at work. Every
-//! prompt is new: nothing is found in the cache.
+//! One JSON object per line: for a decode step the tokens and seconds, and the bytes and operations that no program can
+//! avoid (weights once, keys and values of shared prompts once per group); for prefill the same. Decoding is timed as the
+//! difference of two lengths whose beginning and end are alike, which leaves steps with all rows at work. Every prompt is
+//! new: the prefix cache has none of it.
 
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
 
@@ -118,14 +118,14 @@ impl Cost {
     }
 }
 
-/// The engine, and how often it was asked.
+/// The engine, and how many measurements there were.
 struct Engine {
     client: Client,
     number: u64,
 }
 
 impl Engine {
-    /// How long it takes to complete so many groups of new prompts.
+    /// Seconds to complete `groups` groups with new prompts.
     fn seconds(&mut self, groups: usize, prompt: usize, branches: usize, tokens: usize) -> Result<f64> {
         self.number += 1;
         let requests: Vec<_> = (0..groups as u64)

@@ -141,7 +141,7 @@ pub fn failed(error: impl std::fmt::Display) -> Failure {
 }
 
 /// A session over weights in `folder`. One thread per run: parallel work is over groups and needs no barriers. Shapes
-/// change from run to run, so memory patterns would be recorded and never used. Errors come back as a status, so nothing
+/// change from run to run, so memory patterns would be kept and never used. Errors come back as a status, so nothing
 /// is logged.
 pub fn session_builder(folder: &Path) -> Result<SessionBuilder> {
     let environment = runtime::environment()?;

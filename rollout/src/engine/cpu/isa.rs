@@ -40,17 +40,17 @@ pub enum Isa {
     /// 256-bit vectors with fused multiply-add.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// Whatever every processor of the target has.
+    /// What every processor of the target has.
     Portable,
 }
 
 impl Isa {
-    /// The best kernels that this processor has for heads of a size.
+    /// The best kernels on this processor for a head size.
     pub fn best(head_size: usize) -> Option<Kernels> {
         Isa::available().into_iter().find_map(|isa| isa.kernels(head_size))
     }
 
-    /// All that this processor has, best first.
+    /// The instruction sets of this processor, best first.
     pub fn available() -> Vec<Isa> {
         let mut found = Vec::new();
         #[cfg(target_arch = "x86_64")]
@@ -66,8 +66,8 @@ impl Isa {
         found
     }
 
-    /// The kernels for heads of a size; none where they are not compiled for it. Rare sizes are compiled only in the
-    /// portable version: each costs compile time, and they run, if slower.
+    /// The kernels for a head size, if compiled. Rare sizes are compiled only in the portable version, which is slower, to
+    /// save compile time.
     pub fn kernels(self, head_size: usize) -> Option<Kernels> {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -79,7 +79,7 @@ impl Isa {
     }
 }
 
-/// One module an instruction set: the generic kernels behind functions that are compiled for it.
+/// One module per instruction set: the generic kernels behind functions that are compiled for it.
 macro_rules! compiled {
     ($module:ident, $name:literal, $lanes:ty, [$($size:literal),*] $(, #[$attribute:meta])?) => {
         mod $module {

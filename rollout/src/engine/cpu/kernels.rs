@@ -317,7 +317,7 @@ pub unsafe fn begin<const D: usize>(work: &mut Workspace, rows: usize) {
 /// Divides a row's sums by its total: the attention's output.
 #[inline(always)]
 pub unsafe fn finish<S: Lanes, const D: usize>(work: &mut Workspace, row: usize, output: *mut f32) {
-    // SAFETY: the caller gives room for D numbers.
+    // SAFETY: the caller gives memory for D numbers.
     unsafe {
         let scale = S::splat(1.0 / work.total[row]);
         let sums = work.sums.start().add(row * D);
@@ -339,7 +339,7 @@ pub unsafe fn rotate<S: Lanes, const D: usize>(
     output: *mut f32,
 ) {
     let mut head = [0.0_f32; D];
-    // SAFETY: the caller gives D inputs, D gains, D / 2 cosines and sines, and room for D outputs.
+    // SAFETY: the caller gives D inputs, D gains, D / 2 cosines and sines, and memory for D outputs.
     unsafe {
         match gain {
             Some(gain) => {
@@ -388,7 +388,7 @@ unsafe fn gated<S: Lanes>(gate: S, up: S) -> S {
 /// `silu(gate) * up`, number by number (Shazeer, arXiv 2002.05202).
 #[inline(always)]
 pub unsafe fn swiglu<S: Lanes>(gate: *const f32, up: *const f32, count: usize, output: *mut f32) {
-    // SAFETY: the caller gives `count` numbers in each and room for as many.
+    // SAFETY: the caller gives `count` numbers in each and memory for as many.
     unsafe {
         let whole = count / 16 * 16;
         for at in (0..whole).step_by(16) {

@@ -65,7 +65,7 @@ pub unsafe trait Lanes: Copy {
     unsafe fn round(self) -> Self;
     /// 2 to the power of `self`, which holds whole numbers in -126..=127.
     unsafe fn two_to(self) -> Self;
-    /// Asks for the cache line of `address` in the second-level cache.
+    /// Prefetches the cache line of `address` into the second-level cache.
     unsafe fn prefetch(address: *const f32);
 
     /// The lanes as an array.

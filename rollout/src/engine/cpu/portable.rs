@@ -48,7 +48,7 @@ unsafe impl Lanes for Portable {
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
-        // SAFETY: the caller promises room for sixteen numbers.
+        // SAFETY: the caller promises memory for sixteen numbers.
         unsafe { to.cast::<[f32; 16]>().write_unaligned(self.0) }
     }
 

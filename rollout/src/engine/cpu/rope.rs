@@ -1,6 +1,6 @@
-//! Cosines and sines of the rotary embedding, computed once a position (Su et al., arXiv 2104.09864).
+//! The cos/sin cache of the rotary embedding (RoPE, Su et al., arXiv 2104.09864).
 
-/// Tables of `[positions][head_size / 2]`, longer when a longer sequence comes.
+/// Tables of `[positions][head_size / 2]`, which grow with the longest sequence.
 #[derive(Debug, Clone)]
 pub struct Rope {
     frequencies: Vec<f32>,
@@ -10,7 +10,7 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// `frequencies`: radians a position for each pair of dimensions, `head_size / 2` of them; `layers`: whether each
+    /// `frequencies`: radians per position for each pair of dimensions, `head_size / 2` of them; `layers`: whether each
     /// layer rotates (the others are NoPE).
     pub fn new(frequencies: Vec<f32>, layers: Vec<bool>) -> Self {
         Rope { frequencies, cosines: Vec::new(), sines: Vec::new(), layers }

@@ -1,17 +1,16 @@
 //! From logits to a token and its log-probability.
 //!
-//! A token is drawn by the inverse of the cumulative distribution: tokens stand in the order of their ids, each as
-//! wide as its probability, and the uniform number of the branch's stream at the token's position picks one. Nothing
-//! else enters, so a draw is the same in any batch and on any thread. Truncation (top-k, then top-p over what is left,
-//! Holtzman et al., arXiv 1904.09751) removes tokens from that line and keeps the order of the others; equal logits
-//! count by id, lowest first. The log-probability is that of the whole distribution, before any truncation.
+//! Inverse transform sampling: the cumulative distribution in the order of token ids, inverted at the uniform number of
+//! the branch's stream at the token's position. Nothing else enters, so a token is the same in any batch and on any
+//! thread. Truncation (top-k, then top-p over what is left, Holtzman et al., arXiv 1904.09751) removes tokens and keeps
+//! the order of the others; among equal logits the lowest ids are kept. The log-probability is that of the whole
+//! distribution, before any truncation.
 //!
-//! The line is measured in three steps: f32 sums of 64 weights, f64 sums of 64 of those (a chunk), and the sum of the
-//! chunks. A draw goes down the same steps. With one sum over the whole vocabulary, two of a device's loops would belong to
-//! a single thread; here the longest it has is 64 additions. Up to 4096 tokens there is one chunk, and nothing differs.
+//! The cumulative sum has three levels: f32 sums of 64 weights (a tile), f64 sums of 64 tiles (a chunk), and the sum of the
+//! chunks; sampling descends the same levels. On a device no thread then adds more than 64 numbers in sequence.
 //!
-//! Truncation computes with weights as whole numbers of 2^-40 of the largest: their sums are exact, so a device may add
-//! them in any order (`kernels/sampler.cu` is this file's twin there, and gives the same tokens).
+//! Truncation computes with weights as integers, in units of 2^-40 of the largest: their sums are exact, so a device may
+//! add them in any order. `kernels/sampler.cu` is the device's twin of this file and gives the same tokens.
 
 use super::isa::Kernels;
 use super::softmax::TILE;
@@ -20,10 +19,10 @@ use record::failure::{Failure, Result};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-/// Tile sums that are added up together.
+/// Tiles per chunk.
 const CHUNK: usize = 64;
 
-/// Draws tokens from one row of logits at a time.
+/// Samples tokens from one row of logits at a time.
 pub struct Sampler {
     kernels: Kernels,
     sums: Vec<f32>,
@@ -44,7 +43,10 @@ impl Sampler {
         Sampler { kernels, sums, chunks, weights, kept, total, kept_total, largest, truncated }
     }
 
-    /// Makes a row of logits ready for [`Sampler::draw`] and [`Sampler::logprob`].
+    /// Prepares a row of logits for [`Sampler::draw`] and [`Sampler::logprob`].
+    ///
+    /// # Errors
+    /// Logits that are not numbers.
     pub fn prepare(&mut self, logits: &[f32], sampling: &SamplingParams) -> Result<()> {
         let scale = 1.0 / temperature(sampling);
         // SAFETY: the kernels were chosen for this processor; so below.
@@ -113,7 +115,7 @@ impl Sampler {
         self.kept.last().map_or(0, |&(id, _)| id)
     }
 
-    /// Fills `kept` with the tokens that truncation leaves, in the order of their ids.
+    /// Fills `kept` with the tokens that truncation keeps, in the order of their ids.
     fn truncate(&mut self, logits: &[f32], sampling: &SamplingParams, by_count: bool) {
         self.kept.clear();
         if by_count {
@@ -145,12 +147,12 @@ impl Sampler {
     }
 }
 
-/// A weight, at most 1, as a whole number of 2^-40.
+/// A weight, at most 1, in units of 2^-40.
 fn whole(weight: f32) -> u64 {
     (weight * 1_099_511_627_776.0) as u64
 }
 
-/// Why a row of logits cannot be sampled from.
+/// The failure of a row of logits that cannot be sampled from.
 pub fn not_numbers() -> Failure {
     Failure::work("the model gave logits that are not numbers")
         .hint("a policy whose training diverged does this; go back to an earlier version")
@@ -160,8 +162,8 @@ fn temperature(sampling: &SamplingParams) -> f32 {
     if sampling.greedy { 1.0 } else { sampling.temperature }
 }
 
-/// Where `target` falls on the line of weights; the last one of any weight where rounding leaves a rest. What lies before
-/// it is taken off the target.
+/// The index at which the cumulative weight passes `target`; the last one with any weight where rounding leaves a rest.
+/// The weight before it is subtracted from the target.
 fn pick(weights: impl Iterator<Item = f64>, target: &mut f64) -> usize {
     let mut chosen = 0;
     for (index, weight) in weights.enumerate() {

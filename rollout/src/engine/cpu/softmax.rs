@@ -1,6 +1,6 @@
 //! The softmax over a row of logits: its largest value, its sums, its exponentials.
 //!
-//! Logits are summed in tiles of [`TILE`], so that drawing a token needs to look into one tile only.
+//! Logits are summed in tiles of [`TILE`], so that sampling a token needs to look into one tile only.
 
 use super::lanes::Lanes;
 

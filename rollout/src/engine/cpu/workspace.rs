@@ -1,8 +1,8 @@
-//! Scratch memory of the attention kernels, and the order in which memory is fetched ahead.
+//! Scratch memory of the attention kernels, and the list of memory to prefetch.
 
 use super::lanes::Lanes;
 
-/// Query rows that one call of the kernels handles; larger groups are split.
+/// The most query rows that one call of the kernels handles; larger groups are split.
 pub const MAX_ROWS: usize = 64;
 /// Keys whose scores are held at a time. Each chunk is merged into the running softmax of its row.
 pub const CHUNK: usize = 256;
@@ -16,7 +16,7 @@ struct Line([f32; 16]);
 pub struct Aligned(Vec<Line>);
 
 impl Aligned {
-    /// Room for `floats` numbers, all 0.
+    /// A buffer of `floats` numbers, all 0.
     pub fn new(floats: usize) -> Self {
         Aligned(vec![Line([0.0; 16]); floats.div_ceil(16)])
     }
@@ -27,7 +27,7 @@ impl Aligned {
     }
 }
 
-/// What one thread's attention works in. Rows are query rows: branches or tokens, times query heads a key/value head.
+/// Scratch of one thread's attention. Rows are query rows: branches or tokens, times query heads per key/value head.
 pub struct Workspace {
     /// `[MAX_ROWS][head_size]`: rotated queries, scaled by 1/sqrt(head_size).
     pub queries: Aligned,
@@ -39,7 +39,7 @@ pub struct Workspace {
     pub largest: [f32; MAX_ROWS],
     /// The sum of exponentials of each row so far.
     pub total: [f32; MAX_ROWS],
-    /// What comes next in memory.
+    /// Memory to prefetch.
     pub ahead: Ahead,
 }
 
@@ -57,8 +57,8 @@ impl Workspace {
     }
 }
 
-/// Memory that will be read soon. The kernels fetch a few of its cache lines in each step of their arithmetic, which
-/// hides most of the wait for main memory: the KV cache of a busy runner is larger than the caches.
+/// Memory that will be read soon. The kernels prefetch a few of its cache lines in each step of their arithmetic, which
+/// hides most of the latency of main memory: the KV cache of a busy runner is larger than the caches.
 #[derive(Default)]
 pub struct Ahead {
     ranges: Vec<(*const f32, usize)>,
@@ -74,7 +74,7 @@ impl Ahead {
     /// More than this would push out of the cache what is needed sooner.
     const MOST: usize = 64;
 
-    /// Forgets what was listed.
+    /// Empties the list.
     pub fn clear(&mut self) {
         self.ranges.clear();
         self.next = 0;
@@ -88,7 +88,7 @@ impl Ahead {
         }
     }
 
-    /// Fetches the next cache line, if one is left.
+    /// Prefetches the next cache line, if any.
     ///
     /// # Safety
     ///

@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 #[derive(Clone, Copy)]
 pub struct Avx512(__m512);
 
-// SAFETY: used only behind a run-time check for AVX-512F (see `kernels::Isa`).
+// SAFETY: used only behind a run-time check for AVX-512F (see `isa::Isa`).
 unsafe impl Lanes for Avx512 {
     const WIDE: bool = true;
 
@@ -35,7 +35,7 @@ unsafe impl Lanes for Avx512 {
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
-        // SAFETY: room for sixteen numbers, promised by the caller.
+        // SAFETY: memory for sixteen numbers, promised by the caller.
         unsafe { _mm512_storeu_ps(to, self.0) }
     }
 
@@ -107,7 +107,7 @@ unsafe impl Lanes for Avx512 {
 #[derive(Clone, Copy)]
 pub struct Avx2(__m256, __m256);
 
-// SAFETY: used only behind a run-time check for AVX2 and FMA (see `kernels::Isa`).
+// SAFETY: used only behind a run-time check for AVX2 and FMA (see `isa::Isa`).
 unsafe impl Lanes for Avx2 {
     const WIDE: bool = false;
 
@@ -139,7 +139,7 @@ unsafe impl Lanes for Avx2 {
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
-        // SAFETY: room for sixteen numbers, promised by the caller.
+        // SAFETY: memory for sixteen numbers, promised by the caller.
         unsafe {
             _mm256_storeu_ps(to, self.0);
             _mm256_storeu_ps(to.add(8), self.1);

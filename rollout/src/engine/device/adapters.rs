@@ -87,7 +87,7 @@ impl Adapters {
         let [rows, width] = factor.shape;
         let mut values = vec![0.0; rows * width];
         let columns = rows / factor.targets.len();
-        for (place, &target) in factor.targets.iter().enumerate() {
+        for (slot, &target) in factor.targets.iter().enumerate() {
             for (index, member) in self.members.iter().enumerate() {
                 let Member { description, weights, files } = member;
                 if !description.targets.contains(&target) {
@@ -101,7 +101,7 @@ impl Adapters {
                         .hint("training has diverged: go back to an earlier version"));
                 }
                 let own = self.stack.columns(index);
-                let part = &mut values[(place * columns + own.start) * width..][..own.len() * width];
+                let part = &mut values[(slot * columns + own.start) * width..][..own.len() * width];
                 if factor.is_a {
                     part.copy_from_slice(&read);
                 } else {

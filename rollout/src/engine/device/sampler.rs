@@ -25,7 +25,7 @@ const SUMMED: usize = 64;
 const CHUNK: usize = 64;
 const MOST_CHUNKS: usize = 384;
 
-/// Draws tokens from rows of logits on a device.
+/// Samples tokens from rows of logits on a device.
 #[derive(Debug)]
 pub struct DeviceSampler {
     requests: Buffer<u32>,

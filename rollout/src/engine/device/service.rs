@@ -109,7 +109,7 @@ fn serve<R: Runner>(
     queue: &Receiver<Submission>,
     timings: &Mutex<PhaseTimings>,
 ) {
-    let mut wanted: HashMap<u64, (u64, Sender<Answer>)> = HashMap::new();
+    let mut pending_answers: HashMap<u64, (u64, Sender<Answer>)> = HashMap::new();
     let mut last_id = 0;
     loop {
         loop {
@@ -129,7 +129,7 @@ fn serve<R: Runner>(
             let theirs = std::mem::replace(&mut request.id, last_id);
             match scheduler.submit(adapter, request) {
                 Ok(()) => {
-                    wanted.insert(last_id, (theirs, answers));
+                    pending_answers.insert(last_id, (theirs, answers));
                 }
                 // Clients check before they submit; a client that is gone needs no answer.
                 Err(failure) => drop(answers.send(Err(failure))),
@@ -140,13 +140,13 @@ fn serve<R: Runner>(
                 // Before the groups go out: the client of the last one may ask for the sum.
                 lock(timings).add(&scheduler.take_timings());
                 for (id, completions) in finished {
-                    if let Some((theirs, answers)) = wanted.remove(&id) {
+                    if let Some((theirs, answers)) = pending_answers.remove(&id) {
                         let _ = answers.send(Ok(vec![(theirs, completions)]));
                     }
                 }
             }
             Err(failure) => {
-                for (_, answers) in wanted.into_values() {
+                for (_, answers) in pending_answers.into_values() {
                     let _ = answers.send(Err(failure.clone()));
                 }
                 return;

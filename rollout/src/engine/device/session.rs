@@ -76,7 +76,7 @@ impl Drop for RunOptions {
 }
 
 impl Session {
-    /// Opens a session over `graph`, a serialised model whose external data lies in `folder`.
+    /// Opens a session over `graph`, a serialized model whose external data is in `folder`.
     ///
     /// # Errors
     /// 69 without ONNX Runtime or its CUDA provider, 1 where ONNX Runtime refuses the graph.
