@@ -1,7 +1,7 @@
-//! What a model runner lends to the custom operators for the time of a run.
+//! The forward context: how custom operators reach the runner's memory and the batch during a run.
 //!
-//! One session runs on many threads; what differs between them, keys and values above all, reaches the operators through a
-//! thread-local pointer: with one thread per run, ONNX Runtime calls them on the thread that called it.
+//! One session runs on many threads. What differs between them, keys and values above all, is set as the thread's current
+//! context: with one thread per run, ONNX Runtime calls the operators on the thread that called it.
 
 use super::kv::KvCache;
 use super::rope::Rope;
@@ -28,30 +28,30 @@ thread_local! {
     static CURRENT: Cell<(*mut ForwardContext, *const Batch)> = const { Cell::new((ptr::null_mut(), ptr::null())) };
 }
 
-/// Ends the loan when dropped.
-pub struct Loan<'a>(PhantomData<&'a mut ForwardContext>);
+/// Unsets the current context when dropped.
+pub struct CurrentGuard<'a>(PhantomData<&'a mut ForwardContext>);
 
-/// Lends a context and a batch to the operators that run on this thread, until the result is dropped.
-pub fn lend<'a>(context: &'a mut ForwardContext, batch: &'a Batch) -> Loan<'a> {
+/// Sets the current context and batch of this thread until the result is dropped.
+pub fn set_current<'a>(context: &'a mut ForwardContext, batch: &'a Batch) -> CurrentGuard<'a> {
     CURRENT.set((context, batch));
-    Loan(PhantomData)
+    CurrentGuard(PhantomData)
 }
 
-impl Drop for Loan<'_> {
+impl Drop for CurrentGuard<'_> {
     fn drop(&mut self) {
         CURRENT.set((ptr::null_mut(), ptr::null()));
     }
 }
 
-/// What is lent to the operators on this thread.
+/// The current context and batch of this thread.
 ///
 /// # Safety
 /// One node at a time may hold it, while it runs.
 pub unsafe fn current<'a>() -> Outcome<(&'a mut ForwardContext, &'a Batch)> {
     let (context, batch) = CURRENT.get();
     if context.is_null() {
-        return Err("no model runner lends its context on this thread".to_owned());
+        return Err("no forward context is set on this thread".to_owned());
     }
-    // SAFETY: `lend` borrowed both for this run, and the nodes of a run follow each other on this thread.
+    // SAFETY: `set_current` borrowed both for this run, and the nodes of a run follow each other on this thread.
     Ok(unsafe { (&mut *context, &*batch) })
 }

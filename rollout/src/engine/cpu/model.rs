@@ -2,7 +2,7 @@
 
 use super::Options;
 use super::adapters::Adapter;
-use super::context::{ForwardContext, lend};
+use super::context::{ForwardContext, set_current};
 use super::isa::{Isa, Kernels};
 use super::kv::{BLOCK_SIZE, KvLayout};
 use super::linear::Linears;
@@ -108,7 +108,7 @@ impl Model {
         let output_names = [c"logits".as_ptr()];
         let inputs = [ids.pointer().cast_const(), indices.pointer().cast_const()];
         let mut outputs = [result.pointer()];
-        let _loan = lend(context, batch);
+        let _guard = set_current(context, batch);
         // SAFETY: all names and tensors outlive the call; the inputs are only read, and the output is `logits`, which
         // this call alone holds. The session may be run by several threads at once.
         check(unsafe {

@@ -123,7 +123,7 @@ impl PagedAttention {
 
 /// A tensor of the running call as a slice; empty where it is absent. `T` is its type.
 unsafe fn input<'a, T>(context: *mut OrtKernelContext, index: usize) -> Outcome<(Vec<i64>, &'a mut [T])> {
-    // SAFETY: the context is the running call's, and so are its tensors; the KV cache, which alone is written, is lent to
+    // SAFETY: the context is the running call's, and so are its tensors; the KV cache, which alone is written, is used by
     // no other node of the run.
     unsafe {
         let Some((shape, data)) = custom_op::input::<T>(context, index)? else {
