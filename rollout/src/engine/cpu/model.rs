@@ -82,8 +82,9 @@ impl Model {
         };
         let kind = Kind::SharedPrefix { products, adapted: !adapters.is_empty() };
         let graph = graph::decoder(&config, &weights, kind)?;
-        let domain = domain(&Shared { kernels, linears, adapters: Arc::new(adapters) })?;
+        // Loads the library, which the operators need.
         let mut builder = session_builder(weights.folder()?)?;
+        let domain = domain(&Shared { kernels, linears, adapters: Arc::new(adapters) })?;
         domain.register(builder.ptr_mut())?;
         let session =
             runtime::open_session(builder, &graph).map_err(|error| failed(error).at(files.display()))?;
