@@ -1,13 +1,33 @@
-//! What demonstrations of all environments have in common: drawing a demonstrator by its share, and writing
-//! what it says as a sample.
+//! Demonstrations: who demonstrates what, and what an agent says as a sample.
 
 use record::line::Task;
-use record::philox::Draws;
+use record::philox::{Draws, Part, Stream};
 use record::sample::{Message, Sample};
 
-use crate::environment::Demonstration;
+use crate::environment::Selection;
+
+/// Which demonstrations to write: text of imperfect experts, to warm up a policy.
+#[derive(Clone, Debug)]
+pub struct Demonstration {
+    /// Which tasks they are about.
+    pub tasks: Selection,
+    /// The workflow whose agents are demonstrated.
+    pub workflow: String,
+    /// Share of each kind of demonstrator, in the order given; the shares sum to 1.
+    pub mix: Vec<(String, f64)>,
+    /// States demonstrated for each task.
+    pub states: u32,
+    /// Probability that an agent adopts what the agent before it said, instead of an answer of its own.
+    pub follow: f64,
+}
 
 impl Demonstration {
+    /// The random numbers of the demonstrations of the task at `index`.
+    pub fn draws(&self, environment: &str, index: u64) -> Draws {
+        let name = [Part::Text(environment), Part::Text("demo"), Part::Number(index)];
+        Draws::new(Stream::named(self.tasks.seed, &name))
+    }
+
     /// A kind of demonstrator, drawn by its share.
     pub fn kind(&self, draws: &mut Draws) -> &str {
         let mut left = f64::from(draws.uniform());

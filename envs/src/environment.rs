@@ -17,6 +17,7 @@ use record::line::Task;
 use record::sample::{Message, Rewards, Sample};
 use serde_json::Value;
 
+use crate::demonstration::Demonstration;
 use crate::find_workflow;
 use crate::settings::{Setting, Settings};
 use crate::workflow::Workflow;
@@ -51,6 +52,18 @@ pub struct Outcome {
     pub terminated: bool,
     /// The task is solved. Implies `terminated`.
     pub success: bool,
+}
+
+impl Outcome {
+    /// An outcome after which the episode goes on.
+    pub fn new(team: f64, local: f64, components: &[(&str, f64)]) -> Outcome {
+        Outcome {
+            rewards: Rewards { team, local },
+            components: components.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+            terminated: false,
+            success: false,
+        }
+    }
 }
 
 /// Least and greatest value that rewards can take.
@@ -163,37 +176,31 @@ pub struct Selection {
     pub settings: Settings,
 }
 
-/// Which demonstrations to write: text of imperfect experts, to warm a policy up on.
-#[derive(Clone, Debug)]
-pub struct Demonstration {
-    /// Which tasks they are about.
-    pub tasks: Selection,
-    /// The workflow whose agents are demonstrated.
-    pub workflow: String,
-    /// Share of each kind of demonstrator, in the order given; the shares sum to 1.
-    pub mix: Vec<(String, f64)>,
-    /// States demonstrated for each task.
-    pub states: u32,
-    /// Probability that an agent goes along with what the agent before it said, instead of an answer of its
-    /// own.
-    pub follow: f64,
-}
-
-/// An answer in a style that a reader would understand, or one that nobody could.
+/// An answer in a style that a reader would understand, or one that nobody could; in the default workflow.
 #[derive(Clone, Debug)]
 pub struct ExtractionCase {
     /// The style, in a few words.
     pub name: &'static str,
     /// The situation: the first of this `spec`.
     pub spec: Value,
-    /// The workflow.
-    pub workflow: &'static str,
     /// Who answers.
     pub agent: &'static str,
     /// The answer.
     pub text: String,
     /// A plain answer with the same meaning, or `None` if it has to count as malformed.
     pub means: Option<String>,
+}
+
+impl ExtractionCase {
+    /// A case of name, text and meaning.
+    pub fn new(
+        spec: &Value,
+        agent: &'static str,
+        (name, text, means): (&'static str, &str, Option<&str>),
+    ) -> ExtractionCase {
+        let means = means.map(str::to_owned);
+        ExtractionCase { name, spec: spec.clone(), agent, text: text.to_owned(), means }
+    }
 }
 
 /// An endless stream of tasks.

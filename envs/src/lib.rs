@@ -17,14 +17,15 @@ pub mod problems;
 pub mod sandbox;
 pub mod settings;
 pub mod sokoban;
+mod spec;
 pub mod step;
 pub mod streams;
 pub mod sudoku;
 pub mod workflow;
 
+pub use demonstration::Demonstration;
 pub use environment::{
-    Checks, Demonstration, Demonstrator, Environment, ExtractionCase, Outcome, RewardRange, Selection, Split,
-    State, Tasks,
+    Checks, Demonstrator, Environment, ExtractionCase, Outcome, RewardRange, Selection, Split, State, Tasks,
 };
 pub use external::External;
 pub use settings::{Setting, Settings};
@@ -37,7 +38,7 @@ use record::line::Task;
 
 /// Every built-in environment.
 pub static ENVIRONMENTS: &[&dyn Environment] =
-    &[&plan_path::PlanPath, &math::Math, &sudoku::Sudoku, &sokoban::Sokoban, &code::Code];
+    &[&plan_path::PLAN_PATH, &math::Math, &sudoku::SUDOKU, &sokoban::SOKOBAN, &code::Code];
 
 /// The built-in environment called `name`.
 ///

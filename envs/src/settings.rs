@@ -20,6 +20,25 @@ pub struct Setting {
     pub meaning: &'static str,
 }
 
+impl Setting {
+    /// A setting.
+    pub(crate) const fn new(name: &'static str, default: &'static str, meaning: &'static str) -> Setting {
+        Setting { name, default, meaning }
+    }
+}
+
+/// `encoding` of grid worlds.
+pub(crate) const ENCODING: Setting =
+    Setting::new("encoding", "compact", "compact (one word a cell) or full (prose and a grid)");
+/// `proposal` of worlds in which somebody walks.
+pub(crate) const PROPOSAL: Setting = Setting::new(
+    "proposal",
+    "cells; moves if full",
+    "what the tool says: the cells of a route, or moves, the planner's own language",
+);
+/// `turns`.
+pub(crate) const TURNS: Setting = Setting::new("turns", "4", "turns in an episode, 1 to 99");
+
 /// The values given with `--set`, in order; a later one replaces an earlier one of the same key.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
@@ -65,13 +84,60 @@ impl Settings {
             Err(_) => Err(Failure::usage(format!("--set {key}={text}: '{text}' is not {expected}"))),
         }
     }
+
+    /// The whole number given for `key`, or `default`.
+    ///
+    /// # Errors
+    /// No whole number, or one out of range: usage.
+    pub fn whole<T>(&self, key: &str, default: T, least: T, most: T) -> Result<T>
+    where
+        T: FromStr + PartialOrd + Display,
+    {
+        ranged(key, self.value(key, "a whole number")?.unwrap_or(default), least, most)
+    }
+
+    /// The number given for `key`, or `default`.
+    ///
+    /// # Errors
+    /// No number, or one out of range: usage.
+    pub fn number(&self, key: &str, default: f64, least: f64, most: f64) -> Result<f64> {
+        ranged(key, self.value(key, "a number")?.unwrap_or(default), least, most)
+    }
+
+    /// The least and the greatest of what tasks are drawn by (a distance, a number of empty cells), as given for two
+    /// `keys` or by default. An episode of `turns` turns with up to `steps` `units` each has to reach it.
+    ///
+    /// # Errors
+    /// Values out of range, or that contradict each other: usage.
+    pub(crate) fn bounds(
+        &self,
+        keys: [&str; 2],
+        defaults: [u32; 2],
+        limit: u32,
+        (steps, units): (u32, &str),
+        turns: u32,
+    ) -> Result<(u32, u32)> {
+        let [least_key, most_key] = keys;
+        let reach = steps * turns;
+        let most = match self.value(most_key, "a whole number")? {
+            Some(most) if most > reach => {
+                return Err(Failure::usage(format!(
+                    "--set {most_key}={most}: an episode has {steps} x {turns} = {reach} {units}, so it could not be solved"
+                ))
+                .hint(format!("give it more {units} or turns")));
+            }
+            Some(most) => ranged(most_key, most, 1, limit.min(reach))?,
+            None => reach.min(defaults[1]),
+        };
+        Ok((self.whole(least_key, most.min(defaults[0]), 1, most)?, most))
+    }
 }
 
-/// How situations are put into words.
+/// How prompts are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Encoding {
-    /// As few words as it takes, for policies of a few hundred thousand parameters.
+    /// As few words as possible, for policies of a few hundred thousand parameters.
     Compact,
     /// Instructions in prose, for pretrained language models.
     Full,

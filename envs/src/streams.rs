@@ -10,9 +10,10 @@
 
 use std::collections::HashSet;
 
-use record::failure::Result;
+use record::failure::{Failure, Result};
 use record::line::Task;
 use record::philox::{Draws, Part, Stream};
+use serde_json::Value;
 
 use crate::environment::{Selection, Split, Tasks};
 
@@ -24,6 +25,35 @@ const TEST_SEED: u64 = 0;
 /// The random numbers that train task `index` of `environment` is drawn with.
 pub fn train_stream(environment: &str, seed: u64, index: u64) -> Stream {
     Stream::named(seed, &[Part::Text(environment), Part::Text("train"), Part::Number(index)])
+}
+
+/// A task line; `name` is the instance's.
+pub fn task(environment: &str, split: Split, name: &str, spec: Value) -> Task {
+    Task {
+        env: environment.to_owned(),
+        task: format!("{environment}/{}/{name}", split.name()),
+        split: Some(split.name().to_owned()),
+        spec,
+        ..Task::default()
+    }
+}
+
+/// The first task that `draw` finds in `attempts` draws.
+///
+/// # Errors
+/// None: usage, with the rules and the hint that `describe` gives.
+pub fn first_task(
+    attempts: u32,
+    split: Split,
+    stream: Stream,
+    mut draw: impl FnMut(&mut Draws) -> Option<Task>,
+    describe: impl FnOnce() -> (String, &'static str),
+) -> Result<Task> {
+    let mut draws = Draws::new(stream);
+    (0..attempts).find_map(|_| draw(&mut draws)).ok_or_else(|| {
+        let (rules, hint) = describe();
+        Failure::usage(format!("no {} task in {attempts} draws: {rules}", split.name())).hint(hint)
+    })
 }
 
 /// The tasks of a selection; `draw` gives a task of the split from random numbers.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use envs::check::{Effort, Finding, check, verdict};
-use envs::plan_path::map::Place;
+use envs::plan_path::map::Position;
 use envs::plan_path::spec::Instance;
 use envs::{
     Checks, Demonstration, Demonstrator, Environment, ExtractionCase, Outcome, RewardRange, Selection,
@@ -109,7 +109,7 @@ impl FlawedState {
     fn distance(state: &dyn State) -> u16 {
         let json = state.to_json();
         let instance = Instance::parse(&json["spec"]).unwrap();
-        let place = Place::parse(json["position"].as_str().unwrap()).unwrap();
+        let place = Position::parse(json["position"].as_str().unwrap()).unwrap();
         instance.map.distance(instance.map.cell(place))
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use envs::check::{Effort, check, verdict};
-use envs::grid::{Move, Place};
+use envs::grid::{Move, Position};
 use envs::sokoban::generate::split_of;
 use envs::sokoban::level::Situation;
 use envs::sokoban::spec::Instance;
@@ -162,20 +162,20 @@ fn levels_are_solvable_and_as_far_as_asked_for() {
 
 #[test]
 fn a_level_and_its_images_belong_to_one_split() {
-    let image = |places: &[Place], turn: u8| -> Vec<Place> {
+    let image = |places: &[Position], turn: u8| -> Vec<Position> {
         let flip = |value: u8, on: bool| if on { 5 - value } else { value };
         let turned = places.iter().map(|place| {
             let (row, column) = (flip(place.row, turn & 1 != 0), flip(place.column, turn & 2 != 0));
-            if turn & 4 != 0 { Place { row: column, column: row } } else { Place { row, column } }
+            if turn & 4 != 0 { Position { row: column, column: row } } else { Position { row, column } }
         });
         turned.collect()
     };
-    let mut levels: [HashSet<(Vec<Place>, Vec<Place>)>; 2] = Default::default();
+    let mut levels: [HashSet<(Vec<Position>, Vec<Position>)>; 2] = Default::default();
     for (index, split) in [Split::Train, Split::Test].into_iter().enumerate() {
         for task in tasks(split, 5, &[], 500) {
             let instance = Instance::parse(&task.spec).unwrap();
             let level = &instance.level;
-            let goals: Vec<Place> = level.goals().iter().map(|goal| level.place(*goal)).collect();
+            let goals: Vec<Position> = level.goals().iter().map(|goal| level.position(*goal)).collect();
             for turn in 0..8 {
                 let (mut walls, goals) = (image(level.walls(), turn), image(&goals, turn));
                 assert_eq!(split_of(6, &walls, &goals), split, "image {turn} of {}", task.task);
@@ -283,7 +283,7 @@ fn broken_specs_and_states_are_refused() {
         ("boxes", json!(["b4"]), "share a cell"),
         ("boxes", json!(["d3"]), "already solved"),
         ("boxes", json!(["c1"]), "cannot be solved"),
-        ("player", json!("zz"), "'zz' is no free cell"),
+        ("player", json!("zz"), "'zz' is no cell"),
         ("colour", json!(1), "colour"),
     ] {
         let mut spec = good.clone();

@@ -134,7 +134,7 @@ pub(super) fn instance(task: &str) -> &str {
 /// What holds for styles of answers.
 fn answers(environment: &dyn Environment, ledger: &mut Ledger) -> Result<()> {
     for case in environment.extraction_cases() {
-        let start = environment.reset(&case.spec, case.workflow)?;
+        let start = environment.reset(&case.spec, environment.default_workflow())?;
         let apply = |text: &str| -> Result<(Outcome, String)> {
             let mut state = start.clone_state();
             let outcome = state.apply(case.agent, text)?;

@@ -13,8 +13,8 @@ use record::sample::Sample;
 use super::spec::{Choice, Encoding, Instance, Test};
 use super::state::CodeState;
 use super::{NAME, expression, generate};
-use crate::demonstration::sample;
-use crate::environment::{Demonstration, Split, State};
+use crate::demonstration::{Demonstration, sample};
+use crate::environment::{Split, State};
 use crate::streams::train_stream;
 use crate::workflow::Workflow;
 

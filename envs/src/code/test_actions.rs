@@ -136,13 +136,6 @@ pub fn extraction_cases() -> Vec<ExtractionCase> {
     let full = coder.chain(tester).map(|case| (&full, case));
     let small = COMPACT.iter().map(|(name, agent, text, means)| (&compact, (*agent, *name, *text, *means)));
     full.chain(small)
-        .map(|(spec, (agent, name, text, means))| ExtractionCase {
-            name,
-            spec: spec.clone(),
-            workflow: "team",
-            agent,
-            text: text.to_owned(),
-            means: means.map(str::to_owned),
-        })
+        .map(|(spec, (agent, name, text, means))| ExtractionCase::new(spec, agent, (name, text, means)))
         .collect()
 }

@@ -1,29 +1,29 @@
-//! What environments on a grid have in common: steps and places, and how agents say where to go.
+//! What grid worlds share: moves and positions, how agents write them, and the skeleton of a world.
 //!
-//! - here: the four moves and the names of cells;
-//! - [`words`], [`prose`]: moves and routes as single words, and as lists at the end of an answer in prose;
-//! - [`speech`]: which of them an agent uses;
-//! - [`test_actions`]: lists of moves for `envs check`.
+//! - here: moves, positions, and the rewards of the paper's table;
+//! - [`world`]: the skeleton (episodes, proposals, tasks, demonstrations), written once for all of them;
+//! - [`format`]: which action format an agent uses; [`compact`], [`prose`]: the codecs;
+//! - [`test_actions`]: moves for `envs check`.
 
-pub mod prose;
-pub mod speech;
-pub mod test_actions;
-pub mod words;
+pub(crate) mod compact;
+pub(crate) mod format;
+pub(crate) mod prose;
+pub(crate) mod test_actions;
+pub(crate) mod world;
 
 use std::fmt::{self, Display};
 
-pub use speech::{Language, Speech};
+use serde::{Deserialize, Serialize};
+
+pub use format::{ActionFormat, ActionSpace};
 
 /// One of the four steps, in the order of the letters U, D, L, R.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Move {
-    /// One row up.
     Up,
-    /// One row down.
     Down,
-    /// One column to the left.
     Left,
-    /// One column to the right.
     Right,
 }
 
@@ -33,12 +33,7 @@ impl Move {
 
     /// `U`, `D`, `L` or `R`.
     pub fn letter(self) -> char {
-        match self {
-            Move::Up => 'U',
-            Move::Down => 'D',
-            Move::Left => 'L',
-            Move::Right => 'R',
-        }
+        ['U', 'D', 'L', 'R'][self as usize]
     }
 
     /// The move that a letter stands for.
@@ -47,18 +42,19 @@ impl Move {
     }
 }
 
-/// A place by column and row, both from 0; row 0 is at the top. Written `c1`: column c, row 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
-    /// Row, first in the order of reading.
+/// A position by column and row, both from 0; row 0 is at the top. Written `c1`: column c, row 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Position {
+    /// Row, first in reading order.
     pub row: u8,
     /// Column.
     pub column: u8,
 }
 
-impl Place {
+impl Position {
     /// Reads `c1`: a lower-case letter and a row number without leading zero.
-    pub fn parse(text: &str) -> Option<Place> {
+    pub fn parse(text: &str) -> Option<Position> {
         let bytes = text.as_bytes();
         let column = bytes.first().filter(|byte| byte.is_ascii_lowercase())? - b'a';
         let row = match bytes[1..] {
@@ -66,23 +62,43 @@ impl Place {
             [b'1'..=b'2', digit] if digit.is_ascii_digit() => (bytes[1] - b'0') * 10 + digit - b'0',
             _ => return None,
         };
-        Some(Place { row, column })
+        Some(Position { row, column })
     }
 
-    /// The place one step away, also outside of any board; none left of column a or above row 0.
-    pub fn step(self, step: Move) -> Option<Place> {
-        let Place { row, column } = self;
+    /// The position one step away, also outside of any board; none left of column a or above row 0.
+    pub fn step(self, step: Move) -> Option<Position> {
+        let Position { row, column } = self;
         Some(match step {
-            Move::Up => Place { row: row.checked_sub(1)?, column },
-            Move::Down => Place { row: row + 1, column },
-            Move::Left => Place { row, column: column.checked_sub(1)? },
-            Move::Right => Place { row, column: column + 1 },
+            Move::Up => Position { row: row.checked_sub(1)?, column },
+            Move::Down => Position { row: row + 1, column },
+            Move::Left => Position { row, column: column.checked_sub(1)? },
+            Move::Right => Position { row, column: column + 1 },
         })
     }
 
-    /// The step that leads from here to `next`, if they are neighbours.
-    pub fn step_to(self, next: Place) -> Option<Move> {
+    /// The step that leads from here to `next`, if they are neighbors.
+    pub fn step_to(self, next: Position) -> Option<Move> {
         Move::ALL.into_iter().find(|step| self.step(*step) == Some(next))
+    }
+
+    /// Manhattan distance.
+    pub(crate) fn apart(self, other: Position) -> u8 {
+        self.row.abs_diff(other.row) + self.column.abs_diff(other.column)
+    }
+
+    /// Its image under one of the eight symmetries of a square whose last row and column is `last`.
+    pub(crate) fn image(self, last: u8, symmetry: u8) -> Position {
+        let Position { mut row, mut column } = self;
+        if symmetry & 1 != 0 {
+            std::mem::swap(&mut row, &mut column);
+        }
+        if symmetry & 2 != 0 {
+            row = last - row;
+        }
+        if symmetry & 4 != 0 {
+            column = last - column;
+        }
+        Position { row, column }
     }
 
     /// Appends `c1` to a text.
@@ -95,17 +111,46 @@ impl Place {
     }
 }
 
-impl Display for Place {
+impl Display for Position {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}{}", char::from(b'a' + self.column), self.row)
     }
 }
 
-/// An answer that could be understood.
+impl TryFrom<String> for Position {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Position, String> {
+        Position::parse(&text).ok_or_else(|| {
+            format!("'{text}' is no cell: a column letter and a row number, a0 at the top left")
+        })
+    }
+}
+
+impl From<Position> for String {
+    fn from(position: Position) -> String {
+        position.to_string()
+    }
+}
+
+/// An action that could be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reading {
-    /// The moves, as far as a route connects.
-    pub moves: Vec<Move>,
-    /// Every cell of a route is a neighbour of the one before; true for moves.
+pub(crate) struct Parsed<S = Move> {
+    /// The steps, as far as a route connects.
+    pub steps: Vec<S>,
+    /// Every cell of a route is a neighbor of the one before; true for anything but routes.
     pub connected: bool,
+}
+
+impl<S> Parsed<S> {
+    /// Steps that are no route; `None` for no steps.
+    pub(crate) fn steps(steps: Vec<S>) -> Option<Parsed<S>> {
+        (!steps.is_empty()).then_some(Parsed { steps, connected: true })
+    }
+}
+
+/// An agent's own reward in the table of Stronger-MAS (arXiv 2510.11062, appendix A.1), in [0, 1]:
+/// `.1 format + .1 legal + .8 main`. Tenths are summed as whole numbers, because .1 + .1 + .8 exceeds 1 in binary.
+pub(crate) fn local_reward(format: bool, legal: bool, main: f64) -> f64 {
+    (f64::from(format) + f64::from(legal) + 8.0 * main) / 10.0
 }

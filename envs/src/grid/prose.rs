@@ -1,9 +1,11 @@
-//! Lists of moves at the end of an answer in prose.
+//! Prose: a list of moves at the end of an answer, and what prompts share.
 //!
-//! An answer is read as a person would read it: headings before the answer, a code fence around it, words after
-//! it and a missing space after `####` do no harm; of several answers the last one counts.
+//! Answers are parsed leniently: headings before the list, a code fence around it, words after it and a missing space
+//! after `####` do no harm; of several answers the last counts.
 
-use super::{Move, Reading};
+use std::fmt::Write as _;
+
+use super::{Move, Parsed};
 
 /// A list of moves: `["L", "L", "U"]`.
 pub fn write_moves(moves: &[Move]) -> String {
@@ -16,15 +18,41 @@ pub fn write_answer(moves: &[Move]) -> String {
     format!("#### {}", write_moves(moves))
 }
 
+/// Who the agent is and what it decides: `things` on a `board`. `proposal` is `None` where there is no tool.
+pub fn role(agent: &str, proposal: Option<&str>, things: &str, board: &str, advice: &str) -> String {
+    match (agent, proposal) {
+        ("tool", _) => format!("You are the tool: propose the {things} of this turn. {advice} "),
+        (_, None) => format!("You are the planner: decide the {things} of this turn. {advice} "),
+        (_, Some(proposal)) => {
+            let mut text = String::new();
+            // Writing to a String cannot fail.
+            let _ = match proposal {
+                "" => writeln!(text, "The tool has proposed nothing that can be read."),
+                _ => writeln!(text, "The tool proposes: {proposal}"),
+            };
+            let _ = write!(
+                text,
+                "You are the planner: check the proposal against the {board}, adopt it or replace it by better {things}, \
+                 and decide the {things} of this turn. Reason briefly. "
+            );
+            text
+        }
+    }
+}
+
+/// How moves are asked for.
+pub const ANSWER: &str = "Then write the moves on the last line as one list after ####, for example:\n\
+                          #### [\"U\", \"R\", \"R\"]";
+
 /// Reads 1 to `most` moves from an answer in prose.
 ///
 /// The last `####` that moves follow decides: the first list in brackets after it, or a line of bare moves
 /// right after it. Without one, the last list in brackets of moves does.
-pub fn read_moves(text: &str, most: u32) -> Option<Reading> {
+pub fn read_moves(text: &str, most: u32) -> Option<Parsed> {
     let parts: Vec<&str> = text.split("####").collect();
     let marked = parts[1..].iter().rev().find_map(|part| lists(part).next().or_else(|| bare(part)));
     let moves = marked.or_else(|| lists(text).last())?;
-    if moves.len() > most as usize { None } else { Some(Reading { moves, connected: true }) }
+    Parsed::steps(moves).filter(|parsed| parsed.steps.len() <= most as usize)
 }
 
 /// Every list in brackets that holds moves and nothing else, in order.
@@ -95,7 +123,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Option<String> {
-        read_moves(text, 4).map(|reading| reading.moves.iter().map(|step| step.letter()).collect())
+        read_moves(text, 4).map(|reading| reading.steps.iter().map(|step| step.letter()).collect())
     }
 
     #[test]

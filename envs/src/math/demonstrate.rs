@@ -18,8 +18,8 @@ use super::spec::{Encoding, Problem, Rules};
 use super::state::{MathState, Role};
 use super::story::Chain;
 use super::{NAME, compact, generate};
-use crate::demonstration;
-use crate::environment::{Demonstration, Split, State};
+use crate::demonstration::{self, Demonstration};
+use crate::environment::{Split, State};
 use crate::streams;
 use crate::workflow::Workflow;
 

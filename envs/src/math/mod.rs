@@ -33,7 +33,8 @@ use std::sync::{Arc, LazyLock};
 use record::failure::Result;
 use serde_json::Value;
 
-use crate::environment::{Demonstration, Demonstrator, Environment, ExtractionCase, Selection, State, Tasks};
+use crate::demonstration::Demonstration;
+use crate::environment::{Demonstrator, Environment, ExtractionCase, Selection, State, Tasks};
 use crate::settings::Setting;
 use crate::workflow::Workflow;
 

@@ -79,23 +79,13 @@ pub fn extraction_cases() -> Vec<ExtractionCase> {
         json!({"problem": "has 7 gets 5", "answer": "12", "encoding": "compact", "turns": 4});
     // A solution is shown to the others as it was written, so one that means the same is not the same state: what is
     // compared is whether the answer was found, by its reward.
-    let solutions =
-        SOLUTIONS.iter().filter(|(.., readable)| !readable).map(|(name, text, _)| ExtractionCase {
-            name,
-            spec: full.clone(),
-            workflow: "team",
-            agent: "reasoner",
-            text: (*text).to_owned(),
-            means: None,
-        });
-    let chains = CHAINS.iter().map(|(name, agent, text, means)| ExtractionCase {
-        name,
-        spec: compact.clone(),
-        workflow: "team",
-        agent,
-        text: (*text).to_owned(),
-        means: means.map(str::to_owned),
-    });
+    let solutions = SOLUTIONS
+        .iter()
+        .filter(|(.., readable)| !readable)
+        .map(|(name, text, _)| ExtractionCase::new(&full, "reasoner", (name, text, None)));
+    let chains = CHAINS
+        .iter()
+        .map(|(name, agent, text, means)| ExtractionCase::new(&compact, agent, (name, text, *means)));
     solutions.chain(chains).collect()
 }
 

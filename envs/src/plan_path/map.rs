@@ -3,7 +3,7 @@
 //! Cells are stored with a wall around the board, so that a step is one addition and a look at the distance:
 //! no bounds are checked. Distances are computed once for each board and shared by all states on it.
 
-pub use crate::grid::{Move, Place};
+pub use crate::grid::{Move, Position};
 
 /// The longest side of a board: columns are single letters.
 pub const LARGEST: usize = 26;
@@ -19,13 +19,13 @@ pub struct Map {
     size: usize,
     goal: Cell,
     distances: Box<[u16]>,
-    walls: Box<[Place]>,
+    walls: Box<[Position]>,
 }
 
 impl Map {
     /// A board of `size` × `size` cells, `2 ≤ size ≤` [`LARGEST`]. `walls` and `goal` lie on it, the goal not
     /// on a wall; the walls are in the order of reading.
-    pub fn new(size: usize, walls: &[Place], goal: Place) -> Map {
+    pub fn new(size: usize, walls: &[Position], goal: Position) -> Map {
         let stride = size + 2;
         let mut distances = vec![UNREACHABLE; stride * stride].into_boxed_slice();
         let mut free = [false; (LARGEST + 2) * (LARGEST + 2)];
@@ -62,7 +62,7 @@ impl Map {
     }
 
     /// The walls in the order of reading.
-    pub fn walls(&self) -> &[Place] {
+    pub fn walls(&self) -> &[Position] {
         &self.walls
     }
 
@@ -72,19 +72,19 @@ impl Map {
     }
 
     /// Whether a place lies on the board.
-    pub fn holds(&self, place: Place) -> bool {
+    pub fn holds(&self, place: Position) -> bool {
         usize::from(place.row) < self.size && usize::from(place.column) < self.size
     }
 
     /// The cell of a place on the board.
-    pub fn cell(&self, place: Place) -> Cell {
+    pub fn cell(&self, place: Position) -> Cell {
         index(self.size + 2, place) as Cell
     }
 
     /// The place of a cell on the board.
-    pub fn place(&self, cell: Cell) -> Place {
+    pub fn position(&self, cell: Cell) -> Position {
         let (cell, stride) = (usize::from(cell), self.size + 2);
-        Place { row: (cell / stride - 1) as u8, column: (cell % stride - 1) as u8 }
+        Position { row: (cell / stride - 1) as u8, column: (cell % stride - 1) as u8 }
     }
 
     /// Steps from a cell to the goal by a shortest path, or [`UNREACHABLE`].
@@ -95,7 +95,7 @@ impl Map {
 
     /// The cell one step away; it may be a wall.
     #[inline]
-    pub fn neighbour(&self, cell: Cell, step: Move) -> Cell {
+    pub fn neighbor(&self, cell: Cell, step: Move) -> Cell {
         let stride = (self.size + 2) as Cell;
         match step {
             Move::Up => cell - stride,
@@ -113,11 +113,11 @@ impl Map {
     /// The first of the steps U, D, L, R that comes nearer to the goal; none at the goal or out of its reach.
     pub fn nearer(&self, cell: Cell) -> Option<Move> {
         let distance = self.distance(cell);
-        Move::ALL.into_iter().find(|step| self.distance(self.neighbour(cell, *step)) < distance)
+        Move::ALL.into_iter().find(|step| self.distance(self.neighbor(cell, *step)) < distance)
     }
 }
 
-fn index(stride: usize, place: Place) -> usize {
+fn index(stride: usize, place: Position) -> usize {
     (usize::from(place.row) + 1) * stride + usize::from(place.column) + 1
 }
 
@@ -125,8 +125,8 @@ fn index(stride: usize, place: Place) -> usize {
 mod tests {
     use super::*;
 
-    fn place(text: &str) -> Place {
-        Place::parse(text).unwrap()
+    fn place(text: &str) -> Position {
+        Position::parse(text).unwrap()
     }
 
     #[test]
@@ -137,7 +137,7 @@ mod tests {
             assert_eq!((written.as_str(), place(text).to_string().as_str()), (text, text));
         }
         for text in ["", "a", "3", "A0", "a00", "a30", "a100", "aa", "é1", "a-1"] {
-            assert_eq!(Place::parse(text), None, "{text}");
+            assert_eq!(Position::parse(text), None, "{text}");
         }
     }
 
@@ -150,7 +150,7 @@ mod tests {
     /// ```
     #[test]
     fn distances_go_round_walls() {
-        let walls: Vec<Place> = ["a0", "b2", "e2", "b3", "a4", "c4", "d4"].map(place).to_vec();
+        let walls: Vec<Position> = ["a0", "b2", "e2", "b3", "a4", "c4", "d4"].map(place).to_vec();
         let map = Map::new(5, &walls, place("c1"));
         let distance = |text| map.distance(map.cell(place(text)));
         assert_eq!(distance("c1"), 0);
@@ -162,13 +162,13 @@ mod tests {
         assert_eq!(map.nearer(map.cell(place("e3"))), Some(Move::Left));
         assert_eq!(map.nearer(map.goal()), None);
         assert_eq!(map.reachable().count(), 17);
-        assert_eq!(map.place(map.cell(place("e3"))), place("e3"));
+        assert_eq!(map.position(map.cell(place("e3"))), place("e3"));
     }
 
     #[test]
     fn the_largest_board_fits() {
-        let corner = Place { row: 25, column: 25 };
+        let corner = Position { row: 25, column: 25 };
         let map = Map::new(LARGEST, &[], corner);
-        assert_eq!(map.distance(map.cell(Place { row: 0, column: 0 })), 50);
+        assert_eq!(map.distance(map.cell(Position { row: 0, column: 0 })), 50);
     }
 }

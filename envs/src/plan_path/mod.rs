@@ -1,97 +1,202 @@
 //! Plan-Path: lead a walker over a board with walls to its goal, a few moves a turn.
 //!
-//! From Stronger-MAS (arXiv 2510.11062). In the workflow `team` a tool proposes and the planner, who sees the
-//! proposal, decides; only the planner's moves move the walker, and its position persists between turns. The
-//! tool is scored as if its proposal were carried out. In the workflow `single` the planner is alone.
-//!
-//! Three controls tell what a team's gain comes from. In `mechanical` the tool is alone, and its route is translated
-//! into moves as it is: what a planner adds is the difference to `team`. In `route-moves` the planner is alone and
-//! writes a route and then moves in one answer: the language of the team without a second agent. With
-//! `--set proposal=moves` the tool proposes in the planner's own language.
+//! From Stronger-MAS (arXiv 2510.11062); the workflows are those of [`crate::grid::world`]. With
+//! `--set proposal=moves` the tool proposes in the planner's own action space.
 //!
 //! - [`map`]: the board and its distances; [`rules`]: what moves do and earn;
 //! - [`spec`]: settings and the `spec` of a task; [`generate`]: which tasks there are, train and test;
-//! - [`compact`], [`full`]: the two ways of putting a situation into words and reading answers;
-//! - [`state`]: a situation in an episode; [`demonstrate`]: samples for the warm-up; `test_actions`: for `envs check`.
+//! - [`prompts`]: the two encodings; [`demonstrate`]: imperfect experts.
 
-pub mod compact;
-pub mod demonstrate;
-pub mod full;
+mod demonstrate;
 pub mod generate;
 pub mod map;
-pub mod rules;
+mod prompts;
+mod rules;
 pub mod spec;
-pub mod state;
-mod test_actions;
 
-use std::sync::{Arc, LazyLock};
+use record::failure::{Failure, Result};
+use record::philox::Draws;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
-use record::failure::Result;
-use serde_json::Value;
-
-use crate::environment::{Demonstration, Demonstrator, Environment, ExtractionCase, Selection, State, Tasks};
-use crate::settings::Setting;
-use crate::workflow::Workflow;
-
-/// The environment's name.
-pub const NAME: &str = "plan-path";
+use crate::environment::{ExtractionCase, Outcome, Split};
+use crate::grid::world::{Episode, Grid, GridWorld, Situations};
+use crate::grid::{ActionFormat, Move, Parsed, Position, test_actions};
+use crate::settings::{Setting, Settings};
+use map::{Cell, UNREACHABLE};
+use rules::Progress;
+use spec::{Instance, Rules};
 
 /// The environment.
-pub struct PlanPath;
+pub(crate) static PLAN_PATH: Grid<Instance> = Grid::new();
 
-static WORKFLOWS: LazyLock<[Arc<Workflow>; 4]> = LazyLock::new(|| {
-    [
-        Workflow::sequential("team", &["tool", "planner"]),
-        Workflow::sequential("single", &["planner"]),
-        Workflow::sequential("route-moves", &["planner"]),
-        Workflow::sequential("mechanical", &["tool"]),
-    ]
-});
+/// Where the walker is.
+#[derive(Clone, Copy, Debug)]
+pub struct Situation {
+    cell: Cell,
+    /// Least distance to the goal of all cells visited.
+    best: u16,
+}
 
-impl Environment for PlanPath {
-    fn name(&self) -> &'static str {
-        NAME
+/// [`Situation`] in state JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawSituation {
+    position: Position,
+    best: u16,
+}
+
+impl Instance {
+    fn position(&self, situation: &Situation) -> Position {
+        self.map.position(situation.cell)
+    }
+}
+
+impl GridWorld for Instance {
+    const NAME: &'static str = "plan-path";
+    const SUMMARY: &'static str = "walk round walls to a goal, a few moves a turn";
+    const SETTINGS: &'static [Setting] = spec::SETTINGS;
+    const DEMONSTRATORS: &'static [(&'static str, f64)] =
+        &[("opt", 0.25), ("lazy", 0.55), ("manhattan", 0.1), ("random", 0.1)];
+    const WALKS: bool = true;
+    const ATTEMPTS: u32 = 20_000;
+
+    type Rules = Rules;
+    type Situation = Situation;
+    type RawSituation = RawSituation;
+    type Step = Move;
+
+    fn rules(settings: &Settings) -> Result<Rules> {
+        Rules::from_settings(settings)
     }
 
-    fn summary(&self) -> &'static str {
-        "walk round walls to a goal, a few moves a turn"
+    fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Value, u64)> {
+        generate::draw(rules, split, draws)
     }
 
-    fn workflows(&self) -> &[Arc<Workflow>] {
-        &*WORKFLOWS
+    fn describe(Rules { size, density, nearest, farthest, .. }: &Rules) -> (String, &'static str) {
+        (
+            format!("size={size} density={density} nearest={nearest} farthest={farthest}"),
+            "a larger size, a lower density or a smaller nearest leaves more room",
+        )
     }
 
-    fn settings(&self) -> &'static [Setting] {
-        spec::SETTINGS
+    fn parse(spec: &Value) -> Result<Instance> {
+        Instance::parse(spec)
     }
 
-    fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
-        let rules = spec::Rules::from_settings(&selection.settings)?;
-        Ok(generate::tasks(rules, selection))
+    fn episode(&self) -> &Episode {
+        &self.episode
     }
 
-    fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
-        let workflow = self.workflow(workflow, spec)?;
-        let instance = Arc::new(spec::Instance::parse(spec)?);
-        Ok(Box::new(state::PlanPathState::new(instance, workflow)))
+    fn start(&self) -> Situation {
+        Situation { cell: self.start, best: self.first }
     }
 
-    fn restore(&self, state: &Value) -> Result<Box<dyn State>> {
-        Ok(Box::new(state::PlanPathState::restore(state, |name| self.workflow(name, &Value::Null))?))
+    fn save(&self, situation: &Situation) -> RawSituation {
+        RawSituation { position: self.position(situation), best: situation.best }
     }
 
-    fn extraction_cases(&self) -> Vec<ExtractionCase> {
-        test_actions::extraction_cases()
+    fn load(&self, RawSituation { position, best }: RawSituation) -> Result<Situation> {
+        let cell = Some(position).filter(|position| self.map.holds(*position));
+        let cell = cell
+            .map(|position| self.map.cell(position))
+            .filter(|cell| self.map.distance(*cell) != UNREACHABLE)
+            .ok_or_else(|| Failure::data(format!("position: the walker cannot be at '{position}'")))?;
+        let most = self.map.distance(cell).min(self.first);
+        if best > most {
+            return Err(Failure::data(format!("best: {best} is more than {most}, which was reached")));
+        }
+        Ok(Situation { cell, best })
     }
 
-    fn demonstrators(&self) -> &'static [(&'static str, f64)] {
-        demonstrate::KINDS
+    fn ending(&self, situation: &Situation) -> Option<&'static str> {
+        (situation.cell == self.map.goal()).then_some("the walker is at the goal")
     }
 
-    fn demonstrator(&self, demonstration: &Demonstration) -> Result<Demonstrator> {
-        let rules = spec::Rules::from_settings(&demonstration.tasks.settings)?;
-        let workflow = self.workflow(&demonstration.workflow, &Value::Null)?;
-        let demonstration = demonstration.clone();
-        Ok(Box::new(move |index| demonstrate::samples(&rules, &workflow, &demonstration, index)))
+    fn prompt(&self, situation: &Situation, proposal: Option<&str>, agent: &str) -> String {
+        prompts::prompt(self, self.position(situation), proposal, agent)
+    }
+
+    fn write(&self, situation: &Situation, format: ActionFormat, moves: &[Move]) -> String {
+        format.write(self.position(situation), moves)
+    }
+
+    fn read(&self, situation: &Situation, format: ActionFormat, text: &str) -> Option<Parsed> {
+        format.read(self.position(situation), text, self.episode.steps)
+    }
+
+    fn shown(&self, format: ActionFormat, text: &str, action: &Parsed) -> String {
+        format.shown(text, action)
+    }
+
+    fn play(&self, situation: &Situation, _agent: &str, action: &Parsed) -> (Situation, Outcome) {
+        let map = &self.map;
+        let progress = Progress {
+            first: self.first,
+            best: situation.best,
+            now: map.distance(situation.cell),
+            moves: self.episode.steps,
+        };
+        let walk = rules::walk(map, situation.cell, &action.steps);
+        let legal = action.connected && !walk.blocked;
+        let end = map.distance(walk.end);
+        let outcome = rules::outcome(true, legal, progress.agreement(walk.agreeing), progress.team(end));
+        let after = Situation { cell: walk.end, best: situation.best.min(walk.least) };
+        (after, Outcome { terminated: end == 0, success: end == 0, ..outcome })
+    }
+
+    fn malformed(_agent: &str) -> Outcome {
+        rules::outcome(false, false, 0.0, 0.0)
+    }
+
+    fn best(&self, situation: &Situation) -> Vec<Move> {
+        let mut cell = situation.cell;
+        let mut moves = Vec::new();
+        while let Some(step) = self.map.nearer(cell).filter(|_| moves.len() < self.episode.steps as usize) {
+            moves.push(step);
+            cell = self.map.neighbor(cell, step);
+        }
+        moves
+    }
+
+    fn is_solved(&self, situation: &Situation) -> bool {
+        self.map.distance(situation.cell) == 0
+    }
+
+    fn test_actions(&self, situation: &Situation, write: &dyn Fn(&[Move]) -> String) -> Vec<String> {
+        let lists = test_actions::lists(&self.best(situation), self.episode.steps);
+        let mut actions: Vec<String> = lists.iter().map(|list| write(list)).collect();
+        if self.episode.is_compact() {
+            let (goal, here) = (self.map.position(self.map.goal()), self.position(situation));
+            let outside = Position { row: 25, column: 25 };
+            actions.extend([goal, here, outside].map(|position| format!(" {position}")));
+            actions.push(format!(" {here} {goal}"));
+        }
+        actions.extend(test_actions::malformed("goal"));
+        actions
+    }
+
+    fn extraction_cases() -> Vec<ExtractionCase> {
+        test_actions::extraction_cases(
+            |encoding| json!({"size": 3, "encoding": encoding, "moves": 3, "turns": 4, "walls": ["b1"], "goal": "c0", "start": "a2"}),
+        )
+    }
+
+    fn picture(&self, situation: &Situation) -> String {
+        prompts::picture(&self.map, self.position(situation))
+    }
+
+    /// Each cell from which the goal can be reached is as likely as any other.
+    fn situations<'a>(&'a self, _rules: &Rules) -> Box<Situations<'a, Instance>> {
+        let cells: Vec<Cell> = self.map.reachable().filter(|cell| *cell != self.map.goal()).collect();
+        Box::new(move |draws| {
+            let cell = draws.choose(&cells).copied()?;
+            Some(Situation { cell, best: self.map.distance(cell).min(self.first) })
+        })
+    }
+
+    fn demonstrate(&self, kind: &str, situation: &Situation, draws: &mut Draws) -> Vec<Move> {
+        demonstrate::moves(kind, &self.map, situation.cell, self.episode.steps, draws)
     }
 }

@@ -1,6 +1,6 @@
 //! What moves do on a board, and what they earn.
 //!
-//! Rewards follow the table of Stronger-MAS (arXiv 2510.11062, appendix A.1), mended where it pays for
+//! Rewards follow the table of Stronger-MAS (arXiv 2510.11062, appendix A.1), fixed where it pays for
 //! dawdling. There the team earns 1 at the goal and otherwise `max(0, (d[t-1] - d[t]) / d[0])`, so that going
 //! back and forth collects for ever. Here:
 //!
@@ -11,15 +11,13 @@
 //! - Agreement with the oracle is the number of moves, from the first on, that each come nearer: a move that only
 //!   repairs the one before it is no agreement.
 //!
-//! An agent's own reward is `.1 format + .1 legal + .8 agreement`. A malformed answer earns 0 in everything.
-
-use std::collections::BTreeMap;
-
-use record::sample::Rewards;
+//! An agent's own reward is `.1 format + .1 legal + .8 agreement`. A malformed action earns 0 in everything.
 
 use super::map::{Cell, Map, Move, UNREACHABLE};
+use crate::environment::Outcome;
+use crate::grid::local_reward;
 
-/// What happened while moves were carried out.
+/// What moves did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk {
     /// Where they ended.
@@ -32,7 +30,7 @@ pub struct Walk {
     pub agreeing: u32,
 }
 
-/// Carries out moves until the first illegal one, or until the goal: what follows it is ignored.
+/// Makes moves until the first illegal one, or until the goal: what follows it is ignored.
 pub fn walk(map: &Map, start: Cell, moves: &[Move]) -> Walk {
     let distance = map.distance(start);
     let mut walk = Walk { end: start, least: distance, blocked: false, agreeing: 0 };
@@ -41,7 +39,7 @@ pub fn walk(map: &Map, start: Cell, moves: &[Move]) -> Walk {
         if walk.end == map.goal() {
             break;
         }
-        let next = map.neighbour(walk.end, *step);
+        let next = map.neighbor(walk.end, *step);
         let distance = map.distance(next);
         if distance == UNREACHABLE {
             walk.blocked = true;
@@ -57,7 +55,7 @@ pub fn walk(map: &Map, start: Cell, moves: &[Move]) -> Walk {
 
 /// What the rewards of a turn depend on besides its walk.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing {
+pub struct Progress {
     /// Distance from the episode's start to the goal, at least 1.
     pub first: u16,
     /// Least distance of all cells visited in earlier turns and before this action.
@@ -68,7 +66,7 @@ pub struct Standing {
     pub moves: u32,
 }
 
-impl Standing {
+impl Progress {
     /// The team's reward for a turn that ends at distance `end`, in [0, 1].
     pub fn team(&self, end: u16) -> f64 {
         if end == 0 {
@@ -86,46 +84,16 @@ impl Standing {
     }
 }
 
-/// The parts of an agent's own reward.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Parts {
-    /// The answer could be understood.
-    pub format: bool,
-    /// No move hit a wall or the edge, and a route went from neighbour to neighbour.
-    pub legal: bool,
-    /// Agreement with a shortest path.
-    pub oracle: f64,
-}
-
-impl Parts {
-    /// A malformed answer.
-    pub const NONE: Parts = Parts { format: false, legal: false, oracle: 0.0 };
-
-    /// The weighted sum, in [0, 1].
-    pub fn local(&self) -> f64 {
-        // Tenths are summed as whole numbers, because .1 + .1 + .8 exceeds 1 in binary.
-        (f64::from(u8::from(self.format)) + f64::from(u8::from(self.legal)) + 8.0 * self.oracle) / 10.0
-    }
-
-    /// The parts by name, each in [0, 1].
-    pub fn components(&self) -> BTreeMap<String, f64> {
-        BTreeMap::from([
-            ("format".to_owned(), f64::from(u8::from(self.format))),
-            ("legal".to_owned(), f64::from(u8::from(self.legal))),
-            ("oracle".to_owned(), self.oracle),
-        ])
-    }
-
-    /// Team reward and own reward together.
-    pub fn rewards(&self, team: f64) -> Rewards {
-        Rewards { team, local: self.local() }
-    }
+/// The outcome of an action; `oracle` is the agreement with a shortest path.
+pub fn outcome(format: bool, legal: bool, oracle: f64, team: f64) -> Outcome {
+    let components = [("format", f64::from(format)), ("legal", f64::from(legal)), ("oracle", oracle)];
+    Outcome::new(team, local_reward(format, legal, oracle), &components)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan_path::map::Place;
+    use crate::plan_path::map::Position;
 
     /// Goal c1, four steps from e3; the only shortest ways lead over d3, c3 and c2.
     /// ```text
@@ -140,8 +108,8 @@ mod tests {
         Map::new(5, &walls, place("c1"))
     }
 
-    fn place(text: &str) -> Place {
-        Place::parse(text).unwrap()
+    fn place(text: &str) -> Position {
+        Position::parse(text).unwrap()
     }
 
     fn moves(text: &str) -> Vec<Move> {
@@ -152,11 +120,12 @@ mod tests {
     fn earned(start: &str, first: u16, best: u16, text: &str) -> (String, f64, bool, f64, f64) {
         let map = map();
         let start = map.cell(place(start));
-        let standing = Standing { first, best, now: map.distance(start), moves: 3 };
+        let progress = Progress { first, best, now: map.distance(start), moves: 3 };
         let walk = walk(&map, start, &moves(text));
-        let parts = Parts { format: true, legal: !walk.blocked, oracle: standing.agreement(walk.agreeing) };
-        let team = standing.team(map.distance(walk.end));
-        (map.place(walk.end).to_string(), team, parts.legal, parts.oracle, parts.local())
+        let (legal, agreement) = (!walk.blocked, progress.agreement(walk.agreeing));
+        let outcome = outcome(true, legal, agreement, progress.team(map.distance(walk.end)));
+        let position = map.position(walk.end).to_string();
+        (position, outcome.rewards.team, legal, agreement, outcome.rewards.local)
     }
 
     #[track_caller]
@@ -188,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_last_turns_distance_pays_on_arrival_only() {
-        let team = |first: u16, best: u16, end: u16| Standing { first, best, now: best, moves: 3 }.team(end);
+        let team = |first: u16, best: u16, end: u16| Progress { first, best, now: best, moves: 3 }.team(end);
         // Six steps are two turns of three: three steps are left for the last one.
         assert_eq!(
             [6, 5, 4, 3, 2, 1, 0].map(|end| team(6, 6, end)),
@@ -208,7 +177,7 @@ mod tests {
         for turn in 0..100 {
             let walk = walk(&map, cell, &moves(if turn % 2 == 0 { "L" } else { "R" }));
             total +=
-                Standing { first: 4, best, now: map.distance(cell), moves: 3 }.team(map.distance(walk.end));
+                Progress { first: 4, best, now: map.distance(cell), moves: 3 }.team(map.distance(walk.end));
             (cell, best) = (walk.end, best.min(walk.least));
         }
         assert!((total - 0.25_f64).abs() < 1e-12, "collected {total}");
@@ -216,8 +185,7 @@ mod tests {
 
     #[test]
     fn nothing_earns_more_than_one() {
-        let parts = Parts { format: true, legal: true, oracle: 1.0 };
-        assert_eq!(parts.local(), 1.0);
-        assert_eq!(Parts::NONE.local(), 0.0);
+        assert_eq!(outcome(true, true, 1.0, 1.0).rewards.local, 1.0);
+        assert_eq!(outcome(false, false, 0.0, 0.0).rewards.local, 0.0);
     }
 }

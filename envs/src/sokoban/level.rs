@@ -5,7 +5,7 @@
 //! still be solved. What it does not reach is a deadlock. The table is built once for each level and shared by
 //! all states on it; [`LARGEST_TABLE`] bounds what is accepted.
 
-use crate::grid::{Move, Place};
+use crate::grid::{Move, Position};
 
 /// The longest side, the outer wall included: indices of cells have to fit a byte.
 pub const LARGEST: usize = 17;
@@ -62,11 +62,11 @@ impl Situation {
 #[derive(Debug)]
 pub struct Level {
     size: usize,
-    free: Vec<Place>,
+    free: Vec<Position>,
     cells: Vec<Cell>,
-    neighbours: Vec<[Cell; 4]>,
+    neighbors: Vec<[Cell; 4]>,
     goals: Vec<Cell>,
-    walls: Vec<Place>,
+    walls: Vec<Position>,
     distances: Vec<u16>,
 }
 
@@ -84,13 +84,13 @@ impl Level {
     /// A level of `size` × `size` cells whose rim is wall, with more walls inside; solved when every goal has a
     /// box. None if a goal is no free cell or named twice, or if the table would be larger than
     /// [`LARGEST_TABLE`].
-    pub fn new(size: usize, walls: &[Place], goals: &[Place]) -> Option<Level> {
+    pub fn new(size: usize, walls: &[Position], goals: &[Position]) -> Option<Level> {
         let inside = 1..size.checked_sub(1)? as u8;
         let mut free = Vec::new();
         let mut cells = vec![NOWHERE; size * size];
         for row in inside.clone() {
             for column in inside.clone() {
-                let place = Place { row, column };
+                let place = Position { row, column };
                 if !walls.contains(&place) {
                     cells[usize::from(row) * size + usize::from(column)] = free.len() as Cell;
                     free.push(place);
@@ -104,17 +104,17 @@ impl Level {
         }
         let mut level = Level {
             size,
-            neighbours: Vec::new(),
+            neighbors: Vec::new(),
             goals: Vec::new(),
             walls: walls.to_vec(),
             distances: vec![DEAD; table_size(free.len(), boxes)],
             free,
             cells,
         };
-        let beside = |place: &Place| {
+        let beside = |place: &Position| {
             Move::ALL.map(|step| place.step(step).and_then(|next| level.cell(next)).unwrap_or(NOWHERE))
         };
-        level.neighbours = level.free.iter().map(beside).collect();
+        level.neighbors = level.free.iter().map(beside).collect();
         let mut on = goals.iter().map(|goal| level.cell(*goal)).collect::<Option<Vec<Cell>>>()?;
         on.sort_unstable();
         if on.windows(2).any(|pair| pair[0] == pair[1]) {
@@ -136,7 +136,7 @@ impl Level {
     }
 
     /// The walls inside the rim.
-    pub fn walls(&self) -> &[Place] {
+    pub fn walls(&self) -> &[Position] {
         &self.walls
     }
 
@@ -146,27 +146,32 @@ impl Level {
     }
 
     /// The free cell at a place.
-    pub fn cell(&self, place: Place) -> Option<Cell> {
+    pub fn cell(&self, place: Position) -> Option<Cell> {
         let (row, column) = (usize::from(place.row), usize::from(place.column));
         let inside = row < self.size && column < self.size;
         inside.then(|| self.cells[row * self.size + column]).filter(|cell| *cell != NOWHERE)
     }
 
     /// Where a free cell is.
-    pub fn place(&self, cell: Cell) -> Place {
+    pub fn position(&self, cell: Cell) -> Position {
         self.free[usize::from(cell)]
+    }
+
+    /// Where free cells are.
+    pub fn positions(&self, cells: &[Cell]) -> Vec<Position> {
+        cells.iter().map(|cell| self.position(*cell)).collect()
     }
 
     /// The situation after a move; none if it is illegal: into a wall, or against a box that cannot move.
     pub fn step(&self, situation: &Situation, step: Move) -> Option<Situation> {
-        let next = self.neighbours[usize::from(situation.player)][step as usize];
+        let next = self.neighbors[usize::from(situation.player)][step as usize];
         if next == NOWHERE {
             return None;
         }
         if !situation.boxes().contains(&next) {
             return Some(Situation { player: next, ..*situation });
         }
-        let beyond = self.neighbours[usize::from(next)][step as usize];
+        let beyond = self.neighbors[usize::from(next)][step as usize];
         if beyond == NOWHERE || situation.boxes().contains(&beyond) {
             return None;
         }
@@ -239,12 +244,12 @@ impl Level {
                 (Move::Right, Move::Left),
             ] {
                 let here = situation.player;
-                let from = self.neighbours[usize::from(here)][back as usize];
+                let from = self.neighbors[usize::from(here)][back as usize];
                 if from == NOWHERE || situation.boxes().contains(&from) {
                     continue;
                 }
                 let walked = Situation { player: from, ..situation };
-                let ahead = self.neighbours[usize::from(here)][forth as usize];
+                let ahead = self.neighbors[usize::from(here)][forth as usize];
                 let pushed = (ahead != NOWHERE && situation.boxes().contains(&ahead))
                     .then(|| situation.with(from, ahead, here));
                 for before in [Some(walked), pushed].into_iter().flatten() {
@@ -264,8 +269,8 @@ mod tests {
     use super::*;
     use std::collections::{HashMap, VecDeque};
 
-    fn place(text: &str) -> Place {
-        Place::parse(text).unwrap()
+    fn place(text: &str) -> Position {
+        Position::parse(text).unwrap()
     }
 
     fn level(size: usize, walls: &[&str], goals: &[&str]) -> Level {

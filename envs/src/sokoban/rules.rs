@@ -2,7 +2,7 @@
 //!
 //! Rewards follow the table of Stronger-MAS (arXiv 2510.11062, appendix A.1): the team earns 1 if every box is on a
 //! goal and otherwise the share of boxes that are; the planner `.1 format + .1 legal + .8 no deadlock`, the tool
-//! `.1 format + .1 executes + .8 improvement of the potential`, scored as if its proposal were carried out. As
+//! `.1 format + .1 executes + .8 improvement of the potential`, scored as if its proposal were executed. As
 //! printed it pays for dawdling: a box once on its goal is paid every turn, the last one included in a solution
 //! ends that, and a player that walks back and forth is never in a deadlock. Here, with `d` the exact number of
 //! moves that a situation is away from being solved:
@@ -16,16 +16,13 @@
 //!   turn only on arrival. A box parked on a goal where it blocks the others is no progress in this, and no path
 //!   collects more than a shortest one. With one box it is the table's own: 1 if solved, otherwise 0.
 //!
-//! How many boxes are on goals is logged as a component all the same. A malformed answer earns 0 in everything.
-
-use std::collections::BTreeMap;
-
-use record::sample::Rewards;
+//! How many boxes are on goals is logged as a component all the same. A malformed action earns 0 in everything.
 
 use super::level::{DEAD, Level, Situation};
-use crate::grid::Move;
+use crate::environment::Outcome;
+use crate::grid::{Move, local_reward};
 
-/// Carries out moves until the first illegal one, or until the level is solved: what follows it is ignored.
+/// Makes moves until the first illegal one, or until the level is solved: what follows it is ignored.
 /// Answers where that leads, and whether no move was illegal.
 pub fn walk(level: &Level, start: &Situation, moves: &[Move]) -> (Situation, bool) {
     let mut situation = *start;
@@ -43,7 +40,7 @@ pub fn walk(level: &Level, start: &Situation, moves: &[Move]) -> (Situation, boo
 
 /// What the rewards of a turn depend on besides where it leads.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing {
+pub struct Progress {
     /// Distance at the episode's start, at least 1.
     pub first: u16,
     /// Shares of the way already paid to the team.
@@ -56,7 +53,7 @@ pub struct Standing {
     pub boxes: u32,
 }
 
-impl Standing {
+impl Progress {
     /// Shares of the way that are done at a distance: below the number of boxes, and none in a deadlock.
     pub fn shares(&self, distance: u16) -> u32 {
         let first = u32::from(self.first);
@@ -84,12 +81,12 @@ impl Standing {
     }
 }
 
-/// The parts of an agent's own reward.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Parts {
-    /// The answer could be understood.
+/// What an agent's own reward is made of; the default is a malformed action's.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Components {
+    /// The action could be parsed.
     pub format: bool,
-    /// No move was illegal, and a route went from neighbour to neighbour.
+    /// No move was illegal, and a route went from neighbor to neighbor.
     pub legal: bool,
     /// The level can still be solved.
     pub alive: bool,
@@ -99,39 +96,29 @@ pub struct Parts {
     pub on_goals: f64,
 }
 
-impl Parts {
-    /// A malformed answer.
-    pub const NONE: Parts =
-        Parts { format: false, legal: false, alive: false, improvement: 0.0, on_goals: 0.0 };
-
-    /// The weighted sum for an agent, in [0, 1].
+impl Components {
+    /// The agent's own reward, in [0, 1].
     pub fn local(&self, agent: &str) -> f64 {
         let main = match agent {
             "tool" => self.improvement,
-            _ => f64::from(u8::from(self.alive)) * (1.0 + self.improvement) / 2.0,
+            _ => f64::from(self.alive) * (1.0 + self.improvement) / 2.0,
         };
-        // Tenths are summed as whole numbers, because .1 + .1 + .8 exceeds 1 in binary.
-        (f64::from(u8::from(self.format)) + f64::from(u8::from(self.legal)) + 8.0 * main) / 10.0
+        local_reward(self.format, self.legal, main)
     }
 
-    /// The parts by the names that the table has for the agent, each in [0, 1].
-    pub fn components(&self, agent: &str) -> BTreeMap<String, f64> {
+    /// The outcome, with the components by the names that the paper's table has for the agent.
+    pub fn outcome(&self, agent: &str, team: f64) -> Outcome {
         let legal = if agent == "tool" { "executes" } else { "legal" };
-        let mut components = BTreeMap::from([
-            ("format".to_owned(), f64::from(u8::from(self.format))),
-            (legal.to_owned(), f64::from(u8::from(self.legal))),
-            ("improvement".to_owned(), self.improvement),
-            ("on_goals".to_owned(), self.on_goals),
-        ]);
+        let mut components = vec![
+            ("format", f64::from(self.format)),
+            (legal, f64::from(self.legal)),
+            ("improvement", self.improvement),
+            ("on_goals", self.on_goals),
+        ];
         if agent != "tool" {
-            components.insert("no_deadlock".to_owned(), f64::from(u8::from(self.alive)));
+            components.push(("no_deadlock", f64::from(self.alive)));
         }
-        components
-    }
-
-    /// Team reward and own reward together.
-    pub fn rewards(&self, agent: &str, team: f64) -> Rewards {
-        Rewards { team, local: self.local(agent) }
+        Outcome::new(team, self.local(agent), &components)
     }
 }
 
@@ -141,39 +128,39 @@ mod tests {
 
     #[test]
     fn one_box_pays_the_team_when_it_is_home() {
-        let standing = Standing { first: 7, paid: 0, now: 7, moves: 3, boxes: 1 };
-        assert_eq!([7, 4, 1, 0, DEAD].map(|end| standing.team(end)), [0.0, 0.0, 0.0, 1.0, 0.0]);
+        let progress = Progress { first: 7, paid: 0, now: 7, moves: 3, boxes: 1 };
+        assert_eq!([7, 4, 1, 0, DEAD].map(|end| progress.team(end)), [0.0, 0.0, 0.0, 1.0, 0.0]);
     }
 
     #[test]
     fn more_boxes_pay_by_the_way_that_is_done() {
         // Twelve moves are four turns of three, and the last three pay on arrival only.
-        let standing = Standing { first: 12, paid: 0, now: 12, moves: 3, boxes: 3 };
+        let progress = Progress { first: 12, paid: 0, now: 12, moves: 3, boxes: 3 };
         let third = 1.0 / 3.0;
         assert_eq!(
-            [12, 9, 8, 5, 4, 3, 1, 0].map(|end| standing.team(end)),
+            [12, 9, 8, 5, 4, 3, 1, 0].map(|end| progress.team(end)),
             [0.0, 0.0, third, third, 2.0 * third, 2.0 * third, 2.0 * third, 1.0]
         );
-        let later = Standing { paid: 2, now: 3, ..standing };
+        let later = Progress { paid: 2, now: 3, ..progress };
         assert_eq!([5, 1, 0, DEAD].map(|end| later.team(end)), [0.0, 0.0, 1.0, 0.0]);
     }
 
     #[test]
     fn improvement_is_what_a_turn_could_do() {
-        let standing = Standing { first: 7, paid: 0, now: 7, moves: 3, boxes: 1 };
-        assert_eq!([4, 5, 7, 9, DEAD].map(|end| standing.improvement(end)), [1.0, 2.0 / 3.0, 0.0, 0.0, 0.0]);
-        let last = Standing { now: 2, ..standing };
+        let progress = Progress { first: 7, paid: 0, now: 7, moves: 3, boxes: 1 };
+        assert_eq!([4, 5, 7, 9, DEAD].map(|end| progress.improvement(end)), [1.0, 2.0 / 3.0, 0.0, 0.0, 0.0]);
+        let last = Progress { now: 2, ..progress };
         assert_eq!([0, 1].map(|end| last.improvement(end)), [1.0, 0.5]);
     }
 
     #[test]
     fn dawdling_is_worth_less_than_coming_nearer_and_more_than_a_deadlock() {
-        let parts = Parts { format: true, legal: true, alive: true, improvement: 1.0, on_goals: 0.0 };
+        let parts = Components { format: true, legal: true, alive: true, improvement: 1.0, on_goals: 0.0 };
         assert_eq!((parts.local("planner"), parts.local("tool")), (1.0, 1.0));
-        let idle = Parts { improvement: 0.0, ..parts };
+        let idle = Components { improvement: 0.0, ..parts };
         assert_eq!((idle.local("planner"), idle.local("tool")), (0.6, 0.2));
-        let dead = Parts { alive: false, ..idle };
+        let dead = Components { alive: false, ..idle };
         assert_eq!((dead.local("planner"), dead.local("tool")), (0.2, 0.2));
-        assert_eq!((Parts::NONE.local("planner"), Parts::NONE.local("tool")), (0.0, 0.0));
+        assert_eq!((Components::default().local("planner"), Components::default().local("tool")), (0.0, 0.0));
     }
 }

@@ -7,6 +7,9 @@
 /// Sides that a board can have.
 pub const SIZES: [usize; 2] = [4, 9];
 
+/// Digits in reading order, 0 for an empty cell.
+pub type Board = Vec<u8>;
+
 /// The geometry of a board: `size` × `size` cells in boxes of `√size` × `√size`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -63,8 +66,8 @@ impl Shape {
     }
 
     /// Reads a board written as digits, with `.` or `0` for an empty cell.
-    pub fn parse(self, text: &str) -> Option<Vec<u8>> {
-        let board: Option<Vec<u8>> = text
+    pub fn parse(self, text: &str) -> Option<Board> {
+        let board: Option<Board> = text
             .bytes()
             .map(|byte| match byte {
                 b'.' => Some(0),

@@ -6,7 +6,7 @@
 //! - 4×4: [`form`] is the canonical form itself, the least of all 128 arrangements with digits named in the order
 //!   in which they appear.
 //! - 9×9: with 3,359,232 arrangements the least one is too dear to find for each puzzle. [`form`] is an invariant
-//!   instead: colours of cells, refined a few times by the colours in their row, column, box and of their digit,
+//!   instead: colors of cells, refined a few times by the colors in their row, column, box and of their digit,
 //!   and then summed. Forms of one puzzle always have the same invariant, so they are always on the same side;
 //!   different puzzles that share it by chance are on one side too, which does no harm.
 
@@ -83,13 +83,13 @@ fn mix(value: u64) -> u64 {
 /// Colour refinement: sums stand for multisets, so that no order matters.
 fn invariant(shape: Shape, clues: &[u8]) -> Vec<u8> {
     const ROUNDS: usize = 4;
-    let mut colours: Vec<u64> = clues.iter().map(|digit| u64::from(*digit != 0)).collect();
+    let mut colors: Vec<u64> = clues.iter().map(|digit| u64::from(*digit != 0)).collect();
     for _ in 0..ROUNDS {
         let (mut rows, mut columns, mut squares, mut digits) =
             ([0_u64; 9], [0_u64; 9], [0_u64; 9], [0_u64; 10]);
-        for (cell, colour) in colours.iter().enumerate() {
+        for (cell, color) in colors.iter().enumerate() {
             let (row, column, square) = shape.units(cell);
-            let mixed = mix(*colour);
+            let mixed = mix(*color);
             rows[row] = rows[row].wrapping_add(mixed);
             columns[column] = columns[column].wrapping_add(mixed);
             squares[square] = squares[square].wrapping_add(mixed);
@@ -97,15 +97,15 @@ fn invariant(shape: Shape, clues: &[u8]) -> Vec<u8> {
         }
         // Empty cells have no digit in common.
         digits[0] = 0;
-        for (cell, colour) in colours.iter_mut().enumerate() {
+        for (cell, color) in colors.iter_mut().enumerate() {
             let (row, column, square) = shape.units(cell);
             // A board turned over exchanges rows and columns, so their part has to be the same either way.
             let lines = mix(rows[row]).wrapping_add(mix(columns[column]));
-            let parts = [*colour, lines, squares[square], digits[usize::from(clues[cell])]];
-            *colour = parts.into_iter().fold(0, |all, part| mix(all ^ part));
+            let parts = [*color, lines, squares[square], digits[usize::from(clues[cell])]];
+            *color = parts.into_iter().fold(0, |all, part| mix(all ^ part));
         }
     }
-    let sum = colours.into_iter().map(mix).fold(0, u64::wrapping_add);
+    let sum = colors.into_iter().map(mix).fold(0, u64::wrapping_add);
     sum.to_be_bytes().to_vec()
 }
 

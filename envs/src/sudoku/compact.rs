@@ -1,6 +1,4 @@
-//! Sudoku in as few words as it takes, for policies of a few hundred thousand parameters.
-//!
-//! Every word is one token of the tiny tokenizer of `policy init --preset tiny`. A board is read row by row: a clue
+//! The compact encoding of Sudoku: every word is one token of the tiny tokenizer of `policy init --preset tiny`. A board is read row by row: a clue
 //! is its digit, an empty cell 0, a digit that the team has filled in has an x before it. Cells are a column
 //! letter and a row number, a0 at the top left:
 //!
@@ -10,11 +8,12 @@
 //! sudoku 1 2 0 4 x3 4 1 2 2 1 4 3 4 0 2 0 planner                   =>  c0 3 b3 3     (workflow `single`)
 //! ```
 //!
-//! There is no history: the board says everything. An answer is nothing but its words; anything else is
+//! There is no history: the board is all there is to know. An action is nothing but its words; anything else is
 //! malformed.
 
 use super::board::{Placement, Shape};
-use crate::grid::Place;
+use crate::grid::Position;
+use crate::grid::compact::end_prompt;
 
 /// A prompt: the agent's name ends it. `proposal` is `None` where there is no tool.
 pub fn prompt(clues: &[u8], board: &[u8], proposal: Option<&str>, agent: &str) -> String {
@@ -24,13 +23,7 @@ pub fn prompt(clues: &[u8], board: &[u8], proposal: Option<&str>, agent: &str) -
         text.push_str(if *clue == 0 && *digit != 0 { " x" } else { " " });
         text.push(char::from(b'0' + digit));
     }
-    if let Some(proposal) = proposal {
-        text.push_str(" fill");
-        text.push_str(proposal);
-    }
-    text.push(' ');
-    text.push_str(agent);
-    text
+    end_prompt(text, "fill", proposal, agent)
 }
 
 /// Placements as an answer: ` c0 3 b3 3`.
@@ -38,20 +31,20 @@ pub fn write(shape: Shape, placements: &[Placement]) -> String {
     let mut text = String::with_capacity(5 * placements.len());
     for Placement { cell, digit } in placements {
         text.push(' ');
-        Place { row: (cell / shape.size()) as u8, column: (cell % shape.size()) as u8 }.write(&mut text);
+        Position { row: (cell / shape.size()) as u8, column: (cell % shape.size()) as u8 }.write(&mut text);
         text.push(' ');
         text.push(char::from(b'0' + digit));
     }
     text
 }
 
-/// Reads 1 to `most` placements.
+/// Reads up to `most` placements.
 pub fn read(shape: Shape, text: &str, most: u32) -> Option<Vec<Placement>> {
     let mut words = text.split_ascii_whitespace();
     let mut placements = Vec::with_capacity(4);
     while let Some(word) = words.next() {
-        let place = Place::parse(word)?;
-        let (row, column) = (usize::from(place.row), usize::from(place.column));
+        let position = Position::parse(word)?;
+        let (row, column) = (usize::from(position.row), usize::from(position.column));
         let digit = match words.next()?.as_bytes() {
             [digit @ b'1'..=b'9'] => digit - b'0',
             _ => return None,
@@ -61,7 +54,7 @@ pub fn read(shape: Shape, text: &str, most: u32) -> Option<Vec<Placement>> {
         }
         placements.push(Placement { cell: row * shape.size() + column, digit });
     }
-    if placements.is_empty() { None } else { Some(placements) }
+    Some(placements)
 }
 
 #[cfg(test)]
@@ -82,7 +75,11 @@ mod tests {
     #[test]
     fn answers_are_one_to_most_placements_and_nothing_else() {
         let shape = Shape::new(4).unwrap();
-        let read = |text| read(shape, text, 2).map(|placements| write(shape, &placements));
+        let read = |text| {
+            read(shape, text, 2)
+                .filter(|placements| !placements.is_empty())
+                .map(|placements| write(shape, &placements))
+        };
         assert_eq!(read(" c0 3 b3 3").as_deref(), Some(" c0 3 b3 3"));
         assert_eq!(read("d3 9").as_deref(), Some(" d3 9"));
         for text in

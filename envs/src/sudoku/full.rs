@@ -1,19 +1,15 @@
-//! Sudoku in prose and a drawn grid, for pretrained language models.
+//! The full encoding of Sudoku: prose and a drawn grid, for pretrained language models.
 //!
-//! Both agents think aloud and end with one list after `####`, as in Stronger-MAS (arXiv 2510.11062): triples of
-//! row, column and digit, or the whole grid. An answer is read as a person would read it: headings before the
-//! answer, a code fence around it, words after it and a missing space after `####` do no harm; of several answers
-//! the last one counts. A whole grid means the digits in which it differs from the board.
-//!
-//! Left out: in the paper the tool writes a program that prints the grid. Here it proposes digits in words; no
-//! text of a model is run.
-
-use std::fmt::Write;
+//! Agents think aloud and end with one list after `####`, as in Stronger-MAS (arXiv 2510.11062): triples of row, column
+//! and digit, or the whole grid, which means the digits in which it differs from the board. Parsing is lenient, as for
+//! lists of moves ([`crate::grid::prose`]). Left out: in the paper the tool writes a program that prints the grid.
 
 use super::board::{Placement, Shape};
+use super::spec::Instance;
+use crate::grid::prose;
 
 /// A board as lines of digits with `.` for empty cells and bars between boxes.
-pub fn draw(shape: Shape, board: &[u8]) -> String {
+pub fn picture(shape: Shape, board: &[u8]) -> String {
     let mut lines: Vec<String> = Vec::new();
     for (row, digits) in board.chunks(shape.size()).enumerate() {
         let mut line = String::new();
@@ -45,47 +41,25 @@ fn rows(shape: Shape, board: &[u8]) -> String {
     text
 }
 
-/// What every prompt of a puzzle begins with: the rules and the clues.
-pub fn preamble(shape: Shape, clues: &[u8], fills: u32, turns: u32) -> String {
-    let (size, band) = (shape.size(), shape.band());
+/// A prompt: rules and clues, then the board. `proposal` is `None` where there is no tool.
+pub fn prompt(instance: &Instance, board: &[u8], proposal: Option<&str>, agent: &str) -> String {
+    let Instance { shape, clues, episode, .. } = instance;
+    let (size, band, fills, turns) = (shape.size(), shape.band(), episode.steps, episode.turns);
+    let advice = "Look for cells in which only one digit fits.";
     format!(
         "A Sudoku of {size}x{size} cells: every row, every column and every {band}x{band} box has to hold each digit from \
          1 to {size} once. '.' is an empty cell. Rows are counted from the top, columns from the left, both from 0. The \
          clues never change, and there is exactly one solution:\n\n{}\n\
          A turn places at most {fills} digits: a longer answer counts as no answer. They are placed in order until one \
          that is illegal, which drops the rest. A digit may not go on a clue nor clash with one. Digits placed in \
-         earlier turns may be replaced, and go when a new one clashes with them. There are {turns} turns.\n\n",
-        rows(shape, clues)
-    )
-}
-
-/// A prompt. `proposal` is `None` where there is no tool.
-pub fn prompt(preamble: &str, shape: Shape, board: &[u8], proposal: Option<&str>, agent: &str) -> String {
-    let mut text = format!("{preamble}The board now:\n\n{}\n", rows(shape, board));
-    match (agent, proposal) {
-        ("tool", _) => text.push_str(
-            "You are the tool: propose the digits of this turn. Look for cells in which only one digit fits. ",
-        ),
-        (_, None) => text.push_str(
-            "You are the planner: decide the digits of this turn. Look for cells in which only one digit fits. ",
-        ),
-        (_, Some(proposal)) => {
-            // Writing to a String cannot fail.
-            let _ = match proposal {
-                "" => writeln!(text, "The tool has proposed nothing that can be read."),
-                _ => writeln!(text, "The tool proposes: {proposal}"),
-            };
-            text.push_str(
-                "You are the planner: check the proposal against the board, adopt it or replace it by better digits, and \
-                 decide the digits of this turn. Reason briefly. ",
-            );
-        }
-    }
-    text.push_str(
-        "Then write them on the last line as one list of [row, column, digit] after ####, or the whole grid as a list of \
+         earlier turns may be replaced, and go when a new one clashes with them. There are {turns} turns.\n\n\
+         The board now:\n\n{}\n{}\
+         Then write them on the last line as one list of [row, column, digit] after ####, or the whole grid as a list of \
          rows, for example:\n#### [[0, 1, 3], [2, 2, 1]]",
-    );
-    text
+        rows(*shape, clues),
+        rows(*shape, board),
+        prose::role(agent, proposal, "digits", "board", advice)
+    )
 }
 
 /// Placements as a list: `[[0, 2, 3], [3, 1, 3]]`.
@@ -269,6 +243,6 @@ mod tests {
     fn boards_are_drawn_with_boxes() {
         let shape = Shape::new(4).unwrap();
         let board = shape.parse("12.4.41221434.2.").unwrap();
-        assert_eq!(draw(shape, &board), "1 2 | . 4\n. 4 | 1 2\n----+----\n2 1 | 4 3\n4 . | 2 .\n");
+        assert_eq!(picture(shape, &board), "1 2 | . 4\n. 4 | 1 2\n----+----\n2 1 | 4 3\n4 . | 2 .\n");
     }
 }

@@ -1,97 +1,195 @@
 //! Sudoku: fill a board of 4×4 or 9×9 cells, some digits a turn.
 //!
-//! From Stronger-MAS (arXiv 2510.11062). In the workflow `team` a tool proposes digits and the planner, who sees the
-//! proposal, decides; only the planner's digits go on the board, which persists between turns. The tool is scored
-//! as if its proposal were carried out. In `single` the planner is alone; in `mechanical` the tool is, and its
-//! proposal goes on the board as it is.
-//!
-//! Puzzles are proper: they have exactly one solution, and their clues never change.
+//! From Stronger-MAS (arXiv 2510.11062); the workflows are those of [`crate::grid::world`]. Puzzles are proper: they have
+//! exactly one solution, and their clues never change.
 //!
 //! - [`board`]: cells, units and what placing a digit does; [`solve`]: the solver; [`rules`]: what turns earn;
 //! - [`spec`]: settings and the `spec` of a task; [`generate`]: which tasks there are, train and test;
 //!   [`canonical`]: what all forms of one puzzle share;
-//! - [`compact`], [`full`]: the two ways of putting a situation into words and reading answers;
-//! - [`state`]: a situation in an episode; [`demonstrate`]: samples for the warm-up; `test_actions`: for `envs check`.
+//! - [`compact`], [`full`]: the two encodings; [`demonstrate`]: imperfect experts; [`test_actions`]: for `envs check`.
 
 pub mod board;
 pub mod canonical;
-pub mod compact;
-pub mod demonstrate;
-pub mod full;
+mod compact;
+mod demonstrate;
+mod full;
 pub mod generate;
-pub mod rules;
+mod rules;
 pub mod solve;
 pub mod spec;
-pub mod state;
 mod test_actions;
 
-use std::sync::{Arc, LazyLock};
-
-use record::failure::Result;
+use record::failure::{Failure, Result};
+use record::philox::Draws;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::environment::{Demonstration, Demonstrator, Environment, ExtractionCase, Selection, State, Tasks};
-use crate::settings::Setting;
-use crate::workflow::Workflow;
-
-/// The environment's name.
-pub const NAME: &str = "sudoku";
+use crate::environment::{ExtractionCase, Outcome, Split};
+use crate::grid::world::{Episode, Grid, GridWorld, Situations};
+use crate::grid::{ActionFormat, Parsed};
+use crate::settings::{Setting, Settings};
+use board::{Board, Placement};
+use spec::{Instance, Rules};
 
 /// The environment.
-pub struct Sudoku;
+pub(crate) static SUDOKU: Grid<Instance> = Grid::new();
 
-static WORKFLOWS: LazyLock<[Arc<Workflow>; 3]> = LazyLock::new(|| {
-    [
-        Workflow::sequential("team", &["tool", "planner"]),
-        Workflow::sequential("single", &["planner"]),
-        Workflow::sequential("mechanical", &["tool"]),
-    ]
-});
+/// A board in state JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawBoard {
+    board: String,
+}
 
-impl Environment for Sudoku {
-    fn name(&self) -> &'static str {
-        NAME
+impl Instance {
+    /// The cells whose digit is not the solution's, those first in which the fewest digits fit. What a wrong digit
+    /// rules out does not count.
+    fn missing(&self, board: &Board) -> Vec<usize> {
+        let digits = board.iter().zip(&self.solution);
+        let right: Board = digits.map(|(digit, right)| if digit == right { *digit } else { 0 }).collect();
+        let mut missing: Vec<usize> = (0..right.len()).filter(|cell| right[*cell] == 0).collect();
+        missing.sort_by_cached_key(|cell| solve::candidates(self.shape, &right, *cell).len());
+        missing
+    }
+}
+
+impl GridWorld for Instance {
+    const NAME: &'static str = "sudoku";
+    const SUMMARY: &'static str = "fill a board with digits, some a turn";
+    const SETTINGS: &'static [Setting] = spec::SETTINGS;
+    const DEMONSTRATORS: &'static [(&'static str, f64)] =
+        &[("opt", 0.3), ("lazy", 0.5), ("legal", 0.1), ("random", 0.1)];
+    const WALKS: bool = false;
+    const ATTEMPTS: u32 = 2000;
+
+    type Rules = Rules;
+    type Situation = Board;
+    type RawSituation = RawBoard;
+    type Step = Placement;
+
+    fn rules(settings: &Settings) -> Result<Rules> {
+        Rules::from_settings(settings)
     }
 
-    fn summary(&self) -> &'static str {
-        "fill a board with digits, some a turn"
+    fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Value, u64)> {
+        generate::draw(rules, split, draws)
     }
 
-    fn workflows(&self) -> &[Arc<Workflow>] {
-        &*WORKFLOWS
+    fn describe(Rules { shape, fewest, most, .. }: &Rules) -> (String, &'static str) {
+        (
+            format!("size={} fewest={fewest} most={most}", shape.size()),
+            "puzzles with fewer empty cells are easier to find",
+        )
     }
 
-    fn settings(&self) -> &'static [Setting] {
-        spec::SETTINGS
+    fn parse(spec: &Value) -> Result<Instance> {
+        Instance::parse(spec)
     }
 
-    fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
-        let rules = spec::Rules::from_settings(&selection.settings)?;
-        Ok(generate::tasks(rules, selection))
+    fn episode(&self) -> &Episode {
+        &self.episode
     }
 
-    fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
-        let workflow = self.workflow(workflow, spec)?;
-        let instance = Arc::new(spec::Instance::parse(spec)?);
-        Ok(Box::new(state::SudokuState::new(instance, workflow)))
+    fn start(&self) -> Board {
+        self.clues.clone()
     }
 
-    fn restore(&self, state: &Value) -> Result<Box<dyn State>> {
-        Ok(Box::new(state::SudokuState::restore(state, |name| self.workflow(name, &Value::Null))?))
+    fn save(&self, board: &Board) -> RawBoard {
+        RawBoard { board: board::write(board) }
     }
 
-    fn extraction_cases(&self) -> Vec<ExtractionCase> {
+    fn load(&self, RawBoard { board: text }: RawBoard) -> Result<Board> {
+        let shape = self.shape;
+        let board = shape.parse(&text).ok_or_else(|| {
+            Failure::data(format!("board: '{text}' is no board of {} cells", shape.cells()))
+        })?;
+        for (cell, digit) in board.iter().copied().enumerate() {
+            if self.clues[cell] != 0 && self.clues[cell] != digit {
+                return Err(Failure::data(format!("board: cell {cell} is {digit}, and its clue is not")));
+            }
+            if digit != 0 && shape.clashes(&board, cell, digit).next().is_some() {
+                return Err(Failure::data(format!(
+                    "board: the {digit} in cell {cell} clashes with another one"
+                )));
+            }
+        }
+        Ok(board)
+    }
+
+    fn ending(&self, board: &Board) -> Option<&'static str> {
+        (*board == self.solution).then_some("the puzzle is solved")
+    }
+
+    fn prompt(&self, board: &Board, proposal: Option<&str>, agent: &str) -> String {
+        match self.episode.is_compact() {
+            true => compact::prompt(&self.clues, board, proposal, agent),
+            false => full::prompt(self, board, proposal, agent),
+        }
+    }
+
+    fn write(&self, _board: &Board, format: ActionFormat, placements: &[Placement]) -> String {
+        match format {
+            ActionFormat::Prose => full::write_answer(self.shape, placements),
+            _ => compact::write(self.shape, placements),
+        }
+    }
+
+    fn read(&self, board: &Board, format: ActionFormat, text: &str) -> Option<Parsed<Placement>> {
+        let placements = match format {
+            ActionFormat::Prose => full::read(self.shape, board, text, self.episode.steps),
+            _ => compact::read(self.shape, text, self.episode.steps),
+        };
+        Parsed::steps(placements?)
+    }
+
+    fn shown(&self, format: ActionFormat, _text: &str, action: &Parsed<Placement>) -> String {
+        match format {
+            ActionFormat::Prose => full::write_list(self.shape, &action.steps),
+            _ => compact::write(self.shape, &action.steps),
+        }
+    }
+
+    fn play(&self, board: &Board, agent: &str, action: &Parsed<Placement>) -> (Board, Outcome) {
+        let mut after = board.clone();
+        let legal = board::place(self.shape, &self.clues, &mut after, &action.steps);
+        let solved = after == self.solution;
+        let progress = rules::progress(self, board, &after);
+        let outcome = rules::outcome(agent, true, legal, progress, f64::from(solved));
+        (after, Outcome { terminated: solved, success: solved, ..outcome })
+    }
+
+    fn malformed(agent: &str) -> Outcome {
+        rules::outcome(agent, false, false, 0.0, 0.0)
+    }
+
+    /// As many right digits as a turn can place, the surest first.
+    fn best(&self, board: &Board) -> Vec<Placement> {
+        let cells = self.missing(board).into_iter().take(self.episode.steps as usize);
+        cells.map(|cell| Placement { cell, digit: self.solution[cell] }).collect()
+    }
+
+    fn is_solved(&self, board: &Board) -> bool {
+        let mut clues = self.clues.iter().zip(board).filter(|(clue, _)| **clue != 0);
+        self.shape.complete(board) && clues.all(|(clue, digit)| clue == digit)
+    }
+
+    fn test_actions(&self, board: &Board, write: &dyn Fn(&[Placement]) -> String) -> Vec<String> {
+        test_actions::all(self, &self.best(board), &self.missing(board), write)
+    }
+
+    fn extraction_cases() -> Vec<ExtractionCase> {
         test_actions::extraction_cases()
     }
 
-    fn demonstrators(&self) -> &'static [(&'static str, f64)] {
-        demonstrate::KINDS
+    fn picture(&self, board: &Board) -> String {
+        full::picture(self.shape, board)
     }
 
-    fn demonstrator(&self, demonstration: &Demonstration) -> Result<Demonstrator> {
-        let rules = spec::Rules::from_settings(&demonstration.tasks.settings)?;
-        let workflow = self.workflow(&demonstration.workflow, &Value::Null)?;
-        let demonstration = demonstration.clone();
-        Ok(Box::new(move |index| demonstrate::samples(&rules, &workflow, &demonstration, index)))
+    fn situations<'a>(&'a self, _rules: &Rules) -> Box<Situations<'a, Instance>> {
+        Box::new(|draws| Some(demonstrate::board(self, draws)))
+    }
+
+    fn demonstrate(&self, kind: &str, board: &Board, draws: &mut Draws) -> Vec<Placement> {
+        demonstrate::placements(kind, self, board, draws)
     }
 }

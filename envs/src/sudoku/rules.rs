@@ -2,7 +2,7 @@
 //!
 //! Rewards follow the table of Stronger-MAS (arXiv 2510.11062, appendix A.1): the team earns 1 if the puzzle is
 //! solved and 0 otherwise; the planner `.1 format + .1 legal + .8 progress`, the tool
-//! `.1 format + .1 executes + .8 sanity`, scored as if its proposal were carried out. As printed, progress is the
+//! `.1 format + .1 executes + .8 sanity`, scored as if its proposal were executed. As printed, progress is the
 //! share of filled cells and sanity whether a result is consistent, so any digit that clashes with nothing yet
 //! pays, right or wrong, and a board that is full stays well paid turn after turn. Here:
 //!
@@ -14,13 +14,11 @@
 //!   answer earns more than one of right digits only.
 //! - Only a solved puzzle pays the team, once: whoever dawdles collects no more.
 //!
-//! A malformed answer earns 0 in everything.
-
-use std::collections::BTreeMap;
-
-use record::sample::Rewards;
+//! A malformed action earns 0 in everything.
 
 use super::spec::Instance;
+use crate::environment::Outcome;
+use crate::grid::local_reward;
 
 /// How boards before and after a turn compare, as a share of what a turn can do, in [0, 1].
 pub fn progress(instance: &Instance, before: &[u8], after: &[u8]) -> f64 {
@@ -32,44 +30,14 @@ pub fn progress(instance: &Instance, before: &[u8], after: &[u8]) -> f64 {
             balance += i32::from(after == right) - i32::from(before == right) - i32::from(wrong);
         }
     }
-    f64::from(balance.max(0)) / f64::from(instance.fills.min(missing).max(1))
+    f64::from(balance.max(0)) / f64::from(instance.episode.steps.min(missing).max(1))
 }
 
-/// The parts of an agent's own reward.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Parts {
-    /// The answer could be understood.
-    pub format: bool,
-    /// Every placement could be carried out.
-    pub legal: bool,
-    /// What [`progress`] says.
-    pub progress: f64,
-}
-
-impl Parts {
-    /// A malformed answer.
-    pub const NONE: Parts = Parts { format: false, legal: false, progress: 0.0 };
-
-    /// The weighted sum, in [0, 1].
-    pub fn local(&self) -> f64 {
-        // Tenths are summed as whole numbers, because .1 + .1 + .8 exceeds 1 in binary.
-        (f64::from(u8::from(self.format)) + f64::from(u8::from(self.legal)) + 8.0 * self.progress) / 10.0
-    }
-
-    /// The parts by the names that the table has for the agent, each in [0, 1].
-    pub fn components(&self, agent: &str) -> BTreeMap<String, f64> {
-        let (legal, progress) = if agent == "tool" { ("executes", "sanity") } else { ("legal", "progress") };
-        BTreeMap::from([
-            ("format".to_owned(), f64::from(u8::from(self.format))),
-            (legal.to_owned(), f64::from(u8::from(self.legal))),
-            (progress.to_owned(), self.progress),
-        ])
-    }
-
-    /// Team reward and own reward together.
-    pub fn rewards(&self, solved: bool) -> Rewards {
-        Rewards { team: f64::from(u8::from(solved)), local: self.local() }
-    }
+/// The outcome of an action, with the components by the names that the paper's table has for the agent.
+pub fn outcome(agent: &str, format: bool, legal: bool, progress: f64, team: f64) -> Outcome {
+    let names = if agent == "tool" { ("executes", "sanity") } else { ("legal", "progress") };
+    let components = [("format", f64::from(format)), (names.0, f64::from(legal)), (names.1, progress)];
+    Outcome::new(team, local_reward(format, legal, progress), &components)
 }
 
 #[cfg(test)]
@@ -116,8 +84,7 @@ mod tests {
 
     #[test]
     fn nothing_earns_more_than_one() {
-        let parts = Parts { format: true, legal: true, progress: 1.0 };
-        assert_eq!(parts.local(), 1.0);
-        assert_eq!(Parts::NONE.local(), 0.0);
+        assert_eq!(outcome("tool", true, true, 1.0, 1.0).rewards.local, 1.0);
+        assert_eq!(outcome("tool", false, false, 0.0, 0.0).rewards.local, 0.0);
     }
 }

@@ -1,24 +1,27 @@
-//! Answers that `envs check` tries in every situation: every digit in cells that are empty, right, wrong and clues,
-//! whole boards, and answers that are wrong in every way that matters.
+//! Actions that `envs check` tries in every situation: every digit in cells that are empty, right, wrong and clues,
+//! whole boards, and actions that are wrong in every way that matters.
 
 use serde_json::json;
 
 use super::board::Placement;
-use super::state::SudokuState;
+use super::spec::Instance;
 use crate::environment::ExtractionCase;
-use crate::settings::Encoding;
 
 /// Cells of each kind that every digit is tried in; boards of nine have too many.
 const CELLS: usize = 6;
 
-/// Every digit in some cells, the best answer and spoiled forms of it; malformed answers are at the end.
-pub fn all(state: &SudokuState, _agent: &str) -> Vec<String> {
-    let instance = state.instance();
+/// Every digit in some cells, the best action and spoiled forms of it; malformed actions are at the end. `missing`: the
+/// cells that are not right yet.
+pub fn all(
+    instance: &Instance,
+    best: &[Placement],
+    missing: &[usize],
+    write: &dyn Fn(&[Placement]) -> String,
+) -> Vec<String> {
     let (size, cells) = (instance.shape.size() as u8, instance.shape.cells());
-    let best = state.best();
-    let mut lists: Vec<Vec<Placement>> = vec![best.clone()];
+    let mut lists: Vec<Vec<Placement>> = vec![best.to_vec()];
+    let fills = instance.episode.steps as usize;
     let clue = |cell: &usize| instance.clues[*cell] != 0;
-    let missing = state.missing();
     let filled = (0..cells).filter(|cell| !clue(cell) && !missing.contains(cell));
     for cell in
         missing.iter().copied().take(CELLS).chain(filled.take(CELLS)).chain((0..cells).filter(clue).take(1))
@@ -32,17 +35,17 @@ pub fn all(state: &SudokuState, _agent: &str) -> Vec<String> {
             lists.push(vec![Placement { cell, digit: first.digit % size + 1 }, first]);
         }
         lists.push(vec![first, first]);
-        lists.push(vec![first; instance.fills as usize + 1]);
+        lists.push(vec![first; fills + 1]);
         lists.push(vec![first, Placement { cell: first.cell, digit: first.digit % size + 1 }]);
     }
     // A complete board that forgets the clues, and a digit that there is none of.
-    let fills = instance.fills as usize;
+
     let other = |cell: usize| Placement { cell, digit: instance.solution[cell] % size + 1 };
     lists.push((0..cells).take(fills).map(other).collect());
     lists.push(missing.iter().copied().take(fills).map(other).collect());
     lists.push(vec![Placement { cell: 0, digit: 9 }]);
-    let mut answers: Vec<String> = lists.iter().map(|list| state.write(list)).collect();
-    if instance.encoding == Encoding::Full {
+    let mut answers: Vec<String> = lists.iter().map(|list| write(list)).collect();
+    if !instance.episode.is_compact() {
         let grid: Vec<String> = instance.solution.chunks(size.into()).map(|row| format!("{row:?}")).collect();
         answers.push(format!("#### [{}]", grid.join(", ")));
         let turned: Vec<String> =
@@ -97,14 +100,8 @@ pub fn extraction_cases() -> Vec<ExtractionCase> {
     let full = full.chain(UNREADABLE.iter().map(|(name, text)| (*name, *text, None)));
     let full = full.map(|case| ("full", case));
     full.chain(COMPACT.map(|case| ("compact", case)))
-        .flat_map(|(encoding, case)| [(encoding, "tool", case), (encoding, "planner", case)])
-        .map(|(encoding, agent, (name, text, means))| ExtractionCase {
-            name,
-            spec: spec(encoding),
-            workflow: "team",
-            agent,
-            text: text.to_owned(),
-            means: means.map(str::to_owned),
+        .flat_map(|(encoding, case)| {
+            ["tool", "planner"].map(|agent| ExtractionCase::new(&spec(encoding), agent, case))
         })
         .collect()
 }

@@ -55,7 +55,7 @@ pub enum Expression {
 }
 
 /// Values of variables.
-pub type Place = [(String, BigRational)];
+pub type Assignment = [(String, BigRational)];
 
 /// Values for `names` at the point number `point`: fractions that no formula of a school book was made for, above zero at
 /// the first and below at some of the others.
@@ -119,7 +119,7 @@ impl Expression {
     }
 
     /// Its exact value at `place`; `None` where it has none, or none of reasonable size.
-    pub fn exact(&self, place: &Place) -> Option<BigRational> {
+    pub fn exact(&self, place: &Assignment) -> Option<BigRational> {
         let value = match self {
             Expression::Exact(value) | Expression::Decimal(value) => value.clone(),
             Expression::Constant(_) | Expression::Infinity => return None,
@@ -151,7 +151,7 @@ impl Expression {
     }
 
     /// Its value at `place` as f64, infinite only where infinity was written; `None` where it has none.
-    pub fn value(&self, place: &Place) -> Option<f64> {
+    pub fn value(&self, place: &Assignment) -> Option<f64> {
         let finite = |value: f64| Some(value).filter(|value| value.is_finite());
         match self {
             Expression::Exact(value) | Expression::Decimal(value) => finite(value.to_f64()?),
