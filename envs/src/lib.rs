@@ -21,6 +21,7 @@ mod spec;
 pub mod step;
 pub mod streams;
 pub mod sudoku;
+mod tic_tac_toe;
 pub mod workflow;
 
 pub use demonstration::Demonstration;
@@ -37,8 +38,14 @@ use record::failure::{Failure, Result};
 use record::line::Task;
 
 /// Every built-in environment.
-pub static ENVIRONMENTS: &[&dyn Environment] =
-    &[&plan_path::PLAN_PATH, &math::Math, &sudoku::SUDOKU, &sokoban::SOKOBAN, &code::Code];
+pub static ENVIRONMENTS: &[&dyn Environment] = &[
+    &plan_path::PLAN_PATH,
+    &math::Math,
+    &sudoku::SUDOKU,
+    &sokoban::SOKOBAN,
+    &code::Code,
+    &tic_tac_toe::TicTacToe,
+];
 
 /// The built-in environment called `name`.
 ///
