@@ -2,7 +2,7 @@
 # host_memory.sh: what `update` on a device takes of the machine's own memory, which a machine with one large card has less of.
 #
 # Two updates of a bf16 policy of 129 million weights in the simulator, AdamW, a stream whose groups are flat: the second one
-# also reads what the first left of the optimiser. The process's anonymous memory (RssAnon of /proc, looked at every few
+# also reads what the first left of the optimizer. The process's anonymous memory (RssAnon of /proc, looked at every few
 # hundredths of a second; mapped files are the system's to drop) less the simulated device's, which is anonymous too and which
 # `update` reports. Needs jq, built programs (./pipeline.sh --setup), 3 GB of memory and 3 GB in TMPDIR.
 set -euo pipefail

@@ -5,7 +5,7 @@ is computed and kept once, its completions share it, logits exist only where a t
 stops at its keys and values, and elementwise work is fused by the compiler (`--compile`). The halves are in
 torch_generation.py and torch_update.py; this file checks them against each other and measures them.
 
-What is left out: stop tokens, ragged lengths, tokenising, any file written. `benches/README.md` says how to run it.
+What is left out: stop tokens, ragged lengths, tokenizing, any file written. `benches/README.md` says how to run it.
 """
 
 import argparse

@@ -48,7 +48,7 @@ class Generator:
         for layer in fused["layers"]:
             query_norm = layer["q_norm"] * g.head_dim**-0.5
             scales = torch.cat([query_norm.expand(g.heads, -1), layer["k_norm"].expand(g.kv_heads, -1)])
-            # A normalised head has length sqrt(D), so a score is bounded and softmax needs no maximum.
+            # A normalized head has length sqrt(D), so a score is bounded and softmax needs no maximum.
             bound = g.head_dim**0.5 * layer["q_norm"].abs().max() * layer["k_norm"].abs().max()
             if bound > LARGEST_SCORE:
                 raise SystemExit(f"torch_by_hand: a score may reach {bound:.0f}: softmax without a maximum would overflow")

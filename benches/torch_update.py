@@ -12,7 +12,7 @@ from torch_model import fused_weights, rotation_tables, swap_halves
 
 
 class Trainer:
-    """Weights, optimiser and the loss over packed groups: a group's prompt once, then its K completions."""
+    """Weights, optimizer and the loss over packed groups: a group's prompt once, then its K completions."""
 
     def __init__(self, geometry, shape, tensors, dtype, compiled, micro_groups):
         self.geometry, self.shape, self.dtype, self.micro_groups = geometry, shape, dtype, micro_groups
@@ -76,7 +76,7 @@ class Trainer:
         return torch.cat([prompt_out, out], dim=1)
 
     def rotated(self, heads, scale):
-        """q or k [n, S, heads, D]: normalised, scaled by its weight, turned by RoPE."""
+        """q or k [n, S, heads, D]: normalized, scaled by its weight, turned by RoPE."""
         heads = functional.rms_norm(heads.float(), (self.geometry.head_dim,), scale, self.geometry.epsilon)
         return self.cast(heads * self.cosines + swap_halves(heads) * self.sines)
 
@@ -126,7 +126,7 @@ class Trainer:
         return total
 
     def update(self, prompts, completions, old, advantages):
-        """One optimiser step on G groups, the gradient norm clipped at 1; returns the loss."""
+        """One optimizer step on G groups, the gradient norm clipped at 1; returns the loss."""
         self.optimizer.zero_grad(set_to_none=False)
         loss = self.accumulate(prompts, completions, old, advantages)
         torch.nn.utils.clip_grad_norm_(self.parameters.values(), 1.0, foreach=True)

@@ -4,7 +4,7 @@
 Claims put to the test (Stronger-MAS, arXiv 2510.11062): comparing candidates for one action in one state beats comparing
 anything else; branching at every turn beats whole episodes side by side; more candidates are better; the team's reward and
 the agent's own are both needed (the paper sets their ratio to 1 without tuning it). A step has the same number of samples
-whatever K is, so every cell takes about as many optimiser steps.
+whatever K is, so every cell takes about as many optimizer steps.
 """
 
 import sys

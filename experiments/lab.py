@@ -23,7 +23,7 @@ SEEDS = (1, 2, 3)
 # The parts of the budget after which a run is evaluated, and how many test tasks each evaluation plays.
 MARKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 TEST_TASKS = 1000
-# So many samples of each agent a turn, whatever the branches: a step costs the same and is as many optimiser steps.
+# So many samples of each agent a turn, whatever the branches: a step costs the same and is as many optimizer steps.
 SAMPLES_A_TURN = 384
 
 

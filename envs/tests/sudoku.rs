@@ -141,7 +141,7 @@ fn puzzles_have_one_solution_and_as_many_empty_cells_as_asked_for() {
     }
 }
 
-/// Another form of a puzzle: rearranged, turned over and relabelled by chance.
+/// Another form of a puzzle: rearranged, turned over and relabeled by chance.
 fn disguised(shape: Shape, clues: &[u8], draws: &mut Draws) -> Vec<u8> {
     let (size, band) = (shape.size(), shape.band());
     let order = |draws: &mut Draws| -> Vec<usize> {
@@ -309,7 +309,7 @@ fn broken_specs_and_states_are_refused() {
         ("clues", json!("11.4.41221434.2."), "no solution"),
         ("clues", json!("................"), "more than one"),
         ("clues", json!("1234341221434321"), "already complete"),
-        ("colour", json!(1), "colour"),
+        ("color", json!(1), "color"),
     ] {
         let mut spec = good.clone();
         spec[key] = value;

@@ -1,6 +1,6 @@
 //! Files that are there after a power cut, or not at all.
 //!
-//! A rename is atomic but says nothing about the bytes renamed: everything in a directory is synchronised to the disk
+//! A rename is atomic but says nothing about the bytes renamed: everything in a directory is synchronized to the disk
 //! before the rename that makes it visible. That is done once, when all of it is written, and for its files side by side: a
 //! disk's journal takes many at the price of one.
 
@@ -28,14 +28,14 @@ pub(crate) fn failure(path: &Path, error: &std::io::Error) -> Failure {
     }
 }
 
-/// Writes a new file, for [`synchronise`] to wait for.
+/// Writes a new file, for [`synchronize`] to wait for.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut file = File::create_new(path).map_err(|error| failure(path, &error))?;
     file.write_all(bytes).map_err(|error| failure(path, &error))
 }
 
 /// Waits until the disk has a directory and everything in it.
-pub(crate) fn synchronise(directory: &Path) -> Result<()> {
+pub(crate) fn synchronize(directory: &Path) -> Result<()> {
     let (mut files, mut directories) = (Vec::new(), Vec::new());
     list(directory, &mut files, &mut directories)?;
     let share = files.len().div_ceil(AT_ONCE).max(1);
@@ -91,7 +91,7 @@ pub(crate) fn relink(link: &Path, target: &str, temporary: &Path) -> Result<()> 
     rename(temporary, link)
 }
 
-/// Copies a regular file (what a symlink points to) byte for byte, for [`synchronise`] to wait for.
+/// Copies a regular file (what a symlink points to) byte for byte, for [`synchronize`] to wait for.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to).map(drop).map_err(|error| failure(to, &error))
 }
@@ -127,8 +127,8 @@ mod tests {
         files.sort();
         assert_eq!(files, ["a/b/three", "a/two", "one"].map(|name| root.join(name)));
         assert_eq!(directories, [root.join("a/b"), root.join("a"), root.to_owned()]);
-        synchronise(root).expect("synchronised");
-        let missing = synchronise(&root.join("none")).expect_err("no such folder");
+        synchronize(root).expect("synchronized");
+        let missing = synchronize(&root.join("none")).expect_err("no such folder");
         assert_eq!(missing.code, record::failure::IO);
     }
 }

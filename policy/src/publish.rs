@@ -1,6 +1,6 @@
 //! Publishing a new version of a policy: all of it or nothing, whatever happens meanwhile.
 //!
-//! A version is built in a hidden directory, synchronised, renamed into place, and only then does `current` point to
+//! A version is built in a hidden directory, synchronized, renamed into place, and only then does `current` point to
 //! it. A reader who opened the old version keeps its files. Whoever publishes next removes what a crash left.
 //!
 //! Weights are written in the type, file and place that they have in the source: the new file's header is the
@@ -191,7 +191,7 @@ fn first_version(
         durable::relink(&building.join(BASE), target, &building.join(LINKING))?;
     }
     durable::write(&first.join(VERSION_FILE), pretty(&description).as_bytes())?;
-    durable::synchronise(&first)?;
+    durable::synchronize(&first)?;
     durable::relink(&building.join(CURRENT), &step_name(0), &building.join(LINKING))
 }
 
@@ -242,7 +242,7 @@ fn build(from: &Policy, next: &NewVersion, step: u64, building: &Path) -> Result
         description["base"] = directory::digest_of(base, None)?.into();
     }
     durable::write(&building.join(VERSION_FILE), pretty(&description).as_bytes())?;
-    durable::synchronise(building)?;
+    durable::synchronize(building)?;
     Ok(version)
 }
 

@@ -1,7 +1,7 @@
 //! Which files of a Hugging Face directory belong to a policy beside its weights, and which merely lie there.
 //!
 //! A folder that was downloaded or trained in holds more than a checkpoint: the same weights in other formats, which beside
-//! new weights would be another model, optimisers, version control. Configuration, tokenizer, chat templates, licence and
+//! new weights would be another model, optimizers, version control. Configuration, tokenizer, chat templates, license and
 //! whatever small file nobody here knows are kept, byte for byte; what is left out can be asked for, so that it can be said.
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use crate::json::{io_failure, show};
 use crate::publish::{OPTIMIZER, TRAINER_STATE};
 use crate::weights::{INDEX, SINGLE, Weights};
 
-/// Endings of weights, and of an optimiser's state, in formats that are not read.
+/// Endings of weights, and of an optimizer's state, in formats that are not read.
 const FOREIGN: [&str; 19] = [
     "bin",
     "ckpt",

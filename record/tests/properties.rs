@@ -84,7 +84,7 @@ fn read_all(bytes: &[u8]) {
     }
 }
 
-/// Numbers that a parser which rounds roughly gives back as their neighbours.
+/// Numbers that a parser which rounds roughly gives back as their neighbors.
 #[test]
 fn large_numbers_come_back_to_the_last_digit() {
     for number in [1.605_738_531_819_898e227, -3.503_440_022_083_777e236] {

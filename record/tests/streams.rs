@@ -190,7 +190,7 @@ fn absent_null_and_a_number_are_three_rewards() {
 #[test]
 fn the_other_lines_write_their_type_first_and_keep_what_they_do_not_know() {
     let texts = [
-        json!({"type": "task", "v": 1, "env": "e", "task": "t", "split": "train", "spec": {"n": 5}, "colour": "red"}),
+        json!({"type": "task", "v": 1, "env": "e", "task": "t", "split": "train", "spec": {"n": 5}, "color": "red"}),
         json!({"type": "episode", "v": 1, "step": 1, "env": "e", "task": "t", "episode": "1.0", "success": false,
                "turns": 2, "reward": null, "stop": "error", "branch": 1}),
         json!({"type": "error", "v": 1, "episode": "1.0", "boundary": "env", "message": "m", "code": 3}),

@@ -4,7 +4,7 @@
 // switched only where CUDA threads meet (barriers, shuffles, tensor-core instructions). Blocks are spread over
 // worker threads by the caller (the crate `device`). Nothing here allocates through the C++ library or throws.
 //
-// Modelled: threadIdx and the like, shared memory (NaN until written), __syncthreads with a check of the call site,
+// Modeled: threadIdx and the like, shared memory (NaN until written), __syncthreads with a check of the call site,
 // shuffles and votes, atomics, mma.m16n8k16 in bf16 with the true fragment layouts, ldmatrix, cp.async whose data
 // lands at the wait (or, under some seeds, at once). A mistake ends the launch with a sentence, never the process.
 // Several schedules are tried by seed: 0 runs warps in lockstep, the others run one warp as far as it gets, warps

@@ -74,8 +74,8 @@ pub fn draw(choice: &Choice, split: Split, stream: Stream) -> Result<Task> {
             Encoding::Compact => small(choice, steps, &mut draws),
             Encoding::Full => large(choice, steps, &mut draws),
         };
-        if let Some((behaviour, problem)) = drawn
-            && split_of(behaviour.as_bytes(), TEST_SHARE) == split
+        if let Some((behavior, problem)) = drawn
+            && split_of(behavior.as_bytes(), TEST_SHARE) == split
         {
             return Ok(task(&choice.rules, problem, split));
         }
@@ -104,8 +104,8 @@ fn small(choice: &Choice, steps: usize, draws: &mut Draws) -> Option<(String, Pr
         inputs.truncate(choice.tests);
         inputs
     };
-    let behaviour: Vec<i64> = (0..10).map(|x| chain.answer(x)).collect();
-    if behaviour.iter().any(|answer| answer.abs() > LARGEST_SMALL) {
+    let behavior: Vec<i64> = (0..10).map(|x| chain.answer(x)).collect();
+    if behavior.iter().any(|answer| answer.abs() > LARGEST_SMALL) {
         return None;
     }
     let slips = chain.slips();
@@ -122,7 +122,7 @@ fn small(choice: &Choice, steps: usize, draws: &mut Draws) -> Option<(String, Pr
     let name = format!("{:016x}", first_word(json!([statement, inputs]).to_string().as_bytes()));
     let solution = Some(expression::program(&chain.expression()));
     Some((
-        json!(behaviour).to_string(),
+        json!(behavior).to_string(),
         Problem {
             name,
             statement,
@@ -140,10 +140,10 @@ fn small(choice: &Choice, steps: usize, draws: &mut Draws) -> Option<(String, Pr
 fn large(choice: &Choice, steps: usize, draws: &mut Draws) -> Option<(String, Problem)> {
     let pipeline = Pipeline::draw(steps, draws);
     let style = if draws.below(2) == 0 { Style::Stdin } else { Style::Function };
-    let behaviour: Vec<serde_json::Value> =
+    let behavior: Vec<serde_json::Value> =
         fixed_lists().map(|list| returned(&pipeline.answer(&list))).collect();
     // A task that always gives the same is none.
-    if behaviour.iter().all(|answer| *answer == behaviour[0]) {
+    if behavior.iter().all(|answer| *answer == behavior[0]) {
         return None;
     }
     let lists: Vec<Vec<i64>> = (0..choice.tests).map(|_| draw_list(draws)).collect();
@@ -182,7 +182,7 @@ fn large(choice: &Choice, steps: usize, draws: &mut Draws) -> Option<(String, Pr
     let statement = pipeline.words() + form;
     let name = format!("{:016x}", first_word(json!([statement, lists]).to_string().as_bytes()));
     Some((
-        json!(behaviour).to_string(),
+        json!(behavior).to_string(),
         Problem {
             name,
             statement,

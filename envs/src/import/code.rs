@@ -36,7 +36,7 @@ pub static APPS: Layout = Layout {
     name: "apps",
     environment: NAME,
     summary: "APPS: question, solutions and input_output (JSON as text), starter_code",
-    recognises: |record| record.contains_key("input_output") && record.contains_key("question"),
+    recognizes: |record| record.contains_key("input_output") && record.contains_key("question"),
     convert: |record| {
         let tests = unpacked(record, "input_output").ok_or("no tests")?;
         let function = tests["fn_name"].as_str().map(str::to_owned);
@@ -55,7 +55,7 @@ pub static CODE_CONTESTS: Layout = Layout {
     name: "code-contests",
     environment: NAME,
     summary: "CodeContests: description, public_tests, private_tests, generated_tests, solutions, incorrect_solutions",
-    recognises: |record| record.contains_key("public_tests") && record.contains_key("description"),
+    recognizes: |record| record.contains_key("public_tests") && record.contains_key("description"),
     convert: |record| {
         let group = |name: &str| -> Vec<Test> {
             let group = record.get(name).cloned().unwrap_or_default();
@@ -78,7 +78,7 @@ pub static LIVE_CODE_BENCH: Layout = Layout {
     name: "livecodebench",
     environment: NAME,
     summary: "LiveCodeBench: question_content, public_test_cases, private_test_cases (JSON as text, or packed), metadata",
-    recognises: |record| record.contains_key("question_content"),
+    recognizes: |record| record.contains_key("question_content"),
     convert: |record| {
         let function =
             unpacked(record, "metadata").and_then(|data| data["func_name"].as_str().map(str::to_owned));
@@ -106,7 +106,7 @@ pub static PROBLEM: Layout = Layout {
     name: "problem",
     environment: NAME,
     summary: "the project's own: problem, style, function, tests, examples, solution, wrong",
-    recognises: |record| record.contains_key("style") && record.contains_key("tests"),
+    recognizes: |record| record.contains_key("style") && record.contains_key("tests"),
     convert: |record| {
         let code: Code = serde_json::from_value(Value::Object(record.clone()))
             .map_err(|_| "fields that make no problem")?;

@@ -15,7 +15,7 @@ pub static GSM8K: Layout = Layout {
     name: "gsm8k",
     environment: NAME,
     summary: "GSM8K: question, answer (with ####)",
-    recognises: |record| {
+    recognizes: |record| {
         text(record, &["question"]).is_some()
             && text(record, &["answer"]).is_some_and(|answer| answer.contains("####"))
     },
@@ -31,7 +31,7 @@ pub static OLYMPIADBENCH: Layout = Layout {
     name: "olympiadbench",
     environment: NAME,
     summary: "OlympiadBench: question, final_answer (a list)",
-    recognises: |record| text(record, &["question"]).is_some() && record.contains_key("final_answer"),
+    recognizes: |record| text(record, &["question"]).is_some() && record.contains_key("final_answer"),
     convert: |record| {
         let answers: Vec<&str> = match record.get("final_answer") {
             Some(Value::Array(answers)) => answers.iter().filter_map(Value::as_str).collect(),
@@ -54,7 +54,7 @@ pub static VERL: Layout = Layout {
     name: "verl",
     environment: NAME,
     summary: "DAPO-Math and others prepared for verl: prompt (a chat), reward_model.ground_truth",
-    recognises: |record| {
+    recognizes: |record| {
         record.get("prompt").is_some_and(Value::is_array) && record.contains_key("reward_model")
     },
     convert: |record| {
@@ -75,7 +75,7 @@ pub static ANSWER: Layout = Layout {
     name: "answer",
     environment: NAME,
     summary: "AIME, Polaris and most others: problem or question, answer",
-    recognises: |record| text(record, PROBLEM).is_some() && number_or_text(record, REFERENCE).is_some(),
+    recognizes: |record| text(record, PROBLEM).is_some() && number_or_text(record, REFERENCE).is_some(),
     convert: |record| {
         let answer = number_or_text(record, REFERENCE).ok_or("no answer")?;
         // Some put the whole solution there.
@@ -89,7 +89,7 @@ pub static SOLUTION: Layout = Layout {
     name: "solution",
     environment: NAME,
     summary: "MATH: problem, solution (with \\boxed)",
-    recognises: |record| text(record, PROBLEM).is_some() && text(record, &["solution"]).is_some(),
+    recognizes: |record| text(record, PROBLEM).is_some() && text(record, &["solution"]).is_some(),
     convert: |record| {
         let solution = text(record, &["solution"]).ok_or("no solution")?;
         let answer = extract::answer(solution).ok_or("no answer in the solution")?;
@@ -143,10 +143,10 @@ fn problem(record: &Fields, names: &[&str], answer: &str) -> Result<Problem, Ref
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::import::{Importer, recognise};
+    use crate::import::{Importer, recognize};
 
     #[test]
-    fn records_of_every_layout_are_recognised_and_read() {
+    fn records_of_every_layout_are_recognized_and_read() {
         for (record, layout, answer) in [
             (json!({"question": "Q?", "answer": "6 * 7 = <<6*7=42>>42\n#### 42"}), "gsm8k", "42"),
             (json!({"question": "Q?", "answer": "#### 1,234"}), "gsm8k", "1,234"),
@@ -174,7 +174,7 @@ mod tests {
             ),
         ] {
             let Value::Object(fields) = &record else { panic!("an object") };
-            assert_eq!(recognise(fields).map(|layout| layout.name), Some(layout), "{record}");
+            assert_eq!(recognize(fields).map(|layout| layout.name), Some(layout), "{record}");
             let task = Importer::default().task(&record).unwrap().unwrap();
             assert_eq!(
                 (&task.spec["problem"], &task.spec["answer"]),

@@ -1,6 +1,6 @@
 //! Public layouts of problems, turned into tasks: the registry behind `envs import`.
 //!
-//! A layout is a row of [`LAYOUTS`]: how a record of it is recognised, and what it becomes. What a problem is called and
+//! A layout is a row of [`LAYOUTS`]: how a record of it is recognized, and what it becomes. What a problem is called and
 //! which split it belongs to is decided here, by a hash of its text alone, so that one problem has one name and one
 //! split wherever it comes from.
 //!
@@ -37,10 +37,10 @@ pub struct Layout {
     pub name: &'static str,
     /// The environment that its tasks are for.
     pub environment: &'static str,
-    /// Which data sets have it, and the fields that it is recognised by.
+    /// Which data sets have it, and the fields that it is recognized by.
     pub summary: &'static str,
     /// Whether a record has it.
-    pub recognises: fn(&Fields) -> bool,
+    pub recognizes: fn(&Fields) -> bool,
     /// The problem of a record, or why there is none.
     pub convert: fn(&Fields) -> std::result::Result<Problem, Refusal>,
 }
@@ -66,7 +66,7 @@ impl From<Failure> for Refusal {
     }
 }
 
-/// Every layout; the first that recognises a record is taken.
+/// Every layout; the first that recognizes a record is taken.
 pub static LAYOUTS: &[&Layout] = &[
     &code::PROBLEM,
     &code::APPS,
@@ -91,8 +91,8 @@ pub fn find(name: &str) -> Result<&'static Layout> {
 }
 
 /// The layout that a record has.
-pub fn recognise(record: &Fields) -> Option<&'static Layout> {
-    LAYOUTS.iter().find(|layout| (layout.recognises)(record)).copied()
+pub fn recognize(record: &Fields) -> Option<&'static Layout> {
+    LAYOUTS.iter().find(|layout| (layout.recognizes)(record)).copied()
 }
 
 /// What names a problem: a hash of its text without white space and case.
@@ -136,12 +136,12 @@ impl Importer {
         let Value::Object(record) = record else {
             return Err(Failure::data("a record is no JSON object"));
         };
-        let layout = match self.layout.or_else(|| recognise(record)) {
+        let layout = match self.layout.or_else(|| recognize(record)) {
             Some(layout) => layout,
             None => {
                 let fields: Vec<&str> = record.keys().map(String::as_str).take(12).collect();
                 return Err(Failure::data(format!("no layout has the fields {}", fields.join(", ")))
-                    .hint("`envs import --layouts` says which fields each layout is recognised by"));
+                    .hint("`envs import --layouts` says which fields each layout is recognized by"));
             }
         };
         let mut leave_out = |reason| {

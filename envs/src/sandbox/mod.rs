@@ -22,7 +22,7 @@
 //! | forged verdicts | the exit status and the time are the kernel's word; expected outputs never enter the sandbox, comparison is the caller's; the program holds no descriptor of ours but its own input and output |
 //! | programs that look for each other's remains | sources, inputs and outputs pass the fork server as descriptors, unread |
 //!
-//! The environment is the same each time: hash seed 0, UTF-8, no randomised addresses, `random` seeded with 0,
+//! The environment is the same each time: hash seed 0, UTF-8, no randomized addresses, `random` seeded with 0,
 //! working directory `/tmp`, host name `sandbox`.
 //!
 //! # Not covered

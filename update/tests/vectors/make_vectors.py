@@ -1,7 +1,7 @@
-"""Writes vectors.json: what PyTorch computes for the objectives and the optimisers, for the tests of `update`.
+"""Writes vectors.json: what PyTorch computes for the objectives and the optimizers, for the tests of `update`.
 
 Run in this folder with PyTorch at hand: python make_vectors.py
-Objectives are computed in f64 by autograd, optimisers in f32 by torch.optim; Muon's iteration in f32 by the formula
+Objectives are computed in f64 by autograd, optimizers in f32 by torch.optim; Muon's iteration in f32 by the formula
 of https://kellerjordan.github.io/posts/muon/ and compared here with torch.optim.Muon, which iterates in bf16.
 """
 
@@ -17,7 +17,7 @@ def numbers(tensor):
 
 
 def objectives():
-    """One optimiser batch of four samples: loss and derivative by every log-probability."""
+    """One optimizer batch of four samples: loss and derivative by every log-probability."""
     lengths = [1, 5, 3, 4]
     advantages = [1.25, -0.75, 0.0, -0.5]
     old = [(-3 * torch.rand(n) - 0.05).double() for n in lengths]
