@@ -10,7 +10,7 @@
 
 use std::time::Instant;
 
-use device::{Any, Choice, Device, Gemm, Operand, PRODUCT_WORKSPACE};
+use device::{Any, Device, DeviceKind, GEMM_WORKSPACE, Gemm, Operand};
 use half::bf16;
 use record::failure::{Failure, Result};
 
@@ -32,14 +32,15 @@ fn main() -> std::process::ExitCode {
 }
 
 fn measure(name: &str) -> Result<String> {
-    let choice = Choice::parse("DEVICE", name)?;
-    if choice == Choice::Cpu {
+    let kind = DeviceKind::parse("DEVICE", name)?;
+    if kind == DeviceKind::Cpu {
         return Err(Failure::usage("DEVICE cpu: name cuda, cuda:N or sim"));
     }
     // The simulator only shows that the program works.
-    let (width, words, repeats) = if choice == Choice::Sim { (128, 1 << 16, 2) } else { (8192, 1 << 29, 20) };
-    let mut device = Any::open(choice, 2)?;
-    device.reserve(PRODUCT_WORKSPACE + 8 * words as u64 + 6 * (width * width) as u64 + (1 << 20))?;
+    let (width, words, repeats) =
+        if kind == DeviceKind::Sim { (128, 1 << 16, 2) } else { (8192, 1 << 29, 20) };
+    let mut device = Any::open(kind, 2)?;
+    device.reserve(GEMM_WORKSPACE + 8 * words as u64 + 6 * (width * width) as u64 + (1 << 20))?;
     let copied = {
         let (from, to) = (device.allocate::<u32>(words)?, device.allocate::<u32>(words)?);
         device.clear(from.all())?;

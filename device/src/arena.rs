@@ -1,54 +1,54 @@
-//! One range of device memory, and the buffers in it.
+//! Device memory: one arena, the buffers allocated in it, and typed slices of them.
 //!
-//! First fit over a sorted list of gaps, which join when buffers are given back. Placement depends on the order of
-//! the calls alone, so a plan that fits once fits always. Buffers begin at multiples of 256 bytes, as cuBLASLt and
-//! vector loads like them.
+//! First fit over a sorted free list whose neighbors merge. Placement depends on the order of the calls alone, so a plan
+//! that fits once fits always. Buffers are aligned to 256 bytes, for cuBLASLt and vector loads. A buffer is a handle:
+//! reads and writes go through the device in the order of its calls, so shared references suffice for both.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use record::failure::{Failure, Result};
 
-use crate::buffer::Buffer;
-use crate::element::Element;
+use crate::element::{Element, Scalar};
 
-/// Where buffers begin.
+/// Alignment of buffers, bytes.
 pub(crate) const ALIGNMENT: u64 = 256;
 
-/// Bytes that a buffer of `bytes` takes of an arena.
+/// Bytes of an arena that a buffer of `bytes` occupies.
 pub fn footprint(bytes: u64) -> u64 {
     bytes.max(1).next_multiple_of(ALIGNMENT)
 }
 
-/// A range of device memory that buffers are cut from. Cloning gives another handle on the same range.
+/// A range of device memory in which buffers are allocated. A clone is another handle on the same range.
 #[derive(Clone, Debug)]
 pub struct Arena {
-    inner: Arc<Mutex<Gaps>>,
+    inner: Arc<Mutex<FreeList>>,
     base: u64,
     margin: u64,
 }
 
 #[derive(Debug)]
-struct Gaps {
-    /// Offset to length of every gap, none touching another.
+struct FreeList {
+    /// Offset to length of every free range, none touching another.
     free: BTreeMap<u64, u64>,
-    /// Bytes that buffers may take together, and those that they do and did at most; margins count nowhere.
+    /// Bytes for buffers: available, in use, and at peak; margins are not counted.
     total: u64,
     used: u64,
     peak: u64,
 }
 
 impl Arena {
-    /// An arena for `bytes` of buffers in the [`Arena::extent`] at device address `base`, a multiple of 256. `margin`
-    /// bytes, a multiple of 256, are left after each buffer: the simulator watches them.
+    /// An arena for `bytes` of buffers in the [`Arena::extent`] at device address `base`. Each buffer is followed by a guard
+    /// of `margin` bytes, which the simulator checks. Base and margin are multiples of 256.
     pub fn new(base: u64, bytes: u64, margin: u64) -> Self {
         let extent = Arena::extent(bytes, margin);
-        let gaps = Gaps { free: BTreeMap::from([(0, extent)]), total: bytes, used: 0, peak: 0 };
-        Arena { inner: Arc::new(Mutex::new(gaps)), base, margin }
+        let list = FreeList { free: BTreeMap::from([(0, extent)]), total: bytes, used: 0, peak: 0 };
+        Arena { inner: Arc::new(Mutex::new(list)), base, margin }
     }
 
-    /// Bytes of address space for `bytes` of buffers, each of which takes 256 at least, with a margin after each.
+    /// Bytes of address space for `bytes` of buffers with their margins.
     pub fn extent(bytes: u64, margin: u64) -> u64 {
         bytes + bytes / ALIGNMENT * margin
     }
@@ -56,50 +56,50 @@ impl Arena {
     /// A buffer of `length` values.
     ///
     /// # Errors
-    /// 69 where no gap is large enough.
+    /// 69 where no free range is large enough.
     pub fn allocate<T: Element>(&self, length: usize) -> Result<Buffer<T>> {
         let bytes = (length as u64) * size_of::<T>() as u64;
         let counted = footprint(bytes);
         let taken = counted + self.margin;
-        let mut gaps = self.gaps();
-        let room = gaps.total - gaps.used >= counted;
-        let found = gaps.free.iter().find(|(_, free)| room && **free >= taken);
+        let mut list = self.list();
+        let fits = list.total - list.used >= counted;
+        let found = list.free.iter().find(|(_, free)| fits && **free >= taken);
         let found = found.map(|(offset, free)| (*offset, *free));
         let Some((offset, free)) = found else {
-            let largest = gaps.free.values().max().copied().unwrap_or(0);
+            let largest = list.free.values().max().copied().unwrap_or(0);
             return Err(Failure::unavailable(format!(
-                "device memory: {bytes} bytes wanted, but of {} planned {} are in use and the largest gap has {largest}",
-                gaps.total, gaps.used
+                "device memory: {bytes} bytes requested, but of {} planned {} are in use and the largest free range has {largest}",
+                list.total, list.used
             ))
             .hint("lower --max-tokens-per-batch"));
         };
-        gaps.free.remove(&offset);
+        list.free.remove(&offset);
         if free > taken {
-            gaps.free.insert(offset + taken, free - taken);
+            list.free.insert(offset + taken, free - taken);
         }
-        gaps.used += counted;
-        gaps.peak = gaps.peak.max(gaps.used);
-        drop(gaps);
+        list.used += counted;
+        list.peak = list.peak.max(list.used);
+        drop(list);
         Ok(Buffer { arena: self.clone(), offset, length, element: PhantomData })
     }
 
-    /// Bytes in use, and the most that ever were; margins do not count.
+    /// Bytes in use, now and at peak, without margins.
     pub fn usage(&self) -> (u64, u64) {
-        let gaps = self.gaps();
-        (gaps.used, gaps.peak)
+        let list = self.list();
+        (list.used, list.peak)
     }
 
     /// Bytes of the whole arena.
     pub fn total(&self) -> u64 {
-        self.gaps().total
+        self.list().total
     }
 
     /// The address of an offset.
-    pub(crate) fn address(&self, offset: u64) -> u64 {
+    fn address(&self, offset: u64) -> u64 {
         self.base + offset
     }
 
-    /// Bytes between buffers.
+    /// Guard bytes after each buffer.
     pub(crate) fn margin(&self) -> u64 {
         self.margin
     }
@@ -109,29 +109,157 @@ impl Arena {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Takes a range back.
-    pub(crate) fn give_back(&self, mut offset: u64, bytes: u64) {
+    /// Frees a buffer's range.
+    fn free(&self, mut offset: u64, bytes: u64) {
         let mut length = footprint(bytes) + self.margin;
-        let mut gaps = self.gaps();
-        gaps.used -= footprint(bytes);
-        if let Some(next) = gaps.free.remove(&(offset + length)) {
+        let mut list = self.list();
+        list.used -= footprint(bytes);
+        if let Some(next) = list.free.remove(&(offset + length)) {
             length += next;
         }
-        let before = gaps.free.range(..offset).next_back().map(|(at, free)| (*at, *free));
+        let before = list.free.range(..offset).next_back().map(|(at, free)| (*at, *free));
         if let Some((at, free)) = before
             && at + free == offset
         {
-            gaps.free.remove(&at);
+            list.free.remove(&at);
             offset = at;
             length += free;
         }
-        gaps.free.insert(offset, length);
+        list.free.insert(offset, length);
     }
 
-    /// A panic elsewhere cannot leave the gaps half-changed: no call in here panics midway.
-    fn gaps(&self) -> MutexGuard<'_, Gaps> {
+    /// Nothing panics while it holds the lock, so a poisoned one is consistent.
+    fn list(&self) -> MutexGuard<'_, FreeList> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Values in device memory, freed when dropped.
+#[derive(Debug)]
+pub struct Buffer<T: Element> {
+    arena: Arena,
+    offset: u64,
+    length: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> Buffer<T> {
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Device address of the first value.
+    pub fn address(&self) -> u64 {
+        self.arena.address(self.offset)
+    }
+
+    /// All values.
+    pub fn all(&self) -> Slice<'_, T> {
+        Slice {
+            arena: &self.arena,
+            buffer_offset: self.offset,
+            buffer_length: self.length,
+            start: 0,
+            length: self.length,
+            element: PhantomData,
+        }
+    }
+
+    /// Some of the values.
+    ///
+    /// # Panics
+    /// If the range reaches past the end, as slices do.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Slice<'_, T> {
+        self.all().slice(range)
+    }
+}
+
+impl<T: Element> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        self.arena.free(self.offset, (self.length * size_of::<T>()) as u64);
+    }
+}
+
+/// Some values of a buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Slice<'a, T: Element> {
+    arena: &'a Arena,
+    buffer_offset: u64,
+    buffer_length: usize,
+    start: usize,
+    length: usize,
+    element: PhantomData<T>,
+}
+
+impl<'a, T: Element> Slice<'a, T> {
+    /// Number of values.
+    pub fn len(self) -> usize {
+        self.length
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.length == 0
+    }
+
+    /// Device address of the first value.
+    pub fn address(self) -> u64 {
+        self.arena.address(self.buffer_offset) + (self.start * size_of::<T>()) as u64
+    }
+
+    /// Some of the values.
+    ///
+    /// # Panics
+    /// If the range reaches past the end, as slices do.
+    pub fn slice(self, range: impl RangeBounds<usize>) -> Slice<'a, T> {
+        let start = match range.start_bound() {
+            Bound::Included(&at) => at,
+            Bound::Excluded(&at) => at + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&at) => at + 1,
+            Bound::Excluded(&at) => at,
+            Bound::Unbounded => self.length,
+        };
+        assert!(start <= end && end <= self.length, "values {start}..{end} of a slice of {}", self.length);
+        Slice { start: self.start + start, length: end - start, ..self }
+    }
+
+    /// The slice with its type as a value.
+    pub(crate) fn raw(self) -> Raw<'a> {
+        let size = size_of::<T>() as u64;
+        Raw {
+            arena: self.arena,
+            scalar: T::SCALAR,
+            address: self.address(),
+            length: self.length,
+            buffer_end: self.arena.address(self.buffer_offset) + self.buffer_length as u64 * size,
+        }
+    }
+}
+
+impl<'a, T: Element> From<&'a Buffer<T>> for Slice<'a, T> {
+    fn from(buffer: &'a Buffer<T>) -> Self {
+        buffer.all()
+    }
+}
+
+/// A slice whose type is a value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Raw<'a> {
+    pub arena: &'a Arena,
+    pub scalar: Scalar,
+    pub address: u64,
+    pub length: usize,
+    /// Address of the buffer's end.
+    pub buffer_end: u64,
 }
 
 #[cfg(test)]
@@ -142,7 +270,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn buffers_never_overlap_and_all_comes_back(
+        fn buffers_never_overlap_and_all_are_freed(
             sizes in prop::collection::vec((1usize..5000, any::<prop::sample::Index>(), any::<bool>()), 1..80),
             margin in prop::sample::select(vec![0u64, 256]),
         ) {
@@ -178,7 +306,7 @@ mod tests {
         let _held = arena.allocate::<u8>(512).unwrap();
         let failure = arena.allocate::<u8>(513).unwrap_err();
         assert_eq!(failure.code, record::failure::UNAVAILABLE);
-        assert!(failure.message.contains("513 bytes wanted"), "{failure}");
-        assert!(failure.message.contains("largest gap has 512"), "{failure}");
+        assert!(failure.message.contains("513 bytes requested"), "{failure}");
+        assert!(failure.message.contains("largest free range has 512"), "{failure}");
     }
 }

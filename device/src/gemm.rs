@@ -1,8 +1,8 @@
-//! A product of matrices as both devices understand it.
+//! GEMM descriptions.
 
 use record::failure::{Failure, Result};
 
-use crate::buffer::{Raw, Slice};
+use crate::arena::{Raw, Slice};
 use crate::element::{Element, Scalar};
 
 /// A row-major matrix in device memory.
@@ -11,7 +11,7 @@ pub struct Operand<'a> {
     pub(crate) values: Raw<'a>,
     /// Values from one row to the next.
     pub stride: usize,
-    /// Whether the product takes its transpose.
+    /// Whether the GEMM takes its transpose.
     pub transposed: bool,
     /// Values from one matrix of a batch to the next.
     pub batch_stride: usize,
@@ -35,7 +35,7 @@ impl<'a> Operand<'a> {
         Operand { batch_stride: values, ..self }
     }
 
-    /// Values it must have for `rows` x `columns` as used in the product.
+    /// Row width and length that a `rows` x `columns` operand must have.
     fn extent(&self, rows: usize, columns: usize, batch: usize) -> (usize, usize) {
         let (rows, columns) = if self.transposed { (columns, rows) } else { (rows, columns) };
         let matrix = if rows == 0 || columns == 0 { 0 } else { (rows - 1) * self.stride + columns };
@@ -52,19 +52,19 @@ pub struct Gemm<'a> {
     pub left: Operand<'a>,
     /// Second factor.
     pub right: Operand<'a>,
-    /// Where the result goes; never transposed.
+    /// Result; never transposed.
     pub out: Operand<'a>,
     /// Rows of the result.
     pub rows: usize,
     /// Columns of the result.
     pub columns: usize,
-    /// Length of the sums.
+    /// Inner dimension.
     pub depth: usize,
     /// Factor of the product.
     pub alpha: f32,
-    /// Factor of what `out` held.
+    /// Factor of the previous `out`.
     pub beta: f32,
-    /// Number of products, at least 1.
+    /// Number of GEMMs in the batch, at least 1.
     pub batch: usize,
 }
 
@@ -85,19 +85,19 @@ impl<'a> Gemm<'a> {
         Gemm { beta: if add { 1.0 } else { 0.0 }, ..self }
     }
 
-    /// So many products, [`Operand::batched`] apart.
+    /// A batch of GEMMs, [`Operand::batched`] apart.
     #[must_use]
     pub fn batch(self, batch: usize) -> Self {
         Gemm { batch, ..self }
     }
 
-    /// Whether types, strides and lengths make sense.
+    /// Checks types, strides and lengths.
     ///
     /// # Errors
     /// 1, naming the operand.
     pub(crate) fn check(&self) -> Result<()> {
         let [m, n, k] = [self.rows, self.columns, self.depth];
-        let wrong = |cause: String| Err(Failure::work(format!("product [{m}, {k}] x [{k}, {n}]: {cause}")));
+        let wrong = |cause: String| Err(Failure::work(format!("GEMM [{m}, {k}] x [{k}, {n}]: {cause}")));
         let float = |scalar| matches!(scalar, Scalar::Bf16 | Scalar::F32);
         let (left, right, out) = (self.left.values.scalar, self.right.values.scalar, self.out.values.scalar);
         if left != right || !float(left) || !float(out) || (left == Scalar::F32 && out == Scalar::Bf16) {

@@ -1,10 +1,10 @@
-//! A kernel as its source declares it, what it is called with, and the check that both agree.
+//! Kernels, launch shapes and arguments, and the check that a launch matches the kernel's declaration.
 
 use std::ffi::c_void;
 
 use record::failure::{Failure, Result};
 
-use crate::buffer::{Buffer, Raw, Slice};
+use crate::arena::{Buffer, Raw, Slice};
 use crate::element::{Element, Scalar};
 
 /// One self-contained CUDA C++ source text.
@@ -12,7 +12,7 @@ use crate::element::{Element, Scalar};
 pub struct Source {
     /// `package/file.cu`, for messages.
     pub name: &'static str,
-    /// The text with its includes put in place.
+    /// The text with its includes expanded.
     pub text: &'static str,
 }
 
@@ -148,11 +148,10 @@ pub(crate) enum Value<'a> {
 }
 
 impl Argument<'_> {
-    /// Values of type `T` at an address of the device that is not in the arena: memory of another library, in the
-    /// same context.
+    /// Values of type `T` at a device address outside the arena: another library's memory, in the same context.
     ///
     /// # Safety
-    /// The kernel must find there what its contract asks for, and nobody else may use it until its work is done.
+    /// The memory must be what the kernel's contract requires, and nobody else may use it until the kernel is done.
     pub unsafe fn foreign<T: Element>(address: u64) -> Self {
         Argument(Value::Foreign(T::SCALAR, address))
     }
@@ -165,7 +164,7 @@ impl Argument<'_> {
         }
     }
 
-    /// The argument's bytes, little-endian, in the low end of eight: what the address handed to a launch points to.
+    /// The argument's bytes, little-endian, in the low end of eight.
     pub(crate) fn bits(&self) -> u64 {
         match self.0 {
             Value::Pointer(raw) => raw.address,

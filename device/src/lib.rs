@@ -1,9 +1,8 @@
-//! One device with memory, kernels and matrix products: an NVIDIA GPU, or its simulator on the CPU.
+//! One device with memory, kernels and GEMMs: an NVIDIA GPU, or its simulator on the CPU.
 //!
-//! [`Device`] is what code above needs of hardware and no more. [`Cuda`] is a GPU, [`Sim`] runs the very text of the CUDA kernels on
-//! the CPU, so that everything of the GPU's path but the driver's calls is exercised on machines without a GPU.
-//! Stages share this crate and know nothing of each other. Left out: several devices in one process, streams (work
-//! happens in the order in which it is asked for), and any operation of a model.
+//! [`Device`] is the interface; [`Cuda`] is a GPU, and [`Sim`] runs the same CUDA kernel sources on the CPU, so that
+//! everything but the driver's calls is tested without a GPU. Left out: several devices in one process, several streams
+//! (work runs in the order of the calls), and any operation of a model.
 //!
 //! # How a crate declares its kernels
 //!
@@ -21,9 +20,8 @@
 //!
 //! # Memory
 //!
-//! [`Device::reserve`] takes one arena from the device, once; before that nothing is allocated there. [`Buffer`]s are
-//! ranges of the arena, given back when dropped. New buffers hold no promise: under the simulator they are NaN, and
-//! a kernel that writes past the end of one of its buffers, or reads NaN it should not, is found by tests.
+//! [`Device::reserve`] allocates one arena on the device, once. [`Buffer`]s are ranges of it, freed when dropped. New
+//! buffers are uninitialized: the simulator fills them with NaN, and finds kernels that write past a buffer's end.
 //!
 //! # Tests
 //!
@@ -32,65 +30,61 @@
 //!
 //! # Order and errors
 //!
-//! Work is done in the order of the calls; [`Device::download`] and [`Device::synchronize`] wait for it. An error of a
-//! kernel may therefore be reported by a later call. Errors are [`record::failure::Failure`]s: 69 where the device
-//! or a library is not there or lacks memory, 1 where work on it failed.
+//! Work runs asynchronously in the order of the calls; [`Device::download`] and [`Device::synchronize`] wait for it, so a
+//! kernel's error may be reported by a later call. Errors are [`record::failure::Failure`]s: 69 where the device, a
+//! library or memory is not available, 1 where work on it failed.
 
 extern crate self as device;
 
-mod any;
 mod arena;
-mod buffer;
-mod choice;
 pub mod cuda;
 mod element;
 mod gemm;
 mod kernel;
 pub mod kernels;
+mod selection;
 mod sim;
 
 use record::failure::{Failure, Result};
 
-pub use any::{Any, TEST_DEVICE};
-pub use arena::{Arena, footprint};
-pub use buffer::{Buffer, Slice};
-pub use choice::Choice;
-pub use cuda::{Cuda, PRODUCT_WORKSPACE};
+pub use arena::{Arena, Buffer, Slice, footprint};
+pub use cuda::{Cuda, GEMM_WORKSPACE};
 pub use element::{Element, Scalar};
 pub use gemm::{Gemm, Operand};
 pub use kernel::{Argument, Kernel, Parameter, SHARED_LIMIT, Shape, Source};
+pub use selection::{Any, DeviceKind, TEST_DEVICE};
 pub use sim::Sim;
 
 /// Memory of a device in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// What could be allocated now.
+    /// Free.
     pub free: u64,
-    /// All there is.
+    /// Total.
     pub total: u64,
 }
 
-/// Hardware that holds buffers and runs kernels and matrix products on them, in order.
+/// Hardware that holds buffers and runs kernels and GEMMs on them, in order.
 pub trait Device {
-    /// Work that was written down by [`Device::record`].
-    type Recording;
+    /// A CUDA graph, made by [`Device::capture`].
+    type Graph;
 
-    /// What it is, for people: `cuda:0 NVIDIA H200, 139.8 GiB`.
+    /// A description for people: `cuda:0 NVIDIA H200, 139.8 GiB`.
     fn describe(&self) -> String;
 
-    /// Memory of the whole device; an arena counts as taken.
+    /// Memory of the whole device; an arena counts as used.
     ///
     /// # Errors
-    /// 69 where the device cannot be asked.
+    /// 69 if the query fails.
     fn memory(&self) -> Result<Memory>;
 
-    /// Takes the arena: `bytes` of device memory in which every buffer lies.
+    /// Allocates the arena: `bytes` of device memory for all buffers.
     ///
     /// # Errors
-    /// 69 with what is free where there is not so much, 1 if there is an arena already.
+    /// 69 where not so much is free, 1 if there is an arena already.
     fn reserve(&mut self, bytes: u64) -> Result<()>;
 
-    /// Bytes of the arena that products take for themselves.
+    /// Bytes of the arena that GEMMs use as workspace.
     fn workspace(&self) -> u64;
 
     /// The arena.
@@ -99,10 +93,10 @@ pub trait Device {
     /// 1 before [`Device::reserve`].
     fn arena(&self) -> Result<&Arena>;
 
-    /// A buffer of `length` values, whose content is unspecified.
+    /// An uninitialized buffer of `length` values.
     ///
     /// # Errors
-    /// 69 where the arena has no room for it, 1 before [`Device::reserve`].
+    /// 69 where the arena is full, 1 before [`Device::reserve`].
     fn allocate<T: Element>(&mut self, length: usize) -> Result<Buffer<T>> {
         self.arena()?.allocate(length)
     }
@@ -139,10 +133,10 @@ pub trait Device {
     /// 1 for arguments that are not the kernel's, an impossible shape, or if the kernel fails.
     fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()>;
 
-    /// Computes a product of matrices.
+    /// Computes a GEMM.
     ///
     /// # Errors
-    /// 1 for a description that makes no sense or if the device fails.
+    /// 1 for inconsistent operands or if the device fails.
     fn gemm(&mut self, gemm: &Gemm<'_>) -> Result<()>;
 
     /// Waits for all work.
@@ -151,49 +145,49 @@ pub trait Device {
     /// 1 if work before has failed.
     fn synchronize(&mut self) -> Result<()>;
 
-    /// From now on launches, products, copies on the device and what libraries put into its stream are written down
-    /// instead of done; false where the device cannot do that.
-    ///
-    /// # Errors
-    /// 1 if the device refuses.
-    fn begin_recording(&mut self) -> Result<bool> {
-        Ok(false)
-    }
-
-    /// What was written down since [`Device::begin_recording`].
-    ///
-    /// # Errors
-    /// 1 where something was asked for that cannot be written down (to wait, to read the host's memory), or nothing was.
-    fn end_recording(&mut self) -> Result<Self::Recording> {
-        Err(Failure::work("this device does not record"))
-    }
-
-    /// Does what was written down, over what its buffers hold now, at the price of one call.
+    /// Starts capturing: launches, GEMMs, device copies and what libraries put into the stream are added to a graph
+    /// instead of run. False where the device cannot capture.
     ///
     /// # Errors
     /// 1 if the device fails.
-    fn repeat(&mut self, _recording: &Self::Recording) -> Result<()> {
-        Err(Failure::work("this device does not record"))
+    fn begin_capture(&mut self) -> Result<bool> {
+        Ok(false)
     }
 
-    /// Writes down what `work` asks for and does none of it; nothing, with `work` not called, where the device cannot.
-    /// Whatever has to be loaded or allocated for the work must be there: do it once before it is recorded.
+    /// Ends capturing.
     ///
     /// # Errors
-    /// Those of `work`, [`Device::begin_recording`] and [`Device::end_recording`].
-    fn record(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<Option<Self::Recording>>
+    /// 1 after a call that cannot be captured (synchronization, host memory), or if nothing was captured.
+    fn end_capture(&mut self) -> Result<Self::Graph> {
+        Err(Failure::work("this device has no CUDA graphs"))
+    }
+
+    /// Launches a captured graph, over the present content of its buffers.
+    ///
+    /// # Errors
+    /// 1 if the device fails.
+    fn replay(&mut self, _graph: &Self::Graph) -> Result<()> {
+        Err(Failure::work("this device has no CUDA graphs"))
+    }
+
+    /// Captures `work` without running it; nothing, with `work` not called, where the device cannot capture. Modules and
+    /// memory that the work needs must be loaded: run it once before.
+    ///
+    /// # Errors
+    /// Those of `work`, [`Device::begin_capture`] and [`Device::end_capture`].
+    fn capture(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<Option<Self::Graph>>
     where
         Self: Sized,
     {
-        if !self.begin_recording()? {
+        if !self.begin_capture()? {
             return Ok(None);
         }
         let outcome = work(self);
-        let recording = self.end_recording();
-        outcome.and(recording).map(Some)
+        let graph = self.end_capture();
+        outcome.and(graph).map(Some)
     }
 }
 
 fn same_length(what: &str, from: usize, to: usize) -> Result<()> {
-    if from == to { Ok(()) } else { Err(Failure::work(format!("{what}: {from} values to a place of {to}"))) }
+    if from == to { Ok(()) } else { Err(Failure::work(format!("{what}: {from} values to a slice of {to}"))) }
 }

@@ -1,13 +1,13 @@
 //! A device from end to end with the sample kernel and products in every layout: the simulator, or a GPU where
 //! `TROUPE_TEST_DEVICE` names one.
 
-use device::{Any, Argument, Device, Gemm, Operand, PRODUCT_WORKSPACE, Shape, kernels};
+use device::{Any, Argument, Device, GEMM_WORKSPACE, Gemm, Operand, Shape, kernels};
 use half::bf16;
 
 /// The device of the tests with some memory.
 fn opened(seed: u64) -> Any {
     let mut device = Any::for_tests(seed).expect("a device");
-    device.reserve(PRODUCT_WORKSPACE + (16 << 20)).expect("memory");
+    device.reserve(GEMM_WORKSPACE + (16 << 20)).expect("memory");
     device
 }
 
@@ -135,7 +135,7 @@ fn a_batch_of_products_keeps_its_strides() {
 }
 
 #[test]
-fn what_was_recorded_is_done_over_what_is_there_when_it_is_repeated() {
+fn a_captured_graph_replays_over_the_present_content() {
     let (rows, width, columns) = (6usize, 40usize, 9usize);
     let mut device = opened(0);
     let input = device.allocate::<bf16>(rows * width).unwrap();
@@ -172,16 +172,16 @@ fn what_was_recorded_is_done_over_what_is_there_when_it_is_repeated() {
     work(&mut device).unwrap();
     let before = results(&mut device);
     fill(&mut device, 3);
-    let recording = device.record(work).unwrap();
-    assert!(results(&mut device).iter().all(|&value| value == 0.0), "it was done while it was recorded");
-    let Some(recording) = recording else {
-        assert!(matches!(device, Any::Sim(_)), "a GPU records");
+    let graph = device.capture(work).unwrap();
+    assert!(results(&mut device).iter().all(|&value| value == 0.0), "it ran while it was captured");
+    let Some(graph) = graph else {
+        assert!(matches!(device, Any::Sim(_)), "a GPU captures");
         return;
     };
-    device.repeat(&recording).unwrap();
-    let repeated = results(&mut device);
+    device.replay(&graph).unwrap();
+    let replayed = results(&mut device);
     fill(&mut device, 3);
     work(&mut device).unwrap();
-    assert_eq!(repeated, results(&mut device));
-    assert_ne!(repeated, before);
+    assert_eq!(replayed, results(&mut device));
+    assert_ne!(replayed, before);
 }

@@ -1,6 +1,6 @@
 //! The AVX2 kernel: tiles of 6 by 16, 12 of the 16 vector registers holding sums.
 
-use crate::kernel::{Kernel, Tile, Word};
+use crate::micro_kernel::{MicroKernel, Tile, Word};
 use crate::portable;
 use std::arch::x86_64::*;
 
@@ -11,38 +11,14 @@ type Run = unsafe fn(Tile, usize, *const f32, *const f32, *const f32, *mut f32);
 /// Kernels by number of rows.
 const KERNELS: [Run; 7] = [tile::<1>, tile::<1>, tile::<2>, tile::<3>, tile::<4>, tile::<5>, tile::<6>];
 
-impl Kernel for Avx2 {
-    const ROW_TILE: usize = 6;
-    const COLUMN_TILE: usize = 16;
-    const IN_WORD: usize = 1;
+impl MicroKernel for Avx2 {
+    const MR: usize = 6;
+    const NR: usize = 16;
+    const VALUES_PER_WORD: usize = 1;
 
     unsafe fn tile(tile: Tile, words: usize, a: *const Word, b: *const Word, onto: *const f32, c: *mut f32) {
         // SAFETY: the caller's promise is the kernel's; a word holds the bits of one f32.
         unsafe { KERNELS[tile.rows](tile, words, a.cast(), b.cast(), onto, c) }
-    }
-
-    unsafe fn transpose(
-        rows: usize,
-        columns: usize,
-        source: *const f32,
-        stride: usize,
-        target: *mut Word,
-        width: usize,
-    ) {
-        // SAFETY: the caller's promise is the function's.
-        unsafe { portable::Portable::transpose(rows, columns, source, stride, target, width) }
-    }
-
-    unsafe fn copy(
-        rows: usize,
-        columns: usize,
-        source: *const f32,
-        stride: usize,
-        target: *mut Word,
-        width: usize,
-    ) {
-        // SAFETY: the caller's promise is the function's.
-        unsafe { portable::Portable::copy(rows, columns, source, stride, target, width) }
     }
 }
 

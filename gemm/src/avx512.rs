@@ -1,7 +1,7 @@
 //! The AVX-512 kernels: tiles of 14 by 32, 28 of the 32 vector registers holding sums. One multiplies f32, one pairs of
 //! bf16.
 
-use crate::kernel::{Kernel, Tile, Word};
+use crate::micro_kernel::{MicroKernel, PackBlock, Tile, Word};
 use std::arch::x86_64::*;
 use std::mem::transmute;
 
@@ -32,10 +32,10 @@ macro_rules! kernel {
         $(#[$meta])*
         pub(crate) struct $name;
 
-        impl Kernel for $name {
-            const ROW_TILE: usize = 14;
-            const COLUMN_TILE: usize = 32;
-            const IN_WORD: usize = $in_word;
+        impl MicroKernel for $name {
+            const MR: usize = 14;
+            const NR: usize = 32;
+            const VALUES_PER_WORD: usize = $in_word;
 
             unsafe fn tile(
                 tile: Tile,
@@ -50,28 +50,14 @@ macro_rules! kernel {
                 unsafe { KERNELS[usize::from(tile.columns > 16)][tile.rows](tile, words, a, b, onto, c) }
             }
 
-            unsafe fn transpose(
-                rows: usize,
-                columns: usize,
-                source: *const f32,
-                stride: usize,
-                target: *mut Word,
-                width: usize,
-            ) {
+            unsafe fn transpose(block: PackBlock) {
                 // SAFETY: the caller's promise is the function's.
-                unsafe { $transpose(rows, columns, source, stride, target, width) }
+                unsafe { $transpose(block) }
             }
 
-            unsafe fn copy(
-                rows: usize,
-                columns: usize,
-                source: *const f32,
-                stride: usize,
-                target: *mut Word,
-                width: usize,
-            ) {
+            unsafe fn copy(block: PackBlock) {
                 // SAFETY: the caller's promise is the function's.
-                unsafe { $copy(rows, columns, source, stride, target, width) }
+                unsafe { $copy(block) }
             }
         }
     };
@@ -161,14 +147,8 @@ macro_rules! transpose_function {
         /// Transposes blocks of 16 by 16 words in registers. Lanes beyond `rows` receive values of row 0, which the
         /// next store or the next panel overwrites.
         #[target_feature(enable = $features)]
-        unsafe fn $name(
-            rows: usize,
-            columns: usize,
-            source: *const f32,
-            stride: usize,
-            target: *mut Word,
-            width: usize,
-        ) {
+        unsafe fn $name(block: PackBlock) {
+            let PackBlock { rows, columns, source, stride, target, width } = block;
             for first in (0..rows).step_by(16) {
                 let count = 16.min(rows - first);
                 let mut column = 0;
@@ -227,14 +207,8 @@ unsafe fn read_pairs(source: *const f32, left: usize) -> __m512 {
 
 /// Whole vectors are stored, as what goes beyond a row is overwritten by the next; the last row keeps to itself.
 #[target_feature(enable = "avx512f")]
-unsafe fn copy(
-    rows: usize,
-    columns: usize,
-    source: *const f32,
-    stride: usize,
-    target: *mut Word,
-    width: usize,
-) {
+unsafe fn copy(block: PackBlock) {
+    let PackBlock { rows, columns, source, stride, target, width } = block;
     let (low, high) = (lanes(columns), lanes(columns.saturating_sub(16)));
     let whole = if width >= 8 { rows.saturating_sub(1) } else { 0 };
     let target = target.cast::<f32>();
@@ -276,14 +250,8 @@ const INTERLEAVED: [u16; 32] = {
 
 /// Two rows at a time; each row of words keeps to itself.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-unsafe fn copy_pairs(
-    rows: usize,
-    columns: usize,
-    source: *const f32,
-    stride: usize,
-    target: *mut Word,
-    width: usize,
-) {
+unsafe fn copy_pairs(block: PackBlock) {
+    let PackBlock { rows, columns, source, stride, target, width } = block;
     // SAFETY: 32 values of 16 bits.
     let interleaved = unsafe { _mm512_loadu_si512(INTERLEAVED.as_ptr().cast()) };
     for first in (0..columns).step_by(16) {

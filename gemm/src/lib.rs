@@ -1,38 +1,33 @@
-//! Dense matrix products on one thread, near the core's peak.
+//! Dense GEMM on one thread, near the core's peak, after BLIS (Van Zee and van de Geijn, 2015): operands are packed into
+//! panels that fit the caches, and a micro-kernel multiplies panel by panel. Packing absorbs transpositions and the
+//! rounding to bf16. The micro-kernel is chosen at run time. A right operand used many times can be [`Packed`] once.
 //!
-//! The scheme is that of BLIS (Van Zee and van de Geijn, 2015): operands are packed into panels that fit the
-//! caches, and a register-tiled kernel multiplies panel by panel. Packing also absorbs every transposition,
-//! so the three products of a linear layer are one routine, and the rounding of operands to bf16 where that is
-//! asked for. The kernel is chosen at run time. A right operand that many products share can be [`Packed`] once.
-//!
-//! Each element of the result is one sum over the inner dimension in ascending order, cut into blocks whose
-//! size depends on the inner dimension alone. A row's result therefore does not depend on how many rows are
-//! multiplied or where it lies among them.
-//!
-//! Left out: threads (whole micro-batches are independent) and operands that are stored in other types than f32.
+//! Each element is one sum over the inner dimension in ascending order, in blocks that depend on the inner dimension
+//! alone, so a row's result does not depend on the other rows. Left out: threads (micro-batches are independent) and
+//! operands stored in other types than f32.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod blocks;
-mod instructions;
-mod kernel;
+mod bf16;
+mod blocking;
+mod dispatch;
+mod isa;
+mod micro_kernel;
 mod pack;
 mod packed;
 mod portable;
 mod precision;
-mod rounded;
-mod routines;
 
-pub use instructions::Instructions;
+pub use bf16::round;
+pub use isa::Isa;
 pub use packed::{Packed, Packing};
 pub use precision::Precision;
-pub use rounded::round;
 
-use blocks::Right;
-use kernel::Word;
-use routines::Routines;
+use blocking::Right;
+use dispatch::Dispatch;
+use micro_kernel::Word;
 
 /// A matrix in memory: element (row, column) lies at `row * row_stride + column * column_stride`.
 #[derive(Clone, Copy, Debug)]
@@ -53,21 +48,21 @@ impl<'a> View<'a> {
         View { data: self.data, row_stride: self.column_stride, column_stride: self.row_stride }
     }
 
-    /// Panics unless the matrix reaches so far.
+    /// Panics if the matrix is too short.
     fn check(&self, rows: usize, columns: usize, what: &str) {
         if rows > 0 && columns > 0 {
             let last = (rows - 1) * self.row_stride + (columns - 1) * self.column_stride;
-            assert!(last < self.data.len(), "matrix product: {what} is too short");
+            assert!(last < self.data.len(), "GEMM: {what} is too short");
         }
     }
 }
 
-/// What the product is added to.
+/// The addend of a product.
 #[derive(Clone, Copy, Debug)]
 pub enum Onto<'a> {
-    /// Nothing: the result is the product.
+    /// None: the result is the product.
     Zero,
-    /// What the result already holds.
+    /// The previous content of the result.
     Result,
     /// Another matrix with the result's stride.
     Other(&'a [f32]),
@@ -95,13 +90,13 @@ pub fn multiply(
     c: &mut [f32],
     stride: usize,
 ) {
-    multiply_with(Instructions::best(), precision, scratch, extent, a, b, onto, c, stride);
+    multiply_with(Isa::best(), precision, scratch, extent, a, b, onto, c, stride);
 }
 
-/// [`multiply`] with a kernel named by the caller, who must have found it [available](Instructions::available).
+/// [`multiply`] with a given instruction set, which must be [available](Isa::available).
 #[allow(clippy::too_many_arguments)]
 pub fn multiply_with(
-    instructions: Instructions,
+    isa: Isa,
     precision: Precision,
     scratch: &mut Scratch,
     extent: [usize; 3],
@@ -114,8 +109,8 @@ pub fn multiply_with(
     let [rows, columns, inner] = extent;
     b.check(inner, columns, "the right operand");
     check(extent, a, onto, c, stride);
-    let routines = Routines::of(instructions, precision);
-    (routines.multiply)(scratch, [rows, columns, inner], a, Right::Loose(b), onto, c, stride);
+    let dispatch = Dispatch::of(isa, precision);
+    (dispatch.multiply)(scratch, [rows, columns, inner], a, Right::Strided(b), onto, c, stride);
 }
 
 /// `c = onto + a · b` for `rows` rows of `a`, the rest as for [`multiply`]: the same values.
@@ -133,13 +128,13 @@ pub fn multiply_packed(
 ) {
     let extent = [rows, b.columns(), b.inner()];
     check(extent, a, onto, c, stride);
-    (b.routines().multiply)(scratch, extent, a, Right::Packed(b.words()), onto, c, stride);
+    (b.dispatch().multiply)(scratch, extent, a, Right::Packed(b.words()), onto, c, stride);
 }
 
 fn check([rows, columns, inner]: [usize; 3], a: View, onto: Onto, c: &[f32], stride: usize) {
     a.check(rows, inner, "the left operand");
     View::new(c, stride).check(rows, columns, "the result");
     if let Onto::Other(other) = onto {
-        View::new(other, stride).check(rows, columns, "what the product is added to");
+        View::new(other, stride).check(rows, columns, "the addend");
     }
 }

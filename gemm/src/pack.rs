@@ -1,7 +1,7 @@
 //! Packing: bands of rows and of columns into panels that a kernel reads from first to last.
 
 use crate::View;
-use crate::kernel::{Kernel, Word};
+use crate::micro_kernel::{MicroKernel, PackBlock, Word};
 use std::ops::Range;
 
 /// Splits `length` into `parts` parts, as even as can be: part `index` of them.
@@ -9,22 +9,22 @@ pub(crate) fn part(length: usize, parts: usize, index: usize) -> Range<usize> {
     length * index / parts..length * (index + 1) / parts
 }
 
-/// Rows of the source that are copied to all panels before the next: they are read in the order of memory.
-const COPIED: usize = 32;
+/// Rows of the source copied to all panels before the next, so that memory is read in order.
+const ROWS_AT_ONCE: usize = 32;
 
 /// Packs rows of A into panels of even height, `[panel][word of the inner dimension][row]`.
 ///
 /// # Safety
-/// The processor has the kernel's instructions, `target` has room for the block and
-/// [`MARGIN`](crate::kernel::MARGIN), and `a` reaches it.
-pub(crate) unsafe fn rows<K: Kernel>(
+/// The CPU has the kernel's instructions, `target` has room for the block and
+/// [`MARGIN`](crate::micro_kernel::MARGIN), and `a` reaches it.
+pub(crate) unsafe fn rows<K: MicroKernel>(
     a: View,
     depth: Range<usize>,
     band: Range<usize>,
     tiles: usize,
     target: *mut Word,
 ) {
-    let words = depth.len().div_ceil(K::IN_WORD);
+    let words = depth.len().div_ceil(K::VALUES_PER_WORD);
     let spans = (0..tiles).map(|index| part(band.len(), tiles, index));
     let place = |row: usize, inner: usize| {
         (band.start + row) * a.row_stride + (depth.start + inner) * a.column_stride
@@ -35,16 +35,18 @@ pub(crate) unsafe fn rows<K: Kernel>(
             for span in spans {
                 let source = a.data.as_ptr().add(place(span.start, 0));
                 let panel = target.add(span.start * words);
-                K::transpose(span.len(), depth.len(), source, a.row_stride, panel, span.len());
+                let (rows, columns, stride) = (span.len(), depth.len(), a.row_stride);
+                K::transpose(PackBlock { rows, columns, source, stride, target: panel, width: rows });
             }
             return;
         }
-        for first in (0..depth.len()).step_by(COPIED) {
-            let count = COPIED.min(depth.len() - first);
+        for first in (0..depth.len()).step_by(ROWS_AT_ONCE) {
+            let rows = ROWS_AT_ONCE.min(depth.len() - first);
             for span in spans.clone() {
                 let source = a.data.as_ptr().add(place(span.start, first));
-                let panel = target.add(span.start * words + first / K::IN_WORD * span.len());
-                K::copy(count, span.len(), source, a.column_stride, panel, span.len());
+                let panel = target.add(span.start * words + first / K::VALUES_PER_WORD * span.len());
+                let (columns, stride) = (span.len(), a.column_stride);
+                K::copy(PackBlock { rows, columns, source, stride, target: panel, width: columns });
             }
         }
     }
@@ -55,9 +57,14 @@ pub(crate) unsafe fn rows<K: Kernel>(
 ///
 /// # Safety
 /// As for [`rows`].
-pub(crate) unsafe fn columns<K: Kernel>(b: View, depth: Range<usize>, band: Range<usize>, target: *mut Word) {
-    let words = depth.len().div_ceil(K::IN_WORD);
-    let columns = (0..band.len()).step_by(K::COLUMN_TILE);
+pub(crate) unsafe fn columns<K: MicroKernel>(
+    b: View,
+    depth: Range<usize>,
+    band: Range<usize>,
+    target: *mut Word,
+) {
+    let words = depth.len().div_ceil(K::VALUES_PER_WORD);
+    let columns = (0..band.len()).step_by(K::NR);
     let place = |inner: usize, column: usize| {
         (depth.start + inner) * b.row_stride + (band.start + column) * b.column_stride
     };
@@ -66,19 +73,21 @@ pub(crate) unsafe fn columns<K: Kernel>(b: View, depth: Range<usize>, band: Rang
         if b.row_stride == 1 {
             for column in columns {
                 let source = b.data.as_ptr().add(place(0, column));
-                let wide = K::COLUMN_TILE.min(band.len() - column);
+                let wide = K::NR.min(band.len() - column);
                 let panel = target.add(column * words);
-                K::transpose(wide, depth.len(), source, b.column_stride, panel, K::COLUMN_TILE);
+                let (columns, stride) = (depth.len(), b.column_stride);
+                K::transpose(PackBlock { rows: wide, columns, source, stride, target: panel, width: K::NR });
             }
             return;
         }
-        for first in (0..depth.len()).step_by(COPIED) {
-            let count = COPIED.min(depth.len() - first);
+        for first in (0..depth.len()).step_by(ROWS_AT_ONCE) {
+            let rows = ROWS_AT_ONCE.min(depth.len() - first);
             for column in columns.clone() {
                 let source = b.data.as_ptr().add(place(first, column));
-                let wide = K::COLUMN_TILE.min(band.len() - column);
-                let panel = target.add(column * words + first / K::IN_WORD * K::COLUMN_TILE);
-                K::copy(count, wide, source, b.row_stride, panel, K::COLUMN_TILE);
+                let wide = K::NR.min(band.len() - column);
+                let panel = target.add(column * words + first / K::VALUES_PER_WORD * K::NR);
+                let stride = b.row_stride;
+                K::copy(PackBlock { rows, columns: wide, source, stride, target: panel, width: K::NR });
             }
         }
     }

@@ -1,33 +1,31 @@
-//! A right operand that is packed once and multiplied many times: the weights of a linear layer while they decode.
+//! A right operand packed once and multiplied many times: a linear layer's weights during decoding.
 
 use std::ops::Range;
 
-use crate::blocks;
-use crate::kernel::Word;
-use crate::routines::Routines;
-use crate::{Instructions, Precision, View};
+use crate::blocking;
+use crate::dispatch::Dispatch;
+use crate::micro_kernel::Word;
+use crate::{Isa, Precision, View};
 
-/// A right operand, packed for this processor: as many words of 32 bits as it has values, half as many in bf16,
-/// and its columns padded to whole panels.
+/// A right operand, packed: one 32-bit word per value, half as many in bf16, its columns padded to whole panels.
 #[derive(Debug)]
 pub struct Packed {
-    instructions: Instructions,
+    isa: Isa,
     precision: Precision,
     inner: usize,
     columns: usize,
     words: Vec<Word>,
-    /// Where the first block begins, so that vectors lie in one cache line each.
+    /// Start of the first block, aligned to a cache line.
     start: usize,
 }
 
 impl Packed {
-    /// Packs `b` `[inner, columns]`, all of which is in memory, for a kernel named by the caller, who must have found it
-    /// [available](Instructions::available).
+    /// Packs `b` `[inner, columns]` for a given instruction set, which must be [available](Isa::available).
     ///
     /// # Panics
     /// If `b` is shorter than its extent.
-    pub fn new_with(instructions: Instructions, precision: Precision, extent: [usize; 2], b: View) -> Packed {
-        let mut packing = Packing::new_with(instructions, precision, extent);
+    pub fn new_with(isa: Isa, precision: Precision, extent: [usize; 2], b: View) -> Packed {
+        let mut packing = Packing::new_with(isa, precision, extent);
         while let Some(columns) = packing.wanted() {
             packing.push(View { data: &b.data[columns.start * b.column_stride..], ..b });
         }
@@ -44,8 +42,8 @@ impl Packed {
         self.columns
     }
 
-    pub(crate) fn routines(&self) -> Routines {
-        Routines::of(self.instructions, self.precision)
+    pub(crate) fn dispatch(&self) -> Dispatch {
+        Dispatch::of(self.isa, self.precision)
     }
 
     pub(crate) fn words(&self) -> &[Word] {
@@ -53,35 +51,34 @@ impl Packed {
     }
 }
 
-/// A right operand that is packed as it is read, a band of its columns at a time: of weights on disk no second copy needs
-/// to be in memory.
+/// A right operand packed while it is read, a band of columns at a time, so that weights on disk need no second copy in
+/// memory.
 #[derive(Debug)]
 pub struct Packing {
     packed: Packed,
-    /// The first column that is still to come, and where in the words it goes.
+    /// The next column, and its offset in the words.
     column: usize,
-    place: usize,
+    offset: usize,
 }
 
 impl Packing {
-    /// For the fastest kernel of this processor, an operand `[inner, columns]`.
+    /// An operand `[inner, columns]` for the fastest micro-kernel of this CPU.
     pub fn new(precision: Precision, extent: [usize; 2]) -> Packing {
-        Packing::new_with(Instructions::best(), precision, extent)
+        Packing::new_with(Isa::best(), precision, extent)
     }
 
-    /// [`Packing::new`] for a kernel named by the caller, who must have found it
-    /// [available](Instructions::available).
-    pub fn new_with(instructions: Instructions, precision: Precision, extent: [usize; 2]) -> Packing {
+    /// [`Packing::new`] for a given instruction set, which must be [available](Isa::available).
+    pub fn new_with(isa: Isa, precision: Precision, extent: [usize; 2]) -> Packing {
         let [inner, columns] = extent;
-        let (words, start) = (Routines::of(instructions, precision).room)(extent);
-        let packed = Packed { instructions, precision, inner, columns, words, start };
-        Packing { packed, column: 0, place: start }
+        let (words, start) = (Dispatch::of(isa, precision).buffer)(extent);
+        let packed = Packed { isa, precision, inner, columns, words, start };
+        Packing { packed, column: 0, offset: start }
     }
 
-    /// The columns that are wanted next; none when all are there.
+    /// The columns to push next; none when all are packed.
     pub fn wanted(&self) -> Option<Range<usize>> {
         let columns = self.packed.columns;
-        (self.column < columns).then(|| blocks::band(self.column, columns))
+        (self.column < columns).then(|| blocking::band(self.column, columns))
     }
 
     /// Packs the columns that [`Packing::wanted`] named, `b` `[inner, how many]`.
@@ -89,10 +86,10 @@ impl Packing {
     /// # Panics
     /// If `b` is shorter than its extent, or no columns are wanted.
     pub fn push(&mut self, b: View) {
-        let band = self.wanted().expect("matrix product: every column is packed already");
-        let (inner, routines) = (self.packed.inner, self.packed.routines());
+        let band = self.wanted().expect("GEMM: every column is packed already");
+        let (inner, dispatch) = (self.packed.inner, self.packed.dispatch());
         b.check(inner, band.len(), "the right operand");
-        self.place = (routines.pack_band)([inner, band.len()], b, &mut self.packed.words, self.place);
+        self.offset = (dispatch.pack_band)([inner, band.len()], b, &mut self.packed.words, self.offset);
         self.column = band.end;
     }
 
@@ -101,7 +98,7 @@ impl Packing {
     /// # Panics
     /// If columns are missing.
     pub fn finish(self) -> Packed {
-        assert!(self.wanted().is_none(), "matrix product: columns are missing");
+        assert!(self.wanted().is_none(), "GEMM: columns are missing");
         self.packed
     }
 }

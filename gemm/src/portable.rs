@@ -1,16 +1,16 @@
-//! The kernel in plain Rust, for processors without one of their own.
+//! The micro-kernel in plain Rust, for CPUs without one of their own.
 
-use crate::kernel::{Kernel, Tile, Word};
+use crate::micro_kernel::{MicroKernel, Tile, Word};
 
 pub(crate) struct Portable;
 
 const ROWS: usize = 4;
 const COLUMNS: usize = 16;
 
-impl Kernel for Portable {
-    const ROW_TILE: usize = ROWS;
-    const COLUMN_TILE: usize = COLUMNS;
-    const IN_WORD: usize = 1;
+impl MicroKernel for Portable {
+    const MR: usize = ROWS;
+    const NR: usize = COLUMNS;
+    const VALUES_PER_WORD: usize = 1;
 
     unsafe fn tile(tile: Tile, words: usize, a: *const Word, b: *const Word, onto: *const f32, c: *mut f32) {
         // SAFETY: the caller promises the extents of both panels.
@@ -27,43 +27,6 @@ impl Kernel for Portable {
         }
         // SAFETY: the caller promises the extent of the tile.
         unsafe { store(tile, &sums, onto, c) };
-    }
-
-    unsafe fn transpose(
-        rows: usize,
-        columns: usize,
-        source: *const f32,
-        stride: usize,
-        target: *mut Word,
-        width: usize,
-    ) {
-        // Blocks of 8 columns keep the lines being written in the first-level cache.
-        for first in (0..columns).step_by(8) {
-            for row in 0..rows {
-                for column in first..columns.min(first + 8) {
-                    // SAFETY: the caller promises both extents.
-                    unsafe {
-                        *target.add(column * width + row) = (*source.add(row * stride + column)).to_bits()
-                    };
-                }
-            }
-        }
-    }
-
-    unsafe fn copy(
-        rows: usize,
-        columns: usize,
-        source: *const f32,
-        stride: usize,
-        target: *mut Word,
-        width: usize,
-    ) {
-        for row in 0..rows {
-            for column in 0..columns {
-                // SAFETY: the caller promises both extents.
-                unsafe { *target.add(row * width + column) = (*source.add(row * stride + column)).to_bits() };
-            }
-        }
     }
 }
 

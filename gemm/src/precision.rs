@@ -1,16 +1,15 @@
-//! What operands are rounded to, under the names that PyTorch and Hugging Face configurations have for it.
+//! Operand precision, named as in PyTorch and Hugging Face configurations.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What operands are rounded to before they are multiplied. Products of them are exact in f32 or nearly so, and
-/// sums and results are f32 always.
+/// The precision that operands are rounded to before they are multiplied. Sums and results are always f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// Not at all.
+    /// No rounding.
     #[default]
     Float32,
-    /// 8 bits of significand, to nearest even. Processors with instructions for it multiply twice as fast.
+    /// 8 bits of significand, to nearest even. Twice as fast on CPUs with bf16 instructions.
     BFloat16,
 }
 

@@ -1,6 +1,6 @@
 //! Matrix products of every instruction set and precision against f64.
 
-use gemm::{Instructions, Onto, Packed, Precision, Scratch, View, multiply_packed, multiply_with, round};
+use gemm::{Isa, Onto, Packed, Precision, Scratch, View, multiply_packed, multiply_with, round};
 
 /// A generator of pseudo-random numbers (Knuth's MMIX constants).
 struct Random(u64);
@@ -17,9 +17,9 @@ impl Random {
 }
 
 /// Every kernel that can run here.
-fn kernels() -> impl Iterator<Item = (Instructions, Precision)> {
+fn kernels() -> impl Iterator<Item = (Isa, Precision)> {
     let precisions = [Precision::Float32, Precision::BFloat16];
-    let all = Instructions::available();
+    let all = Isa::available();
     all.into_iter().flat_map(move |instructions| precisions.map(|precision| (instructions, precision)))
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{ArgAction, Parser, ValueEnum, value_parser};
-use device::Choice;
+use device::DeviceKind;
 use policy::ownership::Ownership;
 use record::failure::{Failure, Result};
 use record::sample::Sampling;
@@ -107,7 +107,7 @@ pub struct Arguments {
     pub shard: String,
 
     /// Where the model runs.
-    #[arg(long, default_value = "cpu", help = format!("Where the model runs: {}.", Choice::HELP))]
+    #[arg(long, default_value = "cpu", help = format!("Where the model runs: {}.", DeviceKind::HELP))]
     pub device: String,
 
     /// Precision of the operands of matrix products; sums are float32. Default: float32; with --device cuda always
@@ -186,7 +186,7 @@ pub struct Settings {
     /// Worker threads.
     pub threads: usize,
     /// Where the model runs.
-    pub device: Choice,
+    pub device: DeviceKind,
     /// Precision of the operands of matrix products.
     pub dtype: Precision,
     /// The external environment program, and its time limit for an answer.
@@ -220,7 +220,7 @@ impl Arguments {
             .filter(|timeout| !timeout.is_zero())
             .ok_or_else(|| Failure::usage(format!("--timeout {timeout}: must be above 0 seconds")))?;
         let shard: Shard = self.shard.parse()?;
-        let device = Choice::parse("--device", &self.device)?;
+        let device = DeviceKind::parse("--device", &self.device)?;
         let sampling = self.sampling_params()?;
         let SamplingParams { temperature, top_p, top_k, greedy } = sampling;
         Ok(Settings {
@@ -285,13 +285,13 @@ impl Arguments {
     }
 
     /// The precision that was asked for, or the device's default. Only the CPU has a choice.
-    fn precision(&self, device: Choice) -> Result<Precision> {
+    fn precision(&self, device: DeviceKind) -> Result<Precision> {
         let default = match device {
-            Choice::Cpu | Choice::Sim => Precision::Float32,
-            Choice::Cuda(_) => Precision::BFloat16,
+            DeviceKind::Cpu | DeviceKind::Sim => Precision::Float32,
+            DeviceKind::Cuda(_) => Precision::BFloat16,
         };
         match self.dtype {
-            Some(asked) if device != Choice::Cpu && asked != default => {
+            Some(asked) if device != DeviceKind::Cpu && asked != default => {
                 let (asked, default) = (asked.name(), default.name());
                 Err(Failure::usage(format!("--dtype {asked}: --device {device} computes in {default}"))
                     .hint("leave out --dtype, or use --device cpu"))

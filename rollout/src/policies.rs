@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use device::Choice;
+use device::DeviceKind;
 use policy::directory::Policy;
 use policy::ownership::Ownership;
 use policy::tokenizer::Tokenizer;
@@ -58,7 +58,7 @@ impl Policies {
     ///
     /// # Errors
     /// As [`Engine::load_all`] and [`device_engine::start`].
-    pub fn open(directories: &[&Path], device: Choice, options: &Options) -> Result<Policies> {
+    pub fn open(directories: &[&Path], device: DeviceKind, options: &Options) -> Result<Policies> {
         let opened: Vec<Policy> =
             directories.iter().map(|directory| Policy::open(directory)).collect::<Result<_>>()?;
         let groups = by_model(&opened);
@@ -71,7 +71,7 @@ impl Policies {
             let stop_ids = tokenizer.stop_ids().to_vec();
             let left = (groups.len() - engine) as u64;
             engines.push(match device {
-                Choice::Cpu => {
+                DeviceKind::Cpu => {
                     let options = Options { cache_bytes, stop_ids, ..options.clone() };
                     Where::Here(Engine::load_all(&members, &options)?)
                 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use device::Choice;
+use device::DeviceKind;
 use envs::{Environment, External};
 use policy::ownership::Owner;
 use record::failure::{Failure, Result};
@@ -82,7 +82,7 @@ pub fn main() -> Result<()> {
 fn run(settings: &Arc<Settings>) -> Result<()> {
     let started = Instant::now();
     // A missing GPU or library is reported before anything is read.
-    if matches!(settings.device, Choice::Cuda(_)) {
+    if matches!(settings.device, DeviceKind::Cuda(_)) {
         runtime::open_cuda()?;
     }
     let mut writer = Writer::stdout();
@@ -128,7 +128,7 @@ fn open(settings: &Arc<Settings>) -> Result<Run<impl Iterator<Item = Result<Line
 
     let branches = settings.metadata.branches as usize;
     let tasks_per_thread = match settings.device {
-        Choice::Cpu => ROWS / branches,
+        DeviceKind::Cpu => ROWS / branches,
         // All threads share the device's rows; as many again wait, so that it never runs dry.
         _ => 2 * SEQUENCES / (branches * settings.threads),
     };

@@ -173,7 +173,7 @@ fn build(folder: &Path, name: &str, case: Case, bug: Option<&Planted>) -> &'stat
     assert!(compiled.expect("a C++ compiler").success(), "{name} does not compile");
     // SAFETY: a library that has just been made from the simulator's own text.
     let library = Box::leak(Box::new(unsafe { Library::new(&library) }.expect("it loads")));
-    let scalar = |scalar: compile_kernels::Scalar| match scalar.variant() {
+    let scalar = |scalar: &str| match scalar {
         "Bf16" => Scalar::Bf16,
         "F32" => Scalar::F32,
         "I32" => Scalar::I32,
@@ -265,7 +265,7 @@ fn attention(sim: &mut Sim, kernel: &'static Kernel, case: Case) -> Result<Vec<u
     );
     let values_ = halves(sim, tokens * width, 3)?;
     let statistics: Vec<f32> = values(tokens * heads, 5).iter().map(|value| value + 4.0).collect();
-    let (normalizers, deltas) = (upload(sim, &statistics)?, upload(sim, &statistics)?);
+    let (lse, deltas) = (upload(sim, &statistics)?, upload(sim, &statistics)?);
     let shape = |columns: u32, threads: u32, shared: u32| Shape {
         grid: [tokens.div_ceil(64) as u32, columns, 1],
         block: [threads, 1, 1],
@@ -277,14 +277,14 @@ fn attention(sim: &mut Sim, kernel: &'static Kernel, case: Case) -> Result<Vec<u
     let inputs: [Argument<'_>; 3] = [(&queries).into(), (&keys).into(), (&values_).into()];
     if case == Case::AttentionForward {
         let out = halves(sim, tokens * heads * width, 6)?;
-        let outputs: [Argument<'_>; 2] = [(&out).into(), (&normalizers).into()];
+        let outputs: [Argument<'_>; 2] = [(&out).into(), (&lse).into()];
         let arguments = [&outputs[..], &inputs, &tree, &numbers, &[scale]].concat();
         sim.launch(kernel, shape(heads as u32, 128, 15_360), &arguments)?;
         return bits(sim, &out);
     }
     let (d_keys, d_values) = (upload(sim, &values(tokens * width, 6))?, halves(sim, tokens * width, 7)?);
     let outputs: [Argument<'_>; 3] = [(&d_keys).into(), (&d_values).into(), (&both).into()];
-    let statistics: [Argument<'_>; 2] = [(&normalizers).into(), (&deltas).into()];
+    let statistics: [Argument<'_>; 2] = [(&lse).into(), (&deltas).into()];
     let arguments = [&outputs[..], &inputs, &statistics, &tree, &numbers, &[scale]].concat();
     sim.launch(kernel, shape(1, 256, 31_488), &arguments)?;
     let mut found = vec![0f32; d_keys.len()];

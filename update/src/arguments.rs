@@ -8,9 +8,9 @@ use std::sync::LazyLock;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, ValueEnum};
-use device::Choice;
+use device::DeviceKind;
 use device::cuda::{self, Library, open_library};
-use gemm::{Instructions, Precision};
+use gemm::{Isa, Precision};
 use record::failure::{Failure, Result};
 use record::stage;
 
@@ -63,11 +63,11 @@ Exit codes: 0 done, 1 the work or --check failed, 2 usage, 65 bad record or inco
 
 /// The build, its instruction set on this machine, and the CUDA installation.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
-    let instructions = Instructions::best();
+    let isa = Isa::best();
     // Looking for a GPU takes a while, so only `--version` does it.
     let asked = std::env::args().any(|argument| argument == "--version" || argument == "-V");
     let cuda = if asked { cuda::installation() } else { String::new() };
-    format!("{} (cpu: {instructions}; cuda: {cuda})", stage::build())
+    format!("{} (cpu: {isa}; cuda: {cuda})", stage::build())
 });
 
 /// The loss of `--objective`.
@@ -280,7 +280,7 @@ impl Arguments {
         if self.optimizer != Method::Muon && self.lr_other.is_some() {
             return idle("--lr-other", &format!("--optimizer {}", self.optimizer.name()));
         }
-        if self.device_memory.is_some() && self.choice()? == Choice::Cpu {
+        if self.device_memory.is_some() && self.device_kind()? == DeviceKind::Cpu {
             return idle("--device-memory", "--device cpu");
         }
         if self.optimizer == Method::Sgd && !self.betas.is_empty() {
@@ -293,23 +293,24 @@ impl Arguments {
     ///
     /// # Errors
     /// Usage (exit 2) for an unknown device.
-    pub fn choice(&self) -> Result<Choice> {
-        Choice::parse("--device", &self.device)
+    pub fn device_kind(&self) -> Result<DeviceKind> {
+        DeviceKind::parse("--device", &self.device)
     }
 
     /// The precision of linear layers, by `--dtype` or by the device.
     ///
     /// # Errors
-    /// As for [`Arguments::choice`].
+    /// As for [`Arguments::device_kind`].
     pub fn dtype(&self) -> Result<Precision> {
-        let default = if self.choice()? == Choice::Cpu { Precision::Float32 } else { Precision::BFloat16 };
+        let default =
+            if self.device_kind()? == DeviceKind::Cpu { Precision::Float32 } else { Precision::BFloat16 };
         Ok(self.dtype.unwrap_or(default))
     }
 
     /// Fails for an unavailable device before anything is read.
     fn check_device(&self) -> Result<()> {
-        let choice = self.choice()?;
-        if choice != Choice::Cpu {
+        let kind = self.device_kind()?;
+        if kind != DeviceKind::Cpu {
             on_device::check(self.optimizer)?;
             if self.dtype == Some(Precision::Float32) {
                 return Err(Failure::usage(
@@ -318,8 +319,8 @@ impl Arguments {
                 .hint("leave --dtype out, or train with --device cpu"));
             }
         }
-        match choice {
-            Choice::Cuda(_) if !self.dry_run => {
+        match kind {
+            DeviceKind::Cuda(_) if !self.dry_run => {
                 open_library(Library::Driver)?;
                 open_library(Library::Nvrtc)?;
                 open_library(Library::CublasLt).map(|_| ())

@@ -5,7 +5,7 @@
 //! weights, gradients and activations; the samples and the process itself come on top.
 
 use device::cuda::{Library, open_library};
-use device::{Any, Choice, Device, PRODUCT_WORKSPACE};
+use device::{Any, Device, DeviceKind, GEMM_WORKSPACE};
 use policy::config::DataType;
 use policy::publish::PIECE;
 use record::failure::{Failure, Result};
@@ -105,12 +105,12 @@ pub fn open_device(
     spec: ModelSpec<'_>,
     request: &MemoryRequest,
 ) -> Result<Option<(Any, MemoryPlan)>> {
-    let choice = arguments.choice()?;
-    if choice == Choice::Cpu {
+    let kind = arguments.device_kind()?;
+    if kind == DeviceKind::Cpu {
         return on_host(arguments, spec, request).map(|_| None);
     }
     crate::model::check_for_device(spec.shape, spec.adapter)?;
-    let device = Any::open(choice, arguments.thread_count())?;
+    let device = Any::open(kind, arguments.thread_count())?;
     let found = device.memory()?.free;
     let available = DeviceMemory { free: free(arguments, found).min(found), workspace: device.workspace() };
     let plan = on_device(spec, request, available)?;
@@ -145,24 +145,24 @@ pub fn estimate(
     spec: ModelSpec<'_>,
     request: &MemoryRequest,
 ) -> Result<MemoryEstimate> {
-    let choice = arguments.choice()?;
-    if choice == Choice::Cpu {
+    let kind = arguments.device_kind()?;
+    if kind == DeviceKind::Cpu {
         return on_host(arguments, spec, request);
     }
     crate::model::check_for_device(spec.shape, spec.adapter)?;
-    let absent = matches!(choice, Choice::Cuda(_)) && open_library(Library::Driver).is_err();
+    let absent = matches!(kind, DeviceKind::Cuda(_)) && open_library(Library::Driver).is_err();
     let (name, available) = if absent {
         let free = free(arguments, H200 - CONTEXT);
-        ("no GPU here: that of an H200".to_owned(), DeviceMemory { free, workspace: PRODUCT_WORKSPACE })
+        ("no GPU here: that of an H200".to_owned(), DeviceMemory { free, workspace: GEMM_WORKSPACE })
     } else {
-        let device = Any::open(choice, 1)?;
+        let device = Any::open(kind, 1)?;
         let free = free(arguments, device.memory()?.free);
         (device.describe(), DeviceMemory { free, workspace: device.workspace() })
     };
     let plan = on_device(spec, request, available)?;
     let name = if arguments.device_memory.is_some() { "as --device-memory says".to_owned() } else { name };
     Ok(MemoryEstimate {
-        device: choice.to_string(),
+        device: kind.to_string(),
         memory: name,
         memory_bytes: Some(available.free),
         bytes: Bytes {
@@ -230,7 +230,7 @@ fn on_host(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryRequest) 
         .hint("lower --threads (each has its own gradient), use --optimizer sgd, or a GPU with --device cuda"));
     }
     Ok(MemoryEstimate {
-        device: Choice::Cpu.to_string(),
+        device: DeviceKind::Cpu.to_string(),
         memory: "this machine's".to_owned(),
         memory_bytes: memory,
         bytes,

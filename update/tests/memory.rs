@@ -160,7 +160,7 @@ fn any_geometry_is_planned_without_weights_samples_or_a_gpu() {
     if device::cuda::open_library(device::cuda::Library::Driver).is_err() {
         let plan = ask("--device cuda").ok().of_type("plan").remove(0);
         assert_eq!(plan["memory"], "no GPU here: that of an H200");
-        assert!(bytes(&plan, "other") > device::PRODUCT_WORKSPACE, "{plan}");
+        assert!(bytes(&plan, "other") > device::GEMM_WORKSPACE, "{plan}");
     }
 }
 

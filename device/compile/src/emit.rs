@@ -1,4 +1,4 @@
-//! What is generated: the C++ file with the simulator's entries, and the Rust file that declares the kernels.
+//! The generated files: the C++ file with the simulator's entries, and the Rust file that declares the kernels.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -51,9 +51,7 @@ pub(crate) fn rust(package: &str, modules: &[Module]) -> String {
                 .map(|p| {
                     format!(
                         "::device::Parameter {{ name: {:?}, scalar: ::device::Scalar::{}, pointer: {} }}",
-                        p.name,
-                        p.scalar.variant(),
-                        p.pointer
+                        p.name, p.scalar, p.pointer
                     )
                 })
                 .collect();

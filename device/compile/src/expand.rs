@@ -1,8 +1,8 @@
-//! A `.cu` file with its own includes put in place: one self-contained text.
+//! Expands a `.cu` file's own includes into one self-contained text.
 //!
-//! NVRTC gets no include path and no file system then, the text's hash names its compiled form, and both compilers
-//! read the same bytes. Only `#include "..."` is expanded (first the folder of the including file, then the project's
-//! `device.cuh`); `#include <...>` is left to the compiler. A file is put in once. `#line` keeps messages true.
+//! NVRTC then needs no include path, the text's hash names its compiled form in the cache, and both compilers read the
+//! same bytes. Only `#include "..."` is expanded (first the folder of the including file, then the project's
+//! `device.cuh`); `#include <...>` is left to the compiler. A file is included once. `#line` keeps messages true.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::include_directory;
 pub struct Expanded {
     /// One self-contained translation unit.
     pub text: String,
-    /// Every file that was read.
+    /// All files read.
     pub files: Vec<PathBuf>,
 }
 

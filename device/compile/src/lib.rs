@@ -5,9 +5,9 @@
 //! ```
 //!
 //! reads every `kernels/*.cu`, writes `$OUT_DIR/kernels.rs` with one `device::Kernel` per kernel (its source for
-//! NVRTC, its parameters, its entry in the simulator), and compiles the same text with the C++ compiler of this
-//! machine into the crate. NVRTC and the C++ compiler see the same expanded text: a `.cu` file with its own includes
-//! put in place. The conventions of the kernels' language are in `cuda/device.cuh`.
+//! NVRTC, its parameters, its entry in the simulator), and compiles the same text with this machine's C++ compiler into
+//! the crate. Both compilers see the same text: a `.cu` file with its own includes expanded. The conventions of the
+//! kernels' language are in `cuda/device.cuh`.
 //!
 //! A C++17 compiler (`c++`, or what `CXX` names) is needed to build Troupe. No part of CUDA is.
 
@@ -22,16 +22,15 @@ use std::path::{Path, PathBuf};
 
 pub use emit::host_wrapper;
 pub use expand::{Expanded, expand, expand_with};
-pub use signature::{Parameter, Scalar, Signature, signatures};
+pub use signature::{Parameter, Signature, signatures};
 
 /// The folder of `device.cuh` and of the simulator.
 pub fn include_directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda")
 }
 
-/// What the C++ compiler is told, for the simulator and for kernels: no contraction of `a * b + c` (a result must
-/// not depend on the compiler's choice), no type-based aliasing (kernels load vectors through casts), and nothing of
-/// the C++ library (so the programs need none at run time).
+/// Flags of the C++ compiler, for the simulator and for kernels: no contraction of `a * b + c` (a result must not depend
+/// on the compiler), no strict aliasing (kernels load vectors through casts), and no C++ library at run time.
 pub const FLAGS: [&str; 6] = [
     "-fno-strict-aliasing",
     "-ffp-contract=off",
@@ -63,7 +62,7 @@ pub fn simulator() {
 
 /// Declares every `*.cu` in `directory` (relative to the crate) as described in the crate's header.
 ///
-/// Stops the build with a sentence where a source cannot be read, understood or compiled.
+/// Stops the build with a message where a source cannot be read, parsed or compiled.
 pub fn declare(directory: &str) {
     if let Err(cause) = try_declare(directory) {
         println!("cargo:warning=kernels: {cause}");

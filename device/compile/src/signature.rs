@@ -1,67 +1,29 @@
 //! Which kernels a source declares, and with what parameters.
 //!
 //! A kernel is `extern "C" __global__ void [__launch_bounds__(...)] name(parameters)`. Parameters are pointers to or
-//! values of a few scalar types; a launch is checked against them, so a wrong argument is a sentence and not a
-//! corrupted result.
+//! values of a few scalar types; launches are checked against them, so a wrong argument is an error, not a corrupted
+//! result.
 
-/// A type that a kernel's parameter may have or point to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scalar {
-    /// `bf16`.
-    Bf16,
-    /// `float`.
-    F32,
-    /// `u8`.
-    U8,
-    /// `i16`.
-    I16,
-    /// `int` or `i32`.
-    I32,
-    /// `u32`.
-    U32,
-    /// `i64`.
-    I64,
-    /// `u64`.
-    U64,
-}
-
-impl Scalar {
-    /// The name of the variant, as generated code writes it.
-    pub fn variant(self) -> &'static str {
-        match self {
-            Scalar::Bf16 => "Bf16",
-            Scalar::F32 => "F32",
-            Scalar::U8 => "U8",
-            Scalar::I16 => "I16",
-            Scalar::I32 => "I32",
-            Scalar::U32 => "U32",
-            Scalar::I64 => "I64",
-            Scalar::U64 => "U64",
-        }
-    }
-
-    fn parse(word: &str) -> Option<Scalar> {
-        Some(match word {
-            "bf16" => Scalar::Bf16,
-            "float" => Scalar::F32,
-            "u8" => Scalar::U8,
-            "i16" => Scalar::I16,
-            "int" | "i32" => Scalar::I32,
-            "u32" => Scalar::U32,
-            "i64" => Scalar::I64,
-            "u64" => Scalar::U64,
-            _ => return None,
-        })
-    }
-}
+/// Types that a kernel's parameter may have or point to, and the variants of `device::Scalar` that they are.
+const SCALARS: [(&str, &str); 9] = [
+    ("bf16", "Bf16"),
+    ("float", "F32"),
+    ("u8", "U8"),
+    ("i16", "I16"),
+    ("int", "I32"),
+    ("i32", "I32"),
+    ("u32", "U32"),
+    ("i64", "I64"),
+    ("u64", "U64"),
+];
 
 /// One parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
     /// Its name.
     pub name: String,
-    /// Its type, or the type it points to.
-    pub scalar: Scalar,
+    /// The variant of `device::Scalar` that is its type, or that it points to.
+    pub scalar: &'static str,
     /// Whether it is a pointer.
     pub pointer: bool,
 }
@@ -138,7 +100,8 @@ fn parameter(text: &str) -> Option<Parameter> {
         ["*"] => true,
         _ => return None,
     };
-    Some(Parameter { name: (*name).to_owned(), scalar: Scalar::parse(scalar)?, pointer })
+    let (_, scalar) = SCALARS.into_iter().find(|(word, _)| word == scalar)?;
+    Some(Parameter { name: (*name).to_owned(), scalar, pointer })
 }
 
 fn without_comments(text: &str) -> String {
@@ -164,12 +127,8 @@ mod tests {
         let found = signatures(text).unwrap();
         let pointer = |name: &str, scalar| Parameter { name: name.into(), scalar, pointer: true };
         let value = |name: &str, scalar| Parameter { name: name.into(), scalar, pointer: false };
-        let parameters = vec![
-            pointer("out", Scalar::F32),
-            pointer("x", Scalar::Bf16),
-            value("n", Scalar::U64),
-            value("k", Scalar::I32),
-        ];
+        let parameters =
+            vec![pointer("out", "F32"), pointer("x", "Bf16"), value("n", "U64"), value("k", "I32")];
         assert_eq!(found, [Signature { name: "add".into(), parameters }]);
     }
 

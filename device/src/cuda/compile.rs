@@ -22,16 +22,16 @@ const OPTIONS: [&str; 2] = ["--std=c++17", "--ptxas-options=-v"];
 pub struct Compiled {
     /// The CUBIN.
     pub image: Vec<u8>,
-    /// What each kernel takes of a multiprocessor; empty if it came from the cache.
+    /// Resources of each kernel; empty if it came from the cache.
     pub usage: BTreeMap<String, Usage>,
 }
 
-/// What the assembler says of a kernel.
+/// Resources of a kernel, by ptxas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Registers of a thread.
     pub registers: u32,
-    /// Bytes that a thread stores to memory for want of registers.
+    /// Spilled bytes of a thread.
     pub spilled: u32,
     /// Bytes of fixed shared memory of a block.
     pub shared: u32,
@@ -60,22 +60,22 @@ pub fn version() -> Result<(i32, i32)> {
 /// # Errors
 /// 69 without NVRTC; 1 with the compiler's words where the source does not compile.
 pub(crate) fn cached(source: &Source, architecture: &str) -> Result<Vec<u8>> {
-    let path = place(source, architecture, version()?);
+    let path = cache_path(source, architecture, version()?);
     if let Some(image) =
         path.as_deref().and_then(|path| std::fs::read(path).ok()).filter(|image| !image.is_empty())
     {
         return Ok(image);
     }
     let image = compile(source, architecture)?.image;
-    // A cache that cannot be written costs time and nothing else.
+    // A cache that cannot be written only costs time.
     if let Some(path) = path {
         let _ = store(&path, &image);
     }
     Ok(image)
 }
 
-/// Where the machine code is kept: its name is the hash of all that decides it.
-fn place(source: &Source, architecture: &str, version: (i32, i32)) -> Option<PathBuf> {
+/// Path in the cache: the hash of everything that determines the machine code.
+fn cache_path(source: &Source, architecture: &str, version: (i32, i32)) -> Option<PathBuf> {
     let mut hasher = blake3::Hasher::new();
     for part in [source.text, architecture, &format!("{version:?}"), &OPTIONS.join(" ")] {
         hasher.update(&(part.len() as u64).to_le_bytes());
@@ -85,7 +85,7 @@ fn place(source: &Source, architecture: &str, version: (i32, i32)) -> Option<Pat
     Some(library::cache()?.join("kernels").join(name))
 }
 
-/// Whole or not at all, also when two programs do it at once.
+/// Writes atomically, also when two programs do at once.
 fn store(path: &Path, image: &[u8]) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
@@ -160,7 +160,7 @@ fn broken(error: &dyn std::fmt::Display) -> Failure {
         .hint("./fetch-cuda.sh nvrtc fetches one that is known to work")
 }
 
-/// What the assembler's report says of each kernel.
+/// Parses ptxas' report.
 fn usage(log: &str) -> BTreeMap<String, Usage> {
     let mut all = BTreeMap::new();
     let mut kernel: Option<String> = None;
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_report_of_the_assembler_is_read() {
+    fn the_report_of_ptxas_is_parsed() {
         let log = "ptxas info    : 0 bytes gmem\n\
                    ptxas info    : Compiling entry function 'a' for 'sm_90a'\n\
                    ptxas info    : Function properties for a\n    8 bytes stack frame, 20 bytes spill stores, 24 bytes spill loads\n\

@@ -1,7 +1,7 @@
-//! What of CUDA a machine has, in words, and whether its parts go together.
+//! The CUDA installation of this machine: a description, and whether its versions are compatible.
 //!
-//! A driver runs what compilers and libraries of its own major version and of earlier ones make. A newer one fails late and
-//! in riddles, so it is refused before anything is done.
+//! A driver runs code by compilers and libraries of its own or an earlier major version. Newer ones fail late and with
+//! unclear errors, so they are rejected up front.
 
 use cudarc::driver::{DriverError, result};
 use record::failure::{Failure, Result};
@@ -9,7 +9,7 @@ use record::failure::{Failure, Result};
 use super::library::{self, Library};
 use super::{compile, words};
 
-/// What of CUDA there is on this machine, in one line: for `--version`.
+/// The CUDA installation in one line, for `--version`.
 pub fn installation() -> String {
     let mut parts = Vec::new();
     parts.push(gpus().unwrap_or_else(|failure| failure.message));
@@ -27,7 +27,7 @@ pub fn installation() -> String {
     parts.join(", ")
 }
 
-/// The driver and the GPUs that it knows, in words.
+/// A description of the driver and its GPUs.
 ///
 /// # Errors
 /// 69 where there is no driver, or it does not start.
@@ -50,7 +50,7 @@ pub fn gpus() -> Result<String> {
     ))
 }
 
-/// The newest CUDA that the driver serves: 1000 times the major version and 10 times the minor. The driver is open.
+/// The newest CUDA that the driver supports: 1000 times the major version and 10 times the minor. The driver is open.
 fn driver_version() -> std::result::Result<i32, DriverError> {
     let mut version = 0;
     // SAFETY: the driver is open; a place for a number.
@@ -58,11 +58,11 @@ fn driver_version() -> std::result::Result<i32, DriverError> {
     Ok(version)
 }
 
-/// Whether the driver, which is open, runs what the compiler and the library of products make.
+/// Checks that the open driver supports the versions of NVRTC and cuBLASLt.
 ///
 /// # Errors
 /// 69 where one of them is missing, or newer than the driver.
-pub(super) fn suits(number: u32) -> Result<()> {
+pub(super) fn check_versions(number: u32) -> Result<()> {
     let driver = driver_version()
         .map_err(|error| Failure::unavailable(format!("cuda:{number}: its driver: {}", words(error))))?;
     let (compiler, _) = compile::version()?;
@@ -70,21 +70,21 @@ pub(super) fn suits(number: u32) -> Result<()> {
     // SAFETY: the library is open.
     let products = unsafe { cudarc::cublaslt::sys::cublasLtGetVersion() } / 10000;
     for (name, major) in [("NVRTC", i64::from(compiler)), ("cuBLASLt", products as i64)] {
-        refuse_newer(number, driver, name, major)?;
+        check_version(number, driver, name, major)?;
     }
     Ok(())
 }
 
-fn refuse_newer(number: u32, driver: i32, name: &str, major: i64) -> Result<()> {
+fn check_version(number: u32, driver: i32, name: &str, major: i64) -> Result<()> {
     if i64::from(driver / 1000) >= major {
         return Ok(());
     }
     let served = format!("{}.{}", driver / 1000, driver % 1000 / 10);
     Err(Failure::unavailable(format!(
-        "cuda:{number}: the driver serves CUDA {served}, and {name} is of CUDA {major}"
+        "cuda:{number}: the driver supports CUDA {served}, but {name} is of CUDA {major}"
     ))
     .hint(format!(
-        "install a driver for CUDA {major} (580 or later for CUDA 13), or set CUDA_PATH to a CUDA that the driver serves"
+        "install a driver for CUDA {major} (580 or later for CUDA 13), or set CUDA_PATH to a CUDA that the driver supports"
     )))
 }
 
@@ -93,12 +93,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_newer_than_the_driver_is_refused() {
+    fn libraries_newer_than_the_driver_are_rejected() {
         for (driver, major) in [(13000, 13), (13010, 12), (14000, 13)] {
-            assert_eq!(refuse_newer(0, driver, "NVRTC", major), Ok(()), "{driver}");
+            assert_eq!(check_version(0, driver, "NVRTC", major), Ok(()), "{driver}");
         }
-        let failure = refuse_newer(1, 12040, "NVRTC", 13).unwrap_err();
+        let failure = check_version(1, 12040, "NVRTC", 13).unwrap_err();
         assert_eq!(failure.code, record::failure::UNAVAILABLE);
-        assert_eq!(failure.message, "cuda:1: the driver serves CUDA 12.4, and NVRTC is of CUDA 13");
+        assert_eq!(failure.message, "cuda:1: the driver supports CUDA 12.4, but NVRTC is of CUDA 13");
     }
 }

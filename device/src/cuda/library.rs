@@ -1,9 +1,8 @@
-//! Where NVIDIA's libraries are, and loading them.
+//! Finds and loads NVIDIA's libraries; nothing of CUDA is linked.
 //!
-//! Nothing of CUDA is linked. A library is looked for in the folder that `CUDA_PATH` names, in what `fetch-cuda.sh`
-//! fetched, where the system's loader looks, and in the `nvidia-*` packages of the Python on `PATH`. It is opened by
-//! its full path before `cudarc` asks the loader for it by name, which then finds it loaded; `cudarc` panics where it
-//! finds nothing, so every use of a library goes through [`open`] first.
+//! A library is searched in `CUDA_PATH`, in the folders of `fetch-cuda.sh`, by the system's loader, and in the `nvidia-*`
+//! packages of the Python on `PATH`. It is opened by its full path before `cudarc` opens it by name, which then finds it
+//! loaded; `cudarc` panics on a missing library, so every use goes through [`open`] first.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,17 +14,17 @@ use record::failure::{Failure, Result};
 /// A library of CUDA's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Library {
-    /// The driver's own: it comes with the driver and is the system's alone.
+    /// libcuda, installed with the driver.
     Driver,
-    /// The compiler of kernels.
+    /// The kernel compiler.
     Nvrtc,
-    /// Products of matrices.
+    /// GEMMs.
     CublasLt,
-    /// The older interface to products, which ONNX Runtime uses.
+    /// The older GEMM library, which ONNX Runtime uses.
     Cublas,
-    /// CUDA's runtime, which ONNX Runtime uses.
+    /// The CUDA runtime, which ONNX Runtime uses.
     Runtime,
-    /// Random numbers, which ONNX Runtime links and a decoder never calls.
+    /// Random numbers, which ONNX Runtime links but never calls for a decoder.
     Random,
 }
 
@@ -112,10 +111,10 @@ impl std::fmt::Display for Found {
     }
 }
 
-/// Makes a library ready for use.
+/// Loads a library.
 ///
 /// # Errors
-/// 69 where it is nowhere.
+/// 69 where it is not found.
 pub fn open(library: Library) -> Result<Found> {
     static OPEN: Mutex<Vec<(Library, Found)>> = Mutex::new(Vec::new());
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,13 +1,13 @@
 //! An NVIDIA GPU through the CUDA driver, by `cudarc`; its libraries are loaded when first used and never linked.
 //!
-//! One stream carries all work, in the order of the calls. Kernels are compiled for the very GPU at their first
-//! launch and kept in the user's cache. The context is the GPU's primary one, which other libraries in the process
-//! (ONNX Runtime) share; [`Cuda::stream`] lets them take part in the same order.
+//! One stream carries all work, in the order of the calls. Kernels are compiled for the GPU's architecture at their first
+//! launch and cached on disk. The context is the GPU's primary one, which other libraries in the process (ONNX Runtime)
+//! share; [`Cuda::stream`] lets them enqueue work in the same order.
 
 mod compile;
+mod cublaslt;
 mod installation;
 mod library;
-mod product;
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -18,32 +18,31 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result};
 use record::failure::{Failure, Result};
 
-use crate::arena::Arena;
-use crate::buffer::{Buffer, Raw, Slice};
+use crate::arena::{Arena, Buffer, Raw, Slice};
 use crate::element::Element;
 use crate::gemm::Gemm;
 use crate::kernel::{Argument, Kernel, Shape, Source, Value};
 use crate::{Device, Memory};
 
 pub use compile::{Compiled, Usage, architecture, compile, version as compiler_version};
+use cublaslt::CublasLt;
 pub use installation::{gpus, installation};
 pub use library::{Found, Library, open as open_library};
-use product::Products;
 
-/// Device memory that cuBLASLt may use for itself; part of the arena.
-pub const PRODUCT_WORKSPACE: u64 = 32 << 20;
+/// cuBLASLt's workspace, bytes; part of the arena.
+pub const GEMM_WORKSPACE: u64 = 32 << 20;
 
-/// Dynamic shared memory of a block beyond which a kernel must be told: 48 KiB, of which a kernel's fixed arrays (no
-/// more than 16 KiB here) take their part.
-const PLAIN_SHARED: u32 = 32 * 1024;
+/// Dynamic shared memory of a block above which a kernel needs an attribute: 48 KiB less the fixed arrays (at most 16 KiB
+/// here).
+const DEFAULT_SHARED: u32 = 32 * 1024;
 
 /// One NVIDIA GPU.
 pub struct Cuda {
-    // Fields are dropped in this order: what lies on the device before the context.
-    products: Option<Products>,
+    // Dropped in this order: device memory before the context.
+    cublaslt: Option<CublasLt>,
     workspace: Option<Buffer<u8>>,
     arena: Option<Arena>,
-    block: Option<DeviceBlock>,
+    memory: Option<DeviceMemory>,
     functions: HashMap<*const Kernel, CUfunction>,
     modules: HashMap<*const Source, CUmodule>,
     stream: Arc<CudaStream>,
@@ -53,17 +52,17 @@ pub struct Cuda {
     architecture: String,
     /// The most shared memory that a block can have, bytes.
     most_shared: u32,
-    /// Whether copies read the host's memory when their turn comes, rather than before the call returns.
+    /// Whether asynchronous uploads read host memory after the call returns.
     reads_late: bool,
 }
 
 /// The arena's memory.
-struct DeviceBlock {
+struct DeviceMemory {
     address: u64,
     context: Arc<CudaContext>,
 }
 
-impl Drop for DeviceBlock {
+impl Drop for DeviceMemory {
     fn drop(&mut self) {
         // SAFETY: our own allocation, freed once, in its context; a failure here has been reported before.
         unsafe {
@@ -74,10 +73,10 @@ impl Drop for DeviceBlock {
 }
 
 impl Cuda {
-    /// Opens the `number`-th GPU. No memory is taken beyond the driver's own.
+    /// Opens the `number`-th GPU; allocates nothing beyond the context.
     ///
     /// # Errors
-    /// 69 where there is no driver, no such GPU, it cannot be used, or a library is missing or newer than the driver.
+    /// 69 where the driver, the GPU or a library is missing, unusable, or newer than the driver.
     pub fn new(number: u32) -> Result<Self> {
         library::open(Library::Driver)?;
         let refused = |what: &str, error: DriverError| {
@@ -91,7 +90,7 @@ impl Cuda {
             return Err(Failure::unavailable(format!("cuda:{number}: this machine has {count} NVIDIA GPUs"))
                 .hint("GPUs are counted from 0"));
         }
-        installation::suits(number)?;
+        installation::check_versions(number)?;
         let context = CudaContext::new(number as usize).map_err(|error| refused("opening", error))?;
         let name = context.name().map_err(|error| refused("its name", error))?;
         let ask =
@@ -107,10 +106,10 @@ impl Cuda {
         let tables = ask(Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES)?;
         let stream = context.new_stream().map_err(|error| refused("its stream", error))?;
         Ok(Cuda {
-            products: None,
+            cublaslt: None,
             workspace: None,
             arena: None,
-            block: None,
+            memory: None,
             functions: HashMap::new(),
             modules: HashMap::new(),
             stream,
@@ -137,7 +136,7 @@ impl Cuda {
         Failure::work(format!("cuda:{}: {what}: {}", self.number, words(error)))
     }
 
-    /// Makes the GPU's context that of the calling thread.
+    /// Makes the GPU's context current in the calling thread.
     fn bind(&self) -> Result<()> {
         self.context.bind_to_thread().map_err(|error| self.failed("its context", error))
     }
@@ -173,7 +172,7 @@ impl Cuda {
 
 impl Drop for Cuda {
     fn drop(&mut self) {
-        // Work under way may use what is dropped next.
+        // Work in flight may use what is dropped next.
         let _ = self.context.bind_to_thread().and_then(|()| self.stream.synchronize());
         for module in self.modules.values() {
             // SAFETY: loaded by us, unloaded once, and no kernel of it runs any more.
@@ -183,8 +182,7 @@ impl Drop for Cuda {
 }
 
 impl Device for Cuda {
-    /// A CUDA graph.
-    type Recording = CudaGraph;
+    type Graph = CudaGraph;
 
     fn describe(&self) -> String {
         let total = self.memory().map(|memory| memory.total as f64 / f64::from(1 << 30)).unwrap_or_default();
@@ -209,17 +207,17 @@ impl Device for Cuda {
             ))
             .hint("lower --max-tokens-per-batch, or end what else uses the GPU (nvidia-smi)"));
         }
-        // SAFETY: freed by `DeviceBlock`.
+        // SAFETY: freed by `DeviceMemory`.
         let address = unsafe { result::malloc_sync(bytes as usize) }.map_err(|error| {
             Failure::unavailable(format!("cuda:{}: {bytes} bytes: {}", self.number, words(error)))
         })?;
-        self.block = Some(DeviceBlock { address, context: self.context.clone() });
+        self.memory = Some(DeviceMemory { address, context: self.context.clone() });
         self.arena = Some(Arena::new(address, bytes, 0));
         Ok(())
     }
 
     fn workspace(&self) -> u64 {
-        PRODUCT_WORKSPACE
+        GEMM_WORKSPACE
     }
 
     fn arena(&self) -> Result<&Arena> {
@@ -235,8 +233,8 @@ impl Device for Cuda {
             return Ok(());
         }
         self.bind()?;
-        // SAFETY: the slice is ours and as long. The driver has staged `from` (pageable memory) when this returns; where
-        // the GPU reads pageable memory itself (Grace Hopper) it need not have, so there the stream is waited for.
+        // SAFETY: the slice is ours and as long. The driver has staged `from` (pageable memory) when this returns; a GPU
+        // that reads pageable memory itself (Grace Hopper) may not have, so there the stream is synchronized.
         unsafe { result::memcpy_htod_async(to.address(), from, self.stream.cu_stream()) }
             .map_err(|error| self.failed("upload", error))?;
         if self.reads_late { self.synchronize() } else { Ok(()) }
@@ -299,14 +297,14 @@ impl Device for Cuda {
             ))
             .hint("the kernels are for GPUs of compute capability 8.0 and later"));
         }
-        if shape.shared > PLAIN_SHARED {
+        if shape.shared > DEFAULT_SHARED {
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the function is loaded.
             unsafe { result::function::set_function_attribute(function, attribute, shape.shared as i32) }
                 .map_err(|error| self.failed(kernel.name(), error))?;
         }
         let mut bits: Vec<u64> = arguments.iter().map(Argument::bits).collect();
-        let mut places: Vec<*mut c_void> =
+        let mut pointers: Vec<*mut c_void> =
             bits.iter_mut().map(|bits| std::ptr::from_mut(bits).cast()).collect();
         let triple = |[x, y, z]: [u32; 3]| (x, y, z);
         // SAFETY: number and types of the arguments are the kernel's, its buffers are ours, and the driver copies the
@@ -318,7 +316,7 @@ impl Device for Cuda {
                 triple(shape.block),
                 shape.shared,
                 self.stream.cu_stream(),
-                &mut places,
+                &mut pointers,
             )
         }
         .map_err(|error| self.failed(kernel.name(), error))
@@ -335,17 +333,17 @@ impl Device for Cuda {
         self.bind()?;
         let workspace = match self.workspace.take() {
             Some(workspace) => workspace,
-            None => self.allocate(PRODUCT_WORKSPACE as usize)?,
+            None => self.allocate(GEMM_WORKSPACE as usize)?,
         };
-        let place = (workspace.address(), workspace.len());
+        let range = (workspace.address(), workspace.len());
         self.workspace = Some(workspace);
         let stream = self.stream().cast();
-        let products = match &mut self.products {
-            Some(products) => products,
-            none => none.insert(Products::new()?),
+        let cublaslt = match &mut self.cublaslt {
+            Some(cublaslt) => cublaslt,
+            none => none.insert(CublasLt::new()?),
         };
         // SAFETY: the description has been checked, and everything lies in our arena, in the current context.
-        unsafe { products.run(gemm, place, stream) }
+        unsafe { cublaslt.run(gemm, range, stream) }
     }
 
     fn synchronize(&mut self) -> Result<()> {
@@ -353,21 +351,21 @@ impl Device for Cuda {
         self.stream.synchronize().map_err(|error| self.failed("work on it", error))
     }
 
-    fn begin_recording(&mut self) -> Result<bool> {
-        // Other threads are not disturbed, and what a library allocates meanwhile is allocated and not written down.
+    fn begin_capture(&mut self) -> Result<bool> {
+        // Relaxed: other threads are unaffected, and allocations by libraries are made, not captured.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        self.stream.begin_capture(mode).map_err(|error| self.failed("recording", error))?;
+        self.stream.begin_capture(mode).map_err(|error| self.failed("capture", error))?;
         Ok(true)
     }
 
-    fn end_recording(&mut self) -> Result<CudaGraph> {
-        let recording = self.stream.end_capture(CUgraphInstantiate_flags(0));
-        let recording = recording.map_err(|error| self.failed("recording", error))?;
-        recording.ok_or_else(|| Failure::work(format!("cuda:{}: nothing was recorded", self.number)))
+    fn end_capture(&mut self) -> Result<CudaGraph> {
+        let graph = self.stream.end_capture(CUgraphInstantiate_flags(0));
+        let graph = graph.map_err(|error| self.failed("capture", error))?;
+        graph.ok_or_else(|| Failure::work(format!("cuda:{}: nothing was captured", self.number)))
     }
 
-    fn repeat(&mut self, recording: &CudaGraph) -> Result<()> {
-        recording.launch().map_err(|error| self.failed("repeating", error))
+    fn replay(&mut self, graph: &CudaGraph) -> Result<()> {
+        graph.launch().map_err(|error| self.failed("replay", error))
     }
 }
 

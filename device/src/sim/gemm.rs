@@ -1,4 +1,4 @@
-//! Products of matrices for the simulator: f32 sums in order of depth, the result rounded once.
+//! The simulator's GEMM: f32 sums in ascending order of depth, the result rounded once.
 
 use half::bf16;
 
@@ -8,7 +8,7 @@ use crate::gemm::{Gemm, Operand};
 /// Rows that one task computes.
 const ROWS: usize = 16;
 
-/// Computes the product on `threads` threads; the values depend on their number in no way.
+/// Computes the GEMM on `threads` threads; the values do not depend on their number.
 ///
 /// # Safety
 /// The description must have passed [`Gemm::check`], and its operands must lie in memory of this process that nobody

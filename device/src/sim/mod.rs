@@ -1,13 +1,11 @@
-//! The simulator: the CUDA kernels of the project run on the CPU, for tests and for finding mistakes.
+//! The simulator: CUDA kernels run on the CPU, for tests and debugging.
 //!
-//! Kernels are the same text that NVRTC gets, compiled for the host (`device/compile/cuda/simulator.h` says what is
-//! modeled). Beyond the results it watches what a GPU would not tell: threads that diverge at a barrier, deadlock,
-//! misaligned or missing asynchronous copies, writes past the end of a buffer (a margin after each buffer is looked
-//! at after every launch), and reads of memory that nobody wrote (it is NaN). A schedule is named by a seed; tests
-//! run every kernel under several.
+//! Kernels are the text that NVRTC gets, compiled for the host (`device/compile/cuda/simulator.h` says what is modeled).
+//! It also detects divergence at a barrier, deadlock, misaligned or missing asynchronous copies, and writes past the end
+//! of a buffer (a guard after each buffer is checked after every launch); uninitialized memory is NaN. A seed selects the
+//! schedule; tests run every kernel under several.
 
 mod gemm;
-mod memory;
 mod worker;
 
 use std::convert::Infallible;
@@ -15,22 +13,54 @@ use std::ffi::c_void;
 
 use record::failure::{Failure, Result};
 
-use crate::arena::{Arena, footprint};
-use crate::buffer::{Raw, Slice};
+use crate::arena::{Arena, Buffer, Raw, Slice, footprint};
 use crate::element::Element;
 use crate::gemm::Gemm;
 use crate::kernel::{Argument, Kernel, Shape, Value};
-use crate::{Buffer, Device, Memory};
+use crate::{Device, Memory};
 
-use memory::HostMemory;
 use worker::Worker;
 
-/// Bytes watched after each buffer.
+/// Guard bytes after each buffer.
 const MARGIN: u64 = 256;
-/// What those bytes hold.
+/// The value of guard bytes.
 const MARK: u8 = 0xA5;
 
-/// The CUDA kernels on this machine's processor.
+/// The simulator's device memory: zeroed pages, committed when touched, unmapped when dropped.
+struct HostMemory {
+    address: *mut libc::c_void,
+    bytes: usize,
+}
+
+impl HostMemory {
+    fn new(bytes: u64) -> Result<Self> {
+        let bytes = usize::try_from(bytes.max(1)).map_err(Failure::unavailable)?;
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+        );
+        // SAFETY: a fresh anonymous mapping.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        if address == libc::MAP_FAILED {
+            let error = std::io::Error::last_os_error();
+            return Err(Failure::unavailable(format!("sim: {bytes} bytes of memory: {error}")));
+        }
+        Ok(HostMemory { address, bytes })
+    }
+
+    fn address(&self) -> u64 {
+        self.address as u64
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, of this very size.
+        unsafe { libc::munmap(self.address, self.bytes) };
+    }
+}
+
+/// The simulated device.
 pub struct Sim {
     arena: Option<Arena>,
     /// The arena's bytes.
@@ -41,8 +71,7 @@ pub struct Sim {
 }
 
 impl Sim {
-    /// A simulator that runs blocks on `threads` threads, in the schedule that `seed` names. Its memory is that of an
-    /// H200, of which pages come into being when touched.
+    /// A simulator that runs blocks on `threads` threads in the schedule `seed`, with the memory of an H200.
     ///
     /// # Errors
     /// 69 where there is no memory for the workers.
@@ -51,7 +80,7 @@ impl Sim {
         Ok(Sim { arena: None, host: None, workers, seed, total: 143_771 << 20 })
     }
 
-    /// Runs later launches in another schedule: 0 is lockstep, others are orders of warps.
+    /// Sets the schedule of later launches: 0 is lockstep, others are orders of warps.
     pub fn set_seed(&mut self, seed: u64) {
         self.seed = seed;
     }
@@ -72,7 +101,7 @@ impl Sim {
         Ok(unsafe { std::slice::from_raw_parts_mut(slice.address() as *mut T, slice.len()) })
     }
 
-    /// The kernels a launch touches must have left the margins behind their buffers alone.
+    /// Checks the guards after the buffers of a launch.
     fn check_margins(&self, kernel: &Kernel, arguments: &[Argument<'_>]) -> Result<()> {
         for (argument, parameter) in arguments.iter().zip(kernel.parameters()) {
             let Value::Pointer(raw) = argument.0 else { continue };
@@ -95,8 +124,8 @@ impl Sim {
 }
 
 impl Device for Sim {
-    /// It records nothing: what libraries compute on the CPU does not pass through it.
-    type Recording = Infallible;
+    /// It captures nothing: libraries on the CPU do not pass through it.
+    type Graph = Infallible;
 
     fn describe(&self) -> String {
         format!("sim: CUDA kernels on {} threads of the CPU, schedule {}", self.workers.len(), self.seed)
@@ -112,7 +141,7 @@ impl Device for Sim {
             return Err(Failure::work("sim: memory is reserved already"));
         }
         if bytes > self.total {
-            return Err(Failure::unavailable(format!("sim: {bytes} bytes wanted of {}", self.total)));
+            return Err(Failure::unavailable(format!("sim: {bytes} bytes requested of {}", self.total)));
         }
         let host = HostMemory::new(Arena::extent(bytes, MARGIN))?;
         self.arena = Some(Arena::new(host.address(), bytes, MARGIN));

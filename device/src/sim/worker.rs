@@ -1,4 +1,4 @@
-//! What runs blocks: the C++ side of the simulator as seen from here.
+//! Workers of the simulator, which run blocks: the interface to its C++ side.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_void};
@@ -52,7 +52,7 @@ impl Launch {
         }))
     }
 
-    /// What became of it, once every worker is done.
+    /// The result, once every worker is done.
     pub fn outcome(self) -> Result<()> {
         let shared = self.0.into_inner();
         if shared.failed == 0 {

@@ -12,7 +12,7 @@
 mod on_device;
 
 use clap::{Parser, ValueEnum};
-use device::Choice;
+use device::DeviceKind;
 use policy::directory::Policy;
 use policy::initial::{self, Preset};
 use record::failure::{Failure, Result};
@@ -93,7 +93,7 @@ fn measure(arguments: &Arguments) -> Result<()> {
         (None, Size::Bench) => initial::from_preset(&folder, Preset::Bench, 1)?,
     };
     let measured = match &arguments.device {
-        Some(name) => on_device::measure(arguments, &policy, Choice::parse("--device", name)?),
+        Some(name) => on_device::measure(arguments, &policy, DeviceKind::parse("--device", name)?),
         None => on_cpu(arguments, &policy),
     };
     if arguments.policy.is_none() {

@@ -13,7 +13,7 @@
 
 use std::time::Instant;
 
-use device::Choice;
+use device::DeviceKind;
 use policy::config::Config;
 use policy::decoder::Tensor;
 use policy::directory::Policy;
@@ -27,8 +27,8 @@ use crate::{Arguments, request};
 const PROMPTS: usize = 8;
 
 /// Measures every batch size at every context, without sharing and with `--branches` that share a prompt.
-pub fn measure(arguments: &Arguments, policy: &Policy, device: Choice) -> Result<()> {
-    let cost = Cost::of(&Config::load(policy.model())?, if device == Choice::Sim { 4.0 } else { 2.0 });
+pub fn measure(arguments: &Arguments, policy: &Policy, device: DeviceKind) -> Result<()> {
+    let cost = Cost::of(&Config::load(policy.model())?, if device == DeviceKind::Sim { 4.0 } else { 2.0 });
     let service = engine::start(&[policy], device, 1, Vec::new())?;
     let limits = service.limits().clone();
     let client = service.client(policy.base.as_ref().map(|_| 0));

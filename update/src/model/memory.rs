@@ -249,7 +249,7 @@ mod tests {
 
     fn plan(shape: &Shape, free: u64, moments: Option<u64>, largest: usize) -> Result<MemoryPlan> {
         let request = MemoryRequest { tokens: 32_768, largest, rows: 32_768, positions: 4096, moments };
-        MemoryPlan::new(shape, request, DeviceMemory { free, workspace: device::PRODUCT_WORKSPACE })
+        MemoryPlan::new(shape, request, DeviceMemory { free, workspace: device::GEMM_WORKSPACE })
     }
 
     #[test]

@@ -28,7 +28,7 @@ use self::runner::DeviceRunner;
 use self::service::Service;
 use self::session::Provider;
 use crate::runtime;
-use device::{Choice, Cuda, Device, Sim};
+use device::{DeviceKind, Cuda, Device, Sim};
 use half::bf16;
 use policy::config::Config;
 use policy::directory::Policy;
@@ -44,7 +44,7 @@ const SIMULATED: Capacity = Capacity { rows: 256 + 64, sequences: 64, blocks: 64
 ///
 /// # Errors
 /// Exit 69 without the device, a library or enough memory; files that are missing, damaged or not implemented.
-pub fn start(policies: &[&Policy], device: Choice, share: u64, stop_ids: Vec<u32>) -> Result<Service> {
+pub fn start(policies: &[&Policy], device: DeviceKind, share: u64, stop_ids: Vec<u32>) -> Result<Service> {
     let policies: Vec<Policy> = policies.iter().map(|&policy| policy.clone()).collect();
     let load = move || {
         let Some(policy) = policies.first() else {
@@ -55,8 +55,8 @@ pub fn start(policies: &[&Policy], device: Choice, share: u64, stop_ids: Vec<u32
         Ok((config, Weights::open(policy.model())?, adapters))
     };
     match device {
-        Choice::Cpu => Err(Failure::work("the CPU has no device thread")),
-        Choice::Sim => Service::start(move || {
+        DeviceKind::Cpu => Err(Failure::work("the CPU has no device thread")),
+        DeviceKind::Sim => Service::start(move || {
             let (config, weights, adapters) = load()?;
             let sim = Sim::new(1, 0)?;
             let capacity = |_: &Sim| Ok(SIMULATED);
@@ -65,7 +65,7 @@ pub fn start(policies: &[&Policy], device: Choice, share: u64, stop_ids: Vec<u32
             let limits = runner.scheduler_config(stop_ids);
             Ok((runner, limits))
         }),
-        Choice::Cuda(number) => Service::start(move || {
+        DeviceKind::Cuda(number) => Service::start(move || {
             runtime::open_cuda()?;
             let (config, weights, adapters) = load()?;
             let cuda = Cuda::new(number)?;

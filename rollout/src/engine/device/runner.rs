@@ -13,7 +13,7 @@ use crate::engine::batch::Batch;
 use crate::engine::block_pool::{CacheConfig, Fork};
 use crate::engine::request::SampledToken;
 use crate::engine::scheduler::{Runner, SchedulerConfig};
-use device::{Buffer, Device, PRODUCT_WORKSPACE};
+use device::{Buffer, Device, GEMM_WORKSPACE};
 use policy::config::Config;
 use policy::graph;
 use policy::weights::Weights;
@@ -30,7 +30,7 @@ pub struct DeviceRunner<D: Device, T: Activation> {
     inputs: Inputs,
     /// Bound to the session, and held for it.
     _factors: Vec<Buffer<T>>,
-    graphs: CudaGraphs<D::Recording>,
+    graphs: CudaGraphs<D::Graph>,
     /// Behind the buffers, which are its memory.
     device: D,
 }
@@ -45,7 +45,7 @@ pub fn arena_bytes<T: Activation>(config: &Config, adapters: &Adapters, capacity
     let hidden = (capacity.sequences * config.hidden_size) as u64 * size;
     // Every buffer begins at a line of its own and may have a margin behind it.
     let buffers = 2 * config.num_layers as u64 + 7;
-    PRODUCT_WORKSPACE
+    GEMM_WORKSPACE
         + kv
         + head
         + hidden
@@ -147,12 +147,12 @@ impl<D: Device, T: Activation> DeviceRunner<D, T> {
     /// The capture fails, or its replay does something else.
     fn capture(&mut self, shape: &BatchShape, tokens: &[SampledToken]) -> Result<()> {
         let forward = &mut self.forward;
-        let Some(graph) = self.device.record(|device| forward.submit(device, shape))? else {
+        let Some(graph) = self.device.capture(|device| forward.submit(device, shape))? else {
             self.graphs.disable();
             return Ok(());
         };
         self.forward.clear(&mut self.device)?;
-        self.device.repeat(&graph)?;
+        self.device.replay(&graph)?;
         let again = self.forward.sampler.download(&mut self.device, tokens.len())?;
         let bits = |token: &SampledToken| (token.id, token.logprob.to_bits());
         if !again.iter().map(bits).eq(tokens.iter().map(bits)) {
@@ -172,7 +172,7 @@ impl<D: Device, T: Activation> Runner for DeviceRunner<D, T> {
         let count = batch.requests.len();
         match self.graphs.step(&shape) {
             Step::Replay(graph) => {
-                self.device.repeat(graph)?;
+                self.device.replay(graph)?;
                 self.forward.sampler.download(&mut self.device, count)
             }
             Step::Run => self.run_eagerly(&shape, count),

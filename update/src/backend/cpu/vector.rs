@@ -24,14 +24,14 @@ macro_rules! vectorized {
                 fn avx2($($argument: $type),*) {
                     body($($argument),*)
                 }
-                match gemm::Instructions::best() {
+                match gemm::Isa::best() {
                     // SAFETY: the CPU was found to have these instructions.
-                    gemm::Instructions::Avx512BFloat16 | gemm::Instructions::Avx512 => return unsafe {
+                    gemm::Isa::Avx512BFloat16 | gemm::Isa::Avx512 => return unsafe {
                         avx512($($argument),*)
                     },
                     // SAFETY: as above.
-                    gemm::Instructions::Avx2 => return unsafe { avx2($($argument),*) },
-                    gemm::Instructions::Portable => {}
+                    gemm::Isa::Avx2 => return unsafe { avx2($($argument),*) },
+                    gemm::Isa::Portable => {}
                 }
             }
             body($($argument),*)

@@ -27,7 +27,7 @@ struct Faulty {
 }
 
 impl Device for Faulty {
-    type Recording = ();
+    type Graph = ();
 
     fn describe(&self) -> String {
         self.sim.describe()
@@ -81,16 +81,16 @@ impl Device for Faulty {
         self.sim.synchronize()
     }
 
-    fn begin_recording(&mut self) -> Result<bool> {
+    fn begin_capture(&mut self) -> Result<bool> {
         self.begun += 1;
         if self.fault == Fault::Refused { Err(Failure::work("refused")) } else { Ok(true) }
     }
 
-    fn end_recording(&mut self) -> Result<()> {
+    fn end_capture(&mut self) -> Result<()> {
         if self.fault == Fault::Broken { Err(Failure::work("broken")) } else { Ok(()) }
     }
 
-    fn repeat(&mut self, (): &()) -> Result<()> {
+    fn replay(&mut self, (): &()) -> Result<()> {
         Ok(())
     }
 }

@@ -1,58 +1,57 @@
 //! The loops around a kernel: which block of which operand is in which cache.
 
-use crate::kernel::{Kernel, MARGIN, Tile, Word};
+use crate::micro_kernel::{MARGIN, MicroKernel, Tile, Word};
 use crate::pack::{self, part};
 use crate::{Onto, Scratch, View};
 use std::ops::Range;
 
-/// Rows of A packed at once: their block stays in the second-level cache.
-const ROWS: usize = 336;
-/// Words of the inner dimension in a block.
-const INNER: usize = 384;
-/// Columns of B packed at once.
-const COLUMNS: usize = 2048;
+/// MC: rows of A packed at once; the block stays in the L2 cache.
+const MC: usize = 336;
+/// KC: words of the inner dimension in a block.
+const KC: usize = 384;
+/// NC: columns of B packed at once.
+const NC: usize = 2048;
 
-/// The right operand: to be packed block by block, or packed before.
+/// The right operand: strided, to be packed block by block, or packed already.
 #[derive(Clone, Copy)]
 pub(crate) enum Right<'a> {
-    Loose(View<'a>),
+    Strided(View<'a>),
     /// As [`pack_band`] leaves it.
     Packed(&'a [Word]),
 }
 
 /// Grows `buffer` to hold `length` words at a 64-byte boundary and returns them.
 fn aligned(buffer: &mut Vec<Word>, length: usize) -> &mut [Word] {
-    let room = length + MARGIN + 16;
-    if buffer.len() < room {
-        buffer.resize(room, 0);
+    let needed = length + MARGIN + 16;
+    if buffer.len() < needed {
+        buffer.resize(needed, 0);
     }
     let skip = buffer.as_ptr().align_offset(64);
     &mut buffer[skip..]
 }
 
 /// The blocks of the inner dimension, in values.
-fn depths<K: Kernel>(inner: usize) -> impl Iterator<Item = Range<usize>> + Clone {
-    let words = inner.div_ceil(K::IN_WORD);
-    let parts = words.div_ceil(INNER);
+fn depths<K: MicroKernel>(inner: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+    let words = inner.div_ceil(K::VALUES_PER_WORD);
+    let parts = words.div_ceil(KC);
     (0..parts).map(move |index| {
         let part = part(words, parts, index);
-        part.start * K::IN_WORD..inner.min(part.end * K::IN_WORD)
+        part.start * K::VALUES_PER_WORD..inner.min(part.end * K::VALUES_PER_WORD)
     })
 }
 
 /// The blocks of columns.
 fn widths(columns: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..columns).step_by(COLUMNS).map(move |first| band(first, columns))
+    (0..columns).step_by(NC).map(move |first| band(first, columns))
 }
 
 /// Words of one packed block of B.
-fn packed_words<K: Kernel>(depth: &Range<usize>, band: &Range<usize>) -> usize {
-    band.len().div_ceil(K::COLUMN_TILE) * K::COLUMN_TILE * depth.len().div_ceil(K::IN_WORD)
+fn packed_words<K: MicroKernel>(depth: &Range<usize>, band: &Range<usize>) -> usize {
+    band.len().div_ceil(K::NR) * K::NR * depth.len().div_ceil(K::VALUES_PER_WORD)
 }
 
-/// Room for every packed block of a right operand `[inner, columns]`, at a 64-byte boundary: the words and where in
-/// them the first block begins.
-pub(crate) fn room<K: Kernel>([inner, columns]: [usize; 2]) -> (Vec<Word>, usize) {
+/// A buffer for all packed blocks of a right operand `[inner, columns]`, and the 64-byte aligned offset of the first.
+pub(crate) fn packed_buffer<K: MicroKernel>([inner, columns]: [usize; 2]) -> (Vec<Word>, usize) {
     let of_band = |band| depths::<K>(inner).map(move |depth| packed_words::<K>(&depth, &band));
     let mut words = Vec::new();
     aligned(&mut words, widths(columns).flat_map(of_band).sum());
@@ -62,16 +61,16 @@ pub(crate) fn room<K: Kernel>([inner, columns]: [usize; 2]) -> (Vec<Word>, usize
 
 /// The columns that are packed together with `first`.
 pub(crate) fn band(first: usize, columns: usize) -> Range<usize> {
-    first..columns.min(first + COLUMNS)
+    first..columns.min(first + NC)
 }
 
-/// Writes the blocks of one band of columns in the order in which [`multiply`] reads them, from `place` on; where the next
-/// band's begin. `b` is the band, `[inner, width]`.
+/// Packs one band of columns `b` `[inner, width]` at offset `place`, in the order in which [`multiply`] reads it. Returns
+/// the next band's offset.
 ///
 /// # Panics
-/// If the processor lacks the kernel's instructions the behavior is undefined: the caller dispatches. `b` must
-/// have been checked, and `words` have the [`room`].
-pub(crate) fn pack_band<K: Kernel>(
+/// If the CPU lacks the kernel's instructions the behavior is undefined: the caller dispatches. `b` must
+/// have been checked, and `words` come from [`packed_buffer`].
+pub(crate) fn pack_band<K: MicroKernel>(
     [inner, width]: [usize; 2],
     b: View,
     words: &mut [Word],
@@ -88,7 +87,7 @@ pub(crate) fn pack_band<K: Kernel>(
 }
 
 /// `c = onto + a · b`, the extents checked.
-pub(crate) fn multiply<K: Kernel>(
+pub(crate) fn multiply<K: MicroKernel>(
     scratch: &mut Scratch,
     [rows, columns, inner]: [usize; 3],
     a: View,
@@ -101,32 +100,32 @@ pub(crate) fn multiply<K: Kernel>(
         return;
     }
     if inner == 0 {
-        return base(rows, columns, onto, c, stride);
+        return addend_only(rows, columns, onto, c, stride);
     }
-    let row_parts = rows.div_ceil(ROWS);
-    let depth_words = INNER.min(inner.div_ceil(K::IN_WORD));
-    let packed_a = aligned(&mut scratch.a, ROWS * depth_words).as_mut_ptr();
-    let panels = COLUMNS.min(columns).div_ceil(K::COLUMN_TILE);
+    let row_parts = rows.div_ceil(MC);
+    let depth_words = KC.min(inner.div_ceil(K::VALUES_PER_WORD));
+    let packed_a = aligned(&mut scratch.a, MC * depth_words).as_mut_ptr();
+    let panels = NC.min(columns).div_ceil(K::NR);
     let mut packed_b = match b {
-        Right::Loose(_) => aligned(&mut scratch.b, panels * K::COLUMN_TILE * depth_words).as_ptr(),
+        Right::Strided(_) => aligned(&mut scratch.b, panels * K::NR * depth_words).as_ptr(),
         Right::Packed(words) => words.as_ptr(),
     };
     for band_b in widths(columns) {
         for depth in depths::<K>(inner) {
-            let words = depth.len().div_ceil(K::IN_WORD);
-            if let Right::Loose(b) = b {
+            let words = depth.len().div_ceil(K::VALUES_PER_WORD);
+            if let Right::Strided(b) = b {
                 // SAFETY: the buffer holds every panel of this block, and the caller has found `b` long enough
                 // and the instructions.
                 unsafe { pack::columns::<K>(b, depth.clone(), band_b.clone(), packed_b.cast_mut()) };
             }
             for row_part in 0..row_parts {
                 let band = part(rows, row_parts, row_part);
-                let tiles = band.len().div_ceil(K::ROW_TILE);
+                let tiles = band.len().div_ceil(K::MR);
                 // SAFETY: as above, for `packed_a` and `a`.
                 unsafe { pack::rows::<K>(a, depth.clone(), band.clone(), tiles, packed_a) };
-                for panel in 0..band_b.len().div_ceil(K::COLUMN_TILE) {
-                    let column = band_b.start + panel * K::COLUMN_TILE;
-                    let wide = K::COLUMN_TILE.min(band_b.end - column);
+                for panel in 0..band_b.len().div_ceil(K::NR) {
+                    let column = band_b.start + panel * K::NR;
+                    let wide = K::NR.min(band_b.end - column);
                     for index in 0..tiles {
                         let span = part(band.len(), tiles, index);
                         let place = (band.start + span.start) * stride + column;
@@ -142,7 +141,7 @@ pub(crate) fn multiply<K: Kernel>(
                             };
                             let tile = Tile { rows: span.len(), columns: wide, stride };
                             let left = packed_a.add(span.start * words);
-                            let right = packed_b.add(panel * K::COLUMN_TILE * words);
+                            let right = packed_b.add(panel * K::NR * words);
                             K::tile(tile, words, left, right, base, target);
                         }
                     }
@@ -156,8 +155,8 @@ pub(crate) fn multiply<K: Kernel>(
     }
 }
 
-/// The result of a product over nothing.
-fn base(rows: usize, columns: usize, onto: Onto, c: &mut [f32], stride: usize) {
+/// The result for an inner dimension of 0.
+fn addend_only(rows: usize, columns: usize, onto: Onto, c: &mut [f32], stride: usize) {
     for row in 0..rows {
         let range = row * stride..row * stride + columns;
         match onto {

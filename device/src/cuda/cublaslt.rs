@@ -1,8 +1,7 @@
-//! Products of matrices by cuBLASLt, with a plan for each kind of product.
+//! GEMMs by cuBLASLt, with its descriptors and chosen algorithm cached per [`Key`].
 //!
-//! What decides the plan is the [`Key`]; asking cuBLASLt for its best algorithm takes longer than a small product, so
-//! each answer is kept. cuBLASLt counts columns first: a row-major matrix is the transpose of a column-major one of
-//! the same bytes, and the transposed product is the product of the factors in the other order.
+//! The algorithm heuristic takes longer than a small GEMM. cuBLASLt is column-major: a row-major matrix is the transpose
+//! of a column-major one of the same bytes, so the operands are passed in reverse order.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -14,7 +13,7 @@ use super::library::{self, Library};
 use crate::element::Scalar;
 use crate::gemm::{Gemm, Operand};
 
-/// One factor or the result as cuBLASLt sees it: column-major.
+/// An operand as cuBLASLt sees it: column-major.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Layout {
     pub scalar: Scalar,
@@ -22,16 +21,16 @@ pub(crate) struct Layout {
     pub columns: u64,
     pub stride: i64,
     pub batch_stride: i64,
-    /// Whether the product takes its transpose.
+    /// Whether the GEMM takes its transpose.
     pub transposed: bool,
-    /// Bytes of which the address is known to be a multiple, at most 256.
+    /// Alignment of the address in bytes, at most 256.
     pub alignment: u32,
 }
 
-/// All that decides how a product is computed.
+/// Everything that determines the algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
-    /// cuBLASLt's first factor: our second.
+    /// cuBLASLt's first operand: our right one.
     pub first: Layout,
     pub second: Layout,
     pub out: Layout,
@@ -41,7 +40,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// The translation of a description.
+    /// The key of a GEMM.
     pub fn new(gemm: &Gemm<'_>) -> Self {
         let [m, n, k] = [gemm.rows, gemm.columns, gemm.depth];
         Key {
@@ -68,20 +67,20 @@ fn layout(operand: &Operand<'_>, rows: usize, columns: usize) -> Layout {
     }
 }
 
-/// cuBLASLt with its plans.
-pub(crate) struct Products {
+/// A cuBLASLt handle with its cached plans.
+pub(crate) struct CublasLt {
     handle: sys::cublasLtHandle_t,
-    plans: HashMap<Key, Plan>,
+    plans: HashMap<Key, MatmulPlan>,
 }
 
-impl Products {
+impl CublasLt {
     pub fn new() -> Result<Self> {
         library::open(Library::CublasLt)?;
         let handle = result::create_handle().map_err(|error| failed("start", &error))?;
-        Ok(Products { handle, plans: HashMap::new() })
+        Ok(CublasLt { handle, plans: HashMap::new() })
     }
 
-    /// Enqueues a product on `stream`.
+    /// Enqueues a GEMM on `stream`.
     ///
     /// # Safety
     /// The description has been checked, its operands and the `workspace` lie on the device of the current context.
@@ -93,7 +92,7 @@ impl Products {
     ) -> Result<()> {
         let key = Key::new(gemm);
         if !self.plans.contains_key(&key) {
-            let plan = Plan::new(self.handle, &key, workspace.1)
+            let plan = MatmulPlan::new(self.handle, &key, workspace.1)
                 .map_err(|error| failed(&format!("{key:?}"), &error))?;
             self.plans.insert(key, plan);
         }
@@ -125,7 +124,7 @@ impl Products {
     }
 }
 
-impl Drop for Products {
+impl Drop for CublasLt {
     fn drop(&mut self) {
         self.plans.clear();
         // SAFETY: the handle is ours, and its plans are gone.
@@ -137,15 +136,15 @@ fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
     Failure::work(format!("cuBLASLt: {what}: {error}"))
 }
 
-/// cuBLASLt's description of a product, and the algorithm it chose.
-struct Plan {
+/// cuBLASLt's descriptors of a GEMM, and the algorithm it chose.
+struct MatmulPlan {
     product: sys::cublasLtMatmulDesc_t,
     layouts: Vec<sys::cublasLtMatrixLayout_t>,
     preference: sys::cublasLtMatmulPreference_t,
     algorithm: sys::cublasLtMatmulAlgo_t,
 }
 
-impl Plan {
+impl MatmulPlan {
     fn new(
         handle: sys::cublasLtHandle_t,
         key: &Key,
@@ -154,12 +153,12 @@ impl Plan {
         use sys::cublasLtMatmulDescAttributes_t::{CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB};
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
         use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
-        // Plain f32: inputs of f32 are not shortened to TF32.
+        // f32 inputs are not rounded to TF32.
         let product = result::create_matmul_desc(
             sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
             sys::cudaDataType_t::CUDA_R_32F,
         )?;
-        let mut plan = Plan {
+        let mut plan = MatmulPlan {
             product,
             layouts: Vec::new(),
             preference: std::ptr::null_mut(),
@@ -233,7 +232,7 @@ impl Plan {
     }
 }
 
-impl Drop for Plan {
+impl Drop for MatmulPlan {
     fn drop(&mut self) {
         // SAFETY: each was made by `new` and is destroyed once; failures leave nothing to do.
         unsafe {
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_translation_is_the_same_product() {
+    fn column_major_gives_the_same_product() {
         let (m, n, k) = (3usize, 4usize, 5usize);
         let arena = Arena::new(1 << 20, 1 << 16, 0);
         let buffer = |length| -> Buffer<f32> { arena.allocate(length).unwrap() };
@@ -315,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_shared_by_products_that_differ_in_place_only() {
+    fn gemms_that_differ_in_address_only_share_a_plan() {
         let arena = Arena::new(1 << 20, 1 << 16, 0);
         let (a, b): (Buffer<bf16>, Buffer<f32>) =
             (arena.allocate(1024).unwrap(), arena.allocate(1024).unwrap());

@@ -1,0 +1,231 @@
+//! `--device`: a device whose kind is known at run time only.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Once;
+
+use record::failure::{Failure, Result};
+
+use crate::arena::{Arena, Buffer, Slice};
+use crate::cuda::Cuda;
+use crate::element::Element;
+use crate::gemm::Gemm;
+use crate::kernel::{Argument, Kernel, Shape};
+use crate::sim::Sim;
+use crate::{Device, Memory};
+
+/// The kind of hardware that computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum DeviceKind {
+    /// The CPU, with code of its own.
+    #[default]
+    Cpu,
+    /// The NVIDIA GPU of this number.
+    Cuda(u32),
+    /// The simulator: the CUDA kernels on the CPU.
+    Sim,
+}
+
+impl DeviceKind {
+    /// What `--help` says about `--device`.
+    pub const HELP: &str = "cpu, cuda, cuda:N (the N-th NVIDIA GPU), or sim: the CUDA kernels run on the CPU, far too \
+                            slow for work, for tests and debugging";
+
+    /// The kind that a flag's value names.
+    ///
+    /// # Errors
+    /// Usage (exit 2) for anything else.
+    pub fn parse(flag: &str, text: &str) -> Result<Self> {
+        text.parse().map_err(|()| {
+            Failure::usage(format!("{flag} {text}: not a device"))
+                .hint("devices are cpu, cuda, cuda:N and sim")
+        })
+    }
+}
+
+impl FromStr for DeviceKind {
+    type Err = ();
+
+    fn from_str(text: &str) -> std::result::Result<Self, ()> {
+        match text {
+            "cpu" => Ok(DeviceKind::Cpu),
+            "sim" => Ok(DeviceKind::Sim),
+            "cuda" => Ok(DeviceKind::Cuda(0)),
+            _ => match text.strip_prefix("cuda:").map(str::parse) {
+                Some(Ok(number)) => Ok(DeviceKind::Cuda(number)),
+                _ => Err(()),
+            },
+        }
+    }
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceKind::Cpu => formatter.write_str("cpu"),
+            DeviceKind::Cuda(number) => write!(formatter, "cuda:{number}"),
+            DeviceKind::Sim => formatter.write_str("sim"),
+        }
+    }
+}
+
+/// The variable that names the device of tests; the simulator where it is not set.
+pub const TEST_DEVICE: &str = "TROUPE_TEST_DEVICE";
+
+/// A GPU or the simulator.
+pub enum Any {
+    /// A GPU.
+    Cuda(Box<Cuda>),
+    /// The simulator.
+    Sim(Sim),
+}
+
+impl Any {
+    /// Opens a device; the simulator uses so many threads.
+    ///
+    /// # Errors
+    /// 69 where it is not available; 1 for the CPU, which does not implement [`Device`].
+    pub fn open(kind: DeviceKind, threads: usize) -> Result<Self> {
+        match kind {
+            DeviceKind::Cpu => Err(Failure::work("the CPU is not a Device")),
+            DeviceKind::Cuda(number) => Ok(Any::Cuda(Box::new(Cuda::new(number)?))),
+            DeviceKind::Sim => Ok(Any::Sim(Sim::new(threads, 0)?)),
+        }
+    }
+
+    /// The device that tests run on: the simulator with the schedule `seed`, or the device that [`TEST_DEVICE`] names.
+    ///
+    /// # Errors
+    /// As [`Any::open`].
+    pub fn for_tests(seed: u64) -> Result<Self> {
+        let kind = std::env::var(TEST_DEVICE)
+            .map_or(Ok(DeviceKind::Sim), |name| DeviceKind::parse(TEST_DEVICE, &name))?;
+        if let DeviceKind::Cuda(number) = kind {
+            keep_context(number)?;
+        }
+        let mut device = Self::open(kind, 2)?;
+        if let Any::Sim(sim) = &mut device {
+            sim.set_seed(seed);
+        }
+        Ok(device)
+    }
+
+    /// The seeds that tests run under: four schedules of the simulator; on a GPU two, which compares a second run's bits.
+    pub fn test_seeds() -> std::ops::Range<u64> {
+        let kind = std::env::var(TEST_DEVICE).ok().and_then(|name| name.parse().ok());
+        if matches!(kind, Some(DeviceKind::Cuda(_))) { 0..2 } else { 0..4 }
+    }
+}
+
+/// Keeps the GPU's context until the process ends: creating it for each of a few hundred tests takes minutes.
+fn keep_context(number: u32) -> Result<()> {
+    static HELD: Once = Once::new();
+    let mut outcome = Ok(());
+    HELD.call_once(|| outcome = Cuda::new(number).map(std::mem::forget));
+    outcome
+}
+
+/// One call, on whichever it is.
+macro_rules! forward {
+    ($self:expr, $device:ident => $call:expr) => {
+        match $self {
+            Any::Cuda($device) => $call,
+            Any::Sim($device) => $call,
+        }
+    };
+}
+
+impl Device for Any {
+    type Graph = <Cuda as Device>::Graph;
+
+    fn describe(&self) -> String {
+        forward!(self, device => device.describe())
+    }
+
+    fn memory(&self) -> Result<Memory> {
+        forward!(self, device => device.memory())
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<()> {
+        forward!(self, device => device.reserve(bytes))
+    }
+
+    fn workspace(&self) -> u64 {
+        forward!(self, device => device.workspace())
+    }
+
+    fn arena(&self) -> Result<&Arena> {
+        forward!(self, device => device.arena())
+    }
+
+    fn allocate<T: Element>(&mut self, length: usize) -> Result<Buffer<T>> {
+        forward!(self, device => device.allocate(length))
+    }
+
+    fn upload<T: Element>(&mut self, from: &[T], to: Slice<'_, T>) -> Result<()> {
+        forward!(self, device => device.upload(from, to))
+    }
+
+    fn download<T: Element>(&mut self, from: Slice<'_, T>, to: &mut [T]) -> Result<()> {
+        forward!(self, device => device.download(from, to))
+    }
+
+    fn copy<T: Element>(&mut self, from: Slice<'_, T>, to: Slice<'_, T>) -> Result<()> {
+        forward!(self, device => device.copy(from, to))
+    }
+
+    fn clear<T: Element>(&mut self, what: Slice<'_, T>) -> Result<()> {
+        forward!(self, device => device.clear(what))
+    }
+
+    fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {
+        forward!(self, device => device.launch(kernel, shape, arguments))
+    }
+
+    fn gemm(&mut self, gemm: &Gemm<'_>) -> Result<()> {
+        forward!(self, device => device.gemm(gemm))
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        forward!(self, device => device.synchronize())
+    }
+
+    fn begin_capture(&mut self) -> Result<bool> {
+        forward!(self, device => device.begin_capture())
+    }
+
+    fn end_capture(&mut self) -> Result<Self::Graph> {
+        match self {
+            Any::Cuda(device) => device.end_capture(),
+            Any::Sim(device) => device.end_capture().map(|never| match never {}),
+        }
+    }
+
+    fn replay(&mut self, graph: &Self::Graph) -> Result<()> {
+        match self {
+            Any::Cuda(device) => device.replay(graph),
+            Any::Sim(_) => Err(Failure::work("a CUDA graph of another device")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_names_and_nothing_else() {
+        for (text, kind) in [
+            ("cpu", DeviceKind::Cpu),
+            ("cuda", DeviceKind::Cuda(0)),
+            ("cuda:3", DeviceKind::Cuda(3)),
+            ("sim", DeviceKind::Sim),
+        ] {
+            assert_eq!(DeviceKind::parse("--device", text), Ok(kind));
+        }
+        for text in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "CPU", "cuda0"] {
+            let failure = DeviceKind::parse("--device", text).unwrap_err();
+            assert_eq!(failure.code, record::failure::USAGE, "{text}");
+        }
+    }
+}
