@@ -65,6 +65,10 @@ pub struct Memory {
 }
 
 /// Hardware that holds buffers and runs kernels and GEMMs on them, in order.
+///
+/// # Errors
+/// Every method fails with 1 if the device or earlier work failed, for slices of different lengths, or for arguments that
+/// do not match a kernel's declaration or a GEMM's operands; with 69 as said below.
 pub trait Device {
     /// A CUDA graph, made by [`Device::capture`].
     type Graph;
@@ -73,9 +77,6 @@ pub trait Device {
     fn describe(&self) -> String;
 
     /// Memory of the whole device; an arena counts as used.
-    ///
-    /// # Errors
-    /// 69 if the query fails.
     fn memory(&self) -> Result<Memory>;
 
     /// Allocates the arena: `bytes` of device memory for all buffers.
@@ -88,9 +89,6 @@ pub trait Device {
     fn workspace(&self) -> u64;
 
     /// The arena.
-    ///
-    /// # Errors
-    /// 1 before [`Device::reserve`].
     fn arena(&self) -> Result<&Arena>;
 
     /// An uninitialized buffer of `length` values.
@@ -102,79 +100,46 @@ pub trait Device {
     }
 
     /// Copies values from the host; `from` may be reused at once.
-    ///
-    /// # Errors
-    /// 1 for different lengths or if the device fails.
     fn upload<T: Element>(&mut self, from: &[T], to: Slice<'_, T>) -> Result<()>;
 
     /// Waits for all work, then copies values to the host.
-    ///
-    /// # Errors
-    /// 1 for different lengths, or if the device or work before has failed.
     fn download<T: Element>(&mut self, from: Slice<'_, T>, to: &mut [T]) -> Result<()>;
 
     /// Copies values on the device; the ranges do not overlap.
-    ///
-    /// # Errors
-    /// 1 for different lengths or if the device fails.
     fn copy<T: Element>(&mut self, from: Slice<'_, T>, to: Slice<'_, T>) -> Result<()>;
 
     /// Sets every value to zero.
-    ///
-    /// # Errors
-    /// 1 if the device fails.
     fn clear<T: Element>(&mut self, what: Slice<'_, T>) -> Result<()>;
 
     /// Runs a kernel.
     ///
     /// The kernel's own contract (lengths its buffers must have for the scalars given) is not checked here.
-    ///
-    /// # Errors
-    /// 1 for arguments that are not the kernel's, an impossible shape, or if the kernel fails.
     fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()>;
 
     /// Computes a GEMM.
-    ///
-    /// # Errors
-    /// 1 for inconsistent operands or if the device fails.
     fn gemm(&mut self, gemm: &Gemm<'_>) -> Result<()>;
 
     /// Waits for all work.
-    ///
-    /// # Errors
-    /// 1 if work before has failed.
     fn synchronize(&mut self) -> Result<()>;
 
     /// Starts capturing: launches, GEMMs, device copies and what libraries put into the stream are added to a graph
     /// instead of run. False where the device cannot capture.
-    ///
-    /// # Errors
-    /// 1 if the device fails.
     fn begin_capture(&mut self) -> Result<bool> {
         Ok(false)
     }
 
     /// Ends capturing.
-    ///
-    /// # Errors
-    /// 1 after a call that cannot be captured (synchronization, host memory), or if nothing was captured.
     fn end_capture(&mut self) -> Result<Self::Graph> {
         Err(Failure::work("this device has no CUDA graphs"))
     }
 
     /// Launches a captured graph, over the present content of its buffers.
-    ///
-    /// # Errors
-    /// 1 if the device fails.
     fn replay(&mut self, _graph: &Self::Graph) -> Result<()> {
         Err(Failure::work("this device has no CUDA graphs"))
     }
 
     /// Captures `work` without running it; nothing, with `work` not called, where the device cannot capture. Modules and
     /// memory that the work needs must be loaded: run it once before.
-    ///
-    /// # Errors
-    /// Those of `work`, [`Device::begin_capture`] and [`Device::end_capture`].
     fn capture(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<Option<Self::Graph>>
     where
         Self: Sized,

@@ -29,31 +29,23 @@ pub enum Library {
 }
 
 impl Library {
-    /// The file that is looked for, in the version that is looked for first.
+    /// The file that is searched for, in the version that is tried first.
     pub fn file(self) -> String {
-        format!("{}.{}", self.files()[self.files().len() - 1], self.versions()[0])
+        let (files, versions) = self.names();
+        format!("{}.{}", files[files.len() - 1], versions[0])
     }
 
-    /// Files to open in this order, without the version that follows `.so.`.
-    fn files(self) -> &'static [&'static str] {
+    /// Files to open in this order, and the versions after `.so.` to try.
+    fn names(self) -> (&'static [&'static str], &'static [&'static str]) {
         match self {
-            Library::Driver => &["libcuda.so"],
-            // The second loads the first by name when it compiles.
-            Library::Nvrtc => &["libnvrtc-builtins.so", "libnvrtc.so"],
-            Library::CublasLt => &["libcublasLt.so"],
-            Library::Cublas => &["libcublasLt.so", "libcublas.so"],
-            Library::Runtime => &["libcudart.so"],
-            Library::Random => &["libcurand.so"],
-        }
-    }
-
-    fn versions(self) -> &'static [&'static str] {
-        match self {
-            Library::Driver => &["1"],
-            Library::Nvrtc | Library::CublasLt => &["13", "12"],
-            // What ONNX Runtime 1.31 is linked with.
-            Library::Cublas | Library::Runtime => &["13"],
-            Library::Random => &["10"],
+            Library::Driver => (&["libcuda.so"], &["1"]),
+            // NVRTC loads its builtins by name when it compiles.
+            Library::Nvrtc => (&["libnvrtc-builtins.so", "libnvrtc.so"], &["13", "12"]),
+            Library::CublasLt => (&["libcublasLt.so"], &["13", "12"]),
+            // The last three in the versions that ONNX Runtime 1.31 is linked with.
+            Library::Cublas => (&["libcublasLt.so", "libcublas.so"], &["13"]),
+            Library::Runtime => (&["libcudart.so"], &["13"]),
+            Library::Random => (&["libcurand.so"], &["10"]),
         }
     }
 
@@ -73,23 +65,24 @@ impl Library {
     }
 
     fn missing(self) -> Failure {
-        match self {
-            Library::Driver => Failure::unavailable("no NVIDIA driver here (libcuda.so.1 is not found)")
-                .hint("use --device cpu, or install the driver"),
+        let (cause, part) = match self {
+            Library::Driver => {
+                return Failure::unavailable("no NVIDIA driver here (libcuda.so.1 is not found)")
+                    .hint("use --device cpu, or install the driver");
+            }
             Library::Nvrtc => {
-                Failure::unavailable("CUDA's compiler NVRTC is not found (libnvrtc.so.13 or .12)")
-                    .hint("./fetch-cuda.sh nvrtc fetches it, or set CUDA_PATH to an installed CUDA")
+                ("CUDA's compiler NVRTC is not found (libnvrtc.so.13 or .12)".to_owned(), "nvrtc")
             }
-            Library::CublasLt => Failure::unavailable("cuBLASLt is not found (libcublasLt.so.13 or .12)")
-                .hint("./fetch-cuda.sh cublas fetches it, or set CUDA_PATH to an installed CUDA"),
-            Library::Cublas | Library::Runtime | Library::Random => {
-                let part = if self == Library::Cublas { "cublas" } else { "runtime" };
-                let hint =
-                    format!("./fetch-cuda.sh {part} fetches it, or set CUDA_PATH to an installed CUDA 13");
-                Failure::unavailable(format!("ONNX Runtime needs {}, which is not found", self.file()))
-                    .hint(hint)
-            }
-        }
+            Library::CublasLt => ("cuBLASLt is not found (libcublasLt.so.13 or .12)".to_owned(), "cublas"),
+            Library::Cublas => (self.missing_for_onnx_runtime(), "cublas"),
+            Library::Runtime | Library::Random => (self.missing_for_onnx_runtime(), "runtime"),
+        };
+        Failure::unavailable(cause)
+            .hint(format!("./fetch-cuda.sh {part} fetches it, or set CUDA_PATH to an installed CUDA"))
+    }
+
+    fn missing_for_onnx_runtime(self) -> String {
+        format!("ONNX Runtime needs {}, which is not found", self.file())
     }
 }
 
@@ -199,9 +192,10 @@ fn subfolders(folder: &Path) -> Vec<PathBuf> {
 
 /// Opens a library's files in a folder, for the rest of the process. False: they are not there.
 fn open_in(folder: &Path, library: Library) -> bool {
-    library.versions().iter().any(|version| {
+    let (files, versions) = library.names();
+    versions.iter().any(|version| {
         let paths: Option<Vec<PathBuf>> =
-            library.files().iter().map(|file| newest(folder, &format!("{file}.{version}"))).collect();
+            files.iter().map(|file| newest(folder, &format!("{file}.{version}"))).collect();
         paths.is_some_and(|paths| {
             paths.iter().all(|path| {
                 // SAFETY: the initializers of NVIDIA's libraries are benign.
