@@ -104,7 +104,7 @@ impl Kernel {
 }
 
 /// Bytes of shared memory that a block has on every GPU since compute capability 8.0: 99 KiB on the consumer cards 8.6, 8.9
-/// and 12.0, more on 8.0, 9.0 and 10.0. No launch may ask for more, on any device.
+/// and 12.0, more on 8.0, 9.0 and 10.0. The limit of every launch, on any device.
 pub const SHARED_LIMIT: u32 = 99 * 1024;
 
 /// How many blocks of how many threads run a kernel.

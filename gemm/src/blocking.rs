@@ -64,7 +64,7 @@ pub(crate) fn band(first: usize, columns: usize) -> Range<usize> {
     first..columns.min(first + NC)
 }
 
-/// Packs one band of columns `b` `[inner, width]` at offset `place`, in the order in which [`multiply`] reads it. Returns
+/// Packs one band of columns `b` `[inner, width]` at offset `offset`, in the order in which [`multiply`] reads it. Returns
 /// the next band's offset.
 ///
 /// # Panics
@@ -74,16 +74,16 @@ pub(crate) fn pack_band<K: MicroKernel>(
     [inner, width]: [usize; 2],
     b: View,
     words: &mut [Word],
-    mut place: usize,
+    mut offset: usize,
 ) -> usize {
     for depth in depths::<K>(inner) {
         let block = packed_words::<K>(&depth, &(0..width));
         // SAFETY: the block lies in `words`, with a margin after it, and the caller has found `b` long enough and
         // the instructions. What is written past the block is overwritten by the next.
-        unsafe { pack::columns::<K>(b, depth, 0..width, words.as_mut_ptr().add(place)) };
-        place += block;
+        unsafe { pack::columns::<K>(b, depth, 0..width, words.as_mut_ptr().add(offset)) };
+        offset += block;
     }
-    place
+    offset
 }
 
 /// `c = onto + a · b`, the extents checked.
@@ -128,16 +128,16 @@ pub(crate) fn multiply<K: MicroKernel>(
                     let wide = K::NR.min(band_b.end - column);
                     for index in 0..tiles {
                         let span = part(band.len(), tiles, index);
-                        let place = (band.start + span.start) * stride + column;
+                        let offset = (band.start + span.start) * stride + column;
                         // SAFETY: the tile lies in `c` (and in `other`), the panels hold what the kernel
                         // reads, and the dispatch has found the instructions.
                         unsafe {
-                            let target = c.as_mut_ptr().add(place);
+                            let target = c.as_mut_ptr().add(offset);
                             let base = match onto {
                                 _ if depth.start > 0 => target.cast_const(),
                                 Onto::Zero => std::ptr::null(),
                                 Onto::Result => target.cast_const(),
-                                Onto::Other(other) => other.as_ptr().add(place),
+                                Onto::Other(other) => other.as_ptr().add(offset),
                             };
                             let tile = Tile { rows: span.len(), columns: wide, stride };
                             let left = packed_a.add(span.start * words);

@@ -15,7 +15,7 @@ const ROWS_AT_ONCE: usize = 32;
 /// Packs rows of A into panels of even height, `[panel][word of the inner dimension][row]`.
 ///
 /// # Safety
-/// The CPU has the kernel's instructions, `target` has room for the block and
+/// The CPU has the kernel's instructions, `target` holds the block and
 /// [`MARGIN`](crate::micro_kernel::MARGIN), and `a` reaches it.
 pub(crate) unsafe fn rows<K: MicroKernel>(
     a: View,
@@ -26,14 +26,14 @@ pub(crate) unsafe fn rows<K: MicroKernel>(
 ) {
     let words = depth.len().div_ceil(K::VALUES_PER_WORD);
     let spans = (0..tiles).map(|index| part(band.len(), tiles, index));
-    let place = |row: usize, inner: usize| {
+    let offset = |row: usize, inner: usize| {
         (band.start + row) * a.row_stride + (depth.start + inner) * a.column_stride
     };
     // SAFETY: promised by the caller, for every pointer below.
     unsafe {
         if a.column_stride == 1 {
             for span in spans {
-                let source = a.data.as_ptr().add(place(span.start, 0));
+                let source = a.data.as_ptr().add(offset(span.start, 0));
                 let panel = target.add(span.start * words);
                 let (rows, columns, stride) = (span.len(), depth.len(), a.row_stride);
                 K::transpose(PackBlock { rows, columns, source, stride, target: panel, width: rows });
@@ -43,7 +43,7 @@ pub(crate) unsafe fn rows<K: MicroKernel>(
         for first in (0..depth.len()).step_by(ROWS_AT_ONCE) {
             let rows = ROWS_AT_ONCE.min(depth.len() - first);
             for span in spans.clone() {
-                let source = a.data.as_ptr().add(place(span.start, first));
+                let source = a.data.as_ptr().add(offset(span.start, first));
                 let panel = target.add(span.start * words + first / K::VALUES_PER_WORD * span.len());
                 let (columns, stride) = (span.len(), a.column_stride);
                 K::copy(PackBlock { rows, columns, source, stride, target: panel, width: columns });
@@ -65,14 +65,14 @@ pub(crate) unsafe fn columns<K: MicroKernel>(
 ) {
     let words = depth.len().div_ceil(K::VALUES_PER_WORD);
     let columns = (0..band.len()).step_by(K::NR);
-    let place = |inner: usize, column: usize| {
+    let offset = |inner: usize, column: usize| {
         (depth.start + inner) * b.row_stride + (band.start + column) * b.column_stride
     };
     // SAFETY: promised by the caller, for every pointer below.
     unsafe {
         if b.row_stride == 1 {
             for column in columns {
-                let source = b.data.as_ptr().add(place(0, column));
+                let source = b.data.as_ptr().add(offset(0, column));
                 let wide = K::NR.min(band.len() - column);
                 let panel = target.add(column * words);
                 let (columns, stride) = (depth.len(), b.column_stride);
@@ -83,7 +83,7 @@ pub(crate) unsafe fn columns<K: MicroKernel>(
         for first in (0..depth.len()).step_by(ROWS_AT_ONCE) {
             let rows = ROWS_AT_ONCE.min(depth.len() - first);
             for column in columns.clone() {
-                let source = b.data.as_ptr().add(place(first, column));
+                let source = b.data.as_ptr().add(offset(first, column));
                 let wide = K::NR.min(band.len() - column);
                 let panel = target.add(column * words + first / K::VALUES_PER_WORD * K::NR);
                 let stride = b.row_stride;

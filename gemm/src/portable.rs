@@ -42,9 +42,9 @@ pub(crate) unsafe fn store<const WIDE: usize>(
 ) {
     for (row, sums) in sums.iter().enumerate().take(tile.rows) {
         for (column, &sum) in sums.iter().enumerate().take(tile.columns) {
-            let place = row * tile.stride + column;
+            let index = row * tile.stride + column;
             // SAFETY: promised by the caller.
-            unsafe { *c.add(place) = if onto.is_null() { sum } else { *onto.add(place) + sum } };
+            unsafe { *c.add(index) = if onto.is_null() { sum } else { *onto.add(index) + sum } };
         }
     }
 }

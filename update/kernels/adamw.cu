@@ -1,7 +1,7 @@
-// AdamW (arXiv 1711.05101, algorithm 2) on weights in two halves, in the order of operations of the host's rule.
+// AdamW (arXiv 1711.05101, algorithm 2) on split master weights, in the CPU optimizer's order of operations.
 //
-// Every operation is spelled out: a compiler for GPUs fuses a product with the sum that follows it, and the step would not
-// be the host's to the bit. Division and root are rounded correctly on both.
+// Intrinsics prevent fused multiply-add, so that the step is bit-identical to the CPU's. Division and square root are
+// correctly rounded on both.
 
 #include "common.cuh"
 #include "masters.cuh"

@@ -1,4 +1,4 @@
-// Attention of heads 72 to 128 wide. One width a file, so that a model compiles only what it runs.
+// Attention for heads 72 to 128 wide. One file per width, so that a model compiles only the width it uses.
 
 #include "attention_backward.cuh"
 #include "attention_forward.cuh"

@@ -1,15 +1,15 @@
-// The gradient of attention in two kernels that share nothing: one block owns up to 64 keys and sums over the queries that see
-// them, another owns 64 queries and sums over the keys they see. Scores are computed twice, which is 7 products instead
-// of 5, and in return nothing is added atomically: the same bits in every run, and no f32 copy of d_queries in memory.
+// Attention backward in two kernels: one whose blocks own up to 64 keys and sum over the queries that see them, one whose
+// blocks own 64 queries and sum over the keys they see. Scores are computed twice (7 GEMMs instead of 5), but there are no
+// atomics, so bits are the same in every run, and no f32 copy of d_queries.
 //
 //   p = exp(s - row_lse)      d_v = pT d_out      ds = p * (d_out vT - delta) * scale      d_k = dsT q      d_q = ds k
 //   delta = sum over the head of d_out * out
 //
-// What goes on to the rotation is f32, for it is rounded there; d_values are what products read, in bf16.
+// d_queries and d_keys are f32, because the RoPE backward rounds them; d_values are bf16, because GEMMs read them.
 //
-// The ds of a row add up to zero. With a delta of an output that was rounded they do not, and what is missing is
-// common to all keys: little of each, most of a sum over keys (that of the keys' bias). So queries come first, see all
-// ds of a row, and move what is missing into delta before keys use it.
+// The ds of a row sum to zero, but not with a delta from a rounded output. The error is common to all keys: small in each,
+// but most of a sum over keys (the gradient of the keys' bias). So the queries' kernel runs first, sums all ds of a row,
+// and corrects delta before the keys' kernel uses it.
 
 #pragma once
 

@@ -1,7 +1,7 @@
 // Attention under the tree mask: the forward pass of FlashAttention-2 (arXiv 2307.08691) on bf16 tensor cores.
 //
-// A block owns 64 queries of one head, a warp 16 of them, and walks the tiles of keys that some of them see, the next one
-// being copied while this one is worked on. Scores stay in registers; sums are f32.
+// A block owns 64 queries of one head, a warp 16 of them, and loops over the tiles of keys that some of them see,
+// prefetching the next one. Scores stay in registers; sums are f32.
 
 #pragma once
 

@@ -1,9 +1,9 @@
-// What the three attention kernels share: tiles of heads in shared memory, and the tree mask.
+// Shared by the three attention kernels: tiles of heads in shared memory, and the tree mask.
 //
 // Nodes lie depth-first and key j is visible to query i exactly if j <= i < ends[j] (the column-wise form of FlashMask,
 // arXiv 2410.01359). A query is a row of the operation and may stand for any node; `nodes` says which. Tiles are 64 keys
-// with the extremes of their ends known, so that a tile that no query of another can see is stepped over, and one that
-// all of them see entirely needs no mask.
+// with known smallest and largest end: a tile that no query of a block sees is skipped, and one that all of them see needs
+// no mask.
 //
 // A kernel is compiled for a few head widths D and takes any `width` up to D that 8 divides: columns beyond it are zeros
 // in shared memory, where they change no product, and are not stored.
@@ -12,7 +12,7 @@
 #include "common.cuh"
 
 #define TILE 64
-// Bytes of shared memory that a block has on every card that is served: 99 KiB on compute capability 8.6, 8.9 and 12.0.
+// Bytes of shared memory of a block on every supported GPU: 99 KiB on compute capability 8.6, 8.9 and 12.0.
 #define SHARED_LIMIT (99 * 1024)
 #define LOG2_E 1.44269504f
 #define MASKED (-1e30f)

@@ -1,4 +1,4 @@
-// What several kernels use: pairs of bf16, and a thread's place in the grid.
+// Helpers: pairs of values, and a thread's index in the grid.
 #pragma once
 
 #include "device.cuh"
@@ -21,7 +21,7 @@ __device__ __forceinline__ void store2(float* to, float first, float second) {
     *(float2*)to = make_float2(first, second);
 }
 
-// Both as bf16 would hold them.
+// Both rounded to bf16.
 __device__ __forceinline__ float2 rounded(float first, float second) {
     u32 both = pack_bf16(first, second);
     return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u));

@@ -1,7 +1,7 @@
-// The embedding: rows of a table by token id, and the gradient of that.
+// The embedding lookup and its gradient.
 //
-// A token that occurs often receives many rows. They are added in the order of the nodes by the one block that owns
-// the token, so no atomics are needed and the sum is the same in every run.
+// The rows of a token are added in the order of the nodes by the one block that owns the token: no atomics, and the same
+// bits in every run.
 
 #include "common.cuh"
 

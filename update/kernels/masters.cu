@@ -1,5 +1,5 @@
-// f32 weights in two 16-bit halves: the rounded bf16 that the passes read, and a signed remainder. Together they are the
-// f32 to the bit: bits = (rounded << 16) + remainder. Four bytes a weight instead of six, and no copy to refresh.
+// f32 master weights split into the rounded bf16 that the passes read and a signed 16-bit remainder; exact:
+// bits = (rounded << 16) + remainder. Four bytes a weight instead of six, and no bf16 copy to refresh.
 
 #include "common.cuh"
 #include "masters.cuh"

@@ -20,7 +20,7 @@ extern "C" __global__ void column_partials(float* partials, const bf16* x, int r
     partials[(u64)blockIdx.y * columns + c] = sum;
 }
 
-// sums[b]: the squares of a block's share of x. A value that is not finite makes the sum so, which is the flag.
+// sums[b]: the sum of squares of a block's share of x. A value that is not finite makes the sum not finite.
 extern "C" __global__ void square_sums(float* sums, const float* x, u64 length) {
     SHARED_ARRAY(float, scratch, 33);
     float sum = 0.f;

@@ -1,7 +1,7 @@
 // RMS norm over rows (arXiv 1910.07467), with the residual addition of its gradient fused in.
 //
-// The residual stream and its gradient are f32: every layer adds to them, and each addition would round what all before
-// it left. The forward pass has no addition to fuse: the product before it adds to the stream in its own epilogue.
+// The residual stream and its gradient are f32: every layer adds to them, and bf16 would round each sum. The forward pass
+// has no addition to fuse: the GEMM before it adds to the stream in its epilogue.
 
 #include "common.cuh"
 
@@ -23,7 +23,7 @@ extern "C" __global__ void rms_norm(bf16* out, const float* x, const bf16* weigh
 }
 
 // Adds the gradient by x to d_x, and writes each block's part of the gradient by the weight: partials [blocks, width].
-// The statistics are computed again from x, which costs nothing beside reading it. Dynamic shared memory: width floats.
+// The mean square is recomputed from x, which is read anyway. Dynamic shared memory: width floats.
 extern "C" __global__ void rms_norm_backward(float* d_x, float* partials, const float* d_out, const float* x, const bf16* weight,
                               int rows, int width, float epsilon) {
     SHARED_ARRAY(float, scratch, 33);

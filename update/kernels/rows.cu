@@ -1,6 +1,5 @@
-// Rows of loss: picked out of all rows of a micro-batch, and put back; and values that products read, rounded for them.
-//
-// What moves is an activation in bf16 or the residual stream in f32, so there are two kernels of each.
+// Gather and scatter-add of the scored rows, for bf16 activations and for the f32 residual stream, and a cast from f32 to
+// bf16 for GEMM operands.
 
 #include "common.cuh"
 

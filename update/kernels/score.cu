@@ -1,7 +1,6 @@
-// The loss rows of a chunk of nodes: log-probabilities and entropy out of f32 logits, and the gradient by the logits.
+// The loss rows of a chunk of nodes: log-probabilities and entropies from f32 logits, and the gradient of the logits.
 //
-// Logits stay f32: in bf16 a ratio of probabilities would be off by up to a few per cent, against a clip range of a few
-// tens. One block a node; a node may carry several rows (a branching point predicts each of its branches).
+// Logits stay f32: in bf16 a probability ratio would be off by a few per cent, against a clip range of a few tens. One block a node; a node may carry several rows (a branching point predicts each of its branches).
 
 #include "common.cuh"
 
@@ -40,8 +39,8 @@ extern "C" __global__ void score_rows(float* logprobs, float* entropies, float* 
 }
 
 // d_logits = scale * (sum over the node's rows of d_logprob * (one at the target - probability)), bf16 [nodes, stride],
-// zeros beyond the vocabulary. The entry at a target is the largest of its row by far, and so is what rounding takes from
-// it: that goes to residues, one a row, where score_targets_backward finds it.
+// zeros beyond the vocabulary. The entry at a target is by far the largest of its row, and so is its rounding error: that is
+// written to residues, one a row, for score_targets_backward.
 extern "C" __global__ void score_rows_backward(bf16* d_logits, float* residues, const float* logits, const float* lse, const float* d_logprobs,
                                 const int* starts, const int* targets, int vocabulary, int stride, float scale) {
     const float* row = logits + (u64)blockIdx.x * stride;

@@ -1,5 +1,5 @@
-// Plain gradient descent on weights in two halves: p = p * keep - rate * (g * scale), keep = 1 - rate * decay. No operation is
-// fused with another, so that the step is the host's to the bit.
+// SGD on split master weights: p = p * keep - rate * (g * scale), keep = 1 - rate * decay. No fused multiply-add, so that
+// the step is bit-identical to the CPU's.
 
 #include "common.cuh"
 #include "masters.cuh"

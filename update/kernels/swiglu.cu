@@ -2,8 +2,7 @@
 
 #include "common.cuh"
 
-// With s the sigmoid of the gate: silu = gate * s. Both kernels take it from here, so that what is computed again is the same
-// to the bit.
+// silu = gate * s, s the sigmoid of the gate. Shared by both kernels, so that the recomputed output is bit-identical.
 __device__ __forceinline__ float silu(float gate, float& s) {
     s = 1.f / (1.f + expf(-gate));
     return gate * s;

@@ -1,4 +1,4 @@
-//! How the tokens of one optimizer batch become one number.
+//! How the token terms of one optimizer batch are averaged to a loss.
 //!
 //! With sᵢ the sum of the token terms of sample i, nᵢ its completion's length (stop token included), over the N
 //! samples of one optimizer batch of one policy:
@@ -10,8 +10,7 @@
 //! constant  loss = Σᵢ sᵢ / (N·L)            L a fixed length: no length bias (Dr. GRPO, arXiv 2503.20783)
 //! ```
 //!
-//! Samples of flat groups are never run through the model, their terms being 0, but they stand in N and Σ nᵢ:
-//! leaving them out would change the formula. (`advantage --drop-flat` removes them from the stream instead.)
+//! Samples of flat groups are not run through the model, because their terms are 0, but they count in N and Σ nᵢ. (`advantage --drop-flat` removes them from the stream instead.)
 
 use clap::ValueEnum;
 

@@ -50,22 +50,22 @@ pub fn minibatches(
     let parts = minibatches.min(order.len());
     let starts = [by_task, by_group, by_sample].into_iter().find(|starts| starts.len() >= parts);
     let Some(starts) = starts else { return Vec::new() };
-    cut(&starts, order.len(), parts).windows(2).map(|edges| order[edges[0]..edges[1]].to_vec()).collect()
+    split(&starts, order.len(), parts).windows(2).map(|edges| order[edges[0]..edges[1]].to_vec()).collect()
 }
 
-/// Edges of `parts` non-empty runs of `total` things, each edge the allowed start nearest to its equal share.
-fn cut(starts: &[usize], total: usize, parts: usize) -> Vec<usize> {
+/// Edges of `parts` non-empty ranges of `total` samples, each at the allowed start nearest to an even split.
+fn split(starts: &[usize], total: usize, parts: usize) -> Vec<usize> {
     let mut edges = vec![0];
     let mut next = 1;
     for part in 1..parts {
-        let wanted = part * total / parts;
-        // Every part still to come needs a start of its own.
+        let target = part * total / parts;
+        // Leaves a start for each remaining part.
         let last = starts.len() - (parts - part);
-        let after = starts.partition_point(|&start| start < wanted);
+        let after = starts.partition_point(|&start| start < target);
         let nearest = match after {
             0 => 0,
             after if after == starts.len() => after - 1,
-            after if wanted - starts[after - 1] <= starts[after] - wanted => after - 1,
+            after if target - starts[after - 1] <= starts[after] - target => after - 1,
             after => after,
         };
         let chosen = nearest.clamp(next, last);

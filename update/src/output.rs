@@ -1,4 +1,4 @@
-//! stdout for a stage that must finish its work: when the reader goes away, writing stops and the work goes on.
+//! stdout of a stage that finishes its work even if the reader closes the pipe.
 
 use std::io::Write;
 
@@ -6,7 +6,7 @@ use record::failure::Result;
 use record::write::Writer;
 use serde::Serialize;
 
-/// A writer that falls silent when its reader goes away.
+/// A writer that discards output once its reader has closed the pipe.
 pub struct Output<W: Write> {
     writer: Option<Writer<W>>,
 }
@@ -20,7 +20,7 @@ impl<W: Write> Output<W> {
     /// Copies a line.
     ///
     /// # Errors
-    /// Writing failed for another reason than a reader that went away.
+    /// Writing failed for another reason than a closed pipe.
     pub fn raw(&mut self, text: &str) -> Result<()> {
         self.attempt(|writer| writer.raw(text))
     }
@@ -33,7 +33,7 @@ impl<W: Write> Output<W> {
         self.attempt(|writer| writer.object(value))
     }
 
-    /// The writer, unless its reader went away.
+    /// The writer, unless its reader closed the pipe.
     pub fn into_writer(self) -> Option<Writer<W>> {
         self.writer
     }
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_went_away_is_no_failure() {
+    fn a_closed_pipe_is_no_failure() {
         let mut output = Output::new(Writer::new(Gone));
         output.raw("{}").unwrap();
         assert!(output.writer.is_some(), "nothing reaches the reader before the buffer is full");

@@ -50,7 +50,7 @@ pub fn architecture(major: i32, minor: i32) -> String {
 pub fn version() -> Result<(i32, i32)> {
     library::open(Library::Nvrtc)?;
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: the library is open; two places for numbers.
+    // SAFETY: the library is open; two out-parameters.
     unsafe { sys::nvrtcVersion(&mut major, &mut minor) }.result().map_err(|error| broken(&error))?;
     Ok((major, minor))
 }

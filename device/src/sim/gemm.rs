@@ -57,53 +57,53 @@ unsafe fn one_row(
     sums: &mut [f32],
     line: &mut [f32],
 ) {
-    let place = |operand: &Operand<'_>, row: usize, column: usize| {
+    let index = |operand: &Operand<'_>, row: usize, column: usize| {
         let (row, column) = if operand.transposed { (column, row) } else { (row, column) };
         batch * operand.batch_stride + row * operand.stride + column
     };
     sums.fill(0.0);
     for depth in 0..gemm.depth {
         // SAFETY: inside the extents that have been checked.
-        let factor = unsafe { read(gemm.left.values.scalar, at.left, place(&gemm.left, row, depth)) };
+        let factor = unsafe { read(gemm.left.values.scalar, at.left, index(&gemm.left, row, depth)) };
         for (column, value) in line.iter_mut().enumerate() {
             // SAFETY: as above.
-            *value = unsafe { read(gemm.right.values.scalar, at.right, place(&gemm.right, depth, column)) };
+            *value = unsafe { read(gemm.right.values.scalar, at.right, index(&gemm.right, depth, column)) };
         }
         for (sum, value) in sums.iter_mut().zip(line.iter()) {
             *sum += factor * value;
         }
     }
     for (column, sum) in sums.iter().enumerate() {
-        let place = place(&gemm.out, row, column);
+        let index = index(&gemm.out, row, column);
         // SAFETY: as above; this element is this task's alone.
         unsafe {
             let before =
-                if gemm.beta == 0.0 { 0.0 } else { gemm.beta * read(gemm.out.values.scalar, at.out, place) };
-            write(gemm.out.values.scalar, at.out, place, gemm.alpha * sum + before);
+                if gemm.beta == 0.0 { 0.0 } else { gemm.beta * read(gemm.out.values.scalar, at.out, index) };
+            write(gemm.out.values.scalar, at.out, index, gemm.alpha * sum + before);
         }
     }
 }
 
 /// # Safety
 /// There must be such a value.
-unsafe fn read(scalar: Scalar, base: usize, place: usize) -> f32 {
+unsafe fn read(scalar: Scalar, base: usize, index: usize) -> f32 {
     // SAFETY: the caller's promise.
     unsafe {
         match scalar {
-            Scalar::Bf16 => (*(base as *const bf16).add(place)).to_f32(),
-            _ => *(base as *const f32).add(place),
+            Scalar::Bf16 => (*(base as *const bf16).add(index)).to_f32(),
+            _ => *(base as *const f32).add(index),
         }
     }
 }
 
 /// # Safety
-/// There must be such a place, and nobody else using it.
-unsafe fn write(scalar: Scalar, base: usize, place: usize, value: f32) {
+/// There must be such a value, and nobody else using it.
+unsafe fn write(scalar: Scalar, base: usize, index: usize, value: f32) {
     // SAFETY: the caller's promise.
     unsafe {
         match scalar {
-            Scalar::Bf16 => *(base as *mut bf16).add(place) = bf16::from_f32(value),
-            _ => *(base as *mut f32).add(place) = value,
+            Scalar::Bf16 => *(base as *mut bf16).add(index) = bf16::from_f32(value),
+            _ => *(base as *mut f32).add(index) = value,
         }
     }
 }

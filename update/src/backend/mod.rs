@@ -306,7 +306,7 @@ pub trait Backend {
     /// `out = silu(gate) * up`, each row of `gate_up` being `[gate, up]` of `width` each.
     fn swiglu(&mut self, rows: usize, width: usize, gate_up: &Self::Buffer, out: &mut Self::Buffer);
 
-    /// Gradient of [`Backend::swiglu`] in place of `gate_up`; `out` is computed again on the way.
+    /// Gradient of [`Backend::swiglu`] in place of `gate_up`; `out` is recomputed.
     fn swiglu_backward(
         &mut self,
         rows: usize,

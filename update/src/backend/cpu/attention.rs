@@ -1,9 +1,8 @@
-//! Attention under the tree mask, as dense products over blocks of queries and the keys they can see.
+//! Attention under the tree mask, as dense GEMMs over blocks of queries and the keys they see.
 //!
-//! Depth-first order makes what a block of queries cannot see contiguous: a subtree that ended before them is
-//! stepped over whole. The keys left are gathered once and serve every query head of their group, so a prompt
-//! shared by K branches is read from cache by all of them, and the cost follows the visible pairs. Scores of a
-//! block exist only while it is worked on; the backward pass computes them again from the log-sum-exp
+//! In depth-first order a subtree that ended before a block of queries is contiguous and skipped. The remaining keys are
+//! gathered once for all query heads of their group, so a prompt shared by K branches is read from cache, and the cost
+//! follows the visible pairs. Scores of a block are not kept; the backward pass recomputes them from the log-sum-exp
 //! (FlashAttention-2, arXiv 2307.08691).
 
 use super::Gemm;
@@ -12,12 +11,12 @@ use crate::backend::{Attention, AttentionGradients, AttentionOutput, Heads, Micr
 use gemm::{Onto, View};
 use std::ops::Range;
 
-/// Queries of a block at most.
+/// Queries of a block, at most.
 const QUERIES: usize = 64;
-/// Queries after which a block ends where a branch does.
+/// Queries after which a block ends at the end of a branch.
 const ENOUGH: usize = 32;
 
-/// Queries that are worked on together, and the keys that some of them see.
+/// A block of queries, and the keys that some of them see.
 #[derive(Clone, Debug)]
 struct Block {
     /// Rows of the operation.
@@ -26,7 +25,7 @@ struct Block {
     runs: Vec<Range<u32>>,
     /// Number of keys in all runs.
     keys: usize,
-    /// Leading keys that every query of the block sees.
+    /// Leading keys that all queries of the block see.
     common: usize,
 }
 
@@ -42,8 +41,8 @@ impl Blocks {
     pub(super) fn new(batch: &MicroBatch, nodes: Vec<u32>) -> Blocks {
         let mut blocks = Vec::new();
         let mut start = 0;
-        // End of the tree that the block is in. Blocks keep to one, so that what is computed for a tree does
-        // not depend on the others of its micro-batch.
+        // End of the block's tree. A block has queries of one tree, so that a tree's results do not depend on the others of
+        // its micro-batch.
         let mut tree = 0;
         while start < nodes.len() {
             while tree <= nodes[start] {
@@ -87,7 +86,7 @@ fn block(batch: &MicroBatch, nodes: &[u32], rows: Range<usize>) -> Block {
     Block { rows, runs, keys, common }
 }
 
-/// Where one kind of head lies: rows of `stride` values, the head's at `offset`.
+/// The layout of one head: at `offset` in rows of `stride` values.
 #[derive(Clone, Copy)]
 struct HeadLayout {
     stride: usize,
@@ -247,7 +246,7 @@ vectorized! {
     }
 }
 
-/// Key and end of every key of a block that not all its queries see.
+/// Index and end of every key of a block that not all its queries see.
 fn masked_keys(batch: &MicroBatch, block: &Block) -> Vec<(u32, u32)> {
     let keys = block.runs.iter().cloned().flatten().skip(block.common);
     keys.map(|key| (key, batch.ends[key as usize])).collect()

@@ -1,25 +1,24 @@
-//! The output head: log-probabilities of the loss rows and their gradient, a block of logits at a time.
+//! The LM head: log-probabilities of the loss rows and their gradient, a block of logits (some rows, some of the vocabulary)
+//! at a time, with an online softmax (arXiv 1805.02867).
 //!
-//! A block is some rows by some of the vocabulary; maximum, sum and entropy are kept up to date from block
-//! to block (online softmax, arXiv 1805.02867). If the logits of all rows fit into one block they are kept
-//! for the backward pass, otherwise computed again.
+//! If the logits of all rows fit into one block they are kept for the backward pass, otherwise recomputed.
 
 use super::Gemm;
 use super::vector::{self, maximum, sum2, vectorized};
 use crate::backend::{LmHead, MicroBatch};
 use gemm::{Onto, View};
 
-/// Rows and columns of a block of logits: 8 MiB. How the vocabulary is cut does not depend on the number of
-/// rows, so that a row's result does not either.
+/// Rows and columns of a block of logits: 8 MiB. The split of the vocabulary does not depend on the number of rows, so a
+/// row's result does not either.
 const ROWS: usize = 512;
 const COLUMNS: usize = 4096;
 
-/// Logits that are held at once for so many scored nodes, values.
+/// Values of the logits buffer for so many scored nodes.
 pub fn logits_values(nodes: usize, vocabulary: usize) -> usize {
     (nodes * vocabulary).min(ROWS * COLUMNS)
 }
 
-/// Logits and what each scored node's distribution needs.
+/// Logits, and statistics of each scored node's distribution.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scratch {
     logits: Vec<f32>,
@@ -34,7 +33,7 @@ pub(super) struct Scratch {
 }
 
 vectorized! {
-    /// Scales logits, and folds them into each row's running maximum, sum and moment.
+    /// Scales logits, and updates each row's running maximum, sum and moment.
     fn fold_rows(
         columns: usize,
         stride: usize,
@@ -94,7 +93,7 @@ fn ranges(length: usize, step: usize) -> impl Iterator<Item = std::ops::Range<us
 }
 
 impl Scratch {
-    /// Rows of a block and values from one row of logits to the next, for so many rows over this vocabulary.
+    /// Rows of a block, and its stride.
     fn block(rows: usize, vocabulary: usize) -> (usize, usize) {
         match rows * vocabulary <= ROWS * COLUMNS {
             true => (rows.max(1), vocabulary),
@@ -158,7 +157,7 @@ impl Scratch {
         }
     }
 
-    /// Writes the gradient of `hidden` and adds that of the head where it is wanted.
+    /// See [`crate::backend::Backend::score_backward`].
     pub(super) fn score_backward(
         &mut self,
         gemm: &mut Gemm,

@@ -1,7 +1,7 @@
-//! Plain loops compiled once for each instruction set, and the mathematics they need.
+//! Loops compiled for each instruction set, and the reductions and exponential they use.
 //!
-//! Sums run over a fixed number of lanes in a fixed order, and every operation is one that all instruction
-//! sets round alike, so these functions give the same bytes on each of them.
+//! Sums have a fixed number of lanes in a fixed order, and every operation rounds alike on all instruction sets, so results
+//! are bit-identical on each.
 
 /// Compiles a function body for AVX-512, AVX2 and the baseline, and dispatches at run time.
 macro_rules! vectorized {
