@@ -26,18 +26,6 @@ pub enum Scalar {
     U64,
 }
 
-impl Scalar {
-    /// Size of a value in bytes.
-    pub fn bytes(self) -> usize {
-        match self {
-            Scalar::U8 => 1,
-            Scalar::Bf16 | Scalar::I16 => 2,
-            Scalar::F32 | Scalar::I32 | Scalar::U32 => 4,
-            Scalar::I64 | Scalar::U64 => 8,
-        }
-    }
-}
-
 impl fmt::Display for Scalar {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {

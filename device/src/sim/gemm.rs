@@ -17,14 +17,13 @@ pub(crate) unsafe fn run(gemm: &Gemm<'_>, threads: usize) {
     let tasks: Vec<(usize, usize)> =
         (0..gemm.batch).flat_map(|batch| (0..gemm.rows).step_by(ROWS).map(move |row| (batch, row))).collect();
     let next = std::sync::atomic::AtomicUsize::new(0);
-    let addresses = Addresses { left: base(&gemm.left), right: base(&gemm.right), out: base(&gemm.out) };
     let work = || {
         let mut sums = vec![0f32; gemm.columns];
         let mut column = vec![0f32; gemm.columns];
         while let Some(&(batch, first)) = tasks.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
             for row in first..(first + ROWS).min(gemm.rows) {
                 // SAFETY: as this function's; rows of the result are written by one task each.
-                unsafe { one_row(gemm, &addresses, batch, row, &mut sums, &mut column) };
+                unsafe { one_row(gemm, batch, row, &mut sums, &mut column) };
             }
         }
     };
@@ -36,27 +35,9 @@ pub(crate) unsafe fn run(gemm: &Gemm<'_>, threads: usize) {
     });
 }
 
-/// Where the operands begin.
-struct Addresses {
-    left: usize,
-    right: usize,
-    out: usize,
-}
-
-fn base(operand: &Operand<'_>) -> usize {
-    operand.values.address as usize
-}
-
 /// # Safety
 /// As [`run`].
-unsafe fn one_row(
-    gemm: &Gemm<'_>,
-    at: &Addresses,
-    batch: usize,
-    row: usize,
-    sums: &mut [f32],
-    line: &mut [f32],
-) {
+unsafe fn one_row(gemm: &Gemm<'_>, batch: usize, row: usize, sums: &mut [f32], line: &mut [f32]) {
     let index = |operand: &Operand<'_>, row: usize, column: usize| {
         let (row, column) = if operand.transposed { (column, row) } else { (row, column) };
         batch * operand.batch_stride + row * operand.stride + column
@@ -64,10 +45,10 @@ unsafe fn one_row(
     sums.fill(0.0);
     for depth in 0..gemm.depth {
         // SAFETY: inside the extents that have been checked.
-        let factor = unsafe { read(gemm.left.values.scalar, at.left, index(&gemm.left, row, depth)) };
+        let factor = unsafe { read(&gemm.left, index(&gemm.left, row, depth)) };
         for (column, value) in line.iter_mut().enumerate() {
             // SAFETY: as above.
-            *value = unsafe { read(gemm.right.values.scalar, at.right, index(&gemm.right, depth, column)) };
+            *value = unsafe { read(&gemm.right, index(&gemm.right, depth, column)) };
         }
         for (sum, value) in sums.iter_mut().zip(line.iter()) {
             *sum += factor * value;
@@ -77,19 +58,19 @@ unsafe fn one_row(
         let index = index(&gemm.out, row, column);
         // SAFETY: as above; this element is this task's alone.
         unsafe {
-            let before =
-                if gemm.beta == 0.0 { 0.0 } else { gemm.beta * read(gemm.out.values.scalar, at.out, index) };
-            write(gemm.out.values.scalar, at.out, index, gemm.alpha * sum + before);
+            let before = if gemm.beta == 0.0 { 0.0 } else { gemm.beta * read(&gemm.out, index) };
+            write(&gemm.out, index, gemm.alpha * sum + before);
         }
     }
 }
 
 /// # Safety
 /// There must be such a value.
-unsafe fn read(scalar: Scalar, base: usize, index: usize) -> f32 {
+unsafe fn read(operand: &Operand<'_>, index: usize) -> f32 {
+    let base = operand.values.address;
     // SAFETY: the caller's promise.
     unsafe {
-        match scalar {
+        match operand.values.scalar {
             Scalar::Bf16 => (*(base as *const bf16).add(index)).to_f32(),
             _ => *(base as *const f32).add(index),
         }
@@ -98,10 +79,11 @@ unsafe fn read(scalar: Scalar, base: usize, index: usize) -> f32 {
 
 /// # Safety
 /// There must be such a value, and nobody else using it.
-unsafe fn write(scalar: Scalar, base: usize, index: usize, value: f32) {
+unsafe fn write(operand: &Operand<'_>, index: usize, value: f32) {
+    let base = operand.values.address;
     // SAFETY: the caller's promise.
     unsafe {
-        match scalar {
+        match operand.values.scalar {
             Scalar::Bf16 => *(base as *mut bf16).add(index) = bf16::from_f32(value),
             _ => *(base as *mut f32).add(index) = value,
         }
