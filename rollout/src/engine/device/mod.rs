@@ -28,7 +28,7 @@ use self::runner::DeviceRunner;
 use self::service::Service;
 use self::session::Provider;
 use crate::runtime;
-use device::{DeviceKind, Cuda, Device, Sim};
+use device::{Cuda, Device, DeviceKind, Sim};
 use half::bf16;
 use policy::config::Config;
 use policy::directory::Policy;
