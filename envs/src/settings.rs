@@ -242,7 +242,7 @@ mod tests {
     fn near_keys_are_suggested_and_far_ones_listed() {
         assert_eq!(suggest("sise", &["size", "encoding"]), "did you mean 'size'?");
         assert_eq!(suggest("enc", &["size", "encoding"]), "did you mean 'encoding'?");
-        assert_eq!(suggest("colour", &["size", "encoding"]), "choose from: size, encoding");
+        assert_eq!(suggest("color", &["size", "encoding"]), "choose from: size, encoding");
     }
 
     #[test]

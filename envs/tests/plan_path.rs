@@ -67,7 +67,7 @@ fn a_proposal_is_scored_like_the_moves_that_carry_it_out() {
         let decided = state.apply("planner", moves).unwrap();
         assert_eq!((proposed.rewards, proposed.components), (decided.rewards, decided.components), "{route}");
     }
-    // Cells that are no neighbours end the route there, and it is not legal.
+    // Cells that are no neighbors end the route there, and it is not legal.
     let jump = state("team", "compact").apply("tool", " d3 c1").unwrap();
     let (format, legal) = (jump.components["format"], jump.components["legal"]);
     assert_eq!((jump.rewards.team, format, legal), (0.25, 1.0, 0.0));
@@ -273,7 +273,7 @@ fn broken_specs_are_refused_with_the_place() {
         ("goal", json!("e3"), "same cell"),
         ("start", json!("zz"), "'zz' is no cell"),
         ("encoding", json!("emoji"), "emoji"),
-        ("colour", json!(1), "colour"),
+        ("color", json!(1), "color"),
     ] {
         let mut spec = good.clone();
         spec[key] = value;

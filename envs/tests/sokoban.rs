@@ -284,7 +284,7 @@ fn broken_specs_and_states_are_refused() {
         ("boxes", json!(["d3"]), "already solved"),
         ("boxes", json!(["c1"]), "cannot be solved"),
         ("player", json!("zz"), "'zz' is no cell"),
-        ("colour", json!(1), "colour"),
+        ("color", json!(1), "color"),
     ] {
         let mut spec = good.clone();
         spec[key] = value;

@@ -17,9 +17,9 @@ use crate::environment::{Outcome, State};
 /// Rounding that is no difference between sums of rewards.
 const ROUNDING: f64 = 1e-9;
 
-/// A turn that leads from a situation: the team's reward, whether it solved the task, and the situation after it, none
+/// One turn from a situation: the team reward, whether it solved the task, and the next situation; none
 /// if the episode is over.
-struct Turn {
+struct TurnOutcome {
     team: f64,
     solved: bool,
     next: Option<String>,
@@ -27,7 +27,7 @@ struct Turn {
 
 /// A situation with every turn that was tried in it, the oracle's first, where there is one.
 struct Situation {
-    turns: Vec<Turn>,
+    turns: Vec<TurnOutcome>,
 }
 
 /// Tests the rules of states in every situation of `task`.
@@ -69,7 +69,7 @@ fn turn(
     number: usize,
     ledger: &mut Ledger,
     queue: &mut VecDeque<(String, Box<dyn State>)>,
-) -> Result<Vec<Turn>> {
+) -> Result<Vec<TurnOutcome>> {
     let workflow = Arc::clone(state.workflow());
     // Turns that end before their last stage.
     let mut early = Vec::new();
@@ -82,7 +82,7 @@ fn turn(
             let next = (!outcome.terminated).then(|| after.to_json().to_string());
             if last || next.is_none() {
                 let (team, solved) = (outcome.rewards.team, outcome.success);
-                turns.push(Turn { team, solved, next: next.clone() });
+                turns.push(TurnOutcome { team, solved, next: next.clone() });
             }
             if let Some(key) = next.filter(|_| last) {
                 queue.push_back((key, after.clone_state()));
@@ -214,7 +214,7 @@ fn oracle_path<'a>(
     situations: &'a HashMap<String, Situation>,
     first: &str,
     turn_limit: u32,
-) -> impl Iterator<Item = &'a Turn> {
+) -> impl Iterator<Item = &'a TurnOutcome> {
     let mut key = Some(first.to_owned());
     (0..turn_limit).map_while(move |_| {
         let turn = situations.get(&key.take()?)?.turns.first()?;
@@ -245,7 +245,8 @@ fn most_team_reward(
     let oracle: f64 = oracle_path(situations, first, turn_limit).map(|turn| turn.team).sum();
     let mut most: HashMap<&str, f64> = HashMap::new();
     for _ in 0..2 * turn_limit {
-        let beyond = |turn: &Turn| turn.next.as_deref().and_then(|key| most.get(key)).copied().unwrap_or(0.0);
+        let beyond =
+            |turn: &TurnOutcome| turn.next.as_deref().and_then(|key| most.get(key)).copied().unwrap_or(0.0);
         let value = |situation: &Situation| {
             situation.turns.iter().map(|turn| turn.team + beyond(turn)).fold(0.0, f64::max)
         };

@@ -14,14 +14,14 @@ use serde_json::Value;
 use super::compare::{same_text, same_value};
 use super::expression;
 use super::spec::{Encoding, Instance, Style, Test};
-use crate::sandbox::{Entry, Execution, Language, Program, Sandbox, Status};
+use crate::sandbox::{Entry, Execution, Program, Sandbox, Status};
 
 /// Runs that are remembered at a time.
 const REMEMBERED: usize = 1 << 16;
 /// Longest output that is remembered, in bytes.
 const LONGEST: usize = 1 << 12;
-/// Tests that may run out of time before the others count as failed unseen.
-const PATIENCE: usize = 2;
+/// Timeouts after which the remaining tests count as failed without being run.
+const MAX_TIMEOUTS: usize = 2;
 
 /// What came of a program and an input.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,10 +34,10 @@ pub struct Run {
     pub late: bool,
 }
 
-/// How the golden tests went.
+/// Results of the golden tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tally {
-    /// Passed tests, all told.
+pub struct TestResults {
+    /// Passed tests.
     pub passed: usize,
     /// All tests.
     pub total: usize,
@@ -45,7 +45,7 @@ pub struct Tally {
     pub first_failure: Option<(usize, Run)>,
 }
 
-impl Tally {
+impl TestResults {
     /// Passed tests as a share of all.
     pub fn fraction(&self) -> f64 {
         self.passed as f64 / self.total.max(1) as f64
@@ -97,7 +97,7 @@ fn execute(instance: &Instance, source: &str, stdin: &str, entry: Entry<'_>) -> 
     if let Some(run) = MEMORY.lock().unwrap_or_else(PoisonError::into_inner).get(&digest) {
         return Ok(run.clone());
     }
-    let program = Program { language: Language::Python, source, entry, stdin, limits };
+    let program = Program { source, entry, stdin, limits };
     let run = reading(Sandbox::shared()?.run(&program)?, entry);
     if run.output.as_ref().is_none_or(|output| output.len() <= LONGEST) {
         let mut memory = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,23 +170,23 @@ pub fn passes(instance: &Instance, source: &str, test: &Test) -> Result<bool> {
 ///
 /// # Errors
 /// The sandbox fails.
-pub fn golden(instance: &Instance, source: &str) -> Result<Tally> {
+pub fn golden(instance: &Instance, source: &str) -> Result<TestResults> {
     let tests = &instance.problem.tests;
-    let mut tally = Tally { passed: 0, total: tests.len(), first_failure: None };
+    let mut results = TestResults { passed: 0, total: tests.len(), first_failure: None };
     let mut late = 0;
     for (number, test) in tests.iter().enumerate() {
         let run = run(instance, source, &test.input)?;
         if run.output.as_ref().is_some_and(|output| same(instance.problem.style, &test.output, output)) {
-            tally.passed += 1;
+            results.passed += 1;
             continue;
         }
         late += usize::from(run.late);
-        tally.first_failure.get_or_insert((number, run));
-        if late == PATIENCE {
+        results.first_failure.get_or_insert((number, run));
+        if late == MAX_TIMEOUTS {
             break;
         }
     }
-    Ok(tally)
+    Ok(results)
 }
 
 /// What a test case is worth, judged by the reference solution.

@@ -16,7 +16,7 @@ use record::sample::{Message, Rewards};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::judge::{self, Quality, Tally};
+use super::judge::{self, Quality, TestResults};
 use super::spec::{Encoding, Instance, Style, Test};
 use super::{NAME, compact, extract, full, test_actions};
 use crate::environment::{Checks, Outcome, State};
@@ -63,7 +63,7 @@ struct Kept {
 
 /// [`CodeState::to_json`], read.
 #[derive(Deserialize)]
-struct Written {
+struct RawState {
     spec: Value,
     workflow: String,
     #[serde(flatten)]
@@ -81,14 +81,13 @@ impl CodeState {
     /// # Errors
     /// Something else: data.
     pub fn restore(value: &Value, find: impl Fn(&str) -> Result<Arc<Workflow>>) -> Result<Self> {
-        let written =
-            Written::deserialize(value).map_err(|error| Failure::data(format!("state: {error}")))?;
-        let instance = Instance::parse(&written.spec)?;
-        let (kept, total) = (written.kept, instance.problem.tests.len());
+        let raw = RawState::deserialize(value).map_err(|error| Failure::data(format!("state: {error}")))?;
+        let instance = Instance::parse(&raw.spec)?;
+        let (kept, total) = (raw.kept, instance.problem.tests.len());
         if kept.best > total {
             return Err(Failure::data(format!("state: best: {} of {total} tests", kept.best)));
         }
-        Ok(CodeState { workflow: find(&written.workflow)?, instance, kept })
+        Ok(CodeState { workflow: find(&raw.workflow)?, instance, kept })
     }
 
     /// The task.
@@ -131,7 +130,8 @@ impl CodeState {
     fn code(&mut self, text: &str) -> Result<Outcome> {
         let program = if self.is_compact() { compact::program(text) } else { extract::program(text) };
         let mut parts = BTreeMap::from([("compiles", 0.0), ("smoke", 0.0), ("golden", 0.0)]);
-        let mut tally = Tally { passed: 0, total: self.instance.problem.tests.len(), first_failure: None };
+        let mut results =
+            TestResults { passed: 0, total: self.instance.problem.tests.len(), first_failure: None };
         if let Some(source) = &program
             && judge::compiles(&self.instance, source)?
         {
@@ -141,12 +141,12 @@ impl CodeState {
                 smoke = smoke && judge::run(&self.instance, source, &test.input)?.output.is_some();
             }
             parts.insert("smoke", f64::from(u8::from(smoke)));
-            tally = judge::golden(&self.instance, source)?;
-            parts.insert("golden", tally.fraction());
+            results = judge::golden(&self.instance, source)?;
+            parts.insert("golden", results.fraction());
         }
         let local = 0.1 * parts["compiles"] + 0.1 * parts["smoke"] + 0.8 * parts["golden"];
-        let team = tally.passed.saturating_sub(self.kept.best) as f64 / tally.total as f64;
-        self.kept.best = self.kept.best.max(tally.passed);
+        let team = results.passed.saturating_sub(self.kept.best) as f64 / results.total as f64;
+        self.kept.best = self.kept.best.max(results.passed);
         self.kept.program = program;
         Ok(outcome(team, local, parts))
     }

@@ -42,9 +42,9 @@ pub struct Play {
 const SEVERAL: &str = "\"\"\"";
 
 /// What a line of the player asks for.
-enum Turn {
-    Answer(String),
-    Over,
+enum PlayerInput {
+    Action(String),
+    Quit,
 }
 
 impl Play {
@@ -77,8 +77,8 @@ impl Play {
                 for agent in agents {
                     say(&format!("\nturn {turn} of {limit}, {agent}\n{}", state.draw()))?;
                     match self.turn(&*state, agent)? {
-                        Turn::Answer(text) => answers.push((agent.as_str(), text)),
-                        Turn::Over => return say("\nleft\n"),
+                        PlayerInput::Action(text) => answers.push((agent.as_str(), text)),
+                        PlayerInput::Quit => return say("\nleft\n"),
                     }
                 }
                 if step(&mut *state, &answers)? {
@@ -89,29 +89,29 @@ impl Play {
         say(&format!("\n{}out of turns: not solved\n", state.draw()))
     }
 
-    fn turn(&self, state: &dyn State, agent: &str) -> Result<Turn> {
+    fn turn(&self, state: &dyn State, agent: &str) -> Result<PlayerInput> {
         let oracle = || state.oracle(agent).unwrap_or_default();
         if self.agent.as_deref().is_some_and(|own| own != agent) {
-            return Ok(Turn::Answer(oracle()));
+            return Ok(PlayerInput::Action(oracle()));
         }
         loop {
             say(&format!("{agent}> "))?;
-            let Some(line) = read_line()? else { return Ok(Turn::Over) };
+            let Some(line) = read_line()? else { return Ok(PlayerInput::Quit) };
             match line.trim() {
-                "" => return Ok(Turn::Answer(oracle())),
+                "" => return Ok(PlayerInput::Action(oracle())),
                 SEVERAL => {
                     let mut text = String::new();
                     while let Some(line) = read_line()?.filter(|line| line.trim() != SEVERAL) {
                         text.push_str(&line);
                     }
-                    return Ok(Turn::Answer(text));
+                    return Ok(PlayerInput::Action(text));
                 }
                 "?" => {
                     for message in state.observe(agent) {
                         say(&format!("[{}] {}\n", message.role, message.content))?;
                     }
                 }
-                _ => return Ok(Turn::Answer(line.trim_end_matches(['\n', '\r']).to_owned())),
+                _ => return Ok(PlayerInput::Action(line.trim_end_matches(['\n', '\r']).to_owned())),
             }
         }
     }

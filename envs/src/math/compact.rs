@@ -11,13 +11,13 @@
 //! A reasoner writes running totals; the last one is its answer. A tool writes a chain of arithmetic, which is worked
 //! out for it: what the others are shown is the result. Anything else is malformed.
 
-use super::state::Said;
+use super::state::AgentMessage;
 use super::story::{Chain, digit, digits};
 
 /// A prompt: the role's name ends it. `said` is what each agent said last, with its name.
 pub fn prompt<'a>(
     problem: &str,
-    said: impl Iterator<Item = (&'a str, Option<&'a Said>)>,
+    said: impl Iterator<Item = (&'a str, Option<&'a AgentMessage>)>,
     role: &str,
 ) -> String {
     let mut text = format!("{problem} ask");

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use super::state::{Role, Said};
+use super::state::{AgentMessage, Role};
 
 /// Characters that are shown of the beginning and of the end of a solution.
 const SHOWN: usize = 500;
@@ -13,7 +13,7 @@ const SHOWN: usize = 500;
 /// A prompt. `said` is what each agent said last, with its name.
 pub fn prompt<'a>(
     problem: &str,
-    said: impl Iterator<Item = (&'a str, Option<&'a Said>)>,
+    said: impl Iterator<Item = (&'a str, Option<&'a AgentMessage>)>,
     role: Role,
 ) -> String {
     let mut text = format!("Problem:\n{}\n", problem.trim());

@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use record::failure::Result;
 
 use super::answer::Answer;
-use crate::sandbox::{Entry, Language, Limits, Program, Sandbox};
+use crate::sandbox::{Entry, Limits, Program, Sandbox};
 
 /// Programs whose runs are remembered.
 const REMEMBERED: usize = 4096;
@@ -76,7 +76,7 @@ pub fn python(source: &str) -> Result<Arc<Run>> {
         return Ok(Arc::clone(run));
     }
     let limits = Limits { cpu_seconds: CPU_SECONDS, ..Limits::default() };
-    let program = Program { language: Language::Python, source, entry: Entry::Script, stdin: "", limits };
+    let program = Program { source, entry: Entry::Script, stdin: "", limits };
     let execution = Sandbox::shared()?.run(&program)?;
     let ran = execution.is_success();
     let said = match ran {

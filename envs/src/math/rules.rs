@@ -13,7 +13,7 @@ use record::sample::Rewards;
 
 /// What an answer is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parts {
+pub enum Components {
     /// What a reasoner or judge said.
     Reasoned {
         /// An answer could be found in it.
@@ -36,19 +36,21 @@ fn one(holds: bool) -> f64 {
     f64::from(u8::from(holds))
 }
 
-impl Parts {
+impl Components {
     /// Whether the answer is correct.
     pub fn correct(&self) -> bool {
         match self {
-            Parts::Reasoned { correct, .. } | Parts::Computed { correct, .. } => *correct,
+            Components::Reasoned { correct, .. } | Components::Computed { correct, .. } => *correct,
         }
     }
 
     /// The weighted sum, in [0, 1]. Tenths are summed as whole numbers, because .1 + .1 + .8 exceeds 1 in binary.
     pub fn local(&self) -> f64 {
         let tenths = match self {
-            Parts::Reasoned { format, correct } => 2.0 * one(*format) + 8.0 * one(*correct),
-            Parts::Computed { runs, parsable, correct } => one(*runs) + one(*parsable) + 8.0 * one(*correct),
+            Components::Reasoned { format, correct } => 2.0 * one(*format) + 8.0 * one(*correct),
+            Components::Computed { runs, parsable, correct } => {
+                one(*runs) + one(*parsable) + 8.0 * one(*correct)
+            }
         };
         tenths / 10.0
     }
@@ -56,8 +58,8 @@ impl Parts {
     /// The parts by name, each 0 or 1.
     pub fn components(&self) -> BTreeMap<String, f64> {
         let parts: &[(&str, bool)] = match self {
-            Parts::Reasoned { format, correct } => &[("format", *format), ("correct", *correct)],
-            Parts::Computed { runs, parsable, correct } => {
+            Components::Reasoned { format, correct } => &[("format", *format), ("correct", *correct)],
+            Components::Computed { runs, parsable, correct } => {
                 &[("runs", *runs), ("parsable", *parsable), ("correct", *correct)]
             }
         };
@@ -72,13 +74,13 @@ impl Parts {
 
 #[cfg(test)]
 mod tests {
-    use super::Parts;
+    use super::Components;
 
     #[test]
     fn the_papers_table() {
-        let reasoned = |format, correct| Parts::Reasoned { format, correct }.local();
+        let reasoned = |format, correct| Components::Reasoned { format, correct }.local();
         assert_eq!([reasoned(false, false), reasoned(true, false), reasoned(true, true)], [0.0, 0.2, 1.0]);
-        let computed = |runs, parsable, correct| Parts::Computed { runs, parsable, correct }.local();
+        let computed = |runs, parsable, correct| Components::Computed { runs, parsable, correct }.local();
         assert_eq!(computed(false, false, false), 0.0);
         assert_eq!(computed(true, false, false), 0.1);
         assert_eq!(computed(true, true, false), 0.2);

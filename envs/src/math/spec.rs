@@ -97,7 +97,7 @@ impl Rules {
 
 /// `spec` as it is read. What a source says besides is accepted and not looked at.
 #[derive(Deserialize)]
-struct Written {
+struct RawSpec {
     problem: String,
     answer: String,
     #[serde(default = "full")]
@@ -153,8 +153,8 @@ impl Problem {
     /// A `spec` that is no math problem: data.
     pub fn parse(spec: &Value) -> Result<Problem> {
         let fail = |cause: String| Failure::data(format!("spec: {cause}"));
-        let Written { problem, answer: reference, encoding, turns, reasoners, tools } =
-            Written::deserialize(spec).map_err(|error| fail(error.to_string()))?;
+        let RawSpec { problem, answer: reference, encoding, turns, reasoners, tools } =
+            RawSpec::deserialize(spec).map_err(|error| fail(error.to_string()))?;
         if problem.trim().is_empty() {
             return Err(fail("problem: there is no text".to_owned()));
         }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::answer::{Answer, extract};
-use super::rules::Parts;
+use super::rules::Components;
 use super::spec::{Encoding, Problem};
 use super::{compact, full, program, test_actions};
 use crate::environment::{Checks, Outcome, State};
@@ -48,7 +48,7 @@ impl Role {
 /// What an agent said last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Said {
+pub struct AgentMessage {
     /// As others are shown it.
     pub shown: String,
     /// Its answer as it was written, if there is one.
@@ -64,18 +64,18 @@ pub struct MathState {
     problem: Arc<Problem>,
     workflow: Arc<Workflow>,
     /// By agent, in the order of the workflow.
-    said: Vec<Option<Arc<Said>>>,
+    said: Vec<Option<Arc<AgentMessage>>>,
 }
 
 /// [`MathState::to_json`], read.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct RawState {
     #[serde(rename = "env")]
     _env: Option<String>,
     spec: Value,
     workflow: String,
-    said: Vec<Option<Said>>,
+    said: Vec<Option<AgentMessage>>,
 }
 
 impl MathState {
@@ -88,17 +88,17 @@ impl MathState {
     /// The state that `to_json` wrote; `find` looks a workflow up.
     pub fn restore(value: &Value, find: impl Fn(&str, &Value) -> Result<Arc<Workflow>>) -> Result<Self> {
         let fail = |cause: String| Failure::data(format!("state: {cause}"));
-        let written = Written::deserialize(value).map_err(|error| fail(error.to_string()))?;
-        let problem = Arc::new(Problem::parse(&written.spec)?);
-        let workflow = find(&written.workflow, &written.spec)?;
-        if written.said.len() != workflow.agents().len() {
+        let raw = RawState::deserialize(value).map_err(|error| fail(error.to_string()))?;
+        let problem = Arc::new(Problem::parse(&raw.spec)?);
+        let workflow = find(&raw.workflow, &raw.spec)?;
+        if raw.said.len() != workflow.agents().len() {
             return Err(fail(format!(
                 "said: {} entries for {} agents",
-                written.said.len(),
+                raw.said.len(),
                 workflow.agents().len()
             )));
         }
-        let said = written.said.into_iter().map(|said| said.map(Arc::new)).collect();
+        let said = raw.said.into_iter().map(|said| said.map(Arc::new)).collect();
         Ok(MathState { problem, workflow, said })
     }
 
@@ -108,7 +108,7 @@ impl MathState {
     }
 
     /// What `agent` said last.
-    pub fn said(&self, agent: &str) -> Option<&Said> {
+    pub fn said(&self, agent: &str) -> Option<&AgentMessage> {
         self.said.get(self.workflow.position(agent)?)?.as_deref()
     }
 
@@ -125,36 +125,40 @@ impl MathState {
     }
 
     /// What `text` of `agent` says, and what it is good for.
-    fn read(&self, agent: &str, text: &str) -> Result<(Said, Parts)> {
+    fn read(&self, agent: &str, text: &str) -> Result<(AgentMessage, Components)> {
         let role = Role::of(agent);
         let correct = |answer: &Option<String>| {
             answer.as_deref().and_then(Answer::read).is_some_and(|answer| answer.same(&self.problem.answer))
         };
-        let said = |shown: String, answer: Option<String>| Said { shown, answer, stands: false };
+        let said = |shown: String, answer: Option<String>| AgentMessage { shown, answer, stands: false };
         Ok(match (self.problem.encoding, role) {
             (Encoding::Compact, Role::Tool) => {
                 let (runs, value) = compact::compute(text);
                 let answer = value.map(|value| value.to_string());
-                let parts = Parts::Computed { runs, parsable: answer.is_some(), correct: correct(&answer) };
+                let parts =
+                    Components::Computed { runs, parsable: answer.is_some(), correct: correct(&answer) };
                 let shown = value.map_or_else(|| " none".to_owned(), |value| compact::write_totals(&[value]));
                 (said(shown, answer), parts)
             }
             (Encoding::Compact, _) => {
                 let value = compact::read_totals(text);
                 let answer = value.map(|value| value.to_string());
-                let parts = Parts::Reasoned { format: answer.is_some(), correct: correct(&answer) };
+                let parts = Components::Reasoned { format: answer.is_some(), correct: correct(&answer) };
                 let words: String = text.split_ascii_whitespace().flat_map(|word| [" ", word]).collect();
                 (said(if value.is_some() { words } else { " none".to_owned() }, answer), parts)
             }
             (Encoding::Full, Role::Tool) => {
                 let Some(source) = program::extract(text) else {
-                    let parts = Parts::Computed { runs: false, parsable: false, correct: false };
+                    let parts = Components::Computed { runs: false, parsable: false, correct: false };
                     return Ok((said("(no program)".to_owned(), None), parts));
                 };
                 let run = program::python(source)?;
                 let answer = run.answer();
-                let parts =
-                    Parts::Computed { runs: run.ran, parsable: answer.is_some(), correct: correct(&answer) };
+                let parts = Components::Computed {
+                    runs: run.ran,
+                    parsable: answer.is_some(),
+                    correct: correct(&answer),
+                };
                 let what = if run.ran { "Output" } else { "Error" };
                 let shown =
                     format!("```python\n{}\n```\n{what}: {}", full::shorten(source.trim()), run.output);
@@ -162,14 +166,14 @@ impl MathState {
             }
             (Encoding::Full, _) => {
                 let answer = extract::answer(text);
-                let parts = Parts::Reasoned { format: answer.is_some(), correct: correct(&answer) };
+                let parts = Components::Reasoned { format: answer.is_some(), correct: correct(&answer) };
                 (said(full::shorten(text), answer), parts)
             }
         })
     }
 
     /// Takes what `agent` says.
-    fn put(&mut self, agent: &str, text: &str) -> Result<Parts> {
+    fn put(&mut self, agent: &str, text: &str) -> Result<Components> {
         self.workflow.check(agent)?;
         if self.has_ended() {
             return Err(Failure::data("the episode is over: the team has its answer"));
@@ -217,7 +221,7 @@ impl MathState {
         self.over().is_some() || self.workflow.name() == "single" && self.said.iter().any(Option::is_some)
     }
 
-    fn outcome(&self, agent: Option<&str>, parts: Parts) -> Outcome {
+    fn outcome(&self, agent: Option<&str>, parts: Components) -> Outcome {
         let terminated = self.has_ended();
         let success = self.is_solved();
         let proposes =

@@ -8,7 +8,7 @@ use record::philox::Draws;
 use serde_json::Value;
 
 use super::map::{Cell, LARGEST, Map, Position};
-use super::spec::{Draw, Rules};
+use super::spec::{DrawMode, Rules};
 use crate::environment::Split;
 use crate::streams;
 
@@ -22,13 +22,13 @@ pub(crate) fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Va
     let mut order: [u16; LARGEST * LARGEST] = std::array::from_fn(|index| index as u16);
     let order = &mut order[..rules.size * rules.size];
     let wall_count = match rules.draw {
-        Draw::Balanced => {
+        DrawMode::Balanced => {
             let factor = 0.8 + 0.4 * f64::from(draws.uniform());
             let count = (rules.density * order.len() as f64 * factor).round() as usize;
             count.min(order.len() - 2)
         }
         // Each cell in turn; those that become walls are moved to the front.
-        Draw::Uniform => {
+        DrawMode::Uniform => {
             let mut count = 0;
             for index in 0..order.len() {
                 if f64::from(draws.uniform()) < rules.density {
@@ -40,8 +40,8 @@ pub(crate) fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Va
         }
     };
     let chosen = match rules.draw {
-        Draw::Balanced => 0..wall_count + 1,
-        Draw::Uniform => wall_count..wall_count + 2,
+        DrawMode::Balanced => 0..wall_count + 1,
+        DrawMode::Uniform => wall_count..wall_count + 2,
     };
     if chosen.end > order.len() {
         return None;
@@ -55,8 +55,8 @@ pub(crate) fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Va
     let map = Map::new(rules.size, &walls, position(order[wall_count]));
     let near = |cell: Cell| (rules.nearest..=rules.farthest).contains(&u32::from(map.distance(cell)));
     let start = match rules.draw {
-        Draw::Uniform => Some(map.cell(position(order[wall_count + 1]))).filter(|cell| near(*cell)),
-        Draw::Balanced => {
+        DrawMode::Uniform => Some(map.cell(position(order[wall_count + 1]))).filter(|cell| near(*cell)),
+        DrawMode::Balanced => {
             let cells: Vec<Cell> = map.reachable().filter(|cell| near(*cell)).collect();
             let mut distances: Vec<u16> = cells.iter().map(|cell| map.distance(*cell)).collect();
             distances.sort_unstable();

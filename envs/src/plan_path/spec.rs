@@ -39,7 +39,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
 /// How walls, goal and start are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Draw {
+pub enum DrawMode {
     /// A number of walls near `density`, and every distance between the bounds as likely as any other.
     Balanced,
     /// Each cell a wall with probability `density`, start and goal anywhere within the bounds.
@@ -57,7 +57,7 @@ pub struct Rules {
     turns: u32,
     /// Share of cells that are walls.
     pub(crate) density: f64,
-    pub(crate) draw: Draw,
+    pub(crate) draw: DrawMode,
     /// Least distance from start to goal.
     pub(crate) nearest: u32,
     /// Greatest distance from start to goal.
@@ -71,15 +71,15 @@ impl Rules {
         let encoding = Encoding::from_settings(settings)?;
         let proposal = ActionSpace::from_settings(settings, encoding)?;
         let draw = match settings.text("draw") {
-            None if small => Draw::Balanced,
-            None | Some("uniform") => Draw::Uniform,
-            Some("balanced") => Draw::Balanced,
+            None if small => DrawMode::Balanced,
+            None | Some("uniform") => DrawMode::Uniform,
+            Some("balanced") => DrawMode::Balanced,
             Some(other) => return Err(choice("draw", other, "balanced or uniform")),
         };
         let moves = settings.whole("moves", if small { 3 } else { size as u32 }, 1, 99)?;
         let turns = settings.whole("turns", 4, 1, 99)?;
         let density = settings.number("density", if small { 0.25 } else { 0.22 }, 0.0, 0.8)?;
-        let defaults = if draw == Draw::Balanced { [4, 9] } else { [1, u32::MAX] };
+        let defaults = if draw == DrawMode::Balanced { [4, 9] } else { [1, u32::MAX] };
         let (nearest, farthest) =
             settings.bounds(["nearest", "farthest"], defaults, u32::MAX, (moves, "moves"), turns)?;
         Ok(Rules { size, encoding, proposal, moves, turns, density, draw, nearest, farthest })
@@ -118,7 +118,7 @@ struct RawSpec {
     goal: Position,
     start: Position,
     density: Option<f64>,
-    draw: Option<Draw>,
+    draw: Option<DrawMode>,
     nearest: Option<u32>,
     farthest: Option<u32>,
 }

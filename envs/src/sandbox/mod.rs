@@ -59,4 +59,4 @@ mod worker;
 mod pool;
 
 pub use pool::Sandbox;
-pub use program::{Entry, Execution, Language, Limits, Program, Status};
+pub use program::{Entry, Execution, Limits, Program, Status};

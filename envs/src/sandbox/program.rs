@@ -2,13 +2,6 @@
 //!
 //! Left out: expected outputs. Whoever asks for a run compares afterwards, outside.
 
-/// The language of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Language {
-    /// Python 3 as found on the system, with its standard library.
-    Python,
-}
-
 /// What is done with a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
@@ -53,12 +46,10 @@ impl Default for Limits {
     }
 }
 
-/// A program and what it is given.
+/// A Python program and its input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Program<'a> {
-    /// Its language.
-    pub language: Language,
-    /// Its text.
+    /// Python 3, run with the system's interpreter and standard library.
     pub source: &'a str,
     /// What is done with it.
     pub entry: Entry<'a>,
@@ -71,7 +62,7 @@ pub struct Program<'a> {
 impl<'a> Program<'a> {
     /// A Python script with the default limits.
     pub fn python(source: &'a str, stdin: &'a str) -> Self {
-        Program { language: Language::Python, source, entry: Entry::Script, stdin, limits: Limits::default() }
+        Program { source, entry: Entry::Script, stdin, limits: Limits::default() }
     }
 }
 

@@ -34,7 +34,7 @@ const PROBE: &str = include_str!("probe.py");
 const FENCED: &str = "fenced\n";
 
 /// How long a worker may take to start, and to answer beyond a program's wall time.
-const PATIENCE: Duration = Duration::from_secs(20);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of standard error that are kept: the end, where a traceback says what went wrong.
 const ERROR_BYTES: u64 = 4096;
 /// Threads that are free, and the fork server itself, which counts as well.
@@ -102,7 +102,7 @@ impl Worker {
         let [single, several] = &plan.filters;
         let message = json!({"filters": {"single": hexadecimal(single), "several": hexadecimal(several)}});
         send(&worker.socket, message.to_string().as_bytes(), SendFlags::NOSIGNAL).map_err(broken)?;
-        let reply = worker.reply(PATIENCE)?.ok_or_else(|| broken("it does not start"))?;
+        let reply = worker.reply(REPLY_TIMEOUT)?.ok_or_else(|| broken("it does not start"))?;
         if let Some(failure) = reply.failure {
             return Err(broken(failure).hint("see that python3 runs, and that it is 3.9 or newer"));
         }
@@ -156,7 +156,7 @@ impl Worker {
         let (stdout, stderr, result) = (memory("")?, memory("")?, memory("")?);
         let files = [&source, &stdin, &stdout, &stderr, &result].map(AsFd::as_fd);
         self.request(request.to_string().as_bytes(), &files)?;
-        let Some(reply) = self.reply(Duration::from_secs_f64(limits.wall_seconds) + PATIENCE)? else {
+        let Some(reply) = self.reply(Duration::from_secs_f64(limits.wall_seconds) + REPLY_TIMEOUT)? else {
             return Ok(None);
         };
         if let Some(failure) = reply.failure {

@@ -1,6 +1,6 @@
 //! What all forms of one puzzle share, to divide puzzles into train and test.
 //!
-//! Two puzzles are the same if relabelling digits, turning the board over, exchanging bands or stacks, or
+//! Two puzzles are the same if relabeling digits, turning the board over, exchanging bands or stacks, or
 //! exchanging rows within a band or columns within a stack makes one of the other.
 //!
 //! - 4×4: [`form`] is the canonical form itself, the least of all 128 arrangements with digits named in the order
@@ -72,7 +72,7 @@ fn least(shape: Shape, clues: &[u8]) -> Vec<u8> {
     least.unwrap_or_default()
 }
 
-/// A number that looks like chance and depends on one number (the finaliser of SplitMix64).
+/// A number that looks like chance and depends on one number (the finalizer of SplitMix64).
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -80,7 +80,7 @@ fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// Colour refinement: sums stand for multisets, so that no order matters.
+/// Color refinement: sums stand for multisets, so that no order matters.
 fn invariant(shape: Shape, clues: &[u8]) -> Vec<u8> {
     const ROUNDS: usize = 4;
     let mut colors: Vec<u64> = clues.iter().map(|digit| u64::from(*digit != 0)).collect();

@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 /// Give text-only samples their token ids (a filter)
 ///
 /// Examples:
-///   envs demo plan-path --count 1000 --seed 7 | policy encode --policy run/all > samples.jsonl
+///   envs demo plan-path --stats 1000 --seed 7 | policy encode --policy run/all > samples.jsonl
 ///   policy encode --policy tool=run/tool --policy planner=run/planner < demonstrations.jsonl
 ///
 /// Adds prompt_ids, completion_ids (the stop token included) and policy_version.
@@ -62,22 +62,22 @@ pub fn run(arguments: &Encode, quiet: bool) -> Result<()> {
 
     let mut writer = Writer::stdout();
     let mut stream = Stream::new("encode", arguments.allow_incomplete);
-    let mut count = Count::default();
-    let outcome = encode_all(&ownership, &mut encoders, &mut stream, &mut writer, &mut count);
-    let samples = count.encoded + count.passed;
+    let mut stats = EncodeStats::default();
+    let outcome = encode_all(&ownership, &mut encoders, &mut stream, &mut writer, &mut stats);
+    let samples = stats.encoded + stats.passed;
     let counts = Map::from_iter([
         ("samples".to_owned(), Value::from(samples)),
-        ("encoded".to_owned(), Value::from(count.encoded)),
+        ("encoded".to_owned(), Value::from(stats.encoded)),
     ]);
-    if outcome.is_ok() && !quiet && count.passed > 0 {
-        stage::note("policy", format!("encode: {} of {samples} samples passed unchanged", count.passed));
+    if outcome.is_ok() && !quiet && stats.passed > 0 {
+        stage::note("policy", format!("encode: {} of {samples} samples passed unchanged", stats.passed));
     }
     stream.close(&mut writer, outcome, counts, stage::timing(started))
 }
 
 /// Samples written.
 #[derive(Default)]
-struct Count {
+struct EncodeStats {
     encoded: u64,
     passed: u64,
 }
@@ -88,7 +88,7 @@ fn encode_all<W: Write>(
     encoders: &mut [Encoder],
     stream: &mut Stream,
     writer: &mut Writer<W>,
-    count: &mut Count,
+    stats: &mut EncodeStats,
 ) -> Result<()> {
     let mut reader = Reader::stdin();
     while let Some(line) = reader.next()? {
@@ -100,11 +100,11 @@ fn encode_all<W: Write>(
                 match owner(ownership, &sample, &line)? {
                     Some(policy) => {
                         writer.raw(&encoders[policy].encode(&sample, &line)?)?;
-                        count.encoded += 1;
+                        stats.encoded += 1;
                     }
                     None => {
                         writer.raw(&line.text)?;
-                        count.passed += 1;
+                        stats.passed += 1;
                     }
                 }
             }

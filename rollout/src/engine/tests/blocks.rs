@@ -16,15 +16,15 @@ fn pool(blocks: usize) -> BlockPool {
 }
 
 /// Sequences in a cache, and beside them what each should contain: tokens, `ADAPTER` times an adapter added.
-struct World {
+struct Fixture {
     cache: BlockPool,
     memory: HashMap<i32, u32>,
     live: Vec<(Sequence, Vec<u32>)>,
 }
 
-impl World {
-    fn new() -> World {
-        World { cache: pool(BLOCKS), memory: HashMap::new(), live: Vec::new() }
+impl Fixture {
+    fn new() -> Fixture {
+        Fixture { cache: pool(BLOCKS), memory: HashMap::new(), live: Vec::new() }
     }
 
     /// Appends tokens, as the scheduler and the runner would.
@@ -102,41 +102,41 @@ proptest! {
 
     #[test]
     fn no_block_is_lost_and_none_is_written_by_two(events in prop::collection::vec(event(), 1..120)) {
-        let mut world = World::new();
+        let mut fixture = Fixture::new();
         for event in events {
-            let count = world.live.len();
+            let count = fixture.live.len();
             match event {
                 Event::Begin(adapter, tokens) => {
-                    let found = world.cache.lookup(Some(adapter), &tokens);
-                    let sequence = Sequence::beginning(found, &mut world.cache);
+                    let found = fixture.cache.lookup(Some(adapter), &tokens);
+                    let sequence = Sequence::beginning(found, &mut fixture.cache);
                     let known = sequence.tokens();
                     prop_assert!(known < tokens.len(), "a token is left to run");
                     let tokens: Vec<u32> = tokens.iter().map(|token| token + adapter * ADAPTER).collect();
-                    world.live.push((sequence, tokens[..known].to_vec()));
-                    world.grow(count, &tokens[known..]);
+                    fixture.live.push((sequence, tokens[..known].to_vec()));
+                    fixture.grow(count, &tokens[known..]);
                 }
                 Event::Grow(at, tokens) if count > 0 => {
-                    let own = owner(&world.live[at % count].1) * ADAPTER;
+                    let own = owner(&fixture.live[at % count].1) * ADAPTER;
                     let tokens: Vec<u32> = tokens.iter().map(|token| token + own).collect();
-                    world.grow(at % count, &tokens);
+                    fixture.grow(at % count, &tokens);
                 }
                 Event::Fork(at) if count > 0 => {
-                    let (sequence, content) = &world.live[at % count];
-                    let copy = (sequence.fork(&mut world.cache), content.clone());
-                    world.live.push(copy);
+                    let (sequence, content) = &fixture.live[at % count];
+                    let copy = (sequence.fork(&mut fixture.cache), content.clone());
+                    fixture.live.push(copy);
                 }
                 Event::Insert(at) if count > 0 => {
-                    let (sequence, content) = &world.live[at % count];
+                    let (sequence, content) = &fixture.live[at % count];
                     let tokens: Vec<u32> = content.iter().map(|token| token % ADAPTER).collect();
-                    world.cache.insert(Some(owner(content)), sequence.blocks(), &tokens);
+                    fixture.cache.insert(Some(owner(content)), sequence.blocks(), &tokens);
                 }
                 Event::Release(at) if count > 0 => {
-                    let (mut sequence, _) = world.live.swap_remove(at % count);
-                    sequence.release(&mut world.cache);
+                    let (mut sequence, _) = fixture.live.swap_remove(at % count);
+                    sequence.release(&mut fixture.cache);
                 }
                 _ => {}
             }
-            world.check();
+            fixture.check();
         }
     }
 }
