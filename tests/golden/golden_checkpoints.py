@@ -69,4 +69,22 @@ CHECKPOINTS = {
         family="llama", seed=13, hidden=64, layers=2, heads=4, kv_heads=1, head_dim=16, ffn=96, tied=False,
         rope_theta=5e5, dtype="bfloat16", gradient=1.0, calm=True,
     ),
+    # A window shorter than max_position_embeddings and longer than every golden sequence; heads wider than hidden / heads.
+    "mistral-4-2-window": dict(
+        family="mistral", seed=14, hidden=48, layers=2, heads=4, kv_heads=2, head_dim=32, ffn=40, tied=False,
+        rope_theta=1e4, gradient=1.0, config=dict(sliding_window=128),
+    ),
+    "mistral-4-2-calm": dict(
+        family="mistral", seed=15, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, ffn=96, tied=False,
+        rope_theta=1e6, dtype="bfloat16", gradient=1.0, calm=True, config=dict(sliding_window=None),
+    ),
+    # Layers without rotary positions: the middle one of three, and the last of two.
+    "smollm3-4-1-nope": dict(
+        family="smollm3", seed=16, hidden=64, layers=3, heads=4, kv_heads=1, head_dim=16, ffn=40, tied=True,
+        rope_theta=5e5, gradient=0.8, config=dict(no_rope_layer_interval=2),
+    ),
+    "smollm3-4-2-calm": dict(
+        family="smollm3", seed=17, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, ffn=96, tied=False,
+        rope_theta=5e6, dtype="bfloat16", gradient=1.0, calm=True, config=dict(no_rope_layers=[1, 0]),
+    ),
 }

@@ -40,6 +40,8 @@ FAMILIES = {
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+    "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
+    "smollm3": (transformers.SmolLM3Config, transformers.SmolLM3ForCausalLM),
 }
 
 
@@ -63,8 +65,9 @@ def build_model(entry):
         dtype="float32",
         attn_implementation="eager",
     )
-    if entry["family"] != "qwen2":  # Qwen2 derives it from hidden_size
+    if entry["family"] not in ("qwen2", "smollm3"):  # These derive it from hidden_size.
         arguments["head_dim"] = entry["head_dim"]
+    arguments |= entry.get("config", {})
     model = model_class(config_class(**arguments)).float().eval()
     generator = torch.Generator().manual_seed(entry["seed"])
     with torch.no_grad():

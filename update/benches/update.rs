@@ -7,9 +7,10 @@
 //! CPU seconds are those of the whole process; a round is one call of `Model::accumulate`.
 
 use gemm::Precision;
+use policy::config::Config;
 use std::io::Write;
 use std::time::Instant;
-use update::model::{Model, RowLoss, Shape};
+use update::model::{Model, RowLoss};
 use update::tree::{Sequence, Tree, pack};
 
 struct Random(u64);
@@ -36,29 +37,19 @@ impl RowLoss for Alternating {
     }
 }
 
-fn shape(preset: &str) -> Shape {
+fn config(preset: &str) -> Config {
     let (hidden, layers, heads, kv_heads, head_dim, intermediate, vocabulary) = match preset {
         "tiny" => (96, 3, 6, 3, 16, 256, 512),
         "small" => (512, 14, 8, 4, 64, 1536, 8192),
         "0.6B" => (1024, 28, 16, 8, 128, 3072, 151_936),
         _ => (256, 4, 4, 2, 64, 768, 512),
     };
-    Shape {
-        hidden,
-        intermediate,
-        layers,
-        heads,
-        kv_heads,
-        head_dim,
-        vocabulary,
-        epsilon: 1e-6,
-        inverse_frequencies: (0..head_dim / 2)
-            .map(|pair| 1e4f32.powf(-2.0 * pair as f32 / head_dim as f32))
-            .collect(),
-        qk_norm: true,
-        attention_bias: false,
-        tied: true,
-    }
+    let json = serde_json::json!({
+        "model_type": "qwen3", "hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim,
+        "vocab_size": vocabulary, "max_position_embeddings": 4096, "tie_word_embeddings": true,
+    });
+    Config::from_value(&json, std::path::Path::new("preset")).unwrap_or_else(|failure| panic!("{failure:?}"))
 }
 
 /// Seconds this process has computed, from the kernel's account.
@@ -89,7 +80,7 @@ fn option<T: std::str::FromStr>(name: &str, default: T) -> T {
 }
 
 /// Floating-point operations of the linear layers, forward and backward, with what the last layer leaves out.
-fn linear_operations(shape: &Shape, trees: &[Tree]) -> f64 {
+fn linear_operations(config: &Config, trees: &[Tree]) -> f64 {
     let tokens: usize = trees.iter().map(Tree::len).sum();
     let mut scored = 0;
     for tree in trees {
@@ -98,11 +89,12 @@ fn linear_operations(shape: &Shape, trees: &[Tree]) -> f64 {
         nodes.dedup();
         scored += nodes.len();
     }
-    let key_value = 2 * shape.key_width() * shape.hidden;
-    let rest = 2 * shape.query_width() * shape.hidden + 3 * shape.hidden * shape.intermediate;
-    let values = (shape.layers - 1) * tokens * (key_value + rest)
+    let key_value = 2 * config.key_width() * config.hidden_size;
+    let rest =
+        2 * config.query_width() * config.hidden_size + 3 * config.hidden_size * config.intermediate_size;
+    let values = (config.num_layers - 1) * tokens * (key_value + rest)
         + tokens * key_value
-        + scored * (rest + shape.hidden * shape.vocabulary);
+        + scored * (rest + config.hidden_size * config.vocab_size);
     6.0 * values as f64
 }
 
@@ -117,8 +109,8 @@ fn main() -> std::io::Result<()> {
     let separate = std::env::args().any(|argument| argument == "--separate");
     let forward = std::env::args().any(|argument| argument == "--forward");
 
-    let shape = shape(&preset);
-    let model = Model::new(shape.clone()).rounding(option("--dtype", Precision::Float32));
+    let config = config(&preset);
+    let model = Model::new(config.clone()).rounding(option("--dtype", Precision::Float32));
     let mut random = Random(7);
     let fill = |_: &update::model::Entry, values: &mut [f32]| {
         for value in values {
@@ -130,9 +122,9 @@ fn main() -> std::io::Result<()> {
     let mut random = Random(8);
     let trees: Vec<Tree> = (0..groups)
         .map(|_| {
-            let start = random.tokens(prompt, shape.vocabulary);
+            let start = random.tokens(prompt, config.vocab_size);
             let answers: Vec<Vec<u32>> =
-                (0..branches).map(|_| random.tokens(completion, shape.vocabulary)).collect();
+                (0..branches).map(|_| random.tokens(completion, config.vocab_size)).collect();
             let sequences: Vec<Sequence> =
                 answers.iter().map(|answer| Sequence { prompt: &start, completion: answer }).collect();
             pack(&sequences, !separate)
@@ -140,7 +132,7 @@ fn main() -> std::io::Result<()> {
         .collect();
     let counted = (groups * branches * (prompt + completion)) as f64;
     let unique: usize = trees.iter().map(Tree::len).sum();
-    let operations = linear_operations(&shape, &trees);
+    let operations = linear_operations(&config, &trees);
     let mut gradients = model.gradients();
     let mut out = std::io::stdout().lock();
     writeln!(

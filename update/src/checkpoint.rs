@@ -1,4 +1,4 @@
-//! A published version opened for training: the decoder's shape, its weights on disk, and the training state saved with
+//! A published version opened for training: its configuration, its weights on disk, and the training state saved with
 //! it. Opening one reads no weights. Writing the next version is in [`crate::publish`].
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use record::failure::{Failure, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::model::{Layout, LowRank, Model, Parameters, Shape, Source};
+use crate::model::{Layout, LowRank, Model, Parameters, Source};
 use crate::optimizer::{self, Method};
 use crate::weights::{CheckpointTensors, MasterWeights, OptimizerTensors, Weights};
 
@@ -53,7 +53,7 @@ pub fn saved_state(policy: &Policy) -> Result<Option<TrainingState>> {
 /// A version, opened for training.
 pub struct Checkpoint {
     /// The decoder's sizes and variants.
-    pub shape: Shape,
+    pub config: Config,
     /// The trained tensors: the decoder's weights, or an adapter's.
     pub trained: CheckpointTensors,
     base: Option<Base>,
@@ -85,24 +85,6 @@ impl OptimizerState<'_> {
     }
 }
 
-/// The decoder's shape from a configuration.
-pub fn shape(config: &Config) -> Shape {
-    Shape {
-        hidden: config.hidden_size,
-        intermediate: config.intermediate_size,
-        layers: config.num_layers,
-        heads: config.num_heads,
-        kv_heads: config.num_kv_heads,
-        head_dim: config.head_dim,
-        vocabulary: config.vocab_size,
-        epsilon: config.rms_norm_eps,
-        inverse_frequencies: config.inverse_frequencies(),
-        qk_norm: config.qk_norm,
-        attention_bias: config.attention_bias,
-        tied: config.tie_word_embeddings,
-    }
-}
-
 /// The type of most weights, by the files rather than by the configuration.
 pub fn stored_dtype(config: &Config, weights: &Tensors) -> DataType {
     let narrow = |name: &str| weights.tensor(name).is_ok_and(|view| view.dtype != ElementType::F32);
@@ -118,7 +100,7 @@ pub fn stored_dtype(config: &Config, weights: &Tensors) -> DataType {
 /// # Errors
 /// An adapter that does not fit its base.
 pub fn adapter(policy: &Policy, config: &Config) -> Result<Option<LowRank>> {
-    Ok(policy.adapter(config)?.map(|(adapter, _)| LowRank::new(&adapter, &shape(config))))
+    Ok(policy.adapter(config)?.map(|(adapter, _)| LowRank::new(&adapter, config)))
 }
 
 impl Checkpoint {
@@ -127,19 +109,18 @@ impl Checkpoint {
     /// # Errors
     /// Files that are missing, damaged or of another model than the configuration says.
     pub fn open(policy: &Policy, config: &Config) -> Result<Checkpoint> {
-        let shape = shape(config);
         let weights = Tensors::open(policy.model())?;
         weights.check(config)?;
-        let weights = CheckpointTensors::new(Arc::new(Layout::new(&shape)), weights)?;
+        let weights = CheckpointTensors::new(Arc::new(Layout::new(config)), weights)?;
         let (trained, base) = match policy.adapter(config)? {
             None => (weights, None),
             Some((adapter, tensors)) => {
-                let adapter = LowRank::new(&adapter, &shape);
+                let adapter = LowRank::new(&adapter, config);
                 let trained = CheckpointTensors::new(adapter.layout().clone(), tensors)?;
                 (trained, Some(Base { adapter, weights, files: policy.model().to_owned() }))
             }
         };
-        let checkpoint = Checkpoint { shape, trained, base, saved: saved_state(policy)? };
+        let checkpoint = Checkpoint { config: config.clone(), trained, base, saved: saved_state(policy)? };
         checkpoint.masters()?;
         Ok(checkpoint)
     }
@@ -183,7 +164,7 @@ impl Checkpoint {
     /// # Errors
     /// The files'.
     pub fn on_host(&self) -> Result<(Model, Weights)> {
-        let mut model = Model::new(self.shape.clone());
+        let mut model = Model::new(self.config.clone());
         if let Some(base) = &self.base {
             model = model.adapted(base.adapter.clone(), base.on_host()?);
         }

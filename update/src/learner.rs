@@ -6,7 +6,7 @@ use device::Device;
 use record::failure::Result;
 
 use crate::checkpoint::{Checkpoint, OptimizerState};
-use crate::model::{Gradients, MemoryPlan, Model, Resident, RowLoss, Scores, Source};
+use crate::model::{DeviceModel, Gradients, MemoryPlan, Model, RowLoss, Scores, Source};
 use crate::optimizer::on_device::DeviceOptimizer;
 use crate::optimizer::{self, Moment, Optimizer, Settings};
 use crate::timing::Timing;
@@ -184,7 +184,7 @@ impl Learner for CpuLearner {
 
 /// Training on a device.
 pub struct DeviceLearner<D: Device> {
-    resident: Resident<D>,
+    resident: DeviceModel<D>,
     trained: Trained,
     timing: Timing,
 }
@@ -215,10 +215,10 @@ impl<D: Device> DeviceLearner<D> {
         if let Some((adapter, base)) = checkpoint.adapter() {
             let host = HostState::new(checkpoint.weights()?, settings, state, threads)?;
             let values = &host.weights.forward().values;
-            let resident = Resident::adapted(device, (&checkpoint.shape, adapter), base, values, plan)?;
+            let resident = DeviceModel::adapted(device, (&checkpoint.config, adapter), base, values, plan)?;
             return Ok(DeviceLearner { resident, trained: Trained::Adapter(Box::new(host)), timing });
         }
-        let mut resident = Resident::new(device, &checkpoint.shape, &checkpoint.masters()?, plan)?;
+        let mut resident = DeviceModel::new(device, &checkpoint.config, &checkpoint.masters()?, plan)?;
         let mut optimizer = DeviceOptimizer::new(settings, &mut resident)?;
         if let Some(state) = state {
             optimizer

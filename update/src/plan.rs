@@ -6,7 +6,7 @@
 
 use device::cuda::{Library, open_library};
 use device::{Any, Device, DeviceKind, GEMM_WORKSPACE};
-use policy::config::DataType;
+use policy::config::{Config, DataType};
 use policy::publish::PIECE;
 use record::failure::{Failure, Result};
 use serde::Serialize;
@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::arguments::Arguments;
 use crate::metrics;
 use crate::minibatch::{self, TreeBatch};
-use crate::model::{DeviceMemory, Layout, LowRank, MemoryPlan, MemoryRequest, Shape, host};
+use crate::model::{DeviceMemory, Layout, LowRank, MemoryPlan, MemoryRequest, host};
 use crate::optimizer::{Optimizer, on_device::moment_bytes};
 use crate::samples::Samples;
 
@@ -64,11 +64,11 @@ pub struct MemoryEstimate {
     pub recompute: bool,
 }
 
-/// The model to train: the decoder's shape, the type of its weights on disk, and the adapter if one is trained.
+/// The model to train: the decoder's configuration, the type of its weights on disk, and the adapter if one is trained.
 #[derive(Clone, Copy)]
 pub struct ModelSpec<'a> {
-    /// The decoder's shape.
-    pub shape: &'a Shape,
+    /// The decoder's configuration.
+    pub config: &'a Config,
     /// The type of most weights.
     pub stored: DataType,
     /// The adapter trained instead of the weights.
@@ -105,16 +105,29 @@ pub fn open_device(
     spec: ModelSpec<'_>,
     request: &MemoryRequest,
 ) -> Result<Option<(Any, MemoryPlan)>> {
+    refuse_beyond_window(spec.config, request)?;
     let kind = arguments.device_kind()?;
     if kind == DeviceKind::Cpu {
         return on_host(arguments, spec, request).map(|_| None);
     }
-    crate::model::check_for_device(spec.shape, spec.adapter)?;
+    crate::model::check_for_device(spec.config, spec.adapter)?;
     let device = Any::open(kind, arguments.thread_count())?;
     let found = device.memory()?.free;
     let available = DeviceMemory { free: free(arguments, found).min(found), workspace: device.workspace() };
     let plan = on_device(spec, request, available)?;
     Ok(Some((device, plan)))
+}
+
+/// Windowed attention is not implemented; within the window it is plain causal attention.
+fn refuse_beyond_window(config: &Config, request: &MemoryRequest) -> Result<()> {
+    match config.window.filter(|&window| window < request.positions) {
+        None => Ok(()),
+        Some(window) => Err(Failure::data(format!(
+            "a sequence of {} tokens is longer than the model's sliding window of {window}",
+            request.positions
+        ))
+        .hint("sliding-window attention is not implemented: train on shorter sequences")),
+    }
 }
 
 /// Host memory of training on a device, besides the samples: weights and moments pass between disk and device in pieces;
@@ -145,11 +158,12 @@ pub fn estimate(
     spec: ModelSpec<'_>,
     request: &MemoryRequest,
 ) -> Result<MemoryEstimate> {
+    refuse_beyond_window(spec.config, request)?;
     let kind = arguments.device_kind()?;
     if kind == DeviceKind::Cpu {
         return on_host(arguments, spec, request);
     }
-    crate::model::check_for_device(spec.shape, spec.adapter)?;
+    crate::model::check_for_device(spec.config, spec.adapter)?;
     let absent = matches!(kind, DeviceKind::Cuda(_)) && open_library(Library::Driver).is_err();
     let (name, available) = if absent {
         let free = free(arguments, H200 - CONTEXT);
@@ -187,14 +201,14 @@ fn free(arguments: &Arguments, found: u64) -> u64 {
 
 fn on_device(spec: ModelSpec<'_>, request: &MemoryRequest, available: DeviceMemory) -> Result<MemoryPlan> {
     match spec.adapter {
-        None => MemoryPlan::new(spec.shape, *request, available),
-        Some(adapter) => MemoryPlan::adapted(spec.shape, adapter, *request, available),
+        None => MemoryPlan::new(spec.config, *request, available),
+        Some(adapter) => MemoryPlan::adapted(spec.config, adapter, *request, available),
     }
 }
 
 fn on_host(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryRequest) -> Result<MemoryEstimate> {
-    let ModelSpec { shape, stored, adapter } = spec;
-    let whole = Layout::new(shape);
+    let ModelSpec { config, stored, adapter } = spec;
+    let whole = Layout::new(config);
     let layout = adapter.map_or(&whole, |adapter| adapter.layout());
     let threads = arguments.thread_count();
     let of = |layout: &Layout| (layout.len() * size_of::<f32>()) as u64;
@@ -204,7 +218,7 @@ fn on_host(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryRequest) 
     let learns = request.moments.is_some();
     let copies = if learns && stored != DataType::F32 && adapter.is_none() { 2 } else { 1 };
     let workers = host::workers(threads);
-    let work = host::work(shape, request.tokens, request.largest, workers, learns);
+    let work = host::work(config, request.tokens, request.largest, workers, learns);
     // The sum, and with several threads a partial sum for each and one in transit.
     let sums = if workers > 1 { workers + 2 } else { 2 } as u64;
     let mut bytes = Bytes {
@@ -281,7 +295,7 @@ struct Parameters {
 
 impl Parameters {
     fn of(spec: ModelSpec<'_>) -> Parameters {
-        let model = Layout::new(spec.shape).len();
+        let model = Layout::new(spec.config).len();
         let adapter = spec.adapter.map(|adapter| adapter.layout().len());
         Parameters {
             trainable_parameters: adapter.unwrap_or(model),

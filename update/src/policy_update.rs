@@ -21,7 +21,7 @@ use crate::checkpoint::{self, Checkpoint, OptimizerState, TrainerState};
 use crate::learner::{CpuLearner, DeviceLearner, Learner};
 use crate::logprobs;
 use crate::metrics;
-use crate::model::{LowRank, MemoryPlan, MemoryRequest, Model, Parameters, Resident, Shape};
+use crate::model::{DeviceModel, LowRank, MemoryPlan, MemoryRequest, Model, Parameters};
 use crate::plan::{self, ModelSpec, Plan};
 use crate::publish::next_version;
 use crate::samples::Samples;
@@ -234,15 +234,14 @@ impl<'a> PolicyUpdate<'a> {
     /// # Errors
     /// It does not fit (69).
     pub fn plan(&self) -> Result<Plan> {
-        let shape = checkpoint::shape(&self.config);
-        let spec = self.spec(&shape);
+        let spec = self.spec();
         let estimate = plan::estimate(self.arguments, spec, &self.request(true))?;
         let plan = Plan::new(spec, estimate, &self.owned.name, self.settings.clone());
         Ok(plan.with_samples(self.arguments, self.samples, self.from.version.to_string()))
     }
 
-    fn spec<'s>(&'s self, shape: &'s Shape) -> ModelSpec<'s> {
-        ModelSpec { shape, stored: self.config.dtype, adapter: self.adapter.as_ref() }
+    fn spec(&self) -> ModelSpec<'_> {
+        ModelSpec { config: &self.config, stored: self.config.dtype, adapter: self.adapter.as_ref() }
     }
 
     fn request(&self, learns: bool) -> MemoryRequest {
@@ -254,8 +253,7 @@ impl<'a> PolicyUpdate<'a> {
     /// # Errors
     /// It is not available, or the work does not fit (69).
     fn open_device(&self, learns: bool) -> Result<Option<(Any, MemoryPlan)>> {
-        let shape = checkpoint::shape(&self.config);
-        plan::open_device(self.arguments, self.spec(&shape), &self.request(learns))
+        plan::open_device(self.arguments, self.spec(), &self.request(learns))
     }
 
     /// A checkpoint in host memory, and its decoder in the precision of `--dtype`.
@@ -305,8 +303,8 @@ impl<'a> PolicyUpdate<'a> {
         let mut started = Instant::now();
         // The checkpoint may be the reference, and then an adapter where the policy is not, or the other way round.
         let adapter = checkpoint.adapter().map(|(adapter, _)| adapter);
-        let shape = &checkpoint.shape;
-        let spec = ModelSpec { shape, stored: self.config.dtype, adapter };
+        let config = &checkpoint.config;
+        let spec = ModelSpec { config, stored: self.config.dtype, adapter };
         let device = plan::open_device(self.arguments, spec, &self.request(false))?;
         let Some((device, plan)) = device else {
             let (model, weights) = self.on_host(checkpoint)?;
@@ -319,10 +317,10 @@ impl<'a> PolicyUpdate<'a> {
             return Ok(found);
         };
         let mut resident = match checkpoint.adapter() {
-            None => Resident::new(device, shape, &checkpoint.trained, &plan)?,
+            None => DeviceModel::new(device, config, &checkpoint.trained, &plan)?,
             Some((adapter, base)) => {
                 let trained = Parameters::of(&checkpoint.trained)?;
-                Resident::adapted(device, (shape, adapter), base, &trained.values, &plan)?
+                DeviceModel::adapted(device, (config, adapter), base, &trained.values, &plan)?
             }
         };
         timing.load += started.elapsed().as_secs_f64();

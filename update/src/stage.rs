@@ -144,8 +144,7 @@ fn plan_geometry<W: Write>(
         let policy = if bare { None } else { Some(Policy::open(&owned.directory)?) };
         let config = Config::load(policy.as_ref().map_or(&owned.directory, |policy| policy.model()))?;
         let adapter = policy.map(|policy| checkpoint::adapter(&policy, &config)).transpose()?.flatten();
-        let shape = checkpoint::shape(&config);
-        let spec = ModelSpec { shape: &shape, stored: config.dtype, adapter: adapter.as_ref() };
+        let spec = ModelSpec { config: &config, stored: config.dtype, adapter: adapter.as_ref() };
         let request = plan::largest_request(arguments, config.max_positions);
         let estimate = plan::estimate(arguments, spec, &request)?;
         let settings = metrics::settings(arguments, None)?;

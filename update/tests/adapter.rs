@@ -29,7 +29,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use update::checkpoint::Checkpoint;
-use update::model::{DeviceMemory, LowRank, MemoryPlan, MemoryRequest, Model, Parameters, Resident, Scores};
+use update::model::{
+    DeviceMemory, DeviceModel, LowRank, MemoryPlan, MemoryRequest, Model, Parameters, Scores,
+};
 use update::tree::{Sequence, Tree, pack};
 
 const PLAIN: &str = "--optimizer sgd --lr 10 --weight-decay 0 --max-grad-norm 0";
@@ -196,7 +198,7 @@ fn random_adapter(name: &str) -> (Model, Parameters) {
     // Where a part of a joint projection is adapted and the rest is not.
     let targets = vec![Target::Query, Target::Value, Target::Output, Target::Gate, Target::Down];
     let adapter = Adapter { rank: 8, alpha: 16.0, targets, rank_stabilized: false, base: String::new() };
-    let low_rank = LowRank::new(&adapter, model.shape());
+    let low_rank = LowRank::new(&adapter, model.config());
     let round = |values: &mut [f32]| {
         values.iter_mut().for_each(|value| *value = half::bf16::from_f32(*value).to_f32());
     };
@@ -215,7 +217,7 @@ fn random_adapter(name: &str) -> (Model, Parameters) {
 fn a_device_computes_what_the_processor_does() {
     for name in ["qwen3-6-3-untied", "qwen2-2-1-bias"] {
         let (model, trained) = random_adapter(name);
-        let groups = samples(&mut Random(32), model.shape().vocabulary, 4);
+        let groups = samples(&mut Random(32), model.config().vocab_size, 4);
         let trees: Vec<Tree> = groups
             .iter()
             .map(|group| {
@@ -233,15 +235,15 @@ fn a_device_computes_what_the_processor_does() {
             let request = MemoryRequest { tokens, largest, rows: 4096, positions: 128, moments: Some(8) };
             let available = DeviceMemory { free: 8 << 30, workspace: 0 };
             let (adapter, base) = model.adapter().unwrap();
-            let plan = MemoryPlan::adapted(model.shape(), adapter, request, available).unwrap();
+            let plan = MemoryPlan::adapted(model.config(), adapter, request, available).unwrap();
             // One byte less than everything kept takes is layers computed again.
             let available = DeviceMemory { free: (1 << 30) + plan.bytes() - 1, workspace: 0 };
-            let tight = MemoryPlan::adapted(model.shape(), adapter, request, available);
+            let tight = MemoryPlan::adapted(model.config(), adapter, request, available);
             let plan = if recompute { tight.unwrap() } else { plan };
             assert_eq!(plan.recompute, recompute);
-            let spec = (model.shape(), adapter);
+            let spec = (model.config(), adapter);
             let device = Sim::new(2, seed).unwrap();
-            let mut resident = Resident::adapted(device, spec, base, &trained.values, &plan).unwrap();
+            let mut resident = DeviceModel::adapted(device, spec, base, &trained.values, &plan).unwrap();
             let scores = resident.accumulate(&trees, 0.8, &Weighted).unwrap();
             let mut found = model.gradients();
             resident.collect(&mut found.values).unwrap();

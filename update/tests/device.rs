@@ -20,10 +20,11 @@ use std::collections::BTreeSet;
 use common::GOLDEN;
 use device::Any;
 use golden::{Case, checkpoints, load, logprob_cases};
+use policy::config::Config;
 use policy::weights::Weights as Tensors;
-use small::{Random, Weighted, cosine, relative, samples, wide};
+use small::{Random, Weighted, cosine, llama, relative, samples, wide};
 use update::model::{
-    DeviceMemory, Entry, MemoryPlan, MemoryRequest, Model, Parameters, Resident, RowLoss, Scores, Shape,
+    DeviceMemory, DeviceModel, Entry, MemoryPlan, MemoryRequest, Model, Parameters, RowLoss, Scores,
 };
 use update::optimizer::StateTensor;
 use update::optimizer::on_device::DeviceOptimizer;
@@ -54,15 +55,15 @@ fn resident(
     seed: u64,
     tokens: usize,
     recompute: bool,
-) -> Resident<Any> {
+) -> DeviceModel<Any> {
     let request = MemoryRequest { tokens, largest: tokens, rows: 4096, positions: 128, moments: Some(8) };
     let available = DeviceMemory { free: 8 << 30, workspace: 64 << 20 };
-    let plan = MemoryPlan { recompute, ..MemoryPlan::new(model.shape(), request, available).unwrap() };
-    Resident::new(Any::for_tests(seed).unwrap(), model.shape(), parameters, &plan).unwrap()
+    let plan = MemoryPlan { recompute, ..MemoryPlan::new(model.config(), request, available).unwrap() };
+    DeviceModel::new(Any::for_tests(seed).unwrap(), model.config(), parameters, &plan).unwrap()
 }
 
 fn gradient(
-    resident: &mut Resident<Any>,
+    resident: &mut DeviceModel<Any>,
     length: usize,
     trees: &[Tree],
     temperature: f32,
@@ -164,30 +165,17 @@ fn gradients_are_nearer_to_the_truth_than_those_of_pytorch_in_bf16() {
                 );
             }
         }
-        let shape = model.shape();
-        families.insert((calm, shape.qk_norm, shape.attention_bias));
+        families.insert((calm, model.config().family));
     }
-    // Qwen3, Qwen2.5 and Llama, each of both kinds.
-    assert_eq!(families.len(), 6, "{families:?}");
+    // Qwen3, Qwen2, Llama, Mistral and SmolLM3, each of both kinds.
+    assert_eq!(families.len(), 10, "{families:?}");
 }
 
 /// A Qwen3-like decoder of sizes that fill no tile, with enough layers to tell the last from the others.
 fn decoder() -> (Model, Parameters) {
-    let shape = Shape {
-        hidden: 64,
-        intermediate: 88,
-        layers: 3,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 24,
-        vocabulary: 97,
-        epsilon: 1e-6,
-        inverse_frequencies: (0..12).map(|pair| 1e3f32.powf(-f32::from(pair as u8) / 12.0)).collect(),
-        qk_norm: true,
-        attention_bias: true,
-        tied: false,
-    };
-    let model = Model::new(shape);
+    let sizes = llama([64, 88, 3, 4, 2, 24, 97]);
+    let rope_layers = vec![true, false, true];
+    let model = Model::new(Config { qk_norm: true, attention_bias: true, rope_layers, ..sizes });
     let mut random = Random(21);
     let Ok(parameters) = model.parameters(|entry, values| {
         let norm = entry.name.contains("norm");

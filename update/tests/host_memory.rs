@@ -162,7 +162,7 @@ fn on_a_device_weights_and_moments_pass_by_in_pieces() {
         let (peak, largest, all) = two_calls(&root, &arguments, |checkpoint, _| {
             let state = checkpoint.state(arguments.optimizer, "clip")?;
             let available = DeviceMemory { free: 8 << 30, workspace: 0 };
-            let plan = MemoryPlan::new(&checkpoint.shape, request(), available)?;
+            let plan = MemoryPlan::new(&checkpoint.config, request(), available)?;
             let settings = arguments.optimizer_settings();
             Ok(Box::new(DeviceLearner::new(Sim::new(1, 0)?, &plan, checkpoint, settings, state.as_ref(), 1)?))
         });
@@ -188,7 +188,7 @@ fn on_a_device_the_weights_under_an_adapter_pass_by_in_pieces() {
         let state = checkpoint.state(arguments.optimizer, "clip")?;
         let (adapter, _) = checkpoint.adapter().unwrap();
         let available = DeviceMemory { free: 8 << 30, workspace: 0 };
-        let plan = MemoryPlan::adapted(&checkpoint.shape, adapter, request(), available)?;
+        let plan = MemoryPlan::adapted(&checkpoint.config, adapter, request(), available)?;
         let settings = arguments.optimizer_settings();
         let device = Sim::new(1, 0)?;
         Ok(Box::new(DeviceLearner::new(device, &plan, checkpoint, settings, state.as_ref(), 1)?))
@@ -217,8 +217,7 @@ fn on_the_cpu_it_is_what_the_plan_says() {
                 1,
             )?))
         });
-        let shape = update::checkpoint::shape(&config);
-        let spec = ModelSpec { shape: &shape, stored: config.dtype, adapter: None };
+        let spec = ModelSpec { config: &config, stored: config.dtype, adapter: None };
         let plan = estimate(&arguments, spec, &request()).unwrap();
         let total = plan.bytes.total as usize;
         println!("{dtype}: {peak} bytes of {total} planned");

@@ -22,7 +22,7 @@ use device::{Device, Sim};
 use golden::{Case, load};
 use serde_json::{Value, json};
 use small::Weighted;
-use update::model::{DeviceMemory, MemoryPlan, MemoryRequest, Resident};
+use update::model::{DeviceMemory, DeviceModel, MemoryPlan, MemoryRequest};
 use update::optimizer::on_device::{DeviceOptimizer, moment_bytes};
 use update::optimizer::{Method, Moment, Settings};
 use update::tree::pack;
@@ -50,14 +50,14 @@ fn what_is_planned_is_what_is_taken() {
                 moments: method.map(moment_bytes),
             };
             let plan_with =
-                |free: u64| MemoryPlan::new(model.shape(), request, DeviceMemory { free, workspace: 0 });
+                |free: u64| MemoryPlan::new(model.config(), request, DeviceMemory { free, workspace: 0 });
             let roomy = plan_with(8 << 30).unwrap();
             // One byte less than everything kept takes is layers computed again.
             let plan =
                 if recompute { plan_with((1 << 30) + roomy.bytes() - 1).unwrap_or(roomy) } else { roomy };
             assert_eq!(plan.recompute, recompute, "{name}: {plan:?}");
             let mut resident =
-                Resident::new(Sim::new(2, 0).unwrap(), model.shape(), &parameters, &plan).unwrap();
+                DeviceModel::new(Sim::new(2, 0).unwrap(), model.config(), &parameters, &plan).unwrap();
             match method {
                 Some(method) => {
                     let settings = Settings {

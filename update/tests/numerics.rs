@@ -8,7 +8,7 @@ mod small;
 
 use gemm::Precision;
 use reference::Reference;
-use small::{Random, Weighted, relative, samples, shapes, weights};
+use small::{Random, Weighted, configs, relative, samples, weights};
 use update::model::{Gradients, Model, Parameters, Scores};
 use update::tree::{Sequence, Tree, pack};
 
@@ -37,12 +37,12 @@ fn gradient(
 
 #[test]
 fn logprobs_and_entropies_are_those_of_the_reference() {
-    for (name, shape) in shapes() {
+    for (name, config) in configs() {
         let mut random = Random(11);
-        let model = Model::new(shape.clone());
+        let model = Model::new(config.clone());
         let parameters = weights(&model, &mut random);
-        let samples = samples(&mut random, shape.vocabulary, 5);
-        let reference = Reference::new(&shape, &parameters);
+        let samples = samples(&mut random, config.vocab_size, 5);
+        let reference = Reference::new(&config, &parameters);
         for temperature in [1.0, 0.7] {
             let truth: Vec<(f64, f64)> = samples
                 .iter()
@@ -62,14 +62,14 @@ fn logprobs_and_entropies_are_those_of_the_reference() {
 
 #[test]
 fn gradients_are_the_slopes_of_the_reference() {
-    for (name, shape) in shapes() {
+    for (name, config) in configs() {
         let mut random = Random(12);
-        let model = Model::new(shape.clone());
+        let model = Model::new(config.clone());
         let parameters = weights(&model, &mut random);
-        let samples = samples(&mut random, shape.vocabulary, 3);
+        let samples = samples(&mut random, config.vocab_size, 3);
         let temperature = 0.9;
         let (gradients, _) = gradient(&model, &parameters, &trees(&samples, true), temperature, 1);
-        let reference = Reference::new(&shape, &parameters);
+        let reference = Reference::new(&config, &parameters);
         let loss = |reference: &Reference| -> f64 {
             let mut sum = 0.0;
             for (tree, group) in samples.iter().enumerate() {
@@ -104,11 +104,11 @@ fn gradients_are_the_slopes_of_the_reference() {
 
 #[test]
 fn a_tree_has_the_gradient_of_its_sequences() {
-    for (name, shape) in shapes() {
+    for (name, config) in configs() {
         let mut random = Random(13);
-        let model = Model::new(shape.clone());
+        let model = Model::new(config.clone());
         let parameters = weights(&model, &mut random);
-        let samples = samples(&mut random, shape.vocabulary, 12);
+        let samples = samples(&mut random, config.vocab_size, 12);
         let (shared, scores) = gradient(&model, &parameters, &trees(&samples, true), 1.0, 1);
         let (separate, separate_scores) = gradient(&model, &parameters, &trees(&samples, false), 1.0, 1);
         for (entry, tensor) in separate.tensors() {
@@ -130,12 +130,12 @@ fn threads_do_not_change_a_bit() {
 }
 
 fn threads_do_not_change_a_bit_of(precision: Precision) {
-    let (_, shape) = shapes().swap_remove(0);
+    let (_, config) = configs().swap_remove(0);
     let mut random = Random(14);
-    let model = Model::new(shape.clone()).rounding(precision);
+    let model = Model::new(config.clone()).rounding(precision);
     let parameters = weights(&model, &mut random);
     // Enough trees for many micro-batches.
-    let samples = samples(&mut random, shape.vocabulary, 1200);
+    let samples = samples(&mut random, config.vocab_size, 1200);
     let trees = trees(&samples, true);
     let (one, scores) = gradient(&model, &parameters, &trees, 1.0, 1);
     let alone = model.logprobs(&parameters, &trees[7..8], 1.0, 1);
@@ -150,11 +150,11 @@ fn threads_do_not_change_a_bit_of(precision: Precision) {
 
 #[test]
 fn layers_computed_again_give_the_same_bits() {
-    for (name, shape) in shapes() {
+    for (name, config) in configs() {
         let mut random = Random(16);
-        let model = Model::new(shape.clone());
+        let model = Model::new(config.clone());
         let parameters = weights(&model, &mut random);
-        let trees = trees(&samples(&mut random, shape.vocabulary, 6), true);
+        let trees = trees(&samples(&mut random, config.vocab_size, 6), true);
         let (kept, scores) = gradient(&model, &parameters, &trees, 0.8, 1);
         let (again, scores_again) = gradient(&model.recomputing(), &parameters, &trees, 0.8, 1);
         assert!(scores == scores_again, "{name}");
@@ -164,8 +164,8 @@ fn layers_computed_again_give_the_same_bits() {
 
 #[test]
 fn nothing_to_score_is_no_gradient() {
-    let (_, shape) = shapes().swap_remove(0);
-    let model = Model::new(shape);
+    let (_, config) = configs().swap_remove(0);
+    let model = Model::new(config);
     let parameters = weights(&model, &mut Random(15));
     let empty = pack(&[Sequence { prompt: &[1, 2], completion: &[] }], true);
     for trees in [vec![], vec![empty.clone()], vec![empty.clone(), empty]] {

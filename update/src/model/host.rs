@@ -1,9 +1,9 @@
 //! What the passes hold on the CPU: the counterpart of a device's plan, as an upper bound.
 
-use super::Shape;
 use super::schedule;
 use super::workspace::{Counts, Workspace, saved_values};
 use crate::backend::cpu_logits_values;
+use policy::config::Config;
 
 /// Bytes that all threads together hold beside weights and gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,17 +24,17 @@ pub fn workers(threads: usize) -> usize {
 }
 
 /// What so many threads hold for `tokens` of work in trees of up to `largest`.
-pub fn work(shape: &Shape, tokens: usize, largest: usize, threads: usize, backward: bool) -> Work {
-    let at_once = schedule::most_tokens(tokens, largest, saved_values(shape));
+pub fn work(config: &Config, tokens: usize, largest: usize, threads: usize, backward: bool) -> Work {
+    let at_once = schedule::most_tokens(tokens, largest, saved_values(config));
     let counts = Counts { tokens: at_once, scored: at_once };
-    let mut lengths = Workspace::lengths(shape, None, counts, false, backward);
+    let mut lengths = Workspace::lengths(config, None, counts, false, backward);
     let mut values: usize = lengths.activations().into_iter().flatten().map(|length| *length).sum();
     values += lengths.f32_buffers().into_iter().flatten().map(|length| *length).sum::<usize>();
     let bytes = |values: usize| (values * size_of::<f32>() * threads) as u64;
     Work {
         activations: bytes(values),
-        logits: bytes(cpu_logits_values(at_once, shape.vocabulary)),
-        other: bytes(largest.next_power_of_two() * shape.head_dim),
+        logits: bytes(cpu_logits_values(at_once, config.vocab_size)),
+        other: bytes(largest.next_power_of_two() * config.head_dim),
         tokens: at_once,
     }
 }

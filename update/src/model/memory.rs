@@ -7,10 +7,11 @@
 use device::footprint;
 use record::failure::{Failure, Result};
 
-use super::adapter::Sizes;
+use super::linear::Sizes;
 use super::workspace::{Counts, Workspace};
-use super::{Layout, LowRank, Shape};
+use super::{Layout, LowRank};
 use crate::backend::{MaxBatch, WorkspaceSizes};
+use policy::config::Config;
 
 /// Tokens of a micro-batch below which products are slow: layers are rather computed again.
 const USEFUL_TOKENS: u64 = 4096;
@@ -69,12 +70,12 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// A plan for a decoder of this shape, as long micro-batches as fit the card.
+    /// A plan for a decoder of this config, as long micro-batches as fit the memory.
     ///
     /// # Errors
     /// 69 if it cannot fit.
-    pub fn new(shape: &Shape, request: MemoryRequest, available: DeviceMemory) -> Result<MemoryPlan> {
-        MemoryPlan::fitting(shape, None, request, available)
+    pub fn new(config: &Config, request: MemoryRequest, memory: DeviceMemory) -> Result<MemoryPlan> {
+        MemoryPlan::fitting(config, None, request, memory)
     }
 
     /// The same where all weights are frozen and an adapter over them is trained, whose masters and moments are on the
@@ -83,35 +84,35 @@ impl MemoryPlan {
     /// # Errors
     /// The same.
     pub fn adapted(
-        shape: &Shape,
+        config: &Config,
         adapter: &LowRank,
         request: MemoryRequest,
-        available: DeviceMemory,
+        memory: DeviceMemory,
     ) -> Result<MemoryPlan> {
         let request = MemoryRequest { moments: request.moments.map(|_| 0), ..request };
-        MemoryPlan::fitting(shape, Some(adapter.sizes()), request, available)
+        MemoryPlan::fitting(config, Some(adapter.sizes()), request, memory)
     }
 
     fn fitting(
-        shape: &Shape,
+        config: &Config,
         adapter: Option<Sizes>,
         request: MemoryRequest,
-        available: DeviceMemory,
+        memory: DeviceMemory,
     ) -> Result<MemoryPlan> {
-        let weights = Layout::new(shape).len();
+        let weights = Layout::new(config).len();
         let least = request.largest.max(1);
         let request = MemoryRequest { tokens: request.tokens.max(least), ..request };
         let plan = |tokens: usize, recompute: bool| {
             MemoryPlan::of_micro_batch(
-                (shape, adapter),
+                (config, adapter),
                 weights,
                 request,
-                available.workspace,
+                memory.workspace,
                 tokens,
                 recompute,
             )
         };
-        let budget = available.free.saturating_sub(LEFT_ALONE);
+        let budget = memory.free.saturating_sub(LEFT_ALONE);
         // The most tokens that fit, by halving; 0 where not even the least do.
         let fitting = |recompute: bool| {
             let fits = |tokens: usize| plan(tokens, recompute).bytes() <= budget;
@@ -130,7 +131,7 @@ impl MemoryPlan {
         let useful = least.max(request.tokens.min(USEFUL_TOKENS as usize));
         let again = if kept < useful { fitting(true) } else { 0 };
         match (kept, again) {
-            (0, 0) => Err(plan(least, true).refusal(weights, available.free)),
+            (0, 0) => Err(plan(least, true).refusal(weights, memory.free)),
             (kept, again) if kept >= again => Ok(plan(kept, false)),
             (_, again) => Ok(plan(again, true)),
         }
@@ -138,7 +139,7 @@ impl MemoryPlan {
 
     /// What micro-batches of so many tokens take.
     fn of_micro_batch(
-        (shape, adapter): (&Shape, Option<Sizes>),
+        (config, adapter): (&Config, Option<Sizes>),
         weights: usize,
         request: MemoryRequest,
         workspace: u64,
@@ -150,13 +151,13 @@ impl MemoryPlan {
         let learns = request.moments.is_some();
         let backward = |bytes: u64| if learns { bytes } else { 0 };
         let counts = Counts { tokens, scored: tokens };
-        let mut lengths = Workspace::lengths(shape, adapter, counts, recompute, learns);
+        let mut lengths = Workspace::lengths(config, adapter, counts, recompute, learns);
         let sum = |lengths: Vec<&mut Option<usize>>, bytes: usize| -> u64 {
             lengths.into_iter().flatten().map(|length| values(*length, bytes)).sum()
         };
         let activations =
             sum(lengths.activations(), 2) + sum(lengths.f32_buffers(), 4) + sum(lengths.copies(), 2);
-        let (logits, own) = WorkspaceSizes::of(&max_batch(shape, &request, tokens)).bytes();
+        let (logits, own) = WorkspaceSizes::of(&max_batch(config, &request, tokens)).bytes();
         let own: u64 = own.into_iter().map(footprint).sum();
         let workspace = if workspace > 0 { footprint(workspace) } else { 0 };
         let moments = request.moments.unwrap_or(0) as usize;
@@ -177,8 +178,8 @@ impl MemoryPlan {
     }
 
     /// The largest micro-batch as the backend sees it.
-    pub(super) fn max_batch(&self, shape: &Shape) -> MaxBatch {
-        max_batch(shape, &self.request, self.tokens)
+    pub(super) fn max_batch(&self, config: &Config) -> MaxBatch {
+        max_batch(config, &self.request, self.tokens)
     }
 
     /// All of it.
@@ -207,16 +208,16 @@ impl MemoryPlan {
     }
 }
 
-fn max_batch(shape: &Shape, request: &MemoryRequest, tokens: usize) -> MaxBatch {
+fn max_batch(config: &Config, request: &MemoryRequest, tokens: usize) -> MaxBatch {
     MaxBatch {
         tokens,
         rows: request.rows,
         positions: request.positions,
-        hidden: shape.hidden,
-        heads: (shape.heads, shape.kv_heads),
-        head_dim: shape.head_dim,
-        vocabulary: shape.vocabulary,
-        bias: shape.attention_bias,
+        hidden: config.hidden_size,
+        heads: (config.num_heads, config.num_kv_heads),
+        head_dim: config.head_dim,
+        vocabulary: config.vocab_size,
+        bias: config.attention_bias,
         backward: request.moments.is_some(),
     }
 }
@@ -230,46 +231,38 @@ mod tests {
     const H100: u64 = (81_559 << 20) - 500_000_000;
 
     /// Qwen3-8B, whose figures are published with its checkpoint.
-    fn qwen3_8b() -> Shape {
-        Shape {
-            hidden: 4096,
-            intermediate: 12288,
-            layers: 36,
-            heads: 32,
-            kv_heads: 8,
-            head_dim: 128,
-            vocabulary: 151_936,
-            epsilon: 1e-6,
-            inverse_frequencies: vec![1.0; 64],
-            qk_norm: true,
-            attention_bias: false,
-            tied: false,
-        }
+    fn qwen3_8b() -> Config {
+        let json = serde_json::json!({
+            "model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 36,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936,
+            "max_position_embeddings": 40_960, "rope_theta": 1e6, "tie_word_embeddings": false,
+        });
+        Config::from_value(&json, std::path::Path::new("config.json")).unwrap()
     }
 
-    fn plan(shape: &Shape, free: u64, moments: Option<u64>, largest: usize) -> Result<MemoryPlan> {
+    fn plan(config: &Config, free: u64, moments: Option<u64>, largest: usize) -> Result<MemoryPlan> {
         let request = MemoryRequest { tokens: 32_768, largest, rows: 32_768, positions: 4096, moments };
-        MemoryPlan::new(shape, request, DeviceMemory { free, workspace: device::GEMM_WORKSPACE })
+        MemoryPlan::new(config, request, DeviceMemory { free, workspace: device::GEMM_WORKSPACE })
     }
 
     #[test]
     fn all_of_qwen3_8b_trains_on_141_gigabytes_and_not_on_80() {
-        let shape = qwen3_8b();
-        let weights = Layout::new(&shape).len() as u64;
+        let config = qwen3_8b();
+        let weights = Layout::new(&config).len() as u64;
         assert_eq!(weights, 8_190_735_360);
-        let full = plan(&shape, H200, Some(8), 4096).unwrap();
-        assert!(full.bytes() + LEFT_ALONE <= H200, "{full:?}");
+        let memory = plan(&config, H200, Some(8), 4096).unwrap();
+        assert!(memory.bytes() + LEFT_ALONE <= H200, "{memory:?}");
         // 16 bytes a weight: 131.05 GB.
-        assert_eq!(full.weights + full.gradients + full.moments, 16 * weights);
-        assert!(!full.recompute && full.tokens >= 4096, "{full:?}");
+        assert_eq!(memory.weights + memory.gradients + memory.moments, 16 * weights);
+        assert!(!memory.recompute && memory.tokens >= 4096, "{memory:?}");
         // A tree of 16,384 tokens fits with its layers computed again.
-        let long = plan(&shape, H200, Some(8), 16_384).unwrap();
+        let long = plan(&config, H200, Some(8), 16_384).unwrap();
         assert!(long.recompute && long.tokens >= 16_384 && long.bytes() + LEFT_ALONE <= H200, "{long:?}");
         // With room for it nothing is computed twice.
-        let roomy = plan(&shape, 400_000_000_000, Some(8), 8192).unwrap();
+        let roomy = plan(&config, 400_000_000_000, Some(8), 8192).unwrap();
         assert_eq!((roomy.recompute, roomy.tokens), (false, 32_768));
 
-        let failure = plan(&shape, H100, Some(8), 4096).unwrap_err();
+        let failure = plan(&config, H100, Some(8), 4096).unwrap_err();
         assert_eq!(failure.code, record::failure::UNAVAILABLE);
         assert!(
             failure.message.contains("131.1 GB for weights, gradients and moments"),
@@ -278,18 +271,18 @@ mod tests {
         );
         assert!(failure.message.contains("of which 85.0 GB are free"), "{}", failure.message);
         // Without moments it fits there, and scoring alone takes two bytes a weight.
-        assert!(plan(&shape, H100, Some(0), 4096).is_ok());
-        let scoring = plan(&shape, H100, None, 4096).unwrap();
+        assert!(plan(&config, H100, Some(0), 4096).is_ok());
+        let scoring = plan(&config, H100, None, 4096).unwrap();
         assert_eq!((scoring.gradients, scoring.moments), (0, 0));
         assert!(scoring.weights < 2 * weights + (64 << 20), "{scoring:?}");
     }
 
     #[test]
     fn a_plan_grows_with_the_card_and_never_beyond_it() {
-        let shape = Shape { layers: 2, ..qwen3_8b() };
+        let config = Config { num_layers: 2, ..qwen3_8b() };
         let mut before = 0;
         for free in (0..40).map(|step| (20 + step) * 1_000_000_000) {
-            let Ok(plan) = plan(&shape, free, Some(8), 512) else {
+            let Ok(plan) = plan(&config, free, Some(8), 512) else {
                 assert_eq!(before, 0, "{free}");
                 continue;
             };
@@ -303,7 +296,7 @@ mod tests {
     #[test]
     fn sizes_beyond_32_bits_are_counted() {
         // 2 million tokens of a wide decoder: every product here is beyond 2^32.
-        let shape = Shape { layers: 1, ..qwen3_8b() };
+        let config = Config { num_layers: 1, ..qwen3_8b() };
         let request = MemoryRequest {
             tokens: 2 << 20,
             largest: 2 << 20,
@@ -311,7 +304,7 @@ mod tests {
             positions: 4096,
             moments: Some(8),
         };
-        let plan = MemoryPlan::new(&shape, request, DeviceMemory { free: 1 << 42, workspace: 0 }).unwrap();
+        let plan = MemoryPlan::new(&config, request, DeviceMemory { free: 1 << 42, workspace: 0 }).unwrap();
         assert_eq!(plan.tokens, 2 << 20);
         let gate_up = (2u64 << 20) * 2 * 12_288 * 2;
         assert!(gate_up > 1 << 32 && plan.activations > gate_up, "{plan:?}");

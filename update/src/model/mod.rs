@@ -1,30 +1,30 @@
-//! The decoder's forward and backward pass over packed trees, written once above [`crate::backend::Backend`].
+//! The decoder's forward and backward pass over packed trees, written once above [`crate::backend::Backend`] and the
+//! table of [`policy::decoder`].
 //!
-//! Gradients are derived by hand, operation by operation; there is no graph. What the loss is, the caller
-//! says through [`RowLoss`]; how weights move, the optimizer's business.
+//! Gradients are derived by hand, operation by operation; there is no autograd. The caller defines the loss by
+//! [`RowLoss`]; the optimizer updates the weights.
 
-mod adapter;
+mod device_model;
 pub mod host;
+mod linear;
 mod memory;
 mod parameters;
 mod pass;
-mod resident;
 mod schedule;
-mod shape;
 mod worker;
 mod workspace;
 
-pub use adapter::LowRank;
+pub(crate) use device_model::elementwise;
+pub use device_model::{DeviceModel, check as check_for_device};
+pub use linear::LowRank;
 pub use memory::{DeviceMemory, MemoryPlan, MemoryRequest};
 pub use parameters::{Entry, Gradients, Layout, Parameters, Source};
-pub(crate) use resident::elementwise;
-pub use resident::{Resident, check as check_for_device};
-pub use shape::Shape;
 pub use worker::Spent;
 
 use crate::backend::Cpu;
 use crate::tree::Tree;
 use gemm::Precision;
+use policy::config::Config;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use worker::Worker;
@@ -38,7 +38,7 @@ pub trait RowLoss: Sync {
     fn rows(&self, tree_index: usize, tree: &Tree, logprobs: &[f32], derivative: &mut [f32]);
 }
 
-/// What the forward pass says of one tree's loss rows, each in the order of `tree.rows`.
+/// Results of one tree's loss rows, each in the order of `tree.rows`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scores {
     /// Natural log-probability of each target under the temperature.
@@ -47,12 +47,12 @@ pub struct Scores {
     pub entropies: Vec<f32>,
 }
 
-/// A decoder of one shape, ready to score and to differentiate.
+/// A decoder on the CPU, ready to score and to differentiate.
 pub struct Model {
-    shape: Shape,
-    /// Of what is trained.
+    config: Config,
+    /// Of what is trained: the weights or an adapter.
     layout: Arc<Layout>,
-    /// Where that is an adapter: it, and the weights under it.
+    /// The adapter and its base, if that is trained.
     adapter: Option<(LowRank, Arc<Parameters>)>,
     recompute: bool,
     precision: Precision,
@@ -61,18 +61,18 @@ pub struct Model {
 }
 
 impl Model {
-    /// A decoder of this shape.
+    /// The decoder of a configuration.
     ///
     /// # Panics
-    /// If the shape has no layers, a head width that is odd, or query heads that key heads do not divide.
-    pub fn new(shape: Shape) -> Model {
-        assert!(shape.layers > 0, "a decoder has at least one layer");
-        assert!(shape.heads.is_multiple_of(shape.kv_heads), "key heads divide query heads");
-        assert_eq!(shape.inverse_frequencies.len() * 2, shape.head_dim, "one frequency for each pair");
-        let layout = Arc::new(Layout::new(&shape));
+    /// If it has no layers, an odd head width, or key heads that do not divide the query heads.
+    pub fn new(config: Config) -> Model {
+        assert!(config.num_layers > 0, "a decoder has at least one layer");
+        assert!(config.num_heads.is_multiple_of(config.num_kv_heads), "key heads divide query heads");
+        assert!(config.head_dim.is_multiple_of(2), "rotary positions turn pairs");
+        let layout = Arc::new(Layout::new(&config));
         let (workers, spent) = (Mutex::default(), Mutex::default());
         Model {
-            shape,
+            config,
             layout,
             adapter: None,
             recompute: false,
@@ -82,33 +82,33 @@ impl Model {
         }
     }
 
-    /// The same decoder with frozen weights and an adapter over them: its parameters and gradients are the adapter's.
-    /// Several may share the weights.
+    /// The same decoder with an adapter over a frozen base, which several may share: parameters and gradients are the
+    /// adapter's.
     pub fn adapted(self, adapter: LowRank, base: Arc<Parameters>) -> Model {
         let layout = adapter.layout().clone();
         Model { layout, adapter: Some((adapter, base)), ..self }
     }
 
-    /// Where an adapter is trained: it, and the frozen weights under it.
+    /// The adapter and its frozen base, if an adapter is trained.
     pub fn adapter(&self) -> Option<(&LowRank, &Parameters)> {
         self.adapter.as_ref().map(|(adapter, base)| (adapter, base.as_ref()))
     }
 
-    /// The same decoder, which keeps nothing of a layer for the backward pass but its input, and computes the rest
-    /// again. Not a bit of any result differs.
+    /// The same decoder with activation recomputation: only the input of each layer is saved for the backward pass.
+    /// Results are bit-identical.
     pub fn recomputing(self) -> Model {
         Model { recompute: true, workers: Mutex::default(), ..self }
     }
 
-    /// The same decoder, which rounds the operands of its linear layers' products, forward and back. Weights, sums
-    /// and everything else stay f32.
+    /// The same decoder with the operands of its linear layers' products rounded, forward and backward. Weights, sums and
+    /// everything else stay f32.
     pub fn rounding(self, precision: Precision) -> Model {
         Model { precision, workers: Mutex::default(), ..self }
     }
 
-    /// The decoder's sizes and variants.
-    pub fn shape(&self) -> &Shape {
-        &self.shape
+    /// What the decoder computes.
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     /// Reads every tensor through `read`, which gets the Hugging Face name and shape and fills the values.
@@ -142,12 +142,12 @@ impl Model {
         temperature: f32,
         threads: usize,
     ) -> Vec<Scores> {
-        let batches = schedule::micro_batches(trees, workspace::saved_values(&self.shape));
+        let batches = schedule::micro_batches(trees, workspace::saved_values(&self.config));
         let next = AtomicUsize::new(0);
         let scores = Mutex::new(vec![Scores::default(); trees.len()]);
         let (decoder, weights, factors) = self.decoder(parameters, temperature);
         schedule::on_threads(threads.min(batches.len()), || {
-            let mut worker = self.hire(&factors);
+            let mut worker = self.acquire(&factors);
             while let Some(range) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let (found, _) = worker.score(&decoder, &weights.values, &trees[range.clone()]);
                 schedule::lock(&scores)[range.clone()].clone_from_slice(&found);
@@ -157,9 +157,9 @@ impl Model {
         scores.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the gradient of `loss` over all trees to `gradients`, and returns what the forward pass said.
+    /// Adds the gradient of `loss` over all trees to `gradients`, and returns the scores of the forward pass.
     ///
-    /// The same bytes whatever the number of threads.
+    /// Bit-identical for any number of threads.
     ///
     /// # Panics
     /// If a token id is not in the vocabulary.
@@ -172,7 +172,7 @@ impl Model {
         gradients: &mut Gradients,
         loss: &dyn RowLoss,
     ) -> Vec<Scores> {
-        let batches = schedule::micro_batches(trees, workspace::saved_values(&self.shape));
+        let batches = schedule::micro_batches(trees, workspace::saved_values(&self.config));
         let chunks = schedule::chunks(batches.len());
         let threads = threads.clamp(1, chunks.len().max(1));
         let (decoder, weights, factors) = self.decoder(parameters, temperature);
@@ -181,7 +181,7 @@ impl Model {
         let reduction = schedule::Reduction::new(chunks.len(), threads, total);
         let scores = Mutex::new(vec![Scores::default(); trees.len()]);
         schedule::on_threads(threads, || {
-            let mut worker = self.hire(&factors);
+            let mut worker = self.acquire(&factors);
             while let Some((chunk, mut gradient)) = reduction.take() {
                 for range in &batches[chunks[chunk].clone()] {
                     let part = (range.start, &trees[range.clone()]);
@@ -193,32 +193,29 @@ impl Model {
             self.release(worker);
         });
         if let Some((adapter, _)) = &self.adapter {
-            adapter.collect(&of_factors, &mut gradients.values);
+            adapter.unpack_gradient(&of_factors, &mut gradients.values);
         }
         scores.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The passes, the weights that they run over, and an adapter's factors as they need them: the weights are
-    /// `parameters`, or what lies under the adapter that these are.
+    /// The decoder, its weights (`parameters`, or the base of the adapter that they are), and an adapter's packed factors.
     fn decoder<'a>(
         &'a self,
         parameters: &'a Parameters,
         temperature: f32,
     ) -> (pass::Decoder<'a>, &'a Parameters, Vec<f32>) {
-        let decoder = |layout| pass::Decoder::new(&self.shape, layout, temperature);
-        match &self.adapter {
-            None => (decoder(&self.layout), parameters, Vec::new()),
-            Some((adapter, base)) => {
-                let factors = adapter.arrange(&parameters.values);
-                (decoder(base.layout()).adapted(Some(adapter)), base, factors)
-            }
-        }
+        let (base, adapter, factors) = match &self.adapter {
+            None => (parameters, None, Vec::new()),
+            Some((adapter, base)) => (base.as_ref(), Some(adapter), adapter.packed(&parameters.values)),
+        };
+        let decoder = pass::Decoder { config: &self.config, layout: base.layout(), adapter, temperature };
+        (decoder, base, factors)
     }
 
-    fn hire(&self, factors: &Vec<f32>) -> Worker<Cpu> {
+    fn acquire(&self, factors: &Vec<f32>) -> Worker<Cpu> {
         let mut worker = schedule::lock(&self.workers).pop().unwrap_or_else(|| {
-            let backend = Cpu::new(&self.shape.inverse_frequencies).with_precision(self.precision);
-            Worker::new(backend, &self.shape, self.recompute)
+            let backend = Cpu::new(&self.config.inverse_frequencies()).with_precision(self.precision);
+            Worker::new(backend, &self.config, self.recompute)
         });
         worker.set_factors(|_, place| place.clone_from(factors));
         worker

@@ -1,22 +1,22 @@
-//! Weights and their gradients: one flat array, tensors by Hugging Face name.
+//! Weights and their gradients: one flat array, tensors by Hugging Face name, as [`policy::decoder`] lists them.
 //!
-//! The order makes what is multiplied together adjacent: a layer's query, key and value projections are one
-//! matrix, its gate and up projections another, without a copy.
+//! The weights of projections that read the same input are adjacent, so that they are one matrix without a copy.
 
-use super::Shape;
+use policy::config::Config;
+use policy::decoder::{Site, Tensor};
 use record::failure::Result;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Tensors of a layout wherever they lie, read piece by piece.
+/// Tensors of a layout, in memory or on disk, read piece by piece.
 pub trait Source {
     /// Where each tensor lies in the flat array.
     fn layout(&self) -> &Arc<Layout>;
 
-    /// Fills `values` with a tensor's, from the one of index `from` on.
+    /// Fills `values` with a tensor's, from index `from` on.
     ///
     /// # Errors
-    /// Those of where they lie.
+    /// The disk's.
     fn read(&self, entry: &Entry, from: usize, values: &mut [f32]) -> Result<()>;
 }
 
@@ -27,98 +27,89 @@ pub struct Entry {
     pub name: String,
     /// Row-major shape, `[outputs, inputs]` for a projection.
     pub shape: Vec<usize>,
-    /// Place in the flat array.
+    /// Range in the flat array.
     pub range: Range<usize>,
 }
 
-/// Names, shapes and places of a decoder's tensors.
+/// Names, shapes and offsets of a decoder's tensors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
     /// Every tensor, in the order of the flat array.
     pub entries: Vec<Entry>,
-    /// Where the tensors of each layer begin.
-    pub(crate) layers: Vec<LayerPlaces>,
+    /// Offsets of each layer's tensors.
+    pub(crate) layers: Vec<LayerOffsets>,
     pub(crate) embedding: usize,
     pub(crate) final_norm: usize,
     pub(crate) head: usize,
-    length: usize,
 }
 
-/// Places of one layer's tensors in the flat array.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct LayerPlaces {
+/// Offsets of one layer's tensors in the flat array.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LayerOffsets {
     pub input_norm: usize,
-    pub qkv: usize,
-    pub qkv_bias: usize,
-    pub query_norm: usize,
-    pub key_norm: usize,
-    pub output: usize,
-    pub post_norm: usize,
-    pub gate_up: usize,
-    pub down: usize,
+    /// By [`Target`](policy::decoder::Target).
+    pub weights: [usize; 7],
+    pub biases: [Option<usize>; 7],
+    /// Of query and key heads.
+    pub qk_norm: Option<[usize; 2]>,
+    pub post_attention_norm: usize,
 }
 
 impl Layout {
-    /// The layout of a decoder of this shape.
-    pub fn new(shape: &Shape) -> Layout {
-        let mut entries: Vec<Entry> = Vec::new();
-        let mut length = 0;
-        let mut add = |name: String, dimensions: &[usize]| {
-            let start = length;
-            length += dimensions.iter().product::<usize>();
-            entries.push(Entry { name, shape: dimensions.to_vec(), range: start..length });
-            start
-        };
-        let (hidden, queries, keys) = (shape.hidden, shape.query_width(), shape.key_width());
-        let embedding = add("model.embed_tokens.weight".into(), &[shape.vocabulary, hidden]);
-        let mut layers = Vec::with_capacity(shape.layers);
-        for layer in 0..shape.layers {
-            let name = |rest: &str| format!("model.layers.{layer}.{rest}");
-            let mut places = LayerPlaces {
-                input_norm: add(name("input_layernorm.weight"), &[hidden]),
-                qkv: add(name("self_attn.q_proj.weight"), &[queries, hidden]),
-                ..LayerPlaces::default()
+    /// The layout of a decoder.
+    pub fn new(config: &Config) -> Layout {
+        let decoder = config.decoder();
+        let mut layout = Layout::of(Vec::new());
+        layout.embedding = layout.add(&decoder.embedding);
+        for layer in &decoder.layers {
+            let input_norm = layout.add(&layer.input_norm);
+            let (mut weights, mut biases) = ([0; 7], [None; 7]);
+            let mut site = |layout: &mut Layout, site: Site| {
+                for &target in site.targets() {
+                    weights[target as usize] = layout.add(&layer.projection(target).weight);
+                }
+                for &target in site.targets() {
+                    biases[target as usize] =
+                        layer.projection(target).bias.as_ref().map(|bias| layout.add(bias));
+                }
             };
-            add(name("self_attn.k_proj.weight"), &[keys, hidden]);
-            add(name("self_attn.v_proj.weight"), &[keys, hidden]);
-            if shape.attention_bias {
-                places.qkv_bias = add(name("self_attn.q_proj.bias"), &[queries]);
-                add(name("self_attn.k_proj.bias"), &[keys]);
-                add(name("self_attn.v_proj.bias"), &[keys]);
-            }
-            if shape.qk_norm {
-                places.query_norm = add(name("self_attn.q_norm.weight"), &[shape.head_dim]);
-                places.key_norm = add(name("self_attn.k_norm.weight"), &[shape.head_dim]);
-            }
-            places.output = add(name("self_attn.o_proj.weight"), &[hidden, queries]);
-            places.post_norm = add(name("post_attention_layernorm.weight"), &[hidden]);
-            places.gate_up = add(name("mlp.gate_proj.weight"), &[shape.intermediate, hidden]);
-            add(name("mlp.up_proj.weight"), &[shape.intermediate, hidden]);
-            places.down = add(name("mlp.down_proj.weight"), &[hidden, shape.intermediate]);
-            layers.push(places);
+            site(&mut layout, Site::QueryKeyValue);
+            let qk_norm = layer.qk_norm.as_ref().map(|norms| norms.each_ref().map(|norm| layout.add(norm)));
+            site(&mut layout, Site::Output);
+            let post_attention_norm = layout.add(&layer.post_attention_norm);
+            site(&mut layout, Site::GateUp);
+            site(&mut layout, Site::Down);
+            layout.layers.push(LayerOffsets { input_norm, weights, biases, qk_norm, post_attention_norm });
         }
-        let final_norm = add("model.norm.weight".into(), &[hidden]);
-        let head = match shape.tied {
-            true => embedding,
-            false => add("lm_head.weight".into(), &[shape.vocabulary, hidden]),
+        layout.final_norm = layout.add(&decoder.final_norm);
+        layout.head = match config.tie_word_embeddings {
+            true => layout.embedding,
+            false => layout.add(decoder.head()),
         };
-        Layout { entries, layers, embedding, final_norm, head, length }
+        layout
     }
 
     /// The layout of any tensors, which follow each other.
     pub(super) fn of(entries: Vec<Entry>) -> Layout {
-        let length = entries.last().map_or(0, |entry| entry.range.end);
-        Layout { entries, layers: Vec::new(), embedding: 0, final_norm: 0, head: 0, length }
+        Layout { entries, layers: Vec::new(), embedding: 0, final_norm: 0, head: 0 }
+    }
+
+    /// Appends a tensor; its offset.
+    fn add(&mut self, tensor: &Tensor) -> usize {
+        let start = self.len();
+        let (name, shape) = (tensor.name.clone(), tensor.shape.clone());
+        self.entries.push(Entry { name, shape, range: start..start + tensor.count() });
+        start
     }
 
     /// Number of values in all tensors.
     pub fn len(&self) -> usize {
-        self.length
+        self.entries.last().map_or(0, |entry| entry.range.end)
     }
 
     /// Whether there are no tensors.
     pub fn is_empty(&self) -> bool {
-        self.length == 0
+        self.len() == 0
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::adapter::Sizes;
+use super::linear::Sizes;
 use super::pass::{Decoder, Prepared};
 use super::workspace::{self, Counts, Workspace};
-use super::{RowLoss, Scores, Shape};
+use super::{RowLoss, Scores};
 use crate::backend::{Backend, MicroBatch};
 use crate::tree::Tree;
+use policy::config::Config;
 
 /// Time spent in the passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,21 +36,21 @@ pub(super) struct Worker<B: Backend> {
 }
 
 impl<B: Backend> Worker<B> {
-    /// A worker for decoders of this shape; `recompute` keeps nothing of a layer but its input.
-    pub(super) fn new(mut backend: B, shape: &Shape, recompute: bool) -> Worker<B> {
-        let space = workspace::empty(&mut backend, shape, recompute);
+    /// A worker for decoders of this config; `recompute` keeps nothing of a layer but its input.
+    pub(super) fn new(mut backend: B, config: &Config, recompute: bool) -> Worker<B> {
+        let space = workspace::empty(&mut backend, config, recompute);
         Worker { backend, spent: Spent::default(), space, derivative: Vec::new() }
     }
 
-    /// Puts the factors of an adapter where the passes find them, by `write`.
+    /// Lets `write` fill the packed factors of an adapter.
     pub(super) fn set_factors(&mut self, write: impl FnOnce(&mut B, &mut B::Buffer)) {
-        write(&mut self.backend, &mut self.space.adapted.factors);
+        write(&mut self.backend, &mut self.space.lora.factors);
     }
 
-    /// Takes the memory for micro-batches of up to so many tokens; `backward` says whether they will be differentiated.
-    pub(super) fn make_room(&mut self, decoder: (&Shape, Option<Sizes>), tokens: usize, backward: bool) {
+    /// Reserves memory for micro-batches of up to `tokens`; `backward` says whether they will be differentiated.
+    pub(super) fn reserve(&mut self, decoder: (&Config, Option<Sizes>), tokens: usize, backward: bool) {
         let counts = Counts { tokens, scored: tokens };
-        workspace::make_room(&mut self.backend, &mut self.space, decoder, counts, backward);
+        workspace::reserve(&mut self.backend, &mut self.space, decoder, counts, backward);
     }
 
     /// The forward pass of one micro-batch.

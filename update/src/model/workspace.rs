@@ -1,15 +1,13 @@
-//! The memory of one stream of work: what the forward pass keeps and what both passes use in between.
+//! The buffers of one stream of work: what the forward pass saves and what both passes use in between.
 //!
-//! Buffers grow to the largest micro-batch and are kept from one to the next. Where memory is short only the input
-//! of each layer is kept, and the backward pass computes a layer again before it differentiates it (Chen et al.
-//! 2016, arXiv 1604.06174): a third more work in the layers for a fraction of the memory.
-//!
-//! How long each buffer is for a micro-batch stands in one place, [`Workspace::lengths`]: the passes make room by it, and
-//! a device's memory is planned by it.
+//! They grow to the largest micro-batch and are reused. With activation recomputation (Chen et al. 2016,
+//! arXiv 1604.06174) only the input of each layer is saved, and the backward pass computes the layer again: a third more
+//! work in the layers for a fraction of the memory. [`Workspace::lengths`] alone says how long each buffer is: the passes
+//! reserve by it, and a device's memory is planned by it.
 
-use super::Shape;
-use super::adapter::{Adapted, Sizes};
+use super::linear::{LoraBuffers, Sizes};
 use crate::backend::{Backend, Rows};
+use policy::config::Config;
 
 /// Numbers of rows in a micro-batch.
 #[derive(Clone, Copy, Debug)]
@@ -28,12 +26,12 @@ impl Counts {
 }
 
 /// Which rows have queries and an MLP in a layer: in the last one only those that are scored.
-pub(super) fn rows(shape: &Shape, layer: usize) -> Rows {
-    if layer + 1 == shape.layers { Rows::Scored } else { Rows::All }
+pub(super) fn rows(config: &Config, layer: usize) -> Rows {
+    if layer + 1 == config.num_layers { Rows::Scored } else { Rows::All }
 }
 
 /// What the backward pass needs of one layer.
-pub(super) struct OptimizerTensors<T> {
+pub(super) struct Saved<T> {
     /// Query projection, `[rows, query width]`.
     pub query: T,
     /// Key and value projection, `[tokens, 2 * key width]`.
@@ -53,7 +51,7 @@ pub(super) struct Workspace<T> {
     /// Residual stream that enters each layer, `[tokens, hidden]`.
     pub inputs: Vec<T>,
     /// One for each layer; or one for all, to be computed again.
-    pub saved: Vec<OptimizerTensors<T>>,
+    pub saved: Vec<Saved<T>>,
     /// Residual stream that leaves the last layer, `[scored, hidden]`; before, what enters its second half, and in the
     /// backward pass room for the stream's gradient, `[tokens, hidden]`.
     pub output: T,
@@ -69,7 +67,7 @@ pub(super) struct Workspace<T> {
     /// Gradients of the residual stream, of something as wide, and of the widest.
     pub d_stream: T,
     /// The first as products read it, where that is another.
-    pub d_rounded: T,
+    pub d_stream_cast: T,
     pub d_other: T,
     pub d_swiglu: T,
     pub d_attn_out: T,
@@ -77,13 +75,13 @@ pub(super) struct Workspace<T> {
     pub d_keys: T,
     pub d_query: T,
     pub d_key_value: T,
-    /// For an adapter, where there is one.
-    pub adapted: Adapted<T>,
+    /// Of an adapter.
+    pub lora: LoraBuffers<T>,
 }
 
 impl<T> Workspace<T> {
-    /// Which of the saved a layer uses.
-    pub(super) fn place(&self, layer: usize) -> usize {
+    /// Which of `saved` a layer uses.
+    pub(super) fn saved_index(&self, layer: usize) -> usize {
         layer.min(self.saved.len() - 1)
     }
 
@@ -92,11 +90,11 @@ impl<T> Workspace<T> {
         self.saved.len() == 1 && layer + 1 < self.inputs.len()
     }
 
-    /// Everything that is stored in as many bits as activations are.
+    /// Buffers of the activations' type.
     pub(super) fn activations(&mut self) -> Vec<&mut T> {
         let mut all: Vec<&mut T> = Vec::new();
         for saved in &mut self.saved {
-            let OptimizerTensors { query, key_value, attn_out, lse: _, post_attn: _, gate_up } = saved;
+            let Saved { query, key_value, attn_out, lse: _, post_attn: _, gate_up } = saved;
             all.extend([query, key_value, attn_out, gate_up]);
         }
         all.extend([
@@ -109,12 +107,12 @@ impl<T> Workspace<T> {
             &mut self.d_query,
             &mut self.d_key_value,
         ]);
-        let Adapted { factors: _, inner, d_inner } = &mut self.adapted;
+        let LoraBuffers { factors: _, inner, d_inner } = &mut self.lora;
         all.extend([inner, d_inner]);
         all
     }
 
-    /// Everything that is f32 whatever activations are.
+    /// Buffers that are always f32.
     pub(super) fn f32_buffers(&mut self) -> Vec<&mut T> {
         let mut all: Vec<&mut T> = self.inputs.iter_mut().collect();
         all.extend(self.saved.iter_mut().flat_map(|saved| [&mut saved.lse, &mut saved.post_attn]));
@@ -123,57 +121,58 @@ impl<T> Workspace<T> {
         all
     }
 
-    /// Everything that is there only where activations are stored in fewer bits than f32, in those.
+    /// Buffers that exist only where activations have fewer bits than f32, of their type.
     pub(super) fn copies(&mut self) -> Vec<&mut T> {
-        vec![&mut self.d_rounded]
+        vec![&mut self.d_stream_cast]
     }
 }
 
 impl Workspace<Option<usize>> {
-    /// Values of each buffer for a micro-batch; nothing for those of the backward pass or of an adapter without one, nor
+    /// Values of each buffer for a micro-batch; `None` for those of the backward pass or of an adapter without one, and
     /// for an adapter's factors, which do not depend on it.
     pub(super) fn lengths(
-        shape: &Shape,
+        config: &Config,
         adapter: Option<Sizes>,
         counts: Counts,
         recompute: bool,
         backward: bool,
     ) -> Workspace<Option<usize>> {
         let (tokens, scored) = (counts.tokens, counts.scored);
-        let (query, key) = (shape.query_width(), shape.key_width());
+        let (query, key) = (config.query_width(), config.key_width());
         let of_layer = |layer: usize| {
-            let rows = counts.of(rows(shape, layer));
-            OptimizerTensors {
+            let rows = counts.of(rows(config, layer));
+            Saved {
                 query: Some(rows * query),
                 key_value: Some(tokens * 2 * key),
                 attn_out: Some(rows * query),
-                lse: Some(rows * shape.heads),
-                post_attn: Some(rows * shape.hidden),
-                gate_up: Some(rows * 2 * shape.intermediate),
+                lse: Some(rows * config.num_heads),
+                post_attn: Some(rows * config.hidden_size),
+                gate_up: Some(rows * 2 * config.intermediate_size),
             }
         };
-        // Shared ones are as long as the first layer's: no other has more rows.
-        let saved = if recompute { vec![of_layer(0)] } else { (0..shape.layers).map(of_layer).collect() };
+        // A shared one is as long as the first layer's: no other has more rows.
+        let saved =
+            if recompute { vec![of_layer(0)] } else { (0..config.num_layers).map(of_layer).collect() };
         let gradient = |width: usize| backward.then_some(tokens * width);
         Workspace {
-            inputs: vec![Some(tokens * shape.hidden); shape.layers],
+            inputs: vec![Some(tokens * config.hidden_size); config.num_layers],
             saved,
-            output: Some(tokens * shape.hidden),
-            normal: Some(tokens * shape.hidden),
-            gathered: Some(scored * shape.hidden),
+            output: Some(tokens * config.hidden_size),
+            normal: Some(tokens * config.hidden_size),
+            gathered: Some(scored * config.hidden_size),
             queries: Some(tokens * query),
             keys: Some(tokens * key),
-            swiglu: Some(tokens * shape.intermediate),
-            d_stream: gradient(shape.hidden),
-            d_rounded: gradient(shape.hidden),
-            d_other: gradient(shape.hidden),
-            d_swiglu: gradient(shape.intermediate),
+            swiglu: Some(tokens * config.intermediate_size),
+            d_stream: gradient(config.hidden_size),
+            d_stream_cast: gradient(config.hidden_size),
+            d_other: gradient(config.hidden_size),
+            d_swiglu: gradient(config.intermediate_size),
             d_attn_out: gradient(query),
             d_queries: gradient(query),
             d_keys: gradient(key),
             d_query: gradient(query),
             d_key_value: gradient(2 * key),
-            adapted: Adapted {
+            lora: LoraBuffers {
                 factors: None,
                 inner: adapter.map(|sizes| tokens * sizes.inner),
                 d_inner: adapter.and_then(|sizes| gradient(sizes.inner)),
@@ -182,10 +181,10 @@ impl Workspace<Option<usize>> {
     }
 }
 
-/// The empty buffers for a decoder of this shape; `recompute` keeps nothing of a layer but its input.
-pub(super) fn empty<B: Backend>(backend: &mut B, shape: &Shape, recompute: bool) -> Workspace<B::Buffer> {
-    let saved = (0..if recompute { 1 } else { shape.layers })
-        .map(|_| OptimizerTensors {
+/// The empty buffers for a decoder of this config; `recompute` keeps nothing of a layer but its input.
+pub(super) fn empty<B: Backend>(backend: &mut B, config: &Config, recompute: bool) -> Workspace<B::Buffer> {
+    let saved = (0..if recompute { 1 } else { config.num_layers })
+        .map(|_| Saved {
             query: backend.buffer(),
             key_value: backend.buffer(),
             attn_out: backend.buffer(),
@@ -195,7 +194,7 @@ pub(super) fn empty<B: Backend>(backend: &mut B, shape: &Shape, recompute: bool)
         })
         .collect();
     Workspace {
-        inputs: (0..shape.layers).map(|_| backend.f32_buffer()).collect(),
+        inputs: (0..config.num_layers).map(|_| backend.f32_buffer()).collect(),
         saved,
         output: backend.f32_buffer(),
         normal: backend.buffer(),
@@ -204,7 +203,7 @@ pub(super) fn empty<B: Backend>(backend: &mut B, shape: &Shape, recompute: bool)
         keys: backend.buffer(),
         swiglu: backend.buffer(),
         d_stream: backend.f32_buffer(),
-        d_rounded: backend.buffer(),
+        d_stream_cast: backend.buffer(),
         d_other: backend.f32_buffer(),
         d_swiglu: backend.f32_buffer(),
         d_attn_out: backend.buffer(),
@@ -212,71 +211,82 @@ pub(super) fn empty<B: Backend>(backend: &mut B, shape: &Shape, recompute: bool)
         d_keys: backend.f32_buffer(),
         d_query: backend.buffer(),
         d_key_value: backend.buffer(),
-        adapted: Adapted { factors: backend.buffer(), inner: backend.buffer(), d_inner: backend.buffer() },
+        lora: LoraBuffers { factors: backend.buffer(), inner: backend.buffer(), d_inner: backend.buffer() },
     }
 }
 
-/// Makes every buffer long enough for a micro-batch.
-pub(super) fn make_room<B: Backend>(
+/// Grows every buffer to what a micro-batch needs.
+pub(super) fn reserve<B: Backend>(
     backend: &mut B,
     space: &mut Workspace<B::Buffer>,
-    (shape, adapter): (&Shape, Option<Sizes>),
+    (config, adapter): (&Config, Option<Sizes>),
     counts: Counts,
     backward: bool,
 ) {
-    let recompute = space.saved.len() < shape.layers;
-    let mut lengths = Workspace::lengths(shape, adapter, counts, recompute, backward);
-    let mut reserve = |buffer: &mut B::Buffer, length: &mut Option<usize>| {
+    let recompute = space.saved.len() < config.num_layers;
+    let mut lengths = Workspace::lengths(config, adapter, counts, recompute, backward);
+    let mut grow = |buffer: &mut B::Buffer, length: &mut Option<usize>| {
         if let Some(length) = *length {
             backend.reserve(buffer, length);
         }
     };
     for (buffer, length) in space.activations().into_iter().zip(lengths.activations()) {
-        reserve(buffer, length);
+        grow(buffer, length);
     }
     for (buffer, length) in space.f32_buffers().into_iter().zip(lengths.f32_buffers()) {
-        reserve(buffer, length);
+        grow(buffer, length);
     }
     if B::LOW_PRECISION {
         for (buffer, length) in space.copies().into_iter().zip(lengths.copies()) {
-            reserve(buffer, length);
+            grow(buffer, length);
         }
     }
 }
 
 /// Values kept for each token and layer, for sizing micro-batches.
-pub(super) fn saved_values(shape: &Shape) -> usize {
-    shape.layers
-        * (2 * shape.hidden + shape.qkv_width() + shape.query_width() + shape.heads + 2 * shape.intermediate)
+pub(super) fn saved_values(config: &Config) -> usize {
+    config.num_layers
+        * (2 * config.hidden_size
+            + 2 * config.query_width()
+            + 2 * config.key_width()
+            + config.num_heads
+            + 2 * config.intermediate_size)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::backend::Cpu;
+    use policy::config::{DataType, RopeScaling};
 
     #[test]
     fn lengths_are_zipped_with_the_buffers_they_are_of() {
-        let shape = Shape {
-            hidden: 3,
-            intermediate: 5,
-            layers: 2,
-            heads: 4,
-            kv_heads: 2,
+        let config = Config {
+            family: "test",
+            hidden_size: 3,
+            intermediate_size: 5,
+            num_layers: 2,
+            num_heads: 4,
+            num_kv_heads: 2,
             head_dim: 2,
-            vocabulary: 7,
-            epsilon: 1e-6,
-            inverse_frequencies: vec![1.0],
+            vocab_size: 7,
+            rms_norm_eps: 1e-6,
+            rope_theta: 1e3,
+            rope_scaling: RopeScaling::None,
+            tie_word_embeddings: false,
             qk_norm: false,
             attention_bias: false,
-            tied: false,
+            rope_layers: vec![true; 2],
+            max_positions: 4096,
+            window: None,
+            dtype: DataType::F32,
         };
-        let mut backend = Cpu::new(&shape.inverse_frequencies);
-        let mut space = empty(&mut backend, &shape, false);
-        make_room(&mut backend, &mut space, (&shape, None), Counts { tokens: 11, scored: 6 }, true);
+        let mut backend = Cpu::new(&config.inverse_frequencies());
+        let mut space = empty(&mut backend, &config, false);
+        reserve(&mut backend, &mut space, (&config, None), Counts { tokens: 11, scored: 6 }, true);
         assert_eq!((space.saved[0].gate_up.len(), space.saved[1].gate_up.len()), (110, 60));
         assert_eq!((space.saved[0].lse.len(), space.saved[1].key_value.len()), (44, 88));
         assert_eq!((space.d_key_value.len(), space.output.len()), (88, 33));
-        assert_eq!((space.gathered.len(), space.d_stream.len(), space.d_rounded.len()), (18, 33, 0));
+        assert_eq!((space.gathered.len(), space.d_stream.len(), space.d_stream_cast.len()), (18, 33, 0));
     }
 }

@@ -10,7 +10,7 @@ use record::failure::{Failure, Result};
 
 use super::{Method, Moment, Settings, StateTensor, clipping, tensors};
 use crate::kernels;
-use crate::model::{Entry, Layout, Resident, elementwise};
+use crate::model::{DeviceModel, Entry, Layout, elementwise};
 
 /// An optimizer with its state on a device.
 pub struct DeviceOptimizer {
@@ -58,7 +58,7 @@ impl DeviceOptimizer {
     ///
     /// # Errors
     /// Memory (69), or the device's.
-    pub fn new<D: Device>(settings: Settings, resident: &mut Resident<D>) -> Result<DeviceOptimizer> {
+    pub fn new<D: Device>(settings: Settings, resident: &mut DeviceModel<D>) -> Result<DeviceOptimizer> {
         check(settings.method)?;
         let layout = resident.layout().clone();
         let device = resident.device();
@@ -82,7 +82,7 @@ impl DeviceOptimizer {
     /// The first error of `read`, or the device's.
     pub fn restore<D: Device>(
         &mut self,
-        resident: &mut Resident<D>,
+        resident: &mut DeviceModel<D>,
         steps: u64,
         mut read: impl FnMut(&str, usize, &mut [f32]) -> Result<()>,
     ) -> Result<()> {
@@ -107,7 +107,7 @@ impl DeviceOptimizer {
     /// The device's.
     pub fn moment<D: Device>(
         &self,
-        resident: &mut Resident<D>,
+        resident: &mut DeviceModel<D>,
         moment: Moment,
         tensor: usize,
         from: usize,
@@ -132,7 +132,7 @@ impl DeviceOptimizer {
     ///
     /// # Errors
     /// The device's.
-    pub fn step<D: Device>(&mut self, resident: &mut Resident<D>, norm: f64, factor: f64) -> Result<()> {
+    pub fn step<D: Device>(&mut self, resident: &mut DeviceModel<D>, norm: f64, factor: f64) -> Result<()> {
         self.steps += 1;
         let settings = self.settings;
         let scale = clipping(norm, settings.max_grad_norm);

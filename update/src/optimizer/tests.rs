@@ -1,6 +1,7 @@
 //! The rules against PyTorch's, and the state against itself.
 
 use super::*;
+use policy::config::{Config, DataType, RopeScaling};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -87,19 +88,25 @@ fn muon_takes_the_matrices_of_layers_only() {
 }
 
 fn small_layout() -> Arc<Layout> {
-    Arc::new(Layout::new(&crate::model::Shape {
-        hidden: 16,
-        intermediate: 24,
-        layers: 2,
-        heads: 2,
-        kv_heads: 1,
+    Arc::new(Layout::new(&Config {
+        family: "test",
+        hidden_size: 16,
+        intermediate_size: 24,
+        num_layers: 2,
+        num_heads: 2,
+        num_kv_heads: 1,
         head_dim: 8,
-        vocabulary: 30,
-        epsilon: 1e-6,
-        inverse_frequencies: vec![1.0; 4],
+        vocab_size: 30,
+        rms_norm_eps: 1e-6,
+        rope_theta: 1e3,
+        rope_scaling: RopeScaling::None,
+        tie_word_embeddings: true,
         qk_norm: true,
         attention_bias: false,
-        tied: true,
+        rope_layers: vec![true; 2],
+        max_positions: 4096,
+        window: None,
+        dtype: DataType::F32,
     }))
 }
 

@@ -4,7 +4,7 @@ use policy::config::Config;
 use policy::weights::Weights;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use update::model::{Model, Parameters, RowLoss, Shape};
+use update::model::{Model, Parameters, RowLoss};
 use update::tree::{Sequence, Tree};
 
 /// Checkpoints that have a file of this name; `TROUPE_GOLDEN` names another place for all of them.
@@ -21,20 +21,7 @@ pub fn checkpoints(with: &str) -> Vec<PathBuf> {
 pub fn load(directory: &Path) -> (Model, Parameters) {
     let config = Config::load(directory).unwrap();
     let tensors = Weights::open(directory).unwrap();
-    let model = Model::new(Shape {
-        hidden: config.hidden_size,
-        intermediate: config.intermediate_size,
-        layers: config.num_layers,
-        heads: config.num_heads,
-        kv_heads: config.num_kv_heads,
-        head_dim: config.head_dim,
-        vocabulary: config.vocab_size,
-        epsilon: config.rms_norm_eps,
-        inverse_frequencies: config.inverse_frequencies(),
-        qk_norm: config.qk_norm,
-        attention_bias: config.attention_bias,
-        tied: config.tie_word_embeddings,
-    });
+    let model = Model::new(config);
     let parameters = model.parameters(|entry, values| {
         let read = tensors.to_f32(&entry.name)?;
         assert_eq!(tensors.tensor(&entry.name)?.shape, entry.shape);

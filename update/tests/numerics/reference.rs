@@ -1,10 +1,11 @@
 //! The decoder in f64, one sequence at a time, in the plainest loops there are.
 
-use update::model::{Parameters, Shape};
+use policy::config::Config;
+use update::model::Parameters;
 
 /// A decoder's tensors in f64.
 pub struct Reference<'a> {
-    shape: &'a Shape,
+    config: &'a Config,
     parameters: &'a Parameters,
     values: Vec<f64>,
 }
@@ -19,14 +20,14 @@ fn product(weight: &[f64], x: &[f64]) -> Vec<f64> {
 }
 
 impl<'a> Reference<'a> {
-    pub fn new(shape: &'a Shape, parameters: &'a Parameters) -> Reference<'a> {
-        Reference { shape, parameters, values: parameters.values.iter().map(|&v| f64::from(v)).collect() }
+    pub fn new(config: &'a Config, parameters: &'a Parameters) -> Reference<'a> {
+        Reference { config, parameters, values: parameters.values.iter().map(|&v| f64::from(v)).collect() }
     }
 
     /// The weights moved by `step` along `direction`.
     pub fn moved(&self, direction: &[f64], step: f64) -> Reference<'a> {
         let values = self.values.iter().zip(direction).map(|(value, d)| value + step * d).collect();
-        Reference { shape: self.shape, parameters: self.parameters, values }
+        Reference { config: self.config, parameters: self.parameters, values }
     }
 
     fn tensor(&self, name: &str) -> &[f64] {
@@ -39,22 +40,24 @@ impl<'a> Reference<'a> {
     }
 
     fn heads(&self, layer: usize, kind: &str, x: &[f64], position: usize) -> Vec<f64> {
-        let width = self.shape.head_dim;
+        let width = self.config.head_dim;
         let mut values = product(self.of_layer(layer, &format!("self_attn.{kind}_proj.weight")), x);
-        if self.shape.attention_bias {
+        if self.config.attention_bias {
             let bias = self.of_layer(layer, &format!("self_attn.{kind}_proj.bias"));
             values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
         }
         if kind == "v" {
             return values;
         }
+        let frequencies = self.config.inverse_frequencies();
+        let position = if self.config.rope_layers[layer] { position } else { 0 };
         for head in values.chunks_exact_mut(width) {
-            if self.shape.qk_norm {
+            if self.config.qk_norm {
                 let weight = self.of_layer(layer, &format!("self_attn.{kind}_norm.weight"));
-                head.copy_from_slice(&norm(head, weight, f64::from(self.shape.epsilon)));
+                head.copy_from_slice(&norm(head, weight, f64::from(self.config.rms_norm_eps)));
             }
             for pair in 0..width / 2 {
-                let angle = f64::from(self.shape.inverse_frequencies[pair]) * position as f64;
+                let angle = f64::from(frequencies[pair]) * position as f64;
                 let (a, b) = (head[pair], head[pair + width / 2]);
                 head[pair] = a * angle.cos() - b * angle.sin();
                 head[pair + width / 2] = b * angle.cos() + a * angle.sin();
@@ -65,13 +68,13 @@ impl<'a> Reference<'a> {
 
     /// Log-probability and entropy of each completion token.
     pub fn score(&self, prompt: &[u32], completion: &[u32], temperature: f64) -> Vec<(f64, f64)> {
-        let shape = self.shape;
-        let (hidden, epsilon, width) = (shape.hidden, f64::from(shape.epsilon), shape.head_dim);
+        let config = self.config;
+        let (hidden, epsilon, width) = (config.hidden_size, f64::from(config.rms_norm_eps), config.head_dim);
         let tokens: Vec<u32> = prompt.iter().chain(completion).copied().collect();
         let table = self.tensor("model.embed_tokens.weight");
         let mut stream: Vec<Vec<f64>> =
             tokens.iter().map(|&id| table[id as usize * hidden..][..hidden].to_vec()).collect();
-        for layer in 0..shape.layers {
+        for layer in 0..config.num_layers {
             let weight = self.of_layer(layer, "input_layernorm.weight");
             let normal: Vec<Vec<f64>> = stream.iter().map(|x| norm(x, weight, epsilon)).collect();
             let of = |kind: &str| -> Vec<Vec<f64>> {
@@ -79,9 +82,9 @@ impl<'a> Reference<'a> {
             };
             let (q, k, v) = (of("q"), of("k"), of("v"));
             for place in 0..tokens.len() {
-                let mut mixed = vec![0.0; shape.heads * width];
-                for head in 0..shape.heads {
-                    let key_head = head / (shape.heads / shape.kv_heads) * width;
+                let mut mixed = vec![0.0; config.num_heads * width];
+                for head in 0..config.num_heads {
+                    let key_head = head / (config.num_heads / config.num_kv_heads) * width;
                     let query = &q[place][head * width..][..width];
                     let scores: Vec<f64> = (0..=place)
                         .map(|key| {
@@ -108,7 +111,11 @@ impl<'a> Reference<'a> {
                 stream[place].iter_mut().zip(update).for_each(|(x, u)| *x += u);
             }
         }
-        let head = self.tensor(if shape.tied { "model.embed_tokens.weight" } else { "lm_head.weight" });
+        let head = self.tensor(if config.tie_word_embeddings {
+            "model.embed_tokens.weight"
+        } else {
+            "lm_head.weight"
+        });
         completion
             .iter()
             .enumerate()

@@ -1,7 +1,8 @@
 //! Small decoders, random weights and random groups.
 
+use policy::config::{Config, DataType, RopeScaling};
 use std::convert::Infallible;
-use update::model::{Entry, Model, Parameters, RowLoss, Shape};
+use update::model::{Entry, Model, Parameters, RowLoss};
 use update::tree::Tree;
 
 /// A generator of pseudo-random numbers (Knuth's MMIX constants).
@@ -27,28 +28,40 @@ impl Random {
     }
 }
 
-/// A Qwen3-like, a Qwen2-like and a Llama-like decoder with sizes that divide nothing.
-pub fn shapes() -> Vec<(&'static str, Shape)> {
-    let shape = |hidden, intermediate, layers, heads, kv_heads, head_dim: usize, vocabulary| Shape {
-        hidden,
-        intermediate,
-        layers,
-        heads,
-        kv_heads,
+/// A Llama-like decoder: hidden and intermediate size, layers, query and key heads, head size, vocabulary.
+pub fn llama(sizes: [usize; 7]) -> Config {
+    let [hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim, vocab_size] = sizes;
+    Config {
+        family: "test",
+        hidden_size,
+        intermediate_size,
+        num_layers,
+        num_heads,
+        num_kv_heads,
         head_dim,
-        vocabulary,
-        epsilon: 1e-6,
-        inverse_frequencies: (0..head_dim / 2)
-            .map(|pair| 1e3f32.powf(-2.0 * pair as f32 / head_dim as f32))
-            .collect(),
+        vocab_size,
+        rms_norm_eps: 1e-6,
+        rope_theta: 1e3,
+        rope_scaling: RopeScaling::None,
+        tie_word_embeddings: false,
         qk_norm: false,
         attention_bias: false,
-        tied: false,
-    };
+        rope_layers: vec![true; num_layers],
+        max_positions: 4096,
+        window: None,
+        dtype: DataType::F32,
+    }
+}
+
+/// Decoders like those of four families, with sizes that divide nothing.
+pub fn configs() -> Vec<(&'static str, Config)> {
+    let [qwen3, qwen2, smollm3] =
+        [[36, 50, 3, 4, 2, 10, 71], [33, 47, 2, 6, 2, 6, 53], [28, 30, 3, 2, 1, 14, 40]].map(llama);
     vec![
-        ("qwen3", Shape { qk_norm: true, tied: true, ..shape(36, 50, 3, 4, 2, 10, 71) }),
-        ("qwen2", Shape { attention_bias: true, ..shape(33, 47, 2, 6, 2, 6, 53) }),
-        ("llama", shape(20, 35, 1, 3, 3, 8, 30)),
+        ("qwen3", Config { qk_norm: true, tie_word_embeddings: true, ..qwen3 }),
+        ("qwen2", Config { attention_bias: true, ..qwen2 }),
+        ("llama", llama([20, 35, 1, 3, 3, 8, 30])),
+        ("smollm3", Config { rope_layers: vec![true, false, false], ..smollm3 }),
     ]
 }
 

@@ -1,13 +1,14 @@
-//! A decoder whose weights and gradients live on a device.
+//! A decoder whose weights and gradients are in a device's memory.
 //!
-//! Weights are f32 masters in two 16-bit halves: the bf16 that the passes read, and a remainder that only the optimizer
-//! sees. Under an adapter they are frozen, and its factors have the gradient; its masters are few and stay on the host. One
-//! stream of work takes the micro-batches in their order, so the sum of the gradient has one order too.
+//! Master weights are f32 in two 16-bit halves: the bf16 that the passes read, and a remainder that only the optimizer
+//! sees. Under an adapter they are frozen; the gradient is of its packed factors, and its own values, which are few, stay
+//! on the host. One stream of work takes the micro-batches in order, so the gradient is summed in one order too.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use device::{Buffer, Device, Shape as LaunchShape};
+use policy::config::Config;
 use policy::publish::PIECE;
 use record::failure::{Failure, Result};
 use record::stage;
@@ -15,29 +16,29 @@ use record::stage;
 use super::memory::{MemoryPlan, NORM_BLOCKS, STAGING};
 use super::pass::Decoder;
 use super::worker::{Spent, Worker};
-use super::{Layout, LowRank, RowLoss, Scores, Shape, Source};
+use super::{Layout, LowRank, RowLoss, Scores, Source};
 use crate::backend::{Backend, Gpu, Values, unsupported};
 use crate::kernels;
 use crate::tree::Tree;
 
 /// A decoder on a device.
-pub struct Resident<D: Device> {
-    shape: Shape,
+pub struct DeviceModel<D: Device> {
+    config: Config,
     layout: Arc<Layout>,
-    /// Where one is trained; `gradients` are then its factors'.
+    /// What is trained instead of the weights; `gradients` are then of its packed factors.
     adapter: Option<LowRank>,
     worker: Worker<Gpu<D>>,
     weights: Values,
-    /// Of weights that do not move only those of one piece, which nobody reads.
+    /// Of frozen weights only room for one piece, which nobody reads.
     remainders: Buffer<i16>,
-    /// Nothing where weights do not move.
+    /// `None` where nothing is trained.
     gradients: Option<Values>,
     staging: Buffer<f32>,
     sums: Buffer<f32>,
     tokens: usize,
 }
 
-/// Consecutive trees of at most `limit` tokens; a larger tree is by itself.
+/// Consecutive trees of at most `limit` tokens; a larger tree is a micro-batch of its own.
 fn micro_batches(trees: &[Tree], limit: usize) -> Vec<Range<usize>> {
     let mut batches: Vec<Range<usize>> = Vec::new();
     let mut tokens = 0;
@@ -56,21 +57,21 @@ fn micro_batches(trees: &[Tree], limit: usize) -> Vec<Range<usize>> {
     batches
 }
 
-/// Why a decoder of this shape, and an adapter over it, cannot run on a device.
+/// Checks that the kernels can run a decoder, and an adapter over it.
 ///
 /// # Errors
-/// Usage (exit 2), naming the width.
-pub fn check(shape: &Shape, adapter: Option<&LowRank>) -> Result<()> {
+/// A width that they do not take (2).
+pub fn check(config: &Config, adapter: Option<&LowRank>) -> Result<()> {
     if adapter.is_some_and(|adapter| !adapter.is_multiple(8)) {
         return Err(Failure::usage("this adapter cannot run on a device: its rank is not a multiple of 8")
             .hint("use --device cpu"));
     }
     let widths = [
-        ("hidden size", shape.hidden),
-        ("intermediate size", shape.intermediate),
-        ("head size", shape.head_dim),
+        ("hidden size", config.hidden_size),
+        ("intermediate size", config.intermediate_size),
+        ("head size", config.head_dim),
     ];
-    match unsupported(&widths, shape.head_dim) {
+    match unsupported(&widths, config.head_dim) {
         Some(cause) => {
             Err(Failure::usage(format!("this policy cannot run on a device: {cause}"))
                 .hint("use --device cpu"))
@@ -79,13 +80,18 @@ pub fn check(shape: &Shape, adapter: Option<&LowRank>) -> Result<()> {
     }
 }
 
-impl<D: Device> Resident<D> {
-    /// Puts a decoder onto a device that has no memory reserved yet.
+impl<D: Device> DeviceModel<D> {
+    /// Loads a decoder onto a device that has no memory reserved yet.
     ///
     /// # Errors
-    /// A shape that the kernels do not take (2), memory (69), the device's, or those of where the masters lie.
-    pub fn new(device: D, shape: &Shape, masters: &dyn Source, plan: &MemoryPlan) -> Result<Resident<D>> {
-        Resident::of(device, shape, None, masters, plan)
+    /// A width that the kernels do not take (2), memory (69), the device's, or those of reading the master weights.
+    pub fn new(
+        device: D,
+        config: &Config,
+        masters: &dyn Source,
+        plan: &MemoryPlan,
+    ) -> Result<DeviceModel<D>> {
+        DeviceModel::of(device, config, None, masters, plan)
     }
 
     /// The same for an adapter over frozen weights; `trained` are the adapter's values.
@@ -94,24 +100,24 @@ impl<D: Device> Resident<D> {
     /// The same.
     pub fn adapted(
         device: D,
-        (shape, adapter): (&Shape, &LowRank),
+        (config, adapter): (&Config, &LowRank),
         base: &dyn Source,
         trained: &[f32],
         plan: &MemoryPlan,
-    ) -> Result<Resident<D>> {
-        let mut resident = Resident::of(device, shape, Some(adapter), base, plan)?;
+    ) -> Result<DeviceModel<D>> {
+        let mut resident = DeviceModel::of(device, config, Some(adapter), base, plan)?;
         resident.set_adapter(trained)?;
         Ok(resident)
     }
 
     fn of(
         mut device: D,
-        shape: &Shape,
+        config: &Config,
         adapter: Option<&LowRank>,
         masters: &dyn Source,
         plan: &MemoryPlan,
-    ) -> Result<Resident<D>> {
-        check(shape, adapter)?;
+    ) -> Result<DeviceModel<D>> {
+        check(config, adapter)?;
         device.reserve(plan.bytes())?;
         let learns = plan.request.moments.is_some();
         let layout = masters.layout().clone();
@@ -120,7 +126,7 @@ impl<D: Device> Resident<D> {
         let remainders = device.allocate(if learns && adapter.is_none() { length } else { piece })?;
         let staging = device.allocate(piece)?;
         let sums = device.allocate(NORM_BLOCKS)?;
-        let mut gpu = Gpu::new(device, &shape.inverse_frequencies);
+        let mut gpu = Gpu::new(device, &config.inverse_frequencies());
         let mut weights = gpu.buffer();
         gpu.reserve(&mut weights, length);
         let gradients = learns.then(|| {
@@ -128,13 +134,13 @@ impl<D: Device> Resident<D> {
             gpu.reserve(&mut gradients, adapter.map_or(length, LowRank::len));
             gradients
         });
-        gpu.reserve_workspace(&plan.max_batch(shape))?;
-        let mut worker = Worker::new(gpu, shape, plan.recompute);
-        worker.make_room((shape, adapter.map(LowRank::sizes)), plan.tokens, learns);
+        gpu.reserve_workspace(&plan.max_batch(config))?;
+        let mut worker = Worker::new(gpu, config, plan.recompute);
+        worker.reserve((config, adapter.map(LowRank::sizes)), plan.tokens, learns);
         worker.backend.check()?;
-        let (tokens, shape, adapter) = (plan.tokens, shape.clone(), adapter.cloned());
-        let mut resident = Resident {
-            shape,
+        let (tokens, config, adapter) = (plan.tokens, config.clone(), adapter.cloned());
+        let mut resident = DeviceModel {
+            config,
             layout,
             adapter,
             worker,
@@ -170,7 +176,7 @@ impl<D: Device> Resident<D> {
     /// Weights, remainders and gradients, for the optimizer.
     ///
     /// # Errors
-    /// None that a decoder in use has.
+    /// The weights are frozen.
     pub(crate) fn parts(&mut self) -> Result<Parts<'_, D>> {
         Ok(Parts {
             device: &mut self.worker.backend.device,
@@ -180,7 +186,7 @@ impl<D: Device> Resident<D> {
         })
     }
 
-    /// Replaces the f32 masters, of which no more than a piece is on the host.
+    /// Loads the f32 master weights, a piece at a time.
     fn set_masters(&mut self, masters: &dyn Source) -> Result<()> {
         let device = &mut self.worker.backend.device;
         let weights = self.weights.half()?;
@@ -205,7 +211,7 @@ impl<D: Device> Resident<D> {
         Ok(())
     }
 
-    /// Copies f32 masters to the host: as many as there is room for, from the one of index `from` of the flat array on.
+    /// Copies as many f32 master weights as `masters` holds to the host, from index `from` of the flat array on.
     ///
     /// # Errors
     /// The device's.
@@ -234,7 +240,7 @@ impl<D: Device> Resident<D> {
     /// The device's.
     pub fn set_adapter(&mut self, trained: &[f32]) -> Result<()> {
         if let Some(adapter) = &self.adapter {
-            let factors = adapter.arrange(trained);
+            let factors = adapter.packed(trained);
             self.worker.set_factors(|gpu, place| gpu.write(&factors, place));
         }
         self.worker.backend.check()
@@ -249,7 +255,7 @@ impl<D: Device> Resident<D> {
         let mut factors = vec![0.0; adapter.len()];
         self.worker.backend.read(self.gradients.as_ref().ok_or_else(frozen)?, &mut factors);
         self.worker.backend.check()?;
-        adapter.collect(&factors, trained);
+        adapter.unpack_gradient(&factors, trained);
         Ok(())
     }
 
@@ -292,7 +298,8 @@ impl<D: Device> Resident<D> {
     /// # Errors
     /// The device's, or an interruption.
     pub fn logprobs(&mut self, trees: &[Tree], temperature: f32) -> Result<Vec<Scores>> {
-        let decoder = Decoder::new(&self.shape, &self.layout, temperature).adapted(self.adapter.as_ref());
+        let (config, layout, adapter) = (&self.config, &self.layout, self.adapter.as_ref());
+        let decoder = Decoder { config, layout, adapter, temperature };
         let mut found = Vec::with_capacity(trees.len());
         for range in micro_batches(trees, self.tokens) {
             interruption()?;
@@ -313,7 +320,8 @@ impl<D: Device> Resident<D> {
         temperature: f32,
         loss: &dyn RowLoss,
     ) -> Result<Vec<Scores>> {
-        let decoder = Decoder::new(&self.shape, &self.layout, temperature).adapted(self.adapter.as_ref());
+        let (config, layout, adapter) = (&self.config, &self.layout, self.adapter.as_ref());
+        let decoder = Decoder { config, layout, adapter, temperature };
         let mut found = Vec::with_capacity(trees.len());
         for range in micro_batches(trees, self.tokens) {
             interruption()?;
@@ -327,31 +335,31 @@ impl<D: Device> Resident<D> {
     }
 }
 
-/// What an optimizer moves, and by what.
+/// What an optimizer updates, and from what.
 pub(crate) struct Parts<'a, D: Device> {
-    /// The device that the rest is on.
+    /// The device.
     pub device: &'a mut D,
-    /// Upper halves of the masters, rounded.
+    /// Upper halves of the master weights, rounded.
     pub weights: device::Slice<'a, half::bf16>,
-    /// What the rounding left.
+    /// What rounding removed.
     pub remainders: &'a Buffer<i16>,
-    /// The gradient by each weight.
+    /// Gradient of each weight.
     pub gradients: device::Slice<'a, f32>,
 }
 
-/// Blocks for an elementwise kernel, whose threads take several values where there are many.
+/// Launch shape of an elementwise kernel with a grid-stride loop.
 pub(crate) fn elementwise(length: usize) -> LaunchShape {
     LaunchShape::rows(length.div_ceil(256).clamp(1, 8192) as u32, 256)
 }
 
-/// The same for values on their way from or to the host, eight a thread: the way takes longer than any kernel, and a simulator is
-/// slow by the thread.
+/// The same for values on the way from or to the host, eight a thread: the transfer takes longer than any kernel, and the
+/// simulator's cost is per thread.
 fn passing(length: usize) -> LaunchShape {
     elementwise(length.div_ceil(8))
 }
 
 fn frozen() -> Failure {
-    Failure::work("device: the weights were put there to be read only")
+    Failure::work("device: the weights are frozen")
 }
 
 fn interruption() -> Result<()> {
