@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # fetch-cuda.sh [nvrtc] [cublas] [runtime] [onnxruntime]: fetches CUDA libraries once into the user's cache, prints its folder.
 #
-# For machines where CUDA is not installed system-wide, and for the test that compiles the kernels without a GPU.
+# For machines without a system-wide CUDA, and for the test that compiles the kernels without a GPU.
 #   nvrtc         the compiler of our kernels (90 MB)
-#   cublas        cuBLAS and cuBLASLt, products of matrices (440 MB)
-#   runtime       CUDA's runtime and cuRAND, which ONNX Runtime is linked with (65 MB)
+#   cublas        cuBLAS and cuBLASLt, matrix products (440 MB)
+#   runtime       the CUDA runtime and cuRAND, which ONNX Runtime links (65 MB)
 #   onnxruntime   ONNX Runtime with its CUDA provider, for rollout --device cuda (260 MB)
-# Without arguments: all of them. cuDNN and cuFFT are not needed: a decoder never calls them. The NVIDIA driver is the system's and is never fetched.
+# Without arguments: all of them. A decoder needs neither cuDNN nor cuFFT. The NVIDIA driver belongs to the system and is
+# never fetched.
 #
-# The libraries come out of NVIDIA's and ONNX Runtime's own Python wheels; pip fetches them from the package index
-# that the user has configured and checks their SHA-256. Each is unpacked and moved into place in one step, so that
-# a killed or a second fetch does no harm. Needs python3 with pip.
+# The libraries come from the official wheels of NVIDIA and ONNX Runtime, which pip fetches from the package index that
+# the user has configured and verifies by SHA-256. Each is unpacked and moved into place atomically, so an interrupted or
+# concurrent fetch does no harm. Needs python3 with pip.
 set -euo pipefail
 
 stop() {
@@ -25,15 +26,15 @@ for part in "$@"; do
         *) stop "$part: no such part" 'parts are nvrtc, cublas, runtime and onnxruntime' 2 ;;
     esac
 done
-command -v python3 >/dev/null || stop 'python3 is not there' 'install Python with pip, or install CUDA 13 and set CUDA_PATH to it'
+command -v python3 >/dev/null || stop 'python3 was not found' 'install Python with pip, or install CUDA 13 and set CUDA_PATH to it'
 cache=${XDG_CACHE_HOME:-${HOME:?fetch-cuda.sh: neither XDG_CACHE_HOME nor HOME is set}/.cache}/troupe
 mkdir -p "$cache"
 
 python3 - "$cache" "${@:-all}" <<'PYTHON'
 import fcntl, os, pathlib, shutil, subprocess, sys, tempfile, zipfile
 
-# Part, package, version, SHA-256 of the wheel. CUDA 13.0 is the oldest of its kind that knows every architecture the
-# kernels are compiled for; older drivers of the 580 series run what it makes.
+# Part, package, version, SHA-256 of the wheel. CUDA 13.0 is the oldest version that knows every architecture the kernels
+# are compiled for; drivers of the 580 series run its output.
 WHEELS = [
     ("nvrtc", "nvidia-cuda-nvrtc", "13.0.88", "ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575"),
     ("cublas", "nvidia-cublas", "13.0.2.14", "0cf238ffdbe46c00cb9aa98e7bca745c223a5ca5a53e686ac8b3e5a08fe80d6c"),
@@ -52,7 +53,7 @@ def stop(message, hint):
     sys.exit(69)
 
 
-# The lock is the system's: it goes away with the process that holds it, however that ends.
+# The kernel releases the lock with the process that holds it, however it ends.
 lock = open(pathlib.Path(cache) / "cuda-13.0.lock", "w")
 fcntl.flock(lock, fcntl.LOCK_EX)
 for part, package, version, checksum in WHEELS:

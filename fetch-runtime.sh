@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # fetch-runtime.sh: fetches the ONNX Runtime library once into the user's cache and prints its path.
 #
-# The library is taken out of the Python wheel, which is the maker's own build; Python's pip fetches it from the
-# package index that the user has configured. It is checked, and moved into place in one step, so that a
-# killed or a second fetch does no harm. Needs python3 with pip; where the library is already there, only bash.
+# The library comes from the official Python wheel, which pip fetches from the package index that the user has
+# configured. It is verified and moved into place atomically, so an interrupted or concurrent fetch does no harm.
+# Needs python3 with pip, or only bash if the library is already there.
 set -euo pipefail
 
-# The one place where the version stands: rollout reads this line when it is built.
+# The only place that names the version: rollout reads this line when it is built.
 version=1.31.1
 
 machine=$(uname -m)
@@ -26,7 +26,7 @@ library=$folder/libonnxruntime.so.$version
 
 if [ ! -f "$library" ]; then
     command -v python3 >/dev/null || {
-        printf 'fetch-runtime.sh: python3 is not there\nhint: install Python with pip, or set ORT_DYLIB_PATH to a library of your own\n' >&2
+        printf 'fetch-runtime.sh: python3 was not found\nhint: install Python with pip, or set ORT_DYLIB_PATH to a library of your own\n' >&2
         exit 69
     }
     mkdir -p "$cache"
@@ -41,14 +41,14 @@ def stop(message, hint):
     sys.exit(69)
 
 
-# The lock is the system's: it goes away with the process that holds it, however that ends.
+# The kernel releases the lock with the process that holds it, however it ends.
 lock = open(pathlib.Path(cache) / f"onnxruntime-{version}.lock", "w")
 fcntl.flock(lock, fcntl.LOCK_EX)
 if os.path.exists(library):
     sys.exit(0)
 print(f"fetch-runtime.sh: fetching ONNX Runtime {version}", file=sys.stderr)
 with tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as work:
-    # The library does not depend on the version of Python; naming one makes the choice of the wheel the same everywhere.
+    # The library does not depend on the Python version; naming one selects the same wheel everywhere.
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
                "--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp", "--abi", "cp312",
                "--platform", f"manylinux_2_28_{machine}", "--dest", work, f"onnxruntime=={version}"]
@@ -69,7 +69,7 @@ with tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as work:
     for file in ready.iterdir():
         with open(file, "rb") as written:
             os.fsync(written.fileno())
-    # A folder without the library can only be a leftover of someone's cleaning.
+    # A folder without the library is a leftover.
     shutil.rmtree(folder, ignore_errors=True)
     os.rename(ready, folder)
 PYTHON

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# pipeline.sh: the training loop. Every number of a run lives here or in its run.json.
+# pipeline.sh: the training loop. Every number of a run is here or in its run.json.
 #
-# One step is one pipe; each stage is a program that can be run, read and replaced on its own:
+# A step is one pipe; each stage is a program that can be run, read and replaced on its own:
 #
 #   envs tasks | rollout | group | advantage | update
 #
-# The run directory holds every stream of every step. A step is committed by steps/NNNNNN/done, written last
-# and by rename; whatever is killed, at whatever moment, the same command repeats at most the step in flight
-# and ends with the same bytes (the `timing` objects aside).
+# The run directory holds every stream of every step. A step is committed by steps/NNNNNN/done, written last and by
+# rename: kill anything at any time, and the same command repeats at most the step in flight and ends with the same
+# bytes (the `timing` objects aside).
 set -uo pipefail
 export ORT_DISABLE_TELEMETRY=1 LC_ALL=C
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -19,13 +19,15 @@ Train a team of language-model agents: warm-up, evaluation, AT-GRPO, evaluation.
 Examples:
   ./pipeline.sh                                    a team of tiny policies learns Plan-Path on the CPU
   ./pipeline.sh --policies per-role --run runs/two one policy for each role
-  ./pipeline.sh --policies adapter-per-role --run runs/adapters   a low-rank adapter for each role, over one frozen base
+  ./pipeline.sh --policies adapter-per-role --run runs/adapters   a low-rank adapter for each role over one frozen base
   ./pipeline.sh --workflow single --run runs/one   the single agent, for comparison
   ./pipeline.sh --env sudoku                       another environment; so sokoban, math and code
   ./pipeline.sh --env-command 'python3 my_env.py'  an environment of your own
   ./pipeline.sh --steps 120                        run again with more steps: it continues where it stopped
   ./pipeline.sh --policies tool=A --policies planner=B   start from your own checkpoints (no warm-up)
-  ./pipeline.sh --stage advantage='advantage --estimator rloo'   swap a stage for any command
+  ./pipeline.sh --flags advantage='--estimator rloo'   more flags for a stage
+  ./pipeline.sh --stage advantage='python3 mine.py'    any command in place of a stage
+  ./pipeline.sh --evaluate 0 --policies tool=A --policies planner=B | report evaluate   only evaluate policies
   ./pipeline.sh --setup                            build and fetch the runtime library, nothing else
   ./pipeline.sh --setup --device cuda              the same for an NVIDIA GPU: also CUDA's libraries, where missing
 
@@ -52,16 +54,31 @@ Options:
                         warm-up is always on the CPU                         [default: cpu]
   --dtype NAME          float32 | bfloat16: what policies play and train in; the warm-up is
                         always in float32                [default: float32; bfloat16 on cuda]
+  --train AGENT         train only this agent's policy (repeatable)          [default: all]
   --eval-every N        steps between evaluations on the test split; 0: none [default: 20]
-  --warmup N            optimiser steps on imperfect demonstrations
+  --eval-tasks N        tasks of an evaluation                               [default: 300]
+  --warmup N            optimizer steps on imperfect demonstrations
                                                           [default: 3600; 0 with --env-command]
-  --stage NAME=COMMAND  replaces a stage (tasks rollout group advantage update) by a shell command,
-                        which finds $RUN, $STEP and the programs of this project on its PATH
+  --flags NAME=FLAGS    more flags for a stage (tasks rollout group advantage update)
+  --stage NAME=COMMAND  replaces a stage by a shell command, which finds $RUN, $STEP and the programs of this
+                        project on its PATH
+  --evaluate STEP       print the stream of an evaluation of --policies AGENT=DIR as step STEP, then stop
   --help                this text
 Exit codes: 0 done, 2 usage, otherwise the code of the leftmost stage that failed.
 TEXT
 }
 
+# JSON is read in one way: a Python expression over `lines`, the JSON values on stdin, and `argv`.
+json() { # EXPRESSION ARGUMENTS...
+    python3 -c 'import json, sys
+text, argv = sys.stdin.read(), sys.argv[2:]
+try:
+    lines = [json.loads(text)]
+except ValueError:
+    lines = [json.loads(line) for line in text.splitlines()]
+value = eval(sys.argv[1])
+print(*value) if isinstance(value, list) else print(value)' "$@"
+}
 die() { # CODE MESSAGE [HINT]
     printf 'pipeline.sh: %s\n' "$2" >&2
     [ $# -gt 2 ] && printf 'hint: %s\n' "$3" >&2
@@ -70,12 +87,12 @@ die() { # CODE MESSAGE [HINT]
 
 # ---- the numbers --------------------------------------------------------------------------------------------
 env=plan-path env_command='' workflow=team policies=shared steps=80 tasks=48 branches=8 turns=4 seed=1 device=cpu dtype=''
-eval_every=20 warmup=3600 run='' setup_only=no
+eval_every=20 warmup=3600 run='' setup_only=no evaluate='' train=''
 eval_tasks=300 select=random temperature=1.0 max_tokens='' adapter=rank=16,alpha=32
 optimizer=adamw lr=1e-3 lr_warmup=5 betas=0.9,0.95 minibatches=2
 warmup_tasks_a_step=8 warmup_lr=0.03 warmup_lr_other=4e-3
 settings=''
-declare -A stage_command=() given=()
+declare -A stage_command=() stage_flags=() given=()
 
 # ---- arguments ----------------------------------------------------------------------------------------------
 while [ $# -gt 0 ]; do
@@ -84,7 +101,8 @@ while [ $# -gt 0 ]; do
         --help | -h) usage; exit 0 ;;
         --setup) setup_only=yes; shift; continue ;;
         --run | --env | --env-command | --workflow | --policies | --adapter | --steps | --tasks | --branches | --turns | \
-            --max-tokens | --seed | --device | --dtype | --eval-every | --warmup | --stage | --set) ;;
+            --max-tokens | --seed | --device | --dtype | --train | --eval-every | --eval-tasks | --evaluate | --warmup | --flags | \
+            --stage | --set) ;;
         --*=*) set -- "${flag%%=*}" "${flag#*=}" "${@:2}"; continue ;;
         *) die 2 "unknown argument $flag" 'run ./pipeline.sh --help for the list' ;;
     esac
@@ -97,16 +115,17 @@ while [ $# -gt 0 ]; do
                 ?*=?*) if [ -n "${given[policies]:-}" ]; then policies="$policies $2"; else policies=$2; fi ;;
                 *) die 2 "--policies $2: not shared, adapter-per-role, per-role or AGENT=DIR" ;;
             esac ;;
-        --stage)
+        --stage | --flags)
             case ${2%%=*} in
-                tasks | rollout | group | advantage | update) [ "${2#*=}" != "$2" ] || die 2 "--stage $2: no command" ;;
-                *) die 2 "--stage ${2%%=*}: no such stage" 'stages: tasks rollout group advantage update' ;;
+                tasks | rollout | group | advantage | update) [ "${2#*=}" != "$2" ] || die 2 "$flag $2: not NAME=VALUE" ;;
+                *) die 2 "$flag ${2%%=*}: no such stage" 'stages: tasks rollout group advantage update' ;;
             esac
-            stage_command[${2%%=*}]=${2#*=} ;;
+            if [ "$flag" = --stage ]; then stage_command[${2%%=*}]=${2#*=}; else stage_flags[${2%%=*}]+=" ${2#*=}"; fi ;;
+        --train) train+="${train:+ }$2" ;;
         --set)
             [[ $2 =~ ^[^=[:space:]]+=[^[:space:]]*$ ]] || die 2 "--set $2: not NAME=VALUE" 'envs list names the settings'
             settings+="${settings:+ }$2" ;;
-        --steps | --tasks | --branches | --turns | --max-tokens | --seed | --eval-every | --warmup)
+        --steps | --tasks | --branches | --turns | --max-tokens | --seed | --eval-every | --eval-tasks | --evaluate | --warmup)
             [[ $2 =~ ^[0-9]{1,12}$ ]] || die 2 "$flag $2: not a whole number of at most 12 digits"
             name=${flag#--}; printf -v "${name//-/_}" %s "$((10#$2))" ;; # 010 is ten
         *) name=${flag#--}; printf -v "${name//-/_}" %s "$2" ;;
@@ -114,7 +133,7 @@ while [ $# -gt 0 ]; do
     given[${flag#--}]=yes
     shift 2
 done
-for name in tasks branches turns max_tokens; do
+for name in tasks branches turns max_tokens eval_tasks; do
     [ "${!name:-1}" -gt 0 ] || die 2 "--${name/_/-} must be at least 1"
 done
 [[ $device =~ ^(cpu|sim|cuda(:[0-9]+)?)$ ]] || die 2 "--device $device: not a device" 'devices are cpu, cuda and cuda:N'
@@ -178,14 +197,14 @@ for program in envs policy rollout group advantage update report; do
 done
 case $device in
     cuda*)
-        # The programs find what is installed or was fetched by themselves, the ONNX Runtime with CUDA among it: naming the
-        # plain one would keep rollout from the GPU. Only what they do not find is fetched.
+        # The programs find installed and fetched libraries by themselves, ONNX Runtime with CUDA among them: naming the
+        # plain one would keep rollout off the GPU. Only what they do not find is fetched.
         if [ -z "${ORT_DYLIB_PATH:-}" ]; then
-            missing=$("$bin/rollout" --version | awk '
-                /^with CUDA: no ONNX Runtime/ { print "onnxruntime" }
-                / is not found$/ && /^lib(cudart|curand)/ { print "runtime" }
-                / is not found$/ && /^libcublas/ { print "cublas" }
-                / is not found$/ && /^libnvrtc/ { print "nvrtc" }') || exit $?
+            missing=$("$bin/rollout" --version --format json | json '(lambda parts:
+                ["onnxruntime"] * (not lines[0]["onnxruntime_cuda"]["path"])
+                + sorted({parts[library["file"].split(".")[0]] for library in lines[0]["libraries"] if not library["path"]}))(
+                {"libcudart": "runtime", "libcurand": "runtime", "libcublas": "cublas", "libcublasLt": "cublas", "libnvrtc": "nvrtc"})') ||
+                exit $?
             # shellcheck disable=SC2086 # one argument a word
             [ -z "$missing" ] || "$root/fetch-cuda.sh" $missing >/dev/null || exit $?
         fi ;;
@@ -195,6 +214,54 @@ case $device in
 esac
 [ "$setup_only" = yes ] && exit 0
 export PATH=$bin:$PATH
+
+say() { printf '%s\n' "$*"; }
+
+# ---- who acts, and in which environment ---------------------------------------------------------------------
+set_flags=()
+for setting in $settings; do set_flags+=(--set "$setting"); done
+if [ -z "$env_command" ]; then
+    agents=$(envs list "$env" "${set_flags[@]}" --format json |
+        json 'next((known["agents"] for known in lines[0]["workflows"] if known["name"] == argv[0]), [])' "$workflow") || exit $?
+    [ -n "$agents" ] || die 2 "there is no workflow $workflow of an environment $env" 'envs list names them all'
+fi
+for agent in $train; do
+    [[ " $agents " = *" $agent "* ]] || die 2 "--train $agent: $env/$workflow has no agent $agent" "agents: $agents"
+done
+episode_flags=() # how episodes are played, for rollout
+[ -z "$env_command" ] || episode_flags+=(--env-command "$env_command")
+[ -z "$workflow" ] || episode_flags+=(--workflow "$workflow")
+[ -z "$turns" ] || episode_flags+=(--turns "$turns")
+from_environment() { # tasks|demo ARGUMENTS...: sets $command, which prints them
+    if [ -n "$env_command" ]; then
+        command=(sh -c "$env_command $*")
+    else
+        command=(envs "$1" "$env" "${set_flags[@]}" "${@:2}")
+    fi
+}
+leftmost_failure() { # NAMES... after a pipe, with its PIPESTATUS in $statuses
+    local i=0 name
+    for name in "$@"; do
+        [ "${statuses[$i]}" = 0 ] || die "${statuses[$i]}" "$context: $name failed with exit code ${statuses[$i]}"
+        i=$((i + 1))
+    done
+}
+play_test_tasks() { # STEP: greedy, on a fixed part of the test split
+    context="evaluation after step $1"
+    from_environment tasks --split test --count "$eval_tasks"
+    "${command[@]}" |
+        rollout "${policy_flags[@]}" "${episode_flags[@]}" --max-tokens "$max_tokens" --greedy \
+            --step "$1" --device "$device" "${dtype_flags[@]}" --quiet
+    statuses=("${PIPESTATUS[@]}")
+    leftmost_failure "${env_command:-envs} tasks" rollout
+}
+if [ -n "$evaluate" ]; then
+    [ "${policies#*=}" != "$policies" ] || die 2 '--evaluate needs --policies AGENT=DIR' 'policies are played as they are'
+    policy_flags=()
+    for pair in $policies; do policy_flags+=(--policy "$pair"); done
+    play_test_tasks "$evaluate"
+    exit 0
+fi
 
 # ---- the run directory: locked, and the same values as before -----------------------------------------------
 mkdir -p "$run/steps" "$run/eval" "$run/policies" || die 74 "cannot make $run"
@@ -208,59 +275,45 @@ stages=''
 for name in "${!stage_command[@]}"; do stages+="$name=${stage_command[$name]};"; done
 stages=$(tr ';' '\n' <<<"$stages" | sort | tr -s '\n' ';')
 stages=${stages#;}
-json_string() { local s=${1//\\/\\\\}; s=${s//\"/\\\"}; s=${s//$'\n'/\\n}; s=${s//$'\t'/\\t}; printf '"%s"' "$s"; }
 digest_of() { # the identity of a policy that was handed in: its weights' bytes
     cat "$1"/current/*.safetensors "$1"/*.safetensors 2>/dev/null | cksum | cut -d' ' -f1
 }
-resolved() { # one value a line, so that a difference can be named
-    local name
-    for name in env settings workflow policies tasks branches turns seed device dtype eval_every warmup eval_tasks select \
-        temperature max_tokens optimizer lr lr_warmup betas minibatches warmup_tasks_a_step warmup_lr \
-        warmup_lr_other stages; do
-        printf '  "%s": %s,\n' "$name" "$(json_string "${!name}")"
-    done
-    [ -z "$env_command" ] || printf '  "env_command": %s,\n' "$(json_string "$env_command")"
-    case $policies in
-        adapter-per-role) printf '  "adapter": %s,\n' "$(json_string "$adapter")" ;;
-        *=*) for name in $policies; do printf '  "input %s": %s,\n' "$name" "$(json_string "$(digest_of "${name#*=}")")"; done ;;
-    esac
-    printf '  "build": %s\n' "$(json_string "$build")"
-}
-# The program and its ONNX Runtime, without the places where they are found.
-build=$(rollout --version | sed -n '1,2{s/ (.*//;p}') || die $? "rollout --version failed with exit code $?"
-values=$(resolved)
+# The program and its ONNX Runtime, without the paths where they are found.
+build=$(rollout --version --format json | json '"rollout {}\n{}".format(lines[0]["version"],
+    "ONNX Runtime {version}".format(**lines[0]["onnxruntime"]) if lines[0]["onnxruntime"]["path"] else "no ONNX Runtime")') ||
+    die $? 'rollout --version failed'
+values=()
+for name in env settings workflow policies tasks branches turns seed device dtype eval_every warmup eval_tasks select \
+    temperature max_tokens optimizer lr lr_warmup betas minibatches warmup_tasks_a_step warmup_lr warmup_lr_other stages; do
+    values+=("$name" "${!name}")
+done
+for name in "${!stage_flags[@]}"; do values+=("flags of $name" "${stage_flags[$name]# }"); done
+[ -z "$train" ] || values+=(train "$train")
+[ -z "$env_command" ] || values+=(env_command "$env_command")
+case $policies in
+    adapter-per-role) values+=(adapter "$adapter") ;;
+    *=*) for name in $policies; do values+=("input $name" "$(digest_of "${name#*=}")"); done ;;
+esac
 # Values bind once there are policies made with them: a mistake in the first command is mended by the second.
-if [ -f "$run/policies/done" ] && [ -f "$run/run.json" ]; then
-    before=$(sed '1d;$d' "$run/run.json")
-    while IFS= read -r line <&3 && IFS= read -r old <&4; do
-        [ "$line" = "$old" ] || die 2 "$run was started with ${old#  } and not ${line#  }" 'resume with the same values (--steps may grow), or choose another --run'
-    done 3<<<"$values" 4<<<"$before"
-else
-    printf '{\n%s\n}\n' "$values" >"$run/run.json.tmp" && mv "$run/run.json.tmp" "$run/run.json" || die 74 "cannot write $run/run.json"
-fi
-
-say() { printf '%s\n' "$*"; }
+python3 - "$run" "${values[@]}" build "$build" <<'PYTHON' || exit $?
+import json, os, sys
+run, path, values = sys.argv[1], f"{sys.argv[1]}/run.json", dict(zip(sys.argv[2::2], sys.argv[3::2]))
+if os.path.exists(f"{run}/policies/done") and os.path.exists(path):
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        before = json.load(file)
+    for name in [*before, *values]:
+        if before.get(name) != values.get(name):
+            old, new = (json.dumps({name: side[name]})[1:-1] if name in side else f"no {name}" for side in (before, values))
+            print(f"pipeline.sh: {run} was started with {old} and not {new}\n"
+                  "hint: resume with the same values (--steps may grow), or choose another --run", file=sys.stderr)
+            sys.exit(2)
+else:
+    with open(f"{path}.tmp", "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    os.rename(f"{path}.tmp", path)
+PYTHON
 
 # ---- which policy plays whom --------------------------------------------------------------------------------
-set_flags=()
-for setting in $settings; do set_flags+=(--set "$setting"); done
-if [ -z "$env_command" ]; then
-    agents=$(envs list "$env" "${set_flags[@]}" | awk -v env="$env:" -v workflow="$workflow" '
-        /^[^ ]/ { here = ($1 == env) }
-        here && $1 == "--workflow" && $2 == workflow { sub(/ \(.*/, ""); sub(/^ *--workflow *[^ ]* */, ""); gsub(",", ""); print }')
-    [ -n "$agents" ] || die 2 "there is no workflow $workflow of an environment $env" 'envs list names them all'
-fi
-place_flags=() # where episodes take place, for rollout
-[ -z "$env_command" ] || place_flags+=(--env-command "$env_command")
-[ -z "$workflow" ] || place_flags+=(--workflow "$workflow")
-[ -z "$turns" ] || place_flags+=(--turns "$turns")
-from_environment() { # tasks|demo ARGUMENTS...: sets $command, which prints them
-    if [ -n "$env_command" ]; then
-        command=(sh -c "$env_command $*")
-    else
-        command=(envs "$1" "$env" "${set_flags[@]}" "${@:2}")
-    fi
-}
 declare -A folder=() # agent -> policy directory
 declare -A source=() # policy name -> what it is made from
 case $policies in
@@ -279,16 +332,11 @@ case $policies in
 esac
 policy_flags=()
 for agent in $agents; do policy_flags+=(--policy "$agent=${folder[$agent]}"); done
+train_flags=()
+for agent in ${train:-$agents}; do train_flags+=(--policy "$agent=${folder[$agent]}"); done
 mapfile -t folders < <(printf '%s\n' "${folder[@]}" | sort -u)
 
-# ---- warm-up: a policy that knows the language of the task and has a bad habit to lose ----------------------
-leftmost_failure() { # NAMES... after a pipe, with its PIPESTATUS in $statuses
-    local i=0 name
-    for name in "$@"; do
-        [ "${statuses[$i]}" = 0 ] || die "${statuses[$i]}" "$context: $name failed with exit code ${statuses[$i]}"
-        i=$((i + 1))
-    done
-}
+# ---- warm-up: supervised, on demonstrations that know the action format and have a bad habit to lose ----------
 if [ ! -f "$run/policies/done" ]; then
     find "$run/policies" -mindepth 1 -maxdepth 1 -exec rm -rf {} +
     rm -rf "$run/warmup"
@@ -299,7 +347,7 @@ if [ ! -f "$run/policies/done" ]; then
         policy init "$run/warmup/policy" --preset tiny --seed "$seed" || exit $?
         if [ "$warmup" -gt 0 ]; then
             context='warm-up'
-            say "warm-up: $warmup optimiser steps on imperfect demonstrations"
+            say "warm-up: $warmup optimizer steps on imperfect demonstrations"
             from_environment demo ${workflow:+--workflow "$workflow"} --count $((warmup * warmup_tasks_a_step)) --seed "$seed"
             "${command[@]}" |
                 policy encode --policy "$run/warmup/policy" |
@@ -322,35 +370,37 @@ if [ ! -f "$run/policies/done" ]; then
     : >"$run/policies/done.tmp" && mv "$run/policies/done.tmp" "$run/policies/done" || die 74 "cannot write in $run/policies"
 fi
 
-# ---- evaluation: greedy, on a fixed part of the test split --------------------------------------------------
+# ---- evaluation ---------------------------------------------------------------------------------------------
 evaluate() { # STEP
     local file
     file=$run/eval/step-$(printf %06d "$1").jsonl
     if [ ! -f "$file" ]; then
-        context="evaluation after step $1"
-        from_environment tasks --split test --count "$eval_tasks"
-        "${command[@]}" |
-            rollout "${policy_flags[@]}" "${place_flags[@]}" --max-tokens "$max_tokens" --greedy \
-                --step "$1" --device "$device" "${dtype_flags[@]}" --quiet >"$file.tmp"
-        statuses=("${PIPESTATUS[@]}")
-        leftmost_failure "${env_command:-envs} tasks" rollout
+        play_test_tasks "$1" >"$file.tmp"
         mv "$file.tmp" "$file" || die 74 "cannot write $file"
     fi
     say "step $1: success on $eval_tasks test tasks $(report evaluate --format line --quiet "$file")"
     page
 }
-page() { # made of what is on disk: a run whose page fails has lost nothing
+page() { # made from the files of the run: if it fails, nothing is lost
     report "$run" --quiet || say "$run/report.html was not written, see above"
 }
-rate() { # FILE: successes over episodes, as jq would count them
-    awk '/"type":"episode"/ { n++; if (/"success":true/) s++ } END { if (n) printf "%.3f (%d/%d)", s / n, s, n; else print "none" }' "$1"
+rate() { # FILE: successes over episodes
+    report evaluate --format json --allow-incomplete --quiet "$1" 2>/dev/null | json '(lambda solved, episodes:
+        f"{solved / episodes:.3f} ({solved}/{episodes})" if episodes else "none")(
+        sum(line["solved"] for line in lines), sum(line["episodes"] for line in lines))'
+}
+flat() { # FILE: how many of the groups had nothing to compare
+    json '"{} of {} groups flat".format(*(sum(line[name] for line in lines if line["type"] == "metrics")
+        for name in ("flat_groups", "groups")))' <"$1"
 }
 
 # ---- one training step --------------------------------------------------------------------------------------
-stage() { # NAME COMMAND...: the stage itself, or what --stage put in its place
+stage() { # NAME COMMAND...: the stage itself with its --flags, or the command of --stage
     local name=$1
     shift
-    if [ -n "${stage_command[$name]:-}" ]; then exec bash -c "${stage_command[$name]}"; else exec "$@"; fi
+    if [ -n "${stage_command[$name]:-}" ]; then exec bash -c "${stage_command[$name]}"; fi
+    # shellcheck disable=SC2086 # one flag a word
+    exec "$@" ${stage_flags[$name]:-}
 }
 train() { # STEP
     local directory=$run/steps/$(printf %06d "$1") statuses
@@ -360,13 +410,13 @@ train() { # STEP
     from_environment tasks --split train --count "$tasks" --seed $((seed * 1000000 + $1))
     (stage tasks "${command[@]}") |
         tee "$directory/tasks.jsonl" |
-        (stage rollout rollout "${policy_flags[@]}" "${place_flags[@]}" --branches "$branches" \
+        (stage rollout rollout "${policy_flags[@]}" "${episode_flags[@]}" --branches "$branches" \
             --select "$select" --temperature "$temperature" --max-tokens "$max_tokens" --seed "$seed" --step "$1" \
             --device "$device" "${dtype_flags[@]}" --quiet) |
         (stage group group --quiet) |
         (stage advantage advantage --quiet) |
         tee "$directory/samples.jsonl" |
-        (stage update update "${policy_flags[@]}" --optimizer "$optimizer" --lr "$lr" --warmup "$lr_warmup" \
+        (stage update update "${train_flags[@]}" --optimizer "$optimizer" --lr "$lr" --warmup "$lr_warmup" \
             --betas "$betas" --weight-decay 0 --minibatches "$minibatches" --seed "$seed" --device "$device" \
             "${dtype_flags[@]}" --quiet) \
             >"$directory/metrics.jsonl"
@@ -375,24 +425,18 @@ train() { # STEP
     commit "$1" "$directory"
     say "step $1: success in training $(rate "$directory/samples.jsonl"), $(flat "$directory/metrics.jsonl")"
 }
-flat() { # FILE: how many of the groups had nothing to compare
-    awk -F'"(groups|flat_groups)":' '/"type":"metrics"/ { all += $2 + 0; none += $3 + 0 } END { printf "%d of %d groups flat", none, all }' "$1"
-}
 version() { # POLICY DIRECTORY: the version that `current` names, such as 12:9f2c41d0
-    local number digest
-    number=$(readlink "$1/current")
-    digest=$(sed -n 's/.*"digest": *"\([0-9a-f]\{8\}\).*/\1/p' "$1/current/version.json")
-    printf '%d:%s' "$((10#${number#step-}))" "$digest"
+    json 'lines[0]["version"]' <"$1/current/version.json"
 }
-commit() { # STEP DIRECTORY: the step counts once this file is there, and it names every policy's version
+commit() { # STEP DIRECTORY: the step counts once `done` is there, which names every policy's version
     local folder versions=''
     for folder in "${folders[@]}"; do versions+=",\"$(basename "$folder")\":\"$(version "$folder")\""; done
     printf '{"step":%d,"policies":{%s}}\n' "$1" "${versions#,}" >"$2/done.tmp" && mv "$2/done.tmp" "$2/done" ||
         die 74 "cannot write $2/done"
 }
-go_back() { # DONE: a version that was published but not committed is taken back, so that its step is done again
+go_back() { # DONE: takes back versions that were published but not committed, so that their step is repeated
     local pair name number
-    for pair in $(grep -o '"[^"]*":"[0-9]*:[0-9a-f]*"' "$1" | tr -d '"'); do
+    for pair in $(json '[f"{name}:{version}" for name, version in lines[0]["policies"].items()]' <"$1"); do
         name=${pair%%:*} number=${pair#*:}
         number=step-$(printf %06d "${number%%:*}")
         [ "$(readlink "$run/policies/$name/current")" = "$number" ] || ln -sfn "$number" "$run/policies/$name/current"

@@ -81,7 +81,7 @@ fn a_judge_that_fails_stops_the_stream() {
         let output = run(&format!("judge '{program}' < samples.jsonl"), &[sample, END.to_owned()]);
         (output.status.code(), text(&output.stdout), text(&output.stderr))
     };
-    let (code, stdout, stderr) = judge("echo good", sample(1));
+    let (code, stdout, stderr) = judge("read -r line; echo good", sample(1));
     assert_eq!(
         (code, stderr.as_str()),
         (Some(1), "judge: stdin:1: b1: the judge answered `good`, not a number or null\n")
@@ -92,7 +92,8 @@ fn a_judge_that_fails_stops_the_stream() {
         (code, stderr.as_str()),
         (Some(1), "judge: stdin:1: b1: the judge ended before it answered\n")
     );
-    let (code, _, stderr) = judge("echo 1", sample(1).replace("\"v\":1", "\"v\":1,\"judge\":1"));
+    let (code, _, stderr) =
+        judge("read -r line; echo 1", sample(1).replace("\"v\":1", "\"v\":1,\"judge\":1"));
     assert_eq!(code, Some(65));
     assert!(stderr.starts_with("judge: stdin:1: b1: `judge` is already there\nhint: "), "{stderr}");
 }

@@ -47,7 +47,7 @@ pub enum SamplingMode {
 #[command(name = "rollout", before_help = EXAMPLES, disable_version_flag = true, max_term_width = 110)]
 pub struct Arguments {
     /// A policy directory, for one agent or, without AGENT=, for all agents without one of their own. Repeatable.
-    #[arg(long, value_name = "[AGENT=]DIR", required = true)]
+    #[arg(long, value_name = "[AGENT=]DIR", required_unless_present = "version")]
     pub policy: Vec<String>,
 
     /// The environment's workflow: which agents act, in which order. Default: the environment's first.
@@ -138,8 +138,21 @@ pub struct Arguments {
     pub quiet: bool,
 
     /// Print the version, and the libraries that would be used.
-    #[arg(long, short = 'V', exclusive = true)]
+    #[arg(long, short = 'V')]
     pub version: bool,
+
+    /// How to print the version.
+    #[arg(long, value_enum, default_value_t = Format::Text, value_name = "HOW", requires = "version")]
+    pub format: Format,
+}
+
+/// How the version is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Text for people.
+    Text,
+    /// One JSON object.
+    Json,
 }
 
 /// One of several shards of the tasks.

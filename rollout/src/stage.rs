@@ -76,7 +76,7 @@ pub struct Totals {
 /// missing library (69), too many failed episodes or a model that fails to run (1).
 pub fn main() -> Result<()> {
     let arguments: Arguments = record::stage::parse();
-    if arguments.version { version::print() } else { run(&Arc::new(arguments.resolve()?)) }
+    if arguments.version { version::print(arguments.format) } else { run(&Arc::new(arguments.resolve()?)) }
 }
 
 fn run(settings: &Arc<Settings>) -> Result<()> {

@@ -1,52 +1,84 @@
-//! `rollout --version`: the build, and the ONNX Runtime and the CUDA that would be used.
-
-use std::io::Write;
+//! `rollout --version`: the build, and the ONNX Runtime and CUDA libraries that would be used, as text or JSON.
 
 use device::cuda::{self, Library, open_library};
-use record::failure::{Failure, Result};
+use record::failure::Result;
+use record::{splice, write};
+use serde_json::{Value, json};
 
+use crate::arguments::Format;
 use crate::runtime::{self, Build, LINKED, provider};
 
 /// Writes the version to stdout. A missing library is part of the answer, not a failure.
 ///
 /// # Errors
 /// A stdout that cannot be written to.
-pub fn print() -> Result<()> {
-    let mut text = format!("rollout {}\n{}\n", record::stage::build(), library(Build::Cpu));
-    if std::env::var_os("ORT_DYLIB_PATH").is_none() {
-        text.push_str(&format!("with CUDA: {}\n", library(Build::Cuda)));
-    }
-    text.push_str(&format!("GPU: {}\n", cuda::gpus().unwrap_or_else(|failure| failure.message)));
+pub fn print(format: Format) -> Result<()> {
+    let runtime = library(Build::Cpu);
+    // A library that the user names is the only one.
+    let with_cuda = std::env::var_os("ORT_DYLIB_PATH").is_none().then(|| library(Build::Cuda));
+    let gpu = cuda::gpus();
     // Our own products and kernels need two, the provider is linked with the others.
-    for wanted in [Library::Nvrtc, Library::CublasLt].into_iter().chain(LINKED) {
-        let place = match open_library(wanted) {
-            Ok(found) => format!("({found})"),
-            Err(_) => "is not found".to_owned(),
-        };
-        text.push_str(&format!("{} {place}\n", wanted.file()));
+    let libraries: Vec<(String, Result<String>)> = [Library::Nvrtc, Library::CublasLt]
+        .into_iter()
+        .chain(LINKED)
+        .map(|wanted| (wanted.file(), open_library(wanted).map(|found| found.to_string())))
+        .collect();
+    if format == Format::Json {
+        let object = json!({
+            "version": record::stage::build(),
+            "onnxruntime": object(&runtime),
+            "onnxruntime_cuda": with_cuda.as_ref().map(object),
+            "gpu": found(&gpu),
+            "libraries": libraries.iter().map(|(file, path)| json!({"file": file, "path": found(path)})).collect::<Vec<_>>(),
+        });
+        return write::stdout(format!("{}\n", splice::json(&object)?).as_bytes());
     }
-    std::io::stdout().lock().write_all(text.as_bytes()).map_err(|error| match error.kind() {
-        std::io::ErrorKind::BrokenPipe => Failure::closed(),
-        _ => Failure::io(format!("writing the output: {error}")),
-    })
+    let mut text = format!("rollout {}\n{}\n", record::stage::build(), describe(&runtime));
+    if let Some(with_cuda) = &with_cuda {
+        text.push_str(&format!("with CUDA: {}\n", describe(with_cuda)));
+    }
+    text.push_str(&format!("GPU: {}\n", gpu.unwrap_or_else(|failure| failure.message)));
+    for (file, path) in libraries {
+        let path = path.map_or("is not found".to_owned(), |path| format!("({path})"));
+        text.push_str(&format!("{file} {path}\n"));
+    }
+    write::stdout(text.as_bytes())
 }
 
-/// A build of ONNX Runtime in one line.
-fn library(build: Build) -> String {
-    match runtime::describe(build) {
-        Ok((description, path)) => {
-            // These are libraries of their own, and may be left out.
-            let apart = |name: &str| ["CUDA", "Tensorrt"].contains(&name);
-            let beside = |name: &str| path.with_file_name(provider(name)).is_file();
-            let names = description.providers.iter().map(String::as_str);
-            let providers: Vec<&str> = names.filter(|&name| !apart(name) || beside(name)).collect();
-            format!(
-                "ONNX Runtime {} ({}; providers: {})",
-                description.version,
-                path.display(),
-                providers.join(", ")
-            )
+/// A build of ONNX Runtime.
+struct OnnxRuntime {
+    version: String,
+    path: String,
+    providers: Vec<String>,
+}
+
+fn library(build: Build) -> Result<OnnxRuntime> {
+    let (description, path) = runtime::describe(build)?;
+    // These providers are libraries of their own, and may be left out.
+    let apart = |name: &str| ["CUDA", "Tensorrt"].contains(&name);
+    let beside = |name: &str| path.with_file_name(provider(name)).is_file();
+    let providers = description.providers.into_iter().filter(|name| !apart(name) || beside(name)).collect();
+    Ok(OnnxRuntime { version: description.version, path: path.display().to_string(), providers })
+}
+
+fn describe(library: &Result<OnnxRuntime>) -> String {
+    match library {
+        Ok(OnnxRuntime { version, path, providers }) => {
+            format!("ONNX Runtime {version} ({path}; providers: {})", providers.join(", "))
         }
         Err(failure) => format!("no ONNX Runtime: {}", failure.message),
     }
+}
+
+fn object(library: &Result<OnnxRuntime>) -> Value {
+    match library {
+        Ok(OnnxRuntime { version, path, providers }) => {
+            json!({"version": version, "path": path, "providers": providers})
+        }
+        Err(failure) => json!({"version": null, "path": null, "error": failure.message}),
+    }
+}
+
+fn found<T>(outcome: &Result<T>) -> Option<&T> {
+    outcome.as_ref().ok()
 }

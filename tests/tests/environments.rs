@@ -106,7 +106,7 @@ fn the_whole_loop_runs_on_an_external_environment() {
     let output = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(printed.contains("warm-up: 10 optimiser steps on imperfect demonstrations"), "{printed}");
+    assert!(printed.contains("warm-up: 10 optimizer steps on imperfect demonstrations"), "{printed}");
     assert!(printed.contains("step 1: success on 300 test tasks"), "{printed}");
 
     let read = |path: &str| -> Vec<Value> {

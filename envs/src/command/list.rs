@@ -1,10 +1,13 @@
 //! `envs list`: which environments there are, with their workflows and settings.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::sync::Arc;
 
-use envs::{Environment, Selection, Settings, Split};
+use envs::{Environment, Selection, Setting, Settings, Split, Workflow};
 use record::failure::Result;
+use record::splice::json;
+use record::write;
+use serde_json::{Map, Value, json};
 
 /// Lists the environments with their workflows, settings and demonstrators.
 ///
@@ -14,6 +17,7 @@ use record::failure::Result;
 Examples:
   envs list
   envs list --names
+  envs list plan-path --format json
   envs list math --set reasoners=3 --set tools=2")]
 pub struct List {
     /// One environment instead of all.
@@ -25,6 +29,18 @@ pub struct List {
     /// The names alone, one a line.
     #[arg(long)]
     names: bool,
+    /// How to print: for people, or as a line of JSON for each environment.
+    #[arg(long, value_enum, default_value_t = Format::Text, value_name = "HOW", conflicts_with = "names")]
+    format: Format,
+}
+
+/// How the list is printed.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// Text for people
+    Text,
+    /// One JSON object a line: name, summary, workflows, settings, demonstrators
+    Json,
 }
 
 impl List {
@@ -35,33 +51,35 @@ impl List {
             None => envs::ENVIRONMENTS.to_vec(),
         };
         for environment in listed {
-            let spec = self.spec(environment)?;
-            text.push_str(environment.name());
             if self.names {
+                text.push_str(environment.name());
                 text.push('\n');
                 continue;
             }
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, ": {}", environment.summary());
-            for workflow in environment.workflows() {
-                let workflow = match &spec {
-                    Some(spec) => environment.workflow(workflow.name(), spec)?,
-                    None => workflow.clone(),
-                };
-                let (name, agents, order) =
-                    (workflow.name(), workflow.agents().join(", "), workflow.describe());
-                let _ = writeln!(text, "  --workflow {name:<12} {agents} ({order})");
-            }
-            for setting in environment.settings() {
-                let shown = format!("{} = {}", setting.name, setting.default);
-                let _ = writeln!(text, "  --set {shown:<45} {}", setting.meaning);
-            }
-            if !environment.demonstrators().is_empty() {
-                let _ = writeln!(text, "  --mix {}", super::demo::mix_text(environment.demonstrators()));
+            let workflows = self.workflows(environment)?;
+            match self.format {
+                Format::Text => describe(&mut text, environment, &workflows),
+                Format::Json => {
+                    text.push_str(&json(&object(environment, &workflows))?);
+                    text.push('\n');
+                }
             }
         }
-        std::io::stdout().write_all(text.as_bytes()).or_else(super::tasks::quiet_when_closed)
+        write::stdout(text.as_bytes())
     }
+
+    /// The workflows, with the agents that the settings ask for.
+    fn workflows(&self, environment: &dyn Environment) -> Result<Vec<Arc<Workflow>>> {
+        let spec = self.spec(environment)?;
+        let workflows = environment.workflows().iter();
+        workflows
+            .map(|workflow| match &spec {
+                Some(spec) => environment.workflow(workflow.name(), spec),
+                None => Ok(workflow.clone()),
+            })
+            .collect()
+    }
+
     /// The `spec` of a task under the settings, none without settings.
     fn spec(&self, environment: &dyn Environment) -> Result<Option<serde_json::Value>> {
         if self.settings.is_empty() {
@@ -72,4 +90,34 @@ impl List {
         let first = environment.tasks(&selection)?.next();
         first.map(|task| task.map(|task| task.spec)).transpose()
     }
+}
+
+/// Appends an environment as text for people.
+fn describe(text: &mut String, environment: &dyn Environment, workflows: &[Arc<Workflow>]) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "{}: {}", environment.name(), environment.summary());
+    for workflow in workflows {
+        let (name, agents, order) = (workflow.name(), workflow.agents().join(", "), workflow.describe());
+        let _ = writeln!(text, "  --workflow {name:<12} {agents} ({order})");
+    }
+    for setting in environment.settings() {
+        let shown = format!("{} = {}", setting.name, setting.default);
+        let _ = writeln!(text, "  --set {shown:<45} {}", setting.meaning);
+    }
+    if !environment.demonstrators().is_empty() {
+        let _ = writeln!(text, "  --mix {}", super::demo::mix_text(environment.demonstrators()));
+    }
+}
+
+/// An environment as a JSON object.
+fn object(environment: &dyn Environment, workflows: &[Arc<Workflow>]) -> Value {
+    let workflow = |workflow: &Arc<Workflow>| json!({"name": workflow.name(), "agents": workflow.agents(), "order": workflow.describe()});
+    let setting = |setting: &Setting| json!({"name": setting.name, "default": setting.default, "meaning": setting.meaning});
+    json!({
+        "name": environment.name(),
+        "summary": environment.summary(),
+        "workflows": workflows.iter().map(workflow).collect::<Vec<Value>>(),
+        "settings": environment.settings().iter().map(setting).collect::<Vec<Value>>(),
+        "demonstrators": environment.demonstrators().iter().map(|(name, share)| (name.to_string(), json!(share))).collect::<Map<_, _>>(),
+    })
 }
