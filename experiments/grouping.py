@@ -22,8 +22,8 @@ GROUPING = [
     Cell("team-by-task", "tree, all samples of a task", group="--by task"),
     Cell("team-by-agent", "tree, by agent", group="--by agent"),
     Cell("team-by-turn", "tree, by turn", group="--by turn"),
-    Cell("team-parallel", "parallel, by agent and turn", sampling="parallel"),
-    Cell("team-parallel-return", "parallel, by agent and turn, return", sampling="parallel",
+    Cell("team-parallel", "parallel, by agent and turn", rollout="--sampling parallel"),
+    Cell("team-parallel-return", "parallel, by agent and turn, return", rollout="--sampling parallel",
          advantage="advantage --credit return --quiet"),
 ]
 BRANCHES = [Cell(f"team-k{k}", f"K = {k}, {384 // k} tasks a step", branches=k) for k in (2, 4, 16)]

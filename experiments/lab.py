@@ -1,17 +1,18 @@
 """What the tables of this folder share: cells, warm-ups, token budgets, evaluation.
 
-A *cell* is one training run: a world (an environment and a warm-up), a workflow, a method and a seed. It is a run directory of pipeline.sh under
-runs/experiments/WORLD/NAME/seed-S, and it is trained until the tokens that its policies generated reach a budget, the same for
-all cells of a table. All cells of one world, workflow and seed start from one warm-up. What is there is not done
-again, so any script may be interrupted and repeated.
+A *cell* is one training run: a world (an environment and a warm-up), a workflow, a method and a seed. It is a run directory
+of pipeline.sh, runs/experiments/WORLD/NAME/seed-S, trained until its policies have generated a budget of tokens, the same for
+all cells of a table. All cells of one world, workflow and seed start from one warm-up. Finished work is not repeated,
+so any script can be interrupted and run again.
 
-Left out: the tables themselves (tables.py prints them), and every idea about which cells there are (one script a table).
-Only Python's standard library is used; everything that trains or plays is pipeline.sh and the programs that it runs.
+Left out: printing (tables.py), and which cells there are (one script per table). Uses only Python's standard library;
+everything that trains or plays is called through pipeline.sh, which knows how a stage is called.
 """
 
 import fcntl
 import json
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -20,10 +21,10 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SEEDS = (1, 2, 3)
-# The parts of the budget after which a run is evaluated, and how many test tasks each evaluation plays.
+# A run is evaluated after these parts of its budget, each time on so many test tasks.
 MARKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 TEST_TASKS = 1000
-# So many samples of each agent a turn, whatever the branches: a step costs the same and is as many optimizer steps.
+# Samples of each agent per turn, whatever the branches: a step costs the same and has as many optimizer steps.
 SAMPLES_A_TURN = 384
 
 
@@ -57,7 +58,8 @@ WORLDS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One method on one environment; with a seed it is a run."""
+    """One method on one environment; with a seed it is a run. `rollout` and `group` are flags of these stages, `advantage` is
+    a command in place of the stage, `train` names the agents whose policies are trained (all, if none)."""
 
     name: str
     title: str
@@ -65,7 +67,7 @@ class Cell:
     agents: tuple = ("tool", "planner")
     per_role: bool = False
     branches: int = 8
-    sampling: str = "tree"
+    rollout: str = ""
     group: str = ""
     advantage: str = ""
     train: tuple = ()
@@ -74,7 +76,7 @@ class Cell:
 
     @property
     def world(self):
-        """Where it is played: the entry of WORLDS that `place` names."""
+        """The entry of WORLDS that `place` names."""
         return WORLDS[self.place]
 
     @property
@@ -91,7 +93,7 @@ SINGLE = dict(workflow="single", agents=("planner",))
 
 
 class Lab:
-    """Where the runs are, how far they are trained and compared (a part of the budget), and how a program is started there."""
+    """Where the runs are, how far they are trained and compared (a part of the budget), and how a program is run there."""
 
     def __init__(self, root, cpu=None, part=1):
         self.root = Path(root).resolve()
@@ -102,7 +104,7 @@ class Lab:
         self.environment["PATH"] = f"{programs}:{os.environ['PATH']}"
 
     def run(self, command, output=None):
-        """Runs a command; the CPU-seconds of it and of all that it started. Raises if it fails."""
+        """Runs a command; returns the CPU-seconds of it and its children. Raises if it fails."""
         pin = None if self.cpu is None else lambda: os.sched_setaffinity(0, {self.cpu})
         with open(output or os.devnull, "ab") as out:
             child = subprocess.Popen([str(word) for word in command], cwd=REPOSITORY, env=self.environment,
@@ -121,20 +123,25 @@ class Lab:
         """The run directory of a cell."""
         return self.root / cell.place / cell.name / f"seed-{seed}"
 
-    def pipeline(self, cell, seed, directory, steps, *more):
-        """pipeline.sh up to a number of steps in all, without its evaluations."""
+    def pipeline(self, cell, *more, workflow=None):
+        """pipeline.sh in the cell's world, as a command line."""
         world = cell.world
+        return ["./pipeline.sh", "--env", world.environment, *world.set_flags, "--workflow", workflow or cell.workflow,
+                "--turns", world.turns, "--max-tokens", world.max_tokens, *more]
+
+    def steps(self, cell, seed, directory, steps, *more):
+        """Trains up to a number of steps in all, without pipeline.sh's evaluations."""
         directory.mkdir(parents=True, exist_ok=True)
-        command = ["./pipeline.sh", "--run", directory, "--env", world.environment, *world.set_flags, "--workflow", cell.workflow, "--turns", world.turns,
-                   "--seed", seed, "--steps", steps, "--warmup", world.warmup, "--eval-every", 0, *more]
+        command = self.pipeline(cell, "--run", directory, "--seed", seed, "--steps", steps, "--warmup", cell.world.warmup,
+                                "--eval-every", 0, *more)
         return self.run(command, directory / "log.txt")
 
     def warm_up(self, cell, seed):
         """Makes the warm-up unless it is there."""
         base = self.base(cell, seed)
         if not (base / "policies" / "done").exists():
-            note(base, "step", 0, cpu_seconds=self.pipeline(cell, seed, base, 0))
-        # One policy under a name for each agent: roles that are to differ start from the same weights.
+            note(base, "step", 0, cpu_seconds=self.steps(cell, seed, base, 0))
+        # One policy under a name for each agent: roles that will differ start from the same weights.
         for agent in cell.agents:
             name = base / "policies" / f"as-{agent}"
             if not name.is_symlink():
@@ -144,39 +151,32 @@ class Lab:
     def train(self, cell, seed):
         """Trains a cell to this lab's part of its budget, with evaluations at the MARKS."""
         base, directory = self.warm_up(cell, seed), self.directory(cell, seed)
-        flags = self.flags(cell, seed, base)
+        flags = self.flags(cell, base)
         for goal in (int(cell.budget * mark) for mark in MARKS if mark <= self.part):
             while True:
                 spent = tokens(directory)
                 if sum(spent) >= goal:
                     break
-                # As many steps as surely fit, by what the last one generated, and at least one. Steps only get cheaper.
+                # As many steps as surely fit, judging by the last one, and at least one. Steps only get cheaper.
                 ahead = max(1, min(20, (goal - sum(spent)) // max(spent[-1], 1))) if spent else 1
                 note(directory, "step", len(spent) + ahead,
-                     cpu_seconds=self.pipeline(cell, seed, directory, len(spent) + ahead, *flags))
+                     cpu_seconds=self.steps(cell, seed, directory, len(spent) + ahead, *flags))
             self.evaluate(cell, directory, directory / "policies", len(spent))
 
-    def flags(self, cell, seed, base):
+    def flags(self, cell, base):
         """What makes pipeline.sh this cell's method."""
         flags = ["--tasks", SAMPLES_A_TURN // cell.branches, "--branches", cell.branches]
         for agent, policy in cell.policies().items():
             flags += ["--policies", f"{agent}={base}/policies/as-{policy}"]
-        owners = [f"--policy {agent}=$RUN/policies/{policy}" for agent, policy in cell.policies().items()]
-        if cell.sampling != "tree":
-            flags += ["--stage", "rollout=rollout " + " ".join(owners) + f" --workflow {cell.workflow} --branches {cell.branches}"
-                      f" --turns {cell.world.turns} --sampling {cell.sampling} --max-tokens {cell.world.max_tokens} --seed {seed} --step $STEP --quiet"]
-        if cell.group:
-            flags += ["--stage", f"group=group {cell.group} --quiet"]
-        if cell.advantage:
-            flags += ["--stage", f"advantage={cell.advantage}"]
-        if cell.train:
-            owners = [f"--policy {agent}=$RUN/policies/{cell.policies()[agent]}" for agent in cell.train]
-            flags += ["--stage", "update=update " + " ".join(owners) + " --optimizer adamw --lr 1e-3 --warmup 5"
-                      f" --betas 0.9,0.95 --weight-decay 0 --minibatches 2 --seed {seed} --quiet"]
+        flags += ["--flags", f"rollout={cell.rollout}"] if cell.rollout else []
+        flags += ["--flags", f"group={cell.group}"] if cell.group else []
+        flags += ["--stage", f"advantage={cell.advantage}"] if cell.advantage else []
+        for agent in cell.train:
+            flags += ["--train", agent]
         return flags
 
     def evaluate(self, cell, directory, policies, step, players=None, name="eval", workflow=None):
-        """Greedy play on the test split, into NAME/step-NNNNNN.jsonl."""
+        """Greedy play on the test split, into NAME/step-NNNNNN.jsonl, samples left out."""
         file = directory / name / f"step-{step:06}.jsonl"
         if file.exists():
             return
@@ -184,23 +184,22 @@ class Lab:
         part = file.with_suffix(".tmp")
         part.unlink(missing_ok=True)
         players = players or {agent: policies / policy for agent, policy in cell.policies().items()}
-        play = " ".join(f"--policy {agent}={folder}" for agent, folder in players.items())
-        command = (f"set -o pipefail; envs tasks {cell.world.environment} {' '.join(cell.world.set_flags)} --split test --count {TEST_TASKS} | rollout {play}"
-                   f" --workflow {workflow or cell.workflow} --turns {cell.world.turns} --max-tokens {cell.world.max_tokens}"
-                   f" --greedy --step {step} --quiet | grep -v '^{{\"type\":\"sample\"'")
-        note(directory, name, step, cpu_seconds=self.run(["bash", "-c", command], part))
+        play = [word for agent, folder in players.items() for word in ("--policies", f"{agent}={folder}")]
+        command = self.pipeline(cell, "--evaluate", step, "--eval-tasks", TEST_TASKS, *play, workflow=workflow)
+        pipe = shlex.join(map(str, command)) + """ | jq -c 'select(.type != "sample")'"""
+        note(directory, name, step, cpu_seconds=self.run(["bash", "-o", "pipefail", "-c", pipe], part))
         part.rename(file)
 
 
-def note(directory, what, step, **figures):
-    """Appends what something cost to the directory's cost.jsonl."""
+def note(directory, what, step, **costs):
+    """Appends the cost of something to the directory's cost.jsonl."""
     directory.mkdir(parents=True, exist_ok=True)
     with open(directory / "cost.jsonl", "a", encoding="utf-8") as file:
-        file.write(json.dumps({"type": "cost", "what": what, "step": step, **figures}) + "\n")
+        file.write(json.dumps({"type": "cost", "what": what, "step": step, **costs}) + "\n")
 
 
 def generated(line):
-    """Tokens that the policies generated, by the `end` line of a stage behind rollout."""
+    """Tokens that the policies generated, from the `end` line of a stage after rollout."""
     own = line["counts"]["completion_tokens"] if line["stage"] == "rollout" else 0
     return own + sum(generated(before) for before in line.get("after", []))
 
@@ -215,20 +214,20 @@ def tokens(directory):
 
 
 class Plan:
-    """The cells of a table in the order of their worth, each trained for every seed, and what is evaluated after."""
+    """The cells of a table in order of importance, each trained for every seed, and what is evaluated afterward."""
 
     def __init__(self, cells, after=lambda lab, seed: None):
         self.cells, self.after = cells, after
 
     def work(self, root, jobs, seeds, part=1):
-        """Trains what is missing to a part of its budget, `jobs` runs at once, each on a processor of its own; the titles of what failed."""
+        """Trains what is missing to a part of its budget, `jobs` runs at once, each on its own processor; returns what failed."""
         root = Path(root)
         root.mkdir(parents=True, exist_ok=True)
         waiting = [(cell, seed) for seed in seeds for cell in self.cells]
         warming, failed, change = set(), [], threading.Condition()
 
         def take():
-            """The first cell whose warm-up nobody else is making just now; None at the end."""
+            """The first cell whose warm-up no other worker is making; None at the end."""
             with change:
                 while waiting:
                     for index, (cell, seed) in enumerate(waiting):

@@ -12,7 +12,7 @@ import tables
 from command import main
 from lab import SINGLE, WORLDS, Cell, Plan
 
-TRAJECTORY = dict(sampling="parallel", group="--by episode")
+TRAJECTORY = dict(rollout="--sampling parallel", group="--by episode")
 
 METHODS = [
     dict(name="team-at-grpo", title="team, AT-GRPO, one policy"),

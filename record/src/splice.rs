@@ -54,7 +54,7 @@ pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<String> {
 }
 
 /// Whether the object in `text` has `key`, which `quoted` spells as JSON; `escapes` says whether some character of the
-/// text is spelt as `\u`.
+/// text is spelled as `\u`.
 ///
 /// A search for the quoted key settles it for almost every line; only where the text holds it somewhere, or spells
 /// some character as an escape, are the keys read one by one.
