@@ -68,14 +68,15 @@ Exit codes: 0 done, 2 usage, otherwise the code of the leftmost stage that faile
 TEXT
 }
 
-# JSON is read in one way: a Python expression over `lines`, the JSON values on stdin, and `argv`.
-json() { # EXPRESSION ARGUMENTS...
+json() { # EXPRESSION ARGUMENTS...: a Python expression over `lines`, the JSON values on stdin, if there are any, and `argv`
     python3 -c 'import json, sys
 text, argv = sys.stdin.read(), sys.argv[2:]
 try:
     lines = [json.loads(text)]
 except ValueError:
     lines = [json.loads(line) for line in text.splitlines()]
+if not lines:
+    sys.exit()
 value = eval(sys.argv[1])
 print(*value) if isinstance(value, list) else print(value)' "$@"
 }
@@ -222,7 +223,7 @@ set_flags=()
 for setting in $settings; do set_flags+=(--set "$setting"); done
 if [ -z "$env_command" ]; then
     agents=$(envs list "$env" "${set_flags[@]}" --format json |
-        json 'next((known["agents"] for known in lines[0]["workflows"] if known["name"] == argv[0]), [])' "$workflow") || exit $?
+        json 'next((known["agents"] for known in lines[0]["workflows"] if known["name"] == argv[0]), [])' "$workflow")
     [ -n "$agents" ] || die 2 "there is no workflow $workflow of an environment $env" 'envs list names them all'
 fi
 for agent in $train; do
@@ -385,12 +386,12 @@ page() { # made from the files of the run: if it fails, nothing is lost
     report "$run" --quiet || say "$run/report.html was not written, see above"
 }
 rate() { # FILE: successes over episodes
-    report evaluate --format json --allow-incomplete --quiet "$1" 2>/dev/null | json '(lambda solved, episodes:
-        f"{solved / episodes:.3f} ({solved}/{episodes})" if episodes else "none")(
-        sum(line["solved"] for line in lines), sum(line["episodes"] for line in lines))'
+    report evaluate --format json --allow-incomplete --quiet "$1" 2>/dev/null |
+        json '(lambda solved, episodes: f"{solved / episodes:.3f} ({solved}/{episodes})")(
+            *(sum(line[name] for line in lines) for name in ("solved", "episodes")))'
 }
 flat() { # FILE: how many of the groups had nothing to compare
-    json '"{} of {} groups flat".format(*(sum(line[name] for line in lines if line["type"] == "metrics")
+    json '"{} of {} groups flat".format(*(sum(line.get(name, 0) for line in lines if line["type"] == "metrics")
         for name in ("flat_groups", "groups")))' <"$1"
 }
 
@@ -423,7 +424,7 @@ train() { # STEP
     statuses=("${PIPESTATUS[@]}")
     leftmost_failure tasks 'tee tasks.jsonl' rollout group advantage 'tee samples.jsonl' update
     commit "$1" "$directory"
-    say "step $1: success in training $(rate "$directory/samples.jsonl"), $(flat "$directory/metrics.jsonl")"
+    say "step $1: success in training $(rate "$directory/samples.jsonl" || echo none), $(flat "$directory/metrics.jsonl")"
 }
 version() { # POLICY DIRECTORY: the version that `current` names, such as 12:9f2c41d0
     json 'lines[0]["version"]' <"$1/current/version.json"

@@ -1,4 +1,4 @@
-//! What the members of a group have in common. A new grouping is one arm here.
+//! What the members of a group have in common. A new grouping is one variant and its arms.
 
 use clap::ValueEnum;
 use record::sample::{Field, Sample};

@@ -1,8 +1,8 @@
-//! How a stage fails: one exit code, one sentence, and where it helps one hint.
+//! How a stage fails: an exit code, a one-line message, and where it helps a hint.
 //!
-//! The codes are those of `sysexits.h` where one fits, because scripts tell "your data is bad" (65) from
-//! "the disk is full" (74) without reading text. Left out on purpose: error chains and backtraces. The sentence
-//! names the place and the cause, and the hint names the next thing to try.
+//! The codes are those of `sysexits.h` where one fits, so that scripts can tell "bad data" (65) from "disk full" (74)
+//! without parsing text. The message names the place and the cause, the hint the next thing to try. Left out: error
+//! chains and backtraces.
 
 use std::fmt::{self, Display};
 

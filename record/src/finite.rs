@@ -1,11 +1,10 @@
 //! JSON without NaN and infinity.
 //!
-//! serde_json writes a non-finite number as `null` and gives its formatters no way to tell it from a real null, so
-//! the value is walked once before it is written. The walk allocates nothing.
+//! serde_json writes a non-finite number as `null`, and its formatters cannot tell it from a real null, so the value is
+//! walked once before it is written. The walk allocates nothing.
 
-use std::fmt::{self, Display};
-
-use serde::ser::{self, Serialize};
+use serde::ser::{self, Error as _, Serialize};
+use serde_json::Error;
 
 use crate::failure::{Failure, Result};
 
@@ -31,52 +30,38 @@ pub fn text(value: &impl Serialize) -> Result<String> {
     String::from_utf8(output).map_err(|error| Failure::data(format!("cannot be written as JSON: {error}")))
 }
 
-/// Why a value is refused.
-#[derive(Debug)]
-struct Refusal(String);
-
-impl Display for Refusal {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Refusal {}
-
-impl ser::Error for Refusal {
-    fn custom<T: Display>(message: T) -> Self {
-        Refusal(message.to_string())
-    }
-}
-
-impl Refusal {
-    /// Names the field that the refused value is in.
-    fn within(self, key: &str) -> Self {
-        Refusal(format!("{key}: {}", self.0))
-    }
-}
-
 /// Visits every number of a value and produces nothing.
 struct Walk;
 
-type Walked = std::result::Result<(), Refusal>;
+type Walked = std::result::Result<(), Error>;
 
 fn finite(value: f64) -> Walked {
-    if value.is_finite() {
-        return Ok(());
+    match value.is_finite() {
+        true => Ok(()),
+        false => Err(Error::custom(format!("{value} is no number that a record can hold"))),
     }
-    Err(Refusal(format!("{value} is no number that a record can hold")))
+}
+
+/// Names the field that a refused value is in.
+fn within(key: &str, outcome: Walked) -> Walked {
+    outcome.map_err(|refusal| Error::custom(format!("{key}: {refusal}")))
 }
 
 macro_rules! nothing_to_check {
-    ($($method:ident: $type:ty),* $(,)?) => {
-        $(fn $method(self, _value: $type) -> Walked { Ok(()) })*
+    ($($method:ident($($argument:ty),*),)*) => {
+        $(fn $method(self, $(_: $argument),*) -> Walked { Ok(()) })*
+    };
+}
+
+macro_rules! walk_on {
+    ($($method:ident($($argument:ty),*),)*) => {
+        $(fn $method(self, $(_: $argument),*) -> std::result::Result<Walk, Error> { Ok(Walk) })*
     };
 }
 
 impl ser::Serializer for Walk {
     type Ok = ();
-    type Error = Refusal;
+    type Error = Error;
     type SerializeSeq = Walk;
     type SerializeTuple = Walk;
     type SerializeTupleStruct = Walk;
@@ -86,9 +71,16 @@ impl ser::Serializer for Walk {
     type SerializeStructVariant = Walk;
 
     nothing_to_check! {
-        serialize_bool: bool, serialize_i8: i8, serialize_i16: i16, serialize_i32: i32, serialize_i64: i64,
-        serialize_u8: u8, serialize_u16: u16, serialize_u32: u32, serialize_u64: u64, serialize_char: char,
-        serialize_str: &str, serialize_bytes: &[u8], serialize_unit_struct: &'static str,
+        serialize_bool(bool), serialize_i8(i8), serialize_i16(i16), serialize_i32(i32), serialize_i64(i64),
+        serialize_u8(u8), serialize_u16(u16), serialize_u32(u32), serialize_u64(u64), serialize_char(char),
+        serialize_str(&str), serialize_bytes(&[u8]), serialize_none(), serialize_unit(),
+        serialize_unit_struct(&'static str), serialize_unit_variant(&'static str, u32, &'static str),
+    }
+
+    walk_on! {
+        serialize_seq(Option<usize>), serialize_tuple(usize), serialize_tuple_struct(&'static str, usize),
+        serialize_tuple_variant(&'static str, u32, &'static str, usize), serialize_map(Option<usize>),
+        serialize_struct(&'static str, usize), serialize_struct_variant(&'static str, u32, &'static str, usize),
     }
 
     fn serialize_f32(self, value: f32) -> Walked {
@@ -99,78 +91,22 @@ impl ser::Serializer for Walk {
         finite(value)
     }
 
-    fn serialize_none(self) -> Walked {
-        Ok(())
-    }
-
     fn serialize_some<T: ?Sized + Serialize>(self, value: &T) -> Walked {
         value.serialize(Walk)
     }
 
-    fn serialize_unit(self) -> Walked {
-        Ok(())
-    }
-
-    fn serialize_unit_variant(self, _name: &'static str, _index: u32, _variant: &'static str) -> Walked {
-        Ok(())
-    }
-
-    fn serialize_newtype_struct<T: ?Sized + Serialize>(self, _name: &'static str, value: &T) -> Walked {
+    fn serialize_newtype_struct<T: ?Sized + Serialize>(self, _: &'static str, value: &T) -> Walked {
         value.serialize(Walk)
     }
 
     fn serialize_newtype_variant<T: ?Sized + Serialize>(
         self,
-        _name: &'static str,
-        _index: u32,
+        _: &'static str,
+        _: u32,
         variant: &'static str,
         value: &T,
     ) -> Walked {
-        value.serialize(Walk).map_err(|refusal| refusal.within(variant))
-    }
-
-    fn serialize_seq(self, _length: Option<usize>) -> std::result::Result<Walk, Refusal> {
-        Ok(Walk)
-    }
-
-    fn serialize_tuple(self, _length: usize) -> std::result::Result<Walk, Refusal> {
-        Ok(Walk)
-    }
-
-    fn serialize_tuple_struct(
-        self,
-        _name: &'static str,
-        _length: usize,
-    ) -> std::result::Result<Walk, Refusal> {
-        Ok(Walk)
-    }
-
-    fn serialize_tuple_variant(
-        self,
-        _name: &'static str,
-        _index: u32,
-        _variant: &'static str,
-        _length: usize,
-    ) -> std::result::Result<Walk, Refusal> {
-        Ok(Walk)
-    }
-
-    fn serialize_map(self, _length: Option<usize>) -> std::result::Result<Walk, Refusal> {
-        Ok(Walk)
-    }
-
-    fn serialize_struct(self, _name: &'static str, _length: usize) -> std::result::Result<Walk, Refusal> {
-        Ok(Walk)
-    }
-
-    fn serialize_struct_variant(
-        self,
-        _name: &'static str,
-        _index: u32,
-        _variant: &'static str,
-        _length: usize,
-    ) -> std::result::Result<Walk, Refusal> {
-        Ok(Walk)
+        within(variant, value.serialize(Walk))
     }
 }
 
@@ -178,7 +114,7 @@ macro_rules! walk_elements {
     ($($trait:ident: $method:ident),* $(,)?) => {
         $(impl ser::$trait for Walk {
             type Ok = ();
-            type Error = Refusal;
+            type Error = Error;
 
             fn $method<T: ?Sized + Serialize>(&mut self, value: &T) -> Walked {
                 value.serialize(Walk)
@@ -202,10 +138,10 @@ macro_rules! walk_fields {
     ($($trait:ident),* $(,)?) => {
         $(impl ser::$trait for Walk {
             type Ok = ();
-            type Error = Refusal;
+            type Error = Error;
 
             fn serialize_field<T: ?Sized + Serialize>(&mut self, key: &'static str, value: &T) -> Walked {
-                value.serialize(Walk).map_err(|refusal| refusal.within(key))
+                within(key, value.serialize(Walk))
             }
 
             fn end(self) -> Walked {
@@ -219,7 +155,7 @@ walk_fields! { SerializeStruct, SerializeStructVariant }
 
 impl ser::SerializeMap for Walk {
     type Ok = ();
-    type Error = Refusal;
+    type Error = Error;
 
     fn serialize_key<T: ?Sized + Serialize>(&mut self, _key: &T) -> Walked {
         Ok(())

@@ -1,8 +1,8 @@
-//! Gathering scattered lines into groups, and letting everything out in the order in which it came in.
+//! Gathers lines into groups and releases everything in the order in which it arrived.
 //!
-//! A group stands where its first member stood; whatever came after it waits until it is whole. A stream whose
-//! groups are contiguous therefore flows through with one group in memory, and one whose groups are interleaved comes
-//! out in the same order with more of it held.
+//! A group takes the place of its first member; everything after it waits until the group is complete. A stream with
+//! contiguous groups flows through with one group in memory; interleaved groups come out in the same order, at the
+//! cost of memory.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 

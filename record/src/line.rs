@@ -1,6 +1,5 @@
-//! The other lines: `task`, `episode`, `error`, `metrics` and `end`. Each writes `type` and `v` first.
-//!
-//! Make one with `..Default::default()`. `extra` holds the fields that are not listed.
+//! The other line types: `task`, `episode`, `error`, `metrics` and `end`. Each writes `type` and `v` first; `extra` holds
+//! unlisted fields. Construct one with `..Default::default()`.
 
 use std::collections::BTreeMap;
 
@@ -139,7 +138,7 @@ pub struct End {
     /// Why it did not succeed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What was missing from the stream that the stage was told to take all the same.
+    /// What was missing from the stream, where the stage was told to accept it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed: Option<String>,
     /// What the stage counted.

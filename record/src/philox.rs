@@ -1,6 +1,6 @@
-//! Randomness that is named, not sequential: Philox4x32-10 streams keyed by what they are for.
+//! Counter-based random numbers: Philox4x32-10 streams keyed by what they are for.
 //!
-//! A stream is named by a seed and a list of parts (`"token"`, step, task, turn, agent, branch …); its value at a
+//! A stream is keyed by a seed and a list of parts (`"token"`, step, task, turn, agent, branch …); its value at a
 //! position depends on nothing else. Batch size, thread count, order of arrival and restarts cannot change a draw.
 //! The generator is Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), tested against the
 //! known answers of the authors' Random123 library.

@@ -1,8 +1,8 @@
-//! Lines in: the exact text of each line, its number, and what it is. What it says beyond that is parsed by who needs it.
+//! Reads lines: the exact text of each, its number and its type. The rest is parsed by whoever needs it.
 //!
-//! One pass finds the line feed, one checks the UTF-8, and the keys are read only until `type` and `v` are known.
-//! The rest of a sample is checked by [`Sample::parse`](crate::sample::Sample::parse), which every stage calls;
-//! lines of any other type are checked whole here.
+//! One pass finds the line feed, one checks the UTF-8, and keys are read only until `type` and `v` are known. The rest of
+//! a sample is checked by [`Sample::parse`](crate::sample::Sample::parse), which every stage calls; lines of other
+//! types are checked completely here.
 
 use std::fmt;
 use std::io::{self, Read};

@@ -1,6 +1,6 @@
-//! Decorating a line: new keys go before its closing brace, every other byte stays.
+//! Adds keys to a line before its closing brace; every other byte stays.
 //!
-//! Unknown fields, the order of keys and the spelling of numbers survive because nothing is parsed and written again.
+//! Unknown fields, the order of keys and the spelling of numbers survive because nothing is serialized again.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -1,7 +1,7 @@
-//! What makes a stream whole: no sample twice, and an `end` that says `ok` for every shard seen.
+//! What makes a stream whole: no sample twice, and an `end` line with `ok` for every shard seen.
 //!
-//! A truncated stream is made of perfectly good lines, and by the time a shell could tell that the producer died
-//! (`pipefail`) the last stage has long done its work. So each stream ends in a line that says so.
+//! A truncated stream consists of valid lines, and by the time a shell notices that the producer died (`pipefail`) the
+//! last stage has already committed. So each stream ends with a line that says so.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;
@@ -31,7 +31,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The stream that `stage` reads; with `allow_incomplete` one without a good `end` is none the worse.
+    /// The stream that `stage` reads; with `allow_incomplete` one without a good `end` is accepted.
     pub fn new(stage: &'static str, allow_incomplete: bool) -> Self {
         Stream {
             stage,
@@ -44,8 +44,8 @@ impl Stream {
         }
     }
 
-    /// Asks for all n shards of an `i/n`, not only for those seen. A stage that commits something asks for it, since
-    /// a machine that died early leaves no line at all.
+    /// Requires all n shards of an `i/n`, not only those seen. For stages that commit something: a machine that died
+    /// early leaves no line at all.
     #[must_use]
     pub fn every_shard(mut self) -> Self {
         self.every_shard = true;
@@ -100,32 +100,8 @@ impl Stream {
         &self.ends
     }
 
-    /// The stage's own `end` line, and whether the stream was whole. `ok` is the stage's own success.
-    /// Write the line first, then return the verdict.
-    pub fn finish(
-        self,
-        ok: bool,
-        counts: Map<String, Value>,
-        timing: BTreeMap<String, Value>,
-    ) -> (End, Result<()>) {
-        let verdict = self.whole();
-        let allowed = self.verdict().err().filter(|_| verdict.is_ok());
-        let end = End {
-            stage: self.stage.to_owned(),
-            ok: ok && verdict.is_ok(),
-            step: common(self.ends.iter().map(|end| end.step)).flatten(),
-            allowed: allowed.map(|failure| failure.message),
-            shard: common(self.ends.iter().map(|end| end.shard.clone())).flatten(),
-            counts,
-            after: self.ends,
-            timing,
-            ..End::default()
-        };
-        (end, verdict)
-    }
-
-    /// Writes the stage's `end` line and returns how the stage as a whole went: `outcome`, the stage's own, before
-    /// the stream's. Where the reader went away or a signal arrived nothing is written.
+    /// Writes the stage's `end` line and returns the outcome of the stage: its own, then the stream's. Where the reader
+    /// went away or a signal arrived, nothing is written.
     ///
     /// # Errors
     /// `outcome`'s; 65 when the stream was not whole; 74 when the line cannot be written.
@@ -139,13 +115,23 @@ impl Stream {
         if outcome.as_ref().is_err_and(|failure| failure.is_closed() || failure.is_interruption()) {
             return outcome;
         }
-        let (mut end, verdict) = self.finish(outcome.is_ok(), counts, timing);
-        let whole = outcome.and(verdict);
-        if let Err(failure) = &whole {
-            end.error = Some(failure.message.clone());
-        }
+        let verdict = self.whole();
+        let allowed = self.verdict().err().filter(|_| verdict.is_ok());
+        let outcome = outcome.and(verdict);
+        let end = End {
+            stage: self.stage.to_owned(),
+            ok: outcome.is_ok(),
+            step: common(self.ends.iter().map(|end| end.step)).flatten(),
+            error: outcome.as_ref().err().map(|failure| failure.message.clone()),
+            allowed: allowed.map(|failure| failure.message),
+            shard: common(self.ends.iter().map(|end| end.shard.clone())).flatten(),
+            counts,
+            after: self.ends,
+            timing,
+            ..End::default()
+        };
         let written = writer.object(&end).and_then(|()| writer.flush());
-        whole.and(written)
+        outcome.and(written)
     }
 
     /// Whether the stream is whole as far as it was read.

@@ -1,4 +1,4 @@
-//! The `type` and `v` of each line as types, so that a struct of a line always writes them first and always right.
+//! The `type` and `v` of each line as types, so that the struct of a line always writes them, first and correctly.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 

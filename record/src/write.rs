@@ -1,8 +1,8 @@
-//! Lines out: copied lines byte for byte, our own objects without NaN or infinity.
+//! Writes lines: copied ones byte for byte, objects of our own without NaN or infinity.
 //!
-//! serde_json writes NaN and infinity as `null` without a word; a record that says `null` where a number was lost
-//! is worse than none, so the writer refuses the object. When the reader of our output goes away the writer returns
-//! [`Failure::closed`], which ends a stage quietly with exit code 0.
+//! serde_json silently writes NaN and infinity as `null`; a `null` in place of a lost number is worse than no line, so
+//! the writer refuses the object. When the reader of the output goes away the writer returns [`Failure::closed`],
+//! which ends a stage quietly with exit code 0.
 
 use std::io::{self, Write};
 
