@@ -39,7 +39,7 @@ pub fn run(arguments: &Evaluate) -> Result<()> {
     }
     let base = arguments.against.as_deref().map(|path| file(path, arguments)).transpose()?;
     if !arguments.flags.quiet {
-        streams.iter().chain(&base).for_each(remark);
+        streams.iter().chain(&base).for_each(print_notes);
     }
     match arguments.format {
         Format::Table => print::table(&streams, base.as_ref()),
@@ -74,7 +74,7 @@ fn read<R: std::io::Read>(name: &str, mut reader: Reader<R>, arguments: &Evaluat
 }
 
 /// Notes what the numbers do not say and their reader has to know.
-fn remark(stream: &Evaluated) {
+fn print_notes(stream: &Evaluated) {
     for (environment, stats) in stream.environments.played() {
         let at = format!("{}: {environment}", stream.name);
         if stats.most_candidates > 1 {
