@@ -2,7 +2,7 @@
 
 Why: inference and training are written by hand in Rust, so an independent implementation has to say what
 the right numbers are. The checkpoints are random on purpose (every weight, also the norms and the biases):
-a trained or a default-initialised model hides a swapped head or a forgotten norm.
+a trained or a default-initialized model hides a swapped head or a forgotten norm.
 
 What is left out: nothing here is sampled by Troupe, and no file holds Troupe's own output.
 

@@ -42,11 +42,11 @@
 mod program;
 
 #[cfg(target_os = "linux")]
-mod enter;
-#[cfg(target_os = "linux")]
 mod filter;
 #[cfg(target_os = "linux")]
 mod interpreter;
+#[cfg(target_os = "linux")]
+mod namespaces;
 #[cfg(target_os = "linux")]
 mod pool;
 #[cfg(target_os = "linux")]
@@ -55,7 +55,7 @@ mod root;
 mod worker;
 
 #[cfg(not(target_os = "linux"))]
-#[path = "elsewhere.rs"]
+#[path = "unsupported.rs"]
 mod pool;
 
 pub use pool::Sandbox;

@@ -1,4 +1,4 @@
-//! What the file system of a sandbox holds: a list of parts, put together by [`super::enter`] in a new namespace.
+//! What the file system of a sandbox holds: a list of parts, put together by [`super::namespaces`] in a new namespace.
 //!
 //! The parts are the system's library directories, Python, and five harmless devices; everything read only. Left out
 //! are `/etc`, `/home`, `/root`, `/proc`, `/sys`, `/run`, `/var` and programs other than the interpreter.

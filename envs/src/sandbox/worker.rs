@@ -21,8 +21,8 @@ use rustix::net::{
 use serde::Deserialize;
 use serde_json::json;
 
-use super::enter::{Process, Start, enter};
 use super::interpreter::Interpreter;
+use super::namespaces::{Process, Start, spawn};
 use super::root::Root;
 use super::{Entry, Execution, Program, Status};
 
@@ -90,7 +90,7 @@ impl Worker {
         let words = ["-S", "-s", "-B", "-X", "utf8", "-c", SERVER];
         let executable = text(plan.interpreter.executable.to_string_lossy().as_bytes())?;
         let arguments: Result<Vec<CString>> = words.iter().map(|word| text(word.as_bytes())).collect();
-        let process = enter(&Start {
+        let process = spawn(&Start {
             root: &plan.root,
             arguments: std::iter::once(Ok(executable))
                 .chain(arguments?.into_iter().map(Ok))

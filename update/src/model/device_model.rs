@@ -177,8 +177,8 @@ impl<D: Device> DeviceModel<D> {
     ///
     /// # Errors
     /// The weights are frozen.
-    pub(crate) fn parts(&mut self) -> Result<Parts<'_, D>> {
-        Ok(Parts {
+    pub(crate) fn optimizer_tensors(&mut self) -> Result<OptimizerTensors<'_, D>> {
+        Ok(OptimizerTensors {
             device: &mut self.worker.backend.device,
             weights: self.weights.half()?,
             remainders: &self.remainders,
@@ -336,7 +336,7 @@ impl<D: Device> DeviceModel<D> {
 }
 
 /// What an optimizer updates, and from what.
-pub(crate) struct Parts<'a, D: Device> {
+pub(crate) struct OptimizerTensors<'a, D: Device> {
     /// The device.
     pub device: &'a mut D,
     /// Upper halves of the master weights, rounded.

@@ -137,7 +137,7 @@ impl DeviceOptimizer {
         let settings = self.settings;
         let scale = clipping(norm, settings.max_grad_norm);
         let rate = settings.lr * factor;
-        let parts = resident.parts()?;
+        let parts = resident.optimizer_tensors()?;
         for (range, decayed) in runs(&self.layout.entries) {
             let decay = if decayed { settings.weight_decay } else { 0.0 };
             let (length, keep) = (range.len() as u64, (1.0 - rate * decay) as f32);

@@ -85,11 +85,11 @@ const STEPS: &[&str] = &[
     "execve",
 ];
 
-/// Starts `start`; as root it becomes the user nobody.
+/// Starts a process in namespaces of its own; as root it becomes the user nobody.
 ///
 /// # Errors
 /// A kernel that lacks something, or forbids it to this user: unavailable.
-pub fn enter(start: &Start<'_>) -> Result<Process> {
+pub fn spawn(start: &Start<'_>) -> Result<Process> {
     // SAFETY: these calls read two numbers of the calling process and cannot fail.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
     if user == 0 {
