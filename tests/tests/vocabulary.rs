@@ -1,0 +1,178 @@
+//! One word, one meaning, and it is the word of the field: no type or module has a name that the workspace gave up, and the
+//! spelling is American.
+
+use std::process::Command;
+
+use troupe_tests::root;
+
+/// Names of types that once were private words, beside the field's.
+const TYPES: &[(&str, &str)] = &[
+    ("Recording Recordings", "CUDA graph"),
+    ("Form", "batch shape, padding bucket"),
+    ("Room", "KV cache config, workspace sizes"),
+    ("Extent Demand Card Subject", "max batch shape, memory request, device memory, model spec"),
+    ("Want Draw Turn", "sample request, sampled token, logits row"),
+    ("Completes Share", "inference backend, decoder handle"),
+    ("Pace", "phase timings"),
+    ("Deal", "batch, closed"),
+    ("Trial Ask", "task run, prompt request"),
+    ("World Shipped Outside", "environment factory, built-in, external process"),
+    ("Speaker Stamp About", "policy label, run metadata, task reference"),
+    ("Account Accounts Count Tally Figures", "stats, metrics"),
+    ("Speech Language", "action format, action space"),
+    ("Said Standing Parts", "message, progress, reward components"),
+    ("Written Began", "raw spec or state, reset response"),
+    ("Held Masters Resident", "state kind, master weights, device model"),
+    ("Others Terms Rotated", "reference log-probs, loss config, qk-norm + RoPE"),
+    ("Intake Foreign", "reader, pass-through"),
+];
+
+/// Names of modules and files that once were private words.
+const MODULES: &[&str] = &[
+    "account",
+    "accounts",
+    "demand",
+    "elsewhere",
+    "enter",
+    "extent",
+    "figures",
+    "foreign",
+    "form",
+    "intake",
+    "outside",
+    "pace",
+    "probes",
+    "recording",
+    "recordings",
+    "resident",
+    "room",
+    "speech",
+    "tally",
+    "trial",
+];
+
+/// Stems that British English continues with `is` and American English with `iz`.
+const STEMS: &str = "author canonical categor central custom deserial discret emphas equal factor final general initial \
+                     item local maxim memor minim neutral normal optim organ parallel penal quant random real recogn \
+                     regular serial special stabil standard summar synchron token util vector visual";
+
+const ENDINGS: [&str; 8] = ["ise", "ised", "ises", "iser", "isers", "ising", "isation", "isations"];
+
+/// Other British spellings, by their beginning.
+const BRITISH: &[&str] = &[
+    "artefact",
+    "behaviour",
+    "catalogue",
+    "centre",
+    "colour",
+    "favour",
+    "fulfils",
+    "honour",
+    "judgement",
+    "labelled",
+    "labelling",
+    "learnt",
+    "licence",
+    "modelled",
+    "modelling",
+    "neighbour",
+    "whilst",
+];
+
+/// Words that belong to the bytes of a run: a problem's statement and the name of a random stream.
+const KEPT: [(&str, &str); 2] =
+    [("envs/src/code/list.rs", "neighbours"), ("envs/src/code/generate.rs", "behaviour")];
+
+fn type_is_private(name: &str) -> Option<&'static str> {
+    TYPES.iter().find(|(private, _)| private.split(' ').any(|word| word == name)).map(|(_, field)| *field)
+}
+
+/// The name that a line of Rust declares after one of `keywords`.
+fn declared<'a>(line: &'a str, keywords: &[&str]) -> Option<&'a str> {
+    let mut words =
+        line.trim_start().split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty());
+    let mut word = words.next()?;
+    while ["pub", "crate", "super", "in"].contains(&word) {
+        word = words.next()?;
+    }
+    if keywords.contains(&word) { words.next() } else { None }
+}
+
+fn is_british(word: &str) -> bool {
+    let word = word.to_ascii_lowercase();
+    BRITISH.iter().any(|british| word.starts_with(british))
+        || ENDINGS.iter().any(|ending| {
+            let Some(stem) = word.strip_suffix(ending) else { return false };
+            let known = |stem: &str| STEMS.split_whitespace().any(|known| known == stem);
+            known(stem)
+                || ["un", "de", "re", "pre"].iter().any(|prefix| stem.strip_prefix(prefix).is_some_and(known))
+        })
+}
+
+/// What is wrong with a file, line by line.
+fn offenses(path: &str, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let stem = path.rsplit('/').next().and_then(|file| file.split_once('.')).map(|(stem, _)| stem);
+    if path.ends_with(".rs") && stem.is_some_and(|stem| MODULES.contains(&stem)) {
+        found.push(format!("{path}: the name of the file"));
+    }
+    for (line, number) in text.lines().zip(1..) {
+        if path.ends_with(".rs") {
+            if let Some(name) = declared(line, &["mod"]).filter(|name| MODULES.contains(name)) {
+                found.push(format!("{path}:{number}: module {name}"));
+            }
+            let name = declared(line, &["struct", "enum", "trait", "type", "union"]);
+            if let Some((name, field)) = name.and_then(|name| Some((name, type_is_private(name)?))) {
+                found.push(format!("{path}:{number}: type {name}; the field says {field}"));
+            }
+        }
+        let words = line.split(|c: char| !c.is_ascii_alphabetic());
+        let words = words.filter(|word| is_british(word) && !KEPT.contains(&(path, *word)));
+        found.extend(words.map(|word| format!("{path}:{number}: {word}")));
+    }
+    found
+}
+
+/// Data is quoted as it is: problems and the answers of other programs. This file names what it forbids.
+fn is_checked(path: &str) -> bool {
+    let data =
+        [".jsonl", ".safetensors", ".lock", "LICENSE-APACHE", "LICENSE-MIT", "tests/tests/vocabulary.rs"];
+    !data.iter().any(|ending| path.ends_with(ending))
+        && (!path.starts_with("tests/golden/") || path.ends_with(".py") || path.ends_with(".md"))
+}
+
+#[test]
+fn names_and_spelling_are_those_of_the_field() {
+    let listed = Command::new("git").arg("ls-files").current_dir(root()).output().expect("git runs");
+    let listed = String::from_utf8(listed.stdout).expect("names");
+    let files: Vec<&str> = listed.lines().filter(|path| is_checked(path)).collect();
+    assert!(files.len() > 200, "git ls-files lists {} files", files.len());
+    let mut found = Vec::new();
+    for path in files {
+        // A file that is deleted and not committed yet, or binary, has nothing to say.
+        let Ok(text) = std::fs::read_to_string(root().join(path)) else { continue };
+        found.extend(offenses(path, &text));
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn what_is_forbidden_is_found() {
+    for (line, offense) in [
+        ("pub(crate) struct Trial {", "a.rs:1: type Trial; the field says task run, prompt request"),
+        (
+            "    enum Draw<'a> {",
+            "a.rs:1: type Draw; the field says sample request, sampled token, logits row",
+        ),
+        ("mod recordings;", "a.rs:1: module recordings"),
+        ("/// The Optimiser's state.", "a.rs:1: Optimiser"),
+        ("let x = unsynchronised;", "a.rs:1: unsynchronised"),
+        ("// neighbouring cells", "a.rs:1: neighbouring"),
+    ] {
+        assert_eq!(offenses("a.rs", line), [offense]);
+    }
+    assert_eq!(offenses("engine/pace.rs", ""), ["engine/pace.rs: the name of the file"]);
+    let fine = "struct TaskRun; // optimizer, a realistic promise, otherwise precise, organism, finalist, optimistic";
+    assert_eq!(offenses("a.rs", fine), [""; 0]);
+    assert_eq!(offenses("a.py", "class Trial: pass"), [""; 0]);
+}
