@@ -23,11 +23,11 @@ use crate::settings::{Setting, Settings};
 use crate::workflow::Workflow;
 
 /// Which side of the train and test division tasks are drawn from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Split {
     /// Tasks to learn from.
     Train,
-    /// Held-out tasks; no seed changes which they are.
+    /// Held-out tasks: no seed changes which they are.
     Test,
 }
 

@@ -10,7 +10,7 @@ use record::failure::Result;
 use record::philox::{Draws, Part, Stream};
 use record::sample::Sample;
 
-use super::spec::{Choice, Encoding, Instance, Test};
+use super::spec::{Encoding, Instance, TaskSettings, Test};
 use super::state::CodeState;
 use super::{NAME, expression, generate};
 use crate::demonstration::{Demonstration, sample};
@@ -27,13 +27,13 @@ pub const KINDS: &[(&str, f64)] = &[("opt", 0.45), ("careless", 0.55)];
 /// # Errors
 /// The settings allow no task, or tasks in prose, and there is no sandbox to play a turn in.
 pub fn samples(
-    choice: &Choice,
+    settings: &TaskSettings,
     workflow: &Arc<Workflow>,
     demonstration: &Demonstration,
     index: u64,
 ) -> Result<Vec<Sample>> {
     let seed = demonstration.tasks.seed;
-    let task = generate::draw(choice, Split::Train, train_stream(NAME, seed, index))?;
+    let task = generate::draw(settings, Split::Train, train_stream(NAME, seed, index))?;
     let instance = Instance::parse(&task.spec)?;
     let name = [Part::Text(NAME), Part::Text("demo"), Part::Number(index)];
     let mut draws = Draws::new(Stream::named(seed, &name));

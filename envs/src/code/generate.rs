@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::NAME;
 use super::expression::{self, Chain};
 use super::list::{Answer, Pipeline, draw_list};
-use super::spec::{Choice, Encoding, Problem, Rules, Style, Test};
+use super::spec::{Encoding, Problem, Rules, Style, TaskSettings, Test};
 use crate::environment::{Selection, Split, Tasks};
 use crate::problems::Problems;
 use crate::streams::{self, first_word, split_of};
@@ -38,11 +38,11 @@ const LARGEST_SMALL: i64 = 200;
 ///
 /// # Errors
 /// As [`Problems::tasks`].
-pub fn tasks(choice: Choice, selection: &Selection) -> Result<Tasks<'static>> {
-    match choice.data.clone() {
-        None => Ok(streams::tasks(NAME, selection, move |split, stream| draw(&choice, split, stream))),
+pub fn tasks(settings: TaskSettings, selection: &Selection) -> Result<Tasks<'static>> {
+    match settings.data.clone() {
+        None => Ok(streams::tasks(NAME, selection, move |split, stream| draw(&settings, split, stream))),
         Some(file) => PROBLEMS.tasks(&file, selection, |spec, identity, split| {
-            let mut task = from_file(&choice, spec, identity, split)?;
+            let mut task = from_file(&settings, spec, identity, split)?;
             // What a source says besides is kept.
             if let (Value::Object(to), Value::Object(from)) = (&mut task.spec, spec) {
                 for (name, value) in from {
@@ -54,54 +54,45 @@ pub fn tasks(choice: Choice, selection: &Selection) -> Result<Tasks<'static>> {
     }
 }
 
-fn from_file(choice: &Choice, spec: &Value, identity: u64, split: Split) -> Result<Task> {
+fn from_file(settings: &TaskSettings, spec: &Value, identity: u64, split: Split) -> Result<Task> {
     let mut problem = Problem::deserialize(spec).map_err(|error| Failure::data(format!("spec: {error}")))?;
     problem.check().map_err(|cause| Failure::data(format!("spec: {cause}")))?;
     problem.name = format!("{identity:016x}");
-    problem.tests.truncate(choice.tests.max(problem.examples));
-    Ok(task(&choice.rules, problem, split))
+    problem.tests.truncate(settings.tests.max(problem.examples));
+    Ok(task(&settings.rules, problem, split))
 }
 
 /// A task of `split`, drawn from `stream`.
 ///
 /// # Errors
 /// The settings allow no such task: usage.
-pub fn draw(choice: &Choice, split: Split, stream: Stream) -> Result<Task> {
-    let mut draws = Draws::new(stream);
-    for _ in 0..ATTEMPTS {
-        let steps = choice.least + draws.below((choice.most - choice.least + 1) as u32) as usize;
-        let drawn = match choice.rules.encoding {
-            Encoding::Compact => small(choice, steps, &mut draws),
-            Encoding::Full => large(choice, steps, &mut draws),
+pub fn draw(settings: &TaskSettings, split: Split, stream: Stream) -> Result<Task> {
+    let drawn = |draws: &mut Draws| {
+        let steps = settings.least + draws.below((settings.most - settings.least + 1) as u32) as usize;
+        let (behavior, problem) = match settings.rules.encoding {
+            Encoding::Compact => small(settings, steps, draws)?,
+            Encoding::Full => large(settings, steps, draws)?,
         };
-        if let Some((behavior, problem)) = drawn
-            && split_of(behavior.as_bytes(), TEST_SHARE) == split
-        {
-            return Ok(task(&choice.rules, problem, split));
-        }
-    }
-    Err(Failure::usage(format!("{NAME}: no task was found after {ATTEMPTS} draws"))
-        .hint("allow more steps, or fewer tests"))
+        (split_of(behavior.as_bytes(), TEST_SHARE) == split).then(|| task(&settings.rules, problem, split))
+    };
+    streams::first_task(ATTEMPTS, split, stream, drawn, || {
+        let TaskSettings { least, most, tests, .. } = settings;
+        (format!("least={least} most={most} tests={tests}"), "allow more steps, or fewer tests")
+    })
 }
 
 /// The task line of `problem`.
 pub fn task(rules: &Rules, problem: Problem, split: Split) -> Task {
-    Task {
-        env: NAME.to_owned(),
-        task: format!("{NAME}/{}/{}", split.name(), problem.name),
-        split: Some(split.name().to_owned()),
-        spec: rules.spec(&problem),
-        ..Task::default()
-    }
+    streams::task(NAME, split, &problem.name, rules.spec(&problem))
 }
 
 /// A task for tiny policies, with what it computes.
-fn small(choice: &Choice, steps: usize, draws: &mut Draws) -> Option<(String, Problem)> {
+fn small(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<(String, Problem)> {
     let chain = Chain::draw(steps, draws);
     let inputs: Vec<i64> = {
         let mut inputs: Vec<i64> = (0..10).collect();
         draws.shuffle(&mut inputs);
-        inputs.truncate(choice.tests);
+        inputs.truncate(settings.tests);
         inputs
     };
     let behavior: Vec<i64> = (0..10).map(|x| chain.answer(x)).collect();
@@ -128,7 +119,7 @@ fn small(choice: &Choice, steps: usize, draws: &mut Draws) -> Option<(String, Pr
             statement,
             style: Style::Function,
             function: Some("f".to_owned()),
-            examples: choice.examples.min(tests.len()),
+            examples: settings.examples.min(tests.len()),
             tests,
             solution,
             wrong,
@@ -137,7 +128,7 @@ fn small(choice: &Choice, steps: usize, draws: &mut Draws) -> Option<(String, Pr
 }
 
 /// A task in prose, with what it computes.
-fn large(choice: &Choice, steps: usize, draws: &mut Draws) -> Option<(String, Problem)> {
+fn large(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<(String, Problem)> {
     let pipeline = Pipeline::draw(steps, draws);
     let style = if draws.below(2) == 0 { Style::Stdin } else { Style::Function };
     let behavior: Vec<serde_json::Value> =
@@ -146,7 +137,7 @@ fn large(choice: &Choice, steps: usize, draws: &mut Draws) -> Option<(String, Pr
     if behavior.iter().all(|answer| *answer == behavior[0]) {
         return None;
     }
-    let lists: Vec<Vec<i64>> = (0..choice.tests).map(|_| draw_list(draws)).collect();
+    let lists: Vec<Vec<i64>> = (0..settings.tests).map(|_| draw_list(draws)).collect();
     let slips = pipeline.slips();
     let found = |list: &[i64]| -> Vec<&Pipeline> {
         slips.iter().filter(|slip| slip.answer(list) != pipeline.answer(list)).collect()
@@ -188,7 +179,7 @@ fn large(choice: &Choice, steps: usize, draws: &mut Draws) -> Option<(String, Pr
             statement,
             style,
             function: (style == Style::Function).then(|| "solve".to_owned()),
-            examples: choice.examples.min(tests.len()),
+            examples: settings.examples.min(tests.len()),
             tests,
             solution: Some(write(&pipeline)),
             wrong,

@@ -8,71 +8,43 @@ use record::philox::Draws;
 /// A step from a list to a list. Constants are small and positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Keeps the even numbers.
     Even,
-    /// Keeps the odd numbers.
     Odd,
-    /// Keeps what is greater than k.
     Above(i64),
-    /// Keeps what is at least k.
     AtLeast(i64),
-    /// Removes the multiples of k.
     NoMultiples(i64),
-    /// Adds k to each.
     Add(i64),
-    /// Multiplies each by k.
     Times(i64),
-    /// Squares each.
     Square,
-    /// Takes the absolute value of each.
     Absolute,
-    /// Changes the sign of each.
     Negate,
-    /// Sorts, the smallest first.
     Ascending,
-    /// Sorts, the greatest first.
     Descending,
-    /// Turns the order round.
     Reverse,
-    /// Keeps the first of equal numbers.
     Distinct,
-    /// Keeps the first k.
     First(i64),
-    /// Keeps the last k.
     Last(i64),
-    /// Removes the first k.
     Without(i64),
-    /// Keeps the first, the third and so on.
     EverySecond,
-    /// Each number minus the one before it.
     Differences,
-    /// The sums of the first one, two and so on.
     RunningSums,
 }
 
 /// What is made of the list in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fold {
-    /// The list itself.
     List,
-    /// Its sum.
     Sum,
-    /// How many there are.
     Count,
-    /// The greatest, 0 of an empty list.
     Greatest,
-    /// The smallest, 0 of an empty list.
     Smallest,
-    /// The greatest minus the smallest, 0 of an empty list.
     Spread,
 }
 
 /// A result: a list or a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// A list.
     List(Vec<i64>),
-    /// A number.
     Number(i64),
 }
 

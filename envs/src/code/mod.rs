@@ -14,16 +14,16 @@
 //! - [`judge`], [`compare`]: running, remembering, comparing;
 //! - [`state`]: a situation in an episode; [`demonstrate`]: samples for the warm-up; `test_actions`: for `envs check`.
 
-pub mod compact;
-pub mod compare;
-pub mod demonstrate;
+mod compact;
+mod compare;
+mod demonstrate;
 pub mod expression;
-pub mod extract;
-pub mod full;
-pub mod generate;
+mod extract;
+mod full;
+mod generate;
 pub mod judge;
-pub mod list;
-pub mod mutate;
+mod list;
+pub(crate) mod mutate;
 pub mod spec;
 pub mod state;
 mod test_actions;
@@ -37,7 +37,7 @@ use crate::demonstration::Demonstration;
 use crate::environment::{Demonstrator, Environment, ExtractionCase, Selection, State, Tasks};
 use crate::settings::Setting;
 use crate::workflow::Workflow;
-use spec::Choice;
+use spec::TaskSettings;
 
 /// The environment's name.
 pub const NAME: &str = "code";
@@ -71,7 +71,7 @@ impl Environment for Code {
     }
 
     fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
-        generate::tasks(Choice::from_settings(&selection.settings)?, selection)
+        generate::tasks(TaskSettings::from_settings(&selection.settings)?, selection)
     }
 
     fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
@@ -92,14 +92,14 @@ impl Environment for Code {
     }
 
     fn demonstrator(&self, demonstration: &Demonstration) -> Result<Demonstrator> {
-        let choice = Choice::from_settings(&demonstration.tasks.settings)?;
-        if choice.data.is_some() {
+        let settings = TaskSettings::from_settings(&demonstration.tasks.settings)?;
+        if settings.data.is_some() {
             return Err(
                 Failure::usage("only generated tasks of code are demonstrated").hint("leave out data")
             );
         }
         let workflow = self.workflow(&demonstration.workflow, &Value::Null)?;
         let demonstration = demonstration.clone();
-        Ok(Box::new(move |index| demonstrate::samples(&choice, &workflow, &demonstration, index)))
+        Ok(Box::new(move |index| demonstrate::samples(&settings, &workflow, &demonstration, index)))
     }
 }

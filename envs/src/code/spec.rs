@@ -5,45 +5,34 @@
 
 use std::sync::Arc;
 
-use record::failure::{Failure, Result};
+use record::failure::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::sandbox::Limits;
 pub use crate::settings::Encoding;
-use crate::settings::{Setting, Settings, ranged};
+use crate::settings::{Setting, Settings};
+use crate::spec::{checked, fail, read, write};
 
 /// What `--set` understands.
-pub const SETTINGS: &[Setting] = &[
-    Setting {
-        name: "data",
-        default: "none",
-        meaning: "FILE of problems, as `envs import` writes it, instead of generated tasks; shipped: 14 of our own",
-    },
-    Setting {
-        name: "encoding",
-        default: "compact; full with data",
-        meaning: "compact (an expression, for tiny policies) or full (prose and programs)",
-    },
-    Setting {
-        name: "turns",
-        default: "4",
-        meaning: "turns in an episode, 1 to 99; give rollout the same number",
-    },
-    Setting { name: "least", default: "2", meaning: "fewest steps of a generated task, 1 to 4" },
-    Setting { name: "most", default: "3", meaning: "most steps of a generated task, least to 4" },
-    Setting {
-        name: "tests",
-        default: "8; with data all that a problem has",
-        meaning: "golden tests of a task, at most; 3 to 200",
-    },
-    Setting {
-        name: "examples",
-        default: "2",
-        meaning: "how many of a generated task's tests its text shows, 1 to 3",
-    },
-    Setting { name: "cpu", default: "4", meaning: "processor seconds of a program and test, 0.1 to 60" },
-    Setting { name: "memory", default: "256", meaning: "MiB of a program, 16 to 4096" },
+pub(crate) const SETTINGS: &[Setting] = &[
+    Setting::new(
+        "data",
+        "none",
+        "FILE of problems, as `envs import` writes it, instead of generated tasks; shipped: 14 of our own",
+    ),
+    Setting::new(
+        "encoding",
+        "compact; full with data",
+        "compact (an expression, for tiny policies) or full (prose and programs)",
+    ),
+    Setting::new("turns", "4", "turns in an episode, 1 to 99; give rollout the same number"),
+    Setting::new("least", "2", "fewest steps of a generated task, 1 to 4"),
+    Setting::new("most", "3", "most steps of a generated task, least to 4"),
+    Setting::new("tests", "8; with data all that a problem has", "golden tests of a task, at most; 3 to 200"),
+    Setting::new("examples", "2", "how many of a generated task's tests its text shows, 1 to 3"),
+    Setting::new("cpu", "4", "processor seconds of a program and test, 0.1 to 60"),
+    Setting::new("memory", "256", "MiB of a program, 16 to 4096"),
 ];
 
 /// How a program is given its input and gives its output.
@@ -118,7 +107,7 @@ pub struct Rules {
 
 /// What tasks are drawn from, and how.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Choice {
+pub struct TaskSettings {
     /// The rules.
     pub rules: Rules,
     /// The file of problems, or `shipped`; `None`: generated.
@@ -133,46 +122,35 @@ pub struct Choice {
     pub most: usize,
 }
 
-impl Choice {
+impl TaskSettings {
     /// What `--set` describes.
     ///
     /// # Errors
     /// Values that are out of range or contradict each other: usage.
-    pub fn from_settings(settings: &Settings) -> Result<Choice> {
+    pub fn from_settings(settings: &Settings) -> Result<TaskSettings> {
         let data = settings.text("data").map(str::to_owned);
         let encoding = Encoding::of_problems(settings)?;
-        let turns = within(settings, "turns", 4_u32, 1, 99)?;
-        let least = within(settings, "least", 2_usize, 1, 4)?;
-        let most = within(settings, "most", least.max(3), least, 4)?;
-        Ok(Choice {
+        let least = settings.whole("least", 2, 1, 4)?;
+        Ok(TaskSettings {
             rules: Rules {
                 encoding,
-                turns,
-                cpu: within(settings, "cpu", 4.0, 0.1, 60.0)?,
-                memory: within(settings, "memory", 256_u64, 16, 4096)?,
+                turns: settings.whole("turns", 4, 1, 99)?,
+                cpu: settings.number("cpu", 4.0, 0.1, 60.0)?,
+                memory: settings.whole("memory", 256, 16, 4096)?,
             },
-            tests: within(settings, "tests", if data.is_some() { 200 } else { 8_usize }, 3, 200)?,
+            tests: settings.whole("tests", if data.is_some() { 200 } else { 8 }, 3, 200)?,
             data,
-            examples: within(settings, "examples", 2_usize, 1, 3)?,
+            examples: settings.whole("examples", 2, 1, 3)?,
             least,
-            most,
+            most: settings.whole("most", least.max(3), least, 4)?,
         })
     }
-}
-
-fn within<T>(settings: &Settings, key: &str, default: T, least: T, most: T) -> Result<T>
-where
-    T: std::str::FromStr + PartialOrd + std::fmt::Display + Copy,
-{
-    ranged(key, settings.value(key, "a number of the right kind")?.unwrap_or(default), least, most)
 }
 
 impl Rules {
     /// The `spec` of `problem` under these rules.
     pub fn spec(&self, problem: &Problem) -> Value {
-        // Numbers, texts and lists of them have a form in JSON.
-        let mut spec = serde_json::to_value(self).unwrap_or_default();
-        let more = serde_json::to_value(problem).unwrap_or_default();
+        let (mut spec, more) = (write(self), write(problem));
         if let (Value::Object(spec), Value::Object(more)) = (&mut spec, more) {
             spec.extend(more);
         }
@@ -186,15 +164,10 @@ impl Instance {
     /// # Errors
     /// A `spec` that describes none: data.
     pub fn parse(spec: &Value) -> Result<Arc<Instance>> {
-        let fail = |cause: String| Failure::data(format!("spec: {cause}"));
-        let rules = Rules::deserialize(spec).map_err(|error| fail(error.to_string()))?;
-        let problem = Problem::deserialize(spec).map_err(|error| fail(error.to_string()))?;
-        if !(1..=99).contains(&rules.turns) {
-            return Err(fail(format!("turns: {} is not from 1 to 99", rules.turns)));
-        }
-        if !(0.1..=60.0).contains(&rules.cpu) || !(16..=4096).contains(&rules.memory) {
-            return Err(fail(format!("cpu {} or memory {} is out of range", rules.cpu, rules.memory)));
-        }
+        let (rules, problem): (Rules, Problem) = (read(spec)?, read(spec)?);
+        checked("turns", rules.turns, 1, 99)?;
+        checked("cpu", rules.cpu, 0.1, 60.0)?;
+        checked("memory", rules.memory, 16, 4096)?;
         problem.check().map_err(fail)?;
         Ok(Arc::new(Instance { problem, rules, spec: spec.clone() }))
     }

@@ -20,6 +20,7 @@ use super::judge::{self, Quality, TestResults};
 use super::spec::{Encoding, Instance, Style, Test};
 use super::{NAME, compact, extract, full, test_actions};
 use crate::environment::{Checks, Outcome, State};
+use crate::spec::read_state;
 use crate::workflow::Workflow;
 
 /// Tests whose inputs the program has to take without failing, for the component `smoke`.
@@ -81,7 +82,7 @@ impl CodeState {
     /// # Errors
     /// Something else: data.
     pub fn restore(value: &Value, find: impl Fn(&str) -> Result<Arc<Workflow>>) -> Result<Self> {
-        let raw = RawState::deserialize(value).map_err(|error| Failure::data(format!("state: {error}")))?;
+        let raw: RawState = read_state(value)?;
         let instance = Instance::parse(&raw.spec)?;
         let (kept, total) = (raw.kept, instance.problem.tests.len());
         if kept.best > total {

@@ -11,8 +11,6 @@ use record::stage;
 use record::write::Writer;
 use serde_json::Value;
 
-use super::tasks::SplitName;
-
 /// Turns the records of public data sets into task lines, for `--set data=FILE`.
 ///
 /// Each problem comes once, named by a hash of its text. One in eight is put into the test split by that hash, so that a
@@ -37,7 +35,7 @@ pub struct Import {
     layout: Option<String>,
     /// Puts all problems into one split [default: by a hash of each].
     #[arg(long, value_enum)]
-    split: Option<SplitName>,
+    split: Option<Split>,
     /// What tasks say of where they come from.
     #[arg(long, value_name = "TEXT")]
     source: Option<String>,
@@ -61,7 +59,7 @@ impl Import {
         }
         let mut importer = Importer {
             layout: self.layout.as_deref().map(find).transpose()?,
-            split: self.split.map(Split::from),
+            split: self.split,
             source: self.source.clone(),
             ..Importer::default()
         };

@@ -7,7 +7,6 @@ use envs::{Outcome, Split, State};
 use record::failure::{Failure, Result};
 use record::stage;
 
-use super::tasks::SplitName;
 use crate::Choice;
 
 /// Plays one task in the terminal: the board is drawn, and a line on stdin answers for the agent whose turn it
@@ -26,7 +25,7 @@ pub struct Play {
     choice: Choice,
     /// Which side of the division.
     #[arg(long, value_enum, default_value = "train")]
-    split: SplitName,
+    split: Split,
     /// Which task of the split, from 0.
     #[arg(long, default_value_t = 0, value_name = "N")]
     task: u64,
@@ -51,7 +50,7 @@ impl Play {
     pub fn run(&self) -> Result<()> {
         let environment = self.choice.environment()?;
         let name = self.workflow.as_deref().unwrap_or(environment.default_workflow());
-        let selection = self.choice.selection(Split::from(self.split))?;
+        let selection = self.choice.selection(self.split)?;
         let task = environment.tasks(&selection)?.nth(self.task as usize).unwrap_or_else(|| {
             Err(Failure::usage(format!("--task {}: the split ends before it", self.task)))
         })?;

@@ -2,7 +2,6 @@
 
 use std::io;
 
-use clap::ValueEnum;
 use envs::Split;
 use record::failure::{Failure, Result};
 use record::line::End;
@@ -11,24 +10,6 @@ use record::write::Writer;
 use serde_json::{Map, Value};
 
 use crate::Choice;
-
-/// A split by its name on the command line.
-#[derive(Clone, Copy, ValueEnum)]
-pub enum SplitName {
-    /// Tasks to learn from.
-    Train,
-    /// Held-out tasks: no seed changes which they are.
-    Test,
-}
-
-impl From<SplitName> for Split {
-    fn from(name: SplitName) -> Split {
-        match name {
-            SplitName::Train => Split::Train,
-            SplitName::Test => Split::Test,
-        }
-    }
-}
 
 /// Writes task lines: instances to play, each with the rules in its `spec`.
 ///
@@ -45,7 +26,7 @@ pub struct Tasks {
     choice: Choice,
     /// Which side of the division.
     #[arg(long, value_enum, default_value = "train")]
-    split: SplitName,
+    split: Split,
     /// Number of tasks.
     #[arg(long, default_value_t = 1, value_name = "N")]
     count: u64,
@@ -54,7 +35,7 @@ pub struct Tasks {
 impl Tasks {
     pub fn run(&self) -> Result<()> {
         let environment = self.choice.environment()?;
-        let mut tasks = environment.tasks(&self.choice.selection(self.split.into())?)?;
+        let mut tasks = environment.tasks(&self.choice.selection(self.split)?)?;
         let mut writer = Writer::stdout();
         for _ in 0..self.count {
             let Some(task) = tasks.next() else { break };

@@ -164,12 +164,7 @@ impl Importer {
             spec.insert("source".to_owned(), source.as_str().into());
         }
         let split = self.split.unwrap_or_else(|| split_of(&text));
-        Ok(Some(Task {
-            env: layout.environment.to_owned(),
-            task: format!("{}/{}/{identity:016x}", layout.environment, split.name()),
-            split: Some(split.name().to_owned()),
-            spec,
-            ..Task::default()
-        }))
+        let name = format!("{identity:016x}");
+        Ok(Some(streams::task(layout.environment, split, &name, spec)))
     }
 }

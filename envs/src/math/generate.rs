@@ -6,7 +6,7 @@
 //!
 //! Problems of a file: [`crate::problems`].
 
-use record::failure::{Failure, Result};
+use record::failure::Result;
 use record::line::Task;
 use record::philox::{Draws, Stream};
 use serde_json::{Map, Value};
@@ -43,45 +43,32 @@ pub fn tasks(rules: Rules, selection: &Selection) -> Result<Tasks<'static>> {
 /// # Errors
 /// The rules allow none: usage.
 pub fn word_problem(rules: &Rules, split: Split, stream: Stream) -> Result<Task> {
-    let mut draws = Draws::new(stream);
-    for _ in 0..ATTEMPTS {
+    let draw = |draws: &mut Draws| {
         let steps = 1 + draws.below(rules.level);
-        let chain = Chain::draw(steps, rules.largest, &mut draws);
+        let chain = Chain::draw(steps, rules.largest, draws);
         let text = chain.write();
         if streams::split_of(text.as_bytes(), TEST_SHARE) != split || chain.steps.len() != steps as usize {
-            continue;
+            return None;
         }
         let problem = match rules.encoding {
-            Encoding::Compact => chain.tell_shortly(&mut draws),
-            Encoding::Full => chain.tell(&mut draws),
+            Encoding::Compact => chain.tell_shortly(draws),
+            Encoding::Full => chain.tell(draws),
         };
         let answer = chain.value().unwrap_or_default().to_string();
         let known = Map::from_iter([("level".to_owned(), Value::from(steps))]);
-        return Ok(task(streams::first_word(text.as_bytes()), split, rules.spec(&problem, &answer, known)));
-    }
-    Err(Failure::usage(format!(
-        "no {} task in {ATTEMPTS} draws: level={} largest={}",
-        split.name(),
-        rules.level,
-        rules.largest
-    ))
-    .hint("a higher level or a greater largest leaves more room"))
-}
-
-/// The task line of a problem.
-pub fn task(identity: u64, split: Split, spec: Value) -> Task {
-    Task {
-        env: NAME.to_owned(),
-        task: format!("{NAME}/{}/{identity:016x}", split.name()),
-        split: Some(split.name().to_owned()),
-        spec,
-        ..Task::default()
-    }
+        let name = format!("{:016x}", streams::first_word(text.as_bytes()));
+        Some(streams::task(NAME, split, &name, rules.spec(&problem, &answer, known)))
+    };
+    streams::first_task(ATTEMPTS, split, stream, draw, || {
+        let settings = format!("level={} largest={}", rules.level, rules.largest);
+        (settings, "a higher level or a greater largest leaves more room")
+    })
 }
 
 /// The task of a problem of a file, under the rules given.
 fn from_file(rules: &Rules, spec: &Value, identity: u64, split: Split) -> Result<Task> {
     let problem = Problem::parse(spec)?;
     let known = spec.as_object().cloned().unwrap_or_default();
-    Ok(task(identity, split, rules.spec(&problem.text, &problem.reference, known)))
+    let name = format!("{identity:016x}");
+    Ok(streams::task(NAME, split, &name, rules.spec(&problem.text, &problem.reference, known)))
 }

@@ -16,16 +16,16 @@
 //! - [`program`]: the tool's program; [`compact`], [`full`]: the two ways of putting a situation into words;
 //! - [`state`]: a situation in an episode; [`rules`]: what answers earn; [`demonstrate`]: samples for the warm-up.
 
-pub mod answer;
-pub mod compact;
-pub mod demonstrate;
-pub mod full;
-pub mod generate;
-pub mod program;
-pub mod rules;
-pub mod spec;
-pub mod state;
-pub mod story;
+pub(crate) mod answer;
+mod compact;
+mod demonstrate;
+mod full;
+mod generate;
+mod program;
+mod rules;
+mod spec;
+mod state;
+mod story;
 mod test_actions;
 
 use std::sync::{Arc, LazyLock};

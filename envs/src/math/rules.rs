@@ -7,80 +7,49 @@
 //! a tool when both agree on it, alone when it is given (or given twice, in several turns), in an ensemble when the judge
 //! adopts it. Whoever proposes to a judge ends nothing: the team's reward for a proposal is what it would be if adopted.
 
-use std::collections::BTreeMap;
+use crate::environment::Outcome;
 
-use record::sample::Rewards;
-
-/// What an answer is good for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Components {
-    /// What a reasoner or judge said.
-    Reasoned {
-        /// An answer could be found in it.
-        format: bool,
-        /// It is correct.
-        correct: bool,
-    },
-    /// What a tool's program did.
-    Computed {
-        /// It ran to its end.
-        runs: bool,
-        /// What it printed is an answer.
-        parsable: bool,
-        /// It is correct.
-        correct: bool,
-    },
+/// What an action is worth to its agent.
+#[derive(Clone, Debug)]
+pub struct Score {
+    pub correct: bool,
+    /// The weighted sum, in [0, 1].
+    pub local: f64,
+    components: Vec<(&'static str, f64)>,
 }
 
-fn one(holds: bool) -> f64 {
-    f64::from(u8::from(holds))
-}
-
-impl Components {
-    /// Whether the answer is correct.
-    pub fn correct(&self) -> bool {
-        match self {
-            Components::Reasoned { correct, .. } | Components::Computed { correct, .. } => *correct,
-        }
+impl Score {
+    /// A reasoner's or judge's: `format`, an answer could be found in it.
+    pub fn reasoned(format: bool, correct: bool) -> Score {
+        Score::of(correct, &[("format", 2.0, format), ("correct", 8.0, correct)])
     }
 
-    /// The weighted sum, in [0, 1]. Tenths are summed as whole numbers, because .1 + .1 + .8 exceeds 1 in binary.
-    pub fn local(&self) -> f64 {
-        let tenths = match self {
-            Components::Reasoned { format, correct } => 2.0 * one(*format) + 8.0 * one(*correct),
-            Components::Computed { runs, parsable, correct } => {
-                one(*runs) + one(*parsable) + 8.0 * one(*correct)
-            }
-        };
-        tenths / 10.0
+    /// A tool's: its program ran to its end, and what it printed is an answer.
+    pub fn computed(runs: bool, parsable: bool, correct: bool) -> Score {
+        Score::of(correct, &[("runs", 1.0, runs), ("parsable", 1.0, parsable), ("correct", 8.0, correct)])
     }
 
-    /// The parts by name, each 0 or 1.
-    pub fn components(&self) -> BTreeMap<String, f64> {
-        let parts: &[(&str, bool)] = match self {
-            Components::Reasoned { format, correct } => &[("format", *format), ("correct", *correct)],
-            Components::Computed { runs, parsable, correct } => {
-                &[("runs", *runs), ("parsable", *parsable), ("correct", *correct)]
-            }
-        };
-        parts.iter().map(|(name, holds)| ((*name).to_owned(), one(*holds))).collect()
+    /// Components with their weights in tenths, which are summed as whole numbers: .1 + .1 + .8 exceeds 1 in binary.
+    fn of(correct: bool, parts: &[(&'static str, f64, bool)]) -> Score {
+        let local = parts.iter().map(|(_, tenths, holds)| tenths * f64::from(*holds)).sum::<f64>() / 10.0;
+        let components = parts.iter().map(|(name, _, holds)| (*name, f64::from(*holds))).collect();
+        Score { correct, local, components }
     }
 
-    /// Team reward and own reward together.
-    pub fn rewards(&self, team: bool) -> Rewards {
-        Rewards { team: one(team), local: self.local() }
+    pub fn outcome(&self, team: bool) -> Outcome {
+        Outcome::new(f64::from(team), self.local, &self.components)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Components;
+    use super::Score;
 
     #[test]
     fn the_papers_table() {
-        let reasoned = |format, correct| Components::Reasoned { format, correct }.local();
+        let reasoned = |format, correct| Score::reasoned(format, correct).local;
         assert_eq!([reasoned(false, false), reasoned(true, false), reasoned(true, true)], [0.0, 0.2, 1.0]);
-        let computed = |runs, parsable, correct| Components::Computed { runs, parsable, correct }.local();
+        let computed = |runs, parsable, correct| Score::computed(runs, parsable, correct).local;
         assert_eq!(computed(false, false, false), 0.0);
         assert_eq!(computed(true, false, false), 0.1);
         assert_eq!(computed(true, true, false), 0.2);

@@ -2,47 +2,39 @@
 
 use std::sync::Arc;
 
-use record::failure::{Failure, Result};
+use record::failure::Result;
 use serde::Deserialize;
 use serde_json::{Map as Object, Value};
 
 use super::answer::Answer;
 use super::story::Chain;
 pub use crate::settings::Encoding;
-use crate::settings::{Setting, Settings, ranged};
+use crate::settings::{Setting, Settings, TURNS};
+use crate::spec::{checked, fail, read};
 use crate::workflow::Workflow;
 
 /// What `--set` understands.
-pub const SETTINGS: &[Setting] = &[
-    Setting {
-        name: "encoding",
-        default: "compact; full with data",
-        meaning: "compact (few words; the tool writes a chain of arithmetic) or full (prose; the tool writes Python)",
-    },
-    Setting {
-        name: "data",
-        default: "none",
-        meaning: "FILE of problems, as `envs import` writes it, instead of word problems; shipped: 42 of our own",
-    },
-    Setting {
-        name: "level",
-        default: "3",
-        meaning: "most steps of a word problem, 1 to 8; each number of steps is as likely",
-    },
-    Setting {
-        name: "largest",
-        default: "20; 1000 if full",
-        meaning: "greatest total of a word problem, 9 to 9999",
-    },
-    Setting { name: "turns", default: "4", meaning: "turns in an episode, 1 to 99" },
-    Setting { name: "reasoners", default: "2", meaning: "reasoners of --workflow ensemble, 1 to 16" },
-    Setting { name: "tools", default: "1", meaning: "tools of --workflow ensemble, 0 to 16" },
+pub(crate) const SETTINGS: &[Setting] = &[
+    Setting::new(
+        "encoding",
+        "compact; full with data",
+        "compact (few words; the tool writes a chain of arithmetic) or full (prose; the tool writes Python)",
+    ),
+    Setting::new(
+        "data",
+        "none",
+        "FILE of problems, as `envs import` writes it, instead of word problems; shipped: 42 of our own",
+    ),
+    Setting::new("level", "3", "most steps of a word problem, 1 to 8; each number of steps is as likely"),
+    Setting::new("largest", "20; 1000 if full", "greatest total of a word problem, 9 to 9999"),
+    TURNS,
+    Setting::new("reasoners", "2", "reasoners of --workflow ensemble, 1 to 16"),
+    Setting::new("tools", "1", "tools of --workflow ensemble, 0 to 16"),
 ];
 
 /// The rules of an episode, and how word problems are drawn.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rules {
-    /// How problems are put into words.
+pub(crate) struct Rules {
     pub encoding: Encoding,
     /// A file of problems.
     pub data: Option<String>,
@@ -50,44 +42,38 @@ pub struct Rules {
     pub level: u32,
     /// Greatest total of a word problem.
     pub largest: u32,
-    /// Turns in an episode.
-    pub turns: u32,
-    /// Reasoners of an ensemble.
+    turns: u32,
     pub reasoners: u32,
-    /// Tools of an ensemble.
     pub tools: u32,
 }
 
 impl Rules {
-    /// The rules that `--set` describes.
-    ///
     /// # Errors
     /// Values out of range, or that contradict each other: usage.
     pub fn from_settings(settings: &Settings) -> Result<Rules> {
         let encoding = Encoding::of_problems(settings)?;
-        let number = |name: &str, default: u32, least: u32, most: u32| -> Result<u32> {
-            ranged(name, settings.value(name, "a whole number")?.unwrap_or(default), least, most)
-        };
+        let largest = if encoding == Encoding::Compact { 20 } else { 1000 };
         Ok(Rules {
             encoding,
             data: settings.text("data").map(str::to_owned),
-            level: number("level", 3, 1, 8)?,
-            largest: number("largest", if encoding == Encoding::Compact { 20 } else { 1000 }, 9, 9999)?,
-            turns: number("turns", 4, 1, 99)?,
-            reasoners: number("reasoners", 2, 1, 16)?,
-            tools: number("tools", 1, 0, 16)?,
+            level: settings.whole("level", 3, 1, 8)?,
+            largest: settings.whole("largest", largest, 9, 9999)?,
+            turns: settings.whole("turns", 4, 1, 99)?,
+            reasoners: settings.whole("reasoners", 2, 1, 16)?,
+            tools: settings.whole("tools", 1, 0, 16)?,
         })
     }
 
     /// The `spec` of a problem under these rules; what `known` holds besides (a source, a level) is kept.
     pub fn spec(&self, problem: &str, answer: &str, known: Object<String, Value>) -> Value {
-        let mut spec = Object::new();
-        spec.insert("problem".to_owned(), problem.into());
-        spec.insert("answer".to_owned(), answer.into());
-        spec.insert("encoding".to_owned(), self.encoding.name().into());
-        spec.insert("turns".to_owned(), self.turns.into());
-        spec.insert("reasoners".to_owned(), self.reasoners.into());
-        spec.insert("tools".to_owned(), self.tools.into());
+        let mut spec = Object::from_iter([
+            ("problem".to_owned(), problem.into()),
+            ("answer".to_owned(), answer.into()),
+            ("encoding".to_owned(), self.encoding.name().into()),
+            ("turns".to_owned(), self.turns.into()),
+            ("reasoners".to_owned(), self.reasoners.into()),
+            ("tools".to_owned(), self.tools.into()),
+        ]);
         for (key, value) in known {
             spec.entry(key).or_insert(value);
         }
@@ -95,32 +81,15 @@ impl Rules {
     }
 }
 
-/// `spec` as it is read. What a source says besides is accepted and not looked at.
+/// What a source says besides is accepted and ignored.
 #[derive(Deserialize)]
 struct RawSpec {
     problem: String,
     answer: String,
-    #[serde(default = "full")]
-    encoding: Encoding,
-    #[serde(default = "four")]
-    turns: u32,
-    #[serde(default = "two")]
-    reasoners: u32,
-    #[serde(default = "one")]
-    tools: u32,
-}
-
-fn full() -> Encoding {
-    Encoding::Full
-}
-fn four() -> u32 {
-    4
-}
-fn two() -> u32 {
-    2
-}
-fn one() -> u32 {
-    1
+    encoding: Option<Encoding>,
+    turns: Option<u32>,
+    reasoners: Option<u32>,
+    tools: Option<u32>,
 }
 
 /// A problem with everything that stays the same during its episodes.
@@ -152,46 +121,33 @@ impl Problem {
     /// # Errors
     /// A `spec` that is no math problem: data.
     pub fn parse(spec: &Value) -> Result<Problem> {
-        let fail = |cause: String| Failure::data(format!("spec: {cause}"));
-        let RawSpec { problem, answer: reference, encoding, turns, reasoners, tools } =
-            RawSpec::deserialize(spec).map_err(|error| fail(error.to_string()))?;
-        if problem.trim().is_empty() {
-            return Err(fail("problem: there is no text".to_owned()));
+        let raw: RawSpec = read(spec)?;
+        let (text, reference) = (raw.problem, raw.answer);
+        if text.trim().is_empty() {
+            return Err(fail("problem: there is no text"));
         }
-        let answer = Answer::read(&reference).ok_or_else(|| fail("answer: there is none".to_owned()))?;
-        if !(1..=99).contains(&turns) {
-            return Err(fail(format!("turns: {turns} is not from 1 to 99")));
-        }
-        if !(1..=16).contains(&reasoners) || tools > 16 {
-            return Err(fail(format!(
-                "{reasoners} reasoners and {tools} tools: 1 to 16 and 0 to 16 can play"
-            )));
-        }
+        let answer = Answer::read(&reference).ok_or_else(|| fail("answer: there is none"))?;
+        let encoding = raw.encoding.unwrap_or(Encoding::Full);
+        let (turns, reasoners, tools) =
+            (raw.turns.unwrap_or(4), raw.reasoners.unwrap_or(2), raw.tools.unwrap_or(1));
+        checked("turns", turns, 1, 99)?;
+        checked("reasoners", reasoners, 1, 16)?;
+        checked("tools", tools, 0, 16)?;
         let chain = match encoding {
             Encoding::Full => None,
             Encoding::Compact => {
-                let chain = Chain::read_shortly(&problem).ok_or_else(|| {
-                    fail(format!("problem: '{problem}' is no short story"))
+                let chain = Chain::read_shortly(&text).ok_or_else(|| {
+                    fail(format!("problem: '{text}' is no short story"))
                         .hint("for example: has 7 gets 5 loses 3")
                 })?;
                 let value = chain.value().map(|value| value.to_string());
                 if value.as_deref() != Some(&reference) {
-                    return Err(fail(format!("answer: {reference} is not what comes out of '{problem}'")));
+                    return Err(fail(format!("answer: {reference} is not what comes out of '{text}'")));
                 }
                 Some(chain)
             }
         };
-        Ok(Problem {
-            text: problem,
-            reference,
-            answer,
-            encoding,
-            chain,
-            turns,
-            reasoners,
-            tools,
-            spec: spec.clone(),
-        })
+        Ok(Problem { text, reference, answer, encoding, chain, turns, reasoners, tools, spec: spec.clone() })
     }
 
     /// The ensemble that the problem asks for.

@@ -8,13 +8,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::answer::{Answer, extract};
-use super::rules::Components;
+use super::rules::Score;
 use super::spec::{Encoding, Problem};
 use super::{compact, full, program, test_actions};
 use crate::environment::{Checks, Outcome, State};
+use crate::spec::read_state;
 use crate::workflow::Workflow;
 
-/// What an agent is there for.
+/// What an agent does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Thinks.
@@ -87,16 +88,12 @@ impl MathState {
 
     /// The state that `to_json` wrote; `find` looks a workflow up.
     pub fn restore(value: &Value, find: impl Fn(&str, &Value) -> Result<Arc<Workflow>>) -> Result<Self> {
-        let fail = |cause: String| Failure::data(format!("state: {cause}"));
-        let raw = RawState::deserialize(value).map_err(|error| fail(error.to_string()))?;
+        let raw: RawState = read_state(value)?;
         let problem = Arc::new(Problem::parse(&raw.spec)?);
         let workflow = find(&raw.workflow, &raw.spec)?;
-        if raw.said.len() != workflow.agents().len() {
-            return Err(fail(format!(
-                "said: {} entries for {} agents",
-                raw.said.len(),
-                workflow.agents().len()
-            )));
+        let (said, agents) = (raw.said.len(), workflow.agents().len());
+        if said != agents {
+            return Err(Failure::data(format!("state: said: {said} entries for {agents} agents")));
         }
         let said = raw.said.into_iter().map(|said| said.map(Arc::new)).collect();
         Ok(MathState { problem, workflow, said })
@@ -125,7 +122,7 @@ impl MathState {
     }
 
     /// What `text` of `agent` says, and what it is good for.
-    fn read(&self, agent: &str, text: &str) -> Result<(AgentMessage, Components)> {
+    fn read(&self, agent: &str, text: &str) -> Result<(AgentMessage, Score)> {
         let role = Role::of(agent);
         let correct = |answer: &Option<String>| {
             answer.as_deref().and_then(Answer::read).is_some_and(|answer| answer.same(&self.problem.answer))
@@ -135,55 +132,50 @@ impl MathState {
             (Encoding::Compact, Role::Tool) => {
                 let (runs, value) = compact::compute(text);
                 let answer = value.map(|value| value.to_string());
-                let parts =
-                    Components::Computed { runs, parsable: answer.is_some(), correct: correct(&answer) };
+                let score = Score::computed(runs, answer.is_some(), correct(&answer));
                 let shown = value.map_or_else(|| " none".to_owned(), |value| compact::write_totals(&[value]));
-                (said(shown, answer), parts)
+                (said(shown, answer), score)
             }
             (Encoding::Compact, _) => {
                 let value = compact::read_totals(text);
                 let answer = value.map(|value| value.to_string());
-                let parts = Components::Reasoned { format: answer.is_some(), correct: correct(&answer) };
+                let score = Score::reasoned(answer.is_some(), correct(&answer));
                 let words: String = text.split_ascii_whitespace().flat_map(|word| [" ", word]).collect();
-                (said(if value.is_some() { words } else { " none".to_owned() }, answer), parts)
+                (said(if value.is_some() { words } else { " none".to_owned() }, answer), score)
             }
             (Encoding::Full, Role::Tool) => {
                 let Some(source) = program::extract(text) else {
-                    let parts = Components::Computed { runs: false, parsable: false, correct: false };
-                    return Ok((said("(no program)".to_owned(), None), parts));
+                    let score = Score::computed(false, false, false);
+                    return Ok((said("(no program)".to_owned(), None), score));
                 };
                 let run = program::python(source)?;
                 let answer = run.answer();
-                let parts = Components::Computed {
-                    runs: run.ran,
-                    parsable: answer.is_some(),
-                    correct: correct(&answer),
-                };
+                let score = Score::computed(run.ran, answer.is_some(), correct(&answer));
                 let what = if run.ran { "Output" } else { "Error" };
                 let shown =
                     format!("```python\n{}\n```\n{what}: {}", full::shorten(source.trim()), run.output);
-                (said(shown, answer), parts)
+                (said(shown, answer), score)
             }
             (Encoding::Full, _) => {
                 let answer = extract::answer(text);
-                let parts = Components::Reasoned { format: answer.is_some(), correct: correct(&answer) };
-                (said(full::shorten(text), answer), parts)
+                let score = Score::reasoned(answer.is_some(), correct(&answer));
+                (said(full::shorten(text), answer), score)
             }
         })
     }
 
     /// Takes what `agent` says.
-    fn put(&mut self, agent: &str, text: &str) -> Result<Components> {
+    fn put(&mut self, agent: &str, text: &str) -> Result<Score> {
         self.workflow.check(agent)?;
         if self.has_ended() {
             return Err(Failure::data("the episode is over: the team has its answer"));
         }
-        let (mut said, parts) = self.read(agent, text)?;
+        let (mut said, score) = self.read(agent, text)?;
         said.stands = said.answer.as_deref().is_some_and(|answer| self.stands(agent, answer));
         if let Some(position) = self.workflow.position(agent) {
             self.said[position] = Some(Arc::new(said));
         }
-        Ok(parts)
+        Ok(score)
     }
 
     /// Whether an answer of `agent` ends the episode by itself.
@@ -221,13 +213,13 @@ impl MathState {
         self.over().is_some() || self.workflow.name() == "single" && self.said.iter().any(Option::is_some)
     }
 
-    fn outcome(&self, agent: Option<&str>, parts: Components) -> Outcome {
+    fn outcome(&self, agent: Option<&str>, score: &Score) -> Outcome {
         let terminated = self.has_ended();
         let success = self.is_solved();
         let proposes =
             self.workflow.name() == "ensemble" && agent.is_some_and(|agent| Role::of(agent) != Role::Judge);
-        let team = success || proposes && parts.correct();
-        Outcome { rewards: parts.rewards(team), components: parts.components(), terminated, success }
+        let team = success || proposes && score.correct;
+        Outcome { terminated, success, ..score.outcome(team) }
     }
 }
 
@@ -258,8 +250,8 @@ impl State for MathState {
     }
 
     fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
-        let parts = self.put(agent, text)?;
-        Ok(self.outcome(Some(agent), parts))
+        let score = self.put(agent, text)?;
+        Ok(self.outcome(Some(agent), &score))
     }
 
     fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
@@ -268,14 +260,14 @@ impl State for MathState {
         let mut last = None;
         for (agent, text) in actions {
             let mut alone = before.clone();
-            let parts = alone.put(agent, text)?;
+            let score = alone.put(agent, text)?;
             if let Some(position) = self.workflow.position(agent) {
                 self.said[position] = alone.said[position].take();
             }
-            last = Some(parts);
+            last = Some(score);
         }
-        let parts = last.ok_or_else(|| Failure::data("no action was given"))?;
-        Ok(self.outcome(None, parts))
+        let score = last.ok_or_else(|| Failure::data("no action was given"))?;
+        Ok(self.outcome(None, &score))
     }
 
     fn clone_state(&self) -> Box<dyn State> {

@@ -13,152 +13,44 @@ use seccompiler::{
     SeccompFilter, SeccompRule,
 };
 
+/// The numbers of calls by name.
+macro_rules! calls {
+    ($($name:ident)*) => { &[$(libc::$name),*] };
+}
+
 /// Calls allowed whatever their arguments.
-const ALWAYS: &[libc::c_long] = &[
+const ALWAYS: &[libc::c_long] = calls! {
     // Files: what can be opened at all is the root file system's business.
-    libc::SYS_read,
-    libc::SYS_write,
-    libc::SYS_readv,
-    libc::SYS_writev,
-    libc::SYS_pread64,
-    libc::SYS_pwrite64,
-    libc::SYS_openat,
-    libc::SYS_close,
-    libc::SYS_close_range,
-    libc::SYS_fstat,
-    libc::SYS_newfstatat,
-    libc::SYS_statx,
-    libc::SYS_statfs,
-    libc::SYS_fstatfs,
-    libc::SYS_lseek,
-    libc::SYS_fcntl,
-    libc::SYS_flock,
-    libc::SYS_fsync,
-    libc::SYS_fdatasync,
-    libc::SYS_ftruncate,
-    libc::SYS_truncate,
-    libc::SYS_fallocate,
-    libc::SYS_copy_file_range,
-    libc::SYS_sendfile,
-    libc::SYS_getdents64,
-    libc::SYS_getcwd,
-    libc::SYS_chdir,
-    libc::SYS_fchdir,
-    libc::SYS_mkdirat,
-    libc::SYS_unlinkat,
-    libc::SYS_renameat2,
-    libc::SYS_linkat,
-    libc::SYS_symlinkat,
-    libc::SYS_readlinkat,
-    libc::SYS_faccessat,
-    libc::SYS_faccessat2,
-    libc::SYS_fchmod,
-    libc::SYS_fchmodat,
-    libc::SYS_utimensat,
-    libc::SYS_umask,
-    libc::SYS_dup,
-    libc::SYS_dup3,
-    libc::SYS_pipe2,
+    SYS_read SYS_write SYS_readv SYS_writev SYS_pread64 SYS_pwrite64 SYS_openat SYS_close SYS_close_range
+    SYS_fstat SYS_newfstatat SYS_statx SYS_statfs SYS_fstatfs SYS_lseek SYS_fcntl SYS_flock SYS_fsync
+    SYS_fdatasync SYS_ftruncate SYS_truncate SYS_fallocate SYS_copy_file_range SYS_sendfile SYS_getdents64
+    SYS_getcwd SYS_chdir SYS_fchdir SYS_mkdirat SYS_unlinkat SYS_renameat2 SYS_linkat SYS_symlinkat
+    SYS_readlinkat SYS_faccessat SYS_faccessat2 SYS_fchmod SYS_fchmodat SYS_utimensat SYS_umask SYS_dup
+    SYS_dup3 SYS_pipe2
     // Waiting.
-    libc::SYS_ppoll,
-    libc::SYS_pselect6,
-    libc::SYS_epoll_create1,
-    libc::SYS_epoll_ctl,
-    libc::SYS_epoll_pwait,
-    libc::SYS_eventfd2,
-    libc::SYS_nanosleep,
-    libc::SYS_clock_nanosleep,
-    libc::SYS_setitimer,
-    libc::SYS_getitimer,
-    libc::SYS_wait4,
-    libc::SYS_waitid,
+    SYS_ppoll SYS_pselect6 SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_eventfd2 SYS_nanosleep
+    SYS_clock_nanosleep SYS_setitimer SYS_getitimer SYS_wait4 SYS_waitid
     // Memory.
-    libc::SYS_brk,
-    libc::SYS_mmap,
-    libc::SYS_munmap,
-    libc::SYS_mremap,
-    libc::SYS_mprotect,
-    libc::SYS_madvise,
-    libc::SYS_mincore,
-    libc::SYS_msync,
+    SYS_brk SYS_mmap SYS_munmap SYS_mremap SYS_mprotect SYS_madvise SYS_mincore SYS_msync
     // Threads and signals; only its own processes can be named.
-    libc::SYS_futex,
-    libc::SYS_set_robust_list,
-    libc::SYS_get_robust_list,
-    libc::SYS_set_tid_address,
-    libc::SYS_rseq,
-    libc::SYS_membarrier,
-    libc::SYS_sched_yield,
-    libc::SYS_sched_getaffinity,
-    libc::SYS_gettid,
-    libc::SYS_exit,
-    libc::SYS_exit_group,
-    libc::SYS_rt_sigaction,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_rt_sigreturn,
-    libc::SYS_rt_sigtimedwait,
-    libc::SYS_rt_sigsuspend,
-    libc::SYS_rt_sigpending,
-    libc::SYS_sigaltstack,
-    libc::SYS_kill,
-    libc::SYS_tkill,
-    libc::SYS_tgkill,
-    libc::SYS_restart_syscall,
+    SYS_futex SYS_set_robust_list SYS_get_robust_list SYS_set_tid_address SYS_rseq SYS_membarrier
+    SYS_sched_yield SYS_sched_getaffinity SYS_gettid SYS_exit SYS_exit_group SYS_rt_sigaction
+    SYS_rt_sigprocmask SYS_rt_sigreturn SYS_rt_sigtimedwait SYS_rt_sigsuspend SYS_rt_sigpending
+    SYS_sigaltstack SYS_kill SYS_tkill SYS_tgkill SYS_restart_syscall
     // Questions about itself, and clocks.
-    libc::SYS_getpid,
-    libc::SYS_getppid,
-    libc::SYS_getpgid,
-    libc::SYS_getsid,
-    libc::SYS_setsid,
-    libc::SYS_setpgid,
-    libc::SYS_getuid,
-    libc::SYS_geteuid,
-    libc::SYS_getgid,
-    libc::SYS_getegid,
-    libc::SYS_getgroups,
-    libc::SYS_getresuid,
-    libc::SYS_getresgid,
-    libc::SYS_getrusage,
-    libc::SYS_prlimit64,
-    libc::SYS_getrlimit,
-    libc::SYS_setrlimit,
-    libc::SYS_times,
-    libc::SYS_uname,
-    libc::SYS_sysinfo,
-    libc::SYS_getrandom,
-    libc::SYS_clock_gettime,
-    libc::SYS_clock_getres,
-    libc::SYS_gettimeofday,
-];
+    SYS_getpid SYS_getppid SYS_getpgid SYS_getsid SYS_setsid SYS_setpgid SYS_getuid SYS_geteuid SYS_getgid
+    SYS_getegid SYS_getgroups SYS_getresuid SYS_getresgid SYS_getrusage SYS_prlimit64 SYS_getrlimit
+    SYS_setrlimit SYS_times SYS_uname SYS_sysinfo SYS_getrandom SYS_clock_gettime SYS_clock_getres
+    SYS_gettimeofday
+};
 
 /// The older spellings of some calls above, which ARM64 never had.
 #[cfg(target_arch = "x86_64")]
-const OLDER: &[libc::c_long] = &[
-    libc::SYS_open,
-    libc::SYS_stat,
-    libc::SYS_lstat,
-    libc::SYS_access,
-    libc::SYS_getdents,
-    libc::SYS_mkdir,
-    libc::SYS_rmdir,
-    libc::SYS_unlink,
-    libc::SYS_rename,
-    libc::SYS_renameat,
-    libc::SYS_link,
-    libc::SYS_symlink,
-    libc::SYS_readlink,
-    libc::SYS_chmod,
-    libc::SYS_dup2,
-    libc::SYS_pipe,
-    libc::SYS_poll,
-    libc::SYS_select,
-    libc::SYS_epoll_wait,
-    libc::SYS_epoll_create,
-    libc::SYS_alarm,
-    libc::SYS_pause,
-    libc::SYS_getpgrp,
-    libc::SYS_time,
-];
+const OLDER: &[libc::c_long] = calls! {
+    SYS_open SYS_stat SYS_lstat SYS_access SYS_getdents SYS_mkdir SYS_rmdir SYS_unlink SYS_rename
+    SYS_renameat SYS_link SYS_symlink SYS_readlink SYS_chmod SYS_dup2 SYS_pipe SYS_poll SYS_select
+    SYS_epoll_wait SYS_epoll_create SYS_alarm SYS_pause SYS_getpgrp SYS_time
+};
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[libc::c_long] = &[];
 
