@@ -14,7 +14,6 @@ pub mod import;
 pub mod math;
 pub mod plan_path;
 pub mod problems;
-pub mod sandbox;
 pub mod settings;
 pub mod sokoban;
 mod spec;

@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 
+#[path = "../../sandbox/tests/support/mod.rs"]
 mod support;
 
 use std::collections::HashSet;
@@ -11,11 +12,11 @@ use envs::check::{Effort, check, verdict};
 use envs::code::expression;
 use envs::code::judge::{golden, quality};
 use envs::code::spec::Instance;
-use envs::sandbox::{Entry, Program};
 use envs::{Demonstration, Environment, Selection, Settings, Split, State, find};
 use record::line::Task;
 use record::philox::{Draws, Part, Stream};
 use record::sample::Message;
+use sandbox::{Entry, Program};
 use serde_json::{Value, json};
 
 fn code() -> &'static dyn Environment {

@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 
+#[path = "../../sandbox/tests/support/mod.rs"]
 mod support;
 
 use std::collections::HashSet;

@@ -5,8 +5,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-const FLOORS: [&[&str]; 4] = [
+const FLOORS: [&[&str]; 5] = [
     &["record", "gemm", "compile-kernels"],
+    &["sandbox"],
     &["device", "policy", "envs"],
     &["rollout", "group", "advantage", "update", "report"],
     &["troupe-tests"],

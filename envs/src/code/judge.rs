@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::compare::{same_text, same_value};
 use super::expression;
 use super::spec::{Encoding, Instance, Style, Test};
-use crate::sandbox::{Entry, Execution, Program, Sandbox, Status};
+use sandbox::{Entry, Execution, Program, Sandbox, Status};
 
 /// Runs that are remembered at a time.
 const REMEMBERED: usize = 1 << 16;

@@ -5,7 +5,7 @@
 //! the program has to pass every golden test, none of which an agent sees beyond the examples of the statement. In
 //! `single` the coder is alone and is shown on which example its program failed; in `one-shot` it has one turn.
 //!
-//! Programs run in [`crate::sandbox`], and expected outputs stay outside of it. The expressions of tiny policies are
+//! Programs run in [`sandbox`], and expected outputs stay outside of it. The expressions of tiny policies are
 //! computed without one ([`expression`]).
 //!
 //! - [`spec`]: settings, problems and the `spec` of a task; [`generate`], [`list`], [`expression`]: tasks without end;

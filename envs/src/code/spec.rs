@@ -9,10 +9,10 @@ use record::failure::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::sandbox::Limits;
 pub use crate::settings::Encoding;
 use crate::settings::{Setting, Settings};
 use crate::spec::{checked, fail, read, write};
+use sandbox::Limits;
 
 /// What `--set` understands.
 pub(crate) const SETTINGS: &[Setting] = &[

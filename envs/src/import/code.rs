@@ -18,7 +18,7 @@ use crate::code::NAME;
 use crate::code::judge::{golden, passes};
 use crate::code::mutate::mutants;
 use crate::code::spec::{Encoding, Instance, Problem as Code, Rules, Style, Test};
-use crate::sandbox::{Limits, Program, Sandbox};
+use sandbox::{Limits, Program, Sandbox};
 
 /// Golden tests that are kept of a problem, the shortest first after the examples.
 const TESTS: usize = 32;

@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use record::failure::Result;
 
 use super::answer::Answer;
-use crate::sandbox::{Entry, Limits, Program, Sandbox};
+use sandbox::{Entry, Limits, Program, Sandbox};
 
 /// Programs whose runs are remembered.
 const REMEMBERED: usize = 4096;

@@ -34,7 +34,7 @@ const TEST_SHARE: u64 = 8;
 /// The environment.
 pub struct TicTacToe;
 
-static DUEL: LazyLock<[Arc<Workflow>; 1]> = LazyLock::new(|| [Workflow::sequential("duel", &["x", "o"])]);
+static TEAM: LazyLock<[Arc<Workflow>; 1]> = LazyLock::new(|| [Workflow::sequential("team", &["x", "o"])]);
 
 impl Environment for TicTacToe {
     fn name(&self) -> &'static str {
@@ -46,7 +46,7 @@ impl Environment for TicTacToe {
     }
 
     fn workflows(&self) -> &[Arc<Workflow>] {
-        &*DUEL
+        &*TEAM
     }
 
     fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {

@@ -12,7 +12,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use envs::sandbox::{Entry, Limits, Program, Sandbox, Status};
+use sandbox::{Entry, Limits, Program, Sandbox, Status};
 
 const ATTEMPTS: [&str; 3] = [
     include_str!("hostile/outside.py"),

@@ -12,8 +12,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
-use envs::sandbox::Sandbox;
 use record::failure::UNAVAILABLE;
+use sandbox::Sandbox;
 
 /// The sandbox of this process; `None`, said on stderr, where this machine cannot have one.
 ///

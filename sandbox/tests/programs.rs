@@ -5,10 +5,7 @@
 
 mod support;
 
-use std::io::Write;
-use std::process::{Command, Stdio};
-
-use envs::sandbox::{Entry, Execution, Limits, Program, Sandbox, Status};
+use sandbox::{Entry, Execution, Limits, Program, Sandbox, Status};
 
 fn run(source: &str, stdin: &str) -> Execution {
     Sandbox::shared().unwrap().run(&Program::python(source, stdin)).unwrap()
@@ -140,41 +137,4 @@ fn limits_end_a_program_and_are_named() {
         assert_eq!(execution.status, status, "{source}: {execution:?}");
         assert!(execution.stdout.len() <= limits.output_bytes as usize);
     }
-}
-
-/// Where the kernel refuses namespaces nothing is run, and whoever asked learns why.
-#[test]
-fn without_namespaces_nothing_runs() {
-    if !support::has_python() {
-        return support::not_run("no python3 of version 3.9 or newer");
-    }
-    let place = tempfile::tempdir().unwrap();
-    let trace = place.path().join("ran");
-    let spec = r#"{"problem": "1 + 1?", "answer": "2", "encoding": "full"}"#;
-    let source = format!("```python\nopen({:?}, 'w')\nprint(2)\n```", trace.display().to_string());
-    let state = format!(r#"{{"env": "math", "spec": {spec}, "workflow": "team", "said": [null, null]}}"#);
-    let action = serde_json::Value::from(source);
-    let request = format!(r#"{{"request": 1, "state": {state}, "agent": "tool", "action": {action}}}"#);
-    let run = |arguments: &[&str], input: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_envs"));
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        support::without_namespaces(&mut command);
-        let mut child = command.spawn().unwrap();
-        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-        let output = child.wait_with_output().unwrap();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.code(), text(&output.stdout), text(&output.stderr))
-    };
-    let (code, said, errors) = run(&["step", "math"], &request.replace('\n', " "));
-    assert!(
-        said.contains("\"error\":\"sandbox: the kernel refuses new namespaces"),
-        "{code:?} {said} {errors}"
-    );
-    assert!(!trace.exists());
-    let (code, said, errors) = run(&["check", "code", "--tasks", "1", "--episodes", "1"], "");
-    assert_eq!((code, said.as_str()), (Some(69), ""), "{errors}");
-    let lines: Vec<&str> = errors.lines().collect();
-    assert_eq!(lines.len(), 2, "{errors}");
-    assert!(lines[0].starts_with("envs: sandbox: the kernel refuses new namespaces: "), "{errors}");
-    assert!(lines[1].starts_with("hint: allow unprivileged user namespaces"), "{errors}");
 }

@@ -1,7 +1,7 @@
 //! Small programs judged a second: a warm sandbox, an input, an output.
 //!
 //! ```text
-//! cargo bench -p envs --bench sandbox
+//! cargo bench -p sandbox --bench programs
 //! ```
 //!
 //! The rate is on the clock: one worker is one core's worth, because the judge sleeps while a program runs. On a machine
@@ -15,7 +15,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use envs::sandbox::{Entry, Program, Sandbox};
+use sandbox::{Entry, Program, Sandbox};
 
 const COUNT: usize = 1000;
 const ROUNDS: usize = 5;
