@@ -98,7 +98,8 @@ mod tests {
     fn values_are_those_of_the_known_game() {
         assert_eq!((board(".........").value(b'x'), board(".........").best(b'x').len()), (0, 9));
         assert_eq!((board("xx.oo....").value(b'o'), board("xx.oo....").best(b'o')[0]), (1, 5));
-        assert_eq!((board("xo.......").value(b'x'), board("xo.......").value_of(2, b'x')), (1, 1));
+        let blunder = board("xo.......");
+        assert_eq!((blunder.value(b'x'), blunder.value_of(blunder.best(b'x')[0], b'x')), (1, 1));
         assert_eq!(board("x.x......").value(b'o'), -1);
     }
 
