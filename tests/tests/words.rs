@@ -25,6 +25,7 @@ fn every_word_of_a_compact_text_is_one_token() {
         "sudoku",
         "sudoku --workflow mechanical",
         "sudoku --set size=9 --set fills=4 --set fewest=10 --set most=16",
+        "tic-tac-toe",
         "sokoban",
         "sokoban --workflow route-moves",
         "sokoban --set size=7 --set boxes=2 --set moves=6 --set farthest=20",

@@ -5,7 +5,7 @@
 //! 1 when the game ends and no move gave value away, which is also what counts as success. A malformed or illegal move
 //! places nothing, and the other agent moves on.
 //!
-//! Every word of a prompt is one token of the tiny tokenizer: `at 1 0 0 0 2 0 0 0 0 x` lists the cells in reading order,
+//! Every word is one token of the tiny tokenizer: the prompt `at 1 0 0 0 2 0 0 0 0 moves` lists the cells in reading order,
 //! 1 for the agent's own and 2 for its opponent's, and the action ` b0` marks the cell in column b of row 0.
 
 mod board;
@@ -155,7 +155,7 @@ impl State for Game {
             _ => " 2",
         };
         let board: String = self.board.0.iter().map(digit).collect();
-        vec![Message { role: "user".to_owned(), content: format!("at{board} {agent}") }]
+        vec![Message { role: "user".to_owned(), content: format!("at{board} moves") }]
     }
 
     fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
