@@ -32,6 +32,8 @@ fn every_geometry_agrees_with_group_query_attention() {
         geometry("qwen2", 7, 1, 32),
         geometry("llama", 8, 1, 16),
         geometry("llama", 4, 2, 128),
+        geometry("mistral", 4, 2, 32),
+        geometry("smollm3", 4, 1, 64),
     ];
     for shape in geometries {
         let made = shape.policy();

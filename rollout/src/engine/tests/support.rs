@@ -93,6 +93,8 @@ impl Geometry {
         let class = match self.family {
             "qwen2" => "Qwen2ForCausalLM",
             "llama" => "LlamaForCausalLM",
+            "mistral" => "MistralForCausalLM",
+            "smollm3" => "SmolLM3ForCausalLM",
             _ => "Qwen3ForCausalLM",
         };
         let config: Value = json!({
@@ -108,6 +110,7 @@ impl Geometry {
             "max_position_embeddings": 2048,
             "rms_norm_eps": 1e-6,
             "rope_theta": 10000.0,
+            "no_rope_layer_interval": 2,
             "tie_word_embeddings": self.family != "llama",
             "torch_dtype": "float32",
             "vocab_size": VOCABULARY,

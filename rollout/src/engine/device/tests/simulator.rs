@@ -46,7 +46,7 @@ pub fn on<D: Device>(
     Scheduler::new(runner, config)
 }
 
-const FAMILIES: [Geometry; 4] = [
+const FAMILIES: [Geometry; 5] = [
     TINY,
     BENCH,
     Geometry {
@@ -64,6 +64,15 @@ const FAMILIES: [Geometry; 4] = [
         layers: 2,
         heads: 4,
         kv_heads: 4,
+        head_size: 16,
+        intermediate: 96,
+    },
+    Geometry {
+        family: "smollm3",
+        hidden: 64,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
         head_size: 16,
         intermediate: 96,
     },
