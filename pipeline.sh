@@ -46,7 +46,7 @@ Options:
   --steps N             training steps in all                                [default: 80]
   --tasks N             episodes a step                                      [default: 48]
   --branches K          candidates of each agent at each turn                [default: 8]
-  --turns T             turns of an episode at most       [default: 4; as the program says]
+  --turns T             turns of an episode at most           [default: the environment's own]
   --max-tokens N        tokens of a candidate at most       [default: 8; 24 for math and code;
                         96 for sudoku with size=9; 512 if encoding=full]
   --seed S              the seed of everything random                        [default: 1]
@@ -87,7 +87,7 @@ die() { # CODE MESSAGE [HINT]
 }
 
 # ---- the numbers --------------------------------------------------------------------------------------------
-env=plan-path env_command='' workflow=team policies=shared steps=80 tasks=48 branches=8 turns=4 seed=1 device=cpu dtype=''
+env=plan-path env_command='' workflow=team policies=shared steps=80 tasks=48 branches=8 turns='' seed=1 device=cpu dtype=''
 eval_every=20 warmup=3600 run='' setup_only=no evaluate='' train=''
 eval_tasks=300 select=random temperature=1.0 max_tokens='' adapter=rank=16,alpha=32
 optimizer=adamw lr=1e-3 lr_warmup=5 betas=0.9,0.95 minibatches=2
@@ -144,7 +144,6 @@ if [ -n "$env_command" ]; then
     [ -z "${given[env]:-}${given[set]:-}" ] ||
         die 2 '--env-command takes the place of --env and --set' 'give its settings in COMMAND: it is run by a shell'
     [ -n "${given[workflow]:-}" ] || workflow=''
-    [ -n "${given[turns]:-}" ] || turns=''
     [ -n "${given[warmup]:-}" ] || warmup=0
     # Its name, and who acts, as it says itself of its first task.
     [ "$setup_only" = yes ] || answer=$(python3 - "$env_command" "$workflow" <<'PYTHON'
