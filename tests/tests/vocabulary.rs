@@ -53,7 +53,7 @@ const MODULES: &[&str] = &[
 
 /// Stems that British English continues with `is` and American English with `iz`.
 const STEMS: &str = "author canonical categor central custom deserial discret emphas equal factor final general initial \
-                     item local maxim memor minim neutral normal optim organ parallel penal quant random real recogn \
+                     item local maxim memor minim neutral normal optim organ orthogonal parallel penal quant random real recogn \
                      regular serial special stabil standard summar synchron token util vector visual";
 
 const ENDINGS: [&str; 8] = ["ise", "ised", "ises", "iser", "isers", "ising", "isation", "isations"];

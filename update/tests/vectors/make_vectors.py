@@ -69,7 +69,7 @@ def objectives():
     }
 
 
-def orthogonalised(matrix, steps=5):
+def orthogonalized(matrix, steps=5):
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrix / (matrix.norm() + 1e-7)
     if matrix.shape[0] > matrix.shape[1]:
@@ -84,7 +84,7 @@ def muon(start, gradients, lr, decay):
     param, buffer = start.clone(), torch.zeros_like(start)
     for gradient in gradients:
         buffer.mul_(0.95).add_(gradient)
-        update = orthogonalised(gradient + 0.95 * buffer)
+        update = orthogonalized(gradient + 0.95 * buffer)
         param.mul_(1 - lr * decay)
         param.add_(update, alpha=-lr * max(1, param.shape[0] / param.shape[1]) ** 0.5)
     theirs = torch.nn.Parameter(start.clone())
