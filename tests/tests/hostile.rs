@@ -313,6 +313,6 @@ fn random_weights_beyond_the_memory_are_refused() {
     let policy = folder.path().join("policy");
     let (code, _, stderr) = run(&format!("policy init {} --config {}", policy.display(), config.display()));
     assert_eq!(code, 1, "{stderr}");
-    assert!(stderr.contains("random weights of this geometry take"), "{stderr}");
+    assert!(stderr.contains("random weights of this size take"), "{stderr}");
     assert!(!policy.exists());
 }
