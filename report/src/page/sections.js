@@ -111,7 +111,7 @@ function accounts(run) {
       y: row.value / Math.max(1, pick(run, {metric: 'groups', agent, step: row.step})[0].value)})),
   }));
   return section('groups', 'Groups',
-    h('p', {class: 'note'}, 'A group is the candidates of one agent at one turn of one episode. They are compared with each other and with nothing else, so a group whose members earned the same teaches nothing.'),
+    h('p', {class: 'note'}, 'A group is the candidates of one agent at one turn of one episode. Candidates are compared only with their siblings, so a group whose members earned the same teaches nothing.'),
     h('div', {class: 'grid wide'},
       chart({title: 'Groups of each step', kind: 'bars', series, height: 220, format: count, tick: short}),
       chart({title: 'Share of flat groups by role', series: shares, height: 220, format: percent, tick: y => `${Math.round(100 * y)} %`, domain: [0, 1]})),
