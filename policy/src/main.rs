@@ -1,36 +1,11 @@
-//! `policy`: make, check, look at and use policies from the command line.
+//! `policy`: make, check, encode for, and draw policies from the command line.
 
+mod arguments;
 mod command;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-
-/// Policies on disk: make them, check them, encode text for them, write their decoder graph
-///
-/// Examples:
-///   policy init run/tool --preset tiny --seed 7
-///   policy check run/tool
-///   envs demo plan-path --count 1000 --seed 7 | policy encode --policy run/tool > demonstrations.jsonl
-///   policy graph run/tool
-#[derive(Parser)]
-#[command(name = "policy", version, verbatim_doc_comment, subcommand_required = true)]
-struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-
-    /// No notes on stderr
-    #[arg(long, global = true)]
-    quiet: bool,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    Init(command::init::Init),
-    Encode(command::encode::Encode),
-    Check(command::check::Check),
-    Graph(command::graph::Graph),
-}
+use crate::arguments::{Arguments, Command};
 
 fn main() -> ExitCode {
     record::stage::run("policy", || {

@@ -1,10 +1,6 @@
-//! `policy check`: everything about a policy that can be wrong before it is run.
+//! `policy check`: finds whatever is wrong with a policy before it runs.
 
-use std::io::{self, Write};
-use std::path::PathBuf;
-
-use clap::Args;
-use policy::config::Config;
+use policy::config::{Config, RopeScaling};
 use policy::decoder::Tensor;
 use policy::directory::Policy;
 use policy::graph::{self, Kind};
@@ -13,20 +9,7 @@ use policy::weights::Weights;
 use record::failure::{Failure, Result};
 use record::sample::Message;
 
-/// Check a policy and say what it is
-///
-/// Examples:
-///   policy check run/tool
-///   policy check ~/models/Qwen3-0.6B
-///
-/// Reads the newest version: configuration, every weight (shape, type, finite), tokenizer, chat template, stop tokens.
-#[derive(Args)]
-#[command(verbatim_doc_comment)]
-pub struct Check {
-    /// A policy directory or a Hugging Face directory
-    #[arg(value_name = "DIR")]
-    directory: PathBuf,
-}
+use crate::arguments::Check;
 
 pub fn run(arguments: &Check) -> Result<()> {
     let policy = Policy::open(&arguments.directory)?;
@@ -38,15 +21,12 @@ pub fn run(arguments: &Check) -> Result<()> {
     let adapter = policy.adapter(&config)?;
 
     let count = check_finite(&weights, &config.tensors(), &policy)?;
-    let mut adapted = String::new();
+    let mut lines = vec![format!("version     {}", policy.version), format!("files       {files}")];
     if let (Some((adapter, weights)), Some(base)) = (&adapter, &policy.base) {
         let count = check_finite(weights, &adapter.tensors(&config), &policy)?;
         let targets: Vec<&str> = adapter.targets.iter().map(|target| target.name()).collect();
-        let (rank, alpha, targets) = (adapter.rank, adapter.alpha, targets.join("+"));
-        adapted = format!(
-            "adapter     rank {rank}, alpha {alpha}, {targets}, {count} weights over {}\n",
-            base.display()
-        );
+        let (rank, alpha, targets, base) = (adapter.rank, adapter.alpha, targets.join("+"), base.display());
+        lines.push(format!("adapter     rank {rank}, alpha {alpha}, {targets}, {count} weights over {base}"));
     }
     graph::decoder(&config, &weights, Kind::SHARED_PREFIX)?;
 
@@ -67,7 +47,7 @@ pub fn run(arguments: &Check) -> Result<()> {
     let prompt = tokenizer.chat(&[hello])?;
 
     let scaling = match config.rope_scaling {
-        policy::config::RopeScaling::None => String::new(),
+        RopeScaling::None => String::new(),
         other => format!(" {other:?}"),
     };
     let window = if config.window.is_some() { " (the sliding window)" } else { "" };
@@ -75,10 +55,9 @@ pub fn run(arguments: &Check) -> Result<()> {
         0 => String::new(),
         layers => format!(", {layers} layers without"),
     };
-    print(&[
-        format!("version     {}", policy.version),
-        format!("files       {files}"),
-        format!("{adapted}family      {}, {} weights, {:?}", config.family, count, config.dtype),
+    let head = if config.tie_word_embeddings { "tied" } else { "separate" };
+    lines.extend([
+        format!("family      {}, {count} weights, {:?}", config.family, config.dtype),
         format!(
             "geometry    {} layers, width {}, feed-forward {}, {} query and {} key heads of {}",
             config.num_layers,
@@ -89,14 +68,10 @@ pub fn run(arguments: &Check) -> Result<()> {
             config.head_dim
         ),
         format!("positions   {}{window}, rope {}{scaling}{nope}", config.max_positions, config.rope_theta),
-        format!(
-            "vocabulary  {}, {} head, stop tokens {:?}",
-            size,
-            if config.tie_word_embeddings { "tied" } else { "separate" },
-            tokenizer.stop_ids()
-        ),
+        format!("vocabulary  {size}, {head} head, stop tokens {:?}", tokenizer.stop_ids()),
         format!("chat        \"hello\" is {} tokens", prompt.len()),
-    ])
+    ]);
+    super::print(&lines)
 }
 
 /// Number of weights, all of them finite.
@@ -111,14 +86,4 @@ fn check_finite(weights: &Weights, tensors: &[Tensor], policy: &Policy) -> Resul
         }
     }
     Ok(tensors.iter().map(Tensor::count).sum())
-}
-
-/// Lines on stdout; a reader that goes away is no error.
-pub fn print(lines: &[String]) -> Result<()> {
-    let mut text = lines.join("\n");
-    text.push('\n');
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::closed()),
-        other => Ok(other?),
-    }
 }

@@ -1,164 +1,122 @@
-//! `policy encode`: text samples become token samples, as the policy that is to learn them would have written them.
+//! `policy encode`: text samples become token samples, as the policy that learns them would have written them.
 
 use std::collections::HashMap;
-use std::io::Write;
-use std::time::Instant;
 
-use clap::Args;
 use policy::directory::Policy;
 use policy::ownership::Ownership;
 use policy::tokenizer::Tokenizer;
+use record::decorate::{self, Decorate, Flags, Output, Stats};
 use record::failure::{Failure, Result};
-use record::read::{Kind, Line, Reader};
+use record::line::End;
+use record::read::Line;
 use record::sample::{Field, Message, Sample};
-use record::splice::{json, splice};
-use record::stage;
-use record::stream::Stream;
-use record::write::Writer;
-use serde_json::{Map, Value};
+use record::splice;
+use serde_json::{Value, json};
 
-/// Give text-only samples their token ids (a filter)
-///
-/// Examples:
-///   envs demo plan-path --stats 1000 --seed 7 | policy encode --policy run/all > samples.jsonl
-///   policy encode --policy tool=run/tool --policy planner=run/planner < demonstrations.jsonl
-///
-/// Adds prompt_ids, completion_ids (the stop token included) and policy_version.
-/// Samples that have ids already, samples of agents that no policy owns, and all
-/// other lines pass unchanged.
-#[derive(Args)]
-#[command(verbatim_doc_comment)]
-pub struct Encode {
-    /// The policy that is to learn the samples, of one agent or of all (repeatable)
-    #[arg(long = "policy", value_name = "[AGENT=]DIR", required = true)]
-    policies: Vec<String>,
-    /// Take a stream that does not say that it is whole
-    #[arg(long)]
-    allow_incomplete: bool,
-}
+use crate::arguments::Encode;
 
-/// Prompts remembered: demonstrations of one state come together, and a map is shared by many.
-const REMEMBERED: usize = 4096;
+/// Encoded prompts that are kept: demonstrations of one state follow each other, and many share a map.
+const CACHED_PROMPTS: usize = 4096;
 
-/// One policy and the prompts it has lately encoded.
+/// One policy and the prompts that it encoded last.
 struct Encoder {
     tokenizer: Tokenizer,
     version: String,
-    prompts: HashMap<String, String>,
+    prompts: HashMap<String, Vec<u32>>,
+}
+
+struct Encoding {
+    ownership: Ownership,
+    encoders: Vec<Encoder>,
+    encoded: u64,
+}
+
+type Group = decorate::Group<Option<Ids>>;
+
+/// What a sample gets.
+struct Ids {
+    prompt: Vec<u32>,
+    completion: Vec<u32>,
+    encoder: usize,
 }
 
 pub fn run(arguments: &Encode, quiet: bool) -> Result<()> {
-    let started = Instant::now();
     let ownership = Ownership::parse("--policy", &arguments.policies)?;
-    let mut encoders = ownership
-        .owners()
-        .iter()
-        .map(|owner| {
-            let policy = Policy::open(&owner.directory)?;
-            let tokenizer = Tokenizer::load(policy.model())?;
-            Ok(Encoder { tokenizer, version: json(&policy.version.to_string())?, prompts: HashMap::new() })
-        })
-        .collect::<Result<Vec<Encoder>>>()?;
-
-    let mut writer = Writer::stdout();
-    let mut stream = Stream::new("encode", arguments.allow_incomplete);
-    let mut stats = EncodeStats::default();
-    let outcome = encode_all(&ownership, &mut encoders, &mut stream, &mut writer, &mut stats);
-    let samples = stats.encoded + stats.passed;
-    let counts = Map::from_iter([
-        ("samples".to_owned(), Value::from(samples)),
-        ("encoded".to_owned(), Value::from(stats.encoded)),
-    ]);
-    if outcome.is_ok() && !quiet && stats.passed > 0 {
-        stage::note("policy", format!("encode: {} of {samples} samples passed unchanged", stats.passed));
-    }
-    stream.close(&mut writer, outcome, counts, stage::timing(started))
+    let open = |directory| {
+        let policy = Policy::open(directory)?;
+        let tokenizer = Tokenizer::load(policy.model())?;
+        Ok(Encoder { tokenizer, version: policy.version.to_string(), prompts: HashMap::new() })
+    };
+    let encoders = ownership.owners().iter().map(|owner| open(&owner.directory)).collect::<Result<_>>()?;
+    let flags = Flags { allow_incomplete: arguments.allow_incomplete, quiet };
+    decorate::run("encode", flags, Encoding { ownership, encoders, encoded: 0 })
 }
 
-/// Samples written.
-#[derive(Default)]
-struct EncodeStats {
-    encoded: u64,
-    passed: u64,
-}
+impl Decorate for Encoding {
+    /// `None` for a sample that has its ids, or that no policy here owns.
+    type Data = Option<Ids>;
 
-/// Reads stdin to its end; each sample is written as soon as it has its ids.
-fn encode_all<W: Write>(
-    ownership: &Ownership,
-    encoders: &mut [Encoder],
-    stream: &mut Stream,
-    writer: &mut Writer<W>,
-    stats: &mut EncodeStats,
-) -> Result<()> {
-    let mut reader = Reader::stdin();
-    while let Some(line) = reader.next()? {
-        match line.kind {
-            Kind::End => stream.end(&line)?,
-            Kind::Sample => {
-                let sample = Sample::parse(&line)?;
-                stream.sample(&sample, &line)?;
-                match owner(ownership, &sample, &line)? {
-                    Some(policy) => {
-                        writer.raw(&encoders[policy].encode(&sample, &line)?)?;
-                        stats.encoded += 1;
-                    }
-                    None => {
-                        writer.raw(&line.text)?;
-                        stats.passed += 1;
-                    }
-                }
-            }
-            _ => writer.raw(&line.text)?,
-        }
-        if reader.would_wait() {
-            writer.flush()?;
+    fn require(&self, sample: &Sample, line: &Line) -> Result<()> {
+        match (sample.prompt_ids.is_some(), sample.completion_ids.is_some()) {
+            (true, true) => Ok(()),
+            (false, false) => sample.require(line, &[Field::Agent]),
+            _ => Err(sample.failure(line, "has only one of prompt_ids and completion_ids")),
         }
     }
-    Ok(())
-}
 
-/// The policy that encodes a sample; none for a sample that has its ids or that nobody here owns.
-fn owner(ownership: &Ownership, sample: &Sample, line: &Line) -> Result<Option<usize>> {
-    let has = [sample.prompt_ids.is_some(), sample.completion_ids.is_some()];
-    match has {
-        [true, true] => Ok(None),
-        [false, false] => {
-            sample.require(line, &[Field::Agent])?;
-            Ok(sample.agent.as_deref().and_then(|agent| ownership.of(agent)))
+    fn join(&mut self, _group: &Group, sample: Sample, line: &Line) -> Result<Option<Ids>> {
+        let owner = sample.agent.as_deref().and_then(|agent| self.ownership.of(agent));
+        let Some(encoder) = owner.filter(|_| sample.prompt_ids.is_none()) else { return Ok(None) };
+        sample.require(line, &[Field::Prompt, Field::Completion])?;
+        let ids = self.encoders[encoder].encode(&sample).map_err(|failure: Failure| failure.at(line.place()));
+        let (prompt, completion) = ids?;
+        Ok(Some(Ids { prompt, completion, encoder }))
+    }
+
+    fn decorate(&mut self, group: Group, output: &mut Output) -> Result<()> {
+        for member in &group.members {
+            let Some(ids) = &member.data else {
+                output.add(member, &[])?;
+                continue;
+            };
+            self.encoded += 1;
+            let keys = [
+                ("prompt_ids", splice::json(&ids.prompt)),
+                ("completion_ids", splice::json(&ids.completion)),
+                ("policy_version", splice::json(&self.encoders[ids.encoder].version)),
+            ];
+            output.add(member, &keys)?;
         }
-        _ => Err(sample.failure(line, "prompt_ids and completion_ids are not both there or both absent")),
+        Ok(())
+    }
+
+    fn counts(&self, stats: &Stats, _ends: &[End]) -> Value {
+        json!({"samples": stats.written, "encoded": self.encoded})
+    }
+
+    fn summary(&self, stats: &Stats) -> String {
+        format!("{} of {} samples encoded", self.encoded, stats.samples)
     }
 }
 
 impl Encoder {
-    /// The line with its ids.
-    fn encode(&mut self, sample: &Sample, line: &Line) -> Result<String> {
-        sample.require(line, &[Field::Prompt, Field::Completion])?;
-        let prompt = sample.prompt.as_deref().unwrap_or_default();
-        let completion = sample.completion.as_deref().unwrap_or_default();
-        let place = |failure: Failure| failure.at(line.place());
-        let prompt_ids = self.prompt(prompt).map_err(place)?;
-        let mut completion_ids = self.tokenizer.encode(completion).map_err(place)?;
-        // A completion that was cut short has not said that it is done, and must not be taught to.
+    /// Ids of the prompt and of the completion.
+    fn encode(&mut self, sample: &Sample) -> Result<(Vec<u32>, Vec<u32>)> {
+        let mut completion = self.tokenizer.encode(sample.completion.as_deref().unwrap_or_default())?;
+        // A completion that was cut off did not end, and must not be trained to end there.
         if sample.finish_reason.as_deref() != Some("length") {
-            completion_ids.push(self.tokenizer.stop_ids()[0]);
+            completion.push(self.tokenizer.stop_ids()[0]);
         }
-        let additions = [
-            ("prompt_ids", prompt_ids),
-            ("completion_ids", json(&completion_ids)?),
-            ("policy_version", self.version.clone()),
-        ];
-        splice(&line.text, &additions).map_err(place)
+        Ok((self.prompt(sample.prompt.as_deref().unwrap_or_default())?, completion))
     }
 
-    /// The ids of a prompt as JSON.
-    fn prompt(&mut self, messages: &[Message]) -> Result<String> {
-        let key = json(messages)?;
-        if let Some(known) = self.prompts.get(&key) {
-            return Ok(known.clone());
+    fn prompt(&mut self, messages: &[Message]) -> Result<Vec<u32>> {
+        let key = splice::json(messages)?;
+        if let Some(ids) = self.prompts.get(&key) {
+            return Ok(ids.clone());
         }
-        let ids = json(&self.tokenizer.chat(messages)?)?;
-        if self.prompts.len() == REMEMBERED {
+        let ids = self.tokenizer.chat(messages)?;
+        if self.prompts.len() == CACHED_PROMPTS {
             self.prompts.clear();
         }
         self.prompts.insert(key, ids.clone());

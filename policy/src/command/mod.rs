@@ -1,6 +1,18 @@
 //! The subcommands of `policy`.
 
+use std::io::{self, Write};
+
+use record::failure::{Failure, Result};
+
 pub mod check;
 pub mod encode;
 pub mod graph;
 pub mod init;
+
+/// Prints lines on stdout; a reader that went away is no error.
+fn print(lines: &[String]) -> Result<()> {
+    match writeln!(io::stdout().lock(), "{}", lines.join("\n")) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::closed()),
+        other => Ok(other?),
+    }
+}

@@ -41,7 +41,7 @@ fn encode_adds_ids_and_leaves_the_rest_as_it_is() {
     let input = format!("{other}\n{SAMPLE}\n{known}\n{cut}\n{END}\n");
     let output = run(directory.path(), &["encode", "--policy", "p"], &input);
     assert_eq!(output.status.code(), Some(0), "{}", told(&output));
-    assert_eq!(told(&output), "policy: encode: 1 of 3 samples passed unchanged\n");
+    assert_eq!(told(&output), "encode: 2 of 3 samples encoded\n");
 
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     let text: Vec<&str> = text.lines().collect();
@@ -84,7 +84,11 @@ fn encode_refuses_with_the_place_and_the_cause() {
         (sample(|s| s.replace(r#""agent":"tool","#, "")), 65, "policy: stdin:1: d/0: `agent` is missing"),
         (sample(|s| s.replace("completion", "answer")), 65, "policy: stdin:1: d/0: `completion` is missing"),
         (sample(|s| s.replace("\"user\"", "\"judge\"")), 65, "roles are system, user and assistant"),
-        (sample(|s| s.replace("\"extra\":1.50", "\"prompt_ids\":[1]")), 65, "not both there or both absent"),
+        (
+            sample(|s| s.replace("\"extra\":1.50", "\"prompt_ids\":[1]")),
+            65,
+            "has only one of prompt_ids and completion_ids",
+        ),
         (
             sample(|s| s.replace("\"extra\":1.50", "\"policy_version\":\"1:00000000\"")),
             65,
@@ -159,6 +163,32 @@ fn init_check_and_graph() {
         assert!(output.stdout.is_empty());
     }
     assert!(!here.join("q").exists());
+}
+
+#[test]
+fn every_golden_checkpoint_is_checked_and_copied() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
+    let mut families = std::collections::BTreeSet::new();
+    for entry in std::fs::read_dir(goldens).unwrap() {
+        let golden = entry.unwrap().path();
+        if !golden.join("config.json").exists() {
+            continue;
+        }
+        let (source, name) = (golden.to_str().unwrap(), golden.file_name().unwrap().to_str().unwrap());
+        let checked = run(here, &["check", source], "");
+        assert_eq!(checked.status.code(), Some(0), "{name}: {}", told(&checked));
+        let text = String::from_utf8(checked.stdout).unwrap();
+        let (version, family) = (text.lines().next().unwrap(), text.lines().nth(2).unwrap());
+        families.insert(family.split_whitespace().nth(1).unwrap().trim_end_matches(',').to_owned());
+        let copied = run(here, &["init", name, "--from", source], "");
+        assert_eq!(copied.status.code(), Some(0), "{name}: {}", told(&copied));
+        let again = String::from_utf8(run(here, &["check", name], "").stdout).unwrap();
+        assert_eq!(again.lines().next(), Some(version), "{name}");
+        assert_eq!(again.lines().skip(2).collect::<Vec<_>>(), text.lines().skip(2).collect::<Vec<_>>());
+    }
+    assert_eq!(Vec::from_iter(families), ["Llama", "Mistral", "Qwen2", "Qwen3", "SmolLM3"]);
 }
 
 #[test]

@@ -1,0 +1,161 @@
+//! The command line of `policy`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use policy::adapter::{Adapter, Target};
+use policy::initial::Preset;
+use serde_json::Value;
+
+/// Policies on disk: make them, check them, encode text for them, write their decoder graph
+///
+/// Examples:
+///   policy init run/tool --preset tiny --seed 7
+///   policy check run/tool
+///   envs demo plan-path --count 1000 --seed 7 | policy encode --policy run/tool > demonstrations.jsonl
+///   policy graph run/tool
+#[derive(Parser)]
+#[command(name = "policy", version, verbatim_doc_comment, subcommand_required = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+
+    /// Print nothing on stderr but errors
+    #[arg(long, global = true)]
+    pub quiet: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    Init(Init),
+    Encode(Encode),
+    Check(Check),
+    Graph(Graph),
+}
+
+/// Make a policy directory
+///
+/// Examples:
+///   policy init run/tool --preset tiny --seed 7
+///   policy init run/tool --from ~/models/Qwen3-0.6B --chat-template-kwargs '{"enable_thinking": false}'
+///   policy init run/tool --from run/base --adapter rank=8,alpha=16,targets=q_proj+v_proj
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub struct Init {
+    /// The directory to make
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Random weights in the sizes of a preset, with a tokenizer of its own
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["config", "from"], required_unless_present_any = ["config", "from"])]
+    pub preset: Option<Preset>,
+    /// Random weights in the sizes of this config.json, with a tokenizer of its own
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    pub config: Option<PathBuf>,
+    /// A copy of this Hugging Face directory; files that are not copied are named
+    #[arg(long, value_name = "HF_DIR")]
+    pub from: Option<PathBuf>,
+    /// Further variables for the chat template, a JSON object, stored with the policy
+    #[arg(long, value_name = "JSON", requires = "from", value_parser = variables)]
+    pub chat_template_kwargs: Option<Value>,
+    /// A LoRA adapter over --from, which is never changed; of all modules by default
+    #[arg(long, value_name = "rank=R,alpha=A[,targets=M+M]", requires = "from", conflicts_with = "chat_template_kwargs",
+          value_parser = adapter)]
+    pub adapter: Option<Adapter>,
+    /// Seed of the random weights [default: 0]
+    #[arg(long, value_name = "S")]
+    pub seed: Option<u64>,
+}
+
+/// Give text-only samples their token ids (a filter)
+///
+/// Examples:
+///   envs demo plan-path --count 1000 --seed 7 | policy encode --policy run/all > samples.jsonl
+///   policy encode --policy tool=run/tool --policy planner=run/planner < demonstrations.jsonl
+///
+/// Adds prompt_ids, completion_ids (the stop token included) and policy_version.
+/// Samples that have ids already, samples of agents that no policy owns, and all
+/// other lines pass unchanged.
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub struct Encode {
+    /// The policy that learns the samples of one agent, or of all (repeatable)
+    #[arg(long = "policy", value_name = "[AGENT=]DIR", required = true)]
+    pub policies: Vec<String>,
+    /// Accept a stream that does not say that it is whole
+    #[arg(long)]
+    pub allow_incomplete: bool,
+}
+
+/// Check a policy and say what it is
+///
+/// Examples:
+///   policy check run/tool
+///   policy check ~/models/Qwen3-0.6B
+///
+/// Reads the newest version: configuration, every weight (shape, type, finite), tokenizer, chat template, stop tokens.
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub struct Check {
+    /// A policy directory or a Hugging Face directory
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+}
+
+/// Write the decoder graph as model.onnx, to look at it
+///
+/// Examples:
+///   policy graph run/tool
+///   policy graph run/tool --kind shared-prefix --output decoder.onnx
+///
+/// The model refers to the safetensors beside which it is written; the weights are not copied.
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub struct Graph {
+    /// A policy directory or a Hugging Face directory
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Which attention
+    #[arg(long, value_name = "KIND", default_value = "group-query")]
+    pub kind: Attention,
+    /// Where to write instead of model.onnx beside the weights; elsewhere it can be inspected but not run
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Attention {
+    /// GroupQueryAttention: runs in any ONNX Runtime
+    GroupQuery,
+    /// The operator that rollout brings along, which shares prompts between branches
+    SharedPrefix,
+    /// PagedAttention in bf16: what rollout runs on CUDA
+    Paged,
+}
+
+fn variables(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))
+}
+
+/// `rank=8,alpha=16,targets=q_proj+v_proj`.
+fn adapter(text: &str) -> Result<Adapter, String> {
+    let (mut rank, mut alpha, mut targets) = (None, None, Target::ALL.to_vec());
+    for setting in text.split(',') {
+        let (key, value) = setting.split_once('=').ok_or_else(|| format!("{setting:?} is not key=value"))?;
+        match key {
+            "rank" => rank = value.parse().ok().filter(|rank| (1..=1024).contains(rank)),
+            "alpha" => alpha = value.parse().ok().filter(|alpha: &f32| *alpha > 0.0 && alpha.is_finite()),
+            "targets" => {
+                let named = |name| {
+                    let known = Target::ALL.map(Target::name).join("+");
+                    Target::named(name).ok_or_else(|| format!("no module {name:?}; modules are {known}"))
+                };
+                targets = value.split('+').map(named).collect::<Result<_, String>>()?;
+            }
+            _ => return Err(format!("no setting {key:?}; settings are rank, alpha and targets")),
+        }
+    }
+    match (rank, alpha) {
+        (Some(rank), Some(alpha)) => Ok(Adapter::new(rank, alpha, targets)),
+        _ => Err("needs rank=, a whole number from 1 to 1024, and alpha=, above 0".to_owned()),
+    }
+}
