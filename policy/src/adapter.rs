@@ -1,9 +1,9 @@
 //! LoRA adapters (arXiv 2106.09685) over a frozen base, in PEFT's layout.
 //!
-//! A directory with `adapter_config.json` and `adapter_model.safetensors` holds, for each target module, the factors
-//! A `[rank, inputs]` and B `[outputs, rank]`; the module computes `W·x + scale · B·(A·x)` with scale = alpha / rank.
-//! The base is another directory, never written: several policies share one base, which is loaded once.
-//! Left out: dropout, and everything of PEFT beyond plain LoRA. What would change the arithmetic is refused by name.
+//! A directory with `adapter_config.json` and `adapter_model.safetensors` holds the factors A `[rank, inputs]` and B
+//! `[outputs, rank]` of each target module, which computes `W·x + scale · B·(A·x)` with scale = alpha / rank. The base is
+//! another directory and never written; policies that share a base load it once. Left out: dropout, and all of PEFT beyond
+//! plain LoRA; settings that would change the arithmetic are refused by name.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::config::Config;
 pub use crate::decoder::Target;
 use crate::decoder::{Init, Tensor};
-use crate::json::{Checked, Refusal, flag, positive, present, read_json, size};
+use crate::json::{flag, in_file, positive, present, read_json, size};
 use crate::weights::Weights;
 
 /// A directory with this file holds an adapter.
@@ -43,53 +43,54 @@ pub struct Adapter {
 }
 
 impl Adapter {
+    /// An adapter over no base yet; targets in any order.
+    pub fn new(rank: usize, alpha: f32, mut targets: Vec<Target>) -> Adapter {
+        targets.sort_unstable();
+        targets.dedup();
+        Adapter { rank, alpha, targets, rank_stabilized: false, base: String::new() }
+    }
+
     /// Reads an adapter's directory.
     ///
     /// # Errors
     /// A missing or unreadable file, or a kind of adapter that is not implemented.
     pub fn load(directory: &Path) -> Result<Adapter> {
         let path = directory.join(CONFIG);
-        Adapter::from_json(&read_json(&path)?).map_err(|refusal| refusal.into_failure(&path, HINT))
+        Adapter::from_json(&read_json(&path)?).map_err(|failure| in_file(failure, &path, HINT))
     }
 
-    fn from_json(json: &Value) -> Checked<Adapter> {
+    fn from_json(json: &Value) -> Result<Adapter> {
         let kind = present(json, "peft_type").and_then(Value::as_str).unwrap_or_default();
         if kind != "LORA" {
-            return Err(Refusal::new(format!("peft_type is {kind:?}; only \"LORA\" is implemented")));
+            return Err(Failure::data(format!("peft_type is {kind:?}; only \"LORA\" is implemented")));
         }
         refuse_unsupported(json)?;
         let rank = size(json, "r")?;
         if rank > LARGEST_RANK {
-            return Err(Refusal::new(format!("r is {rank}, more than {LARGEST_RANK}")));
+            return Err(Failure::data(format!("r is {rank}, more than {LARGEST_RANK}")));
         }
         let names = present(json, "target_modules").and_then(Value::as_array);
         let names = names.ok_or_else(|| {
-            Refusal::new("target_modules is not a list".to_owned())
-                .hint("name the modules one by one, not by a pattern".to_owned())
+            Failure::data("target_modules is not a list")
+                .hint("name the modules one by one, not by a pattern")
         })?;
         let mut targets = Vec::new();
         for name in names {
             let target = name.as_str().and_then(Target::named).ok_or_else(|| {
                 let known = Target::ALL.map(Target::name).join(", ");
-                Refusal::new(format!("target_modules has {name}, which is not implemented"))
+                Failure::data(format!("target_modules has {name}, which is not implemented"))
                     .hint(format!("modules: {known}"))
             })?;
             targets.push(target);
         }
-        targets.sort_unstable();
-        targets.dedup();
         if targets.is_empty() {
-            return Err(Refusal::new("target_modules is empty".to_owned()));
+            return Err(Failure::data("target_modules is empty"));
         }
+        let base = present(json, "base_model_name_or_path").and_then(Value::as_str).unwrap_or_default();
         Ok(Adapter {
-            rank,
-            alpha: positive(json, "lora_alpha")?,
-            targets,
             rank_stabilized: flag(json, "use_rslora")?.unwrap_or(false),
-            base: present(json, "base_model_name_or_path")
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned(),
+            base: base.to_owned(),
+            ..Adapter::new(rank, positive(json, "lora_alpha")?, targets)
         })
     }
 
@@ -135,17 +136,15 @@ impl Adapter {
         let known: HashSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
         match weights.names().find(|name| !known.contains(name)) {
             None => Ok(()),
-            Some(name) => {
-                Err(Failure::data(format!("{WEIGHTS}: tensor {name:?} is not among the targets in {CONFIG}"))
-                    .hint(
-                        "it needs something that is not implemented, or the files are of different adapters",
-                    ))
-            }
+            Some(name) => Err(Failure::data(format!(
+                "{WEIGHTS}: tensor {name:?} is not a target of {CONFIG}"
+            ))
+            .hint("it needs something that is not implemented, or the files are of different adapters")),
         }
     }
 
-    /// Every tensor over a base of this configuration. New ones leave the base's output as it is: B is 0, and A uniform
-    /// within ±1/sqrt(inputs), as PEFT begins.
+    /// Every tensor over a base of this configuration. A new adapter does not change the base's output: B is 0, and A is
+    /// uniform within ±1/sqrt(inputs), as in PEFT.
     pub fn tensors(&self, config: &Config) -> Vec<Tensor> {
         let mut all = Vec::new();
         for layer in 0..config.num_layers {
@@ -162,29 +161,28 @@ impl Adapter {
 }
 
 /// Settings of PEFT that change what is computed.
-fn refuse_unsupported(json: &Value) -> Checked<()> {
+fn refuse_unsupported(json: &Value) -> Result<()> {
     for key in ["use_dora", "fan_in_fan_out", "use_qalora", "use_bdlora", "lora_bias"] {
         if flag(json, key)?.unwrap_or(false) {
-            return Err(Refusal::new(format!("{key} is true, which is not implemented")));
+            return Err(Failure::data(format!("{key} is true, which is not implemented")));
         }
     }
     if let Some(bias) = present(json, "bias").filter(|value| value.as_str() != Some("none")) {
-        return Err(Refusal::new(format!("bias is {bias}; only \"none\" is implemented")));
+        return Err(Failure::data(format!("bias is {bias}; only \"none\" is implemented")));
     }
     if let Some(rate) = present(json, "lora_dropout").filter(|value| value.as_f64() != Some(0.0)) {
-        return Err(Refusal::new(format!("lora_dropout is {rate}; only 0 is implemented"))
-            .hint("rollout and update have to agree on every log-probability".to_owned()));
+        return Err(Failure::data(format!("lora_dropout is {rate}; only 0 is implemented"))
+            .hint("rollout and update have to agree on every log-probability"));
     }
-    // These subtract the adapter's initial product from the base, so it no longer fits the base that it names.
+    // These subtract the adapter's initial product from the base, so it does not fit the base it names.
     let changed = |name: &str| {
         ["pissa", "olora", "corda", "loftq", "lora_ga"].iter().any(|kind| name.starts_with(kind))
     };
     if let Some(name) =
         present(json, "init_lora_weights").and_then(Value::as_str).filter(|name| changed(name))
     {
-        return Err(Refusal::new(format!("init_lora_weights is {name:?}, which changes the base")).hint(
-            "save it as plain LoRA: save_pretrained with path_initial_model_for_weight_conversion".to_owned(),
-        ));
+        return Err(Failure::data(format!("init_lora_weights is {name:?}, which changes the base"))
+            .hint("save it as plain LoRA: save_pretrained with path_initial_model_for_weight_conversion"));
     }
     let filled = |value: &Value| match value {
         Value::Array(list) => !list.is_empty(),
@@ -208,7 +206,7 @@ fn refuse_unsupported(json: &Value) -> Checked<()> {
         "monteclora_config",
     ];
     match several.iter().find(|key| present(json, key).is_some_and(filled)) {
-        Some(key) => Err(Refusal::new(format!("{key} is set, which is not implemented"))),
+        Some(key) => Err(Failure::data(format!("{key} is set, which is not implemented"))),
         None => Ok(()),
     }
 }
@@ -222,18 +220,12 @@ mod tests {
         json[key] = value;
         Adapter::from_json(&json)
             .err()
-            .map(|refusal| refusal.into_failure(Path::new("a"), HINT).message)
+            .map(|failure| in_file(failure, Path::new("a"), HINT).message)
             .unwrap_or_default()
     }
 
     fn plain() -> Adapter {
-        Adapter {
-            rank: 8,
-            alpha: 16.0,
-            targets: vec![Target::Query, Target::Down],
-            rank_stabilized: false,
-            base: "base".to_owned(),
-        }
+        Adapter { base: "base".to_owned(), ..Adapter::new(8, 16.0, vec![Target::Query, Target::Down]) }
     }
 
     #[test]

@@ -1,30 +1,31 @@
 //! Chat templates: a conversation as the text that the model was trained to see.
 //!
-//! Templates are Jinja programs that come with a checkpoint and are written for the environment of `transformers`:
-//! trimmed blocks, Python's string methods, `raise_exception`, `strftime_now`, a `tojson` without HTML escapes.
-//! That environment is rebuilt here; nothing about any one model's format is.
-//! What a template asks for beyond that, such as Qwen3's `enable_thinking`, is the policy's: [`ARGUMENTS`].
-//! Left out: tools and documents, which no record carries.
+//! A template is a Jinja program that ships with a checkpoint and expects the environment of `transformers`: trimmed blocks,
+//! Python's string methods, `raise_exception`, `strftime_now`, a `tojson` without HTML escapes. This file provides that
+//! environment and knows no model's format. Further variables, such as Qwen3's `enable_thinking`, belong to the policy
+//! ([`ARGUMENTS`]). Left out: tools and documents, which no record carries.
 
+use std::io::{self, Write};
 use std::path::Path;
 
 use minijinja::value::{Kwargs, Serde, Value as Jinja};
 use minijinja::{Environment, Error, ErrorKind, context};
 use record::failure::{Failure, Result};
 use record::sample::Message;
+use serde::Serialize;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use serde_json::{Map, Value};
 
 use crate::clock;
 use crate::json::{read_json_if_present, read_text, show};
 
-/// Instructions a template may run for one conversation: far above any real one, and an end for an endless loop.
+/// Instructions that one rendering may take: far above any real template, and the end of an endless loop.
 const FUEL: u64 = 10_000_000;
 const NAME: &str = "chat_template";
 const HINT: &str =
     "templates are Jinja as transformers renders it; one of your own goes into chat_template.jinja";
-/// Further variables of the template, beside it: a JSON object, such as `{"enable_thinking": false}` for Qwen3. It
-/// belongs to the policy, so that whoever renders a prompt for it renders the same one. `transformers`, whose name for
-/// such variables this is, takes them as arguments and does not read the file.
+/// Further template variables, a JSON object such as `{"enable_thinking": false}` for Qwen3. Stored with the policy, so that
+/// every program renders the same prompt. `transformers` takes them as arguments of `apply_chat_template` instead.
 pub(crate) const ARGUMENTS: &str = "chat_template_kwargs.json";
 
 /// A compiled chat template and the special tokens it may print.
@@ -99,10 +100,10 @@ impl ChatTemplate {
     }
 }
 
-/// Whether the template's further variables are an object that hides none of ours.
+/// Checks that further template variables are an object and shadow none of ours.
 ///
 /// # Errors
-/// A sentence without its place.
+/// The cause, without its place.
 pub(crate) fn check_arguments(arguments: &Value) -> std::result::Result<(), String> {
     let Some(object) = arguments.as_object() else {
         return Err("not a JSON object".to_owned());
@@ -113,7 +114,7 @@ pub(crate) fn check_arguments(arguments: &Value) -> std::result::Result<(), Stri
     }
 }
 
-/// A template's text: the value itself, or the entry named `default` where there are several.
+/// The template's source: the value itself, or the entry named `default` of a list.
 fn pick(template: &Value, place: &Path) -> Result<String> {
     let text = match template {
         Value::String(text) => Some(text.as_str()),
@@ -127,11 +128,11 @@ fn pick(template: &Value, place: &Path) -> Result<String> {
     };
     text.map(str::to_owned).ok_or_else(|| {
         Failure::data(format!("{}: chat_template holds no template", show(place)))
-            .hint("it is a text, or a list of name and template with one named default")
+            .hint("it must be a string, or a list of named templates of which one is called default")
     })
 }
 
-/// `bos_token` and its like, as texts. Saved either as a text or as an object with `content`.
+/// `bos_token`, `eos_token` and so on; each is saved as a string or as an object with `content`.
 fn special_tokens(tokenizer_config: &Value) -> Jinja {
     let texts = tokenizer_config.as_object().into_iter().flatten().filter_map(|(key, value)| {
         let text = value.as_str().or_else(|| value.get("content")?.as_str())?;
@@ -140,8 +141,7 @@ fn special_tokens(tokenizer_config: &Value) -> Jinja {
     Jinja::from_pairs(texts)
 }
 
-/// `transformers` marks the assistant's part with a `generation` block, an extension that only matters to its own
-/// masks. It prints what it holds, so it becomes a condition that is true.
+/// Turns the `generation` blocks of `transformers`, which only matter to its loss masks, into `if true`.
 fn without_generation_marks(source: &str) -> String {
     let mut result = String::with_capacity(source.len());
     let mut rest = source;
@@ -167,38 +167,34 @@ fn without_generation_marks(source: &str) -> String {
 /// Python's `json.dumps(value, ensure_ascii=False)`: a space after each comma and colon, nothing escaped for HTML.
 fn to_json(value: &Jinja, arguments: Kwargs) -> std::result::Result<String, Error> {
     let invalid = |error: serde_json::Error| Error::new(ErrorKind::InvalidOperation, error.to_string());
-    let indent: Option<usize> = arguments.get("indent")?;
-    let value = serde_json::to_value(value).map_err(invalid)?;
-    let mut text = String::new();
-    write_json(&value, indent, 0, &mut text);
-    Ok(text)
+    let mut text = Vec::new();
+    match arguments.get::<Option<usize>>("indent")? {
+        Some(width) => {
+            let indent = " ".repeat(width);
+            let pretty = PrettyFormatter::with_indent(indent.as_bytes());
+            value.serialize(&mut Serializer::with_formatter(&mut text, pretty))
+        }
+        None => value.serialize(&mut Serializer::with_formatter(&mut text, Spaced)),
+    }
+    .map_err(invalid)?;
+    String::from_utf8(text).map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
 }
 
-fn write_json(value: &Value, indent: Option<usize>, depth: usize, text: &mut String) {
-    let (open, close, items): (_, _, Vec<(Option<&String>, &Value)>) = match value {
-        Value::Array(items) => ('[', ']', items.iter().map(|item| (None, item)).collect()),
-        Value::Object(items) => ('{', '}', items.iter().map(|(key, item)| (Some(key), item)).collect()),
-        scalar => return text.push_str(&scalar.to_string()),
-    };
-    let line =
-        |depth: usize| indent.map_or(String::new(), |width| format!("\n{}", " ".repeat(width * depth)));
-    text.push(open);
-    let count = items.len();
-    for (index, (key, item)) in items.into_iter().enumerate() {
-        if index > 0 {
-            text.push_str(if indent.is_some() { "," } else { ", " });
-        }
-        text.push_str(&line(depth + 1));
-        if let Some(key) = key {
-            text.push_str(&Value::from(key.as_str()).to_string());
-            text.push_str(": ");
-        }
-        write_json(item, indent, depth + 1, text);
+/// JSON on one line with Python's separators.
+struct Spaced;
+
+impl Formatter for Spaced {
+    fn begin_array_value<W: Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
     }
-    if count > 0 {
-        text.push_str(&line(depth));
+
+    fn begin_object_key<W: Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.begin_array_value(writer, first)
     }
-    text.push(close);
+
+    fn begin_object_value<W: Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(b": ")
+    }
 }
 
 fn describe(error: &Error) -> String {

@@ -1,7 +1,7 @@
-//! Writes safetensors files: new ones, and new values into the layout of an existing one.
+//! Writes safetensors files: new ones, and new values in the layout of an existing one.
 //!
-//! From the first byte to the last, a piece at a time: values that lie elsewhere (on a device, or in another form) are asked
-//! for as they are written, and a digest is computed on the way, so that no tensor need be in memory as a whole.
+//! A file is streamed from its first byte to its last. Values that lie elsewhere (on a device, or in another type) are
+//! requested piece by piece, and the digest is computed on the way, so no tensor need be in memory as a whole.
 
 use std::fmt;
 use std::fs::File;
@@ -16,17 +16,17 @@ use crate::header::PREFIX;
 use crate::json::show;
 use crate::weights::ElementType;
 
-/// Fills what it is given with a tensor's values from the one of this index on.
+/// Fills a slice with a tensor's values from this index on.
 pub type Read<'a, T> = dyn Fn(usize, &mut [T]) -> Result<()> + 'a;
 
 /// Values of a tensor to write.
 #[derive(Clone, Copy)]
 pub enum Data<'a> {
-    /// Weights, or state of an optimizer.
+    /// Values in memory.
     F32(&'a [f32]),
-    /// The same, asked for piece by piece.
+    /// Values requested piece by piece.
     Pieces(&'a Read<'a, f32>),
-    /// The lower halves of f32 weights whose upper halves are published as bf16, asked for piece by piece.
+    /// The lower halves of f32 weights whose upper halves are published as bf16, requested piece by piece.
     LowerHalves(&'a Read<'a, u16>),
 }
 
@@ -47,7 +47,7 @@ pub struct NewTensor<'a> {
     pub name: &'a str,
     /// Extents, outermost first.
     pub shape: &'a [usize],
-    /// Row-major values, as many as the shape says.
+    /// Row-major values.
     pub data: Data<'a>,
 }
 
@@ -58,14 +58,14 @@ impl NewTensor<'_> {
     }
 }
 
-/// Values asked for and converted at once, 4 MiB in f32: few enough for any machine, enough to come from a device at speed.
+/// Values per piece, 4 MiB in f32: small enough for any machine, large enough for full bandwidth from a device.
 pub const PIECE: usize = 1 << 20;
 
 /// A safetensors file being written from its beginning to its end.
 pub(crate) struct Writer<'a> {
     path: &'a Path,
     file: File,
-    /// Of all bytes written, where somebody wants to know.
+    /// Hashes all bytes written.
     digest: Option<&'a mut blake3::Hasher>,
     values: Vec<f32>,
     halves: Vec<u16>,
@@ -127,7 +127,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Values in their bytes as `dtype`, 16-bit floats rounded to nearest even; whether that is a type of weights.
+/// Converts values to bytes, 16-bit floats rounded to nearest even; returns whether `dtype` is a type of weights.
 fn convert(values: &[f32], dtype: ElementType, bytes: &mut Vec<u8>) -> bool {
     match dtype {
         ElementType::F32 => fill(bytes, values.iter().map(|value| value.to_le_bytes())),
@@ -183,10 +183,10 @@ pub(crate) fn write(
     tensors.iter().zip(types).try_for_each(|(tensor, dtype)| writer.tensor(tensor, dtype))
 }
 
-/// Whether the values fill the shape; a mistake of the caller, told like any failed work.
+/// Checks that the values fill the shape.
 pub(crate) fn check_size(tensor: &NewTensor, path: &Path) -> Result<()> {
     let (name, shape) = (tensor.name, tensor.shape);
-    // Pieces are asked for as the shape says.
+    // Pieces are requested as the shape says.
     let Data::F32(values) = tensor.data else { return Ok(()) };
     let count = values.len();
     if count == tensor.len() {

@@ -1,18 +1,18 @@
-//! What `config.json` says about a model: its sizes and the variants of the decoder it needs.
+//! `config.json`: a model's sizes and the variants of the decoder it needs.
 //!
-//! Reads both spellings that `transformers` has written: `rope_theta` with `rope_scaling`, and `rope_parameters`;
-//! `torch_dtype` and `dtype`. Whatever would change the arithmetic and is not implemented is refused by name,
-//! because a model that runs with a setting ignored gives wrong numbers, not an error.
-//! Left out: what only concerns generation (stop tokens are [`crate::tokenizer`]'s).
+//! Reads both spellings that `transformers` has used: `rope_theta` with `rope_scaling`, and `rope_parameters`; `torch_dtype`
+//! and `dtype`. Settings that would change the arithmetic and are not implemented are refused by name: ignoring one gives
+//! wrong numbers, not an error. Left out: generation settings (stop tokens are in [`crate::tokenizer`]).
 
 use std::path::Path;
 
-use record::failure::Result;
+use record::failure::{Failure, Result};
 use serde_json::Value;
 
 use crate::decoder::{Decoder, Tensor};
 use crate::family::Family;
-use crate::json::{Checked, Refusal, flag, positive, present, read_json, size};
+use crate::header::ElementType;
+use crate::json::{flag, in_file, positive, present, read_json, size};
 
 /// RoPE scaling, for contexts longer than those of pretraining.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,17 +35,6 @@ pub enum RopeScaling {
         /// Context length of pretraining, in tokens.
         original_max_positions: usize,
     },
-}
-
-/// Element types a checkpoint's weights may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DataType {
-    /// IEEE single.
-    F32,
-    /// bfloat16.
-    BF16,
-    /// IEEE half.
-    F16,
 }
 
 /// The decoder described by a `config.json`. Sizes are element counts; [`Config::decoder`] is the table of its tensors.
@@ -87,7 +76,7 @@ pub struct Config {
     /// implemented: up to this length it is plain causal attention, and longer sequences are refused.
     pub window: Option<usize>,
     /// Type the checkpoint says it was saved in; the safetensors header decides for each tensor.
-    pub dtype: DataType,
+    pub dtype: ElementType,
 }
 
 /// Largest head the attention kernels are written for.
@@ -106,7 +95,7 @@ impl Config {
     pub fn load(directory: &Path) -> Result<Config> {
         let path = directory.join("config.json");
         let value = read_json(&path)?;
-        Config::from_json(&value).map_err(|refusal| refusal.into_failure(&path, HINT))
+        Config::from_json(&value).map_err(|failure| in_file(failure, &path, HINT))
     }
 
     /// The same from a value already parsed, for `policy init --config`.
@@ -114,17 +103,17 @@ impl Config {
     /// # Errors
     /// As [`Config::load`]; `path` is named in the message.
     pub fn from_value(value: &Value, path: &Path) -> Result<Config> {
-        Config::from_json(value).map_err(|refusal| refusal.into_failure(path, HINT))
+        Config::from_json(value).map_err(|failure| in_file(failure, path, HINT))
     }
 
-    fn from_json(json: &Value) -> Checked<Config> {
+    fn from_json(json: &Value) -> Result<Config> {
         let family = Family::of(json)?;
         refuse_unsupported(json, family)?;
 
         let hidden_size = size(json, "hidden_size")?;
         let num_layers = size(json, "num_hidden_layers")?;
         if num_layers > LARGEST_DEPTH {
-            return Err(Refusal::new(format!(
+            return Err(Failure::data(format!(
                 "num_hidden_layers is {num_layers}, more than {LARGEST_DEPTH}"
             )));
         }
@@ -139,12 +128,12 @@ impl Config {
             None => family.head_dim.unwrap_or(hidden_size / num_heads),
         };
         if num_heads % num_kv_heads != 0 {
-            return Err(Refusal::new(format!(
+            return Err(Failure::data(format!(
                 "num_attention_heads is {num_heads}, which is not a multiple of num_key_value_heads {num_kv_heads}"
             )));
         }
         if head_dim == 0 || head_dim % 16 != 0 || head_dim > LARGEST_HEAD {
-            return Err(Refusal::new(format!(
+            return Err(Failure::data(format!(
                 "head_dim is {head_dim}, which the attention kernels cannot run"
             ))
             .hint(format!("head sizes are multiples of 16 up to {LARGEST_HEAD}")));
@@ -237,38 +226,38 @@ impl Config {
     }
 }
 
-fn refuse_unsupported(json: &Value, family: &Family) -> Checked<()> {
+fn refuse_unsupported(json: &Value, family: &Family) -> Result<()> {
     if let Some(activation) = present(json, "hidden_act").filter(|value| value.as_str() != Some("silu")) {
-        return Err(Refusal::new(format!("hidden_act is {activation}; only \"silu\" is implemented")));
+        return Err(Failure::data(format!("hidden_act is {activation}; only \"silu\" is implemented")));
     }
-    // The key adds a bias to the output projection as well, and no published model sets it; Qwen2 does not know it.
+    // The key also adds a bias to the output projection, and no published model sets it; Qwen2 does not know it.
     for key in ["attention_bias", "mlp_bias"] {
         if !family.attention_bias && flag(json, key)?.unwrap_or(false) {
-            return Err(Refusal::new(format!("{key} is true, which is not implemented for this family")));
+            return Err(Failure::data(format!("{key} is true, which is not implemented for this family")));
         }
     }
     if let Some(quantization) = present(json, "quantization_config") {
         let method = quantization.get("quant_method").and_then(Value::as_str).unwrap_or("unnamed");
-        return Err(Refusal::new(format!("the weights are quantized ({method})"))
-            .hint("use the unquantized checkpoint: training needs real-valued weights".to_owned()));
+        return Err(Failure::data(format!("the weights are quantized ({method})"))
+            .hint("use the unquantized checkpoint: training needs real-valued weights"));
     }
     if let Some(ratio) = present(json, "partial_rotary_factor").filter(|value| value.as_f64() != Some(1.0)) {
-        return Err(Refusal::new(format!("partial_rotary_factor is {ratio}; only 1.0 is implemented")));
+        return Err(Failure::data(format!("partial_rotary_factor is {ratio}; only 1.0 is implemented")));
     }
     Ok(())
 }
 
 /// Base and scaling, from `rope_parameters` (new) or `rope_theta` and `rope_scaling` (old).
-fn rope(json: &Value, default_theta: f32) -> Checked<(f32, RopeScaling)> {
+fn rope(json: &Value, default_theta: f32) -> Result<(f32, RopeScaling)> {
     let parameters = present(json, "rope_parameters").or_else(|| present(json, "rope_scaling"));
     let empty = Value::Object(serde_json::Map::new());
     let parameters = parameters.unwrap_or(&empty);
     if !parameters.is_object() {
-        return Err(Refusal::new(format!("the rope settings are {parameters}, not an object")));
+        return Err(Failure::data(format!("the rope settings are {parameters}, not an object")));
     }
     if let Some((kind, _)) = parameters.as_object().into_iter().flatten().find(|(_, value)| value.is_object())
     {
-        return Err(Refusal::new(format!(
+        return Err(Failure::data(format!(
             "the rope settings differ between layers ({kind}), which is not implemented"
         )));
     }
@@ -280,12 +269,12 @@ fn rope(json: &Value, default_theta: f32) -> Checked<(f32, RopeScaling)> {
     if let Some(ratio) =
         present(parameters, "partial_rotary_factor").filter(|value| value.as_f64() != Some(1.0))
     {
-        return Err(Refusal::new(format!("partial_rotary_factor is {ratio}; only 1.0 is implemented")));
+        return Err(Failure::data(format!("partial_rotary_factor is {ratio}; only 1.0 is implemented")));
     }
     let kind = present(parameters, "rope_type").or_else(|| present(parameters, "type"));
     let scaling = match kind.map(|kind| kind.as_str().unwrap_or_default()) {
         None if present(parameters, "factor").is_some() => {
-            return Err(Refusal::new("the rope settings have a factor but no rope_type".to_owned()));
+            return Err(Failure::data("the rope settings have a factor but no rope_type"));
         }
         None | Some("default") => RopeScaling::None,
         Some("linear") => RopeScaling::Linear { factor: positive(parameters, "factor")? },
@@ -293,7 +282,7 @@ fn rope(json: &Value, default_theta: f32) -> Checked<(f32, RopeScaling)> {
             let low = positive(parameters, "low_freq_factor")?;
             let high = positive(parameters, "high_freq_factor")?;
             if high <= low {
-                return Err(Refusal::new(format!(
+                return Err(Failure::data(format!(
                     "high_freq_factor {high} is not above low_freq_factor {low} in the rope settings"
                 )));
             }
@@ -305,21 +294,21 @@ fn rope(json: &Value, default_theta: f32) -> Checked<(f32, RopeScaling)> {
             }
         }
         Some(other) => {
-            return Err(Refusal::new(format!("rope_type is {other:?}, which is not implemented"))
-                .hint("rope types: default, linear, llama3".to_owned()));
+            return Err(Failure::data(format!("rope_type is {other:?}, which is not implemented"))
+                .hint("rope types: default, linear, llama3"));
         }
     };
     Ok((theta, scaling))
 }
 
-fn data_type(json: &Value) -> Checked<DataType> {
+fn data_type(json: &Value) -> Result<ElementType> {
     let Some(value) = present(json, "dtype").or_else(|| present(json, "torch_dtype")) else {
-        return Ok(DataType::F32);
+        return Ok(ElementType::F32);
     };
     match value.as_str().map(|name| name.trim_start_matches("torch.")) {
-        Some("float32") => Ok(DataType::F32),
-        Some("bfloat16") => Ok(DataType::BF16),
-        Some("float16") => Ok(DataType::F16),
-        _ => Err(Refusal::new(format!("dtype is {value}; float32, bfloat16 and float16 are implemented"))),
+        Some("float32") => Ok(ElementType::F32),
+        Some("bfloat16") => Ok(ElementType::BF16),
+        Some("float16") => Ok(ElementType::F16),
+        _ => Err(Failure::data(format!("dtype is {value}; float32, bfloat16 and float16 are implemented"))),
     }
 }

@@ -1,8 +1,8 @@
-//! The identity of weights: the BLAKE3 hash of the weight files' bytes, in the order of their names.
+//! The digest of weights: the BLAKE3 hash of the weight files' bytes, in the order of their names.
 //!
-//! For a checkpoint of one file that is what `b3sum model.safetensors` prints. Published versions record it; for
-//! plain Hugging Face directories, which may be read-only and large, it is computed once and, where that takes a while,
-//! remembered in the user's cache directory under the files' names, sizes and times of change.
+//! For a single file that is what `b3sum model.safetensors` prints. Published versions record it. For plain Hugging Face
+//! directories, which may be read-only, it is computed; that of large files is cached in the user's cache directory, keyed by
+//! path, size and modification time.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +13,7 @@ use record::failure::Result;
 use crate::json::io_failure;
 use crate::weights::Weights;
 
-/// Bytes that are hashed again rather than remembered: a few hundredths of a second.
+/// Weights up to this size, in bytes, are hashed again instead: it takes a few hundredths of a second.
 const SMALL: usize = 64 << 20;
 
 /// The digest of mapped weights, 64 hexadecimal digits.
@@ -25,7 +25,7 @@ pub(crate) fn of(weights: &Weights) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// The digest of an adapter: of that of its own weights, of what they are multiplied by, and of the base's.
+/// The digest of an adapter: over the base's digest, the scale, and the digest of its own weights.
 pub(crate) fn of_adapter(weights: &str, scale: f32, base: &str) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(base.as_bytes());
@@ -34,7 +34,7 @@ pub(crate) fn of_adapter(weights: &str, scale: f32, base: &str) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// The same as [`of`], remembered from an earlier call where the files have not changed since.
+/// Like [`of`], but cached for large files.
 pub(crate) fn cached(weights: &Weights) -> Result<String> {
     let size: usize = weights.files().map(|(_, bytes)| bytes.len()).sum();
     let slot = if size > SMALL { slot(weights)? } else { None };
@@ -46,7 +46,7 @@ pub(crate) fn cached(weights: &Weights) -> Result<String> {
         return Ok(digest);
     }
     let digest = of(weights);
-    // A cache that cannot be written costs the next call a hash, which is no reason to fail this one.
+    // A cache that cannot be written is no reason to fail.
     if let Some(parent) = slot.parent()
         && fs::create_dir_all(parent).is_ok()
     {
@@ -58,7 +58,7 @@ pub(crate) fn cached(weights: &Weights) -> Result<String> {
     Ok(digest)
 }
 
-/// The cache file for these weights, or `None` where the user has no cache directory.
+/// The cache file for these weights; `None` if the user has no cache directory.
 fn slot(weights: &Weights) -> Result<Option<PathBuf>> {
     let mut hasher = blake3::Hasher::new();
     for (path, _) in weights.files() {

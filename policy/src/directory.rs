@@ -1,10 +1,9 @@
-//! Where a policy lies on disk and which version it is.
+//! Finds a policy on disk and the version it is.
 //!
-//! Two layouts are read. A *policy directory* holds one complete Hugging Face directory a version (`step-000012/`)
-//! and `current`, a relative link to the newest; where its versions are adapters (PEFT directories), `base` links to the
-//! Hugging Face directory of what they change, and each version records that base's digest. A plain Hugging Face
-//! directory is version 0 of itself.
-//! Writing is [`crate::publish`]'s.
+//! Two layouts are read. A *policy directory* holds a complete Hugging Face directory per version (`step-000012/`) and
+//! `current`, a relative link to the newest. If its versions are adapters (PEFT directories), `base` links to the Hugging Face
+//! directory of their base, whose digest each version records. A plain Hugging Face directory is version 0 of itself.
+//! Left out: writing ([`crate::publish`]).
 
 use std::fmt;
 use std::fs;
@@ -22,17 +21,17 @@ use crate::weights::Weights;
 
 /// The link to the newest version.
 pub(crate) const CURRENT: &str = "current";
-/// The link from a policy directory of adapters to the frozen base.
+/// The link from a policy directory of adapters to their frozen base.
 pub(crate) const BASE: &str = "base";
-/// What a published version says about itself.
+/// A published version's account of itself.
 pub(crate) const VERSION_FILE: &str = "version.json";
-/// Hexadecimal digits of the digest that a version's name shows.
+/// Hexadecimal digits of the digest in a version's name.
 const SHOWN: usize = 8;
 
-/// A version: how many steps it was trained, and which weights it has. Displayed as `11:9f2c41d0`.
+/// A version: its training step and its weights. Displayed as `11:9f2c41d0`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// Steps of training.
+    /// Training step.
     pub step: u64,
     /// The first eight hexadecimal digits of the BLAKE3 hash of the weights.
     pub digest: String,
@@ -70,10 +69,10 @@ impl FromStr for Version {
 pub struct Policy {
     /// The directory the user named (for a version inside a policy directory: that policy directory).
     pub root: PathBuf,
-    /// A complete Hugging Face directory. Names the version itself, not `current`, so that a publish does not
-    /// change it under a reader.
+    /// A complete Hugging Face directory: the version itself, not `current`, so that publishing does not change it under a
+    /// reader.
     pub files: PathBuf,
-    /// The Hugging Face directory of the frozen base, canonical, where `files` holds an adapter over it.
+    /// The canonical Hugging Face directory of the frozen base, if `files` holds an adapter.
     pub base: Option<PathBuf>,
     /// Which version `files` is.
     pub version: Version,
@@ -110,13 +109,13 @@ impl Policy {
         Ok(Policy { root: path.to_owned(), files: path.to_owned(), base, version: Version::new(0, &digest) })
     }
 
-    /// The Hugging Face directory with the configuration, the tokenizer and the weights of the whole model: the base of
-    /// an adapter, else the version's own.
+    /// The Hugging Face directory of the whole model (configuration, tokenizer, weights): the base of an adapter, else the
+    /// version itself.
     pub fn model(&self) -> &Path {
         self.base.as_deref().unwrap_or(&self.files)
     }
 
-    /// The adapter that this version is over its base, with its weights; `None` for a whole model.
+    /// This version's adapter and its weights; `None` for a whole model.
     ///
     /// # Errors
     /// An adapter that is not implemented, or that does not fit the base's configuration.
@@ -178,14 +177,12 @@ impl Policy {
                 show(&files),
                 show(base)
             ))
-            .hint(
-                "an adapter is worth nothing over another base: put the old one back, or make a new adapter",
-            ));
+            .hint("an adapter only fits the base it was trained on: restore that, or make a new adapter"));
         }
         Ok(Policy { root: root.to_owned(), files, base, version: Version::new(step, &digest) })
     }
 
-    /// Compares the digest that this version recorded with its weights, which no other function reads for that.
+    /// Checks the weights against the recorded digest. No other function does.
     ///
     /// # Errors
     /// They differ: the weights were changed after they were published.
@@ -204,7 +201,7 @@ impl Policy {
     }
 }
 
-/// Whether there is something of that name. A link that leads nowhere is: opening it says what is wrong with it.
+/// Whether there is something of that name, even a dangling link: opening it says what is wrong.
 fn is_there(path: &Path) -> bool {
     path.is_symlink() || path.exists()
 }
@@ -237,7 +234,7 @@ pub(crate) fn steps(root: &Path) -> Result<Vec<u64>> {
     Ok(steps)
 }
 
-/// A digest that a version recorded: `digest`, its own, or `base`, that of what it is an adapter of.
+/// A digest that a version recorded: `digest`, its own, or `base`, that of its base.
 fn recorded(files: &Path, key: &str) -> Result<Option<String>> {
     let path = files.join(VERSION_FILE);
     let Some(value) = read_json_if_present(&path)? else { return Ok(None) };
@@ -274,23 +271,17 @@ pub(crate) fn compute_digest(files: &Path, base: Option<&Path>) -> Result<String
 fn linked_base(root: &Path) -> Result<PathBuf> {
     let link = root.join(BASE);
     link.canonicalize().map_err(|error| {
-        io_failure(&link, &error)
-            .hint("this policy is an adapter, and the link names the frozen base that it changes")
+        io_failure(&link, &error).hint("this policy is an adapter, and the link names its frozen base")
     })
 }
 
-/// The base that an adapter's own configuration names: a directory, as seen from here.
+/// The base that an adapter's configuration names, relative to the working directory.
 fn named_base(files: &Path) -> Result<PathBuf> {
     let name = Adapter::load(files)?.base;
     let base = Path::new(&name);
     if name.is_empty() || !base.join("config.json").exists() {
-        return Err(Failure::data(format!(
-            "{}: its base {name:?} is no directory with a model",
-            show(files)
-        ))
-        .hint(
-            "let base_model_name_or_path in adapter_config.json name the directory that the base lies in",
-        ));
+        return Err(Failure::data(format!("{}: its base {name:?} is not a model's directory", show(files)))
+            .hint("set base_model_name_or_path in adapter_config.json to the directory of the base"));
     }
     base.canonicalize().map_err(|error| io_failure(base, &error))
 }

@@ -1,8 +1,8 @@
-//! Files that are there after a power cut, or not at all.
+//! Files that survive a power cut whole, or not at all.
 //!
-//! A rename is atomic but says nothing about the bytes renamed: everything in a directory is synchronized to the disk
-//! before the rename that makes it visible. That is done once, when all of it is written, and for its files side by side: a
-//! disk's journal takes many at the price of one.
+//! A rename is atomic but guarantees nothing about the bytes renamed, so everything in a directory is synced before the
+//! rename that makes it visible: once, when all of it is written, and several files at a time, since a disk's journal commits
+//! many for the price of one.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -11,13 +11,14 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 
 use record::failure::{Failure, Result};
+use serde_json::Value;
 
 use crate::json::show;
 
-/// Files that are waited for at the same time.
+/// Files that are synced at the same time.
 const AT_ONCE: usize = 8;
 
-/// An error of the disk on a path that was to be written.
+/// An I/O error on a path that was to be written.
 pub(crate) fn failure(path: &Path, error: &std::io::Error) -> Failure {
     let failure = Failure::io(format!("{}: {error}", show(path)));
     match error.kind() {
@@ -28,13 +29,18 @@ pub(crate) fn failure(path: &Path, error: &std::io::Error) -> Failure {
     }
 }
 
-/// Writes a new file, for [`synchronize`] to wait for.
+/// Writes a new file, indented, for [`synchronize`].
+pub(crate) fn write_json(path: &Path, value: &Value) -> Result<()> {
+    write(path, format!("{value:#}\n").as_bytes())
+}
+
+/// Writes a new file, for [`synchronize`].
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut file = File::create_new(path).map_err(|error| failure(path, &error))?;
     file.write_all(bytes).map_err(|error| failure(path, &error))
 }
 
-/// Waits until the disk has a directory and everything in it.
+/// Waits until a directory and everything in it is on disk.
 pub(crate) fn synchronize(directory: &Path) -> Result<()> {
     let (mut files, mut directories) = (Vec::new(), Vec::new());
     list(directory, &mut files, &mut directories)?;
@@ -49,8 +55,7 @@ pub(crate) fn synchronize(directory: &Path) -> Result<()> {
     directories.iter().try_for_each(|directory| sync(directory))
 }
 
-/// The files in a directory and below, and the directories, each after those in it. Links are entries of their directory and
-/// have no content of their own.
+/// The files below a directory, and the directories, each after those in it. Links have no content to sync.
 fn list(directory: &Path, files: &mut Vec<PathBuf>, directories: &mut Vec<PathBuf>) -> Result<()> {
     let of_directory = |error| failure(directory, &error);
     for entry in fs::read_dir(directory).map_err(of_directory)? {
@@ -66,17 +71,17 @@ fn list(directory: &Path, files: &mut Vec<PathBuf>, directories: &mut Vec<PathBu
     Ok(())
 }
 
-/// Waits until the disk has a file's content, or a directory's entries.
+/// Waits until a file's content, or a directory's entries, are on disk.
 fn sync(path: &Path) -> Result<()> {
     File::open(path).and_then(|file| file.sync_all()).map_err(|error| failure(path, &error))
 }
 
-/// Makes a directory that must not be there yet.
+/// Makes a directory that must not exist yet.
 pub(crate) fn create_directory(path: &Path) -> Result<()> {
     fs::create_dir(path).map_err(|error| failure(path, &error))
 }
 
-/// Renames within one directory and waits until the disk has the new name.
+/// Renames within one directory and waits until the new name is on disk.
 pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
     fs::rename(from, to).map_err(|error| failure(to, &error))?;
     match to.parent() {
@@ -85,26 +90,22 @@ pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
     }
 }
 
-/// Makes `link` point to `target`, replacing what it pointed to in one step. `temporary` lies beside it.
+/// Makes `link` point to `target` in one step. `temporary` lies beside it.
 pub(crate) fn relink(link: &Path, target: &str, temporary: &Path) -> Result<()> {
     symlink(target, temporary).map_err(|error| failure(temporary, &error))?;
     rename(temporary, link)
 }
 
-/// Copies a regular file (what a symlink points to) byte for byte, for [`synchronize`] to wait for.
+/// Copies a file, following links, for [`synchronize`].
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to).map(drop).map_err(|error| failure(to, &error))
 }
 
-/// Removes a file, link or whole directory; nothing there is no error.
+/// Removes a file, a link or a whole directory, if it is there.
 pub(crate) fn remove(path: &Path) -> Result<()> {
-    let removed = match fs::symlink_metadata(path) {
-        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match removed {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failure(path, &error)),
+    let is_directory = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir());
+    match if is_directory { fs::remove_dir_all(path) } else { fs::remove_file(path) } {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failure(path, &error)),
         _ => Ok(()),
     }
 }
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_in_a_directory_is_waited_for_from_the_inside_outwards() {
+    fn directories_are_synced_from_the_inside_out() {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path();
         fs::create_dir_all(root.join("a/b")).expect("folders");

@@ -4,9 +4,10 @@
 //! parts named here is added by its entry and its golden checkpoints; a new part also needs a field in
 //! [`crate::decoder`] and whoever computes it.
 
+use record::failure::{Failure, Result};
 use serde_json::Value;
 
-use crate::json::{Checked, Refusal, flag, present, size};
+use crate::json::{flag, present, size};
 
 /// What a family's class in `transformers` does.
 pub(crate) struct Family {
@@ -72,14 +73,14 @@ const FAMILIES: [Family; 5] = [
 
 impl Family {
     /// The family of a `config.json`.
-    pub(crate) fn of(json: &Value) -> Checked<&'static Family> {
+    pub(crate) fn of(json: &Value) -> Result<&'static Family> {
         let model_type = present(json, "model_type").and_then(Value::as_str).unwrap_or_default();
         let found = FAMILIES.iter().find(|family| family.model_type == model_type);
         found.ok_or_else(|| match model_type {
-            "" => Refusal::new("model_type is missing".to_owned()),
+            "" => Failure::data("model_type is missing"),
             other => {
                 let known = FAMILIES.each_ref().map(|family| family.model_type).join(", ");
-                Refusal::new(format!("model_type is {other:?}, which is not implemented"))
+                Failure::data(format!("model_type is {other:?}, which is not implemented"))
                     .hint(format!("families: {known}; Qwen2.5 is qwen2"))
             }
         })
@@ -89,14 +90,13 @@ impl Family {
     ///
     /// # Errors
     /// A window that only some layers use.
-    pub(crate) fn window(&self, json: &Value, layers: usize) -> Checked<Option<usize>> {
+    pub(crate) fn window(&self, json: &Value, layers: usize) -> Result<Option<usize>> {
         let refusal = |what: String| {
-            Refusal::new(format!("{what}: sliding-window attention is not implemented"))
-                .hint("a window that no layer uses is accepted: set use_sliding_window to false".to_owned())
+            Failure::data(format!("{what}: sliding-window attention is not implemented"))
+                .hint("a window that no layer uses is accepted: set use_sliding_window to false")
         };
         if let Some(types) = present(json, "layer_types") {
-            let types =
-                types.as_array().ok_or_else(|| Refusal::new("layer_types is not a list".to_owned()))?;
+            let types = types.as_array().ok_or_else(|| Failure::data("layer_types is not a list"))?;
             if let Some(other) = types.iter().find(|kind| kind.as_str() != Some("full_attention")) {
                 return Err(refusal(format!("layer_types has {other}")));
             }
@@ -120,7 +120,7 @@ impl Family {
     ///
     /// # Errors
     /// A list that is shorter than the layers, or of anything but 0 and 1.
-    pub(crate) fn rope_layers(&self, json: &Value, layers: usize) -> Checked<Vec<bool>> {
+    pub(crate) fn rope_layers(&self, json: &Value, layers: usize) -> Result<Vec<bool>> {
         if !self.nope {
             return Ok(vec![true; layers]);
         }
@@ -136,7 +136,7 @@ impl Family {
         let read: Option<Vec<bool>> = list.as_array().and_then(|list| list.iter().map(of).collect());
         match read {
             Some(read) if read.len() >= layers => Ok(read[..layers].to_vec()),
-            _ => Err(Refusal::new(format!("no_rope_layers is not a 0 or 1 for each of {layers} layers"))),
+            _ => Err(Failure::data(format!("no_rope_layers is not a 0 or 1 for each of {layers} layers"))),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The header of a safetensors file, read with limits.
 //!
-//! A checkpoint may come from anywhere, so nothing the header says is believed before it is compared with the file:
-//! its own length, every tensor's size against its shape and type, and that the tensors fill the data exactly,
-//! without holes and without overlap. By hand, because every refusal names the tensor and says what to do; the
-//! `safetensors` crate's errors for a size or a hole name none. Left out: the tensors' values.
+//! A checkpoint may come from anywhere, so everything in the header is checked against the file: its own length, every
+//! tensor's size against its shape and type, and that the tensors fill the data without holes or overlap. By hand, because
+//! every refusal names the tensor and says what to do; the `safetensors` crate's errors for a size or a hole name none. Left
+//! out: the tensors' values.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,12 +15,12 @@ use crate::json::show;
 
 /// The limit of the reference implementation: a larger header is an attack or a mistake.
 const LARGEST_HEADER: u64 = 100_000_000;
-/// What to do about a file that does not follow the format, where nothing better is known.
+/// Hint for a file that does not follow the format.
 const DAMAGED: &str = "the file is damaged or is no safetensors file: copy or download it again";
 /// Bytes before the header: its length as a little-endian 64-bit number.
 pub(crate) const PREFIX: usize = 8;
 
-/// What weights are made of, for whoever has others.
+/// Hint for weights of another type.
 pub(crate) const FLOATS: &str = "weights are f32, bf16 or f16; quantized checkpoints are not trained";
 
 /// Element types a safetensors file may hold; only [`ElementType::is_weight`] ones can be a model's weights.
@@ -34,7 +34,7 @@ pub enum ElementType {
     F16,
     /// 16-bit unsigned: the low halves of split single-precision weights.
     U16,
-    /// Any other type of the format, with its size in bytes: stored, copied, never computed with.
+    /// Any other type of the format, with its size in bytes: copied, never computed with.
     Other(usize),
 }
 
@@ -155,8 +155,7 @@ pub(crate) fn parse(file: &[u8], path: &Path) -> Result<BTreeMap<String, Entry>>
     Ok(entries)
 }
 
-/// Tensors must cover the data without holes or overlap: two names for the same bytes would let an update of one
-/// change the other.
+/// Checks for holes and overlap: with two names for the same bytes, an update of one tensor would change the other.
 fn check_tiling(
     entries: &BTreeMap<String, Entry>,
     start: usize,

@@ -8,10 +8,10 @@ use record::failure::{Failure, Result};
 use record::philox::{Part, Stream};
 use serde_json::{Value, json};
 
-use crate::adapter::{self, Adapter, Target};
+use crate::adapter::{self, Adapter};
 use crate::chat;
 use crate::checkpoint::{self, Data, NewTensor};
-use crate::config::{Config, DataType};
+use crate::config::Config;
 use crate::decoder::{Init, Tensor};
 use crate::directory::Policy;
 use crate::durable;
@@ -23,11 +23,11 @@ use crate::vocabulary;
 use crate::weights::{ElementType, SINGLE, Weights};
 
 /// A model small enough to train on a laptop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Preset {
-    /// 354,048 weights: learns small boards in minutes.
+    /// 0.35 million weights: learns small boards in minutes
     Tiny,
-    /// 3.3 million weights: what speed is measured on.
+    /// 3.3 million weights: the model that speed is measured on
     Bench,
 }
 
@@ -76,7 +76,7 @@ pub fn from_config(root: &Path, config: &Path, seed: u64) -> Result<Policy> {
     random(root, read_json(config)?, config, seed)
 }
 
-/// A policy directory whose version 0 is a copy of a Hugging Face directory. `template` holds further variables of its chat
+/// A policy directory whose version 0 is a copy of a Hugging Face directory. `template` holds further variables of the chat
 /// template, such as `{"enable_thinking": false}` for Qwen3.
 ///
 /// # Errors
@@ -88,7 +88,8 @@ pub fn from_directory(root: &Path, source: &Path, template: Option<&Value>) -> R
     }
     let source = Policy::open(source)?;
     let config = Config::load(source.model())?;
-    Weights::open(source.model())?.check(&config)?;
+    let weights = Weights::open(source.model())?;
+    weights.check(&config)?;
     Tokenizer::load(source.model())?;
     if source.adapter(&config)?.is_some() {
         if template.is_some() {
@@ -104,48 +105,33 @@ pub fn from_directory(root: &Path, source: &Path, template: Option<&Value>) -> R
         if let Some(variables) = template {
             let path = files.join(chat::ARGUMENTS);
             durable::remove(&path)?;
-            durable::write(&path, format!("{variables:#}\n").as_bytes())?;
+            durable::write_json(&path, variables)?;
         }
-        publish::copy_weights(&source.files, files)
+        for (path, _) in weights.files() {
+            durable::copy(path, &files.join(path.file_name().unwrap_or_default()))?;
+        }
+        Ok(())
     })
 }
 
-/// A new adapter.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NewAdapter {
-    /// Inner width of the factors.
-    pub rank: usize,
-    /// Numerator of the scale alpha / rank.
-    pub alpha: f32,
-    /// Target modules.
-    pub targets: Vec<Target>,
-}
-
-/// A policy directory whose version 0 is a new adapter over the model in `base`. Until it is trained it computes what the
-/// base does.
+/// A policy directory whose version 0 is a new adapter over the model in `base`. Until it is trained, it computes the same as
+/// the base.
 ///
 /// # Errors
 /// `base` holds no policy that can be run, or is an adapter itself (2); the disk's.
-pub fn from_base(root: &Path, base: &Path, new: &NewAdapter, seed: u64) -> Result<Policy> {
+pub fn from_base(root: &Path, base: &Path, adapter: &Adapter, seed: u64) -> Result<Policy> {
     let base = Policy::open(base)?;
     if base.base.is_some() {
         return Err(Failure::usage(format!("{}: is an adapter itself", show(&base.root)))
-            .hint("the base of an adapter is a whole model: name that of this one"));
+            .hint("the base of an adapter is a whole model: name the base of this one"));
     }
     let config = Config::load(&base.files)?;
     Weights::open(&base.files)?.check(&config)?;
     Tokenizer::load(&base.files)?;
-    let adapter = Adapter {
-        rank: new.rank,
-        alpha: new.alpha,
-        targets: new.targets.clone(),
-        rank_stabilized: false,
-        base: show(&base.files),
-    };
+    let adapter = Adapter { base: show(&base.files), ..adapter.clone() };
     let canonical = base.files.canonicalize().map_err(|error| io_failure(&base.files, &error))?;
     publish::create(root, Some(&canonical), |files| {
-        let text = format!("{:#}\n", adapter.to_json());
-        durable::write(&files.join(adapter::CONFIG), text.as_bytes())?;
+        durable::write_json(&files.join(adapter::CONFIG), &adapter.to_json())?;
         write(&files.join(adapter::WEIGHTS), &adapter.tensors(&config), ElementType::F32, seed)
     })
 }
@@ -168,11 +154,6 @@ fn random(root: &Path, mut json: Value, path: &Path, seed: u64) -> Result<Policy
     }
     let tensors = config.tensors();
     refuse_more_than_memory(&tensors, path)?;
-    let dtype = match config.dtype {
-        DataType::F32 => ElementType::F32,
-        DataType::BF16 => ElementType::BF16,
-        DataType::F16 => ElementType::F16,
-    };
     publish::create(root, None, |files| {
         let side_files = [
             ("config.json", json),
@@ -181,13 +162,13 @@ fn random(root: &Path, mut json: Value, path: &Path, seed: u64) -> Result<Policy
             ("tokenizer_config.json", vocabulary::tokenizer_config(config.max_positions)),
         ];
         for (name, value) in side_files {
-            durable::write(&files.join(name), format!("{value:#}\n").as_bytes())?;
+            durable::write_json(&files.join(name), &value)?;
         }
-        write(&files.join(SINGLE), &tensors, dtype, seed)
+        write(&files.join(SINGLE), &tensors, config.dtype, seed)
     })
 }
 
-/// Refuses sizes whose random weights, which are made in memory, would not fit there.
+/// Refuses sizes whose random weights, which are generated in memory, do not fit there.
 fn refuse_more_than_memory(tensors: &[Tensor], path: &Path) -> Result<()> {
     let weights = |tensor: &Tensor| tensor.shape.iter().map(|&extent| extent as u128).product::<u128>();
     let bytes = 4 * tensors.iter().map(weights).sum::<u128>();

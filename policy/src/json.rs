@@ -1,4 +1,4 @@
-//! Small JSON files of a policy: reading them, and single settings in them, with messages that name both.
+//! Reads a policy's small JSON files and their settings, with messages that name both.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ const LARGEST_JSON: u64 = 256 << 20;
 /// Linux's errno for a loop of symbolic links; the standard library's name for it is unstable.
 const ELOOP: i32 = 40;
 
-/// Hint for a file that cannot be what its name says.
+/// Hint for a file that is not what its name says.
 pub(crate) const COPY: &str = "the file is damaged: copy or download it again";
 
 /// A path as messages show it.
@@ -21,7 +21,7 @@ pub(crate) fn show(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// An operating-system error on a path: absence is a fault of the data (65), anything else of the machine (74).
+/// An I/O error on a path that was to be read: 65 if it is missing, else 74.
 pub(crate) fn io_failure(path: &Path, error: &io::Error) -> Failure {
     if error.kind() == io::ErrorKind::NotFound {
         Failure::data(format!("{}: no such file or directory", show(path)))
@@ -62,7 +62,7 @@ pub(crate) fn read_json(path: &Path) -> Result<Value> {
     }
 }
 
-/// The same, or `None` where there is no such file. A dangling link is an error.
+/// The same, or `None` if there is no such file. A dangling link is an error.
 pub(crate) fn read_json_if_present(path: &Path) -> Result<Option<Value>> {
     match fs::symlink_metadata(path) {
         Ok(_) => read_json(path).map(Some),
@@ -70,61 +70,42 @@ pub(crate) fn read_json_if_present(path: &Path) -> Result<Option<Value>> {
     }
 }
 
-/// A larger size means a damaged or hostile file; the bound keeps products within 64 bits.
+/// Larger sizes mean a damaged or hostile file; the bound keeps products within 64 bits.
 const LARGEST_SIZE: u64 = 1 << 24;
 
-/// Why a setting is refused, before the file it came from is known.
-pub(crate) struct Refusal {
-    message: String,
-    hint: Option<String>,
+/// Names the file whose setting is refused; `hint` where the failure has none of its own.
+pub(crate) fn in_file(failure: Failure, path: &Path, hint: &str) -> Failure {
+    let own = failure.hint.clone();
+    failure.at(show(path)).hint(own.as_deref().unwrap_or(hint))
 }
-
-impl Refusal {
-    pub(crate) fn new(message: String) -> Refusal {
-        Refusal { message, hint: None }
-    }
-
-    pub(crate) fn hint(mut self, hint: String) -> Refusal {
-        self.hint = Some(hint);
-        self
-    }
-
-    /// The failure of the file at `path`; `hint` where the refusal has none of its own.
-    pub(crate) fn into_failure(self, path: &Path, hint: &str) -> Failure {
-        let failure = Failure::data(format!("{}: {}", show(path), self.message));
-        failure.hint(self.hint.as_deref().unwrap_or(hint))
-    }
-}
-
-pub(crate) type Checked<T> = std::result::Result<T, Refusal>;
 
 /// The key's value unless it is absent or `null`: `transformers` writes both for "not set".
 pub(crate) fn present<'a>(json: &'a Value, key: &str) -> Option<&'a Value> {
     json.get(key).filter(|value| !value.is_null())
 }
 
-pub(crate) fn size(json: &Value, key: &str) -> Checked<usize> {
+pub(crate) fn size(json: &Value, key: &str) -> Result<usize> {
     match present(json, key) {
-        None => Err(Refusal::new(format!("{key} is missing"))),
+        None => Err(Failure::data(format!("{key} is missing"))),
         Some(value) => match value.as_u64() {
             Some(number) if (1..=LARGEST_SIZE).contains(&number) => Ok(number as usize),
-            _ => Err(Refusal::new(format!("{key} is {value}, not a whole number from 1 to {LARGEST_SIZE}"))),
+            _ => Err(Failure::data(format!("{key} is {value}, not a whole number from 1 to {LARGEST_SIZE}"))),
         },
     }
 }
 
-pub(crate) fn positive(json: &Value, key: &str) -> Checked<f32> {
-    let value = present(json, key).ok_or_else(|| Refusal::new(format!("{key} is missing")))?;
+pub(crate) fn positive(json: &Value, key: &str) -> Result<f32> {
+    let value = present(json, key).ok_or_else(|| Failure::data(format!("{key} is missing")))?;
     match value.as_f64().map(|number| number as f32) {
         Some(number) if number > 0.0 && number.is_finite() => Ok(number),
-        _ => Err(Refusal::new(format!("{key} is {value}, not a positive number"))),
+        _ => Err(Failure::data(format!("{key} is {value}, not a positive number"))),
     }
 }
 
-pub(crate) fn flag(json: &Value, key: &str) -> Checked<Option<bool>> {
+pub(crate) fn flag(json: &Value, key: &str) -> Result<Option<bool>> {
     match present(json, key) {
         None => Ok(None),
         Some(Value::Bool(flag)) => Ok(Some(*flag)),
-        Some(other) => Err(Refusal::new(format!("{key} is {other}, not true or false"))),
+        Some(other) => Err(Failure::data(format!("{key} is {other}, not true or false"))),
     }
 }

@@ -1,7 +1,7 @@
-//! What a policy is on disk: a Hugging Face directory with a configuration, a tokenizer and weights; versions of it,
-//! published atomically; and the decoder graph that ONNX Runtime runs over those weights in place.
+//! A policy on disk: a Hugging Face directory with configuration, tokenizer and weights; its versions, published atomically;
+//! and the decoder graph that ONNX Runtime runs over those weights in place.
 //!
-//! Knows no pipes and no training: stages read and write policies through it.
+//! Left out: pipes and training. Stages read and write policies through this crate.
 
 pub mod adapter;
 mod chat;

@@ -1,5 +1,4 @@
-//! Which policy plays which agent: the meaning of `--policy [AGENT=]DIR`, the same in every program that has the flag,
-//! and of flags like it.
+//! Which policy plays which agent: `--policy [AGENT=]DIR` and similar flags, parsed the same way by every program.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,10 +8,10 @@ use record::failure::{Failure, Result};
 /// One policy of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Its directory as the user wrote it.
+    /// As the user wrote it.
     pub directory: PathBuf,
-    /// What messages, samples and metrics call it: the last part of its directory; the whole of it where two would be
-    /// called alike.
+    /// Its label in messages, samples and metrics: the last component of its directory, or all of it where two policies would
+    /// have the same label.
     pub name: String,
 }
 
@@ -25,15 +24,15 @@ pub struct Ownership {
 }
 
 impl Ownership {
-    /// Reads the values of `flag`. `AGENT=DIR` owns that agent; a bare `DIR` owns all agents without one of their own.
-    /// Values that name one directory are one policy. Without values nobody is owned.
+    /// Parses the values of `flag`. `AGENT=DIR` owns that agent; a bare `DIR` owns all other agents. Values with the same
+    /// directory are one policy.
     ///
     /// # Errors
     /// An agent named twice, two bare directories (exit 2).
     pub fn parse(flag: &str, values: &[String]) -> Result<Ownership> {
         let mut ownership = Ownership { owners: Vec::new(), by_agent: BTreeMap::new(), others: None };
         for value in values {
-            // A path may hold an equals sign; an agent's name holds no slash.
+            // A path may contain an equals sign; an agent's name contains no slash.
             let (agent, directory) = match value.split_once('=') {
                 Some((agent, directory)) if !agent.contains('/') => (Some(agent), directory),
                 _ => (None, value.as_str()),
@@ -70,7 +69,7 @@ impl Ownership {
         })
     }
 
-    /// Gives policies with one name the whole of their directories as names.
+    /// Labels policies that share a name with their whole directories.
     fn tell_apart(&mut self) {
         let short: Vec<String> = self.owners.iter().map(|owner| owner.name.clone()).collect();
         for owner in &mut self.owners {
@@ -90,7 +89,7 @@ impl Ownership {
         self.by_agent.get(agent).copied().or(self.others)
     }
 
-    /// The agents that are named, with their policies.
+    /// Agents with a policy of their own, and its index.
     pub fn named(&self) -> impl Iterator<Item = (&str, usize)> {
         self.by_agent.iter().map(|(agent, &policy)| (agent.as_str(), policy))
     }

@@ -1,15 +1,14 @@
-//! Publishing a new version of a policy: all of it or nothing, whatever happens meanwhile.
+//! Publishes a new version of a policy: all of it or nothing, whatever happens meanwhile.
 //!
-//! A version is built in a hidden directory, synchronized, renamed into place, and only then does `current` point to
-//! it. A reader who opened the old version keeps its files. Whoever publishes next removes what a crash left.
+//! A version is built in a hidden directory, synced and renamed into place; only then does `current` point to it. A reader
+//! that opened the old version keeps its files. The next publisher removes what a crash left behind.
 //!
-//! Weights are written in the type, file and place that they have in the source: the new file's header is the
-//! source's, byte for byte. f32 stays f32; a bf16 policy is rounded to nearest even, and what the rounding loses can
-//! be kept beside the optimizer's state. All other files that belong to a policy are copied byte for byte
+//! Weights keep their type, file and place: the new file's header is the source's, byte for byte. bf16 weights are rounded
+//! to nearest even, and what rounding loses can be saved beside the optimizer state. Other files of the policy are copied
 //! ([`crate::side_files`]).
 //!
-//! The optimizer's state lies beside the newest version and the one it was made from, so that publishing again from
-//! the same version with other samples starts from the same state.
+//! The optimizer state lies beside the newest version and the one it was made from, so that publishing again from the same
+//! version with other samples starts from the same state.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -31,42 +30,42 @@ use crate::json::{io_failure, read_json, read_json_if_present, show};
 use crate::side_files;
 use crate::weights::{ElementType, Weights};
 
-/// State of the optimizer, beside the weights.
+/// Optimizer state, beside the weights.
 pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
-/// What the trainer has to remember, beside the weights.
+/// Trainer state, beside the weights.
 pub(crate) const TRAINER_STATE: &str = "trainer_state.json";
 /// Held while a policy directory changes.
 const LOCK: &str = ".lock";
-/// What is being built or removed; anything of the kind that is there without the lock is a crash's.
+/// Prefixes of what is being built, removed or linked; found without the lock held, it was left by a crash.
 const BUILDING: &str = ".publish-";
 const REMOVING: &str = ".removed-";
 const LINKING: &str = ".current";
+
 /// A version to publish.
 #[derive(Clone, Copy, Debug)]
 pub struct NewVersion<'a> {
-    /// Names everything that the new weights depend on besides the version they start from, such as a hash of the
-    /// samples and the settings. Publishing the same input again does nothing.
+    /// Identifies all that determines the new weights besides the version they start from, such as a hash of samples and
+    /// settings. Publishing the same input again does nothing.
     pub input: &'a str,
-    /// The weights: every tensor of [`Config::tensors`], or for an adapter of
-    /// [`Adapter::tensors`](crate::adapter::Adapter::tensors), each once, in any order.
+    /// Every tensor of [`Config::tensors`], or for an adapter of [`Adapter::tensors`], each once, in any order.
     pub tensors: &'a [NewTensor<'a>],
-    /// The optimizer's state; no file where empty.
+    /// Optimizer state; no file if empty.
     pub optimizer: &'a [NewTensor<'a>],
-    /// What the trainer has to remember. `version` and `digest` are added.
+    /// Trainer state; `version` and `digest` are added.
     pub trainer_state: &'a Map<String, Value>,
 }
 
-/// Which versions stay.
+/// Which versions are kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention<'a> {
     /// How many of the newest; at least 1.
     pub keep: usize,
-    /// Versions that stay however old they are: those that a resumed run would start from.
+    /// Versions that are kept however old they are: those that a resumed run would start from.
     pub pinned: &'a [Version],
 }
 
-/// The version after `from`, if it was already published from it with the same `input`. Finishes that publish if a
-/// crash came between the version and the link to it.
+/// The version after `from`, if it was already published with the same `input`. Finishes that publish if it crashed
+/// before linking the version.
 ///
 /// # Errors
 /// `from` is no version of a policy directory (exit 2); the directory cannot be read or written.
@@ -75,8 +74,8 @@ pub fn published(from: &Policy, input: &str) -> Result<Option<Version>> {
     existing(from, input)
 }
 
-/// Publishes the version after `from` and makes it the newest. A version of that number from another input, and any
-/// later ones, which descend from it, are replaced; from the same input nothing is done.
+/// Publishes the version after `from` and makes it the newest. A version of that number made from another input is replaced,
+/// with all later ones; one made from the same input stays.
 ///
 /// # Errors
 /// `from` is no version of a policy directory (exit 2); tensors that are not those of the model; the disk's (74).
@@ -92,12 +91,12 @@ pub fn publish(from: &Policy, next: &NewVersion, retention: &Retention) -> Resul
     let building = root.join(format!("{BUILDING}{}", step_name(step)));
     durable::create_directory(&building)?;
     let version = build(from, next, step, &building).inspect_err(|_| {
-        // A full disk should not stay full of what failed to fit; the first failure is the one to report.
+        // Free the disk of what did not fit; the first failure is the one to report.
         let _ = durable::remove(&building);
     })?;
 
     if target.exists() {
-        // Until the replacement is in place the newest whole version is the one it is made from.
+        // Until the replacement is in place, the newest complete version is the one it is made from.
         durable::relink(&root.join(CURRENT), &step_name(from.version.step), &root.join(LINKING))?;
         discard(root, &step_name(step))?;
     }
@@ -108,14 +107,13 @@ pub fn publish(from: &Policy, next: &NewVersion, retention: &Retention) -> Resul
     Ok(version)
 }
 
-/// What training goes on from, beside a version's weights: the optimizer's state where it was published with one, and
-/// [`NewVersion::trainer_state`].
+/// Optimizer state, if the version was published with one, and [`NewVersion::trainer_state`].
 pub type TrainingState = (Option<Weights>, Map<String, Value>);
 
-/// The state of the optimizer and of the trainer, where a version has them.
+/// A version's training state, if it was saved.
 ///
 /// # Errors
-/// One without the other; notes that were written for other weights.
+/// Optimizer state without trainer state; state of other weights.
 pub fn training_state(policy: &Policy) -> Result<Option<TrainingState>> {
     let path = policy.files.join(TRAINER_STATE);
     let optimizer = policy.files.join(OPTIMIZER);
@@ -129,8 +127,12 @@ pub fn training_state(policy: &Policy) -> Result<Option<TrainingState>> {
     let version = notes.remove("version");
     notes.remove("digest");
     if version.as_ref().and_then(Value::as_str) != Some(&policy.version.to_string()) {
-        return Err(Failure::data(format!("{}: written for another version than {}", show(&path), policy.version))
-            .hint("optimizer state of other weights would train in a wrong direction; remove both files to start anew"));
+        return Err(Failure::data(format!(
+            "{}: written for another version than {}",
+            show(&path),
+            policy.version
+        ))
+        .hint("remove it and the optimizer state beside it to start with a fresh optimizer"));
     }
     let optimizer = if optimizer.exists() { Some(Weights::open_file(&optimizer)?) } else { None };
     Ok(Some((optimizer, notes)))
@@ -163,14 +165,14 @@ pub(crate) fn create(
     durable::remove(&building)?;
     durable::create_directory(&building)?;
     first_version(root, &building, base, fill).inspect_err(|_| {
-        // As in [`publish`].
+        // As in `publish`.
         let _ = durable::remove(&building);
     })?;
     durable::rename(&building, root)?;
     Policy::open(root)
 }
 
-/// Version 0 in the directory `building`, which is to be `root`, and the links to it and to the base.
+/// Version 0 in the directory `building`, which will be `root`, and the links to it and to the base.
 fn first_version(
     root: &Path,
     building: &Path,
@@ -181,21 +183,17 @@ fn first_version(
     durable::create_directory(&first)?;
     fill(&first)?;
     let digest = directory::compute_digest(&first, base)?;
-    let version = Version::new(0, &digest);
-    let mut description = json!({ "version": version.to_string(), "step": 0, "digest": digest });
     if let Some(base) = base {
-        description["base"] = directory::digest_of(base, None)?.into();
         let target = link_to(base, root);
         let target =
             target.to_str().ok_or_else(|| Failure::usage(format!("{}: not UTF-8", show(&target))))?;
         durable::relink(&building.join(BASE), target, &building.join(LINKING))?;
     }
-    durable::write(&first.join(VERSION_FILE), pretty(&description).as_bytes())?;
-    durable::synchronize(&first)?;
+    seal(&first, 0, &digest, base, None)?;
     durable::relink(&building.join(CURRENT), &step_name(0), &building.join(LINKING))
 }
 
-/// How a policy directory names its base: relative where both lie in one folder, so that the folder can be moved.
+/// The target of the link to the base: relative if both lie in one folder, so that the folder can be moved.
 fn link_to(base: &Path, root: &Path) -> PathBuf {
     let parent = root.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match parent.canonicalize().ok().and_then(|parent| base.strip_prefix(parent).ok().map(Path::to_owned)) {
@@ -213,36 +211,41 @@ fn build(from: &Policy, next: &NewVersion, step: u64, building: &Path) -> Result
             digest::of_adapter(&written, Adapter::load(building)?.scale(), &directory::digest_of(base, None)?)
         }
     };
-    let version = Version::new(step, &digest);
     if !next.optimizer.is_empty() {
         checkpoint::write(&building.join(OPTIMIZER), next.optimizer, |tensor| match tensor.data {
             Data::F32(_) | Data::Pieces(_) => ElementType::F32,
             Data::LowerHalves(_) => ElementType::U16,
         })?;
     }
-    let mut notes = Map::new();
-    notes.insert("version".to_owned(), Value::from(version.to_string()));
-    notes.insert("digest".to_owned(), Value::from(digest.clone()));
-    let own = |key: &str| key == "version" || key == "digest";
-    notes.extend(
-        next.trainer_state
-            .iter()
-            .filter(|(key, _)| !own(key))
-            .map(|(key, value)| (key.clone(), value.clone())),
-    );
-    durable::write(&building.join(TRAINER_STATE), pretty(&Value::Object(notes)).as_bytes())?;
-    let mut description = json!({
-        "version": version.to_string(),
-        "step": step,
-        "digest": digest,
-        "from": from.version.to_string(),
-        "input": next.input,
-    });
-    if let Some(base) = &from.base {
+    let mut notes = json!({ "version": Version::new(step, &digest).to_string(), "digest": digest });
+    for (key, value) in next.trainer_state {
+        if notes.get(key).is_none() {
+            notes[key] = value.clone();
+        }
+    }
+    durable::write_json(&building.join(TRAINER_STATE), &notes)?;
+    seal(building, step, &digest, from.base.as_deref(), Some((from, next.input)))
+}
+
+/// Writes a version's account of itself and waits until all of it is on disk.
+fn seal(
+    files: &Path,
+    step: u64,
+    digest: &str,
+    base: Option<&Path>,
+    made_from: Option<(&Policy, &str)>,
+) -> Result<Version> {
+    let version = Version::new(step, digest);
+    let mut description = json!({ "version": version.to_string(), "step": step, "digest": digest });
+    if let Some((from, input)) = made_from {
+        description["from"] = from.version.to_string().into();
+        description["input"] = input.into();
+    }
+    if let Some(base) = base {
         description["base"] = directory::digest_of(base, None)?.into();
     }
-    durable::write(&building.join(VERSION_FILE), pretty(&description).as_bytes())?;
-    durable::synchronize(building)?;
+    durable::write_json(&files.join(VERSION_FILE), &description)?;
+    durable::synchronize(files)?;
     Ok(version)
 }
 
@@ -276,12 +279,12 @@ fn write_weights(from: &Policy, tensors: &[NewTensor], building: &Path) -> Resul
         let name = path.file_name().unwrap_or_default();
         let path = building.join(name);
         let start = crate::header::data_start(old, &path)?;
-        // One after the other they fill the file: a header that says otherwise is refused when it is read.
+        // They fill the file without gaps: any other header is refused when it is read.
         let mut entries: Vec<(&str, &Entry)> = source.tensors_of_file(index).collect();
         entries.sort_by_key(|(_, entry)| (entry.offset, entry.length));
         let mut writer = Writer::create(&path, &old[..start], Some(&mut digest))?;
         for (name, entry) in entries {
-            // Some files hold a tied head a second time.
+            // Some files hold a tied head twice.
             let new_name = if name == "lm_head.weight" { config.head_name() } else { name };
             match new.get(new_name) {
                 Some(tensor) if tensor.shape == entry.shape && entry.dtype.is_weight() => {
@@ -306,7 +309,7 @@ fn existing(from: &Policy, input: &str) -> Result<Option<Version>> {
     if says("from") != Some(&from.version.to_string()) || says("input") != Some(input) {
         return Ok(None);
     }
-    // A later version that descends from this one leaves `current` where it is.
+    // A later version, which descends from this one, stays current.
     let current = fs::read_link(root.join(CURRENT)).ok();
     let newest = current.as_deref().and_then(Path::to_str).and_then(directory::step_of);
     if newest.is_none_or(|newest| newest < step) {
@@ -315,7 +318,7 @@ fn existing(from: &Policy, input: &str) -> Result<Option<Version>> {
     Policy::open_step(root, step).map(|policy| Some(policy.version))
 }
 
-/// A version that a run would resume from is not replaced, even where samples say that it is to be.
+/// Refuses to replace a version that a run would resume from.
 fn refuse_pinned(target: &Path, from: &Policy, step: u64, retention: &Retention) -> Result<()> {
     if !target.exists() {
         return Ok(());
@@ -331,7 +334,7 @@ fn refuse_pinned(target: &Path, from: &Policy, step: u64, retention: &Retention)
     Ok(())
 }
 
-/// Removes the versions that need not stay, and the optimizer's state where nothing starts from it.
+/// Removes versions beyond the retention, and optimizer state that nothing starts from.
 fn retire(root: &Path, input: u64, newest: u64, retention: &Retention) -> Result<()> {
     let pinned: BTreeSet<u64> = retention.pinned.iter().map(|version| version.step).collect();
     let steps = directory::steps(root)?;
@@ -343,7 +346,7 @@ fn retire(root: &Path, input: u64, newest: u64, retention: &Retention) -> Result
             discard(root, &step_name(step))?;
         } else if step != newest && step != input && !pinned.contains(&step) {
             let files = root.join(step_name(step));
-            // Notes first: state without notes is refused, never used.
+            // In this order: optimizer state without trainer state is refused, never used.
             durable::remove(&files.join(TRAINER_STATE))?;
             durable::remove(&files.join(OPTIMIZER))?;
         }
@@ -351,14 +354,14 @@ fn retire(root: &Path, input: u64, newest: u64, retention: &Retention) -> Result
     Ok(())
 }
 
-/// Takes a version out of sight in one step, then removes it.
+/// Hides a version in one step, then removes it.
 fn discard(root: &Path, name: &str) -> Result<()> {
     let hidden = root.join(format!("{REMOVING}{name}"));
     durable::rename(&root.join(name), &hidden)?;
     durable::remove(&hidden)
 }
 
-/// Waits until nobody else changes the policy directory, and removes what a crash left there.
+/// Waits for exclusive access to the policy directory and removes what a crash left there.
 fn lock(policy: &Policy) -> Result<File> {
     let root = &policy.root;
     if !policy.is_writable_layout() {
@@ -368,7 +371,7 @@ fn lock(policy: &Policy) -> Result<File> {
         ))
         .hint(format!("make a policy directory of it: policy init DIR --from {}", show(root))));
     }
-    let path: PathBuf = root.join(LOCK);
+    let path = root.join(LOCK);
     let failure = |error: std::io::Error| Failure::io(format!("{}: {error}", show(&path)));
     let file = File::options().create(true).append(true).open(&path).map_err(failure)?;
     file.lock().map_err(failure)?;
@@ -382,16 +385,4 @@ fn lock(policy: &Policy) -> Result<File> {
         }
     }
     Ok(file)
-}
-
-fn pretty(value: &Value) -> String {
-    format!("{value:#}\n")
-}
-
-/// The weight files of a directory, copied as they are. An index of shards is a side file.
-pub(crate) fn copy_weights(from: &Path, to: &Path) -> Result<()> {
-    for (path, _) in Weights::open(from)?.files() {
-        durable::copy(path, &to.join(path.file_name().unwrap_or_default()))?;
-    }
-    Ok(())
 }

@@ -1,12 +1,12 @@
-//! Which files of a Hugging Face directory belong to a policy beside its weights, and which merely lie there.
+//! Which files of a Hugging Face directory belong to a policy beside its weights.
 //!
-//! A folder that was downloaded or trained in holds more than a checkpoint: the same weights in other formats, which beside
-//! new weights would be another model, optimizers, version control. Configuration, tokenizer, chat templates, license and
-//! whatever small file nobody here knows are kept, byte for byte; what is left out can be asked for, so that it can be said.
+//! A downloaded folder holds more than a checkpoint: the same weights in other formats (beside new weights they would be
+//! another model), optimizer states, version control. Configuration, tokenizer, chat templates, license and any small
+//! unknown file are copied byte for byte; what is left out is listed with the reason.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use record::failure::{Failure, Result};
 
@@ -17,58 +17,22 @@ use crate::json::{io_failure, show};
 use crate::publish::{OPTIMIZER, TRAINER_STATE};
 use crate::weights::{INDEX, SINGLE, Weights};
 
-/// Endings of weights, and of an optimizer's state, in formats that are not read.
-const FOREIGN: [&str; 19] = [
-    "bin",
-    "ckpt",
-    "engine",
-    "ggml",
-    "gguf",
-    "h5",
-    "mlmodel",
-    "msgpack",
-    "nemo",
-    "npz",
-    "onnx",
-    "ot",
-    "pdparams",
-    "pickle",
-    "pkl",
-    "pt",
-    "pth",
-    "safetensors",
-    "tflite",
-];
+/// Extensions of weights and optimizer states in formats that are not read.
+const FOREIGN: &str = "bin ckpt engine ggml gguf h5 mlmodel msgpack nemo npz onnx ot pdparams pickle pkl pt pth \
+                       safetensors tflite";
 /// Folders of weights in other formats: Meta's, and those of converters.
 const FOREIGN_FOLDERS: [&str; 6] = ["coreml", "gguf", "onnx", "openvino", "original", "tflite"];
-/// Files that are read from a checkpoint, however large they are.
-const READ: [&str; 12] = [
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "config.json",
-    "generation_config.json",
-    "merges.txt",
-    INDEX,
-    "special_tokens_map.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "vocab.json",
-];
-/// Any other file beyond this, in bytes, is no description of a model, and would be copied at every step of a training.
+/// Files of a checkpoint that are copied however large they are.
+const ANY_SIZE: &str = "added_tokens.json chat_template.jinja chat_template.json config.json generation_config.json \
+                        merges.txt model.safetensors.index.json special_tokens_map.json tokenizer.json tokenizer.model \
+                        tokenizer_config.json vocab.json";
+/// Any other file above this size, in bytes, does not describe a model, and would be copied at every training step.
 const LARGE: u64 = 64 << 20;
 
-const HIDDEN: &str = "hidden";
 const OTHER_FORMAT: &str = "weights or training state that is not read";
 const STATE: &str = "state of a training";
-const CHECKPOINT: &str = "a checkpoint of its own";
-const STALE_INDEX: &str = "an index of shards beside model.safetensors, which is what is read";
-const TOO_LARGE: &str = "larger than 64 MiB";
-const LINK: &str = "a link to a folder";
-const NO_FILE: &str = "not a file";
 
-/// Something that lies in a directory and is not part of the policy in it.
+/// Something in a directory that is not part of the policy in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
     /// Its path from there; a folder's ends in a slash.
@@ -77,16 +41,8 @@ pub struct LeftOut {
     pub reason: &'static str,
 }
 
-/// Files to copy, and what stays behind.
-#[derive(Debug, Default)]
-struct Survey {
-    /// Paths from the directory, a folder's files together.
-    files: Vec<PathBuf>,
-    left_out: Vec<LeftOut>,
-}
-
-/// What `policy init --from` leaves behind in the directory of a policy, sorted by path. Not mentioned are the weights, which
-/// are copied as such, and of a published version what says how it was made.
+/// What `policy init --from` does not copy from a policy's directory, sorted by path: neither the weights, which are copied
+/// as such, nor a published version's account of how it was made.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -118,67 +74,72 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Files to copy, as paths from the directory, and what stays behind.
+#[derive(Default)]
+struct Survey {
+    files: Vec<String>,
+    left_out: Vec<LeftOut>,
+}
+
 fn survey(root: &Path) -> Result<Survey> {
     let mut survey = Survey::default();
-    // An index that is not read would send other programs to shards that are not there.
-    let stale = fs::symlink_metadata(root.join(SINGLE)).is_ok().then_some(INDEX);
-    look(root, Path::new(""), stale, &mut survey)?;
+    survey.walk(root, "")?;
     survey.files.sort_unstable();
     survey.left_out.sort_unstable_by(|a, b| a.path.cmp(&b.path));
     Ok(survey)
 }
 
-/// Looks through the folder `inside` of the directory `root`.
-fn look(root: &Path, inside: &Path, stale: Option<&str>, survey: &mut Survey) -> Result<()> {
-    let folder = root.join(inside);
-    for entry in fs::read_dir(&folder).map_err(|error| io_failure(&folder, &error))? {
-        let entry = entry.map_err(|error| io_failure(&folder, &error))?;
-        let path = entry.path();
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else {
-            return Err(Failure::data(format!("{}: the file's name is not UTF-8", show(&path))));
-        };
-        let relative = inside.join(name);
-        let top = inside.as_os_str().is_empty();
-        let reason = match stale.filter(|&stale| top && stale == name) {
-            Some(_) => Some(STALE_INDEX),
-            None => by_name(name, top),
-        };
-        // What its name decides is not looked at: a download that was cut leaves links that lead nowhere.
-        let metadata = match reason {
-            Some(_) => fs::symlink_metadata(&path),
-            None => fs::metadata(&path),
-        };
-        let metadata = metadata.map_err(|error| io_failure(&path, &error))?;
-        let linked = entry.file_type().is_ok_and(|kind| kind.is_symlink());
-        let reason = match reason {
-            Some(reason) => Some(reason),
-            None if metadata.is_dir() && linked => Some(LINK),
-            None if metadata.is_dir() => by_folder(name),
-            None if !metadata.is_file() => Some(NO_FILE),
-            None if metadata.len() > LARGE && !READ.contains(&name) => Some(TOO_LARGE),
-            None => None,
-        };
-        match reason {
-            Some(reason) => {
-                let slash = if metadata.is_dir() { "/" } else { "" };
-                survey.left_out.push(LeftOut { path: format!("{}{slash}", show(&relative)), reason });
+impl Survey {
+    /// Walks a folder; `prefix` is its path from the directory, with a slash at the end.
+    fn walk(&mut self, folder: &Path, prefix: &str) -> Result<()> {
+        // Beside a single file the index is not read, and would send other programs to shards that are not there.
+        let single = prefix.is_empty() && fs::symlink_metadata(folder.join(SINGLE)).is_ok();
+        for entry in fs::read_dir(folder).map_err(|error| io_failure(folder, &error))? {
+            let entry = entry.map_err(|error| io_failure(folder, &error))?;
+            let path = entry.path();
+            let name = entry
+                .file_name()
+                .into_string()
+                .map_err(|_| Failure::data(format!("{}: the file's name is not UTF-8", show(&path))))?;
+            let by_name = match single && name == INDEX {
+                true => Some("an index of shards beside model.safetensors, which is what is read"),
+                false => by_name(&name, prefix.is_empty()),
+            };
+            // A name that decides is not looked behind: an interrupted download leaves dangling links.
+            let metadata = if by_name.is_some() { fs::symlink_metadata(&path) } else { fs::metadata(&path) };
+            let metadata = metadata.map_err(|error| io_failure(&path, &error))?;
+            let reason = by_name.or_else(|| match metadata.is_dir() {
+                true if path.is_symlink() => Some("a link to a folder"),
+                true => by_folder(&name),
+                false if !metadata.is_file() => Some("not a file"),
+                false if metadata.len() <= LARGE || is_among(ANY_SIZE, &name) => None,
+                false => Some("larger than 64 MiB"),
+            });
+            let relative = format!("{prefix}{name}{}", if metadata.is_dir() { "/" } else { "" });
+            match reason {
+                Some(reason) => self.left_out.push(LeftOut { path: relative, reason }),
+                None if metadata.is_dir() => self.walk(&path, &relative)?,
+                None => self.files.push(relative),
             }
-            None if metadata.is_dir() => look(root, &relative, stale, survey)?,
-            None => survey.files.push(relative),
         }
+        Ok(())
     }
-    Ok(())
+}
+
+fn is_among(words: &str, word: &str) -> bool {
+    words.split(' ').any(|one| one == word)
 }
 
 /// Why something of this name is left out, whatever it is; `top` says whether it lies in the directory itself.
 fn by_name(name: &str, top: bool) -> Option<&'static str> {
-    let extension = |name: &str| Path::new(name).extension()?.to_str().map(str::to_ascii_lowercase);
-    let foreign = |name: &str| extension(name).is_some_and(|extension| FOREIGN.contains(&extension.as_str()));
+    let foreign = |name: &str| {
+        let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
+        extension.is_some_and(|extension| is_among(FOREIGN, &extension.to_ascii_lowercase()))
+    };
     // Such as pytorch_model.bin.index.json, and model.onnx_data or model.onnx.data_1.
     let index = name.strip_suffix(".index.json").filter(|_| !(top && name == INDEX));
     if name.starts_with('.') || name == "__pycache__" {
-        Some(HIDDEN)
+        Some("hidden")
     } else if top && [OPTIMIZER, TRAINER_STATE, VERSION_FILE].contains(&name) {
         Some(STATE)
     } else if foreign(name) || index.is_some_and(foreign) || name.contains(".onnx") {
@@ -190,14 +151,14 @@ fn by_name(name: &str, top: bool) -> Option<&'static str> {
 
 /// The same for a folder.
 fn by_folder(name: &str) -> Option<&'static str> {
-    let counted = |prefix: &str| {
+    let numbered = |prefix: &str| {
         name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
     };
     if FOREIGN_FOLDERS.contains(&name) || name.ends_with(".mlpackage") {
         Some(OTHER_FORMAT)
-    } else if counted("checkpoint-") {
-        Some(CHECKPOINT)
-    } else if counted("global_step") {
+    } else if numbered("checkpoint-") {
+        Some("a checkpoint of its own")
+    } else if numbered("global_step") {
         Some(STATE)
     } else {
         None

@@ -1,4 +1,4 @@
-//! Text to token ids and back, as the checkpoint's own `tokenizer.json`, chat template and stop tokens say.
+//! Text to token ids and back: the checkpoint's `tokenizer.json`, chat template and stop tokens.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::chat::ChatTemplate;
 use crate::json::{read_json_if_present, read_text, show};
 
-/// How a policy says what ends a completion.
+/// Hint for a policy without usable stop tokens.
 const STOP: &str = "set eos_token_id in generation_config.json, or eos_token in tokenizer_config.json";
 
 /// A policy's tokenizer. Threads may share it.
@@ -37,7 +37,7 @@ impl Tokenizer {
                 .hint("only fast tokenizers are read; make the file with AutoTokenizer.save_pretrained")
         };
         let mut inner = tokenizers::Tokenizer::from_bytes(read_text(&path)?.as_bytes()).map_err(fault)?;
-        // Saved truncation and padding belong to whoever saved the file; a prompt must never lose its end silently.
+        // Saved truncation and padding are ignored: a prompt must never be cut silently.
         inner.with_truncation(None).map_err(fault)?;
         inner.with_padding(None);
 
@@ -48,19 +48,19 @@ impl Tokenizer {
         Ok(Tokenizer { inner, template, stop_ids, directory: directory.to_owned() })
     }
 
-    /// Token ids of a text as it stands: no token is added before or after. Special tokens spelled out in the text
-    /// become those tokens, as in `transformers`.
+    /// Token ids of a text, with nothing added before or after. Special tokens spelled out in the text become those tokens,
+    /// as in `transformers`.
     ///
     /// # Errors
-    /// The tokenizer's own, for a tokenizer that cannot encode every text.
+    /// The tokenizer's own, if it cannot encode every text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let encoding =
             self.inner.encode_fast(text, false).map_err(|error| self.fault("cannot encode", &error))?;
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The text of token ids without special tokens. Bytes that are not UTF-8 become U+FFFD, so text made by sampling
-    /// need not encode to the ids it came from: ids, not text, go to the loss.
+    /// The text of token ids, without special tokens. Bytes that are not UTF-8 become U+FFFD, so sampled text need not encode
+    /// back to its ids: ids, not text, go to the loss.
     ///
     /// # Errors
     /// The tokenizer's own.
@@ -88,13 +88,13 @@ impl Tokenizer {
         }
     }
 
-    /// Tokens that end a completion: first the tokenizer's end-of-sequence token, which closes an assistant message
-    /// in training data, then those of `generation_config.json` and `config.json`.
+    /// Tokens that end a completion: first the tokenizer's `eos_token`, which closes an assistant's message in training data,
+    /// then those of `generation_config.json` and `config.json`.
     pub fn stop_ids(&self) -> &[u32] {
         &self.stop_ids
     }
 
-    /// One more than the largest token id, special tokens included.
+    /// The largest token id plus 1, special tokens included.
     pub fn vocabulary_size(&self) -> usize {
         self.inner.get_vocab(true).values().max().map_or(0, |&largest| largest as usize + 1)
     }

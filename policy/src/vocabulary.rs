@@ -1,35 +1,34 @@
-//! The tokenizer that `policy init` gives to models without one: single bytes, and the words that the environments'
-//! compact texts are made of.
+//! The tokenizer of new policies: single bytes, and the words of the environments' compact texts.
 //!
-//! Any UTF-8 text is encoded without loss, since every byte has a token. A text is cut into runs of letters and
-//! digits, or of other signs, each with the space before it; a run that is a word of the table is one token, any other
-//! is its bytes. So ` a0` is one token, where the usual GPT-2 rule would cut letters from digits.
+//! Every byte has a token, so any UTF-8 text is encoded without loss. A text is split into runs of letters and digits, or of
+//! other characters, each with the space before it. A run that is in the vocabulary is one token, any other is its bytes. So
+//! ` a0` is one token, which GPT-2's rule would split.
 //!
-//! To teach the tokenizer a word, append it to [`ADDED`]: words take the reserved ids in order, so those that exist
-//! keep their ids and trained policies stay valid.
+//! To add a word, append it to [`ADDED`]: words take the reserved ids in order, so existing ids stay and trained policies
+//! remain valid.
 
 use serde_json::{Map, Value, json};
 
 /// Tokens of the vocabulary, reserved ones included.
 pub(crate) const SIZE: usize = 512;
-/// Structure that no text can spell, first in the vocabulary.
+/// Special tokens, first in the vocabulary.
 const SPECIAL: [&str; 5] = ["<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"];
-/// Index in [`SPECIAL`] of the token that batches are filled with.
+/// Index in [`SPECIAL`] of the padding token.
 pub(crate) const PAD: usize = 0;
-/// Index in [`SPECIAL`] of the token that ends an assistant's message.
+/// Index in [`SPECIAL`] of the stop token.
 pub(crate) const END: usize = 4;
 
 /// Cells of boards up to 10 by 10 are a column's letter and a row's digit.
 const COLUMNS: &str = "abcdefghij";
 const ROWS: &str = "0123456789";
-/// Words as they stand inside a text, with the space before them.
+/// Words inside a text, each with a space before it.
 const SPACED: &[&str] = &[
     "U", "D", "L", "R", "walls", "goal", "at", "plan", "route", "tool", "planner", "moves", "ok", "blocked",
     "none", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9",
 ];
-/// Words that can begin a text, without it.
+/// Words that can begin a text, without the space.
 const BARE: &[&str] = &["walls", "goal", "at", "plan", "route", "tool", "planner", "moves"];
-/// Words that came later, as they stand in a text.
+/// Words added later, with their spaces.
 const ADDED: &[&str] = &[
     // Math: a story, its operations, who speaks, signs.
     "has",
@@ -72,7 +71,7 @@ const ADDED: &[&str] = &[
     " :",
 ];
 
-/// The chat: a role's token, then the text as it is; an assistant's message ends with the token that stops it.
+/// Each message is its role's token and its text; an assistant's message ends with the stop token.
 pub(crate) const CHAT_TEMPLATE: &str = "\
 {%- for message in messages -%}
     {%- if message.role not in ['system', 'user', 'assistant'] -%}
@@ -84,7 +83,7 @@ pub(crate) const CHAT_TEMPLATE: &str = "\
 {%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}
 ";
 
-/// Runs of letters and digits or of other signs, each with one space before it; then white space.
+/// Runs of letters and digits or of other characters, each with one space before it; then white space.
 const RUNS: &str = r" ?[\p{L}\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+";
 
 /// Every token in the order of the ids: special, bytes, words, reserved.
@@ -150,7 +149,7 @@ pub(crate) fn tokenizer() -> Value {
             "end_of_word_suffix": null,
             "fuse_unk": false,
             "byte_fallback": false,
-            // A run that is in the vocabulary is taken whole: words need no chain of partial words to merge from.
+            // A run in the vocabulary is taken whole, so words need no merges.
             "ignore_merges": true,
             "vocab": vocabulary,
             "merges": [],

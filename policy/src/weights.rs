@@ -1,8 +1,8 @@
 //! The tensors of a checkpoint, memory-mapped: one safetensors file, or shards with an index.
 //!
-//! Mapping instead of reading lets ONNX Runtime, the updater and the publisher share one copy in the page cache.
-//! It relies on published files never being written in place, which [`crate::publish`] guarantees. Left out:
-//! formats other than safetensors (a pickle runs code when it is opened).
+//! Mapping instead of reading lets ONNX Runtime, the trainer and the publisher share one copy in the page cache. Published
+//! files are never written in place ([`crate::publish`]). Left out: formats other than safetensors (a pickle runs code when
+//! it is opened).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,7 +22,7 @@ use crate::json::{COPY, io_failure, read_json, show};
 pub(crate) const SINGLE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
-/// What to do about shards that do not fit together.
+/// Hint for shards that do not fit together.
 const SHARDS: &str =
     "the index and the shards are of different checkpoints or not all there: copy or download them again";
 
@@ -45,14 +45,14 @@ impl TensorView<'_> {
     /// The elements as f32, converted where the file has a 16-bit type.
     ///
     /// # Errors
-    /// None for weights; a [`Failure::data`] for integer tensors.
+    /// 65 for integer tensors.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
         let mut values = vec![0.0; self.bytes.len() / self.dtype.size()];
         self.read(0, &mut values)?;
         Ok(values)
     }
 
-    /// As many elements as `values` has places, from the one of index `from` on, as f32.
+    /// Fills `values` with the elements from index `from` on, as f32.
     ///
     /// # Errors
     /// The tensor has fewer; or as [`TensorView::to_f32`].
@@ -67,26 +67,19 @@ impl TensorView<'_> {
         };
         let halves = bytes.as_chunks::<2>().0;
         match self.dtype {
-            ElementType::F32 => {
-                let bytes = bytes.as_chunks::<4>().0;
-                values.iter_mut().zip(bytes).for_each(|(value, &four)| *value = f32::from_le_bytes(four));
-            }
-            ElementType::BF16 => {
-                let read =
-                    |(value, &two): (&mut f32, &[u8; 2])| *value = half::bf16::from_le_bytes(two).to_f32();
-                values.iter_mut().zip(halves).for_each(read);
-            }
-            ElementType::F16 => {
-                let read =
-                    |(value, &two): (&mut f32, &[u8; 2])| *value = half::f16::from_le_bytes(two).to_f32();
-                values.iter_mut().zip(halves).for_each(read);
-            }
+            ElementType::F32 => convert(bytes.as_chunks().0, values, f32::from_le_bytes),
+            ElementType::BF16 => convert(halves, values, |two| half::bf16::from_le_bytes(two).to_f32()),
+            ElementType::F16 => convert(halves, values, |two| half::f16::from_le_bytes(two).to_f32()),
             other => {
                 return Err(Failure::data(format!("{}: {other:?} is no type of weights", show(self.file))));
             }
         }
         Ok(())
     }
+}
+
+fn convert<const N: usize>(bytes: &[[u8; N]], values: &mut [f32], element: impl Fn([u8; N]) -> f32) {
+    values.iter_mut().zip(bytes).for_each(|(value, &bytes)| *value = element(bytes));
 }
 
 /// A mapped file and its name.
@@ -113,7 +106,7 @@ impl Weights {
     pub fn open(directory: &Path) -> Result<Weights> {
         let index = directory.join(INDEX);
         let single = directory.join(SINGLE);
-        // A link that leads nowhere is there too, and opening it says what is wrong with it.
+        // A dangling link counts: opening it says what is wrong.
         if single.is_symlink() || single.exists() {
             Weights::open_file(&single)
         } else if index.is_symlink() || index.exists() {
@@ -146,7 +139,7 @@ impl Weights {
             // A shard outside the directory would be read, and later published, as part of the policy.
             if name.is_empty() || name.contains(['/', '\\']) || !name.ends_with(".safetensors") {
                 return Err(Failure::data(format!(
-                    "{}: tensor {tensor:?} is said to lie in {shard}, which is no shard's name",
+                    "{}: {shard}, the file of tensor {tensor:?}, is not a shard's name",
                     show(index)
                 ))
                 .hint("shards are .safetensors files in the folder of their index"));
@@ -174,7 +167,7 @@ impl Weights {
 
     fn add(&mut self, path: &Path) -> Result<()> {
         let canonical = path.canonicalize().map_err(|error| io_failure(path, &error))?;
-        // Asked before it is opened: opening a pipe would wait for a writer that never comes.
+        // Opening a pipe would block.
         let metadata = canonical.metadata().map_err(|error| io_failure(path, &error))?;
         if !metadata.is_file() {
             return Err(Failure::data(format!("{}: not a file", show(path))).hint(COPY));
@@ -260,8 +253,7 @@ impl Weights {
         Ok(())
     }
 
-    /// The one directory that holds every weight file after symlinks are resolved, which is where the external data
-    /// of [`crate::graph`] is looked for.
+    /// The directory of all weight files after symlinks are resolved, where [`crate::graph`] finds its external data.
     ///
     /// # Errors
     /// Shards that resolve to different directories.
@@ -274,7 +266,7 @@ impl Weights {
         }
     }
 
-    /// File names as found in the directory, with their mapped contents, sorted by name.
+    /// Paths as found in the directory, sorted by name, with the mapped contents.
     pub(crate) fn files(&self) -> impl Iterator<Item = (&Path, &[u8])> {
         self.files.iter().map(|file| (file.found.as_path(), &file.map[..]))
     }

@@ -140,8 +140,8 @@ pub fn policy_of(team: &Ownership, agent: &str) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use policy::adapter::Target;
-    use policy::initial::{NewAdapter, Preset, from_base, from_preset};
+    use policy::adapter::{Adapter, Target};
+    use policy::initial::{Preset, from_base, from_preset};
 
     #[test]
     fn a_base_and_its_adapters_are_one_model() {
@@ -150,7 +150,7 @@ mod tests {
         for (seed, name) in ["base", "other"].into_iter().enumerate() {
             from_preset(&place(name), Preset::Tiny, seed as u64).expect("a policy");
         }
-        let new = NewAdapter { rank: 2, alpha: 2.0, targets: vec![Target::Query] };
+        let new = Adapter::new(2, 2.0, vec![Target::Query]);
         for (name, base) in [("first", "base"), ("foreign", "other"), ("second", "base")] {
             from_base(&place(name), &place(base), &new, 1).expect("an adapter");
         }

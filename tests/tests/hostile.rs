@@ -150,7 +150,7 @@ const CASES: &[(&str, Damage, &str)] = &[
                 index["weight_map"][NORM] = json!("../../elsewhere.safetensors");
             });
         },
-        "which is no shard's name",
+        "is not a shard's name",
     ),
     (
         "an index without a tensor's shard",

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use policy::config::{Config, DataType};
+use policy::config::Config;
 use policy::directory::Policy;
 use policy::publish::training_state;
 use policy::weights::{ElementType, Weights as Tensors};
@@ -86,11 +86,11 @@ impl OptimizerState<'_> {
 }
 
 /// The type of most weights, by the files rather than by the configuration.
-pub fn stored_dtype(config: &Config, weights: &Tensors) -> DataType {
+pub fn stored_dtype(config: &Config, weights: &Tensors) -> ElementType {
     let narrow = |name: &str| weights.tensor(name).is_ok_and(|view| view.dtype != ElementType::F32);
     match (config.tensors().iter().any(|tensor| narrow(&tensor.name)), config.dtype) {
-        (false, _) => DataType::F32,
-        (true, DataType::F32) => DataType::BF16,
+        (false, _) => ElementType::F32,
+        (true, ElementType::F32) => ElementType::BF16,
         (true, said) => said,
     }
 }

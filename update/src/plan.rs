@@ -6,8 +6,9 @@
 
 use device::cuda::{Library, open_library};
 use device::{Any, Device, DeviceKind, GEMM_WORKSPACE};
-use policy::config::{Config, DataType};
+use policy::config::Config;
 use policy::publish::PIECE;
+use policy::weights::ElementType;
 use record::failure::{Failure, Result};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -70,7 +71,7 @@ pub struct ModelSpec<'a> {
     /// The decoder's configuration.
     pub config: &'a Config,
     /// The type of most weights.
-    pub stored: DataType,
+    pub stored: ElementType,
     /// The adapter trained instead of the weights.
     pub adapter: Option<&'a LowRank>,
 }
@@ -216,7 +217,7 @@ fn on_host(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryRequest) 
     let base = if adapter.is_some() { of(&whole) } else { 0 };
     let values = of(layout);
     let learns = request.moments.is_some();
-    let copies = if learns && stored != DataType::F32 && adapter.is_none() { 2 } else { 1 };
+    let copies = if learns && stored != ElementType::F32 && adapter.is_none() { 2 } else { 1 };
     let workers = host::workers(threads);
     let work = host::work(config, request.tokens, request.largest, workers, learns);
     // The sum, and with several threads a partial sum for each and one in transit.

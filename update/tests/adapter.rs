@@ -21,7 +21,7 @@ use device::{Device, Sim};
 use policy::adapter::{Adapter, Target};
 use policy::config::Config;
 use policy::directory::Policy;
-use policy::initial::{NewAdapter, from_base};
+use policy::initial::from_base;
 use policy::weights::Weights;
 use serde_json::{Value, json};
 use small::{Random, Weighted, relative, samples};
@@ -197,7 +197,7 @@ fn random_adapter(name: &str) -> (Model, Parameters) {
     let (model, mut base) = load(&golden(name));
     // Where a part of a joint projection is adapted and the rest is not.
     let targets = vec![Target::Query, Target::Value, Target::Output, Target::Gate, Target::Down];
-    let adapter = Adapter { rank: 8, alpha: 16.0, targets, rank_stabilized: false, base: String::new() };
+    let adapter = Adapter::new(8, 16.0, targets);
     let low_rank = LowRank::new(&adapter, model.config());
     let round = |values: &mut [f32]| {
         values.iter_mut().for_each(|value| *value = half::bf16::from_f32(*value).to_f32());
@@ -272,7 +272,7 @@ fn a_device_computes_what_the_processor_does() {
 #[test]
 fn the_program_trains_an_adapter_on_the_simulated_device() {
     let name = "qwen3-6-3-untied";
-    let new = NewAdapter { rank: 8, alpha: 16.0, targets: Target::ALL.to_vec() };
+    let new = Adapter::new(8, 16.0, Target::ALL.to_vec());
     let run = |device: &str| {
         let place = Place::new();
         let base = place.policy("base", name);

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clap::Parser;
 use device::Sim;
+use policy::adapter::{Adapter, Target};
 use policy::config::Config;
 use policy::directory::Policy;
 use policy::initial;
@@ -182,7 +183,7 @@ fn on_a_device_the_weights_under_an_adapter_pass_by_in_pieces() {
     let folder = tempfile::tempdir().unwrap();
     let arguments = arguments();
     let base = policy(folder.path(), "bfloat16");
-    let new = initial::NewAdapter { rank: 8, alpha: 16.0, targets: vec![policy::adapter::Target::Query] };
+    let new = Adapter::new(8, 16.0, vec![Target::Query]);
     let root = initial::from_base(&folder.path().join("adapter"), &base.root, &new, 1).unwrap().root;
     let (peak, largest, all) = two_calls(&root, &arguments, |checkpoint, _| {
         let state = checkpoint.state(arguments.optimizer, "clip")?;

@@ -230,8 +230,7 @@ mod tests {
     use super::*;
 
     fn adapter(rank: usize, targets: &[Target]) -> Adapter {
-        let (alpha, base) = (1.0, String::new());
-        Adapter { rank, alpha, targets: targets.to_vec(), rank_stabilized: false, base }
+        Adapter::new(rank, 1.0, targets.to_vec())
     }
 
     #[test]

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use policy::adapter::{Adapter, Target};
 use policy::config::Config;
 use policy::directory::Policy;
-use policy::initial::{self, NewAdapter};
+use policy::initial;
 use policy::publish::{self, Data, NewTensor, NewVersion, Retention};
 use policy::weights::Weights;
 use record::failure::{Failure, Result};
 use serde_json::{Map, Value, json};
 
-fn new(rank: usize) -> NewAdapter {
-    NewAdapter { rank, alpha: 16.0, targets: vec![Target::Query, Target::Down] }
+fn new(rank: usize) -> Adapter {
+    Adapter::new(rank, 16.0, vec![Target::Query, Target::Down])
 }
 
 /// A base and an adapter over it, side by side.
@@ -133,7 +133,7 @@ fn damaged_adapters_are_refused_with_a_sentence() {
     let cases: [Case; 11] = [
         ("adapter_config.json", &rank, "has shape"),
         ("adapter_config.json", &kind, "peft_type is \"LOHA\""),
-        ("adapter_config.json", &targets, "is not among the targets in adapter_config.json"),
+        ("adapter_config.json", &targets, "is not a target of adapter_config.json"),
         ("adapter_config.json", &pattern, "alpha_pattern is set"),
         ("adapter_config.json", &more, "is missing"),
         ("adapter_config.json", &|path| fs::write(path, "{").unwrap(), "not JSON"),
@@ -184,7 +184,7 @@ fn a_directory_of_peft_is_read_where_its_base_can_be_found() {
         fs::copy(golden("adapters/some").join(name), files.join(name)).unwrap();
     }
     let failure = Policy::open(&files).unwrap_err();
-    assert!(failure.message.contains("is no directory with a model"), "{}", failure.message);
+    assert!(failure.message.contains("is not a model's directory"), "{}", failure.message);
     edit(&files.join("adapter_config.json"), |json| {
         json["base_model_name_or_path"] = json!(golden("qwen3-6-3-untied").to_str().unwrap());
     });

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use policy::config::{Config, DataType, RopeScaling};
+use policy::config::{Config, RopeScaling};
+use policy::weights::ElementType;
 use serde_json::{Value, json};
 
 fn base() -> Value {
@@ -57,7 +58,7 @@ fn old_and_new_spellings_mean_the_same_and_frequencies_are_those_of_transformers
             let place = Path::new("config.json");
             let new = Config::from_value(&golden["new"], place).unwrap();
             let old = Config::from_value(&golden["old"], place).unwrap();
-            assert_eq!(old.dtype, DataType::BF16);
+            assert_eq!(old.dtype, ElementType::BF16);
             assert_eq!(Config { dtype: new.dtype, ..old }, new);
             let expected: Vec<f64> =
                 golden["frequencies"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();

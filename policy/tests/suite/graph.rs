@@ -58,8 +58,7 @@ fn graph_of(policy: &Policy, kind: Kind, stack: &Stack) -> Vec<u8> {
 }
 
 fn adapter(rank: usize, targets: &[Target]) -> Adapter {
-    let (targets, base) = (targets.to_vec(), String::new());
-    Adapter { rank, alpha: 1.0, targets, rank_stabilized: false, base }
+    Adapter::new(rank, 1.0, targets.to_vec())
 }
 
 #[test]

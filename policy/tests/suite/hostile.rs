@@ -178,8 +178,8 @@ fn shards_that_lie() {
     let cases = [
         (json!({}), "no weight_map"),
         (json!({"weight_map": {}}), "no weight_map that names a shard"),
-        (json!({"weight_map": {"a": "../elsewhere.safetensors"}}), "which is no shard's name"),
-        (json!({"weight_map": {"a": 7}}), "which is no shard's name"),
+        (json!({"weight_map": {"a": "../elsewhere.safetensors"}}), "is not a shard's name"),
+        (json!({"weight_map": {"a": 7}}), "is not a shard's name"),
         (json!({"weight_map": {"a": "absent.safetensors"}}), "absent.safetensors: no such file or directory"),
         (json!({"weight_map": {"a": "1.safetensors", "c": "1.safetensors"}}), "does not hold tensor \"c\""),
         (json!({"weight_map": {"a": "1.safetensors", "b": "3.safetensors"}}), "tensor \"a\" is also in"),

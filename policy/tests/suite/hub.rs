@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use policy::config::{Config, DataType};
+use policy::config::Config;
 use policy::directory::Policy;
 use policy::graph::{self, Kind};
 use policy::initial;
 use policy::tokenizer::Tokenizer;
-use policy::weights::Weights;
+use policy::weights::{ElementType, Weights};
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(name)
@@ -55,9 +55,9 @@ fn a_snapshot_of_links_is_read_and_copied() {
 #[test]
 fn types_and_stop_tokens_are_those_of_the_files() {
     let load = |name: &str| Config::load(&golden(name)).unwrap();
-    assert_eq!(load("qwen3-4-2-bf16").dtype, DataType::BF16);
-    assert_eq!(load("qwen2-4-2-bf16-shards").dtype, DataType::BF16);
-    assert_eq!(load("llama-4-1-f16").dtype, DataType::F16);
+    assert_eq!(load("qwen3-4-2-bf16").dtype, ElementType::BF16);
+    assert_eq!(load("qwen2-4-2-bf16-shards").dtype, ElementType::BF16);
+    assert_eq!(load("llama-4-1-f16").dtype, ElementType::F16);
     // The tokenizer's end first, then what generation_config.json adds.
     assert_eq!(Tokenizer::load(&golden("qwen3-4-2-bf16")).unwrap().stop_ids(), [2, 1]);
 }

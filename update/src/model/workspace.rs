@@ -257,7 +257,8 @@ pub(super) fn saved_values(config: &Config) -> usize {
 mod tests {
     use super::*;
     use crate::backend::Cpu;
-    use policy::config::{DataType, RopeScaling};
+    use policy::config::RopeScaling;
+    use policy::weights::ElementType;
 
     #[test]
     fn lengths_are_zipped_with_the_buffers_they_are_of() {
@@ -279,7 +280,7 @@ mod tests {
             rope_layers: vec![true; 2],
             max_positions: 4096,
             window: None,
-            dtype: DataType::F32,
+            dtype: ElementType::F32,
         };
         let mut backend = Cpu::new(&config.inverse_frequencies());
         let mut space = empty(&mut backend, &config, false);

@@ -1,7 +1,8 @@
 //! The rules against PyTorch's, and the state against itself.
 
 use super::*;
-use policy::config::{Config, DataType, RopeScaling};
+use policy::config::{Config, RopeScaling};
+use policy::weights::ElementType;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -106,7 +107,7 @@ fn small_layout() -> Arc<Layout> {
         rope_layers: vec![true; 2],
         max_positions: 4096,
         window: None,
-        dtype: DataType::F32,
+        dtype: ElementType::F32,
     }))
 }
 

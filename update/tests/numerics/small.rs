@@ -1,6 +1,7 @@
 //! Small decoders, random weights and random groups.
 
-use policy::config::{Config, DataType, RopeScaling};
+use policy::config::{Config, RopeScaling};
+use policy::weights::ElementType;
 use std::convert::Infallible;
 use update::model::{Entry, Model, Parameters, RowLoss};
 use update::tree::Tree;
@@ -49,7 +50,7 @@ pub fn llama(sizes: [usize; 7]) -> Config {
         rope_layers: vec![true; num_layers],
         max_positions: 4096,
         window: None,
-        dtype: DataType::F32,
+        dtype: ElementType::F32,
     }
 }
 

@@ -100,8 +100,7 @@ mod tests {
     #[test]
     fn adapters_take_their_part_of_what_is_left() {
         let config = qwen3_8b();
-        let targets = Target::ALL.to_vec();
-        let adapter = Adapter { rank: 64, alpha: 64.0, targets, rank_stabilized: false, base: String::new() };
+        let adapter = Adapter::new(64, 64.0, Target::ALL.to_vec());
         let adapters = Adapters::planned(Stack::new([&adapter, &adapter]));
         let bytes = adapters.bytes::<bf16>(&config);
         // Two of 87 million weights each.
