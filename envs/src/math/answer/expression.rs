@@ -1,198 +1,156 @@
-//! A formula as a tree, and its value: exactly as a fraction where it has one, otherwise as f64.
+//! A formula as a tree, with its value: an exact fraction where there is one, otherwise an f64.
 //!
-//! Exact values are bounded in size, so that a tower of powers costs nothing: what would grow beyond that has no exact
-//! value, and what overflows f64 has none at all.
+//! Exact values are bounded in size, so that a tower of powers costs nothing. What grows beyond the bound has no exact
+//! value; what overflows f64 has no value at all.
+
+use std::collections::BTreeSet;
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::{One, Pow, Signed, ToPrimitive, Zero};
 
-/// Bits that numerator and denominator of an exact value may have.
+/// Most bits of an exact value's numerator and denominator.
 const MOST_BITS: u64 = 16_384;
-/// The greatest number whose factorial is taken.
+/// The greatest number whose factorial is computed.
 const MOST_FACTORIAL: u32 = 1000;
 
-/// A function of one value.
+/// What an [`Expression::Apply`] does with its parts. Angles are in radians, logarithms natural.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Function {
-    /// Sine, of radians.
+pub enum Operator {
+    /// Of any number of parts.
+    Sum,
+    /// Of any number of parts.
+    Product,
+    /// The first divided by the second.
+    Quotient,
+    /// The first to the power of the second.
+    Power,
     Sine,
-    /// Cosine, of radians.
     Cosine,
-    /// Tangent, of radians.
     Tangent,
-    /// Natural logarithm.
     Logarithm,
-    /// Absolute value.
     Absolute,
-    /// Factorial.
     Factorial,
 }
 
 /// A formula.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expression {
-    /// A whole number or fraction.
-    Exact(BigRational),
-    /// A decimal: a person may have rounded it.
-    Decimal(BigRational),
-    /// π or e.
+    /// A number; whether it was written as a decimal, which a person may have rounded.
+    Number(BigRational, bool),
+    /// π, e or infinity.
     Constant(f64),
-    /// Infinity.
-    Infinity,
     /// A letter.
     Variable(String),
-    /// The sum of all.
-    Sum(Vec<Expression>),
-    /// The product of all.
-    Product(Vec<Expression>),
-    /// The first divided by the second.
-    Quotient(Box<Expression>, Box<Expression>),
-    /// The first to the power of the second.
-    Power(Box<Expression>, Box<Expression>),
-    /// A function.
-    Apply(Function, Box<Expression>),
+    /// An operator and what it is applied to.
+    Apply(Operator, Vec<Expression>),
 }
 
 /// Values of variables.
 pub type Assignment = [(String, BigRational)];
 
-/// Values for `names` at the point number `point`: fractions that no formula of a school book was made for, above zero at
-/// the first and below at some of the others.
-pub fn point(names: &[String], point: u32) -> Vec<(String, BigRational)> {
-    let value = |index: usize| {
-        let index = index as i64;
+/// Test point number `point` for the variables `names`: fractions that no textbook formula was made for, positive in
+/// the first points and partly negative in later ones.
+pub fn test_point(names: &BTreeSet<String>, point: u32) -> Vec<(String, BigRational)> {
+    let value = |index: i64| {
         let (top, bottom) =
             (37 * (i64::from(point) + 2) + 101 * (index + 1), 29 + 12 * i64::from(point) + 7 * index);
-        let below = point >= 4 && (point + index as u32) % 2 == 1;
-        BigRational::new(if below { -top } else { top }.into(), bottom.into())
+        let negative = point >= 4 && (i64::from(point) + index) % 2 == 1;
+        BigRational::new(if negative { -top } else { top }.into(), bottom.into())
     };
-    names.iter().enumerate().map(|(index, name)| (name.clone(), value(index))).collect()
+    names.iter().cloned().zip((0..).map(value)).collect()
 }
 
 impl Expression {
     /// A whole number.
     pub fn whole(value: i64) -> Expression {
-        Expression::Exact(BigRational::from_integer(value.into()))
+        Expression::Number(BigRational::from_integer(value.into()), false)
     }
 
-    /// It with the other sign.
+    /// `top / bottom`.
+    pub fn quotient(top: Expression, bottom: Expression) -> Expression {
+        Expression::Apply(Operator::Quotient, vec![top, bottom])
+    }
+
+    /// The formula with the opposite sign.
     pub fn negated(self) -> Expression {
         match self {
-            Expression::Exact(value) => Expression::Exact(-value),
-            Expression::Decimal(value) => Expression::Decimal(-value),
-            other => Expression::Product(vec![Expression::whole(-1), other]),
+            Expression::Number(value, rounded) => Expression::Number(-value, rounded),
+            other => Expression::Apply(Operator::Product, vec![Expression::whole(-1), other]),
         }
     }
 
-    /// The hundredth part of it.
-    pub fn hundredth(self) -> Expression {
-        Expression::Quotient(Box::new(self), Box::new(Expression::whole(100)))
+    fn parts(&self) -> &[Expression] {
+        if let Expression::Apply(_, parts) = self { parts } else { &[] }
     }
 
-    /// The letters in it, in any order, some perhaps twice.
-    pub fn variables(&self) -> Vec<String> {
+    /// Its variables.
+    pub fn variables(&self) -> BTreeSet<String> {
         match self {
-            Expression::Variable(name) => vec![name.clone()],
-            Expression::Sum(parts) | Expression::Product(parts) => {
-                parts.iter().flat_map(Expression::variables).collect()
-            }
-            Expression::Quotient(left, right) | Expression::Power(left, right) => {
-                [left, right].into_iter().flat_map(|part| part.variables()).collect()
-            }
-            Expression::Apply(_, part) => part.variables(),
-            _ => Vec::new(),
+            Expression::Variable(name) => [name.clone()].into(),
+            other => other.parts().iter().flat_map(Expression::variables).collect(),
         }
     }
 
-    /// Whether a decimal is in it.
+    /// Whether it contains a decimal.
     pub fn is_rounded(&self) -> bool {
-        match self {
-            Expression::Decimal(_) => true,
-            Expression::Sum(parts) | Expression::Product(parts) => parts.iter().any(Expression::is_rounded),
-            Expression::Quotient(left, right) | Expression::Power(left, right) => {
-                left.is_rounded() || right.is_rounded()
-            }
-            Expression::Apply(_, part) => part.is_rounded(),
-            _ => false,
-        }
+        matches!(self, Expression::Number(_, true)) || self.parts().iter().any(Expression::is_rounded)
     }
 
-    /// Its exact value at `place`; `None` where it has none, or none of reasonable size.
-    pub fn exact(&self, place: &Assignment) -> Option<BigRational> {
-        let value = match self {
-            Expression::Exact(value) | Expression::Decimal(value) => value.clone(),
-            Expression::Constant(_) | Expression::Infinity => return None,
-            Expression::Variable(name) => place.iter().find(|(known, _)| known == name)?.1.clone(),
-            Expression::Sum(parts) => {
-                let mut sum = BigRational::zero();
-                for part in parts {
-                    sum = bounded(sum + part.exact(place)?)?;
-                }
-                sum
+    /// Its exact value at `point`; `None` where there is none, or none of reasonable size.
+    pub fn exact(&self, point: &Assignment) -> Option<BigRational> {
+        let (operator, parts) = match self {
+            Expression::Number(value, _) => return bounded(value.clone()),
+            Expression::Constant(_) => return None,
+            Expression::Variable(name) => {
+                return Some(point.iter().find(|(known, _)| known == name)?.1.clone());
             }
-            Expression::Product(parts) => {
-                let mut product = BigRational::one();
-                for part in parts {
-                    product = bounded(product * part.exact(place)?)?;
-                }
-                product
-            }
-            Expression::Quotient(left, right) => {
-                let right = right.exact(place).filter(|right| !right.is_zero())?;
-                left.exact(place)? / right
-            }
-            Expression::Power(base, exponent) => power(&base.exact(place)?, &exponent.exact(place)?)?,
-            Expression::Apply(Function::Absolute, part) => part.exact(place)?.abs(),
-            Expression::Apply(Function::Factorial, part) => factorial(&part.exact(place)?)?,
-            Expression::Apply(..) => return None,
+            Expression::Apply(operator, parts) => (operator, parts),
         };
-        bounded(value)
+        let values: Vec<BigRational> = parts.iter().map(|part| part.exact(point)).collect::<Option<_>>()?;
+        let mut each = values.iter();
+        bounded(match (operator, values.as_slice()) {
+            (Operator::Sum, _) => each.try_fold(BigRational::zero(), |sum, value| bounded(sum + value))?,
+            (Operator::Product, _) => each.try_fold(BigRational::one(), |all, value| bounded(all * value))?,
+            (Operator::Quotient, [top, bottom]) if !bottom.is_zero() => top / bottom,
+            (Operator::Power, [base, exponent]) => power(base, exponent)?,
+            (Operator::Absolute, [value]) => value.abs(),
+            (Operator::Factorial, [value]) => factorial(value)?,
+            _ => return None,
+        })
     }
 
-    /// Its value at `place` as f64, infinite only where infinity was written; `None` where it has none.
-    pub fn value(&self, place: &Assignment) -> Option<f64> {
-        let finite = |value: f64| Some(value).filter(|value| value.is_finite());
-        match self {
-            Expression::Exact(value) | Expression::Decimal(value) => finite(value.to_f64()?),
-            Expression::Constant(value) => Some(*value),
-            Expression::Infinity => Some(f64::INFINITY),
-            Expression::Variable(_) => finite(self.exact(place)?.to_f64()?),
-            Expression::Sum(parts) => {
-                let sum = parts.iter().map(|part| part.value(place)).sum::<Option<f64>>()?;
-                finite(sum)
+    /// Its value at `point` as f64, infinite only where infinity was written; `None` where there is none.
+    pub fn value(&self, point: &Assignment) -> Option<f64> {
+        let value = match self {
+            Expression::Constant(value) => return Some(*value),
+            Expression::Number(value, _) => value.to_f64()?,
+            Expression::Variable(_) | Expression::Apply(Operator::Factorial, _) => {
+                self.exact(point)?.to_f64()?
             }
-            Expression::Product(parts) => {
-                let factors: Vec<f64> = parts.iter().map(|part| part.value(place)).collect::<Option<_>>()?;
-                let infinite = factors.iter().any(|factor| factor.is_infinite());
-                Some(factors.iter().product::<f64>())
-                    .filter(|value| infinite && !value.is_nan() || value.is_finite())
-            }
-            Expression::Quotient(left, right) => finite(left.value(place)? / right.value(place)?),
-            Expression::Power(base, exponent) => {
-                let (base, exponent) = (base.value(place)?, exponent.value(place)?);
-                let root = 1.0 / exponent;
-                if base < 0.0
-                    && exponent.fract() != 0.0
-                    && (root - root.round()).abs() < 1e-12
-                    && root.round() % 2.0 != 0.0
-                {
-                    return finite(-(-base).powf(exponent));
+            Expression::Apply(operator, parts) => {
+                let values: Vec<f64> = parts.iter().map(|part| part.value(point)).collect::<Option<_>>()?;
+                match (operator, values.as_slice()) {
+                    (Operator::Sum, values) => values.iter().sum(),
+                    (Operator::Product, values) => {
+                        let product: f64 = values.iter().product();
+                        if values.iter().any(|value| value.is_infinite()) {
+                            return Some(product).filter(|product| !product.is_nan());
+                        }
+                        product
+                    }
+                    (Operator::Quotient, [top, bottom]) => top / bottom,
+                    (Operator::Power, [base, exponent]) => real_power(*base, *exponent),
+                    (Operator::Sine, [value]) => value.sin(),
+                    (Operator::Cosine, [value]) => value.cos(),
+                    (Operator::Tangent, [value]) => value.tan(),
+                    (Operator::Logarithm, [value]) => value.ln(),
+                    (Operator::Absolute, [value]) => value.abs(),
+                    _ => return None,
                 }
-                finite(base.powf(exponent))
             }
-            Expression::Apply(function, part) => {
-                let value = part.value(place)?;
-                finite(match function {
-                    Function::Sine => value.sin(),
-                    Function::Cosine => value.cos(),
-                    Function::Tangent => value.tan(),
-                    Function::Logarithm => value.ln(),
-                    Function::Absolute => value.abs(),
-                    Function::Factorial => factorial(&part.exact(place)?)?.to_f64()?,
-                })
-            }
-        }
+        };
+        Some(value).filter(|value| value.is_finite())
     }
 }
 
@@ -200,7 +158,14 @@ fn bounded(value: BigRational) -> Option<BigRational> {
     Some(value).filter(|value| value.numer().bits() <= MOST_BITS && value.denom().bits() <= MOST_BITS)
 }
 
-/// A power that comes out as a fraction.
+/// A power, with the real root where the base is negative and the degree odd.
+fn real_power(base: f64, exponent: f64) -> f64 {
+    let degree = 1.0 / exponent;
+    let odd = (degree - degree.round()).abs() < 1e-12 && degree.round() % 2.0 != 0.0;
+    if base < 0.0 && exponent.fract() != 0.0 && odd { -(-base).powf(exponent) } else { base.powf(exponent) }
+}
+
+/// A power that is a fraction.
 fn power(base: &BigRational, exponent: &BigRational) -> Option<BigRational> {
     let degree = exponent.denom().to_u32().filter(|degree| *degree <= 64)?;
     let times = exponent.numer().to_i32().filter(|times| times.unsigned_abs() <= 10_000)?;
@@ -208,11 +173,7 @@ fn power(base: &BigRational, exponent: &BigRational) -> Option<BigRational> {
     if bits.saturating_mul(u64::from(times.unsigned_abs())) > MOST_BITS || base.is_zero() && times <= 0 {
         return None;
     }
-    let base = if degree == 1 {
-        base.clone()
-    } else {
-        BigRational::new(root(base.numer(), degree)?, root(base.denom(), degree)?)
-    };
+    let base = BigRational::new(root(base.numer(), degree)?, root(base.denom(), degree)?);
     Some(Pow::pow(base, times))
 }
 

@@ -1,27 +1,20 @@
-//! Where in a solution its answer is, as a reader would find it.
+//! Finds the answer in a solution, where a reader would.
 //!
-//! The last `\boxed{…}` whose braces are balanced decides. Without one, the last `####` that something follows does, on
-//! its own line or the next; then the last "answer is" or "answer:". A text of one short line that is mathematics from
-//! beginning to end is an answer too. The last number in a text of prose is not: nobody said that it is the answer.
+//! The last `\boxed{…}` with balanced braces decides; without one, the last `####` that something follows, on its line or
+//! the next; then the last "answer is" or "answer:". A single short line that is mathematics from beginning to end is an
+//! answer as well. The last number in prose is not: nobody said that it is the answer.
 
 use super::parse::{self, Answer};
 
-/// The answer that `text` gives, as it is written there.
+/// The answer in `text`, as written; `None` also if it is nothing but decoration.
 pub fn answer(text: &str) -> Option<String> {
-    boxed(text).or_else(|| marked(text)).or_else(|| announced(text)).or_else(|| bare(text)).filter(|answer| {
-        // Something has to be there besides decoration.
-        parse::answer(answer).is_some()
-    })
+    let found = boxed(text).or_else(|| marked(text)).or_else(|| announced(text)).or_else(|| bare(text));
+    found.filter(|answer| parse::answer(answer).is_some())
 }
 
 /// The content of the last box that is not empty.
 fn boxed(text: &str) -> Option<String> {
-    let ends =
-        |command: &str| text.match_indices(command).map(|(at, _)| at + command.len()).collect::<Vec<_>>();
-    let mut places = ends("\\boxed");
-    places.extend(ends("\\fbox"));
-    places.sort_unstable();
-    places.into_iter().rev().find_map(|at| {
+    ends(text, &["\\boxed", "\\fbox"]).into_iter().rev().find_map(|at| {
         let rest = text[at..].trim_start();
         let inner = match rest.strip_prefix('{') {
             Some(rest) => balanced(rest)?,
@@ -29,6 +22,15 @@ fn boxed(text: &str) -> Option<String> {
         };
         parse::answer(inner).map(|_| inner.trim().to_owned())
     })
+}
+
+/// Where `phrases` end in `text`, in order.
+fn ends(text: &str, phrases: &[&str]) -> Vec<usize> {
+    let ends =
+        |phrase: &&str| text.match_indices(*phrase).map(|(at, found)| at + found.len()).collect::<Vec<_>>();
+    let mut ends: Vec<usize> = phrases.iter().flat_map(ends).collect();
+    ends.sort_unstable();
+    ends
 }
 
 /// The beginning of `text` up to the brace that closes one before it.
@@ -48,7 +50,7 @@ fn balanced(text: &str) -> Option<&str> {
     None
 }
 
-/// The first line behind the last `####` that is an answer and not prose.
+/// The first line after the last `####`, if it is an answer and not prose.
 fn marked(text: &str) -> Option<String> {
     let parts: Vec<&str> = text.split("####").collect();
     parts[1..].iter().rev().find_map(|part| {
@@ -60,16 +62,11 @@ fn marked(text: &str) -> Option<String> {
 /// What follows the last "answer is" or "answer:", up to the end of the sentence.
 fn announced(text: &str) -> Option<String> {
     let lower = text.to_lowercase();
-    // Lower case may differ in length outside of ASCII: then places in it are no places in the text.
+    // Outside of ASCII lower case may have another length, and then other offsets.
     if lower.len() != text.len() {
         return None;
     }
-    let mut places: Vec<usize> = ["answer is", "answer:", "answer**:"]
-        .iter()
-        .flat_map(|phrase| lower.match_indices(phrase).map(|(at, _)| at + phrase.len()))
-        .collect();
-    places.sort_unstable();
-    places.into_iter().rev().find_map(|at| {
+    ends(&lower, &["answer is", "answer:", "answer**:"]).into_iter().rev().find_map(|at| {
         let rest = text.get(at..)?.trim_start_matches([':', ' ', '*', '\n']);
         let line = rest.lines().next()?;
         let sentence = line.split(". ").next().unwrap_or(line);
@@ -78,7 +75,7 @@ fn announced(text: &str) -> Option<String> {
     })
 }
 
-/// A text that is nothing but an answer.
+/// A text that is an answer and nothing else.
 fn bare(text: &str) -> Option<String> {
     let mut lines = text.lines().map(plain).filter(|line| !line.is_empty() && !is_fence(line));
     let line = lines.next()?;
@@ -89,7 +86,7 @@ fn is_fence(line: &str) -> bool {
     matches!(line, "json" | "text" | "latex" | "```")
 }
 
-/// A line without decoration around it.
+/// A line without the decoration around it.
 fn plain(line: &str) -> &str {
     line.trim().trim_matches(['*', '`', '_', '"']).trim_end_matches(['.', ':']).trim()
 }

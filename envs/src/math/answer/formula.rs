@@ -1,29 +1,32 @@
 //! Formulas by recursive descent.
 //!
-//! A unit may stand behind a number: words and letters in words, powers of them and fractions of them, but no further number.
+//! A unit may follow a formula without variables: words, their powers and fractions (`cm^2`, `miles / hour`), but no
+//! further number.
 
 use num_bigint::BigInt;
-use num_rational::BigRational;
-use num_traits::ToPrimitive;
+use num_traits::{ToPrimitive, Zero};
 
-use super::expression::{Expression, Function};
+use super::expression::{Expression, Operator};
 use super::token::{Spaced, Token, sign};
 
 /// Brackets inside brackets.
 const DEEPEST: u32 = 60;
-/// Divisions one after the other, each of which is a formula inside a formula.
+/// Divisions in a row: each is a formula inside a formula.
 const MOST_DIVISIONS: u32 = 200;
+/// Words that are functions or constants.
+const MATHEMATICS: [&str; 11] =
+    ["frac", "binom", "sqrt", "sin", "cos", "tan", "log", "ln", "exp", "pi", "abs"];
 
-/// The formula that `tokens` are, perhaps with a unit behind it.
+/// The formula that `tokens` spell, perhaps with a unit after it.
 pub fn formula(tokens: &[Spaced]) -> Option<Expression> {
     let mut parser = Parser { tokens, at: 0, depth: 0 };
     let formula = parser.sum()?;
     let rest = &tokens[parser.at..];
-    let whole = rest.is_empty() || is_unit(rest) && formula.variables().is_empty();
-    whole.then_some(formula)
+    let complete = rest.is_empty() || is_unit(rest) && formula.variables().is_empty();
+    complete.then_some(formula)
 }
 
-/// Whether `tokens` begin with a word and hold no number but exponents: `cm^2`, `miles / hour`, `apples`.
+/// Whether `tokens` begin with a word and contain no number but exponents.
 fn is_unit(tokens: &[Spaced]) -> bool {
     let mut before = ' ';
     let mut word = false;
@@ -48,8 +51,8 @@ struct Parser<'a> {
 }
 
 impl Parser<'_> {
-    fn peek(&self) -> Option<&Token> {
-        self.tokens.get(self.at).map(|spaced| &spaced.token)
+    fn ahead(&self, offset: usize) -> Option<&Token> {
+        self.tokens.get(self.at + offset).map(|spaced| &spaced.token)
     }
 
     fn sign(&self) -> Option<char> {
@@ -62,121 +65,124 @@ impl Parser<'_> {
         there.then_some(())
     }
 
-    fn sum(&mut self) -> Option<Expression> {
-        self.depth += 1;
-        if self.depth > DEEPEST {
-            return None;
+    /// What follows `sign`, if it is there.
+    fn after(&mut self, sign: char) -> Option<Option<Expression>> {
+        match self.take(sign) {
+            Some(()) => self.primary().map(Some),
+            None => Some(None),
         }
+    }
+
+    fn deeper(&mut self) -> Option<()> {
+        self.depth += 1;
+        (self.depth <= DEEPEST).then_some(())
+    }
+
+    fn sum(&mut self) -> Option<Expression> {
+        self.deeper()?;
         let mut parts = Vec::new();
-        let mut negative = false;
         loop {
+            let mut negative = false;
             while let Some(sign @ ('+' | '-')) = self.sign() {
                 negative ^= sign == '-';
                 self.at += 1;
             }
             let part = self.product()?;
             parts.push(if negative { part.negated() } else { part });
-            negative = false;
             if !matches!(self.sign(), Some('+' | '-')) {
                 break;
             }
         }
         self.depth -= 1;
-        if parts.len() == 1 { parts.pop() } else { Some(Expression::Sum(parts)) }
+        Some(if parts.len() == 1 { parts.remove(0) } else { Expression::Apply(Operator::Sum, parts) })
     }
 
     fn product(&mut self) -> Option<Expression> {
         let mut left = self.mixed()?;
         let mut divisions = 0;
-        let times = |left: Expression, right: Expression| match left {
-            Expression::Product(mut factors) => {
-                factors.push(right);
-                Expression::Product(factors)
-            }
-            left => Expression::Product(vec![left, right]),
-        };
         loop {
-            let divides = match self.sign() {
-                Some('*') => false,
-                Some('/') => true,
-                // Side by side: a product, unless two numbers are.
-                _ if self.begins_factor() => {
-                    let right = self.power()?;
-                    left = times(left, right);
-                    continue;
+            let sign = self.sign();
+            let right = match sign {
+                Some('*' | '/') => {
+                    self.at += 1;
+                    self.signed()?
                 }
+                // Side by side: a product, unless they are two numbers.
+                _ if self.begins_factor() => self.power()?,
                 _ => return Some(left),
             };
-            self.at += 1;
-            let negative = self.take('-').is_some();
-            let right = self.power()?;
-            let right = if negative { right.negated() } else { right };
-            divisions += u32::from(divides);
-            if divisions > MOST_DIVISIONS {
-                return None;
-            }
-            left = match divides {
-                true => Expression::Quotient(Box::new(left), Box::new(right)),
-                false => times(left, right),
+            left = match (sign, left) {
+                (Some('/'), left) => {
+                    divisions += 1;
+                    if divisions > MOST_DIVISIONS {
+                        return None;
+                    }
+                    Expression::quotient(left, right)
+                }
+                (_, Expression::Apply(Operator::Product, mut factors)) => {
+                    factors.push(right);
+                    Expression::Apply(Operator::Product, factors)
+                }
+                (_, left) => Expression::Apply(Operator::Product, vec![left, right]),
             };
         }
     }
 
     fn begins_factor(&self) -> bool {
-        match self.peek() {
+        match self.ahead(0) {
             Some(Token::Letter(_)) => true,
-            Some(Token::Word(word)) => is_mathematics(word),
+            Some(Token::Word(word)) => MATHEMATICS.contains(&word.as_str()),
             Some(Token::Sign(sign)) => matches!(sign, '(' | '[' | '{'),
             _ => false,
         }
     }
 
-    /// A factor, or a whole number and a fraction of two whole numbers beside it.
+    /// A factor, or a mixed number: a whole number beside a fraction of two numbers.
     fn mixed(&mut self) -> Option<Expression> {
         let whole = |token: Option<&Token>| match token {
             Some(Token::Number(value, false)) => Some(value.clone()),
             _ => None,
         };
-        let ahead = |offset: usize| self.tokens.get(self.at + offset).map(|spaced| &spaced.token);
-        if let Some(first) = whole(ahead(0)) {
-            if ahead(1) == Some(&Token::Word("frac".to_owned())) {
-                let mut fraction = Parser { tokens: self.tokens, at: self.at + 1, depth: self.depth };
-                if let Some(Expression::Quotient(top, bottom)) = fraction.power()
-                    && matches!((&*top, &*bottom), (Expression::Exact(_), Expression::Exact(_)))
-                {
-                    self.at = fraction.at;
-                    return Some(Expression::Sum(vec![
-                        Expression::Exact(first),
-                        Expression::Quotient(top, bottom),
-                    ]));
-                }
-            }
-            if let (Some(top), Some(Token::Sign('/')), Some(bottom)) =
-                (whole(ahead(1)), ahead(2), whole(ahead(3)))
-                && self.tokens[self.at + 1].space
-                && bottom != BigRational::from_integer(0.into())
+        let Some(first) = whole(self.ahead(0)) else { return self.power() };
+        if self.ahead(1) == Some(&Token::Word("frac".to_owned())) {
+            let mut fraction = Parser { tokens: self.tokens, at: self.at + 1, depth: self.depth };
+            if let Some(Expression::Apply(Operator::Quotient, parts)) = fraction.power()
+                && parts.iter().all(|part| matches!(part, Expression::Number(_, false)))
             {
-                self.at += 4;
-                return Some(Expression::Exact(first + top / bottom));
+                self.at = fraction.at;
+                let fraction = Expression::Apply(Operator::Quotient, parts);
+                return Some(Expression::Apply(
+                    Operator::Sum,
+                    vec![Expression::Number(first, false), fraction],
+                ));
             }
+        }
+        if let (Some(top), Some(Token::Sign('/')), Some(bottom)) =
+            (whole(self.ahead(1)), self.ahead(2), whole(self.ahead(3)))
+            && self.tokens[self.at + 1].space
+            && !bottom.is_zero()
+        {
+            self.at += 4;
+            return Some(Expression::Number(first + top / bottom, false));
         }
         self.power()
     }
 
+    /// A power, perhaps after a minus sign.
+    fn signed(&mut self) -> Option<Expression> {
+        let negative = self.take('-').is_some();
+        let power = self.power()?;
+        Some(if negative { power.negated() } else { power })
+    }
+
     fn power(&mut self) -> Option<Expression> {
-        self.depth += 1;
-        if self.depth > DEEPEST {
-            return None;
-        }
+        self.deeper()?;
         let mut base = self.primary()?;
         while self.take('!').is_some() {
-            base = Expression::Apply(Function::Factorial, Box::new(base));
+            base = Expression::Apply(Operator::Factorial, vec![base]);
         }
         if self.take('^').is_some() {
-            let negative = self.take('-').is_some();
-            let exponent = self.power()?;
-            let exponent = if negative { exponent.negated() } else { exponent };
-            base = Expression::Power(Box::new(base), Box::new(exponent));
+            base = Expression::Apply(Operator::Power, vec![base, self.signed()?]);
         }
         self.depth -= 1;
         Some(base)
@@ -189,36 +195,31 @@ impl Parser<'_> {
     }
 
     fn primary(&mut self) -> Option<Expression> {
-        let token = self.peek()?.clone();
+        let token = self.ahead(0)?.clone();
         self.at += 1;
         match token {
-            Token::Number(value, rounded) => {
-                Some(if rounded { Expression::Decimal(value) } else { Expression::Exact(value) })
-            }
+            Token::Number(value, rounded) => Some(Expression::Number(value, rounded)),
             Token::Letter(name) if name == "e" => Some(Expression::Constant(std::f64::consts::E)),
             Token::Letter(mut name) => {
                 if self.take('_').is_some() {
                     name.push('_');
-                    name.push_str(&self.index()?);
+                    name.push_str(&self.subscript()?);
                 }
                 Some(Expression::Variable(name))
             }
             Token::Sign('(') => self.closed(')'),
             Token::Sign('[') => self.closed(']'),
             Token::Sign('{') => self.closed('}'),
-            Token::Sign('|') => {
-                self.closed('|').map(|inner| Expression::Apply(Function::Absolute, Box::new(inner)))
-            }
-            Token::Sign('i') => Some(Expression::Infinity),
+            Token::Sign('|') => Some(Expression::Apply(Operator::Absolute, vec![self.closed('|')?])),
+            Token::Sign('i') => Some(Expression::Constant(f64::INFINITY)),
             Token::Word(word) => self.function(&word),
             Token::Sign(_) => None,
         }
     }
 
-    /// A subscript.
-    fn index(&mut self) -> Option<String> {
+    fn subscript(&mut self) -> Option<String> {
         let grouped = self.take('{').is_some();
-        let token = self.peek()?.clone();
+        let token = self.ahead(0)?.clone();
         self.at += 1;
         if grouped {
             self.take('}')?;
@@ -231,89 +232,67 @@ impl Parser<'_> {
     }
 
     fn function(&mut self, word: &str) -> Option<Expression> {
-        let apply = |function, part| Some(Expression::Apply(function, Box::new(part)));
-        match word {
-            "pi" => Some(Expression::Constant(std::f64::consts::PI)),
-            "frac" => {
-                if let Some((top, bottom)) = self.two_digits() {
-                    return Some(Expression::Quotient(Box::new(top), Box::new(bottom)));
-                }
-                let top = self.primary()?;
-                let bottom = self.primary()?;
-                Some(Expression::Quotient(Box::new(top), Box::new(bottom)))
-            }
+        let factorial = |part: Expression| Expression::Apply(Operator::Factorial, vec![part]);
+        Some(match word {
+            "pi" => Expression::Constant(std::f64::consts::PI),
+            "frac" => match self.two_digits() {
+                Some(fraction) => fraction,
+                None => Expression::quotient(self.primary()?, self.primary()?),
+            },
             "binom" => {
-                let factorial = |part: Expression| Expression::Apply(Function::Factorial, Box::new(part));
                 let (all, some) = (self.primary()?, self.primary()?);
-                let others = Expression::Sum(vec![all.clone(), some.clone().negated()]);
-                let below = Expression::Product(vec![factorial(some), factorial(others)]);
-                Some(Expression::Quotient(Box::new(factorial(all)), Box::new(below)))
+                let others = Expression::Apply(Operator::Sum, vec![all.clone(), some.clone().negated()]);
+                let below = Expression::Apply(Operator::Product, vec![factorial(some), factorial(others)]);
+                Expression::quotient(factorial(all), below)
             }
             "sqrt" => {
                 let degree = match self.take('[') {
                     Some(()) => self.closed(']')?,
                     None => Expression::whole(2),
                 };
-                let inner = self.primary()?;
-                let exponent = Expression::Quotient(Box::new(Expression::whole(1)), Box::new(degree));
-                Some(Expression::Power(Box::new(inner), Box::new(exponent)))
+                let exponent = Expression::quotient(Expression::whole(1), degree);
+                Expression::Apply(Operator::Power, vec![self.primary()?, exponent])
             }
             "exp" => {
-                let base = Expression::Constant(std::f64::consts::E);
-                Some(Expression::Power(Box::new(base), Box::new(self.primary()?)))
+                let e = Expression::Constant(std::f64::consts::E);
+                Expression::Apply(Operator::Power, vec![e, self.primary()?])
             }
-            "abs" => {
-                let inner = self.primary()?;
-                apply(Function::Absolute, inner)
-            }
+            "abs" => Expression::Apply(Operator::Absolute, vec![self.primary()?]),
             "ln" | "log" => {
-                let base = match self.take('_') {
-                    Some(()) => Some(self.primary()?),
-                    None => None,
-                };
-                let inner = self.power()?;
-                let above = apply(Function::Logarithm, inner)?;
+                let base = self.after('_')?;
+                let logarithm = Expression::Apply(Operator::Logarithm, vec![self.power()?]);
                 match base {
-                    None => Some(above),
+                    None => logarithm,
                     Some(base) => {
-                        let below = apply(Function::Logarithm, base)?;
-                        Some(Expression::Quotient(Box::new(above), Box::new(below)))
+                        Expression::quotient(logarithm, Expression::Apply(Operator::Logarithm, vec![base]))
                     }
                 }
             }
             "sin" | "cos" | "tan" => {
-                let function = match word {
-                    "sin" => Function::Sine,
-                    "cos" => Function::Cosine,
-                    _ => Function::Tangent,
+                let operator = match word {
+                    "sin" => Operator::Sine,
+                    "cos" => Operator::Cosine,
+                    _ => Operator::Tangent,
                 };
-                let exponent = match self.take('^') {
-                    Some(()) => Some(self.primary()?),
-                    None => None,
-                };
-                let inner = self.power()?;
-                let value = apply(function, inner)?;
-                Some(match exponent {
-                    Some(exponent) => Expression::Power(Box::new(value), Box::new(exponent)),
+                let exponent = self.after('^')?;
+                let value = Expression::Apply(operator, vec![self.power()?]);
+                match exponent {
                     None => value,
-                })
+                    Some(exponent) => Expression::Apply(Operator::Power, vec![value, exponent]),
+                }
             }
-            _ => None,
-        }
+            _ => return None,
+        })
     }
 
     /// `\frac12`.
-    fn two_digits(&mut self) -> Option<(Expression, Expression)> {
-        let Some(Token::Number(value, false)) = self.peek() else { return None };
+    fn two_digits(&mut self) -> Option<Expression> {
+        let Some(Token::Number(value, false)) = self.ahead(0) else { return None };
         let number = value.is_integer().then(|| value.numer()).and_then(BigInt::to_i64)?;
         if !(10..100).contains(&number) {
             return None;
         }
         self.at += 1;
-        Some((Expression::whole(number / 10), Expression::whole(number % 10)))
+        Some(Expression::quotient(Expression::whole(number / 10), Expression::whole(number % 10)))
     }
-}
-
-fn is_mathematics(word: &str) -> bool {
-    matches!(word, "frac" | "binom" | "sqrt" | "sin" | "cos" | "tan" | "log" | "ln" | "exp" | "pi" | "abs")
 }

@@ -1,20 +1,19 @@
-//! Answers to mathematical problems: what a text means, and whether two mean the same.
+//! Answers to mathematical problems: what a text means, and whether two texts mean the same.
 //!
 //! - [`expression`]: a formula as a tree, its exact value and its value as f64;
-//! - [`token`], [`formula`], [`parse`]: from LaTeX or plain text to formulas, sets, tuples and intervals; [`word()`]: what
-//!   is none of these, as a text to compare;
-//! - [`extract`]: where in a solution the answer is.
+//! - [`token`], [`formula`], [`parse`]: LaTeX or plain text to formulas, sets, tuples and intervals; [`word()`]: whatever is
+//!   none of these, normalized for comparison;
+//! - [`extract`]: finds the answer in a solution.
 //!
-//! Two formulas without variables are compared exactly where both are written exactly (whole numbers, fractions,
-//! roots that come out even). Where one is a decimal or irrational they are equal under NumEq of Stronger-MAS
-//! (arXiv 2510.11062, appendix A.1): |a - b| <= δ or |a - b| / max(1, |b|) <= δ with δ = 1e-6. Applied to whole
-//! numbers, that rule would take 1000000007 for 1000000006. Formulas with variables are the same when they have
-//! the same value at fixed points, exactly where that can be computed. Sets are compared without order, tuples
-//! and intervals with their brackets. Two equations are the same when one is a multiple of the other. A formula that is
-//! written like the other is the same, however large its value.
+//! Formulas without variables are compared exactly if both have exact values (whole numbers, fractions, roots that
+//! come out even). If one is a decimal or irrational, NumEq of Stronger-MAS applies (arXiv 2510.11062, appendix A.1):
+//! |a - b| <= δ or |a - b| / max(1, |b|) <= δ with δ = 1e-6. For whole numbers that rule would take 1000000007 for
+//! 1000000006. Formulas with variables are equal if they agree at fixed points, exactly where that can be
+//! computed. Sets have no order; tuples and intervals do, and brackets count. Two equations are equal if one is a
+//! multiple of the other. Identical formulas are equal, however large their value.
 //!
-//! Left out: what units mean (they are dropped), the imaginary unit (a letter like others), matrices and inequalities,
-//! which are the same only in the same words.
+//! Left out: units (they are dropped), the imaginary unit (a variable like any other letter), matrices and inequalities
+//! (compared as text).
 
 pub mod expression;
 pub mod extract;
@@ -25,39 +24,43 @@ pub mod word;
 
 pub use parse::Answer;
 
-use expression::Expression;
+use std::collections::BTreeSet;
+
+use expression::{Expression, Operator, test_point};
 
 /// The tolerance of NumEq.
 const DELTA: f64 = 1e-6;
-/// The tolerance at points, where nothing was rounded by a person.
+/// The tolerance at test points, where nobody rounded.
 const POINT_DELTA: f64 = 1e-9;
-/// Points at which formulas with variables are compared, and how many have to be within reach of both.
+/// Test points for formulas with variables, and at how many both formulas must have a value.
 const POINTS: u32 = 12;
 const ENOUGH: usize = 3;
 
 impl Answer {
-    /// What `text` means; `None` if nothing is there. What is no mathematics is a [`Answer::Word`].
+    /// What `text` means; `None` if it is empty. What is no mathematics is a [`Answer::Word`].
     pub fn read(text: &str) -> Option<Answer> {
         parse::answer(text)
     }
 
-    /// Whether it means the same as `other`. It is what was said and `other` what is right: `a + b = 5` says 5, but 25 is
-    /// no circle.
+    /// Whether this answer means the same as the reference `other`. The order matters: `a + b = 5` answers 5, but 25 does
+    /// not answer a circle.
     pub fn same(&self, other: &Answer) -> bool {
         match (self, other) {
-            (Answer::One(left), Answer::One(right)) => equal(left, right),
-            (Answer::Percent(left), Answer::Percent(right)) => equal(left, right),
-            // A reader takes 50 % for a half, and also for the number asked for in per cent.
-            (Answer::Percent(share), Answer::One(plain)) | (Answer::One(plain), Answer::Percent(share)) => {
-                equal(share, plain) || equal(&share.clone().hundredth(), plain)
+            (Answer::One(left), Answer::One(right)) | (Answer::Percent(left), Answer::Percent(right)) => {
+                equal(left, right)
             }
-            (Answer::Set(left), Answer::Set(right)) => same_members(left, right),
-            (Answer::Union(left), Answer::Union(right)) => same_members(left, right),
-            (Answer::Tuple(left), Answer::Tuple(right)) => {
-                left.open == right.open
-                    && left.close == right.close
-                    && left.items.len() == right.items.len()
-                    && left.items.iter().zip(&right.items).all(|(left, right)| left.same(right))
+            // 50 % is a half, or the number 50 where the question asked for percent.
+            (Answer::Percent(share), Answer::One(plain)) | (Answer::One(plain), Answer::Percent(share)) => {
+                equal(share, plain)
+                    || equal(&Expression::quotient(share.clone(), Expression::whole(100)), plain)
+            }
+            (Answer::Set(left), Answer::Set(right)) | (Answer::Union(left), Answer::Union(right)) => {
+                same_members(left, right)
+            }
+            (Answer::Tuple(brackets, left), Answer::Tuple(other, right)) => {
+                brackets == other
+                    && left.len() == right.len()
+                    && left.iter().zip(right).all(|(left, right)| left.same(right))
             }
             (Answer::Equation(left, right), Answer::Equation(other_left, other_right)) => {
                 same_equation(&difference(left, right), &difference(other_left, other_right))
@@ -66,39 +69,35 @@ impl Answer {
                 Answer::One(right.clone()).same(other)
             }
             (Answer::Word(left), Answer::Word(right)) => left == right,
-            // A set of one is what it holds.
+            // A set of one member is that member.
             (Answer::Set(items), one) | (one, Answer::Set(items)) if items.len() == 1 => items[0].same(one),
             _ => false,
         }
     }
 }
 
-/// Every member of each has its like in the other.
+/// Whether every member of each has an equal in the other.
 fn same_members(left: &[Answer], right: &[Answer]) -> bool {
     let within =
         |some: &[Answer], all: &[Answer]| some.iter().all(|one| all.iter().any(|other| one.same(other)));
     within(left, right) && within(right, left)
 }
 
-fn names(left: &Expression, right: &Expression) -> Vec<String> {
-    let mut names = left.variables();
-    names.extend(right.variables());
-    names.sort();
-    names.dedup();
-    names
+fn names(left: &Expression, right: &Expression) -> BTreeSet<String> {
+    &left.variables() | &right.variables()
 }
 
 fn difference(left: &Expression, right: &Expression) -> Expression {
-    Expression::Sum(vec![left.clone(), right.clone().negated()])
+    Expression::Apply(Operator::Sum, vec![left.clone(), right.clone().negated()])
 }
 
-/// Whether what is zero in one equation is a multiple of what is zero in the other.
+/// Whether one formula, which an equation sets to zero, is a multiple of the other.
 fn same_equation(left: &Expression, right: &Expression) -> bool {
     let names = names(left, right);
     let ratios: Vec<f64> = (0..POINTS)
         .filter_map(|point| {
-            let place = expression::point(&names, point);
-            Some(left.value(&place)? / right.value(&place)?).filter(|ratio| ratio.is_finite())
+            let point = test_point(&names, point);
+            Some(left.value(&point)? / right.value(&point)?).filter(|ratio| ratio.is_finite())
         })
         .collect();
     ratios.len() >= ENOUGH
@@ -111,46 +110,37 @@ fn equal(left: &Expression, right: &Expression) -> bool {
         return true;
     }
     let names = names(left, right);
-    if names.is_empty() {
-        if !left.is_rounded()
-            && !right.is_rounded()
-            && let (Some(left), Some(right)) = (left.exact(&[]), right.exact(&[]))
-        {
-            return left == right;
-        }
-        return match (left.value(&[]), right.value(&[])) {
-            (Some(left), Some(right)) => near(left, right, DELTA),
-            _ => false,
-        };
-    }
     let rounded = left.is_rounded() || right.is_rounded();
-    let delta = if rounded { DELTA } else { POINT_DELTA };
+    let (points, delta) = match (names.is_empty(), rounded) {
+        (true, _) => (1, DELTA),
+        (false, true) => (POINTS, DELTA),
+        (false, false) => (POINTS, POINT_DELTA),
+    };
     let mut compared = 0;
-    for point in 0..POINTS {
-        let place = expression::point(&names, point);
-        if !rounded && let (Some(left), Some(right)) = (left.exact(&place), right.exact(&place)) {
-            if left != right {
-                return false;
-            }
-            compared += 1;
-            continue;
+    for point in 0..points {
+        let point = test_point(&names, point);
+        let exact = if rounded { None } else { left.exact(&point).zip(right.exact(&point)) };
+        let same = match exact {
+            Some((left, right)) => left == right,
+            None => match left.value(&point).zip(right.value(&point)) {
+                Some((left, right)) => near(left, right, delta),
+                // One of them is undefined here: ln(x^2) and 2 ln(x) count as equal.
+                None => continue,
+            },
+        };
+        if !same {
+            return false;
         }
-        match (left.value(&place), right.value(&place)) {
-            (Some(left), Some(right)) if near(left, right, delta) => compared += 1,
-            (Some(_), Some(_)) => return false,
-            // Outside of where one of them is defined: ln(x^2) and 2 ln(x) are taken for the same.
-            _ => {}
-        }
+        compared += 1;
     }
-    compared >= ENOUGH
+    compared >= ENOUGH.min(points as usize)
 }
 
 fn near(left: f64, right: f64, delta: f64) -> bool {
     if left.is_infinite() || right.is_infinite() {
         return left == right;
     }
-    let apart = (left - right).abs();
-    apart <= delta || apart / right.abs().max(1.0) <= delta
+    (left - right).abs() <= delta * right.abs().max(1.0)
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! From tokens to answers: sets, tuples, intervals, ratios and equations around formulas.
+//! Tokens to answers: sets, tuples, intervals, ratios and equations of formulas.
 
 use super::expression::Expression;
 use super::formula::formula;
 use super::token::{Spaced, Token, sign, tokens};
 use super::word::word;
 
-/// Characters after which an answer is no answer any more.
+/// Longest answer that is parsed, in bytes.
 const LONGEST: usize = 4096;
-/// Members of a set, or parts of a tuple: each is compared with each.
+/// Members of a set or tuple: each is compared with each.
 const MOST_MEMBERS: usize = 100;
 /// Brackets inside brackets.
 const DEEPEST: u32 = 60;
@@ -17,50 +17,32 @@ const DEEPEST: u32 = 60;
 pub enum Answer {
     /// A formula.
     One(Expression),
-    /// So many hundredths.
+    /// A formula in percent.
     Percent(Expression),
     /// Members in any order.
     Set(Vec<Answer>),
-    /// Parts in order, or an interval: the brackets tell them apart.
-    Tuple(Tuple),
-    /// Two formulas that are equal; a name on the left, as in `x = 5` or `f(x) = 2x`, makes none.
+    /// Parts in order, or an interval, and the brackets around them; `::` for a ratio of more than two.
+    Tuple([char; 2], Vec<Answer>),
+    /// Two equal formulas. `x = 5` and `f(x) = 2x` only name their right side and are no equation.
     Equation(Expression, Expression),
-    /// Sets or intervals, any of which a value may be in.
+    /// A union of sets or intervals.
     Union(Vec<Answer>),
-    /// Anything else, as [`word()`] writes it.
+    /// Anything else, as [`word()`] normalizes it.
     Word(String),
 }
 
-/// Parts in order between brackets.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Tuple {
-    /// `(` or `[`, or `:` of a ratio of more than two.
-    pub open: char,
-    /// `)` or `]`, or `:`.
-    pub close: char,
-    /// The parts.
-    pub items: Vec<Answer>,
-}
-
-/// What `text` means.
+/// What `text` means; `None` if it is empty. What is no mathematics is a [`Answer::Word`].
 pub fn answer(text: &str) -> Option<Answer> {
     let degrees = ["^\\circ", "^{\\circ}", "^\\degree"];
-    // A point behind a letter ends a sentence; behind a digit it does no harm.
+    // A point after a letter ends a sentence; after a digit it does no harm.
     let text = text.trim().trim_end_matches('.');
     let text = degrees.iter().fold(text.to_owned(), |text, degree| text.replace(degree, ""));
-    let text = text.as_str();
-    if text.len() <= LONGEST {
-        match tokens(text) {
-            Some(tokens) if tokens.is_empty() => return None,
-            Some(tokens) => {
-                if let Some(answer) = structure(&tokens, 0) {
-                    return Some(answer);
-                }
-            }
-            None => {}
-        }
+    if text.len() <= LONGEST
+        && let Some(answer) = tokens(&text).and_then(|tokens| structure(&tokens, 0))
+    {
+        return Some(answer);
     }
-    word(text).map(Answer::Word)
+    word(&text).map(Answer::Word)
 }
 
 fn is_comma(spaced: &Spaced) -> bool {
@@ -71,34 +53,35 @@ fn is_comma(spaced: &Spaced) -> bool {
     }
 }
 
-/// The parts between those tokens outside of brackets that `cut` says.
+/// 1 for a bracket that opens, -1 for one that closes.
+fn nesting(spaced: &Spaced) -> i32 {
+    match sign(spaced) {
+        Some('(' | '[' | '{' | '<') => 1,
+        Some(')' | ']' | '}' | '>') => -1,
+        _ => 0,
+    }
+}
+
+/// The parts between the tokens outside of brackets that `cut` selects.
 fn split(tokens: &[Spaced], cut: impl Fn(&Spaced) -> bool) -> Vec<&[Spaced]> {
     let (mut parts, mut depth, mut begin) = (Vec::new(), 0_i32, 0);
     for (at, spaced) in tokens.iter().enumerate() {
-        match sign(spaced) {
-            Some('(' | '[' | '{' | '<') => depth += 1,
-            Some(')' | ']' | '}' | '>') => depth -= 1,
-            _ if depth == 0 && cut(spaced) => {
-                parts.push(&tokens[begin..at]);
-                begin = at + 1;
-            }
-            _ => {}
+        depth += nesting(spaced);
+        if depth == 0 && nesting(spaced) == 0 && cut(spaced) {
+            parts.push(&tokens[begin..at]);
+            begin = at + 1;
         }
     }
     parts.push(&tokens[begin..]);
     parts
 }
 
-/// What the first bracket holds, if the last token closes it.
+/// The content of the first bracket, if the last token closes it.
 fn enclosed(tokens: &[Spaced]) -> Option<(char, &[Spaced], char)> {
     let open = sign(tokens.first()?)?;
     let mut depth = 0_i32;
     for (at, spaced) in tokens.iter().enumerate() {
-        match sign(spaced) {
-            Some('(' | '[' | '{' | '<') => depth += 1,
-            Some(')' | ']' | '}' | '>') => depth -= 1,
-            _ => {}
-        }
+        depth += nesting(spaced);
         if depth == 0 {
             let close = sign(spaced).filter(|_| at > 0 && at + 1 == tokens.len())?;
             return Some((open, &tokens[1..at], close));
@@ -121,9 +104,8 @@ fn structure(tokens: &[Spaced], depth: u32) -> Option<Answer> {
     }
     let unions = split(tokens, |spaced| sign(spaced) == Some('u'));
     if unions.len() > 1 {
-        return Some(Answer::Union(
-            unions.into_iter().map(|part| structure(part, depth + 1)).collect::<Option<_>>()?,
-        ));
+        let sets = unions.into_iter().map(|part| structure(part, depth + 1));
+        return sets.collect::<Option<_>>().map(Answer::Union);
     }
     if split(tokens, is_comma).len() > 1 {
         return Some(Answer::Set(items(tokens, depth)?));
@@ -146,7 +128,7 @@ fn structure(tokens: &[Spaced], depth: u32) -> Option<Answer> {
             if items.len() == 1 && (open, close) == ('(', ')') {
                 return items.into_iter().next();
             }
-            return Some(Answer::Tuple(Tuple { open, close, items }));
+            return Some(Answer::Tuple([open, close], items));
         }
         _ => {}
     }
@@ -158,11 +140,8 @@ fn structure(tokens: &[Spaced], depth: u32) -> Option<Answer> {
     if tokens.iter().any(|spaced| sign(spaced) == Some('±')) {
         let with = |replacement: char| {
             let mut tokens = tokens.to_vec();
-            for spaced in &mut tokens {
-                if spaced.token == Token::Sign('±') {
-                    spaced.token = Token::Sign(replacement);
-                }
-            }
+            let signs = tokens.iter_mut().filter(|spaced| spaced.token == Token::Sign('±'));
+            signs.for_each(|spaced| spaced.token = Token::Sign(replacement));
             formula(&tokens).map(Answer::One)
         };
         return Some(Answer::Set(vec![with('+')?, with('-')?]));
@@ -170,7 +149,7 @@ fn structure(tokens: &[Spaced], depth: u32) -> Option<Answer> {
     formula(tokens).map(Answer::One)
 }
 
-/// `x = 5` and `x ∈ S` say what comes last; `x^2 + y^2 = 25` says that both are equal.
+/// `x = 5` and `x ∈ S` mean what comes last; `x^2 + y^2 = 25` means that both sides are equal.
 fn equation(before: &[&[Spaced]], right: &[Spaced], depth: u32) -> Option<Answer> {
     let last = structure(right, depth + 1)?;
     let [side] = before else { return Some(last) };
@@ -182,7 +161,7 @@ fn equation(before: &[&[Spaced]], right: &[Spaced], depth: u32) -> Option<Answer
     }
 }
 
-/// Whether `tokens` only name something: letters, words, subscripts, arguments.
+/// Whether `tokens` are a name: letters, words, subscripts, arguments.
 fn is_name(tokens: &[Spaced]) -> bool {
     let mut subscript = false;
     tokens.iter().all(|spaced| {
@@ -196,7 +175,7 @@ fn is_name(tokens: &[Spaced]) -> bool {
     })
 }
 
-/// `3 : 4` is a quotient, `1 : 2 : 3` parts in order, and what follows `Answer:` the answer.
+/// `3 : 4` is a quotient, `1 : 2 : 3` a tuple, and what follows `Answer:` the answer.
 fn ratio(parts: &[&[Spaced]], depth: u32) -> Option<Answer> {
     let (left, right) = (parts.first()?, parts.last()?);
     if parts.len() == 2 && !left.is_empty() && is_name(left) {
@@ -204,8 +183,7 @@ fn ratio(parts: &[&[Spaced]], depth: u32) -> Option<Answer> {
     }
     let formulas: Vec<Expression> = parts.iter().map(|part| formula(part)).collect::<Option<_>>()?;
     if let [left, right] = formulas.as_slice() {
-        return Some(Answer::One(Expression::Quotient(Box::new(left.clone()), Box::new(right.clone()))));
+        return Some(Answer::One(Expression::quotient(left.clone(), right.clone())));
     }
-    let items = formulas.into_iter().map(Answer::One).collect();
-    Some(Answer::Tuple(Tuple { open: ':', close: ':', items }))
+    Some(Answer::Tuple([':'; 2], formulas.into_iter().map(Answer::One).collect()))
 }

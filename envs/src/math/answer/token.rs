@@ -1,8 +1,8 @@
-//! Words of LaTeX and of plain mathematics as tokens; decoration is left out on the way.
+//! LaTeX and plain mathematics as tokens, without decoration.
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
-use num_traits::Pow;
+use num_traits::{Pow, Zero};
 
 /// The smallest part that means something.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,14 +11,14 @@ pub enum Token {
     Number(BigRational, bool),
     /// One letter, or a Greek one by its name.
     Letter(String),
-    /// A command of LaTeX or a word of several letters, without the backslash.
+    /// A LaTeX command without its backslash, or a word of several letters.
     Word(String),
     /// One of `+ - * / ^ _ ( ) [ ] { } , = % ! | ±`, `<` and `>` for the braces of sets, `u` for a union, `i` for
     /// infinity, `∈`, and `:` of ratios.
     Sign(char),
 }
 
-/// A token and whether white space stood before it.
+/// A token and whether white space came before it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spaced {
     /// The token.
@@ -27,191 +27,190 @@ pub struct Spaced {
     pub space: bool,
 }
 
-/// Words that are functions or constants; any other run of three letters or more is a word of prose.
-const MATHEMATICS: [&str; 9] = ["sqrt", "sin", "cos", "tan", "log", "ln", "exp", "pi", "abs"];
-/// Units of two letters, which are no products.
-const UNITS: [&str; 12] = ["cm", "mm", "km", "kg", "mg", "ml", "ft", "in", "hr", "lb", "oz", "or"];
-/// Commands that choose a size, a space or a font and mean nothing, in formulas and in words alike.
-pub(super) const LAYOUT: [&str; 18] = [
-    "left",
-    "right",
-    "quad",
-    "qquad",
-    "displaystyle",
-    "textstyle",
-    "big",
-    "Big",
-    "bigl",
-    "bigr",
-    "Bigl",
-    "Bigr",
-    "bigg",
-    "limits",
-    "mathbf",
-    "bm",
-    "boldsymbol",
-    "operatorname",
-];
-/// Marks of degrees, which leave the number as it is.
-const DEGREES: [&str; 2] = ["degree", "circ"];
+/// Runs of two letters that are a word and no product: functions, constants and units.
+const SHORT_WORDS: &str = "ln pi cm mm km kg mg ml ft in hr lb oz or";
+/// Commands that choose a size, a space or a font. They mean nothing in formulas and in prose alike.
+pub(super) const LAYOUT: &str = "left right quad qquad displaystyle textstyle big Big bigl bigr Bigl Bigr bigg limits \
+                                 mathbf bm boldsymbol operatorname";
 /// Greek letters that serve as variables.
-const GREEK: [&str; 9] = ["alpha", "beta", "gamma", "delta", "theta", "lambda", "mu", "phi", "omega"];
+const GREEK: &str = "alpha beta gamma delta theta lambda mu phi omega";
+/// Commands that are a sign.
+const SIGNS: [(char, &str); 10] = [
+    ('*', "cdot times ast"),
+    ('/', "div"),
+    ('±', "pm mp"),
+    ('i', "infty"),
+    ('u', "cup"),
+    ('∈', "in"),
+    (':', "colon"),
+    ('<', "lbrace"),
+    ('>', "rbrace"),
+    ('|', "lvert rvert vert mid"),
+];
 
-/// Splits `text`; `None` for a text with something in it that is no mathematics.
+/// Whether `word` is one of the `words`.
+pub(super) fn is_among(words: &str, word: &str) -> bool {
+    words.split(' ').any(|known| known == word)
+}
+
+/// Splits `text`; `None` if something in it is no mathematics.
 pub fn tokens(text: &str) -> Option<Vec<Spaced>> {
-    let letters: Vec<char> = text.chars().collect();
-    let mut found = Vec::new();
-    let (mut at, mut space, mut depth) = (0, false, 0_usize);
-    while at < letters.len() {
-        let letter = letters[at];
-        let ends_value = matches!(
-            found.last(),
-            Some(Spaced { token: Token::Number(..) | Token::Sign(')' | '}' | ']'), .. })
-        );
-        let mut push = |token: Token, space: &mut bool| {
-            found.push(Spaced { token, space: *space });
-            *space = false;
-        };
+    let mut lexer =
+        Lexer { letters: text.chars().collect(), at: 0, space: false, depth: 0, found: Vec::new() };
+    while let Some(letter) = lexer.letters.get(lexer.at).copied() {
+        lexer.next(letter)?;
+    }
+    Some(lexer.found)
+}
+
+struct Lexer {
+    letters: Vec<char>,
+    at: usize,
+    /// White space came before `at`.
+    space: bool,
+    /// Open brackets.
+    depth: usize,
+    found: Vec<Spaced>,
+}
+
+impl Lexer {
+    fn push(&mut self, token: Token) {
+        self.found.push(Spaced { token, space: std::mem::take(&mut self.space) });
+    }
+
+    fn sign(&mut self, sign: char) {
+        match sign {
+            '(' | '[' | '{' | '<' => self.depth += 1,
+            ')' | ']' | '}' | '>' => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+        self.push(Token::Sign(sign));
+    }
+
+    /// The letters from `at` on that `belong`, which are passed.
+    fn run(&mut self, belong: impl Fn(&char) -> bool) -> String {
+        let run: String = self.letters[self.at..].iter().take_while(|letter| belong(letter)).collect();
+        self.at += run.chars().count();
+        run
+    }
+
+    fn next(&mut self, letter: char) -> Option<()> {
         match letter {
-            '$' | '€' | '£' | '~' | '°' | '\u{200b}' => at += 1,
+            '$' | '€' | '£' | '~' | '°' | '\u{200b}' => self.at += 1,
             _ if letter.is_whitespace() => {
-                space = true;
-                at += 1;
+                self.space = true;
+                self.at += 1;
             }
-            '⁰' | '¹' | '²' | '³' | '⁴'..='⁹' => {
-                push(Token::Sign('^'), &mut space);
-                let raised = letters[at..].iter().map_while(|letter| superscript(*letter));
-                let digits: String = raised.collect();
-                at += digits.chars().count();
-                let value = BigRational::from_integer(digits.parse::<BigInt>().ok()?);
-                push(Token::Number(value, false), &mut space);
+            _ if superscript(letter).is_some() => {
+                let raised = self.run(|letter| superscript(*letter).is_some());
+                let digits: String = raised.chars().filter_map(superscript).collect();
+                self.push(Token::Sign('^'));
+                self.push(Token::Number(BigRational::from_integer(digits.parse().ok()?), false));
             }
             '0'..='9' | '.' => {
-                let (number, rounded, next) = number(&letters, at, depth)?;
-                push(Token::Number(number, rounded), &mut space);
-                at = next;
+                let (number, rounded, next) = number(&self.letters, self.at, self.depth)?;
+                self.push(Token::Number(number, rounded));
+                self.at = next;
             }
             '\\' => {
-                at += 1;
-                let name: String =
-                    letters[at..].iter().take_while(|letter| letter.is_ascii_alphabetic()).collect();
-                at += name.len().max(1);
-                match name.as_str() {
-                    "" => match letters.get(at - 1)? {
-                        '{' => {
-                            depth += 1;
-                            push(Token::Sign('<'), &mut space);
-                        }
-                        '}' => {
-                            depth = depth.saturating_sub(1);
-                            push(Token::Sign('>'), &mut space);
-                        }
-                        '%' => push(Token::Sign('%'), &mut space),
-                        '$' | '!' => {}
-                        ',' | ';' | ':' | ' ' => {}
-                        _ => return None,
-                    },
-                    "binom" | "dbinom" | "tbinom" => push(Token::Word("binom".to_owned()), &mut space),
-                    "frac" | "dfrac" | "tfrac" | "cfrac" => push(Token::Word("frac".to_owned()), &mut space),
-                    "cdot" | "times" | "ast" => push(Token::Sign('*'), &mut space),
-                    "div" => push(Token::Sign('/'), &mut space),
-                    "pm" | "mp" => push(Token::Sign('±'), &mut space),
-                    "infty" => push(Token::Sign('i'), &mut space),
-                    "cup" => push(Token::Sign('u'), &mut space),
-                    "in" => push(Token::Sign('∈'), &mut space),
-                    "colon" => push(Token::Sign(':'), &mut space),
-                    "lbrace" => push(Token::Sign('<'), &mut space),
-                    "rbrace" => push(Token::Sign('>'), &mut space),
-                    "lvert" | "rvert" | "vert" | "mid" => push(Token::Sign('|'), &mut space),
-                    "emptyset" | "varnothing" => {
-                        push(Token::Sign('<'), &mut space);
-                        push(Token::Sign('>'), &mut space);
-                    }
-                    "text" | "mathrm" | "textbf" | "mbox" | "textit" => {
-                        let (inside, next) = braces(&letters, at)?;
-                        at = next;
-                        let behind = ends_value;
-                        for word in inside
-                            .split(|letter: char| !letter.is_alphanumeric())
-                            .filter(|word| !word.is_empty())
-                        {
-                            let token = match word.chars().count() {
-                                // Behind something a letter in words is a unit: `5 \text{ m}`.
-                                1 if !behind => Token::Letter(word.to_owned()),
-                                _ => Token::Word(word.to_lowercase()),
-                            };
-                            space = true;
-                            push(token, &mut space);
-                        }
-                    }
-                    // Inequalities are compared as words.
-                    "le" | "leq" | "leqslant" | "ge" | "geq" | "geqslant" | "lt" | "gt" | "ne" | "neq" => {
-                        return None;
-                    }
-                    name if LAYOUT.contains(&name) || DEGREES.contains(&name) => {}
-                    name if GREEK.contains(&name) => push(Token::Letter(name.to_owned()), &mut space),
-                    name => push(Token::Word(name.to_owned()), &mut space),
-                }
+                self.at += 1;
+                self.command()?;
             }
             _ if letter.is_alphabetic() && letter != 'π' => {
-                let run: String = letters[at..].iter().take_while(|letter| letter.is_alphabetic()).collect();
-                let count = run.chars().count();
-                at += count;
+                let run = self.run(|letter| letter.is_alphabetic());
                 let lower = run.to_lowercase();
-                if count >= 3 || MATHEMATICS.contains(&&*lower) || UNITS.contains(&&*lower) {
-                    push(Token::Word(lower), &mut space);
+                if run.chars().count() >= 3 || is_among(SHORT_WORDS, &lower) {
+                    self.push(Token::Word(lower));
                 } else {
-                    run.chars().for_each(|letter| push(Token::Letter(letter.to_string()), &mut space));
+                    run.chars().for_each(|letter| self.push(Token::Letter(letter.to_string())));
                 }
             }
             _ => {
-                at += 1;
-                let sign = match letter {
-                    '\u{2212}' | '–' | '\u{ff0d}' => '-',
-                    '×' | '·' | '⋅' => '*',
-                    '÷' => '/',
-                    '∞' => 'i',
-                    '∪' => 'u',
-                    '*' if letters.get(at) == Some(&'*') => {
-                        at += 1;
-                        '^'
+                self.at += 1;
+                match letter {
+                    'π' => self.push(Token::Word("pi".to_owned())),
+                    '√' => self.push(Token::Word("sqrt".to_owned())),
+                    '\u{2212}' | '–' | '\u{ff0d}' => self.sign('-'),
+                    '×' | '·' | '⋅' => self.sign('*'),
+                    '÷' => self.sign('/'),
+                    '∞' => self.sign('i'),
+                    '∪' => self.sign('u'),
+                    ';' => self.sign(','),
+                    '*' if self.letters.get(self.at) == Some(&'*') => {
+                        self.at += 1;
+                        self.sign('^');
                     }
-                    other => other,
-                };
-                match sign {
-                    'π' => push(Token::Word("pi".to_owned()), &mut space),
-                    '√' => push(Token::Word("sqrt".to_owned()), &mut space),
-                    '(' | '[' | '{' => {
-                        depth += 1;
-                        push(Token::Sign(sign), &mut space);
-                    }
-                    ')' | ']' | '}' => {
-                        depth = depth.saturating_sub(1);
-                        push(Token::Sign(sign), &mut space);
-                    }
-                    '+' | '-' | '*' | '/' | '^' | '_' | ',' | '=' | '%' | '!' | '|' | '±' | 'i' | 'u'
-                    | '∈' | ':' => {
-                        push(Token::Sign(sign), &mut space);
-                    }
-                    ';' => push(Token::Sign(','), &mut space),
+                    '+' | '-' | '*' | '/' | '^' | '_' | '(' | ')' | '[' | ']' | '{' | '}' | ',' | '='
+                    | '%' | '!' | '|' | '±' | '∈' | ':' => self.sign(letter),
                     _ => return None,
                 }
             }
         }
+        Some(())
     }
-    Some(found)
+
+    /// A command of LaTeX; `at` is behind its backslash.
+    fn command(&mut self) -> Option<()> {
+        let name = self.run(char::is_ascii_alphabetic);
+        if name.is_empty() {
+            let letter = *self.letters.get(self.at)?;
+            self.at += 1;
+            match letter {
+                '{' => self.sign('<'),
+                '}' => self.sign('>'),
+                '%' => self.sign('%'),
+                '$' | '!' | ',' | ';' | ':' | ' ' => {}
+                _ => return None,
+            }
+            return Some(());
+        }
+        if let Some((sign, _)) = SIGNS.iter().find(|(_, names)| is_among(names, &name)) {
+            self.sign(*sign);
+            return Some(());
+        }
+        match name.as_str() {
+            "binom" | "dbinom" | "tbinom" => self.push(Token::Word("binom".to_owned())),
+            "frac" | "dfrac" | "tfrac" | "cfrac" => self.push(Token::Word("frac".to_owned())),
+            "emptyset" | "varnothing" => {
+                self.sign('<');
+                self.sign('>');
+            }
+            "text" | "mathrm" | "textbf" | "mbox" | "textit" => {
+                let ends_value = matches!(
+                    self.found.last(),
+                    Some(Spaced { token: Token::Number(..) | Token::Sign(')' | '}' | ']'), .. })
+                );
+                let (inside, next) = braces(&self.letters, self.at)?;
+                self.at = next;
+                for word in
+                    inside.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty())
+                {
+                    self.space = true;
+                    // After a value a letter in words is a unit: `5 \text{ m}`.
+                    self.push(match word.chars().count() {
+                        1 if !ends_value => Token::Letter(word.to_owned()),
+                        _ => Token::Word(word.to_lowercase()),
+                    });
+                }
+            }
+            // Inequalities are compared as words.
+            "le" | "leq" | "leqslant" | "ge" | "geq" | "geqslant" | "lt" | "gt" | "ne" | "neq" => {
+                return None;
+            }
+            // Degrees leave the number as it is.
+            "degree" | "circ" => {}
+            name if is_among(LAYOUT, name) => {}
+            _ if is_among(GREEK, &name) => self.push(Token::Letter(name)),
+            _ => self.push(Token::Word(name)),
+        }
+        Some(())
+    }
 }
 
-/// The digit that stands raised.
+/// The digit that a superscript is.
 fn superscript(letter: char) -> Option<char> {
-    let digit = match letter {
-        '¹' => 1,
-        '²' => 2,
-        '³' => 3,
-        '⁰' | '⁴'..='⁹' => u32::from(letter) - u32::from('⁰'),
-        _ => return None,
-    };
-    char::from_digit(digit, 10)
+    let digit = "⁰¹²³⁴⁵⁶⁷⁸⁹".chars().position(|raised| raised == letter)?;
+    char::from_digit(digit as u32, 10)
 }
 
 /// The sign that a token is.
@@ -222,7 +221,7 @@ pub fn sign(spaced: &Spaced) -> Option<char> {
     }
 }
 
-/// The text between the braces that begin at `at`, and where it goes on behind them.
+/// The text between the braces that begin at `at`, and where the braces end.
 fn braces(letters: &[char], at: usize) -> Option<(String, usize)> {
     let begin = at + letters.get(at..)?.iter().take_while(|letter| letter.is_whitespace()).count();
     if letters.get(begin) != Some(&'{') {
@@ -233,27 +232,20 @@ fn braces(letters: &[char], at: usize) -> Option<(String, usize)> {
     (next < letters.len()).then_some((inside, next + 1))
 }
 
-/// How long the mark between groups of three digits is that `letters` begin with.
-fn separator(letters: &[char]) -> Option<usize> {
-    [&[','][..], &['\\', ','], &['{', ',', '}']]
-        .into_iter()
-        .find(|mark| letters.starts_with(mark))
-        .map(<[char]>::len)
-}
-
-/// The number at `at`, whether it is a decimal, and where it ends. Commas between groups of three digits belong to
-/// it outside of brackets.
+/// The number at `at`, whether it is a decimal, and where it ends. Outside of brackets, commas between groups of three
+/// digits belong to it.
 fn number(letters: &[char], at: usize, depth: usize) -> Option<(BigRational, bool, usize)> {
+    const MARKS: [&[char]; 3] = [&[','], &['\\', ','], &['{', ',', '}']];
     let digits_at = |from: usize| letters[from..].iter().take_while(|letter| letter.is_ascii_digit()).count();
     let mut next = at + digits_at(at);
     let mut digits: String = letters[at..next].iter().collect();
     while depth == 0
         && (1..=3).contains(&digits_at(at))
-        && let Some(separator) = separator(&letters[next..])
-        && digits_at(next + separator) == 3
+        && let Some(mark) = MARKS.iter().find(|mark| letters[next..].starts_with(mark))
+        && digits_at(next + mark.len()) == 3
     {
-        digits.extend(&letters[next + separator..next + separator + 3]);
-        next += separator + 3;
+        next += mark.len() + 3;
+        digits.extend(&letters[next - 3..next]);
     }
     let mut places = 0;
     let mut rounded = false;
@@ -267,7 +259,7 @@ fn number(letters: &[char], at: usize, depth: usize) -> Option<(BigRational, boo
     if digits.is_empty() || digits.len() > 4000 {
         return None;
     }
-    let mut repeated = BigRational::from_integer(0.into());
+    let mut repeated = BigRational::zero();
     if let Some((digits, end)) =
         overlined(letters, next).filter(|_| letters.get(next - 1) == Some(&'.') || rounded)
     {

@@ -1,43 +1,29 @@
-//! What cannot be computed, as a text to compare: words, choices, matrices, inequalities.
+//! Answers that are not computed, as normalized text: words, choices, matrices, inequalities.
 //!
-//! Prose is compared without case and punctuation. Where a sign of mathematics is in a text every sign counts, so that
-//! `x < 5` is not `x > 5` and a matrix not the one with another sign in it; only decoration, spaces and the many spellings
-//! of a sign do not. An inequality may be written from either side. Left out: what any of it means.
+//! Prose is compared without case and punctuation. In a text with mathematics every sign counts, so that `x < 5` is not
+//! `x > 5` and a matrix keeps its signs; decoration, spaces and the spelling of a sign do not count. An inequality may be
+//! written from either side. Left out: what any of it means.
 
-use super::token::LAYOUT;
+use super::token::{LAYOUT, is_among};
 
 /// Characters that are looked at.
 const LONGEST: usize = 4096;
-/// Commands that leave no trace, besides those of [`LAYOUT`]; what stands in their braces stays.
-const DECORATION: [&str; 9] =
-    ["text", "textbf", "textit", "textrm", "mathrm", "mathsf", "mathcal", "mbox", "dots"];
-/// Commands and letters that are spellings of a sign.
-const SPELLINGS: [(&str, &str); 22] = [
-    ("leq", "<="),
-    ("le", "<="),
-    ("leqslant", "<="),
-    ("≤", "<="),
-    ("geq", ">="),
-    ("ge", ">="),
-    ("geqslant", ">="),
-    ("≥", ">="),
-    ("lt", "<"),
-    ("gt", ">"),
-    ("neq", "!="),
-    ("ne", "!="),
-    ("≠", "!="),
-    ("cdot", "*"),
-    ("times", "*"),
-    ("·", "*"),
-    ("×", "*"),
-    ("dfrac", "\\frac"),
-    ("tfrac", "\\frac"),
-    ("\u{2212}", "-"),
-    ("–", "-"),
-    ("infty", "∞"),
+/// Commands dropped besides those of [`LAYOUT`]; the content of their braces stays.
+const DECORATION: &str = "text textbf textit textrm mathrm mathsf mathcal mbox dots";
+/// Signs, and the commands and letters that spell them.
+const SPELLINGS: [(&str, &str); 9] = [
+    ("<=", "leq le leqslant ≤"),
+    (">=", "geq ge geqslant ≥"),
+    ("<", "lt"),
+    (">", "gt"),
+    ("!=", "neq ne ≠"),
+    ("*", "cdot times · ×"),
+    ("\\frac", "dfrac tfrac"),
+    ("-", "\u{2212} –"),
+    ("∞", "infty"),
 ];
 
-/// `text` as it is compared; `None` if nothing is left of it.
+/// `text` normalized for comparison; `None` if nothing is left.
 pub fn word(text: &str) -> Option<String> {
     let letters: Vec<char> = text.chars().take(LONGEST).collect();
     let mut pieces: Vec<String> = Vec::new();
@@ -45,7 +31,7 @@ pub fn word(text: &str) -> Option<String> {
     while let Some(&letter) = letters.get(at) {
         at += 1;
         let spelled = |name: &str| {
-            SPELLINGS.iter().find(|(known, _)| *known == name).map(|(_, sign)| (*sign).to_owned())
+            SPELLINGS.iter().find(|(_, names)| is_among(names, name)).map(|(sign, _)| (*sign).to_owned())
         };
         if letter == '\\' {
             let name: String =
@@ -58,7 +44,7 @@ pub fn word(text: &str) -> Option<String> {
                     Some(sign @ ('{' | '}' | '%' | '|')) => pieces.push(sign.to_string()),
                     _ => {}
                 }
-            } else if !LAYOUT.contains(&&*name) && !DECORATION.contains(&&*name) {
+            } else if !is_among(LAYOUT, &name) && !is_among(DECORATION, &name) {
                 pieces.push(spelled(&name).unwrap_or(format!("\\{name}")));
             }
         } else if letter.is_alphanumeric() {
