@@ -13,7 +13,7 @@ pub mod grid;
 pub mod import;
 pub mod math;
 pub mod plan_path;
-pub mod problems;
+mod problems;
 pub mod settings;
 pub mod sokoban;
 mod spec;
@@ -39,10 +39,10 @@ use record::line::Task;
 /// Every built-in environment.
 pub static ENVIRONMENTS: &[&dyn Environment] = &[
     &plan_path::PLAN_PATH,
-    &math::Math,
+    &math::MATH,
     &sudoku::SUDOKU,
     &sokoban::SOKOBAN,
-    &code::Code,
+    &code::CODE,
     &tic_tac_toe::TicTacToe,
 ];
 

@@ -25,7 +25,7 @@ fn import(record: &Value) -> Result<Instance, String> {
     assert_eq!(task.env, "code");
     let mut spec = serde_json::to_value(RULES).unwrap();
     spec.as_object_mut().unwrap().extend(task.spec.as_object().unwrap().clone());
-    Ok((*Instance::parse(&spec).unwrap()).clone())
+    Ok(Instance::parse(&spec).unwrap())
 }
 
 const RIGHT: &str = "n = int(input())\nprint(n * n + 1)\n";

@@ -1,12 +1,13 @@
 //! Code tasks for tiny policies: one line of digits, signs and `x`.
 //!
-//! The task `x + 3 * 2` is read from left to right. The coder answers with an expression of Python, ` ( x + 3 ) * 2`, the
-//! tester with an input and its output, ` 4 : 1 4`: digits stand apart, so that each is a word. After a turn without agreement both see the last expression, the case
-//! and what the expression made of it.
+//! The task `x + 3 * 2` is read from left to right. The coder answers with a Python expression, ` ( x + 3 ) * 2`, the tester
+//! with an input and its output, ` 4 : 1 4`: digits are separate words. After a turn without agreement both see the last
+//! expression, the case, and the value of the expression.
 
 use super::expression;
 use super::spec::Test;
 use super::state::Disagreement;
+use crate::problems::spell;
 
 /// Longest expression, in signs.
 const LONGEST: usize = 40;
@@ -64,9 +65,4 @@ pub fn write_program(program: &str) -> String {
 /// An answer that stands for `case`.
 pub fn write_case(case: &Test) -> String {
     format!("{} :{}", spell(case.input.trim_matches(['[', ']'])), spell(&case.output))
-}
-
-/// A number with its signs apart.
-fn spell(number: &str) -> String {
-    number.chars().flat_map(|sign| [' ', sign]).collect()
 }

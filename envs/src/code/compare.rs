@@ -1,16 +1,29 @@
-//! When two outputs are the same.
+//! Compares a program's output with the expected one.
 //!
-//! Printed output is compared word by word, whatever the white space between. Returned values are compared as JSON.
+//! Printed output is compared word by word, whatever white space separates them. Returned values are compared as JSON.
 //! Numbers with a point or an exponent are the same when they differ by at most 1e-6, or by one part in a million
 //! (Stronger-MAS, arXiv 2510.11062, appendix A.1); whole numbers are the same when they are equal. Left out: problems
 //! with several right answers, which need a checker of their own.
 
 use serde_json::Value;
 
+use super::spec::Style;
+
 const TOLERANCE: f64 = 1e-6;
 
+/// Whether `got` is the output `expected` of a problem of this style.
+pub fn same(style: Style, expected: &str, got: &str) -> bool {
+    let value = |text: &str| serde_json::from_str(text).ok();
+    match style {
+        Style::Stdin => same_text(expected, got),
+        Style::Function => {
+            value(expected).zip(value(got)).is_some_and(|(expected, got)| same_value(&expected, &got))
+        }
+    }
+}
+
 /// Whether `got` is the output `expected`, both printed.
-pub fn same_text(expected: &str, got: &str) -> bool {
+fn same_text(expected: &str, got: &str) -> bool {
     let (mut expected, mut got) = (expected.split_whitespace(), got.split_whitespace());
     loop {
         match (expected.next(), got.next()) {
@@ -34,7 +47,7 @@ fn same_word(expected: &str, got: &str) -> bool {
 }
 
 /// Whether `got` is the value `expected`.
-pub fn same_value(expected: &Value, got: &Value) -> bool {
+fn same_value(expected: &Value, got: &Value) -> bool {
     match (expected, got) {
         (Value::Number(one), Value::Number(two)) => {
             if one.is_f64() || two.is_f64() {

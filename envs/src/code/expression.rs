@@ -1,103 +1,64 @@
 //! Tasks for tiny policies: a number goes through two or three operations from left to right, and the program is an
 //! expression with the brackets that this takes.
 //!
-//! What a policy of a few hundred thousand parameters can learn here is where brackets go and how small numbers are
-//! added and multiplied; it does not learn to program, and nothing of this carries over to the tasks in prose. It is
-//! there so that the roles, the rewards and the loop can be trained and tested on a laptop.
+//! A policy of a few hundred thousand parameters can learn here where brackets go and how small numbers are added and
+//! multiplied. It does not learn to program, and nothing of this carries over to the tasks in prose: the tasks exist so
+//! that roles, rewards and the loop can be trained and tested on a laptop.
 //!
-//! An expression is computed right here, not in the sandbox: it is a program by name only, of numbers, `x`, three
-//! operations and brackets, read and computed by [`evaluate`], which does nothing else. It means what it means in Python.
+//! Expressions consist of numbers, `x`, three operations and brackets. They are evaluated right here and not in the sandbox,
+//! by [`evaluate`], which does nothing else. They mean what they mean in Python.
 
 use record::philox::Draws;
 
-/// Constants are one digit, from 2 on.
-const MOST: u32 = 9;
-
-/// An operation on a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// Adds.
-    Plus(i64),
-    /// Takes away.
-    Minus(i64),
-    /// Multiplies.
-    Times(i64),
-}
-
-impl Operation {
-    fn apply(self, x: i64) -> i64 {
-        match self {
-            Operation::Plus(k) => x + k,
-            Operation::Minus(k) => x - k,
-            Operation::Times(k) => x * k,
-        }
-    }
-
-    fn text(self) -> String {
-        match self {
-            Operation::Plus(k) => format!(" + {k}"),
-            Operation::Minus(k) => format!(" - {k}"),
-            Operation::Times(k) => format!(" * {k}"),
-        }
-    }
-}
-
-/// A task: what is done to x, in order.
+/// A task: what is done to x, in order. Each operation is `+`, `-` or `*` and a digit from 2 on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chain(pub Vec<Operation>);
+pub struct Chain(Vec<(char, i64)>);
 
 impl Chain {
     /// A chain of `length` operations.
     pub fn draw(length: usize, draws: &mut Draws) -> Chain {
         let operation = |draws: &mut Draws| {
-            let k = 2 + i64::from(draws.below(MOST - 1));
-            [Operation::Plus(k), Operation::Minus(k), Operation::Times(k)][draws.below(3) as usize]
+            let k = 2 + i64::from(draws.below(8));
+            (['+', '-', '*'][draws.below(3) as usize], k)
         };
         Chain((0..length).map(|_| operation(draws)).collect())
     }
 
     /// The answer for `x`.
     pub fn answer(&self, x: i64) -> i64 {
-        self.0.iter().fold(x, |x, operation| operation.apply(x))
+        self.0.iter().fold(x, |x, (sign, k)| match sign {
+            '+' => x + k,
+            '-' => x - k,
+            _ => x * k,
+        })
     }
 
     /// The chain as the task says it: `x + 3 * 2`, from left to right.
     pub fn words(&self) -> String {
-        format!("x{}", self.careless())
+        self.0.iter().fold("x".to_owned(), |text, (sign, k)| format!("{text} {sign} {k}"))
     }
 
     /// The right expression, in the style of an answer: ` ( x + 3 ) * 2`.
     pub fn expression(&self) -> String {
         let mut text = String::from(" x");
-        for (place, operation) in self.0.iter().enumerate() {
-            // A product after a sum is the only place that needs brackets: the rest reads from left to right.
-            let after_sum = place > 0 && !matches!(self.0[place - 1], Operation::Times(_));
-            if after_sum && matches!(operation, Operation::Times(_)) {
+        for (place, (sign, k)) in self.0.iter().enumerate() {
+            // Only a product after a sum needs brackets: the rest reads from left to right.
+            if *sign == '*' && place > 0 && self.0[place - 1].0 != '*' {
                 text = format!(" ({text} )");
             }
-            text.push_str(&operation.text());
+            text.push_str(&format!(" {sign} {k}"));
         }
         text
     }
 
-    /// The operations copied without brackets.
-    pub fn careless(&self) -> String {
-        self.0.iter().map(|operation| operation.text()).collect()
-    }
-
-    /// Chains that are easily taken for this one: each has a constant that is off by one or another sign.
+    /// Chains easily taken for this one: each has one other sign.
     pub fn slips(&self) -> Vec<Chain> {
-        let mut slips = Vec::new();
-        for place in 0..self.0.len() {
-            let mut one = self.0.clone();
-            one[place] = match one[place] {
-                Operation::Plus(k) => Operation::Minus(k),
-                Operation::Minus(k) => Operation::Plus(k),
-                Operation::Times(k) => Operation::Plus(k),
-            };
-            slips.push(Chain(one));
-        }
-        slips
+        let slip = |place: usize| {
+            let mut slip = self.clone();
+            slip.0[place].0 = if slip.0[place].0 == '+' { '-' } else { '+' };
+            slip
+        };
+        (0..self.0.len()).map(slip).collect()
     }
 }
 
@@ -114,7 +75,7 @@ pub fn body(program: &str) -> Option<&str> {
 /// Brackets inside brackets.
 const DEEPEST: u32 = 100;
 
-/// The value of `expression` at `x`; `None` for what is no expression or leaves 128 bits.
+/// The value of `expression` at `x`; `None` if it is no expression or leaves 128 bits.
 pub fn evaluate(expression: &str, x: i128) -> Option<i128> {
     let mut words = expression.split_whitespace().peekable();
     let value = sum(&mut words, x, 0)?;
@@ -152,11 +113,9 @@ fn factor(words: &mut Words<'_>, x: i128, depth: u32) -> Option<i128> {
             let value = sum(words, x, depth + 1)?;
             words.next_if_eq(&")").map(|_| value)
         }
-        // Python takes no number that begins with a zero for one, but zero itself.
-        word if word.bytes().all(|sign| sign.is_ascii_digit()) => (word.trim_start_matches('0') == word
-            || word.bytes().all(|sign| sign == b'0'))
-        .then(|| word.parse().ok())
-        .flatten(),
+        // In Python no number but zero begins with a zero.
+        word if word.starts_with('0') => word.bytes().all(|digit| digit == b'0').then_some(0),
+        word if word.bytes().all(|digit| digit.is_ascii_digit()) => word.parse().ok(),
         _ => None,
     }
 }

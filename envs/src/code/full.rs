@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use super::spec::{Problem, Style, Test};
+use super::spec::{CodeProblem, Style, Test};
 use super::state::Disagreement;
 
 /// Longest piece of an input, an output or a program that a prompt shows, in characters.
@@ -14,7 +14,7 @@ const LONGEST: usize = 2000;
 
 /// A prompt for `agent`; `alone` where there is no tester.
 pub fn prompt(
-    problem: &Problem,
+    problem: &CodeProblem,
     agent: &str,
     alone: bool,
     program: Option<&str>,

@@ -1,29 +1,24 @@
-//! Which Code tasks there are: those of a file ([`crate::problems`]), or drawn, never run.
+//! Generated Code tasks, drawn and never run.
 //!
-//! Answers are computed in Rust, by code that shares nothing with the Python of the reference solution but the task: that
-//! the two agree on every test is a test of both, and `envs check` makes it. Wrong programs are those of tasks that are
-//! easily taken for this one. Only those are kept that one golden test, the first of its kind, finds out together, so
-//! that there is a test case that finds out all of them.
+//! Answers are computed in Rust, by code that shares nothing with the Python of the reference solution but the task; that
+//! both agree on every test checks both, and `envs check` does so. Wrong programs belong to tasks easily taken for
+//! this one. Only those are kept that one golden test finds out together, so that a perfect test case exists.
 //!
 //! Train and test are told apart by what a task computes: its answers on fixed inputs are hashed, and one task in 16 is
 //! for testing. Two ways of saying the same are on the same side.
 
-use record::failure::{Failure, Result};
+use record::failure::Result;
 use record::line::Task;
-use record::philox::{Draws, Stream};
-use serde::Deserialize;
+use record::philox::{Draws, Part, Stream};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::NAME;
 use super::expression::{self, Chain};
-use super::list::{Answer, Pipeline, draw_list};
-use super::spec::{Encoding, Problem, Rules, Style, TaskSettings, Test};
-use crate::environment::{Selection, Split, Tasks};
-use crate::problems::Problems;
+use super::list::{Pipeline, draw_list};
+use super::spec::{CodeProblem, Encoding, Style, TaskSettings, Test};
+use crate::environment::Split;
 use crate::streams::{self, first_word, split_of};
-
-/// Problems of our own.
-const PROBLEMS: Problems = Problems { environment: NAME, shipped: include_str!("../../problems/code.jsonl") };
 
 /// One in this many tasks is for testing.
 const TEST_SHARE: u64 = 16;
@@ -31,36 +26,8 @@ const TEST_SHARE: u64 = 16;
 const ATTEMPTS: u32 = 20_000;
 /// Most wrong programs of a task.
 const WRONG: usize = 4;
-/// Greatest size of a number in an answer to a tiny policy's task.
+/// Greatest absolute value of an answer to a tiny policy's task.
 const LARGEST_SMALL: i64 = 200;
-
-/// The problems of a file, or tasks without end.
-///
-/// # Errors
-/// As [`Problems::tasks`].
-pub fn tasks(settings: TaskSettings, selection: &Selection) -> Result<Tasks<'static>> {
-    match settings.data.clone() {
-        None => Ok(streams::tasks(NAME, selection, move |split, stream| draw(&settings, split, stream))),
-        Some(file) => PROBLEMS.tasks(&file, selection, |spec, identity, split| {
-            let mut task = from_file(&settings, spec, identity, split)?;
-            // What a source says besides is kept.
-            if let (Value::Object(to), Value::Object(from)) = (&mut task.spec, spec) {
-                for (name, value) in from {
-                    to.entry(name).or_insert_with(|| value.clone());
-                }
-            }
-            Ok(task)
-        }),
-    }
-}
-
-fn from_file(settings: &TaskSettings, spec: &Value, identity: u64, split: Split) -> Result<Task> {
-    let mut problem = Problem::deserialize(spec).map_err(|error| Failure::data(format!("spec: {error}")))?;
-    problem.check().map_err(|cause| Failure::data(format!("spec: {cause}")))?;
-    problem.name = format!("{identity:016x}");
-    problem.tests.truncate(settings.tests.max(problem.examples));
-    Ok(task(&settings.rules, problem, split))
-}
 
 /// A task of `split`, drawn from `stream`.
 ///
@@ -73,7 +40,8 @@ pub fn draw(settings: &TaskSettings, split: Split, stream: Stream) -> Result<Tas
             Encoding::Compact => small(settings, steps, draws)?,
             Encoding::Full => large(settings, steps, draws)?,
         };
-        (split_of(behavior.as_bytes(), TEST_SHARE) == split).then(|| task(&settings.rules, problem, split))
+        let own = split_of(json!(behavior).to_string().as_bytes(), TEST_SHARE);
+        (own == split).then(|| streams::task(NAME, split, &problem.name, settings.rules.spec(&problem)))
     };
     streams::first_task(ATTEMPTS, split, stream, drawn, || {
         let TaskSettings { least, most, tests, .. } = settings;
@@ -81,88 +49,39 @@ pub fn draw(settings: &TaskSettings, split: Split, stream: Stream) -> Result<Tas
     })
 }
 
-/// The task line of `problem`.
-pub fn task(rules: &Rules, problem: Problem, split: Split) -> Task {
-    streams::task(NAME, split, &problem.name, rules.spec(&problem))
-}
-
-/// A task for tiny policies, with what it computes.
-fn small(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<(String, Problem)> {
+/// A task for tiny policies, with its answers to fixed inputs.
+fn small(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<(Vec<Value>, CodeProblem)> {
     let chain = Chain::draw(steps, draws);
-    let inputs: Vec<i64> = {
-        let mut inputs: Vec<i64> = (0..10).collect();
-        draws.shuffle(&mut inputs);
-        inputs.truncate(settings.tests);
-        inputs
-    };
-    let behavior: Vec<i64> = (0..10).map(|x| chain.answer(x)).collect();
-    if behavior.iter().any(|answer| answer.abs() > LARGEST_SMALL) {
+    let mut inputs: Vec<i64> = (0..10).collect();
+    draws.shuffle(&mut inputs);
+    inputs.truncate(settings.tests);
+    if (0..10).any(|x| chain.answer(x).abs() > LARGEST_SMALL) {
         return None;
     }
-    let slips = chain.slips();
-    let found =
-        |x: i64| -> Vec<&Chain> { slips.iter().filter(|slip| slip.answer(x) != chain.answer(x)).collect() };
-    let best = inputs.iter().copied().max_by_key(|&x| (found(x).len(), -x))?;
-    let wrong: Vec<String> =
-        found(best).into_iter().take(WRONG).map(|slip| expression::program(&slip.expression())).collect();
-    let tests = inputs
-        .iter()
-        .map(|&x| Test { input: format!("[{x}]"), output: chain.answer(x).to_string() })
-        .collect::<Vec<_>>();
-    let statement = chain.words();
-    let name = format!("{:016x}", first_word(json!([statement, inputs]).to_string().as_bytes()));
-    let solution = Some(expression::program(&chain.expression()));
-    Some((
-        json!(behavior).to_string(),
-        Problem {
-            name,
-            statement,
-            style: Style::Function,
-            function: Some("f".to_owned()),
-            examples: settings.examples.min(tests.len()),
-            tests,
-            solution,
-            wrong,
-        },
-    ))
+    let behavior = (0..10).map(|x| json!(chain.answer(x))).collect();
+    let draft = Draft {
+        statement: chain.words(),
+        style: Style::Function,
+        name: "f",
+        answer: |chain: &Chain, x: &i64| json!(chain.answer(*x)),
+        write: |chain: &Chain| expression::program(&chain.expression()),
+    };
+    let mut best = inputs.clone();
+    best.sort_unstable();
+    Some((behavior, draft.problem(settings, &chain, &chain.slips(), &inputs, &best)?))
 }
 
-/// A task in prose, with what it computes.
-fn large(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<(String, Problem)> {
+/// A task in prose, with its answers to fixed inputs.
+fn large(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<(Vec<Value>, CodeProblem)> {
     let pipeline = Pipeline::draw(steps, draws);
     let style = if draws.below(2) == 0 { Style::Stdin } else { Style::Function };
-    let behavior: Vec<serde_json::Value> =
-        fixed_lists().map(|list| returned(&pipeline.answer(&list))).collect();
+    let mut fixed = Draws::new(Stream::named(0, &[Part::Text(NAME), Part::Text("behaviour")]));
+    let behavior: Vec<Value> = (0..24).map(|_| pipeline.answer(&draw_list(&mut fixed))).collect();
     // A task that always gives the same is none.
     if behavior.iter().all(|answer| *answer == behavior[0]) {
         return None;
     }
     let lists: Vec<Vec<i64>> = (0..settings.tests).map(|_| draw_list(draws)).collect();
-    let slips = pipeline.slips();
-    let found = |list: &[i64]| -> Vec<&Pipeline> {
-        slips.iter().filter(|slip| slip.answer(list) != pipeline.answer(list)).collect()
-    };
-    let best = lists.iter().rev().max_by_key(|list| found(list).len())?;
-    let write = |pipeline: &Pipeline| match style {
-        Style::Stdin => pipeline.script(),
-        Style::Function => pipeline.function(),
-    };
-    let wrong: Vec<String> = found(best).into_iter().take(WRONG).map(write).collect();
-    if wrong.is_empty() {
-        return None;
-    }
-    let tests: Vec<Test> = lists
-        .iter()
-        .map(|list| {
-            let answer = pipeline.answer(list);
-            match style {
-                Style::Stdin => Test { input: printed_input(list), output: printed(&answer) },
-                Style::Function => {
-                    Test { input: json!([list]).to_string(), output: returned(&answer).to_string() }
-                }
-            }
-        })
-        .collect();
     let form = match style {
         Style::Stdin => {
             "\nInput: the first line holds the number of numbers, the second line the numbers. Output: the result; a list \
@@ -170,49 +89,82 @@ fn large(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<(St
         }
         Style::Function => "\nWrite a function solve(x) that takes the list and returns the result.\n",
     };
-    let statement = pipeline.words() + form;
-    let name = format!("{:016x}", first_word(json!([statement, lists]).to_string().as_bytes()));
-    Some((
-        json!(behavior).to_string(),
-        Problem {
+    let draft = Draft {
+        statement: pipeline.words() + form,
+        style,
+        name: "solve",
+        answer: |pipeline: &Pipeline, list: &Vec<i64>| pipeline.answer(list),
+        write: |pipeline: &Pipeline| match style {
+            Style::Stdin => pipeline.script(),
+            Style::Function => pipeline.function(),
+        },
+    };
+    let problem = draft.problem(settings, &pipeline, &pipeline.slips(), &lists, &lists)?;
+    (!problem.wrong.is_empty()).then_some((behavior, problem))
+}
+
+/// How a family of tasks becomes a problem.
+struct Draft<A, W> {
+    statement: String,
+    style: Style,
+    /// The function's name.
+    name: &'static str,
+    answer: A,
+    /// The program of a task.
+    write: W,
+}
+
+impl<A, W> Draft<A, W> {
+    /// The problem of `task`, tested on `inputs`. The first of the `best` inputs that tells most `slips` from the task decides
+    /// which of them are its wrong programs.
+    fn problem<T, I: Serialize>(
+        self,
+        settings: &TaskSettings,
+        task: &T,
+        slips: &[T],
+        inputs: &[I],
+        best: &[I],
+    ) -> Option<CodeProblem>
+    where
+        A: Fn(&T, &I) -> Value,
+        W: Fn(&T) -> String,
+    {
+        let found = |input: &I| -> Vec<&T> {
+            let right = (self.answer)(task, input);
+            slips.iter().filter(|slip| (self.answer)(slip, input) != right).collect()
+        };
+        let best = best.iter().rev().max_by_key(|input| found(input).len())?;
+        let wrong = found(best).into_iter().take(WRONG).map(&self.write).collect();
+        let test = |input: &I| {
+            let (input, output) = (json!(input), (self.answer)(task, input));
+            match self.style {
+                Style::Stdin => {
+                    let count = input.as_array().map_or(0, Vec::len);
+                    Test { input: format!("{count}\n{}", printed(&input)), output: printed(&output) }
+                }
+                Style::Function => Test { input: json!([input]).to_string(), output: output.to_string() },
+            }
+        };
+        let tests: Vec<Test> = inputs.iter().map(test).collect();
+        let name = format!("{:016x}", first_word(json!([self.statement, inputs]).to_string().as_bytes()));
+        Some(CodeProblem {
             name,
-            statement,
-            style,
-            function: (style == Style::Function).then(|| "solve".to_owned()),
+            statement: self.statement,
+            style: self.style,
+            function: (self.style == Style::Function).then(|| self.name.to_owned()),
             examples: settings.examples.min(tests.len()),
             tests,
-            solution: Some(write(&pipeline)),
+            solution: Some((self.write)(task)),
             wrong,
-        },
-    ))
-}
-
-/// Lists whose answers tell what a task computes.
-fn fixed_lists() -> impl Iterator<Item = Vec<i64>> {
-    let stream =
-        Stream::named(0, &[record::philox::Part::Text(NAME), record::philox::Part::Text("behaviour")]);
-    let mut draws = Draws::new(stream);
-    (0..24).map(move |_| draw_list(&mut draws))
-}
-
-fn printed_input(list: &[i64]) -> String {
-    format!("{}\n{}\n", list.len(), words(list))
-}
-
-fn words(list: &[i64]) -> String {
-    list.iter().map(i64::to_string).collect::<Vec<_>>().join(" ")
-}
-
-fn printed(answer: &Answer) -> String {
-    match answer {
-        Answer::List(list) => words(list) + "\n",
-        Answer::Number(number) => format!("{number}\n"),
+        })
     }
 }
 
-fn returned(answer: &Answer) -> serde_json::Value {
-    match answer {
-        Answer::List(list) => json!(list),
-        Answer::Number(number) => json!(number),
-    }
+/// A number, or the numbers of a list, on a line.
+fn printed(value: &Value) -> String {
+    let words = match value {
+        Value::Array(list) => list.iter().map(Value::to_string).collect::<Vec<_>>().join(" "),
+        number => number.to_string(),
+    };
+    words + "\n"
 }

@@ -1,34 +1,24 @@
-//! What programs do with inputs, and what that is worth: programs run in the sandbox, verdicts are made here.
+//! Judges programs and test cases: programs run in the sandbox, verdicts are made here.
 //!
-//! The same program on the same input is run once: what came of it is remembered by the digest of both, in this process
-//! and as long as there is room. Candidates of one turn often repeat each other, and tests are repeated turn after turn.
-//!
-//! Left out: time as a part of the verdict beyond the limit; a program that is fast is worth as much as one that is not.
-
-use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex, PoisonError};
+//! Left out: time as a part of the verdict beyond the limit; a fast program is worth as much as a slow one.
 
 use record::failure::Result;
-use serde_json::Value;
+use sandbox::{Entry, Execution, Program, Status};
 
-use super::compare::{same_text, same_value};
+use super::compare::same;
 use super::expression;
 use super::spec::{Encoding, Instance, Style, Test};
-use sandbox::{Entry, Execution, Program, Sandbox, Status};
+use crate::problems::run;
 
-/// Runs that are remembered at a time.
-const REMEMBERED: usize = 1 << 16;
-/// Longest output that is remembered, in bytes.
-const LONGEST: usize = 1 << 12;
 /// Timeouts after which the remaining tests count as failed without being run.
 const MAX_TIMEOUTS: usize = 2;
 
-/// What came of a program and an input.
+/// What a program does with an input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
     /// What it printed or returned, if it ended well.
     pub output: Option<String>,
-    /// In a few words, why there is no output.
+    /// Why there is no output.
     pub fault: String,
     /// It ran out of time.
     pub late: bool,
@@ -41,8 +31,6 @@ pub struct TestResults {
     pub passed: usize,
     /// All tests.
     pub total: usize,
-    /// The first test that was not passed, as its position, with what came of it.
-    pub first_failure: Option<(usize, Run)>,
 }
 
 impl TestResults {
@@ -56,10 +44,6 @@ impl TestResults {
         self.passed == self.total
     }
 }
-
-type Digest = [u8; 32];
-
-static MEMORY: LazyLock<Mutex<HashMap<Digest, Run>>> = LazyLock::new(Mutex::default);
 
 /// What the program `source` does with `input`.
 ///
@@ -87,49 +71,32 @@ fn execute(instance: &Instance, source: &str, stdin: &str, entry: Entry<'_>) -> 
     {
         return Ok(compute(body, stdin, entry));
     }
-    let limits = instance.limits();
-    let mut hasher = blake3::Hasher::new();
-    for part in [source, stdin, &format!("{entry:?} {limits:?}")] {
-        hasher.update(&(part.len() as u64).to_le_bytes());
-        hasher.update(part.as_bytes());
-    }
-    let digest = *hasher.finalize().as_bytes();
-    if let Some(run) = MEMORY.lock().unwrap_or_else(PoisonError::into_inner).get(&digest) {
-        return Ok(run.clone());
-    }
-    let program = Program { source, entry, stdin, limits };
-    let run = reading(Sandbox::shared()?.run(&program)?, entry);
-    if run.output.as_ref().is_none_or(|output| output.len() <= LONGEST) {
-        let mut memory = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
-        if memory.len() >= REMEMBERED {
-            memory.clear();
-        }
-        memory.insert(digest, run.clone());
-    }
-    Ok(run)
+    let program = Program { source, entry, stdin, limits: instance.limits() };
+    Ok(read(&*run::run(&program)?, entry))
 }
 
-/// What an expression gives: it is no program that a sandbox would be needed for.
+/// The value of an expression, which needs no sandbox.
 fn compute(body: &str, stdin: &str, entry: Entry<'_>) -> Run {
     let x = match entry {
-        // Any place will do to see whether it is an expression.
+        // Any number shows whether it is an expression.
         Entry::Compile => Some(1),
         _ => match serde_json::from_str::<Vec<i64>>(stdin).as_deref() {
             Ok([x]) => Some(i128::from(*x)),
             _ => None,
         },
     };
-    match x.and_then(|x| expression::evaluate(body, x)) {
-        Some(value) => Run { output: Some(value.to_string()), fault: String::new(), late: false },
-        None => Run { output: None, fault: "it has no value".to_owned(), late: false },
-    }
+    let output = x.and_then(|x| expression::evaluate(body, x)).map(|value| value.to_string());
+    let fault = if output.is_some() { "" } else { "it has no value" };
+    Run { output, fault: fault.to_owned(), late: false }
 }
 
-fn reading(execution: Execution, entry: Entry<'_>) -> Run {
+fn read(execution: &Execution, entry: Entry<'_>) -> Run {
     let fault = match execution.status {
         Status::Exited(0) => {
-            let output =
-                if matches!(entry, Entry::Call(_)) { execution.result } else { Some(execution.stdout) };
+            let output = match entry {
+                Entry::Call(_) => execution.result.clone(),
+                _ => Some(execution.stdout.clone()),
+            };
             return Run { output, fault: String::new(), late: false };
         }
         Status::Exited(code) => match execution.stderr.lines().rfind(|line| !line.trim().is_empty()) {
@@ -144,17 +111,9 @@ fn reading(execution: Execution, entry: Entry<'_>) -> Run {
     Run { output: None, fault, late: matches!(execution.status, Status::CpuTime | Status::WallTime) }
 }
 
-/// Whether `got` is the output `expected` of this problem.
-pub fn same(style: Style, expected: &str, got: &str) -> bool {
-    match style {
-        Style::Stdin => same_text(expected, got),
-        Style::Function => {
-            match (serde_json::from_str::<Value>(expected), serde_json::from_str::<Value>(got)) {
-                (Ok(expected), Ok(got)) => same_value(&expected, &got),
-                _ => false,
-            }
-        }
-    }
+/// Whether `run` gave the output `expected`.
+pub fn gives(instance: &Instance, run: &Run, expected: &str) -> bool {
+    run.output.as_ref().is_some_and(|got| same(instance.problem.style, expected, got))
 }
 
 /// Whether `source` passes `test`.
@@ -162,8 +121,7 @@ pub fn same(style: Style, expected: &str, got: &str) -> bool {
 /// # Errors
 /// The sandbox fails.
 pub fn passes(instance: &Instance, source: &str, test: &Test) -> Result<bool> {
-    let run = run(instance, source, &test.input)?;
-    Ok(run.output.is_some_and(|output| same(instance.problem.style, &test.output, &output)))
+    Ok(gives(instance, &run(instance, source, &test.input)?, &test.output))
 }
 
 /// How `source` does on the golden tests.
@@ -172,21 +130,16 @@ pub fn passes(instance: &Instance, source: &str, test: &Test) -> Result<bool> {
 /// The sandbox fails.
 pub fn golden(instance: &Instance, source: &str) -> Result<TestResults> {
     let tests = &instance.problem.tests;
-    let mut results = TestResults { passed: 0, total: tests.len(), first_failure: None };
-    let mut late = 0;
-    for (number, test) in tests.iter().enumerate() {
+    let (mut passed, mut late) = (0, 0);
+    for test in tests {
         let run = run(instance, source, &test.input)?;
-        if run.output.as_ref().is_some_and(|output| same(instance.problem.style, &test.output, output)) {
-            results.passed += 1;
-            continue;
-        }
+        passed += usize::from(gives(instance, &run, &test.output));
         late += usize::from(run.late);
-        results.first_failure.get_or_insert((number, run));
         if late == MAX_TIMEOUTS {
             break;
         }
     }
-    Ok(results)
+    Ok(TestResults { passed, total: tests.len() })
 }
 
 /// What a test case is worth, judged by the reference solution.
@@ -200,23 +153,20 @@ pub struct Quality {
     pub finds: f64,
 }
 
+impl Quality {
+    /// Of a case that cannot be read or judged.
+    pub const NOTHING: Quality = Quality { valid: false, agrees: false, finds: 0.0 };
+}
+
 /// Judges `case`. Without a reference solution only the golden tests are known to be right, and a case with another
 /// input than theirs counts for nothing.
 ///
 /// # Errors
 /// The sandbox fails.
 pub fn quality(instance: &Instance, case: &Test) -> Result<Quality> {
-    const NOTHING: Quality = Quality { valid: false, agrees: false, finds: 0.0 };
     let problem = &instance.problem;
-    let readable = match problem.style {
-        Style::Stdin => true,
-        Style::Function => {
-            serde_json::from_str::<Vec<Value>>(&case.input).is_ok()
-                && serde_json::from_str::<Value>(&case.output).is_ok()
-        }
-    };
-    if !readable {
-        return Ok(NOTHING);
+    if problem.style.check(case).is_err() {
+        return Ok(Quality::NOTHING);
     }
     let right = match &problem.solution {
         Some(solution) => run(instance, solution, &case.input)?.output,
@@ -226,9 +176,9 @@ pub fn quality(instance: &Instance, case: &Test) -> Result<Quality> {
             .find(|test| same(problem.style, &test.input, &case.input))
             .map(|test| test.output.clone()),
     };
-    let Some(right) = right else { return Ok(NOTHING) };
+    let Some(right) = right else { return Ok(Quality::NOTHING) };
     if !same(problem.style, &right, &case.output) {
-        return Ok(Quality { valid: true, ..NOTHING });
+        return Ok(Quality { valid: true, ..Quality::NOTHING });
     }
     let mut found = 0;
     for wrong in &problem.wrong {

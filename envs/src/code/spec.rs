@@ -1,9 +1,7 @@
 //! The `spec` of a Code task: a problem, its golden tests, its reference solution, and the rules of the episode.
 //!
-//! `spec` alone rebuilds the task. Golden tests and solution are in it for the judge; no prompt holds more of them than
-//! the examples, and the sandbox sees inputs only.
-
-use std::sync::Arc;
+//! `spec` alone rebuilds the task. Golden tests and solution are in it for the judge: prompts contain only the examples,
+//! and the sandbox sees inputs only.
 
 use record::failure::Result;
 use serde::{Deserialize, Serialize};
@@ -45,7 +43,23 @@ pub enum Style {
     Function,
 }
 
-/// A test: an input and the output that is right.
+impl Style {
+    /// # Errors
+    /// The field of `test` that programs of this style could not take or give.
+    pub fn check(self, test: &Test) -> std::result::Result<(), &'static str> {
+        match self {
+            Style::Function if serde_json::from_str::<Vec<Value>>(&test.input).is_err() => {
+                Err("input: not a JSON array of arguments")
+            }
+            Style::Function if serde_json::from_str::<Value>(&test.output).is_err() => {
+                Err("output: not a JSON value")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A test: an input and the expected output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Test {
     /// Text, or for functions a JSON array of arguments.
@@ -56,7 +70,7 @@ pub struct Test {
 
 /// A problem, as a line of a data file and as a part of `spec`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Problem {
+pub struct CodeProblem {
     /// A name; the same problem has the same.
     #[serde(default)]
     pub name: String,
@@ -85,11 +99,9 @@ pub struct Problem {
 #[derive(Clone, Debug)]
 pub struct Instance {
     /// The problem.
-    pub problem: Problem,
+    pub problem: CodeProblem,
     /// The rules.
     pub rules: Rules,
-    /// The JSON that it was made of.
-    pub spec: Value,
 }
 
 /// The rules of an episode.
@@ -110,8 +122,6 @@ pub struct Rules {
 pub struct TaskSettings {
     /// The rules.
     pub rules: Rules,
-    /// The file of problems, or `shipped`; `None`: generated.
-    pub data: Option<String>,
     /// Golden tests, at most.
     pub tests: usize,
     /// Tests shown, of a generated task.
@@ -128,7 +138,6 @@ impl TaskSettings {
     /// # Errors
     /// Values that are out of range or contradict each other: usage.
     pub fn from_settings(settings: &Settings) -> Result<TaskSettings> {
-        let data = settings.text("data").map(str::to_owned);
         let encoding = Encoding::of_problems(settings)?;
         let least = settings.whole("least", 2, 1, 4)?;
         Ok(TaskSettings {
@@ -138,18 +147,29 @@ impl TaskSettings {
                 cpu: settings.number("cpu", 4.0, 0.1, 60.0)?,
                 memory: settings.whole("memory", 256, 16, 4096)?,
             },
-            tests: settings.whole("tests", if data.is_some() { 200 } else { 8 }, 3, 200)?,
-            data,
+            tests: settings.whole("tests", if settings.text("data").is_some() { 200 } else { 8 }, 3, 200)?,
             examples: settings.whole("examples", 2, 1, 3)?,
             least,
             most: settings.whole("most", least.max(3), least, 4)?,
         })
     }
+
+    /// The `spec` of the problem called `name` in `raw`, under these rules.
+    ///
+    /// # Errors
+    /// `raw` is no such problem: data.
+    pub fn from_file(&self, raw: &Value, name: &str) -> Result<Value> {
+        let mut problem: CodeProblem = read(raw)?;
+        problem.check().map_err(fail)?;
+        problem.name = name.to_owned();
+        problem.tests.truncate(self.tests.max(problem.examples));
+        Ok(self.rules.spec(&problem))
+    }
 }
 
 impl Rules {
     /// The `spec` of `problem` under these rules.
-    pub fn spec(&self, problem: &Problem) -> Value {
+    pub fn spec(&self, problem: &CodeProblem) -> Value {
         let (mut spec, more) = (write(self), write(problem));
         if let (Value::Object(spec), Value::Object(more)) = (&mut spec, more) {
             spec.extend(more);
@@ -163,13 +183,13 @@ impl Instance {
     ///
     /// # Errors
     /// A `spec` that describes none: data.
-    pub fn parse(spec: &Value) -> Result<Arc<Instance>> {
-        let (rules, problem): (Rules, Problem) = (read(spec)?, read(spec)?);
+    pub fn parse(spec: &Value) -> Result<Instance> {
+        let (rules, problem): (Rules, CodeProblem) = (read(spec)?, read(spec)?);
         checked("turns", rules.turns, 1, 99)?;
         checked("cpu", rules.cpu, 0.1, 60.0)?;
         checked("memory", rules.memory, 16, 4096)?;
         problem.check().map_err(fail)?;
-        Ok(Arc::new(Instance { problem, rules, spec: spec.clone() }))
+        Ok(Instance { problem, rules })
     }
 
     /// What a program may use.
@@ -180,7 +200,7 @@ impl Instance {
     }
 }
 
-impl Problem {
+impl CodeProblem {
     /// What is wrong with it, if anything.
     ///
     /// # Errors
@@ -195,20 +215,12 @@ impl Problem {
         if self.examples > self.tests.len() {
             return Err(format!("examples: {} of {} tests", self.examples, self.tests.len()));
         }
-        match (self.style, self.function.as_deref()) {
-            (Style::Stdin, _) => return Ok(()),
-            (Style::Function, None | Some("")) => return Err("function: it has no name".to_owned()),
-            (Style::Function, Some(_)) => {}
+        if self.style == Style::Function && self.function.as_ref().is_none_or(String::is_empty) {
+            return Err("function: it has no name".to_owned());
         }
-        for (number, test) in self.tests.iter().enumerate() {
-            if serde_json::from_str::<Vec<Value>>(&test.input).is_err() {
-                return Err(format!("tests[{number}].input: not a JSON array of arguments"));
-            }
-            if serde_json::from_str::<Value>(&test.output).is_err() {
-                return Err(format!("tests[{number}].output: not a JSON value"));
-            }
-        }
-        Ok(())
+        let check =
+            |(number, test)| self.style.check(test).map_err(|cause| format!("tests[{number}].{cause}"));
+        self.tests.iter().enumerate().try_for_each(check)
     }
 
     /// The tests that the statement shows.

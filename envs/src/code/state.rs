@@ -1,26 +1,32 @@
-//! A situation in a Code episode: the program and the test case of the last turn, and whether they agree.
+//! A Code episode: the program and the test case of the last turn, and what answers earn.
 //!
-//! A turn ends when the coder has answered, or, in the team, the coder and the tester together. The episode is over when
-//! they agree, that is, when the program does on the tester's input what the tester expects (without a tester: when it
-//! passes the examples that the statement shows), and after its last turn, when the last program is handed in as it is.
-//! It is a success when the program then passes every golden test. Agreement alone is none.
+//! A turn ends when the coder has answered, or, in the team, coder and tester together. The episode is over when they
+//! agree, that is, when the program does on the tester's input what the tester expects (without a tester: when it passes
+//! the examples in the statement), and after its last turn, when the last program is handed in as it is. It is a success
+//! if the program then passes every golden test. Agreement alone is none.
 //!
 //! Team reward: what a turn adds to the best share of golden tests passed so far. The paper pays the share itself at
 //! every turn (Stronger-MAS, arXiv 2510.11062, appendix A.1), which pays a team with a right program for not agreeing.
+//!
+//! Demonstrators: `opt` gives the reference solution and a right test case; `careless` gives a program for a task easily
+//! taken for this one (an expression without its brackets) and the output of another test. With most answers careless, a
+//! policy becomes weak in a way that reinforcement can correct.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use record::failure::{Failure, Result};
-use record::sample::{Message, Rewards};
+use record::line::Task;
+use record::philox::{Draws, Stream};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::judge::{self, Quality, TestResults};
-use super::spec::{Encoding, Instance, Style, Test};
-use super::{NAME, compact, extract, full, test_actions};
-use crate::environment::{Checks, Outcome, State};
-use crate::spec::read_state;
+use super::spec::{Encoding, Instance, SETTINGS, Style, TaskSettings, Test};
+use super::{NAME, compact, expression, extract, full, generate, test_actions};
+use crate::demonstration::Demonstration;
+use crate::environment::{ExtractionCase, Outcome, Split};
+use crate::problems::{Episode, Problem, fences, outcome};
+use crate::settings::{Setting, Settings};
 use crate::workflow::Workflow;
 
 /// Tests whose inputs the program has to take without failing, for the component `smoke`.
@@ -31,23 +37,15 @@ const SMOKE: usize = 2;
 pub struct Disagreement {
     /// The case.
     pub case: Test,
-    /// What the program gave, if anything.
+    /// The program's output, if any.
     pub got: Option<String>,
-    /// Why it gave nothing.
+    /// Why there is none.
     pub fault: String,
 }
 
-/// A situation.
-#[derive(Clone, Debug)]
-pub struct CodeState {
-    instance: Arc<Instance>,
-    workflow: Arc<Workflow>,
-    kept: Kept,
-}
-
-/// What a situation consists of, beside the task.
+/// What a turn changes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Kept {
+pub struct Situation {
     /// Turns that have ended.
     turn: u32,
     /// The coder's last program.
@@ -62,271 +60,232 @@ struct Kept {
     over: bool,
 }
 
-/// [`CodeState::to_json`], read.
-#[derive(Deserialize)]
-struct RawState {
-    spec: Value,
-    workflow: String,
-    #[serde(flatten)]
-    kept: Kept,
-}
-
-impl CodeState {
-    /// The beginning of an episode.
-    pub fn new(instance: Arc<Instance>, workflow: Arc<Workflow>) -> Self {
-        CodeState { instance, workflow, kept: Kept::default() }
-    }
-
-    /// The state that `to_json` wrote; `find` looks a workflow up.
-    ///
-    /// # Errors
-    /// Something else: data.
-    pub fn restore(value: &Value, find: impl Fn(&str) -> Result<Arc<Workflow>>) -> Result<Self> {
-        let raw: RawState = read_state(value)?;
-        let instance = Instance::parse(&raw.spec)?;
-        let (kept, total) = (raw.kept, instance.problem.tests.len());
-        if kept.best > total {
-            return Err(Failure::data(format!("state: best: {} of {total} tests", kept.best)));
-        }
-        Ok(CodeState { workflow: find(&raw.workflow)?, instance, kept })
-    }
-
-    /// The task.
-    pub fn instance(&self) -> &Instance {
-        &self.instance
-    }
-
+impl Episode<Instance> {
     fn has_tester(&self) -> bool {
         self.workflow.position("tester").is_some()
     }
 
     fn is_compact(&self) -> bool {
-        self.instance.rules.encoding == Encoding::Compact
+        self.problem.rules.encoding == Encoding::Compact
     }
 
-    /// An answer that stands for `program`.
+    /// An answer that means `program`.
     pub fn write_program(&self, program: &str) -> String {
         if self.is_compact() { compact::write_program(program) } else { full::write_program(program) }
     }
 
-    /// An answer that stands for `case`.
+    /// An answer that means `case`.
     pub fn write_case(&self, case: &Test) -> String {
         if self.is_compact() { compact::write_case(case) } else { full::write_case(case) }
     }
 
     /// The golden test that finds out most wrong programs.
-    pub fn best_case(&self) -> Result<&Test> {
-        let tests = &self.instance.problem.tests;
+    fn best_case(&self) -> Result<&Test> {
+        let tests = &self.problem.problem.tests;
         let mut best = (&tests[0], -1.0);
         for test in tests {
-            let quality = judge::quality(&self.instance, test)?;
-            if quality.finds > best.1 {
-                best = (test, quality.finds);
+            let finds = judge::quality(&self.problem, test)?.finds;
+            if finds > best.1 {
+                best = (test, finds);
             }
         }
         Ok(best.0)
     }
 
-    /// The coder's answer: what it earns, and the program from now on.
+    /// Takes the coder's answer; what it earns.
     fn code(&mut self, text: &str) -> Result<Outcome> {
-        let program = if self.is_compact() { compact::program(text) } else { extract::program(text) };
-        let mut parts = BTreeMap::from([("compiles", 0.0), ("smoke", 0.0), ("golden", 0.0)]);
-        let mut results =
-            TestResults { passed: 0, total: self.instance.problem.tests.len(), first_failure: None };
+        let program = if self.is_compact() { compact::program(text) } else { fences::program(text) };
+        let tests = &self.problem.problem.tests;
+        let (mut compiles, mut smoke) = (false, false);
+        let mut results = TestResults { passed: 0, total: tests.len() };
         if let Some(source) = &program
-            && judge::compiles(&self.instance, source)?
+            && judge::compiles(&self.problem, source)?
         {
-            parts.insert("compiles", 1.0);
-            let mut smoke = true;
-            for test in self.instance.problem.tests.iter().take(SMOKE) {
-                smoke = smoke && judge::run(&self.instance, source, &test.input)?.output.is_some();
+            compiles = true;
+            smoke = true;
+            for test in tests.iter().take(SMOKE) {
+                smoke = smoke && judge::run(&self.problem, source, &test.input)?.output.is_some();
             }
-            parts.insert("smoke", f64::from(u8::from(smoke)));
-            results = judge::golden(&self.instance, source)?;
-            parts.insert("golden", results.fraction());
+            results = judge::golden(&self.problem, source)?;
         }
-        let local = 0.1 * parts["compiles"] + 0.1 * parts["smoke"] + 0.8 * parts["golden"];
-        let team = results.passed.saturating_sub(self.kept.best) as f64 / results.total as f64;
-        self.kept.best = self.kept.best.max(results.passed);
-        self.kept.program = program;
-        Ok(outcome(team, local, parts))
+        let Situation { best, program: last, .. } = &mut self.situation;
+        let team = results.passed.saturating_sub(*best) as f64 / results.total as f64;
+        *best = results.passed.max(*best);
+        *last = program;
+        let golden = ("golden", 8.0, results.fraction());
+        Ok(outcome(team, &[("compiles", 1.0, f64::from(compiles)), ("smoke", 1.0, f64::from(smoke)), golden]))
     }
 
-    /// The tester's answer: what it earns, and the case from now on.
+    /// Takes the tester's answer; what it earns. A case that is right is worth half of the quality, finding out wrong
+    /// programs the other half.
     fn test(&mut self, text: &str) -> Result<Outcome> {
         let case = if self.is_compact() {
             compact::test_case(text)
         } else {
             // A line that a program reads or prints ends with a line feed.
-            let end = if self.instance.problem.style == Style::Stdin { "\n" } else { "" };
+            let end = if self.problem.problem.style == Style::Stdin { "\n" } else { "" };
             extract::test_case(text).map(|(input, output)| Test { input: input + end, output: output + end })
         };
-        let quality = match &case {
-            Some(case) => judge::quality(&self.instance, case)?,
-            None => Quality { valid: false, agrees: false, finds: 0.0 },
+        let Quality { valid, agrees, finds } = match &case {
+            Some(case) => judge::quality(&self.problem, case)?,
+            None => Quality::NOTHING,
         };
-        let flag = |flag: bool| f64::from(u8::from(flag));
-        let parts = BTreeMap::from([
-            ("valid", flag(quality.valid)),
-            ("agrees", flag(quality.agrees)),
-            ("finds", quality.finds),
-        ]);
-        // A case that is right is worth half of the quality, finding out wrong programs the other half.
-        let local = 0.2 * parts["valid"] + 0.4 * parts["agrees"] + 0.4 * parts["finds"];
-        self.kept.case = case;
-        Ok(outcome(0.0, local, parts))
+        self.situation.case = case;
+        Ok(outcome(
+            0.0,
+            &[("valid", 2.0, f64::from(valid)), ("agrees", 4.0, f64::from(agrees)), ("finds", 4.0, finds)],
+        ))
     }
 
     /// Ends the turn: whether there is agreement, whether the episode is over, whether it is a success.
     fn end_turn(&mut self, outcome: &mut Outcome) -> Result<()> {
-        self.kept.turn += 1;
-        self.kept.disagreement = None;
+        self.situation.turn += 1;
+        self.situation.disagreement = None;
         let mut agreed = false;
-        if let Some(program) = &self.kept.program {
-            let cases: Vec<&Test> = if self.has_tester() {
-                self.kept.case.iter().collect()
-            } else {
-                self.instance.problem.shown().iter().collect()
+        if let Some(program) = &self.situation.program {
+            let cases: Vec<&Test> = match self.has_tester() {
+                true => self.situation.case.iter().collect(),
+                false => self.problem.problem.shown().iter().collect(),
             };
             agreed = !cases.is_empty();
             for case in cases {
-                let run = judge::run(&self.instance, program, &case.input)?;
-                let style = self.instance.problem.style;
-                if !run.output.as_ref().is_some_and(|got| judge::same(style, &case.output, got)) {
+                let run = judge::run(&self.problem, program, &case.input)?;
+                if !judge::gives(&self.problem, &run, &case.output) {
                     agreed = false;
                     let (case, got, fault) = (case.clone(), run.output, run.fault);
-                    self.kept.disagreement = Some(Disagreement { case, got, fault });
+                    self.situation.disagreement = Some(Disagreement { case, got, fault });
                     break;
                 }
             }
         }
-        self.kept.over = agreed || self.kept.turn >= self.turn_limit();
-        outcome.terminated = self.kept.over;
-        outcome.components.insert("agreement".to_owned(), f64::from(u8::from(agreed)));
-        if self.kept.over
-            && let Some(program) = &self.kept.program
-        {
-            outcome.success = judge::golden(&self.instance, program)?.all();
+        self.situation.over = agreed || self.situation.turn >= self.problem.turns(&self.workflow);
+        outcome.terminated = self.situation.over;
+        outcome.components.insert("agreement".to_owned(), f64::from(agreed));
+        if let Some(program) = self.situation.program.as_ref().filter(|_| outcome.terminated) {
+            outcome.success = judge::golden(&self.problem, program)?.all();
         }
         Ok(())
-    }
-
-    fn begin(&self, agent: &str) -> Result<()> {
-        self.workflow.check(agent)?;
-        if self.kept.over {
-            return Err(Failure::data("the episode is over: the program was handed in"));
-        }
-        Ok(())
-    }
-
-    fn answer(&mut self, agent: &str, text: &str) -> Result<Outcome> {
-        self.begin(agent)?;
-        if agent == "tester" { self.test(text) } else { self.code(text) }
     }
 }
 
-impl State for CodeState {
-    fn workflow(&self) -> &Arc<Workflow> {
-        &self.workflow
+impl Problem for Instance {
+    const NAME: &'static str = NAME;
+    const SUMMARY: &'static str = "write a program and a test case that agree, and pass the golden tests";
+    const SETTINGS: &'static [Setting] = SETTINGS;
+    const DEMONSTRATORS: &'static [(&'static str, f64)] = &[("opt", 0.45), ("careless", 0.55)];
+    const SHIPPED: &'static str = include_str!("../../problems/code.jsonl");
+
+    type Rules = TaskSettings;
+    type Situation = Situation;
+
+    fn workflows() -> Vec<Arc<Workflow>> {
+        vec![
+            Workflow::parallel("team", &["coder", "tester"]),
+            Workflow::sequential("single", &["coder"]),
+            Workflow::sequential("one-shot", &["coder"]),
+        ]
     }
 
-    fn turn_limit(&self) -> u32 {
-        if self.workflow.name() == "one-shot" { 1 } else { self.instance.rules.turns }
+    fn rules(settings: &Settings) -> Result<TaskSettings> {
+        TaskSettings::from_settings(settings)
     }
 
-    fn observe(&self, agent: &str) -> Vec<Message> {
-        let (program, last) = (self.kept.program.as_deref(), self.kept.disagreement.as_ref());
-        let problem = &self.instance.problem;
-        let content = if self.is_compact() {
-            compact::prompt(&problem.statement, agent, program, last)
-        } else {
-            full::prompt(problem, agent, !self.has_tester(), program, last)
-        };
-        vec![Message { role: "user".to_owned(), content }]
+    fn draw(rules: &TaskSettings, split: Split, stream: Stream) -> Result<Task> {
+        generate::draw(rules, split, stream)
     }
 
-    fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
-        let mut outcome = self.answer(agent, text)?;
-        // In the team a turn ends when both have answered; an answer alone is scored, and ends nothing.
-        if !self.has_tester() {
-            self.end_turn(&mut outcome)?;
+    fn from_file(rules: &TaskSettings, raw: &Value, name: &str) -> Result<Value> {
+        rules.from_file(raw, name)
+    }
+
+    fn parse(spec: &Value) -> Result<Self> {
+        Instance::parse(spec)
+    }
+
+    fn turns(&self, workflow: &Workflow) -> u32 {
+        if workflow.name() == "one-shot" { 1 } else { self.rules.turns }
+    }
+
+    fn start(&self, _workflow: &Workflow) -> Situation {
+        Situation::default()
+    }
+
+    fn check(episode: &Episode<Self>) -> Result<()> {
+        let (best, total) = (episode.situation.best, episode.problem.problem.tests.len());
+        match best <= total {
+            true => Ok(()),
+            false => Err(Failure::data(format!("state: best: {best} of {total} tests"))),
+        }
+    }
+
+    fn ending(episode: &Episode<Self>) -> Option<&'static str> {
+        episode.situation.over.then_some("the program was handed in")
+    }
+
+    fn prompt(episode: &Episode<Self>, agent: &str) -> String {
+        let Situation { program, disagreement, .. } = &episode.situation;
+        let (program, last) = (program.as_deref(), disagreement.as_ref());
+        let problem = &episode.problem.problem;
+        match episode.is_compact() {
+            true => compact::prompt(&problem.statement, agent, program, last),
+            false => full::prompt(problem, agent, !episode.has_tester(), program, last),
+        }
+    }
+
+    /// In the team a turn ends when both have answered; an answer alone is scored, and ends nothing.
+    fn play(episode: &mut Episode<Self>, actions: &[(&str, &str)], together: bool) -> Result<Outcome> {
+        let mut outcome = Outcome::new(0.0, 0.0, &[]);
+        for (agent, text) in actions {
+            let own = if *agent == "tester" { episode.test(text)? } else { episode.code(text)? };
+            outcome.rewards.team += own.rewards.team;
+            outcome.rewards.local = if together { 0.0 } else { own.rewards.local };
+            outcome.components.extend(own.components);
+        }
+        if together || !episode.has_tester() {
+            episode.end_turn(&mut outcome)?;
         }
         Ok(outcome)
     }
 
-    fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
-        let mut joint = outcome(0.0, 0.0, BTreeMap::new());
-        for (agent, text) in actions {
-            let own = self.answer(agent, text)?;
-            joint.rewards.team += own.rewards.team;
-            joint.components.extend(own.components);
-        }
-        self.end_turn(&mut joint)?;
-        Ok(joint)
-    }
-
-    fn clone_state(&self) -> Box<dyn State> {
-        Box::new(self.clone())
-    }
-
-    fn to_json(&self) -> Value {
-        json!({
-            "env": NAME,
-            "spec": self.instance.spec,
-            "workflow": self.workflow.name(),
-            "turn": self.kept.turn,
-            "program": self.kept.program,
-            "case": self.kept.case,
-            "disagreement": self.kept.disagreement,
-            "best": self.kept.best,
-            "over": self.kept.over,
-        })
-    }
-
-    fn checks(&self) -> Option<&dyn Checks> {
-        Some(self)
-    }
-}
-
-impl Checks for CodeState {
-    fn oracle(&self, agent: &str) -> Option<String> {
+    fn oracle(episode: &Episode<Self>, agent: &str) -> Option<String> {
         if agent == "tester" {
             // Without a sandbox there is no oracle; whoever asks learns why from the first `apply`.
-            return self.best_case().ok().map(|case| self.write_case(case));
+            return episode.best_case().ok().map(|case| episode.write_case(case));
         }
-        self.instance.problem.solution.as_ref().map(|solution| self.write_program(solution))
+        episode.problem.problem.solution.as_ref().map(|solution| episode.write_program(solution))
     }
 
     /// By the reference solution: the program gives what the solution gives, whatever the tests expect.
-    fn is_solved(&self) -> bool {
-        let (Some(program), true) = (&self.kept.program, self.kept.over) else { return false };
-        let instance = &self.instance;
+    fn is_solved(episode: &Episode<Self>) -> bool {
+        let Situation { program: Some(program), over: true, .. } = &episode.situation else { return false };
+        let instance = &*episode.problem;
         let right = |test: &Test| -> Result<bool> {
             let expected = match &instance.problem.solution {
                 Some(solution) => judge::run(instance, solution, &test.input)?.output,
                 None => Some(test.output.clone()),
             };
-            let got = judge::run(instance, program, &test.input)?.output;
-            Ok(
-                matches!((expected, got), (Some(expected), Some(got)) if judge::same(instance.problem.style, &expected, &got)),
-            )
+            let run = judge::run(instance, program, &test.input)?;
+            Ok(expected.is_some_and(|expected| judge::gives(instance, &run, &expected)))
         };
         instance.problem.tests.iter().all(|test| right(test).unwrap_or(false))
     }
 
-    fn test_actions(&self, agent: &str) -> Vec<String> {
-        test_actions::all(self, agent)
+    fn test_actions(episode: &Episode<Self>, agent: &str) -> Vec<String> {
+        test_actions::all(episode, agent)
     }
 
-    fn draw(&self) -> String {
-        let Kept { turn, program, case, .. } = &self.kept;
-        let mut text = format!("{}\nturn {turn}\n", self.instance.problem.statement.trim_end());
+    fn extraction_cases() -> Vec<ExtractionCase> {
+        test_actions::extraction_cases()
+    }
+
+    fn picture(episode: &Episode<Self>) -> String {
+        let Situation { turn, program, case, .. } = &episode.situation;
+        let mut text = format!("{}\nturn {turn}\n", episode.problem.problem.statement.trim_end());
         if let Some(program) = program {
             text.push_str(&format!("program:\n{}\n", program.trim_end()));
         }
         if let Some(case) = case {
             let (input, output) = (case.input.trim_end(), case.output.trim_end());
-            // A case of one line is one line.
             text.push_str(&match input.contains('\n') || output.contains('\n') {
                 true => format!("case, input:\n{input}\ncase, output:\n{output}\n"),
                 false => format!("case: {input} -> {output}\n"),
@@ -334,13 +293,28 @@ impl Checks for CodeState {
         }
         text
     }
-}
 
-fn outcome(team: f64, local: f64, parts: BTreeMap<&str, f64>) -> Outcome {
-    Outcome {
-        rewards: Rewards { team, local },
-        components: parts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-        terminated: false,
-        success: false,
+    fn demonstrate(
+        episode: &Episode<Self>,
+        agent: &str,
+        demonstration: &Demonstration,
+        draws: &mut Draws,
+    ) -> String {
+        let problem = &episode.problem.problem;
+        let careless = demonstration.kind(draws) == "careless";
+        if agent == "tester" {
+            let case = problem.tests[draws.below(problem.tests.len() as u32) as usize].clone();
+            return match draws.choose(&problem.tests) {
+                Some(other) if careless => episode.write_case(&Test { output: other.output.clone(), ..case }),
+                _ => episode.write_case(&case),
+            };
+        }
+        let mut program = problem.solution.clone().unwrap_or_default();
+        if careless && episode.is_compact() {
+            program = expression::program(&format!(" {}", problem.statement));
+        } else if careless {
+            program = draws.choose(&problem.wrong).cloned().unwrap_or(program);
+        }
+        episode.write_program(&program)
     }
 }

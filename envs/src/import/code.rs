@@ -1,23 +1,25 @@
 //! Layouts of programming data sets.
 //!
-//! Of the solutions that come with a problem the first is taken that passes its tests, all of them run in the sandbox; a
-//! problem without one is left out, and counted. Programs that are known to be wrong are kept where the data set has them;
-//! where it has none they are made of the solution, one sign changed at a time (mutants, as Stronger-MAS asks for, arXiv
-//! 2510.11062, appendix A.1). Only those are kept that a single golden test finds out, so that a perfect test case
-//! exists.
+//! The solution is the first that passes all tests, run in the sandbox; a problem without one is left out and counted.
+//! Wrong programs come from the data set; where it has none, they are mutants of the solution, one sign changed at a
+//! time, as in Stronger-MAS (arXiv 2510.11062, appendix A.1). Only those are kept that one golden test finds out
+//! together, so that a perfect test case exists.
 //!
-//! LiveCodeBench packs its private tests in Python's pickle format, which is a program in all but name: they are unpacked in
-//! the sandbox.
+//! LiveCodeBench packs its private tests in Python's pickle format, which is a program in all but name: they are unpacked
+//! in the sandbox.
 //!
-//! Left out: problems whose answer is checked by a program of their own, and solutions in other languages than Python 3.
+//! Left out: problems with a checker of their own, and solutions in other languages than Python 3.
 
-use serde_json::{Map, Value, json};
+use std::collections::HashSet;
 
-use super::{Fields, Layout, Problem, Refusal};
+use serde_json::{Value, json};
+
+use super::{Fields, Layout, Problem, Refusal, text};
 use crate::code::NAME;
 use crate::code::judge::{golden, passes};
 use crate::code::mutate::mutants;
-use crate::code::spec::{Encoding, Instance, Problem as Code, Rules, Style, Test};
+use crate::code::spec::{CodeProblem, Encoding, Instance, Rules, Style, Test};
+use crate::spec::write;
 use sandbox::{Limits, Program, Sandbox};
 
 /// Golden tests that are kept of a problem, the shortest first after the examples.
@@ -44,9 +46,7 @@ pub static APPS: Layout = Layout {
         let tests =
             pairs.iter().filter_map(|(input, output)| test(input, output, function.is_some())).collect();
         let solutions = unpacked(record, "solutions").map(|texts| strings(&texts)).unwrap_or_default();
-        let statement = text(record, "question").ok_or("no problem")?;
-        let draft = Draft { statement, starter: text(record, "starter_code"), function, tests, examples: 1 };
-        draft.finish(&solutions, &[])
+        solved(draft(record, "question", function, tests, 1)?, &solutions, &[])
     },
 };
 
@@ -66,9 +66,8 @@ pub static CODE_CONTESTS: Layout = Layout {
         let examples = tests.len().min(3);
         tests.extend(group("private_tests"));
         tests.extend(group("generated_tests"));
-        let statement = text(record, "description").ok_or("no problem")?;
-        let draft = Draft { statement, starter: None, function: None, tests, examples };
-        draft.finish(&python(record, "solutions"), &python(record, "incorrect_solutions"))
+        let problem = draft(record, "description", None, tests, examples)?;
+        solved(problem, &python(record, "solutions"), &python(record, "incorrect_solutions"))
     },
 };
 
@@ -94,10 +93,11 @@ pub static LIVE_CODE_BENCH: Layout = Layout {
         let mut tests = cases(&public);
         let examples = tests.len().min(3);
         tests.extend(cases(&private));
-        let statement = text(record, "question_content").ok_or("no problem")?;
-        let solutions: Vec<String> = text(record, "solution").into_iter().collect();
-        let draft = Draft { statement, starter: text(record, "starter_code"), function, tests, examples };
-        if solutions.is_empty() { draft.without_solution() } else { draft.finish(&solutions, &[]) }
+        let problem = draft(record, "question_content", function, tests, examples)?;
+        match text(record, &["solution"]) {
+            None => Ok(finished(&problem)),
+            Some(solution) => solved(problem, &[solution.to_owned()], &[]),
+        }
     },
 };
 
@@ -108,110 +108,95 @@ pub static PROBLEM: Layout = Layout {
     summary: "the project's own: problem, style, function, tests, examples, solution, wrong",
     recognizes: |record| record.contains_key("style") && record.contains_key("tests"),
     convert: |record| {
-        let code: Code = serde_json::from_value(Value::Object(record.clone()))
+        let problem: CodeProblem = serde_json::from_value(Value::Object(record.clone()))
             .map_err(|_| "fields that make no problem")?;
-        code.check().map_err(|_| "fields that make no problem")?;
-        Ok(problem(&code))
+        problem.check().map_err(|_| "fields that make no problem")?;
+        Ok(finished(&problem))
     },
 };
 
-/// A problem before its solution was tried.
-struct Draft {
-    statement: String,
-    starter: Option<String>,
+/// A problem without a solution: its examples, then the shortest of the other tests, each once.
+fn draft(
+    record: &Fields,
+    statement: &str,
     function: Option<String>,
-    tests: Vec<Test>,
+    mut tests: Vec<Test>,
     examples: usize,
+) -> Result<CodeProblem, &'static str> {
+    let mut statement = text(record, &[statement]).ok_or("no problem")?.to_owned();
+    if let (Some(starter), Some(_)) = (text(record, &["starter_code"]), &function) {
+        statement.push_str(&format!("\n\nStart with this:\n{starter}"));
+    }
+    let length = |test: &Test| test.input.len() + test.output.len();
+    let mut hidden = tests.split_off(examples.min(tests.len()));
+    hidden.sort_by_key(length);
+    let mut seen = HashSet::new();
+    let mut fits =
+        |test: &Test| length(test) <= LONGEST && seen.insert((test.input.clone(), test.output.clone()));
+    tests.retain(&mut fits);
+    hidden.retain(&mut fits);
+    let examples = tests.len();
+    tests.extend(hidden);
+    tests.truncate(TESTS.max(examples));
+    if tests.is_empty() {
+        return Err("no tests");
+    }
+    let style = if function.is_some() { Style::Function } else { Style::Stdin };
+    let problem = CodeProblem {
+        name: String::new(),
+        statement,
+        style,
+        function,
+        tests,
+        examples,
+        solution: None,
+        wrong: Vec::new(),
+    };
+    problem.check().map(|()| problem).map_err(|_| "tests that cannot be read")
 }
 
-impl Draft {
-    fn code(mut self) -> Result<Code, &'static str> {
-        let mut hidden = self.tests.split_off(self.examples.min(self.tests.len()));
-        hidden.sort_by_key(|test| test.input.len() + test.output.len());
-        let mut seen = std::collections::HashSet::new();
-        let mut fits = |test: &Test| {
-            test.input.len() + test.output.len() <= LONGEST
-                && seen.insert((test.input.clone(), test.output.clone()))
-        };
-        self.tests.retain(&mut fits);
-        hidden.retain(&mut fits);
-        let examples = self.tests.len();
-        self.tests.extend(hidden);
-        self.tests.truncate(TESTS.max(examples));
-        if self.tests.is_empty() {
-            return Err("no tests");
-        }
-        let mut statement = self.statement;
-        if let (Some(starter), Some(_)) = (&self.starter, &self.function)
-            && !starter.trim().is_empty()
-        {
-            statement.push_str(&format!("\n\nStart with this:\n{starter}"));
-        }
-        let code = Code {
-            name: String::new(),
-            style: if self.function.is_some() { Style::Function } else { Style::Stdin },
-            statement,
-            function: self.function,
-            tests: self.tests,
-            examples,
-            solution: None,
-            wrong: Vec::new(),
-        };
-        code.check().map(|()| code).map_err(|_| "tests that cannot be read")
+/// `problem` with the first of `solutions` that passes, and those of the `wrong` programs that one test finds out.
+fn solved(mut problem: CodeProblem, solutions: &[String], wrong: &[String]) -> Result<Problem, Refusal> {
+    if solutions.is_empty() {
+        return Err("no solution in Python".into());
     }
-
-    fn without_solution(self) -> Result<Problem, Refusal> {
-        Ok(problem(&self.code()?))
-    }
-
-    /// Takes the first of `solutions` that passes, and of the wrong programs those that one test finds out.
-    fn finish(self, solutions: &[String], wrong: &[String]) -> Result<Problem, Refusal> {
-        let mut code = self.code()?;
-        if solutions.is_empty() {
-            return Err("no solution in Python".into());
+    let instance = Instance::parse(&RULES.spec(&problem)).map_err(|_| "tests that cannot be read")?;
+    let mut passing = None;
+    for solution in solutions.iter().take(SOLUTIONS) {
+        if golden(&instance, solution)?.all() {
+            passing = Some(solution);
+            break;
         }
-        let instance = Instance::parse(&RULES.spec(&code)).map_err(|_| "tests that cannot be read")?;
-        for solution in solutions.iter().take(SOLUTIONS) {
-            if golden(&instance, solution)?.all() {
-                code.solution = Some(solution.clone());
-                break;
+    }
+    let solution = passing.ok_or("no solution that passes its tests")?;
+    let made = if wrong.is_empty() { mutants(solution) } else { Vec::new() };
+    let tried: Vec<&String> = wrong.iter().chain(&made).take(WRONG.0).collect();
+    for test in problem.tests.iter().take(TESTS / 4) {
+        let mut found = Vec::new();
+        for program in &tried {
+            if found.len() < WRONG.1 && !passes(&instance, program, test)? {
+                found.push((*program).clone());
             }
         }
-        let Some(solution) = &code.solution else { return Err("no solution that passes its tests".into()) };
-        let made = if wrong.is_empty() { mutants(solution) } else { Vec::new() };
-        let tried: Vec<&String> = wrong.iter().chain(&made).take(WRONG.0).collect();
-        let mut best: Vec<String> = Vec::new();
-        for test in code.tests.iter().take(TESTS / 4) {
-            let mut found = Vec::new();
-            for program in &tried {
-                if found.len() < WRONG.1 && !passes(&instance, program, test)? {
-                    found.push((*program).clone());
-                }
-            }
-            if found.len() > best.len() {
-                best = found;
-            }
+        if found.len() > problem.wrong.len() {
+            problem.wrong = found;
         }
-        code.wrong = best;
-        Ok(problem(&code))
     }
+    problem.solution = Some(solution.clone());
+    Ok(finished(&problem))
 }
 
 /// A problem with the `spec` of a task; the rules are those of whoever draws it.
-fn problem(code: &Code) -> Problem {
-    let mut spec = RULES.spec(code);
+fn finished(problem: &CodeProblem) -> Problem {
+    let mut spec = write(problem);
     if let Value::Object(fields) = &mut spec {
-        fields.retain(|name, _| !matches!(name.as_str(), "encoding" | "turns" | "cpu" | "memory" | "name"));
+        fields.shift_remove("name");
     }
-    Problem { text: code.statement.clone(), spec }
-}
-
-fn text(record: &Fields, name: &str) -> Option<String> {
-    record.get(name)?.as_str().map(str::to_owned).filter(|text| !text.trim().is_empty())
+    Problem { text: problem.statement.clone(), spec }
 }
 
 /// A field that holds JSON as text, or the value itself.
-fn unpacked(record: &Map<String, Value>, name: &str) -> Option<Value> {
+fn unpacked(record: &Fields, name: &str) -> Option<Value> {
     match record.get(name)? {
         Value::String(text) => serde_json::from_str(text).ok(),
         Value::Null => None,

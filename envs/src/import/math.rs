@@ -1,12 +1,11 @@
 //! Layouts of mathematical data sets.
 //!
-//! The reference answer is the field that holds it; where there is only a worked solution, it is what the solution puts
-//! into its last `\boxed{}` (with braces inside braces), or behind `####`. Proofs and answers that mean nothing are left
-//! out, and counted.
+//! The reference answer is a field of the record; where there is only a worked solution, it is the solution's last
+//! `\boxed{}` or what follows its last `####`. Proofs and answers in prose are left out and counted.
 
 use serde_json::{Value, json};
 
-use super::{Fields, Layout, Problem, Refusal};
+use super::{Fields, Layout, Problem, Refusal, field, text};
 use crate::math::NAME;
 use crate::math::answer::{Answer, extract};
 
@@ -33,19 +32,16 @@ pub static OLYMPIADBENCH: Layout = Layout {
     summary: "OlympiadBench: question, final_answer (a list)",
     recognizes: |record| text(record, &["question"]).is_some() && record.contains_key("final_answer"),
     convert: |record| {
-        let answers: Vec<&str> = match record.get("final_answer") {
-            Some(Value::Array(answers)) => answers.iter().filter_map(Value::as_str).collect(),
-            Some(Value::String(answer)) => vec![answer],
-            _ => Vec::new(),
-        };
-        if record.get("error").and_then(Value::as_str).is_some_and(|tolerance| !tolerance.is_empty()) {
+        if text(record, &["error"]).is_some() {
             return Err("an answer with a tolerance of its own".into());
         }
-        match answers.as_slice() {
-            [] => Err("no answer".into()),
-            [one] => problem(record, &["question"], one),
-            several => problem(record, &["question"], &several.join(", ")),
-        }
+        let answer = match record.get("final_answer") {
+            Some(Value::Array(answers)) => {
+                answers.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
+            }
+            answer => answer.and_then(Value::as_str).unwrap_or_default().to_owned(),
+        };
+        problem(record, &["question"], &answer)
     },
 };
 
@@ -59,14 +55,10 @@ pub static VERL: Layout = Layout {
     },
     convert: |record| {
         let messages = record.get("prompt").and_then(Value::as_array).ok_or("no problem")?;
-        let question = messages
-            .iter()
-            .rfind(|message| message["role"] == "user")
-            .and_then(|message| message["content"].as_str());
-        let answer =
-            record.get("reward_model").and_then(|model| model.get("ground_truth")).and_then(Value::as_str);
-        let question = json!({"problem": question.ok_or("no problem")?});
-        problem(question.as_object().unwrap_or(record), &["problem"], answer.ok_or("no answer")?)
+        let question = messages.iter().rfind(|message| message["role"] == "user").ok_or("no problem")?;
+        let question = Fields::from_iter([("problem".to_owned(), question["content"].clone())]);
+        let answer = record.get("reward_model").and_then(|model| model["ground_truth"].as_str());
+        problem(&question, &["problem"], answer.ok_or("no answer")?)
     },
 };
 
@@ -99,19 +91,8 @@ pub static SOLUTION: Layout = Layout {
 
 const PROBLEM: &[&str] = &["problem", "question"];
 const REFERENCE: &[&str] = &["answer", "expected_answer", "final_answer"];
-/// What is kept of a record besides, for people and filters.
-const KEPT: [&str; 6] = ["level", "difficulty", "type", "subject", "id", "year"];
-
-/// The value of the first field of these names, in small or capital letters.
-fn field<'a>(record: &'a Fields, names: &[&str]) -> Option<&'a Value> {
-    names.iter().find_map(|name| {
-        record.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
-    })
-}
-
-fn text<'a>(record: &'a Fields, names: &[&str]) -> Option<&'a str> {
-    field(record, names).and_then(Value::as_str).filter(|text| !text.trim().is_empty())
-}
+/// Other fields that are copied, for people and filters.
+const EXTRA: [&str; 6] = ["level", "difficulty", "type", "subject", "id", "year"];
 
 fn number_or_text(record: &Fields, names: &[&str]) -> Option<String> {
     match field(record, names)? {
@@ -130,11 +111,9 @@ fn problem(record: &Fields, names: &[&str], answer: &str) -> Result<Problem, Ref
         Some(_) => {}
     }
     let mut spec = json!({"problem": text, "answer": answer, "encoding": "full"});
-    if let Some(spec) = spec.as_object_mut() {
-        for name in KEPT {
-            if let Some(value) = field(record, &[name]) {
-                spec.insert(name.to_owned(), value.clone());
-            }
+    for name in EXTRA {
+        if let Some(value) = field(record, &[name]) {
+            spec[name] = value.clone();
         }
     }
     Ok(Problem { text: text.to_owned(), spec })

@@ -1,8 +1,7 @@
-//! Public layouts of problems, turned into tasks: the registry behind `envs import`.
+//! Records of public data sets as tasks: the layouts behind `envs import`.
 //!
-//! A layout is a row of [`LAYOUTS`]: how a record of it is recognized, and what it becomes. What a problem is called and
-//! which split it belongs to is decided here, by a hash of its text alone, so that one problem has one name and one
-//! split wherever it comes from.
+//! A layout is a row of [`LAYOUTS`]: how its records are recognized, and what they become. A problem's name and split
+//! are decided by a hash of its text alone, so that it has one name and one split wherever it comes from.
 //!
 //! Left out: downloading, and formats other than JSON and JSON Lines; `python3 -c "import pandas; pandas.read_parquet('FILE')
 //! .to_json('FILE.jsonl', orient='records', lines=True)"` turns Parquet into the latter.
@@ -17,6 +16,8 @@ use record::line::Task;
 use serde_json::{Map, Value};
 
 use crate::environment::Split;
+pub use crate::problems::file::identity;
+use crate::problems::file::split_of;
 use crate::streams;
 
 /// A record of a public data set.
@@ -31,13 +32,13 @@ pub struct Problem {
     pub spec: Value,
 }
 
-/// A way of laying problems out.
+/// The layout of a data set's records.
 pub struct Layout {
     /// What `--layout` selects.
     pub name: &'static str,
-    /// The environment that its tasks are for.
+    /// The environment of its tasks.
     pub environment: &'static str,
-    /// Which data sets have it, and the fields that it is recognized by.
+    /// The data sets that use it, and the fields that it is recognized by.
     pub summary: &'static str,
     /// Whether a record has it.
     pub recognizes: fn(&Fields) -> bool,
@@ -50,7 +51,7 @@ pub struct Layout {
 pub enum Refusal {
     /// It cannot be used; the reason in a few words.
     LeftOut(&'static str),
-    /// It could not be looked at, as without a sandbox: the import fails.
+    /// It could not be judged, as without a sandbox: the import fails.
     Failed(Failure),
 }
 
@@ -95,33 +96,30 @@ pub fn recognize(record: &Fields) -> Option<&'static Layout> {
     LAYOUTS.iter().find(|layout| (layout.recognizes)(record)).copied()
 }
 
-/// What names a problem: a hash of its text without white space and case.
-pub fn identity(text: &str) -> u64 {
-    let bare: String =
-        text.chars().filter(|letter| !letter.is_whitespace()).flat_map(char::to_lowercase).collect();
-    streams::first_word(bare.as_bytes())
+/// The value of the first field of these names, in any case.
+fn field<'a>(record: &'a Fields, names: &[&str]) -> Option<&'a Value> {
+    names.iter().find_map(|name| {
+        record.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    })
 }
 
-/// One in this many problems is for testing.
-const TEST_SHARE: u64 = 8;
-
-/// The split of a problem that no one has put into one.
-pub fn split_of(text: &str) -> Split {
-    if identity(text).is_multiple_of(TEST_SHARE) { Split::Test } else { Split::Train }
+/// The same, if it is text that is not blank.
+fn text<'a>(record: &'a Fields, names: &[&str]) -> Option<&'a str> {
+    field(record, names).and_then(Value::as_str).filter(|text| !text.trim().is_empty())
 }
 
 /// Turns records into tasks, each problem once.
 #[derive(Default)]
 pub struct Importer {
-    /// The layout; `None`: that of each record.
+    /// The layout; `None`: as the fields of each record say.
     pub layout: Option<&'static Layout>,
     /// The split of all problems; `None`: by the hash of each.
     pub split: Option<Split>,
-    /// What the tasks say of where they come from.
+    /// The tasks' `source`.
     pub source: Option<String>,
-    /// Problems that must not come again.
+    /// Problems to leave out.
     pub without: HashSet<u64>,
-    /// Problems that came before.
+    /// Problems seen so far.
     pub seen: HashSet<u64>,
     /// How many records were left out, by reason.
     pub left_out: HashMap<&'static str, u64>,

@@ -1,4 +1,4 @@
-//! Math in as few words as it takes, for policies of a few hundred thousand parameters.
+//! Math in few words, for policies of a few hundred thousand parameters.
 //!
 //! Every word is one token of the tiny tokenizer of `policy init --preset tiny`, and a number is a word a digit:
 //!
@@ -8,11 +8,12 @@
 //! has 7 gets 5 loses 3 ask reasoner = 1 2 = 9 tool = 9 reasoner          =>  = 9            (after a turn)
 //! ```
 //!
-//! A reasoner writes running totals; the last one is its answer. A tool writes a chain of arithmetic, which is worked
-//! out for it: what the others are shown is the result. Anything else is malformed.
+//! A reasoner writes running totals; the last one is its answer. A tool writes a chain of arithmetic, which is computed for
+//! it: the others are shown the result. Anything else is malformed.
 
 use super::state::AgentMessage;
-use super::story::{Chain, digit, digits};
+use super::story::{Chain, digit};
+use crate::problems::spell;
 
 /// A prompt: the role's name ends it. `said` is what each agent said last, with its name.
 pub fn prompt<'a>(
@@ -37,7 +38,7 @@ pub fn prompt<'a>(
 
 /// Running totals as an answer: ` = 1 2 = 9`.
 pub fn write_totals(totals: &[u64]) -> String {
-    totals.iter().map(|total| format!(" ={}", digits(*total))).collect()
+    totals.iter().map(|total| format!(" ={}", spell(&total.to_string()))).collect()
 }
 
 /// The last of at least one running total.

@@ -1,33 +1,23 @@
-//! Demonstrations of word problems by imperfect experts, to warm a tiny policy up on.
+//! Imperfect experts for word problems, to warm up a tiny policy.
 //!
-//! Each answer is given by one demonstrator, drawn by the mix: `opt` works the story out, `short` forgets its last step,
-//! `slip` is one off from some step on, `random` answers anything. Half of the situations are the beginning, the other
-//! half a later turn, in which everyone has said something before; there a reasoner or judge goes along with what one of
-//! the others said with probability `follow`, and a tool always writes a chain of its own. Forgetting is what most do:
-//! a majority habit survives greedy decoding and can be mended by reinforcement, rare mistakes average out.
+//! Each answer comes from one demonstrator, drawn by the mix: `opt` solves the story, `short` forgets its last step, `slip`
+//! is one off from some step on, `random` answers anything. In a later turn a reasoner or judge adopts what one of the
+//! others said with probability `follow`; a tool always writes a chain of its own. Most forget: a majority habit survives
+//! greedy decoding and can be corrected by reinforcement, rare mistakes average out.
 //!
-//! Only for the compact encoding: a pretrained model needs no warm-up, and prose of ours would teach it our style.
+//! Only for the compact encoding: a pretrained model needs no warm-up, and our prose would teach it our style.
 
-use std::sync::Arc;
+use record::philox::Draws;
 
-use record::failure::{Failure, Result};
-use record::philox::{Draws, Part, Stream};
-use record::sample::Sample;
-
-use super::spec::{Encoding, Problem, Rules};
-use super::state::{MathState, Role};
+use super::compact;
+use super::state::Role;
 use super::story::Chain;
-use super::{NAME, compact, generate};
-use crate::demonstration::{self, Demonstration};
-use crate::environment::{Split, State};
-use crate::streams;
-use crate::workflow::Workflow;
 
 /// The kinds and their default shares.
 pub const KINDS: &[(&str, f64)] = &[("opt", 0.35), ("short", 0.45), ("slip", 0.15), ("random", 0.05)];
 
 /// What a demonstrator of `kind` answers.
-fn answer(kind: &str, role: Role, chain: &Chain, draws: &mut Draws) -> String {
+pub fn answer(kind: &str, role: Role, chain: &Chain, draws: &mut Draws) -> String {
     let mut chain = chain.clone();
     match kind {
         "short" if chain.steps.len() > 1 => {
@@ -59,87 +49,4 @@ fn answer(kind: &str, role: Role, chain: &Chain, draws: &mut Draws) -> String {
         }
     }
     compact::write_totals(&totals)
-}
-
-/// The samples about the task at `index`.
-///
-/// # Errors
-/// The full encoding: usage.
-pub fn samples(
-    rules: &Rules,
-    workflow: &Arc<Workflow>,
-    demonstration: &Demonstration,
-    index: u64,
-) -> Result<Vec<Sample>> {
-    if rules.encoding == Encoding::Full {
-        return Err(Failure::usage("there are demonstrations of the compact encoding only")
-            .hint("a pretrained policy needs no warm-up; leave --set encoding=full out for a tiny one"));
-    }
-    let seed = demonstration.tasks.seed;
-    let task = generate::word_problem(rules, Split::Train, streams::train_stream(NAME, seed, index))?;
-    let problem = Arc::new(Problem::parse(&task.spec)?);
-    let Some(chain) = problem.chain.clone() else { return Ok(Vec::new()) };
-    let mut draws =
-        Draws::new(Stream::named(seed, &[Part::Text(NAME), Part::Text("demo"), Part::Number(index)]));
-    let mut samples = Vec::new();
-    for number in 0..demonstration.states {
-        let mut state = MathState::new(Arc::clone(&problem), Arc::clone(workflow));
-        let episode = format!("{index}.{number}");
-        // An earlier turn, if it did not end the episode.
-        if number % 2 == 1 {
-            let mut later = state.clone();
-            if !turn(&mut later, &chain, demonstration, &mut draws, |_, _, _| {})? {
-                state = later;
-            }
-        }
-        turn(&mut state, &chain, demonstration, &mut draws, |state, agent, text| {
-            samples.push(demonstration::sample(
-                &task,
-                &episode,
-                agent,
-                state.observe(agent),
-                text.to_owned(),
-            ));
-        })?;
-    }
-    Ok(samples)
-}
-
-/// Plays a turn; `tell` is shown what every agent saw and said. Whether the episode is over.
-fn turn(
-    state: &mut MathState,
-    chain: &Chain,
-    demonstration: &Demonstration,
-    draws: &mut Draws,
-    mut tell: impl FnMut(&MathState, &str, &str),
-) -> Result<bool> {
-    let workflow = Arc::clone(state.workflow());
-    for stage in 0..workflow.stages() {
-        let agents = &workflow.agents()[workflow.stage(stage)];
-        let mut texts = Vec::with_capacity(agents.len());
-        for agent in agents {
-            let role = Role::of(agent);
-            let others: Vec<&str> = workflow
-                .agents()
-                .iter()
-                .filter(|other| *other != agent)
-                .filter_map(|other| state.said(other)?.answer.as_deref())
-                .collect();
-            let follows = role != Role::Tool && f64::from(draws.uniform()) < demonstration.follow;
-            let text = match draws.choose(&others) {
-                Some(said) if follows => state.write(agent, said),
-                _ => {
-                    let kind = demonstration.kind(draws).to_owned();
-                    answer(&kind, role, chain, draws)
-                }
-            };
-            tell(state, agent, &text);
-            texts.push((agent.as_str(), text));
-        }
-        let actions: Vec<(&str, &str)> = texts.iter().map(|(agent, text)| (*agent, text.as_str())).collect();
-        if state.apply_together(&actions)?.terminated {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }

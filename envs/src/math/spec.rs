@@ -1,16 +1,24 @@
-//! Settings, and the `spec` of a math task as JSON and as values.
+//! Settings and tasks of Math: the `spec` as JSON and as values, and how word problems are drawn.
+//!
+//! A word problem belongs to `test` if a hash of its chain of arithmetic is divisible by 8. The wording has no part in
+//! the hash, so no chain seen in training returns in the test split, in other words or in the other encoding.
 
 use std::sync::Arc;
 
 use record::failure::Result;
-use serde::Deserialize;
-use serde_json::{Map as Object, Value};
+use record::line::Task;
+use record::philox::{Draws, Stream};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use super::NAME;
 use super::answer::Answer;
 use super::story::Chain;
+use crate::environment::Split;
 pub use crate::settings::Encoding;
 use crate::settings::{Setting, Settings, TURNS};
-use crate::spec::{checked, fail, read};
+use crate::spec::{checked, fail, read, write};
+use crate::streams;
 use crate::workflow::Workflow;
 
 /// What `--set` understands.
@@ -32,19 +40,43 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::new("tools", "1", "tools of --workflow ensemble, 0 to 16"),
 ];
 
+/// One in this many word problems is for testing.
+const TEST_SHARE: u64 = 8;
+/// Draws after which rules are found to allow no task.
+const ATTEMPTS: u32 = 20_000;
+
 /// The rules of an episode, and how word problems are drawn.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Rules {
-    pub encoding: Encoding,
-    /// A file of problems.
-    pub data: Option<String>,
+#[derive(Clone, Debug)]
+pub struct Rules {
     /// Most steps of a word problem.
-    pub level: u32,
+    level: u32,
     /// Greatest total of a word problem.
-    pub largest: u32,
-    turns: u32,
+    largest: u32,
+    /// The `spec` of every task, without a problem.
+    spec: Spec,
+}
+
+/// The fields of a `spec`; others are kept and ignored.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Spec {
+    /// The text.
+    pub problem: String,
+    /// The reference answer as written.
+    pub answer: String,
+    pub encoding: Encoding,
+    pub turns: u32,
+    /// Reasoners of an ensemble.
     pub reasoners: u32,
+    /// Tools of an ensemble.
     pub tools: u32,
+}
+
+impl Default for Spec {
+    fn default() -> Spec {
+        let (problem, answer) = (String::new(), String::new());
+        Spec { problem, answer, encoding: Encoding::Full, turns: 4, reasoners: 2, tools: 1 }
+    }
 }
 
 impl Rules {
@@ -54,117 +86,102 @@ impl Rules {
         let encoding = Encoding::of_problems(settings)?;
         let largest = if encoding == Encoding::Compact { 20 } else { 1000 };
         Ok(Rules {
-            encoding,
-            data: settings.text("data").map(str::to_owned),
             level: settings.whole("level", 3, 1, 8)?,
             largest: settings.whole("largest", largest, 9, 9999)?,
-            turns: settings.whole("turns", 4, 1, 99)?,
-            reasoners: settings.whole("reasoners", 2, 1, 16)?,
-            tools: settings.whole("tools", 1, 0, 16)?,
+            spec: Spec {
+                encoding,
+                turns: settings.whole("turns", 4, 1, 99)?,
+                reasoners: settings.whole("reasoners", 2, 1, 16)?,
+                tools: settings.whole("tools", 1, 0, 16)?,
+                ..Spec::default()
+            },
         })
     }
 
-    /// The `spec` of a problem under these rules; what `known` holds besides (a source, a level) is kept.
-    pub fn spec(&self, problem: &str, answer: &str, known: Object<String, Value>) -> Value {
-        let mut spec = Object::from_iter([
-            ("problem".to_owned(), problem.into()),
-            ("answer".to_owned(), answer.into()),
-            ("encoding".to_owned(), self.encoding.name().into()),
-            ("turns".to_owned(), self.turns.into()),
-            ("reasoners".to_owned(), self.reasoners.into()),
-            ("tools".to_owned(), self.tools.into()),
-        ]);
-        for (key, value) in known {
-            spec.entry(key).or_insert(value);
-        }
-        Value::Object(spec)
+    pub fn is_compact(&self) -> bool {
+        self.spec.encoding == Encoding::Compact
+    }
+
+    /// The `spec` of a problem under these rules.
+    pub fn spec(&self, problem: String, answer: String) -> Value {
+        write(&Spec { problem, answer, ..self.spec.clone() })
+    }
+
+    /// The first word problem of `stream` that belongs to `split`.
+    ///
+    /// # Errors
+    /// The rules allow none: usage.
+    pub fn draw(&self, split: Split, stream: Stream) -> Result<Task> {
+        let draw = |draws: &mut Draws| {
+            let steps = 1 + draws.below(self.level);
+            let chain = Chain::draw(steps, self.largest, draws);
+            let text = chain.write();
+            if streams::split_of(text.as_bytes(), TEST_SHARE) != split || chain.steps.len() != steps as usize
+            {
+                return None;
+            }
+            let problem = if self.is_compact() { chain.tell_shortly(draws) } else { chain.tell(draws) };
+            let mut spec = self.spec(problem, chain.value().unwrap_or_default().to_string());
+            spec["level"] = steps.into();
+            let name = format!("{:016x}", streams::first_word(text.as_bytes()));
+            Some(streams::task(NAME, split, &name, spec))
+        };
+        streams::first_task(ATTEMPTS, split, stream, draw, || {
+            let settings = format!("level={} largest={}", self.level, self.largest);
+            (settings, "a higher level or a greater largest leaves more room")
+        })
     }
 }
 
-/// What a source says besides is accepted and ignored.
-#[derive(Deserialize)]
-struct RawSpec {
-    problem: String,
-    answer: String,
-    encoding: Option<Encoding>,
-    turns: Option<u32>,
-    reasoners: Option<u32>,
-    tools: Option<u32>,
-}
-
 /// A problem with everything that stays the same during its episodes.
-#[derive(Debug)]
-pub struct Problem {
-    /// The text.
-    pub text: String,
-    /// The reference answer as it was written.
-    pub reference: String,
-    /// What it means.
+#[derive(Clone, Debug)]
+pub struct MathProblem {
+    pub spec: Spec,
+    /// What the reference answer means.
     pub answer: Answer,
-    /// How it is put into words.
-    pub encoding: Encoding,
-    /// What is to be worked out, where the problem is a short story.
+    /// The arithmetic of a short story.
     pub chain: Option<Chain>,
-    /// Turns in an episode.
-    pub turns: u32,
-    /// Reasoners of an ensemble.
-    pub reasoners: u32,
-    /// Tools of an ensemble.
-    pub tools: u32,
-    /// The `spec` that this was read from.
-    pub spec: Value,
 }
 
-impl Problem {
-    /// The problem that `spec` describes.
+impl MathProblem {
+    /// The problem that `json` describes.
     ///
     /// # Errors
     /// A `spec` that is no math problem: data.
-    pub fn parse(spec: &Value) -> Result<Problem> {
-        let raw: RawSpec = read(spec)?;
-        let (text, reference) = (raw.problem, raw.answer);
+    pub fn parse(json: &Value) -> Result<MathProblem> {
+        let spec: Spec = read(json)?;
+        let (text, reference) = (&spec.problem, &spec.answer);
         if text.trim().is_empty() {
             return Err(fail("problem: there is no text"));
         }
-        let answer = Answer::read(&reference).ok_or_else(|| fail("answer: there is none"))?;
-        let encoding = raw.encoding.unwrap_or(Encoding::Full);
-        let (turns, reasoners, tools) =
-            (raw.turns.unwrap_or(4), raw.reasoners.unwrap_or(2), raw.tools.unwrap_or(1));
-        checked("turns", turns, 1, 99)?;
-        checked("reasoners", reasoners, 1, 16)?;
-        checked("tools", tools, 0, 16)?;
-        let chain = match encoding {
+        let answer = Answer::read(reference).ok_or_else(|| fail("answer: there is none"))?;
+        checked("turns", spec.turns, 1, 99)?;
+        checked("reasoners", spec.reasoners, 1, 16)?;
+        checked("tools", spec.tools, 0, 16)?;
+        let chain = match spec.encoding {
             Encoding::Full => None,
             Encoding::Compact => {
-                let chain = Chain::read_shortly(&text).ok_or_else(|| {
+                let chain = Chain::read_shortly(text).ok_or_else(|| {
                     fail(format!("problem: '{text}' is no short story"))
                         .hint("for example: has 7 gets 5 loses 3")
                 })?;
-                let value = chain.value().map(|value| value.to_string());
-                if value.as_deref() != Some(&reference) {
-                    return Err(fail(format!("answer: {reference} is not what comes out of '{text}'")));
+                if chain.value().map(|value| value.to_string()).as_ref() != Some(reference) {
+                    return Err(fail(format!("answer: {reference} is not the result of '{text}'")));
                 }
                 Some(chain)
             }
         };
-        Ok(Problem { text, reference, answer, encoding, chain, turns, reasoners, tools, spec: spec.clone() })
+        Ok(MathProblem { spec, answer, chain })
     }
 
-    /// The ensemble that the problem asks for.
+    /// Its ensemble: reasoners and tools in parallel, then a judge.
     ///
     /// # Errors
-    /// None that the bounds of [`Problem::parse`] leave.
-    pub fn ensemble(&self) -> Result<Arc<Workflow>> {
-        ensemble(self.reasoners, self.tools)
+    /// None that the bounds of [`MathProblem::parse`] leave.
+    pub fn ensemble(spec: &Spec) -> Result<Arc<Workflow>> {
+        let named =
+            |role: &'static str, count: u32| (1..=count).map(move |number| format!("{role}-{number}"));
+        let proposers = named("reasoner", spec.reasoners).chain(named("tool", spec.tools)).collect();
+        Workflow::staged("ensemble", vec![proposers, vec!["judge".to_owned()]])
     }
-}
-
-/// Reasoners and tools at once, then a judge.
-///
-/// # Errors
-/// No reasoner and no tool: data.
-pub fn ensemble(reasoners: u32, tools: u32) -> Result<Arc<Workflow>> {
-    let named = |role: &'static str, count: u32| (1..=count).map(move |number| format!("{role}-{number}"));
-    let proposers = named("reasoner", reasoners).chain(named("tool", tools)).collect();
-    Workflow::staged("ensemble", vec![proposers, vec!["judge".to_owned()]])
 }

@@ -1,19 +1,35 @@
-//! A situation in a math episode: what everyone said last.
+//! A math episode: what everyone said last, and what answers earn.
+//!
+//! Rewards follow the table of Stronger-MAS (arXiv 2510.11062, appendix A.1): a reasoner or judge earns
+//! `.2 format + .8 correct`, a tool `.1 runs + .1 parsable + .8 correct`. A component without evidence counts 0.
+//!
+//! The team earns 1 when an action ends the episode with a correct answer, and 0 otherwise: in the team of a reasoner and
+//! a tool when both agree on it, alone when it is given (or given twice, in several turns), in an ensemble when the judge
+//! adopts it. A proposal to a judge ends nothing: its team reward is what it would be if adopted.
 
 use std::sync::Arc;
 
 use record::failure::{Failure, Result};
-use record::sample::Message;
+use record::line::Task;
+use record::philox::{Draws, Stream};
+use sandbox::{Entry, Limits, Program};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::answer::{Answer, extract};
-use super::rules::Score;
-use super::spec::{Encoding, Problem};
-use super::{compact, full, program, test_actions};
-use crate::environment::{Checks, Outcome, State};
-use crate::spec::read_state;
+use super::spec::{Encoding, MathProblem, Rules, SETTINGS, Spec};
+use super::story::Chain;
+use super::{NAME, compact, demonstrate, full, test_actions};
+use crate::demonstration::Demonstration;
+use crate::environment::{ExtractionCase, Outcome, Split};
+use crate::problems::{Episode, Problem, fences, outcome, run, spell};
+use crate::settings::{Setting, Settings};
 use crate::workflow::Workflow;
+
+/// Characters of a program's output that others are shown and answers are read from.
+const LONGEST_OUTPUT: usize = 1000;
+/// Processor time of a tool's program in seconds.
+const CPU_SECONDS: f64 = 5.0;
 
 /// What an agent does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,175 +68,46 @@ impl Role {
 pub struct AgentMessage {
     /// As others are shown it.
     pub shown: String,
-    /// Its answer as it was written, if there is one.
+    /// Its answer as written, if there is one.
     pub answer: Option<String>,
-    /// The judge chose with it, or the agent has said it twice: it stands.
+    /// It ends the episode: the judge chose it, or the agent has said it twice.
     #[serde(default)]
     pub stands: bool,
 }
 
-/// A situation.
-#[derive(Clone, Debug)]
-pub struct MathState {
-    problem: Arc<Problem>,
-    workflow: Arc<Workflow>,
-    /// By agent, in the order of the workflow.
-    said: Vec<Option<Arc<AgentMessage>>>,
-}
-
-/// [`MathState::to_json`], read.
-#[derive(Deserialize)]
+/// What everyone said last, in the order of the workflow.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawState {
-    #[serde(rename = "env")]
-    _env: Option<String>,
-    spec: Value,
-    workflow: String,
+pub struct Said {
     said: Vec<Option<AgentMessage>>,
 }
 
-impl MathState {
-    /// The beginning of an episode.
-    pub fn new(problem: Arc<Problem>, workflow: Arc<Workflow>) -> Self {
-        let said = vec![None; workflow.agents().len()];
-        MathState { problem, workflow, said }
-    }
+/// What a tool's program gives: whether it ran to its end, without an error; the end of what it printed, otherwise the
+/// last line of the error.
+///
+/// # Errors
+/// No sandbox: unavailable.
+fn python(source: &str) -> Result<(bool, String)> {
+    let limits = Limits { cpu_seconds: CPU_SECONDS, ..Limits::default() };
+    let execution = run::run(&Program { source, entry: Entry::Script, stdin: "", limits })?;
+    let ran = execution.is_success();
+    let said = match ran {
+        true => execution.stdout.trim_end(),
+        false => execution.stderr.trim_end().lines().last().unwrap_or("no output"),
+    };
+    let from = said.char_indices().rev().nth(LONGEST_OUTPUT - 1).map_or(0, |(at, _)| at);
+    Ok((ran, said[from..].to_owned()))
+}
 
-    /// The state that `to_json` wrote; `find` looks a workflow up.
-    pub fn restore(value: &Value, find: impl Fn(&str, &Value) -> Result<Arc<Workflow>>) -> Result<Self> {
-        let raw: RawState = read_state(value)?;
-        let problem = Arc::new(Problem::parse(&raw.spec)?);
-        let workflow = find(&raw.workflow, &raw.spec)?;
-        let (said, agents) = (raw.said.len(), workflow.agents().len());
-        if said != agents {
-            return Err(Failure::data(format!("state: said: {said} entries for {agents} agents")));
-        }
-        let said = raw.said.into_iter().map(|said| said.map(Arc::new)).collect();
-        Ok(MathState { problem, workflow, said })
-    }
-
-    /// The problem.
-    pub fn problem(&self) -> &Problem {
-        &self.problem
-    }
-
-    /// What `agent` said last.
-    pub fn said(&self, agent: &str) -> Option<&AgentMessage> {
-        self.said.get(self.workflow.position(agent)?)?.as_deref()
-    }
-
-    /// An answer of `agent` that stands for `value` written as an answer.
-    pub fn write(&self, agent: &str, value: &str) -> String {
-        match (self.problem.encoding, Role::of(agent)) {
-            (Encoding::Full, Role::Tool) => full::write_program(value),
-            (Encoding::Full, _) => full::write_solution(value),
-            (Encoding::Compact, role) => {
-                let sign = if role == Role::Tool { "" } else { " =" };
-                format!("{sign}{}", value.chars().flat_map(|digit| [' ', digit]).collect::<String>())
-            }
-        }
-    }
-
-    /// What `text` of `agent` says, and what it is good for.
-    fn read(&self, agent: &str, text: &str) -> Result<(AgentMessage, Score)> {
-        let role = Role::of(agent);
-        let correct = |answer: &Option<String>| {
-            answer.as_deref().and_then(Answer::read).is_some_and(|answer| answer.same(&self.problem.answer))
-        };
-        let said = |shown: String, answer: Option<String>| AgentMessage { shown, answer, stands: false };
-        Ok(match (self.problem.encoding, role) {
-            (Encoding::Compact, Role::Tool) => {
-                let (runs, value) = compact::compute(text);
-                let answer = value.map(|value| value.to_string());
-                let score = Score::computed(runs, answer.is_some(), correct(&answer));
-                let shown = value.map_or_else(|| " none".to_owned(), |value| compact::write_totals(&[value]));
-                (said(shown, answer), score)
-            }
-            (Encoding::Compact, _) => {
-                let value = compact::read_totals(text);
-                let answer = value.map(|value| value.to_string());
-                let score = Score::reasoned(answer.is_some(), correct(&answer));
-                let words: String = text.split_ascii_whitespace().flat_map(|word| [" ", word]).collect();
-                (said(if value.is_some() { words } else { " none".to_owned() }, answer), score)
-            }
-            (Encoding::Full, Role::Tool) => {
-                let Some(source) = program::extract(text) else {
-                    let score = Score::computed(false, false, false);
-                    return Ok((said("(no program)".to_owned(), None), score));
-                };
-                let run = program::python(source)?;
-                let answer = run.answer();
-                let score = Score::computed(run.ran, answer.is_some(), correct(&answer));
-                let what = if run.ran { "Output" } else { "Error" };
-                let shown =
-                    format!("```python\n{}\n```\n{what}: {}", full::shorten(source.trim()), run.output);
-                (said(shown, answer), score)
-            }
-            (Encoding::Full, _) => {
-                let answer = extract::answer(text);
-                let score = Score::reasoned(answer.is_some(), correct(&answer));
-                (said(full::shorten(text), answer), score)
-            }
-        })
-    }
-
-    /// Takes what `agent` says.
-    fn put(&mut self, agent: &str, text: &str) -> Result<Score> {
-        self.workflow.check(agent)?;
-        if self.has_ended() {
-            return Err(Failure::data("the episode is over: the team has its answer"));
-        }
-        let (mut said, score) = self.read(agent, text)?;
-        said.stands = said.answer.as_deref().is_some_and(|answer| self.stands(agent, answer));
-        if let Some(position) = self.workflow.position(agent) {
-            self.said[position] = Some(Arc::new(said));
-        }
-        Ok(score)
-    }
-
-    /// Whether an answer of `agent` ends the episode by itself.
-    fn stands(&self, agent: &str, answer: &str) -> bool {
-        let given = |position: usize| self.said[position].as_ref().and_then(|said| said.answer.as_deref());
-        match self.workflow.name() {
-            "single" => true,
-            "turns" => {
-                self.workflow.position(agent).and_then(given).is_some_and(|before| same(before, answer))
-            }
-            // The judge adopts what someone proposed in this turn or before.
-            "ensemble" if Role::of(agent) == Role::Judge => {
-                let last = self.workflow.agents().len() - 1;
-                (0..last).filter_map(given).any(|proposed| same(proposed, answer))
-            }
-            _ => false,
-        }
-    }
-
-    /// The answer that the team has come to, once it has.
-    fn over(&self) -> Option<&str> {
-        let answers: Vec<Option<&str>> =
-            self.said.iter().map(|said| said.as_ref().and_then(|said| said.answer.as_deref())).collect();
-        if self.workflow.name() == "team" {
-            return match answers.as_slice() {
-                [Some(tool), Some(reasoner)] if same(tool, reasoner) => Some(reasoner),
-                _ => None,
-            };
-        }
-        self.said.iter().flatten().find(|said| said.stands).and_then(|said| said.answer.as_deref())
-    }
-
-    /// An answer stands, or the only one that there is to be was given, however malformed.
-    fn has_ended(&self) -> bool {
-        self.over().is_some() || self.workflow.name() == "single" && self.said.iter().any(Option::is_some)
-    }
-
-    fn outcome(&self, agent: Option<&str>, score: &Score) -> Outcome {
-        let terminated = self.has_ended();
-        let success = self.is_solved();
-        let proposes =
-            self.workflow.name() == "ensemble" && agent.is_some_and(|agent| Role::of(agent) != Role::Judge);
-        let team = success || proposes && score.correct;
-        Outcome { terminated, success, ..score.outcome(team) }
-    }
+/// The last line of the output that is not empty, if it is an answer.
+fn printed(output: &str) -> Option<String> {
+    let line = output.lines().map(str::trim).rfind(|line| !line.is_empty())?;
+    let is_answer = match Answer::read(line)? {
+        // One word can be an answer; several are a message.
+        Answer::Word(_) => line.chars().all(char::is_alphabetic),
+        _ => true,
+    };
+    is_answer.then(|| line.to_owned())
 }
 
 /// Whether two answers mean the same.
@@ -228,91 +115,284 @@ fn same(left: &str, right: &str) -> bool {
     matches!((Answer::read(left), Answer::read(right)), (Some(left), Some(right)) if left.same(&right))
 }
 
-impl State for MathState {
-    fn workflow(&self) -> &Arc<Workflow> {
-        &self.workflow
+impl Episode<MathProblem> {
+    /// What `agent` said last.
+    pub fn said(&self, agent: &str) -> Option<&AgentMessage> {
+        self.situation.said[self.workflow.position(agent)?].as_ref()
     }
 
-    fn turn_limit(&self) -> u32 {
-        // One answer and no more.
-        if self.workflow.name() == "single" { 1 } else { self.problem.turns }
+    /// What everyone said last, with their names.
+    fn all_said(&self) -> impl Iterator<Item = (&str, Option<&AgentMessage>)> {
+        self.workflow.agents().iter().map(String::as_str).zip(self.situation.said.iter().map(Option::as_ref))
     }
 
-    fn observe(&self, agent: &str) -> Vec<Message> {
-        let said =
-            self.workflow.agents().iter().map(String::as_str).zip(self.said.iter().map(Option::as_deref));
-        let role = Role::of(agent);
-        let content = match self.problem.encoding {
-            Encoding::Compact => compact::prompt(&self.problem.text, said, role.name()),
-            Encoding::Full => full::prompt(&self.problem.text, said, role),
-        };
-        vec![Message { role: "user".to_owned(), content }]
+    fn answers(&self) -> impl Iterator<Item = Option<&str>> {
+        self.situation.said.iter().map(|said| said.as_ref()?.answer.as_deref())
     }
 
-    fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
-        let score = self.put(agent, text)?;
-        Ok(self.outcome(Some(agent), &score))
-    }
-
-    fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
-        // All at once: what was said last must not meet half of what is said now.
-        let before = self.clone();
-        let mut last = None;
-        for (agent, text) in actions {
-            let mut alone = before.clone();
-            let score = alone.put(agent, text)?;
-            if let Some(position) = self.workflow.position(agent) {
-                self.said[position] = alone.said[position].take();
-            }
-            last = Some(score);
+    /// An answer of `agent` that means `value`.
+    pub fn write(&self, agent: &str, value: &str) -> String {
+        match (self.problem.spec.encoding, Role::of(agent)) {
+            (Encoding::Full, Role::Tool) => full::write_program(value),
+            (Encoding::Full, _) => full::write_solution(value),
+            (Encoding::Compact, Role::Tool) => spell(value),
+            (Encoding::Compact, _) => format!(" ={}", spell(value)),
         }
-        let score = last.ok_or_else(|| Failure::data("no action was given"))?;
-        Ok(self.outcome(None, &score))
     }
 
-    fn clone_state(&self) -> Box<dyn State> {
-        Box::new(self.clone())
+    /// What `text` of `agent` says, and what it earns the agent.
+    fn read(&self, agent: &str, text: &str) -> Result<(AgentMessage, Outcome)> {
+        let is_tool = Role::of(agent) == Role::Tool;
+        let (ran, shown, answer) = match (self.problem.spec.encoding, is_tool) {
+            (Encoding::Compact, true) => {
+                let (ran, value) = compact::compute(text);
+                let shown = value.map_or_else(|| " none".to_owned(), |value| compact::write_totals(&[value]));
+                (ran, shown, value.map(|value| value.to_string()))
+            }
+            (Encoding::Compact, false) => {
+                let value = compact::read_totals(text);
+                let words = text.split_ascii_whitespace().flat_map(|word| [" ", word]);
+                let shown = if value.is_some() { words.collect() } else { " none".to_owned() };
+                (true, shown, value.map(|value| value.to_string()))
+            }
+            (Encoding::Full, true) => match fences::program(text) {
+                None => (false, "(no program)".to_owned(), None),
+                Some(source) => {
+                    let (ran, output) = python(&source)?;
+                    let what = if ran { "Output" } else { "Error" };
+                    let source = full::shorten(source.trim());
+                    let shown = format!("```python\n{source}\n```\n{what}: {output}");
+                    (ran, shown, printed(&output).filter(|_| ran))
+                }
+            },
+            (Encoding::Full, false) => (true, full::shorten(text), extract::answer(text)),
+        };
+        let read = answer.as_deref().and_then(Answer::read);
+        let correct = read.is_some_and(|answer| answer.same(&self.problem.answer));
+        let correct = ("correct", 8.0, f64::from(correct));
+        let found = f64::from(answer.is_some());
+        let outcome = match is_tool {
+            true => outcome(0.0, &[("runs", 1.0, f64::from(ran)), ("parsable", 1.0, found), correct]),
+            false => outcome(0.0, &[("format", 2.0, found), correct]),
+        };
+        Ok((AgentMessage { shown, answer, stands: false }, outcome))
     }
 
-    fn to_json(&self) -> Value {
-        json!({
-            "env": super::NAME,
-            "spec": self.problem.spec,
-            "workflow": self.workflow.name(),
-            "said": self.said.iter().map(Option::as_deref).collect::<Vec<_>>(),
-        })
+    /// Whether an answer of `agent` ends the episode by itself.
+    fn stands(&self, agent: &str, answer: &str) -> bool {
+        match self.workflow.name() {
+            "single" => true,
+            "turns" => self
+                .said(agent)
+                .and_then(|said| said.answer.as_deref())
+                .is_some_and(|last| same(last, answer)),
+            // The judge adopts what someone proposed in this turn or before.
+            "ensemble" if Role::of(agent) == Role::Judge => {
+                let proposers = self.workflow.agents().len() - 1;
+                self.answers().take(proposers).flatten().any(|proposed| same(proposed, answer))
+            }
+            _ => false,
+        }
     }
 
-    fn checks(&self) -> Option<&dyn Checks> {
-        Some(self)
+    /// The answer that the team has come to, once it has.
+    fn agreed(&self) -> Option<&str> {
+        if self.workflow.name() == "team" {
+            return match self.answers().collect::<Vec<_>>()[..] {
+                [Some(tool), Some(reasoner)] if same(tool, reasoner) => Some(reasoner),
+                _ => None,
+            };
+        }
+        self.situation.said.iter().flatten().find(|said| said.stands)?.answer.as_deref()
     }
 }
 
-impl Checks for MathState {
-    fn oracle(&self, agent: &str) -> Option<String> {
-        Some(self.write(agent, &self.problem.reference))
+impl Problem for MathProblem {
+    const NAME: &'static str = NAME;
+    const SUMMARY: &'static str = "work out the answer of a problem, by thinking and by program";
+    const SETTINGS: &'static [Setting] = SETTINGS;
+    const DEMONSTRATORS: &'static [(&'static str, f64)] = demonstrate::KINDS;
+    const SHIPPED: &'static str = include_str!("../../problems/math.jsonl");
+
+    type Rules = Rules;
+    type Situation = Said;
+
+    fn workflows() -> Vec<Arc<Workflow>> {
+        let mut workflows = vec![
+            Workflow::parallel("team", &["tool", "reasoner"]),
+            Workflow::sequential("single", &["reasoner"]),
+            Workflow::sequential("turns", &["reasoner"]),
+        ];
+        // The default numbers are in range.
+        workflows.extend(MathProblem::ensemble(&Spec::default()));
+        workflows
     }
 
-    fn is_solved(&self) -> bool {
-        let Some(answer) = self.over() else { return false };
-        match self.problem.chain.as_ref().and_then(super::story::Chain::value) {
-            // Worked out from the story, whatever the answer in the task says.
-            Some(value) => answer.parse() == Ok(value),
-            None => Answer::read(answer).is_some_and(|answer| answer.same(&self.problem.answer)),
+    fn workflow(name: &str, spec: &Value) -> Result<Option<Arc<Workflow>>> {
+        if name != "ensemble" {
+            return Ok(None);
+        }
+        MathProblem::ensemble(&MathProblem::parse(spec)?.spec).map(Some)
+    }
+
+    fn rules(settings: &Settings) -> Result<Rules> {
+        Rules::from_settings(settings)
+    }
+
+    fn draw(rules: &Rules, split: Split, stream: Stream) -> Result<Task> {
+        rules.draw(split, stream)
+    }
+
+    fn from_file(rules: &Rules, raw: &Value, _name: &str) -> Result<Value> {
+        let Spec { problem, answer, .. } = MathProblem::parse(raw)?.spec;
+        Ok(rules.spec(problem, answer))
+    }
+
+    fn parse(spec: &Value) -> Result<Self> {
+        MathProblem::parse(spec)
+    }
+
+    fn turns(&self, workflow: &Workflow) -> u32 {
+        if workflow.name() == "single" { 1 } else { self.spec.turns }
+    }
+
+    fn start(&self, workflow: &Workflow) -> Said {
+        Said { said: vec![None; workflow.agents().len()] }
+    }
+
+    fn check(episode: &Episode<Self>) -> Result<()> {
+        let (said, agents) = (episode.situation.said.len(), episode.workflow.agents().len());
+        match said == agents {
+            true => Ok(()),
+            false => Err(Failure::data(format!("state: said: {said} entries for {agents} agents"))),
         }
     }
 
-    fn test_actions(&self, agent: &str) -> Vec<String> {
-        test_actions::all(self, agent)
+    fn ending(episode: &Episode<Self>) -> Option<&'static str> {
+        // The only answer that there is to be ends an episode even if it cannot be read.
+        let single =
+            episode.workflow.name() == "single" && episode.situation.said.iter().any(Option::is_some);
+        (single || episode.agreed().is_some()).then_some("the team has its answer")
     }
 
-    fn draw(&self) -> String {
-        let mut text = format!("{}\n", self.problem.text);
-        for (agent, said) in self.workflow.agents().iter().zip(&self.said) {
+    fn prompt(episode: &Episode<Self>, agent: &str) -> String {
+        let (spec, role) = (&episode.problem.spec, Role::of(agent));
+        match spec.encoding {
+            Encoding::Compact => compact::prompt(&spec.problem, episode.all_said(), role.name()),
+            Encoding::Full => full::prompt(&spec.problem, episode.all_said(), role),
+        }
+    }
+
+    fn play(episode: &mut Episode<Self>, actions: &[(&str, &str)], together: bool) -> Result<Outcome> {
+        // All are read before any is taken: what was said last must not meet half of what is said now.
+        let mut messages = Vec::new();
+        let mut outcome = Outcome::new(0.0, 0.0, &[]);
+        for (agent, text) in actions {
+            let (mut message, earned) = episode.read(agent, text)?;
+            message.stands = message.answer.as_deref().is_some_and(|answer| episode.stands(agent, answer));
+            messages.push((episode.workflow.position(agent), message));
+            outcome = earned;
+        }
+        for (position, message) in messages {
+            if let Some(position) = position {
+                episode.situation.said[position] = Some(message);
+            }
+        }
+        outcome.terminated = Self::ending(episode).is_some();
+        outcome.success = Self::is_solved(episode);
+        let proposes =
+            episode.workflow.name() == "ensemble" && !together && Role::of(actions[0].0) != Role::Judge;
+        let adopted = proposes && outcome.components["correct"] == 1.0;
+        outcome.rewards.team = f64::from(outcome.success || adopted);
+        Ok(outcome)
+    }
+
+    fn oracle(episode: &Episode<Self>, agent: &str) -> Option<String> {
+        Some(episode.write(agent, &episode.problem.spec.answer))
+    }
+
+    fn is_solved(episode: &Episode<Self>) -> bool {
+        let Some(answer) = episode.agreed() else { return false };
+        match episode.problem.chain.as_ref().and_then(Chain::value) {
+            // Worked out from the story, whatever the answer in the task says.
+            Some(value) => answer.parse() == Ok(value),
+            None => Answer::read(answer).is_some_and(|answer| answer.same(&episode.problem.answer)),
+        }
+    }
+
+    fn test_actions(episode: &Episode<Self>, agent: &str) -> Vec<String> {
+        test_actions::all(episode, agent)
+    }
+
+    fn extraction_cases() -> Vec<ExtractionCase> {
+        test_actions::extraction_cases()
+    }
+
+    fn picture(episode: &Episode<Self>) -> String {
+        let mut text = format!("{}\n", episode.problem.spec.problem);
+        for (agent, said) in episode.all_said() {
             if let Some(said) = said {
                 text.push_str(&format!("{agent}: {}\n", said.answer.as_deref().unwrap_or("no answer")));
             }
         }
         text
+    }
+
+    fn demonstrated(rules: &Rules) -> Result<()> {
+        if rules.is_compact() {
+            return Ok(());
+        }
+        Err(Failure::usage("there are demonstrations of the compact encoding only")
+            .hint("a pretrained policy needs no warm-up; leave --set encoding=full out for a tiny one"))
+    }
+
+    fn demonstrate(
+        episode: &Episode<Self>,
+        agent: &str,
+        demonstration: &Demonstration,
+        draws: &mut Draws,
+    ) -> String {
+        let role = Role::of(agent);
+        let others: Vec<&str> = episode
+            .workflow
+            .agents()
+            .iter()
+            .filter(|other| *other != agent)
+            .filter_map(|other| episode.said(other)?.answer.as_deref())
+            .collect();
+        let follows = role != Role::Tool && f64::from(draws.uniform()) < demonstration.follow;
+        match (draws.choose(&others), &episode.problem.chain) {
+            (Some(said), _) if follows => episode.write(agent, said),
+            (_, Some(chain)) => {
+                let kind = demonstration.kind(draws).to_owned();
+                demonstrate::answer(&kind, role, chain, draws)
+            }
+            // Only the compact encoding is demonstrated, and there every problem has a chain.
+            (_, None) => String::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_papers_table() {
+        let local = |parts: &[(&str, f64, f64)]| outcome(0.0, parts).rewards.local;
+        assert_eq!(local(&[("format", 2.0, 1.0), ("correct", 8.0, 0.0)]), 0.2);
+        assert_eq!(local(&[("format", 2.0, 1.0), ("correct", 8.0, 1.0)]), 1.0);
+        assert_eq!(local(&[("runs", 1.0, 1.0), ("parsable", 1.0, 0.0), ("correct", 8.0, 0.0)]), 0.1);
+        assert_eq!(local(&[("runs", 1.0, 1.0), ("parsable", 1.0, 1.0), ("correct", 8.0, 0.0)]), 0.2);
+        assert_eq!(local(&[("runs", 1.0, 1.0), ("parsable", 1.0, 1.0), ("correct", 8.0, 1.0)]), 1.0);
+    }
+
+    #[test]
+    fn the_last_line_is_the_answer() {
+        assert_eq!(printed("working\n42\n\n").as_deref(), Some("42"));
+        assert_eq!(printed("[1, 2]").as_deref(), Some("[1, 2]"));
+        assert_eq!(printed("no solution found here"), None);
+        assert_eq!(printed(""), None);
+        assert_eq!(printed("Tuesday").as_deref(), Some("Tuesday"));
     }
 }

@@ -1,8 +1,8 @@
-//! Graded word problems of arithmetic: a quantity, and what happens to it step by step.
+//! Generated word problems of arithmetic: a quantity, and what happens to it step by step.
 //!
-//! A story is a chain of whole numbers and the four operations, carried out from left to right as on a pocket
-//! calculator; every running total is a whole number from 0 to a limit, and divisions come out even. The number of
-//! steps is its grade. The same chain is told in few words for tiny policies and in sentences for pretrained ones.
+//! A story is a chain of whole numbers and the four operations, evaluated from left to right as on a pocket calculator.
+//! Every running total is a whole number from 0 to a limit, and divisions come out even. The number of steps is its
+//! level. The same chain is told in few words for tiny policies and in sentences for pretrained ones.
 //!
 //! Left out: problems that take more than arithmetic; those come from files.
 
@@ -10,42 +10,32 @@ use std::fmt::Write as _;
 
 use record::philox::Draws;
 
+use crate::problems::spell;
+
 /// Greatest operand of a sum or difference, and greatest start.
 const LARGEST_OPERAND: u32 = 9;
 
 /// One of the four operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Addition.
     Add,
-    /// Subtraction.
     Subtract,
-    /// Multiplication.
     Multiply,
-    /// Division.
     Divide,
 }
 
-/// The operations with their signs and the words that a short story may use.
-const WORDS: [(Operation, char, &[&str]); 4] = [
-    (Operation::Add, '+', &["gets", "buys"]),
-    (Operation::Subtract, '-', &["loses", "gives"]),
-    (Operation::Multiply, '*', &["times"]),
-    (Operation::Divide, '/', &["shares"]),
-];
+const OPERATIONS: [Operation; 4] =
+    [Operation::Add, Operation::Subtract, Operation::Multiply, Operation::Divide];
 
 impl Operation {
-    /// Its sign.
-    pub fn sign(self) -> char {
-        WORDS.iter().find(|(operation, ..)| *operation == self).map_or('?', |(_, sign, _)| *sign)
-    }
-
-    fn from_sign(text: &str) -> Option<Operation> {
-        WORDS.iter().find(|(_, sign, _)| text.chars().eq([*sign])).map(|(operation, ..)| *operation)
-    }
-
-    fn from_word(word: &str) -> Option<Operation> {
-        WORDS.iter().find(|(.., words)| words.contains(&word)).map(|(operation, ..)| *operation)
+    /// Its sign, and the words that a short story may use.
+    fn words(self) -> (&'static str, &'static [&'static str]) {
+        match self {
+            Operation::Add => ("+", &["gets", "buys"]),
+            Operation::Subtract => ("-", &["loses", "gives"]),
+            Operation::Multiply => ("*", &["times"]),
+            Operation::Divide => ("/", &["shares"]),
+        }
     }
 
     /// Its result; `None` where it is no whole number from 0 on, or too large to matter.
@@ -59,7 +49,7 @@ impl Operation {
     }
 }
 
-/// A chain of operations, carried out from left to right.
+/// A chain of operations, evaluated from left to right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     /// The number it begins with.
@@ -81,7 +71,7 @@ impl Chain {
             .collect()
     }
 
-    /// What comes out.
+    /// Its result.
     pub fn value(&self) -> Option<u64> {
         self.totals().map(|totals| totals.last().copied().unwrap_or(self.start))
     }
@@ -92,9 +82,9 @@ impl Chain {
         let mut chain = Chain { start: start.into(), steps: Vec::new() };
         let mut total = start;
         for _ in 0..steps {
-            let choices: Vec<(Operation, Vec<u32>)> = WORDS
+            let choices: Vec<(Operation, Vec<u32>)> = OPERATIONS
                 .iter()
-                .map(|(operation, ..)| (*operation, operands(*operation, total, largest)))
+                .map(|operation| (*operation, operands(*operation, total, largest)))
                 .filter(|(_, operands)| !operands.is_empty())
                 .collect();
             let Some((operation, operands)) = draws.choose(&choices) else { break };
@@ -107,22 +97,22 @@ impl Chain {
 
     /// The chain in digits and signs, each a word: ` 7 + 5 * 1 2`. A number of several digits is several words.
     pub fn write(&self) -> String {
-        let mut text = digits(self.start);
+        let mut text = spell(&self.start.to_string());
         for (operation, operand) in &self.steps {
             text.push(' ');
-            text.push(operation.sign());
-            text.push_str(&digits(*operand));
+            text.push_str(operation.words().0);
+            text.push_str(&spell(&operand.to_string()));
         }
         text
     }
 
     /// Reads what [`Chain::write`] writes, and nothing else.
     pub fn read(text: &str) -> Option<Chain> {
-        Chain::between(text, Operation::from_sign)
+        Chain::between(text, |operation, word| operation.words().0 == word)
     }
 
     /// Numbers with a word for an operation between every two.
-    fn between(text: &str, operation: impl Fn(&str) -> Option<Operation>) -> Option<Chain> {
+    fn between(text: &str, spells: impl Fn(Operation, &str) -> bool) -> Option<Chain> {
         let (mut numbers, mut operations, mut open) = (Vec::new(), Vec::new(), false);
         for word in text.split_ascii_whitespace() {
             if let Some(digit) = digit(word) {
@@ -133,7 +123,7 @@ impl Chain {
                 let last: &mut u64 = numbers.last_mut()?;
                 *last = last.checked_mul(10)?.checked_add(digit)?;
             } else {
-                operations.push(operation(word).filter(|_| open)?);
+                operations.push(OPERATIONS.into_iter().find(|operation| open && spells(*operation, word))?);
                 open = false;
             }
         }
@@ -143,20 +133,18 @@ impl Chain {
 
     /// A short story: `has 7 gets 5 loses 3`. Which of several words is used is drawn.
     pub fn tell_shortly(&self, draws: &mut Draws) -> String {
-        let mut text = format!("has{}", digits(self.start));
+        let mut text = format!("has{}", spell(&self.start.to_string()));
         for (operation, operand) in &self.steps {
-            let words =
-                WORDS.iter().find(|(known, ..)| known == operation).map_or(&[][..], |(.., words)| words);
             text.push(' ');
-            text.push_str(draws.choose(words).copied().unwrap_or_default());
-            text.push_str(&digits(*operand));
+            text.push_str(draws.choose(operation.words().1).copied().unwrap_or_default());
+            text.push_str(&spell(&operand.to_string()));
         }
         text
     }
 
     /// Reads a short story.
     pub fn read_shortly(text: &str) -> Option<Chain> {
-        Chain::between(text.strip_prefix("has ")?, Operation::from_word)
+        Chain::between(text.strip_prefix("has ")?, |operation, word| operation.words().1.contains(&word))
     }
 
     /// A story in sentences. Who it is about and what they count is drawn.
@@ -209,11 +197,6 @@ fn operands(operation: Operation, total: u32, largest: u32) -> Vec<u32> {
             && (total > 0 || operation == Operation::Add)
     };
     (least..=most).filter(fits).collect()
-}
-
-/// A number as words, one a digit, each with the space before it.
-pub fn digits(number: u64) -> String {
-    number.to_string().chars().flat_map(|digit| [' ', digit]).collect()
 }
 
 /// The digit that `word` is.

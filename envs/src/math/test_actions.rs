@@ -2,63 +2,52 @@
 
 use serde_json::{Value, json};
 
-use super::spec::Encoding;
-use super::state::{MathState, Role};
+use super::compact::write_totals;
+use super::spec::MathProblem;
+use super::state::Role;
 use crate::environment::ExtractionCase;
+use crate::problems::Episode;
 
-/// Answers worth trying in `state`.
-pub fn all(state: &MathState, agent: &str) -> Vec<String> {
-    let problem = state.problem();
-    let reference = problem.reference.as_str();
-    let mut answers = Vec::new();
-    match (&problem.chain, problem.encoding) {
-        (Some(chain), Encoding::Compact) => {
+/// Answers worth trying in the situation of `episode`.
+pub fn all(episode: &Episode<MathProblem>, agent: &str) -> Vec<String> {
+    let reference = &episode.problem.spec.answer;
+    let is_tool = Role::of(agent) == Role::Tool;
+    let write = |value: &str| episode.write(agent, value);
+    let (mut answers, others): (Vec<String>, &[&str]) = match &episode.problem.chain {
+        Some(chain) => {
             let totals = chain.totals().unwrap_or_default();
             let value = totals.last().copied().unwrap_or(chain.start);
-            for near in [value + 1, value.saturating_sub(1), chain.start, 0] {
-                answers.push(state.write(agent, &near.to_string()));
-            }
-            if Role::of(agent) == Role::Tool {
-                answers.push(chain.write());
-                answers.push(format!("{} + 0", chain.write()));
-                answers.extend([" 7 - 8", " 7 / 0", " 7 +", " + 7"].map(str::to_owned));
-            } else {
-                answers.push(super::compact::write_totals(&totals));
-                answers.push(format!("{} = 0", super::compact::write_totals(&totals)));
-                answers.extend([" =", " 9", " = 9 =", " = x"].map(str::to_owned));
-            }
+            let near = [value + 1, value.saturating_sub(1), chain.start, 0];
+            let solution = if is_tool { chain.write() } else { write_totals(&totals) };
+            let goes_on = format!("{solution} {} 0", if is_tool { "+" } else { "=" });
+            let answers = near.map(|near| write(&near.to_string())).into_iter().chain([solution, goes_on]);
+            (
+                answers.collect(),
+                if is_tool { &[" 7 - 8", " 7 / 0", " 7 +", " + 7"] } else { &[" =", " 9", " = 9 =", " = x"] },
+            )
         }
-        _ => {
-            answers.push(state.write(agent, &format!("{reference} + 1")));
-            answers.push(state.write(agent, "0"));
-            answers.push(format!("The answer is surely {reference}, or not"));
-            answers.push("\\boxed{}".to_owned());
-            if Role::of(agent) == Role::Tool {
-                answers.push("```python\nraise ValueError('no')\n```".to_owned());
-                answers.push("```python\nprint('a long way to say nothing')\n```".to_owned());
-            }
+        None => {
+            let unsure = format!("The answer is surely {reference}, or not");
+            let answers = vec![write(&format!("{reference} + 1")), write("0"), unsure];
+            (
+                answers,
+                &[
+                    "\\boxed{}",
+                    "```python\nraise ValueError('no')\n```",
+                    "```python\nprint('a long way to say nothing')\n```",
+                ],
+            )
         }
-    }
-    answers.extend(["", " ", "\u{0}", "ask"].map(str::to_owned));
+    };
+    answers.extend(others.iter().chain(&["", " ", "\u{0}", "ask"]).map(|text| (*text).to_owned()));
     answers
 }
 
-const SOLUTIONS: [(&str, &str, bool); 15] = [
-    ("boxed", "So it is \\boxed{42}.", true),
-    ("heading before", "#### Step 1\nMultiply.\n#### 42", true),
-    ("words after", "\\boxed{42}\nDone. I checked 6 and 7.", true),
-    ("code fence", "####\n```\n42\n```", true),
-    ("no space after ####", "####42", true),
-    ("nested braces", "\\boxed{\\frac{84}{2}}", true),
-    ("last answer wins", "\\boxed{41}? No: \\boxed{42}", true),
-    ("decimal", "\\boxed{42.0}", true),
-    ("said in words", "The final answer is 42. Good.", true),
-    ("dollar signs", "$$\\boxed{42}$$", true),
-    ("equation", "\\boxed{x = 42}", true),
-    ("empty", "", false),
-    ("empty box", "\\boxed{}", false),
-    ("box that never closes", "\\boxed{42", false),
-    ("a number in prose", "I thought of 42 apples and of 7 pears.", false),
+const NO_SOLUTIONS: [(&str, &str); 4] = [
+    ("empty", ""),
+    ("empty box", "\\boxed{}"),
+    ("box that never closes", "\\boxed{42"),
+    ("a number in prose", "I thought of 42 apples and of 7 pears."),
 ];
 const CHAINS: [(&str, &str, &str, Option<&str>); 8] = [
     ("compact", "reasoner", "= 1 2", Some(" = 1 2")),
@@ -77,12 +66,8 @@ pub fn extraction_cases() -> Vec<ExtractionCase> {
         json!({"problem": "What is six times seven?", "answer": "42", "encoding": "full", "turns": 4});
     let compact: Value =
         json!({"problem": "has 7 gets 5", "answer": "12", "encoding": "compact", "turns": 4});
-    // A solution is shown to the others as it was written, so one that means the same is not the same state: what is
-    // compared is whether the answer was found, by its reward.
-    let solutions = SOLUTIONS
-        .iter()
-        .filter(|(.., readable)| !readable)
-        .map(|(name, text, _)| ExtractionCase::new(&full, "reasoner", (name, text, None)));
+    let solutions =
+        NO_SOLUTIONS.iter().map(|(name, text)| ExtractionCase::new(&full, "reasoner", (name, text, None)));
     let chains = CHAINS
         .iter()
         .map(|(name, agent, text, means)| ExtractionCase::new(&compact, agent, (name, text, *means)));
@@ -93,16 +78,35 @@ pub fn extraction_cases() -> Vec<ExtractionCase> {
 mod tests {
     use super::*;
     use crate::environment::Environment as _;
-    use crate::math::Math;
+    use crate::math::MATH;
 
+    const SOLUTIONS: [(&str, &str); 11] = [
+        ("boxed", "So it is \\boxed{42}."),
+        ("heading before", "#### Step 1\nMultiply.\n#### 42"),
+        ("words after", "\\boxed{42}\nDone. I checked 6 and 7."),
+        ("code fence", "####\n```\n42\n```"),
+        ("no space after ####", "####42"),
+        ("nested braces", "\\boxed{\\frac{84}{2}}"),
+        ("last answer wins", "\\boxed{41}? No: \\boxed{42}"),
+        ("decimal", "\\boxed{42.0}"),
+        ("said in words", "The final answer is 42. Good."),
+        ("dollar signs", "$$\\boxed{42}$$"),
+        ("equation", "\\boxed{x = 42}"),
+    ];
+
+    /// Others are shown a solution as it was written, so two that mean the same lead to different states: what they earn
+    /// is compared.
     #[test]
     fn solutions_in_every_style_earn_what_their_answer_earns() {
         let spec =
             json!({"problem": "What is six times seven?", "answer": "42", "encoding": "full", "turns": 4});
-        for (name, text, readable) in SOLUTIONS {
-            let mut state = Math.reset(&spec, "team").unwrap();
-            let local = state.apply("reasoner", text).unwrap().rewards.local;
-            assert_eq!(local, if readable { 1.0 } else { 0.0 }, "{name}: {text:?}");
+        let earned =
+            |text: &str| MATH.reset(&spec, "team").unwrap().apply("reasoner", text).unwrap().rewards.local;
+        for (name, text) in SOLUTIONS {
+            assert_eq!(earned(text), 1.0, "{name}: {text:?}");
+        }
+        for (name, text) in NO_SOLUTIONS {
+            assert_eq!(earned(text), 0.0, "{name}: {text:?}");
         }
     }
 }

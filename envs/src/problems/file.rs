@@ -1,0 +1,128 @@
+//! Problems from files: task lines, as `envs import` writes them, and the small sets that come with the program.
+//!
+//! The rules of a task (encoding, turns, limits) are those of the settings, whatever its line says. A problem is known by
+//! its text, so that it has one name and one split wherever it comes from: the split that its line names, otherwise one
+//! by a hash of its text. Test problems come in the file's order; train problems in orders that the seed decides,
+//! each once before any comes again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use record::failure::{Failure, Result};
+use record::line::Task;
+use record::philox::{Draws, Part, Stream};
+use record::read::{Kind, Reader};
+use serde_json::Value;
+
+use super::Problem;
+use crate::environment::{Selection, Split, Tasks};
+use crate::streams;
+
+/// The name that selects the problems of our own.
+const SHIPPED: &str = "shipped";
+/// One in this many problems is for testing.
+const TEST_SHARE: u64 = 8;
+
+/// What names a problem: a hash of its text without white space and case.
+pub fn identity(text: &str) -> u64 {
+    let bare: String =
+        text.chars().filter(|letter| !letter.is_whitespace()).flat_map(char::to_lowercase).collect();
+    streams::first_word(bare.as_bytes())
+}
+
+/// The split of a problem whose source names none.
+pub fn split_of(text: &str) -> Split {
+    if identity(text).is_multiple_of(TEST_SHARE) { Split::Test } else { Split::Train }
+}
+
+/// The tasks of a selection from `file`, without end.
+///
+/// # Errors
+/// A file that cannot be read, or a split that is empty: usage. A line that is no task of this environment, or a problem
+/// in both splits: data, naming the line.
+pub fn tasks<P: Problem>(file: &str, rules: &P::Rules, selection: &Selection) -> Result<Tasks<'static>> {
+    let (split, seed) = (selection.split, selection.seed);
+    let mut tasks = if file == SHIPPED { shipped::<P>(rules)? } else { read::<P>(file, rules)? };
+    tasks.retain(|task| task.split.as_deref() == Some(split.name()));
+    if tasks.is_empty() {
+        return Err(Failure::usage(format!("--set data={file}: it has no {} problem", split.name()))
+            .hint("`envs import --split` decides where problems go"));
+    }
+    let tasks: Arc<[Task]> = tasks.into();
+    Ok(Box::new((0..).flat_map(move |round: u64| {
+        let mut order: Vec<usize> = (0..tasks.len()).collect();
+        if round > 0 || split == Split::Train {
+            let name =
+                [Part::Text(P::NAME), Part::Text("data"), Part::Text(split.name()), Part::Number(round)];
+            Draws::new(Stream::named(seed, &name)).shuffle(&mut order);
+        }
+        let tasks = Arc::clone(&tasks);
+        order.into_iter().map(move |index| Ok(tasks[index].clone()))
+    })))
+}
+
+/// The task of the problem in `raw`. What a source says besides (a level, a source) is kept.
+fn task<P: Problem>(rules: &P::Rules, raw: &Value, identity: u64, split: Split) -> Result<Task> {
+    let name = format!("{identity:016x}");
+    let mut spec = P::from_file(rules, raw, &name)?;
+    if let (Value::Object(spec), Value::Object(raw)) = (&mut spec, raw) {
+        for (key, value) in raw {
+            spec.entry(key).or_insert_with(|| value.clone());
+        }
+    }
+    Ok(streams::task(P::NAME, split, &name, spec))
+}
+
+/// The problems of our own.
+fn shipped<P: Problem>(rules: &P::Rules) -> Result<Vec<Task>> {
+    let parse = |line| {
+        let mut raw: Value = serde_json::from_str(line).map_err(Failure::work)?;
+        raw["source"] = SHIPPED.into();
+        let text = raw["problem"].as_str().unwrap_or_default();
+        task::<P>(rules, &raw, identity(text), split_of(text))
+    };
+    P::SHIPPED.lines().map(parse).collect()
+}
+
+/// The problems of `file`, each once.
+fn read<P: Problem>(file: &str, rules: &P::Rules) -> Result<Vec<Task>> {
+    const HINT: &str = "`envs import` writes this layout from public data sets";
+    let place = |failure: Failure| failure.at(format!("--set data={file}"));
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        Failure::usage(format!("--set data={file}: {error}"))
+            .hint("`envs import` writes such a file; shipped is a small one of our own")
+    })?;
+    let mut reader = Reader::new(file, std::io::Cursor::new(text));
+    let mut tasks = Vec::new();
+    let mut known: HashMap<u64, Split> = HashMap::new();
+    while let Some(line) = reader.next().map_err(place)? {
+        if line.kind != Kind::Task {
+            continue;
+        }
+        let fail = |cause: String| place(line.failure(cause));
+        let raw: Task = record::line::parse(&line).map_err(place)?;
+        if raw.env != P::NAME {
+            return Err(fail(format!("{} is a task of {}", raw.task, raw.env)));
+        }
+        let text = raw.spec["problem"].as_str();
+        let text = text.ok_or_else(|| fail("spec: problem: there is no text".to_owned()).hint(HINT))?;
+        let identity = identity(text);
+        let split = match raw.split.as_deref() {
+            Some("train") => Split::Train,
+            Some("test") => Split::Test,
+            _ => split_of(text),
+        };
+        match known.insert(identity, split) {
+            None => tasks.push(
+                task::<P>(rules, &raw.spec, identity, split)
+                    .map_err(|failure| fail(failure.message.clone()).hint(HINT))?,
+            ),
+            Some(before) if before == split => {}
+            Some(_) => {
+                return Err(fail(format!("the problem of {} is in both splits", raw.task))
+                    .hint("`envs import` gives each problem one split"));
+            }
+        }
+    }
+    Ok(tasks)
+}
