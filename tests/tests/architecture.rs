@@ -63,3 +63,34 @@ fn arrows_up_and_sideways_are_found() {
     let unknown = BTreeMap::from([("extra".to_owned(), Vec::new())]);
     assert_eq!(wrong_arrows(&unknown), ["extra has no floor: add it to FLOORS"]);
 }
+
+/// Rooms of `envs` and the rooms they must not use: problems know no environment, and environments neither each other
+/// nor the import.
+const ROOMS: [(&str, &[&str]); 5] = [
+    ("problems", &["math", "code", "import", "grid"]),
+    ("math/answer", &["problems", "code", "import"]),
+    ("math", &["code", "import", "grid"]),
+    ("code", &["math", "import", "grid"]),
+    ("grid", &["problems", "math", "code", "import"]),
+];
+
+#[test]
+fn arrows_between_the_rooms_of_envs_point_one_way() {
+    for (room, others) in ROOMS {
+        let mut folders = vec![troupe_tests::root().join("envs/src").join(room)];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(&folder).expect("a room") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let text = std::fs::read_to_string(&path).expect("text");
+                for other in others {
+                    let arrow = format!("use crate::{other}::");
+                    assert!(!text.contains(&arrow), "{} has '{arrow}'", path.display());
+                }
+            }
+        }
+    }
+}
