@@ -6,15 +6,15 @@
 //! each an f32 or two neighboring bf16.
 
 use gemm::Precision;
+use memmap2::MmapMut;
 use policy::config::Config;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use record::failure::{Failure, Result};
 use std::ptr::NonNull;
 
 /// Tokens per block.
 pub const BLOCK_SIZE: usize = 16;
-/// Memory is taken from the system in slabs of about this many bytes.
-const SLAB_BYTES: usize = 1 << 20;
-const ALIGNMENT: usize = 4096;
+/// Memory is mapped in slabs of about this many bytes, several huge pages; what is not used of one takes no memory.
+const SLAB_BYTES: usize = 8 << 20;
 
 /// The sizes that decide a block's layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,22 +60,10 @@ impl KvLayout {
     }
 }
 
-struct Slab {
-    start: NonNull<f32>,
-    layout: Layout,
-}
-
-impl Drop for Slab {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `KvCache::grow` with this layout and freed only here.
-        unsafe { dealloc(self.start.as_ptr().cast(), self.layout) }
-    }
-}
-
 /// Memory of the blocks.
 pub struct KvCache {
     layout: KvLayout,
-    slabs: Vec<Slab>,
+    slabs: Vec<MmapMut>,
     starts: Vec<NonNull<f32>>,
 }
 
@@ -104,10 +92,13 @@ impl KvCache {
     }
 
     /// Provides memory for everything that a run stores, given its slots.
-    pub fn reserve(&mut self, slots: &[i32]) {
+    ///
+    /// # Errors
+    /// Exit 69: the system gives no more memory.
+    pub fn reserve(&mut self, slots: &[i32]) -> Result<()> {
         let most = slots.iter().max().map_or(0, |&slot| slot as usize / BLOCK_SIZE + 1);
         while self.starts.len() < most {
-            self.grow();
+            self.grow()?;
         }
         if cfg!(test) {
             // Tests must notice reads of what nobody has written: a block whose first token comes now has no content.
@@ -118,21 +109,22 @@ impl KvCache {
                     .fill(f32::from_bits(u32::MAX));
             }
         }
+        Ok(())
     }
 
-    fn grow(&mut self) {
+    fn grow(&mut self) -> Result<()> {
         let words = self.layout.block_words();
         let count = (SLAB_BYTES / (words * size_of::<f32>())).max(1);
-        let layout = Layout::array::<f32>(count * words)
-            .and_then(|layout| layout.align_to(ALIGNMENT))
-            .expect("a slab is far smaller than the address space");
-        // SAFETY: the layout is not empty: models have at least one layer, head and dimension.
-        let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start.cast::<f32>()) else { handle_alloc_error(layout) };
-        for block in 0..count {
-            // SAFETY: within the slab, which holds `count` blocks.
-            self.starts.push(unsafe { start.add(block * words) });
-        }
-        self.slabs.push(Slab { start, layout });
+        let mut slab = MmapMut::map_anon(count * words * size_of::<f32>())
+            .map_err(|error| Failure::unavailable(format!("no memory for the KV cache: {error}")))?;
+        // Attention reads all of the cache in each layer, one page per block and head: with small pages it would wait for
+        // address translation. Where the system has no huge pages it does.
+        #[cfg(target_os = "linux")]
+        let _ = slab.advise(memmap2::Advice::HugePage);
+        let start = NonNull::from(&mut slab[..]).cast::<f32>();
+        // SAFETY: within the slab, which holds `count` blocks.
+        self.starts.extend((0..count).map(|block| unsafe { start.add(block * words) }));
+        self.slabs.push(slab);
+        Ok(())
     }
 }

@@ -55,7 +55,7 @@ impl CpuRunner {
 
 impl Runner for CpuRunner {
     fn run(&mut self, batch: &Batch) -> Result<Vec<SampledToken>> {
-        self.context.kv.reserve(&batch.slots);
+        self.context.kv.reserve(&batch.slots)?;
         self.context.rope.reserve(batch.longest);
         self.model.run(&mut self.context, batch, &mut self.logits)?;
         self.sample(&batch.requests)
