@@ -1,9 +1,9 @@
-//! The system calls that a program may make: everything that computing needs, by name, and nothing else.
+//! The system calls that a program may make: an allow list of what computing needs.
 //!
-//! What is not listed fails with `ENOSYS`, which a C library takes as "this kernel is too old" and Python turns into an
-//! `OSError`; so does `clone3`, whose flags a filter cannot see, and the C library then asks `clone`. Sockets, tracing,
-//! namespaces, mounts, keys, shared memory of System V, asynchronous I/O rings and everything about other users are
-//! not listed. A call of another architecture kills the process.
+//! Any other call fails with `ENOSYS`, which a C library takes as "this kernel is too old" and Python turns into an
+//! `OSError`. That includes `clone3`, whose flags a filter cannot see; the C library then falls back to `clone`. Not
+//! listed: processes, sockets, tracing, namespaces, mounts, keys, System V shared memory, io_uring and everything about
+//! other users. A call of another architecture kills the process.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ macro_rules! calls {
     ($($name:ident)*) => { &[$(libc::$name),*] };
 }
 
-/// Calls allowed whatever their arguments.
+/// Calls allowed with any arguments.
 const ALWAYS: &[libc::c_long] = calls! {
-    // Files: what can be opened at all is the root file system's business.
+    // Files: the root file system decides what can be opened.
     SYS_read SYS_write SYS_readv SYS_writev SYS_pread64 SYS_pwrite64 SYS_openat SYS_close SYS_close_range
     SYS_fstat SYS_newfstatat SYS_statx SYS_statfs SYS_fstatfs SYS_lseek SYS_fcntl SYS_flock SYS_fsync
     SYS_fdatasync SYS_ftruncate SYS_truncate SYS_fallocate SYS_copy_file_range SYS_sendfile SYS_getdents64
@@ -32,19 +32,19 @@ const ALWAYS: &[libc::c_long] = calls! {
     SYS_clock_nanosleep SYS_setitimer SYS_getitimer SYS_wait4 SYS_waitid
     // Memory.
     SYS_brk SYS_mmap SYS_munmap SYS_mremap SYS_mprotect SYS_madvise SYS_mincore SYS_msync
-    // Threads and signals; only its own processes can be named.
+    // Threads and signals; the PID namespace holds nobody else.
     SYS_futex SYS_set_robust_list SYS_get_robust_list SYS_set_tid_address SYS_rseq SYS_membarrier
     SYS_sched_yield SYS_sched_getaffinity SYS_gettid SYS_exit SYS_exit_group SYS_rt_sigaction
     SYS_rt_sigprocmask SYS_rt_sigreturn SYS_rt_sigtimedwait SYS_rt_sigsuspend SYS_rt_sigpending
     SYS_sigaltstack SYS_kill SYS_tkill SYS_tgkill SYS_restart_syscall
-    // Questions about itself, and clocks.
+    // Identity, limits and clocks.
     SYS_getpid SYS_getppid SYS_getpgid SYS_getsid SYS_setsid SYS_setpgid SYS_getuid SYS_geteuid SYS_getgid
     SYS_getegid SYS_getgroups SYS_getresuid SYS_getresgid SYS_getrusage SYS_prlimit64 SYS_getrlimit
     SYS_setrlimit SYS_times SYS_uname SYS_sysinfo SYS_getrandom SYS_clock_gettime SYS_clock_getres
     SYS_gettimeofday
 };
 
-/// The older spellings of some calls above, which ARM64 never had.
+/// Older forms of some calls above, which ARM64 never had.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[libc::c_long] = calls! {
     SYS_open SYS_stat SYS_lstat SYS_access SYS_getdents SYS_mkdir SYS_rmdir SYS_unlink SYS_rename
@@ -54,16 +54,10 @@ const OLDER: &[libc::c_long] = calls! {
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[libc::c_long] = &[];
 
-/// Further calls of a program that may have more than one process. `clone` is in neither list: see [`program`].
-#[cfg(target_arch = "x86_64")]
-const SEVERAL: &[libc::c_long] = &[libc::SYS_fork, libc::SYS_vfork, libc::SYS_execve, libc::SYS_arch_prctl];
-#[cfg(not(target_arch = "x86_64"))]
-const SEVERAL: &[libc::c_long] = &[libc::SYS_execve];
-
-/// Requests that `ioctl` may make: whether this is a terminal, and flags of a descriptor.
+/// Requests that `ioctl` may make: is this a terminal, and descriptor flags.
 const REQUESTS: &[u64] = &[libc::TCGETS, libc::TIOCGWINSZ, libc::FIOCLEX, libc::FIONCLEX, libc::FIONREAD];
 
-/// Flags of `clone` that make namespaces or share more than a thread needs.
+/// Flags of `clone` that create namespaces or share more than a thread needs.
 const NEVER: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -74,28 +68,19 @@ const NEVER: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_PTRACE
     | libc::CLONE_PARENT) as u64;
 
-/// The filter as the kernel reads it, eight bytes an instruction, for programs of one process or of `several`.
+/// The filter as the kernel reads it, eight bytes per instruction.
 ///
 /// # Errors
-/// A processor that the filter's compiler does not know: unavailable.
-pub fn program(several: bool) -> Result<Vec<u8>> {
-    let more = if several { SEVERAL } else { &[] };
+/// An architecture that the filter's compiler does not know: unavailable.
+pub fn program() -> Result<Vec<u8>> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        ALWAYS.iter().chain(OLDER).chain(more).map(|&number| (number, Vec::new())).collect();
-    let mut requests = Vec::new();
-    for &request in REQUESTS {
-        requests.push(rule(1, Compare::Eq, request)?);
-    }
-    rules.insert(libc::SYS_ioctl, requests);
+        ALWAYS.iter().chain(OLDER).map(|&number| (number, Vec::new())).collect();
+    let requests = REQUESTS.iter().map(|&request| rule(1, Compare::Eq, request));
+    rules.insert(libc::SYS_ioctl, requests.collect::<Result<_>>()?);
+    // Threads only: no processes, no namespaces.
     let thread = libc::CLONE_THREAD as u64;
-    // With one process `clone` makes threads only; with several also processes, but no namespaces.
-    let clone = if several {
-        rule(0, Compare::MaskedEq(NEVER), 0)?
-    } else {
-        rule(0, Compare::MaskedEq(NEVER | thread), thread)?
-    };
-    rules.insert(libc::SYS_clone, vec![clone]);
-    // A domain of 1 is AF_UNIX: a pair of ends without a name.
+    rules.insert(libc::SYS_clone, vec![rule(0, Compare::MaskedEq(NEVER | thread), thread)?]);
+    // A connected pair without a name.
     rules.insert(libc::SYS_socketpair, vec![rule(0, Compare::Eq, libc::AF_UNIX as u64)?]);
     let architecture = std::env::consts::ARCH.try_into().map_err(unavailable)?;
     let refuse = SeccompAction::Errno(libc::ENOSYS as u32);

@@ -1,7 +1,6 @@
-//! The Python that programs run in: found as a shell would find it, and asked which files belong to it.
+//! The Python that programs run in: the first `python3` on the path, asked which files it needs.
 //!
-//! Left out: choosing among several. The first `python3` on the path is taken; a virtual environment's packages are
-//! not, because programs get the standard library only.
+//! Left out: packages of a virtual environment; programs get the standard library only.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -9,7 +8,7 @@ use std::process::{Command, Stdio};
 use record::failure::{Failure, Result};
 use serde::Deserialize;
 
-/// Run by the user's own Python outside the sandbox. Importing what needs shared objects brings them into the map.
+/// Run by the user's own Python outside the sandbox. Importing modules maps the shared objects that they need.
 const QUESTION: &str = r#"
 import importlib, json, os, sys, sysconfig
 for name in "bz2 ctypes decimal hashlib lzma math sqlite3 ssl uuid zlib zoneinfo".split():
@@ -30,21 +29,18 @@ json.dump({
 }, sys.stdout)
 "#;
 
-/// The oldest Python whose standard library has what the fork server needs.
-const OLDEST: [u32; 2] = [3, 9];
-
 /// A Python interpreter and the files that it needs.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Interpreter {
-    /// The program itself, without symbolic links.
+    /// Without symbolic links.
     pub executable: PathBuf,
     /// Directories of its standard library, without symbolic links.
     pub libraries: Vec<PathBuf>,
-    /// The same as the interpreter itself will look for them.
+    /// The same, as the interpreter itself looks for them.
     pub landmarks: Vec<PathBuf>,
-    /// Files that it maps, shared objects among them.
+    /// Files that it maps, for example shared objects.
     pub objects: Vec<PathBuf>,
-    /// Its version: major, minor, patch.
+    /// Major, minor, patch.
     pub version: [u32; 3],
 }
 
@@ -55,25 +51,24 @@ impl Interpreter {
     /// None, one that cannot describe itself, or one that is too old: unavailable.
     pub fn find() -> Result<Self> {
         let missing = |cause: String| {
-            Failure::unavailable(cause).hint("install Python 3.9 or newer, as `python3` on the path")
+            Failure::unavailable(format!("sandbox: python3{cause}"))
+                .hint("install Python 3.9 or newer, as `python3` on the path")
         };
         let output = Command::new("python3")
             .args(["-I", "-S", "-c", QUESTION])
             .stdin(Stdio::null())
             .output()
-            .map_err(|error| missing(format!("sandbox: python3: {error}")))?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let last = said.lines().last().unwrap_or("it said nothing");
-            return Err(missing(format!("sandbox: python3 does not say where its parts are: {last}")));
+            .map_err(|error| missing(format!(": {error}")))?;
+        let interpreter = serde_json::from_slice(&output.stdout).map_err(|error| {
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            let cause = stderr.lines().last().map_or(error.to_string(), str::to_owned);
+            missing(format!(" does not say where its parts are: {cause}"))
+        });
+        let interpreter: Interpreter = interpreter?;
+        match interpreter.version >= [3, 9, 0] {
+            true => Ok(interpreter),
+            false => Err(missing(format!(" is version {}", interpreter.version_text()))),
         }
-        let interpreter: Interpreter = serde_json::from_slice(&output.stdout).map_err(|error| {
-            missing(format!("sandbox: python3 does not say where its parts are: {error}"))
-        })?;
-        if interpreter.version[..2] < OLDEST[..] {
-            return Err(missing(format!("sandbox: python3 is version {}", interpreter.version_text())));
-        }
-        Ok(interpreter)
     }
 
     /// For example `3.11.7`.

@@ -1,43 +1,41 @@
-//! Runs programs that a model wrote, on this machine, without trusting them.
+//! Runs model-written programs on this machine without trusting them.
 //!
 //! A program gets an interpreter, its standard input, an empty directory and nothing else. Each worker is a warm
-//! Python that forks once a program, so that a test costs a few milliseconds; workers are started as they are
-//! needed and shared by all threads.
+//! Python that forks once per program, so a test costs a few milliseconds. Workers start on demand and are shared by
+//! all threads.
 //!
 //! # Covered
 //!
 //! | attempt | what stops it |
 //! |---|---|
-//! | network | a network namespace without interfaces; sockets are refused by the system call filter |
-//! | files | an own root file system: system libraries and Python, read only; `/tmp`, empty, limited, gone afterwards; no `/proc`, `/sys`, `/home`, `/etc` |
-//! | environment variables | none are there, of ours or otherwise |
-//! | other processes | an own process namespace: none can be seen, signalled or traced |
-//! | privileges | an unprivileged user of an own user namespace, no capabilities, `no_new_privs`, an allow list of system calls |
-//! | processor time | measured for all threads while it runs, kill at the limit; each process is limited too |
-//! | wall time | kill at the limit, and a judge that stops waiting even for a worker that hangs |
-//! | memory | address space of each process, size of `/tmp`, size of every file |
-//! | processes | one, unless the caller allows more; threads count |
-//! | output | standard output and error are files in memory with a limited size |
-//! | what outlives it | process 1 of the namespace ends, and the kernel kills everything in it before the verdict is given |
-//! | forged verdicts | the exit status and the time are the kernel's word; expected outputs never enter the sandbox, comparison is the caller's; the program holds no descriptor of ours but its own input and output |
-//! | programs that look for each other's remains | sources, inputs and outputs pass the fork server as descriptors, unread |
+//! | network | a network namespace without interfaces; the system call filter refuses sockets |
+//! | files | its own root file system: system libraries and Python, read-only; an empty `/tmp` of limited size, deleted afterwards; no `/proc`, `/sys`, `/home`, `/etc` |
+//! | environment variables | none are set |
+//! | other processes | a PID namespace of its own: no other process can be seen, signalled or traced |
+//! | privileges | an unprivileged user in its own user namespace, no capabilities, `no_new_privs`, an allow list of system calls |
+//! | processor time | measured over all threads while it runs, killed at the limit; also `RLIMIT_CPU` |
+//! | wall time | killed at the limit; the judge stops waiting even if the worker hangs |
+//! | memory | address space, size of `/tmp`, size of every file |
+//! | processes | one, with up to sixteen threads beside the main one |
+//! | output | stdout and stderr are files in memory of limited size |
+//! | what outlives it | the program is process 1 of its namespace: when it ends the kernel kills everything else in it |
+//! | forged verdicts | exit status and time come from the kernel; expected outputs never enter the sandbox and the caller compares; the program holds no descriptor of ours but its own input and output |
+//! | remains of earlier programs | sources, inputs and outputs pass the fork server as descriptors, unread |
 //!
-//! The environment is the same each time: hash seed 0, UTF-8, no randomized addresses, `random` seeded with 0,
+//! Every run sees the same environment: hash seed 0, UTF-8, no randomized addresses, `random` seeded with 0,
 //! working directory `/tmp`, host name `sandbox`.
 //!
 //! # Not covered
 //!
-//! Faults of the kernel itself: this is a fence of system calls, not a virtual machine. Timing and cache side channels.
-//! The content of the system's own library directories, which can be read. Clocks and `os.urandom` tell what they
-//! tell, so a program that asks for them can differ from run to run. With more than one process allowed, memory is
-//! limited for each and processor time of a child counts in the verdict when it has ended. Third-party packages are
-//! not on the path. Other languages than Python.
+//! Bugs of the kernel: this is a fence of system calls, not a virtual machine. Timing and cache side channels. The
+//! system's library directories can be read. Clocks and `os.urandom` are real, so a program that reads them may differ
+//! from run to run. Third-party packages are not on the path. Languages other than Python.
 //!
 //! # Never without
 //!
-//! Every worker proves on start, by a program that tries, that the fences stand. If one is missing the answer is
-//! exit 69 with a hint, and nothing is run. Needed: Linux 5.14 or newer on x86-64 or ARM64, user namespaces, and
-//! Python 3.9 or newer. It works as root, who then becomes an unprivileged user, and as a plain user.
+//! On start every worker runs a program that tries each fence. If one is missing the answer is exit 69 with a hint,
+//! and nothing else is run. Needed: Linux 5.14 or newer on x86-64 or ARM64, user namespaces, Python 3.9 or newer.
+//! Root (who then becomes an unprivileged user) and plain users can run it.
 
 mod program;
 
@@ -54,9 +52,29 @@ mod root;
 #[cfg(target_os = "linux")]
 mod worker;
 
+/// Other systems have no namespaces, so nothing runs there.
 #[cfg(not(target_os = "linux"))]
-#[path = "unsupported.rs"]
-mod pool;
+mod pool {
+    use record::failure::{Failure, Result};
+
+    /// The sandbox; this system has none.
+    pub enum Sandbox {}
+
+    impl Sandbox {
+        /// # Errors
+        /// Always: unavailable.
+        pub fn shared() -> Result<&'static Sandbox> {
+            Err(Failure::unavailable("the sandbox for model-written programs needs Linux")
+                .hint("run this in a Linux machine or container"))
+        }
+
+        /// # Errors
+        /// None: there is no sandbox to call it on.
+        pub fn run(&self, _program: &crate::Program<'_>) -> Result<crate::Execution> {
+            match *self {}
+        }
+    }
+}
 
 pub use pool::Sandbox;
 pub use program::{Entry, Execution, Limits, Program, Status};

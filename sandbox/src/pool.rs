@@ -1,30 +1,28 @@
-//! The sandbox as callers see it: as many workers as processors, started as they are needed, lent to one program
-//! at a time.
+//! The sandbox as callers see it: as many workers as processors, started on demand, each lent to one program at a time.
 
-use std::io::Write;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use record::failure::{Failure, Result};
+use record::stage;
 
 use super::filter;
 use super::interpreter::Interpreter;
 use super::root::Root;
-use super::worker::{Answer, Plan, Worker};
+use super::worker::{Setup, Worker};
 use super::{Execution, Program, Status};
 
 /// How often a program is tried when workers break under it for reasons of their own.
 const ATTEMPTS: u32 = 3;
 
-/// Runs programs behind fences; see the module for which.
+/// Runs programs behind fences.
 pub struct Sandbox {
-    plan: Plan,
+    setup: Setup,
     description: String,
     most: usize,
-    state: Mutex<Pool>,
+    pool: Mutex<Pool>,
     returned: Condvar,
 }
 
-#[derive(Default)]
 struct Pool {
     idle: Vec<Worker>,
     /// Workers there are, idle or lent.
@@ -32,17 +30,15 @@ struct Pool {
 }
 
 impl Sandbox {
-    /// The sandbox of this process, made and tested at the first call. Which fences stand is said once on stderr.
+    /// The sandbox of this process, made and tested at the first call, which names the fences on stderr.
     ///
     /// # Errors
     /// Whatever is missing: unavailable, with a hint. Nothing is ever run without the fences.
     pub fn shared() -> Result<&'static Sandbox> {
         static SHARED: OnceLock<Result<Sandbox>> = OnceLock::new();
         let made = SHARED.get_or_init(|| {
-            let most = std::thread::available_parallelism().map_or(1, usize::from);
-            let sandbox = Sandbox::open(most)?;
-            // A closed stderr must not stop the work.
-            let _ = writeln!(std::io::stderr(), "sandbox: {}", sandbox.description());
+            let sandbox = Sandbox::open(std::thread::available_parallelism().map_or(1, usize::from))?;
+            stage::note("sandbox", sandbox.description());
             Ok(sandbox)
         });
         made.as_ref().map_err(Clone::clone)
@@ -54,20 +50,17 @@ impl Sandbox {
     /// Whatever is missing: unavailable, with a hint.
     pub fn open(most: usize) -> Result<Sandbox> {
         let interpreter = Interpreter::find()?;
-        let root = Root::plan(&interpreter)?;
-        let filters = [filter::program(false)?, filter::program(true)?];
         let description = format!(
             "Python {} behind own user, process, mount, network, IPC, host name and cgroup namespaces, a read-only \
              root, a system call allow list, no capabilities, no_new_privs, resource limits",
             interpreter.version_text()
         );
-        let plan = Plan { interpreter, root, filters };
-        let worker = Worker::start(&plan)?;
-        let state = Mutex::new(Pool { idle: vec![worker], started: 1 });
-        Ok(Sandbox { plan, description, most: most.max(1), state, returned: Condvar::new() })
+        let setup = Setup { root: Root::plan(&interpreter)?, interpreter, filter: filter::program()? };
+        let pool = Mutex::new(Pool { idle: vec![Worker::start(&setup)?], started: 1 });
+        Ok(Sandbox { setup, description, most: most.max(1), pool, returned: Condvar::new() })
     }
 
-    /// The interpreter and the fences that stand, in words.
+    /// The interpreter and the fences that stand.
     pub fn description(&self) -> &str {
         &self.description
     }
@@ -77,26 +70,27 @@ impl Sandbox {
     /// # Errors
     /// Only if the sandbox itself fails: unavailable. Whatever the program does is an [`Execution`].
     pub fn run(&self, program: &Program<'_>) -> Result<Execution> {
-        let mut last = None;
+        let mut last = Failure::unavailable("sandbox: no worker");
         for _ in 0..ATTEMPTS {
             let mut worker = self.borrow()?;
-            match worker.run(program) {
-                Answer::Ran(execution) => {
-                    self.lock().idle.push(worker);
-                    self.returned.notify_one();
-                    return Ok(execution);
-                }
-                Answer::Stuck => {
-                    self.give_up(worker);
-                    return Ok(stuck());
-                }
-                Answer::Broken(failure) => {
-                    self.give_up(worker);
-                    last = Some(failure);
+            let outcome = worker.run(program);
+            if let Ok(Some(execution)) = outcome {
+                self.lock().idle.push(worker);
+                self.returned.notify_one();
+                return Ok(execution);
+            }
+            drop(worker);
+            self.forget();
+            match outcome {
+                Err(failure) => last = failure,
+                Ok(_) => {
+                    let (stdout, stderr) = (String::new(), String::new());
+                    let status = Status::WallTime;
+                    return Ok(Execution { stdout, stderr, result: None, status, cpu_seconds: 0.0 });
                 }
             }
         }
-        Err(last.unwrap_or_else(|| Failure::unavailable("sandbox: no worker")))
+        Err(last)
     }
 
     fn borrow(&self) -> Result<Worker> {
@@ -108,17 +102,13 @@ impl Sandbox {
             if pool.started < self.most {
                 pool.started += 1;
                 drop(pool);
-                return Worker::start(&self.plan).inspect_err(|_| self.forget());
+                return Worker::start(&self.setup).inspect_err(|_| self.forget());
             }
             pool = self.returned.wait(pool).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn give_up(&self, worker: Worker) {
-        drop(worker);
-        self.forget();
-    }
-
+    /// Counts a worker that is gone.
     fn forget(&self) {
         self.lock().started -= 1;
         self.returned.notify_one();
@@ -126,17 +116,6 @@ impl Sandbox {
 
     /// A thread that panicked while it held the lock left the pool whole: every change to it is one step.
     fn lock(&self) -> MutexGuard<'_, Pool> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Of a program that did not even die in time.
-fn stuck() -> Execution {
-    Execution {
-        stdout: String::new(),
-        stderr: String::new(),
-        result: None,
-        status: Status::WallTime,
-        cpu_seconds: 0.0,
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,17 +1,17 @@
-//! What is run, within which limits, and what came of it.
+//! Programs, limits and executions.
 //!
-//! Left out: expected outputs. Whoever asks for a run compares afterwards, outside.
+//! Left out: expected outputs. The caller compares them outside the sandbox.
 
-/// What is done with a program.
+/// How a program is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
-    /// It is run as a script, `__name__` being `__main__`.
+    /// Run as a script, with `__name__` set to `__main__`.
     Script,
-    /// It is compiled and not run: exit code 0 if its syntax is right. No line of it runs, so it cannot pretend.
+    /// Compiled, not run: exit code 0 if the syntax is right.
     Compile,
-    /// It is run as a script; then the function of this name (or the method of a class `Solution`) is called with
-    /// the arguments in `stdin`, a JSON array, and what it returns becomes [`Execution::result`], as JSON. The names of
-    /// the module `typing` are there without an import, because the signatures that problems hand out use them so.
+    /// Run as a script; then the function of this name (or method of a class `Solution`) is called with the arguments in
+    /// `stdin`, a JSON array, and its value becomes [`Execution::result`]. The names of the module `typing` are
+    /// predefined, because the signatures in problem statements use them without an import.
     Call(&'a str),
 }
 
@@ -20,14 +20,12 @@ pub enum Entry<'a> {
 pub struct Limits {
     /// Processor time in seconds, user and system, of all threads.
     pub cpu_seconds: f64,
-    /// Time on the clock in seconds, for programs that wait. Generous, because a busy machine makes it pass faster:
-    /// it is [`Limits::cpu_seconds`] that a slow program should meet.
+    /// Elapsed time in seconds, for programs that wait. Generous, because a busy machine makes it pass faster:
+    /// [`Limits::cpu_seconds`] is the limit that a slow program should hit.
     pub wall_seconds: f64,
-    /// Address space in bytes of each process, beyond that of the bare interpreter.
+    /// Address space in bytes, beyond that of the bare interpreter.
     pub memory_bytes: u64,
-    /// Processes at a time; 1 refuses to fork. Sixteen threads are free.
-    pub processes: u32,
-    /// Bytes of standard output, and of any file.
+    /// Bytes of stdout, and of any file.
     pub output_bytes: u64,
     /// Bytes of all files in `/tmp` together.
     pub scratch_bytes: u64,
@@ -39,7 +37,6 @@ impl Default for Limits {
             cpu_seconds: 4.0,
             wall_seconds: 30.0,
             memory_bytes: 256 << 20,
-            processes: 1,
             output_bytes: 1 << 20,
             scratch_bytes: 16 << 20,
         }
@@ -51,9 +48,9 @@ impl Default for Limits {
 pub struct Program<'a> {
     /// Python 3, run with the system's interpreter and standard library.
     pub source: &'a str,
-    /// What is done with it.
+    /// How it is entered.
     pub entry: Entry<'a>,
-    /// Its standard input; for [`Entry::Call`] the arguments as a JSON array.
+    /// Its stdin; for [`Entry::Call`] the arguments as a JSON array.
     pub stdin: &'a str,
     /// What it may use.
     pub limits: Limits,
@@ -75,26 +72,26 @@ pub enum Status {
     Signal(i32),
     /// It used up its processor time.
     CpuTime,
-    /// It used up its time on the clock.
+    /// It used up its wall time.
     WallTime,
-    /// It failed for want of memory: a label for people, taken from what it said, and never a success.
+    /// It ran out of memory: a label for people, read off its last line of stderr, and never a success.
     Memory,
-    /// It wrote as much as it may, or more.
+    /// It reached the limit of its output.
     Output,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Execution {
-    /// Its standard output; bytes that are no UTF-8 are replaced.
+    /// Its stdout, with invalid UTF-8 replaced.
     pub stdout: String,
-    /// The last 4 KiB of its standard error.
+    /// The last 4 KiB of its stderr.
     pub stderr: String,
-    /// For [`Entry::Call`]: the value that the function returned, as JSON, unless there is none.
+    /// For [`Entry::Call`]: the value that the function returned, as JSON.
     pub result: Option<String>,
     /// How it ended.
     pub status: Status,
-    /// Processor time in seconds, of all its processes.
+    /// Processor time in seconds.
     pub cpu_seconds: f64,
 }
 

@@ -1,7 +1,7 @@
-//! What the file system of a sandbox holds: a list of parts, put together by [`super::namespaces`] in a new namespace.
+//! The root file system of a sandbox, as a list of parts that [`super::namespaces`] mounts.
 //!
-//! The parts are the system's library directories, Python, and five harmless devices; everything read only. Left out
-//! are `/etc`, `/home`, `/root`, `/proc`, `/sys`, `/run`, `/var` and programs other than the interpreter.
+//! The parts are the system's library directories, Python and five harmless devices, all read-only. Left out: `/etc`,
+//! `/home`, `/root`, `/proc`, `/sys`, `/run`, `/var` and programs other than the interpreter.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -12,41 +12,32 @@ use record::failure::{Failure, Result};
 
 use super::interpreter::Interpreter;
 
-/// Where shared objects are on the systems that there are.
-const LIBRARIES: &[&str] = &[
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/usr/lib",
-    "/usr/lib32",
-    "/usr/lib64",
-    "/usr/local/lib",
-    "/etc/ld.so.cache",
-];
+/// Where Linux distributions keep shared objects.
+const LIBRARIES: &str = "/lib /lib32 /lib64 /usr/lib /usr/lib32 /usr/lib64 /usr/local/lib /etc/ld.so.cache";
 
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
-/// A part of the outside that is seen inside, at the same path.
+/// A file or directory of the host, seen inside at the same path.
 pub struct Part {
     /// The absolute path outside.
     pub source: CString,
     /// The path inside, relative to the new root.
     pub target: CString,
-    /// Whether it is a device: the others may not be used as one.
+    /// Whether it is a device: device files elsewhere are disabled.
     pub device: bool,
 }
 
 /// The plan of a root file system.
 pub struct Root {
-    /// A directory that exists outside, to build the new root upon.
+    /// A directory that exists outside, to mount the new root on.
     pub site: CString,
     /// Directories to make, each after its parent, relative to the new root.
     pub directories: Vec<CString>,
     /// Empty files to make, for parts that are files.
     pub files: Vec<CString>,
-    /// Symbolic links to make: what they say, and where.
+    /// Symbolic links to make: target and path.
     pub links: Vec<(CString, CString)>,
-    /// What is seen of the outside.
+    /// What is mounted.
     pub parts: Vec<Part>,
 }
 
@@ -54,11 +45,11 @@ impl Root {
     /// The plan for `interpreter` on this machine.
     ///
     /// # Errors
-    /// A path that holds a zero byte, or no directory to build upon: unavailable.
+    /// A path that holds a zero byte, or no directory to mount on: unavailable.
     pub fn plan(interpreter: &Interpreter) -> Result<Root> {
         let mut shown: Vec<PathBuf> = Vec::new();
         let mut links: Vec<(PathBuf, PathBuf)> = Vec::new();
-        for path in LIBRARIES.iter().map(PathBuf::from) {
+        for path in LIBRARIES.split(' ').map(PathBuf::from) {
             match std::fs::read_link(&path) {
                 Ok(target) => links.push((target, path)),
                 Err(_) if path.exists() => shown.push(path),
@@ -100,13 +91,14 @@ impl Root {
             directories: directories.iter().map(|path| inside(path)).collect::<Result<_>>()?,
             files,
             links: links.iter().map(|(to, link)| Ok((text(to)?, inside(link)?))).collect::<Result<_>>()?,
-            parts: parts.iter().map(|path| part(path)).collect::<Result<_>>()?,
+            parts: parts
+                .iter()
+                .map(|path| {
+                    Ok(Part { source: text(path)?, target: inside(path)?, device: path.starts_with("/dev") })
+                })
+                .collect::<Result<_>>()?,
         })
     }
-}
-
-fn part(path: &Path) -> Result<Part> {
-    Ok(Part { source: text(path)?, target: inside(path)?, device: path.starts_with("/dev") })
 }
 
 fn inside(path: &Path) -> Result<CString> {

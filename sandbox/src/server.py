@@ -1,14 +1,16 @@
-"""The fork server: a warm interpreter that forks once for each program. It is process 1 of the sandbox.
+"""The fork server: a warm interpreter that forks once per program. It is process 1 of the sandbox.
 
-It speaks with the judge over socket 3, one JSON message a packet. The programs, their input and their output are
-files in memory whose descriptors come with the request: their content never enters this process, so nothing of one
-program can be found in the memory of the next. A child takes every restriction upon itself before it runs a line of
-the program; the judge has checked on start that each of them holds.
+It talks to the judge over socket 3, one JSON message per packet. Programs, their input and their output are files in
+memory whose descriptors come with the request. Their content never enters this process, so the memory of one program
+holds nothing of an earlier one. A child restricts itself before it runs a line of the program; on start the judge has
+checked that each restriction holds.
 """
 import array, atexit, bisect, builtins, collections, contextlib, copy, ctypes, dataclasses, datetime, decimal, enum
 import fractions, functools, gc, heapq, io, itertools, json, math, operator, os, queue, random, re, resource, select
 import signal, socket, statistics, string, sys, textwrap, threading, time, traceback, types, typing
 
+# Sixteen threads, the main one, and this server, which counts as well.
+TASKS = 18
 CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
 MS_NOSUID, MS_NODEV = 2, 4
 PR_SET_SECCOMP, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, SECCOMP_MODE_FILTER = 22, 47, 4, 2
@@ -27,7 +29,7 @@ def call(name, *arguments):
 
 
 def restrict(request, files):
-    """Gives up everything that the program is not to have."""
+    """Gives up everything that the program must not have."""
     call("unshare", CLONE_NEWNS)
     options = f"size={request['scratch']},nr_inodes=1024,mode=700"
     call("mount", b"tmpfs", b"/tmp", b"tmpfs", MS_NOSUID | MS_NODEV, options.encode())
@@ -40,7 +42,7 @@ def restrict(request, files):
         resource.RLIMIT_AS: request["memory"],
         resource.RLIMIT_CPU: int(request["cpu"]) + 2,
         resource.RLIMIT_FSIZE: request["output"],
-        resource.RLIMIT_NPROC: request["processes"],
+        resource.RLIMIT_NPROC: TASKS,
         resource.RLIMIT_NOFILE: 64,
         resource.RLIMIT_STACK: 64 << 20,
         resource.RLIMIT_CORE: 0,
@@ -53,12 +55,11 @@ def restrict(request, files):
     call("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     header, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     call("capset", header, nothing)
-    code = FILTERS["several" if request["fork"] else "single"]
-    call("prctl", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(Filter(len(code) // 8, code)), 0, 0)
+    call("prctl", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(Filter(len(FILTER) // 8, FILTER)), 0, 0)
 
 
 def interpreter():
-    """Makes this interpreter look like one that was started for the program."""
+    """Makes this interpreter look freshly started."""
     for number in (signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     random.seed(0)
@@ -140,7 +141,7 @@ def child(request, files, setup):
 
 
 def watch(pid, request, control):
-    """Waits for the program's end and brings it about at a limit; says which."""
+    """Waits for the program to end, kills it at a limit, and says which."""
     clock, limit = (~pid << 3) | 2, None
     end = time.monotonic() + request["wall"]
     ending = os.pidfd_open(pid)
@@ -179,12 +180,12 @@ def serve(control, own):
         os.close(setup)
         for file in files:
             os.close(file)
-        said = os.read(ready, 4096)
+        message = os.read(ready, 4096)
         os.close(ready)
-        if said != b"k":
+        if message != b"k":
             os.kill(pid, signal.SIGKILL)
             os.wait4(pid, 0)
-            reply = {"failure": said.decode() or "the child died while it was set up"}
+            reply = {"failure": message.decode() or "the child died while it was set up"}
         else:
             limit, status, usage = watch(pid, request, control)
             reply = {
@@ -198,8 +199,7 @@ def serve(control, own):
 
 control = socket.socket(fileno=3)
 try:
-    start = json.loads(control.recv(1 << 20))
-    FILTERS = {name: bytes.fromhex(code) for name, code in start["filters"].items()}
+    FILTER = bytes.fromhex(json.loads(control.recv(1 << 20))["filter"])
     CORES = len(os.sched_getaffinity(0))
     own = os.pidfd_open(os.getpid())
     for name in list(os.environ):

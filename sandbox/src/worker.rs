@@ -1,7 +1,7 @@
-//! One fork server: started, tested, asked to run programs one after the other, killed when it does not answer.
+//! A fork server: started, tested, asked to run one program after another, killed when it does not answer.
 //!
 //! Requests and replies are JSON packets over a socket; sources, inputs and outputs are files in memory whose
-//! descriptors travel with the request (see `server.py` for why).
+//! descriptors travel with the request (`server.py` says why).
 
 use std::ffi::CString;
 use std::fs::File;
@@ -22,11 +22,10 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::interpreter::Interpreter;
-use super::namespaces::{Process, Start, spawn};
+use super::namespaces::{Process, spawn};
 use super::root::Root;
 use super::{Entry, Execution, Program, Status};
 
-/// The fork server's text.
 const SERVER: &str = include_str!("server.py");
 /// A program that tries the fences and prints those that do not hold.
 const PROBE: &str = include_str!("probe.py");
@@ -35,19 +34,15 @@ const FENCED: &str = "fenced\n";
 
 /// How long a worker may take to start, and to answer beyond a program's wall time.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
-/// Bytes of standard error that are kept: the end, where a traceback says what went wrong.
+/// Bytes of stderr that are kept: the end, where a traceback says what went wrong.
 const ERROR_BYTES: u64 = 4096;
-/// Threads that are free, and the fork server itself, which counts as well.
-const FREE_TASKS: u64 = 17;
 
 /// What every worker is started from.
-pub struct Plan {
-    /// The interpreter.
+pub struct Setup {
     pub interpreter: Interpreter,
-    /// The file system.
     pub root: Root,
-    /// The filter for one process, and the one for several.
-    pub filters: [Vec<u8>; 2],
+    /// The system call filter, as the kernel reads it.
+    pub filter: Vec<u8>,
 }
 
 /// A running fork server.
@@ -56,16 +51,6 @@ pub struct Worker {
     socket: OwnedFd,
     /// Address space of the bare interpreter, in bytes.
     base: u64,
-}
-
-/// What came of asking a worker.
-pub enum Answer {
-    /// The program ran.
-    Ran(Execution),
-    /// The worker is of no more use; the program may be given to another.
-    Broken(Failure),
-    /// It did not answer in time and is of no more use; the program is to blame.
-    Stuck,
 }
 
 #[derive(Deserialize)]
@@ -83,25 +68,22 @@ impl Worker {
     ///
     /// # Errors
     /// Anything that is missing: unavailable.
-    pub fn start(plan: &Plan) -> Result<Worker> {
+    pub fn start(setup: &Setup) -> Result<Worker> {
         let kind = SocketType::SEQPACKET;
         let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
             .map_err(|error| Failure::unavailable(format!("sandbox: socketpair: {error}")))?;
-        let words = ["-S", "-s", "-B", "-X", "utf8", "-c", SERVER];
-        let executable = text(plan.interpreter.executable.to_string_lossy().as_bytes())?;
-        let arguments: Result<Vec<CString>> = words.iter().map(|word| text(word.as_bytes())).collect();
-        let process = spawn(&Start {
-            root: &plan.root,
-            arguments: std::iter::once(Ok(executable))
-                .chain(arguments?.into_iter().map(Ok))
-                .collect::<Result<_>>()?,
-            environment: vec![text(b"PYTHONHASHSEED=0")?, text(b"LC_ALL=C.UTF-8")?],
-            socket: theirs,
-        })?;
+        let texts = |texts: &[&str]| -> Result<Vec<CString>> {
+            texts.iter().map(|text| CString::new(*text).map_err(broken)).collect()
+        };
+        let executable = setup.interpreter.executable.to_string_lossy();
+        let arguments = texts(&[&executable, "-S", "-s", "-B", "-X", "utf8", "-c", SERVER])?;
+        let environment = texts(&["PYTHONHASHSEED=0", "LC_ALL=C.UTF-8"])?;
+        let process = spawn(&setup.root, &arguments, &environment, &theirs)?;
+        drop(theirs);
         let mut worker = Worker { process, socket, base: 0 };
-        let [single, several] = &plan.filters;
-        let message = json!({"filters": {"single": hexadecimal(single), "several": hexadecimal(several)}});
-        send(&worker.socket, message.to_string().as_bytes(), SendFlags::NOSIGNAL).map_err(broken)?;
+        let filter: String = setup.filter.iter().map(|byte| format!("{byte:02x}")).collect();
+        let message = json!({"filter": filter}).to_string();
+        send(&worker.socket, message.as_bytes(), SendFlags::NOSIGNAL).map_err(broken)?;
         let reply = worker.reply(REPLY_TIMEOUT)?.ok_or_else(|| broken("it does not start"))?;
         if let Some(failure) = reply.failure {
             return Err(broken(failure).hint("see that python3 runs, and that it is 3.9 or newer"));
@@ -112,27 +94,21 @@ impl Worker {
     }
 
     fn try_fences(&mut self) -> Result<()> {
-        let said = match self.run(&Program::python(PROBE, "")) {
-            Answer::Ran(execution) if execution.stdout == FENCED && execution.is_success() => return Ok(()),
-            Answer::Ran(execution) => execution.stdout + &execution.stderr,
-            Answer::Broken(failure) => return Err(failure),
-            Answer::Stuck => "the test did not end".to_owned(),
+        let output = match self.run(&Program::python(PROBE, ""))? {
+            Some(execution) if execution.stdout == FENCED && execution.is_success() => return Ok(()),
+            Some(execution) => execution.stdout + &execution.stderr,
+            None => "the test did not end".to_owned(),
         };
-        let said = said.trim_end().replace('\n', "; ");
-        Err(Failure::unavailable(format!("sandbox: a fence does not hold: {said}"))
+        let output = output.trim_end().replace('\n', "; ");
+        Err(Failure::unavailable(format!("sandbox: a fence does not hold: {output}"))
             .hint("model-written programs are not run on this machine; Linux 5.14 or newer is needed"))
     }
 
-    /// Runs `program` to its end.
-    pub fn run(&mut self, program: &Program<'_>) -> Answer {
-        match self.try_run(program) {
-            Ok(Some(execution)) => Answer::Ran(execution),
-            Ok(None) => Answer::Stuck,
-            Err(failure) => Answer::Broken(failure),
-        }
-    }
-
-    fn try_run(&mut self, program: &Program<'_>) -> Result<Option<Execution>> {
+    /// Runs `program` to its end; `None`: it did not even die in time.
+    ///
+    /// # Errors
+    /// The worker is broken, whatever the program: unavailable. Neither then nor after `None` is it of further use.
+    pub fn run(&mut self, program: &Program<'_>) -> Result<Option<Execution>> {
         let limits = &program.limits;
         let (kind, function) = match program.entry {
             Entry::Script => ("script", None),
@@ -146,13 +122,10 @@ impl Worker {
             "cpu": limits.cpu_seconds,
             "wall": limits.wall_seconds,
             "memory": self.base + limits.memory_bytes,
-            "processes": FREE_TASKS + u64::from(limits.processes),
-            "fork": limits.processes > 1,
             "output": limits.output_bytes,
             "scratch": limits.scratch_bytes,
         });
-        let source = memory(program.source)?;
-        let stdin = memory(program.stdin)?;
+        let (source, stdin) = (memory(program.source)?, memory(program.stdin)?);
         let (stdout, stderr, result) = (memory("")?, memory("")?, memory("")?);
         let files = [&source, &stdin, &stdout, &stderr, &result].map(AsFd::as_fd);
         self.request(request.to_string().as_bytes(), &files)?;
@@ -165,26 +138,21 @@ impl Worker {
         let written = size(&stdout)?.max(size(&stderr)?);
         let stdout = read(&stdout, 0, limits.output_bytes)?;
         let stderr = read(&stderr, size(&stderr)?.saturating_sub(ERROR_BYTES), ERROR_BYTES)?;
-        let cpu_seconds = reply.cpu;
-        let status = match (reply.limit.as_deref(), reply.exit, reply.signal) {
-            _ if cpu_seconds >= limits.cpu_seconds => Status::CpuTime,
-            (Some("cpu"), _, _) => Status::CpuTime,
-            (Some(_), _, _) => Status::WallTime,
+        let out_of_memory = || stderr.lines().last().is_some_and(|line| line.starts_with("MemoryError"));
+        let status = match (reply.limit.as_deref(), reply.exit) {
+            _ if reply.cpu >= limits.cpu_seconds => Status::CpuTime,
+            (Some("cpu"), _) => Status::CpuTime,
+            (Some(_), _) => Status::WallTime,
             _ if written >= limits.output_bytes => Status::Output,
-            (None, Some(0), _) => Status::Exited(0),
-            (None, Some(_), _)
-                if stderr.lines().last().is_some_and(|line| line.starts_with("MemoryError")) =>
-            {
-                Status::Memory
-            }
-            (None, Some(code), _) => Status::Exited(code),
-            (None, None, signal) => Status::Signal(signal.unwrap_or(0)),
+            (None, Some(code)) if code != 0 && out_of_memory() => Status::Memory,
+            (None, Some(code)) => Status::Exited(code),
+            (None, None) => Status::Signal(reply.signal.unwrap_or(0)),
         };
         let result = match program.entry {
             Entry::Call(_) if status == Status::Exited(0) => Some(read(&result, 0, limits.output_bytes)?),
             _ => None,
         };
-        Ok(Some(Execution { stdout, stderr, result, status, cpu_seconds }))
+        Ok(Some(Execution { stdout, stderr, result, status, cpu_seconds: reply.cpu }))
     }
 
     fn request(&self, message: &[u8], files: &[BorrowedFd<'_>; 5]) -> Result<()> {
@@ -196,9 +164,9 @@ impl Worker {
         Ok(())
     }
 
-    /// The next reply, or `None` if there is none in time.
-    fn reply(&self, patience: Duration) -> Result<Option<Reply>> {
-        let end = Instant::now() + patience;
+    /// The next reply; `None` after `timeout`.
+    fn reply(&self, timeout: Duration) -> Result<Option<Reply>> {
+        let end = Instant::now() + timeout;
         loop {
             let left = Timespec::try_from(end.saturating_duration_since(Instant::now())).map_err(broken)?;
             match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&left)) {
@@ -225,14 +193,6 @@ impl Drop for Worker {
 
 fn broken(cause: impl std::fmt::Display) -> Failure {
     Failure::unavailable(format!("sandbox: the fork server: {cause}"))
-}
-
-fn text(bytes: &[u8]) -> Result<CString> {
-    CString::new(bytes).map_err(broken)
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A file in memory that holds `content`.

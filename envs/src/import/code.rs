@@ -212,7 +212,6 @@ fn unpickled(text: &str) -> Result<Value, Refusal> {
         cpu_seconds: 60.0,
         wall_seconds: 600.0,
         memory_bytes: 4 << 30,
-        processes: 1,
         output_bytes: 1 << 30,
         scratch_bytes: 1 << 20,
     };
