@@ -1,7 +1,7 @@
-//! `--set key=value`: what an environment lets its user change, and how mistakes in it are told.
+//! `--set key=value`: the settings of an environment, and error messages about them.
 //!
-//! Values stay text until an environment asks for them by type, so that a message can quote what was typed.
-//! Left out: files of settings; a shell script is one.
+//! Values stay text until an environment parses them, so that a message can quote what was typed. Left out: files of
+//! settings; a shell script is one.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub struct Setting {
     /// The key.
     pub name: &'static str,
-    /// What applies when it is not given, as text for a person.
+    /// The default, as text for a person.
     pub default: &'static str,
     /// What it means, in one line.
     pub meaning: &'static str,
@@ -104,8 +104,8 @@ impl Settings {
         ranged(key, self.value(key, "a number")?.unwrap_or(default), least, most)
     }
 
-    /// The least and the greatest of what tasks are drawn by (a distance, a number of empty cells), as given for two
-    /// `keys` or by default. An episode of `turns` turns with up to `steps` `units` each has to reach it.
+    /// Bounds of a task's size (a distance, a number of empty cells): the settings called `keys`, or the defaults. The
+    /// greatest must fit an episode of `turns` turns of up to `steps` `units` each.
     ///
     /// # Errors
     /// Values out of range, or that contradict each other: usage.
@@ -134,9 +134,10 @@ impl Settings {
 }
 
 /// How prompts are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Encoding {
+    #[default]
     /// As few words as possible, for policies of a few hundred thousand parameters.
     Compact,
     /// Instructions in prose, for pretrained language models.
@@ -156,7 +157,7 @@ impl Encoding {
         }
     }
 
-    /// The same where problems can come from a file, with `--set data`: those are in prose.
+    /// The same for an environment with `--set data`: problems from a file are in prose.
     ///
     /// # Errors
     /// Neither `compact` nor `full`, or `compact` with a file: usage.
@@ -200,7 +201,7 @@ pub fn choice(name: &str, value: &str, choices: &str) -> Failure {
 pub fn suggest(word: &str, known: &[&str]) -> String {
     let nearest = known.iter().map(|name| (!name.starts_with(word), edits(word, name), *name)).min();
     match nearest {
-        Some((elsewhere, distance, name)) if distance <= 2 || !elsewhere => format!("did you mean '{name}'?"),
+        Some((no_prefix, distance, name)) if distance <= 2 || !no_prefix => format!("did you mean '{name}'?"),
         _ => format!("choose from: {}", known.join(", ")),
     }
 }

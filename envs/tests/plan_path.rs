@@ -4,9 +4,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use envs::plan_path::Instance;
 use envs::plan_path::generate::split_of;
 use envs::plan_path::map::{Map, Move, Position};
-use envs::plan_path::spec::Instance;
 use envs::{Demonstration, Environment, Selection, Settings, Split, State, find};
 use record::line::Task;
 use record::sample::Sample;

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use envs::check::{Effort, check, verdict};
 use envs::grid::{Move, Position};
+use envs::sokoban::Instance;
 use envs::sokoban::generate::split_of;
 use envs::sokoban::level::Situation;
-use envs::sokoban::spec::Instance;
 use envs::{Demonstration, Environment, Selection, Settings, Split, State, find, step};
 use record::line::Task;
 use record::sample::Sample;

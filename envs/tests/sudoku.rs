@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, HashSet};
 
 use envs::check::{Effort, check, verdict};
+use envs::sudoku::Instance;
 use envs::sudoku::board::{Shape, write};
 use envs::sudoku::canonical::form;
 use envs::sudoku::generate::split_of;
 use envs::sudoku::solve::{solutions, unique};
-use envs::sudoku::spec::Instance;
 use envs::{Demonstration, Environment, Selection, Settings, Split, State, find, step};
 use record::line::Task;
 use record::philox::{Draws, Part, Stream};

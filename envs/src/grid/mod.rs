@@ -1,14 +1,13 @@
 //! What grid worlds share: moves and positions, how agents write them, and the skeleton of a world.
 //!
 //! - here: moves, positions, and the rewards of the paper's table;
-//! - [`world`]: the skeleton (episodes, proposals, tasks, demonstrations), written once for all of them;
-//! - [`format`]: which action format an agent uses; [`compact`], [`prose`]: the codecs;
-//! - [`test_actions`]: moves for `envs check`.
+//! - [`world`]: the skeleton (episodes, proposals, tasks, demonstrations); [`walker`]: worlds in which somebody walks;
+//! - [`format`]: which action format an agent uses; [`compact`], [`prose`]: the codecs.
 
 pub(crate) mod compact;
 pub(crate) mod format;
 pub(crate) mod prose;
-pub(crate) mod test_actions;
+pub(crate) mod walker;
 pub(crate) mod world;
 
 use std::fmt::{self, Display};
@@ -43,7 +42,7 @@ impl Move {
 }
 
 /// A position by column and row, both from 0; row 0 is at the top. Written `c1`: column c, row 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Position {
     /// Row, first in reading order.

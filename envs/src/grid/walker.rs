@@ -1,14 +1,68 @@
-//! Actions that `envs check` tries in every situation of a world in which somebody walks.
+//! What worlds in which somebody walks share: demonstrators, and the actions that `envs check` tries.
 
+use record::philox::Draws;
 use serde_json::Value;
 
-use super::{Move, prose};
+use super::world::Episode;
+use super::{Move, Position, compact, prose};
 use crate::environment::ExtractionCase;
 
-/// Every list of one to three moves, and longer ones that go on after `shortest`, turn round and overshoot. `most` is
-/// how many moves a turn may have.
-pub fn lists(shortest: &[Move], most: u32) -> Vec<Vec<Move>> {
-    let most = most as usize;
+/// A position on no board.
+pub const OUTSIDE: Position = Position { row: 25, column: 25 };
+
+/// The moves of a demonstrator in a turn, at least one: `lazy` makes one move and stops, `random` one to `most`, any other
+/// kind as many as it can. `choices` are the moves that the kind may make in a situation, each with the situation after it
+/// (none after an illegal move, which drops the rest), and none where the world is solved.
+///
+/// A majority of lazy actions makes the warmed-up policy weak in a way that reinforcement can fix: greedy decoding averages
+/// out rare mistakes, but not a majority habit.
+pub fn demonstrate<S: Copy>(
+    kind: &str,
+    most: u32,
+    start: S,
+    draws: &mut Draws,
+    choices: impl Fn(&S) -> Option<Vec<(Move, Option<S>)>>,
+) -> Vec<Move> {
+    let count = match kind {
+        "lazy" => 1,
+        "random" => 1 + draws.below(most),
+        _ => most,
+    };
+    let mut situation = Some(start);
+    let mut made = Vec::with_capacity(count as usize);
+    while made.len() < count as usize
+        && let Some(choices) = situation.as_ref().and_then(&choices)
+        && let Some((step, next)) = draws.choose(&choices)
+    {
+        made.push(*step);
+        situation = *next;
+    }
+    made
+}
+
+/// Every list of one to three moves, longer ones that go on after `shortest`, turn round and overshoot, the `routes` where
+/// cells are written, and malformed actions; `word` is one of the prompt's.
+pub fn test_actions(
+    episode: &Episode,
+    shortest: &[Move],
+    routes: &[Vec<Position>],
+    word: &str,
+    write: &dyn Fn(&[Move]) -> String,
+) -> Vec<String> {
+    let mut actions: Vec<String> =
+        lists(shortest, episode.steps as usize).iter().map(|list| write(list)).collect();
+    if episode.is_compact() {
+        actions.extend(routes.iter().map(|route| {
+            let mut text = String::new();
+            compact::push_positions(&mut text, route.iter().copied());
+            text
+        }));
+    }
+    actions.extend(["", " ", "L7", "####", "#### []", word, "walls at", "\u{0}", "[[["].map(str::to_owned));
+    actions
+}
+
+fn lists(shortest: &[Move], most: usize) -> Vec<Vec<Move>> {
     let mut last: Vec<Vec<Move>> = vec![Vec::new()];
     let mut found = Vec::new();
     for _ in 0..most.min(3) {
@@ -29,11 +83,6 @@ pub fn lists(shortest: &[Move], most: u32) -> Vec<Vec<Move>> {
     found
 }
 
-/// Malformed actions; `word` is one of the prompt's.
-pub fn malformed(word: &str) -> impl Iterator<Item = String> {
-    ["", " ", "L7", "####", "#### []", word, "walls at", "\u{0}", "[[["].map(str::to_owned).into_iter()
-}
-
 const COMPACT: [(&str, &str, Option<&str>); 6] = [
     ("compact", " U R", Some(" U R")),
     ("compact without first space", "U R", Some(" U R")),
@@ -43,7 +92,7 @@ const COMPACT: [(&str, &str, Option<&str>); 6] = [
     ("compact, lower case", " u", None),
 ];
 
-/// How moves in every style have to be parsed; `spec` gives a task in an encoding.
+/// How moves in every style are parsed; `spec` gives a task in an encoding.
 pub fn extraction_cases(spec: impl Fn(&str) -> Value) -> Vec<ExtractionCase> {
     let (full, compact) = (spec("full"), spec("compact"));
     let readable = prose::READABLE.iter().map(|(name, text)| (*name, *text, Some(prose::READABLE[0].1)));

@@ -8,8 +8,9 @@ use record::philox::Draws;
 use serde_json::Value;
 
 use super::map::{Cell, LARGEST, Map, Position};
-use super::spec::{DrawMode, Rules};
+use super::{DrawMode, RawSpec, Rules};
 use crate::environment::Split;
+use crate::spec::write;
 use crate::streams;
 
 /// One in this many boards is for testing.
@@ -17,10 +18,10 @@ const TEST_SHARE: u64 = 16;
 
 /// One draw: the `spec` and what names it; none if its start would have to lie out of the bounds, or in the other split.
 pub(crate) fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Value, u64)> {
-    let size = rules.size as u16;
+    let size = rules.spec.size as u16;
     let position = |cell: u16| Position { row: (cell / size) as u8, column: (cell % size) as u8 };
     let mut order: [u16; LARGEST * LARGEST] = std::array::from_fn(|index| index as u16);
-    let order = &mut order[..rules.size * rules.size];
+    let order = &mut order[..rules.spec.size * rules.spec.size];
     let wall_count = match rules.draw {
         DrawMode::Balanced => {
             let factor = 0.8 + 0.4 * f64::from(draws.uniform());
@@ -52,7 +53,7 @@ pub(crate) fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Va
     }
     let mut walls: Vec<Position> = order[..wall_count].iter().map(|cell| position(*cell)).collect();
     walls.sort_unstable();
-    let map = Map::new(rules.size, &walls, position(order[wall_count]));
+    let map = Map::new(rules.spec.size, &walls, position(order[wall_count]));
     let near = |cell: Cell| (rules.nearest..=rules.farthest).contains(&u32::from(map.distance(cell)));
     let start = match rules.draw {
         DrawMode::Uniform => Some(map.cell(position(order[wall_count + 1]))).filter(|cell| near(*cell)),
@@ -69,8 +70,11 @@ pub(crate) fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Va
         }
     };
     let start = map.position(start?);
-    (split_of(&map) == split)
-        .then(|| (rules.spec(walls, map.position(map.goal()), start), identity(&map, start)))
+    (split_of(&map) == split).then(|| {
+        let identity = identity(&map, start);
+        let goal = map.position(map.goal());
+        (write(&RawSpec { walls, goal, start, ..rules.spec.clone() }), identity)
+    })
 }
 
 /// Which split a board with its goal belongs to, whatever the start.

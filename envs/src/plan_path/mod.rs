@@ -1,18 +1,15 @@
-//! Plan-Path: lead a walker over a board with walls to its goal, a few moves a turn.
+//! Plan-Path: lead a walker over a board with walls to its goal, a few moves per turn.
 //!
-//! From Stronger-MAS (arXiv 2510.11062); the workflows are those of [`crate::grid::world`]. With
-//! `--set proposal=moves` the tool proposes in the planner's own action space.
+//! From Stronger-MAS (arXiv 2510.11062), with the workflows of [`crate::grid::world`].
 //!
+//! - here: settings, the `spec` of a task, and the world;
 //! - [`map`]: the board and its distances; [`rules`]: what moves do and earn;
-//! - [`spec`]: settings and the `spec` of a task; [`generate`]: which tasks there are, train and test;
-//! - [`prompts`]: the two encodings; [`demonstrate`]: imperfect experts.
+//! - [`generate`]: which tasks there are, train and test; [`prompts`]: the two encodings.
 
-mod demonstrate;
 pub mod generate;
 pub mod map;
 mod prompts;
 mod rules;
-pub mod spec;
 
 use record::failure::{Failure, Result};
 use record::philox::Draws;
@@ -21,14 +18,72 @@ use serde_json::{Value, json};
 
 use crate::environment::{ExtractionCase, Outcome, Split};
 use crate::grid::world::{Episode, Grid, GridWorld, Situations};
-use crate::grid::{ActionFormat, Move, Parsed, Position, test_actions};
-use crate::settings::{Setting, Settings};
-use map::{Cell, UNREACHABLE};
+use crate::grid::{ActionFormat, ActionSpace, Move, Parsed, Position, walker};
+use crate::settings::{ENCODING, Encoding, PROPOSAL, Setting, Settings, TURNS, choice};
+use crate::spec::{checked, fail, read};
+use map::{Cell, LARGEST, Map, UNREACHABLE};
 use rules::Progress;
-use spec::{Instance, Rules};
 
 /// The environment.
 pub(crate) static PLAN_PATH: Grid<Instance> = Grid::new();
+
+/// How walls, goal and start are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DrawMode {
+    /// About `density` × cells walls, and every distance between the bounds equally likely.
+    Balanced,
+    /// Each cell a wall with probability `density`, start and goal anywhere within the bounds.
+    Uniform,
+}
+
+/// How tasks are drawn.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Of every task, but for the board.
+    spec: RawSpec,
+    /// Share of cells that are walls.
+    density: f64,
+    draw: DrawMode,
+    /// Least distance from start to goal.
+    nearest: u32,
+    /// Greatest distance from start to goal.
+    farthest: u32,
+}
+
+/// A task, which can be rebuilt from it alone. The settings that it was drawn with (`density` and what follows) no longer
+/// matter and may be left out of a task written by hand.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSpec {
+    size: usize,
+    encoding: Encoding,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proposal: Option<ActionSpace>,
+    moves: u32,
+    turns: u32,
+    walls: Vec<Position>,
+    goal: Position,
+    start: Position,
+    density: Option<f64>,
+    draw: Option<DrawMode>,
+    nearest: Option<u32>,
+    farthest: Option<u32>,
+}
+
+/// A task with everything that stays the same during its episodes.
+#[derive(Debug)]
+pub struct Instance {
+    /// The board.
+    pub map: Map,
+    /// Where the walker starts.
+    pub start: Cell,
+    /// Distance from start to goal.
+    pub first: u16,
+    episode: Episode,
+    /// What every prompt begins with.
+    preamble: String,
+}
 
 /// Where the walker is.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +102,39 @@ pub struct RawSituation {
 }
 
 impl Instance {
+    /// The instance that `spec` describes.
+    ///
+    /// # Errors
+    /// A `spec` that is no Plan-Path instance: data.
+    pub fn parse(spec: &Value) -> Result<Instance> {
+        let RawSpec { size, encoding, proposal, moves, turns, mut walls, goal, start, .. } = read(spec)?;
+        checked("size", size, 2, LARGEST)?;
+        let episode = Episode::new(spec, encoding, proposal, ("moves", moves, 99), turns)?;
+        let outside = |position: &&Position| position.row.max(position.column) as usize >= size;
+        if let Some(position) = walls.iter().chain([&goal, &start]).find(outside) {
+            return Err(fail(format!("'{position}' is no cell of a {size}x{size} board"))
+                .hint("cells are a column letter and a row number, a0 at the top left"));
+        }
+        walls.sort_unstable();
+        walls.dedup();
+        for (name, position) in [("goal", goal), ("start", start)] {
+            if walls.binary_search(&position).is_ok() {
+                return Err(fail(format!("{name}: {position} is a wall")));
+            }
+        }
+        let map = Map::new(size, &walls, goal);
+        let cell = map.cell(start);
+        let first = map.distance(cell);
+        if first == 0 {
+            return Err(fail("start and goal are the same cell"));
+        }
+        if first == UNREACHABLE {
+            return Err(fail(format!("no way leads from {start} to {goal}")));
+        }
+        let preamble = prompts::preamble(&map, encoding, moves, turns);
+        Ok(Instance { map, start: cell, first, episode, preamble })
+    }
+
     fn position(&self, situation: &Situation) -> Position {
         self.map.position(situation.cell)
     }
@@ -55,7 +143,26 @@ impl Instance {
 impl GridWorld for Instance {
     const NAME: &'static str = "plan-path";
     const SUMMARY: &'static str = "walk round walls to a goal, a few moves a turn";
-    const SETTINGS: &'static [Setting] = spec::SETTINGS;
+    const SETTINGS: &'static [Setting] = &[
+        Setting::new("size", "5", "cells a side, 2 to 26"),
+        ENCODING,
+        PROPOSAL,
+        Setting::new("moves", "3; size if size > 8", "most moves in a turn, 1 to 99"),
+        TURNS,
+        Setting::new("density", "0.25; 0.22 if size > 8", "share of cells that are walls"),
+        Setting::new(
+            "draw",
+            "balanced; uniform if size > 8",
+            "balanced: density x U(0.8, 1.2) walls, every distance from nearest to farthest as likely; \
+             uniform: each cell a wall by chance, start and goal anywhere",
+        ),
+        Setting::new("nearest", "4; 1 if uniform", "least distance from start to goal"),
+        Setting::new(
+            "farthest",
+            "9; moves x turns if uniform",
+            "greatest distance from start to goal, at most moves x turns",
+        ),
+    ];
     const DEMONSTRATORS: &'static [(&'static str, f64)] =
         &[("opt", 0.25), ("lazy", 0.55), ("manhattan", 0.1), ("random", 0.1)];
     const WALKS: bool = true;
@@ -67,16 +174,44 @@ impl GridWorld for Instance {
     type Step = Move;
 
     fn rules(settings: &Settings) -> Result<Rules> {
-        Rules::from_settings(settings)
+        let size = settings.whole("size", 5, 2, LARGEST)?;
+        let small = size <= 8;
+        let encoding = Encoding::from_settings(settings)?;
+        let proposal = ActionSpace::from_settings(settings, encoding)?;
+        let draw = match settings.text("draw") {
+            None if small => DrawMode::Balanced,
+            None | Some("uniform") => DrawMode::Uniform,
+            Some("balanced") => DrawMode::Balanced,
+            Some(other) => return Err(choice("draw", other, "balanced or uniform")),
+        };
+        let moves = settings.whole("moves", if small { 3 } else { size as u32 }, 1, 99)?;
+        let turns = settings.whole("turns", 4, 1, 99)?;
+        let density = settings.number("density", if small { 0.25 } else { 0.22 }, 0.0, 0.8)?;
+        let defaults = if draw == DrawMode::Balanced { [4, 9] } else { [1, u32::MAX] };
+        let (nearest, farthest) =
+            settings.bounds(["nearest", "farthest"], defaults, u32::MAX, (moves, "moves"), turns)?;
+        let spec = RawSpec {
+            size,
+            encoding,
+            proposal: proposal.to_spec(encoding),
+            moves,
+            turns,
+            density: Some(density),
+            draw: Some(draw),
+            nearest: Some(nearest),
+            farthest: Some(farthest),
+            ..RawSpec::default()
+        };
+        Ok(Rules { spec, density, draw, nearest, farthest })
     }
 
     fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Value, u64)> {
         generate::draw(rules, split, draws)
     }
 
-    fn describe(Rules { size, density, nearest, farthest, .. }: &Rules) -> (String, &'static str) {
+    fn describe(Rules { spec, density, nearest, farthest, .. }: &Rules) -> (String, &'static str) {
         (
-            format!("size={size} density={density} nearest={nearest} farthest={farthest}"),
+            format!("size={} density={density} nearest={nearest} farthest={farthest}", spec.size),
             "a larger size, a lower density or a smaller nearest leaves more room",
         )
     }
@@ -165,20 +300,13 @@ impl GridWorld for Instance {
     }
 
     fn test_actions(&self, situation: &Situation, write: &dyn Fn(&[Move]) -> String) -> Vec<String> {
-        let lists = test_actions::lists(&self.best(situation), self.episode.steps);
-        let mut actions: Vec<String> = lists.iter().map(|list| write(list)).collect();
-        if self.episode.is_compact() {
-            let (goal, here) = (self.map.position(self.map.goal()), self.position(situation));
-            let outside = Position { row: 25, column: 25 };
-            actions.extend([goal, here, outside].map(|position| format!(" {position}")));
-            actions.push(format!(" {here} {goal}"));
-        }
-        actions.extend(test_actions::malformed("goal"));
-        actions
+        let (goal, here) = (self.map.position(self.map.goal()), self.position(situation));
+        let routes = [vec![goal], vec![here], vec![walker::OUTSIDE], vec![here, goal]];
+        walker::test_actions(&self.episode, &self.best(situation), &routes, "goal", write)
     }
 
     fn extraction_cases() -> Vec<ExtractionCase> {
-        test_actions::extraction_cases(
+        walker::extraction_cases(
             |encoding| json!({"size": 3, "encoding": encoding, "moves": 3, "turns": 4, "walls": ["b1"], "goal": "c0", "start": "a2"}),
         )
     }
@@ -196,7 +324,20 @@ impl GridWorld for Instance {
         })
     }
 
+    /// `manhattan` walks towards the goal as if there were no walls.
     fn demonstrate(&self, kind: &str, situation: &Situation, draws: &mut Draws) -> Vec<Move> {
-        demonstrate::moves(kind, &self.map, situation.cell, self.episode.steps, draws)
+        let map = &self.map;
+        let goal = map.position(map.goal());
+        walker::demonstrate(kind, self.episode.steps, self.position(situation), draws, |position| {
+            let distance = map.distance(map.cell(*position));
+            let takes = |next: Position| match kind {
+                "random" => true,
+                "manhattan" => next.apart(goal) < position.apart(goal),
+                _ => map.distance(map.cell(next)) < distance,
+            };
+            let on_board = |step| Some((step, position.step(step).filter(|next| map.holds(*next))?));
+            let steps = Move::ALL.into_iter().filter_map(on_board).filter(|(_, next)| takes(*next));
+            (*position != goal).then(|| steps.map(|(step, next)| (step, Some(next))).collect())
+        })
     }
 }

@@ -18,8 +18,8 @@
 
 use std::fmt::Write as _;
 
+use super::Instance;
 use super::map::{Map, Position, UNREACHABLE};
-use super::spec::Instance;
 use crate::grid::{compact, prose};
 use crate::settings::Encoding;
 

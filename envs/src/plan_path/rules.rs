@@ -53,7 +53,7 @@ pub fn walk(map: &Map, start: Cell, moves: &[Move]) -> Walk {
     walk
 }
 
-/// What the rewards of a turn depend on besides its walk.
+/// What the rewards of a turn depend on, apart from its walk.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// Distance from the episode's start to the goal, at least 1.

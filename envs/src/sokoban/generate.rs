@@ -12,9 +12,10 @@ use record::philox::Draws;
 use serde_json::Value;
 
 use super::level::{Level, Situation};
-use super::spec::Rules;
+use super::{RawSpec, Rules};
 use crate::environment::Split;
 use crate::grid::Position;
+use crate::spec::write;
 use crate::streams;
 
 /// One in this many levels is for testing.
@@ -23,21 +24,23 @@ const TEST_SHARE: u64 = 8;
 /// One draw: the `spec` and what names it; none in the other split, or without a start within the bounds.
 pub(crate) fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Value, u64)> {
     let (walls, goals) = board(rules, draws);
-    if split_of(rules.size, &walls, &goals) != split {
+    if split_of(rules.spec.size, &walls, &goals) != split {
         return None;
     }
-    let level = Level::new(rules.size, &walls, &goals)?;
+    let level = Level::new(rules.spec.size, &walls, &goals)?;
     let start = start(rules, &level, draws)?;
     let player = level.position(start.player);
+    let boxes = level.positions(start.boxes());
     let mut bytes = vec![level.size() as u8, player.row, player.column];
-    let cells = [level.positions(level.goals()), level.positions(start.boxes()), level.walls().to_vec()];
-    bytes.extend(cells.concat().iter().flat_map(|position| [position.row, position.column]));
-    Some((rules.spec(&level, &start), streams::first_word(&bytes)))
+    let cells = goals.iter().chain(&boxes).chain(&walls);
+    bytes.extend(cells.flat_map(|position| [position.row, position.column]));
+    let spec = RawSpec { walls, goals, boxes, player, ..rules.spec.clone() };
+    Some((write(&spec), streams::first_word(&bytes)))
 }
 
 /// Walls and goals by chance, each in the order of reading.
 fn board(rules: &Rules, draws: &mut Draws) -> (Vec<Position>, Vec<Position>) {
-    let side = rules.size - 2;
+    let side = rules.spec.size - 2;
     let mut order: Vec<Position> = (0..side * side)
         .map(|cell| Position { row: (1 + cell / side) as u8, column: (1 + cell % side) as u8 })
         .collect();

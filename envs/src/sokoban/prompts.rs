@@ -15,8 +15,8 @@
 //! Full: prose and a drawn grid, for pretrained language models. Agents think aloud and end with a list of moves after
 //! `####`, as in Stronger-MAS (arXiv 2510.11062). Left out: in the paper the tool writes a program that prints the moves.
 
+use super::Instance;
 use super::level::{Level, Situation};
-use super::spec::Instance;
 use crate::grid::{Position, compact, prose};
 use crate::settings::Encoding;
 

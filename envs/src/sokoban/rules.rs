@@ -38,7 +38,7 @@ pub fn walk(level: &Level, start: &Situation, moves: &[Move]) -> (Situation, boo
     (situation, true)
 }
 
-/// What the rewards of a turn depend on besides where it leads.
+/// What the rewards of a turn depend on, apart from the situation after it.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// Distance at the episode's start, at least 1.

@@ -7,9 +7,9 @@
 
 use record::philox::Draws;
 
+use super::Instance;
 use super::board::{self, Board, Placement};
 use super::solve;
-use super::spec::Instance;
 
 /// Share of boards with a wrong digit on them.
 const WITH_MISTAKE: f64 = 0.15;

@@ -4,8 +4,8 @@
 //! and digit, or the whole grid, which means the digits in which it differs from the board. Parsing is lenient, as for
 //! lists of moves ([`crate::grid::prose`]). Left out: in the paper the tool writes a program that prints the grid.
 
+use super::Instance;
 use super::board::{Placement, Shape};
-use super::spec::Instance;
 use crate::grid::prose;
 
 /// A board as lines of digits with `.` for empty cells and bars between boxes.

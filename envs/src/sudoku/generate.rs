@@ -12,10 +12,10 @@
 use record::philox::Draws;
 use serde_json::Value;
 
-use super::board::{Board, Shape};
-use super::spec::Rules;
-use super::{canonical, solve};
+use super::board::{self, Board, Shape};
+use super::{RawSpec, Rules, canonical, solve};
 use crate::environment::Split;
+use crate::spec::write;
 use crate::streams;
 
 /// One in this many puzzles is for testing.
@@ -30,7 +30,8 @@ pub fn split_of(shape: Shape, clues: &[u8]) -> Split {
 pub(crate) fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Value, u64)> {
     let empty = rules.fewest + draws.below(rules.most - rules.fewest + 1);
     let clues = puzzle(rules.shape, empty, draws)?;
-    (split_of(rules.shape, &clues) == split).then(|| (rules.spec(&clues), streams::first_word(&clues)))
+    let spec = || write(&RawSpec { clues: board::write(&clues), ..rules.spec.clone() });
+    (split_of(rules.shape, &clues) == split).then(|| (spec(), streams::first_word(&clues)))
 }
 
 /// A puzzle with `empty` empty cells; none if so many could not be emptied.

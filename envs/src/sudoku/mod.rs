@@ -1,11 +1,11 @@
-//! Sudoku: fill a board of 4×4 or 9×9 cells, some digits a turn.
+//! Sudoku: fill a board of 4×4 or 9×9 cells, some digits per turn.
 //!
-//! From Stronger-MAS (arXiv 2510.11062); the workflows are those of [`crate::grid::world`]. Puzzles are proper: they have
+//! From Stronger-MAS (arXiv 2510.11062), with the workflows of [`crate::grid::world`]. Puzzles are proper: they have
 //! exactly one solution, and their clues never change.
 //!
+//! - here: settings, the `spec` of a task, and the world;
 //! - [`board`]: cells, units and what placing a digit does; [`solve`]: the solver; [`rules`]: what turns earn;
-//! - [`spec`]: settings and the `spec` of a task; [`generate`]: which tasks there are, train and test;
-//!   [`canonical`]: what all forms of one puzzle share;
+//! - [`generate`]: which tasks there are, train and test; [`canonical`]: what all forms of one puzzle share;
 //! - [`compact`], [`full`]: the two encodings; [`demonstrate`]: imperfect experts; [`test_actions`]: for `envs check`.
 
 pub mod board;
@@ -16,7 +16,6 @@ mod full;
 pub mod generate;
 mod rules;
 pub mod solve;
-pub mod spec;
 mod test_actions;
 
 use record::failure::{Failure, Result};
@@ -27,12 +26,47 @@ use serde_json::Value;
 use crate::environment::{ExtractionCase, Outcome, Split};
 use crate::grid::world::{Episode, Grid, GridWorld, Situations};
 use crate::grid::{ActionFormat, Parsed};
-use crate::settings::{Setting, Settings};
-use board::{Board, Placement};
-use spec::{Instance, Rules};
+use crate::settings::{ENCODING, Encoding, Setting, Settings, TURNS};
+use crate::spec::{fail, read};
+use board::{Board, Placement, SIZES, Shape};
 
 /// The environment.
 pub(crate) static SUDOKU: Grid<Instance> = Grid::new();
+
+/// How tasks are drawn.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Of every task, but for the clues.
+    spec: RawSpec,
+    shape: Shape,
+    /// Least number of empty cells.
+    fewest: u32,
+    /// Greatest number of empty cells.
+    most: u32,
+}
+
+/// A task, which can be rebuilt from it alone: the solver finds the solution again.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSpec {
+    size: usize,
+    encoding: Encoding,
+    fills: u32,
+    turns: u32,
+    clues: String,
+}
+
+/// A puzzle with everything that stays the same during its episodes.
+#[derive(Debug)]
+pub struct Instance {
+    /// The geometry.
+    pub shape: Shape,
+    /// The clues; 0 where there is none.
+    pub clues: Board,
+    /// The only solution.
+    pub solution: Board,
+    episode: Episode,
+}
 
 /// A board in state JSON.
 #[derive(Serialize, Deserialize)]
@@ -42,6 +76,28 @@ pub struct RawBoard {
 }
 
 impl Instance {
+    /// The instance that `spec` describes.
+    ///
+    /// # Errors
+    /// A `spec` that is no Sudoku instance, or whose puzzle has not exactly one solution: data.
+    pub fn parse(spec: &Value) -> Result<Instance> {
+        let RawSpec { size, encoding, fills, turns, clues } = read(spec)?;
+        let shape = Shape::new(size).ok_or_else(|| fail(format!("size: {size} is not one of {SIZES:?}")))?;
+        let episode = Episode::new(spec, encoding, None, ("fills", fills, shape.cells() as u32), turns)?;
+        let clues = shape.parse(&clues).ok_or_else(|| {
+            fail(format!("clues: '{clues}' is no board of {} cells", shape.cells()))
+                .hint("digits in reading order, '.' for an empty cell")
+        })?;
+        let mut solutions = solve::solutions(shape, &clues, 2);
+        let solution = match (solutions.pop(), solutions.pop()) {
+            (Some(solution), None) if solution != clues => solution,
+            (Some(_), None) => return Err(fail("clues: the board is already complete")),
+            (None, _) => return Err(fail("clues: the puzzle has no solution")),
+            (Some(_), Some(_)) => return Err(fail("clues: the puzzle has more than one solution")),
+        };
+        Ok(Instance { shape, clues, solution, episode })
+    }
+
     /// The cells whose digit is not the solution's, those first in which the fewest digits fit. What a wrong digit
     /// rules out does not count.
     fn missing(&self, board: &Board) -> Vec<usize> {
@@ -56,7 +112,14 @@ impl Instance {
 impl GridWorld for Instance {
     const NAME: &'static str = "sudoku";
     const SUMMARY: &'static str = "fill a board with digits, some a turn";
-    const SETTINGS: &'static [Setting] = spec::SETTINGS;
+    const SETTINGS: &'static [Setting] = &[
+        Setting::new("size", "4", "cells a side, 4 or 9"),
+        ENCODING,
+        Setting::new("fills", "2; all cells if size = 9 or full", "most digits placed in a turn"),
+        TURNS,
+        Setting::new("fewest", "3; 30 if size = 9", "least number of empty cells of a puzzle"),
+        Setting::new("most", "7; 45 if size = 9", "greatest number of empty cells, at most fills x turns"),
+    ];
     const DEMONSTRATORS: &'static [(&'static str, f64)] =
         &[("opt", 0.3), ("lazy", 0.5), ("legal", 0.1), ("random", 0.1)];
     const WALKS: bool = false;
@@ -68,16 +131,29 @@ impl GridWorld for Instance {
     type Step = Placement;
 
     fn rules(settings: &Settings) -> Result<Rules> {
-        Rules::from_settings(settings)
+        let size: usize = settings.value("size", "a whole number")?.unwrap_or(4);
+        let shape = Shape::new(size)
+            .ok_or_else(|| Failure::usage(format!("--set size={size}: not one of {SIZES:?}")))?;
+        let cells = shape.cells() as u32;
+        let small = size == 4;
+        let encoding = Encoding::from_settings(settings)?;
+        let default = if small && encoding == Encoding::Compact { 2 } else { cells };
+        let fills = settings.whole("fills", default, 1, cells)?;
+        let turns = settings.whole("turns", 4, 1, 99)?;
+        // No puzzle of 4x4 has fewer than 4 clues, and none of 9x9 fewer than 17.
+        let (defaults, limit) = if small { ([3, 7], 12) } else { ([30, 45], 64) };
+        let (fewest, most) = settings.bounds(["fewest", "most"], defaults, limit, (fills, "fills"), turns)?;
+        let spec = RawSpec { size, encoding, fills, turns, clues: String::new() };
+        Ok(Rules { spec, shape, fewest, most })
     }
 
     fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Value, u64)> {
         generate::draw(rules, split, draws)
     }
 
-    fn describe(Rules { shape, fewest, most, .. }: &Rules) -> (String, &'static str) {
+    fn describe(Rules { spec, fewest, most, .. }: &Rules) -> (String, &'static str) {
         (
-            format!("size={} fewest={fewest} most={most}", shape.size()),
+            format!("size={} fewest={fewest} most={most}", spec.size),
             "puzzles with fewer empty cells are easier to find",
         )
     }

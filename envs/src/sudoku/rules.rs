@@ -12,11 +12,11 @@
 //!   solution, less cells that lost it, less cells that came to hold a wrong one, over the number of cells that a
 //!   turn could set right. So a wrong digit, however legal it looks, earns less than none in its place, and no
 //!   answer earns more than one of right digits only.
-//! - Only a solved puzzle pays the team, once: whoever dawdles collects no more.
+//! - Only a solved puzzle pays the team, once, so dawdling collects no more.
 //!
 //! A malformed action earns 0 in everything.
 
-use super::spec::Instance;
+use super::Instance;
 use crate::environment::Outcome;
 use crate::grid::local_reward;
 

@@ -3,8 +3,8 @@
 
 use serde_json::json;
 
+use super::Instance;
 use super::board::Placement;
-use super::spec::Instance;
 use crate::environment::ExtractionCase;
 
 /// Cells of each kind that every digit is tried in; boards of nine have too many.
