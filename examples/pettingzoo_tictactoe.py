@@ -7,7 +7,7 @@ sent. So the state is the list of moves, and a step resets PettingZoo's environm
 game, and the way to wrap any environment that is deterministic once it is seeded.
 
 A task is an opening from which player_1, who is to move, can force a win. The team is rewarded when it wins; player_2
-is its opponent, paid for its own game alone. Whoever says no free cell forfeits, as PettingZoo's own wrapper has it.
+is its opponent, paid for its own game alone. An illegal move forfeits the game, as in PettingZoo's own wrapper.
 
     python3 examples/pettingzoo_tictactoe.py tasks --count 8 |
       rollout --env-command 'python3 examples/pettingzoo_tictactoe.py' --policy run/policy --branches 4 | group | advantage | …
@@ -36,7 +36,7 @@ def won(cells):
 
 @functools.lru_cache(maxsize=None)
 def value(own, other):
-    """What the game is worth to whoever is to move, own and other being frozensets of cells; sooner wins are worth more."""
+    """The value of the game to the player to move; own and other are frozensets of cells; a sooner win is worth more."""
     if won(other):
         return -10 + len(own) + len(other)
     free = set(range(9)) - own - other
@@ -48,7 +48,7 @@ def marks(moves):
 
 
 def best(moves):
-    """The best move of whoever is to move, the lowest cell of equal ones."""
+    """The best move of the player to move, the lowest cell of equal ones."""
     own, other = marks(moves)[:: 1 if len(moves) % 2 == 0 else -1]
     return max(sorted(set(range(9)) - own - other), key=lambda cell: -value(other, own | {cell}))
 

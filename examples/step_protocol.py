@@ -1,13 +1,13 @@
-"""The step protocol in Python: what stands between an environment and `rollout --env-command`.
+"""The step protocol in Python, between an environment and `rollout --env-command`.
 
-An environment is three functions of values, and `serve` is the rest: it reads a request a line, and writes an answer a
-line. Nothing is kept between two lines, because the state of an episode comes with every request; that is what lets
-`rollout` try K candidates from one state, and play many episodes at once with one process. RECORD.md has the lines.
+An environment is three pure functions; `serve` reads a request per line and writes an answer per line. Nothing is kept
+between two lines, because the state of an episode comes with every request. So `rollout` can try K candidates from one
+state, and play many episodes at once with one process. RECORD.md specifies the lines.
 
-`main` adds the other half: `tasks`, which prints task lines for the stdin of `rollout`, and `demo`, which prints imperfect
-demonstrations for the warm-up of a new policy, if the environment has a `probe`: that one knows what is best to say.
+`main` adds `tasks`, which prints task lines for the stdin of `rollout`, and `demo`, which prints imperfect demonstrations
+for the warm-up of a new policy, if the environment has a `probe` (which knows the best action).
 
-Left out: `actions`, the joint action of agents that act at once. A program that does not say `together` is sent their
+Left out: `actions`, the joint action of agents that act in parallel. A program that does not answer `together` gets their
 actions one after another.
 """
 
@@ -22,9 +22,9 @@ def serve(reset, step, probe=None):
     """Answers requests until stdin ends.
 
     reset(spec) -> (situation, agents, order, turns): the names of the agents; "sequential", "parallel", or stages as lists
-        of agents; turns after which an episode is given up.
+        of agents; the turn limit.
     step(state, agent, text) -> (situation, rewards, components, terminated, success): rewards are {"team": …, "local": …}
-        in [0, 1]; components are what they were made of. A text that means nothing earns 0; it is no error.
+        in [0, 1]; components are what they are made of. A meaningless text earns 0; it is no error.
     probe(state, agent) -> (probes, oracle, solved): optional, for `envs check` alone.
 
     A situation is a pair: the state, which is any JSON, and what each agent sees of it, {agent: text}.
@@ -35,7 +35,7 @@ def serve(reset, step, probe=None):
             request = json.loads(line)
             answer["request"] = request.get("request")
             answer.update(respond(request, reset, step, probe))
-        except Exception as error:  # whatever went wrong belongs to this line, and the next one is read
+        except Exception as error:  # an error answers this line, and the next one is read
             answer["error"] = f"{type(error).__name__}: {error}"
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
@@ -66,23 +66,23 @@ def messages(seen):
 
 
 def demonstrate(stream, draws, share, reset, step, probe):
-    """Episodes of demonstrators who say what is best with probability `share`, otherwise anything; yields of each the instance
-    and a list of (turn, agent, text seen, text said)."""
+    """Episodes of demonstrators who take the best action with probability `share`, otherwise any; yields the instance and a
+    list of (turn, agent, observation, action) of each."""
     for instance, spec in stream:
         (state, seen), agents, order, turns = reset(spec)
         stages = [[agent] for agent in agents] if order == "sequential" else [agents] if order == "parallel" else order
-        said, over = [], False
+        actions, over = [], False
         for turn, stage in ((turn, stage) for turn in range(turns) for stage in stages):
-            before = seen  # who acts at once sees what was there before
+            before = seen  # agents that act in parallel see the state before the stage
             for agent in stage:
                 probes, oracle, solved = ([], None, True) if over else probe(state, agent)
                 over = over or solved or not probes
                 if over:
                     break
                 text = oracle if oracle is not None and draws.random() < share else draws.choice(probes)
-                said.append((turn, agent, before[agent], text))
+                actions.append((turn, agent, before[agent], text))
                 (state, seen), _, _, over, _ = step(state, agent, text)
-        yield instance, said
+        yield instance, actions
 
 
 def main(name, tasks, **functions):
@@ -97,13 +97,13 @@ def main(name, tasks, **functions):
     showing = commands.add_parser("demo", help="print demonstrations on train tasks, for policy encode and update")
     showing.add_argument("--count", type=int, default=1, help="tasks demonstrated")
     showing.add_argument("--seed", type=int, default=0)
-    showing.add_argument("--share", type=float, default=0.5, help="probability of saying what is best")
+    showing.add_argument("--share", type=float, default=0.5, help="probability of the best action")
     arguments = parser.parse_args()
     if arguments.command is None:
         serve(**functions)
         return
     if arguments.command == "demo" and "probe" not in functions:
-        parser.error("this environment has no probe, so nobody knows what to demonstrate")
+        parser.error("this environment has no probe, so it has no best action to demonstrate")
     stream = itertools.islice(tasks(getattr(arguments, "split", "train"), arguments.seed), arguments.count)
     if arguments.command == "tasks":
         for instance, spec in stream:
@@ -112,8 +112,8 @@ def main(name, tasks, **functions):
             print(json.dumps(line))
     else:
         shown = demonstrate(stream, random.Random(arguments.seed), arguments.share, **functions)
-        for episode, (instance, said) in enumerate(shown):
-            for turn, agent, seen, text in said:
+        for episode, (instance, actions) in enumerate(shown):
+            for turn, agent, seen, text in actions:
                 line = {"type": "sample", "v": 1, "env": name, "task": f"{name}/train/{instance}"}
                 line |= {"episode": str(episode), "turn": turn, "agent": agent, "branch": 0, "branches": 1}
                 line |= {"id": f"{episode}/{turn}/{agent}/0"}

@@ -1,4 +1,4 @@
-//! Demonstrations: who demonstrates what, and what an agent says as a sample.
+//! Demonstrations: which to write, and an action of an expert as a sample.
 
 use record::line::Task;
 use record::philox::{Draws, Part, Stream};
@@ -17,7 +17,7 @@ pub struct Demonstration {
     pub mix: Vec<(String, f64)>,
     /// States demonstrated for each task.
     pub states: u32,
-    /// Probability that an agent adopts what the agent before it said, instead of an answer of its own.
+    /// Probability that an agent adopts the previous agent's action instead of choosing its own.
     pub follow: f64,
 }
 
@@ -42,7 +42,7 @@ impl Demonstration {
     }
 }
 
-/// What `agent` says to `prompt` at turn 0 of `episode`, as text.
+/// The sample of `agent` answering `prompt` at turn 0 of `episode`, as text.
 pub fn sample(task: &Task, episode: &str, agent: &str, prompt: Vec<Message>, completion: String) -> Sample {
     Sample {
         env: Some(task.env.clone()),

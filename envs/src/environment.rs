@@ -1,13 +1,13 @@
-//! What an environment is: tasks, states that are values, and outcomes of actions.
+//! The environment contract: tasks, states that are values, and outcomes of actions.
 //!
-//! Everything here is a pure function of its arguments. A state can be cloned, written to JSON and read
-//! back, so a tree of candidate actions is just a tree of values: to score a candidate, clone the state,
-//! apply the text to the clone and read the [`Outcome`]; to go on from the chosen candidate, keep its clone.
+//! Everything here is a pure function of its arguments. A state can be cloned, written to JSON and read back, so a tree of
+//! candidate actions is a tree of values: to score a candidate, clone the state, apply the text to the clone and read the
+//! [`Outcome`]; to continue from the chosen candidate, keep its clone.
 //!
-//! An environment never counts turns. The caller stops after [`State::turn_limit`] of them (or its own
-//! number), and running out of turns is never a success: only an [`Outcome`] can say `success`.
+//! An environment never counts turns. The caller stops after [`State::turn_limit`] of them (or its own number), and
+//! running out of turns is never a success: only an [`Outcome`] says `success`.
 //!
-//! Left out: policies, sampling, groups and advantages, which belong to the stages after this one.
+//! Left out: policies, sampling, groups and advantages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,9 +44,9 @@ impl Split {
 /// The consequence of one agent's action.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// The team's reward and the agent's own, each inside [`Environment::reward_range`].
+    /// The team's reward and the agent's own, each in [0, 1].
     pub rewards: Rewards,
-    /// What the rewards were made of, each component in [0, 1] before its weight.
+    /// Components of the rewards, each in [0, 1] before its weight.
     pub components: BTreeMap<String, f64>,
     /// The episode is over: no agent may act any more.
     pub terminated: bool,
@@ -66,21 +66,12 @@ impl Outcome {
     }
 }
 
-/// Least and greatest value that rewards can take.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RewardRange {
-    /// Bounds of [`Rewards::team`].
-    pub team: (f64, f64),
-    /// Bounds of [`Rewards::local`].
-    pub local: (f64, f64),
-}
-
 /// A situation in an episode: what playing needs of it.
 ///
-/// The caller goes through the stages of the workflow. Where a stage has one agent: observe, sample candidates,
-/// score each on a clone, apply the chosen one. Where it has several: observe for all of them first, score each
-/// candidate on a clone of the state before the stage (the other agents' parts being those last applied), and
-/// then apply all chosen actions with [`State::apply_together`].
+/// The caller goes through the stages of the workflow. In a stage of one agent: observe, sample candidates, score each on
+/// a clone, apply the chosen one. In a stage of several: observe for all of them first, score each candidate on a clone
+/// of the state before the stage (with the other agents' last actions), then apply all chosen actions with
+/// [`State::apply_together`].
 pub trait State: Send {
     /// The agents that act, and their order.
     fn workflow(&self) -> &Arc<Workflow>;
@@ -91,8 +82,8 @@ pub trait State: Send {
     /// The conversation that `agent` continues: the same for all its candidates.
     fn observe(&self, agent: &str) -> Vec<Message>;
 
-    /// Executes the action `text` of `agent`. A text that cannot be parsed is an [`Outcome`] with low rewards; an
-    /// `Err` means that the environment itself failed, for example a sandbox that could not start.
+    /// Executes the action `text` of `agent`. A malformed text is an [`Outcome`] with low rewards; an `Err` means that
+    /// the environment itself failed, for example a sandbox that could not start.
     fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome>;
 
     /// Executes the chosen actions of a stage of several agents, in the workflow's order: the outcome of the joint
@@ -176,18 +167,18 @@ pub struct Selection {
     pub settings: Settings,
 }
 
-/// An answer in a style that a reader would understand, or one that nobody could; in the default workflow.
+/// An action in a style that has to be understood, or has to count as malformed; in the default workflow.
 #[derive(Clone, Debug)]
 pub struct ExtractionCase {
     /// The style, in a few words.
     pub name: &'static str,
     /// The situation: the first of this `spec`.
     pub spec: Value,
-    /// Who answers.
+    /// Who acts.
     pub agent: &'static str,
-    /// The answer.
+    /// The action.
     pub text: String,
-    /// A plain answer with the same meaning, or `None` if it has to count as malformed.
+    /// A plain action with the same meaning; `None`: malformed.
     pub means: Option<String>,
 }
 
@@ -272,11 +263,6 @@ pub trait Environment: Send + Sync {
     /// What `--set` understands.
     fn settings(&self) -> &'static [Setting] {
         &[]
-    }
-
-    /// Bounds of the rewards.
-    fn reward_range(&self) -> RewardRange {
-        RewardRange { team: (0.0, 1.0), local: (0.0, 1.0) }
     }
 
     /// Tasks in order, without end: where the split has fewer, it is repeated in a new order. Task i depends

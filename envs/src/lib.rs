@@ -25,7 +25,7 @@ pub mod workflow;
 
 pub use demonstration::Demonstration;
 pub use environment::{
-    Checks, Demonstrator, Environment, ExtractionCase, Outcome, RewardRange, Selection, Split, State, Tasks,
+    Checks, Demonstrator, Environment, ExtractionCase, Outcome, Selection, Split, State, Tasks,
 };
 pub use external::External;
 pub use settings::{Setting, Settings};

@@ -67,66 +67,33 @@ pub fn tasks(
         Split::Train => {
             Box::new((0..).map(move |index| draw(Split::Train, train_stream(environment, seed, index))))
         }
-        Split::Test => Box::new(TestTasks {
-            environment,
-            seed,
-            draw,
-            drawn: 0,
-            seen: HashSet::new(),
-            tasks: Vec::new(),
-            repetition: 0,
-            order: Vec::new(),
-        }),
-    }
-}
-
-/// The test split in its own order, and then again and again in orders that the seed decides.
-struct TestTasks<F> {
-    environment: &'static str,
-    seed: u64,
-    draw: F,
-    drawn: u64,
-    seen: HashSet<String>,
-    tasks: Vec<Task>,
-    repetition: u64,
-    order: Vec<usize>,
-}
-
-impl<F: Fn(Split, Stream) -> Result<Task>> TestTasks<F> {
-    /// The next task that is not among those before it; none at the end of the split.
-    fn fresh(&mut self) -> Result<Option<Task>> {
-        while self.tasks.len() < TEST_TASKS && self.drawn < 4 * TEST_TASKS as u64 {
-            let name = [Part::Text(self.environment), Part::Text("test"), Part::Number(self.drawn)];
-            let task = (self.draw)(Split::Test, Stream::named(TEST_SEED, &name))?;
-            self.drawn += 1;
-            if self.seen.insert(task.task.clone()) {
-                self.tasks.push(task.clone());
-                return Ok(Some(task));
-            }
+        Split::Test => {
+            let (mut drawn, mut seen, mut tasks) = (0, HashSet::new(), Vec::<Task>::new());
+            let (mut repetition, mut order) = (0, Vec::new());
+            Box::new(std::iter::from_fn(move || {
+                // First the split in its own order, each task once.
+                while repetition == 0 && tasks.len() < TEST_TASKS && drawn < 4 * TEST_TASKS as u64 {
+                    let name = [Part::Text(environment), Part::Text("test"), Part::Number(drawn)];
+                    let task = match draw(Split::Test, Stream::named(TEST_SEED, &name)) {
+                        Ok(task) => task,
+                        Err(failure) => return Some(Err(failure)),
+                    };
+                    drawn += 1;
+                    if seen.insert(task.task.clone()) {
+                        tasks.push(task.clone());
+                        return Some(Ok(task));
+                    }
+                }
+                // Then again and again, in orders that the seed decides.
+                if order.is_empty() {
+                    repetition += 1;
+                    order = (0..tasks.len()).collect();
+                    let name = [Part::Text(environment), Part::Text("test order"), Part::Number(repetition)];
+                    Draws::new(Stream::named(seed, &name)).shuffle(&mut order);
+                }
+                order.pop().map(|index| Ok(tasks[index].clone()))
+            }))
         }
-        Ok(None)
-    }
-}
-
-impl<F: Fn(Split, Stream) -> Result<Task>> Iterator for TestTasks<F> {
-    type Item = Result<Task>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.repetition == 0 {
-            match self.fresh() {
-                Err(failure) => return Some(Err(failure)),
-                Ok(Some(task)) => return Some(Ok(task)),
-                Ok(None) => {}
-            }
-        }
-        if self.order.is_empty() {
-            self.repetition += 1;
-            self.order = (0..self.tasks.len()).collect();
-            let name =
-                [Part::Text(self.environment), Part::Text("test order"), Part::Number(self.repetition)];
-            Draws::new(Stream::named(self.seed, &name)).shuffle(&mut self.order);
-        }
-        self.order.pop().map(|index| Ok(self.tasks[index].clone()))
     }
 }
 

@@ -1,12 +1,10 @@
-//! Who acts in a turn, and who sees what: stages of agents, at once inside a stage, one stage after another.
+//! Who acts in a turn, and who sees what: stages of agents, in parallel within a stage, one stage after another.
 //!
-//! Every workflow of Stronger-MAS (arXiv 2510.11062) is a special case. A sequential one has one agent a stage: each
-//! sees what the agents before it did in the same turn. A parallel one has a single stage: all see the state as
-//! it was before the turn. An ensemble has a stage of reasoners and tool users, and then a judge.
+//! Every workflow of Stronger-MAS (arXiv 2510.11062) is a special case. A sequential one has one agent per stage: each
+//! sees what the agents before it did in the same turn. A parallel one has a single stage: all see the state as it was
+//! before the turn. An ensemble has a stage of reasoners and tool users, then a judge.
 //!
-//! The agents are values, not code: an environment may read from the `spec` of a task how many there are.
-//!
-//! Left out: which policy speaks for which agent; that is the command line's business.
+//! Agents are data: the `spec` of a task may say how many there are. Left out: which policy plays which agent.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -67,6 +65,29 @@ impl Workflow {
         Ok(Arc::new(workflow))
     }
 
+    /// The workflow of `agents` in the `order` of the step protocol: `"sequential"`, `"parallel"`, or stages of agents.
+    ///
+    /// # Errors
+    /// No such order, agents without a name or twice, or stages that hold other agents than `agents`: data.
+    pub fn in_order(name: &str, order: &Value, agents: &[String]) -> Result<Arc<Workflow>> {
+        let stages: Vec<Vec<String>> = match order.as_str() {
+            Some("sequential") => agents.iter().map(|agent| vec![agent.clone()]).collect(),
+            Some("parallel") => vec![agents.to_vec()],
+            _ => Deserialize::deserialize(order).map_err(|_| {
+                Failure::data(format!("`order` is {order}: not sequential, parallel or stages of agents"))
+            })?,
+        };
+        let workflow = Workflow::staged(name, stages)?;
+        match workflow.agents == agents {
+            true => Ok(workflow),
+            false => Err(Failure::data(format!(
+                "`agents` are {}, but `order` has {}",
+                agents.join(", "),
+                workflow.agents.join(", ")
+            ))),
+        }
+    }
+
     /// What `--workflow` selects, for example `team` or `single`.
     pub fn name(&self) -> &str {
         &self.name
@@ -104,7 +125,7 @@ impl Workflow {
         }
     }
 
-    /// The order as the step protocol says it: `"sequential"`, `"parallel"`, or the stages as arrays of agents.
+    /// What [`Workflow::in_order`] reads.
     pub fn order(&self) -> Value {
         match self.ends.len() {
             stages if stages == self.agents.len() => "sequential".into(),
@@ -125,49 +146,6 @@ impl Workflow {
     }
 }
 
-/// The `order` of an answer of the step protocol.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(untagged)]
-pub enum Order {
-    /// One agent after another, or all at once.
-    Word(OrderWord),
-    /// Stages of agents.
-    Stages(Vec<Vec<String>>),
-}
-
-/// The orders that have a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OrderWord {
-    /// One agent after another.
-    Sequential,
-    /// All at once.
-    Parallel,
-}
-
-impl Order {
-    /// The workflow of `agents` in this order.
-    ///
-    /// # Errors
-    /// Agents without a name or twice, or stages that hold other agents than `agents`: data.
-    pub fn workflow(self, name: &str, agents: Vec<String>) -> Result<Arc<Workflow>> {
-        let stages = match self {
-            Order::Word(OrderWord::Sequential) => agents.iter().map(|agent| vec![agent.clone()]).collect(),
-            Order::Word(OrderWord::Parallel) => vec![agents.clone()],
-            Order::Stages(stages) => stages,
-        };
-        let workflow = Workflow::staged(name, stages)?;
-        if workflow.agents != agents {
-            return Err(Failure::data(format!(
-                "`agents` are {}, but `order` has {}",
-                agents.join(", "),
-                workflow.agents.join(", ")
-            )));
-        }
-        Ok(workflow)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,7 +160,7 @@ mod tests {
             "ensemble",
             vec![names(&["reasoner-1", "reasoner-2", "tool-1"]), names(&["judge"])],
         );
-        for (workflow, order, told) in [
+        for (workflow, order, description) in [
             (Workflow::sequential("team", &["tool", "planner"]), json!("sequential"), "sequential"),
             (Workflow::parallel("team", &["tool", "reasoner"]), json!("parallel"), "parallel"),
             (Workflow::parallel("single", &["planner"]), json!("sequential"), "sequential"),
@@ -193,9 +171,8 @@ mod tests {
             ),
         ] {
             assert_eq!(workflow.order(), order);
-            assert_eq!(workflow.describe(), told);
-            let read: Order = serde_json::from_value(order).unwrap();
-            assert_eq!(read.workflow(workflow.name(), workflow.agents().to_vec()).unwrap(), workflow);
+            assert_eq!(workflow.describe(), description);
+            assert_eq!(Workflow::in_order(workflow.name(), &order, workflow.agents()).unwrap(), workflow);
         }
     }
 
@@ -213,7 +190,8 @@ mod tests {
         for stages in [vec![], vec![vec![]], vec![names(&["a"]), names(&["a"])], vec![names(&[""])]] {
             assert_eq!(Workflow::staged("w", stages.clone()).unwrap_err().code, 65, "{stages:?}");
         }
-        let order: Order = serde_json::from_value(json!([["a"], ["b"]])).unwrap();
-        assert!(order.workflow("w", names(&["a", "c"])).is_err());
+        for order in [json!([["a"], ["b"]]), json!("random"), json!(null), json!([["a", "c"], [3]])] {
+            assert!(Workflow::in_order("w", &order, &names(&["a", "c"])).is_err(), "{order}");
+        }
     }
 }

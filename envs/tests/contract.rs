@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use envs::check::{Effort, Finding, check, verdict};
+use envs::plan_path::Instance;
 use envs::plan_path::map::Position;
-use envs::plan_path::spec::Instance;
 use envs::{
-    Checks, Demonstration, Demonstrator, Environment, ExtractionCase, Outcome, RewardRange, Selection,
-    Setting, Settings, Split, State, Tasks, Workflow, find,
+    Checks, Demonstration, Demonstrator, Environment, ExtractionCase, Outcome, Selection, Setting, Settings,
+    Split, State, Tasks, Workflow, find,
 };
 use record::failure::Result;
 use record::sample::Message;
@@ -64,9 +64,6 @@ impl Environment for Flawed {
     }
     fn settings(&self) -> &'static [Setting] {
         self.sound().settings()
-    }
-    fn reward_range(&self) -> RewardRange {
-        self.sound().reward_range()
     }
     fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
         let mut selection = selection.clone();

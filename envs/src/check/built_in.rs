@@ -50,7 +50,7 @@ fn fidelity(
     Ok(())
 }
 
-/// Tests every rule; `advance` is told of each task explored and each hundred episodes.
+/// Tests every rule; `advance` is called after each task explored and every hundred episodes.
 ///
 /// # Errors
 /// The environment fails where it should answer.
@@ -94,7 +94,7 @@ fn draw(
     environment.tasks(&selection)?.take(count as usize).collect()
 }
 
-/// What holds for the streams of tasks.
+/// Rules about the streams of tasks.
 fn streams(environment: &dyn Environment, effort: &Effort, ledger: &mut Ledger) -> Result<()> {
     const COUNT: u64 = 1000;
     let seed = effort.seed;
@@ -131,7 +131,7 @@ pub(super) fn instance(task: &str) -> &str {
     task.rsplit('/').next().unwrap_or(task)
 }
 
-/// What holds for styles of answers.
+/// Rules about styles of actions.
 fn answers(environment: &dyn Environment, ledger: &mut Ledger) -> Result<()> {
     for case in environment.extraction_cases() {
         let start = environment.reset(&case.spec, environment.default_workflow())?;

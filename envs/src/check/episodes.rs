@@ -8,7 +8,7 @@ use record::philox::{Draws, Part, Stream};
 
 use super::explore::has_oracle;
 use super::{Effort, Ledger, Target, outcome_rules, place};
-use crate::environment::{Environment, Outcome, State};
+use crate::environment::{Outcome, State};
 
 /// Episodes between progress reports.
 const STRIDE: u64 = 100;
@@ -21,14 +21,13 @@ pub fn play(
     ledger: &mut Ledger,
     advance: &mut dyn FnMut(),
 ) -> Result<()> {
-    let environment = target.environment;
     for (number, task) in (0..effort.episodes).zip(tasks.iter().cycle()) {
         let workflow = &target.workflows[number as usize % target.workflows.len()];
-        let name = [Part::Text("check"), Part::Text(environment.name()), Part::Number(number)];
+        let name = [Part::Text("check"), Part::Text(target.environment.name()), Part::Number(number)];
         let mut draws = Draws::new(Stream::named(effort.seed, &name));
         let start = target.begin(task, workflow)?;
         let best = match has_oracle(&*start) {
-            true => Some(collect(environment, &mut *start.clone_state(), ledger, &mut |state, agent| {
+            true => Some(collect(&mut *start.clone_state(), ledger, &mut |state, agent| {
                 state.oracle(agent).unwrap_or_default()
             })?),
             false => None,
@@ -37,7 +36,7 @@ pub fn play(
         // A quarter of the episodes goes back and forth, which exploits careless rewards.
         let stubborn = draws.below(4) == 0;
         let mut turn = 0;
-        let random = collect(environment, &mut *state, ledger, &mut |state, agent| {
+        let random = collect(&mut *state, ledger, &mut |state, agent| {
             let actions = state.test_actions(agent);
             turn += 1;
             match draws.choose(&actions) {
@@ -57,7 +56,7 @@ pub fn play(
         }
         // Empty actions only: the episode runs out of turns.
         let mut idle = target.begin(task, workflow)?;
-        let nothing = collect(environment, &mut *idle, ledger, &mut |_, _| String::new())?;
+        let nothing = collect(&mut *idle, ledger, &mut |_, _| String::new())?;
         ledger.rule("running out of turns is no success", !nothing.success, || task.task.clone());
         if number % STRIDE == STRIDE - 1 {
             advance();
@@ -73,7 +72,6 @@ struct Total {
 
 /// Plays until the end or the turn limit; the team reward is that of the last stage of each turn.
 fn collect(
-    environment: &dyn Environment,
     state: &mut dyn State,
     ledger: &mut Ledger,
     answer: &mut dyn FnMut(&dyn State, &str) -> String,
@@ -95,7 +93,7 @@ fn collect(
                     state.apply_together(&actions)?
                 }
             };
-            outcome_rules(environment, &outcome, ledger, || {
+            outcome_rules(&outcome, ledger, || {
                 texts.iter().map(|(agent, text)| place(&*here, agent, text)).collect::<Vec<_>>().join("; ")
             });
             let over = outcome.terminated;

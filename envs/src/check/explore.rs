@@ -1,9 +1,8 @@
 //! Every situation that can be reached on one task, and every test action in each.
 //!
-//! Situations are those at the beginning of a turn; within a turn the stages before the last follow the
-//! oracle while all their test actions are scored. The last stage's test actions lead to the next situations.
-//!
-//! An external program may have no oracle. Then the best test action is followed, and rules about the oracle are skipped.
+//! Situations are those at the start of a turn. Within a turn the stages before the last follow the oracle while all their
+//! test actions are scored; the last stage's test actions lead to the next situations. An external program may have no
+//! oracle: then the best test action is followed, and rules about the oracle are skipped.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -25,10 +24,8 @@ struct TurnOutcome {
     next: Option<String>,
 }
 
-/// A situation with every turn that was tried in it, the oracle's first, where there is one.
-struct Situation {
-    turns: Vec<TurnOutcome>,
-}
+/// Every turn that was tried in each situation, the oracle's first, where there is one.
+type Situations = HashMap<String, Vec<TurnOutcome>>;
 
 /// Tests the rules of states in every situation of `task`.
 pub fn explore(
@@ -41,18 +38,25 @@ pub fn explore(
     let turn_limit = start.turn_limit();
     let first = start.to_json().to_string();
     let has_oracle = has_oracle(&*start);
-    let mut situations: HashMap<String, Situation> = HashMap::new();
+    let mut situations = Situations::new();
     let mut queue = VecDeque::from([(first.clone(), start)]);
     while let Some((key, state)) = queue.pop_front() {
         if situations.contains_key(&key) || situations.len() == target.max_situations {
             continue;
         }
         let turns = turn(target, state, situations.len(), ledger, &mut queue)?;
-        situations.insert(key, Situation { turns });
+        situations.insert(key, turns);
     }
     if has_oracle {
-        solvable(&situations, &first, turn_limit, task, ledger);
-        most_team_reward(&situations, &first, turn_limit, task, ledger);
+        let path = || oracle_path(&situations, &first, turn_limit);
+        let solved = path().any(|turn| turn.solved);
+        ledger.rule("the oracle solves every task", solved, || task.task.clone());
+        let oracle: f64 = path().map(|turn| turn.team).sum();
+        let most = most_team_reward(&situations, &first, turn_limit);
+        let holds = most <= oracle + ROUNDING;
+        ledger.rule("no path collects more team reward than the oracle's", holds, || {
+            format!("{}: {most} against {oracle}", task.task)
+        });
     }
     Ok(())
 }
@@ -120,14 +124,14 @@ fn stage(
         let has_oracle = oracle.is_some();
         let mut texts: Vec<String> = oracle.into_iter().chain(state.test_actions(agent)).collect();
         if texts.is_empty() {
-            texts.push(String::new()); // a state without checks suggests nothing, so nothing is said
+            texts.push(String::new()); // a state without checks suggests nothing
         }
         (target.fidelity)(state, agent, &texts[number % texts.len()], ledger)?;
         let first = alone.len();
         for text in &texts {
             let mut after = state.clone_state();
             let outcome = after.apply(agent, text)?;
-            judge(target, &outcome, has_oracle.then_some(&*after), ledger, || place(state, agent, text));
+            judge(&outcome, has_oracle.then_some(&*after), ledger, || place(state, agent, text));
             alone.push((outcome, after));
             if !has_oracle {
                 continue;
@@ -163,7 +167,7 @@ fn stage(
         let here = || format!("{actions:?} at {before}");
         let same = outcome == again.apply_together(&actions)? && after.to_json() == again.to_json();
         ledger.rule("the same action has the same consequence", same, here);
-        judge(target, &outcome, has_oracle(state).then_some(&*after), ledger, here);
+        judge(&outcome, has_oracle(state).then_some(&*after), ledger, here);
         together.push((outcome, after));
         let (ours, theirs) = (together[together.len() - 1].0.rewards.team, together[0].0.rewards.team);
         if !has_oracle(state) {
@@ -196,14 +200,8 @@ fn joint(answers: &[Vec<String>]) -> Vec<Vec<&str>> {
 }
 
 /// What holds for the outcome of any action or joint action; `after` is the state after it, where an oracle can judge it.
-fn judge(
-    target: &Target<'_>,
-    outcome: &Outcome,
-    after: Option<&dyn State>,
-    ledger: &mut Ledger,
-    here: impl Fn() -> String,
-) {
-    outcome_rules(target.environment, outcome, ledger, &here);
+fn judge(outcome: &Outcome, after: Option<&dyn State>, ledger: &mut Ledger, here: impl Fn() -> String) {
+    outcome_rules(outcome, ledger, &here);
     if let Some(after) = after {
         ledger.rule("a success is one to the oracle", outcome.success == after.is_solved(), here);
     }
@@ -211,49 +209,27 @@ fn judge(
 
 /// The oracle's turns, one after another from the beginning.
 fn oracle_path<'a>(
-    situations: &'a HashMap<String, Situation>,
+    situations: &'a Situations,
     first: &str,
     turn_limit: u32,
 ) -> impl Iterator<Item = &'a TurnOutcome> {
     let mut key = Some(first.to_owned());
     (0..turn_limit).map_while(move |_| {
-        let turn = situations.get(&key.take()?)?.turns.first()?;
+        let turn = situations.get(&key.take()?)?.first()?;
         key.clone_from(&turn.next);
         Some(turn)
     })
 }
 
-fn solvable(
-    situations: &HashMap<String, Situation>,
-    first: &str,
-    turn_limit: u32,
-    task: &Task,
-    ledger: &mut Ledger,
-) {
-    let solved = oracle_path(situations, first, turn_limit).any(|turn| turn.solved);
-    ledger.rule("the oracle solves every task", solved, || task.task.clone());
-}
-
-/// No path of up to twice the turns collects more team reward than the oracle's.
-fn most_team_reward(
-    situations: &HashMap<String, Situation>,
-    first: &str,
-    turn_limit: u32,
-    task: &Task,
-    ledger: &mut Ledger,
-) {
-    let oracle: f64 = oracle_path(situations, first, turn_limit).map(|turn| turn.team).sum();
+/// The most team reward of any path of up to twice the turns.
+fn most_team_reward(situations: &Situations, first: &str, turn_limit: u32) -> f64 {
     let mut most: HashMap<&str, f64> = HashMap::new();
     for _ in 0..2 * turn_limit {
         let beyond =
             |turn: &TurnOutcome| turn.next.as_deref().and_then(|key| most.get(key)).copied().unwrap_or(0.0);
-        let value = |situation: &Situation| {
-            situation.turns.iter().map(|turn| turn.team + beyond(turn)).fold(0.0, f64::max)
-        };
-        most = situations.iter().map(|(key, situation)| (key.as_str(), value(situation))).collect();
+        let value =
+            |turns: &[TurnOutcome]| turns.iter().map(|turn| turn.team + beyond(turn)).fold(0.0, f64::max);
+        most = situations.iter().map(|(key, turns)| (key.as_str(), value(turns))).collect();
     }
-    let most = most.get(first).copied().unwrap_or(0.0);
-    ledger.rule("no path collects more team reward than the oracle's", most <= oracle + ROUNDING, || {
-        format!("{}: {most} against {oracle}", task.task)
-    });
+    most.get(first).copied().unwrap_or(0.0)
 }

@@ -5,7 +5,7 @@
 //! ends the episode; an empty action does not succeed; train and test share no instance. Where the program supports
 //! `probe`, its oracle is compared with every test action, as a built-in one is.
 //!
-//! Left out: whether the same seed makes the same tasks, since tasks are made elsewhere.
+//! Left out: whether the same seed makes the same tasks; the program's tasks come on stdin.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use record::failure::Result;
 use record::line::Task;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::built_in::instance;
 use super::{Effort, Finding, Ledger, Target, episodes, explore, place};
@@ -34,7 +34,7 @@ pub struct Program {
     pub workflow: Option<String>,
 }
 
-/// Every rule and how it fared, and what could not be tried.
+/// The results of all rules, and what could not be tried.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The rules.
@@ -56,7 +56,7 @@ struct Checker {
     workflow: Option<String>,
 }
 
-/// Tests every rule on `tasks`; `advance` is told of each task explored and each hundred episodes.
+/// Tests every rule on `tasks`; `advance` is called after each task explored and every hundred episodes.
 ///
 /// # Errors
 /// None that the program can cause: what it does wrong is a finding.
@@ -103,7 +103,7 @@ pub fn check(
     Ok(Report { findings: ledger.findings, notes })
 }
 
-/// What the program could not answer is a broken rule and the end of what it broke.
+/// A request without an answer breaks a rule, and ends what it was part of.
 fn answered(tried: Result<()>, what: &str, ledger: &mut Ledger) {
     let cause = tried.err();
     ledger.rule("every question has an answer", cause.is_none(), || {
@@ -115,7 +115,7 @@ fn split_of(task: &Task) -> &str {
     task.split.as_deref().unwrap_or("")
 }
 
-/// What holds for tasks.
+/// Rules about tasks.
 fn splits(tasks: &[Task], ledger: &mut Ledger, notes: &mut Vec<String>) {
     let mut specs: HashMap<&str, &Value> = HashMap::new();
     for task in tasks {
@@ -152,9 +152,9 @@ struct RawState<'a> {
     state: &'a RawValue,
 }
 
-fn numbered(mut request: Map<String, Value>) -> String {
-    request.insert("request".to_owned(), NUMBER.into());
-    Value::Object(request).to_string()
+fn numbered(mut request: Value) -> String {
+    request["request"] = NUMBER.into();
+    request.to_string()
 }
 
 impl Checker {
@@ -179,8 +179,8 @@ impl Checker {
 
     /// A request that makes no sense gets an `error`, and the next one is read.
     fn malformed_requests(&self, task: &Task, ledger: &mut Ledger) {
-        for (name, value) in [("nonsense", json!(true)), ("state", Value::Null), ("task", json!(3))] {
-            let line = numbered(Map::from_iter([(name.to_owned(), value)]));
+        for request in [json!({"nonsense": true}), json!({"state": null}), json!({"task": 3})] {
+            let line = numbered(request);
             let answer = self.external.processes().exchange(&line, NUMBER);
             let holds = answer.as_ref().is_ok_and(|(answer, _)| answer.contains_key("error"));
             ledger.rule("a request that makes no sense is answered with `error`", holds, || match answer {
@@ -197,7 +197,7 @@ impl Checker {
     /// What is asked once a task: the reset in two processes, and every kind of nonsense from every agent of the first
     /// turn when it is to act.
     fn first_turn(&self, task: &Task, ledger: &mut Ledger) -> Result<()> {
-        self.same(&numbered(External::reset_request(task, self.workflow.as_deref())?), ledger)?;
+        self.same(&numbered(External::reset_request(task, self.workflow.as_deref())), ledger)?;
         let long = "so on ".repeat(LONG / 6);
         let mut state: Box<dyn State> = Box::new(self.external.first_state(task, self.workflow.as_deref())?);
         let workflow = Arc::clone(state.workflow());
@@ -216,13 +216,13 @@ impl Checker {
                     });
                 }
             }
-            let said: Vec<String> = agents
+            let texts: Vec<String> = agents
                 .iter()
                 .map(|agent| state.oracle(agent).or_else(|| state.test_actions(agent).into_iter().next()))
                 .map(Option::unwrap_or_default)
                 .collect();
             let actions: Vec<(&str, &str)> =
-                agents.iter().map(String::as_str).zip(said.iter().map(String::as_str)).collect();
+                agents.iter().map(String::as_str).zip(texts.iter().map(String::as_str)).collect();
             if state.apply_together(&actions)?.terminated {
                 break;
             }

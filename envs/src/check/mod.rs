@@ -1,8 +1,8 @@
-//! The contract that every environment keeps, tested on its own tasks: `envs check`.
+//! `envs check`: tests the contract of an environment on its own tasks.
 //!
 //! Each rule is one [`Finding`]. [`explore`] walks every situation that can be reached on some tasks;
-//! [`episodes`] plays many at random; [`built_in`] compares streams of tasks and styles of answers; [`external`] does
-//! what can be done for a program that is known only by its responses.
+//! [`episodes`] plays many at random; [`built_in`] compares streams of tasks and styles of actions; [`external`] does
+//! the same for a program, as far as its responses show it.
 //!
 //! Left out: whether the tasks are interesting, and whether the oracle of a task that cannot be enumerated is
 //! the best there is.
@@ -54,7 +54,7 @@ impl Target<'_> {
     }
 }
 
-/// A rule and how it fared.
+/// A rule and its result.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The rule, in a few words.
@@ -86,18 +86,10 @@ impl Ledger {
     }
 }
 
-/// What holds for every outcome.
-pub(crate) fn outcome_rules(
-    environment: &dyn Environment,
-    outcome: &Outcome,
-    ledger: &mut Ledger,
-    place: impl Fn() -> String,
-) {
-    let range = environment.reward_range();
-    let within = |value: f64, (least, most): (f64, f64)| value >= least && value <= most;
-    let holds = within(outcome.rewards.team, range.team)
-        && within(outcome.rewards.local, range.local)
-        && outcome.components.values().all(|value| within(*value, (0.0, 1.0)));
+/// Rules about every outcome.
+pub(crate) fn outcome_rules(outcome: &Outcome, ledger: &mut Ledger, place: impl Fn() -> String) {
+    let rewards = [outcome.rewards.team, outcome.rewards.local];
+    let holds = rewards.iter().chain(outcome.components.values()).all(|value| (0.0..=1.0).contains(value));
     ledger.rule("rewards stay in their range", holds, || format!("{}: {outcome:?}", place()));
     ledger.rule("a success ends the episode", !outcome.success || outcome.terminated, place);
 }

@@ -1,8 +1,6 @@
 //! `envs check`: whether an environment keeps its contract.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
-
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
@@ -13,6 +11,7 @@ use record::failure::{Failure, Result};
 use record::line::{self, Task};
 use record::progress::Progress;
 use record::read::{Kind, Reader};
+use record::write;
 
 /// Tests the contract of an environment on its own tasks and prints a table; exits 1 if a rule is broken.
 ///
@@ -22,10 +21,10 @@ use record::read::{Kind, Reader};
 /// range; answers are read as a reader expects.
 ///
 /// With --env-command the environment is a program that answers as `envs step` does, and its tasks come on stdin, those of
-/// both splits. What is tried there: the same line has the same answer, in any order and any process; a state survives
-/// JSON; every text has an outcome; and, where the program answers `probe`, all of the above that an oracle can tell.
+/// both splits. Tried there: the same line has the same answer, in any order and any process; a state survives
+/// JSON; every text has an outcome; and, where the program answers `probe`, all of the above rules that need an oracle.
 #[derive(clap::Args)]
-#[command(help_template = crate::TEMPLATE, before_help = "\
+#[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
   envs check plan-path
   envs check plan-path --set size=4 --set farthest=6 --tasks 100
@@ -74,7 +73,7 @@ impl Check {
         let mut progress = self.progress(&effort, quiet);
         let findings = check(environment, &effort, &mut || progress.inc(1))?;
         progress.finish();
-        print(&table(&findings))?;
+        write::stdout(table(&findings).as_bytes())?;
         verdict(environment.name(), &findings)
     }
 
@@ -91,7 +90,7 @@ impl Check {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "not tried: {note}");
         }
-        print(&text)?;
+        write::stdout(text.as_bytes())?;
         verdict(command, &report.findings)
     }
 
@@ -103,10 +102,6 @@ impl Check {
     fn progress(&self, effort: &Effort, quiet: bool) -> Progress {
         Progress::new("envs", quiet, Some(2 * effort.tasks + effort.episodes / 100))
     }
-}
-
-fn print(text: &str) -> Result<()> {
-    std::io::stdout().write_all(text.as_bytes()).or_else(super::tasks::quiet_when_closed)
 }
 
 /// The task lines on stdin, at least one; lines of other types say nothing here.

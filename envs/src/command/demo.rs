@@ -1,20 +1,18 @@
 //! `envs demo`: demonstrations by imperfect experts, as text-only samples for `policy encode` and `update`.
 
-use std::fmt::Write as _;
-
 use envs::{Demonstration, Environment, Split};
 use record::failure::{Failure, Result};
 use record::stage;
 use record::write::Writer;
 
-use crate::Choice;
+use crate::arguments::Choice;
 
 /// Writes demonstrations on train tasks: samples with prompt and completion as text, for the warm-up of a
 /// policy.
 ///
 /// The samples of one task stand together, so that the shared beginning of their prompts is computed once.
 #[derive(clap::Args)]
-#[command(help_template = crate::TEMPLATE, before_help = "\
+#[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
   envs demo plan-path --count 1000 --seed 7
   envs demo plan-path --count 1000 --mix opt=1
@@ -35,7 +33,7 @@ pub struct Demo {
     /// States demonstrated for each task.
     #[arg(long, default_value_t = 8, value_name = "N")]
     states: u32,
-    /// Probability that an agent goes along with what the agent before it said.
+    /// Probability that an agent adopts the previous agent's action.
     #[arg(long, default_value_t = 0.85, value_name = "P")]
     follow: f64,
 }
@@ -113,11 +111,6 @@ fn mix(environment: &dyn Environment, text: Option<&str>) -> Result<Vec<(String,
 
 /// `kind=share,…` as `--mix` reads it.
 pub fn mix_text(shares: &[(&str, f64)]) -> String {
-    let mut text = String::new();
-    for (kind, share) in shares {
-        let comma = if text.is_empty() { "" } else { "," };
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{comma}{kind}={share}");
-    }
-    text
+    let shares: Vec<String> = shares.iter().map(|(kind, share)| format!("{kind}={share}")).collect();
+    shares.join(",")
 }

@@ -1,14 +1,14 @@
 //! `envs import`: public data sets as task lines.
 
 use std::fmt::Write as _;
-use std::io::{Read, Write as _};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use envs::Split;
 use envs::import::{Importer, LAYOUTS, find, identity};
 use record::failure::{Failure, Result};
 use record::stage;
-use record::write::Writer;
+use record::write::{self, Writer};
 use serde_json::Value;
 
 /// Turns the records of public data sets into task lines, for `--set data=FILE`.
@@ -18,7 +18,7 @@ use serde_json::Value;
 /// what another import holds, so that a benchmark kept for testing is not trained on. The solutions of programming
 /// problems are run in the sandbox, which takes a second or so a problem.
 #[derive(clap::Args)]
-#[command(help_template = crate::TEMPLATE, before_help = "\
+#[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
   envs import train.jsonl > problems.jsonl
   envs import aime24.jsonl --split test --source aime24 > aime24-tasks.jsonl
@@ -55,7 +55,7 @@ impl Import {
                 // Writing to a String cannot fail.
                 let _ = writeln!(text, "{:<15} {:<10} {}", layout.name, layout.environment, layout.summary);
             }
-            return std::io::stdout().write_all(text.as_bytes()).or_else(super::tasks::quiet_when_closed);
+            return write::stdout(text.as_bytes());
         }
         let mut importer = Importer {
             layout: self.layout.as_deref().map(find).transpose()?,
@@ -68,7 +68,7 @@ impl Import {
                 if let Some(problem) = record["spec"]["problem"].as_str() {
                     importer.without.insert(identity(problem));
                 } else if record["type"] == "task" {
-                    return Err(place(file, number)("a task without a problem".to_owned()));
+                    return Err(Failure::data("a task without a problem").at(place(file, number)));
                 }
             }
         }
@@ -77,10 +77,7 @@ impl Import {
         for file in &self.files {
             for (number, record) in records(file)?.iter().enumerate() {
                 read += 1;
-                let task = importer.task(record).map_err(|failure| Failure {
-                    message: format!("{}: record {}: {}", file.display(), number + 1, failure.message),
-                    ..failure
-                })?;
+                let task = importer.task(record).map_err(|failure| failure.at(place(file, number)))?;
                 if let Some(task) = task {
                     writer.object(&task)?;
                     written += 1;
@@ -100,9 +97,8 @@ impl Import {
     }
 }
 
-fn place(file: &Path, number: usize) -> impl Fn(String) -> Failure {
-    let place = format!("{}: record {}", file.display(), number + 1);
-    move |cause| Failure::data(format!("{place}: {cause}"))
+fn place(file: &Path, number: usize) -> String {
+    format!("{}: record {}", file.display(), number + 1)
 }
 
 /// The records of a file: the elements of its one array, or one value after another.
@@ -115,9 +111,8 @@ fn records(file: &Path) -> Result<Vec<Value>> {
     read.map_err(|error| Failure::io(format!("reading {}: {error}", file.display())))?;
     let mut records = Vec::new();
     for value in serde_json::Deserializer::from_str(&text).into_iter::<Value>() {
-        match value.map_err(|error| {
-            place(file, records.len())(error.to_string()).hint("JSON Lines, or one JSON array")
-        })? {
+        let unreadable = |error| Failure::data(error).at(place(file, records.len()));
+        match value.map_err(|error| unreadable(error).hint("JSON Lines, or one JSON array"))? {
             Value::Array(values) if records.is_empty() => records = values,
             value => records.push(value),
         }

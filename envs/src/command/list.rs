@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 ///
 /// With --set the agents of each workflow are those that these settings ask for.
 #[derive(clap::Args)]
-#[command(help_template = crate::TEMPLATE, before_help = "\
+#[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
   envs list
   envs list --names

@@ -1,13 +1,13 @@
 //! `envs play`: a person in the place of the agents.
 
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 use std::sync::Arc;
 
 use envs::{Outcome, Split, State};
 use record::failure::{Failure, Result};
-use record::stage;
+use record::{stage, write};
 
-use crate::Choice;
+use crate::arguments::Choice;
 
 /// Plays one task in the terminal: the board is drawn, and a line on stdin answers for the agent whose turn it
 /// is.
@@ -15,7 +15,7 @@ use crate::Choice;
 /// An empty line gives the oracle's answer. `?` shows what the agent sees. In a workflow with several agents,
 /// --agent leaves the others to the oracle.
 #[derive(clap::Args)]
-#[command(help_template = crate::TEMPLATE, before_help = "\
+#[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
   envs play plan-path
   envs play plan-path --seed 3 --workflow single --set size=8
@@ -127,19 +127,19 @@ fn read_line() -> Result<Option<String>> {
     Ok((length > 0).then_some(line))
 }
 
-/// Applies the answers of a stage and tells what they earned; whether the episode is over.
+/// Applies the actions of a stage and prints what they earned; whether the episode is over.
 fn step(state: &mut dyn State, answers: &[(&str, String)]) -> Result<bool> {
     let outcome = match answers {
         [(agent, text)] => {
             let outcome = state.apply(agent, text)?;
-            say(&told(text, &outcome))?;
+            say(&summary(text, &outcome))?;
             outcome
         }
         _ => {
             for (agent, text) in answers {
-                // Alone, with what the others said last.
+                // Alone, with the last actions of the others.
                 let alone = state.clone_state().apply(agent, text)?;
-                say(&format!("{agent} {}", told(text, &alone)))?;
+                say(&format!("{agent} {}", summary(text, &alone)))?;
             }
             let actions: Vec<(&str, &str)> =
                 answers.iter().map(|(agent, text)| (*agent, text.as_str())).collect();
@@ -152,11 +152,11 @@ fn step(state: &mut dyn State, answers: &[(&str, String)]) -> Result<bool> {
     Ok(outcome.terminated)
 }
 
-/// What an answer has earned.
-fn told(text: &str, outcome: &Outcome) -> String {
+/// An action and what it earned.
+fn summary(text: &str, outcome: &Outcome) -> String {
     let components: Vec<String> =
         outcome.components.iter().map(|(name, value)| format!("{name} {value:.3}")).collect();
-    // Of an answer of several lines the first: the rest is what the player has just written, or is drawn next.
+    // Only the first of several lines: the player has just typed them.
     let mut lines = text.trim().lines();
     let (first, more) = (lines.next().unwrap_or_default(), if lines.next().is_some() { " …" } else { "" });
     format!(
@@ -168,6 +168,5 @@ fn told(text: &str, outcome: &Outcome) -> String {
 }
 
 fn say(text: &str) -> Result<()> {
-    let mut output = std::io::stdout().lock();
-    output.write_all(text.as_bytes()).and_then(|()| output.flush()).or_else(super::tasks::quiet_when_closed)
+    write::stdout(text.as_bytes())
 }

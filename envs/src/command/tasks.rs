@@ -9,14 +9,14 @@ use record::stage;
 use record::write::Writer;
 use serde_json::{Map, Value};
 
-use crate::Choice;
+use crate::arguments::Choice;
 
-/// Writes task lines: instances to play, each with the rules in its `spec`.
+/// Writes task lines: instances to play, each with its rules in `spec`.
 ///
-/// The test split is one fixed list for each set of rules, whatever the seed; --count takes its first tasks. A
-/// --count beyond the split repeats it in a new order. Task number i depends on the settings, the seed and i alone.
+/// The test split is a fixed list for each set of rules, whatever the seed; --count takes its first tasks. A --count beyond
+/// the split repeats it in a new order. Task i depends only on the settings, the seed and i.
 #[derive(clap::Args)]
-#[command(help_template = crate::TEMPLATE, before_help = "\
+#[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
   envs tasks plan-path --count 32 --seed 7
   envs tasks plan-path --split test --count 300
@@ -55,12 +55,4 @@ pub fn end(writer: &mut Writer<impl io::Write>, counts: &[(&str, u64)]) -> Resul
     let timing = [("build".to_owned(), Value::from(stage::build()))].into();
     writer.object(&End { stage: "envs".to_owned(), ok: true, counts, timing, ..End::default() })?;
     writer.flush()
-}
-
-/// A reader of the output that went away is no error.
-pub fn quiet_when_closed(error: io::Error) -> Result<()> {
-    match error.kind() {
-        io::ErrorKind::BrokenPipe => Err(Failure::closed()),
-        _ => Err(Failure::io(format!("writing the output: {error}"))),
-    }
 }

@@ -4,7 +4,7 @@
 //! candidates costs it nothing either. [`process`] starts the program, exchanges lines with it, and replaces it when it
 //! dies or times out.
 //!
-//! Left out: drawing tasks and demonstrations, which come as lines from whoever makes them.
+//! Left out: drawing tasks and demonstrations; they come as lines on stdin.
 
 pub mod process;
 
@@ -16,10 +16,10 @@ use record::failure::{DATA, Failure, Result};
 use record::line::Task;
 use record::sample::{Message, Rewards};
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::environment::{Checks, Environment, Outcome, State, apply_in_order};
-use crate::workflow::{Order, Workflow};
+use crate::workflow::Workflow;
 use process::Processes;
 
 /// Turn limit when neither `--turns` nor the program gives one: the paper's T.
@@ -49,13 +49,11 @@ impl External {
     }
 
     /// The request that resets to `task`, without its number.
-    pub fn reset_request(task: &Task, workflow: Option<&str>) -> Result<Map<String, Value>> {
-        let mut request = Map::new();
-        request.insert("task".to_owned(), serde_json::to_value(task).map_err(Failure::work)?);
-        if let Some(workflow) = workflow {
-            request.insert("workflow".to_owned(), workflow.into());
+    pub fn reset_request(task: &Task, workflow: Option<&str>) -> Value {
+        match workflow {
+            None => json!({"task": task}),
+            Some(workflow) => json!({"task": task, "workflow": workflow}),
         }
-        Ok(request)
     }
 
     /// The first state of `task`.
@@ -63,14 +61,11 @@ impl External {
     /// # Errors
     /// The program does not respond: work. It refuses the task, or violates the protocol: data.
     pub fn first_state(&self, task: &Task, workflow: Option<&str>) -> Result<ExternalState> {
-        let response: ResetResponse = read(self.processes.ask(External::reset_request(task, workflow)?)?)?;
-        if response.agents.is_empty() || response.agents.iter().any(String::is_empty) {
-            return Err(Failure::data("the response to `task` names no agents, or one by an empty name"));
-        }
+        let response: ResetResponse = read(self.processes.ask(External::reset_request(task, workflow))?)?;
         let state = ExternalState {
             processes: self.processes.clone(),
             probing: self.probing.clone(),
-            workflow: response.order.workflow(workflow.unwrap_or("default"), response.agents)?,
+            workflow: Workflow::in_order(workflow.unwrap_or("default"), &response.order, &response.agents)?,
             turns: response.turns.unwrap_or(TURNS),
             together: response.together,
             state: response.state,
@@ -133,7 +128,7 @@ struct ResetResponse {
     state: Value,
     observations: BTreeMap<String, Vec<Message>>,
     agents: Vec<String>,
-    order: Order,
+    order: Value,
     turns: Option<u32>,
     /// Whether it supports `actions`.
     #[serde(default)]
@@ -191,10 +186,9 @@ impl ExternalState {
         }
     }
 
-    /// Sends a request with `fields` about this state.
-    fn step<const N: usize>(&mut self, fields: [(String, Value); N]) -> Result<Outcome> {
-        let mut request = Map::from_iter(fields);
-        request.insert("state".to_owned(), self.state.clone());
+    /// Sends `request` about this state.
+    fn step(&mut self, mut request: Value) -> Result<Outcome> {
+        request["state"] = self.state.clone();
         let response: StepResponse = read(self.processes.ask(request)?)?;
         self.state = response.state;
         self.observations = response.observations;
@@ -215,25 +209,15 @@ impl ExternalState {
     /// # Errors
     /// It does not respond: work. It does not support `probe`: data.
     pub fn probe(&self, agent: &str) -> Result<ProbeResponse> {
-        let mut request = Map::new();
-        request.insert("state".to_owned(), self.state.clone());
-        request.insert("agent".to_owned(), agent.into());
-        request.insert("probe".to_owned(), true.into());
-        read(self.processes.ask(request)?)
+        read(self.processes.ask(json!({"state": self.state, "agent": agent, "probe": true}))?)
     }
 
-    /// [`ExternalState::probe`] once probes are enabled; a failure is kept and not reported here.
+    /// [`ExternalState::probe`] once probes are enabled; a failure is kept for [`External::probe_failure`].
     fn enabled_probe(&self, agent: &str) -> Option<ProbeResponse> {
         if !self.probing.lock().0 {
             return None;
         }
-        match self.probe(agent) {
-            Ok(response) => Some(response),
-            Err(failure) => {
-                self.probing.lock().1.get_or_insert(failure);
-                None
-            }
-        }
+        self.probe(agent).map_err(|failure| drop(self.probing.lock().1.get_or_insert(failure))).ok()
     }
 }
 
@@ -251,14 +235,14 @@ impl State for ExternalState {
     }
 
     fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
-        self.step([("agent".to_owned(), agent.into()), ("action".to_owned(), text.into())])
+        self.step(json!({"agent": agent, "action": text}))
     }
 
     fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
         if self.together {
             let texts: Map<String, Value> =
                 actions.iter().map(|(agent, text)| ((*agent).to_owned(), (*text).into())).collect();
-            return self.step([("actions".to_owned(), texts.into())]);
+            return self.step(json!({"actions": texts}));
         }
         apply_in_order(self, actions)
     }
@@ -286,7 +270,7 @@ impl Checks for ExternalState {
         first.and_then(|agent| self.enabled_probe(agent)).map_or(self.solved, |response| response.solved)
     }
 
-    /// The program's own, or else the words of the observation; malformed ones besides.
+    /// The program's own, or else the words of the observation; then malformed ones.
     fn test_actions(&self, agent: &str) -> Vec<String> {
         let mut texts = match self.enabled_probe(agent) {
             Some(response) => response.probes,

@@ -47,11 +47,10 @@ impl Processes {
     ///
     /// # Errors
     /// Two processes in a row gave no answer: work. The answer says `error`: data.
-    pub fn ask(&self, mut request: Map<String, Value>) -> Result<Map<String, Value>> {
+    pub fn ask(&self, mut request: Value) -> Result<Map<String, Value>> {
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
-        request.insert("request".to_owned(), number.into());
-        let line = Value::Object(request).to_string();
-        let (answer, _) = self.exchange(&line, number)?;
+        request["request"] = number.into();
+        let (answer, _) = self.exchange(&request.to_string(), number)?;
         match answer.get("error") {
             None => Ok(answer),
             Some(Value::String(message)) => Err(Failure::data(message)),
@@ -160,13 +159,13 @@ impl Running {
         }
     }
 
-    fn wait(&mut self, patience: Duration) -> Option<std::process::ExitStatus> {
+    fn wait(&mut self, timeout: Duration) -> Option<std::process::ExitStatus> {
         let started = Instant::now();
         loop {
             if let Ok(Some(status)) = self.process.try_wait() {
                 return Some(status);
             }
-            if started.elapsed() >= patience {
+            if started.elapsed() >= timeout {
                 return None;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -202,10 +201,10 @@ fn send(input: &mut ChildStdin, mut bytes: &[u8], deadline: Instant) -> std::io:
                     return Err(ErrorKind::TimedOut.into());
                 }
                 let mut entry = libc::pollfd { fd: input.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-                let patience = left.min(POLL_INTERVAL).as_millis().max(1) as libc::c_int;
+                let timeout = left.min(POLL_INTERVAL).as_millis().max(1) as libc::c_int;
                 // SAFETY: the pointer and the count describe `entry`, which outlives the call. Whatever it
                 // returns, the next write tells.
-                unsafe { libc::poll(&raw mut entry, 1, patience) };
+                unsafe { libc::poll(&raw mut entry, 1, timeout) };
             }
             Err(error) => return Err(error),
         }

@@ -1,0 +1,66 @@
+//! The command line: what all subcommands share. Each has its own flags in its file.
+
+use clap::{Parser, Subcommand};
+use envs::{Environment, Selection, Settings, Split};
+use record::failure::Result;
+
+use crate::command;
+
+/// Help with the examples first.
+pub const TEMPLATE: &str =
+    "{before-help}{about-with-newline}\n{usage-heading} {usage}\n\n{all-args}{after-help}";
+
+/// Tasks and environments.
+#[derive(Parser)]
+#[command(name = "envs", version, help_template = TEMPLATE, before_help = "\
+Examples:
+  envs list
+  envs tasks plan-path --count 32 --seed 7
+  envs tasks plan-path --split test --count 300 --set size=10 --set encoding=full
+  envs demo plan-path --count 1000 --mix opt=0.25,lazy=0.55,manhattan=0.1,random=0.1
+  envs play plan-path
+  envs import aime24.jsonl --split test > aime24-tasks.jsonl")]
+pub struct Arguments {
+    /// No progress on stderr.
+    #[arg(long, global = true)]
+    pub quiet: bool,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    List(command::list::List),
+    Tasks(command::tasks::Tasks),
+    Demo(command::demo::Demo),
+    Step(command::step::Step),
+    Check(command::check::Check),
+    Play(command::play::Play),
+    Import(command::import::Import),
+}
+
+/// Which tasks; the split is the subcommand's.
+#[derive(clap::Args)]
+pub struct Choice {
+    /// The environment; `envs list` names them.
+    #[arg(value_name = "ENV")]
+    environment: String,
+    /// Random seed.
+    #[arg(long, default_value_t = 0, value_name = "S")]
+    seed: u64,
+    /// Changes a setting; `envs list` names them (repeatable).
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+}
+
+impl Choice {
+    pub fn environment(&self) -> Result<&'static dyn Environment> {
+        envs::find(&self.environment)
+    }
+
+    pub fn selection(&self, split: Split) -> Result<Selection> {
+        let environment = self.environment()?;
+        let settings = Settings::parse(&self.settings, environment.name(), environment.settings())?;
+        Ok(Selection { split, seed: self.seed, settings })
+    }
+}
