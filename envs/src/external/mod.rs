@@ -217,7 +217,8 @@ impl ExternalState {
         if !self.probing.lock().0 {
             return None;
         }
-        self.probe(agent).map_err(|failure| drop(self.probing.lock().1.get_or_insert(failure))).ok()
+        let response = self.probe(agent);
+        response.map_err(|failure| self.probing.lock().1.get_or_insert(failure).code).ok()
     }
 }
 
