@@ -3,7 +3,6 @@
 //! A file is streamed from its first byte to its last. Values that lie elsewhere (on a device, or in another type) are
 //! requested piece by piece, and the digest is computed on the way, so no tensor need be in memory as a whole.
 
-use std::fmt;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -30,18 +29,8 @@ pub enum Data<'a> {
     LowerHalves(&'a Read<'a, u16>),
 }
 
-impl fmt::Debug for Data<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Data::F32(_) => "F32",
-            Data::Pieces(_) => "Pieces",
-            Data::LowerHalves(_) => "LowerHalves",
-        })
-    }
-}
-
 /// A tensor to write.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct NewTensor<'a> {
     /// Hugging Face's name.
     pub name: &'a str,
@@ -164,7 +153,7 @@ pub(crate) fn write(
         let dtype = dtype(tensor);
         let length = tensor.len() * dtype.size();
         let described = json!({
-            "dtype": type_name(dtype),
+            "dtype": dtype.name(),
             "shape": tensor.shape,
             "data_offsets": [end, end + length],
         });
@@ -193,13 +182,4 @@ pub(crate) fn check_size(tensor: &NewTensor, path: &Path) -> Result<()> {
         return Ok(());
     }
     Err(Failure::work(format!("{}: tensor {name:?} of shape {shape:?} has {count} values", show(path))))
-}
-
-fn type_name(dtype: ElementType) -> &'static str {
-    match dtype {
-        ElementType::F32 => "F32",
-        ElementType::BF16 => "BF16",
-        ElementType::F16 => "F16",
-        ElementType::U16 | ElementType::Other(_) => "U16",
-    }
 }

@@ -94,8 +94,7 @@ impl Config {
     /// A missing or unreadable file, a family or setting that is not implemented, sizes that do not fit together.
     pub fn load(directory: &Path) -> Result<Config> {
         let path = directory.join("config.json");
-        let value = read_json(&path)?;
-        Config::from_json(&value).map_err(|failure| in_file(failure, &path, HINT))
+        Config::from_value(&read_json(&path)?, &path)
     }
 
     /// The same from a value already parsed, for `policy init --config`.
@@ -241,10 +240,16 @@ fn refuse_unsupported(json: &Value, family: &Family) -> Result<()> {
         return Err(Failure::data(format!("the weights are quantized ({method})"))
             .hint("use the unquantized checkpoint: training needs real-valued weights"));
     }
-    if let Some(ratio) = present(json, "partial_rotary_factor").filter(|value| value.as_f64() != Some(1.0)) {
-        return Err(Failure::data(format!("partial_rotary_factor is {ratio}; only 1.0 is implemented")));
+    full_rotation(json)
+}
+
+fn full_rotation(json: &Value) -> Result<()> {
+    match present(json, "partial_rotary_factor").filter(|value| value.as_f64() != Some(1.0)) {
+        None => Ok(()),
+        Some(ratio) => {
+            Err(Failure::data(format!("partial_rotary_factor is {ratio}; only 1.0 is implemented")))
+        }
     }
-    Ok(())
 }
 
 /// Base and scaling, from `rope_parameters` (new) or `rope_theta` and `rope_scaling` (old).
@@ -266,11 +271,7 @@ fn rope(json: &Value, default_theta: f32) -> Result<(f32, RopeScaling)> {
         (None, Some(_)) => positive(json, "rope_theta")?,
         (None, None) => default_theta,
     };
-    if let Some(ratio) =
-        present(parameters, "partial_rotary_factor").filter(|value| value.as_f64() != Some(1.0))
-    {
-        return Err(Failure::data(format!("partial_rotary_factor is {ratio}; only 1.0 is implemented")));
-    }
+    full_rotation(parameters)?;
     let kind = present(parameters, "rope_type").or_else(|| present(parameters, "type"));
     let scaling = match kind.map(|kind| kind.as_str().unwrap_or_default()) {
         None if present(parameters, "factor").is_some() => {

@@ -39,10 +39,8 @@ pub(crate) fn cached(weights: &Weights) -> Result<String> {
     let size: usize = weights.files().map(|(_, bytes)| bytes.len()).sum();
     let slot = if size > SMALL { slot(weights)? } else { None };
     let Some(slot) = slot else { return Ok(of(weights)) };
-    if let Ok(digest) = fs::read_to_string(&slot)
-        && digest.len() == 64
-        && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
-    {
+    let is_digest = |text: &String| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if let Some(digest) = fs::read_to_string(&slot).ok().filter(is_digest) {
         return Ok(digest);
     }
     let digest = of(weights);
@@ -60,23 +58,14 @@ pub(crate) fn cached(weights: &Weights) -> Result<String> {
 
 /// The cache file for these weights; `None` if the user has no cache directory.
 fn slot(weights: &Weights) -> Result<Option<PathBuf>> {
-    let mut hasher = blake3::Hasher::new();
+    let mut identity = String::new();
     for (path, _) in weights.files() {
         let canonical = path.canonicalize().map_err(|error| io_failure(path, &error))?;
         let metadata = fs::metadata(&canonical).map_err(|error| io_failure(path, &error))?;
-        hasher.update(canonical.as_os_str().as_encoded_bytes());
-        let identity = [
-            metadata.dev(),
-            metadata.ino(),
-            metadata.len(),
-            metadata.mtime() as u64,
-            metadata.mtime_nsec() as u64,
-        ];
-        for number in identity {
-            hasher.update(&number.to_le_bytes());
-        }
+        let modified = (metadata.mtime(), metadata.mtime_nsec());
+        identity += &format!("{:?}", (canonical, metadata.dev(), metadata.ino(), metadata.len(), modified));
     }
-    let name = hasher.finalize().to_hex();
+    let name = blake3::hash(identity.as_bytes()).to_hex();
     let home =
         |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = home("XDG_CACHE_HOME").or_else(|| home("HOME").map(|home| home.join(".cache")));

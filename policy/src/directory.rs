@@ -202,8 +202,8 @@ impl Policy {
 }
 
 /// Whether there is something of that name, even a dangling link: opening it says what is wrong.
-fn is_there(path: &Path) -> bool {
-    path.is_symlink() || path.exists()
+pub(crate) fn is_there(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok()
 }
 
 /// Whether the directory holds versions rather than a model.
@@ -286,21 +286,17 @@ fn named_base(files: &Path) -> Result<PathBuf> {
     base.canonicalize().map_err(|error| io_failure(base, &error))
 }
 
+/// The versions of a policy directory that can be opened, for a hint.
 fn list(root: &Path) -> String {
-    let versions: Vec<String> = steps(root)
-        .unwrap_or_default()
-        .into_iter()
-        .filter_map(|step| Policy::open_step(root, step).ok())
-        .map(|policy| policy.version.to_string())
-        .collect();
-    if versions.is_empty() { "none".to_owned() } else { versions.join(" ") }
+    let steps = steps(root).unwrap_or_default().into_iter();
+    let versions = steps.filter_map(|step| Some(Policy::open_step(root, step).ok()?.version.to_string()));
+    versions.collect::<Vec<String>>().join(" ")
 }
 
 fn no_policy(path: &Path) -> Failure {
-    let what = if path.exists() {
-        "neither a policy directory nor a Hugging Face directory"
-    } else {
-        "no such directory"
+    let what = match path.exists() {
+        true => "neither a policy directory nor a Hugging Face directory",
+        false => "no such directory",
     };
     Failure::data(format!("{}: {what}", show(path)))
         .hint(format!("make one with: policy init {} --preset tiny", show(path)))

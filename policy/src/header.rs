@@ -66,6 +66,13 @@ impl ElementType {
             _ => return None,
         })
     }
+
+    /// The format's name of a type that is written.
+    pub(crate) fn name(self) -> &'static str {
+        let name =
+            ["F32", "BF16", "F16", "U16"].into_iter().find(|name| ElementType::named(name) == Some(self));
+        name.unwrap_or_default()
+    }
 }
 
 /// Where one tensor lies.
@@ -151,31 +158,21 @@ pub(crate) fn parse(file: &[u8], path: &Path) -> Result<BTreeMap<String, Entry>>
         let shape = raw.shape.iter().map(|&extent| extent as usize).collect();
         entries.insert(name, Entry { dtype, shape, offset: start + from as usize, length: length as usize });
     }
-    check_tiling(&entries, start, file.len()).map_err(fault)?;
-    Ok(entries)
-}
-
-/// Checks for holes and overlap: with two names for the same bytes, an update of one tensor would change the other.
-fn check_tiling(
-    entries: &BTreeMap<String, Entry>,
-    start: usize,
-    end: usize,
-) -> std::result::Result<(), String> {
+    // Without holes or overlap: with two names for the same bytes, an update of one tensor would change the other.
     let mut order: Vec<(&String, &Entry)> = entries.iter().collect();
     order.sort_by_key(|(_, entry)| (entry.offset, entry.length));
-    let mut expected = start;
+    let mut end = start;
     for (name, entry) in order {
-        if entry.offset != expected {
-            return Err(format!(
-                "tensor {name:?} starts at byte {} of the file, not at {expected} where the one before it ends",
-                entry.offset
-            ));
+        if entry.offset != end {
+            let at = entry.offset;
+            return Err(fault(format!(
+                "tensor {name:?} starts at byte {at}, not at {end} where the one before it ends"
+            )));
         }
-        expected = entry.offset + entry.length;
+        end += entry.length;
     }
-    if expected == end {
-        Ok(())
-    } else {
-        Err(format!("{} bytes after the last tensor belong to none", end - expected))
+    if end < file.len() {
+        return Err(fault(format!("{} bytes after the last tensor belong to none", file.len() - end)));
     }
+    Ok(entries)
 }

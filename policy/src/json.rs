@@ -7,6 +7,8 @@ use std::path::Path;
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
+use crate::directory::is_there;
+
 /// Larger than any tokenizer.json, in bytes.
 const LARGEST_JSON: u64 = 256 << 20;
 
@@ -64,10 +66,7 @@ pub(crate) fn read_json(path: &Path) -> Result<Value> {
 
 /// The same, or `None` if there is no such file. A dangling link is an error.
 pub(crate) fn read_json_if_present(path: &Path) -> Result<Option<Value>> {
-    match fs::symlink_metadata(path) {
-        Ok(_) => read_json(path).map(Some),
-        Err(_) => Ok(None),
-    }
+    if is_there(path) { read_json(path).map(Some) } else { Ok(None) }
 }
 
 /// Larger sizes mean a damaged or hostile file; the bound keeps products within 64 bits.

@@ -146,11 +146,6 @@ impl Graph {
         self.0.message(5, &tensor);
     }
 
-    /// An initializer of 32-bit floats inside the model.
-    pub(crate) fn floats(&mut self, name: &str, shape: &[usize], values: &[f32]) {
-        self.numbers(name, Element::F32, shape, values.iter().copied());
-    }
-
     /// An initializer of f32 or bf16 inside the model.
     pub(crate) fn numbers(
         &mut self,

@@ -19,8 +19,8 @@ pub struct Owner {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ownership {
     owners: Vec<Owner>,
-    by_agent: BTreeMap<String, usize>,
-    others: Option<usize>,
+    /// By agent; `None` stands for all others.
+    by_agent: BTreeMap<Option<String>, usize>,
 }
 
 impl Ownership {
@@ -30,7 +30,7 @@ impl Ownership {
     /// # Errors
     /// An agent named twice, two bare directories (exit 2).
     pub fn parse(flag: &str, values: &[String]) -> Result<Ownership> {
-        let mut ownership = Ownership { owners: Vec::new(), by_agent: BTreeMap::new(), others: None };
+        let mut ownership = Ownership { owners: Vec::new(), by_agent: BTreeMap::new() };
         for value in values {
             // A path may contain an equals sign; an agent's name contains no slash.
             let (agent, directory) = match value.split_once('=') {
@@ -41,11 +41,7 @@ impl Ownership {
                 return Err(Failure::usage(format!("{flag} {value}: not [AGENT=]DIR")));
             }
             let owner = ownership.add(Path::new(directory));
-            let previous = match agent {
-                Some(agent) => ownership.by_agent.insert(agent.to_owned(), owner),
-                None => ownership.others.replace(owner),
-            };
-            if previous.is_some() {
+            if ownership.by_agent.insert(agent.map(str::to_owned), owner).is_some() {
                 let whom = agent.map_or_else(|| "all agents".to_owned(), |agent| format!("agent {agent:?}"));
                 return Err(Failure::usage(format!("{flag} is given twice for {whom}"))
                     .hint(format!("name the agents: {flag} tool=run/tool {flag} planner=run/planner")));
@@ -56,13 +52,8 @@ impl Ownership {
     }
 
     fn add(&mut self, directory: &Path) -> usize {
-        let same = |known: &Owner| {
-            known.directory == directory
-                || matches!(
-                    (known.directory.canonicalize(), directory.canonicalize()),
-                    (Ok(left), Ok(right)) if left == right
-                )
-        };
+        let place = |directory: &Path| directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+        let same = |known: &Owner| place(&known.directory) == place(directory);
         self.owners.iter().position(same).unwrap_or_else(|| {
             self.owners.push(Owner { directory: directory.to_owned(), name: last_part(directory) });
             self.owners.len() - 1
@@ -86,12 +77,12 @@ impl Ownership {
 
     /// The policy, as an index into [`Ownership::owners`], that owns an agent.
     pub fn of(&self, agent: &str) -> Option<usize> {
-        self.by_agent.get(agent).copied().or(self.others)
+        self.by_agent.get(&Some(agent.to_owned())).or_else(|| self.by_agent.get(&None)).copied()
     }
 
     /// Agents with a policy of their own, and its index.
     pub fn named(&self) -> impl Iterator<Item = (&str, usize)> {
-        self.by_agent.iter().map(|(agent, &policy)| (agent.as_str(), policy))
+        self.by_agent.iter().filter_map(|(agent, &policy)| Some((agent.as_deref()?, policy)))
     }
 }
 

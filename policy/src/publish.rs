@@ -42,7 +42,7 @@ const REMOVING: &str = ".removed-";
 const LINKING: &str = ".current";
 
 /// A version to publish.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct NewVersion<'a> {
     /// Identifies all that determines the new weights besides the version they start from, such as a hash of samples and
     /// settings. Publishing the same input again does nothing.

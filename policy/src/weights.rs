@@ -4,7 +4,7 @@
 //! files are never written in place ([`crate::publish`]). Left out: formats other than safetensors (a pickle runs code when
 //! it is opened).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::config::Config;
 use crate::decoder::Tensor;
+use crate::directory::is_there;
 pub use crate::header::ElementType;
 use crate::header::{self, Entry};
 use crate::json::{COPY, io_failure, read_json, show};
@@ -106,10 +107,9 @@ impl Weights {
     pub fn open(directory: &Path) -> Result<Weights> {
         let index = directory.join(INDEX);
         let single = directory.join(SINGLE);
-        // A dangling link counts: opening it says what is wrong.
-        if single.is_symlink() || single.exists() {
+        if is_there(&single) {
             Weights::open_file(&single)
-        } else if index.is_symlink() || index.exists() {
+        } else if is_there(&index) {
             Weights::open_shards(directory, &index)
         } else {
             Err(Failure::data(format!("{}: no {SINGLE} and no {INDEX}", show(directory)))
@@ -133,7 +133,7 @@ impl Weights {
             value.get("weight_map").and_then(Value::as_object).filter(|map| !map.is_empty()).ok_or_else(
                 || Failure::data(format!("{}: no weight_map that names a shard", show(index))).hint(SHARDS),
             )?;
-        let mut shards: Vec<&str> = Vec::new();
+        let mut shards = BTreeSet::new();
         for (tensor, shard) in map {
             let name = shard.as_str().unwrap_or_default();
             // A shard outside the directory would be read, and later published, as part of the policy.
@@ -144,10 +144,8 @@ impl Weights {
                 ))
                 .hint("shards are .safetensors files in the folder of their index"));
             }
-            shards.push(name);
+            shards.insert(name);
         }
-        shards.sort_unstable();
-        shards.dedup();
         let mut weights = Weights { files: Vec::new(), tensors: BTreeMap::new() };
         for shard in shards {
             weights.add(&directory.join(shard))?;

@@ -55,19 +55,16 @@ pub fn run(arguments: &Check) -> Result<()> {
         0 => String::new(),
         layers => format!(", {layers} layers without"),
     };
+    let Config { family, dtype, num_layers, hidden_size, intermediate_size, .. } = &config;
+    let Config { num_heads, num_kv_heads, head_dim, max_positions, rope_theta, .. } = &config;
     let head = if config.tie_word_embeddings { "tied" } else { "separate" };
     lines.extend([
-        format!("family      {}, {count} weights, {:?}", config.family, config.dtype),
+        format!("family      {family}, {count} weights, {dtype:?}"),
         format!(
-            "geometry    {} layers, width {}, feed-forward {}, {} query and {} key heads of {}",
-            config.num_layers,
-            config.hidden_size,
-            config.intermediate_size,
-            config.num_heads,
-            config.num_kv_heads,
-            config.head_dim
+            "geometry    {num_layers} layers, width {hidden_size}, feed-forward {intermediate_size}, {num_heads} query and \
+             {num_kv_heads} key heads of {head_dim}"
         ),
-        format!("positions   {}{window}, rope {}{scaling}{nope}", config.max_positions, config.rope_theta),
+        format!("positions   {max_positions}{window}, rope {rope_theta}{scaling}{nope}"),
         format!("vocabulary  {size}, {head} head, stop tokens {:?}", tokenizer.stop_ids()),
         format!("chat        \"hello\" is {} tokens", prompt.len()),
     ]);

@@ -1,7 +1,5 @@
 //! `policy encode`: text samples become token samples, as the policy that learns them would have written them.
 
-use std::collections::HashMap;
-
 use policy::directory::Policy;
 use policy::ownership::Ownership;
 use policy::tokenizer::Tokenizer;
@@ -9,20 +7,16 @@ use record::decorate::{self, Decorate, Flags, Output, Stats};
 use record::failure::{Failure, Result};
 use record::line::End;
 use record::read::Line;
-use record::sample::{Field, Message, Sample};
+use record::sample::{Field, Sample};
 use record::splice;
 use serde_json::{Value, json};
 
 use crate::arguments::Encode;
 
-/// Encoded prompts that are kept: demonstrations of one state follow each other, and many share a map.
-const CACHED_PROMPTS: usize = 4096;
-
-/// One policy and the prompts that it encoded last.
+/// One policy.
 struct Encoder {
     tokenizer: Tokenizer,
     version: String,
-    prompts: HashMap<String, Vec<u32>>,
 }
 
 struct Encoding {
@@ -45,7 +39,7 @@ pub fn run(arguments: &Encode, quiet: bool) -> Result<()> {
     let open = |directory| {
         let policy = Policy::open(directory)?;
         let tokenizer = Tokenizer::load(policy.model())?;
-        Ok(Encoder { tokenizer, version: policy.version.to_string(), prompts: HashMap::new() })
+        Ok(Encoder { tokenizer, version: policy.version.to_string() })
     };
     let encoders = ownership.owners().iter().map(|owner| open(&owner.directory)).collect::<Result<_>>()?;
     let flags = Flags { allow_incomplete: arguments.allow_incomplete, quiet };
@@ -101,25 +95,12 @@ impl Decorate for Encoding {
 
 impl Encoder {
     /// Ids of the prompt and of the completion.
-    fn encode(&mut self, sample: &Sample) -> Result<(Vec<u32>, Vec<u32>)> {
+    fn encode(&self, sample: &Sample) -> Result<(Vec<u32>, Vec<u32>)> {
         let mut completion = self.tokenizer.encode(sample.completion.as_deref().unwrap_or_default())?;
         // A completion that was cut off did not end, and must not be trained to end there.
         if sample.finish_reason.as_deref() != Some("length") {
             completion.push(self.tokenizer.stop_ids()[0]);
         }
-        Ok((self.prompt(sample.prompt.as_deref().unwrap_or_default())?, completion))
-    }
-
-    fn prompt(&mut self, messages: &[Message]) -> Result<Vec<u32>> {
-        let key = splice::json(messages)?;
-        if let Some(ids) = self.prompts.get(&key) {
-            return Ok(ids.clone());
-        }
-        let ids = self.tokenizer.chat(messages)?;
-        if self.prompts.len() == CACHED_PROMPTS {
-            self.prompts.clear();
-        }
-        self.prompts.insert(key, ids.clone());
-        Ok(ids)
+        Ok((self.tokenizer.chat(sample.prompt.as_deref().unwrap_or_default())?, completion))
     }
 }

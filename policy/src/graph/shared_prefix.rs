@@ -131,7 +131,8 @@ impl Builder<'_> {
         let mut inputs = vec![qkv.as_str()];
         // Stored in the model: the operator reads them when it is created, before any 16-bit weight is cast.
         for norm in layer.qk_norm.iter().flatten() {
-            self.graph.floats(&norm.name, &norm.shape, &self.weights.to_f32(&norm.name)?);
+            let values = self.weights.to_f32(&norm.name)?;
+            self.graph.numbers(&norm.name, Element::F32, &norm.shape, values.into_iter());
             inputs.push(&norm.name);
         }
         let attributes = [
