@@ -16,7 +16,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 
 use clap::Parser;
-use record::decorate::{self, Decorate, Flags, Group, Output, Stats};
+use record::decorate::{self, Decorate, Flags, Group, Output, StageStats};
 use record::failure::{Failure, Result};
 use record::line::End;
 use record::read::Line;
@@ -82,11 +82,11 @@ impl Decorate for Judge {
         Ok(())
     }
 
-    fn counts(&self, stats: &Stats, _ends: &[End]) -> Value {
+    fn counts(&self, stats: &StageStats, _ends: &[End]) -> Value {
         json!({"samples": stats.samples, "samples_written": stats.written})
     }
 
-    fn summary(&self, stats: &Stats) -> String {
+    fn summary(&self, stats: &StageStats) -> String {
         format!("{} judged", stage::counted(stats.written, "sample"))
     }
 }

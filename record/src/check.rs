@@ -214,7 +214,7 @@ fn alone(key: &str, raw: &RawValue) -> Checked {
 }
 
 /// The keys and values of an object in order, repeated keys included.
-struct Entries(Vec<(String, Box<RawValue>)>);
+pub(crate) struct Entries(pub(crate) Vec<(String, Box<RawValue>)>);
 
 impl<'de> serde::Deserialize<'de> for Entries {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {

@@ -11,7 +11,7 @@ use std::time::Instant;
 use serde_json::{Map, Value};
 
 use crate::failure::Result;
-use crate::gather::{Gather, Released};
+use crate::gather::{Gather, Gathered};
 use crate::line::End;
 use crate::read::{Kind, Line, Reader};
 use crate::sample::Sample;
@@ -71,10 +71,10 @@ pub trait Decorate {
     fn decorate(&mut self, group: Group<Self::Data>, output: &mut Output) -> Result<()>;
 
     /// The `counts` of the stage's `end` line, an object; `ends` are the `end` lines that it read.
-    fn counts(&self, stats: &Stats, ends: &[End]) -> Value;
+    fn counts(&self, stats: &StageStats, ends: &[End]) -> Value;
 
     /// The summary on stderr.
-    fn summary(&self, stats: &Stats) -> String;
+    fn summary(&self, stats: &StageStats) -> String;
 }
 
 /// The samples that a stage decorates together.
@@ -131,7 +131,7 @@ impl Output {
 
 /// What the chassis counts.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Stats {
+pub struct StageStats {
     /// Samples read.
     pub samples: u64,
     /// Samples written.
@@ -148,7 +148,7 @@ pub fn run(name: &'static str, flags: Flags, stage: impl Decorate) -> Result<()>
     let started = Instant::now();
     let mut writer = Writer::stdout();
     let stream = Stream::new(name, flags.allow_incomplete);
-    let mut chassis = Chassis { stage, stream, gather: Gather::default(), stats: Stats::default() };
+    let mut chassis = Chassis { stage, stream, gather: Gather::default(), stats: StageStats::default() };
     let outcome = chassis.read(&mut Reader::stdin(), &mut writer);
     let Chassis { stage, stream, stats, .. } = chassis;
     let counts = match stage.counts(&stats, stream.ends()) {
@@ -166,7 +166,7 @@ struct Chassis<S: Decorate> {
     stage: S,
     stream: Stream,
     gather: Gather<Group<S::Data>>,
-    stats: Stats,
+    stats: StageStats,
 }
 
 impl<S: Decorate> Chassis<S> {
@@ -178,8 +178,8 @@ impl<S: Decorate> Chassis<S> {
                 _ => self.gather.line(line.text),
             }
             if !self.stage.needs_whole_stream() {
-                while let Some(released) = self.gather.release() {
-                    self.write(released, writer)?;
+                while let Some(entry) = self.gather.release() {
+                    self.write(entry, writer)?;
                 }
             }
             if reader.would_wait() {
@@ -187,8 +187,8 @@ impl<S: Decorate> Chassis<S> {
             }
         }
         self.stream.whole()?;
-        for released in std::mem::take(&mut self.gather).rest() {
-            self.write(released, writer)?;
+        for entry in std::mem::take(&mut self.gather).rest() {
+            self.write(entry, writer)?;
         }
         Ok(())
     }
@@ -216,10 +216,10 @@ impl<S: Decorate> Chassis<S> {
         Ok(())
     }
 
-    fn write<W: Write>(&mut self, released: Released<Group<S::Data>>, writer: &mut Writer<W>) -> Result<()> {
-        let group = match released {
-            Released::Line(text) => return writer.raw(&text),
-            Released::Group { group, .. } => group,
+    fn write<W: Write>(&mut self, entry: Gathered<Group<S::Data>>, writer: &mut Writer<W>) -> Result<()> {
+        let group = match entry {
+            Gathered::Line(text) => return writer.raw(&text),
+            Gathered::Group(group) => group,
         };
         let mut output = Output::default();
         let outcome = self.stage.decorate(group, &mut output);

@@ -110,14 +110,16 @@ impl ser::Serializer for Walk {
     }
 }
 
-macro_rules! walk_elements {
-    ($($trait:ident: $method:ident),* $(,)?) => {
+macro_rules! walk_compounds {
+    ($($trait:ident: $method:ident($($key:ident)?),)*) => {
         $(impl ser::$trait for Walk {
             type Ok = ();
             type Error = Error;
 
-            fn $method<T: ?Sized + Serialize>(&mut self, value: &T) -> Walked {
-                value.serialize(Walk)
+            fn $method<T: ?Sized + Serialize>(&mut self, $($key: &'static str,)? value: &T) -> Walked {
+                let outcome = value.serialize(Walk);
+                $(let outcome = within($key, outcome);)?
+                outcome
             }
 
             fn end(self) -> Walked {
@@ -127,31 +129,14 @@ macro_rules! walk_elements {
     };
 }
 
-walk_elements! {
-    SerializeSeq: serialize_element,
-    SerializeTuple: serialize_element,
-    SerializeTupleStruct: serialize_field,
-    SerializeTupleVariant: serialize_field,
+walk_compounds! {
+    SerializeSeq: serialize_element(),
+    SerializeTuple: serialize_element(),
+    SerializeTupleStruct: serialize_field(),
+    SerializeTupleVariant: serialize_field(),
+    SerializeStruct: serialize_field(key),
+    SerializeStructVariant: serialize_field(key),
 }
-
-macro_rules! walk_fields {
-    ($($trait:ident),* $(,)?) => {
-        $(impl ser::$trait for Walk {
-            type Ok = ();
-            type Error = Error;
-
-            fn serialize_field<T: ?Sized + Serialize>(&mut self, key: &'static str, value: &T) -> Walked {
-                within(key, value.serialize(Walk))
-            }
-
-            fn end(self) -> Walked {
-                Ok(())
-            }
-        })*
-    };
-}
-
-walk_fields! { SerializeStruct, SerializeStructVariant }
 
 impl ser::SerializeMap for Walk {
     type Ok = ();

@@ -6,35 +6,24 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// What comes out.
+/// What comes out in its place.
 #[derive(Debug)]
-pub enum Released<T> {
+pub enum Gathered<T> {
     /// A line that belongs to no group.
     Line(String),
-    /// A group; `whole` unless the stream ended before it was closed.
-    Group {
-        /// What was gathered.
-        group: T,
-        /// Whether it was closed.
-        whole: bool,
-    },
+    /// A group.
+    Group(T),
 }
 
-/// Gathers values of `T` by a key.
+/// Gathers groups of type `T` by a key.
 #[derive(Debug)]
 pub struct Gather<T> {
-    waiting: VecDeque<Entry<T>>,
+    /// Each with whether it may leave.
+    waiting: VecDeque<(Gathered<T>, bool)>,
     /// How many entries have left `waiting` for good.
     released: usize,
     open: HashMap<String, usize>,
     closed: HashSet<u128>,
-}
-
-#[derive(Debug)]
-enum Entry<T> {
-    Line(String),
-    Open(T),
-    Closed(T),
 }
 
 impl<T> Default for Gather<T> {
@@ -46,65 +35,46 @@ impl<T> Default for Gather<T> {
 impl<T> Gather<T> {
     /// Takes a line that belongs to no group.
     pub fn line(&mut self, text: String) {
-        self.waiting.push_back(Entry::Line(text));
+        self.waiting.push_back((Gathered::Line(text), true));
     }
 
     /// The open group `key`, begun with `begin` where there is none; none when the group was already closed.
     pub fn group(&mut self, key: &str, begin: impl FnOnce() -> T) -> Option<&mut T> {
         let position = match self.open.get(key) {
             Some(&position) => position,
+            None if self.closed.contains(&fingerprint(&[key])) => return None,
             None => {
-                if self.closed.contains(&fingerprint(&[key])) {
-                    return None;
-                }
                 let position = self.released + self.waiting.len();
                 self.open.insert(key.to_owned(), position);
-                self.waiting.push_back(Entry::Open(begin()));
+                self.waiting.push_back((Gathered::Group(begin()), false));
                 position
             }
         };
         match self.waiting.get_mut(position - self.released) {
-            Some(Entry::Open(group)) => Some(group),
+            Some((Gathered::Group(group), _)) => Some(group),
             _ => None,
         }
     }
 
-    /// Closes the group `key`: it is whole, and no further member can join it.
+    /// Closes the group `key`: no further member can join it.
     pub fn close(&mut self, key: &str) {
         self.closed.insert(fingerprint(&[key]));
         let Some(position) = self.open.remove(key) else { return };
-        let Some(entry) = self.waiting.get_mut(position - self.released) else { return };
-        let taken = std::mem::replace(entry, Entry::Line(String::new()));
-        *entry = match taken {
-            Entry::Open(group) => Entry::Closed(group),
-            other => other,
-        };
+        if let Some((_, ready)) = self.waiting.get_mut(position - self.released) {
+            *ready = true;
+        }
     }
 
     /// What is ready to come out next; none while the group that is next is open.
-    pub fn release(&mut self) -> Option<Released<T>> {
-        if matches!(self.waiting.front()?, Entry::Open(_)) {
-            return None;
-        }
+    pub fn release(&mut self) -> Option<Gathered<T>> {
+        let (entry, _) = self.waiting.pop_front_if(|(_, ready)| *ready)?;
         self.released += 1;
-        self.waiting.pop_front().map(|entry| match entry {
-            Entry::Line(text) => Released::Line(text),
-            Entry::Closed(group) | Entry::Open(group) => Released::Group { group, whole: true },
-        })
+        Some(entry)
     }
 
-    /// Everything that is left, at the end of the stream.
-    pub fn rest(self) -> impl Iterator<Item = Released<T>> {
-        self.waiting.into_iter().map(|entry| match entry {
-            Entry::Line(text) => Released::Line(text),
-            Entry::Closed(group) => Released::Group { group, whole: true },
-            Entry::Open(group) => Released::Group { group, whole: false },
-        })
-    }
-
-    /// Whether nothing is held back.
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+    /// Everything that is left at the end of the stream, open groups included.
+    pub fn rest(self) -> impl Iterator<Item = Gathered<T>> {
+        self.waiting.into_iter().map(|(entry, _)| entry)
     }
 }
 
@@ -124,10 +94,10 @@ pub(crate) fn fingerprint(parts: &[&str]) -> u128 {
 mod tests {
     use super::*;
 
-    fn show(released: Released<Vec<u32>>) -> String {
-        match released {
-            Released::Line(text) => text,
-            Released::Group { group, whole } => format!("{group:?}{}", if whole { "" } else { " open" }),
+    fn show(entry: Gathered<Vec<u32>>) -> String {
+        match entry {
+            Gathered::Line(text) => text,
+            Gathered::Group(group) => format!("{group:?}"),
         }
     }
 
@@ -148,11 +118,11 @@ mod tests {
         gather.group("a", Vec::new).unwrap().push(3);
         gather.close("a");
         assert_eq!(ready(&mut gather), ["[1, 3]", "between", "[2]"]);
-        assert!(gather.is_empty());
+        assert!(gather.waiting.is_empty());
         assert!(gather.group("a", Vec::new).is_none(), "a closed group opened again");
         gather.group("c", Vec::new).unwrap().push(4);
         gather.line("last".to_owned());
-        assert_eq!(gather.rest().map(show).collect::<Vec<_>>(), ["[4] open", "last"]);
+        assert_eq!(gather.rest().map(show).collect::<Vec<_>>(), ["[4]", "last"]);
     }
 
     #[test]

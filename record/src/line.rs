@@ -17,7 +17,7 @@ pub struct Task {
     #[serde(rename = "type")]
     pub tag: tag::Task,
     /// The version.
-    pub v: tag::Version,
+    pub v: tag::RecordVersion,
     /// The environment's name.
     pub env: String,
     /// The task's name, the same for the same instance.
@@ -39,7 +39,7 @@ pub struct Episode {
     #[serde(rename = "type")]
     pub tag: tag::Episode,
     /// The version.
-    pub v: tag::Version,
+    pub v: tag::RecordVersion,
     /// The training step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
@@ -72,7 +72,7 @@ pub struct ErrorLine {
     #[serde(rename = "type")]
     pub tag: tag::Error,
     /// The version.
-    pub v: tag::Version,
+    pub v: tag::RecordVersion,
     /// The training step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
@@ -100,7 +100,7 @@ pub struct Metrics {
     #[serde(rename = "type")]
     pub tag: tag::Metrics,
     /// The version.
-    pub v: tag::Version,
+    pub v: tag::RecordVersion,
     /// The training step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
@@ -124,7 +124,7 @@ pub struct End {
     #[serde(rename = "type")]
     pub tag: tag::End,
     /// The version.
-    pub v: tag::Version,
+    pub v: tag::RecordVersion,
     /// The stage that wrote it.
     pub stage: String,
     /// Its own success and that of every stage before it.

@@ -8,6 +8,8 @@ use std::fmt;
 use std::io::{self, Read};
 use std::sync::Arc;
 
+use serde::Deserialize;
+use serde::de::value::{Error, StrDeserializer};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -22,7 +24,8 @@ pub const MAX_LINE: usize = 16 << 20;
 const BUFFER: usize = 1 << 18;
 
 /// What a line is, by its `type`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// An instance of an environment to play.
     Task,
@@ -43,24 +46,8 @@ pub enum Kind {
     /// The end of a stream.
     End,
     /// A type that this build does not know: it passes through.
+    #[serde(other)]
     Other,
-}
-
-impl Kind {
-    fn of(name: &str) -> Kind {
-        match name {
-            "task" => Kind::Task,
-            "sample" => Kind::Sample,
-            "episode" => Kind::Episode,
-            "error" => Kind::Error,
-            "joint" => Kind::Joint,
-            "metrics" => Kind::Metrics,
-            "evaluation" => Kind::Evaluation,
-            "plan" => Kind::Plan,
-            "end" => Kind::End,
-            _ => Kind::Other,
-        }
-    }
 }
 
 /// One line of a stream.
@@ -227,7 +214,7 @@ fn kind(text: &str) -> Result<Kind> {
         return Err(Failure::data(format!("`type` is {}, not a text", name.get())));
     };
     check_version(head.version)?;
-    Ok(Kind::of(&name))
+    Ok(Kind::deserialize(StrDeserializer::<Error>::new(&name)).unwrap_or(Kind::Other))
 }
 
 fn check_version(version: Option<&RawValue>) -> Result<()> {
@@ -292,7 +279,7 @@ impl<'de> Visitor<'de> for &mut Head<'de> {
     }
 }
 
-#[derive(serde::Deserialize)]
+#[derive(Deserialize)]
 enum Key {
     #[serde(rename = "type")]
     Type,

@@ -64,7 +64,7 @@ macro_rules! sample_fields {
             #[serde(rename = "type")]
             pub tag: tag::Sample,
             /// The version of the record.
-            pub v: tag::Version,
+            pub v: tag::RecordVersion,
             $(
                 $(#[$attribute])*
                 #[serde(default, skip_serializing_if = "Option::is_none")]

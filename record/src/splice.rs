@@ -2,12 +2,9 @@
 //!
 //! Unknown fields, the order of keys and the spelling of numbers survive because nothing is serialized again.
 
-use std::collections::HashSet;
-use std::fmt;
-
 use serde::Serialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
+use crate::check::Entries;
 use crate::failure::{Failure, Result};
 use crate::finite;
 
@@ -62,30 +59,9 @@ fn has_key(text: &str, key: &str, quoted: &str, escapes: bool) -> Result<bool> {
     if !escapes && memchr::memmem::find(text.as_bytes(), quoted.as_bytes()).is_none() {
         return Ok(false);
     }
-    let mut deserializer = serde_json::Deserializer::from_str(text);
-    deserializer
-        .deserialize_map(Keys)
-        .map(|keys| keys.contains(key))
-        .map_err(|error| Failure::data(format!("no JSON object: {}", crate::read::without_line(&error))))
-}
-
-/// Collects the keys of one object.
-struct Keys;
-
-impl<'de> Visitor<'de> for Keys {
-    type Value = HashSet<String>;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<HashSet<String>, A::Error> {
-        let mut keys = HashSet::new();
-        while let Some((key, IgnoredAny)) = map.next_entry()? {
-            keys.insert(key);
-        }
-        Ok(keys)
-    }
+    let entries: Entries = serde_json::from_str(text)
+        .map_err(|error| Failure::data(format!("no JSON object: {}", crate::read::without_line(&error))))?;
+    Ok(entries.0.iter().any(|(other, _)| other == key))
 }
 
 #[cfg(test)]

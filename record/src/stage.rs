@@ -65,6 +65,11 @@ pub fn counted(count: u64, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
+/// The name of a choice on the command line.
+pub fn choice(value: &impl clap::ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
 /// The command line as `A`. Prints help or the version and exits 0; an unusable command line exits 2.
 pub fn parse<A: clap::Parser>() -> A {
     match A::try_parse() {

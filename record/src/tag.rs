@@ -5,23 +5,15 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::read::VERSION;
 
 macro_rules! tags {
-    ($($(#[$doc:meta])* $tag:ident = $name:literal),* $(,)?) => {
+    ($($(#[$doc:meta])* $tag:ident,)*) => {
         $(
             $(#[$doc])*
-            #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-            pub struct $tag;
-
-            impl Serialize for $tag {
-                fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                    serializer.serialize_str($name)
-                }
-            }
-
-            impl<'de> Deserialize<'de> for $tag {
-                fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                    let name = std::borrow::Cow::<str>::deserialize(deserializer)?;
-                    if name == $name { Ok($tag) } else { Err(de::Error::custom(format!("type is `{name}`, not `{}`", $name))) }
-                }
+            #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+            #[serde(rename_all = "lowercase")]
+            pub enum $tag {
+                /// The only value.
+                #[default]
+                $tag,
             }
         )*
     };
@@ -29,33 +21,33 @@ macro_rules! tags {
 
 tags! {
     /// `"type":"task"`.
-    Task = "task",
+    Task,
     /// `"type":"sample"`.
-    Sample = "sample",
+    Sample,
     /// `"type":"episode"`.
-    Episode = "episode",
+    Episode,
     /// `"type":"error"`.
-    Error = "error",
+    Error,
     /// `"type":"metrics"`.
-    Metrics = "metrics",
+    Metrics,
     /// `"type":"end"`.
-    End = "end",
+    End,
 }
 
 /// `"v":1`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Version;
+pub struct RecordVersion;
 
-impl Serialize for Version {
+impl Serialize for RecordVersion {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u64(VERSION)
     }
 }
 
-impl<'de> Deserialize<'de> for Version {
+impl<'de> Deserialize<'de> for RecordVersion {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match u64::deserialize(deserializer)? {
-            VERSION => Ok(Version),
+            VERSION => Ok(RecordVersion),
             v => Err(de::Error::custom(format!("line is v{v}, this program reads v{VERSION}"))),
         }
     }
