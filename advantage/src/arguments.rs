@@ -3,8 +3,9 @@
 use clap::{Parser, ValueEnum};
 use record::decorate::Flags;
 use record::failure::{Failure, Result};
+use record::stage::choice;
 
-use crate::estimator::{Estimator, Method};
+use crate::estimator::{Estimator, EstimatorConfig};
 use crate::statistics::Std;
 
 /// What `grpo` adds to the standard deviation unless told, in units of reward.
@@ -80,20 +81,9 @@ pub enum Credit {
     Episode,
 }
 
-impl Credit {
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Credit::Turn => "turn",
-            Credit::Return => "return",
-            Credit::Episode => "episode",
-        }
-    }
-}
-
 impl Arguments {
     /// The estimator with its numbers. Refuses numbers out of range and flags that would do nothing.
-    pub fn method(&self) -> Result<Method> {
+    pub fn method(&self) -> Result<EstimatorConfig> {
         if self.estimator != Estimator::Grpo {
             // A flag at its default contradicts nothing: a script may spell out all values.
             let std = self.std.is_some_and(|std| std != Std::Sample);
@@ -102,7 +92,7 @@ impl Arguments {
                 if differs {
                     return Err(Failure::usage(format!(
                         "{flag} does nothing with --estimator {}, which divides by no standard deviation",
-                        self.estimator.name()
+                        choice(&self.estimator)
                     ))
                     .hint(format!("leave {flag} out, or use --estimator grpo")));
                 }
@@ -127,7 +117,7 @@ impl Arguments {
         if !(0.0..=1.0).contains(&self.gamma()) {
             return Err(Failure::usage(format!("--gamma is {}, not from 0 to 1", self.gamma())));
         }
-        Ok(Method { estimator: self.estimator, std: self.std.unwrap_or(Std::Sample), epsilon })
+        Ok(EstimatorConfig { estimator: self.estimator, std: self.std.unwrap_or(Std::Sample), epsilon })
     }
 
     /// The discount a turn.

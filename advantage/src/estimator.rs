@@ -1,6 +1,6 @@
 //! From the values of a group to advantages: one function per estimator, each with its paper.
 //!
-//! A new estimator is one function, one arm in [`Method::advantages`] and one variant of [`Estimator`].
+//! A new estimator is one function, one arm in [`EstimatorConfig::advantages`] and one variant of [`Estimator`].
 
 use clap::ValueEnum;
 
@@ -21,22 +21,9 @@ pub enum Estimator {
     Raw,
 }
 
-impl Estimator {
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Estimator::Grpo => "grpo",
-            Estimator::DrGrpo => "dr-grpo",
-            Estimator::Rloo => "rloo",
-            Estimator::Remax => "remax",
-            Estimator::Raw => "raw",
-        }
-    }
-}
-
 /// An estimator with its numbers.
 #[derive(Clone, Copy, Debug)]
-pub struct Method {
+pub struct EstimatorConfig {
     /// Which one.
     pub estimator: Estimator,
     /// What `grpo` divides by.
@@ -45,7 +32,7 @@ pub struct Method {
     pub epsilon: f64,
 }
 
-impl Method {
+impl EstimatorConfig {
     /// The advantages of `values`, whose statistics are `statistics`. `baselines` are as many, for `remax` only.
     pub fn advantages(&self, values: &[f64], baselines: &[f64], statistics: &Statistics) -> Vec<f64> {
         match self.estimator {
@@ -98,7 +85,7 @@ mod tests {
     use super::*;
 
     fn advantages(estimator: Estimator, std: Std, values: &[f64]) -> Vec<f64> {
-        let method = Method { estimator, std, epsilon: 1e-6 };
+        let method = EstimatorConfig { estimator, std, epsilon: 1e-6 };
         let baselines = vec![0.25; values.len()];
         method.advantages(values, &baselines, &Statistics::of(values, std))
     }

@@ -8,7 +8,6 @@ mod credit;
 mod estimator;
 mod stage;
 mod statistics;
-mod stats;
 
 use std::process::ExitCode;
 

@@ -7,14 +7,14 @@ use record::failure::{Failure, Result};
 use record::line::End;
 use record::read::Line;
 use record::sample::{Field, Sample};
-use record::splice::json;
-use serde_json::Value;
+use record::splice;
+use record::stage::{choice, counted};
+use serde_json::{Value, json};
 
-use crate::arguments::Arguments;
-use crate::credit::{Credits, Part};
-use crate::estimator::{Estimator, Method};
+use crate::arguments::{Arguments, Credit};
+use crate::credit::{CreditKey, Credits};
+use crate::estimator::{Estimator, EstimatorConfig};
 use crate::statistics::Statistics;
-use crate::stats::Stats;
 
 type Group = decorate::Group<Data>;
 
@@ -27,23 +27,25 @@ pub struct Data {
     reward: f64,
     /// What `remax` subtracts.
     baseline: f64,
-    /// The path or the episode that it is credited with.
-    part: Part,
+    /// Where it stands, if it is credited with more than its own reward.
+    key: Option<CreditKey>,
 }
 
 /// The stage and what it has seen.
 pub struct Advantages {
     arguments: Arguments,
-    method: Method,
+    method: EstimatorConfig,
     credits: Credits,
-    stats: Stats,
+    /// Groups whose members are all credited with the same, and those of them left out.
+    flat: u64,
+    dropped: u64,
 }
 
 impl Advantages {
     /// A stage that has seen nothing.
-    pub fn new(arguments: Arguments, method: Method) -> Self {
+    pub fn new(arguments: Arguments, method: EstimatorConfig) -> Self {
         let credits = Credits::new(arguments.credit, arguments.gamma());
-        Advantages { arguments, method, credits, stats: Stats::default() }
+        Advantages { arguments, method, credits, flat: 0, dropped: 0 }
     }
 
     /// The recorded reward, or with `--team-weight` the weighted sum of its parts.
@@ -93,7 +95,7 @@ impl Decorate for Advantages {
     fn join(&mut self, group: &Group, sample: Sample, line: &Line) -> Result<Data> {
         let reward = self.reward(&sample, line)?;
         let baseline = self.baseline(&sample, line)?;
-        let part = self.credits.take(&sample, line, reward)?;
+        let key = self.credits.take(&sample, line, reward)?;
         let size = sample.group_size.unwrap_or_default();
         if let Some(first) = group.members.first()
             && first.data.size != size
@@ -102,7 +104,7 @@ impl Decorate for Advantages {
             let cause = format!("group_size is {size}, but {other} on {first} of the same group");
             return Err(sample.failure(line, cause).hint("were two runs joined after they were grouped?"));
         }
-        Ok(Data { size, reward, baseline, part })
+        Ok(Data { size, reward, baseline, key })
     }
 
     fn is_complete(&self, group: &Group) -> bool {
@@ -110,54 +112,68 @@ impl Decorate for Advantages {
     }
 
     fn needs_whole_stream(&self) -> bool {
-        self.credits.need_whole_stream()
+        self.arguments.credit != Credit::Turn
     }
 
     fn decorate(&mut self, group: Group, output: &mut Output) -> Result<()> {
         if !group.complete {
             return Err(incomplete(&group));
         }
-        let (units, indices) = compared(&group);
+        let (units, indices) = compared(&group, self.arguments.credit);
         let values = units
             .iter()
-            .map(|unit| self.credits.value(unit.reward, &unit.part))
+            .map(|unit| self.credits.value(unit.reward, unit.key.as_ref()))
             .collect::<Result<Vec<f64>>>()?;
         let baselines: Vec<f64> = units.iter().map(|unit| unit.baseline).collect();
         let statistics = Statistics::of(&values, self.method.std);
-        self.stats.flat += u64::from(statistics.flat);
+        self.flat += u64::from(statistics.flat);
         if statistics.flat && self.arguments.drop_flat {
-            self.stats.dropped += 1;
+            self.dropped += 1;
             return Ok(());
         }
         let advantages = self.method.advantages(&values, &baselines, &statistics);
         for (member, index) in group.members.iter().zip(indices) {
             let keys = [
-                ("advantage", json(&advantages[index])),
-                ("group_mean", json(&statistics.mean)),
-                ("group_std", json(&statistics.deviation)),
+                ("advantage", splice::json(&advantages[index])),
+                ("group_mean", splice::json(&statistics.mean)),
+                ("group_std", splice::json(&statistics.deviation)),
             ];
             output.add(member, &keys)?;
         }
         Ok(())
     }
 
-    fn counts(&self, stats: &decorate::Stats, _ends: &[End]) -> Value {
-        self.stats.counts(stats, &self.arguments)
+    fn counts(&self, stats: &decorate::StageStats, _ends: &[End]) -> Value {
+        json!({
+            "estimator": choice(&self.method.estimator),
+            "credit": choice(&self.arguments.credit),
+            "samples": stats.samples,
+            "samples_written": stats.written,
+            "groups": stats.groups,
+            "groups_flat": self.flat,
+            "dropped_groups": {"flat": self.dropped},
+        })
     }
 
-    fn summary(&self, stats: &decorate::Stats) -> String {
-        self.stats.summary(stats, &self.arguments)
+    fn summary(&self, stats: &decorate::StageStats) -> String {
+        let (samples, groups) = (counted(stats.samples, "sample"), counted(stats.groups, "group"));
+        let mut text =
+            format!("{samples}, {groups} by {}, {} flat", choice(&self.method.estimator), self.flat);
+        if self.dropped > 0 {
+            text += &format!(" and left out ({})", counted(stats.samples - stats.written, "sample"));
+        }
+        text
     }
 }
 
 /// What is compared in a group: its members, or under `--credit episode` its episodes, each represented by its first
 /// member. And for each member the index of its unit.
-fn compared(group: &Group) -> (Vec<&Data>, Vec<usize>) {
+fn compared(group: &Group, credit: Credit) -> (Vec<&Data>, Vec<usize>) {
     let (mut units, mut indices) = (Vec::new(), Vec::new());
     let mut episodes = HashMap::new();
     for data in group.members.iter().map(|member| &member.data) {
-        let index = match &data.part {
-            Part::Episode(episode) => *episodes.entry(episode).or_insert(units.len()),
+        let index = match &data.key {
+            Some(key) if credit == Credit::Episode => *episodes.entry(&key.episode).or_insert(units.len()),
             _ => units.len(),
         };
         if index == units.len() {

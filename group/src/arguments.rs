@@ -2,7 +2,6 @@
 
 use clap::{Parser, ValueEnum};
 use record::decorate::Flags;
-use record::failure::{Failure, Result};
 
 use crate::key::By;
 
@@ -62,17 +61,6 @@ pub enum Unscored {
     DropSample,
     /// Leave its whole group out
     DropGroup,
-}
-
-impl Arguments {
-    /// Refuses what the types cannot.
-    pub fn check(&self) -> Result<()> {
-        if self.by == By::Joint {
-            return Err(Failure::usage("--by joint is reserved: this build reads no joint lines")
-                .hint("use --by agent-turn, or one of its ablations: agent, turn, episode, task"));
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

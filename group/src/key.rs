@@ -1,7 +1,7 @@
 //! What the members of a group have in common. A new grouping is one variant and its arms.
 
 use clap::ValueEnum;
-use record::sample::{Field, Sample};
+use record::sample::Sample;
 
 /// The groupings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -16,45 +16,22 @@ pub enum By {
     Episode,
     /// All samples of one task, over all its episodes (GRPO, arXiv 2402.03300)
     Task,
-    /// Reserved for samples that are rewarded jointly (MAGRPO, arXiv 2508.04652)
-    #[value(hide = true)]
-    Joint,
 }
 
 impl By {
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            By::AgentTurn => "agent-turn",
-            By::Agent => "agent",
-            By::Turn => "turn",
-            By::Episode => "episode",
-            By::Task => "task",
-            By::Joint => "joint",
-        }
-    }
-
     /// Whether the members of a group are siblings: candidates for one action in one state.
     pub fn siblings(self) -> bool {
         self == By::AgentTurn
     }
 
-    /// The fields that the key is made of, beyond those that every grouping needs.
-    pub fn fields(self) -> &'static [Field] {
-        match self {
-            By::Task => &[Field::Task],
-            _ => &[],
-        }
-    }
-
     /// What the members of a sample's group have in common; joined by `/` it is the group's name. The sample has
-    /// [`By::fields`], `episode`, `turn` and `agent`.
+    /// `episode`, `turn` and `agent`, and for [`By::Task`] `task`.
     pub fn parts(self, sample: &Sample) -> Vec<String> {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let (episode, agent) = (text(&sample.episode), text(&sample.agent));
         let turn = sample.turn.unwrap_or_default().to_string();
         match self {
-            By::AgentTurn | By::Joint => vec![episode, agent, turn],
+            By::AgentTurn => vec![episode, agent, turn],
             By::Agent => vec![episode, agent],
             By::Turn => vec![episode, turn],
             By::Episode => vec![episode],

@@ -8,7 +8,6 @@ mod arguments;
 mod key;
 mod siblings;
 mod stage;
-mod stats;
 
 use std::process::ExitCode;
 
@@ -20,7 +19,6 @@ use crate::stage::Grouping;
 fn main() -> ExitCode {
     record::stage::run("group", || {
         let arguments: Arguments = record::stage::parse();
-        arguments.check()?;
         decorate::run("group", arguments.flags, Grouping::new(arguments))
     })
 }

@@ -13,8 +13,10 @@ const NAMED: usize = 8;
 #[derive(Debug)]
 pub struct Common {
     prompt_ids: Vec<u32>,
-    branches: u32,
-    parallel: bool,
+    /// How many siblings there are.
+    pub branches: u32,
+    /// Whether they come from parallel episodes, which may end at different turns.
+    pub parallel: bool,
     task: Option<String>,
     policy_version: Option<String>,
 }
@@ -29,16 +31,6 @@ impl Common {
             task: sample.task.clone(),
             policy_version: sample.policy_version.clone(),
         }
-    }
-
-    /// Whether the members come from parallel episodes, which may end at different turns.
-    pub fn is_parallel(&self) -> bool {
-        self.parallel
-    }
-
-    /// How many siblings there are.
-    pub fn branches(&self) -> u32 {
-        self.branches
     }
 
     /// Checks that `sample` is a sibling of `first`, the group's first member as messages name it.

@@ -5,12 +5,13 @@ use record::failure::{Failure, Result};
 use record::line::End;
 use record::read::Line;
 use record::sample::{Field, Sample};
-use record::splice::json;
-use serde_json::Value;
+use record::splice;
+use record::stage::{choice, counted};
+use serde_json::{Value, json};
 
 use crate::arguments::{Arguments, Incomplete, Unscored};
+use crate::key::By;
 use crate::siblings::Common;
-use crate::stats::Stats;
 
 /// What every grouping needs of a sample.
 const NEEDED: &[Field] =
@@ -29,16 +30,45 @@ pub struct Data {
     first: Option<(Vec<String>, Common)>,
 }
 
-/// The stage and what it has counted.
+/// The stage and what it has counted beyond samples and groups.
 pub struct Grouping {
     arguments: Arguments,
-    stats: Stats,
+    /// Samples whose reward was null.
+    unscored: u64,
+    /// Groups whose members all have the same reward.
+    flat: u64,
+    /// Groups of parallel sampling, whose members have different prompts.
+    parallel: u64,
+    /// Of them, groups with fewer members than episodes, because some episodes ended earlier.
+    short: u64,
+    /// Groups dropped because branches were missing, and because members were not scored.
+    dropped_incomplete: u64,
+    dropped_unscored: u64,
 }
 
 impl Grouping {
     /// A stage that has seen nothing.
     pub fn new(arguments: Arguments) -> Self {
-        Grouping { arguments, stats: Stats::default() }
+        Grouping {
+            arguments,
+            unscored: 0,
+            flat: 0,
+            parallel: 0,
+            short: 0,
+            dropped_incomplete: 0,
+            dropped_unscored: 0,
+        }
+    }
+
+    /// The groups that earlier stages should have made, dropped ones included; none where they do not say, or count in
+    /// other units than this grouping.
+    fn expected(&self, ends: &[End]) -> Option<u64> {
+        if !self.arguments.by.siblings() || self.parallel > 0 || ends.is_empty() {
+            return None;
+        }
+        let of = |end: &End, key: &str| end.counts.get(key).and_then(Value::as_u64);
+        let told = |end: &End| Some(of(end, "groups")? + of(end, "dropped_groups")?);
+        ends.iter().map(|end| of(end, "groups_expected").or_else(|| told(end))).sum()
     }
 
     fn check_reward(&mut self, sample: &Sample, line: &Line) -> Result<()> {
@@ -48,7 +78,7 @@ impl Grouping {
                 .failure(line, "`reward` is missing")
                 .hint("a sample that was not scored says so: \"reward\":null")),
             (Some(None), _) => {
-                self.stats.unscored += 1;
+                self.unscored += 1;
                 if self.arguments.unscored != Unscored::Error {
                     return Ok(());
                 }
@@ -65,10 +95,10 @@ impl Decorate for Grouping {
 
     fn require(&self, sample: &Sample, line: &Line) -> Result<()> {
         sample.require(line, NEEDED)?;
-        sample.require(line, self.arguments.by.fields())?;
-        match self.arguments.by.siblings() && !sample.is_parallel() {
-            true => sample.require(line, &[Field::PromptIds]),
-            false => Ok(()),
+        match self.arguments.by {
+            By::Task => sample.require(line, &[Field::Task]),
+            By::AgentTurn if !sample.is_parallel() => sample.require(line, &[Field::PromptIds]),
+            _ => Ok(()),
         }
     }
 
@@ -109,17 +139,17 @@ impl Decorate for Grouping {
     /// Only siblings say how many they are. The stream has refused a branch that came twice.
     fn is_complete(&self, group: &Group) -> bool {
         let siblings = common(group).filter(|_| self.arguments.by.siblings());
-        siblings.is_some_and(|common| group.members.len() == common.branches() as usize)
+        siblings.is_some_and(|common| group.members.len() == common.branches as usize)
     }
 
     fn decorate(&mut self, mut group: Group, output: &mut Output) -> Result<()> {
         let siblings = self.arguments.by.siblings();
-        let parallel = siblings && common(&group).is_some_and(Common::is_parallel);
+        let parallel = siblings && common(&group).is_some_and(|common| common.parallel);
         if siblings && !group.complete {
             if parallel {
-                self.stats.short += 1;
+                self.short += 1;
             } else if self.arguments.incomplete == Incomplete::Drop {
-                self.stats.dropped_incomplete += 1;
+                self.dropped_incomplete += 1;
                 return Ok(());
             } else {
                 return Err(incomplete(&group));
@@ -127,26 +157,51 @@ impl Decorate for Grouping {
         }
         let scored = group.members.iter().filter(|member| member.data.scored).count();
         if scored < group.members.len() && self.arguments.unscored == Unscored::DropGroup || scored == 0 {
-            self.stats.dropped_unscored += 1;
+            self.dropped_unscored += 1;
             return Ok(());
         }
         group.members.retain(|member| member.data.scored);
-        self.stats.parallel += u64::from(parallel);
+        self.parallel += u64::from(parallel);
         let same = |pair: &[decorate::Member<Data>]| pair[0].data.reward == pair[1].data.reward;
-        self.stats.flat += u64::from(group.members.windows(2).all(same));
+        self.flat += u64::from(group.members.windows(2).all(same));
         for member in &group.members {
-            let keys = [("group", json(&group.key)), ("group_size", json(&group.members.len()))];
+            let keys =
+                [("group", splice::json(&group.key)), ("group_size", splice::json(&group.members.len()))];
             output.add(member, &keys)?;
         }
         Ok(())
     }
 
-    fn counts(&self, stats: &decorate::Stats, ends: &[End]) -> Value {
-        self.stats.counts(stats, self.arguments.by, ends)
+    fn counts(&self, stats: &decorate::StageStats, ends: &[End]) -> Value {
+        json!({
+            "by": choice(&self.arguments.by),
+            "equal_prompts": self.arguments.by.siblings() && self.parallel == 0,
+            "samples": stats.samples,
+            "samples_written": stats.written,
+            "samples_unscored": self.unscored,
+            "groups_expected": self.expected(ends),
+            "groups": stats.groups,
+            "groups_flat": self.flat,
+            "groups_short": self.short,
+            "dropped_groups": {"incomplete": self.dropped_incomplete, "unscored": self.dropped_unscored},
+        })
     }
 
-    fn summary(&self, stats: &decorate::Stats) -> String {
-        self.stats.summary(stats, self.arguments.by)
+    fn summary(&self, stats: &decorate::StageStats) -> String {
+        let (samples, groups) = (counted(stats.samples, "sample"), counted(stats.groups, "group"));
+        let mut text = format!("{samples}, {groups} by {}, {} flat", choice(&self.arguments.by), self.flat);
+        if self.parallel > 0 {
+            text += &format!(", {} of parallel episodes ({} short)", self.parallel, self.short);
+        }
+        if self.unscored > 0 {
+            text += &format!(", {} unscored", counted(self.unscored, "sample"));
+        }
+        let (incomplete, unscored) = (self.dropped_incomplete, self.dropped_unscored);
+        if incomplete + unscored > 0 {
+            let dropped = incomplete + unscored;
+            text += &format!(", {dropped} dropped ({incomplete} incomplete, {unscored} unscored)");
+        }
+        text
     }
 }
 
