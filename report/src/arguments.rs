@@ -91,8 +91,8 @@ pub struct Evaluate {
     pub against: Option<PathBuf>,
 
     /// How to print it
-    #[arg(long, value_enum, default_value_t = Format::Table, value_name = "HOW")]
-    pub format: Format,
+    #[arg(long, value_enum, default_value_t = ResultFormat::Table, value_name = "HOW")]
+    pub format: ResultFormat,
 
     /// The flags of every stage that reads a stream.
     #[command(flatten)]
@@ -101,7 +101,7 @@ pub struct Evaluate {
 
 /// How a result is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum ResultFormat {
     /// A table for people
     Table,
     /// One JSON line of type evaluation for each stream and environment

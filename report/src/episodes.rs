@@ -17,14 +17,14 @@ const LONGEST: usize = 4000;
 
 /// How much is shown.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct EpisodeLimits {
     /// Steps, spread evenly; the first and the last are among them.
     pub steps: usize,
     /// Solved episodes of each, and as many unsolved ones.
     pub episodes: usize,
 }
 
-impl Limits {
+impl EpisodeLimits {
     /// The steps to show out of all.
     pub fn shown(self, all: &[u64]) -> Vec<u64> {
         if all.len() <= self.steps {
@@ -116,7 +116,7 @@ struct Candidate {
 pub struct EpisodeSampler {
     set: EpisodeSet,
     wanted: bool,
-    limits: Limits,
+    limits: EpisodeLimits,
     /// Episodes that go on, each with the number of its parallel episodes.
     pending: Vec<(EpisodeTree, u32)>,
     solved: usize,
@@ -125,7 +125,7 @@ pub struct EpisodeSampler {
 
 impl EpisodeSampler {
     /// A sampler for the stream of a step; it takes nothing unless the step is among those to be `shown`.
-    pub fn new(step: u64, held_out: bool, limits: Limits, shown: &[u64]) -> Self {
+    pub fn new(step: u64, held_out: bool, limits: EpisodeLimits, shown: &[u64]) -> Self {
         let set = EpisodeSet { step, held_out, total: 0, episodes: Vec::new() };
         let wanted = shown.contains(&step);
         EpisodeSampler { set, wanted, limits, pending: Vec::new(), solved: 0, unsolved: 0 }
@@ -310,12 +310,12 @@ mod tests {
 
     #[test]
     fn shown_steps_are_spread_and_hold_both_ends() {
-        let limits = Limits { steps: 5, episodes: 1 };
+        let limits = EpisodeLimits { steps: 5, episodes: 1 };
         let all: Vec<u64> = (0..=80).collect();
         assert_eq!(limits.shown(&all), [0, 20, 40, 60, 80]);
         assert_eq!(limits.shown(&[0, 10, 20]), [0, 10, 20]);
         assert_eq!(limits.shown(&[]), [0; 0]);
-        assert_eq!(Limits { steps: 1, ..limits }.shown(&all), [0, 80]);
+        assert_eq!(EpisodeLimits { steps: 1, ..limits }.shown(&all), [0, 80]);
     }
 
     #[test]

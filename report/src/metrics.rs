@@ -3,7 +3,7 @@
 
 use crate::evaluate::interval::{Interval, wilson};
 use crate::evaluate::measure;
-use crate::run::{Evaluation, Run, Step};
+use crate::run::{Evaluation, RunDirectory, TrainingStep};
 use crate::stats::ends_of;
 
 /// One number.
@@ -31,7 +31,7 @@ pub struct Metric {
 const NAMES: &[&str] = &["step", "v", "check"];
 
 /// All metrics of a run, by step.
-pub fn of(run: &Run) -> Vec<Metric> {
+pub fn of(run: &RunDirectory) -> Vec<Metric> {
     let mut metrics: Vec<Metric> = run.evaluations.iter().flat_map(of_evaluation).collect();
     metrics.extend(run.steps.iter().flat_map(of_step));
     metrics.sort_by_key(|metric| metric.step);
@@ -90,7 +90,7 @@ fn of_evaluation(evaluation: &Evaluation) -> Vec<Metric> {
     rows.rows
 }
 
-fn of_step(step: &Step) -> Vec<Metric> {
+fn of_step(step: &TrainingStep) -> Vec<Metric> {
     let mut rows = Rows::new(step.number, "train");
     for (name, environment) in step.stats.environments.played() {
         let (solved, episodes) = (environment.solved(), environment.episodes());
@@ -117,7 +117,7 @@ fn of_step(step: &Step) -> Vec<Metric> {
     rows.rows
 }
 
-fn of_groups(step: &Step, rows: &mut Rows) {
+fn of_groups(step: &TrainingStep, rows: &mut Rows) {
     let groups = &step.groups;
     rows.put("groups_expected", groups.expected.map(|expected| expected as f64));
     rows.count("groups", groups.seen);
@@ -130,7 +130,7 @@ fn of_groups(step: &Step, rows: &mut Rows) {
     rows.count("groups_mixed_prompts", groups.mixed_prompts);
 }
 
-fn of_agents(step: &Step, rows: &mut Rows) {
+fn of_agents(step: &TrainingStep, rows: &mut Rows) {
     for (name, agent) in &step.stats.agents {
         rows.like.agent.clone_from(name);
         rows.put("reward", agent.reward.mean());
@@ -151,7 +151,7 @@ fn of_agents(step: &Step, rows: &mut Rows) {
 
 /// Where the time of a step went, in seconds. `group` and `advantage` mostly wait for `rollout`, so their own `seconds`
 /// say nothing and are left out.
-fn of_times(step: &Step) -> Vec<Metric> {
+fn of_times(step: &TrainingStep) -> Vec<Metric> {
     let mut rows = Rows::new(step.number, "timing");
     for end in ends_of(&step.stats.ends, "rollout") {
         for (name, value) in end.timing.iter().filter(|(name, _)| name.ends_with("seconds")) {

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::episodes::{self, EpisodeSet};
 use crate::metrics::Metric;
-use crate::run::Run;
+use crate::run::RunDirectory;
 
 const FRAME: &str = include_str!("page/frame.html");
 const STYLE: &str = concat!(include_str!("page/style.css"), include_str!("page/episodes.css"));
@@ -58,7 +58,7 @@ type Row = (u64, usize, usize, usize, usize, usize, f64, Option<f64>, Option<f64
 ///
 /// # Errors
 /// 65: the data cannot be written as JSON.
-pub fn of(runs: &mut [Run], metrics: &[(String, Vec<Metric>)]) -> Result<String> {
+pub fn of(runs: &mut [RunDirectory], metrics: &[(String, Vec<Metric>)]) -> Result<String> {
     let mut left_out = 0;
     let budget = EPISODES / runs.len().max(1);
     for run in runs.iter_mut() {
@@ -84,7 +84,7 @@ pub fn of(runs: &mut [Run], metrics: &[(String, Vec<Metric>)]) -> Result<String>
     Ok(page)
 }
 
-fn run_data<'a>(run: &'a Run, metrics: &'a [Metric]) -> RunData<'a> {
+fn run_data<'a>(run: &'a RunDirectory, metrics: &'a [Metric]) -> RunData<'a> {
     let drawn_every = run.steps.len().div_ceil(STEPS).max(1);
     let drawn: BTreeSet<u64> = run.steps.iter().rev().step_by(drawn_every).map(|step| step.number).collect();
     let mut names: Vec<&str> = Vec::new();

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use record::failure::{Failure, Result};
@@ -13,12 +14,12 @@ use record::read::{Kind, Line, Reader};
 use record::sample::Sample;
 use serde_json::{Map, Value};
 
-use crate::episodes::{EpisodeSampler, EpisodeSet, Limits};
+use crate::episodes::{EpisodeLimits, EpisodeSampler, EpisodeSet};
 use crate::stats::{Environments, GroupStats, StreamStats};
 
 /// A training step.
 #[derive(Debug)]
-pub struct Step {
+pub struct TrainingStep {
     /// From 1.
     pub number: u64,
     /// Stats of its samples and episodes.
@@ -44,13 +45,13 @@ pub struct Evaluation {
 
 /// Everything the report shows of a run.
 #[derive(Debug)]
-pub struct Run {
+pub struct RunDirectory {
     /// The name of its directory.
     pub name: String,
     /// The settings of `pipeline.sh`, and the build.
     pub settings: Map<String, Value>,
     /// The committed steps.
-    pub steps: Vec<Step>,
+    pub steps: Vec<TrainingStep>,
     /// The evaluations.
     pub evaluations: Vec<Evaluation>,
     /// A step that was begun and is not committed: in progress, or stopped.
@@ -59,12 +60,12 @@ pub struct Run {
     pub episode_sets: Vec<EpisodeSet>,
 }
 
-impl Run {
+impl RunDirectory {
     /// Reads a run directory.
     ///
     /// # Errors
     /// No run directory (2 where there is nothing at the path, else 65), a broken stream in it (65), I/O (74).
-    pub fn read(directory: &Path, name: String, limits: Limits) -> Result<Run> {
+    pub fn read(directory: &Path, name: String, limits: EpisodeLimits) -> Result<RunDirectory> {
         let settings = settings(directory)?;
         let (committed, begun) = steps(directory)?;
         let (mut steps, mut evaluations, mut episode_sets) = (Vec::new(), Vec::new(), Vec::new());
@@ -82,35 +83,25 @@ impl Run {
             episode_sets.extend(sampler.close());
         }
         episode_sets.sort_by_key(|set| (set.step, set.held_out));
-        Ok(Run { name, settings, steps, evaluations, begun, episode_sets })
-    }
-}
-
-/// The failure for a path that is no run directory.
-fn no_run(directory: &Path, cause: &str) -> Failure {
-    let hint = "a run directory is what ./pipeline.sh --run DIR makes: it holds run.json, steps/ and eval/";
-    let message = format!("{}: {cause}", directory.display());
-    match directory.exists() {
-        true => Failure::data(message).hint(hint),
-        false => Failure::usage(message).hint(hint),
+        Ok(RunDirectory { name, settings, steps, evaluations, begun, episode_sets })
     }
 }
 
 fn settings(directory: &Path) -> Result<Map<String, Value>> {
-    if !directory.is_dir() {
-        return Err(no_run(
-            directory,
-            if directory.exists() { "not a directory" } else { "no such directory" },
-        ));
-    }
     let path = directory.join("run.json");
-    let text = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(no_run(directory, "not a run directory: there is no run.json"));
+    let text = std::fs::read_to_string(&path).map_err(|error| {
+        let no_run = |failure: fn(String) -> Failure, cause| {
+            failure(format!("{}: {cause}", directory.display())).hint(
+                "a run directory is what ./pipeline.sh --run DIR makes: it holds run.json, steps/ and eval/",
+            )
+        };
+        match error.kind() {
+            _ if !directory.exists() => no_run(Failure::usage, "no such directory"),
+            ErrorKind::NotADirectory => no_run(Failure::data, "not a directory"),
+            ErrorKind::NotFound => no_run(Failure::data, "not a run directory: there is no run.json"),
+            _ => Failure::io(format!("{}: {error}", path.display())),
         }
-        Err(error) => return Err(Failure::io(format!("{}: {error}", path.display()))),
-    };
+    })?;
     serde_json::from_str(&text).map_err(|error| {
         Failure::data(format!("{}: {error}", path.display()))
             .hint("pipeline.sh wrote this file as a JSON object")
@@ -121,7 +112,7 @@ fn settings(directory: &Path) -> Result<Map<String, Value>> {
 fn numbered(folder: &Path, prefix: &str, suffix: &str) -> Result<BTreeMap<u64, PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
         Err(error) => return Err(Failure::io(format!("{}: {error}", folder.display()))),
     };
     let mut found = BTreeMap::new();
@@ -145,7 +136,7 @@ fn steps(directory: &Path) -> Result<(Vec<u64>, Option<u64>)> {
     Ok((committed.collect(), begun.first().map(|(number, _)| *number)))
 }
 
-fn step(directory: &Path, number: u64, sampler: &mut EpisodeSampler) -> Result<Step> {
+fn step(directory: &Path, number: u64, sampler: &mut EpisodeSampler) -> Result<TrainingStep> {
     let folder = directory.join("steps").join(format!("{number:06}"));
     let mut stats = StreamStats::default();
     read(directory, &folder.join("samples.jsonl"), |line, sample| {
@@ -165,7 +156,7 @@ fn step(directory: &Path, number: u64, sampler: &mut EpisodeSampler) -> Result<S
         }
         Ok(())
     })?;
-    Ok(Step { number, stats, groups, metrics, update })
+    Ok(TrainingStep { number, stats, groups, metrics, update })
 }
 
 fn evaluation(directory: &Path, step: u64, path: &Path, sampler: &mut EpisodeSampler) -> Result<Evaluation> {

@@ -8,10 +8,10 @@ use record::{stage, write};
 
 use crate::arguments::Runs;
 use crate::csv;
-use crate::episodes::Limits;
+use crate::episodes::EpisodeLimits;
 use crate::metrics::{self, Metric};
 use crate::page;
-use crate::run::Run;
+use crate::run::RunDirectory;
 use crate::tensorboard;
 
 /// Reads the runs and writes what was asked for.
@@ -22,10 +22,10 @@ pub fn run(arguments: &Runs) -> Result<()> {
     if let Some(twice) = twice(&arguments.runs) {
         return Err(Failure::usage(format!("{}: this run is there twice", twice.display())));
     }
-    let limits = Limits { steps: arguments.episode_steps, episodes: arguments.episodes };
+    let limits = EpisodeLimits { steps: arguments.episode_steps, episodes: arguments.episodes };
     let mut runs = Vec::new();
     for (directory, name) in arguments.runs.iter().zip(names(&arguments.runs)) {
-        runs.push(Run::read(directory, name, limits).map_err(|failure| match failure.code {
+        runs.push(RunDirectory::read(directory, name, limits).map_err(|failure| match failure.code {
             record::failure::USAGE => failure,
             _ if arguments.runs.len() > 1 && !failure.message.contains(&*directory.to_string_lossy()) => {
                 failure.at(directory.display())

@@ -15,7 +15,7 @@ use record::sample::Sample;
 use record::stage::note;
 use record::stream::Stream;
 
-use crate::arguments::{Evaluate, Format};
+use crate::arguments::{Evaluate, ResultFormat};
 use crate::run::open;
 use crate::stats::Environments;
 
@@ -42,9 +42,9 @@ pub fn run(arguments: &Evaluate) -> Result<()> {
         streams.iter().chain(&base).for_each(print_notes);
     }
     match arguments.format {
-        Format::Table => print::table(&streams, base.as_ref()),
-        Format::Json => print::json(&streams, base.as_ref()),
-        Format::Line => print::line(&streams),
+        ResultFormat::Table => print::table(&streams, base.as_ref()),
+        ResultFormat::Json => print::json(&streams, base.as_ref()),
+        ResultFormat::Line => print::line(&streams),
     }
 }
 
