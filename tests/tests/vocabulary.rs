@@ -1,6 +1,7 @@
-//! One word, one meaning, and it is the word of the field: no type or module has a name that the workspace gave up, and the
-//! spelling is American.
+//! One word, one meaning, and it is the word of the field: no type or module has a name that the workspace gave up, two crates
+//! define a type of the same name only where [`SHARED`] says why, and the spelling is American.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use troupe_tests::root;
@@ -83,6 +84,49 @@ const BRITISH: &[&str] = &[
 const KEPT: [(&str, &str); 2] =
     [("envs/src/code/list.rs", "neighbours"), ("envs/src/code/generate.rs", "behaviour")];
 
+/// Public types that several crates define under one name, and why.
+const SHARED: &[(&str, &str)] = &[
+    ("Arguments", "the command line of each program"),
+    ("Check", "the `check` command of two programs"),
+    ("Stats", "what a stage counts"),
+    ("AgentStats", "the same numbers, counted by rollout and recounted by report"),
+    ("Output", "what a stage writes: lines, or metrics"),
+    ("Data", "what a decorating stage remembers of a sample; in policy the data of a checkpoint file"),
+    ("Episode", "an episode: as it is played, and its line in the record"),
+    ("Group", "the candidates of one prompt: in the record, in an episode, and as one request to the engine"),
+    ("Member", "one of a group"),
+    ("SamplingMode", "the flag of rollout, and the field of a sample"),
+    ("Settings", "what a user sets: of an environment, of a request, of an optimizer"),
+    ("Step", "one step of a loop: a program's, a graph's, an optimizer's"),
+    ("Run", "one execution of a program or a stage"),
+    ("Answer", "what a program or a policy answers"),
+    ("Program", "a program that somebody else wrote"),
+    ("Worker", "a thread or process that takes work"),
+    ("Progress", "how far something has come"),
+    ("Adapter", "a low-rank adapter: as a file, and as it is applied"),
+    ("Backend", "what computes: the decoder's forward pass, or a training step"),
+    ("Decoder", "the decoder: its description, and one that runs"),
+    ("Layer", "a layer of the decoder: its description, and one that runs"),
+    ("Linear", "a linear layer: in inference, in training"),
+    ("Model", "a model: in inference, in training"),
+    ("Tensor", "a tensor: its description, and its data in ONNX Runtime"),
+    ("Weights", "the weights of a policy: in files, and in training"),
+    ("Parameter", "a parameter of a kernel, at run time and at build time"),
+    ("Kernel", "what a device or an operator runs"),
+    ("Element", "the type of a tensor's elements"),
+    ("Memory", "memory: of a device, of ONNX Runtime"),
+    ("Isa", "an instruction set, for the kernels of each crate"),
+    ("Shape", "the shape of a launch, the shape of a board"),
+    ("Layout", "the layout of a table of problems, the layout of parameters in memory"),
+    ("Source", "where something comes from: a kernel's text, a parameter's values"),
+    ("Sequence", "tokens in their order: one that grows in the engine, one packed for training"),
+    ("Kind", "a kind of line, a kind of graph"),
+    ("Part", "a part of something larger, always beside it"),
+    ("Entry", "an entry of a table or a folder"),
+    ("Plan", "what is to be run, or trained, and what it takes"),
+    ("Outcome", "what came of an action or a call"),
+];
+
 fn type_is_private(name: &str) -> Option<&'static str> {
     TYPES.iter().find(|(private, _)| private.split(' ').any(|word| word == name)).map(|(_, field)| *field)
 }
@@ -133,6 +177,28 @@ fn offenses(path: &str, text: &str) -> Vec<String> {
     found
 }
 
+/// The crate of a source file, and the public types that it declares at its top.
+fn public_types<'a>(path: &'a str, text: &'a str) -> Option<(&'a str, impl Iterator<Item = &'a str>)> {
+    let (owner, _) = path.split_once("/src/").filter(|_| path.ends_with(".rs"))?;
+    let declared = text.lines().filter_map(|line| {
+        let mut words = line.strip_prefix("pub ")?.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+        ["struct", "enum", "trait", "type", "union"].contains(&words.next()?).then(|| words.next())?
+    });
+    Some((owner, declared))
+}
+
+/// Types that several crates define and [`SHARED`] does not explain.
+fn ambiguous(files: &[(String, String)]) -> Vec<String> {
+    let mut owners = BTreeMap::<&str, BTreeSet<&str>>::new();
+    for (path, text) in files {
+        let Some((owner, declared)) = public_types(path, text) else { continue };
+        declared.for_each(|name| _ = owners.entry(name).or_default().insert(owner));
+    }
+    let explained = |name: &str| SHARED.iter().any(|(shared, _)| *shared == name);
+    let several = owners.into_iter().filter(|(name, owners)| owners.len() > 1 && !explained(name));
+    several.map(|(name, owners)| format!("{name} is a type of {owners:?}")).collect()
+}
+
 /// Data is quoted as it is: problems and the answers of other programs. This file names what it forbids.
 fn is_checked(path: &str) -> bool {
     let data =
@@ -147,12 +213,11 @@ fn names_and_spelling_are_those_of_the_field() {
     let listed = String::from_utf8(listed.stdout).expect("names");
     let files: Vec<&str> = listed.lines().filter(|path| is_checked(path)).collect();
     assert!(files.len() > 200, "git ls-files lists {} files", files.len());
-    let mut found = Vec::new();
-    for path in files {
-        // A file that is deleted and not committed yet, or binary, has nothing to say.
-        let Ok(text) = std::fs::read_to_string(root().join(path)) else { continue };
-        found.extend(offenses(path, &text));
-    }
+    // A file that is deleted and not committed yet, or binary, has nothing to say.
+    let read = |path: &str| Some((path.to_owned(), std::fs::read_to_string(root().join(path)).ok()?));
+    let files: Vec<_> = files.into_iter().filter_map(read).collect();
+    let mut found: Vec<_> = files.iter().flat_map(|(path, text)| offenses(path, text)).collect();
+    found.extend(ambiguous(&files));
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
@@ -175,4 +240,9 @@ fn what_is_forbidden_is_found() {
     let fine = "struct TaskRun; // optimizer, a realistic promise, otherwise precise, organism, finalist, optimistic";
     assert_eq!(offenses("a.rs", fine), [""; 0]);
     assert_eq!(offenses("a.py", "class Trial: pass"), [""; 0]);
+    let files = ["a/src/x.rs", "b/src/y.rs", "b/src/deep/z.rs"];
+    let files =
+        files.map(|path| (path.to_owned(), "pub struct Twice<T>;\npub enum Data {\nstruct Own;".to_owned()));
+    assert_eq!(ambiguous(&files[1..]), [""; 0]);
+    assert_eq!(ambiguous(&files), ["Twice is a type of {\"a\", \"b\"}"]);
 }
