@@ -385,9 +385,7 @@ page() { # made from the files of the run: if it fails, nothing is lost
     report "$run" --quiet || say "$run/report.html was not written, see above"
 }
 rate() { # FILE: successes over episodes
-    report evaluate --format json --allow-incomplete --quiet "$1" 2>/dev/null |
-        json '(lambda solved, episodes: f"{solved / episodes:.3f} ({solved}/{episodes})")(
-            *(sum(line[name] for line in lines) for name in ("solved", "episodes")))'
+    report evaluate --format line --allow-incomplete --quiet "$1" 2>/dev/null | cut -d , -f 1
 }
 flat() { # FILE: how many of the groups had nothing to compare
     json '"{} of {} groups flat".format(*(sum(line.get(name, 0) for line in lines if line["type"] == "metrics")
