@@ -1,4 +1,4 @@
-//! `advantage`: how much better than its group each sample did.
+//! `advantage`: turns the rewards of a group into advantages.
 //!
 //! Reads groups, contiguous or interleaved, and adds `advantage`, `group_mean` and `group_std`. Left out: which samples
 //! are compared (`group`), and what the loss makes of an advantage (`update`).

@@ -18,14 +18,14 @@ use crate::statistics::Statistics;
 
 type Group = decorate::Group<Data>;
 
-/// What is remembered of a sample.
+/// What is kept of a sample until its group is complete.
 #[derive(Debug)]
 pub struct Data {
     /// `group_size`.
     size: u32,
     /// Its own reward.
     reward: f64,
-    /// What `remax` subtracts.
+    /// The baseline of `remax`.
     baseline: f64,
     /// Where it stands, if it is credited with more than its own reward.
     key: Option<CreditKey>,

@@ -21,16 +21,16 @@ Examples:
 Reads sample lines on stdin and adds group and group_size; other lines pass through. RECORD.md has every field.
 Exit codes: 0 done, 2 usage, 65 bad record, broken group or incomplete stream, 74 I/O, 130 and 143 interrupted.";
 
-/// Says which samples are compared with which: adds `group` and `group_size`.
+/// Decides which samples are compared: adds `group` and `group_size`.
 #[derive(Parser, Debug)]
 #[command(name = "group", version, help_template = TEMPLATE)]
 pub struct Arguments {
-    /// What the members of a group have in common. agent-turn: one agent at one turn of one episode, all members
-    /// with the same prompt. The others are ablations: their members have different prompts, and `end` says so
+    /// What the members of a group share. agent-turn: one agent at one turn of one episode, one prompt. The others are
+    /// ablations: their members have different prompts, and `end` says so
     #[arg(long, value_enum, default_value_t = By::AgentTurn, value_name = "KEY")]
     pub by: By,
 
-    /// What to do when the stream ends before a group has all its branches
+    /// What to do with a group whose branches are not all there at the end of the stream
     #[arg(long, value_enum, default_value_t = Incomplete::Error, value_name = "WHAT")]
     pub incomplete: Incomplete,
 
@@ -48,7 +48,7 @@ pub struct Arguments {
 pub enum Incomplete {
     /// Exit 65
     Error,
-    /// Leave its samples out and count it
+    /// Drop its samples and count it
     Drop,
 }
 
@@ -57,9 +57,9 @@ pub enum Incomplete {
 pub enum Unscored {
     /// Exit 65
     Error,
-    /// Leave the sample out; its group is that much smaller
+    /// Drop the sample; its group is that much smaller
     DropSample,
-    /// Leave its whole group out
+    /// Drop its whole group
     DropGroup,
 }
 

@@ -1,4 +1,4 @@
-//! What the members of a group have in common. A new grouping is one variant and its arms.
+//! The group key: what the members of a group share. A new grouping is one variant and its arms.
 
 use clap::ValueEnum;
 use record::sample::Sample;
@@ -24,7 +24,7 @@ impl By {
         self == By::AgentTurn
     }
 
-    /// What the members of a sample's group have in common; joined by `/` it is the group's name. The sample has
+    /// The parts of a sample's group key; joined by `/` they are the group's name. The sample has
     /// `episode`, `turn` and `agent`, and for [`By::Task`] `task`.
     pub fn parts(self, sample: &Sample) -> Vec<String> {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();

@@ -1,8 +1,8 @@
-//! `group`: which samples are compared with which.
+//! `group`: decides which samples are compared.
 //!
-//! Grouped by agent and turn, all members of a group provably share one prompt, and every branch is there (AT-GRPO,
-//! arXiv 2510.11062, section 3). A group is written as soon as it and all before it are complete; interleaved groups
-//! only cost memory. Left out: what a reward means, which is `advantage`'s business.
+//! Grouped by agent and turn, all members of a group share one prompt, which is checked, and every branch is there
+//! (AT-GRPO, arXiv 2510.11062, section 3). A group is written once it and all before it are complete; interleaved groups
+//! only cost memory. Left out: what a reward means, see `advantage`.
 
 mod arguments;
 mod key;

@@ -1,4 +1,4 @@
-//! The proof that the members of a group are siblings: candidates of one policy for one action in one state.
+//! Checks that the members of a group are siblings: candidates of one policy for one action in one state.
 
 use std::collections::HashSet;
 
@@ -6,10 +6,10 @@ use record::failure::Result;
 use record::read::Line;
 use record::sample::Sample;
 
-/// Missing branches that a message names, however many there are.
+/// The most missing branches that a message names.
 const NAMED: usize = 8;
 
-/// What siblings have in common.
+/// What siblings share.
 #[derive(Debug)]
 pub struct Common {
     prompt_ids: Vec<u32>,
@@ -22,7 +22,7 @@ pub struct Common {
 }
 
 impl Common {
-    /// What the siblings of `sample` have in common with it.
+    /// What `sample` shares with its siblings.
     pub fn of(sample: &Sample) -> Self {
         Common {
             prompt_ids: sample.prompt_ids.clone().unwrap_or_default(),

@@ -13,20 +13,20 @@ use crate::arguments::{Arguments, Incomplete, Unscored};
 use crate::key::By;
 use crate::siblings::Common;
 
-/// What every grouping needs of a sample.
+/// Fields that every grouping needs.
 const NEEDED: &[Field] =
     &[Field::Id, Field::Episode, Field::Turn, Field::Agent, Field::Branch, Field::Branches];
 
 type Group = decorate::Group<Data>;
 
-/// What is remembered of a sample.
+/// What is kept of a sample until its group is complete.
 #[derive(Debug)]
 pub struct Data {
     branch: u32,
-    /// `reward`, or the sum of `rewards` where only the parts are given; none where the sample was not scored.
+    /// `reward`, or the sum of `rewards` if only those are given; none if the sample was not scored.
     reward: Option<f64>,
     scored: bool,
-    /// Of the first member: the parts of the group's name, and what its siblings have in common.
+    /// Of the first member: the parts of the group key, and what its siblings share.
     first: Option<(Vec<String>, Common)>,
 }
 
@@ -136,7 +136,7 @@ impl Decorate for Grouping {
         })
     }
 
-    /// Only siblings say how many they are. The stream has refused a branch that came twice.
+    /// Only siblings say how many they are. The stream has already refused duplicate branches.
     fn is_complete(&self, group: &Group) -> bool {
         let siblings = common(group).filter(|_| self.arguments.by.siblings());
         siblings.is_some_and(|common| group.members.len() == common.branches as usize)
@@ -205,7 +205,7 @@ impl Decorate for Grouping {
     }
 }
 
-/// What the siblings of a group have in common.
+/// What the siblings of a group share.
 fn common(group: &Group) -> Option<&Common> {
     let (_, common) = group.members.first()?.data.first.as_ref()?;
     Some(common)

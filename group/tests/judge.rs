@@ -95,5 +95,5 @@ fn a_judge_that_fails_stops_the_stream() {
     let (code, _, stderr) =
         judge("read -r line; echo 1", sample(1).replace("\"v\":1", "\"v\":1,\"judge\":1"));
     assert_eq!(code, Some(65));
-    assert!(stderr.starts_with("judge: stdin:1: b1: `judge` is already there\nhint: "), "{stderr}");
+    assert!(stderr.starts_with("judge: stdin:1: b1: `judge` is already present\nhint: "), "{stderr}");
 }

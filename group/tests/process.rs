@@ -91,7 +91,7 @@ fn a_reader_that_goes_away_is_no_error() {
 fn bytes_that_are_no_text_are_refused() {
     let output = run(b"{\"type\":\"note\",\"v\":1,\"a\":\"\xff\"}\n");
     assert_eq!(output.status.code(), Some(65));
-    assert!(text(&output.stderr).starts_with("group: stdin:1: byte 27 is no UTF-8\nhint: "), "{output:?}");
+    assert!(text(&output.stderr).starts_with("group: stdin:1: byte 27 is not UTF-8\nhint: "), "{output:?}");
 }
 
 #[test]

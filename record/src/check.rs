@@ -169,7 +169,7 @@ fn numbers(sample: &Sample) -> Checked {
 fn diagnose(line: &Line, error: &serde_json::Error) -> Failure {
     let Ok(entries) = serde_json::from_str::<Entries>(&line.text) else {
         return line
-            .failure(format!("no JSON object: {}", without_line(error)))
+            .failure(format!("not a JSON object: {}", without_line(error)))
             .hint(syntax_hint(&line.text, error));
     };
     let id = entries
@@ -181,7 +181,7 @@ fn diagnose(line: &Line, error: &serde_json::Error) -> Failure {
     for (position, (key, raw)) in entries.0.iter().enumerate() {
         let known = key == "type" || key == "v" || Field::ALL.iter().any(|field| field.key() == key);
         if known && entries.0[..position].iter().any(|(other, _)| other == key) {
-            return line.failure(format!("{place}`{key}` is there twice"));
+            return line.failure(format!("{place}duplicate key `{key}`"));
         }
         if let Err(cause) = alone(key, raw) {
             return line.failure(format!("{place}`{key}`: {cause}"));

@@ -116,7 +116,7 @@ impl Output {
     /// Writes `member` with additional keys, each with its value as JSON text (see [`json`](crate::splice::json)).
     ///
     /// # Errors
-    /// 65 with the member's place and id: a key is already there, or a value could not be written.
+    /// 65 with the member's place and id: a key is already present, or a value could not be written.
     pub fn add<D>(&mut self, member: &Member<D>, keys: &[(&str, Result<String>)]) -> Result<()> {
         let decorated = keys
             .iter()

@@ -6,15 +6,15 @@
 
 use std::fmt::{self, Display};
 
-/// Done; also when the reader of our output went away.
+/// Success, also if the reader of our output closed the pipe.
 pub const DONE: u8 = 0;
 /// The work itself failed.
 pub const FAILED: u8 = 1;
-/// The command line makes no sense.
+/// Invalid command line.
 pub const USAGE: u8 = 2;
-/// A record breaks the contract, or the stream is not whole.
+/// A record violates the contract, or the stream is incomplete.
 pub const DATA: u8 = 65;
-/// A device or a library is not there.
+/// A device or a library is unavailable.
 pub const UNAVAILABLE: u8 = 69;
 /// Reading or writing failed.
 pub const IO: u8 = 74;
@@ -26,7 +26,7 @@ pub const TERMINATED: u8 = 143;
 /// What a stage or a library function returns.
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// Why a stage stops: the exit code, the sentence and the hint.
+/// Why a stage stops: exit code, message and hint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// The exit code of the process, one of the constants of this module.
@@ -47,17 +47,17 @@ impl Failure {
         Self::new(FAILED, message)
     }
 
-    /// The command line makes no sense (exit 2).
+    /// Invalid command line (exit 2).
     pub fn usage(message: impl Display) -> Self {
         Self::new(USAGE, message)
     }
 
-    /// A record breaks the contract, or the stream is not whole (exit 65).
+    /// A record violates the contract, or the stream is incomplete (exit 65).
     pub fn data(message: impl Display) -> Self {
         Self::new(DATA, message)
     }
 
-    /// A device or a library is not there (exit 69).
+    /// A device or a library is unavailable (exit 69).
     pub fn unavailable(message: impl Display) -> Self {
         Self::new(UNAVAILABLE, message)
     }
@@ -67,18 +67,18 @@ impl Failure {
         Self::new(IO, message)
     }
 
-    /// A signal asked the stage to stop (exit 130 for SIGINT, 143 for SIGTERM).
+    /// Stopped by a signal (exit 130 for SIGINT, 143 for SIGTERM).
     pub fn interrupted() -> Self {
         let code = crate::signal::received().unwrap_or(INTERRUPTED);
         Self::new(code, if code == TERMINATED { "terminated" } else { "interrupted" })
     }
 
-    /// The reader of our output went away: quiet, exit 0.
+    /// The reader of our output closed the pipe: silent, exit 0.
     pub fn closed() -> Self {
         Self::new(DONE, "the reader of the output went away")
     }
 
-    /// Whether the reader of our output went away, which is no error of ours.
+    /// Whether the reader of our output closed the pipe, which is not our error.
     pub fn is_closed(&self) -> bool {
         self.code == DONE
     }
@@ -88,7 +88,7 @@ impl Failure {
         matches!(self.code, INTERRUPTED | TERMINATED)
     }
 
-    /// Adds what to try next.
+    /// Adds a hint: what to try next.
     #[must_use]
     pub fn hint(mut self, hint: impl Display) -> Self {
         self.hint = Some(hint.to_string());

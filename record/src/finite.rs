@@ -38,7 +38,7 @@ type Walked = std::result::Result<(), Error>;
 fn finite(value: f64) -> Walked {
     match value.is_finite() {
         true => Ok(()),
-        false => Err(Error::custom(format!("{value} is no number that a record can hold"))),
+        false => Err(Error::custom(format!("{value} cannot be written in a record"))),
     }
 }
 

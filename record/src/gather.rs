@@ -1,8 +1,7 @@
 //! Gathers lines into groups and releases everything in the order in which it arrived.
 //!
-//! A group takes the place of its first member; everything after it waits until the group is complete. A stream with
-//! contiguous groups flows through with one group in memory; interleaved groups come out in the same order, at the
-//! cost of memory.
+//! A group takes the place of its first member; what follows waits until the group is complete. Contiguous groups stream
+//! through one at a time; interleaved ones come out in the same order but need more memory.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -78,7 +77,7 @@ impl<T> Gather<T> {
     }
 }
 
-/// 128 bits that stand for `parts`: 16 bytes a name, so that a long stream's names need not be kept.
+/// A 128-bit hash of `parts`, so that a long stream's names need not be kept.
 pub(crate) fn fingerprint(parts: &[&str]) -> u128 {
     let mut hasher = blake3::Hasher::new();
     for part in parts {

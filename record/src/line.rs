@@ -27,12 +27,12 @@ pub struct Task {
     pub split: Option<String>,
     /// What rebuilds the instance and decides its rules, sizes and text encoding.
     pub spec: Value,
-    /// Fields that are not listed.
+    /// Other fields.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
 
-/// How one episode went: exactly one for every episode begun.
+/// How one episode went: exactly one line for every episode started.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Episode {
     /// `episode`.
@@ -54,13 +54,13 @@ pub struct Episode {
     pub episode: String,
     /// Whether the episode reached its goal.
     pub success: bool,
-    /// Turns begun.
+    /// Turns started.
     pub turns: u32,
     /// The reward of the executed path; null where it could not be scored.
     pub reward: Option<f64>,
     /// Why it stopped: `success`, `turns`, `terminated`, `error`.
     pub stop: String,
-    /// Fields that are not listed.
+    /// Other fields.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
@@ -84,16 +84,16 @@ pub struct ErrorLine {
     pub task: Option<String>,
     /// The episode's name.
     pub episode: String,
-    /// Which boundary it crossed: `policy`, `env`, `sandbox`, `task`.
+    /// Where it arose: `policy`, `env`, `sandbox`, `task`.
     pub boundary: String,
-    /// The cause in a sentence.
+    /// The cause, one sentence.
     pub message: String,
-    /// Fields that are not listed.
+    /// Other fields.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
 
-/// What an update measured, one a policy and step.
+/// What an update measured: one line per policy and step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Metrics {
     /// `metrics`.
@@ -109,7 +109,7 @@ pub struct Metrics {
     /// The version published.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy_version: Option<String>,
-    /// The numbers by name.
+    /// Measurements by name.
     #[serde(flatten)]
     pub values: Map<String, Value>,
     /// Times, host names and builds: the only part that two equal runs may differ in.
@@ -127,7 +127,7 @@ pub struct End {
     pub v: tag::RecordVersion,
     /// The stage that wrote it.
     pub stage: String,
-    /// Its own success and that of every stage before it.
+    /// Whether it and every stage before it succeeded.
     pub ok: bool,
     /// The training step.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,10 +135,10 @@ pub struct End {
     /// `i/n`, where the stream is one shard of several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard: Option<String>,
-    /// Why it did not succeed.
+    /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What was missing from the stream, where the stage was told to accept it.
+    /// What was missing from the stream, if the stage was told to accept that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed: Option<String>,
     /// What the stage counted.
@@ -150,7 +150,7 @@ pub struct End {
     /// Times, host names and builds.
     #[serde(default)]
     pub timing: BTreeMap<String, Value>,
-    /// Fields that are not listed.
+    /// Other fields.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }

@@ -1,4 +1,4 @@
-//! Reads lines: the exact text of each, its number and its type. The rest is parsed by whoever needs it.
+//! Reads lines: exact text, number and type. Callers parse the rest if they need it.
 //!
 //! One pass finds the line feed, one checks the UTF-8, and keys are read only until `type` and `v` are known. The rest of
 //! a sample is checked by [`Sample::parse`](crate::sample::Sample::parse), which every stage calls; lines of other
@@ -57,16 +57,16 @@ pub struct Line {
     pub number: u64,
     /// The line without its line feed.
     pub text: String,
-    /// What it is.
+    /// Its type.
     pub kind: Kind,
     source: Arc<str>,
 }
 
 impl Line {
-    /// A line out of its text, as if read from `source`.
+    /// Makes a line from its text, as if read from `source`.
     ///
     /// # Errors
-    /// 65: no JSON object, no `type`, no `v`, or a `v` that this build does not read.
+    /// 65: not a JSON object, no `type`, no `v`, or a `v` that this build does not read.
     pub fn parse(source: &str, number: u64, text: String) -> Result<Line> {
         let mut line = Line { number, text, kind: Kind::Other, source: Arc::from(source) };
         line.kind = kind(&line.text).map_err(|failure| failure.at(line.place()))?;
@@ -121,7 +121,7 @@ impl<R: Read> Reader<R> {
         Ok(self.read_into(&mut line)?.then_some(line))
     }
 
-    /// Reads the next line over `line`, whose memory is used again; false at the end of the input.
+    /// Reads the next line into `line`, reusing its memory; false at the end of the input.
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -140,14 +140,14 @@ impl<R: Read> Reader<R> {
         line.number = self.number;
         line.text = String::from_utf8(bytes).map_err(|error| {
             let position = error.utf8_error().valid_up_to() + 1;
-            Failure::data(format!("{}: byte {position} is no UTF-8", self.place()))
+            Failure::data(format!("{}: byte {position} is not UTF-8", self.place()))
                 .hint("the record is UTF-8 JSON Lines; recode the file, or look for a program that writes binary to stdout")
         })?;
         line.kind = kind(&line.text).map_err(|failure| failure.at(self.place()))?;
         Ok(true)
     }
 
-    /// Whether the next line would have to be waited for: the moment to flush what was written.
+    /// Whether reading the next line would block: the moment to flush pending output.
     pub fn would_wait(&self) -> bool {
         memchr::memchr(b'\n', &self.buffer[self.start..self.end]).is_none()
     }
@@ -193,17 +193,17 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// What the line in `text` is. Checks the version always, and the JSON as far as the module's header says.
+/// The type of the line in `text`. Always checks the version, and the JSON as far as the module header says.
 fn kind(text: &str) -> Result<Kind> {
     let mut head = Head { kind: None, version: None, enough: false, repeated: None };
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let outcome = deserializer.deserialize_map(&mut head).and_then(|()| deserializer.end());
     if let (false, Err(error)) = (head.enough, &outcome) {
-        return Err(Failure::data(format!("no JSON object: {}", without_line(error)))
+        return Err(Failure::data(format!("not a JSON object: {}", without_line(error)))
             .hint("every line is one JSON object; a stream that was cut ends in half a line, and a log line belongs on stderr"));
     }
     if let Some(key) = head.repeated {
-        return Err(Failure::data(format!("`{key}` is there twice")));
+        return Err(Failure::data(format!("duplicate key `{key}`")));
     }
     let Some(name) = head.kind else {
         return Err(
@@ -241,7 +241,7 @@ pub(crate) fn without_line(error: &serde_json::Error) -> String {
     }
 }
 
-/// The keys of a line, read until it is known to be a sample of some version, else to the end.
+/// The keys of a line, read until it is known to be a sample and its version is, else to the end.
 struct Head<'a> {
     kind: Option<&'a RawValue>,
     version: Option<&'a RawValue>,

@@ -24,19 +24,19 @@ pub struct Message {
 /// How a completion was sampled.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
-    /// What the logits were divided by; above 0.
+    /// Divisor of the logits; above 0.
     pub temperature: f32,
     /// Nucleus size in (0, 1]; 1 keeps every token.
     pub top_p: f32,
     /// How many of the most likely tokens were kept; 0 keeps every token.
     pub top_k: u32,
-    /// Whether the most likely token was taken instead of a draw; log-probabilities are then those of temperature 1.
+    /// Whether decoding was greedy; log-probabilities are then those of temperature 1.
     pub greedy: bool,
     /// The seed of the run, below 2^53.
     pub seed: u64,
 }
 
-/// How the candidates of a turn came about.
+/// How the candidates of a turn were sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SamplingMode {
@@ -125,9 +125,9 @@ sample_fields! {
     id Id: String,
     /// `id` of the sample whose action led to this state; null where there is none.
     parent Parent: String,
-    /// Whether the episode went on from this candidate.
+    /// Whether this candidate was executed.
     selected Selected: bool,
-    /// How the candidates of the turn came about; absent means `tree`.
+    /// How the candidates of the turn were sampled; absent means `tree`.
     sampling_mode SamplingMode: SamplingMode,
     /// Label of the policy that acted; not interpreted.
     policy Policy: String,
@@ -151,21 +151,21 @@ sample_fields! {
     /// Reward of the candidate. Absent is `None`; null (not scored) is `Some(None)`.
     #[serde(deserialize_with = "present")]
     reward Reward: Option<f64>,
-    /// The parts that `reward` was made of.
+    /// The components of `reward`: team and local.
     rewards Rewards: Rewards,
     /// Components of the reward by name; informative.
     reward_components RewardComponents: BTreeMap<String, f64>,
     /// Baseline of the `remax` estimator: the reward of the greedy completion of this prompt.
     baseline Baseline: f64,
-    /// Whether the environment reached an end of its own.
+    /// Whether the environment ended the episode.
     terminated Terminated: bool,
-    /// Whether the episode was cut by its limit of turns.
+    /// Whether the turn limit ended the episode.
     truncated Truncated: bool,
     /// Group id: samples that share it are compared.
     group Group: String,
     /// Samples in the group; at least 1.
     group_size GroupSize: u32,
-    /// How much better than its group; the unit depends on the estimator.
+    /// Advantage over its group; the unit depends on the estimator.
     advantage Advantage: f64,
     /// Mean reward of the group.
     group_mean GroupMean: f64,

@@ -1,5 +1,5 @@
-//! SIGINT and SIGTERM: each sets a flag and wakes a reader that waits for stdin, so a stage stops between two lines
-//! and its output ends in a whole line. A second signal ends the process at once.
+//! SIGINT and SIGTERM: each sets a flag and wakes a blocked read of stdin, so a stage stops between two lines and its output
+//! ends in a complete line. A second signal ends the process at once.
 
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
@@ -14,7 +14,7 @@ static TERMINATE: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 /// Becomes readable when a signal arrives.
 static WAKE: OnceLock<UnixStream> = OnceLock::new();
 
-/// Starts to watch for both signals.
+/// Installs handlers for both signals.
 pub(crate) fn watch() -> io::Result<()> {
     let (reader, writer) = UnixStream::pair()?;
     for (signal, flag) in [(SIGINT, &*INTERRUPT), (SIGTERM, &*TERMINATE)] {

@@ -12,11 +12,11 @@ use crate::finite;
 /// (see [`json`]).
 ///
 /// # Errors
-/// 65: one of the keys is already there, or `text` is no object.
+/// 65: one of the keys is already present, or `text` is no object.
 pub fn splice(text: &str, additions: &[(&str, String)]) -> Result<String> {
     let close = text.trim_end().len().checked_sub(1).filter(|&close| text.as_bytes()[close] == b'}');
     let (Some(close), Some(inside)) = (close, text.trim_start().strip_prefix('{')) else {
-        return Err(Failure::data("no JSON object"));
+        return Err(Failure::data("not a JSON object"));
     };
     let added: usize = additions.iter().map(|(key, value)| key.len() + value.len() + 4).sum();
     let mut output = String::with_capacity(text.len() + added);
@@ -28,7 +28,7 @@ pub fn splice(text: &str, additions: &[(&str, String)]) -> Result<String> {
         if has_key(text, key, &quoted, escapes)?
             || additions[..position].iter().any(|(other, _)| other == key)
         {
-            return Err(Failure::data(format!("`{key}` is already there")).hint(format!(
+            return Err(Failure::data(format!("`{key}` is already present")).hint(format!(
                 "a stage only adds; take the key out first, for example with jq 'del(.{key})'"
             )));
         }
@@ -59,8 +59,9 @@ fn has_key(text: &str, key: &str, quoted: &str, escapes: bool) -> Result<bool> {
     if !escapes && memchr::memmem::find(text.as_bytes(), quoted.as_bytes()).is_none() {
         return Ok(false);
     }
-    let entries: Entries = serde_json::from_str(text)
-        .map_err(|error| Failure::data(format!("no JSON object: {}", crate::read::without_line(&error))))?;
+    let entries: Entries = serde_json::from_str(text).map_err(|error| {
+        Failure::data(format!("not a JSON object: {}", crate::read::without_line(&error)))
+    })?;
     Ok(entries.0.iter().any(|(other, _)| other == key))
 }
 
@@ -85,7 +86,7 @@ mod tests {
         for text in ["{\"group\":1}", "{\"gr\\u006fup\":1}", "{\"a\":{},\"group\" :null}"] {
             let failure = add(text, "group", "2").unwrap_err();
             assert_eq!(failure.code, crate::failure::DATA);
-            assert_eq!(failure.message, "`group` is already there");
+            assert_eq!(failure.message, "`group` is already present");
         }
         assert!(splice("{\"a\":1}", &[("b", "1".to_owned()), ("b", "2".to_owned())]).is_err());
     }

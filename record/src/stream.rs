@@ -1,7 +1,7 @@
-//! What makes a stream whole: no sample twice, and an `end` line with `ok` for every shard seen.
+//! What makes a stream complete: no duplicate samples, and an `end` line with `ok` for every shard seen.
 //!
 //! A truncated stream consists of valid lines, and by the time a shell notices that the producer died (`pipefail`) the
-//! last stage has already committed. So each stream ends with a line that says so.
+//! last stage has already committed. So each stream ends with an `end` line.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;
@@ -134,7 +134,7 @@ impl Stream {
         outcome.and(written)
     }
 
-    /// Whether the stream is whole as far as it was read.
+    /// Checks that the stream is complete.
     ///
     /// # Errors
     /// 65 saying what is missing, or which stage before did not succeed; never with `allow_incomplete`.

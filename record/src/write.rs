@@ -1,8 +1,8 @@
 //! Writes lines: copied ones byte for byte, objects of our own without NaN or infinity.
 //!
-//! serde_json silently writes NaN and infinity as `null`; a `null` in place of a lost number is worse than no line, so
-//! the writer refuses the object. When the reader of the output goes away the writer returns [`Failure::closed`],
-//! which ends a stage quietly with exit code 0.
+//! serde_json silently writes NaN and infinity as `null`; that is worse than no line, so the writer refuses the object.
+//! If the reader of the output closes the pipe, the writer returns [`Failure::closed`], which ends a stage silently with
+//! exit code 0.
 
 use std::io::{self, Write};
 
@@ -11,13 +11,13 @@ use serde::Serialize;
 use crate::failure::{Failure, Result};
 use crate::finite;
 
-/// Bytes gathered before they are written: the size of a Linux pipe.
+/// Bytes buffered before a write: the size of a Linux pipe.
 const BUFFER: usize = 1 << 16;
 
 /// Writes `bytes` to stdout at once, for output that is no record.
 ///
 /// # Errors
-/// [`Failure::closed`] when the reader went away; 74 when writing fails.
+/// [`Failure::closed`] if the reader closed the pipe; 74 if writing fails.
 pub fn stdout(bytes: &[u8]) -> Result<()> {
     let mut output = io::stdout().lock();
     output.write_all(bytes).and_then(|()| output.flush()).map_err(failure)
@@ -30,7 +30,7 @@ fn failure(error: io::Error) -> Failure {
     }
 }
 
-/// Writes lines. Only whole lines are handed to the output, so an interrupted stage leaves no half line of its own.
+/// Writes lines. The output only gets complete lines, so an interrupted stage leaves no partial one.
 pub struct Writer<W: Write> {
     output: W,
     buffer: Vec<u8>,
@@ -53,7 +53,7 @@ impl<W: Write> Writer<W> {
         Writer { output, buffer: Vec::with_capacity(BUFFER), flush_each_line: false }
     }
 
-    /// Writes a line that already is text, as it stands, and a line feed.
+    /// Writes a line as it is, and a line feed.
     pub fn raw(&mut self, text: &str) -> Result<()> {
         self.buffer.extend_from_slice(text.as_bytes());
         self.end_line()
@@ -77,14 +77,14 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Hands everything gathered so far to the output.
+    /// Writes the buffer to the output.
     pub fn flush(&mut self) -> Result<()> {
         let outcome = self.output.write_all(&self.buffer).and_then(|()| self.output.flush());
         self.buffer.clear();
         outcome.map_err(failure)
     }
 
-    /// The output itself, everything gathered so far having been handed to it.
+    /// Flushes the buffer and returns the output.
     pub fn into_inner(mut self) -> Result<W> {
         self.flush()?;
         Ok(self.output)

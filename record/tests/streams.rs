@@ -114,7 +114,7 @@ fn the_writer_refuses_nan_and_keeps_what_was_written_whole() {
     let sample = Sample { rewards: Some(Rewards { team: f64::NAN, local: 0.0 }), ..Sample::default() };
     let failure = writer.object(&sample).expect_err("a NaN");
     assert_eq!(failure.code, DATA);
-    assert_eq!(failure.message, "rewards: team: NaN is no number that a record can hold");
+    assert_eq!(failure.message, "rewards: team: NaN cannot be written in a record");
     let sample = Sample { completion_logprobs: Some(vec![-0.5, f32::NEG_INFINITY]), ..Sample::default() };
     assert_eq!(writer.object(&sample).expect_err("an infinity").code, DATA);
     let no_text = BTreeMap::from([(vec![1], 2)]);
@@ -171,7 +171,7 @@ fn a_line_has_a_longest_length() {
 fn what_is_no_utf8_is_named_by_line_and_byte() {
     let mut reader = Reader::new("test", &b"{\"type\":\"note\",\"v\":1}\n{\"a\":\"\xff\"}\n"[..]);
     reader.next().expect("a record");
-    assert_eq!(reader.next().expect_err("no text").message, "test:2: byte 7 is no UTF-8");
+    assert_eq!(reader.next().expect_err("no text").message, "test:2: byte 7 is not UTF-8");
 }
 
 #[test]

@@ -1,8 +1,7 @@
 //! Sampled episodes for the page's browser: a few of a few steps, with every candidate of every turn.
 //!
-//! A run holds millions of candidates and a page should stay a few megabytes, so the choice is fixed, and the page states
-//! it: steps spread evenly from the first to the last, and of each the first solved and the first unsolved episodes.
-//! Long texts lose their middle.
+//! A run holds millions of candidates and a page should stay a few megabytes, so the choice is fixed and stated on the page:
+//! evenly spaced steps, and of each the first solved and the first unsolved episodes. Long texts are cut in the middle.
 
 use std::collections::BTreeMap;
 
@@ -69,7 +68,7 @@ pub struct EpisodeTree {
     pub groups: Vec<Candidates>,
 }
 
-/// How an episode ended.
+/// The end of an episode.
 #[derive(Debug, Serialize)]
 pub struct Ended {
     success: bool,
@@ -174,7 +173,7 @@ impl EpisodeSampler {
         tree.add(sample);
     }
 
-    /// Takes in how an episode ended, and keeps it or lets it go once all its parallel episodes have ended.
+    /// Records how an episode ended, and keeps or drops it once all its parallel episodes have ended.
     fn episode(&mut self, episode: &Episode) {
         let (tree, parallel) = self.tree(&episode.episode);
         tree.task.clone_from(&episode.task);

@@ -1,7 +1,7 @@
-//! `report`: what a run did, for people: a page, a table, TensorBoard events, and the result of an evaluation.
+//! `report`: what a run did: a page, a table, TensorBoard events, and the result of an evaluation.
 //!
-//! It reads the streams in a run directory and takes no part in the run. Left out: watching a run as it goes (repeat the
-//! command, it is quick) and sending metrics to a service.
+//! It only reads the streams in a run directory. Left out: live updates (repeat the command, it is quick) and sending metrics to
+//! a service.
 
 mod arguments;
 mod csv;

@@ -149,8 +149,8 @@ fn of_agents(step: &TrainingStep, rows: &mut Rows) {
     rows.like.agent.clear();
 }
 
-/// Where the time of a step went, in seconds. `group` and `advantage` mostly wait for `rollout`, so their own `seconds`
-/// say nothing and are left out.
+/// Where the time of a step went, in seconds. `group` and `advantage` mostly wait for `rollout`, so their `seconds` are left
+/// out.
 fn of_times(step: &TrainingStep) -> Vec<Metric> {
     let mut rows = Rows::new(step.number, "timing");
     for end in ends_of(&step.stats.ends, "rollout") {

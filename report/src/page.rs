@@ -1,7 +1,7 @@
 //! The page: the metrics and episodes of the runs as one HTML file that needs no network.
 //!
-//! The data is JSON inside the page, and `page/*.js` draws it, so that a reader can point at a value, hide a curve and
-//! walk through an episode. Style, program and data are in the file.
+//! The data is JSON inside the page, drawn by `page/*.js`: a reader can point at a value, hide a curve and step through an
+//! episode. Style, program and data are inlined.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ const PROGRAM: &str = concat!(
 
 /// Bytes of episodes in a page.
 const EPISODES: usize = 3 << 20;
-/// Steps that a page draws of a run at most; of a longer one every second, third, … is drawn.
+/// The most steps that a page draws of a run; of a longer one every second, third, … is drawn.
 const STEPS: usize = 600;
 
 #[derive(Serialize)]

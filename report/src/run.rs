@@ -1,7 +1,7 @@
 //! A run directory: the settings of `pipeline.sh`, and the streams of every committed step.
 //!
-//! Only committed steps are read (`steps/NNNNNN/done`), so a run in progress or one that was killed gives the same metrics
-//! as its finished part. Nothing is locked and nothing is written.
+//! Only committed steps are read (`steps/NNNNNN/done`), so a run in progress or a killed one gives the metrics of its finished
+//! part. Nothing is locked or written.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,7 +1,7 @@
-//! What a stream adds up to, counted from its `sample` and `episode` lines: environments, agents, groups.
+//! Statistics of a stream, counted from its `sample` and `episode` lines: environments, agents, groups.
 //!
-//! Of `end` lines only what no other line tells is taken: how many groups were expected, and why some are missing. The two
-//! can therefore be checked against each other.
+//! From `end` lines come only the number of groups expected and the reasons why some are missing, so that the two can be
+//! checked against each other.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use record::read::{Kind, Line};
 use record::sample::Sample;
 use serde_json::Value;
 
-/// Mean and standard deviation of numbers that come one by one (Welford's method).
+/// Running mean and standard deviation (Welford's method).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RunningStats {
     count: u64,
@@ -20,7 +20,7 @@ pub struct RunningStats {
 }
 
 impl RunningStats {
-    /// Takes in a number.
+    /// Adds a number.
     pub fn push(&mut self, value: f64) {
         self.count += 1;
         let before = value - self.mean;
@@ -67,7 +67,7 @@ pub struct EnvironmentStats {
     pub prompt_tokens: u64,
     /// Samples seen; 0 where a filter dropped them, and then nothing is known about tokens.
     pub samples: u64,
-    /// The most candidates from which a turn of an episode was chosen; above 1, scores helped the episode.
+    /// The most candidates of any turn; above 1, scores chose what was executed.
     pub most_candidates: u32,
 }
 
@@ -195,7 +195,7 @@ struct Group {
     one_prompt: bool,
 }
 
-/// How the groups of a stream add up.
+/// Group counts of a stream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GroupStats {
     /// Groups that the agents of all episodes and turns should have made; none where the stream does not say.
@@ -214,7 +214,7 @@ pub struct GroupStats {
     pub equal_prompts: bool,
 }
 
-/// What one stream of a training step adds up to.
+/// Statistics of the stream of one training step.
 #[derive(Debug, Default)]
 pub struct StreamStats {
     /// Episodes by environment.
@@ -272,7 +272,7 @@ impl StreamStats {
         group.one_prompt &= group.prompt == prompt;
     }
 
-    /// Closes the groups at the end of the stream: counts each for its agent and says how they add up.
+    /// Closes the groups at the end of the stream: counts each for its agent.
     pub fn close(&mut self) -> GroupStats {
         let mut groups = GroupStats { equal_prompts: true, ..GroupStats::default() };
         let mut expected = Vec::new();

@@ -92,7 +92,7 @@ fn encode_refuses_with_the_place_and_the_cause() {
         (
             sample(|s| s.replace("\"extra\":1.50", "\"policy_version\":\"1:00000000\"")),
             65,
-            "`policy_version` is already there",
+            "`policy_version` is already present",
         ),
         (sample(|s| format!("{s}\n{s}")), 65, "this id was already on line 1"),
     ];

@@ -1,4 +1,4 @@
-//! Intervals that say how much a rate may be luck.
+//! Confidence intervals of rates.
 //!
 //! - One verdict a task: the score interval of Wilson ("Probable inference, the law of succession, and statistical
 //!   inference", JASA 22, 1927), which stays inside [0, 1] and keeps its level near the ends, where a trained
@@ -7,7 +7,7 @@
 //!   clusters (Efron, "Bootstrap methods: another look at the jackknife", 1979; Field and Welsh, "Bootstrapping
 //!   clustered data", JRSS B 69, 2007).
 //!
-//! Left out: tests of significance. An interval says the same and how much besides.
+//! Left out: tests of significance. An interval says more.
 
 use record::philox::{Draws, Part, Stream};
 
