@@ -3,7 +3,7 @@
 use policy::directory::Policy;
 use policy::ownership::Ownership;
 use policy::tokenizer::Tokenizer;
-use record::decorate::{self, Decorate, Flags, Output, Stats};
+use record::decorate::{self, Decorate, Flags, Output, StageStats};
 use record::failure::{Failure, Result};
 use record::line::End;
 use record::read::Line;
@@ -84,11 +84,11 @@ impl Decorate for Encoding {
         Ok(())
     }
 
-    fn counts(&self, stats: &Stats, _ends: &[End]) -> Value {
+    fn counts(&self, stats: &StageStats, _ends: &[End]) -> Value {
         json!({"samples": stats.written, "encoded": self.encoded})
     }
 
-    fn summary(&self, stats: &Stats) -> String {
+    fn summary(&self, stats: &StageStats) -> String {
         format!("{} of {} samples encoded", self.encoded, stats.samples)
     }
 }
