@@ -28,26 +28,14 @@ pub fn prompt(statement: &str, agent: &str, program: Option<&str>, last: Option<
 
 /// The program in an answer: signs of an expression and nothing else.
 pub fn program(text: &str) -> Option<String> {
-    let mut words: Vec<String> = Vec::new();
-    let mut apart = true;
-    for sign in text.trim().chars() {
-        match sign {
-            ' ' => {}
-            '0'..='9'
-                if !apart
-                    && words
-                        .last()
-                        .is_some_and(|word| word.ends_with(|last: char| last.is_ascii_digit())) =>
-            {
-                words.last_mut()?.push(sign);
-            }
-            'x' | '+' | '-' | '*' | '(' | ')' | '0'..='9' => words.push(sign.to_string()),
-            _ => return None,
-        }
-        apart = sign == ' ';
+    let text = text.trim();
+    if !text.chars().all(|sign| "0123456789x+-*() ".contains(sign)) {
+        return None;
     }
-    let expression: String = words.iter().map(|word| format!(" {word}")).collect();
-    (!words.is_empty() && words.len() <= LONGEST).then(|| expression::program(&expression))
+    let apart = |sign: char| if sign.is_ascii_digit() { sign.to_string() } else { format!(" {sign} ") };
+    let text: String = text.chars().map(apart).collect();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    (1..=LONGEST).contains(&words.len()).then(|| expression::program(&format!(" {}", words.join(" "))))
 }
 
 /// The test case in an answer.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use crate::settings::Encoding;
-use crate::settings::{Setting, Settings};
+use crate::settings::Setting;
 use crate::spec::{checked, fail, read, write};
 use sandbox::Limits;
 
@@ -130,41 +130,6 @@ pub struct TaskSettings {
     pub least: usize,
     /// Most steps of a generated task.
     pub most: usize,
-}
-
-impl TaskSettings {
-    /// What `--set` describes.
-    ///
-    /// # Errors
-    /// Values that are out of range or contradict each other: usage.
-    pub fn from_settings(settings: &Settings) -> Result<TaskSettings> {
-        let encoding = Encoding::of_problems(settings)?;
-        let least = settings.whole("least", 2, 1, 4)?;
-        Ok(TaskSettings {
-            rules: Rules {
-                encoding,
-                turns: settings.whole("turns", 4, 1, 99)?,
-                cpu: settings.number("cpu", 4.0, 0.1, 60.0)?,
-                memory: settings.whole("memory", 256, 16, 4096)?,
-            },
-            tests: settings.whole("tests", if settings.text("data").is_some() { 200 } else { 8 }, 3, 200)?,
-            examples: settings.whole("examples", 2, 1, 3)?,
-            least,
-            most: settings.whole("most", least.max(3), least, 4)?,
-        })
-    }
-
-    /// The `spec` of the problem called `name` in `raw`, under these rules.
-    ///
-    /// # Errors
-    /// `raw` is no such problem: data.
-    pub fn from_file(&self, raw: &Value, name: &str) -> Result<Value> {
-        let mut problem: CodeProblem = read(raw)?;
-        problem.check().map_err(fail)?;
-        problem.name = name.to_owned();
-        problem.tests.truncate(self.tests.max(problem.examples));
-        Ok(self.rules.spec(&problem))
-    }
 }
 
 impl Rules {

@@ -21,12 +21,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::judge::{self, Quality, TestResults};
-use super::spec::{Encoding, Instance, SETTINGS, Style, TaskSettings, Test};
+use super::spec::{CodeProblem, Encoding, Instance, Rules, SETTINGS, Style, TaskSettings, Test};
 use super::{NAME, compact, expression, extract, full, generate, test_actions};
 use crate::demonstration::Demonstration;
 use crate::environment::{ExtractionCase, Outcome, Split};
 use crate::problems::{Episode, Problem, fences, outcome};
 use crate::settings::{Setting, Settings};
+use crate::spec::{fail, read};
 use crate::workflow::Workflow;
 
 /// Tests whose inputs the program has to take without failing, for the component `smoke`.
@@ -187,7 +188,20 @@ impl Problem for Instance {
     }
 
     fn rules(settings: &Settings) -> Result<TaskSettings> {
-        TaskSettings::from_settings(settings)
+        let encoding = Encoding::of_problems(settings)?;
+        let least = settings.whole("least", 2, 1, 4)?;
+        Ok(TaskSettings {
+            rules: Rules {
+                encoding,
+                turns: settings.whole("turns", 4, 1, 99)?,
+                cpu: settings.number("cpu", 4.0, 0.1, 60.0)?,
+                memory: settings.whole("memory", 256, 16, 4096)?,
+            },
+            tests: settings.whole("tests", if settings.text("data").is_some() { 200 } else { 8 }, 3, 200)?,
+            examples: settings.whole("examples", 2, 1, 3)?,
+            least,
+            most: settings.whole("most", least.max(3), least, 4)?,
+        })
     }
 
     fn draw(rules: &TaskSettings, split: Split, stream: Stream) -> Result<Task> {
@@ -195,7 +209,11 @@ impl Problem for Instance {
     }
 
     fn from_file(rules: &TaskSettings, raw: &Value, name: &str) -> Result<Value> {
-        rules.from_file(raw, name)
+        let mut problem: CodeProblem = read(raw)?;
+        problem.check().map_err(fail)?;
+        problem.name = name.to_owned();
+        problem.tests.truncate(rules.tests.max(problem.examples));
+        Ok(rules.rules.spec(&problem))
     }
 
     fn parse(spec: &Value) -> Result<Self> {

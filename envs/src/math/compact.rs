@@ -15,25 +15,18 @@ use super::state::AgentMessage;
 use super::story::{Chain, digit};
 use crate::problems::spell;
 
-/// A prompt: the role's name ends it. `said` is what each agent said last, with its name.
+/// A prompt: the role of `agent` ends it. `said` is what each agent said last, with its name.
 pub fn prompt<'a>(
     problem: &str,
-    said: impl Iterator<Item = (&'a str, Option<&'a AgentMessage>)>,
-    role: &str,
+    said: impl Iterator<Item = (&'a str, &'a AgentMessage)>,
+    agent: &str,
 ) -> String {
     let mut text = format!("{problem} ask");
     for (name, said) in said {
-        let Some(said) = said else { continue };
         // `reasoner-2` is ` reasoner 2`.
-        name.split('-').for_each(|part| {
-            text.push(' ');
-            text.push_str(part);
-        });
-        text.push_str(&said.shown);
+        text.push_str(&format!(" {}{}", name.replace('-', " "), said.shown));
     }
-    text.push(' ');
-    text.push_str(role);
-    text
+    format!("{text} {}", agent.split('-').next().unwrap_or(agent))
 }
 
 /// Running totals as an answer: ` = 1 2 = 9`.

@@ -1,9 +1,7 @@
 //! Math in prose, for pretrained language models.
 //!
 //! A reasoner or judge thinks aloud and puts the answer into `\boxed{}`; a tool writes one Python program that prints it.
-//! From the second turn on everyone sees the last solutions of all, long ones with their middle left out.
-
-use std::fmt::Write as _;
+//! From the second turn on everyone sees the last solutions of all; long ones lose their middle.
 
 use super::state::{AgentMessage, Role};
 
@@ -13,27 +11,25 @@ const SHOWN: usize = 500;
 /// A prompt. `said` is what each agent said last, with its name.
 pub fn prompt<'a>(
     problem: &str,
-    said: impl Iterator<Item = (&'a str, Option<&'a AgentMessage>)>,
+    said: impl Iterator<Item = (&'a str, &'a AgentMessage)>,
     role: Role,
 ) -> String {
-    let mut text = format!("Problem:\n{}\n", problem.trim());
-    let mut history = String::new();
-    let mut count = 0;
-    for (name, said) in said {
-        let Some(said) = said else { continue };
-        count += 1;
+    let shown = |(name, said): (&str, &AgentMessage)| {
         let answer = said.answer.as_deref().unwrap_or("none that can be read");
-        // Writing to a String cannot fail.
-        let _ = write!(history, "\n{name} wrote:\n{}\nAnswer of {name}: {answer}\n", said.shown.trim());
-    }
-    if !history.is_empty() {
-        text.push_str(if count == 1 { "\nSolution so far:\n" } else { "\nSolutions so far:\n" });
-        text.push_str(&history);
-    }
+        format!("\n{name} wrote:\n{}\nAnswer of {name}: {answer}\n", said.shown.trim())
+    };
+    let history: Vec<String> = said.map(shown).collect();
+    let mut text = format!("Problem:\n{}\n", problem.trim());
+    text.push_str(match history.len() {
+        0 => "",
+        1 => "\nSolution so far:\n",
+        _ => "\nSolutions so far:\n",
+    });
+    text.push_str(&history.concat());
     text.push('\n');
-    text.push_str(match (role, count == 0) {
+    text.push_str(match (role, history.is_empty()) {
         (Role::Reasoner, true) => "Solve the problem step by step. ",
-        (Role::Reasoner, false) if count == 1 => {
+        (Role::Reasoner, false) if history.len() == 1 => {
             "Check the solution, mend it where it is wrong, and solve the problem step by step. "
         }
         (Role::Reasoner, false) => {

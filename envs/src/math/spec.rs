@@ -1,24 +1,16 @@
-//! Settings and tasks of Math: the `spec` as JSON and as values, and how word problems are drawn.
-//!
-//! A word problem belongs to `test` if a hash of its chain of arithmetic is divisible by 8. The wording has no part in
-//! the hash, so no chain seen in training returns in the test split, in other words or in the other encoding.
+//! Settings and the `spec` of a math task, as JSON and as values.
 
 use std::sync::Arc;
 
 use record::failure::Result;
-use record::line::Task;
-use record::philox::{Draws, Stream};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::NAME;
 use super::answer::Answer;
 use super::story::Chain;
-use crate::environment::Split;
 pub use crate::settings::Encoding;
-use crate::settings::{Setting, Settings, TURNS};
+use crate::settings::{Setting, TURNS};
 use crate::spec::{checked, fail, read, write};
-use crate::streams;
 use crate::workflow::Workflow;
 
 /// What `--set` understands.
@@ -40,20 +32,15 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::new("tools", "1", "tools of --workflow ensemble, 0 to 16"),
 ];
 
-/// One in this many word problems is for testing.
-const TEST_SHARE: u64 = 8;
-/// Draws after which rules are found to allow no task.
-const ATTEMPTS: u32 = 20_000;
-
 /// The rules of an episode, and how word problems are drawn.
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// Most steps of a word problem.
-    level: u32,
+    pub level: u32,
     /// Greatest total of a word problem.
-    largest: u32,
+    pub largest: u32,
     /// The `spec` of every task, without a problem.
-    spec: Spec,
+    pub spec: Spec,
 }
 
 /// The fields of a `spec`; others are kept and ignored.
@@ -80,24 +67,6 @@ impl Default for Spec {
 }
 
 impl Rules {
-    /// # Errors
-    /// Values out of range, or that contradict each other: usage.
-    pub fn from_settings(settings: &Settings) -> Result<Rules> {
-        let encoding = Encoding::of_problems(settings)?;
-        let largest = if encoding == Encoding::Compact { 20 } else { 1000 };
-        Ok(Rules {
-            level: settings.whole("level", 3, 1, 8)?,
-            largest: settings.whole("largest", largest, 9, 9999)?,
-            spec: Spec {
-                encoding,
-                turns: settings.whole("turns", 4, 1, 99)?,
-                reasoners: settings.whole("reasoners", 2, 1, 16)?,
-                tools: settings.whole("tools", 1, 0, 16)?,
-                ..Spec::default()
-            },
-        })
-    }
-
     pub fn is_compact(&self) -> bool {
         self.spec.encoding == Encoding::Compact
     }
@@ -105,31 +74,6 @@ impl Rules {
     /// The `spec` of a problem under these rules.
     pub fn spec(&self, problem: String, answer: String) -> Value {
         write(&Spec { problem, answer, ..self.spec.clone() })
-    }
-
-    /// The first word problem of `stream` that belongs to `split`.
-    ///
-    /// # Errors
-    /// The rules allow none: usage.
-    pub fn draw(&self, split: Split, stream: Stream) -> Result<Task> {
-        let draw = |draws: &mut Draws| {
-            let steps = 1 + draws.below(self.level);
-            let chain = Chain::draw(steps, self.largest, draws);
-            let text = chain.write();
-            if streams::split_of(text.as_bytes(), TEST_SHARE) != split || chain.steps.len() != steps as usize
-            {
-                return None;
-            }
-            let problem = if self.is_compact() { chain.tell_shortly(draws) } else { chain.tell(draws) };
-            let mut spec = self.spec(problem, chain.value().unwrap_or_default().to_string());
-            spec["level"] = steps.into();
-            let name = format!("{:016x}", streams::first_word(text.as_bytes()));
-            Some(streams::task(NAME, split, &name, spec))
-        };
-        streams::first_task(ATTEMPTS, split, stream, draw, || {
-            let settings = format!("level={} largest={}", self.level, self.largest);
-            (settings, "a higher level or a greater largest leaves more room")
-        })
     }
 }
 

@@ -24,12 +24,18 @@ use crate::demonstration::Demonstration;
 use crate::environment::{ExtractionCase, Outcome, Split};
 use crate::problems::{Episode, Problem, fences, outcome, run, spell};
 use crate::settings::{Setting, Settings};
+use crate::streams;
 use crate::workflow::Workflow;
 
 /// Characters of a program's output that others are shown and answers are read from.
 const LONGEST_OUTPUT: usize = 1000;
 /// Processor time of a tool's program in seconds.
 const CPU_SECONDS: f64 = 5.0;
+
+/// One in this many word problems is for testing.
+const TEST_SHARE: u64 = 8;
+/// Draws after which rules are found to allow no task.
+const ATTEMPTS: u32 = 20_000;
 
 /// What an agent does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,15 +55,6 @@ impl Role {
             Some("tool") => Role::Tool,
             Some("judge") => Role::Judge,
             _ => Role::Reasoner,
-        }
-    }
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Role::Reasoner => "reasoner",
-            Role::Tool => "tool",
-            Role::Judge => "judge",
         }
     }
 }
@@ -122,8 +119,9 @@ impl Episode<MathProblem> {
     }
 
     /// What everyone said last, with their names.
-    fn all_said(&self) -> impl Iterator<Item = (&str, Option<&AgentMessage>)> {
-        self.workflow.agents().iter().map(String::as_str).zip(self.situation.said.iter().map(Option::as_ref))
+    fn all_said(&self) -> impl Iterator<Item = (&str, &AgentMessage)> {
+        let said = self.workflow.agents().iter().zip(&self.situation.said);
+        said.filter_map(|(agent, said)| Some((agent.as_str(), said.as_ref()?)))
     }
 
     fn answers(&self) -> impl Iterator<Item = Option<&str>> {
@@ -236,11 +234,42 @@ impl Problem for MathProblem {
     }
 
     fn rules(settings: &Settings) -> Result<Rules> {
-        Rules::from_settings(settings)
+        let encoding = Encoding::of_problems(settings)?;
+        let largest = if encoding == Encoding::Compact { 20 } else { 1000 };
+        Ok(Rules {
+            level: settings.whole("level", 3, 1, 8)?,
+            largest: settings.whole("largest", largest, 9, 9999)?,
+            spec: Spec {
+                encoding,
+                turns: settings.whole("turns", 4, 1, 99)?,
+                reasoners: settings.whole("reasoners", 2, 1, 16)?,
+                tools: settings.whole("tools", 1, 0, 16)?,
+                ..Spec::default()
+            },
+        })
     }
 
+    /// A word problem belongs to `test` if a hash of its chain of arithmetic is divisible by 8. The wording has no part in
+    /// the hash, so no chain seen in training returns in the test split, in other words or in the other encoding.
     fn draw(rules: &Rules, split: Split, stream: Stream) -> Result<Task> {
-        rules.draw(split, stream)
+        let draw = |draws: &mut Draws| {
+            let steps = 1 + draws.below(rules.level);
+            let chain = Chain::draw(steps, rules.largest, draws);
+            let text = chain.write();
+            if streams::split_of(text.as_bytes(), TEST_SHARE) != split || chain.steps.len() != steps as usize
+            {
+                return None;
+            }
+            let problem = if rules.is_compact() { chain.tell_shortly(draws) } else { chain.tell(draws) };
+            let mut spec = rules.spec(problem, chain.value().unwrap_or_default().to_string());
+            spec["level"] = steps.into();
+            let name = format!("{:016x}", streams::first_word(text.as_bytes()));
+            Some(streams::task(NAME, split, &name, spec))
+        };
+        streams::first_task(ATTEMPTS, split, stream, draw, || {
+            let settings = format!("level={} largest={}", rules.level, rules.largest);
+            (settings, "a higher level or a greater largest leaves more room")
+        })
     }
 
     fn from_file(rules: &Rules, raw: &Value, _name: &str) -> Result<Value> {
@@ -276,10 +305,10 @@ impl Problem for MathProblem {
     }
 
     fn prompt(episode: &Episode<Self>, agent: &str) -> String {
-        let (spec, role) = (&episode.problem.spec, Role::of(agent));
+        let spec = &episode.problem.spec;
         match spec.encoding {
-            Encoding::Compact => compact::prompt(&spec.problem, episode.all_said(), role.name()),
-            Encoding::Full => full::prompt(&spec.problem, episode.all_said(), role),
+            Encoding::Compact => compact::prompt(&spec.problem, episode.all_said(), agent),
+            Encoding::Full => full::prompt(&spec.problem, episode.all_said(), Role::of(agent)),
         }
     }
 
@@ -331,9 +360,7 @@ impl Problem for MathProblem {
     fn picture(episode: &Episode<Self>) -> String {
         let mut text = format!("{}\n", episode.problem.spec.problem);
         for (agent, said) in episode.all_said() {
-            if let Some(said) = said {
-                text.push_str(&format!("{agent}: {}\n", said.answer.as_deref().unwrap_or("no answer")));
-            }
+            text.push_str(&format!("{agent}: {}\n", said.answer.as_deref().unwrap_or("no answer")));
         }
         text
     }

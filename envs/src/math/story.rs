@@ -6,8 +6,6 @@
 //!
 //! Left out: problems that take more than arithmetic; those come from files.
 
-use std::fmt::Write as _;
-
 use record::philox::Draws;
 
 use crate::problems::spell;
@@ -156,32 +154,22 @@ impl Chain {
         let things = draws.choose(&THINGS).copied().unwrap_or_default();
         let mut text = format!("{name} has {} {things}.", self.start);
         for (operation, operand) in &self.steps {
-            let second = draws.below(2) == 1;
-            // Writing to a String cannot fail.
-            let _ = match (operation, second) {
-                (Operation::Add, false) => write!(text, " A friend brings {operand} more."),
-                (Operation::Add, true) => write!(text, " Then {name} buys {operand} more."),
-                (Operation::Subtract, false) => write!(text, " {name} loses {operand} of them."),
-                (Operation::Subtract, true) => write!(text, " Then {name} gives {operand} away."),
-                (Operation::Multiply, false) => {
-                    write!(text, " Overnight the number of {things} becomes {operand} times as large.")
-                }
-                (Operation::Multiply, true) => {
-                    write!(text, " {name} trades every one of them for {operand} others of the same kind.")
-                }
-                (Operation::Divide, false) => {
-                    write!(
-                        text,
-                        " {name} shares them equally among {operand} people, {name} included, and keeps one share."
-                    )
-                }
-                (Operation::Divide, true) => {
-                    write!(text, " {name} puts them into {operand} equal boxes and keeps a single box.")
-                }
+            let sentences = match operation {
+                Operation::Add => [" A friend brings {k} more.", " Then {name} buys {k} more."],
+                Operation::Subtract => [" {name} loses {k} of them.", " Then {name} gives {k} away."],
+                Operation::Multiply => [
+                    " Overnight the number of {things} becomes {k} times as large.",
+                    " {name} trades every one of them for {k} others of the same kind.",
+                ],
+                Operation::Divide => [
+                    " {name} shares them equally among {k} people, {name} included, and keeps one share.",
+                    " {name} puts them into {k} equal boxes and keeps a single box.",
+                ],
             };
+            let sentence = sentences[draws.below(2) as usize].replace("{k}", &operand.to_string());
+            text.push_str(&sentence.replace("{name}", name).replace("{things}", things));
         }
-        let _ = write!(text, " How many {things} does {name} have now?");
-        text
+        text + &format!(" How many {things} does {name} have now?")
     }
 }
 

@@ -4,12 +4,12 @@
 //! the next; then the last "answer is" or "answer:". A single short line that is mathematics from beginning to end is an
 //! answer as well. The last number in prose is not: nobody said that it is the answer.
 
-use super::parse::{self, Answer};
+use super::parse::Answer;
 
 /// The answer in `text`, as written; `None` also if it is nothing but decoration.
 pub fn answer(text: &str) -> Option<String> {
     let found = boxed(text).or_else(|| marked(text)).or_else(|| announced(text)).or_else(|| bare(text));
-    found.filter(|answer| parse::answer(answer).is_some())
+    found.filter(|answer| Answer::read(answer).is_some())
 }
 
 /// The content of the last box that is not empty.
@@ -20,7 +20,7 @@ fn boxed(text: &str) -> Option<String> {
             Some(rest) => balanced(rest)?,
             None => rest.split_whitespace().next()?.trim_end_matches(['$', '.', ',']),
         };
-        parse::answer(inner).map(|_| inner.trim().to_owned())
+        Answer::read(inner).map(|_| inner.trim().to_owned())
     })
 }
 
@@ -92,7 +92,7 @@ fn plain(line: &str) -> &str {
 }
 
 fn is_mathematics(text: &str) -> bool {
-    matches!(parse::answer(text), Some(answer) if !matches!(answer, Answer::Word(_)))
+    matches!(Answer::read(text), Some(answer) if !matches!(answer, Answer::Word(_)))
 }
 
 #[cfg(test)]

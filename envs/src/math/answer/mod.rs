@@ -37,11 +37,6 @@ const POINTS: u32 = 12;
 const ENOUGH: usize = 3;
 
 impl Answer {
-    /// What `text` means; `None` if it is empty. What is no mathematics is a [`Answer::Word`].
-    pub fn read(text: &str) -> Option<Answer> {
-        parse::answer(text)
-    }
-
     /// Whether this answer means the same as the reference `other`. The order matters: `a + b = 5` answers 5, but 25 does
     /// not answer a circle.
     pub fn same(&self, other: &Answer) -> bool {

@@ -31,18 +31,20 @@ pub enum Answer {
     Word(String),
 }
 
-/// What `text` means; `None` if it is empty. What is no mathematics is a [`Answer::Word`].
-pub fn answer(text: &str) -> Option<Answer> {
-    let degrees = ["^\\circ", "^{\\circ}", "^\\degree"];
-    // A point after a letter ends a sentence; after a digit it does no harm.
-    let text = text.trim().trim_end_matches('.');
-    let text = degrees.iter().fold(text.to_owned(), |text, degree| text.replace(degree, ""));
-    if text.len() <= LONGEST
-        && let Some(answer) = tokens(&text).and_then(|tokens| structure(&tokens, 0))
-    {
-        return Some(answer);
+impl Answer {
+    /// What `text` means; `None` if it is empty. What is no mathematics is a [`Answer::Word`].
+    pub fn read(text: &str) -> Option<Answer> {
+        let degrees = ["^\\circ", "^{\\circ}", "^\\degree"];
+        // A point after a letter ends a sentence; after a digit it does no harm.
+        let text = text.trim().trim_end_matches('.');
+        let text = degrees.iter().fold(text.to_owned(), |text, degree| text.replace(degree, ""));
+        if text.len() <= LONGEST
+            && let Some(answer) = tokens(&text).and_then(|tokens| structure(&tokens, 0))
+        {
+            return Some(answer);
+        }
+        word(&text).map(Answer::Word)
     }
-    word(&text).map(Answer::Word)
 }
 
 fn is_comma(spaced: &Spaced) -> bool {
