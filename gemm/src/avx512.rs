@@ -8,21 +8,9 @@ use std::mem::transmute;
 type Run = unsafe fn(Tile, usize, *const Word, *const Word, *const f32, *mut f32);
 
 /// Kernels by number of rows, for tiles of up to 16 and up to 32 columns.
-#[rustfmt::skip]
 macro_rules! by_rows {
-    ($tile:ident) => {
-        [
-            [
-                $tile::<1, 1>, $tile::<1, 1>, $tile::<2, 1>, $tile::<3, 1>, $tile::<4, 1>, $tile::<5, 1>,
-                $tile::<6, 1>, $tile::<7, 1>, $tile::<8, 1>, $tile::<9, 1>, $tile::<10, 1>, $tile::<11, 1>,
-                $tile::<12, 1>, $tile::<13, 1>, $tile::<14, 1>,
-            ],
-            [
-                $tile::<1, 2>, $tile::<1, 2>, $tile::<2, 2>, $tile::<3, 2>, $tile::<4, 2>, $tile::<5, 2>,
-                $tile::<6, 2>, $tile::<7, 2>, $tile::<8, 2>, $tile::<9, 2>, $tile::<10, 2>, $tile::<11, 2>,
-                $tile::<12, 2>, $tile::<13, 2>, $tile::<14, 2>,
-            ],
-        ]
+    ($tile:ident: $($rows:literal)*) => {
+        [[$($tile::<$rows, 1>),*], [$($tile::<$rows, 2>),*]]
     };
 }
 
@@ -45,7 +33,7 @@ macro_rules! kernel {
                 onto: *const f32,
                 c: *mut f32,
             ) {
-                const KERNELS: [[Run; 15]; 2] = by_rows!($tile);
+                const KERNELS: [[Run; 15]; 2] = by_rows!($tile: 1 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
                 // SAFETY: the caller's promise is the kernel's.
                 unsafe { KERNELS[usize::from(tile.columns > 16)][tile.rows](tile, words, a, b, onto, c) }
             }

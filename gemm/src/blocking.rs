@@ -2,7 +2,7 @@
 
 use crate::micro_kernel::{MARGIN, MicroKernel, Tile, Word};
 use crate::pack::{self, part};
-use crate::{Onto, Scratch, View};
+use crate::{Onto, Scratch, View, ViewMut};
 use std::ops::Range;
 
 /// MC: rows of A packed at once; the block stays in the L2 cache.
@@ -93,8 +93,7 @@ pub(crate) fn multiply<K: MicroKernel>(
     a: View,
     b: Right,
     onto: Onto,
-    c: &mut [f32],
-    stride: usize,
+    ViewMut { data: c, stride }: ViewMut,
 ) {
     if rows == 0 || columns == 0 {
         return;

@@ -13,17 +13,14 @@ mod avx512;
 mod bf16;
 mod blocking;
 mod dispatch;
-mod isa;
 mod micro_kernel;
 mod pack;
 mod packed;
 mod portable;
-mod precision;
 
 pub use bf16::round;
-pub use isa::Isa;
+pub use dispatch::{Isa, Precision};
 pub use packed::{Packed, Packing};
-pub use precision::Precision;
 
 use blocking::Right;
 use dispatch::Dispatch;
@@ -57,6 +54,20 @@ impl<'a> View<'a> {
     }
 }
 
+/// The result of a product: rows in memory, `stride` values from one to the next.
+#[derive(Debug)]
+pub struct ViewMut<'a> {
+    data: &'a mut [f32],
+    stride: usize,
+}
+
+impl<'a> ViewMut<'a> {
+    /// Row-major, as [`View::new`].
+    pub fn new(data: &'a mut [f32], stride: usize) -> ViewMut<'a> {
+        ViewMut { data, stride }
+    }
+}
+
 /// The addend of a product.
 #[derive(Clone, Copy, Debug)]
 pub enum Onto<'a> {
@@ -68,73 +79,69 @@ pub enum Onto<'a> {
     Other(&'a [f32]),
 }
 
-/// Packing buffers, kept between products.
-#[derive(Clone, Debug, Default)]
+/// An instruction set, and packing buffers that are kept between products.
+#[derive(Clone, Debug)]
 pub struct Scratch {
+    isa: Isa,
     a: Vec<Word>,
     b: Vec<Word>,
 }
 
-/// `c = onto + a · b` with `a` [rows, inner], `b` [inner, columns] and `c` row-major at `stride`.
+impl Scratch {
+    /// Empty buffers for an instruction set, which must be [available](Isa::available).
+    pub fn new(isa: Isa) -> Scratch {
+        Scratch { isa, a: Vec::new(), b: Vec::new() }
+    }
+}
+
+impl Default for Scratch {
+    /// For the fastest instruction set of this CPU.
+    fn default() -> Scratch {
+        Scratch::new(Isa::best())
+    }
+}
+
+/// `c = onto + a · b` with `a` [rows, inner] and `b` [inner, columns]; `extent` is [rows, columns, inner].
 ///
 /// # Panics
 /// If a slice is shorter than its extent.
-#[allow(clippy::too_many_arguments)]
 pub fn multiply(
-    precision: Precision,
     scratch: &mut Scratch,
+    precision: Precision,
     extent: [usize; 3],
     a: View,
     b: View,
     onto: Onto,
-    c: &mut [f32],
-    stride: usize,
+    c: ViewMut,
 ) {
-    multiply_with(Isa::best(), precision, scratch, extent, a, b, onto, c, stride);
+    b.check(extent[2], extent[1], "the right operand");
+    let dispatch = Dispatch::of(scratch.isa, precision);
+    run(dispatch, scratch, extent, a, Right::Strided(b), onto, c);
 }
 
-/// [`multiply`] with a given instruction set, which must be [available](Isa::available).
-#[allow(clippy::too_many_arguments)]
-pub fn multiply_with(
-    isa: Isa,
-    precision: Precision,
+/// `c = onto + a · b` for `rows` rows of `a`: the values of [`multiply`] with the instruction set of `b`.
+///
+/// # Panics
+/// As [`multiply`].
+pub fn multiply_packed(scratch: &mut Scratch, rows: usize, a: View, b: &Packed, onto: Onto, c: ViewMut) {
+    let extent = [rows, b.columns(), b.inner()];
+    run(b.dispatch(), scratch, extent, a, Right::Packed(b.words()), onto, c);
+}
+
+fn run(
+    dispatch: Dispatch,
     scratch: &mut Scratch,
     extent: [usize; 3],
     a: View,
-    b: View,
+    b: Right,
     onto: Onto,
-    c: &mut [f32],
-    stride: usize,
+    c: ViewMut,
 ) {
     let [rows, columns, inner] = extent;
-    b.check(inner, columns, "the right operand");
-    check(extent, a, onto, c, stride);
-    let dispatch = Dispatch::of(isa, precision);
-    (dispatch.multiply)(scratch, [rows, columns, inner], a, Right::Strided(b), onto, c, stride);
-}
-
-/// `c = onto + a · b` for `rows` rows of `a`, the rest as for [`multiply`]: the same values.
-///
-/// # Panics
-/// If a slice is shorter than its extent.
-pub fn multiply_packed(
-    scratch: &mut Scratch,
-    rows: usize,
-    a: View,
-    b: &Packed,
-    onto: Onto,
-    c: &mut [f32],
-    stride: usize,
-) {
-    let extent = [rows, b.columns(), b.inner()];
-    check(extent, a, onto, c, stride);
-    (b.dispatch().multiply)(scratch, extent, a, Right::Packed(b.words()), onto, c, stride);
-}
-
-fn check([rows, columns, inner]: [usize; 3], a: View, onto: Onto, c: &[f32], stride: usize) {
     a.check(rows, inner, "the left operand");
-    View::new(c, stride).check(rows, columns, "the result");
+    View::new(c.data, c.stride).check(rows, columns, "the result");
     if let Onto::Other(other) = onto {
-        View::new(other, stride).check(rows, columns, "the addend");
+        View::new(other, c.stride).check(rows, columns, "the addend");
     }
+    (dispatch.multiply)(scratch, extent, a, b, onto, c);
 }

@@ -20,18 +20,6 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// Packs `b` `[inner, columns]` for a given instruction set, which must be [available](Isa::available).
-    ///
-    /// # Panics
-    /// If `b` is shorter than its extent.
-    pub fn new_with(isa: Isa, precision: Precision, extent: [usize; 2], b: View) -> Packed {
-        let mut packing = Packing::new_with(isa, precision, extent);
-        while let Some(columns) = packing.wanted() {
-            packing.push(View { data: &b.data[columns.start * b.column_stride..], ..b });
-        }
-        packing.finish()
-    }
-
     /// Its rows: the length of the sums.
     pub fn inner(&self) -> usize {
         self.inner
@@ -62,13 +50,8 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// An operand `[inner, columns]` for the fastest micro-kernel of this CPU.
-    pub fn new(precision: Precision, extent: [usize; 2]) -> Packing {
-        Packing::new_with(Isa::best(), precision, extent)
-    }
-
-    /// [`Packing::new`] for a given instruction set, which must be [available](Isa::available).
-    pub fn new_with(isa: Isa, precision: Precision, extent: [usize; 2]) -> Packing {
+    /// An operand `[inner, columns]` for an instruction set, which must be [available](Isa::available).
+    pub fn new(isa: Isa, precision: Precision, extent: [usize; 2]) -> Packing {
         let [inner, columns] = extent;
         let (words, start) = (Dispatch::of(isa, precision).buffer)(extent);
         let packed = Packed { isa, precision, inner, columns, words, start };

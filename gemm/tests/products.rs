@@ -1,6 +1,6 @@
 //! Matrix products of every instruction set and precision against f64.
 
-use gemm::{Isa, Onto, Packed, Precision, Scratch, View, multiply_packed, multiply_with, round};
+use gemm::{Isa, Onto, Packed, Packing, Precision, Scratch, View, ViewMut, multiply, multiply_packed, round};
 
 /// A generator of pseudo-random numbers (Knuth's MMIX constants).
 struct Random(u64);
@@ -39,10 +39,25 @@ impl Matrix {
     }
 
     fn view(&self) -> View<'_> {
+        self.view_from(0)
+    }
+
+    /// The columns from `first` on.
+    fn view_from(&self, first: usize) -> View<'_> {
+        let (across, down) = (self.columns + Self::ROOM, self.rows + Self::ROOM);
         match self.by_rows {
-            true => View::new(&self.values, self.columns + Self::ROOM),
-            false => View::new(&self.values, self.rows + Self::ROOM).transposed(),
+            true => View::new(&self.values[first..], across),
+            false => View::new(&self.values[first * down..], down).transposed(),
         }
+    }
+
+    /// All of it as a packed right operand.
+    fn packed(&self, isa: Isa, precision: Precision) -> Packed {
+        let mut packing = Packing::new(isa, precision, [self.rows, self.columns]);
+        while let Some(columns) = packing.wanted() {
+            packing.push(self.view_from(columns.start));
+        }
+        packing.finish()
     }
 
     fn at(&self, row: usize, column: usize) -> f32 {
@@ -73,7 +88,6 @@ fn product(precision: Precision, a: &Matrix, b: &Matrix) -> Vec<(f64, f64)> {
 #[test]
 fn every_layout_and_odd_size_is_right() {
     let mut random = Random(1);
-    let mut scratch = Scratch::default();
     let mut worst = 0.0f64;
     for [rows, columns, inner] in [
         [1, 1, 1],
@@ -97,7 +111,8 @@ fn every_layout_and_odd_size_is_right() {
             let b = Matrix::new(&mut random, inner, columns, layout & 2 == 0);
             for (instructions, precision) in kernels() {
                 let truth = product(precision, &a, &b);
-                let packed = Packed::new_with(instructions, precision, [inner, columns], b.view());
+                let packed = b.packed(instructions, precision);
+                let mut scratch = Scratch::new(instructions);
                 for mode in 0..3 {
                     let (mut c, onto) = match mode {
                         0 => (vec![f32::NAN; rows * stride], Onto::Zero),
@@ -107,8 +122,8 @@ fn every_layout_and_odd_size_is_right() {
                     let mut again = c.clone();
                     let extent = [rows, columns, inner];
                     let (a, b) = (a.view(), b.view());
-                    multiply_with(instructions, precision, &mut scratch, extent, a, b, onto, &mut c, stride);
-                    multiply_packed(&mut scratch, rows, a, &packed, onto, &mut again, stride);
+                    multiply(&mut scratch, precision, extent, a, b, onto, ViewMut::new(&mut c, stride));
+                    multiply_packed(&mut scratch, rows, a, &packed, onto, ViewMut::new(&mut again, stride));
                     let place = format!("{instructions:?} {precision:?} {extent:?} {layout} {mode}");
                     for (index, &found) in c.iter().enumerate() {
                         let (row, column) = (index / stride, index % stride);
@@ -134,15 +149,15 @@ fn every_layout_and_odd_size_is_right() {
 #[test]
 fn a_row_does_not_depend_on_its_neighbors() {
     let mut random = Random(2);
-    let mut scratch = Scratch::default();
     let (columns, inner) = (70, 501);
     let (a, b) = (random.values(400 * inner), random.values(inner * columns));
     for (instructions, precision) in kernels() {
+        let mut scratch = Scratch::new(instructions);
         let mut product = |first: usize, rows: usize| {
             let mut c = vec![0.0; rows * columns];
             let (a, b) = (View::new(&a[first * inner..], inner), View::new(&b, columns));
             let extent = [rows, columns, inner];
-            multiply_with(instructions, precision, &mut scratch, extent, a, b, Onto::Zero, &mut c, columns);
+            multiply(&mut scratch, precision, extent, a, b, Onto::Zero, ViewMut::new(&mut c, columns));
             c
         };
         let all = product(0, 400);
@@ -157,8 +172,8 @@ fn a_row_does_not_depend_on_its_neighbors() {
 
 #[test]
 fn what_is_not_finite_stays_so() {
-    let mut scratch = Scratch::default();
     for (instructions, precision) in kernels() {
+        let mut scratch = Scratch::new(instructions);
         for (bad, by_rows) in [f32::NAN, f32::INFINITY, f32::from_bits(0x7fff_ffff)]
             .into_iter()
             .flat_map(|bad| [(bad, true), (bad, false)])
@@ -168,17 +183,8 @@ fn what_is_not_finite_stays_so() {
             let place = if by_rows { 3 * 20 + 16 } else { 16 * 10 + 3 };
             a.values[place] = bad;
             let mut c = vec![0.0; 7 * 33];
-            multiply_with(
-                instructions,
-                precision,
-                &mut scratch,
-                [7, 33, 17],
-                a.view(),
-                b.view(),
-                Onto::Zero,
-                &mut c,
-                33,
-            );
+            let (a, b, c_rows) = (a.view(), b.view(), ViewMut::new(&mut c, 33));
+            multiply(&mut scratch, precision, [7, 33, 17], a, b, Onto::Zero, c_rows);
             for (index, &value) in c.iter().enumerate() {
                 let right = if index / 33 == 3 { !value.is_finite() } else { value == 17.0 };
                 assert!(right, "{instructions:?} {precision:?} {bad} at {index}: {value}");

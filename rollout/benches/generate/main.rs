@@ -15,7 +15,7 @@ use clap::{Parser, ValueEnum};
 use device::DeviceKind;
 use policy::directory::Policy;
 use policy::initial::{self, Preset};
-use record::failure::{Failure, Result};
+use record::failure::Result;
 use record::philox::{Draws, Part, Stream};
 use rollout::engine::{Engine, Options, Precision, Request, SamplingParams};
 use std::path::PathBuf;
@@ -115,16 +115,12 @@ fn on_cpu(arguments: &Arguments, policy: &Policy) -> Result<()> {
         // The first one is not counted: it takes memory from the system.
         for repeat in 0..=arguments.repeats {
             let (wall, processor) = (Instant::now(), processor_time());
-            let results: Vec<Result<()>> = std::thread::scope(|scope| {
-                let decoders = decoders.iter_mut().enumerate();
-                let threads: Vec<_> = decoders
-                    .map(|(thread, decoder)| {
-                        scope.spawn(move || generate(arguments, decoder, thread, repeat))
-                    })
-                    .collect();
-                threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panicked()))).collect()
-            });
-            results.into_iter().collect::<Result<()>>()?;
+            std::thread::scope(|scope| {
+                let start =
+                    |(thread, decoder)| scope.spawn(move || generate(arguments, decoder, thread, repeat));
+                let threads: Vec<_> = decoders.iter_mut().enumerate().map(start).collect();
+                threads.into_iter().try_for_each(|thread| thread.join().expect("a thread panicked"))
+            })?;
             times.push((wall.elapsed(), processor_time() - processor));
         }
         let times = &mut times[1..];
@@ -180,10 +176,6 @@ fn request(place: [u64; 3], prompt: usize, branches: usize, tokens: usize) -> Re
         max_tokens: tokens,
         sampling: SamplingParams::PLAIN,
     }
-}
-
-fn panicked() -> Failure {
-    Failure::work("a thread panicked")
 }
 
 /// The least and the middle one.

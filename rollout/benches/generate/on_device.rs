@@ -19,7 +19,8 @@ use policy::decoder::Tensor;
 use policy::directory::Policy;
 use record::failure::Result;
 use rollout::engine::device::{self as engine, service::Client};
-use serde_json::{Value, json};
+use rollout::engine::group::group_blocks;
+use serde_json::json;
 
 use crate::{Arguments, request};
 
@@ -38,16 +39,19 @@ pub fn measure(arguments: &Arguments, policy: &Policy, device: DeviceKind) -> Re
     for &context in &arguments.context {
         let seconds = median(repeats, || engine.seconds(PROMPTS, context, 1, 1))?;
         let tokens = (PROMPTS * context) as f64;
-        say(&json!({
+        let operations = cost.operations(tokens, context as f64 / 2.0);
+        let line = json!({
             "measure": "prefill", "context": context, "tokens_per_second": tokens / seconds,
-            "bytes": cost.weights, "operations": cost.operations(tokens, context as f64 / 2.0), "seconds": seconds,
-        }));
+            "bytes": cost.weights, "operations": operations, "seconds": seconds,
+        });
+        println!("{line}");
         let mut shares = vec![1, arguments.branches];
         shares.dedup();
         for (&batch, &branches) in
             arguments.batch.iter().flat_map(|batch| shares.iter().map(move |k| (batch, k)))
         {
-            let head = json!({"measure": "decode", "batch": batch, "context": context, "branches": branches});
+            let mut line =
+                json!({"measure": "decode", "batch": batch, "context": context, "branches": branches});
             let groups = batch / branches;
             // All have begun when the last has: prompts come in pieces of what one run takes.
             let ramp = (groups * context).div_ceil(limits.prompt_tokens) + 2;
@@ -57,13 +61,13 @@ pub fn measure(arguments: &Arguments, policy: &Policy, device: DeviceKind) -> Re
                 continue;
             }
             let prompt = context - own;
-            let blocks = groups * limits.most_blocks(prompt, long, branches);
+            let blocks = groups * group_blocks(&limits.cache, prompt, long, branches);
             if batch > limits.sequences || blocks > limits.cache.blocks {
-                let reason = format!(
+                line["skipped"] = json!(format!(
                     "{batch} rows and {blocks} blocks are needed, {} and {} are there",
                     limits.sequences, limits.cache.blocks
-                );
-                say(&merge(head, json!({"skipped": reason})));
+                ));
+                println!("{line}");
                 continue;
             }
             let seconds = median(repeats, || {
@@ -71,14 +75,11 @@ pub fn measure(arguments: &Arguments, policy: &Policy, device: DeviceKind) -> Re
                 Ok(engine.seconds(groups, prompt, branches, long)? - short)
             })? / arguments.steps as f64;
             let read = (groups * prompt + batch * own) as f64;
-            say(&merge(
-                head,
-                json!({
-                    "tokens_per_second": batch as f64 / seconds, "seconds": seconds,
-                    "bytes": cost.weights + cost.token * read,
-                    "operations": cost.operations(batch as f64, context as f64),
-                }),
-            ));
+            line["tokens_per_second"] = json!(batch as f64 / seconds);
+            line["seconds"] = json!(seconds);
+            line["bytes"] = json!(cost.weights + cost.token * read);
+            line["operations"] = json!(cost.operations(batch as f64, context as f64));
+            println!("{line}");
         }
     }
     Ok(())
@@ -146,15 +147,4 @@ fn median(repeats: usize, mut measure: impl FnMut() -> Result<f64>) -> Result<f6
     let mut all = (0..repeats).map(|_| measure()).collect::<Result<Vec<f64>>>()?;
     all.sort_by(f64::total_cmp);
     Ok(all[repeats / 2])
-}
-
-fn merge(mut head: Value, rest: Value) -> Value {
-    if let (Some(head), Value::Object(rest)) = (head.as_object_mut(), rest) {
-        head.extend(rest);
-    }
-    head
-}
-
-fn say(line: &Value) {
-    println!("{line}");
 }

@@ -27,16 +27,10 @@ pub trait Kernel: Sized {
     }
 
     /// The kernel of a node.
-    ///
-    /// # Safety
-    /// `info` describes the node that is being made.
-    unsafe fn new(shared: &Self::Shared, info: *const OrtKernelInfo) -> Outcome<Self>;
+    fn new(shared: &Self::Shared, node: &Node) -> Outcome<Self>;
 
     /// Runs the node.
-    ///
-    /// # Safety
-    /// `context` is the running call's.
-    unsafe fn compute(&self, context: *mut OrtKernelContext) -> Outcome<()>;
+    fn compute(&self, call: &Call) -> Outcome<()>;
 }
 
 /// What ONNX Runtime sees of an operator, and what is behind it.
@@ -180,7 +174,7 @@ unsafe extern "system" fn create<K: Kernel>(
     guarded(|| {
         // SAFETY: the operator is one of ours, so it is an `Operator`; the kernel goes to `destroy`.
         unsafe {
-            let made = K::new(&(*operator.cast::<Operator<K::Shared>>()).shared, info)?;
+            let made = K::new(&(*operator.cast::<Operator<K::Shared>>()).shared, &Node(info))?;
             *kernel = Box::into_raw(Box::new(made)).cast();
         }
         Ok(())
@@ -192,7 +186,7 @@ unsafe extern "system" fn compute<K: Kernel>(
     context: *mut OrtKernelContext,
 ) -> OrtStatusPtr {
     // SAFETY: the kernel was made by `create` and is only ever read.
-    guarded(|| unsafe { (*kernel.cast::<K>()).compute(context) })
+    guarded(|| unsafe { (*kernel.cast::<K>()).compute(&Call(context)) })
 }
 
 unsafe extern "system" fn destroy<K: Kernel>(kernel: *mut c_void) {
@@ -216,123 +210,103 @@ fn guarded(callback: impl FnOnce() -> Outcome<()>) -> OrtStatusPtr {
 }
 
 /// [`check`] for callbacks.
-pub fn checked(status: OrtStatusPtr) -> Outcome<()> {
+fn checked(status: OrtStatusPtr) -> Outcome<()> {
     check(status).map_err(|failure| failure.message)
 }
 
-/// An integer attribute of a node.
-///
-/// # Safety
-/// `info` describes the node that is being made.
-pub unsafe fn integer(info: *const OrtKernelInfo, name: &CStr) -> Outcome<usize> {
-    let mut value = 0;
-    // SAFETY: the caller's promise.
-    checked(unsafe { (ort::api().KernelInfoGetAttribute_int64)(info, name.as_ptr(), &mut value) })?;
-    usize::try_from(value).map_err(|_| format!("attribute {name:?} is {value}"))
-}
+/// The node that a kernel is being made for.
+pub struct Node(*const OrtKernelInfo);
 
-/// A float attribute of a node.
-///
-/// # Safety
-/// As for [`integer`].
-pub unsafe fn float(info: *const OrtKernelInfo, name: &CStr) -> Outcome<f32> {
-    let mut value = 0.0;
-    // SAFETY: the caller's promise.
-    checked(unsafe { (ort::api().KernelInfoGetAttribute_float)(info, name.as_ptr(), &mut value) })?;
-    Ok(value)
-}
+impl Node {
+    /// An integer attribute, not negative.
+    pub fn integer(&self, name: &CStr) -> Outcome<usize> {
+        let mut value = 0;
+        // SAFETY: only `create` makes one, of the node that ONNX Runtime is making; so below.
+        checked(unsafe { (ort::api().KernelInfoGetAttribute_int64)(self.0, name.as_ptr(), &mut value) })?;
+        usize::try_from(value).map_err(|_| format!("attribute {name:?} is {value}"))
+    }
 
-/// A constant input of `length` numbers.
-///
-/// # Safety
-/// As for [`integer`].
-pub unsafe fn constant(info: *const OrtKernelInfo, index: usize, length: usize) -> Outcome<Vec<f32>> {
-    let (mut constant, mut value) = (0, ptr::null());
-    // SAFETY: the caller's promise; a constant lives as long as the session.
-    unsafe {
-        checked((ort::api().KernelInfoGetConstantInput_tensor)(info, index, &mut constant, &mut value))?;
-        let (shape, data) = tensor(value)?;
-        if constant == 0 || shape != [length as i64] {
-            return Err(format!("input {index} is not a constant of {length} numbers"));
+    /// A float attribute.
+    pub fn float(&self, name: &CStr) -> Outcome<f32> {
+        let mut value = 0.0;
+        // SAFETY: as above.
+        checked(unsafe { (ort::api().KernelInfoGetAttribute_float)(self.0, name.as_ptr(), &mut value) })?;
+        Ok(value)
+    }
+
+    /// A constant input of `length` f32 numbers.
+    pub fn constant(&self, index: usize, length: usize) -> Outcome<Vec<f32>> {
+        let (mut constant, mut value) = (0, ptr::null());
+        // SAFETY: as above; a constant lives as long as the session.
+        unsafe {
+            let read = ort::api().KernelInfoGetConstantInput_tensor;
+            checked(read(self.0, index, &mut constant, &mut value))?;
+            let (shape, data) = tensor(value)?;
+            if constant == 0 || shape != [length as i64] {
+                return Err(format!("input {index} is not a constant of {length} numbers"));
+            }
+            Ok(std::slice::from_raw_parts(data, length).to_vec())
         }
-        Ok(std::slice::from_raw_parts(data, length).to_vec())
     }
 }
 
-/// Shape and address of a tensor.
-///
-/// # Safety
-/// `value` lives as long as the call that it was passed to; `T` is its element type.
-unsafe fn tensor<T>(value: *const OrtValue) -> Outcome<(Vec<i64>, *mut T)> {
+/// A running call of a kernel. What it returns addresses of lives as long as the call.
+pub struct Call(*mut OrtKernelContext);
+
+impl Call {
+    /// Shape and address of an input of element type `T`; `None` where it is absent.
+    pub fn input<T>(&self, index: usize) -> Outcome<Option<(Vec<i64>, *mut T)>> {
+        let mut value = ptr::null();
+        // SAFETY: only `compute` makes one, of the call that ONNX Runtime is making; so below.
+        checked(unsafe { (ort::api().KernelContext_GetInput)(self.0, index, &mut value) })?;
+        if value.is_null() { Ok(None) } else { tensor(value).map(Some) }
+    }
+
+    /// An f32 input as `[rows, width]`, and its address.
+    pub fn input_rows(&self, index: usize) -> Outcome<(usize, usize, *const f32)> {
+        let (shape, data) = self.input::<f32>(index)?.ok_or("a tensor is missing")?;
+        let [rows, width] = shape[..] else {
+            return Err(format!("a tensor of shape {shape:?} where rows are expected"));
+        };
+        Ok((rows as usize, width as usize, data))
+    }
+
+    /// An f32 output of a shape.
+    pub fn output(&self, index: usize, shape: &[i64]) -> Outcome<*mut f32> {
+        let (mut value, mut data) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: as above.
+        unsafe {
+            let api = ort::api();
+            checked((api.KernelContext_GetOutput)(self.0, index, shape.as_ptr(), shape.len(), &mut value))?;
+            checked((api.GetTensorMutableData)(value, &mut data))?;
+        }
+        Ok(data.cast())
+    }
+
+    /// The first output as `[rows, width]`.
+    pub fn output_rows(&self, rows: usize, width: usize) -> Outcome<*mut f32> {
+        self.output(0, &[rows as i64, width as i64])
+    }
+}
+
+/// Shape and address of a tensor that ONNX Runtime gave.
+fn tensor<T>(value: *const OrtValue) -> Outcome<(Vec<i64>, *mut T)> {
     if value.is_null() {
         return Err("a tensor is missing".to_owned());
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the value is one of the node or call that is being made; its shape is copied.
     unsafe {
         let api = ort::api();
         let mut info = ptr::null_mut();
         checked((api.GetTensorTypeAndShape)(value, &mut info))?;
         let mut count = 0;
-        let counted = check((api.GetDimensionsCount)(info, &mut count));
+        let counted = checked((api.GetDimensionsCount)(info, &mut count));
         let mut shape = vec![0; count];
-        let read = check((api.GetDimensions)(info, shape.as_mut_ptr(), count));
+        let read = checked((api.GetDimensions)(info, shape.as_mut_ptr(), count));
         (api.ReleaseTensorTypeAndShapeInfo)(info);
-        counted.and(read).map_err(|failure| failure.message)?;
+        counted.and(read)?;
         let mut data = ptr::null_mut();
         checked((api.GetTensorMutableData)(value.cast_mut(), &mut data))?;
         Ok((shape, data.cast()))
     }
-}
-
-/// Shape and address of an input; `None` where it is absent.
-///
-/// # Safety
-/// The context is the running call's; `T` is the input's element type.
-pub unsafe fn input<T>(context: *mut OrtKernelContext, index: usize) -> Outcome<Option<(Vec<i64>, *mut T)>> {
-    let mut value = ptr::null();
-    // SAFETY: the caller's promise.
-    unsafe {
-        checked((ort::api().KernelContext_GetInput)(context, index, &mut value))?;
-        if value.is_null() { Ok(None) } else { tensor(value).map(Some) }
-    }
-}
-
-/// An f32 input as `[rows, width]`, and its address.
-///
-/// # Safety
-/// The context is the running call's.
-pub unsafe fn input_rows(
-    context: *mut OrtKernelContext,
-    index: usize,
-) -> Outcome<(usize, usize, *const f32)> {
-    // SAFETY: the caller's promise.
-    let (shape, data) = unsafe { input::<f32>(context, index)? }.ok_or("a tensor is missing")?;
-    let [rows, width] = shape[..] else {
-        return Err(format!("a tensor of shape {shape:?} where rows are expected"));
-    };
-    Ok((rows as usize, width as usize, data))
-}
-
-/// An f32 output of a shape.
-///
-/// # Safety
-/// The context is the running call's.
-pub unsafe fn output(context: *mut OrtKernelContext, index: usize, shape: &[i64]) -> Outcome<*mut f32> {
-    let (mut value, mut data) = (ptr::null_mut(), ptr::null_mut());
-    // SAFETY: the caller's promise.
-    unsafe {
-        let api = ort::api();
-        checked((api.KernelContext_GetOutput)(context, index, shape.as_ptr(), shape.len(), &mut value))?;
-        checked((api.GetTensorMutableData)(value, &mut data))?;
-    }
-    Ok(data.cast())
-}
-
-/// The first output as `[rows, width]`.
-///
-/// # Safety
-/// The context is the running call's.
-pub unsafe fn output_rows(context: *mut OrtKernelContext, rows: usize, width: usize) -> Outcome<*mut f32> {
-    // SAFETY: the caller's promise.
-    unsafe { output(context, 0, &[rows as i64, width as i64]) }
 }

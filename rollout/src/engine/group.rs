@@ -17,7 +17,7 @@ struct Branch {
 
 /// Where a branch's tokens come from.
 #[derive(Debug)]
-enum Source {
+pub enum Source {
     /// Sampled with the branch's random numbers.
     Sampled(Stream),
     /// Given: the branch only scores them.
@@ -62,24 +62,17 @@ pub struct Group {
 }
 
 impl Group {
-    /// A group that samples from one of the engine's adapters, or from the base model.
-    pub fn sample(adapter: Option<u32>, request: Request) -> Group {
-        let Request { id, prompt, streams, max_tokens, sampling } = request;
-        let branches = streams.into_iter().map(Source::Sampled).map(branch).collect();
-        Group { id, prompt, stored: Sequence::default(), branches, max_tokens, sampling, adapter }
-    }
-
-    /// A group that scores given completions, none of them empty, under plain sampling at a temperature.
-    pub fn score(
-        adapter: Option<u32>,
-        id: u64,
-        prompt: Vec<u32>,
-        completions: &[Vec<u32>],
-        temperature: f32,
-    ) -> Group {
-        let max_tokens = completions.iter().map(Vec::len).max().unwrap_or(0);
-        let branches = completions.iter().cloned().map(Source::Given).map(branch).collect();
-        let sampling = SamplingParams { temperature, ..SamplingParams::PLAIN };
+    /// A request's group on one of the engine's adapters, or on the base model. Its branches are `sources`; given ones have
+    /// at least one token and at most `request.max_tokens`.
+    pub fn new(adapter: Option<u32>, request: Request, sources: impl Iterator<Item = Source>) -> Group {
+        let Request { id, prompt, max_tokens, sampling, .. } = request;
+        let branch = |source| Branch {
+            source,
+            sequence: Sequence::default(),
+            completion: Completion::default(),
+            done: false,
+        };
+        let branches = sources.map(branch).collect();
         Group { id, prompt, stored: Sequence::default(), branches, max_tokens, sampling, adapter }
     }
 
@@ -200,10 +193,6 @@ impl Group {
     pub fn finish(self) -> (u64, Vec<Completion>) {
         (self.id, self.branches.into_iter().map(|branch| branch.completion).collect())
     }
-}
-
-fn branch(source: Source) -> Branch {
-    Branch { source, sequence: Sequence::default(), completion: Completion::default(), done: false }
 }
 
 /// Blocks of a branch at its longest, those of its prompt included.

@@ -2,6 +2,7 @@
 
 use crate::runtime;
 use half::bf16;
+use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use ort::sys::{
     ONNXTensorElementDataType as ElementType, OrtAllocatorType, OrtMemType, OrtMemoryInfo, OrtStatusPtr,
@@ -146,20 +147,15 @@ pub fn failed(error: impl std::fmt::Display) -> Failure {
 pub fn session_builder(folder: &Path) -> Result<SessionBuilder> {
     let environment = runtime::environment()?;
     let folder = folder.to_str().ok_or_else(|| Failure::data("the directory's name is not UTF-8"))?;
-    ort::session::Session::builder(environment)
-        .map_err(failed)?
-        .with_intra_threads(1)
-        .map_err(failed)?
-        .with_inter_threads(1)
-        .map_err(failed)?
-        .with_intra_op_spinning(false)
-        .map_err(failed)?
-        .with_memory_pattern(false)
-        .map_err(failed)?
-        .with_optimization_level(GraphOptimizationLevel::All)
-        .map_err(failed)?
-        .with_log_level(ort::logging::LogLevel::Fatal)
-        .map_err(failed)?
-        .with_config_entry("session.model_external_initializers_file_folder_path", folder)
-        .map_err(failed)
+    let configured = || -> ort::Result<SessionBuilder> {
+        Ok(Session::builder(environment)?
+            .with_intra_threads(1)?
+            .with_inter_threads(1)?
+            .with_intra_op_spinning(false)?
+            .with_memory_pattern(false)?
+            .with_optimization_level(GraphOptimizationLevel::All)?
+            .with_log_level(ort::logging::LogLevel::Fatal)?
+            .with_config_entry("session.model_external_initializers_file_folder_path", folder)?)
+    };
+    configured().map_err(failed)
 }

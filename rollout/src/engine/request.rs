@@ -23,20 +23,19 @@ impl SamplingParams {
     pub const PLAIN: SamplingParams =
         SamplingParams { temperature: 1.0, top_p: 1.0, top_k: 0, greedy: false };
 
-    /// Refuses values out of range.
+    /// Refuses values out of range, by the flags that set them.
     ///
     /// # Errors
     /// 2 for a temperature or a top-p out of range.
     pub fn check(&self) -> Result<()> {
-        let divides =
-            self.temperature > 0.0 && self.temperature.is_finite() && self.temperature.recip().is_finite();
-        if !(self.greedy || divides) {
-            let message = format!("cannot sample with a temperature of {}", self.temperature);
-            return Err(Failure::usage(message)
-                .hint("a temperature is above 0; use --greedy for the likeliest token"));
+        let SamplingParams { temperature, top_p, .. } = *self;
+        if !(temperature > 0.0 && temperature.is_finite() && temperature.recip().is_finite()) {
+            return Err(Failure::usage(format!("--temperature {temperature}: must be above 0"))
+                .hint("for the most likely token every time use --greedy"));
         }
-        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return Err(Failure::usage(format!("a top-p of {} is not above 0 and at most 1", self.top_p)));
+        if !(top_p > 0.0 && top_p <= 1.0) {
+            return Err(Failure::usage(format!("--top-p {top_p}: must be above 0 and at most 1"))
+                .hint("1 samples from all tokens"));
         }
         Ok(())
     }

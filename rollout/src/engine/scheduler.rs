@@ -7,7 +7,7 @@
 
 use super::batch::Batch;
 use super::block_pool::{BlockPool, CacheConfig};
-use super::group::{Group, group_blocks};
+use super::group::{Group, Source, group_blocks};
 use super::request::{Completion, Request, SampledToken};
 use record::failure::{Failure, Result};
 use std::collections::VecDeque;
@@ -51,20 +51,10 @@ impl SchedulerConfig {
     /// has positions for or than the cache can ever hold, or sampling parameters out of range.
     pub fn check(&self, request: &Request) -> Result<()> {
         request.sampling.check()?;
-        self.check_ids(&request.prompt)?;
-        self.check_size(request.prompt.len(), request.streams.len(), request.max_tokens)
-    }
-
-    fn check_ids(&self, ids: &[u32]) -> Result<()> {
-        match ids.iter().find(|&&id| id as usize >= self.vocabulary) {
-            Some(id) => {
-                Err(Failure::data(format!("token {id} is not among the model's {}", self.vocabulary)))
-            }
-            None => Ok(()),
+        if let Some(id) = request.prompt.iter().find(|&&id| id as usize >= self.vocabulary) {
+            return Err(Failure::data(format!("token {id} is not among the model's {}", self.vocabulary)));
         }
-    }
-
-    fn check_size(&self, prompt: usize, branches: usize, more: usize) -> Result<()> {
+        let (prompt, branches, more) = (request.prompt.len(), request.streams.len(), request.max_tokens);
         if branches == 0 || more == 0 {
             return Err(Failure::usage("a group needs at least one branch and one token to generate"));
         }
@@ -78,7 +68,7 @@ impl SchedulerConfig {
             );
             return Err(Failure::data(message).hint("ask for fewer tokens or give a shorter prompt"));
         }
-        let needed = self.most_blocks(prompt, more, branches);
+        let needed = group_blocks(&self.cache, prompt, more, branches);
         if !self.expandable && (needed > self.cache.blocks || branches > self.sequences) {
             let message = format!(
                 "a group of {branches} branches of up to {} tokens needs {needed} KV-cache blocks and {branches} rows; \
@@ -92,11 +82,6 @@ impl SchedulerConfig {
             );
         }
         Ok(())
-    }
-
-    /// The most blocks that a group needs.
-    pub fn most_blocks(&self, prompt: usize, max_tokens: usize, branches: usize) -> usize {
-        group_blocks(&self.cache, prompt, max_tokens, branches)
     }
 }
 
@@ -161,30 +146,8 @@ impl<R: Runner> Scheduler<R> {
     /// As [`SchedulerConfig::check`]. The scheduler stays usable.
     pub fn submit(&mut self, adapter: Option<u32>, request: Request) -> Result<()> {
         self.config.check(&request)?;
-        self.waiting.push_back(Group::sample(adapter, request));
-        Ok(())
-    }
-
-    /// Queues a group whose completions are given: its completions are the same tokens with their log-probabilities,
-    /// log-softmax(logits / temperature) in nats. It goes through the same runs as one that generates.
-    ///
-    /// # Errors
-    /// As [`SchedulerConfig::check`], and a completion without tokens.
-    pub fn submit_scores(
-        &mut self,
-        adapter: Option<u32>,
-        id: u64,
-        prompt: Vec<u32>,
-        completions: &[Vec<u32>],
-        temperature: f32,
-    ) -> Result<()> {
-        if completions.iter().any(Vec::is_empty) {
-            return Err(Failure::usage("a completion without tokens has no log-probabilities"));
-        }
-        let longest = completions.iter().map(Vec::len).max().unwrap_or(0);
-        self.config.check_size(prompt.len(), completions.len(), longest)?;
-        completions.iter().chain([&prompt]).try_for_each(|ids| self.config.check_ids(ids))?;
-        self.waiting.push_back(Group::score(adapter, id, prompt, completions, temperature));
+        let sources: Vec<Source> = request.streams.iter().map(|&stream| Source::Sampled(stream)).collect();
+        self.waiting.push_back(Group::new(adapter, request, sources.into_iter()));
         Ok(())
     }
 
@@ -272,6 +235,11 @@ impl<R: Runner> Scheduler<R> {
 
 #[cfg(test)]
 impl<R> Scheduler<R> {
+    /// Queues a group.
+    pub fn push(&mut self, group: Group) {
+        self.waiting.push_back(group);
+    }
+
     /// Its blocks.
     pub fn pool(&self) -> &BlockPool {
         &self.pool

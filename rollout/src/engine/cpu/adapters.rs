@@ -85,29 +85,30 @@ impl Part {
 ///
 /// As for every method of [`Lanes`]; `x` has the inputs of `part` and `y` its columns.
 #[inline(always)]
+#[allow(
+    unsafe_op_in_unsafe_fn,
+    reason = "the factors have `rank` rows of these widths; the rest is the caller's promise"
+)]
 pub unsafe fn add<S: Lanes>(part: &Part, rank: usize, x: *const f32, y: *mut f32) {
     let (inputs, outputs) = (part.a.len() / rank, part.b.len() / rank);
-    // SAFETY: the caller's promise; the factors have `rank` rows of these widths.
-    unsafe {
-        let y = y.add(part.offset);
-        for index in 0..rank {
-            let (a, b) = (part.a.as_ptr().add(index * inputs), part.b.as_ptr().add(index * outputs));
-            let whole = inputs / 16 * 16;
-            let mut sum = S::splat(0.0);
-            for at in (0..whole).step_by(16) {
-                sum = S::load(a.add(at)).fma(S::load(x.add(at)), sum);
-            }
-            let mut inner = sum.sum();
-            for at in whole..inputs {
-                inner += *a.add(at) * *x.add(at);
-            }
-            let (factor, whole) = (S::splat(inner), outputs / 16 * 16);
-            for at in (0..whole).step_by(16) {
-                factor.fma(S::load(b.add(at)), S::load(y.add(at))).store(y.add(at));
-            }
-            for at in whole..outputs {
-                *y.add(at) += inner * *b.add(at);
-            }
+    let y = y.add(part.offset);
+    for index in 0..rank {
+        let (a, b) = (part.a.as_ptr().add(index * inputs), part.b.as_ptr().add(index * outputs));
+        let whole = inputs / 16 * 16;
+        let mut sum = S::splat(0.0);
+        for at in (0..whole).step_by(16) {
+            sum = S::load(a.add(at)).fma(S::load(x.add(at)), sum);
+        }
+        let mut inner = sum.sum();
+        for at in whole..inputs {
+            inner += *a.add(at) * *x.add(at);
+        }
+        let (factor, whole) = (S::splat(inner), outputs / 16 * 16);
+        for at in (0..whole).step_by(16) {
+            factor.fma(S::load(b.add(at)), S::load(y.add(at))).store(y.add(at));
+        }
+        for at in whole..outputs {
+            *y.add(at) += inner * *b.add(at);
         }
     }
 }

@@ -4,11 +4,16 @@
 //! branches go through the prompt's keys and values together, so these are read once however many branches there are
 //! (as in Hydragen, arXiv 2402.05099, and cascade inference); then each goes through its own.
 
-use super::context::ForwardContext;
+#![allow(
+    unsafe_op_in_unsafe_fn,
+    reason = "rows, slots and blocks are those of a batch that fits, which `forward` asks for"
+)]
+
 use super::kernels::{Attend, Keys, begin, finish, rotate};
 use super::kv::{BLOCK_SIZE, KvCache};
 use super::lanes::Lanes;
 use super::rope::Rope;
+use super::runner::ForwardContext;
 use super::workspace::{MAX_ROWS, Workspace};
 use crate::engine::batch::{Batch, GroupRows};
 use gemm::Precision;
@@ -80,17 +85,14 @@ impl Head<'_> {
         let gain = self.layer.key_gain.as_deref();
         let (block, token) = (slot as usize / BLOCK_SIZE, slot as usize % BLOCK_SIZE);
         let mut key = [0.0_f32; D];
-        // SAFETY: the row is within the tensors, the slot within the cache, and nobody else writes to this sequence.
-        unsafe {
-            let input = self.tensors.key.add(at);
-            let angles = rope.at(self.layer.index, position);
-            rotate::<S, D>(input, gain, self.layer.epsilon, angles, 1.0, key.as_mut_ptr());
-            let block = kv.start(block as u32).add(self.offset);
-            let value = std::slice::from_raw_parts(self.tensors.value.add(at), D);
-            match kv.layout().precision {
-                Precision::Float32 => store::<f32, D>(block, token, &key, value, |number| number),
-                Precision::BFloat16 => store::<bf16, D>(block.cast(), token, &key, value, round),
-            }
+        let input = self.tensors.key.add(at);
+        let angles = rope.at(self.layer.index, position);
+        rotate::<S, D>(input, gain, self.layer.epsilon, angles, 1.0, key.as_mut_ptr());
+        let block = kv.start(block as u32).add(self.offset);
+        let value = std::slice::from_raw_parts(self.tensors.value.add(at), D);
+        match kv.layout().precision {
+            Precision::Float32 => store::<f32, D>(block, token, &key, value, |number| number),
+            Precision::BFloat16 => store::<bf16, D>(block.cast(), token, &key, value, round),
         }
     }
 
@@ -107,12 +109,9 @@ impl Head<'_> {
         let scale = 1.0 / (D as f32).sqrt();
         for member in 0..self.group {
             let output = context.work.queries.start().wrapping_add((slot + member) * D);
-            // SAFETY: the row is within the tensors and the slot within the workspace.
-            unsafe {
-                let input = self.query::<D>(row, member);
-                let angles = context.rope.at(self.layer.index, position);
-                rotate::<S, D>(input, gain, self.layer.epsilon, angles, scale, output);
-            }
+            let input = self.query::<D>(row, member);
+            let angles = context.rope.at(self.layer.index, position);
+            rotate::<S, D>(input, gain, self.layer.epsilon, angles, scale, output);
         }
     }
 }
@@ -132,15 +131,12 @@ unsafe fn store<K, const D: usize>(
     value: &[f32],
     round: impl Fn(f32) -> K,
 ) {
-    // SAFETY: the caller gives a head's part of a block and a token below BLOCK_SIZE.
-    unsafe {
-        for (dimension, &number) in key.iter().enumerate() {
-            part.add(dimension * BLOCK_SIZE + token).write(round(number));
-        }
-        let values = part.add(BLOCK_SIZE * D + token * D);
-        for (dimension, &number) in value.iter().enumerate() {
-            values.add(dimension).write(round(number));
-        }
+    for (dimension, &number) in key.iter().enumerate() {
+        part.add(dimension * BLOCK_SIZE + token).write(round(number));
+    }
+    let values = part.add(BLOCK_SIZE * D + token * D);
+    for (dimension, &number) in value.iter().enumerate() {
+        values.add(dimension).write(round(number));
     }
 }
 
@@ -190,26 +186,23 @@ pub unsafe fn forward<S: Lanes, const D: usize>(
             let group = layer.heads / layer.kv_heads;
             let offset = layout.offset(layer.index, number);
             let head = Head { layer, number, offset, group, tensors, attend };
-            // SAFETY: the caller's promise.
-            unsafe {
-                if rows.prefix == 0 {
-                    // The last layer's output is read only where logits are needed.
-                    let last = layer.index + 1 == layout.layers;
-                    prefill::<S, D>(context, batch, &head, rows, last);
-                    continue;
-                }
-                let shared = Prefetch { blocks: prefix_blocks(batch, rows), tokens: rows.prefix, offset };
-                let next = if number + 1 < layer.kv_heads {
-                    Some(Prefetch { offset: layout.offset(layer.index, number + 1), ..shared })
-                } else {
-                    batch.groups.get(index + 1).filter(|group| group.prefix > 0).map(|group| Prefetch {
-                        blocks: prefix_blocks(batch, group),
-                        tokens: group.prefix,
-                        offset: layout.offset(layer.index, 0),
-                    })
-                };
-                decode::<S, D>(context, batch, &head, rows, shared, next);
+            if rows.prefix == 0 {
+                // The last layer's output is read only where logits are needed.
+                let last = layer.index + 1 == layout.layers;
+                prefill::<S, D>(context, batch, &head, rows, last);
+                continue;
             }
+            let shared = Prefetch { blocks: prefix_blocks(batch, rows), tokens: rows.prefix, offset };
+            let next = if number + 1 < layer.kv_heads {
+                Some(Prefetch { offset: layout.offset(layer.index, number + 1), ..shared })
+            } else {
+                batch.groups.get(index + 1).filter(|group| group.prefix > 0).map(|group| Prefetch {
+                    blocks: prefix_blocks(batch, group),
+                    tokens: group.prefix,
+                    offset: layout.offset(layer.index, 0),
+                })
+            };
+            decode::<S, D>(context, batch, &head, rows, shared, next);
         }
     }
 }
@@ -229,34 +222,31 @@ unsafe fn prefill<S: Lanes, const D: usize>(
     let (row, count, start) = (rows.start, rows.len(), batch.past[sequence] as usize);
     let skipped = if last { count - usize::from(group.sampled) } else { 0 };
     let step = (MAX_ROWS / head.group).min(BLOCK_SIZE);
-    // SAFETY: the caller's promise; a step has at most MAX_ROWS query rows.
-    unsafe {
-        for token in 0..count {
-            let slot = batch.slots[row + token];
-            head.append::<S, D>(&context.kv, &context.rope, row + token, slot, start + token);
+    for token in 0..count {
+        let slot = batch.slots[row + token];
+        head.append::<S, D>(&context.kv, &context.rope, row + token, slot, start + token);
+    }
+    for first in (skipped..count).step_by(step) {
+        let tokens = step.min(count - first);
+        for token in 0..tokens {
+            let slot = token * head.group;
+            head.rotate_queries::<S, D>(context, row + first + token, start + first + token, slot);
         }
-        for first in (skipped..count).step_by(step) {
-            let tokens = step.min(count - first);
-            for token in 0..tokens {
-                let slot = token * head.group;
-                head.rotate_queries::<S, D>(context, row + first + token, start + first + token, slot);
-            }
-            begin::<D>(&mut context.work, tokens * head.group);
-            context.work.ahead.clear();
-            let keys = Keys {
-                starts: context.kv.starts(),
-                blocks: batch.blocks(sequence),
-                offset: head.offset,
-                count: start + first + tokens,
-                visible: start + first + 1,
-                rows_a_step: head.group,
-            };
-            (head.attend)(&mut context.work, 0, tokens * head.group, keys);
-            for token in 0..tokens {
-                for member in 0..head.group {
-                    let output = head.output::<D>(row + first + token, member);
-                    finish::<S, D>(&mut context.work, token * head.group + member, output);
-                }
+        begin::<D>(&mut context.work, tokens * head.group);
+        context.work.ahead.clear();
+        let keys = Keys {
+            starts: context.kv.starts(),
+            blocks: batch.blocks(sequence),
+            offset: head.offset,
+            count: start + first + tokens,
+            visible: start + first + 1,
+            rows_a_step: head.group,
+        };
+        (head.attend)(&mut context.work, 0, tokens * head.group, keys);
+        for token in 0..tokens {
+            for member in 0..head.group {
+                let output = head.output::<D>(row + first + token, member);
+                finish::<S, D>(&mut context.work, token * head.group + member, output);
             }
         }
     }
@@ -278,46 +268,38 @@ unsafe fn decode<S: Lanes, const D: usize>(
     let own_blocks = |sequence: usize| &batch.blocks(sequence)[prefix_blocks..];
     let own_tokens = |sequence: usize| batch.past[sequence] as usize - shared.tokens;
     let row_of = |sequence: usize| batch.cumulative[sequence] as usize;
-    // SAFETY: the caller's promise; a part has at most MAX_ROWS query rows.
-    unsafe {
-        for first in rows.sequences.clone().step_by(MAX_ROWS / group) {
-            let part = first..rows.sequences.end.min(first + MAX_ROWS / group);
-            for (index, sequence) in part.clone().enumerate() {
-                let position = batch.past[sequence] as usize;
-                head.rotate_queries::<S, D>(context, row_of(sequence), position, index * group);
-            }
-            let (kv, work) = (&context.kv, &mut context.work);
-            work.ahead.clear();
-            for sequence in part.clone() {
-                let tokens = own_tokens(sequence) + 1;
-                Prefetch { blocks: own_blocks(sequence), tokens, offset: head.offset }.list(kv, work);
-            }
-            if let Some(next) = next {
-                next.list(kv, work);
-            }
-            let keys = |blocks, count| Keys {
-                starts: kv.starts(),
-                blocks,
-                offset: head.offset,
-                count,
-                visible: count,
-                rows_a_step: usize::MAX,
-            };
-            begin::<D>(work, part.len() * group);
-            (head.attend)(work, 0, part.len() * group, keys(shared.blocks, shared.tokens));
-            for (index, sequence) in part.enumerate() {
-                let (row, position) = (row_of(sequence), batch.past[sequence] as usize);
-                // Only now: the block has been fetched meanwhile, and a key touches as many cache lines as it has numbers.
-                head.append::<S, D>(kv, &context.rope, row, batch.slots[row], position);
-                (head.attend)(
-                    work,
-                    index * group,
-                    group,
-                    keys(own_blocks(sequence), own_tokens(sequence) + 1),
-                );
-                for member in 0..group {
-                    finish::<S, D>(work, index * group + member, head.output::<D>(row, member));
-                }
+    for first in rows.sequences.clone().step_by(MAX_ROWS / group) {
+        let part = first..rows.sequences.end.min(first + MAX_ROWS / group);
+        for (index, sequence) in part.clone().enumerate() {
+            let position = batch.past[sequence] as usize;
+            head.rotate_queries::<S, D>(context, row_of(sequence), position, index * group);
+        }
+        let (kv, work) = (&context.kv, &mut context.work);
+        work.ahead.clear();
+        for sequence in part.clone() {
+            let tokens = own_tokens(sequence) + 1;
+            Prefetch { blocks: own_blocks(sequence), tokens, offset: head.offset }.list(kv, work);
+        }
+        if let Some(next) = next {
+            next.list(kv, work);
+        }
+        let keys = |blocks, count| Keys {
+            starts: kv.starts(),
+            blocks,
+            offset: head.offset,
+            count,
+            visible: count,
+            rows_a_step: usize::MAX,
+        };
+        begin::<D>(work, part.len() * group);
+        (head.attend)(work, 0, part.len() * group, keys(shared.blocks, shared.tokens));
+        for (index, sequence) in part.enumerate() {
+            let (row, position) = (row_of(sequence), batch.past[sequence] as usize);
+            // Only now: the block has been fetched meanwhile, and a key touches as many cache lines as it has numbers.
+            head.append::<S, D>(kv, &context.rope, row, batch.slots[row], position);
+            (head.attend)(work, index * group, group, keys(own_blocks(sequence), own_tokens(sequence) + 1));
+            for member in 0..group {
+                finish::<S, D>(work, index * group + member, head.output::<D>(row, member));
             }
         }
     }

@@ -2,15 +2,18 @@
 
 use super::adapters::Part;
 use super::attention::{Layer, Tensors, forward};
-use super::context::ForwardContext;
 use super::kernels::{Attend, Keys};
 use super::lanes::Number;
 use super::portable::Portable;
+use super::runner::ForwardContext;
 use super::workspace::Workspace;
 use super::{adapters, kernels, softmax};
 use crate::engine::batch::Batch;
-use gemm::Precision;
+use gemm::{Isa, Precision};
 use half::bf16;
+
+/// [`forward`] compiled for an instruction set and a head size.
+type Attention = unsafe fn(&mut ForwardContext, &Batch, &Layer, Tensors);
 
 /// The kernels of one instruction set and head size.
 #[derive(Clone, Copy)]
@@ -18,7 +21,7 @@ pub struct Kernels {
     /// The instruction set's name.
     pub name: &'static str,
     /// [`forward`].
-    pub attention: unsafe fn(&mut ForwardContext, &Batch, &Layer, Tensors),
+    pub attention: Attention,
     /// [`kernels::swiglu`].
     pub swiglu: unsafe fn(*const f32, *const f32, usize, *mut f32),
     /// [`adapters::add`].
@@ -31,57 +34,29 @@ pub struct Kernels {
     pub weights: unsafe fn(&[f32], f32, f32, &mut Vec<f32>),
 }
 
-/// Instruction sets that the kernels are compiled for, best first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Isa {
-    /// 512-bit vectors.
-    #[cfg(target_arch = "x86_64")]
-    Avx512,
-    /// 256-bit vectors with fused multiply-add.
-    #[cfg(target_arch = "x86_64")]
-    Avx2,
-    /// What every processor of the target has.
-    Portable,
-}
-
-impl Isa {
-    /// The best kernels on this processor for a head size.
-    pub fn best(head_size: usize) -> Option<Kernels> {
-        Isa::available().into_iter().find_map(|isa| isa.kernels(head_size))
-    }
-
-    /// The instruction sets of this processor, best first.
-    pub fn available() -> Vec<Isa> {
-        let mut found = Vec::new();
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("fma") {
-                found.push(Isa::Avx512);
-            }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                found.push(Isa::Avx2);
-            }
-        }
-        found.push(Isa::Portable);
-        found
-    }
-
-    /// The kernels for a head size, if compiled. Rare sizes are compiled only in the portable version, which is slower, to
-    /// save compile time.
-    pub fn kernels(self, head_size: usize) -> Option<Kernels> {
-        match self {
+impl Kernels {
+    /// The kernels of an instruction set for a head size, if compiled. Rare sizes are compiled only in the portable version,
+    /// which is slower, to save compile time.
+    pub fn of(isa: Isa, head_size: usize) -> Option<Kernels> {
+        match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::kernels(head_size),
+            Isa::Avx512BFloat16 | Isa::Avx512 => avx512::kernels(head_size),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => avx2::kernels(head_size),
-            Isa::Portable => portable::kernels(head_size),
+            _ => portable::kernels(head_size),
         }
+    }
+
+    /// The fastest kernels on this processor for a head size.
+    pub fn best(head_size: usize) -> Option<Kernels> {
+        Isa::available().into_iter().find_map(|isa| Kernels::of(isa, head_size))
     }
 }
 
 /// One module per instruction set: the generic kernels behind functions that are compiled for it.
 macro_rules! compiled {
     ($module:ident, $name:literal, $lanes:ty, [$($size:literal),*] $(, #[$attribute:meta])?) => {
+        #[allow(unsafe_op_in_unsafe_fn, reason = "each function promises what the kernel in it does")]
         mod $module {
             use super::*;
 
@@ -96,53 +71,41 @@ macro_rules! compiled {
                     Precision::Float32 => attend::<f32, D>,
                     Precision::BFloat16 => attend::<bf16, D>,
                 };
-                // SAFETY: the caller checked the instruction set; the rest is its promise.
-                unsafe { forward::<$lanes, D>(context, batch, layer, tensors, attend) }
+                forward::<$lanes, D>(context, batch, layer, tensors, attend)
             }
 
             $(#[$attribute])?
-            unsafe fn attend<K: Number, const D: usize>(
-                work: &mut Workspace,
-                first: usize,
-                rows: usize,
-                keys: Keys,
-            ) {
-                // SAFETY: as above.
-                unsafe { kernels::attend::<$lanes, K, D>(work, first, rows, keys) }
+            unsafe fn attend<K: Number, const D: usize>(work: &mut Workspace, first: usize, rows: usize, keys: Keys) {
+                kernels::attend::<$lanes, K, D>(work, first, rows, keys)
             }
 
             $(#[$attribute])?
             unsafe fn swiglu(gate: *const f32, up: *const f32, count: usize, output: *mut f32) {
-                // SAFETY: as above.
-                unsafe { kernels::swiglu::<$lanes>(gate, up, count, output) }
+                kernels::swiglu::<$lanes>(gate, up, count, output)
             }
 
             $(#[$attribute])?
             unsafe fn low_rank(part: &Part, rank: usize, x: *const f32, y: *mut f32) {
-                // SAFETY: as above.
-                unsafe { adapters::add::<$lanes>(part, rank, x, y) }
+                adapters::add::<$lanes>(part, rank, x, y)
             }
 
             $(#[$attribute])?
             unsafe fn largest(logits: &[f32]) -> f32 {
-                // SAFETY: as above.
-                unsafe { softmax::largest::<$lanes>(logits) }
+                softmax::largest::<$lanes>(logits)
             }
 
             $(#[$attribute])?
             unsafe fn tile_sums(logits: &[f32], shift: f32, scale: f32, sums: &mut Vec<f32>) {
-                // SAFETY: as above.
-                unsafe { softmax::tile_sums::<$lanes>(logits, shift, scale, sums) }
+                softmax::tile_sums::<$lanes>(logits, shift, scale, sums)
             }
 
             $(#[$attribute])?
             unsafe fn weights(logits: &[f32], shift: f32, scale: f32, weights: &mut Vec<f32>) {
-                // SAFETY: as above.
-                unsafe { softmax::weights::<$lanes>(logits, shift, scale, weights) }
+                softmax::weights::<$lanes>(logits, shift, scale, weights)
             }
 
             pub fn kernels(head_size: usize) -> Option<Kernels> {
-                let attention: unsafe fn(&mut ForwardContext, &Batch, &Layer, Tensors) = match head_size {
+                let attention: Attention = match head_size {
                     $($size => attention::<$size>,)*
                     _ => return None,
                 };
@@ -171,7 +134,7 @@ mod tests {
     #[test]
     fn every_head_size_that_a_configuration_may_have_can_be_run() {
         for head_size in (16..=policy::config::LARGEST_HEAD).step_by(16) {
-            assert!(Isa::best(head_size).is_some(), "{head_size}");
+            assert!(Kernels::best(head_size).is_some(), "{head_size}");
         }
     }
 }

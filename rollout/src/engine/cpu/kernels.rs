@@ -5,9 +5,10 @@
 //! are then just chunks. **Every row's operations and their order depend on nothing but that row**: tiling
 //! only decides what shares a register. That is what makes a row's result the same in any batch.
 //!
-//! All functions are `unsafe` for two reasons: they take pointers, and they may only run where the instruction set of
-//! `S` is available. `D` is the head size.
+//! All functions are `unsafe` for two reasons: they take pointers, which must be valid for the rows, blocks and vectors that
+//! the documentation names, and they may only run where the instruction set of `S` is available. `D` is the head size.
 
+#![allow(unsafe_op_in_unsafe_fn, reason = "all that they do is what their callers promise")]
 #![allow(clippy::needless_range_loop, reason = "register tiles are indexed alike in all their dimensions")]
 
 use super::kv::BLOCK_SIZE;
@@ -17,7 +18,7 @@ use std::ptr::NonNull;
 
 const TILES: usize = CHUNK / BLOCK_SIZE;
 
-/// Scores of `R` rows against the keys of `T` blocks.
+/// Scores of `R` rows against the keys of `T` blocks; a row has D queries and CHUNK scores.
 #[inline(always)]
 unsafe fn score<S: Lanes, K: Number, const D: usize, const R: usize, const T: usize>(
     ahead: &mut Ahead,
@@ -25,27 +26,24 @@ unsafe fn score<S: Lanes, K: Number, const D: usize, const R: usize, const T: us
     keys: &[*const K],
     scores: *mut f32,
 ) {
-    // SAFETY: the caller gives R rows of D queries, T blocks and R rows of CHUNK scores.
-    unsafe {
-        let mut sums = [[S::splat(0.0); T]; R];
-        for dimension in 0..D {
-            ahead.step::<S>();
-            ahead.step::<S>();
-            let mut key = [S::splat(0.0); T];
-            for tile in 0..T {
-                key[tile] = K::load::<S>(keys[tile].add(dimension * BLOCK_SIZE));
-            }
-            for row in 0..R {
-                let query = S::splat(*queries.add(row * D + dimension));
-                for tile in 0..T {
-                    sums[row][tile] = query.fma(key[tile], sums[row][tile]);
-                }
-            }
+    let mut sums = [[S::splat(0.0); T]; R];
+    for dimension in 0..D {
+        ahead.step::<S>();
+        ahead.step::<S>();
+        let mut key = [S::splat(0.0); T];
+        for tile in 0..T {
+            key[tile] = K::load::<S>(keys[tile].add(dimension * BLOCK_SIZE));
         }
         for row in 0..R {
+            let query = S::splat(*queries.add(row * D + dimension));
             for tile in 0..T {
-                sums[row][tile].store(scores.add(row * CHUNK + tile * BLOCK_SIZE));
+                sums[row][tile] = query.fma(key[tile], sums[row][tile]);
             }
+        }
+    }
+    for row in 0..R {
+        for tile in 0..T {
+            sums[row][tile].store(scores.add(row * CHUNK + tile * BLOCK_SIZE));
         }
     }
 }
@@ -59,20 +57,17 @@ unsafe fn score_rows<S: Lanes, K: Number, const D: usize, const R: usize, const 
     scores: *mut f32,
 ) {
     let mut tile = 0;
-    // SAFETY: the caller's promise, block by block.
-    unsafe {
-        while tile + T <= keys.len() {
-            score::<S, K, D, R, T>(ahead, queries, &keys[tile..tile + T], scores.add(tile * BLOCK_SIZE));
-            tile += T;
-        }
-        while tile < keys.len() {
-            score::<S, K, D, R, 1>(ahead, queries, &keys[tile..tile + 1], scores.add(tile * BLOCK_SIZE));
-            tile += 1;
-        }
+    while tile + T <= keys.len() {
+        score::<S, K, D, R, T>(ahead, queries, &keys[tile..tile + T], scores.add(tile * BLOCK_SIZE));
+        tile += T;
+    }
+    while tile < keys.len() {
+        score::<S, K, D, R, 1>(ahead, queries, &keys[tile..tile + 1], scores.add(tile * BLOCK_SIZE));
+        tile += 1;
     }
 }
 
-/// Adds the values of a chunk, weighted by `weights`, to the sums of `R` rows: `J` vectors of the head from `first`.
+/// Adds the values of a chunk, weighted by `weights` (CHUNK a row), to the sums of `R` rows: `J` vectors of the head from `first`.
 #[inline(always)]
 unsafe fn accumulate<S: Lanes, K: Number, const D: usize, const R: usize, const J: usize>(
     ahead: &mut Ahead,
@@ -82,36 +77,33 @@ unsafe fn accumulate<S: Lanes, K: Number, const D: usize, const R: usize, const 
     first: usize,
     sums: *mut f32,
 ) {
-    // SAFETY: the caller gives R rows of CHUNK weights, the blocks of `keys` values and R rows of D sums.
-    unsafe {
-        let mut total = [[S::splat(0.0); J]; R];
-        for row in 0..R {
-            for lane in 0..J {
-                total[row][lane] = S::load(sums.add(row * D + (first + lane) * 16));
-            }
+    let mut total = [[S::splat(0.0); J]; R];
+    for row in 0..R {
+        for lane in 0..J {
+            total[row][lane] = S::load(sums.add(row * D + (first + lane) * 16));
         }
-        for (block, &values) in values.iter().enumerate() {
-            let weights = weights.add(block * BLOCK_SIZE);
-            for token in 0..BLOCK_SIZE.min(keys - block * BLOCK_SIZE) {
-                for _ in 0..J {
-                    ahead.step::<S>();
-                }
-                let mut value = [S::splat(0.0); J];
+    }
+    for (block, &values) in values.iter().enumerate() {
+        let weights = weights.add(block * BLOCK_SIZE);
+        for token in 0..BLOCK_SIZE.min(keys - block * BLOCK_SIZE) {
+            for _ in 0..J {
+                ahead.step::<S>();
+            }
+            let mut value = [S::splat(0.0); J];
+            for lane in 0..J {
+                value[lane] = K::load::<S>(values.add(token * D + (first + lane) * 16));
+            }
+            for row in 0..R {
+                let weight = S::splat(*weights.add(row * CHUNK + token));
                 for lane in 0..J {
-                    value[lane] = K::load::<S>(values.add(token * D + (first + lane) * 16));
-                }
-                for row in 0..R {
-                    let weight = S::splat(*weights.add(row * CHUNK + token));
-                    for lane in 0..J {
-                        total[row][lane] = weight.fma(value[lane], total[row][lane]);
-                    }
+                    total[row][lane] = weight.fma(value[lane], total[row][lane]);
                 }
             }
         }
-        for row in 0..R {
-            for lane in 0..J {
-                total[row][lane].store(sums.add(row * D + (first + lane) * 16));
-            }
+    }
+    for row in 0..R {
+        for lane in 0..J {
+            total[row][lane].store(sums.add(row * D + (first + lane) * 16));
         }
     }
 }
@@ -126,16 +118,13 @@ unsafe fn accumulate_rows<S: Lanes, K: Number, const D: usize, const R: usize, c
     sums: *mut f32,
 ) {
     let mut first = 0;
-    // SAFETY: the caller's promise, tile by tile.
-    unsafe {
-        while first + J <= D / 16 {
-            accumulate::<S, K, D, R, J>(ahead, weights, values, keys, first, sums);
-            first += J;
-        }
-        while first < D / 16 {
-            accumulate::<S, K, D, R, 1>(ahead, weights, values, keys, first, sums);
-            first += 1;
-        }
+    while first + J <= D / 16 {
+        accumulate::<S, K, D, R, J>(ahead, weights, values, keys, first, sums);
+        first += J;
+    }
+    while first < D / 16 {
+        accumulate::<S, K, D, R, 1>(ahead, weights, values, keys, first, sums);
+        first += 1;
     }
 }
 
@@ -150,34 +139,31 @@ unsafe fn soften<S: Lanes, const D: usize>(
     total: &mut f32,
     sums: *mut f32,
 ) {
-    // SAFETY: the caller gives `tiles` blocks of scores and D sums.
-    unsafe {
-        for hidden in keys..tiles * BLOCK_SIZE {
-            *scores.add(hidden) = f32::NEG_INFINITY;
-        }
-        let mut most = S::splat(f32::NEG_INFINITY);
-        for tile in 0..tiles {
-            most = most.max(S::load(scores.add(tile * BLOCK_SIZE)));
-        }
-        let most = most.largest();
-        let most = if most > *largest { most } else { *largest };
-        if most > *largest && *total > 0.0 {
-            let shrink = S::splat(*largest - most).exp();
-            *total *= shrink.array()[0];
-            for lane in 0..D / 16 {
-                S::load(sums.add(lane * 16)).mul(shrink).store(sums.add(lane * 16));
-            }
-        }
-        let shift = S::splat(most);
-        let mut sum = S::splat(0.0);
-        for tile in 0..tiles {
-            let weight = S::load(scores.add(tile * BLOCK_SIZE)).sub(shift).exp();
-            sum = sum.add(weight);
-            weight.store(scores.add(tile * BLOCK_SIZE));
-        }
-        *total += sum.sum();
-        *largest = most;
+    for hidden in keys..tiles * BLOCK_SIZE {
+        *scores.add(hidden) = f32::NEG_INFINITY;
     }
+    let mut most = S::splat(f32::NEG_INFINITY);
+    for tile in 0..tiles {
+        most = most.max(S::load(scores.add(tile * BLOCK_SIZE)));
+    }
+    let most = most.largest();
+    let most = if most > *largest { most } else { *largest };
+    if most > *largest && *total > 0.0 {
+        let shrink = S::splat(*largest - most).exp();
+        *total *= shrink.array()[0];
+        for lane in 0..D / 16 {
+            S::load(sums.add(lane * 16)).mul(shrink).store(sums.add(lane * 16));
+        }
+    }
+    let shift = S::splat(most);
+    let mut sum = S::splat(0.0);
+    for tile in 0..tiles {
+        let weight = S::load(scores.add(tile * BLOCK_SIZE)).sub(shift).exp();
+        sum = sum.add(weight);
+        weight.store(scores.add(tile * BLOCK_SIZE));
+    }
+    *total += sum.sum();
+    *largest = most;
 }
 
 /// Keys and values that rows attend to.
@@ -234,15 +220,12 @@ pub unsafe fn attend<S: Lanes, K: Number, const D: usize>(
         macro_rules! scored {
             ($rows:literal, $tiles:literal) => {
                 while rows - row >= $rows {
-                    // SAFETY: rows and blocks are within the workspace and the cache, as the caller promises.
-                    unsafe {
-                        score_rows::<S, K, D, $rows, $tiles>(
-                            ahead,
-                            queries.add(row * D),
-                            key_blocks,
-                            scores.add(row * CHUNK),
-                        );
-                    }
+                    score_rows::<S, K, D, $rows, $tiles>(
+                        ahead,
+                        queries.add(row * D),
+                        key_blocks,
+                        scores.add(row * CHUNK),
+                    );
                     row += $rows;
                 }
             };
@@ -259,31 +242,25 @@ pub unsafe fn attend<S: Lanes, K: Number, const D: usize>(
         }
         for row in 0..rows {
             let seen = (keys.visible + row / keys.rows_a_step).saturating_sub(begin).min(count);
-            // SAFETY: as above.
-            unsafe {
-                let scores = scores.add(row * CHUNK);
-                if seen == 0 {
-                    std::slice::from_raw_parts_mut(scores, tiles * BLOCK_SIZE).fill(0.0);
-                    continue;
-                }
-                let (largest, total) = (&mut work.largest[first + row], &mut work.total[first + row]);
-                soften::<S, D>(scores, tiles, seen, largest, total, sums.add(row * D));
+            let scores = scores.add(row * CHUNK);
+            if seen == 0 {
+                std::slice::from_raw_parts_mut(scores, tiles * BLOCK_SIZE).fill(0.0);
+                continue;
             }
+            let (largest, total) = (&mut work.largest[first + row], &mut work.total[first + row]);
+            soften::<S, D>(scores, tiles, seen, largest, total, sums.add(row * D));
         }
         let mut row = 0;
         macro_rules! accumulated {
             ($rows:literal, $lanes:literal) => {
                 while rows - row >= $rows {
-                    // SAFETY: as above.
-                    unsafe {
-                        accumulate_rows::<S, K, D, $rows, $lanes>(
-                            ahead,
-                            scores.add(row * CHUNK),
-                            value_blocks,
-                            count,
-                            sums.add(row * D),
-                        );
-                    }
+                    accumulate_rows::<S, K, D, $rows, $lanes>(
+                        ahead,
+                        scores.add(row * CHUNK),
+                        value_blocks,
+                        count,
+                        sums.add(row * D),
+                    );
                     row += $rows;
                 }
             };
@@ -308,22 +285,18 @@ pub unsafe fn attend<S: Lanes, K: Number, const D: usize>(
 /// Makes `rows` rows of the workspace ready for [`attend`].
 #[inline(always)]
 pub unsafe fn begin<const D: usize>(work: &mut Workspace, rows: usize) {
-    // SAFETY: the workspace holds MAX_ROWS rows of D sums.
-    unsafe { std::slice::from_raw_parts_mut(work.sums.start(), rows * D) }.fill(0.0);
+    std::slice::from_raw_parts_mut(work.sums.start(), rows * D).fill(0.0);
     work.largest[..rows].fill(f32::NEG_INFINITY);
     work.total[..rows].fill(0.0);
 }
 
-/// Divides a row's sums by its total: the attention's output.
+/// Divides a row's sums by its total: the attention's output, D numbers.
 #[inline(always)]
 pub unsafe fn finish<S: Lanes, const D: usize>(work: &mut Workspace, row: usize, output: *mut f32) {
-    // SAFETY: the caller gives memory for D numbers.
-    unsafe {
-        let scale = S::splat(1.0 / work.total[row]);
-        let sums = work.sums.start().add(row * D);
-        for lane in 0..D / 16 {
-            S::load(sums.add(lane * 16)).mul(scale).store(output.add(lane * 16));
-        }
+    let scale = S::splat(1.0 / work.total[row]);
+    let sums = work.sums.start().add(row * D);
+    for lane in 0..D / 16 {
+        S::load(sums.add(lane * 16)).mul(scale).store(output.add(lane * 16));
     }
 }
 
@@ -339,67 +312,52 @@ pub unsafe fn rotate<S: Lanes, const D: usize>(
     output: *mut f32,
 ) {
     let mut head = [0.0_f32; D];
-    // SAFETY: the caller gives D inputs, D gains, D / 2 cosines and sines, and memory for D outputs.
-    unsafe {
-        match gain {
-            Some(gain) => {
-                let mut squares = S::splat(0.0);
-                for lane in 0..D / 16 {
-                    let part = S::load(input.add(lane * 16));
-                    squares = part.fma(part, squares);
-                }
-                let factor = S::splat(scale / (squares.sum() / D as f32 + epsilon).sqrt());
-                for lane in 0..D / 16 {
-                    let gain = S::load(gain.as_ptr().add(lane * 16));
-                    S::load(input.add(lane * 16))
-                        .mul(factor)
-                        .mul(gain)
-                        .store(head.as_mut_ptr().add(lane * 16));
-                }
+    let factor = match gain {
+        Some(_) => {
+            let mut squares = S::splat(0.0);
+            for lane in 0..D / 16 {
+                let part = S::load(input.add(lane * 16));
+                squares = part.fma(part, squares);
             }
-            None => {
-                for lane in 0..D / 16 {
-                    S::load(input.add(lane * 16))
-                        .mul(S::splat(scale))
-                        .store(head.as_mut_ptr().add(lane * 16));
-                }
-            }
+            S::splat(scale / (squares.sum() / D as f32 + epsilon).sqrt())
         }
-        let (cosines, sines) = rotation;
-        for index in 0..D / 2 {
-            let (low, high) = (head[index], head[index + D / 2]);
-            let (cosine, sine) = (*cosines.add(index), *sines.add(index));
-            *output.add(index) = low * cosine - high * sine;
-            *output.add(index + D / 2) = high * cosine + low * sine;
+        None => S::splat(scale),
+    };
+    for lane in 0..D / 16 {
+        let mut part = S::load(input.add(lane * 16)).mul(factor);
+        if let Some(gain) = gain {
+            part = part.mul(S::load(gain.as_ptr().add(lane * 16)));
         }
+        part.store(head.as_mut_ptr().add(lane * 16));
+    }
+    let (cosines, sines) = rotation;
+    for index in 0..D / 2 {
+        let (low, high) = (head[index], head[index + D / 2]);
+        let (cosine, sine) = (*cosines.add(index), *sines.add(index));
+        *output.add(index) = low * cosine - high * sine;
+        *output.add(index + D / 2) = high * cosine + low * sine;
     }
 }
 
 /// One vector of [`swiglu`]. Below -87 the sigmoid is 0 in all but name; the bound keeps the exponential finite.
 #[inline(always)]
 unsafe fn gated<S: Lanes>(gate: S, up: S) -> S {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let bounded = S::splat(-87.0).max(gate);
-        gate.mul(up).div(S::splat(0.0).sub(bounded).exp().add(S::splat(1.0)))
-    }
+    let bounded = S::splat(-87.0).max(gate);
+    gate.mul(up).div(S::splat(0.0).sub(bounded).exp().add(S::splat(1.0)))
 }
 
 /// `silu(gate) * up`, number by number (Shazeer, arXiv 2002.05202).
 #[inline(always)]
 pub unsafe fn swiglu<S: Lanes>(gate: *const f32, up: *const f32, count: usize, output: *mut f32) {
-    // SAFETY: the caller gives `count` numbers in each and memory for as many.
-    unsafe {
-        let whole = count / 16 * 16;
-        for at in (0..whole).step_by(16) {
-            gated(S::load(gate.add(at)), S::load(up.add(at))).store(output.add(at));
-        }
-        if whole < count {
-            let (mut gates, mut ups) = ([0.0; 16], [0.0; 16]);
-            std::ptr::copy_nonoverlapping(gate.add(whole), gates.as_mut_ptr(), count - whole);
-            std::ptr::copy_nonoverlapping(up.add(whole), ups.as_mut_ptr(), count - whole);
-            let result = gated(S::load(gates.as_ptr()), S::load(ups.as_ptr())).array();
-            std::ptr::copy_nonoverlapping(result.as_ptr(), output.add(whole), count - whole);
-        }
+    let whole = count / 16 * 16;
+    for at in (0..whole).step_by(16) {
+        gated(S::load(gate.add(at)), S::load(up.add(at))).store(output.add(at));
+    }
+    if whole < count {
+        let (mut gates, mut ups) = ([0.0; 16], [0.0; 16]);
+        std::ptr::copy_nonoverlapping(gate.add(whole), gates.as_mut_ptr(), count - whole);
+        std::ptr::copy_nonoverlapping(up.add(whole), ups.as_mut_ptr(), count - whole);
+        let result = gated(S::load(gates.as_ptr()), S::load(ups.as_ptr())).array();
+        std::ptr::copy_nonoverlapping(result.as_ptr(), output.add(whole), count - whole);
     }
 }

@@ -4,6 +4,8 @@
 //! engine is loaded. Every operation is defined lane by lane and reductions fold in one fixed order, so AVX-512 and
 //! AVX2 give the same bits; the portable build does too where the target has a fused multiply-add.
 
+#![allow(unsafe_op_in_unsafe_fn, reason = "every method promises what the others do")]
+
 use half::bf16;
 
 /// A type that keys and values are stored in.
@@ -19,16 +21,14 @@ pub trait Number: Copy {
 impl Number for f32 {
     #[inline(always)]
     unsafe fn load<S: Lanes>(from: *const f32) -> S {
-        // SAFETY: the caller's promise.
-        unsafe { S::load(from) }
+        S::load(from)
     }
 }
 
 impl Number for bf16 {
     #[inline(always)]
     unsafe fn load<S: Lanes>(from: *const bf16) -> S {
-        // SAFETY: the caller's promise.
-        unsafe { S::load_bf16(from) }
+        S::load_bf16(from)
     }
 }
 
@@ -72,16 +72,14 @@ pub unsafe trait Lanes: Copy {
     #[inline(always)]
     unsafe fn array(self) -> [f32; 16] {
         let mut lanes = [0.0; 16];
-        // SAFETY: the array holds sixteen numbers.
-        unsafe { self.store(lanes.as_mut_ptr()) };
+        self.store(lanes.as_mut_ptr());
         lanes
     }
 
     /// The sum of the lanes: halves are added until one is left.
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
-        // SAFETY: the caller's promise.
-        let mut lanes = unsafe { self.array() };
+        let mut lanes = self.array();
         for width in [8, 4, 2, 1] {
             for lane in 0..width {
                 lanes[lane] += lanes[lane + width];
@@ -93,8 +91,7 @@ pub unsafe trait Lanes: Copy {
     /// The largest lane; NaN is skipped or returned.
     #[inline(always)]
     unsafe fn largest(self) -> f32 {
-        // SAFETY: the caller's promise.
-        let mut lanes = unsafe { self.array() };
+        let mut lanes = self.array();
         for width in [8, 4, 2, 1] {
             for lane in 0..width {
                 lanes[lane] =
@@ -108,20 +105,17 @@ pub unsafe trait Lanes: Copy {
     /// For arguments up to 88. NaN stays NaN. (Range reduction and polynomial of the Cephes library's `expf`.)
     #[inline(always)]
     unsafe fn exp(self) -> Self {
-        // SAFETY: the caller's promise holds for every operation below.
-        unsafe {
-            let low = Self::splat(LOWEST_EXPONENT);
-            let x = low.max(self);
-            let whole = x.mul(Self::splat(std::f32::consts::LOG2_E)).round();
-            let rest = whole.fma(Self::splat(-0.693_359_4), x);
-            let rest = whole.fma(Self::splat(2.121_944_4e-4), rest);
-            let mut sum = Self::splat(1.987_569_1e-4);
-            for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
-                sum = sum.fma(rest, Self::splat(coefficient));
-            }
-            let value = sum.fma(rest.mul(rest), rest.add(Self::splat(1.0))).mul(whole.two_to());
-            value.zero_where_below(self, low)
+        let low = Self::splat(LOWEST_EXPONENT);
+        let x = low.max(self);
+        let whole = x.mul(Self::splat(std::f32::consts::LOG2_E)).round();
+        let rest = whole.fma(Self::splat(-0.693_359_4), x);
+        let rest = whole.fma(Self::splat(2.121_944_4e-4), rest);
+        let mut sum = Self::splat(1.987_569_1e-4);
+        for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+            sum = sum.fma(rest, Self::splat(coefficient));
         }
+        let value = sum.fma(rest.mul(rest), rest.add(Self::splat(1.0))).mul(whole.two_to());
+        value.zero_where_below(self, low)
     }
 
     /// 0 where `argument` is below `bound`, else `self`.

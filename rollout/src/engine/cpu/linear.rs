@@ -5,23 +5,20 @@
 //! [`Precision::BFloat16`] weights and inputs are rounded to bf16, sums stay f32. A row's result does not depend on how
 //! many rows there are.
 
-use gemm::{Onto, Packed, Packing, Precision, Scratch, View};
+use gemm::{Isa, Onto, Packed, Packing, Precision, Scratch, View, ViewMut};
 use policy::config::Config;
-use policy::graph::SITES;
+use policy::decoder::{Decoder, Projection, SITES, Tensor};
 use policy::weights::{TensorView, Weights};
 use record::failure::Result;
 
-/// All projections of a decoder.
-pub struct Linears {
-    /// By layer and site.
-    layers: Vec<[Linear; SITES.len()]>,
-    head: Linear,
-}
+/// All projections of a decoder: those of each layer's sites, then the head.
+pub struct Linears(Vec<Linear>);
 
 /// One projection.
 pub struct Linear {
     weight: Packed,
-    bias: Option<Vec<f32>>,
+    /// Empty where there is none.
+    bias: Vec<f32>,
 }
 
 impl Linears {
@@ -29,41 +26,42 @@ impl Linears {
     ///
     /// # Errors
     /// A tensor is missing or of no floating type.
-    pub fn load(config: &Config, weights: &Weights, precision: Precision) -> Result<Linears> {
+    pub fn load(config: &Config, weights: &Weights, precision: Precision, isa: Isa) -> Result<Linears> {
+        let decoder = Decoder::new(config);
         let mut numbers = Vec::new();
-        let mut site = |layer: usize, site: usize| -> Result<Linear> {
-            let modules: Vec<String> = SITES[site].iter().map(|target| target.module(layer)).collect();
-            let names: Vec<String> = modules.iter().map(|module| format!("{module}.weight")).collect();
-            let biased = site == 0 && config.attention_bias;
-            let bias = |module: &String| weights.to_f32(&format!("{module}.bias"));
-            let bias = biased.then(|| modules.iter().map(bias).collect::<Result<Vec<_>>>()).transpose()?;
-            Ok(Linear {
-                weight: pack(weights, &names, precision, &mut numbers)?,
-                bias: bias.map(|parts| parts.concat()),
-            })
-        };
-        let layer =
-            |layer| -> Result<_> { Ok([site(layer, 0)?, site(layer, 1)?, site(layer, 2)?, site(layer, 3)?]) };
-        let layers = (0..config.num_layers).map(layer).collect::<Result<_>>()?;
-        let head = pack(weights, &[config.head_name().to_owned()], precision, &mut numbers)?;
-        Ok(Linears { layers, head: Linear { weight: head, bias: None } })
+        let mut pack = |tensors: &[&Tensor]| pack(weights, tensors, precision, isa, &mut numbers);
+        let mut linears = Vec::with_capacity(decoder.layers.len() * SITES.len() + 1);
+        for (layer, targets) in decoder.layers.iter().flat_map(|layer| SITES.map(|targets| (layer, targets)))
+        {
+            let parts: Vec<&Projection> = targets.iter().map(|&target| layer.projection(target)).collect();
+            let matrices: Vec<&Tensor> = parts.iter().map(|part| &part.weight).collect();
+            let biases = parts.iter().filter_map(|part| part.bias.as_ref());
+            let biases = biases.map(|bias| weights.to_f32(&bias.name)).collect::<Result<Vec<_>>>()?;
+            linears.push(Linear { weight: pack(&matrices)?, bias: biases.concat() });
+        }
+        linears.push(Linear { weight: pack(&[decoder.head()])?, bias: Vec::new() });
+        Ok(Linears(linears))
     }
 
-    /// The projection at a site of a layer; the head follows the last layer.
+    /// The projection at a site of a layer; site 0 of the layer after the last is the head.
     pub fn find(&self, layer: usize, site: usize) -> Option<&Linear> {
-        match self.layers.get(layer) {
-            Some(sites) => sites.get(site),
-            None => (layer == self.layers.len()).then_some(&self.head),
-        }
+        self.0.get(layer * SITES.len() + site)
     }
 }
 
 /// Tensors `[outputs, inputs]`, one under the other, as the right operand `[inputs, outputs]`. `numbers` is where they pass
 /// through, a band at a time.
-fn pack(weights: &Weights, names: &[String], precision: Precision, numbers: &mut Vec<f32>) -> Result<Packed> {
-    let tensors: Vec<TensorView> = names.iter().map(|name| weights.tensor(name)).collect::<Result<_>>()?;
+fn pack(
+    weights: &Weights,
+    tensors: &[&Tensor],
+    precision: Precision,
+    isa: Isa,
+    numbers: &mut Vec<f32>,
+) -> Result<Packed> {
+    let tensors: Vec<TensorView> =
+        tensors.iter().map(|tensor| weights.tensor(&tensor.name)).collect::<Result<_>>()?;
     let (inputs, outputs) = (tensors[0].shape[1], tensors.iter().map(|tensor| tensor.shape[0]).sum());
-    let mut packing = Packing::new(precision, [inputs, outputs]);
+    let mut packing = Packing::new(isa, precision, [inputs, outputs]);
     while let Some(band) = packing.wanted() {
         numbers.resize(band.len() * inputs, 0.0);
         let mut above = 0;
@@ -93,15 +91,13 @@ impl Linear {
 
     /// `y = x · weightᵀ + bias` for `rows` rows.
     pub fn apply(&self, scratch: &mut Scratch, rows: usize, x: &[f32], y: &mut [f32]) {
-        let outputs = self.weight.columns();
-        let onto = match &self.bias {
-            None => Onto::Zero,
-            Some(bias) => {
-                y.chunks_exact_mut(outputs).for_each(|row| row.copy_from_slice(bias));
-                Onto::Result
-            }
-        };
-        let x = View::new(x, self.weight.inner());
-        gemm::multiply_packed(scratch, rows, x, &self.weight, onto, y, outputs);
+        let outputs = self.outputs();
+        let mut onto = Onto::Zero;
+        if !self.bias.is_empty() {
+            y.chunks_exact_mut(outputs).for_each(|row| row.copy_from_slice(&self.bias));
+            onto = Onto::Result;
+        }
+        let (x, y) = (View::new(x, self.inputs()), ViewMut::new(y, outputs));
+        gemm::multiply_packed(scratch, rows, x, &self.weight, onto, y);
     }
 }

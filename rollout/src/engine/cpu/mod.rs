@@ -14,7 +14,6 @@
 
 mod adapters;
 mod attention;
-mod context;
 pub(super) mod isa;
 mod kernels;
 mod kv;
@@ -32,9 +31,7 @@ mod workspace;
 mod x86;
 
 use super::scheduler::Scheduler;
-use gemm::Precision;
-#[cfg(test)]
-use isa::Isa;
+use gemm::{Isa, Precision};
 use policy::directory::Policy;
 use record::failure::Result;
 use std::sync::Arc;
@@ -58,12 +55,20 @@ pub struct Options {
     pub stop_ids: Vec<u32>,
     /// What the operands of matrix products are rounded to.
     pub precision: Precision,
+    /// The instruction set of the kernels, one that this processor has; `None`: the best.
+    pub isa: Option<Isa>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        let precision = Precision::Float32;
-        Options { threads: 1, max_rows: 512, cache_bytes: 2 << 30, stop_ids: Vec::new(), precision }
+        Options {
+            threads: 1,
+            max_rows: 512,
+            cache_bytes: 2 << 30,
+            stop_ids: Vec::new(),
+            precision: Precision::Float32,
+            isa: None,
+        }
     }
 }
 
@@ -88,13 +93,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::load`].
     pub fn load_all(policies: &[&Policy], options: &Options) -> Result<Engine> {
-        Ok(Engine { model: Arc::new(Model::load(policies, options, None)?) })
-    }
-
-    /// The same with kernels for a certain instruction set, which this processor must have.
-    #[cfg(test)]
-    pub(super) fn load_for(policy: &Policy, options: &Options, isa: Option<Isa>) -> Result<Engine> {
-        Ok(Engine { model: Arc::new(Model::load(&[policy], options, isa)?) })
+        Ok(Engine { model: Arc::new(Model::load(policies, options)?) })
     }
 
     /// A decoder for one thread, with a KV cache of its own.

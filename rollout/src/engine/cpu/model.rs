@@ -2,11 +2,11 @@
 
 use super::Options;
 use super::adapters::Adapter;
-use super::context::{ForwardContext, set_current};
-use super::isa::{Isa, Kernels};
+use super::isa::Kernels;
 use super::kv::{BLOCK_SIZE, KvLayout};
 use super::linear::Linears;
 use super::operators::{Shared, domain};
+use super::runner::{ForwardContext, set_current};
 use super::workspace::MAX_ROWS;
 use crate::engine::batch::Batch;
 use crate::engine::block_pool::{CacheConfig, Fork};
@@ -14,7 +14,7 @@ use crate::engine::custom_op::Domain;
 use crate::engine::onnx::{Memory, Tensor, check, failed, session_builder};
 use crate::engine::scheduler::SchedulerConfig;
 use crate::runtime;
-use gemm::Precision;
+use gemm::{Isa, Precision};
 use ort::AsPointer;
 use policy::config::Config;
 use policy::directory::Policy;
@@ -48,7 +48,7 @@ pub struct Model {
 
 impl Model {
     /// Reads the configuration of policies that are one model, or adapters of one, writes the graph and opens a session.
-    pub fn load(policies: &[&Policy], options: &Options, isa: Option<Isa>) -> Result<Self> {
+    pub fn load(policies: &[&Policy], options: &Options) -> Result<Self> {
         let Some(&policy) = policies.first() else {
             return Err(Failure::work("an engine without a policy"));
         };
@@ -57,9 +57,9 @@ impl Model {
         let adapted = policies.iter().filter(|policy| policy.base.is_some());
         let adapters: Vec<Adapter> =
             adapted.map(|policy| Adapter::load(policy, &config)).collect::<Result<_>>()?;
-        let kernels = match isa {
-            Some(isa) => isa.kernels(config.head_dim),
-            None => Isa::best(config.head_dim),
+        let kernels = match options.isa {
+            Some(isa) => Kernels::of(isa, config.head_dim),
+            None => Kernels::best(config.head_dim),
         };
         let kernels = kernels.ok_or_else(|| {
             let message =
@@ -76,7 +76,12 @@ impl Model {
         let (products, linears) = match options.precision {
             Precision::Float32 => (Products::OnnxRuntime, None),
             Precision::BFloat16 => {
-                let linears = Linears::load(&config, &weights, options.precision)?;
+                let linears = Linears::load(
+                    &config,
+                    &weights,
+                    options.precision,
+                    options.isa.unwrap_or_else(Isa::best),
+                )?;
                 (Products::Own, Some(Arc::new(linears)))
             }
         };

@@ -2,13 +2,10 @@
 
 use super::adapters::Adapter;
 use super::attention::{Layer, Tensors};
-use super::context::current;
 use super::isa::Kernels;
 use super::linear::Linears;
-use crate::engine::custom_op::{
-    Domain, Kernel, Operator, Outcome, constant, float, input_rows, integer, output_rows,
-};
-use ort::sys::*;
+use super::runner::current;
+use crate::engine::custom_op::{Call, Domain, Kernel, Node, Operator, Outcome};
 use record::failure::Result;
 use std::ffi::CStr;
 use std::ptr;
@@ -47,28 +44,26 @@ impl Kernel for Attention {
     const NAME: &'static CStr = c"SharedPrefixAttention";
     const INPUTS: usize = 3;
 
-    unsafe fn new(shared: &Shared, info: *const OrtKernelInfo) -> Outcome<Self> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let head_size = integer(info, c"head_dim")?;
-            let normalized = integer(info, c"qk_norm")? == 1;
-            let gain = |index| normalized.then(|| constant(info, index, head_size)).transpose();
-            let layer = Layer {
-                index: integer(info, c"layer")?,
-                heads: integer(info, c"num_heads")?,
-                kv_heads: integer(info, c"kv_num_heads")?,
-                epsilon: float(info, c"epsilon")?,
-                query_gain: gain(1)?,
-                key_gain: gain(2)?,
-            };
-            Ok(Attention { layer, head_size, kernels: shared.kernels })
-        }
+    fn new(shared: &Shared, node: &Node) -> Outcome<Self> {
+        let head_size = node.integer(c"head_dim")?;
+        let normalized = node.integer(c"qk_norm")? == 1;
+        let gain = |index| normalized.then(|| node.constant(index, head_size)).transpose();
+        let layer = Layer {
+            index: node.integer(c"layer")?,
+            heads: node.integer(c"num_heads")?,
+            kv_heads: node.integer(c"kv_num_heads")?,
+            epsilon: node.float(c"epsilon")?,
+            query_gain: gain(1)?,
+            key_gain: gain(2)?,
+        };
+        Ok(Attention { layer, head_size, kernels: shared.kernels })
     }
 
-    unsafe fn compute(&self, context: *mut OrtKernelContext) -> Outcome<()> {
+    fn compute(&self, call: &Call) -> Outcome<()> {
         let Layer { heads, kv_heads, .. } = self.layer;
-        // SAFETY: the nodes of a run follow each other on this thread; the context is the running call's.
-        let ((forward, batch), (rows, width, query)) = unsafe { (current()?, input_rows(context, 0)?) };
+        let (rows, width, query) = call.input_rows(0)?;
+        // SAFETY: the nodes of a run follow each other on this thread.
+        let (forward, batch) = unsafe { current()? };
         if rows != batch.ids.len() || width != (heads + 2 * kv_heads) * self.head_size {
             return Err(format!("[{rows}, {width}] does not fit a batch of {} rows", batch.ids.len()));
         }
@@ -78,9 +73,9 @@ impl Kernel for Attention {
         {
             return Err("the KV cache is another model's".to_owned());
         }
+        let output = call.output_rows(rows, heads * self.head_size)?;
         // SAFETY: the sizes were checked above; the batch is within the cache by construction.
         unsafe {
-            let output = output_rows(context, rows, heads * self.head_size)?;
             let key = query.add(heads * self.head_size);
             let value = key.add(kv_heads * self.head_size);
             let tensors = Tensors { query, key, value, width, output };
@@ -102,28 +97,26 @@ impl Kernel for LinearProduct {
     const NAME: &'static CStr = c"Linear";
     const INPUTS: usize = 1;
 
-    unsafe fn new(shared: &Shared, info: *const OrtKernelInfo) -> Outcome<Self> {
-        // SAFETY: the caller's promise.
-        let (layer, site) = unsafe { (integer(info, c"layer")?, integer(info, c"site")?) };
+    fn new(shared: &Shared, node: &Node) -> Outcome<Self> {
+        let (layer, site) = (node.integer(c"layer")?, node.integer(c"site")?);
         let linears = shared.linears.clone().ok_or("the session was opened without weights")?;
         linears.find(layer, site).ok_or_else(|| format!("there is no site {site} of layer {layer}"))?;
         Ok(LinearProduct { linears, layer, site })
     }
 
-    unsafe fn compute(&self, context: *mut OrtKernelContext) -> Outcome<()> {
+    fn compute(&self, call: &Call) -> Outcome<()> {
         let linear = self.linears.find(self.layer, self.site).ok_or("a projection that is not loaded")?;
-        // SAFETY: the nodes of a run follow each other on this thread; the context is the running call's.
-        let ((forward, _), (rows, width, x)) = unsafe { (current()?, input_rows(context, 0)?) };
+        let (rows, width, x) = call.input_rows(0)?;
         if width != linear.inputs() {
             return Err(format!("[{rows}, {width}] where rows of {} are multiplied", linear.inputs()));
         }
-        // SAFETY: the sizes are those of the two tensors; an empty one may have no address.
-        unsafe {
-            let y = output_rows(context, rows, linear.outputs())?;
-            if rows > 0 {
+        let y = call.output_rows(rows, linear.outputs())?;
+        if rows > 0 {
+            // SAFETY: the sizes are those of the two tensors; the nodes of a run follow each other on this thread.
+            unsafe {
                 let x = std::slice::from_raw_parts(x, rows * width);
                 let y = std::slice::from_raw_parts_mut(y, rows * linear.outputs());
-                linear.apply(&mut forward.products, rows, x, y);
+                linear.apply(&mut current()?.0.products, rows, x, y);
             }
         }
         Ok(())
@@ -145,24 +138,23 @@ impl Kernel for LowRank {
     const NAME: &'static CStr = c"LowRank";
     const INPUTS: usize = 2;
 
-    unsafe fn new(shared: &Shared, info: *const OrtKernelInfo) -> Outcome<Self> {
-        // SAFETY: the caller's promise.
-        let [layer, site, scored] = [c"layer", c"site", c"scored"].map(|name| unsafe { integer(info, name) });
+    fn new(shared: &Shared, node: &Node) -> Outcome<Self> {
         let Shared { kernels, adapters, .. } = shared.clone();
-        Ok(LowRank { layer: layer?, site: site?, scored: scored? == 1, kernels, adapters })
+        let (layer, site) = (node.integer(c"layer")?, node.integer(c"site")?);
+        Ok(LowRank { layer, site, scored: node.integer(c"scored")? == 1, kernels, adapters })
     }
 
-    unsafe fn compute(&self, context: *mut OrtKernelContext) -> Outcome<()> {
-        // SAFETY: the nodes of a run follow each other on this thread; the context is the running call's.
-        let ((_, batch), (rows, inputs, x), (same, outputs, y)) =
-            unsafe { (current()?, input_rows(context, 0)?, input_rows(context, 1)?) };
+    fn compute(&self, call: &Call) -> Outcome<()> {
+        let ((rows, inputs, x), (same, outputs, y)) = (call.input_rows(0)?, call.input_rows(1)?);
+        // SAFETY: the nodes of a run follow each other on this thread.
+        let (_, batch) = unsafe { current()? };
         let expected = if self.scored { batch.logit_rows.len() } else { batch.ids.len() };
         if rows != same || rows != expected {
             return Err(format!("{rows} and {same} rows do not fit a batch of {expected}"));
         }
+        let result = call.output_rows(rows, outputs)?;
         // SAFETY: the sizes are those of the tensors; each part is compared with them before it is used.
         unsafe {
-            let result = output_rows(context, rows, outputs)?;
             if !ptr::eq(result, y) {
                 ptr::copy_nonoverlapping(y, result, rows * outputs);
             }
@@ -194,17 +186,17 @@ impl Kernel for SwiGlu {
     const NAME: &'static CStr = c"SwiGlu";
     const INPUTS: usize = 1;
 
-    unsafe fn new(shared: &Shared, _: *const OrtKernelInfo) -> Outcome<Self> {
+    fn new(shared: &Shared, _: &Node) -> Outcome<Self> {
         Ok(SwiGlu { kernels: shared.kernels })
     }
 
-    unsafe fn compute(&self, context: *mut OrtKernelContext) -> Outcome<()> {
-        // SAFETY: the sizes are those of the tensors.
-        unsafe {
-            let (rows, width, gates) = input_rows(context, 0)?;
-            let half = width / 2;
-            let output = output_rows(context, rows, half)?;
-            for row in 0..rows {
+    fn compute(&self, call: &Call) -> Outcome<()> {
+        let (rows, width, gates) = call.input_rows(0)?;
+        let half = width / 2;
+        let output = call.output_rows(rows, half)?;
+        for row in 0..rows {
+            // SAFETY: the sizes are those of the tensors.
+            unsafe {
                 let gate = gates.add(row * width);
                 (self.kernels.swiglu)(gate, gate.add(half), half, output.add(row * half));
             }

@@ -1,5 +1,7 @@
 //! [`Lanes`] in plain Rust, for every target without a version of its own (aarch64 compiles it to NEON).
 
+#![allow(unsafe_op_in_unsafe_fn, reason = "`Lanes` says once what callers promise")]
+
 use super::lanes::Lanes;
 use half::bf16;
 
@@ -35,21 +37,18 @@ unsafe impl Lanes for Portable {
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: the caller promises sixteen readable numbers.
-        Portable(unsafe { from.cast::<[f32; 16]>().read_unaligned() })
+        Portable(from.cast::<[f32; 16]>().read_unaligned())
     }
 
     #[inline(always)]
     unsafe fn load_bf16(from: *const bf16) -> Self {
-        // SAFETY: the caller promises sixteen readable numbers.
-        let halves = unsafe { from.cast::<[u16; 16]>().read_unaligned() };
+        let halves = from.cast::<[u16; 16]>().read_unaligned();
         Portable(halves.map(|half| f32::from_bits(u32::from(half) << 16)))
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
-        // SAFETY: the caller promises memory for sixteen numbers.
-        unsafe { to.cast::<[f32; 16]>().write_unaligned(self.0) }
+        to.cast::<[f32; 16]>().write_unaligned(self.0)
     }
 
     #[inline(always)]

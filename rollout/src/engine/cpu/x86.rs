@@ -1,226 +1,160 @@
 //! [`Lanes`] for x86-64: AVX-512, and AVX2 with FMA as two registers of eight.
 
+#![allow(
+    unsafe_op_in_unsafe_fn,
+    reason = "every line is an intrinsic; `Lanes` says once what callers promise"
+)]
+
 use super::lanes::Lanes;
 use half::bf16;
 use std::arch::x86_64::*;
+
+const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
 /// One AVX-512 register.
 #[derive(Clone, Copy)]
 pub struct Avx512(__m512);
 
+/// Two AVX2 registers.
+#[derive(Clone, Copy)]
+pub struct Avx2(__m256, __m256);
+
+/// A binary operation of [`Lanes`]: one intrinsic for each register.
+macro_rules! binary {
+    ($type:ident, $name:ident, $intrinsic:ident, $($register:tt),+) => {
+        #[inline(always)]
+        unsafe fn $name(self, other: Self) -> Self {
+            $type($($intrinsic(self.$register, other.$register)),+)
+        }
+    };
+}
+
 // SAFETY: used only behind a run-time check for AVX-512F (see `isa::Isa`).
 unsafe impl Lanes for Avx512 {
     const WIDE: bool = true;
 
+    binary!(Avx512, add, _mm512_add_ps, 0);
+    binary!(Avx512, sub, _mm512_sub_ps, 0);
+    binary!(Avx512, mul, _mm512_mul_ps, 0);
+    binary!(Avx512, div, _mm512_div_ps, 0);
+    binary!(Avx512, max, _mm512_max_ps, 0);
+
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
-        // SAFETY: the caller has AVX-512F; so for every block of this implementation.
-        Avx512(unsafe { _mm512_set1_ps(value) })
+        Avx512(_mm512_set1_ps(value))
     }
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: sixteen readable numbers, promised by the caller.
-        Avx512(unsafe { _mm512_loadu_ps(from) })
+        Avx512(_mm512_loadu_ps(from))
     }
 
     #[inline(always)]
     unsafe fn load_bf16(from: *const bf16) -> Self {
-        // SAFETY: sixteen readable numbers, promised by the caller; a bf16 is the upper half of an f32.
-        unsafe {
-            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
-            Avx512(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
-        }
+        // A bf16 is the upper half of an f32.
+        let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+        Avx512(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
-        // SAFETY: memory for sixteen numbers, promised by the caller.
-        unsafe { _mm512_storeu_ps(to, self.0) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        // SAFETY: as above.
-        Avx512(unsafe { _mm512_add_ps(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    unsafe fn sub(self, other: Self) -> Self {
-        // SAFETY: as above.
-        Avx512(unsafe { _mm512_sub_ps(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    unsafe fn mul(self, other: Self) -> Self {
-        // SAFETY: as above.
-        Avx512(unsafe { _mm512_mul_ps(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    unsafe fn div(self, other: Self) -> Self {
-        // SAFETY: as above.
-        Avx512(unsafe { _mm512_div_ps(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    unsafe fn max(self, other: Self) -> Self {
-        // SAFETY: as above.
-        Avx512(unsafe { _mm512_max_ps(self.0, other.0) })
+        _mm512_storeu_ps(to, self.0)
     }
 
     #[inline(always)]
     unsafe fn fma(self, factor: Self, term: Self) -> Self {
-        // SAFETY: as above.
-        Avx512(unsafe { _mm512_fmadd_ps(self.0, factor.0, term.0) })
+        Avx512(_mm512_fmadd_ps(self.0, factor.0, term.0))
     }
 
     #[inline(always)]
     unsafe fn round(self) -> Self {
-        // SAFETY: as above.
-        Avx512(unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0) })
+        Avx512(_mm512_roundscale_ps::<NEAREST>(self.0))
     }
 
     #[inline(always)]
     unsafe fn two_to(self) -> Self {
-        // SAFETY: as above.
-        Avx512(unsafe { _mm512_scalef_ps(_mm512_set1_ps(1.0), self.0) })
+        Avx512(_mm512_scalef_ps(_mm512_set1_ps(1.0), self.0))
     }
 
     #[inline(always)]
     unsafe fn prefetch(address: *const f32) {
-        // SAFETY: a prefetch never faults, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+        _mm_prefetch::<_MM_HINT_T1>(address.cast())
     }
 
     #[inline(always)]
     unsafe fn zero_where_below(self, argument: Self, bound: Self) -> Self {
-        // SAFETY: as above.
-        unsafe {
-            let keep = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(argument.0, bound.0);
-            Avx512(_mm512_maskz_mov_ps(keep, self.0))
-        }
+        let keep = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(argument.0, bound.0);
+        Avx512(_mm512_maskz_mov_ps(keep, self.0))
     }
 }
-
-/// Two AVX2 registers.
-#[derive(Clone, Copy)]
-pub struct Avx2(__m256, __m256);
 
 // SAFETY: used only behind a run-time check for AVX2 and FMA (see `isa::Isa`).
 unsafe impl Lanes for Avx2 {
     const WIDE: bool = false;
 
+    binary!(Avx2, add, _mm256_add_ps, 0, 1);
+    binary!(Avx2, sub, _mm256_sub_ps, 0, 1);
+    binary!(Avx2, mul, _mm256_mul_ps, 0, 1);
+    binary!(Avx2, div, _mm256_div_ps, 0, 1);
+    binary!(Avx2, max, _mm256_max_ps, 0, 1);
+
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
-        // SAFETY: the caller has AVX2 and FMA; so for every block of this implementation.
-        let half = unsafe { _mm256_set1_ps(value) };
-        Avx2(half, half)
+        Avx2(_mm256_set1_ps(value), _mm256_set1_ps(value))
     }
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: sixteen readable numbers, promised by the caller.
-        unsafe { Avx2(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) }
+        Avx2(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8)))
     }
 
     #[inline(always)]
     unsafe fn load_bf16(from: *const bf16) -> Self {
-        // SAFETY: as for AVX-512.
-        unsafe {
-            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
-            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(8).cast()));
-            Avx2(
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
-            )
-        }
+        let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+        let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(8).cast()));
+        Avx2(
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+        )
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
-        // SAFETY: memory for sixteen numbers, promised by the caller.
-        unsafe {
-            _mm256_storeu_ps(to, self.0);
-            _mm256_storeu_ps(to.add(8), self.1);
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        // SAFETY: as above.
-        unsafe { Avx2(_mm256_add_ps(self.0, other.0), _mm256_add_ps(self.1, other.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn sub(self, other: Self) -> Self {
-        // SAFETY: as above.
-        unsafe { Avx2(_mm256_sub_ps(self.0, other.0), _mm256_sub_ps(self.1, other.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul(self, other: Self) -> Self {
-        // SAFETY: as above.
-        unsafe { Avx2(_mm256_mul_ps(self.0, other.0), _mm256_mul_ps(self.1, other.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn div(self, other: Self) -> Self {
-        // SAFETY: as above.
-        unsafe { Avx2(_mm256_div_ps(self.0, other.0), _mm256_div_ps(self.1, other.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn max(self, other: Self) -> Self {
-        // SAFETY: as above.
-        unsafe { Avx2(_mm256_max_ps(self.0, other.0), _mm256_max_ps(self.1, other.1)) }
+        _mm256_storeu_ps(to, self.0);
+        _mm256_storeu_ps(to.add(8), self.1);
     }
 
     #[inline(always)]
     unsafe fn fma(self, factor: Self, term: Self) -> Self {
-        // SAFETY: as above.
-        unsafe { Avx2(_mm256_fmadd_ps(self.0, factor.0, term.0), _mm256_fmadd_ps(self.1, factor.1, term.1)) }
+        Avx2(_mm256_fmadd_ps(self.0, factor.0, term.0), _mm256_fmadd_ps(self.1, factor.1, term.1))
     }
 
     #[inline(always)]
     unsafe fn round(self) -> Self {
-        // SAFETY: as above.
-        unsafe {
-            Avx2(
-                _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0),
-                _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.1),
-            )
-        }
+        Avx2(_mm256_round_ps::<NEAREST>(self.0), _mm256_round_ps::<NEAREST>(self.1))
     }
 
     #[inline(always)]
     unsafe fn two_to(self) -> Self {
-        // SAFETY: as above.
-        unsafe {
-            let bias = _mm256_set1_epi32(127);
-            let low = _mm256_add_epi32(_mm256_cvtps_epi32(self.0), bias);
-            let high = _mm256_add_epi32(_mm256_cvtps_epi32(self.1), bias);
-            Avx2(
-                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(low)),
-                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(high)),
-            )
-        }
+        let bias = _mm256_set1_epi32(127);
+        let low = _mm256_add_epi32(_mm256_cvtps_epi32(self.0), bias);
+        let high = _mm256_add_epi32(_mm256_cvtps_epi32(self.1), bias);
+        Avx2(
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(low)),
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(high)),
+        )
     }
 
     #[inline(always)]
     unsafe fn prefetch(address: *const f32) {
-        // SAFETY: a prefetch never faults, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+        _mm_prefetch::<_MM_HINT_T1>(address.cast())
     }
 
     #[inline(always)]
     unsafe fn zero_where_below(self, argument: Self, bound: Self) -> Self {
-        // SAFETY: as above.
-        unsafe {
-            Avx2(
-                _mm256_and_ps(self.0, _mm256_cmp_ps::<_CMP_NLT_UQ>(argument.0, bound.0)),
-                _mm256_and_ps(self.1, _mm256_cmp_ps::<_CMP_NLT_UQ>(argument.1, bound.1)),
-            )
-        }
+        Avx2(
+            _mm256_and_ps(self.0, _mm256_cmp_ps::<_CMP_NLT_UQ>(argument.0, bound.0)),
+            _mm256_and_ps(self.1, _mm256_cmp_ps::<_CMP_NLT_UQ>(argument.1, bound.1)),
+        )
     }
 }

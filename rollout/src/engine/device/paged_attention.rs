@@ -3,8 +3,8 @@
 //! It implements `com.microsoft`'s operator as far as the decoder's graph uses it (`policy::graph`, the paged kind), in
 //! f32 and written to be read, not to be fast.
 
-use crate::engine::custom_op::{self, Domain, Kernel, Operator, Outcome, float, integer, output};
-use ort::sys::*;
+use crate::engine::custom_op::{Call, Domain, Kernel, Node, Operator, Outcome};
+use ort::sys::ONNXTensorElementDataType;
 use record::failure::Result;
 use std::ffi::CStr;
 use std::ptr::NonNull;
@@ -121,18 +121,16 @@ impl PagedAttention {
     }
 }
 
-/// A tensor of the running call as a slice; empty where it is absent. `T` is its type.
-unsafe fn input<'a, T>(context: *mut OrtKernelContext, index: usize) -> Outcome<(Vec<i64>, &'a mut [T])> {
-    // SAFETY: the context is the running call's, and so are its tensors; the KV cache, which alone is written, is used by
-    // no other node of the run.
-    unsafe {
-        let Some((shape, data)) = custom_op::input::<T>(context, index)? else {
-            return Ok((Vec::new(), &mut []));
-        };
-        let count = shape.iter().product::<i64>() as usize;
-        let data = if count == 0 { NonNull::dangling().as_ptr() } else { data };
-        Ok((shape, from_raw_parts_mut(data, count)))
-    }
+/// A tensor of the running call as a slice; empty where it is absent.
+///
+/// # Safety
+/// `T` is its type, and nobody else writes to it: the KV cache, which alone is written, is used by no other node of the run.
+unsafe fn input<'a, T>(call: &Call, index: usize) -> Outcome<(Vec<i64>, &'a mut [T])> {
+    let Some((shape, data)) = call.input::<T>(index)? else { return Ok((Vec::new(), &mut [])) };
+    let count = shape.iter().product::<i64>() as usize;
+    let data = if count == 0 { NonNull::dangling().as_ptr() } else { data };
+    // SAFETY: the caller's promise; the extent is the tensor's.
+    Ok((shape, unsafe { from_raw_parts_mut(data, count) }))
 }
 
 impl Kernel for PagedAttention {
@@ -149,43 +147,37 @@ impl Kernel for PagedAttention {
         }
     }
 
-    unsafe fn new(_: &(), info: *const OrtKernelInfo) -> Outcome<Self> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            Ok(PagedAttention {
-                heads: integer(info, c"num_heads")?,
-                kv_heads: integer(info, c"kv_num_heads")?,
-                epsilon: float(info, c"qk_norm_epsilon")?,
-            })
-        }
+    fn new(_: &(), node: &Node) -> Outcome<Self> {
+        let (heads, kv_heads) = (node.integer(c"num_heads")?, node.integer(c"kv_num_heads")?);
+        Ok(PagedAttention { heads, kv_heads, epsilon: node.float(c"qk_norm_epsilon")? })
     }
 
-    unsafe fn compute(&self, context: *mut OrtKernelContext) -> Outcome<()> {
+    fn compute(&self, call: &Call) -> Outcome<()> {
         // SAFETY: the types are those of `input_type`.
         unsafe {
-            let (shape, query) = input::<f32>(context, 0)?;
-            let (cache_shape, keys) = input::<f32>(context, 3)?;
-            let (_, values) = input::<f32>(context, 4)?;
+            let (shape, query) = input::<f32>(call, 0)?;
+            let (cache_shape, keys) = input::<f32>(call, 3)?;
+            let (_, values) = input::<f32>(call, 4)?;
             let [rows, width] = shape[..] else { return Err(format!("a query of shape {shape:?}")) };
-            let result = output(context, 0, &[rows, width])?;
-            let caches = [output(context, 1, &cache_shape)?, output(context, 2, &cache_shape)?];
+            let result = call.output(0, &[rows, width])?;
+            let caches = [call.output(1, &cache_shape)?, call.output(2, &cache_shape)?];
             if caches != [keys.as_mut_ptr(), values.as_mut_ptr()] {
                 return Err("the KV cache is not updated in place".to_owned());
             }
-            let gains = [input::<f32>(context, 12)?.1, input::<f32>(context, 13)?.1];
+            let gains = [input::<f32>(call, 12)?.1, input::<f32>(call, 13)?.1];
             let gains = gains.map(|gain| from_raw_parts(gain.as_ptr(), gain.len()));
             let output = if query.is_empty() { &mut [] } else { from_raw_parts_mut(result, query.len()) };
             self.run(Tensors {
                 query,
-                key: input(context, 1)?.1,
-                value: input(context, 2)?.1,
+                key: input(call, 1)?.1,
+                value: input(call, 2)?.1,
                 keys,
                 values,
-                cumulative: input(context, 5)?.1,
-                past: input(context, 6)?.1,
-                table: input(context, 7)?.1,
-                rotation: Rotation { cos: input(context, 8)?.1, sin: input(context, 9)?.1 },
-                slots: input(context, 10)?.1,
+                cumulative: input(call, 5)?.1,
+                past: input(call, 6)?.1,
+                table: input(call, 7)?.1,
+                rotation: Rotation { cos: input(call, 8)?.1, sin: input(call, 9)?.1 },
+                slots: input(call, 10)?.1,
                 gains: (!gains[0].is_empty()).then_some(gains),
                 block_size: cache_shape[1] as usize,
                 output,

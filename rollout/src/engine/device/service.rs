@@ -25,20 +25,37 @@ struct Submission {
     answers: Sender<Answer>,
 }
 
-/// The engine's thread. Dropping it waits for the thread, which ends when all clients are gone and frees device memory.
-pub struct Service {
-    submissions: Option<Sender<Submission>>,
+/// What the engine's thread shares with those that it serves.
+#[derive(Clone)]
+struct Handle {
+    submissions: Sender<Submission>,
     limits: SchedulerConfig,
     life: Weak<()>,
     timings: Arc<Mutex<PhaseTimings>>,
-    thread: Option<JoinHandle<()>>,
+}
+
+/// The engine's thread. Dropping it waits for the thread, which ends when all clients are gone and frees device memory.
+pub struct Service {
+    handle: Handle,
+    /// Behind the handle, which keeps the thread going.
+    _thread: Thread,
+}
+
+/// A thread that is waited for.
+struct Thread(Option<JoinHandle<()>>);
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        // A panic in it was told to the clients as an end without an answer.
+        let _ = self.0.take().map(JoinHandle::join);
+    }
 }
 
 impl Service {
     /// Starts the thread and opens the engine in it with `open`.
     ///
     /// # Errors
-    /// As `open`; 1 where no thread can be started.
+    /// As `open`; 69 where no thread can be started.
     pub fn start<R, F>(open: F) -> Result<Service>
     where
         R: Runner + 'static,
@@ -55,51 +72,30 @@ impl Service {
             .spawn(move || {
                 // Gone when this thread ends, however it ends.
                 let _alive = alive;
+                // The receiver waits for exactly this.
                 match open() {
                     Ok((runner, limits)) => {
-                        // The receiver waits for exactly this.
                         let _ = opened.send(Ok(limits.clone()));
                         serve(Scheduler::new(runner, limits), &queue, &counted);
                     }
-                    Err(failure) => {
-                        let _ = opened.send(Err(failure));
-                    }
+                    Err(failure) => drop(opened.send(Err(failure))),
                 }
             })
-            .map_err(|error| Failure::work(format!("a thread for the device: {error}")))?;
+            .map_err(|error| Failure::unavailable(format!("a thread for the device: {error}")))?;
         let ended = || Failure::work("the device's thread ended while it opened the policy");
         let limits = outcome.recv().map_err(|_| ended())??;
-        Ok(Service { submissions: Some(submissions), limits, life, timings, thread: Some(thread) })
+        Ok(Service { handle: Handle { submissions, limits, life, timings }, _thread: Thread(Some(thread)) })
     }
 
     /// What the scheduler may do.
     pub fn limits(&self) -> &SchedulerConfig {
-        &self.limits
+        &self.handle.limits
     }
 
     /// A client for one thread and one of the engine's adapters, or the base model.
     pub fn client(&self, adapter: Option<u32>) -> Client {
         let (answers, results) = channel();
-        Client {
-            adapter,
-            submissions: self.submissions.clone(),
-            limits: self.limits.clone(),
-            life: self.life.clone(),
-            timings: self.timings.clone(),
-            answers,
-            results,
-            pending: 0,
-        }
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        self.submissions = None;
-        if let Some(thread) = self.thread.take() {
-            // A panic in it was told to the clients as an end without an answer.
-            let _ = thread.join();
-        }
+        Client { handle: self.handle.clone(), adapter, answers, results, pending: 0 }
     }
 }
 
@@ -157,11 +153,8 @@ fn serve<R: Runner>(
 
 /// One thread's access to the engine.
 pub struct Client {
+    handle: Handle,
     adapter: Option<u32>,
-    submissions: Option<Sender<Submission>>,
-    limits: SchedulerConfig,
-    life: Weak<()>,
-    timings: Arc<Mutex<PhaseTimings>>,
     answers: Sender<Answer>,
     results: Receiver<Answer>,
     pending: usize,
@@ -173,12 +166,9 @@ impl Client {
     /// # Errors
     /// As [`SchedulerConfig::check`]; 1 where the engine has ended.
     pub fn submit(&mut self, request: Request) -> Result<()> {
-        self.limits.check(&request)?;
+        self.handle.limits.check(&request)?;
         let submission = Submission { adapter: self.adapter, request, answers: self.answers.clone() };
-        let sent = self.submissions.as_ref().is_some_and(|submissions| submissions.send(submission).is_ok());
-        if !sent {
-            return Err(ended());
-        }
+        self.handle.submissions.send(submission).map_err(|_| ended())?;
         self.pending += 1;
         Ok(())
     }
@@ -192,7 +182,7 @@ impl Client {
             Ok(answer) => answer?,
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Vec::new(),
         };
-        let alive = self.life.strong_count() > 0;
+        let alive = self.handle.life.strong_count() > 0;
         while let Ok(answer) = self.results.try_recv() {
             finished.extend(answer?);
         }
@@ -205,7 +195,7 @@ impl Client {
 
     /// Where the engine's time went since any client last asked.
     pub fn take_timings(&self) -> PhaseTimings {
-        std::mem::take(&mut *lock(&self.timings))
+        std::mem::take(&mut *lock(&self.handle.timings))
     }
 
     /// Whether nothing is being generated for this client.

@@ -7,10 +7,10 @@ use crate::engine::custom_op::Domain;
 use crate::engine::onnx::{Element, Memory, Tensor, check, failed, session_builder};
 use crate::runtime;
 use ort::AsPointer;
-use ort::sys::{OrtIoBinding, OrtRunOptions, OrtSessionOptions};
+use ort::sys::{OrtIoBinding, OrtRunOptions, OrtSessionOptions, OrtStatusPtr, OrtValue};
 use record::failure::{Failure, Result};
 use std::collections::HashMap;
-use std::ffi::{CString, c_void};
+use std::ffi::{CString, c_char, c_void};
 use std::path::Path;
 use std::ptr;
 
@@ -41,6 +41,9 @@ pub struct Session {
     /// Must outlive the session, so it stands behind it.
     _domain: Option<Domain<()>>,
 }
+
+/// `BindInput` or `BindOutput`.
+type Bind = unsafe extern "system" fn(*mut OrtIoBinding, *const c_char, *const OrtValue) -> OrtStatusPtr;
 
 struct Binding(*mut OrtIoBinding);
 
@@ -115,7 +118,7 @@ impl Session {
     /// 1 where ONNX Runtime refuses.
     pub fn input<T: Element>(&mut self, name: &str, address: u64, shape: &[usize]) -> Result<()> {
         let tensor = Tensor::over(&self.device, address as *mut T, shape)?;
-        self.bind_input(name, tensor)
+        self.bind(name, tensor, ort::api().BindInput)
     }
 
     /// Binds an input to host memory, whose content must stay until it is bound again.
@@ -124,15 +127,7 @@ impl Session {
     /// As [`Session::input`].
     pub fn host_input<T: Element>(&mut self, name: &str, numbers: &[T], shape: &[usize]) -> Result<()> {
         let tensor = Tensor::over(&self.host, numbers.as_ptr().cast_mut(), shape)?;
-        self.bind_input(name, tensor)
-    }
-
-    fn bind_input(&mut self, name: &str, tensor: Tensor) -> Result<()> {
-        let name = CString::new(name).map_err(|_| Failure::work("a tensor's name has a zero byte"))?;
-        // SAFETY: the tensor is kept as long as it is bound.
-        check(unsafe { (ort::api().BindInput)(self.binding.0, name.as_ptr(), tensor.pointer()) })?;
-        self.bound.insert(name, tensor);
-        Ok(())
+        self.bind(name, tensor, ort::api().BindInput)
     }
 
     /// Binds an output to device memory.
@@ -141,9 +136,13 @@ impl Session {
     /// As [`Session::input`].
     pub fn output<T: Element>(&mut self, name: &str, address: u64, shape: &[usize]) -> Result<()> {
         let tensor = Tensor::over(&self.device, address as *mut T, shape)?;
+        self.bind(name, tensor, ort::api().BindOutput)
+    }
+
+    fn bind(&mut self, name: &str, tensor: Tensor, bind: Bind) -> Result<()> {
         let name = CString::new(name).map_err(|_| Failure::work("a tensor's name has a zero byte"))?;
-        // SAFETY: as for inputs.
-        check(unsafe { (ort::api().BindOutput)(self.binding.0, name.as_ptr(), tensor.pointer()) })?;
+        // SAFETY: the tensor is kept as long as it is bound.
+        check(unsafe { bind(self.binding.0, name.as_ptr(), tensor.pointer()) })?;
         self.bound.insert(name, tensor);
         Ok(())
     }

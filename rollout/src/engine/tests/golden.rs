@@ -1,8 +1,7 @@
 //! Log-probabilities against those that `transformers` computed from small random checkpoints (tests/golden).
 
-use super::support::{engine, engine_in, runtime};
+use super::support::{engine, engine_in, kernels, runtime};
 use crate::engine::Precision;
-use crate::engine::cpu::isa::Isa;
 use policy::config::Config;
 use policy::directory::Policy;
 use serde_json::Value;
@@ -28,7 +27,7 @@ fn logprobs_are_those_of_the_reference() {
         let policy = Policy::open(&entry).expect("a policy");
         let head_size = Config::load(&policy.files).expect("a configuration").head_dim;
         // Rare head sizes are compiled for one instruction set only.
-        for isa in Isa::available().into_iter().filter(|isa| isa.kernels(head_size).is_some()) {
+        for (isa, _) in kernels(head_size) {
             let mut decoder = engine(&policy, Some(isa), 64).decoder();
             let (mut worst, mut tokens) = (0.0_f32, 0);
             for case in golden["cases"].as_array().expect("cases") {
@@ -72,7 +71,7 @@ fn bfloat16_stays_near_the_reference() {
         let policy = Policy::open(&entry).expect("a policy");
         let head_size = Config::load(&policy.files).expect("a configuration").head_dim;
         let most = if entry.to_string_lossy().ends_with("-calm") { (3e-3, 0.05) } else { (0.03, 0.3) };
-        for isa in Isa::available().into_iter().filter(|isa| isa.kernels(head_size).is_some()) {
+        for (isa, _) in kernels(head_size) {
             let mut decoder = engine_in(Precision::BFloat16, &policy, Some(isa), 64).decoder();
             let (mut worst, mut sum, mut tokens) = (0.0_f32, 0.0_f32, 0);
             for case in golden["cases"].as_array().expect("cases") {

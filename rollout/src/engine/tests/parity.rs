@@ -1,8 +1,7 @@
 //! The engine against the oracle, over geometries, instruction sets and ways to batch.
 
 use super::oracle::Oracle;
-use super::support::{BENCH, Geometry, TINY, engine, runtime, tokens};
-use crate::engine::cpu::isa::Isa;
+use super::support::{BENCH, Geometry, TINY, engine, kernels, runtime, tokens};
 
 /// log-softmax of one logit, in f64.
 fn logprob(logits: &[f32], id: u32) -> f32 {
@@ -60,7 +59,7 @@ fn every_geometry_agrees_with_group_query_attention() {
                 completions.iter().map(score).collect()
             })
             .collect();
-        for isa in Isa::available().into_iter().filter(|isa| isa.kernels(shape.head_size).is_some()) {
+        for (isa, _) in kernels(shape.head_size) {
             let mut decoder = engine(&made.policy, Some(isa), 64).decoder();
             let mut worst = 0.0_f32;
             for ((prompt, completions), expected) in sequences.iter().zip(&expected) {

@@ -1,9 +1,9 @@
 //! The sampler against the distribution that it claims, and the vector functions against f64.
 
-use super::support::tokens;
-use crate::engine::cpu::isa::Isa;
+use super::support::{kernels, tokens};
 use crate::engine::cpu::sampler::Sampler;
 use crate::engine::{SamplingParams, cpu::softmax};
+use gemm::Isa;
 use record::philox::{Part, Stream};
 
 /// Logits that look like a model's: a few likely tokens, many unlikely ones, some equal.
@@ -61,8 +61,8 @@ fn draws_follow_the_distribution() {
         let probabilities = probabilities(&logits, temperature);
         let kept = kept(&probabilities, &logits, &sampling);
         let mass: f64 = kept.iter().map(|&id| probabilities[id]).sum();
-        for isa in Isa::available() {
-            let mut sampler = Sampler::new(isa.kernels(16).expect("kernels"));
+        for (isa, kernels) in kernels(16) {
+            let mut sampler = Sampler::new(kernels);
             let stream = Stream::named(9, &[Part::Number(size as u64)]);
             sampler.prepare(&logits, &sampling).expect("numbers");
             let mut counts = vec![0_u64; size];
@@ -105,8 +105,8 @@ fn draws_follow_the_distribution() {
 
 #[test]
 fn greedy_takes_the_lowest_of_the_likeliest() {
-    for isa in Isa::available() {
-        let mut sampler = Sampler::new(isa.kernels(16).expect("kernels"));
+    for (_, kernels) in kernels(16) {
+        let mut sampler = Sampler::new(kernels);
         let sampling = SamplingParams { temperature: 0.3, greedy: true, ..SamplingParams::PLAIN };
         for (first, second) in [(0, 1), (3, 40), (15, 16), (63, 64), (99, 100), (40, 100)] {
             let mut logits = logits(101);
@@ -124,8 +124,8 @@ fn greedy_takes_the_lowest_of_the_likeliest() {
 #[test]
 fn the_ends_of_the_line_hit_tokens_that_can_occur() {
     let almost_one = 1.0 - 1.0 / 16_777_216.0;
-    for isa in Isa::available() {
-        let mut sampler = Sampler::new(isa.kernels(16).expect("kernels"));
+    for (_, kernels) in kernels(16) {
+        let mut sampler = Sampler::new(kernels);
         let mut logits = vec![-1e4_f32; 300];
         logits[70] = 1.0;
         logits[200] = 2.0;
@@ -140,8 +140,8 @@ fn the_ends_of_the_line_hit_tokens_that_can_occur() {
 
 #[test]
 fn logits_that_are_not_numbers_are_an_error() {
-    for isa in Isa::available() {
-        let mut sampler = Sampler::new(isa.kernels(16).expect("kernels"));
+    for (isa, kernels) in kernels(16) {
+        let mut sampler = Sampler::new(kernels);
         for bad in [f32::NAN, f32::INFINITY] {
             for place in [0, 15, 16, 77, 99] {
                 let mut logits = logits(100);
@@ -160,8 +160,7 @@ fn logits_that_are_not_numbers_are_an_error() {
 fn exponentials_are_accurate_and_equal_on_all_instruction_sets() {
     let arguments: Vec<f32> = (0..200_000).map(|step| step as f32 * -0.0005).collect();
     let mut first: Option<Vec<u32>> = None;
-    for isa in Isa::available() {
-        let kernels = isa.kernels(16).expect("kernels");
+    for (isa, kernels) in kernels(16) {
         let mut weights = Vec::new();
         // SAFETY: available on this processor.
         unsafe { (kernels.weights)(&arguments, 0.0, 1.0, &mut weights) };
@@ -190,8 +189,7 @@ fn exponentials_are_accurate_and_equal_on_all_instruction_sets() {
 
 #[test]
 fn swiglu_is_that_of_f64_at_every_length() {
-    for isa in Isa::available() {
-        let kernels = isa.kernels(16).expect("kernels");
+    for (isa, kernels) in kernels(16) {
         for count in [1, 15, 16, 17, 32, 100] {
             let gate: Vec<f32> = (0..count).map(|index| (index as f32 - 8.0) * 9.0).collect();
             let up: Vec<f32> = (0..count).map(|index| 1.5 - index as f32 * 0.1).collect();

@@ -1,8 +1,10 @@
 //! What the tests share: the runtime library, small random policies, and requests.
 
-use crate::engine::cpu::isa::Isa;
+use crate::engine::cpu::isa::Kernels;
+use crate::engine::group::{Group, Source};
 use crate::engine::scheduler::{Runner, Scheduler};
 use crate::engine::{Completion, Engine, Options, Precision, Request, SamplingParams};
+use gemm::Isa;
 use policy::directory::Policy;
 use policy::initial;
 use record::philox::{Draws, Part, Stream};
@@ -129,8 +131,13 @@ pub fn engine(policy: &Policy, isa: Option<Isa>, max_rows: usize) -> Engine {
 /// The same in any precision.
 pub fn engine_in(precision: Precision, policy: &Policy, isa: Option<Isa>, max_rows: usize) -> Engine {
     runtime();
-    let options = Options { threads: 1, max_rows, precision, ..Options::default() };
-    Engine::load_for(policy, &options, isa).expect("the engine loads")
+    let options = Options { threads: 1, max_rows, precision, isa, ..Options::default() };
+    Engine::load(policy, &options).expect("the engine loads")
+}
+
+/// The instruction sets of this processor that a head size is compiled for.
+pub fn kernels(head_size: usize) -> impl Iterator<Item = (Isa, Kernels)> {
+    Isa::available().into_iter().filter_map(move |isa| Some((isa, Kernels::of(isa, head_size)?)))
 }
 
 /// Both precisions.
@@ -171,6 +178,22 @@ pub fn bits(completions: &[Completion]) -> Vec<(Vec<u32>, Vec<u32>, bool)> {
 }
 
 impl<R: Runner> Scheduler<R> {
+    /// Queues a group whose completions are given, none of them empty: it goes through the same runs as one that generates,
+    /// and its completions are the same tokens with their log-probabilities.
+    pub fn submit_scores(
+        &mut self,
+        adapter: Option<u32>,
+        id: u64,
+        prompt: Vec<u32>,
+        completions: &[Vec<u32>],
+        temperature: f32,
+    ) {
+        let max_tokens = completions.iter().map(Vec::len).max().expect("a completion");
+        let sampling = SamplingParams { temperature, ..SamplingParams::PLAIN };
+        let request = Request { id, prompt, streams: Vec::new(), max_tokens, sampling };
+        self.push(Group::new(adapter, request, completions.iter().cloned().map(Source::Given)));
+    }
+
     /// The log-probabilities of given completions, none of them empty.
     pub fn score(
         &mut self,
@@ -180,7 +203,7 @@ impl<R: Runner> Scheduler<R> {
         temperature: f32,
     ) -> Vec<Vec<f32>> {
         assert!(self.is_idle());
-        self.submit_scores(adapter, 0, prompt.to_vec(), completions, temperature).expect("accepted");
+        self.submit_scores(adapter, 0, prompt.to_vec(), completions, temperature);
         drain(self).remove(0).1.into_iter().map(|completion| completion.logprobs).collect()
     }
 }

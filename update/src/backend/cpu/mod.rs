@@ -13,7 +13,7 @@ use super::{
     Attention, AttentionGradients, AttentionOutput, Backend, Dense, Linear, LmHead, MicroBatch, QkNormRope,
     RmsNorm, Rows,
 };
-use gemm::{Onto, Precision, View};
+use gemm::{Onto, Precision, View, ViewMut};
 
 pub(crate) use elementwise::add_and_clear;
 pub use lm_head::logits_values;
@@ -32,12 +32,12 @@ struct Gemm {
 impl Gemm {
     /// `c = onto + a · b` of a linear layer: `[m, n, k]`, and the stride of `c`.
     fn linear(&mut self, mnk: [usize; 3], a: View, b: View, onto: Onto, c: &mut [f32], stride: usize) {
-        gemm::multiply(self.precision, &mut self.scratch, mnk, a, b, onto, c, stride);
+        gemm::multiply(&mut self.scratch, self.precision, mnk, a, b, onto, ViewMut::new(c, stride));
     }
 
     /// The same in f32 whatever the precision.
     fn exact(&mut self, mnk: [usize; 3], a: View, b: View, onto: Onto, c: &mut [f32], stride: usize) {
-        gemm::multiply(Precision::Float32, &mut self.scratch, mnk, a, b, onto, c, stride);
+        gemm::multiply(&mut self.scratch, Precision::Float32, mnk, a, b, onto, ViewMut::new(c, stride));
     }
 }
 

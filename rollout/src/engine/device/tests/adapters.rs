@@ -60,7 +60,7 @@ fn logprobs_are_those_of_peft_with_one_base_for_all() {
                     completions.iter().map(|item| ids(&item["completion_ids"])).collect();
                 let adapter = (index as u32).checked_sub(1);
                 let id = wanted.len() as u64;
-                paged.submit_scores(adapter, id, ids(&case["prompt_ids"]), &given, 1.0).expect("accepted");
+                paged.submit_scores(adapter, id, ids(&case["prompt_ids"]), &given, 1.0);
                 wanted.push(completions);
             }
         }

@@ -2,11 +2,12 @@
 
 use crate::engine::SamplingParams;
 use crate::engine::batch::{NextToken, SampleRequest};
-use crate::engine::cpu::isa::Isa;
+use crate::engine::cpu::isa::Kernels;
 use crate::engine::device::sampler::DeviceSampler;
-use crate::engine::tests::support::tokens;
+use crate::engine::tests::support::{kernels, tokens};
 use crate::engine::{cpu::sampler::Sampler, request::SampledToken};
 use device::{Any, Buffer, Device};
+use gemm::Isa;
 use record::failure::Result;
 use record::philox::{Part, Stream};
 
@@ -49,11 +50,9 @@ fn settings() -> Vec<SamplingParams> {
 }
 
 /// Kernels whose products are fused as those of the device are, if this processor has such.
-fn fused() -> Option<crate::engine::cpu::isa::Kernels> {
-    Isa::available()
-        .into_iter()
-        .filter(|isa| *isa != Isa::Portable || cfg!(target_arch = "aarch64"))
-        .find_map(|isa| isa.kernels(16))
+fn fused() -> Option<Kernels> {
+    let mut all = kernels(16).filter(|(isa, _)| *isa != Isa::Portable || cfg!(target_arch = "aarch64"));
+    all.next().map(|(_, kernels)| kernels)
 }
 
 /// What the device chooses, in two launches.
