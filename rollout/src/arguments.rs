@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
-use clap::{ArgAction, Parser, ValueEnum, value_parser};
+use clap::{Arg, ArgAction, Args, Parser, ValueEnum, value_parser};
 use device::DeviceKind;
 use policy::ownership::Ownership;
 use record::failure::{Failure, Result};
@@ -14,6 +14,7 @@ use record::sample::Sampling;
 use crate::engine::{Precision, SamplingParams};
 use crate::episode::{EpisodeConfig, Select};
 use crate::lines::RunMetadata;
+use crate::prompts::raw_json;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,9 +43,8 @@ pub enum SamplingMode {
     Parallel,
 }
 
-/// Plays tasks with policies: task lines in, sample lines out.
-#[derive(Debug, Parser)]
-#[command(name = "rollout", before_help = EXAMPLES, disable_version_flag = true, max_term_width = 110)]
+/// How tasks are played.
+#[derive(Clone, Debug, Args)]
 pub struct Arguments {
     /// A policy directory, for one agent or, without AGENT=, for all agents without one of their own. Repeatable.
     #[arg(long, value_name = "[AGENT=]DIR", required_unless_present = "version")]
@@ -136,6 +136,16 @@ pub struct Arguments {
     /// No progress on stderr.
     #[arg(long, short, action = ArgAction::SetTrue)]
     pub quiet: bool,
+}
+
+/// Plays tasks with policies: task lines in, sample lines out.
+#[derive(Debug, Parser)]
+#[command(name = "rollout", before_help = EXAMPLES, disable_version_flag = true, max_term_width = 110)]
+#[command(mut_args = refuse_with_version)]
+pub struct CommandLine {
+    /// How to play.
+    #[command(flatten)]
+    pub arguments: Arguments,
 
     /// Print the version, and the libraries that would be used.
     #[arg(long, short = 'V')]
@@ -144,6 +154,12 @@ pub struct Arguments {
     /// How to print the version.
     #[arg(long, value_enum, default_value_t = Format::Text, value_name = "HOW", requires = "version")]
     pub format: Format,
+}
+
+/// The version is of no run: the flags of one are refused beside it.
+fn refuse_with_version(argument: Arg) -> Arg {
+    let allowed = ["version", "format"].contains(&argument.get_id().as_str());
+    if allowed { argument } else { argument.conflicts_with("version") }
 }
 
 /// How the version is printed.
@@ -180,20 +196,16 @@ impl FromStr for Shard {
 /// A command line that makes sense.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// The flags as they were given.
+    pub flags: Arguments,
     /// Which policy plays which agent.
     pub team: Ownership,
-    /// The environment's workflow; `None`: its default.
-    pub workflow: Option<String>,
     /// How episodes are played.
     pub episodes: Arc<EpisodeConfig>,
     /// What all lines share.
     pub metadata: RunMetadata,
     /// How tokens are sampled.
     pub sampling: SamplingParams,
-    /// Completion limit in tokens.
-    pub max_tokens: usize,
-    /// Seed of all random streams.
-    pub seed: u64,
     /// Which tasks are played.
     pub shard: Shard,
     /// Worker threads.
@@ -204,10 +216,6 @@ pub struct Settings {
     pub dtype: Precision,
     /// The external environment program, and its time limit for an answer.
     pub env_command: Option<(String, Duration)>,
-    /// Largest share of episodes that may fail.
-    pub max_error_rate: f64,
-    /// No progress.
-    pub quiet: bool,
 }
 
 impl Arguments {
@@ -215,7 +223,7 @@ impl Arguments {
     ///
     /// # Errors
     /// Usage, with the flag and what it takes. A device that is not there: unavailable.
-    pub fn resolve(&self) -> Result<Settings> {
+    pub fn resolve(self) -> Result<Settings> {
         self.check_greedy()?;
         if !(0.0..=1.0).contains(&self.max_error_rate) {
             return Err(Failure::usage(format!(
@@ -234,26 +242,29 @@ impl Arguments {
             .ok_or_else(|| Failure::usage(format!("--timeout {timeout}: must be above 0 seconds")))?;
         let shard: Shard = self.shard.parse()?;
         let device = DeviceKind::parse("--device", &self.device)?;
-        let sampling = self.sampling_params()?;
+        let sampling = SamplingParams {
+            temperature: self.temperature.unwrap_or(1.0),
+            top_p: self.top_p.unwrap_or(1.0),
+            top_k: self.top_k.unwrap_or(0),
+            greedy: self.greedy,
+        };
+        sampling.check()?;
         let SamplingParams { temperature, top_p, top_k, greedy } = sampling;
         Ok(Settings {
             team: Ownership::parse("--policy", &self.policy)?,
-            workflow: self.workflow.clone(),
             episodes: Arc::new(EpisodeConfig {
                 turns: self.turns,
                 select: self.select,
                 team_weight: self.team_weight,
             }),
-            metadata: RunMetadata::new(
-                self.step,
-                format!("{}/{}", shard.number, shard.count),
-                self.branches.unwrap_or(if self.greedy { 1 } else { 4 }),
-                self.sampling == SamplingMode::Parallel,
-                &Sampling { temperature, top_p, top_k, greedy, seed: self.seed },
-            )?,
+            metadata: RunMetadata {
+                step: self.step,
+                shard: format!("{}/{}", shard.number, shard.count),
+                branches: self.branches.unwrap_or(if self.greedy { 1 } else { 4 }),
+                parallel: self.sampling == SamplingMode::Parallel,
+                sampling: raw_json(&Sampling { temperature, top_p, top_k, greedy, seed: self.seed })?,
+            },
             sampling,
-            max_tokens: self.max_tokens as usize,
-            seed: self.seed,
             shard,
             threads: self
                 .threads
@@ -261,8 +272,7 @@ impl Arguments {
             device,
             dtype: self.precision(device)?,
             env_command: self.env_command.clone().map(|command| (command, timeout)),
-            max_error_rate: self.max_error_rate,
-            quiet: self.quiet,
+            flags: self,
         })
     }
 
@@ -281,20 +291,6 @@ impl Arguments {
                     .hint(format!("leave out {flag} or --greedy")))
             }
         }
-    }
-
-    fn sampling_params(&self) -> Result<SamplingParams> {
-        let temperature = self.temperature.unwrap_or(1.0);
-        if !(temperature.is_finite() && temperature > 0.0) {
-            return Err(Failure::usage(format!("--temperature {temperature}: must be above 0"))
-                .hint("for the most likely token every time use --greedy"));
-        }
-        let top_p = self.top_p.unwrap_or(1.0);
-        if !(top_p > 0.0 && top_p <= 1.0) {
-            return Err(Failure::usage(format!("--top-p {top_p}: must be above 0 and at most 1"))
-                .hint("1 samples from all tokens"));
-        }
-        Ok(SamplingParams { temperature, top_p, top_k: self.top_k.unwrap_or(0), greedy: self.greedy })
     }
 
     /// The precision that was asked for, or the device's default. Only the CPU has a choice.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use envs::{Outcome, State, Workflow};
 use record::failure::{Failure, UNAVAILABLE};
-use record::sample::Message;
+use record::sample::{Message, Rewards};
 
 use crate::streams::Streams;
 
@@ -45,26 +45,17 @@ pub struct EpisodeConfig {
 /// Why an episode could not go on. It ends the episode, not the stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpisodeError {
-    /// Where it went wrong: `policy`, `env`, `sandbox` or `task`.
+    /// Where it went wrong: `policy` (its chat template, tokenizer or context length), `env`, `sandbox` or `task` (the
+    /// environment refuses it).
     pub boundary: &'static str,
     /// What went wrong.
     pub message: String,
 }
 
 impl EpisodeError {
-    /// An error of the environment.
-    pub fn environment(message: impl ToString) -> EpisodeError {
-        EpisodeError { boundary: "env", message: message.to_string() }
-    }
-
-    /// An error of the policy: its chat template, tokenizer or context length.
-    pub fn policy(message: impl ToString) -> EpisodeError {
-        EpisodeError { boundary: "policy", message: message.to_string() }
-    }
-
-    /// An error of the task: its environment refuses it.
-    pub fn task(message: impl ToString) -> EpisodeError {
-        EpisodeError { boundary: "task", message: message.to_string() }
+    /// An error at a boundary.
+    pub fn at(boundary: &'static str, message: impl ToString) -> EpisodeError {
+        EpisodeError { boundary, message: message.to_string() }
     }
 }
 
@@ -294,7 +285,7 @@ impl Episode {
         candidates: Vec<Candidate>,
     ) -> Result<Transition, EpisodeError> {
         let (group, state) = self.score(request, candidates)?;
-        let chosen = group.selected().ok_or_else(|| EpisodeError::policy("no candidate was chosen"))?;
+        let chosen = group.selected().ok_or_else(|| EpisodeError::at("policy", "no candidate was chosen"))?;
         let (terminated, success) = (chosen.outcome.terminated, chosen.outcome.success);
         self.reward += chosen.reward;
         self.parent = Some(self.id.sample(group.turn, &self.agents()[group.agent], chosen.branch).into());
@@ -329,10 +320,8 @@ impl Episode {
         }
         if joint.terminated {
             // The joint result ended the episode, not the turn limit.
-            groups
-                .iter_mut()
-                .flat_map(|group| &mut group.members)
-                .for_each(|member| member.truncated = false);
+            let members = groups.iter_mut().flat_map(|group| &mut group.members);
+            members.for_each(|member| member.truncated = false);
         }
         Ok(Transition { requests: self.advance(joint.terminated, joint.success), groups })
     }
@@ -357,7 +346,7 @@ impl Episode {
             states.push(state);
         }
         if members.is_empty() {
-            return Err(EpisodeError::policy(format!("no candidate of {agent} was generated")));
+            return Err(EpisodeError::at("policy", format!("no candidate of {agent} was generated")));
         }
         let position = self.choose(agent, &members);
         members[position].selected = true;
@@ -373,15 +362,9 @@ impl Episode {
             Select::Random if members.len() > 1 => {
                 self.id.streams.choice(self.turn, agent).below(members.len() as u32) as usize
             }
-            _ => {
-                let mut best = 0;
-                for (index, member) in members.iter().enumerate() {
-                    if member.reward > members[best].reward {
-                        best = index;
-                    }
-                }
-                best
-            }
+            _ => (1..members.len()).fold(0, |best, index| {
+                if members[index].reward > members[best].reward { index } else { best }
+            }),
         }
     }
 
@@ -418,8 +401,7 @@ impl Episode {
 impl From<Failure> for EpisodeError {
     /// An environment that failed. A missing sandbox has a boundary of its own, because the cure is a different one.
     fn from(failure: Failure) -> EpisodeError {
-        let boundary = if failure.code == UNAVAILABLE { "sandbox" } else { "env" };
-        EpisodeError { boundary, message: failure.message }
+        EpisodeError::at(if failure.code == UNAVAILABLE { "sandbox" } else { "env" }, failure.message)
     }
 }
 
@@ -428,8 +410,7 @@ fn check_finite(agent: &str, outcome: &Outcome, reward: f64) -> Result<(), Episo
     if reward.is_finite() && outcome.components.values().all(|component| component.is_finite()) {
         return Ok(());
     }
-    Err(EpisodeError::environment(format!(
-        "the reward for the action of {agent} is not finite: team {}, local {}",
-        outcome.rewards.team, outcome.rewards.local
-    )))
+    let Rewards { team, local } = outcome.rewards;
+    let message = format!("the reward for the action of {agent} is not finite: team {team}, local {local}");
+    Err(EpisodeError::at("env", message))
 }

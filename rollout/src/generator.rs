@@ -59,15 +59,10 @@ pub enum Backend {
 
 /// A policy that an engine runs.
 pub struct EngineGenerator {
-    backend: Backend,
-    tokenizer: Arc<Tokenizer>,
-}
-
-impl EngineGenerator {
-    /// A generator for the calling thread.
-    pub fn new(backend: Backend, tokenizer: Arc<Tokenizer>) -> EngineGenerator {
-        EngineGenerator { backend, tokenizer }
-    }
+    /// Where it runs.
+    pub backend: Backend,
+    /// Its vocabulary and chat template.
+    pub tokenizer: Arc<Tokenizer>,
 }
 
 impl Generator for EngineGenerator {

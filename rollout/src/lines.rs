@@ -9,13 +9,13 @@ use std::sync::Arc;
 use record::failure::{Failure, Result};
 use record::line::{self, ErrorLine};
 use record::read::VERSION;
-use record::sample::{Rewards, Sampling};
+use record::sample::Rewards;
 use serde::Serialize;
 use serde_json::Map;
 use serde_json::value::RawValue;
 
 use crate::episode::{Episode, Group, Member, Stop};
-use crate::prompts::{Prompt, raw_json};
+use crate::prompts::Prompt;
 
 /// Fields that all lines of a run share.
 #[derive(Clone, Debug)]
@@ -29,23 +29,7 @@ pub struct RunMetadata {
     /// Whether a task is played as `branches` episodes of one branch each (parallel sampling).
     pub parallel: bool,
     /// JSON of `sampling`.
-    sampling: Box<RawValue>,
-}
-
-impl RunMetadata {
-    /// Serializes the sampling parameters once for all samples.
-    ///
-    /// # Errors
-    /// A sampling parameter that JSON cannot hold.
-    pub fn new(
-        step: u64,
-        shard: String,
-        branches: u32,
-        parallel: bool,
-        sampling: &Sampling,
-    ) -> Result<RunMetadata> {
-        Ok(RunMetadata { step, shard, branches, parallel, sampling: raw_json(sampling)? })
-    }
+    pub sampling: Box<RawValue>,
 }
 
 /// How samples name the policy that generated them.

@@ -1,6 +1,7 @@
 //! The policies of a run and the engines that run them: one engine per model, which serves the model and its adapters.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use policy::tokenizer::Tokenizer;
 use record::failure::{Failure, Result};
 
 use crate::engine::device::{self as device_engine, service::Service};
-use crate::engine::{Decoder, Engine, Options};
+use crate::engine::{Engine, Options};
 use crate::generator::{Backend, EngineGenerator, Generator};
 
 /// A policy that is loaded.
@@ -24,32 +25,17 @@ struct Loaded {
     version: String,
 }
 
-/// An engine.
-enum Where {
-    /// On the CPU.
-    Here(Engine),
-    /// On a device, with a thread of its own.
-    There(Service),
-}
-
-impl Where {
-    fn handle(&self) -> Handle<'_> {
-        match self {
-            Where::Here(engine) => Handle::Decoder(Rc::new(RefCell::new(engine.decoder()))),
-            Where::There(service) => Handle::Service(service),
-        }
-    }
-}
-
-/// One thread's handle to an engine.
-enum Handle<'a> {
-    Decoder(Rc<RefCell<Decoder>>),
-    Service(&'a Service),
+/// What runs a model.
+enum Inference {
+    /// Decoders on the threads that ask.
+    Cpu(Engine),
+    /// A device's thread.
+    Device(Service),
 }
 
 /// The policies of a run and the engines that run them.
 pub struct Policies {
-    engines: Vec<Where>,
+    engines: Vec<Inference>,
     policies: Vec<Loaded>,
 }
 
@@ -73,9 +59,9 @@ impl Policies {
             engines.push(match device {
                 DeviceKind::Cpu => {
                     let options = Options { cache_bytes, stop_ids, ..options.clone() };
-                    Where::Here(Engine::load_all(&members, &options)?)
+                    Inference::Cpu(Engine::load_all(&members, &options)?)
                 }
-                _ => Where::There(device_engine::start(&members, device, left, stop_ids)?),
+                _ => Inference::Device(device_engine::start(&members, device, left, stop_ids)?),
             });
             let mut adapters = 0..;
             for &index in group {
@@ -96,13 +82,16 @@ impl Policies {
 
     /// The generators of one thread, in the order of the policies.
     pub fn generators(&self) -> Vec<Box<dyn Generator>> {
-        let handles: Vec<Handle> = self.engines.iter().map(Where::handle).collect();
+        let mut decoders = HashMap::new();
         let generator = |policy: &Loaded| -> Box<dyn Generator> {
-            let backend = match &handles[policy.engine] {
-                Handle::Decoder(decoder) => Backend::Cpu(decoder.clone(), policy.adapter),
-                Handle::Service(service) => Backend::Device(service.client(policy.adapter)),
+            let backend = match &self.engines[policy.engine] {
+                Inference::Cpu(engine) => {
+                    let new = || Rc::new(RefCell::new(engine.decoder()));
+                    Backend::Cpu(decoders.entry(policy.engine).or_insert_with(new).clone(), policy.adapter)
+                }
+                Inference::Device(service) => Backend::Device(service.client(policy.adapter)),
             };
-            Box::new(EngineGenerator::new(backend, policy.tokenizer.clone()))
+            Box::new(EngineGenerator { backend, tokenizer: policy.tokenizer.clone() })
         };
         self.policies.iter().map(generator).collect()
     }
@@ -110,17 +99,14 @@ impl Policies {
 
 /// Indices of policies by base model: adapters of one base are together, with the base itself if it plays too.
 fn by_model(policies: &[Policy]) -> Vec<Vec<usize>> {
-    // A link to the same files is the same model; what cannot be followed is refused where it is opened.
-    let place = |policy: &Policy| {
-        let files = policy.model();
-        files.canonicalize().unwrap_or_else(|_| files.to_owned())
-    };
     let mut groups: Vec<(PathBuf, Vec<usize>)> = Vec::new();
     for (index, policy) in policies.iter().enumerate() {
-        let place = place(policy);
-        match groups.iter_mut().find(|(model, _)| *model == place) {
+        // A link to the same files is the same model; what cannot be followed is refused where it is opened.
+        let files = policy.model();
+        let model = files.canonicalize().unwrap_or_else(|_| files.to_owned());
+        match groups.iter_mut().find(|(other, _)| *other == model) {
             Some((_, group)) => group.push(index),
-            None => groups.push((place, vec![index])),
+            None => groups.push((model, vec![index])),
         }
     }
     groups.into_iter().map(|(_, group)| group).collect()

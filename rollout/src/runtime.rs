@@ -9,6 +9,7 @@ use ort::environment::Environment;
 use ort::session::Session;
 use ort::session::builder::SessionBuilder;
 use record::failure::{Failure, Result};
+use serde::Serialize;
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -142,26 +143,32 @@ pub fn provider(name: &str) -> String {
 }
 
 /// What a library reports about itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Description {
     /// Its version.
     pub version: String,
-    /// The execution providers that it was built with, such as `CUDA`.
+    /// Where it is.
+    pub path: String,
+    /// Its execution providers, such as `CUDA`.
     pub providers: Vec<String>,
 }
 
-/// What the library of a build reports about itself, and its path. Loads the library without using it.
+/// What the library of a build reports about itself. Loads the library without using it.
 ///
 /// # Errors
 /// As [`find`]; 69 where it is no ONNX Runtime.
-pub fn describe(build: Build) -> Result<(Description, PathBuf)> {
+pub fn describe(build: Build) -> Result<Description> {
     let path = find(build)?;
-    let described = read_description(&path);
-    let other = || Failure::unavailable(format!("{}: not ONNX Runtime", path.display()));
-    Ok((described.ok_or_else(other)?, path))
+    let (version, mut providers) = read_description(&path)
+        .ok_or_else(|| Failure::unavailable(format!("{}: not ONNX Runtime", path.display())))?;
+    // These are libraries of their own, and may be left out.
+    let is_apart = |name: &str| ["CUDA", "Tensorrt"].contains(&name);
+    providers.retain(|name| !is_apart(name) || path.with_file_name(provider(name)).is_file());
+    Ok(Description { version, path: path.display().to_string(), providers })
 }
 
-fn read_description(path: &Path) -> Option<Description> {
+/// The version of a library, and the execution providers that it was built with.
+fn read_description(path: &Path) -> Option<(String, Vec<String>)> {
     let name = CString::new(path.as_os_str().as_bytes()).ok()?;
     // SAFETY: the symbol is looked up before it is called, and it has had this type since the library's first version;
     // the texts live as long as the library, which stays loaded, or are copied and released. An API version that
@@ -188,7 +195,7 @@ fn read_description(path: &Path) -> Option<Description> {
                 let _ = (api.ReleaseAvailableProviders)(names, count);
             }
         }
-        Some(Description { version, providers })
+        Some((version, providers))
     }
 }
 

@@ -20,7 +20,7 @@ use record::read::{Kind, Line, Reader};
 use record::write::Writer;
 use serde_json::{Map, Value, json};
 
-use crate::arguments::{Arguments, Settings};
+use crate::arguments::{CommandLine, Settings};
 use crate::engine::device::SEQUENCES;
 use crate::engine::{Options, PhaseTimings};
 use crate::generator::Generator;
@@ -75,8 +75,8 @@ pub struct Totals {
 /// By exit code: an unusable command line or an agent without a policy (2), a bad record or an incomplete stream (65), a
 /// missing library (69), too many failed episodes or a model that fails to run (1).
 pub fn main() -> Result<()> {
-    let arguments: Arguments = record::stage::parse();
-    if arguments.version { version::print(arguments.format) } else { run(&Arc::new(arguments.resolve()?)) }
+    let CommandLine { arguments, version, format } = record::stage::parse();
+    if version { version::print(format) } else { run(&Arc::new(arguments.resolve()?)) }
 }
 
 fn run(settings: &Arc<Settings>) -> Result<()> {
@@ -123,7 +123,7 @@ fn open(settings: &Arc<Settings>) -> Result<Run<impl Iterator<Item = Result<Line
         None => None,
     };
     let environment = envs::environment_of(external.as_deref(), &first)?;
-    let agents = environment.agents(&first, settings.workflow.as_deref())?;
+    let agents = environment.agents(&first, settings.flags.workflow.as_deref())?;
     check_team(settings, &agents)?;
 
     let branches = settings.metadata.branches as usize;
@@ -139,6 +139,7 @@ fn open(settings: &Arc<Settings>) -> Result<Run<impl Iterator<Item = Result<Line
         cache_bytes: CACHE_BYTES,
         stop_ids: Vec::new(),
         precision: settings.dtype,
+        isa: None,
     };
     let owners = settings.team.owners();
     let directories: Vec<&Path> = owners.iter().map(|owner| owner.directory.as_path()).collect();
@@ -209,7 +210,7 @@ pub fn play<W: Write>(
         let senders = vec![sender; settings.threads];
         let workers: Vec<_> = senders.into_iter().map(|sender| scope.spawn(move || work(sender))).collect();
         let ends = (&mut totals.stats, &mut totals.ends);
-        let mut outcome = write_in_order(&events, &queue, writer, settings.quiet, ends);
+        let mut outcome = write_in_order(&events, &queue, writer, settings.flags.quiet, ends);
         queue.stop();
         for worker in workers {
             match worker.join() {
@@ -243,7 +244,7 @@ pub fn judge(settings: &Settings, totals: &Totals) -> Result<()> {
             .hint("its own message on stderr says why"));
     }
     let (errors, episodes) = (totals.stats.errors(), totals.stats.episodes());
-    if errors as f64 > settings.max_error_rate * episodes as f64 {
+    if errors as f64 > settings.flags.max_error_rate * episodes as f64 {
         return Err(Failure::work(format!("{errors} of {episodes} episodes could not be scored"))
             .hint("the `error` lines say why; --max-error-rate sets how many are accepted"));
     }

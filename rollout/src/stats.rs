@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::episode::{Group, Stop};
@@ -13,19 +14,16 @@ use crate::episode::{Group, Stop};
 /// Where an episode can fail, in the order of `dropped_groups`.
 const BOUNDARIES: [&str; 4] = ["policy", "env", "sandbox", "task"];
 
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 struct EnvironmentStats {
     episodes: u64,
+    solved: u64,
     errors: u64,
     /// Solved episodes by the turn that solved them, from 0.
     solved_at_turn: Vec<u64>,
 }
 
 impl EnvironmentStats {
-    fn solved(&self) -> u64 {
-        self.solved_at_turn.iter().sum()
-    }
-
     fn add(&mut self, other: &EnvironmentStats) {
         self.episodes += other.episodes;
         self.errors += other.errors;
@@ -35,6 +33,7 @@ impl EnvironmentStats {
     }
 
     fn add_solved(&mut self, turn: usize, episodes: u64) {
+        self.solved += episodes;
         self.solved_at_turn.resize(self.solved_at_turn.len().max(turn + 1), 0);
         self.solved_at_turn[turn] += episodes;
     }
@@ -121,11 +120,6 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// The statistics of one task that has just begun.
-    pub fn of_task() -> Stats {
-        Stats { tasks: 1, ..Stats::default() }
-    }
-
     /// Counts groups that were requested and then dropped at a boundary.
     pub fn drop_groups(&mut self, boundary: &'static str, groups: u64) {
         *self.dropped.entry(boundary).or_default() += groups;
@@ -180,33 +174,22 @@ impl Stats {
     /// `counts` of the `end` line.
     pub fn counts(&self) -> Map<String, Value> {
         let of_agents = |count: fn(&AgentStats) -> u64| self.agents.values().map(count).sum::<u64>();
-        let dropped: Map<String, Value> = BOUNDARIES
-            .iter()
-            .map(|&boundary| (boundary.to_owned(), self.dropped.get(boundary).copied().unwrap_or(0).into()))
-            .collect();
-        let environment = |(name, stats): (&String, &EnvironmentStats)| {
-            let fields = json!({
-                "episodes": stats.episodes,
-                "solved": stats.solved(),
-                "errors": stats.errors,
-                "solved_at_turn": stats.solved_at_turn,
-            });
-            (name.clone(), fields)
-        };
-        let agent = |(name, stats): (&String, &AgentStats)| (name.clone(), stats.to_json());
+        let dropped =
+            BOUNDARIES.map(|name| (name.to_owned(), self.dropped.get(name).copied().unwrap_or(0).into()));
+        let agents = self.agents.iter().map(|(name, agent)| (name.clone(), agent.to_json()));
         let counts: [(&str, Value); 12] = [
             ("tasks", self.tasks.into()),
             ("episodes", self.episodes().into()),
-            ("solved", self.environments.values().map(EnvironmentStats::solved).sum::<u64>().into()),
+            ("solved", self.environments.values().map(|environment| environment.solved).sum::<u64>().into()),
             ("errors", self.errors().into()),
             ("groups_expected", self.groups_expected.into()),
             ("groups", of_agents(|agent| agent.groups).into()),
             ("samples", self.samples().into()),
             ("prompt_tokens", self.prompt_tokens.into()),
             ("completion_tokens", of_agents(|agent| agent.completion_tokens).into()),
-            ("dropped_groups", dropped.into()),
-            ("environments", self.environments.iter().map(environment).collect::<Map<_, _>>().into()),
-            ("agents", self.agents.iter().map(agent).collect::<Map<_, _>>().into()),
+            ("dropped_groups", Map::from_iter(dropped).into()),
+            ("environments", json!(self.environments)),
+            ("agents", Map::from_iter(agents).into()),
         ];
         counts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }

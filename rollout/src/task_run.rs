@@ -12,7 +12,6 @@ use std::sync::Arc;
 use envs::{Environment, State};
 use record::failure::{Failure, Result};
 use record::line::Task;
-use record::sample::Message;
 
 use crate::arguments::Settings;
 use crate::episode::{Candidate, Episode, EpisodeError, EpisodeId, Group, PromptRequest, Stop};
@@ -52,19 +51,9 @@ pub struct SharedRequest {
 }
 
 impl SharedRequest {
-    /// The turn.
-    pub fn turn(&self) -> u32 {
-        self.parts[0].1.turn
-    }
-
-    /// Index of the agent.
-    pub fn agent(&self) -> usize {
-        self.parts[0].1.agent
-    }
-
-    /// The conversation to continue.
-    pub fn messages(&self) -> &[Message] {
-        &self.parts[0].1.messages
+    /// Its turn, agent and messages; the branches of all are [`SharedRequest::branches`].
+    pub fn first(&self) -> &PromptRequest {
+        &self.parts[0].1
     }
 
     /// The branches to sample, in order.
@@ -115,7 +104,7 @@ impl TaskRun {
         task: QueuedTask,
         state: std::result::Result<Box<dyn State>, EpisodeError>,
     ) -> (TaskRun, Vec<SharedRequest>) {
-        let (seed, step) = (context.settings.seed, context.settings.metadata.step);
+        let (seed, step) = (context.settings.flags.seed, context.settings.metadata.step);
         let mut run = TaskRun {
             streams: Arc::new(Streams::new(seed, step, &task.task.task, task.occurrence)),
             name: format!("{step}.{}", task.index).into(),
@@ -125,9 +114,10 @@ impl TaskRun {
             groups: Vec::new(),
             prompts: HashMap::new(),
             open_requests: 0,
-            stats: Stats::of_task(),
+            stats: Stats::default(),
             refused: None,
         };
+        run.stats.tasks = 1;
         let requests = match state {
             Ok(state) => run.begin_episodes(&*state),
             Err(error) => {
@@ -151,12 +141,10 @@ impl TaskRun {
             self.episodes.push(episode);
             self.stats.groups_expected += requests.len() as u64;
             for request in requests {
-                let same = shared.iter_mut().find(|other| {
-                    other.agent() == request.agent
-                        && other.turn() == request.turn
-                        && other.messages() == request.messages
-                });
-                match same {
+                let key = |request: &PromptRequest| (request.agent, request.turn);
+                let is_same =
+                    |other: &PromptRequest| key(other) == key(&request) && other.messages == request.messages;
+                match shared.iter_mut().find(|other| is_same(other.first())) {
                     Some(other) => other.parts.push((index, request)),
                     None => shared.push(SharedRequest { parts: vec![(index, request)] }),
                 }

@@ -6,16 +6,16 @@ use record::{splice, write};
 use serde_json::{Value, json};
 
 use crate::arguments::Format;
-use crate::runtime::{self, Build, LINKED, provider};
+use crate::runtime::{self, Build, Description, LINKED};
 
 /// Writes the version to stdout. A missing library is part of the answer, not a failure.
 ///
 /// # Errors
 /// A stdout that cannot be written to.
 pub fn print(format: Format) -> Result<()> {
-    let runtime = library(Build::Cpu);
+    let runtime = runtime::describe(Build::Cpu);
     // A library that the user names is the only one.
-    let with_cuda = std::env::var_os("ORT_DYLIB_PATH").is_none().then(|| library(Build::Cuda));
+    let with_cuda = std::env::var_os("ORT_DYLIB_PATH").is_none().then(|| runtime::describe(Build::Cuda));
     let gpu = cuda::gpus();
     // Our own products and kernels need two, the provider is linked with the others.
     let libraries: Vec<(String, Result<String>)> = [Library::Nvrtc, Library::CublasLt]
@@ -45,36 +45,18 @@ pub fn print(format: Format) -> Result<()> {
     write::stdout(text.as_bytes())
 }
 
-/// A build of ONNX Runtime.
-struct OnnxRuntime {
-    version: String,
-    path: String,
-    providers: Vec<String>,
-}
-
-fn library(build: Build) -> Result<OnnxRuntime> {
-    let (description, path) = runtime::describe(build)?;
-    // These providers are libraries of their own, and may be left out.
-    let apart = |name: &str| ["CUDA", "Tensorrt"].contains(&name);
-    let beside = |name: &str| path.with_file_name(provider(name)).is_file();
-    let providers = description.providers.into_iter().filter(|name| !apart(name) || beside(name)).collect();
-    Ok(OnnxRuntime { version: description.version, path: path.display().to_string(), providers })
-}
-
-fn describe(library: &Result<OnnxRuntime>) -> String {
+fn describe(library: &Result<Description>) -> String {
     match library {
-        Ok(OnnxRuntime { version, path, providers }) => {
+        Ok(Description { version, path, providers }) => {
             format!("ONNX Runtime {version} ({path}; providers: {})", providers.join(", "))
         }
         Err(failure) => format!("no ONNX Runtime: {}", failure.message),
     }
 }
 
-fn object(library: &Result<OnnxRuntime>) -> Value {
+fn object(library: &Result<Description>) -> Value {
     match library {
-        Ok(OnnxRuntime { version, path, providers }) => {
-            json!({"version": version, "path": path, "providers": providers})
-        }
+        Ok(description) => json!(description),
         Err(failure) => json!({"version": null, "path": null, "error": failure.message}),
     }
 }

@@ -121,10 +121,10 @@ impl<'a> Worker<'a> {
         let sequence = task.sequence;
         let RunContext { settings, external, .. } = &**self.context;
         let begun = envs::environment_of(external.as_deref(), &task.task)
-            .and_then(|environment| environment.begin(&task.task, settings.workflow.as_deref()));
+            .and_then(|environment| environment.begin(&task.task, settings.flags.workflow.as_deref()));
         let state = match begun {
             Err(failure) if failure.code == USAGE => return Err(failure),
-            Err(failure) if failure.code == DATA => Err(EpisodeError::task(failure.message)),
+            Err(failure) if failure.code == DATA => Err(EpisodeError::at("task", failure.message)),
             state => state.map_err(EpisodeError::from),
         };
         let (run, requests) = TaskRun::begin(self.context.clone(), task, state);
@@ -146,11 +146,11 @@ impl<'a> Worker<'a> {
                 run.cancel(request);
                 continue;
             }
-            let agent = run.agents()[request.agent()].clone();
+            let agent = run.agents()[request.first().agent].clone();
             let policy = policy_of(&settings.team, &agent)?;
             let (generator, prompts) = &mut self.generators[policy];
             let started = Instant::now();
-            let prompt = prompts.get(request.messages(), |messages| generator.encode(messages));
+            let prompt = prompts.get(&request.first().messages, |messages| generator.encode(messages));
             self.times.text += started.elapsed();
             self.last_id += 1;
             let streams = run.streams();
@@ -160,9 +160,9 @@ impl<'a> Worker<'a> {
                     prompt: prompt.ids.clone(),
                     streams: request
                         .branches()
-                        .map(|branch| streams.completion(request.turn(), &agent, branch))
+                        .map(|branch| streams.completion(request.first().turn, &agent, branch))
                         .collect(),
-                    max_tokens: settings.max_tokens,
+                    max_tokens: settings.flags.max_tokens as usize,
                     sampling: settings.sampling,
                 };
                 generator.submit(completion).map(|()| prompt)
@@ -171,7 +171,7 @@ impl<'a> Worker<'a> {
                 Ok(prompt) => {
                     self.pending.insert(self.last_id, Pending { task: sequence, policy, request, prompt });
                 }
-                Err(failure) => run.fail(request, &EpisodeError::policy(failure.at(agent))),
+                Err(failure) => run.fail(request, &EpisodeError::at("policy", failure.at(agent))),
             }
         }
         self.finish_if_over(sequence)
@@ -197,7 +197,7 @@ impl<'a> Worker<'a> {
                 self.submit_all(task, requests)
             }
             Err(failure) => {
-                run.fail(request, &EpisodeError::policy(failure.message));
+                run.fail(request, &EpisodeError::at("policy", failure.message));
                 self.finish_if_over(task)
             }
         }

@@ -11,7 +11,7 @@ use record::failure::{Failure, Result};
 use record::read::Reader;
 use record::sample::{Message, Rewards};
 use record::write::Writer;
-use rollout::arguments::{Arguments, Settings};
+use rollout::arguments::{CommandLine, Settings};
 use rollout::engine::{Completion, Request};
 use rollout::generator::Generator;
 use rollout::lines::PolicyLabel;
@@ -155,7 +155,7 @@ fn say(stream: &record::philox::Stream) -> Completion {
 
 pub fn settings(flags: &[&str]) -> Settings {
     let fixed = ["rollout", "--policy", "somewhere/fake", "--quiet"];
-    Arguments::parse_from(fixed.iter().chain(flags)).resolve().expect("usable flags")
+    CommandLine::parse_from(fixed.iter().chain(flags)).arguments.resolve().expect("usable flags")
 }
 
 /// Task lines `t0`, `t1`, … with these specs.
