@@ -15,20 +15,10 @@ use half::bf16;
 use record::failure::{Failure, Result};
 
 fn main() -> std::process::ExitCode {
-    let name = std::env::args().nth(1).unwrap_or_else(|| "cuda".to_owned());
-    match measure(&name) {
-        Ok(line) => {
-            println!("{line}");
-            std::process::ExitCode::SUCCESS
-        }
-        Err(failure) => {
-            eprintln!("roofline: {failure}");
-            if let Some(hint) = &failure.hint {
-                eprintln!("hint: {hint}");
-            }
-            std::process::ExitCode::from(failure.code)
-        }
-    }
+    record::stage::run("roofline", || {
+        println!("{}", measure(&std::env::args().nth(1).unwrap_or_else(|| "cuda".to_owned()))?);
+        Ok(())
+    })
 }
 
 fn measure(name: &str) -> Result<String> {

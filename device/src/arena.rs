@@ -94,21 +94,6 @@ impl Arena {
         self.list().total
     }
 
-    /// The address of an offset.
-    fn address(&self, offset: u64) -> u64 {
-        self.base + offset
-    }
-
-    /// Guard bytes after each buffer.
-    pub(crate) fn margin(&self) -> u64 {
-        self.margin
-    }
-
-    /// Whether both are handles on one arena.
-    pub(crate) fn is(&self, other: &Arena) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
-    }
-
     /// Frees a buffer's range.
     fn free(&self, mut offset: u64, bytes: u64) {
         let mut length = footprint(bytes) + self.margin;
@@ -156,19 +141,12 @@ impl<T: Element> Buffer<T> {
 
     /// Device address of the first value.
     pub fn address(&self) -> u64 {
-        self.arena.address(self.offset)
+        self.arena.base + self.offset
     }
 
     /// All values.
     pub fn all(&self) -> Slice<'_, T> {
-        Slice {
-            arena: &self.arena,
-            buffer_offset: self.offset,
-            buffer_length: self.length,
-            start: 0,
-            length: self.length,
-            element: PhantomData,
-        }
+        Slice { buffer: self, start: 0, length: self.length }
     }
 
     /// Some of the values.
@@ -189,12 +167,9 @@ impl<T: Element> Drop for Buffer<T> {
 /// Some values of a buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice<'a, T: Element> {
-    arena: &'a Arena,
-    buffer_offset: u64,
-    buffer_length: usize,
+    buffer: &'a Buffer<T>,
     start: usize,
     length: usize,
-    element: PhantomData<T>,
 }
 
 impl<'a, T: Element> Slice<'a, T> {
@@ -210,7 +185,7 @@ impl<'a, T: Element> Slice<'a, T> {
 
     /// Device address of the first value.
     pub fn address(self) -> u64 {
-        self.arena.address(self.buffer_offset) + (self.start * size_of::<T>()) as u64
+        self.buffer.address() + (self.start * size_of::<T>()) as u64
     }
 
     /// Some of the values.
@@ -234,13 +209,12 @@ impl<'a, T: Element> Slice<'a, T> {
 
     /// The slice with its type as a value.
     pub(crate) fn raw(self) -> Raw<'a> {
-        let size = size_of::<T>() as u64;
         Raw {
-            arena: self.arena,
+            arena: &self.buffer.arena,
             scalar: T::SCALAR,
             address: self.address(),
             length: self.length,
-            buffer_end: self.arena.address(self.buffer_offset) + self.buffer_length as u64 * size,
+            buffer_end: self.buffer.address() + (self.buffer.length * size_of::<T>()) as u64,
         }
     }
 }
@@ -260,6 +234,16 @@ pub(crate) struct Raw<'a> {
     pub length: usize,
     /// Address of the buffer's end.
     pub buffer_end: u64,
+}
+
+impl Raw<'_> {
+    /// Fails for a buffer of another arena.
+    pub(crate) fn check(&self, arena: &Arena) -> Result<()> {
+        match Arc::ptr_eq(&self.arena.inner, &arena.inner) {
+            true => Ok(()),
+            false => Err(Failure::work("a buffer of another device")),
+        }
+    }
 }
 
 #[cfg(test)]

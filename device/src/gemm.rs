@@ -2,7 +2,7 @@
 
 use record::failure::{Failure, Result};
 
-use crate::arena::{Raw, Slice};
+use crate::arena::{Arena, Raw, Slice};
 use crate::element::{Element, Scalar};
 
 /// A row-major matrix in device memory.
@@ -13,14 +13,12 @@ pub struct Operand<'a> {
     pub stride: usize,
     /// Whether the GEMM takes its transpose.
     pub transposed: bool,
-    /// Values from one matrix of a batch to the next.
-    pub batch_stride: usize,
 }
 
 impl<'a> Operand<'a> {
     /// The matrix whose rows begin every `stride` values of `values`.
     pub fn new<T: Element>(values: impl Into<Slice<'a, T>>, stride: usize) -> Self {
-        Operand { values: values.into().raw(), stride, transposed: false, batch_stride: 0 }
+        Operand { values: values.into().raw(), stride, transposed: false }
     }
 
     /// Its transpose.
@@ -29,23 +27,15 @@ impl<'a> Operand<'a> {
         Operand { transposed: !self.transposed, ..self }
     }
 
-    /// The first of a batch, `values` apart.
-    #[must_use]
-    pub fn batched(self, values: usize) -> Self {
-        Operand { batch_stride: values, ..self }
-    }
-
-    /// Row width and length that a `rows` x `columns` operand must have.
-    fn extent(&self, rows: usize, columns: usize, batch: usize) -> (usize, usize) {
-        let (rows, columns) = if self.transposed { (columns, rows) } else { (rows, columns) };
-        let matrix = if rows == 0 || columns == 0 { 0 } else { (rows - 1) * self.stride + columns };
-        (columns, (batch - 1) * self.batch_stride + matrix)
+    /// Rows and columns as stored of a `rows` x `columns` operand.
+    pub(crate) fn stored(&self, rows: usize, columns: usize) -> (usize, usize) {
+        if self.transposed { (columns, rows) } else { (rows, columns) }
     }
 }
 
-/// `out = alpha * left · right + beta * out`, with `left` `[rows, depth]` and `right` `[depth, columns]` (after
-/// transposition). Inputs are bf16 or f32, both the same; sums are f32 (f32 inputs are not shortened to TF32); `out`
-/// is bf16 (rounded to nearest even) or f32. With `beta` 0, `out` is not read.
+/// `out = left · right`, or `out += …`, with `left` `[rows, depth]` and `right` `[depth, columns]` (after transposition).
+/// Inputs are bf16 or f32, both the same; sums are f32 (f32 inputs are not rounded to TF32); `out` is bf16 (rounded to
+/// nearest even) or f32.
 #[derive(Clone, Copy, Debug)]
 pub struct Gemm<'a> {
     /// First factor.
@@ -60,12 +50,8 @@ pub struct Gemm<'a> {
     pub columns: usize,
     /// Inner dimension.
     pub depth: usize,
-    /// Factor of the product.
-    pub alpha: f32,
-    /// Factor of the previous `out`.
-    pub beta: f32,
-    /// Number of GEMMs in the batch, at least 1.
-    pub batch: usize,
+    /// Whether the product is added to `out`.
+    pub add: bool,
 }
 
 impl<'a> Gemm<'a> {
@@ -76,26 +62,17 @@ impl<'a> Gemm<'a> {
         out: Operand<'a>,
         [rows, columns, depth]: [usize; 3],
     ) -> Self {
-        Gemm { left, right, out, rows, columns, depth, alpha: 1.0, beta: 0.0, batch: 1 }
+        Gemm { left, right, out, rows, columns, depth, add: false }
     }
 
     /// `out += left · right` where `add`.
     #[must_use]
     pub fn adding(self, add: bool) -> Self {
-        Gemm { beta: if add { 1.0 } else { 0.0 }, ..self }
+        Gemm { add, ..self }
     }
 
-    /// A batch of GEMMs, [`Operand::batched`] apart.
-    #[must_use]
-    pub fn batch(self, batch: usize) -> Self {
-        Gemm { batch, ..self }
-    }
-
-    /// Checks types, strides and lengths.
-    ///
-    /// # Errors
-    /// 1, naming the operand.
-    pub(crate) fn check(&self) -> Result<()> {
+    /// Checks types, strides, lengths, and that the operands lie in this arena.
+    pub(crate) fn check(&self, arena: &Arena) -> Result<()> {
         let [m, n, k] = [self.rows, self.columns, self.depth];
         let wrong = |cause: String| Err(Failure::work(format!("GEMM [{m}, {k}] x [{k}, {n}]: {cause}")));
         let float = |scalar| matches!(scalar, Scalar::Bf16 | Scalar::F32);
@@ -103,13 +80,15 @@ impl<'a> Gemm<'a> {
         if left != right || !float(left) || !float(out) || (left == Scalar::F32 && out == Scalar::Bf16) {
             return wrong(format!("{left} x {right} -> {out} is not supported"));
         }
-        if self.out.transposed || self.batch == 0 {
-            return wrong("the result is transposed or the batch empty".to_owned());
+        if self.out.transposed {
+            return wrong("the result is transposed".to_owned());
         }
         for (name, operand, rows, columns) in
             [("left", self.left, m, k), ("right", self.right, k, n), ("out", self.out, m, n)]
         {
-            let (width, needed) = operand.extent(rows, columns, self.batch);
+            operand.values.check(arena)?;
+            let (rows, width) = operand.stored(rows, columns);
+            let needed = if rows == 0 || width == 0 { 0 } else { (rows - 1) * operand.stride + width };
             if operand.stride < width {
                 return wrong(format!("{name} has rows of {width} every {} values", operand.stride));
             }

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use record::failure::{Failure, Result};
 
-use crate::arena::{Buffer, Raw, Slice};
+use crate::arena::{Arena, Buffer, Raw, Slice};
 use crate::element::{Element, Scalar};
 
 /// One self-contained CUDA C++ source text.
@@ -36,7 +36,7 @@ pub struct Kernel {
     name: &'static str,
     source: &'static Source,
     parameters: &'static [Parameter],
-    entry: SimulatorEntry,
+    pub(crate) entry: SimulatorEntry,
 }
 
 impl Kernel {
@@ -69,12 +69,8 @@ impl Kernel {
         self.parameters
     }
 
-    pub(crate) fn entry(&self) -> SimulatorEntry {
-        self.entry
-    }
-
-    /// Whether the arguments and the shape fit this kernel.
-    pub(crate) fn check(&self, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {
+    /// Checks that the arguments and the shape fit this kernel, and that its buffers lie in this arena.
+    pub(crate) fn check(&self, arena: &Arena, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {
         let wrong = |cause: String| Err(Failure::work(format!("kernel {}: {cause}", self.name)));
         if arguments.len() != self.parameters.len() {
             return wrong(format!("{} arguments for {} parameters", arguments.len(), self.parameters.len()));
@@ -87,13 +83,13 @@ impl Kernel {
                 let (wanted, given) = (kind(parameter.scalar, parameter.pointer), kind(scalar, pointer));
                 return wrong(format!("{} is {wanted}, not {given}", parameter.name));
             }
+            if let Value::Pointer(raw) = argument.0 {
+                raw.check(arena)?;
+            }
         }
         let threads: u64 = shape.block.iter().map(|&n| u64::from(n)).product();
-        if threads == 0
-            || threads > 1024
-            || shape.grid.contains(&0)
-            || shape.grid[1].max(shape.grid[2]) > 65535
-        {
+        let grid = !shape.grid.contains(&0) && shape.grid[1].max(shape.grid[2]) <= 65535;
+        if !grid || !(1..=1024).contains(&threads) {
             return wrong(format!("grid {:?} of blocks {:?} is impossible", shape.grid, shape.block));
         }
         if shape.shared > SHARED_LIMIT {
@@ -143,23 +139,13 @@ pub struct Argument<'a>(pub(crate) Value<'a>);
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Value<'a> {
     Pointer(Raw<'a>),
-    Foreign(Scalar, u64),
     Scalar(Scalar, u64),
 }
 
 impl Argument<'_> {
-    /// Values of type `T` at a device address outside the arena: another library's memory, in the same context.
-    ///
-    /// # Safety
-    /// The memory must be what the kernel's contract requires, and nobody else may use it until the kernel is done.
-    pub unsafe fn foreign<T: Element>(address: u64) -> Self {
-        Argument(Value::Foreign(T::SCALAR, address))
-    }
-
     fn kind(&self) -> (Scalar, bool) {
         match self.0 {
             Value::Pointer(raw) => (raw.scalar, true),
-            Value::Foreign(scalar, _) => (scalar, true),
             Value::Scalar(scalar, _) => (scalar, false),
         }
     }
@@ -168,7 +154,7 @@ impl Argument<'_> {
     pub(crate) fn bits(&self) -> u64 {
         match self.0 {
             Value::Pointer(raw) => raw.address,
-            Value::Foreign(_, bits) | Value::Scalar(_, bits) => bits,
+            Value::Scalar(_, bits) => bits,
         }
     }
 }

@@ -14,7 +14,7 @@
 //! 2. `build.rs`: `fn main() { compile_kernels::declare("kernels"); }` with `compile-kernels` in
 //!    `[build-dependencies]`.
 //! 3. `src/kernels.rs`: `include!(concat!(env!("OUT_DIR"), "/kernels.rs"));`. It holds a `pub static NAME: Kernel` for
-//!    each kernel, in capitals, and `ALL`.
+//!    each kernel, in capitals.
 //! 4. To run: `device.launch(&kernels::NAME, Shape::rows(blocks, threads), &[(&buffer).into(), 3i32.into()])?`. Number
 //!    and types of the arguments are checked against the kernel's parameters.
 //!

@@ -104,37 +104,6 @@ fn memory_is_copied_cleared_and_limited() {
 }
 
 #[test]
-fn a_batch_of_products_keeps_its_strides() {
-    let (count, m, n, k) = (3usize, 16usize, 8usize, 24usize);
-    let mut device = opened(0);
-    let value = |i: usize| bf16::from_f32(((i * 29 % 17) as f32 - 8.0) / 4.0);
-    let (a, b): (Vec<bf16>, Vec<bf16>) =
-        ((0..count * m * k).map(value).collect(), (0..count * n * k).map(|i| value(i + 3)).collect());
-    let (left, right) =
-        (device.allocate::<bf16>(a.len()).unwrap(), device.allocate::<bf16>(b.len()).unwrap());
-    let out = device.allocate::<f32>(count * m * n).unwrap();
-    device.upload(&a, left.all()).unwrap();
-    device.upload(&b, right.all()).unwrap();
-    let gemm = Gemm::new(
-        Operand::new(&left, k).batched(m * k),
-        Operand::new(&right, k).transposed().batched(n * k),
-        Operand::new(&out, n).batched(m * n),
-        [m, n, k],
-    )
-    .batch(count);
-    device.gemm(&gemm).unwrap();
-    let mut got = vec![0f32; out.len()];
-    device.download(out.all(), &mut got).unwrap();
-    for (at, got) in got.iter().enumerate() {
-        let (matrix, row, column) = (at / (m * n), at / n % m, at % n);
-        let term =
-            |d: usize| a[(matrix * m + row) * k + d].to_f32() * b[(matrix * n + column) * k + d].to_f32();
-        // Sums of few eighths: exact in any order.
-        assert_eq!(*got, (0..k).map(term).sum::<f32>(), "[{matrix}, {row}, {column}]");
-    }
-}
-
-#[test]
 fn a_captured_graph_replays_over_the_present_content() {
     let (rows, width, columns) = (6usize, 40usize, 9usize);
     let mut device = opened(0);

@@ -24,7 +24,6 @@ pub fn host_wrapper(package: &str, text: &str, signatures: &[Signature]) -> Stri
 /// The generated `kernels.rs`.
 pub(crate) fn rust(package: &str, modules: &[Module]) -> String {
     let mut out = String::from("// Written by the build script from the .cu files of this crate.\n");
-    let mut all = Vec::new();
     out.push_str("unsafe extern \"C\" {\n");
     for signature in modules.iter().flat_map(|module| &module.signatures) {
         let _ = writeln!(
@@ -64,15 +63,7 @@ pub(crate) fn rust(package: &str, modules: &[Module]) -> String {
                 upper = name.to_uppercase(),
                 list = parameters.join(", ")
             );
-            all.push(name.to_uppercase());
         }
     }
-    let list: Vec<String> = all.iter().map(|name| format!("&{name}")).collect();
-    let _ = writeln!(
-        out,
-        "/// Every kernel of this crate.\npub static ALL: [&::device::Kernel; {}] = [{}];",
-        all.len(),
-        list.join(", ")
-    );
     out
 }

@@ -20,7 +20,6 @@ pub(crate) struct Layout {
     pub rows: u64,
     pub columns: u64,
     pub stride: i64,
-    pub batch_stride: i64,
     /// Whether the GEMM takes its transpose.
     pub transposed: bool,
     /// Alignment of the address in bytes, at most 256.
@@ -34,9 +33,8 @@ pub(crate) struct Key {
     pub first: Layout,
     pub second: Layout,
     pub out: Layout,
-    pub batch: i32,
-    /// Whether `out` is read.
-    pub adds: bool,
+    /// Whether the product is added to `out`.
+    pub add: bool,
 }
 
 impl Key {
@@ -47,21 +45,19 @@ impl Key {
             first: layout(&gemm.right, k, n),
             second: layout(&gemm.left, m, k),
             out: layout(&gemm.out, m, n),
-            batch: i32::try_from(gemm.batch).unwrap_or(i32::MAX),
-            adds: gemm.beta != 0.0,
+            add: gemm.add,
         }
     }
 }
 
 /// A `[rows, columns]` operand (after its transposition) as stored, seen column-major.
 fn layout(operand: &Operand<'_>, rows: usize, columns: usize) -> Layout {
-    let (rows, columns) = if operand.transposed { (columns, rows) } else { (rows, columns) };
+    let (rows, columns) = operand.stored(rows, columns);
     Layout {
         scalar: operand.values.scalar,
         rows: columns as u64,
         columns: rows as u64,
         stride: operand.stride as i64,
-        batch_stride: operand.batch_stride as i64,
         transposed: operand.transposed,
         alignment: 1 << operand.values.address.trailing_zeros().min(8),
     }
@@ -86,7 +82,7 @@ impl CublasLt {
     /// The description has been checked, its operands and the `workspace` lie on the device of the current context.
     pub unsafe fn run(
         &mut self,
-        gemm: &Gemm<'_>,
+        gemm: &Gemm,
         workspace: (u64, usize),
         stream: sys::cudaStream_t,
     ) -> Result<()> {
@@ -99,13 +95,14 @@ impl CublasLt {
         let plan = &self.plans[&key];
         let address = |operand: &Operand<'_>| operand.values.address as *const c_void;
         let out = gemm.out.values.address as *mut c_void;
+        let (alpha, beta) = (1f32, if gemm.add { 1f32 } else { 0.0 });
         // SAFETY: the plan's descriptors live as long as the plan; the rest is the caller's promise.
         unsafe {
             result::matmul(
                 self.handle,
                 plan.product,
-                (&raw const gemm.alpha).cast(),
-                (&raw const gemm.beta).cast(),
+                (&raw const alpha).cast(),
+                (&raw const beta).cast(),
                 address(&gemm.right),
                 plan.layouts[0],
                 address(&gemm.left),
@@ -152,7 +149,6 @@ impl MatmulPlan {
     ) -> std::result::Result<Self, result::CublasError> {
         use sys::cublasLtMatmulDescAttributes_t::{CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB};
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
-        use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
         // f32 inputs are not rounded to TF32.
         let product = result::create_matmul_desc(
             sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
@@ -171,40 +167,20 @@ impl MatmulPlan {
                 Scalar::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
                 _ => sys::cudaDataType_t::CUDA_R_32F,
             };
-            let made = result::create_matrix_layout(scalar, layout.rows, layout.columns, layout.stride)?;
-            plan.layouts.push(made);
-            if key.batch > 1 {
-                // SAFETY: the layout is alive; each attribute has the type written here.
-                unsafe {
-                    let (count, offset) = (key.batch, layout.batch_stride);
-                    result::set_matrix_layout_attribute(
-                        made,
-                        Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
-                        (&raw const count).cast(),
-                        size_of::<i32>(),
-                    )?;
-                    result::set_matrix_layout_attribute(
-                        made,
-                        Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-                        (&raw const offset).cast(),
-                        size_of::<i64>(),
-                    )?;
-                }
-            }
+            plan.layouts.push(result::create_matrix_layout(
+                scalar,
+                layout.rows,
+                layout.columns,
+                layout.stride,
+            )?);
         }
         for (attribute, layout) in
             [(CUBLASLT_MATMUL_DESC_TRANSA, key.first), (CUBLASLT_MATMUL_DESC_TRANSB, key.second)]
         {
             let operation = i32::from(layout.transposed);
+            let value = (&raw const operation).cast();
             // SAFETY: the description is alive; the attribute is a 32-bit number.
-            unsafe {
-                result::set_matmul_desc_attribute(
-                    product,
-                    attribute,
-                    (&raw const operation).cast(),
-                    size_of::<i32>(),
-                )?;
-            }
+            unsafe { result::set_matmul_desc_attribute(product, attribute, value, size_of::<i32>())? };
         }
         let alignments = [
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.first.alignment),
@@ -214,12 +190,9 @@ impl MatmulPlan {
         ];
         // SAFETY: the preference is alive; each attribute has the type written here.
         unsafe {
-            result::set_matmul_pref_attribute(
-                plan.preference,
-                Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                (&raw const workspace).cast(),
-                size_of::<usize>(),
-            )?;
+            let (limit, value) =
+                (Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (&raw const workspace).cast());
+            result::set_matmul_pref_attribute(plan.preference, limit, value, size_of::<usize>())?;
             for (attribute, bytes) in alignments {
                 let value = (&raw const bytes).cast();
                 result::set_matmul_pref_attribute(plan.preference, attribute, value, size_of::<u32>())?;
@@ -294,15 +267,11 @@ mod tests {
             let ((left, left_stride), (right, right_stride)) =
                 (store(m, k, flip_left, 1), store(k, n, flip_right, 2));
             let (a, b, c) = (buffer(left.len()), buffer(right.len()), buffer(m * 7));
-            let turn = |operand: Operand<'_>, flip: bool| {
-                if flip { operand.transposed().stride } else { operand.stride }
-            };
-            assert_eq!(turn(Operand::new(&a, left_stride), flip_left), left_stride);
             let mut left_operand = Operand::new(&a, left_stride);
             let mut right_operand = Operand::new(&b, right_stride);
             (left_operand.transposed, right_operand.transposed) = (flip_left, flip_right);
             let gemm = Gemm::new(left_operand, right_operand, Operand::new(&c, 7), [m, n, k]);
-            gemm.check().unwrap();
+            gemm.check(&arena).unwrap();
             let out = by_the_book(&Key::new(&gemm), &right, &left);
             for row in 0..m {
                 for column in 0..n {

@@ -18,10 +18,10 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result};
 use record::failure::{Failure, Result};
 
-use crate::arena::{Arena, Buffer, Raw, Slice};
+use crate::arena::{Arena, Buffer, Slice};
 use crate::element::Element;
 use crate::gemm::Gemm;
-use crate::kernel::{Argument, Kernel, Shape, Source, Value};
+use crate::kernel::{Argument, Kernel, Shape, Source};
 use crate::{Device, Memory};
 
 pub use compile::{Compiled, Usage, architecture, compile, version as compiler_version};
@@ -127,11 +127,6 @@ impl Cuda {
         self.stream.cu_stream().cast()
     }
 
-    /// The name of the architecture that kernels are compiled for.
-    pub fn architecture(&self) -> &str {
-        &self.architecture
-    }
-
     fn failed(&self, what: &str, error: DriverError) -> Failure {
         Failure::work(format!("cuda:{}: {what}: {}", self.number, words(error)))
     }
@@ -139,13 +134,6 @@ impl Cuda {
     /// Makes the GPU's context current in the calling thread.
     fn bind(&self) -> Result<()> {
         self.context.bind_to_thread().map_err(|error| self.failed("its context", error))
-    }
-
-    fn own(&self, raw: Raw<'_>) -> Result<()> {
-        match &self.arena {
-            Some(arena) if arena.is(raw.arena) => Ok(()),
-            _ => Err(Failure::work(format!("cuda:{}: a buffer of another device", self.number))),
-        }
     }
 
     fn function(&mut self, kernel: &'static Kernel) -> Result<CUfunction> {
@@ -228,7 +216,7 @@ impl Device for Cuda {
 
     fn upload<T: Element>(&mut self, from: &[T], to: Slice<'_, T>) -> Result<()> {
         crate::same_length("upload", from.len(), to.len())?;
-        self.own(to.raw())?;
+        to.raw().check(self.arena()?)?;
         if from.is_empty() {
             return Ok(());
         }
@@ -242,7 +230,7 @@ impl Device for Cuda {
 
     fn download<T: Element>(&mut self, from: Slice<'_, T>, to: &mut [T]) -> Result<()> {
         crate::same_length("download", from.len(), to.len())?;
-        self.own(from.raw())?;
+        from.raw().check(self.arena()?)?;
         if to.is_empty() {
             return self.synchronize();
         }
@@ -255,8 +243,8 @@ impl Device for Cuda {
 
     fn copy<T: Element>(&mut self, from: Slice<'_, T>, to: Slice<'_, T>) -> Result<()> {
         crate::same_length("copy", from.len(), to.len())?;
-        self.own(from.raw())?;
-        self.own(to.raw())?;
+        from.raw().check(self.arena()?)?;
+        to.raw().check(self.arena()?)?;
         if from.is_empty() {
             return Ok(());
         }
@@ -268,7 +256,7 @@ impl Device for Cuda {
     }
 
     fn clear<T: Element>(&mut self, what: Slice<'_, T>) -> Result<()> {
-        self.own(what.raw())?;
+        what.raw().check(self.arena()?)?;
         self.bind()?;
         // SAFETY: the slice is ours.
         unsafe {
@@ -278,12 +266,7 @@ impl Device for Cuda {
     }
 
     fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {
-        kernel.check(shape, arguments)?;
-        for argument in arguments {
-            if let Value::Pointer(raw) = argument.0 {
-                self.own(raw)?;
-            }
-        }
+        kernel.check(self.arena()?, shape, arguments)?;
         self.bind()?;
         let function = self.function(kernel)?;
         if shape.shared > self.most_shared {
@@ -323,10 +306,7 @@ impl Device for Cuda {
     }
 
     fn gemm(&mut self, gemm: &Gemm<'_>) -> Result<()> {
-        gemm.check()?;
-        for operand in [gemm.left, gemm.right, gemm.out] {
-            self.own(operand.values)?;
-        }
+        gemm.check(self.arena()?)?;
         if gemm.rows == 0 || gemm.columns == 0 {
             return Ok(());
         }

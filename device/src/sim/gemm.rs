@@ -1,5 +1,7 @@
 //! The simulator's GEMM: f32 sums in ascending order of depth, the result rounded once.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use half::bf16;
 
 use crate::element::Scalar;
@@ -13,22 +15,24 @@ const ROWS: usize = 16;
 /// # Safety
 /// The description must have passed [`Gemm::check`], and its operands must lie in memory of this process that nobody
 /// else uses meanwhile.
-pub(crate) unsafe fn run(gemm: &Gemm<'_>, threads: usize) {
-    let tasks: Vec<(usize, usize)> =
-        (0..gemm.batch).flat_map(|batch| (0..gemm.rows).step_by(ROWS).map(move |row| (batch, row))).collect();
-    let next = std::sync::atomic::AtomicUsize::new(0);
+pub(crate) unsafe fn run(gemm: &Gemm, threads: usize) {
+    let next = AtomicUsize::new(0);
     let work = || {
         let mut sums = vec![0f32; gemm.columns];
         let mut column = vec![0f32; gemm.columns];
-        while let Some(&(batch, first)) = tasks.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+        loop {
+            let first = next.fetch_add(ROWS, Ordering::Relaxed);
+            if first >= gemm.rows {
+                break;
+            }
             for row in first..(first + ROWS).min(gemm.rows) {
                 // SAFETY: as this function's; rows of the result are written by one task each.
-                unsafe { one_row(gemm, batch, row, &mut sums, &mut column) };
+                unsafe { one_row(gemm, row, &mut sums, &mut column) };
             }
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..threads.min(tasks.len()) {
+        for _ in 1..threads.min(gemm.rows.div_ceil(ROWS)) {
             scope.spawn(work);
         }
         work();
@@ -37,10 +41,10 @@ pub(crate) unsafe fn run(gemm: &Gemm<'_>, threads: usize) {
 
 /// # Safety
 /// As [`run`].
-unsafe fn one_row(gemm: &Gemm<'_>, batch: usize, row: usize, sums: &mut [f32], line: &mut [f32]) {
+unsafe fn one_row(gemm: &Gemm, row: usize, sums: &mut [f32], line: &mut [f32]) {
     let index = |operand: &Operand<'_>, row: usize, column: usize| {
-        let (row, column) = if operand.transposed { (column, row) } else { (row, column) };
-        batch * operand.batch_stride + row * operand.stride + column
+        let (row, column) = operand.stored(row, column);
+        row * operand.stride + column
     };
     sums.fill(0.0);
     for depth in 0..gemm.depth {
@@ -58,8 +62,8 @@ unsafe fn one_row(gemm: &Gemm<'_>, batch: usize, row: usize, sums: &mut [f32], l
         let index = index(&gemm.out, row, column);
         // SAFETY: as above; this element is this task's alone.
         unsafe {
-            let before = if gemm.beta == 0.0 { 0.0 } else { gemm.beta * read(&gemm.out, index) };
-            write(&gemm.out, index, gemm.alpha * sum + before);
+            let before = if gemm.add { read(&gemm.out, index) } else { 0.0 };
+            write(&gemm.out, index, sum + before);
         }
     }
 }

@@ -11,9 +11,10 @@ mod worker;
 use std::convert::Infallible;
 use std::ffi::c_void;
 
+use memmap2::{MmapMut, MmapOptions};
 use record::failure::{Failure, Result};
 
-use crate::arena::{Arena, Buffer, Raw, Slice, footprint};
+use crate::arena::{ALIGNMENT, Arena, Buffer, Slice, footprint};
 use crate::element::Element;
 use crate::gemm::Gemm;
 use crate::kernel::{Argument, Kernel, Shape, Value};
@@ -26,45 +27,11 @@ const MARGIN: u64 = 256;
 /// The value of guard bytes.
 const MARK: u8 = 0xA5;
 
-/// The simulator's device memory: zeroed pages, committed when touched, unmapped when dropped.
-struct HostMemory {
-    address: *mut libc::c_void,
-    bytes: usize,
-}
-
-impl HostMemory {
-    fn new(bytes: u64) -> Result<Self> {
-        let bytes = usize::try_from(bytes.max(1)).map_err(Failure::unavailable)?;
-        let (protection, flags) = (
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-        );
-        // SAFETY: a fresh anonymous mapping.
-        let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
-        if address == libc::MAP_FAILED {
-            let error = std::io::Error::last_os_error();
-            return Err(Failure::unavailable(format!("sim: {bytes} bytes of memory: {error}")));
-        }
-        Ok(HostMemory { address, bytes })
-    }
-
-    fn address(&self) -> u64 {
-        self.address as u64
-    }
-}
-
-impl Drop for HostMemory {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, of this very size.
-        unsafe { libc::munmap(self.address, self.bytes) };
-    }
-}
-
 /// The simulated device.
 pub struct Sim {
     arena: Option<Arena>,
-    /// The arena's bytes.
-    host: Option<HostMemory>,
+    /// The arena's bytes: pages are committed when touched.
+    host: Option<MmapMut>,
     workers: Vec<Worker>,
     seed: u64,
     total: u64,
@@ -85,17 +52,10 @@ impl Sim {
         self.seed = seed;
     }
 
-    fn own(&self, raw: Raw<'_>) -> Result<()> {
-        match &self.arena {
-            Some(arena) if arena.is(raw.arena) => Ok(()),
-            _ => Err(Failure::work("sim: a buffer of another device")),
-        }
-    }
-
     /// The values of a slice. Nothing runs between calls, so nobody writes them meanwhile.
     #[allow(clippy::mut_from_ref)]
     fn values<T: Element>(&self, slice: Slice<'_, T>) -> Result<&mut [T]> {
-        self.own(slice.raw())?;
+        slice.raw().check(self.arena()?)?;
         // SAFETY: the slice lies in a living buffer of our arena, aligned to its type; the callers hold one such
         // slice at a time, or two of different ranges.
         Ok(unsafe { std::slice::from_raw_parts_mut(slice.address() as *mut T, slice.len()) })
@@ -105,17 +65,15 @@ impl Sim {
     fn check_margins(&self, kernel: &Kernel, arguments: &[Argument<'_>]) -> Result<()> {
         for (argument, parameter) in arguments.iter().zip(kernel.parameters()) {
             let Value::Pointer(raw) = argument.0 else { continue };
-            let end = raw.buffer_end.next_multiple_of(crate::arena::ALIGNMENT) + raw.arena.margin();
+            let end = raw.buffer_end.next_multiple_of(ALIGNMENT) + MARGIN;
             // SAFETY: the rest of the buffer's footprint lies in the arena and belongs to nobody else.
             let margin = unsafe {
                 std::slice::from_raw_parts(raw.buffer_end as *const u8, (end - raw.buffer_end) as usize)
             };
             if let Some(past) = margin.iter().position(|&byte| byte != MARK) {
+                let (kernel, buffer) = (kernel.name(), parameter.name);
                 return Err(Failure::work(format!(
-                    "kernel {}: wrote past the end of {} ({} bytes after it)",
-                    kernel.name(),
-                    parameter.name,
-                    past
+                    "kernel {kernel}: wrote past the end of {buffer} ({past} bytes after it)"
                 )));
             }
         }
@@ -143,9 +101,12 @@ impl Device for Sim {
         if bytes > self.total {
             return Err(Failure::unavailable(format!("sim: {bytes} bytes requested of {}", self.total)));
         }
-        let host = HostMemory::new(Arena::extent(bytes, MARGIN))?;
-        self.arena = Some(Arena::new(host.address(), bytes, MARGIN));
-        self.host = Some(host);
+        let extent = Arena::extent(bytes, MARGIN).max(1) as usize;
+        let host = MmapOptions::new().len(extent).no_reserve_swap().map_anon();
+        let host =
+            host.map_err(|error| Failure::unavailable(format!("sim: {extent} bytes of memory: {error}")))?;
+        let address = self.host.insert(host).as_mut_ptr() as u64;
+        self.arena = Some(Arena::new(address, bytes, MARGIN));
         Ok(())
     }
 
@@ -198,12 +159,7 @@ impl Device for Sim {
     }
 
     fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {
-        kernel.check(shape, arguments)?;
-        for argument in arguments {
-            if let Value::Pointer(raw) = argument.0 {
-                self.own(raw)?;
-            }
-        }
+        kernel.check(self.arena()?, shape, arguments)?;
         let bits: Vec<u64> = arguments.iter().map(Argument::bits).collect();
         let addresses: Vec<usize> = bits.iter().map(|bits| std::ptr::from_ref(bits) as usize).collect();
         let blocks: u64 = shape.grid.iter().map(|&n| u64::from(n)).product();
@@ -213,7 +169,7 @@ impl Device for Sim {
             let arguments = addresses.as_ptr().cast::<*const c_void>();
             // SAFETY: the addresses point to the values of the parameters that the entry was generated for, whose
             // types have been checked; `bits` lives until all workers are done.
-            unsafe { worker.run(kernel.entry(), &call, arguments) };
+            unsafe { worker.run(kernel.entry, &call, arguments) };
         };
         if let Some((first, rest)) = self.workers[..helpers].split_first_mut() {
             std::thread::scope(|scope| {
@@ -228,10 +184,7 @@ impl Device for Sim {
     }
 
     fn gemm(&mut self, gemm: &Gemm<'_>) -> Result<()> {
-        gemm.check()?;
-        for operand in [gemm.left, gemm.right, gemm.out] {
-            self.own(operand.values)?;
-        }
+        gemm.check(self.arena()?)?;
         // SAFETY: the extents of the three operands have been checked against buffers of our arena.
         unsafe { gemm::run(gemm, self.workers.len()) };
         Ok(())
