@@ -5,12 +5,13 @@ forgotten scale or a swapped factor shows.
 
 What is left out: dropout, and whatever else of PEFT Troupe refuses.
 
-Run:  python make_adapter_goldens.py    (needs torch, transformers, peft; after make_goldens.py, whose files it reads)
+Run:  python make_adapter_goldens.py [NAME...]  (needs torch, transformers, peft; after make_goldens.py, whose files it reads)
 """
 
 import json
 import pathlib
 import shutil
+import sys
 
 import peft
 import safetensors.torch
@@ -25,6 +26,8 @@ ADAPTERS = {
     "all": dict(base="qwen3-6-3-untied", rank=3, alpha=6, targets=ALL, gradient=True, seed=21),
     "some": dict(base="qwen3-6-3-untied", rank=4, alpha=2, targets=["q_proj", "v_proj", "up_proj"], gradient=True, seed=22),
     "bias": dict(base="qwen2-4-2-bf16-shards", rank=2, alpha=5, targets=["k_proj", "o_proj", "down_proj"], rslora=True, seed=23),
+    "mistral": dict(base="mistral-4-2-window", rank=2, alpha=3, targets=["q_proj", "k_proj", "o_proj", "gate_proj"], gradient=True, seed=24),
+    "smollm3": dict(base="smollm3-4-1-nope", rank=3, alpha=4, targets=ALL, gradient=True, seed=25),
 }
 
 
@@ -49,7 +52,7 @@ def main():
     torch.use_deterministic_algorithms(True)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    for name, entry in ADAPTERS.items():
+    for name, entry in ((name, ADAPTERS[name]) for name in sys.argv[1:] or ADAPTERS):
         directory = HERE / "adapters" / name
         shutil.rmtree(directory, ignore_errors=True)
         single, double = adapted(entry, torch.float32), adapted(entry, torch.float64)

@@ -227,7 +227,8 @@ def batch_loss(logprobs, recorded, advantages, aggregate, objective):
     """Loss of the batch; PPO-clip is equation 7 of arXiv 1707.06347 with the sign of a loss.
 
     logprobs: a list of [completion] tensors; recorded: the same shapes; advantages: one number a completion.
-    aggregate "token": sum / tokens of the batch; "sequence": mean over completions of the mean over tokens.
+    aggregate "token": sum / tokens of the batch; "sequence": mean over completions of the mean over tokens; "constant":
+    sum / (completions x tokens of the longest).
     """
     terms = []
     for current, old, advantage in zip(logprobs, recorded, advantages):
@@ -238,6 +239,8 @@ def batch_loss(logprobs, recorded, advantages, aggregate, objective):
         terms.append(-torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage))
     if aggregate == "token":
         return torch.cat(terms).sum() / sum(len(term) for term in terms)
+    if aggregate == "constant":
+        return torch.cat(terms).sum() / (len(terms) * max(len(term) for term in terms))
     return torch.stack([term.mean() for term in terms]).mean()
 
 
@@ -346,6 +349,13 @@ def write_gradient(directory, model, seed, temperature):
             "objective": objective, "aggregate": aggregate, "loss": value, "gradient_norm": norm_of(gradients),
             "gradient_norms": {name: gradient.norm().item() for name, gradient in gradients.items()},
         })
+    # Groups without an advantage have no term, and still count in the average.
+    flat_groups = [lines[0]["group"], lines[-4]["group"]]
+    kept = [0.0 if line["group"] in flat_groups else advantage for line, advantage in zip(lines, advantages)]
+    flat = []
+    for aggregate in ("token", "sequence", "constant"):
+        value, gradients, _ = gradients_of(double, sequences, recorded, kept, temperature, aggregate)
+        flat.append({"aggregate": aggregate, "loss": value, "gradient_norm": norm_of(gradients)})
     write_json(directory / "gradient.json", {
         "made_with": versions(), "objective": "clip", "aggregate": "token", "clip": CLIP, "temperature": temperature,
         "learning_rate": LEARNING_RATE, "loss": loss, "gradient_norm": norm_of(exact_gradients),
@@ -356,7 +366,7 @@ def write_gradient(directory, model, seed, temperature):
         "logprobs": [shortest(item) for item in logprobs],
         "f32_against_f64": {"loss": abs(single_loss - loss), "relative_l2": relative},
         "bf16_against_f64": {"whole": half_whole / norm_of(exact_gradients), "relative_l2": half_relative},
-        "others": others,
+        "others": others, "flat_groups": flat_groups, "flat": flat,
     })
     return max(relative.values()), loss
 

@@ -99,6 +99,30 @@ fn other_objectives_and_aggregations() {
     }
 }
 
+/// They are not computed, and count in the samples and tokens that an average is over.
+#[test]
+fn flat_groups_count_in_every_average() {
+    for name in ["qwen3-2-1-tied", "qwen3-6-3-untied", "qwen3-8-2-untied"] {
+        let expected = expected(name);
+        let flat = expected["flat_groups"].as_array().unwrap();
+        for case in expected["flat"].as_array().unwrap() {
+            let place = Place::new();
+            let root = place.policy("p", name);
+            let input = common::edited(&stream(name, &version(&root)), |_, sample| {
+                if flat.contains(&sample["group"]) {
+                    sample["advantage"] = 0.0.into();
+                }
+            });
+            let aggregate = case["aggregate"].as_str().unwrap();
+            let metrics =
+                place.update(&format!("--policy p {PLAIN} --aggregate {aggregate}"), &input).ok().metrics();
+            close(&metrics["loss"], &case["loss"], &format!("{name} {aggregate} loss"));
+            close(&metrics["grad_norm"], &case["gradient_norm"], &format!("{name} {aggregate} norm"));
+            assert_eq!(metrics["flat_groups"], flat.len(), "{metrics}");
+        }
+    }
+}
+
 #[test]
 fn check_agrees_with_transformers() {
     for name in ["qwen3-2-1-tied", "qwen3-6-3-untied", "qwen3-8-2-untied"] {

@@ -6,7 +6,7 @@ mod common;
 
 use std::fs;
 
-use common::{GOLDEN, edited, golden, one, published, stream, version};
+use common::{GOLDEN, Place, edited, golden, one, published, stream, version};
 use serde_json::{Value, json};
 
 #[test]
@@ -210,4 +210,41 @@ fn a_plain_model_directory_is_never_written_to() {
         "{}",
         outcome.stderr
     );
+}
+
+#[test]
+fn a_sequence_beyond_the_sliding_window_is_refused() {
+    let place = Place::new();
+    let root = place.policy("p", "mistral-4-2-window");
+    let input = stream("mistral-4-2-window", &version(&root));
+    let longest = |text: &str| {
+        let samples = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let tokens = |line: Value| {
+            let count = |field: &str| line[field].as_array().map_or(0, Vec::len);
+            count("prompt_ids") + count("completion_ids")
+        };
+        samples.map(tokens).max().unwrap()
+    };
+    // All tokens of a sequence but its last are computed.
+    let positions = longest(&input) - 1;
+    let path = root.join("step-000000/config.json");
+    let config: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    for (window, code) in [(positions, 0), (positions - 1, 65)] {
+        let mut config = config.clone();
+        config["sliding_window"] = json!(window);
+        fs::write(&path, config.to_string()).unwrap();
+        let input = stream("mistral-4-2-window", &version(&root));
+        for mode in ["--dry-run", "--check --max-logprob-gap 9", "--max-logprob-gap 9"] {
+            if code == 0 && !mode.starts_with("--dry") {
+                continue;
+            }
+            let outcome = place.update(&format!("--policy p {mode}"), &input);
+            assert_eq!(outcome.code, code, "{mode}, window {window}: {outcome:?}");
+            let sentence = format!(
+                "a sequence of {positions} tokens is longer than the model's sliding window of {window}\nhint: "
+            );
+            assert_eq!(outcome.stderr.contains(&sentence), code == 65, "{mode}: {}", outcome.stderr);
+        }
+    }
+    assert!(!published(&root));
 }

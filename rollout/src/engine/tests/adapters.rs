@@ -32,7 +32,7 @@ pub fn policy(folder: &Path, adapter: &str) -> Policy {
 #[test]
 fn logprobs_are_those_of_peft_with_one_base_for_all() {
     runtime();
-    let sets = [&["all", "some"][..], &["bias"]];
+    let sets = [&["all", "some"][..], &["bias"], &["mistral"], &["smollm3"]];
     for (names, (precision, most)) in sets
         .into_iter()
         .flat_map(|names| PRECISIONS.into_iter().zip([1e-4, 0.05]).map(move |case| (names, case)))
@@ -44,15 +44,11 @@ fn logprobs_are_those_of_peft_with_one_base_for_all() {
             Engine::load_all(&members, &Options { precision, ..Options::default() }).expect("an engine");
         let mut decoder = engine.decoder();
         let ids = |value: &Value| -> Vec<u32> { serde_json::from_value(value.clone()).expect("ids") };
+        let adapted = |name: &&str| read(&golden().join("adapters").join(name).join("logprobs.json"));
         // The base itself is among what the engine runs.
-        let plain = read(
-            &golden()
-                .join(if names.len() == 2 { "qwen3-6-3-untied" } else { "qwen2-4-2-bf16-shards" })
-                .join("logprobs.json"),
-        );
-        let adapted =
-            names.iter().map(|name| read(&golden().join("adapters").join(name).join("logprobs.json")));
-        for (index, expected) in std::iter::once(plain).chain(adapted).enumerate() {
+        let base = adapted(&names[0])["base"].as_str().expect("a name").to_owned();
+        let plain = read(&golden().join(base).join("logprobs.json"));
+        for (index, expected) in std::iter::once(plain).chain(names.iter().map(adapted)).enumerate() {
             let mut worst = 0.0_f32;
             for case in expected["cases"].as_array().expect("cases") {
                 let completions = case["completions"].as_array().expect("completions");
