@@ -173,7 +173,7 @@ fn a_step_asks_a_gpu_for_nothing_impossible_and_frees_all_memory() {
     let log = fixture.log();
     let launched = |kernel: &str| log.iter().any(|line| line.starts_with(&format!("launch {kernel} ")));
     for kernel in
-        ["qk_norm_rope_backward", "attention_deltas", "score_rows_backward", "adamw", "join_masters"]
+        ["qk_norm_rope_backward", "attention_deltas", "score_rows_backward", "adamw", "merge_masters"]
     {
         assert!(launched(kernel), "{kernel} was not launched");
     }

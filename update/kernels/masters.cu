@@ -8,6 +8,6 @@ extern "C" __global__ void split_masters(bf16* rounded, i16* remainders, const f
     for (u64 i = global_index(); i < length; i += global_size()) split(masters[i], rounded[i], remainders[i]);
 }
 
-extern "C" __global__ void join_masters(float* masters, const bf16* rounded, const i16* remainders, u64 length) {
+extern "C" __global__ void merge_masters(float* masters, const bf16* rounded, const i16* remainders, u64 length) {
     for (u64 i = global_index(); i < length; i += global_size()) masters[i] = join(rounded[i], remainders[i]);
 }

@@ -25,17 +25,6 @@ pub enum Aggregate {
     Constant,
 }
 
-impl Aggregate {
-    /// The name used on the command line and in the record.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Token => "token",
-            Self::Sequence => "sequence",
-            Self::Constant => "constant",
-        }
-    }
-}
-
 /// The average over one optimizer batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Mean {

@@ -79,14 +79,9 @@ pub enum Objective {
     Nll,
 }
 
-impl Objective {
-    /// The name used on the command line and in the record.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Clip => "clip",
-            Self::Nll => "nll",
-        }
-    }
+/// A value's name on the command line and in the record.
+pub fn name(value: impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// Turns samples with advantages into the next version of each policy.
@@ -247,44 +242,36 @@ impl Arguments {
     /// Usage (exit 2), or 69 for a device that this build does not have.
     pub fn check(&self) -> Result<()> {
         self.check_device()?;
-        let idle = |flag: &str, why: &str| {
-            Err(Failure::usage(format!("{flag} has no effect with {why}")).hint(format!("leave {flag} out")))
-        };
-        if self.objective == Objective::Nll {
-            let given = [
-                ("--clip", self.clip.is_some()),
-                ("--clip-high", self.clip_high.is_some()),
-                ("--kl", self.kl != 0.0),
-                ("--importance-cap", self.importance_cap.is_some()),
-                ("--max-logprob-gap", self.max_logprob_gap.is_some()),
-            ];
-            if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
-                return idle(flag, "--objective nll");
-            }
-        }
-        if self.kl == 0.0 && !self.reference.is_empty() {
-            return idle("--reference", "--kl 0");
+        let cpu = self.device_kind()? == DeviceKind::Cpu;
+        let nll = self.objective == Objective::Nll;
+        let aggregate = format!("--aggregate {}", name(self.aggregate));
+        let optimizer = format!("--optimizer {}", name(self.optimizer));
+        let (muon, sgd) = (self.optimizer == Method::Muon, self.optimizer == Method::Sgd);
+        // A flag, whether it was given although another setting leaves it without effect, and that setting.
+        let idle = [
+            ("--clip", nll && self.clip.is_some(), "--objective nll"),
+            ("--clip-high", nll && self.clip_high.is_some(), "--objective nll"),
+            ("--kl", nll && self.kl != 0.0, "--objective nll"),
+            ("--importance-cap", nll && self.importance_cap.is_some(), "--objective nll"),
+            ("--max-logprob-gap", nll && self.max_logprob_gap.is_some(), "--objective nll"),
+            ("--reference", self.kl == 0.0 && !self.reference.is_empty(), "--kl 0"),
+            ("--max-tokens", self.aggregate != Aggregate::Constant && self.max_tokens.is_some(), &aggregate),
+            ("--lr-other", !muon && self.lr_other.is_some(), &optimizer),
+            ("--betas", sgd && !self.betas.is_empty(), &optimizer),
+            ("--device-memory", cpu && self.device_memory.is_some(), "--device cpu"),
+        ];
+        if let Some((flag, _, setting)) = idle.iter().find(|(_, idle, _)| *idle) {
+            return Err(Failure::usage(format!("{flag} has no effect with {setting}"))
+                .hint(format!("leave {flag} out")));
         }
         if self.kl > 0.0 && self.reference.is_empty() {
             return Err(Failure::usage("--kl needs --reference")
                 .hint("name the reference policy, such as --reference run/base"));
         }
-        if self.max_tokens.is_some() && self.aggregate != Aggregate::Constant {
-            return idle("--max-tokens", &format!("--aggregate {}", self.aggregate.name()));
-        }
-        if self.optimizer == Method::Muon && self.lr_other.is_none() {
+        if muon && self.lr_other.is_none() {
             return Err(Failure::usage("--optimizer muon needs --lr-other").hint(
                 "Muon updates the layers' matrices at --lr; AdamW updates the rest at --lr-other, such as 1e-3",
             ));
-        }
-        if self.optimizer != Method::Muon && self.lr_other.is_some() {
-            return idle("--lr-other", &format!("--optimizer {}", self.optimizer.name()));
-        }
-        if self.device_memory.is_some() && self.device_kind()? == DeviceKind::Cpu {
-            return idle("--device-memory", "--device cpu");
-        }
-        if self.optimizer == Method::Sgd && !self.betas.is_empty() {
-            return idle("--betas", "--optimizer sgd");
         }
         self.check_ranges()
     }

@@ -13,7 +13,8 @@ use record::failure::{Failure, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::model::{Layout, LowRank, Model, Parameters, Source};
+use crate::arguments::name;
+use crate::model::{Layout, LoraAdapter, Model, Parameters, Source};
 use crate::optimizer::{self, Method};
 use crate::weights::{CheckpointTensors, MasterWeights, OptimizerTensors, Weights};
 
@@ -62,7 +63,7 @@ pub struct Checkpoint {
 
 /// The frozen base of an adapter.
 struct Base {
-    adapter: LowRank,
+    adapter: LoraAdapter,
     weights: CheckpointTensors,
     files: PathBuf,
 }
@@ -99,8 +100,8 @@ pub fn stored_dtype(config: &Config, weights: &Tensors) -> ElementType {
 ///
 /// # Errors
 /// An adapter that does not fit its base.
-pub fn adapter(policy: &Policy, config: &Config) -> Result<Option<LowRank>> {
-    Ok(policy.adapter(config)?.map(|(adapter, _)| LowRank::new(&adapter, config)))
+pub fn adapter(policy: &Policy, config: &Config) -> Result<Option<LoraAdapter>> {
+    Ok(policy.adapter(config)?.map(|(adapter, _)| LoraAdapter::new(&adapter, config)))
 }
 
 impl Checkpoint {
@@ -115,7 +116,7 @@ impl Checkpoint {
         let (trained, base) = match policy.adapter(config)? {
             None => (weights, None),
             Some((adapter, tensors)) => {
-                let adapter = LowRank::new(&adapter, config);
+                let adapter = LoraAdapter::new(&adapter, config);
                 let trained = CheckpointTensors::new(adapter.layout().clone(), tensors)?;
                 (trained, Some(Base { adapter, weights, files: policy.model().to_owned() }))
             }
@@ -126,7 +127,7 @@ impl Checkpoint {
     }
 
     /// The adapter that is trained and its frozen base, if so.
-    pub fn adapter(&self) -> Option<(&LowRank, &CheckpointTensors)> {
+    pub fn adapter(&self) -> Option<(&LoraAdapter, &CheckpointTensors)> {
         self.base.as_ref().map(|base| (&base.adapter, &base.weights))
     }
 
@@ -145,7 +146,7 @@ impl Checkpoint {
     /// A state that is damaged.
     pub fn state(&self, method: Method, objective: &str) -> Result<Option<OptimizerState<'_>>> {
         let alike =
-            |(_, state): &&TrainingState| state.optimizer == method.name() && state.objective == objective;
+            |(_, state): &&TrainingState| state.optimizer == name(method) && state.objective == objective;
         let Some((tensors, state)) = self.saved.as_ref().filter(alike) else { return Ok(None) };
         let keeps = !optimizer::tensors(method, self.trained.layout()).is_empty();
         match tensors {

@@ -25,33 +25,21 @@ pub enum StateKind {
     Moment(Moment),
 }
 
-/// A policy in training.
+/// A policy in training. A method fails if the device does.
 pub trait Learner {
     /// Trees per [`Learner::accumulate`]: enough to keep the hardware busy, few enough to notice an interruption.
     fn trees_at_once(&self) -> usize;
 
     /// Sets the gradients to zero.
-    ///
-    /// # Errors
-    /// The device's.
     fn zero_grad(&mut self) -> Result<()>;
 
     /// Adds the gradient of `loss` over all trees, and returns the scores of the forward pass.
-    ///
-    /// # Errors
-    /// The device's, or an interruption.
     fn accumulate(&mut self, trees: &[Tree], temperature: f32, loss: &dyn RowLoss) -> Result<Vec<Scores>>;
 
     /// The global L2 norm of the gradients.
-    ///
-    /// # Errors
-    /// The device's.
     fn grad_norm(&mut self) -> Result<f64>;
 
     /// One optimizer step at `factor` times the peak learning rates; `norm` is [`Learner::grad_norm`].
-    ///
-    /// # Errors
-    /// The device's.
     fn optimizer_step(&mut self, norm: f64, factor: f64) -> Result<()>;
 
     /// Optimizer steps taken since the optimizer's state was initialized.
@@ -66,9 +54,6 @@ pub trait Learner {
     }
 
     /// Copies state of the layout's tensor number `tensor` to `values`, from its value `from` on.
-    ///
-    /// # Errors
-    /// The device's.
     fn read(&mut self, kind: StateKind, tensor: usize, from: usize, values: &mut [f32]) -> Result<()>;
 }
 
@@ -121,6 +106,14 @@ pub struct CpuLearner {
     timing: Timing,
 }
 
+/// Runs `work` and adds its time to `seconds`.
+fn timed<T>(seconds: &mut f64, work: impl FnOnce() -> T) -> T {
+    let started = Instant::now();
+    let outcome = work();
+    *seconds += started.elapsed().as_secs_f64();
+    outcome
+}
+
 impl CpuLearner {
     /// Trains these weights on so many threads, from the optimizer's state if there is one.
     ///
@@ -156,16 +149,11 @@ impl Learner for CpuLearner {
     }
 
     fn grad_norm(&mut self) -> Result<f64> {
-        let started = Instant::now();
-        let norm = optimizer::norm(&self.host.gradients);
-        self.timing.optimizer += started.elapsed().as_secs_f64();
-        Ok(norm)
+        Ok(timed(&mut self.timing.optimizer, || optimizer::norm(&self.host.gradients)))
     }
 
     fn optimizer_step(&mut self, norm: f64, factor: f64) -> Result<()> {
-        let started = Instant::now();
-        self.host.step(norm, factor);
-        self.timing.optimizer += started.elapsed().as_secs_f64();
+        timed(&mut self.timing.optimizer, || self.host.step(norm, factor));
         Ok(())
     }
 
@@ -184,7 +172,7 @@ impl Learner for CpuLearner {
 
 /// Training on a device.
 pub struct DeviceLearner<D: Device> {
-    resident: DeviceModel<D>,
+    model: DeviceModel<D>,
     trained: Trained,
     timing: Timing,
 }
@@ -212,19 +200,20 @@ impl<D: Device> DeviceLearner<D> {
         threads: usize,
     ) -> Result<DeviceLearner<D>> {
         let timing = Timing::default();
+        let config = &checkpoint.config;
         if let Some((adapter, base)) = checkpoint.adapter() {
             let host = HostState::new(checkpoint.weights()?, settings, state, threads)?;
-            let values = &host.weights.forward().values;
-            let resident = DeviceModel::adapted(device, (&checkpoint.config, adapter), base, values, plan)?;
-            return Ok(DeviceLearner { resident, trained: Trained::Adapter(Box::new(host)), timing });
+            let adapter = (adapter, &host.weights.forward().values[..]);
+            let model = DeviceModel::new(device, config, Some(adapter), base, plan)?;
+            return Ok(DeviceLearner { model, trained: Trained::Adapter(Box::new(host)), timing });
         }
-        let mut resident = DeviceModel::new(device, &checkpoint.config, &checkpoint.masters()?, plan)?;
-        let mut optimizer = DeviceOptimizer::new(settings, &mut resident)?;
+        let mut model = DeviceModel::new(device, config, None, &checkpoint.masters()?, plan)?;
+        let mut optimizer = DeviceOptimizer::new(settings, &mut model)?;
         if let Some(state) = state {
             optimizer
-                .restore(&mut resident, state.steps, |name, from, values| state.read(name, from, values))?;
+                .restore(&mut model, state.steps, |name, from, values| state.read(name, from, values))?;
         }
-        Ok(DeviceLearner { resident, trained: Trained::Full(optimizer), timing })
+        Ok(DeviceLearner { model, trained: Trained::Full(optimizer), timing })
     }
 }
 
@@ -235,45 +224,38 @@ impl<D: Device> Learner for DeviceLearner<D> {
     }
 
     fn zero_grad(&mut self) -> Result<()> {
-        self.resident.clear_gradients()
+        self.model.clear_gradients()
     }
 
     fn accumulate(&mut self, trees: &[Tree], temperature: f32, loss: &dyn RowLoss) -> Result<Vec<Scores>> {
         let started = Instant::now();
-        let scores = self.resident.accumulate(trees, temperature, loss)?;
-        self.timing.add_passes(started, self.resident.take_spent());
+        let scores = self.model.accumulate(trees, temperature, loss)?;
+        self.timing.add_passes(started, self.model.take_spent());
         Ok(scores)
     }
 
     fn grad_norm(&mut self) -> Result<f64> {
-        let started = Instant::now();
-        let norm = match &mut self.trained {
-            Trained::Full(_) => self.resident.gradient_norm()?,
+        timed(&mut self.timing.optimizer, || match &mut self.trained {
+            Trained::Full(_) => self.model.gradient_norm(),
             Trained::Adapter(host) => {
-                host.gradients.values.fill(0.0);
-                self.resident.collect(&mut host.gradients.values)?;
-                optimizer::norm(&host.gradients)
+                self.model.gradients(&mut host.gradients.values)?;
+                Ok(optimizer::norm(&host.gradients))
             }
-        };
-        self.timing.optimizer += started.elapsed().as_secs_f64();
-        Ok(norm)
+        })
     }
 
     fn optimizer_step(&mut self, norm: f64, factor: f64) -> Result<()> {
-        let started = Instant::now();
-        match &mut self.trained {
+        timed(&mut self.timing.optimizer, || match &mut self.trained {
             Trained::Full(optimizer) => {
-                optimizer.step(&mut self.resident, norm, factor)?;
+                optimizer.step(&mut self.model, norm, factor)?;
                 // Kernels run asynchronously; the time is known when they are done.
-                self.resident.device().synchronize()?;
+                self.model.device().synchronize()
             }
             Trained::Adapter(host) => {
                 host.step(norm, factor);
-                self.resident.set_adapter(&host.weights.forward().values)?;
+                self.model.set_adapter(&host.weights.forward().values)
             }
-        }
-        self.timing.optimizer += started.elapsed().as_secs_f64();
-        Ok(())
+        })
     }
 
     fn optimizer_steps(&self) -> u64 {
@@ -288,18 +270,18 @@ impl<D: Device> Learner for DeviceLearner<D> {
     }
 
     fn device_bytes(&mut self) -> Option<u64> {
-        self.resident.device().arena().ok().map(|arena| arena.usage().1)
+        self.model.device().arena().ok().map(|arena| arena.usage().1)
     }
 
     fn read(&mut self, kind: StateKind, tensor: usize, from: usize, values: &mut [f32]) -> Result<()> {
         match (&self.trained, kind) {
             (Trained::Adapter(host), _) => host.read(kind, tensor, from, values),
             (Trained::Full(_), StateKind::MasterWeight) => {
-                let start = self.resident.layout().entries[tensor].range.start;
-                self.resident.masters(start + from, values)
+                let start = self.model.layout().entries[tensor].range.start;
+                self.model.masters(start + from, values)
             }
             (Trained::Full(optimizer), StateKind::Moment(moment)) => {
-                optimizer.moment(&mut self.resident, moment, tensor, from, values)
+                optimizer.moment(&mut self.model, moment, tensor, from, values)
             }
         }
     }

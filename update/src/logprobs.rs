@@ -16,9 +16,6 @@ use crate::tree::Tree;
 
 /// The log-probability of every completion token of every sample, at the sample's temperature. `logprobs` scores trees at
 /// a temperature.
-///
-/// # Errors
-/// The device's, or an interruption.
 pub fn of_samples(
     samples: &Samples,
     limit: usize,
@@ -54,9 +51,6 @@ pub fn compare(samples: &Samples, recomputed: &[Vec<f32>]) -> TokenStats {
 }
 
 /// The reference policy of an owner's agents.
-///
-/// # Errors
-/// None for one of the agents, or several (2); one that cannot be opened, or has another vocabulary (65).
 pub fn open_reference(
     owned: &Owner,
     references: &Ownership,

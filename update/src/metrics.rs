@@ -3,7 +3,7 @@
 use record::failure::Result;
 use serde_json::{Map, Value, json};
 
-use crate::arguments::{Arguments, Objective};
+use crate::arguments::{Arguments, Objective, name};
 use crate::optimizer::Method;
 use crate::samples::Samples;
 use crate::trainer::TrainingStats;
@@ -101,7 +101,7 @@ fn reward_spreads(samples: &Samples) -> Vec<f64> {
 pub fn settings(arguments: &Arguments, reference: Option<&str>) -> Result<Map<String, Value>> {
     let mut settings = Map::new();
     let mut put = |name: &str, value: Value| settings.insert(name.to_owned(), value);
-    put("objective", json!(arguments.objective.name()));
+    put("objective", json!(name(arguments.objective)));
     if arguments.objective == Objective::Clip {
         let (low, high) = arguments.clip_range();
         put("clip", json!(low));
@@ -112,12 +112,12 @@ pub fn settings(arguments: &Arguments, reference: Option<&str>) -> Result<Map<St
         }
         put("reference", json!(reference));
     }
-    put("aggregate", json!(arguments.aggregate.name()));
+    put("aggregate", json!(name(arguments.aggregate)));
     put("max_tokens", json!(arguments.max_tokens));
     put("minibatches", json!(arguments.minibatches));
     put("epochs", json!(arguments.epochs));
     let optimizer = arguments.optimizer_settings();
-    put("optimizer", json!(optimizer.method.name()));
+    put("optimizer", json!(name(optimizer.method)));
     put("lr", json!(optimizer.lr));
     if optimizer.method == Method::Muon {
         put("lr_other", json!(optimizer.lr_other));
@@ -125,7 +125,7 @@ pub fn settings(arguments: &Arguments, reference: Option<&str>) -> Result<Map<St
     if optimizer.method != Method::Sgd {
         put("betas", json!([optimizer.betas.0, optimizer.betas.1]));
     }
-    put("schedule", json!(arguments.schedule.name()));
+    put("schedule", json!(name(arguments.schedule)));
     put("warmup", json!(arguments.warmup));
     put("weight_decay", json!(optimizer.weight_decay));
     put("max_grad_norm", json!(optimizer.max_grad_norm));

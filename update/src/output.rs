@@ -18,17 +18,11 @@ impl<W: Write> Output<W> {
     }
 
     /// Copies a line.
-    ///
-    /// # Errors
-    /// Writing failed for another reason than a closed pipe.
     pub fn raw(&mut self, text: &str) -> Result<()> {
         self.attempt(|writer| writer.raw(text))
     }
 
     /// Writes an object as one line.
-    ///
-    /// # Errors
-    /// As [`Output::raw`], and for a NaN or an infinity in the object.
     pub fn object(&mut self, value: &impl Serialize) -> Result<()> {
         self.attempt(|writer| writer.object(value))
     }

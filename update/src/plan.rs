@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use crate::arguments::Arguments;
 use crate::metrics;
 use crate::minibatch::{self, TreeBatch};
-use crate::model::{DeviceMemory, Layout, LowRank, MemoryPlan, MemoryRequest, host};
+use crate::model::{self, Bytes, DeviceMemory, Layout, LoraAdapter, MemoryPlan, MemoryRequest};
 use crate::optimizer::{Optimizer, on_device::moment_bytes};
 use crate::samples::Samples;
 
@@ -24,25 +24,6 @@ use crate::samples::Samples;
 const H200: u64 = 143_771 << 20;
 /// Size of a CUDA context.
 const CONTEXT: u64 = 500_000_000;
-
-/// Memory, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Bytes {
-    /// Weights, with the master weights of 16-bit ones.
-    pub weights: u64,
-    /// Gradients; on the CPU with the threads' partial sums.
-    pub gradients: u64,
-    /// The optimizer's moments.
-    pub moments: u64,
-    /// Activations of the largest micro-batch, for every thread.
-    pub activations: u64,
-    /// Logits of one chunk, for every thread.
-    pub logits: u64,
-    /// Staging buffers, tables, partial sums, and the GEMM workspace.
-    pub other: u64,
-    /// The sum.
-    pub total: u64,
-}
 
 /// The memory that a call would use.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -73,7 +54,7 @@ pub struct ModelSpec<'a> {
     /// The type of most weights.
     pub stored: ElementType,
     /// The adapter trained instead of the weights.
-    pub adapter: Option<&'a LowRank>,
+    pub adapter: Option<&'a LoraAdapter>,
 }
 
 /// The memory request of a call; `learns` says whether it trains.
@@ -106,21 +87,21 @@ pub fn open_device(
     spec: ModelSpec<'_>,
     request: &MemoryRequest,
 ) -> Result<Option<(Any, MemoryPlan)>> {
-    refuse_beyond_window(spec.config, request)?;
+    check_window(spec.config, request)?;
     let kind = arguments.device_kind()?;
     if kind == DeviceKind::Cpu {
         return on_host(arguments, spec, request).map(|_| None);
     }
-    crate::model::check_for_device(spec.config, spec.adapter)?;
+    model::check_for_device(spec.config, spec.adapter)?;
     let device = Any::open(kind, arguments.thread_count())?;
     let found = device.memory()?.free;
     let available = DeviceMemory { free: free(arguments, found).min(found), workspace: device.workspace() };
-    let plan = on_device(spec, request, available)?;
+    let plan = MemoryPlan::new(spec.config, spec.adapter, *request, available)?;
     Ok(Some((device, plan)))
 }
 
 /// Windowed attention is not implemented; within the window it is plain causal attention.
-fn refuse_beyond_window(config: &Config, request: &MemoryRequest) -> Result<()> {
+fn check_window(config: &Config, request: &MemoryRequest) -> Result<()> {
     match config.window.filter(|&window| window < request.positions) {
         None => Ok(()),
         Some(window) => Err(Failure::data(format!(
@@ -146,10 +127,6 @@ fn host_bytes(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryReques
     (pieces + adapter) as u64
 }
 
-fn gigabytes(bytes: u64) -> String {
-    format!("{:.1} GB", bytes as f64 / 1e9)
-}
-
 /// The memory that [`open_device`] would plan, for an H200 where there is no GPU.
 ///
 /// # Errors
@@ -159,12 +136,12 @@ pub fn estimate(
     spec: ModelSpec<'_>,
     request: &MemoryRequest,
 ) -> Result<MemoryEstimate> {
-    refuse_beyond_window(spec.config, request)?;
+    check_window(spec.config, request)?;
     let kind = arguments.device_kind()?;
     if kind == DeviceKind::Cpu {
         return on_host(arguments, spec, request);
     }
-    crate::model::check_for_device(spec.config, spec.adapter)?;
+    model::check_for_device(spec.config, spec.adapter)?;
     let absent = matches!(kind, DeviceKind::Cuda(_)) && open_library(Library::Driver).is_err();
     let (name, available) = if absent {
         let free = free(arguments, H200 - CONTEXT);
@@ -174,21 +151,13 @@ pub fn estimate(
         let free = free(arguments, device.memory()?.free);
         (device.describe(), DeviceMemory { free, workspace: device.workspace() })
     };
-    let plan = on_device(spec, request, available)?;
+    let plan = MemoryPlan::new(spec.config, spec.adapter, *request, available)?;
     let name = if arguments.device_memory.is_some() { "as --device-memory says".to_owned() } else { name };
     Ok(MemoryEstimate {
         device: kind.to_string(),
         memory: name,
         memory_bytes: Some(available.free),
-        bytes: Bytes {
-            weights: plan.weights,
-            gradients: plan.gradients,
-            moments: plan.moments,
-            activations: plan.activations,
-            logits: plan.logits,
-            other: plan.other,
-            total: plan.bytes(),
-        },
+        bytes: plan.bytes,
         host_bytes: Some(host_bytes(arguments, spec, request)),
         tokens_at_once: plan.tokens,
         recompute: plan.recompute,
@@ -198,13 +167,6 @@ pub fn estimate(
 /// Free memory to plan with.
 fn free(arguments: &Arguments, found: u64) -> u64 {
     arguments.device_memory.map_or(found, |gigabytes| (gigabytes * 1e9) as u64)
-}
-
-fn on_device(spec: ModelSpec<'_>, request: &MemoryRequest, available: DeviceMemory) -> Result<MemoryPlan> {
-    match spec.adapter {
-        None => MemoryPlan::new(spec.config, *request, available),
-        Some(adapter) => MemoryPlan::adapted(spec.config, adapter, *request, available),
-    }
 }
 
 fn on_host(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryRequest) -> Result<MemoryEstimate> {
@@ -218,28 +180,26 @@ fn on_host(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryRequest) 
     let values = of(layout);
     let learns = request.moments.is_some();
     let copies = if learns && stored != ElementType::F32 && adapter.is_none() { 2 } else { 1 };
-    let workers = host::workers(threads);
-    let work = host::work(config, request.tokens, request.largest, workers, learns);
+    let workers = model::workers(threads);
+    let (passes, tokens_at_once) =
+        model::memory_on_host(config, request.tokens, request.largest, workers, learns);
     // The sum, and with several threads a partial sum for each and one in transit.
     let sums = if workers > 1 { workers + 2 } else { 2 } as u64;
-    let mut bytes = Bytes {
+    let bytes = Bytes {
         weights: base + values * copies,
         gradients: if learns { values * sums } else { 0 },
         moments: if learns { Optimizer::state_bytes(arguments.optimizer, layout) as u64 } else { 0 },
-        activations: work.activations,
-        logits: work.logits,
-        other: work.other,
-        total: 0,
+        ..passes
     };
-    bytes.total =
-        bytes.weights + bytes.gradients + bytes.moments + bytes.activations + bytes.logits + bytes.other;
+    let bytes = bytes.summed();
     let memory = physical_memory();
     if let Some(memory) = memory.filter(|&memory| bytes.total > memory) {
+        let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
         return Err(Failure::unavailable(format!(
             "{} weights take {} on {threads} threads ({} for weights, gradients and moments), and this machine has {}",
             whole.len(),
             gigabytes(bytes.total),
-            gigabytes(bytes.weights + bytes.gradients + bytes.moments),
+            gigabytes(bytes.state()),
             gigabytes(memory)
         ))
         .hint("lower --threads (each has its own gradient), use --optimizer sgd, or a GPU with --device cuda"));
@@ -250,7 +210,7 @@ fn on_host(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryRequest) 
         memory_bytes: memory,
         bytes,
         host_bytes: None,
-        tokens_at_once: work.tokens,
+        tokens_at_once,
         recompute: false,
     })
 }
@@ -273,8 +233,10 @@ pub struct Plan {
     /// None without samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     from_version: Option<String>,
-    #[serde(flatten)]
-    parameters: Parameters,
+    /// Trained weights: an adapter's, or all. Counted as by PEFT's `print_trainable_parameters`.
+    trainable_parameters: usize,
+    /// All weights: the model's and the adapter's.
+    parameters: usize,
     #[serde(flatten)]
     estimate: MemoryEstimate,
     optimizer_steps: usize,
@@ -283,26 +245,6 @@ pub struct Plan {
     /// The minibatches of the first epoch.
     minibatches: Vec<Minibatch>,
     settings: Map<String, Value>,
-}
-
-/// Numbers of weights, counted as by PEFT's `print_trainable_parameters`.
-#[derive(Debug, Serialize)]
-struct Parameters {
-    /// Trained weights: an adapter's, or all.
-    trainable_parameters: usize,
-    /// All weights: the model's and the adapter's.
-    parameters: usize,
-}
-
-impl Parameters {
-    fn of(spec: ModelSpec<'_>) -> Parameters {
-        let model = Layout::new(spec.config).len();
-        let adapter = spec.adapter.map(|adapter| adapter.layout().len());
-        Parameters {
-            trainable_parameters: adapter.unwrap_or(model),
-            parameters: model + adapter.unwrap_or(0),
-        }
-    }
 }
 
 /// One minibatch of the plan.
@@ -323,12 +265,15 @@ impl Plan {
         policy: &str,
         settings: Map<String, Value>,
     ) -> Plan {
+        let model = Layout::new(spec.config).len();
+        let adapter = spec.adapter.map(|adapter| adapter.layout().len());
         Plan {
             kind: "plan",
             v: record::read::VERSION,
             policy: policy.to_owned(),
             from_version: None,
-            parameters: Parameters::of(spec),
+            trainable_parameters: adapter.unwrap_or(model),
+            parameters: model + adapter.unwrap_or(0),
             estimate,
             optimizer_steps: 0,
             metrics: Map::new(),

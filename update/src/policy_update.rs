@@ -16,12 +16,12 @@ use record::splice;
 use record::stage;
 use serde_json::{Map, Value, json};
 
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, name};
 use crate::checkpoint::{self, Checkpoint, OptimizerState, TrainerState};
 use crate::learner::{CpuLearner, DeviceLearner, Learner};
 use crate::logprobs;
 use crate::metrics;
-use crate::model::{DeviceModel, LowRank, MemoryPlan, MemoryRequest, Model, Parameters};
+use crate::model::{DeviceModel, LoraAdapter, MemoryPlan, MemoryRequest, Model, Parameters};
 use crate::plan::{self, ModelSpec, Plan};
 use crate::publish::next_version;
 use crate::samples::Samples;
@@ -43,7 +43,7 @@ pub struct PolicyUpdate<'a> {
     from: Policy,
     config: Config,
     /// If the version is an adapter.
-    adapter: Option<LowRank>,
+    adapter: Option<LoraAdapter>,
     reference: Option<Policy>,
     settings: Map<String, Value>,
     /// Digest of the samples and the settings, which with `from` determine the new version.
@@ -52,9 +52,6 @@ pub struct PolicyUpdate<'a> {
 
 impl<'a> PolicyUpdate<'a> {
     /// Opens the version that the samples name, and `--kl`'s reference. `unowned` counts the samples of other policies.
-    ///
-    /// # Errors
-    /// The version is not there (65); token ids that the policy does not have (65).
     pub fn open(
         arguments: &'a Arguments,
         owned: &'a Owner,
@@ -101,24 +98,20 @@ impl<'a> PolicyUpdate<'a> {
     }
 
     /// Trains and publishes, unless an earlier call did; returns the metrics line and the phase timings.
-    ///
-    /// # Errors
-    /// Training or writing failed; the policy is unchanged.
     pub fn train(&self) -> Result<(String, Times)> {
         let started = Instant::now();
         if let Some(version) = published(&self.from, &self.input)? {
             return self.already_published(&version).map(|line| (line, Times::new()));
         }
         // Fails before anything is read or allocated.
-        let device = self.open_device(true)?;
+        let device = plan::open_device(self.arguments, self.spec(), &self.request(true))?;
         let mut timing = Timing::default();
         let checkpoint = Checkpoint::open(&self.from, &self.config)?;
         let settings = self.arguments.optimizer_settings();
-        let objective = self.arguments.objective.name();
-        let saved = checkpoint.state(settings.method, objective)?;
+        let (method, objective) = (name(settings.method), name(self.arguments.objective));
+        let saved = checkpoint.state(settings.method, &objective)?;
         let continued = saved.is_some();
         if !continued && self.from.version.step > 0 {
-            let method = settings.method.name();
             self.log(format_args!(
                 "version {} has no {method} state for objective {objective}: starting fresh",
                 self.from.version
@@ -143,8 +136,8 @@ impl<'a> PolicyUpdate<'a> {
         values.insert("optimizer_state".to_owned(), json!(if continued { "continued" } else { "fresh" }));
         values.extend(self.description());
         let state = TrainerState {
-            optimizer: settings.method.name().to_owned(),
-            objective: objective.to_owned(),
+            optimizer: method,
+            objective,
             optimizer_steps: learner.optimizer_steps(),
             settings: self.settings.clone(),
             metrics: splice::json(&values)?,
@@ -187,13 +180,10 @@ impl<'a> PolicyUpdate<'a> {
 
     /// Recomputes the recorded log-probabilities; returns the metrics line, the phase timings, and a failure if they
     /// differ too much.
-    ///
-    /// # Errors
-    /// The policy cannot be read, or an interruption.
     pub fn check(&self) -> Result<(String, Times, Result<()>)> {
         let started = Instant::now();
         // Kept open: opening the same device again is then quick.
-        let _device = self.open_device(false)?;
+        let _device = plan::open_device(self.arguments, self.spec(), &self.request(false))?;
         let mut timing = Timing::default();
         let checkpoint = Checkpoint::open(&self.from, &self.config)?;
         let stats = logprobs::compare(self.samples, &self.logprobs(&checkpoint, &mut timing)?);
@@ -230,9 +220,6 @@ impl<'a> PolicyUpdate<'a> {
     }
 
     /// What training would do, and the memory it would use.
-    ///
-    /// # Errors
-    /// It does not fit (69).
     pub fn plan(&self) -> Result<Plan> {
         let spec = self.spec();
         let estimate = plan::estimate(self.arguments, spec, &self.request(true))?;
@@ -246,14 +233,6 @@ impl<'a> PolicyUpdate<'a> {
 
     fn request(&self, learns: bool) -> MemoryRequest {
         plan::request(self.arguments, self.samples, learns)
-    }
-
-    /// The device of `--device` and its memory plan; nothing for the CPU.
-    ///
-    /// # Errors
-    /// It is not available, or the work does not fit (69).
-    fn open_device(&self, learns: bool) -> Result<Option<(Any, MemoryPlan)>> {
-        plan::open_device(self.arguments, self.spec(), &self.request(learns))
     }
 
     /// A checkpoint in host memory, and its decoder in the precision of `--dtype`.
@@ -316,17 +295,17 @@ impl<'a> PolicyUpdate<'a> {
             timing.forward += started.elapsed().as_secs_f64();
             return Ok(found);
         };
-        let mut resident = match checkpoint.adapter() {
-            None => DeviceModel::new(device, config, &checkpoint.trained, &plan)?,
+        let mut model = match checkpoint.adapter() {
+            None => DeviceModel::new(device, config, None, &checkpoint.trained, &plan)?,
             Some((adapter, base)) => {
                 let trained = Parameters::of(&checkpoint.trained)?;
-                DeviceModel::adapted(device, (config, adapter), base, &trained.values, &plan)?
+                DeviceModel::new(device, config, Some((adapter, &trained.values)), base, &plan)?
             }
         };
         timing.load += started.elapsed().as_secs_f64();
         started = Instant::now();
         let found = logprobs::of_samples(self.samples, limit, |trees, temperature| {
-            resident.logprobs(trees, temperature)
+            model.logprobs(trees, temperature)
         })?;
         timing.forward += started.elapsed().as_secs_f64();
         Ok(found)
@@ -343,9 +322,9 @@ impl<'a> PolicyUpdate<'a> {
         put("samples_passed_by", json!(self.unowned));
         put("from_version", json!(self.from.version.to_string()));
         put("agents", json!(self.samples.agents));
-        put("objective", json!(self.arguments.objective.name()));
-        put("aggregate", json!(self.arguments.aggregate.name()));
-        put("optimizer", json!(self.arguments.optimizer.name()));
+        put("objective", json!(name(self.arguments.objective)));
+        put("aggregate", json!(name(self.arguments.aggregate)));
+        put("optimizer", json!(name(self.arguments.optimizer)));
         values
     }
 
@@ -383,7 +362,7 @@ fn finite(value: f64) -> Option<f64> {
 }
 
 fn check_token_ids(samples: &Samples, config: &Config, policy: &Policy) -> Result<()> {
-    let (largest, size) = (samples.largest_id(), config.vocab_size);
+    let (largest, size) = (samples.largest_id, config.vocab_size);
     if (largest as usize) < size {
         return Ok(());
     }

@@ -14,7 +14,7 @@ use crate::checkpoint::{Checkpoint, TrainerState};
 use crate::learner::{Learner, StateKind};
 use crate::model::{Entry, Source};
 use crate::optimizer::{self, Method};
-use crate::weights::{LOWER, MASTER, lower_half, published};
+use crate::weights::{completion, lower_half, published};
 
 /// How a tensor's content is read.
 enum Content<'a> {
@@ -83,23 +83,18 @@ pub fn next_version(
         .map(|kept| whole(kept.name, kept.tensor, StateKind::Moment(kept.moment)))
         .collect();
     // What completes the published values to the master weights.
-    for (tensor, (entry, kind)) in layout.entries.iter().zip(types).enumerate() {
-        match kind {
-            ElementType::BF16 => {
-                let halves = move |from: usize, halves: &mut [u16]| {
-                    let mut values = vec![0.0; halves.len()];
-                    read(StateKind::MasterWeight, tensor, from, &mut values)?;
-                    halves.iter_mut().zip(values).for_each(|(half, value)| *half = lower_half(value));
-                    Ok(())
-                };
-                let name = format!("{LOWER}.{}", entry.name);
-                optimizer.push(Tensor { name, entry, content: Content::Halves(Box::new(halves)) });
-            }
-            ElementType::F16 => {
-                optimizer.push(whole(format!("{MASTER}.{}", entry.name), tensor, StateKind::MasterWeight))
-            }
-            _ => {}
-        }
+    for (tensor, (entry, &kind)) in layout.entries.iter().zip(types).enumerate() {
+        let Some((name, kind)) = completion(&entry.name, kind) else { continue };
+        let halves = move |from: usize, halves: &mut [u16]| {
+            let mut values = vec![0.0; halves.len()];
+            read(StateKind::MasterWeight, tensor, from, &mut values)?;
+            halves.iter_mut().zip(values).for_each(|(half, value)| *half = lower_half(value));
+            Ok(())
+        };
+        optimizer.push(match kind {
+            ElementType::F32 => whole(name, tensor, StateKind::MasterWeight),
+            _ => Tensor { name, entry, content: Content::Halves(Box::new(halves)) },
+        });
     }
 
     let Ok(Value::Object(notes)) = serde_json::to_value(state) else {

@@ -33,9 +33,6 @@ impl SampleReader {
     }
 
     /// Reads to the end of the input; `copy` receives every line but `end` lines unchanged.
-    ///
-    /// # Errors
-    /// A line that breaks the contract, a sample that cannot be trained on, an interruption, input or output failing.
     pub fn read<R: Read, W: Write>(
         &mut self,
         reader: &mut Reader<R>,
@@ -69,6 +66,11 @@ impl SampleReader {
                 return Ok(());
             }
         }
+    }
+
+    /// Samples that a policy of this call owns.
+    pub fn owned(&self) -> usize {
+        self.samples.iter().map(|samples| samples.rows.len()).sum()
     }
 
     fn pass(&mut self, agent: &str) {

@@ -57,7 +57,8 @@ pub struct Samples {
     hasher: blake3::Hasher,
     /// Bytes for the hasher, which is fast over many at once.
     unhashed: Vec<u8>,
-    largest_id: u32,
+    /// The largest token id anywhere.
+    pub largest_id: u32,
 }
 
 /// What a sample must have.
@@ -203,11 +204,6 @@ impl Samples {
     /// Completion tokens of all samples.
     pub fn tokens(&self) -> usize {
         self.rows.iter().map(Row::length).sum()
-    }
-
-    /// The largest token id anywhere.
-    pub fn largest_id(&self) -> u32 {
-        self.largest_id
     }
 
     /// Number of groups.

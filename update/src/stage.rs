@@ -155,8 +155,7 @@ fn plan_geometry<W: Write>(
 
 /// Fails if no sample belongs to a policy of this call, and logs how many do not.
 fn check_ownership(arguments: &Arguments, ownership: &Ownership, input: &SampleReader) -> Result<()> {
-    let owned: usize = input.samples.iter().map(|samples| samples.rows.len()).sum();
-    if owned == 0 {
+    if input.owned() == 0 {
         let flags: Vec<String> = arguments.policy.iter().map(|value| format!("--policy {value}")).collect();
         let cause = match input.read {
             0 => "the stream holds no samples".to_owned(),
@@ -181,17 +180,14 @@ fn check_ownership(arguments: &Arguments, ownership: &Ownership, input: &SampleR
 }
 
 fn counts(input: &SampleReader, ownership: &Ownership) -> Map<String, Value> {
-    let mut counts = Map::new();
-    let owned: usize = input.samples.iter().map(|samples| samples.rows.len()).sum();
-    counts.insert("samples".to_owned(), json!(input.read));
-    counts.insert("samples_owned".to_owned(), json!(owned));
-    counts.insert("samples_passed_by".to_owned(), json!(input.passed));
-    let by_policy: Map<String, Value> = ownership
-        .owners()
-        .iter()
-        .zip(&input.samples)
-        .map(|(policy, samples)| (policy.name.clone(), json!(samples.rows.len())))
-        .collect();
-    counts.insert("policies".to_owned(), Value::Object(by_policy));
-    counts
+    let policies = ownership.owners().iter().zip(&input.samples);
+    let policies: Map<String, Value> =
+        policies.map(|(policy, samples)| (policy.name.clone(), json!(samples.rows.len()))).collect();
+    let counts = [
+        ("samples", json!(input.read)),
+        ("samples_owned", json!(input.owned())),
+        ("samples_passed_by", json!(input.passed)),
+        ("policies", Value::Object(policies)),
+    ];
+    counts.map(|(name, count)| (name.to_owned(), count)).into_iter().collect()
 }

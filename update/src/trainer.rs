@@ -66,9 +66,6 @@ struct Position {
 
 impl Trainer<'_> {
     /// Runs every epoch. After an error the learner must not be published.
-    ///
-    /// # Errors
-    /// A log-probability gap above the limit, numbers that are not finite, an interruption.
     pub fn run(&self, learner: &mut dyn Learner) -> Result<TrainingStats> {
         let arguments = self.arguments;
         let mut stats = TrainingStats::default();

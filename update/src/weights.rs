@@ -93,10 +93,15 @@ pub fn join(published: f32, lower: u16) -> f32 {
     f32::from_bits(upper | u32::from(lower))
 }
 
-/// Prefixes in the optimizer's file for the lower halves of bf16 weights, and for the f32 masters of f16 ones.
-pub const LOWER: &str = "lower";
-/// See [`LOWER`].
-pub const MASTER: &str = "master";
+/// Name and type of the tensor in the optimizer's file that completes a published one to its master weights: the lower
+/// halves of bf16, all of f16; none for f32.
+pub fn completion(published: &str, kind: ElementType) -> Option<(String, ElementType)> {
+    match kind {
+        ElementType::BF16 => Some((format!("lower.{published}"), ElementType::U16)),
+        ElementType::F16 => Some((format!("master.{published}"), ElementType::F32)),
+        _ => None,
+    }
+}
 
 /// The trained tensors of a checkpoint on disk.
 pub struct CheckpointTensors {
@@ -153,15 +158,9 @@ impl<'a> MasterWeights<'a> {
         saved: Option<&'a OptimizerTensors>,
     ) -> Result<MasterWeights<'a>> {
         if let Some(saved) = saved {
-            for (entry, kind) in published.layout.entries.iter().zip(&published.types) {
-                match kind {
-                    ElementType::BF16 => {
-                        saved.check(&format!("{LOWER}.{}", entry.name), entry, ElementType::U16)?
-                    }
-                    ElementType::F16 => {
-                        saved.check(&format!("{MASTER}.{}", entry.name), entry, ElementType::F32)?
-                    }
-                    _ => {}
+            for (entry, &kind) in published.layout.entries.iter().zip(&published.types) {
+                if let Some((name, kind)) = completion(&entry.name, kind) {
+                    saved.check(&name, entry, kind)?;
                 }
             }
         }
@@ -176,18 +175,18 @@ impl Source for MasterWeights<'_> {
 
     fn read(&self, entry: &Entry, from: usize, values: &mut [f32]) -> Result<()> {
         let view = self.published.tensors.tensor(&entry.name)?;
-        match (self.saved, view.dtype) {
-            (Some(saved), ElementType::F16) => saved.read(&format!("{MASTER}.{}", entry.name), from, values),
-            (Some(saved), ElementType::BF16) => {
+        let completion = self.saved.zip(completion(&entry.name, view.dtype));
+        match completion {
+            Some((saved, (name, ElementType::F32))) => saved.read(&name, from, values),
+            Some((saved, (name, _))) => {
                 view.read(from, values)?;
-                let halves =
-                    saved.tensors.tensor(&format!("{LOWER}.{}", entry.name))?.bytes.as_chunks::<2>().0;
+                let halves = saved.tensors.tensor(&name)?.bytes.as_chunks::<2>().0;
                 for (value, &half) in values.iter_mut().zip(&halves[from..]) {
                     *value = join(*value, u16::from_le_bytes(half));
                 }
                 Ok(())
             }
-            _ => view.read(from, values),
+            None => view.read(from, values),
         }
     }
 }

@@ -49,7 +49,7 @@ const TENSOR: f64 = 2.0;
 const LOGPROBS: f64 = 1.5e-2;
 
 /// A decoder on the simulated device for micro-batches of up to so many tokens; a larger tree finds room in the slack.
-fn resident(
+fn device_model(
     model: &Model,
     parameters: &Parameters,
     seed: u64,
@@ -58,21 +58,21 @@ fn resident(
 ) -> DeviceModel<Any> {
     let request = MemoryRequest { tokens, largest: tokens, rows: 4096, positions: 128, moments: Some(8) };
     let available = DeviceMemory { free: 8 << 30, workspace: 64 << 20 };
-    let plan = MemoryPlan { recompute, ..MemoryPlan::new(model.config(), request, available).unwrap() };
-    DeviceModel::new(Any::for_tests(seed).unwrap(), model.config(), parameters, &plan).unwrap()
+    let plan = MemoryPlan { recompute, ..MemoryPlan::new(model.config(), None, request, available).unwrap() };
+    DeviceModel::new(Any::for_tests(seed).unwrap(), model.config(), None, parameters, &plan).unwrap()
 }
 
 fn gradient(
-    resident: &mut DeviceModel<Any>,
+    device_model: &mut DeviceModel<Any>,
     length: usize,
     trees: &[Tree],
     temperature: f32,
     loss: &dyn RowLoss,
 ) -> (Vec<f32>, Vec<Scores>) {
-    resident.clear_gradients().unwrap();
-    let scores = resident.accumulate(trees, temperature, loss).unwrap();
+    device_model.clear_gradients().unwrap();
+    let scores = device_model.accumulate(trees, temperature, loss).unwrap();
     let mut gradients = vec![0.0; length];
-    resident.gradients(&mut gradients).unwrap();
+    device_model.gradients(&mut gradients).unwrap();
     (gradients, scores)
 }
 
@@ -82,11 +82,11 @@ fn logprobs_are_near_those_of_transformers() {
     assert!(found.len() >= 7);
     for directory in found {
         let (model, parameters) = load(&directory);
-        let mut resident = resident(&model, &parameters, 1, 4096, false);
+        let mut device_model = device_model(&model, &parameters, 1, 4096, false);
         let cases = logprob_cases(&directory);
         let tree = [pack(&cases.sequences(), true)];
         for (temperature, truth) in cases.truths() {
-            let scores = resident.logprobs(&tree, temperature).unwrap();
+            let scores = device_model.logprobs(&tree, temperature).unwrap();
             let error = relative(&scores[0].logprobs, &truth);
             println!("{} at {temperature}: relative L2 {error:.1e}", directory.display());
             assert!(error < LOGPROBS, "{}: {error:.1e}", directory.display());
@@ -124,9 +124,9 @@ fn gradients_are_nearer_to_the_truth_than_those_of_pytorch_in_bf16() {
         let schedules = if [GOLDEN, "qwen3-4-2-calm"].contains(&name) { Any::test_seeds() } else { 1..2 };
         for (share, seed) in schedules.map(|seed| (true, seed)).chain([(false, 0)]) {
             let tree = [pack(&case.sequences(), share)];
-            let mut resident = resident(&model, &parameters, seed, 512, false);
+            let mut device_model = device_model(&model, &parameters, seed, 512, false);
             let (found, scores) =
-                gradient(&mut resident, truth.len(), &tree, case.temperature, &case.slopes());
+                gradient(&mut device_model, truth.len(), &tree, case.temperature, &case.slopes());
             let (error, direction) = (relative(&found, &truth), cosine(&found, &truth));
             let own = relative(&found, &same_weights);
             let logprobs = relative(&scores[0].logprobs, &case.logprobs);
@@ -155,7 +155,7 @@ fn gradients_are_nearer_to_the_truth_than_those_of_pytorch_in_bf16() {
             assert!(!calm || largest <= CALM, "{name}: {farthest} {largest:.1e}");
             assert!(worst <= TENSOR * theirs, "{name}: {tensor} {worst:.1e} against {theirs:.1e}");
             assert!(logprobs <= LOGPROBS, "{name}: {logprobs:.1e}");
-            let norm = resident.gradient_norm().unwrap();
+            let norm = device_model.gradient_norm().unwrap();
             let sum = wide(&found).iter().map(|g| g * g).sum::<f64>().sqrt();
             assert!((norm / sum - 1.0).abs() < 1e-5, "norm {norm} of {sum}");
             if share {
@@ -209,12 +209,12 @@ fn the_device_agrees_with_the_processor_however_the_work_is_cut() {
     for (tokens, recompute, share) in
         [(4096, false, true), (4096, true, true), (1, false, true), (4096, false, false)]
     {
-        let mut resident = resident(&model, &parameters, (tokens % 4) as u64, tokens, recompute);
-        let (found, scores) = gradient(&mut resident, truth.len(), &trees(share), 0.8, &Weighted);
+        let mut device_model = device_model(&model, &parameters, (tokens % 4) as u64, tokens, recompute);
+        let (found, scores) = gradient(&mut device_model, truth.len(), &trees(share), 0.8, &Weighted);
         let (error, direction) = (relative(&found, &truth), cosine(&found, &truth));
         println!("{tokens} tokens, recompute {recompute}, share {share}: {error:.1e}, cosine {direction:.6}");
         assert!(error <= GRADIENT && direction > COSINE, "{error:.1e}");
-        let again = resident.logprobs(&trees(share), 0.8).unwrap();
+        let again = device_model.logprobs(&trees(share), 0.8).unwrap();
         assert!(again == scores, "scoring alone says something else");
         if tokens == 4096 && share {
             let first = bits.get_or_insert_with(|| found.clone());
@@ -226,14 +226,14 @@ fn the_device_agrees_with_the_processor_however_the_work_is_cut() {
 #[test]
 fn nothing_to_score_is_no_gradient() {
     let (model, parameters) = decoder();
-    let mut resident = resident(&model, &parameters, 0, 4096, false);
+    let mut device_model = device_model(&model, &parameters, 0, 4096, false);
     let empty = pack(&[Sequence { prompt: &[1, 2], completion: &[] }], true);
     for trees in [vec![], vec![empty.clone()], vec![empty.clone(), empty]] {
-        let (found, scores) = gradient(&mut resident, parameters.values.len(), &trees, 1.0, &Weighted);
+        let (found, scores) = gradient(&mut device_model, parameters.values.len(), &trees, 1.0, &Weighted);
         assert!(found.iter().all(|&value| value == 0.0));
         assert_eq!(scores, vec![Scores::default(); trees.len()]);
     }
-    assert_eq!(resident.gradient_norm().unwrap(), 0.0);
+    assert_eq!(device_model.gradient_norm().unwrap(), 0.0);
 }
 
 #[test]
@@ -242,9 +242,9 @@ fn masters_come_back_to_the_bit() {
     let special =
         [0.0, -0.0, 1.0, f32::MIN_POSITIVE, 1e-40, -1e-40, 3.0e38, f32::from_bits(0x3f80_8000), 0.1];
     parameters.values[..special.len()].copy_from_slice(&special);
-    let mut resident = resident(&model, &parameters, 0, 64, false);
+    let mut device_model = device_model(&model, &parameters, 0, 64, false);
     let mut found = vec![1.0; parameters.values.len()];
-    resident.masters(0, &mut found).unwrap();
+    device_model.masters(0, &mut found).unwrap();
     assert!(found.iter().zip(&parameters.values).all(|(a, b)| a.to_bits() == b.to_bits()));
 }
 
@@ -262,34 +262,34 @@ fn steps_are_those_of_the_processor_by_the_same_gradients() {
             max_grad_norm: 0.5,
         };
         let mut host = Optimizer::new(settings, parameters.layout());
-        let mut resident = resident(&model, &parameters, 0, 4096, false);
-        let mut moved = DeviceOptimizer::new(settings, &mut resident).unwrap();
+        let mut device_model = device_model(&model, &parameters, 0, 4096, false);
+        let mut moved = DeviceOptimizer::new(settings, &mut device_model).unwrap();
         let mut masters = parameters.clone();
         for step in 0..3 {
-            let (found, _) = gradient(&mut resident, masters.values.len(), &trees(true), 1.0, &Weighted);
+            let (found, _) = gradient(&mut device_model, masters.values.len(), &trees(true), 1.0, &Weighted);
             let mut gradients = model.gradients();
             gradients.values.copy_from_slice(&found);
-            let norm = resident.gradient_norm().unwrap();
+            let norm = device_model.gradient_norm().unwrap();
             assert!((norm / optimizer::norm(&gradients) - 1.0).abs() < 1e-5);
             host.step(&mut masters, &gradients, norm, 0.5, 1);
-            moved.step(&mut resident, norm, 0.5).unwrap();
+            moved.step(&mut device_model, norm, 0.5).unwrap();
             let mut found = vec![0.0; masters.values.len()];
-            resident.masters(0, &mut found).unwrap();
+            device_model.masters(0, &mut found).unwrap();
             let differing =
                 found.iter().zip(&masters.values).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
-            println!("{} step {step}: {differing} of {} weights differ", method.name(), found.len());
+            println!("{method:?} step {step}: {differing} of {} weights differ", found.len());
             // The simulator computes in the CPU's f32 without contraction, so every bit can be asked for.
             assert_eq!(differing, 0);
             assert!(found.iter().zip(&parameters.values).any(|(a, b)| a != b), "nothing moved");
         }
         // To another device, and back from there in pieces: every bit.
-        let mut second = self::resident(&model, &parameters, 0, 4096, false);
+        let mut second = self::device_model(&model, &parameters, 0, 4096, false);
         let mut other = DeviceOptimizer::new(settings, &mut second).unwrap();
         let kept = optimizer::tensors(method, parameters.layout());
         other
             .restore(&mut second, moved.steps(), |name, from, values| {
                 let kept = kept.iter().find(|kept| kept.name == name).unwrap();
-                moved.moment(&mut resident, kept.moment, kept.tensor, from, values)
+                moved.moment(&mut device_model, kept.moment, kept.tensor, from, values)
             })
             .unwrap();
         assert_eq!((other.steps(), host.steps()), (3, 3));

@@ -104,7 +104,7 @@ fn step(from: &Policy, checkpoint: &Checkpoint, arguments: &Arguments, learner: 
     let norm = learner.grad_norm().unwrap();
     learner.optimizer_step(norm, 1.0).unwrap();
     let state = TrainerState {
-        optimizer: arguments.optimizer.name().to_owned(),
+        optimizer: update::arguments::name(arguments.optimizer),
         objective: "clip".to_owned(),
         optimizer_steps: learner.optimizer_steps(),
         settings: Map::new(),
@@ -163,7 +163,7 @@ fn on_a_device_weights_and_moments_pass_by_in_pieces() {
         let (peak, largest, all) = two_calls(&root, &arguments, |checkpoint, _| {
             let state = checkpoint.state(arguments.optimizer, "clip")?;
             let available = DeviceMemory { free: 8 << 30, workspace: 0 };
-            let plan = MemoryPlan::new(&checkpoint.config, request(), available)?;
+            let plan = MemoryPlan::new(&checkpoint.config, None, request(), available)?;
             let settings = arguments.optimizer_settings();
             Ok(Box::new(DeviceLearner::new(Sim::new(1, 0)?, &plan, checkpoint, settings, state.as_ref(), 1)?))
         });
@@ -189,7 +189,7 @@ fn on_a_device_the_weights_under_an_adapter_pass_by_in_pieces() {
         let state = checkpoint.state(arguments.optimizer, "clip")?;
         let (adapter, _) = checkpoint.adapter().unwrap();
         let available = DeviceMemory { free: 8 << 30, workspace: 0 };
-        let plan = MemoryPlan::adapted(&checkpoint.config, adapter, request(), available)?;
+        let plan = MemoryPlan::new(&checkpoint.config, Some(adapter), request(), available)?;
         let settings = arguments.optimizer_settings();
         let device = Sim::new(1, 0)?;
         Ok(Box::new(DeviceLearner::new(device, &plan, checkpoint, settings, state.as_ref(), 1)?))

@@ -49,15 +49,16 @@ fn what_is_planned_is_what_is_taken() {
                 positions: longest,
                 moments: method.map(moment_bytes),
             };
-            let plan_with =
-                |free: u64| MemoryPlan::new(model.config(), request, DeviceMemory { free, workspace: 0 });
+            let plan_with = |free: u64| {
+                MemoryPlan::new(model.config(), None, request, DeviceMemory { free, workspace: 0 })
+            };
             let roomy = plan_with(8 << 30).unwrap();
             // One byte less than everything kept takes is layers computed again.
             let plan =
-                if recompute { plan_with((1 << 30) + roomy.bytes() - 1).unwrap_or(roomy) } else { roomy };
+                if recompute { plan_with((1 << 30) + roomy.bytes.total - 1).unwrap_or(roomy) } else { roomy };
             assert_eq!(plan.recompute, recompute, "{name}: {plan:?}");
-            let mut resident =
-                DeviceModel::new(Sim::new(2, 0).unwrap(), model.config(), &parameters, &plan).unwrap();
+            let mut device_model =
+                DeviceModel::new(Sim::new(2, 0).unwrap(), model.config(), None, &parameters, &plan).unwrap();
             match method {
                 Some(method) => {
                     let settings = Settings {
@@ -68,19 +69,22 @@ fn what_is_planned_is_what_is_taken() {
                         weight_decay: 0.0,
                         max_grad_norm: 0.0,
                     };
-                    let mut moved = DeviceOptimizer::new(settings, &mut resident).unwrap();
-                    resident.accumulate(&trees, 1.0, &Weighted).unwrap();
-                    let norm = resident.gradient_norm().unwrap();
-                    moved.step(&mut resident, norm, 1.0).unwrap();
+                    let mut moved = DeviceOptimizer::new(settings, &mut device_model).unwrap();
+                    device_model.accumulate(&trees, 1.0, &Weighted).unwrap();
+                    let norm = device_model.gradient_norm().unwrap();
+                    moved.step(&mut device_model, norm, 1.0).unwrap();
                     let mut masters = parameters.clone();
-                    resident.masters(0, &mut masters.values).unwrap();
-                    moved.moment(&mut resident, Moment::First, 0, 0, &mut masters.values[..8]).unwrap();
+                    device_model.masters(0, &mut masters.values).unwrap();
+                    moved.moment(&mut device_model, Moment::First, 0, 0, &mut masters.values[..8]).unwrap();
                 }
-                None => drop(resident.logprobs(&trees, 1.0).unwrap()),
+                None => drop(device_model.logprobs(&trees, 1.0).unwrap()),
             }
-            let (_, peak) = resident.device().arena().unwrap().usage();
-            println!("{name} {method:?} recompute {recompute}: {} bytes planned, {peak} taken", plan.bytes());
-            assert_eq!(peak, plan.bytes(), "{name} {method:?} recompute {recompute}: {plan:?}");
+            let (_, peak) = device_model.device().arena().unwrap().usage();
+            println!(
+                "{name} {method:?} recompute {recompute}: {} bytes planned, {peak} taken",
+                plan.bytes.total
+            );
+            assert_eq!(peak, plan.bytes.total, "{name} {method:?} recompute {recompute}: {plan:?}");
         }
     }
 }

@@ -16,7 +16,8 @@ mod rope;
 pub use cpu::Cpu;
 pub(crate) use cpu::add_and_clear;
 pub use cpu::logits_values as cpu_logits_values;
-pub use gpu::{Gpu, MaxBatch, Values, WorkspaceSizes, unsupported};
+pub(crate) use gpu::unsupported;
+pub use gpu::{Gpu, MaxBatch, Values, WorkspaceSizes};
 pub use micro_batch::MicroBatch;
 
 /// A matrix `[outputs, inputs]` in a flat array of weights.
@@ -221,12 +222,12 @@ pub trait Backend {
     );
 
     /// `out = x / sqrt(mean(x^2) + epsilon) * weight` for each row.
-    fn rms_norm(&mut self, norm: &RmsNorm<'_, Self::Buffer>, out: &mut Self::Buffer);
+    fn rms_norm(&mut self, norm: &RmsNorm<Self::Buffer>, out: &mut Self::Buffer);
 
     /// Gradient of [`Backend::rms_norm`]; `d_x` is added to (the residual stream's gradient passes by).
     fn rms_norm_backward(
         &mut self,
-        norm: &RmsNorm<'_, Self::Buffer>,
+        norm: &RmsNorm<Self::Buffer>,
         d_out: &Self::Buffer,
         d_x: &mut Self::Buffer,
         gradients: Option<&mut Self::Buffer>,
@@ -235,19 +236,19 @@ pub trait Backend {
     /// `out = residual + x · weightᵀ`; with a residual, both are of the residual stream.
     fn linear(
         &mut self,
-        linear: &Linear<'_, Self::Buffer>,
+        linear: &Linear<Self::Buffer>,
         x: &Self::Buffer,
         residual: Option<&Self::Buffer>,
         out: &mut Self::Buffer,
     );
 
     /// `out += x · weightᵀ`.
-    fn linear_add(&mut self, linear: &Linear<'_, Self::Buffer>, x: &Self::Buffer, out: &mut Self::Buffer);
+    fn linear_add(&mut self, linear: &Linear<Self::Buffer>, x: &Self::Buffer, out: &mut Self::Buffer);
 
     /// `d_x = d_out · weight`, or `d_x += …` if `add`.
     fn linear_backward_input(
         &mut self,
-        linear: &Linear<'_, Self::Buffer>,
+        linear: &Linear<Self::Buffer>,
         d_out: &Self::Buffer,
         add: bool,
         d_x: &mut Self::Buffer,
@@ -268,7 +269,7 @@ pub trait Backend {
     fn qk_norm_rope(
         &mut self,
         batch: &Self::Batch,
-        op: &QkNormRope<'_, Self::Buffer>,
+        op: &QkNormRope<Self::Buffer>,
         projection: &mut Self::Buffer,
         out: &mut Self::Buffer,
     );
@@ -278,7 +279,7 @@ pub trait Backend {
     fn qk_norm_rope_backward(
         &mut self,
         batch: &Self::Batch,
-        op: &QkNormRope<'_, Self::Buffer>,
+        op: &QkNormRope<Self::Buffer>,
         projection: &Self::Buffer,
         d_out: &Self::Buffer,
         d_projection: &mut Self::Buffer,
@@ -289,7 +290,7 @@ pub trait Backend {
     fn attention(
         &mut self,
         batch: &Self::Batch,
-        op: &Attention<'_, Self::Buffer>,
+        op: &Attention<Self::Buffer>,
         out: &mut Self::Buffer,
         lse: &mut Self::Buffer,
     );
@@ -298,9 +299,9 @@ pub trait Backend {
     fn attention_backward(
         &mut self,
         batch: &Self::Batch,
-        op: &Attention<'_, Self::Buffer>,
-        output: AttentionOutput<'_, Self::Buffer>,
-        gradients: AttentionGradients<'_, Self::Buffer>,
+        op: &Attention<Self::Buffer>,
+        output: AttentionOutput<Self::Buffer>,
+        gradients: AttentionGradients<Self::Buffer>,
     );
 
     /// `out = silu(gate) * up`, each row of `gate_up` being `[gate, up]` of `width` each.
@@ -330,7 +331,7 @@ pub trait Backend {
     fn score(
         &mut self,
         batch: &Self::Batch,
-        head: &LmHead<'_, Self::Buffer>,
+        head: &LmHead<Self::Buffer>,
         logprobs: &mut [f32],
         entropies: &mut [f32],
     );
@@ -339,7 +340,7 @@ pub trait Backend {
     fn score_backward(
         &mut self,
         batch: &Self::Batch,
-        head: &LmHead<'_, Self::Buffer>,
+        head: &LmHead<Self::Buffer>,
         d_logprobs: &[f32],
         d_hidden: &mut Self::Buffer,
         gradients: Option<&mut Self::Buffer>,

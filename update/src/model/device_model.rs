@@ -16,17 +16,18 @@ use record::stage;
 use super::memory::{MemoryPlan, NORM_BLOCKS, STAGING};
 use super::pass::Decoder;
 use super::worker::{Spent, Worker};
-use super::{Layout, LowRank, RowLoss, Scores, Source};
+use super::workspace::{self, Counts};
+use super::{Layout, LoraAdapter, RowLoss, Scores, Source};
 use crate::backend::{Backend, Gpu, Values, unsupported};
 use crate::kernels;
 use crate::tree::Tree;
 
-/// A decoder on a device.
+/// A decoder on a device. Every method fails if the device does, or did before.
 pub struct DeviceModel<D: Device> {
     config: Config,
     layout: Arc<Layout>,
     /// What is trained instead of the weights; `gradients` are then of its packed factors.
-    adapter: Option<LowRank>,
+    adapter: Option<LoraAdapter>,
     worker: Worker<Gpu<D>>,
     weights: Values,
     /// Of frozen weights only room for one piece, which nobody reads.
@@ -61,64 +62,31 @@ fn micro_batches(trees: &[Tree], limit: usize) -> Vec<Range<usize>> {
 ///
 /// # Errors
 /// A width that they do not take (2).
-pub fn check(config: &Config, adapter: Option<&LowRank>) -> Result<()> {
+pub fn check(config: &Config, adapter: Option<&LoraAdapter>) -> Result<()> {
     if adapter.is_some_and(|adapter| !adapter.is_multiple(8)) {
         return Err(Failure::usage("this adapter cannot run on a device: its rank is not a multiple of 8")
             .hint("use --device cpu"));
     }
-    let widths = [
-        ("hidden size", config.hidden_size),
-        ("intermediate size", config.intermediate_size),
-        ("head size", config.head_dim),
-    ];
-    match unsupported(&widths, config.head_dim) {
-        Some(cause) => {
-            Err(Failure::usage(format!("this policy cannot run on a device: {cause}"))
-                .hint("use --device cpu"))
-        }
-        None => Ok(()),
-    }
+    unsupported(config).map_or(Ok(()), |cause| {
+        Err(Failure::usage(format!("this policy cannot run on a device: {cause}")).hint("use --device cpu"))
+    })
 }
 
 impl<D: Device> DeviceModel<D> {
-    /// Loads a decoder onto a device that has no memory reserved yet.
+    /// Loads a decoder onto a device that has no memory reserved yet. With an adapter and its values, only that is trained.
     ///
     /// # Errors
-    /// A width that the kernels do not take (2), memory (69), the device's, or those of reading the master weights.
+    /// A width that the kernels do not take (2), memory (69), or those of reading the master weights.
     pub fn new(
-        device: D,
-        config: &Config,
-        masters: &dyn Source,
-        plan: &MemoryPlan,
-    ) -> Result<DeviceModel<D>> {
-        DeviceModel::of(device, config, None, masters, plan)
-    }
-
-    /// The same for an adapter over frozen weights; `trained` are the adapter's values.
-    ///
-    /// # Errors
-    /// The same.
-    pub fn adapted(
-        device: D,
-        (config, adapter): (&Config, &LowRank),
-        base: &dyn Source,
-        trained: &[f32],
-        plan: &MemoryPlan,
-    ) -> Result<DeviceModel<D>> {
-        let mut resident = DeviceModel::of(device, config, Some(adapter), base, plan)?;
-        resident.set_adapter(trained)?;
-        Ok(resident)
-    }
-
-    fn of(
         mut device: D,
         config: &Config,
-        adapter: Option<&LowRank>,
+        adapter: Option<(&LoraAdapter, &[f32])>,
         masters: &dyn Source,
         plan: &MemoryPlan,
     ) -> Result<DeviceModel<D>> {
+        let (adapter, values) = adapter.unzip();
         check(config, adapter)?;
-        device.reserve(plan.bytes())?;
+        device.reserve(plan.bytes.total)?;
         let learns = plan.request.moments.is_some();
         let layout = masters.layout().clone();
         let length = layout.len();
@@ -131,15 +99,21 @@ impl<D: Device> DeviceModel<D> {
         gpu.reserve(&mut weights, length);
         let gradients = learns.then(|| {
             let mut gradients = gpu.f32_buffer();
-            gpu.reserve(&mut gradients, adapter.map_or(length, LowRank::len));
+            gpu.reserve(&mut gradients, adapter.map_or(length, LoraAdapter::len));
             gradients
         });
         gpu.reserve_workspace(&plan.max_batch(config))?;
         let mut worker = Worker::new(gpu, config, plan.recompute);
-        worker.reserve((config, adapter.map(LowRank::sizes)), plan.tokens, learns);
+        worker.reserve(workspace::Batch {
+            config,
+            adapter,
+            counts: Counts { tokens: plan.tokens, scored: plan.tokens },
+            recompute: plan.recompute,
+            backward: learns,
+        });
         worker.backend.check()?;
         let (tokens, config, adapter) = (plan.tokens, config.clone(), adapter.cloned());
-        let mut resident = DeviceModel {
+        let mut model = DeviceModel {
             config,
             layout,
             adapter,
@@ -151,11 +125,14 @@ impl<D: Device> DeviceModel<D> {
             sums,
             tokens,
         };
-        resident.set_masters(masters)?;
-        if learns {
-            resident.clear_gradients()?;
+        model.set_masters(masters)?;
+        if let Some(values) = values {
+            model.set_adapter(values)?;
         }
-        Ok(resident)
+        if learns {
+            model.clear_gradients()?;
+        }
+        Ok(model)
     }
 
     /// The device.
@@ -174,9 +151,6 @@ impl<D: Device> DeviceModel<D> {
     }
 
     /// Weights, remainders and gradients, for the optimizer.
-    ///
-    /// # Errors
-    /// The weights are frozen.
     pub(crate) fn optimizer_tensors(&mut self) -> Result<OptimizerTensors<'_, D>> {
         Ok(OptimizerTensors {
             device: &mut self.worker.backend.device,
@@ -212,9 +186,6 @@ impl<D: Device> DeviceModel<D> {
     }
 
     /// Copies as many f32 master weights as `masters` holds to the host, from index `from` of the flat array on.
-    ///
-    /// # Errors
-    /// The device's.
     pub fn masters(&mut self, from: usize, masters: &mut [f32]) -> Result<()> {
         self.gradients.as_ref().filter(|_| self.adapter.is_none()).ok_or_else(frozen)?;
         let device = &mut self.worker.backend.device;
@@ -228,16 +199,13 @@ impl<D: Device> DeviceModel<D> {
                 self.remainders.slice(range).into(),
                 (piece.len() as u64).into(),
             ];
-            device.launch(&kernels::JOIN_MASTERS, passing(piece.len()), &arguments)?;
+            device.launch(&kernels::MERGE_MASTERS, passing(piece.len()), &arguments)?;
             device.download(self.staging.slice(..piece.len()), piece)?;
         }
         Ok(())
     }
 
     /// Replaces the adapter's values.
-    ///
-    /// # Errors
-    /// The device's.
     pub fn set_adapter(&mut self, trained: &[f32]) -> Result<()> {
         if let Some(adapter) = &self.adapter {
             let factors = adapter.packed(trained);
@@ -246,42 +214,28 @@ impl<D: Device> DeviceModel<D> {
         self.worker.backend.check()
     }
 
-    /// Adds the gradient of the adapter's values to `trained`.
-    ///
-    /// # Errors
-    /// The device's.
-    pub fn collect(&mut self, trained: &mut [f32]) -> Result<()> {
-        let Some(adapter) = &self.adapter else { return Ok(()) };
-        let mut factors = vec![0.0; adapter.len()];
-        self.worker.backend.read(self.gradients.as_ref().ok_or_else(frozen)?, &mut factors);
-        self.worker.backend.check()?;
-        adapter.unpack_gradient(&factors, trained);
-        Ok(())
-    }
-
-    /// Copies the gradients to the host.
-    ///
-    /// # Errors
-    /// The device's.
+    /// Copies the gradient of what is trained to the host.
     pub fn gradients(&mut self, gradients: &mut [f32]) -> Result<()> {
-        self.worker.backend.read(self.gradients.as_ref().ok_or_else(frozen)?, gradients);
+        let on_device = self.gradients.as_ref().ok_or_else(frozen)?;
+        let Some(adapter) = &self.adapter else {
+            self.worker.backend.read(on_device, gradients);
+            return self.worker.backend.check();
+        };
+        let mut factors = vec![0.0; adapter.len()];
+        self.worker.backend.read(on_device, &mut factors);
+        gradients.fill(0.0);
+        adapter.unpack_gradient(&factors, gradients);
         self.worker.backend.check()
     }
 
     /// Sets the gradients to zero.
-    ///
-    /// # Errors
-    /// The device's.
     pub fn clear_gradients(&mut self) -> Result<()> {
-        let length = self.adapter.as_ref().map_or(self.layout.len(), LowRank::len);
+        let length = self.adapter.as_ref().map_or(self.layout.len(), LoraAdapter::len);
         self.worker.backend.zero(length, self.gradients.as_mut().ok_or_else(frozen)?);
         self.worker.backend.check()
     }
 
     /// The global L2 norm of the gradients; not finite if one of them is not.
-    ///
-    /// # Errors
-    /// The device's.
     pub fn gradient_norm(&mut self) -> Result<f64> {
         let device = &mut self.worker.backend.device;
         let length = self.layout.len() as u64;
@@ -294,42 +248,42 @@ impl<D: Device> DeviceModel<D> {
     }
 
     /// Log-probabilities and entropies of every tree's loss rows, without a gradient.
-    ///
-    /// # Errors
-    /// The device's, or an interruption.
     pub fn logprobs(&mut self, trees: &[Tree], temperature: f32) -> Result<Vec<Scores>> {
-        let (config, layout, adapter) = (&self.config, &self.layout, self.adapter.as_ref());
-        let decoder = Decoder { config, layout, adapter, temperature };
-        let mut found = Vec::with_capacity(trees.len());
-        for range in micro_batches(trees, self.tokens) {
-            interruption()?;
-            let (scores, _) = self.worker.score(&decoder, &self.weights, &trees[range]);
-            self.worker.backend.check()?;
-            found.extend(scores);
-        }
-        Ok(found)
+        self.each_micro_batch(trees, temperature, None)
     }
 
-    /// Adds the gradient of `loss` over all trees, and returns what the forward pass said.
-    ///
-    /// # Errors
-    /// The device's, or an interruption.
+    /// Adds the gradient of `loss` over all trees, and returns the scores of the forward pass.
     pub fn accumulate(
         &mut self,
         trees: &[Tree],
         temperature: f32,
         loss: &dyn RowLoss,
     ) -> Result<Vec<Scores>> {
+        self.each_micro_batch(trees, temperature, Some(loss))
+    }
+
+    fn each_micro_batch(
+        &mut self,
+        trees: &[Tree],
+        temperature: f32,
+        loss: Option<&dyn RowLoss>,
+    ) -> Result<Vec<Scores>> {
         let (config, layout, adapter) = (&self.config, &self.layout, self.adapter.as_ref());
         let decoder = Decoder { config, layout, adapter, temperature };
         let mut found = Vec::with_capacity(trees.len());
         for range in micro_batches(trees, self.tokens) {
-            interruption()?;
-            let part = (range.start, &trees[range]);
-            let gradients = self.gradients.as_mut().ok_or_else(frozen)?;
-            let scores = self.worker.differentiate(&decoder, &self.weights, part, gradients, loss);
+            if stage::interrupted() {
+                return Err(Failure::interrupted());
+            }
+            let (first, trees) = (range.start, &trees[range]);
+            found.extend(match loss {
+                None => self.worker.score(&decoder, &self.weights, trees).0,
+                Some(loss) => {
+                    let gradients = self.gradients.as_mut().ok_or_else(frozen)?;
+                    self.worker.differentiate(&decoder, &self.weights, (first, trees), gradients, loss)
+                }
+            });
             self.worker.backend.check()?;
-            found.extend(scores);
         }
         Ok(found)
     }
@@ -360,10 +314,6 @@ fn passing(length: usize) -> LaunchShape {
 
 fn frozen() -> Failure {
     Failure::work("device: the weights are frozen")
-}
-
-fn interruption() -> Result<()> {
-    if stage::interrupted() { Err(Failure::interrupted()) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ struct Block {
 
 /// A LoRA adapter over decoders of one configuration.
 #[derive(Clone, Debug)]
-pub struct LowRank {
+pub struct LoraAdapter {
     /// The trained tensors, by PEFT's names.
     layout: Arc<Layout>,
     /// Of each layer, by [`Fused`].
@@ -67,11 +67,11 @@ pub struct LowRank {
     length: usize,
 }
 
-impl LowRank {
+impl LoraAdapter {
     /// The adapter over a decoder of this configuration.
-    pub fn new(adapter: &Adapter, config: &Config) -> LowRank {
+    pub fn new(adapter: &Adapter, config: &Config) -> LoraAdapter {
         let layout = Arc::new(Layout::of(Vec::new()));
-        let mut made = LowRank { layout, layers: Vec::new(), blocks: Vec::new(), length: 0 };
+        let mut made = LoraAdapter { layout, layers: Vec::new(), blocks: Vec::new(), length: 0 };
         let mut entries = Vec::new();
         for layer in 0..config.num_layers {
             let factors = FUSED.map(|targets| made.pack(&mut entries, adapter, config, layer, targets));
@@ -129,10 +129,9 @@ impl LowRank {
         self.length
     }
 
-    /// What its buffers take.
-    pub(super) fn sizes(&self) -> Sizes {
-        let inner = self.layers.iter().flatten().flatten().map(|factors| factors.a.outputs).max();
-        Sizes { values: self.length, inner: inner.unwrap_or(0) }
+    /// The greatest width of `A·x`.
+    pub(super) fn inner(&self) -> usize {
+        self.layers.iter().flatten().flatten().map(|factors| factors.a.outputs).max().unwrap_or(0)
     }
 
     /// Whether every width of `A·x` is a multiple of `of`.
@@ -165,18 +164,9 @@ impl LowRank {
     }
 }
 
-/// What an adapter's buffers take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sizes {
-    /// Values of all packed factors.
-    pub values: usize,
-    /// The greatest width of `A·x`.
-    pub inner: usize,
-}
-
 /// An adapter's buffers; empty without one.
 pub(super) struct LoraBuffers<T> {
-    /// [`LowRank::packed`].
+    /// [`LoraAdapter::packed`].
     pub factors: T,
     /// `A·x` and its gradient, each `[rows, width]`.
     pub inner: T,
@@ -214,7 +204,7 @@ impl Linear {
     pub(super) fn new(
         config: &Config,
         layout: &Layout,
-        adapter: Option<&LowRank>,
+        adapter: Option<&LoraAdapter>,
         layer: usize,
         fused: Fused,
     ) -> Linear {
@@ -230,7 +220,7 @@ impl Linear {
     /// `out = residual + x · weightᵀ`, plus `(x · Aᵀ) · Bᵀ` with an adapter.
     pub(super) fn forward<B: Backend>(
         &self,
-        operands: &mut Operands<'_, B>,
+        operands: &mut Operands<B>,
         rows: usize,
         x: &B::Buffer,
         residual: Option<&B::Buffer>,
@@ -252,7 +242,7 @@ impl Linear {
     /// [`Linear::backward_weight`].
     pub(super) fn backward_input<B: Backend>(
         &self,
-        operands: &mut Operands<'_, B>,
+        operands: &mut Operands<B>,
         rows: usize,
         d_out: &B::Buffer,
         add: bool,
@@ -272,11 +262,11 @@ impl Linear {
     /// [`Linear::backward_input`] of the same layer.
     pub(super) fn backward_weight<B: Backend>(
         &self,
-        operands: &mut Operands<'_, B>,
+        operands: &mut Operands<B>,
         rows: usize,
         d_out: &B::Buffer,
         x: &B::Buffer,
-        gradient: &mut Accumulator<'_, B::Buffer>,
+        gradient: &mut Accumulator<B::Buffer>,
     ) {
         let Operands { backend, lora, .. } = operands;
         if let Some(gradients) = gradient.weights() {

@@ -5,15 +5,15 @@
 //! everything kept, layers are computed again in the backward pass.
 
 use device::footprint;
-use record::failure::{Failure, Result};
-
-use super::linear::Sizes;
-use super::workspace::{Counts, Workspace};
-use super::{Layout, LowRank};
-use crate::backend::{MaxBatch, WorkspaceSizes};
 use policy::config::Config;
+use record::failure::{Failure, Result};
+use serde::Serialize;
 
-/// Tokens of a micro-batch below which products are slow: layers are rather computed again.
+use super::workspace::{Batch, Counts, Kind, saved_values};
+use super::{Layout, LoraAdapter, schedule};
+use crate::backend::{MaxBatch, WorkspaceSizes, cpu_logits_values};
+
+/// Tokens of a micro-batch below which GEMMs are slow: layers are rather computed again.
 const USEFUL_TOKENS: u64 = 4096;
 /// Values that are converted at once on their way to or from the device.
 pub(super) const STAGING: usize = 1 << 24;
@@ -21,6 +21,38 @@ pub(super) const STAGING: usize = 1 << 24;
 pub(super) const NORM_BLOCKS: usize = 1024;
 /// Free memory that is left alone: the code of kernels and libraries is loaded there when first used.
 const LEFT_ALONE: u64 = 1 << 30;
+
+/// Memory by purpose, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Bytes {
+    /// Weights, with the master weights of 16-bit ones.
+    pub weights: u64,
+    /// Gradients; on the CPU with the threads' partial sums.
+    pub gradients: u64,
+    /// The optimizer's moments.
+    pub moments: u64,
+    /// Activations of the largest micro-batch, for every thread.
+    pub activations: u64,
+    /// Logits of one chunk, and on devices their gradient; for every thread.
+    pub logits: u64,
+    /// Staging buffers, tables, partial sums, and the GEMM workspace.
+    pub other: u64,
+    /// The sum.
+    pub total: u64,
+}
+
+impl Bytes {
+    /// The same with its sum.
+    pub(crate) fn summed(self) -> Bytes {
+        let Bytes { weights, gradients, moments, activations, logits, other, .. } = self;
+        Bytes { total: weights + gradients + moments + activations + logits + other, ..self }
+    }
+
+    /// What does not depend on the micro-batch: weights, gradients and moments.
+    pub(crate) fn state(&self) -> u64 {
+        self.weights + self.gradients + self.moments
+    }
+}
 
 /// What is asked of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +65,7 @@ pub struct MemoryRequest {
     pub rows: usize,
     /// Tokens of the longest sequence.
     pub positions: usize,
-    /// Bytes of optimizer state a weight; nothing where weights are not moved and gradients not wanted.
+    /// Bytes of optimizer state a weight; nothing where nothing is trained.
     pub moments: Option<u64>,
 }
 
@@ -42,25 +74,15 @@ pub struct MemoryRequest {
 pub struct DeviceMemory {
     /// Bytes that are free.
     pub free: u64,
-    /// Bytes that its matrix products take for themselves.
+    /// Bytes that its GEMMs take for themselves.
     pub workspace: u64,
 }
 
-/// What a decoder takes of a device, in bytes of its arena.
+/// What a decoder takes of a device's arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Both halves of the weights.
-    pub weights: u64,
-    /// Gradients of the weights.
-    pub gradients: u64,
-    /// The optimizer's moments.
-    pub moments: u64,
-    /// What the passes keep and use of a micro-batch.
-    pub activations: u64,
-    /// Logits of one chunk of nodes, and their gradient.
-    pub logits: u64,
-    /// Staging, tables, partial sums and the products' workspace.
-    pub other: u64,
+    /// Bytes, by purpose.
+    pub bytes: Bytes,
     /// Tokens of a micro-batch at most.
     pub tokens: usize,
     /// Whether layers are computed again in the backward pass.
@@ -70,52 +92,29 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// A plan for a decoder of this config, as long micro-batches as fit the memory.
+    /// A plan for a decoder of this config, with micro-batches as long as fit the memory. With an adapter all weights are
+    /// frozen, and the adapter's masters and moments are on the host.
     ///
     /// # Errors
     /// 69 if it cannot fit.
-    pub fn new(config: &Config, request: MemoryRequest, memory: DeviceMemory) -> Result<MemoryPlan> {
-        MemoryPlan::fitting(config, None, request, memory)
-    }
-
-    /// The same where all weights are frozen and an adapter over them is trained, whose masters and moments are on the
-    /// host.
-    ///
-    /// # Errors
-    /// The same.
-    pub fn adapted(
+    pub fn new(
         config: &Config,
-        adapter: &LowRank,
+        adapter: Option<&LoraAdapter>,
         request: MemoryRequest,
         memory: DeviceMemory,
     ) -> Result<MemoryPlan> {
-        let request = MemoryRequest { moments: request.moments.map(|_| 0), ..request };
-        MemoryPlan::fitting(config, Some(adapter.sizes()), request, memory)
-    }
-
-    fn fitting(
-        config: &Config,
-        adapter: Option<Sizes>,
-        request: MemoryRequest,
-        memory: DeviceMemory,
-    ) -> Result<MemoryPlan> {
-        let weights = Layout::new(config).len();
         let least = request.largest.max(1);
-        let request = MemoryRequest { tokens: request.tokens.max(least), ..request };
+        let moments = request.moments.map(|bytes| if adapter.is_some() { 0 } else { bytes });
+        let request = MemoryRequest { tokens: request.tokens.max(least), moments, ..request };
+        let weights = Layout::new(config).len();
+        let model = (config, adapter, weights);
         let plan = |tokens: usize, recompute: bool| {
-            MemoryPlan::of_micro_batch(
-                (config, adapter),
-                weights,
-                request,
-                memory.workspace,
-                tokens,
-                recompute,
-            )
+            MemoryPlan::of_micro_batch(model, request, memory.workspace, tokens, recompute)
         };
         let budget = memory.free.saturating_sub(LEFT_ALONE);
         // The most tokens that fit, by halving; 0 where not even the least do.
         let fitting = |recompute: bool| {
-            let fits = |tokens: usize| plan(tokens, recompute).bytes() <= budget;
+            let fits = |tokens: usize| plan(tokens, recompute).bytes.total <= budget;
             if !fits(least) {
                 return 0;
             }
@@ -139,8 +138,7 @@ impl MemoryPlan {
 
     /// What micro-batches of so many tokens take.
     fn of_micro_batch(
-        (config, adapter): (&Config, Option<Sizes>),
-        weights: usize,
+        (config, adapter, weights): (&Config, Option<&LoraAdapter>, usize),
         request: MemoryRequest,
         workspace: u64,
         tokens: usize,
@@ -149,55 +147,52 @@ impl MemoryPlan {
         let values = |count: usize, bytes: usize| footprint((count * bytes) as u64);
         let staging = STAGING.min(weights);
         let learns = request.moments.is_some();
-        let backward = |bytes: u64| if learns { bytes } else { 0 };
         let counts = Counts { tokens, scored: tokens };
-        let mut lengths = Workspace::lengths(config, adapter, counts, recompute, learns);
-        let sum = |lengths: Vec<&mut Option<usize>>, bytes: usize| -> u64 {
-            lengths.into_iter().flatten().map(|length| values(*length, bytes)).sum()
-        };
-        let activations =
-            sum(lengths.activations(), 2) + sum(lengths.f32_buffers(), 4) + sum(lengths.copies(), 2);
-        let (logits, own) = WorkspaceSizes::of(&max_batch(config, &request, tokens)).bytes();
+        let batch = Batch { config, adapter, counts, recompute, backward: learns };
+        let mut activations = batch.workspace(|kind, length| match (length, kind) {
+            (0, _) => 0,
+            (length, Kind::F32) => values(length, 4),
+            (length, Kind::Activations | Kind::Rounded) => values(length, 2),
+        });
+        let plan = MemoryPlan { bytes: Bytes::default(), tokens, recompute, request };
+        let (logits, own) = WorkspaceSizes::of(&plan.max_batch(config)).bytes();
         let own: u64 = own.into_iter().map(footprint).sum();
         let workspace = if workspace > 0 { footprint(workspace) } else { 0 };
         let moments = request.moments.unwrap_or(0) as usize;
-        MemoryPlan {
-            // Of weights that do not move the remainders are not kept.
+        let trained = adapter.map_or(weights, LoraAdapter::len);
+        let bytes = Bytes {
+            // Of frozen weights the remainders are not kept.
             weights: values(weights, 2)
                 + values(if learns && adapter.is_none() { weights } else { staging }, 2)
-                + adapter.map_or(0, |sizes| values(sizes.values, 2)),
-            gradients: backward(values(adapter.map_or(weights, |sizes| sizes.values), 4)),
+                + adapter.map_or(0, |adapter| values(adapter.len(), 2)),
+            gradients: if learns { values(trained, 4) } else { 0 },
             moments: (moments / 4) as u64 * values(weights, 4),
-            activations,
+            activations: activations.all().into_iter().map(|bytes| *bytes).sum(),
             logits: logits.into_iter().map(footprint).sum(),
             other: values(staging, 4) + values(NORM_BLOCKS, 4) + workspace + own,
-            tokens,
-            recompute,
-            request,
-        }
+            total: 0,
+        };
+        MemoryPlan { bytes: bytes.summed(), ..plan }
     }
 
     /// The largest micro-batch as the backend sees it.
-    pub(super) fn max_batch(&self, config: &Config) -> MaxBatch {
-        max_batch(config, &self.request, self.tokens)
-    }
-
-    /// All of it.
-    pub fn bytes(&self) -> u64 {
-        self.weights + self.gradients + self.moments + self.activations + self.logits + self.other
+    pub(super) fn max_batch<'a>(&self, config: &'a Config) -> MaxBatch<'a> {
+        let MemoryRequest { rows, positions, moments, .. } = self.request;
+        MaxBatch { tokens: self.tokens, rows, positions, config, backward: moments.is_some() }
     }
 
     fn refusal(&self, weights: usize, free: u64) -> Failure {
         let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
-        let state = self.weights + self.gradients + self.moments;
+        let Bytes { activations, logits, other, total, .. } = self.bytes;
+        let state = self.bytes.state();
         let failure = Failure::unavailable(format!(
             "{weights} weights take {} on the device ({} for weights, gradients and moments, {} for {} at a time, {} for \
              logits and tables, {} left to libraries), of which {} are free",
-            gigabytes(self.bytes() + LEFT_ALONE),
+            gigabytes(total + LEFT_ALONE),
             gigabytes(state),
-            gigabytes(self.activations),
+            gigabytes(activations),
             if self.tokens == 1 { "one token".to_owned() } else { format!("{} tokens", self.tokens) },
-            gigabytes(self.logits + self.other),
+            gigabytes(logits + other),
             gigabytes(LEFT_ALONE),
             gigabytes(free)
         ));
@@ -208,18 +203,33 @@ impl MemoryPlan {
     }
 }
 
-fn max_batch(config: &Config, request: &MemoryRequest, tokens: usize) -> MaxBatch {
-    MaxBatch {
-        tokens,
-        rows: request.rows,
-        positions: request.positions,
-        hidden: config.hidden_size,
-        heads: (config.num_heads, config.num_kv_heads),
-        head_dim: config.head_dim,
-        vocabulary: config.vocab_size,
-        bias: config.attention_bias,
-        backward: request.moments.is_some(),
-    }
+/// Threads that have work of their own in a training on the CPU: no more than there are partial gradients.
+pub(crate) fn workers(threads: usize) -> usize {
+    threads.min(schedule::CHUNKS)
+}
+
+/// An upper bound of what passes on the CPU hold beside weights and gradients, on so many threads, for `tokens` of work in
+/// trees of up to `largest`; and the tokens of a micro-batch at most.
+pub(crate) fn on_host(
+    config: &Config,
+    tokens: usize,
+    largest: usize,
+    threads: usize,
+    backward: bool,
+) -> (Bytes, usize) {
+    let tokens = schedule::most_tokens(tokens, largest, saved_values(config));
+    let counts = Counts { tokens, scored: tokens };
+    let batch = Batch { config, adapter: None, counts, recompute: false, backward };
+    let mut lengths = batch.workspace(|kind, length| if kind == Kind::Rounded { 0 } else { length });
+    let bytes = |values: usize| (values * size_of::<f32>() * threads) as u64;
+    let found = Bytes {
+        activations: bytes(lengths.all().into_iter().map(|length| *length).sum()),
+        logits: bytes(cpu_logits_values(tokens, config.vocab_size)),
+        // Angles of the rotary embedding.
+        other: bytes(largest.next_power_of_two() * config.head_dim),
+        ..Bytes::default()
+    };
+    (found, tokens)
 }
 
 #[cfg(test)]
@@ -242,7 +252,7 @@ mod tests {
 
     fn plan(config: &Config, free: u64, moments: Option<u64>, largest: usize) -> Result<MemoryPlan> {
         let request = MemoryRequest { tokens: 32_768, largest, rows: 32_768, positions: 4096, moments };
-        MemoryPlan::new(config, request, DeviceMemory { free, workspace: device::GEMM_WORKSPACE })
+        MemoryPlan::new(config, None, request, DeviceMemory { free, workspace: device::GEMM_WORKSPACE })
     }
 
     #[test]
@@ -251,13 +261,13 @@ mod tests {
         let weights = Layout::new(&config).len() as u64;
         assert_eq!(weights, 8_190_735_360);
         let memory = plan(&config, H200, Some(8), 4096).unwrap();
-        assert!(memory.bytes() + LEFT_ALONE <= H200, "{memory:?}");
+        assert!(memory.bytes.total + LEFT_ALONE <= H200, "{memory:?}");
         // 16 bytes a weight: 131.05 GB.
-        assert_eq!(memory.weights + memory.gradients + memory.moments, 16 * weights);
+        assert_eq!(memory.bytes.state(), 16 * weights);
         assert!(!memory.recompute && memory.tokens >= 4096, "{memory:?}");
         // A tree of 16,384 tokens fits with its layers computed again.
         let long = plan(&config, H200, Some(8), 16_384).unwrap();
-        assert!(long.recompute && long.tokens >= 16_384 && long.bytes() + LEFT_ALONE <= H200, "{long:?}");
+        assert!(long.recompute && long.tokens >= 16_384 && long.bytes.total + LEFT_ALONE <= H200, "{long:?}");
         // With room for it nothing is computed twice.
         let roomy = plan(&config, 400_000_000_000, Some(8), 8192).unwrap();
         assert_eq!((roomy.recompute, roomy.tokens), (false, 32_768));
@@ -273,8 +283,8 @@ mod tests {
         // Without moments it fits there, and scoring alone takes two bytes a weight.
         assert!(plan(&config, H100, Some(0), 4096).is_ok());
         let scoring = plan(&config, H100, None, 4096).unwrap();
-        assert_eq!((scoring.gradients, scoring.moments), (0, 0));
-        assert!(scoring.weights < 2 * weights + (64 << 20), "{scoring:?}");
+        assert_eq!((scoring.bytes.gradients, scoring.bytes.moments), (0, 0));
+        assert!(scoring.bytes.weights < 2 * weights + (64 << 20), "{scoring:?}");
     }
 
     #[test]
@@ -286,7 +296,7 @@ mod tests {
                 assert_eq!(before, 0, "{free}");
                 continue;
             };
-            assert!(plan.bytes() + LEFT_ALONE <= free, "{plan:?}");
+            assert!(plan.bytes.total + LEFT_ALONE <= free, "{plan:?}");
             assert!(plan.tokens >= before.min(USEFUL_TOKENS as usize), "{plan:?} after {before} tokens");
             before = plan.tokens;
         }
@@ -304,11 +314,17 @@ mod tests {
             positions: 4096,
             moments: Some(8),
         };
-        let plan = MemoryPlan::new(&config, request, DeviceMemory { free: 1 << 42, workspace: 0 }).unwrap();
+        let plan =
+            MemoryPlan::new(&config, None, request, DeviceMemory { free: 1 << 42, workspace: 0 }).unwrap();
         assert_eq!(plan.tokens, 2 << 20);
         let gate_up = (2u64 << 20) * 2 * 12_288 * 2;
-        assert!(gate_up > 1 << 32 && plan.activations > gate_up, "{plan:?}");
+        assert!(gate_up > 1 << 32 && plan.bytes.activations > gate_up, "{plan:?}");
         // Logits stay a chunk however many tokens there are.
-        assert!(plan.logits <= (1 << 30) + (1 << 20), "{plan:?}");
+        assert!(plan.bytes.logits <= (1 << 30) + (1 << 20), "{plan:?}");
+    }
+
+    #[test]
+    fn more_threads_than_partial_gradients_take_no_more_memory() {
+        assert_eq!([1, 2, 16, 17, 192].map(workers), [1, 2, 16, 16, 16]);
     }
 }

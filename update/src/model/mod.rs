@@ -5,7 +5,6 @@
 //! [`RowLoss`]; the optimizer updates the weights.
 
 mod device_model;
-pub mod host;
 mod linear;
 mod memory;
 mod parameters;
@@ -16,8 +15,9 @@ mod workspace;
 
 pub(crate) use device_model::elementwise;
 pub use device_model::{DeviceModel, check as check_for_device};
-pub use linear::LowRank;
-pub use memory::{DeviceMemory, MemoryPlan, MemoryRequest};
+pub use linear::LoraAdapter;
+pub use memory::{Bytes, DeviceMemory, MemoryPlan, MemoryRequest};
+pub(crate) use memory::{on_host as memory_on_host, workers};
 pub use parameters::{Entry, Gradients, Layout, Parameters, Source};
 pub use worker::Spent;
 
@@ -53,7 +53,7 @@ pub struct Model {
     /// Of what is trained: the weights or an adapter.
     layout: Arc<Layout>,
     /// The adapter and its base, if that is trained.
-    adapter: Option<(LowRank, Arc<Parameters>)>,
+    adapter: Option<(LoraAdapter, Arc<Parameters>)>,
     recompute: bool,
     precision: Precision,
     workers: Mutex<Vec<Worker<Cpu>>>,
@@ -84,13 +84,13 @@ impl Model {
 
     /// The same decoder with an adapter over a frozen base, which several may share: parameters and gradients are the
     /// adapter's.
-    pub fn adapted(self, adapter: LowRank, base: Arc<Parameters>) -> Model {
+    pub fn adapted(self, adapter: LoraAdapter, base: Arc<Parameters>) -> Model {
         let layout = adapter.layout().clone();
         Model { layout, adapter: Some((adapter, base)), ..self }
     }
 
     /// The adapter and its frozen base, if an adapter is trained.
-    pub fn adapter(&self) -> Option<(&LowRank, &Parameters)> {
+    pub fn adapter(&self) -> Option<(&LoraAdapter, &Parameters)> {
         self.adapter.as_ref().map(|(adapter, base)| (adapter, base.as_ref()))
     }
 

@@ -6,8 +6,8 @@
 //! values alone, since nothing else of them would be read.
 
 use super::Layout;
-use super::linear::{Accumulator, Fused, Linear, LowRank, Operands};
-use super::workspace::{Counts, Workspace, reserve, rows};
+use super::linear::{Accumulator, Fused, Linear, LoraAdapter, Operands};
+use super::workspace::{Batch, Counts, Workspace, rows};
 use crate::backend::{
     Attention, AttentionGradients, AttentionOutput, Backend, Dense, Heads, LmHead, MicroBatch, QkNormRope,
     RmsNorm, Rows,
@@ -20,11 +20,15 @@ pub(super) struct Decoder<'a> {
     pub config: &'a Config,
     pub layout: &'a Layout,
     /// Its packed factors are in the workspace, and the weights are then frozen.
-    pub adapter: Option<&'a LowRank>,
+    pub adapter: Option<&'a LoraAdapter>,
     pub temperature: f32,
 }
 
 impl Decoder<'_> {
+    fn batch(&self, counts: Counts, backward: bool) -> Batch<'_> {
+        Batch { config: self.config, adapter: self.adapter, counts, recompute: false, backward }
+    }
+
     fn linear(&self, layer: usize, fused: Fused) -> Linear {
         Linear::new(self.config, self.layout, self.adapter, layer, fused)
     }
@@ -86,7 +90,7 @@ impl Decoder<'_> {
         let config = self.config;
         let counts = Counts { tokens: batch.tokens(), scored: batch.scored.len() };
         let prepared = Prepared { batch: backend.prepare(batch), counts };
-        reserve(backend, space, (config, self.adapter.map(LowRank::sizes)), counts, false);
+        self.batch(counts, false).reserve(backend, space);
         let table = self.table(self.layout.embedding);
         backend.embed(&prepared.batch, weights, table, &mut space.inputs[0]);
         for layer in 0..config.num_layers {
@@ -169,7 +173,7 @@ impl Decoder<'_> {
     ) {
         let config = self.config;
         let Prepared { batch, counts } = prepared;
-        reserve(backend, space, (config, self.adapter.map(LowRank::sizes)), *counts, true);
+        self.batch(*counts, true).reserve(backend, space);
         let gradient = &mut self.accumulator(gradients);
         let head = self.lm_head(&space.gathered, weights);
         backend.score_backward(batch, &head, d_logprobs, &mut space.d_other, gradient.weights());
@@ -195,7 +199,7 @@ impl Decoder<'_> {
         weights: &B::Buffer,
         prepared: &Prepared<B>,
         layer: usize,
-        gradient: &mut Accumulator<'_, B::Buffer>,
+        gradient: &mut Accumulator<B::Buffer>,
     ) {
         let (config, offsets) = (self.config, &self.layout.layers[layer]);
         let (hidden, intermediate) = (config.hidden_size, config.intermediate_size);
@@ -243,24 +247,12 @@ impl Decoder<'_> {
                 d_key_value: &mut space.d_key_value,
             },
         );
-        let (d_out, d_projection) = (&space.d_queries, &mut space.d_query);
-        backend.qk_norm_rope_backward(
-            batch,
-            &query_op,
-            &saved.query,
-            d_out,
-            d_projection,
-            gradient.weights(),
-        );
-        let (d_out, d_projection) = (&space.d_keys, &mut space.d_key_value);
-        backend.qk_norm_rope_backward(
-            batch,
-            &key_op,
-            &saved.key_value,
-            d_out,
-            d_projection,
-            gradient.weights(),
-        );
+        for (op, projection, d_out, d_projection) in [
+            (&query_op, &saved.query, &space.d_queries, &mut space.d_query),
+            (&key_op, &saved.key_value, &space.d_keys, &mut space.d_key_value),
+        ] {
+            backend.qk_norm_rope_backward(batch, op, projection, d_out, d_projection, gradient.weights());
+        }
         let norm = self.norm(tokens, input, weights, offsets.input_norm);
         backend.rms_norm(&norm, &mut space.normal);
         let linear = self.linear(layer, Fused::KeyValue);

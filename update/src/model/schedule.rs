@@ -82,6 +82,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+#[derive(Default)]
 struct State {
     /// The next chunk to hand out.
     next: usize,
@@ -108,24 +109,9 @@ pub(super) struct Reduction<'a> {
 impl<'a> Reduction<'a> {
     /// A reduction of `chunks` gradients into `total`, for so many threads.
     pub(super) fn new(chunks: usize, threads: usize, total: &'a mut Vec<f32>) -> Reduction<'a> {
-        let state = State {
-            next: 0,
-            added: 0,
-            adding: false,
-            waiting: BTreeMap::new(),
-            free: Vec::new(),
-            allocated: 0,
-        };
-        let length = total.len();
         let buffers = if threads > 1 { threads + 1 } else { 1 };
-        Reduction {
-            chunks,
-            length,
-            buffers,
-            state: Mutex::new(state),
-            freed: Condvar::new(),
-            total: Mutex::new(total),
-        }
+        let (length, total) = (total.len(), Mutex::new(total));
+        Reduction { chunks, length, buffers, state: Mutex::default(), freed: Condvar::new(), total }
     }
 
     /// The next chunk and zeros to sum its gradient in; `None` when all are handed out.

@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::linear::Sizes;
 use super::pass::{Decoder, Prepared};
-use super::workspace::{self, Counts, Workspace};
+use super::workspace::{self, Workspace};
 use super::{RowLoss, Scores};
 use crate::backend::{Backend, MicroBatch};
 use crate::tree::Tree;
@@ -47,10 +46,9 @@ impl<B: Backend> Worker<B> {
         write(&mut self.backend, &mut self.space.lora.factors);
     }
 
-    /// Reserves memory for micro-batches of up to `tokens`; `backward` says whether they will be differentiated.
-    pub(super) fn reserve(&mut self, decoder: (&Config, Option<Sizes>), tokens: usize, backward: bool) {
-        let counts = Counts { tokens, scored: tokens };
-        workspace::reserve(&mut self.backend, &mut self.space, decoder, counts, backward);
+    /// Reserves memory for micro-batches up to this one.
+    pub(super) fn reserve(&mut self, batch: workspace::Batch<'_>) {
+        batch.reserve(&mut self.backend, &mut self.space);
     }
 
     /// The forward pass of one micro-batch.
@@ -62,20 +60,15 @@ impl<B: Backend> Worker<B> {
     ) -> (Vec<Scores>, Prepared<B>) {
         let started = Instant::now();
         let batch = MicroBatch::new(trees);
-        let mut all =
-            Scores { logprobs: vec![0.0; batch.rows.len()], entropies: vec![0.0; batch.rows.len()] };
+        let (mut logprobs, mut entropies) = (vec![0.0; batch.rows.len()], vec![0.0; batch.rows.len()]);
         let (backend, space) = (&mut self.backend, &mut self.space);
-        let prepared = decoder.forward(backend, space, weights, batch, &mut all.logprobs, &mut all.entropies);
-        let mut start = 0;
-        let scores = trees.iter().map(|tree| {
-            let range = start..start + tree.rows.len();
-            start = range.end;
-            Scores {
-                logprobs: all.logprobs[range.clone()].to_vec(),
-                entropies: all.entropies[range].to_vec(),
-            }
-        });
-        let scores = scores.collect();
+        let prepared = decoder.forward(backend, space, weights, batch, &mut logprobs, &mut entropies);
+        let (mut logprobs, mut entropies) = (logprobs.into_iter(), entropies.into_iter());
+        let of_tree = |tree: &Tree| Scores {
+            logprobs: logprobs.by_ref().take(tree.rows.len()).collect(),
+            entropies: entropies.by_ref().take(tree.rows.len()).collect(),
+        };
+        let scores = trees.iter().map(of_tree).collect();
         self.spent.forward += started.elapsed();
         (scores, prepared)
     }

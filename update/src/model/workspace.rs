@@ -2,10 +2,10 @@
 //!
 //! They grow to the largest micro-batch and are reused. With activation recomputation (Chen et al. 2016,
 //! arXiv 1604.06174) only the input of each layer is saved, and the backward pass computes the layer again: a third more
-//! work in the layers for a fraction of the memory. [`Workspace::lengths`] alone says how long each buffer is: the passes
+//! work in the layers for a fraction of the memory. [`Batch::workspace`] alone says how long each buffer is: the passes
 //! reserve by it, and a device's memory is planned by it.
 
-use super::linear::{LoraBuffers, Sizes};
+use super::linear::{LoraAdapter, LoraBuffers};
 use crate::backend::{Backend, Rows};
 use policy::config::Config;
 
@@ -90,157 +90,113 @@ impl<T> Workspace<T> {
         self.saved.len() == 1 && layer + 1 < self.inputs.len()
     }
 
-    /// Buffers of the activations' type.
-    pub(super) fn activations(&mut self) -> Vec<&mut T> {
-        let mut all: Vec<&mut T> = Vec::new();
-        for saved in &mut self.saved {
-            let Saved { query, key_value, attn_out, lse: _, post_attn: _, gate_up } = saved;
-            all.extend([query, key_value, attn_out, gate_up]);
-        }
-        all.extend([
-            &mut self.normal,
-            &mut self.gathered,
-            &mut self.queries,
-            &mut self.keys,
-            &mut self.swiglu,
-            &mut self.d_attn_out,
-            &mut self.d_query,
-            &mut self.d_key_value,
-        ]);
-        let LoraBuffers { factors: _, inner, d_inner } = &mut self.lora;
-        all.extend([inner, d_inner]);
-        all
-    }
-
-    /// Buffers that are always f32.
-    pub(super) fn f32_buffers(&mut self) -> Vec<&mut T> {
+    /// Every buffer, always in the same order.
+    pub(super) fn all(&mut self) -> Vec<&mut T> {
         let mut all: Vec<&mut T> = self.inputs.iter_mut().collect();
-        all.extend(self.saved.iter_mut().flat_map(|saved| [&mut saved.lse, &mut saved.post_attn]));
-        let Workspace { output, d_stream, d_other, d_swiglu, d_queries, d_keys, .. } = self;
-        all.extend([output, d_stream, d_other, d_swiglu, d_queries, d_keys]);
+        for Saved { query, key_value, attn_out, lse, post_attn, gate_up } in &mut self.saved {
+            all.extend([query, key_value, attn_out, lse, post_attn, gate_up]);
+        }
+        all.extend([&mut self.output, &mut self.normal, &mut self.gathered]);
+        all.extend([&mut self.queries, &mut self.keys, &mut self.swiglu]);
+        all.extend([&mut self.d_stream, &mut self.d_stream_cast, &mut self.d_other]);
+        all.extend([&mut self.d_swiglu, &mut self.d_attn_out, &mut self.d_queries, &mut self.d_keys]);
+        all.extend([&mut self.d_query, &mut self.d_key_value]);
+        all.extend([&mut self.lora.factors, &mut self.lora.inner, &mut self.lora.d_inner]);
         all
-    }
-
-    /// Buffers that exist only where activations have fewer bits than f32, of their type.
-    pub(super) fn copies(&mut self) -> Vec<&mut T> {
-        vec![&mut self.d_stream_cast]
     }
 }
 
-impl Workspace<Option<usize>> {
-    /// Values of each buffer for a micro-batch; `None` for those of the backward pass or of an adapter without one, and
-    /// for an adapter's factors, which do not depend on it.
-    pub(super) fn lengths(
-        config: &Config,
-        adapter: Option<Sizes>,
-        counts: Counts,
-        recompute: bool,
-        backward: bool,
-    ) -> Workspace<Option<usize>> {
-        let (tokens, scored) = (counts.tokens, counts.scored);
+/// What a buffer holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Values of the activations' type.
+    Activations,
+    /// Values that are f32 whatever activations are.
+    F32,
+    /// The rounding of f32 values: unused where activations are f32.
+    Rounded,
+}
+
+/// The largest micro-batch that buffers are for.
+#[derive(Clone, Copy)]
+pub(super) struct Batch<'a> {
+    pub config: &'a Config,
+    pub adapter: Option<&'a LoraAdapter>,
+    pub counts: Counts,
+    /// Whether only the input of each layer is saved.
+    pub recompute: bool,
+    pub backward: bool,
+}
+
+impl Batch<'_> {
+    /// Makes a workspace of each buffer's kind and number of values. 0: no buffer, without a backward pass or an adapter; or
+    /// an adapter's factors, whose length does not depend on the micro-batch.
+    pub(super) fn workspace<T>(self, mut make: impl FnMut(Kind, usize) -> T) -> Workspace<T> {
+        use Kind::{Activations, F32, Rounded};
+        let Batch { config, adapter, counts: Counts { tokens, scored }, recompute, backward } = self;
+        let (hidden, intermediate) = (config.hidden_size, config.intermediate_size);
         let (query, key) = (config.query_width(), config.key_width());
-        let of_layer = |layer: usize| {
-            let rows = counts.of(rows(config, layer));
-            Saved {
-                query: Some(rows * query),
-                key_value: Some(tokens * 2 * key),
-                attn_out: Some(rows * query),
-                lse: Some(rows * config.num_heads),
-                post_attn: Some(rows * config.hidden_size),
-                gate_up: Some(rows * 2 * config.intermediate_size),
-            }
-        };
-        // A shared one is as long as the first layer's: no other has more rows.
-        let saved =
-            if recompute { vec![of_layer(0)] } else { (0..config.num_layers).map(of_layer).collect() };
-        let gradient = |width: usize| backward.then_some(tokens * width);
+        let inner = adapter.map_or(0, LoraAdapter::inner);
+        let gradient = |width: usize| if backward { tokens * width } else { 0 };
+        // Where layers share one, it is as long as the first layer's: no other has more rows.
+        let saved = 0..if recompute { 1 } else { config.num_layers };
         Workspace {
-            inputs: vec![Some(tokens * config.hidden_size); config.num_layers],
-            saved,
-            output: Some(tokens * config.hidden_size),
-            normal: Some(tokens * config.hidden_size),
-            gathered: Some(scored * config.hidden_size),
-            queries: Some(tokens * query),
-            keys: Some(tokens * key),
-            swiglu: Some(tokens * config.intermediate_size),
-            d_stream: gradient(config.hidden_size),
-            d_stream_cast: gradient(config.hidden_size),
-            d_other: gradient(config.hidden_size),
-            d_swiglu: gradient(config.intermediate_size),
-            d_attn_out: gradient(query),
-            d_queries: gradient(query),
-            d_keys: gradient(key),
-            d_query: gradient(query),
-            d_key_value: gradient(2 * key),
+            inputs: (0..config.num_layers).map(|_| make(F32, tokens * hidden)).collect(),
+            saved: saved
+                .map(|layer| {
+                    let rows = self.counts.of(rows(config, layer));
+                    Saved {
+                        query: make(Activations, rows * query),
+                        key_value: make(Activations, tokens * 2 * key),
+                        attn_out: make(Activations, rows * query),
+                        lse: make(F32, rows * config.num_heads),
+                        post_attn: make(F32, rows * hidden),
+                        gate_up: make(Activations, rows * 2 * intermediate),
+                    }
+                })
+                .collect(),
+            output: make(F32, tokens * hidden),
+            normal: make(Activations, tokens * hidden),
+            gathered: make(Activations, scored * hidden),
+            queries: make(Activations, tokens * query),
+            keys: make(Activations, tokens * key),
+            swiglu: make(Activations, tokens * intermediate),
+            d_stream: make(F32, gradient(hidden)),
+            d_stream_cast: make(Rounded, gradient(hidden)),
+            d_other: make(F32, gradient(hidden)),
+            d_swiglu: make(F32, gradient(intermediate)),
+            d_attn_out: make(Activations, gradient(query)),
+            d_queries: make(F32, gradient(query)),
+            d_keys: make(F32, gradient(key)),
+            d_query: make(Activations, gradient(query)),
+            d_key_value: make(Activations, gradient(2 * key)),
             lora: LoraBuffers {
-                factors: None,
-                inner: adapter.map(|sizes| tokens * sizes.inner),
-                d_inner: adapter.and_then(|sizes| gradient(sizes.inner)),
+                factors: make(Activations, 0),
+                inner: make(Activations, tokens * inner),
+                d_inner: make(Activations, gradient(inner)),
             },
+        }
+    }
+
+    /// Grows every buffer to what this micro-batch needs.
+    pub(super) fn reserve<B: Backend>(self, backend: &mut B, space: &mut Workspace<B::Buffer>) {
+        let recompute = space.saved.len() < self.config.num_layers;
+        let mut sizes = Batch { recompute, ..self }.workspace(|kind, length| (kind, length));
+        for (buffer, (kind, length)) in space.all().into_iter().zip(sizes.all()) {
+            if *length > 0 && (B::LOW_PRECISION || *kind != Kind::Rounded) {
+                backend.reserve(buffer, *length);
+            }
         }
     }
 }
 
 /// The empty buffers for a decoder of this config; `recompute` keeps nothing of a layer but its input.
 pub(super) fn empty<B: Backend>(backend: &mut B, config: &Config, recompute: bool) -> Workspace<B::Buffer> {
-    let saved = (0..if recompute { 1 } else { config.num_layers })
-        .map(|_| Saved {
-            query: backend.buffer(),
-            key_value: backend.buffer(),
-            attn_out: backend.buffer(),
-            lse: backend.f32_buffer(),
-            post_attn: backend.f32_buffer(),
-            gate_up: backend.buffer(),
-        })
-        .collect();
-    Workspace {
-        inputs: (0..config.num_layers).map(|_| backend.f32_buffer()).collect(),
-        saved,
-        output: backend.f32_buffer(),
-        normal: backend.buffer(),
-        gathered: backend.buffer(),
-        queries: backend.buffer(),
-        keys: backend.buffer(),
-        swiglu: backend.buffer(),
-        d_stream: backend.f32_buffer(),
-        d_stream_cast: backend.buffer(),
-        d_other: backend.f32_buffer(),
-        d_swiglu: backend.f32_buffer(),
-        d_attn_out: backend.buffer(),
-        d_queries: backend.f32_buffer(),
-        d_keys: backend.f32_buffer(),
-        d_query: backend.buffer(),
-        d_key_value: backend.buffer(),
-        lora: LoraBuffers { factors: backend.buffer(), inner: backend.buffer(), d_inner: backend.buffer() },
-    }
-}
-
-/// Grows every buffer to what a micro-batch needs.
-pub(super) fn reserve<B: Backend>(
-    backend: &mut B,
-    space: &mut Workspace<B::Buffer>,
-    (config, adapter): (&Config, Option<Sizes>),
-    counts: Counts,
-    backward: bool,
-) {
-    let recompute = space.saved.len() < config.num_layers;
-    let mut lengths = Workspace::lengths(config, adapter, counts, recompute, backward);
-    let mut grow = |buffer: &mut B::Buffer, length: &mut Option<usize>| {
-        if let Some(length) = *length {
-            backend.reserve(buffer, length);
-        }
-    };
-    for (buffer, length) in space.activations().into_iter().zip(lengths.activations()) {
-        grow(buffer, length);
-    }
-    for (buffer, length) in space.f32_buffers().into_iter().zip(lengths.f32_buffers()) {
-        grow(buffer, length);
-    }
-    if B::LOW_PRECISION {
-        for (buffer, length) in space.copies().into_iter().zip(lengths.copies()) {
-            grow(buffer, length);
-        }
-    }
+    let counts = Counts { tokens: 0, scored: 0 };
+    Batch { config, adapter: None, counts, recompute, backward: false }.workspace(|kind, _| match kind {
+        Kind::F32 => backend.f32_buffer(),
+        Kind::Activations | Kind::Rounded => backend.buffer(),
+    })
 }
 
 /// Values kept for each token and layer, for sizing micro-batches.
@@ -284,7 +240,9 @@ mod tests {
         };
         let mut backend = Cpu::new(&config.inverse_frequencies());
         let mut space = empty(&mut backend, &config, false);
-        reserve(&mut backend, &mut space, (&config, None), Counts { tokens: 11, scored: 6 }, true);
+        let counts = Counts { tokens: 11, scored: 6 };
+        let batch = Batch { config: &config, adapter: None, counts, recompute: false, backward: true };
+        batch.reserve(&mut backend, &mut space);
         assert_eq!((space.saved[0].gate_up.len(), space.saved[1].gate_up.len()), (110, 60));
         assert_eq!((space.saved[0].lse.len(), space.saved[1].key_value.len()), (44, 88));
         assert_eq!((space.d_key_value.len(), space.output.len()), (88, 33));

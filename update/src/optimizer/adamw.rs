@@ -23,16 +23,21 @@ pub struct Step {
 /// ε of the denominator, PyTorch's default.
 pub(super) const EPSILON: f32 = 1e-8;
 
+impl Step {
+    /// 1 − η·λ, η/(1 − β₁ᵗ), √(1 − β₂ᵗ), 1 − β₁, β₂, 1 − β₂, each rounded once.
+    pub(super) fn factors(&self) -> [f32; 6] {
+        let (beta1, beta2) = self.betas;
+        let correction = |beta: f64| 1.0 - beta.powi(self.step as i32);
+        let (rate, root) = (self.rate / correction(beta1), correction(beta2).sqrt());
+        [1.0 - self.rate * self.decay, rate, root, 1.0 - beta1, beta2, 1.0 - beta2]
+            .map(|factor| factor as f32)
+    }
+}
+
 /// One step on one tensor (or any slice of it: the rule is elementwise). All four slices have the same length.
 /// `scale` multiplies the gradient first (gradient clipping).
 pub fn step(rule: &Step, scale: f32, param: &mut [f32], grad: &[f32], first: &mut [f32], second: &mut [f32]) {
-    let (beta1, beta2) = rule.betas;
-    let correction1 = 1.0 - beta1.powi(rule.step as i32);
-    let correction2 = 1.0 - beta2.powi(rule.step as i32);
-    let step_size = (rule.rate / correction1) as f32;
-    let root_correction2 = correction2.sqrt() as f32;
-    let keep = (1.0 - rule.rate * rule.decay) as f32;
-    let (mix1, beta2, mix2) = ((1.0 - beta1) as f32, beta2 as f32, (1.0 - beta2) as f32);
+    let [keep, step_size, root_correction2, mix1, beta2, mix2] = rule.factors();
     for (((p, &g), m), v) in param.iter_mut().zip(grad).zip(first).zip(second) {
         let g = g * scale;
         *m += (g - *m) * mix1;

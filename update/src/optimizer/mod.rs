@@ -10,8 +10,8 @@
 //! Weight decay applies to tensors of two dimensions only, not to norms and biases. The gradient is clipped by its global
 //! norm first. Every rule works on one tensor, or a piece of one, by itself, so results do not depend on the threads.
 
-pub mod adamw;
-pub mod muon;
+mod adamw;
+mod muon;
 pub mod on_device;
 pub mod schedule;
 
@@ -32,17 +32,6 @@ pub enum Method {
     Sgd,
     /// Orthogonalized momentum for the layers' matrices (Muon, arXiv 2502.16982), AdamW for the rest
     Muon,
-}
-
-impl Method {
-    /// The name used on the command line and in the record.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Adamw => "adamw",
-            Self::Sgd => "sgd",
-            Self::Muon => "muon",
-        }
-    }
 }
 
 /// The optimizer's hyperparameters.
@@ -202,11 +191,8 @@ impl Optimizer {
         mut read: impl FnMut(&str, &mut [f32]) -> Result<()>,
     ) -> Result<()> {
         for StateTensor { name, tensor, moment } in tensors(self.settings.method, &self.layout) {
-            let values = match moment {
-                Moment::First => &mut self.first[tensor],
-                Moment::Second => &mut self.second[tensor],
-            };
-            read(&name, values)?;
+            let tensors = if moment == Moment::First { &mut self.first } else { &mut self.second };
+            read(&name, &mut tensors[tensor])?;
         }
         self.steps = steps;
         Ok(())
@@ -247,19 +233,15 @@ fn cut<'a>(whole: Piece<'a>, pieces: &mut Vec<Piece<'a>>) {
     let Piece { rule, entry, mut values, mut gradient, mut first, mut second } = whole;
     while !values.is_empty() {
         let size = PIECE.min(values.len());
-        let (values_now, values_then) = values.split_at_mut(size);
-        let (gradient_now, gradient_then) = gradient.split_at(size);
-        let (first_now, first_then) = first.split_at_mut(size.min(first.len()));
-        let (second_now, second_then) = second.split_at_mut(size.min(second.len()));
-        pieces.push(Piece {
+        let piece = Piece {
             rule,
             entry,
-            values: values_now,
-            gradient: gradient_now,
-            first: first_now,
-            second: second_now,
-        });
-        (values, gradient, first, second) = (values_then, gradient_then, first_then, second_then);
+            values: values.split_off_mut(..size).unwrap_or_default(),
+            gradient: gradient.split_off(..size).unwrap_or_default(),
+            first: first.split_off_mut(..size).unwrap_or_default(),
+            second: second.split_off_mut(..size).unwrap_or_default(),
+        };
+        pieces.push(piece);
     }
 }
 

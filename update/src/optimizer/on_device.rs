@@ -4,15 +4,15 @@
 
 use std::sync::Arc;
 
-use device::{Buffer, Device};
+use device::{Argument, Buffer, Device};
 use policy::publish::PIECE;
 use record::failure::{Failure, Result};
 
-use super::{Method, Moment, Settings, StateTensor, clipping, tensors};
+use super::{Method, Moment, Settings, StateTensor, adamw, clipping, tensors};
 use crate::kernels;
 use crate::model::{DeviceModel, Entry, Layout, elementwise};
 
-/// An optimizer with its state on a device.
+/// An optimizer with its state on a device. Every method fails if the device does.
 pub struct DeviceOptimizer {
     settings: Settings,
     layout: Arc<Layout>,
@@ -57,11 +57,11 @@ impl DeviceOptimizer {
     /// An optimizer that has taken no step.
     ///
     /// # Errors
-    /// Memory (69), or the device's.
-    pub fn new<D: Device>(settings: Settings, resident: &mut DeviceModel<D>) -> Result<DeviceOptimizer> {
+    /// Memory (69).
+    pub fn new<D: Device>(settings: Settings, model: &mut DeviceModel<D>) -> Result<DeviceOptimizer> {
         check(settings.method)?;
-        let layout = resident.layout().clone();
-        let device = resident.device();
+        let layout = model.layout().clone();
+        let device = model.device();
         let moments = match settings.method {
             Method::Adamw => {
                 let (first, second) =
@@ -79,10 +79,10 @@ impl DeviceOptimizer {
     /// index of the piece's first value.
     ///
     /// # Errors
-    /// The first error of `read`, or the device's.
+    /// The first error of `read`.
     pub fn restore<D: Device>(
         &mut self,
-        resident: &mut DeviceModel<D>,
+        model: &mut DeviceModel<D>,
         steps: u64,
         mut read: impl FnMut(&str, usize, &mut [f32]) -> Result<()>,
     ) -> Result<()> {
@@ -94,7 +94,7 @@ impl DeviceOptimizer {
                 let end = (start + PIECE).min(range.end);
                 values.resize(end - start, 0.0);
                 read(&name, start - range.start, &mut values)?;
-                resident.device().upload(&values, buffer.slice(start..end))?;
+                model.device().upload(&values, buffer.slice(start..end))?;
             }
         }
         self.steps = steps;
@@ -102,12 +102,9 @@ impl DeviceOptimizer {
     }
 
     /// Copies a tensor's moments to the host, from the one of index `from` on.
-    ///
-    /// # Errors
-    /// The device's.
     pub fn moment<D: Device>(
         &self,
-        resident: &mut DeviceModel<D>,
+        model: &mut DeviceModel<D>,
         moment: Moment,
         tensor: usize,
         from: usize,
@@ -115,7 +112,7 @@ impl DeviceOptimizer {
     ) -> Result<()> {
         let Some(buffer) = self.buffer(moment) else { return Ok(()) };
         let start = self.layout.entries[tensor].range.start + from;
-        resident.device().download(buffer.slice(start..start + values.len()), values)
+        model.device().download(buffer.slice(start..start + values.len()), values)
     }
 
     fn buffer(&self, moment: Moment) -> Option<&Buffer<f32>> {
@@ -129,58 +126,33 @@ impl DeviceOptimizer {
     }
 
     /// See [`super::Optimizer::step`].
-    ///
-    /// # Errors
-    /// The device's.
-    pub fn step<D: Device>(&mut self, resident: &mut DeviceModel<D>, norm: f64, factor: f64) -> Result<()> {
+    pub fn step<D: Device>(&mut self, model: &mut DeviceModel<D>, norm: f64, factor: f64) -> Result<()> {
         self.steps += 1;
         let settings = self.settings;
         let scale = clipping(norm, settings.max_grad_norm);
         let rate = settings.lr * factor;
-        let parts = resident.optimizer_tensors()?;
+        let parts = model.optimizer_tensors()?;
         for (range, decayed) in runs(&self.layout.entries) {
             let decay = if decayed { settings.weight_decay } else { 0.0 };
-            let (length, keep) = (range.len() as u64, (1.0 - rate * decay) as f32);
-            let shape = elementwise(range.len());
-            let weights = parts.weights.slice(range.clone());
-            let remainders = parts.remainders.slice(range.clone());
+            let length = range.len() as u64;
             let gradients = parts.gradients.slice(range.clone());
-            match &self.moments {
-                Some((first, second)) => {
-                    let (beta1, beta2) = settings.betas;
-                    let correction1 = 1.0 - beta1.powi(self.steps as i32);
-                    let correction2 = 1.0 - beta2.powi(self.steps as i32);
-                    let arguments = [
-                        weights.into(),
-                        remainders.into(),
-                        first.slice(range.clone()).into(),
-                        second.slice(range).into(),
-                        gradients.into(),
-                        length.into(),
-                        scale.into(),
-                        keep.into(),
-                        ((rate / correction1) as f32).into(),
-                        (correction2.sqrt() as f32).into(),
-                        ((1.0 - beta1) as f32).into(),
-                        (beta2 as f32).into(),
-                        ((1.0 - beta2) as f32).into(),
-                        super::adamw::EPSILON.into(),
-                    ];
-                    parts.device.launch(&kernels::ADAMW, shape, &arguments)?;
-                }
-                None => {
-                    let arguments = [
-                        weights.into(),
-                        remainders.into(),
-                        gradients.into(),
-                        length.into(),
-                        scale.into(),
-                        keep.into(),
-                        (rate as f32).into(),
-                    ];
-                    parts.device.launch(&kernels::SGD, shape, &arguments)?;
-                }
+            let mut arguments: Vec<Argument> =
+                vec![parts.weights.slice(range.clone()).into(), parts.remainders.slice(range.clone()).into()];
+            if let Some((first, second)) = &self.moments {
+                arguments.push(first.slice(range.clone()).into());
+                arguments.push(second.slice(range).into());
             }
+            arguments.extend([Argument::from(gradients), length.into(), scale.into()]);
+            let kernel = if self.moments.is_some() {
+                let step = adamw::Step { rate, betas: settings.betas, decay, step: self.steps };
+                arguments.extend(step.factors().map(Argument::from));
+                arguments.push(adamw::EPSILON.into());
+                &kernels::ADAMW
+            } else {
+                arguments.extend([1.0 - rate * decay, rate].map(|factor| Argument::from(factor as f32)));
+                &kernels::SGD
+            };
+            parts.device.launch(kernel, elementwise(length as usize), &arguments)?;
         }
         Ok(())
     }

@@ -19,14 +19,6 @@ pub enum Schedule {
 }
 
 impl Schedule {
-    /// The name used on the command line and in the record.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Constant => "constant",
-            Self::Cosine => "cosine",
-        }
-    }
-
     /// The multiple of the peak rate for one optimizer step.
     ///
     /// `lifetime` counts the optimizer steps before this one since the state was initialized, `here` those in this call, out

@@ -24,7 +24,7 @@ pub fn golden(name: &str) -> PathBuf {
 }
 
 /// The program; `TROUPE_TEST_PROGRAMS` names another folder of programs.
-fn program() -> PathBuf {
+pub fn program() -> PathBuf {
     let built = || PathBuf::from(env!("CARGO_BIN_EXE_update"));
     std::env::var_os("TROUPE_TEST_PROGRAMS").map_or_else(built, |folder| Path::new(&folder).join("update"))
 }

@@ -97,9 +97,7 @@ struct HeadLayout {
 /// Gathered operands and scores of a block.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scratch {
-    queries: Vec<f32>,
-    keys: Vec<f32>,
-    values: Vec<f32>,
+    operands: Operands,
     scores: Vec<f32>,
     out: Vec<f32>,
     d_out: Vec<f32>,
@@ -107,6 +105,33 @@ pub(super) struct Scratch {
     d_keys: Vec<f32>,
     /// Row sums in the forward pass; log-sum-exp in the backward pass.
     lse: Vec<f32>,
+}
+
+/// Queries, keys and values of one key head and its group of query heads, row by row.
+#[derive(Clone, Debug, Default)]
+struct Operands {
+    queries: Vec<f32>,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+}
+
+impl Operands {
+    /// Gathers those of a block; queries times the scale of attention.
+    fn gather(&mut self, op: &Attention<Vec<f32>>, block: &Block, layouts: [HeadLayout; 3]) -> [View<'_>; 3] {
+        let (width, group) = (op.heads.width, op.heads.queries / op.heads.keys);
+        let [queries_at, keys_at, values_at] = layouts;
+        let queries = resized(&mut self.queries, group * block.rows.len() * width);
+        let keys = resized(&mut self.keys, block.keys * width);
+        let values = resized(&mut self.values, block.keys * width);
+        gather_rows(block.rows.clone(), group, queries_at, scale(op.heads), op.queries, queries);
+        gather_keys(&block.runs, keys_at, op.keys, keys);
+        gather_keys(&block.runs, values_at, op.key_value, values);
+        [&*queries, keys, values].map(|gathered| View::new(gathered, width))
+    }
+}
+
+fn scale(heads: Heads) -> f32 {
+    1.0 / (heads.width as f32).sqrt()
 }
 
 /// Makes `buffer` at least `length` long and returns so much of it.
@@ -273,26 +298,18 @@ pub(super) fn forward(
     out: &mut [f32],
     lse: &mut [f32],
 ) {
-    let Attention { heads, queries, keys, key_value, .. } = *op;
-    let width = heads.width;
-    let group = heads.queries / heads.keys;
-    let scale = 1.0 / (width as f32).sqrt();
+    let heads = op.heads;
+    let (width, group) = (heads.width, heads.queries / heads.keys);
     for block in &blocks.blocks {
         let rows = group * block.rows.len();
         let nodes = &blocks.nodes[block.rows.clone()];
         let masked = masked_keys(batch, block);
         for head in 0..heads.keys {
-            let [queries_at, keys_at, values_at] = layouts(heads, head);
-            let q = resized(&mut scratch.queries, rows * width);
-            let k = resized(&mut scratch.keys, block.keys * width);
-            let v = resized(&mut scratch.values, block.keys * width);
+            let layouts = layouts(heads, head);
+            let [q, k, v] = scratch.operands.gather(op, block, layouts);
             let scores = resized(&mut scratch.scores, rows * block.keys);
             let head_out = resized(&mut scratch.out, rows * width);
             let (sums, head_lse) = resized(&mut scratch.lse, 2 * rows).split_at_mut(rows);
-            gather_rows(block.rows.clone(), group, queries_at, scale, queries, q);
-            gather_keys(&block.runs, keys_at, keys, k);
-            gather_keys(&block.runs, values_at, key_value, v);
-            let (q, k, v) = (View::new(q, width), View::new(k, width), View::new(v, width));
             gemm.exact([rows, block.keys, width], q, k.transposed(), Onto::Zero, scores, block.keys);
             softmax(block.keys, block.common, &masked, nodes, scores, sums, head_lse);
             let p = View::new(scores, block.keys);
@@ -300,7 +317,7 @@ pub(super) fn forward(
             for sum in sums.iter_mut() {
                 *sum = 1.0 / *sum;
             }
-            scatter_rows(block.rows.clone(), group, queries_at, sums, head_out, out);
+            scatter_rows(block.rows.clone(), group, layouts[0], sums, head_out, out);
             for (index, row) in block.rows.clone().enumerate() {
                 for member in 0..group {
                     lse[row * heads.queries + head * group + member] =
@@ -321,10 +338,8 @@ pub(super) fn backward(
     output: AttentionOutput<Vec<f32>>,
     gradients: AttentionGradients<Vec<f32>>,
 ) {
-    let Attention { heads, queries, keys, key_value, .. } = *op;
-    let width = heads.width;
-    let group = heads.queries / heads.keys;
-    let scale = 1.0 / (width as f32).sqrt();
+    let heads = op.heads;
+    let (width, group) = (heads.width, heads.queries / heads.keys);
     let key_width = heads.keys * width;
     let d_keys = &mut gradients.d_keys[..batch.tokens() * key_width];
     let d_key_value = &mut gradients.d_key_value[..batch.tokens() * 2 * key_width];
@@ -337,21 +352,17 @@ pub(super) fn backward(
         let nodes = &blocks.nodes[block.rows.clone()];
         let masked = masked_keys(batch, block);
         for head in 0..heads.keys {
-            let [queries_at, keys_at, values_at] = layouts(heads, head);
-            let q = resized(&mut scratch.queries, rows * width);
-            let k = resized(&mut scratch.keys, block.keys * width);
-            let v = resized(&mut scratch.values, block.keys * width);
+            let layouts = layouts(heads, head);
+            let [queries_at, keys_at, values_at] = layouts;
+            let [q, k, v] = scratch.operands.gather(op, block, layouts);
             let scores = resized(&mut scratch.scores, rows * block.keys);
             let d_scores = resized(&mut scratch.d_scores, rows * block.keys);
             let head_out = resized(&mut scratch.out, rows * width);
             let d_head_out = resized(&mut scratch.d_out, rows * width);
             let d_k = resized(&mut scratch.d_keys, block.keys * width);
             let head_lse = resized(&mut scratch.lse, rows);
-            gather_rows(block.rows.clone(), group, queries_at, scale, queries, q);
             gather_rows(block.rows.clone(), group, queries_at, 1.0, output.out, head_out);
             gather_rows(block.rows.clone(), group, queries_at, 1.0, output.d_out, d_head_out);
-            gather_keys(&block.runs, keys_at, keys, k);
-            gather_keys(&block.runs, values_at, key_value, v);
             for (index, row) in block.rows.clone().enumerate() {
                 for member in 0..group {
                     head_lse[member * block.rows.len() + index] =
@@ -360,7 +371,6 @@ pub(super) fn backward(
             }
             let by_key = [rows, block.keys, width];
             let by_query = [block.keys, width, rows];
-            let (q, k, v) = (View::new(q, width), View::new(k, width), View::new(v, width));
             gemm.exact(by_key, q, k.transposed(), Onto::Zero, scores, block.keys);
             let d_o = View::new(d_head_out, width);
             gemm.exact(by_key, d_o, v.transposed(), Onto::Zero, d_scores, block.keys);
@@ -383,7 +393,7 @@ pub(super) fn backward(
             gemm.exact(by_query, d_s.transposed(), q, Onto::Zero, d_k, width);
             scatter_keys(&block.runs, keys_at, d_k, d_keys);
             gemm.exact([rows, width, block.keys], d_s, k, Onto::Zero, head_out, width);
-            head_lse.fill(scale);
+            head_lse.fill(scale(heads));
             scatter_rows(block.rows.clone(), group, queries_at, head_lse, head_out, gradients.d_queries);
         }
     }

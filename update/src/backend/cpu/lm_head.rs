@@ -3,6 +3,8 @@
 //!
 //! If the logits of all rows fit into one block they are kept for the backward pass, otherwise recomputed.
 
+use std::ops::Range;
+
 use super::Gemm;
 use super::vector::{self, maximum, sum2, vectorized};
 use crate::backend::{LmHead, MicroBatch};
@@ -81,26 +83,61 @@ vectorized! {
     }
 }
 
-/// Loss rows, by scored node, of the nodes in a range.
-fn rows_within(batch: &MicroBatch, nodes: std::ops::Range<usize>) -> &[u32] {
-    let start = batch.by_node.partition_point(|&row| (batch.rows[row as usize].0 as usize) < nodes.start);
-    let end = batch.by_node.partition_point(|&row| (batch.rows[row as usize].0 as usize) < nodes.end);
-    &batch.by_node[start..end]
-}
-
-fn ranges(length: usize, step: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+fn ranges(length: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
     (0..length).step_by(step).map(move |start| start..length.min(start + step))
 }
 
-impl Scratch {
-    /// Rows of a block, and its stride.
-    fn block(rows: usize, vocabulary: usize) -> (usize, usize) {
-        match rows * vocabulary <= ROWS * COLUMNS {
-            true => (rows.max(1), vocabulary),
-            false => (ROWS, COLUMNS.min(vocabulary)),
-        }
+/// Scored nodes by tokens of the vocabulary, whose logits are one product.
+struct Tile {
+    nodes: Range<usize>,
+    tokens: Range<usize>,
+    /// Where its logits are in the buffer, in rows `stride` apart.
+    logits: Range<usize>,
+    stride: usize,
+}
+
+/// The tiles of a micro-batch, one after another in the buffer where all fit.
+fn tiles(nodes: usize, vocabulary: usize) -> impl Iterator<Item = Tile> {
+    let fit = nodes * vocabulary <= ROWS * COLUMNS;
+    let (rows, stride) = if fit { (nodes.max(1), vocabulary) } else { (ROWS, COLUMNS.min(vocabulary)) };
+    ranges(nodes, rows).flat_map(move |nodes| {
+        ranges(vocabulary, COLUMNS).map(move |tokens| {
+            let first = if fit { tokens.start } else { 0 };
+            let logits = first..first + (nodes.len() - 1) * stride + tokens.len();
+            Tile { nodes: nodes.clone(), tokens, logits, stride }
+        })
+    })
+}
+
+impl Tile {
+    /// The hidden states and the head's weight.
+    fn operands<'a>(&self, head: &LmHead<'a, Vec<f32>>) -> (View<'a>, View<'a>) {
+        let width = head.weight.inputs;
+        let weights = &head.weights[head.weight.offset + self.tokens.start * width..];
+        (View::new(&head.hidden[self.nodes.start * width..], width), View::new(weights, width))
     }
 
+    /// Computes logits, before the temperature.
+    fn compute(&self, gemm: &mut Gemm, head: &LmHead<Vec<f32>>, logits: &mut [f32]) {
+        let (x, w) = self.operands(head);
+        let mnk = [self.nodes.len(), self.tokens.len(), head.weight.inputs];
+        gemm.linear(mnk, x, w.transposed(), Onto::Zero, logits, self.stride);
+    }
+
+    /// Its loss rows, and where the target's logit is in the tile.
+    fn targets<'a>(&'a self, batch: &'a MicroBatch) -> impl Iterator<Item = (usize, usize)> + 'a {
+        let node = |row: u32| batch.rows[row as usize].0 as usize;
+        let before = |end: usize| batch.by_node.partition_point(|&row| node(row) < end);
+        let rows = &batch.by_node[before(self.nodes.start)..before(self.nodes.end)];
+        rows.iter().filter_map(move |&row| {
+            let target = batch.rows[row as usize].1 as usize;
+            let at = || (node(row) - self.nodes.start) * self.stride + target - self.tokens.start;
+            self.tokens.contains(&target).then(|| (row as usize, at()))
+        })
+    }
+}
+
+impl Scratch {
     /// See [`crate::backend::Backend::score`].
     pub(super) fn score(
         &mut self,
@@ -110,44 +147,27 @@ impl Scratch {
         logprobs: &mut [f32],
         entropies: &mut [f32],
     ) {
-        let (rows, vocabulary, width) = (batch.scored.len(), head.weight.outputs, head.weight.inputs);
-        let (block_rows, stride) = Self::block(rows, vocabulary);
-        self.kept = block_rows >= rows && stride == vocabulary;
-        self.logits.resize(self.logits.len().max(block_rows * stride), 0.0);
+        let (nodes, vocabulary) = (batch.scored.len(), head.weight.outputs);
+        self.kept = nodes * vocabulary <= ROWS * COLUMNS;
+        self.logits.resize(self.logits.len().max(logits_values(nodes, vocabulary)), 0.0);
         self.largest.clear();
-        self.largest.resize(rows, f32::NEG_INFINITY);
+        self.largest.resize(nodes, f32::NEG_INFINITY);
         for sums in [&mut self.sums, &mut self.moments, &mut self.lse] {
             sums.clear();
-            sums.resize(rows, 0.0);
+            sums.resize(nodes, 0.0);
         }
         let scale = 1.0 / head.temperature;
-        for nodes in ranges(rows, block_rows) {
-            for tokens in ranges(vocabulary, COLUMNS) {
-                let mnk = [nodes.len(), tokens.len(), width];
-                let first = if self.kept { tokens.start } else { 0 };
-                let logits = &mut self.logits[first..first + (nodes.len() - 1) * stride + tokens.len()];
-                let x = View::new(&head.hidden[nodes.start * width..], width);
-                let w = View::new(&head.weights[head.weight.offset + tokens.start * width..], width);
-                gemm.linear(mnk, x, w.transposed(), Onto::Zero, logits, stride);
-                fold_rows(
-                    tokens.len(),
-                    stride,
-                    scale,
-                    logits,
-                    &mut self.largest[nodes.clone()],
-                    &mut self.sums[nodes.clone()],
-                    &mut self.moments[nodes.clone()],
-                );
-                for &row in rows_within(batch, nodes.clone()) {
-                    let (node, target) = batch.rows[row as usize];
-                    let (node, target) = (node as usize - nodes.start, target as usize);
-                    if tokens.contains(&target) {
-                        logprobs[row as usize] = logits[node * stride + target - tokens.start];
-                    }
-                }
+        for tile in tiles(nodes, vocabulary) {
+            let logits = &mut self.logits[tile.logits.clone()];
+            tile.compute(gemm, head, logits);
+            let [largest, sums, moments] = [&mut self.largest, &mut self.sums, &mut self.moments]
+                .map(|all| &mut all[tile.nodes.clone()]);
+            fold_rows(tile.tokens.len(), tile.stride, scale, logits, largest, sums, moments);
+            for (row, at) in tile.targets(batch) {
+                logprobs[row] = logits[at];
             }
         }
-        for node in 0..rows {
+        for node in 0..nodes {
             self.lse[node] = self.largest[node] + self.sums[node].ln();
         }
         for (row, &(node, _)) in batch.rows.iter().enumerate() {
@@ -167,44 +187,32 @@ impl Scratch {
         d_hidden: &mut [f32],
         mut gradients: Option<&mut Vec<f32>>,
     ) {
-        let (rows, vocabulary, width) = (batch.scored.len(), head.weight.outputs, head.weight.inputs);
-        let (block_rows, stride) = Self::block(rows, vocabulary);
+        let (nodes, width) = (batch.scored.len(), head.weight.inputs);
         let scale = 1.0 / head.temperature;
         self.weights.clear();
-        self.weights.resize(rows, 0.0);
+        self.weights.resize(nodes, 0.0);
         for &row in &batch.by_node {
             self.weights[batch.rows[row as usize].0 as usize] += d_logprobs[row as usize] * scale;
         }
-        for nodes in ranges(rows, block_rows) {
-            for tokens in ranges(vocabulary, COLUMNS) {
-                let mnk = [nodes.len(), tokens.len(), width];
-                let first = if self.kept { tokens.start } else { 0 };
-                let logits = &mut self.logits[first..first + (nodes.len() - 1) * stride + tokens.len()];
-                let x = View::new(&head.hidden[nodes.start * width..], width);
-                let start = head.weight.offset + tokens.start * width;
-                let w = View::new(&head.weights[start..], width);
-                if !self.kept {
-                    gemm.linear(mnk, x, w.transposed(), Onto::Zero, logits, stride);
-                    scale_all(scale, logits);
-                }
-                let (lse, weights) = (&self.lse[nodes.clone()], &self.weights[nodes.clone()]);
-                negative_probabilities(tokens.len(), stride, logits, lse, weights);
-                for &row in rows_within(batch, nodes.clone()) {
-                    let (node, target) = batch.rows[row as usize];
-                    let (node, target) = (node as usize - nodes.start, target as usize);
-                    if tokens.contains(&target) {
-                        logits[node * stride + target - tokens.start] += d_logprobs[row as usize] * scale;
-                    }
-                }
-                let d_logits = View::new(logits, stride);
-                let onto = if tokens.start == 0 { Onto::Zero } else { Onto::Result };
-                let d_x = &mut d_hidden[nodes.start * width..];
-                gemm.linear([nodes.len(), width, tokens.len()], d_logits, w, onto, d_x, width);
-                if let Some(gradients) = gradients.as_deref_mut() {
-                    let d_w = &mut gradients[start..];
-                    let mnk = [tokens.len(), width, nodes.len()];
-                    gemm.linear(mnk, d_logits.transposed(), x, Onto::Result, d_w, width);
-                }
+        for tile in tiles(nodes, head.weight.outputs) {
+            let logits = &mut self.logits[tile.logits.clone()];
+            if !self.kept {
+                tile.compute(gemm, head, logits);
+                scale_all(scale, logits);
+            }
+            let (lse, weights) = (&self.lse[tile.nodes.clone()], &self.weights[tile.nodes.clone()]);
+            negative_probabilities(tile.tokens.len(), tile.stride, logits, lse, weights);
+            for (row, at) in tile.targets(batch) {
+                logits[at] += d_logprobs[row] * scale;
+            }
+            let ((x, w), d_logits) = (tile.operands(head), View::new(logits, tile.stride));
+            let (rows, columns) = (tile.nodes.len(), tile.tokens.len());
+            let onto = if tile.tokens.start == 0 { Onto::Zero } else { Onto::Result };
+            let d_x = &mut d_hidden[tile.nodes.start * width..];
+            gemm.linear([rows, width, columns], d_logits, w, onto, d_x, width);
+            if let Some(gradients) = gradients.as_deref_mut() {
+                let d_w = &mut gradients[head.weight.offset + tile.tokens.start * width..];
+                gemm.linear([columns, width, rows], d_logits.transposed(), x, Onto::Result, d_w, width);
             }
         }
         self.kept = false;

@@ -41,6 +41,9 @@ impl Gemm {
     }
 }
 
+/// Weights, activations or gradients.
+type Values = Vec<f32>;
+
 /// A CPU core.
 #[derive(Clone, Debug)]
 pub struct Cpu {
@@ -49,7 +52,7 @@ pub struct Cpu {
     lm_head: lm_head::Scratch,
     rope: RopeCache,
     /// Where gradients of frozen vectors go.
-    discarded: Vec<f32>,
+    discarded: Values,
 }
 
 impl Cpu {
@@ -72,13 +75,13 @@ impl Cpu {
 
     /// Whether the heads after the operation, and what follows them in a row, are rounded to bf16: keys and values are,
     /// as rollout's engine stores them. The gradient takes the rounding for the identity.
-    fn rounds(&self, op: &QkNormRope<Vec<f32>>) -> bool {
+    fn rounds(&self, op: &QkNormRope<Values>) -> bool {
         self.gemm.precision == Precision::BFloat16 && op.stride > op.heads_width()
     }
 
     fn linear_onto(
         &mut self,
-        &Linear { rows, weights, weight }: &Linear<Vec<f32>>,
+        &Linear { rows, weights, weight }: &Linear<Values>,
         x: &[f32],
         onto: Onto,
         out: &mut [f32],
@@ -88,7 +91,7 @@ impl Cpu {
         self.gemm.linear(mnk, x, w, onto, out, weight.outputs);
     }
 
-    fn angles<'a>(&'a self, batch: &'a Prepared, op: &QkNormRope<Vec<f32>>) -> elementwise::RowAngles<'a> {
+    fn angles<'a>(&'a self, batch: &'a Prepared, op: &QkNormRope<Values>) -> elementwise::RowAngles<'a> {
         let nodes = match op.rows {
             Rows::All => None,
             Rows::Scored => Some(&batch.batch.scored[..]),
@@ -129,10 +132,10 @@ fn view(weights: &[f32], weight: Dense) -> View<'_> {
 /// Where the gradient of a vector goes. It falls out of the activations' gradients, so without `gradients` it is computed
 /// all the same and discarded.
 fn gradient_of<'a>(
-    gradients: Option<&'a mut Vec<f32>>,
+    gradients: Option<&'a mut Values>,
     offset: usize,
     width: usize,
-    discarded: &'a mut Vec<f32>,
+    discarded: &'a mut Values,
 ) -> &'a mut [f32] {
     match gradients {
         Some(gradients) => &mut gradients[offset..offset + width],
@@ -143,19 +146,19 @@ fn gradient_of<'a>(
     }
 }
 
-fn norm_weight<'a>(op: &QkNormRope<'a, Vec<f32>>) -> &'a [f32] {
+fn norm_weight<'a>(op: &QkNormRope<'a, Values>) -> &'a [f32] {
     op.norm.map_or(&[], |offset| &op.weights[offset..offset + op.width])
 }
 
 impl Backend for Cpu {
-    type Buffer = Vec<f32>;
+    type Buffer = Values;
     type Batch = Prepared;
 
-    fn buffer(&mut self) -> Vec<f32> {
-        Vec::new()
+    fn buffer(&mut self) -> Values {
+        Values::new()
     }
 
-    fn reserve(&mut self, buffer: &mut Vec<f32>, length: usize) {
+    fn reserve(&mut self, buffer: &mut Values, length: usize) {
         if buffer.len() < length {
             buffer.resize(length, 0.0);
         }
@@ -168,17 +171,17 @@ impl Backend for Cpu {
         Prepared { batch, all, scored }
     }
 
-    fn embed(&mut self, batch: &Prepared, weights: &Vec<f32>, table: Dense, out: &mut Vec<f32>) {
+    fn embed(&mut self, batch: &Prepared, weights: &Values, table: Dense, out: &mut Values) {
         for (&id, out) in batch.batch.ids.iter().zip(out.chunks_exact_mut(table.inputs)) {
             out.copy_from_slice(&weights[table.offset + id as usize * table.inputs..][..table.inputs]);
         }
     }
 
-    fn embed_backward(&mut self, batch: &Prepared, d_out: &Vec<f32>, gradients: &mut Vec<f32>, table: Dense) {
+    fn embed_backward(&mut self, batch: &Prepared, d_out: &Values, gradients: &mut Values, table: Dense) {
         elementwise::add_rows(&batch.batch.ids, table.inputs, d_out, &mut gradients[table.offset..]);
     }
 
-    fn rms_norm(&mut self, norm: &RmsNorm<Vec<f32>>, out: &mut Vec<f32>) {
+    fn rms_norm(&mut self, norm: &RmsNorm<Values>, out: &mut Values) {
         let length = norm.rows * norm.width;
         let weight = &norm.weights[norm.offset..norm.offset + norm.width];
         elementwise::rms_norm(&norm.x[..length], weight, norm.epsilon, &mut out[..length]);
@@ -186,10 +189,10 @@ impl Backend for Cpu {
 
     fn rms_norm_backward(
         &mut self,
-        norm: &RmsNorm<Vec<f32>>,
-        d_out: &Vec<f32>,
-        d_x: &mut Vec<f32>,
-        gradients: Option<&mut Vec<f32>>,
+        norm: &RmsNorm<Values>,
+        d_out: &Values,
+        d_x: &mut Values,
+        gradients: Option<&mut Values>,
     ) {
         let RmsNorm { width, x, weights, offset, epsilon, .. } = *norm;
         let length = norm.rows * width;
@@ -199,27 +202,21 @@ impl Backend for Cpu {
         elementwise::rms_norm_backward(x, weight, epsilon, d_out, d_x, d_weight);
     }
 
-    fn linear(
-        &mut self,
-        linear: &Linear<Vec<f32>>,
-        x: &Vec<f32>,
-        residual: Option<&Vec<f32>>,
-        out: &mut Vec<f32>,
-    ) {
+    fn linear(&mut self, linear: &Linear<Values>, x: &Values, residual: Option<&Values>, out: &mut Values) {
         let onto = residual.map_or(Onto::Zero, |residual| Onto::Other(residual));
         self.linear_onto(linear, x, onto, out);
     }
 
-    fn linear_add(&mut self, linear: &Linear<Vec<f32>>, x: &Vec<f32>, out: &mut Vec<f32>) {
+    fn linear_add(&mut self, linear: &Linear<Values>, x: &Values, out: &mut Values) {
         self.linear_onto(linear, x, Onto::Result, out);
     }
 
     fn linear_backward_input(
         &mut self,
-        &Linear { rows, weights, weight }: &Linear<Vec<f32>>,
-        d_out: &Vec<f32>,
+        &Linear { rows, weights, weight }: &Linear<Values>,
+        d_out: &Values,
         add: bool,
-        d_x: &mut Vec<f32>,
+        d_x: &mut Values,
     ) {
         let mnk = [rows, weight.inputs, weight.outputs];
         let onto = if add { Onto::Result } else { Onto::Zero };
@@ -230,9 +227,9 @@ impl Backend for Cpu {
     fn linear_backward_weight(
         &mut self,
         rows: usize,
-        d_out: &Vec<f32>,
-        x: &Vec<f32>,
-        gradients: &mut Vec<f32>,
+        d_out: &Values,
+        x: &Values,
+        gradients: &mut Values,
         weight: Dense,
     ) {
         let mnk = [weight.outputs, weight.inputs, rows];
@@ -244,9 +241,9 @@ impl Backend for Cpu {
     fn qk_norm_rope(
         &mut self,
         batch: &Prepared,
-        op: &QkNormRope<Vec<f32>>,
-        projection: &mut Vec<f32>,
-        out: &mut Vec<f32>,
+        op: &QkNormRope<Values>,
+        projection: &mut Values,
+        out: &mut Values,
     ) {
         let rows = batch.rows(op.rows);
         let projection = &mut projection[..rows * op.stride];
@@ -266,11 +263,11 @@ impl Backend for Cpu {
     fn qk_norm_rope_backward(
         &mut self,
         batch: &Prepared,
-        op: &QkNormRope<Vec<f32>>,
-        projection: &Vec<f32>,
-        d_out: &Vec<f32>,
-        d_projection: &mut Vec<f32>,
-        mut gradients: Option<&mut Vec<f32>>,
+        op: &QkNormRope<Values>,
+        projection: &Values,
+        d_out: &Values,
+        d_projection: &mut Values,
+        mut gradients: Option<&mut Values>,
     ) {
         let length = batch.rows(op.rows) * op.stride;
         let mut discarded = std::mem::take(&mut self.discarded);
@@ -295,13 +292,7 @@ impl Backend for Cpu {
         }
     }
 
-    fn attention(
-        &mut self,
-        batch: &Prepared,
-        op: &Attention<Vec<f32>>,
-        out: &mut Vec<f32>,
-        lse: &mut Vec<f32>,
-    ) {
+    fn attention(&mut self, batch: &Prepared, op: &Attention<Values>, out: &mut Values, lse: &mut Values) {
         let blocks = batch.blocks(op.rows);
         attention::forward(&mut self.attention, &mut self.gemm, &batch.batch, blocks, op, out, lse);
     }
@@ -309,15 +300,15 @@ impl Backend for Cpu {
     fn attention_backward(
         &mut self,
         batch: &Prepared,
-        op: &Attention<Vec<f32>>,
-        output: AttentionOutput<Vec<f32>>,
-        gradients: AttentionGradients<Vec<f32>>,
+        op: &Attention<Values>,
+        output: AttentionOutput<Values>,
+        gradients: AttentionGradients<Values>,
     ) {
         let blocks = batch.blocks(op.rows);
         attention::backward(&mut self.attention, &mut self.gemm, &batch.batch, blocks, op, output, gradients);
     }
 
-    fn swiglu(&mut self, rows: usize, width: usize, gate_up: &Vec<f32>, out: &mut Vec<f32>) {
+    fn swiglu(&mut self, rows: usize, width: usize, gate_up: &Values, out: &mut Values) {
         elementwise::swiglu(width, &gate_up[..2 * rows * width], &mut out[..rows * width]);
     }
 
@@ -325,32 +316,32 @@ impl Backend for Cpu {
         &mut self,
         rows: usize,
         width: usize,
-        gate_up: &mut Vec<f32>,
-        d_out: &Vec<f32>,
-        out: &mut Vec<f32>,
+        gate_up: &mut Values,
+        d_out: &Values,
+        out: &mut Values,
     ) {
         let length = rows * width;
         elementwise::swiglu_backward(width, &mut gate_up[..2 * length], &d_out[..length], &mut out[..length]);
     }
 
-    fn gather(&mut self, batch: &Prepared, width: usize, x: &Vec<f32>, out: &mut Vec<f32>) {
+    fn gather(&mut self, batch: &Prepared, width: usize, x: &Values, out: &mut Values) {
         for (&node, out) in batch.batch.scored.iter().zip(out.chunks_exact_mut(width)) {
             out.copy_from_slice(&x[node as usize * width..][..width]);
         }
     }
 
-    fn scatter_add(&mut self, batch: &Prepared, width: usize, rows: &Vec<f32>, x: &mut Vec<f32>) {
+    fn scatter_add(&mut self, batch: &Prepared, width: usize, rows: &Values, x: &mut Values) {
         elementwise::add_rows(&batch.batch.scored, width, rows, x);
     }
 
-    fn zero(&mut self, length: usize, buffer: &mut Vec<f32>) {
+    fn zero(&mut self, length: usize, buffer: &mut Values) {
         buffer[..length].fill(0.0);
     }
 
     fn score(
         &mut self,
         batch: &Prepared,
-        head: &LmHead<Vec<f32>>,
+        head: &LmHead<Values>,
         logprobs: &mut [f32],
         entropies: &mut [f32],
     ) {
@@ -360,10 +351,10 @@ impl Backend for Cpu {
     fn score_backward(
         &mut self,
         batch: &Prepared,
-        head: &LmHead<Vec<f32>>,
+        head: &LmHead<Values>,
         d_logprobs: &[f32],
-        d_hidden: &mut Vec<f32>,
-        gradients: Option<&mut Vec<f32>>,
+        d_hidden: &mut Values,
+        gradients: Option<&mut Values>,
     ) {
         self.lm_head.score_backward(&mut self.gemm, &batch.batch, head, d_logprobs, d_hidden, gradients);
     }

@@ -4,7 +4,7 @@ use device::{Argument, Buffer, Device, Kernel, Shape};
 use half::bf16;
 use record::failure::Result;
 
-use super::device_batch::DeviceBatch;
+use super::device_batch::{DeviceBatch, Table};
 use super::launch;
 use super::values::Values;
 use crate::backend::{Attention, AttentionGradients, AttentionOutput, Heads};
@@ -85,9 +85,9 @@ fn tail<'a>(batch: &'a DeviceBatch, op: &Attention<'_, Values>) -> Result<[Argum
     let Attention { rows, heads, .. } = *op;
     Ok([
         batch.nodes(rows)?.into(),
-        batch.ends()?.into(),
-        batch.tile_last()?.into(),
-        batch.tile_first()?.into(),
+        batch.table(Table::Ends)?.into(),
+        batch.table(Table::TileLast)?.into(),
+        batch.table(Table::TileFirst)?.into(),
         integer(batch.count(rows)),
         integer(batch.tokens),
         integer(heads.queries),
@@ -107,12 +107,12 @@ fn shape(rows: usize, heads: usize, owned: usize, threads: usize, shared: u32) -
 pub(super) fn forward<D: Device>(
     device: &mut D,
     batch: &DeviceBatch,
-    op: &Attention<'_, Values>,
+    op: &Attention<Values>,
     out: &Values,
     lse: &Values,
 ) -> Result<()> {
     let compiled = Compiled::of(op.heads);
-    let mut arguments: Vec<Argument<'_>> = vec![
+    let mut arguments: Vec<Argument> = vec![
         out.half()?.into(),
         lse.single()?.into(),
         op.queries.half()?.into(),
@@ -129,9 +129,9 @@ pub(super) fn forward<D: Device>(
 pub(super) fn backward<D: Device>(
     device: &mut D,
     batch: &DeviceBatch,
-    op: &Attention<'_, Values>,
-    output: AttentionOutput<'_, Values>,
-    gradients: AttentionGradients<'_, Values>,
+    op: &Attention<Values>,
+    output: AttentionOutput<Values>,
+    gradients: AttentionGradients<Values>,
     deltas: &Buffer<f32>,
 ) -> Result<()> {
     let compiled = Compiled::of(op.heads);
@@ -140,7 +140,7 @@ pub(super) fn backward<D: Device>(
     let count = (rows * heads.queries) as u64;
     let arguments = [deltas.into(), d_out.into(), out.into(), count.into(), (heads.width as i32).into()];
     device.launch(&kernels::ATTENTION_DELTAS, Shape::values(count * 32), &arguments)?;
-    let mut inputs: Vec<Argument<'_>> = vec![
+    let mut inputs: Vec<Argument> = vec![
         d_out.into(),
         op.queries.half()?.into(),
         op.keys.half()?.into(),
@@ -150,12 +150,12 @@ pub(super) fn backward<D: Device>(
     ];
     inputs.extend(tail(batch, op)?);
     // Queries first: their kernel corrects the deltas that the keys' kernel reads.
-    let mut arguments: Vec<Argument<'_>> = vec![gradients.d_queries.single()?.into()];
+    let mut arguments: Vec<Argument> = vec![gradients.d_queries.single()?.into()];
     arguments.extend(&inputs);
     let by_queries = shape(rows, heads.queries, TILE, 128, compiled.shared_by_queries(2, compiled.keys.1));
     launch(device, compiled.backward_queries, by_queries, &arguments)?;
     let d_values = gradients.d_key_value.half()?.slice(key_width(heads)..);
-    let mut arguments: Vec<Argument<'_>> = vec![gradients.d_keys.single()?.into(), d_values.into()];
+    let mut arguments: Vec<Argument> = vec![gradients.d_keys.single()?.into(), d_values.into()];
     arguments.extend(&inputs);
     let owned = compiled.owned;
     let by_keys = shape(batch.tokens, heads.keys, owned, 4 * owned, compiled.shared_by_keys());

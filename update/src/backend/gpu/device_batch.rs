@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use device::{Buffer, Device, Slice};
-use record::failure::Result;
+use record::failure::{Failure, Result};
 
 use crate::backend::{MicroBatch, Rows};
 
@@ -14,7 +14,8 @@ const TILE: usize = 64;
 #[derive(Debug)]
 pub struct DeviceBatch {
     integers: Option<Buffer<i32>>,
-    tables: Tables,
+    /// Where each [`Table`] is among the integers.
+    tables: [Range<usize>; 12],
     /// Number of nodes, of scored nodes and of loss rows.
     pub(super) tokens: usize,
     pub(super) scored: usize,
@@ -26,20 +27,33 @@ pub struct DeviceBatch {
     pub(super) last_position: usize,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Tables {
-    ids: Range<usize>,
-    positions: Range<usize>,
-    ends: Range<usize>,
-    tile_last: Range<usize>,
-    tile_first: Range<usize>,
-    nodes: Range<usize>,
-    scored: Range<usize>,
-    distinct: Range<usize>,
-    distinct_starts: Range<usize>,
-    distinct_nodes: Range<usize>,
-    row_starts: Range<usize>,
-    targets: Range<usize>,
+/// A table of a micro-batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Table {
+    /// Token id of each node.
+    Ids,
+    /// Position of each node.
+    Positions,
+    /// End of each node's subtree.
+    Ends,
+    /// Largest end of each tile of keys.
+    TileLast,
+    /// Smallest end of each tile of keys.
+    TileFirst,
+    /// Each node.
+    Nodes,
+    /// Each scored node.
+    Scored,
+    /// Distinct token ids.
+    Distinct,
+    /// Where the nodes of each distinct id begin, and where the last ones end.
+    DistinctStarts,
+    /// Nodes ordered by token id, then by node.
+    DistinctNodes,
+    /// Where the loss rows of each scored node begin, and where the last ones end.
+    RowStarts,
+    /// Target of each loss row, by node.
+    Targets,
 }
 
 /// Integers that the tables of a micro-batch hold at most: nine of a node, two of a tile, one of a loss row, two ends.
@@ -71,20 +85,21 @@ impl DeviceBatch {
             .collect();
         let row_starts = (0..=batch.scored.len() as u32)
             .map(|node| batch.by_node.partition_point(|&row| batch.rows[row as usize].0 < node) as u32);
-        let tables = Tables {
-            ids: add(&mut batch.ids.iter().copied()),
-            positions: add(&mut batch.positions.iter().copied()),
-            ends: add(&mut batch.ends.iter().copied()),
-            tile_last: add(&mut (0..tiles).map(|at| tile(at).max().unwrap_or(0))),
-            tile_first: add(&mut (0..tiles).map(|at| tile(at).min().unwrap_or(0))),
-            nodes: add(&mut (0..tokens as u32)),
-            scored: add(&mut batch.scored.iter().copied()),
-            distinct: add(&mut starts.iter().map(|&at| batch.ids[order[at as usize] as usize])),
-            distinct_starts: add(&mut starts.iter().copied().chain([tokens as u32])),
-            distinct_nodes: add(&mut order.iter().copied()),
-            row_starts: add(&mut row_starts.into_iter()),
-            targets: add(&mut batch.by_node.iter().map(|&row| batch.rows[row as usize].1)),
-        };
+        // In the order of `Table`.
+        let tables = [
+            add(&mut batch.ids.iter().copied()),
+            add(&mut batch.positions.iter().copied()),
+            add(&mut batch.ends.iter().copied()),
+            add(&mut (0..tiles).map(|at| tile(at).max().unwrap_or(0))),
+            add(&mut (0..tiles).map(|at| tile(at).min().unwrap_or(0))),
+            add(&mut (0..tokens as u32)),
+            add(&mut batch.scored.iter().copied()),
+            add(&mut starts.iter().map(|&at| batch.ids[order[at as usize] as usize])),
+            add(&mut starts.iter().copied().chain([tokens as u32])),
+            add(&mut order.iter().copied()),
+            add(&mut row_starts.into_iter()),
+            add(&mut batch.by_node.iter().map(|&row| batch.rows[row as usize].1)),
+        ];
         let prepared = DeviceBatch {
             integers: None,
             tables,
@@ -119,49 +134,17 @@ impl DeviceBatch {
         }
     }
 
-    fn slice(&self, range: &Range<usize>) -> Result<Slice<'_, i32>> {
-        let missing = || record::failure::Failure::work("device: a micro-batch that was not prepared");
-        Ok(self.integers.as_ref().ok_or_else(missing)?.slice(range.clone()))
+    /// One of the tables.
+    pub(super) fn table(&self, table: Table) -> Result<Slice<'_, i32>> {
+        let missing = || Failure::work("device: a micro-batch that was not prepared");
+        Ok(self.integers.as_ref().ok_or_else(missing)?.slice(self.tables[table as usize].clone()))
     }
 
     /// Node of each row of an operation, ascending.
     pub(super) fn nodes(&self, rows: Rows) -> Result<Slice<'_, i32>> {
-        match rows {
-            Rows::All => self.slice(&self.tables.nodes),
-            Rows::Scored => self.slice(&self.tables.scored),
-        }
+        self.table(match rows {
+            Rows::All => Table::Nodes,
+            Rows::Scored => Table::Scored,
+        })
     }
-}
-
-macro_rules! tables {
-    ($($(#[$doc:meta])* $name:ident)*) => {
-        impl DeviceBatch {
-            $($(#[$doc])* pub(super) fn $name(&self) -> Result<Slice<'_, i32>> {
-                self.slice(&self.tables.$name)
-            })*
-        }
-    };
-}
-
-tables! {
-    /// Token id of each node.
-    ids
-    /// Position of each node.
-    positions
-    /// End of each node's subtree.
-    ends
-    /// Largest end of each tile of keys.
-    tile_last
-    /// Smallest end of each tile of keys.
-    tile_first
-    /// Distinct token ids.
-    distinct
-    /// Where the nodes of each distinct id begin, and where the last ones end.
-    distinct_starts
-    /// Nodes ordered by token id, then by node.
-    distinct_nodes
-    /// Where the loss rows of each scored node begin, and where the last ones end.
-    row_starts
-    /// Target of each loss row, by node.
-    targets
 }

@@ -7,7 +7,7 @@ use device::{Buffer, Device, Gemm, Operand, Shape, Slice};
 use half::bf16;
 use record::failure::Result;
 
-use super::device_batch::DeviceBatch;
+use super::device_batch::{DeviceBatch, Table};
 use super::threads;
 use super::values::{Values, reserve};
 use super::workspace::WorkspaceSizes;
@@ -89,6 +89,21 @@ impl<'a> Inputs<'a> {
     }
 }
 
+/// Computes the logits of a chunk of nodes into a buffer.
+fn logits<'b, D: Device>(
+    device: &mut D,
+    buffer: &'b mut Option<Buffer<f32>>,
+    inputs: Inputs,
+    (first, count): (usize, usize),
+) -> Result<&'b Buffer<f32>> {
+    let (vocabulary, width) = (inputs.weight.outputs, inputs.weight.inputs);
+    let stride = stride(vocabulary);
+    let logits = reserve(device, buffer, count * stride)?;
+    let (out, weight) = (Operand::new(logits, stride), inputs.weight().transposed());
+    device.gemm(&Gemm::new(inputs.hidden(first, count), weight, out, [count, vocabulary, width]))?;
+    Ok(logits)
+}
+
 impl Workspace {
     pub(super) fn reserve<D: Device>(&mut self, device: &mut D, sizes: &WorkspaceSizes) -> Result<()> {
         reserve(device, &mut self.logits, sizes.logits)?;
@@ -99,25 +114,11 @@ impl Workspace {
         reserve(device, &mut self.rows, sizes.rows).map(|_| ())
     }
 
-    fn logits<D: Device>(
-        &mut self,
-        device: &mut D,
-        inputs: Inputs<'_>,
-        first: usize,
-        count: usize,
-    ) -> Result<()> {
-        let (vocabulary, width) = (inputs.weight.outputs, inputs.weight.inputs);
-        let stride = stride(vocabulary);
-        let out = Operand::new(reserve(device, &mut self.logits, count * stride)?, stride);
-        let weight = inputs.weight().transposed();
-        device.gemm(&Gemm::new(inputs.hidden(first, count), weight, out, [count, vocabulary, width]))
-    }
-
     /// See [`crate::backend::Backend::score`].
     pub(super) fn score<D: Device>(
         &mut self,
         device: &mut D,
-        inputs: Inputs<'_>,
+        inputs: Inputs,
         logprobs: &mut [f32],
         entropies: &mut [f32],
     ) -> Result<()> {
@@ -125,22 +126,19 @@ impl Workspace {
         if batch.rows == 0 {
             return Ok(());
         }
-        reserve(device, &mut self.lse, batch.scored)?;
-        reserve(device, &mut self.rows, 2 * batch.rows)?;
+        let lse = reserve(device, &mut self.lse, batch.scored)?;
+        let rows = reserve(device, &mut self.rows, 2 * batch.rows)?;
         let (vocabulary, stride, scale) = inputs.sizes();
         for (first, count) in inputs.chunks() {
-            self.logits(device, inputs, first, count)?;
+            let logits = logits(device, &mut self.logits, inputs, (first, count))?;
             self.kept = count == batch.scored;
-            let (Some(logits), Some(lse), Some(rows)) = (&self.logits, &self.lse, &self.rows) else {
-                continue;
-            };
             let arguments = [
                 rows.slice(..batch.rows).into(),
                 rows.slice(batch.rows..).into(),
                 lse.slice(first..first + count).into(),
                 logits.into(),
-                batch.row_starts()?.slice(first..=first + count).into(),
-                batch.targets()?.into(),
+                batch.table(Table::RowStarts)?.slice(first..=first + count).into(),
+                batch.table(Table::Targets)?.into(),
                 vocabulary.into(),
                 stride.into(),
                 scale.into(),
@@ -148,9 +146,7 @@ impl Workspace {
             device.launch(&kernels::SCORE_ROWS, inputs.shape(count), &arguments)?;
         }
         let mut found = vec![0.0f32; 2 * batch.rows];
-        if let Some(rows) = &self.rows {
-            device.download(rows.slice(..2 * batch.rows), &mut found)?;
-        }
+        device.download(rows.slice(..2 * batch.rows), &mut found)?;
         for (index, &row) in batch.by_node.iter().enumerate() {
             logprobs[row as usize] = found[index];
             entropies[row as usize] = found[batch.rows + index];
@@ -162,32 +158,29 @@ impl Workspace {
     pub(super) fn score_backward<D: Device>(
         &mut self,
         device: &mut D,
-        inputs: Inputs<'_>,
+        inputs: Inputs,
         d_logprobs: &[f32],
-        d_hidden: Slice<'_, f32>,
-        gradients: Option<Slice<'_, f32>>,
+        d_hidden: Slice<f32>,
+        gradients: Option<Slice<f32>>,
     ) -> Result<()> {
         let (batch, weight) = (inputs.batch, inputs.weight);
         if batch.rows == 0 {
             return Ok(());
         }
         let by_node: Vec<f32> = batch.by_node.iter().map(|&row| d_logprobs[row as usize]).collect();
+        let lse = reserve(device, &mut self.lse, batch.scored)?;
         let rows = reserve(device, &mut self.rows, 2 * batch.rows)?;
         device.upload(&by_node, rows.slice(..batch.rows))?;
         let (vocabulary, stride, scale) = inputs.sizes();
         for (first, count) in inputs.chunks() {
-            if !self.kept {
-                self.logits(device, inputs, first, count)?;
-            }
             let step = stride as usize;
-            reserve(device, &mut self.d_logits, count * step)?;
-            let (Some(logits), Some(d_logits), Some(lse), Some(rows)) =
-                (&self.logits, &self.d_logits, &self.lse, &self.rows)
-            else {
-                continue;
+            let logits = match self.kept {
+                true => reserve(device, &mut self.logits, count * step)?,
+                false => logits(device, &mut self.logits, inputs, (first, count))?,
             };
+            let d_logits = reserve(device, &mut self.d_logits, count * step)?;
             let (starts, residues) =
-                (batch.row_starts()?.slice(first..=first + count), rows.slice(batch.rows..));
+                (batch.table(Table::RowStarts)?.slice(first..=first + count), rows.slice(batch.rows..));
             let arguments = [
                 d_logits.into(),
                 residues.into(),
@@ -195,7 +188,7 @@ impl Workspace {
                 lse.slice(first..first + count).into(),
                 rows.slice(..batch.rows).into(),
                 starts.into(),
-                batch.targets()?.into(),
+                batch.table(Table::Targets)?.into(),
                 vocabulary.into(),
                 stride.into(),
                 scale.into(),
@@ -210,7 +203,7 @@ impl Workspace {
                 inputs.weights.slice(weight.offset..).into(),
                 residues.into(),
                 starts.into(),
-                batch.targets()?.into(),
+                batch.table(Table::Targets)?.into(),
                 (weight.inputs as i32).into(),
             ];
             let shape = Shape::rows(count as u32, threads(weight.inputs));

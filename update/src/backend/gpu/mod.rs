@@ -15,6 +15,7 @@ mod values;
 mod workspace;
 
 use device::{Argument, Buffer, Device, Gemm, Kernel, Operand, Shape, Slice};
+use policy::config::Config;
 use record::failure::{Failure, Result};
 
 use super::{
@@ -22,7 +23,7 @@ use super::{
     RmsNorm, Rows,
 };
 use crate::kernels;
-use device_batch::DeviceBatch;
+use device_batch::{DeviceBatch, Table};
 
 pub use values::Values;
 pub(crate) use values::reserve;
@@ -57,7 +58,7 @@ fn launch<D: Device>(
     device: &mut D,
     kernel: &'static Kernel,
     shape: Shape,
-    arguments: &[Argument<'_>],
+    arguments: &[Argument],
 ) -> Result<()> {
     if shape.grid.contains(&0) { Ok(()) } else { device.launch(kernel, shape, arguments) }
 }
@@ -138,14 +139,18 @@ impl<D: Device> Gpu<D> {
     }
 }
 
-/// Why a decoder with these widths and heads cannot run on a device, if so.
-pub fn unsupported(widths: &[(&str, usize)], head: usize) -> Option<String> {
+/// Why the kernels cannot run a decoder, if so.
+pub(crate) fn unsupported(config: &Config) -> Option<String> {
+    let head = config.head_dim;
+    let widths = [
+        ("hidden size", config.hidden_size),
+        ("intermediate size", config.intermediate_size),
+        ("head size", head),
+    ];
     match widths.iter().find(|(_, width)| !width.is_multiple_of(8)) {
         Some((name, width)) => Some(format!("{name} {width} is not a multiple of 8")),
-        None if head > attention::MAX_WIDTH => {
-            Some(format!("heads {head} wide are wider than {}", attention::MAX_WIDTH))
-        }
-        None => None,
+        None => (head > attention::MAX_WIDTH)
+            .then(|| format!("heads {head} wide are wider than {}", attention::MAX_WIDTH)),
     }
 }
 
@@ -168,7 +173,7 @@ fn result(values: &Values, rows: usize, width: usize) -> Result<Operand<'_>> {
 /// `out = x · weightᵀ`, or added where `add`.
 fn linear<D: Device>(
     device: &mut D,
-    &Linear { rows, weights, weight }: &Linear<'_, Values>,
+    &Linear { rows, weights, weight }: &Linear<Values>,
     x: &Values,
     add: bool,
     out: &Values,
@@ -223,7 +228,7 @@ impl<D: Device> Backend for Gpu<D> {
             let arguments = [
                 out.single()?.into(),
                 weights.half()?.slice(table.offset..).into(),
-                batch.ids()?.into(),
+                batch.table(Table::Ids)?.into(),
                 (table.inputs as i32).into(),
             ];
             let shape = Shape::rows(batch.tokens as u32, threads(table.inputs));
@@ -236,9 +241,9 @@ impl<D: Device> Backend for Gpu<D> {
             let arguments = [
                 gradients.single()?.slice(table.offset..).into(),
                 d_out.single()?.into(),
-                batch.distinct()?.into(),
-                batch.distinct_starts()?.into(),
-                batch.distinct_nodes()?.into(),
+                batch.table(Table::Distinct)?.into(),
+                batch.table(Table::DistinctStarts)?.into(),
+                batch.table(Table::DistinctNodes)?.into(),
                 (table.inputs as i32).into(),
             ];
             let shape = Shape::rows(batch.distinct as u32, threads(table.inputs));
@@ -246,7 +251,7 @@ impl<D: Device> Backend for Gpu<D> {
         });
     }
 
-    fn rms_norm(&mut self, norm: &RmsNorm<'_, Values>, out: &mut Values) {
+    fn rms_norm(&mut self, norm: &RmsNorm<Values>, out: &mut Values) {
         self.attempt(|gpu| {
             let arguments = [
                 out.half()?.into(),
@@ -262,7 +267,7 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn rms_norm_backward(
         &mut self,
-        norm: &RmsNorm<'_, Values>,
+        norm: &RmsNorm<Values>,
         d_out: &Values,
         d_x: &mut Values,
         gradients: Option<&mut Values>,
@@ -291,7 +296,7 @@ impl<D: Device> Backend for Gpu<D> {
         });
     }
 
-    fn linear(&mut self, op: &Linear<'_, Values>, x: &Values, residual: Option<&Values>, out: &mut Values) {
+    fn linear(&mut self, op: &Linear<Values>, x: &Values, residual: Option<&Values>, out: &mut Values) {
         self.attempt(|gpu| {
             let length = op.rows * op.weight.outputs;
             if let Some(residual) = residual.filter(|_| length > 0) {
@@ -301,13 +306,13 @@ impl<D: Device> Backend for Gpu<D> {
         });
     }
 
-    fn linear_add(&mut self, op: &Linear<'_, Values>, x: &Values, out: &mut Values) {
+    fn linear_add(&mut self, op: &Linear<Values>, x: &Values, out: &mut Values) {
         self.attempt(|gpu| linear(&mut gpu.device, op, x, true, out));
     }
 
     fn linear_backward_input(
         &mut self,
-        &Linear { rows, weights, weight }: &Linear<'_, Values>,
+        &Linear { rows, weights, weight }: &Linear<Values>,
         d_out: &Values,
         add: bool,
         d_x: &mut Values,
@@ -340,7 +345,7 @@ impl<D: Device> Backend for Gpu<D> {
     fn qk_norm_rope(
         &mut self,
         batch: &DeviceBatch,
-        op: &QkNormRope<'_, Values>,
+        op: &QkNormRope<Values>,
         projection: &mut Values,
         out: &mut Values,
     ) {
@@ -350,7 +355,7 @@ impl<D: Device> Backend for Gpu<D> {
     fn qk_norm_rope_backward(
         &mut self,
         batch: &DeviceBatch,
-        op: &QkNormRope<'_, Values>,
+        op: &QkNormRope<Values>,
         projection: &Values,
         d_out: &Values,
         d_projection: &mut Values,
@@ -374,22 +379,16 @@ impl<D: Device> Backend for Gpu<D> {
         });
     }
 
-    fn attention(
-        &mut self,
-        batch: &DeviceBatch,
-        op: &Attention<'_, Values>,
-        out: &mut Values,
-        lse: &mut Values,
-    ) {
+    fn attention(&mut self, batch: &DeviceBatch, op: &Attention<Values>, out: &mut Values, lse: &mut Values) {
         self.attempt(|gpu| attention::forward(&mut gpu.device, batch, op, out, lse));
     }
 
     fn attention_backward(
         &mut self,
         batch: &DeviceBatch,
-        op: &Attention<'_, Values>,
-        output: AttentionOutput<'_, Values>,
-        gradients: AttentionGradients<'_, Values>,
+        op: &Attention<Values>,
+        output: AttentionOutput<Values>,
+        gradients: AttentionGradients<Values>,
     ) {
         self.attempt(|gpu| {
             let count = batch.count(op.rows) * op.heads.queries;
@@ -461,7 +460,7 @@ impl<D: Device> Backend for Gpu<D> {
     fn score(
         &mut self,
         batch: &DeviceBatch,
-        head: &LmHead<'_, Values>,
+        head: &LmHead<Values>,
         logprobs: &mut [f32],
         entropies: &mut [f32],
     ) {
@@ -474,7 +473,7 @@ impl<D: Device> Backend for Gpu<D> {
     fn score_backward(
         &mut self,
         batch: &DeviceBatch,
-        head: &LmHead<'_, Values>,
+        head: &LmHead<Values>,
         d_logprobs: &[f32],
         d_hidden: &mut Values,
         gradients: Option<&mut Values>,

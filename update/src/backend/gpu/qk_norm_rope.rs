@@ -3,7 +3,7 @@
 use device::{Argument, Buffer, Device, Shape};
 use record::failure::{Failure, Result};
 
-use super::device_batch::DeviceBatch;
+use super::device_batch::{DeviceBatch, Table};
 use super::values::{Values, reserve};
 use super::{PARTIALS, launch};
 use crate::backend::QkNormRope;
@@ -63,7 +63,7 @@ impl DeviceRopeCache {
         Ok([
             self.cos.as_ref().ok_or_else(missing)?.into(),
             self.sin.as_ref().ok_or_else(missing)?.into(),
-            batch.positions()?.into(),
+            batch.table(Table::Positions)?.into(),
             batch.nodes(op.rows)?.into(),
             (batch.count(op.rows) as i32).into(),
             (op.heads as i32).into(),
@@ -79,13 +79,13 @@ impl DeviceRopeCache {
         &self,
         device: &mut D,
         batch: &DeviceBatch,
-        op: &QkNormRope<'_, Values>,
+        op: &QkNormRope<Values>,
         projection: &Values,
         out: &Values,
     ) -> Result<()> {
         let parts = if op.bias.is_some() { op.stride / op.width } else { op.heads };
         let warps = batch.count(op.rows) * parts;
-        let mut arguments: Vec<Argument<'_>> = vec![
+        let mut arguments: Vec<Argument> = vec![
             out.half()?.into(),
             projection.half()?.into(),
             op.weights.half()?.into(),
@@ -102,11 +102,11 @@ impl DeviceRopeCache {
         &self,
         device: &mut D,
         batch: &DeviceBatch,
-        op: &QkNormRope<'_, Values>,
+        op: &QkNormRope<Values>,
         [projection, d_out, d_projection]: [&Values; 3],
         partials: &Buffer<f32>,
     ) -> Result<()> {
-        let mut arguments: Vec<Argument<'_>> = vec![
+        let mut arguments: Vec<Argument> = vec![
             d_projection.half()?.into(),
             partials.into(),
             d_out.single()?.into(),

@@ -1,27 +1,21 @@
 //! Sizes of the GPU backend's workspace for the largest micro-batch it will see, so that memory can be planned before
 //! anything is allocated.
 
+use policy::config::Config;
+
 use super::{COLUMN_PARTIALS, PARTIALS, device_batch, lm_head, qk_norm_rope};
 
-/// The largest micro-batch, and the sizes of the decoder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MaxBatch {
+/// The largest micro-batch of a decoder.
+#[derive(Clone, Copy, Debug)]
+pub struct MaxBatch<'a> {
     /// Nodes, of which all may be scored.
     pub tokens: usize,
     /// Loss rows.
     pub rows: usize,
     /// Positions of the longest sequence.
     pub positions: usize,
-    /// Width of the residual stream.
-    pub hidden: usize,
-    /// Query heads, and key heads.
-    pub heads: (usize, usize),
-    /// Width of a head.
-    pub head_dim: usize,
-    /// Tokens in the vocabulary.
-    pub vocabulary: usize,
-    /// Whether projections have biases.
-    pub bias: bool,
+    /// The decoder.
+    pub config: &'a Config,
     /// Whether there is a backward pass.
     pub backward: bool,
 }
@@ -50,12 +44,13 @@ pub struct WorkspaceSizes {
 impl WorkspaceSizes {
     /// Sizes for this largest micro-batch.
     pub fn of(max: &MaxBatch) -> WorkspaceSizes {
-        let (tokens, (queries, keys), width) = (max.tokens, max.heads, max.head_dim);
-        let norms = tokens.min(PARTIALS) * max.hidden;
+        let (tokens, config) = (max.tokens, max.config);
+        let (queries, keys, width) = (config.num_heads, config.num_kv_heads, config.head_dim);
+        let norms = tokens.min(PARTIALS) * config.hidden_size;
         let head_norms = qk_norm_rope::backward_blocks(tokens, queries.max(keys)) * width;
         let widest = queries.max(2 * keys) * width;
-        let columns = if max.bias { tokens.min(COLUMN_PARTIALS) * widest } else { 0 };
-        let logits = lm_head::chunk(tokens, max.vocabulary) * lm_head::stride(max.vocabulary);
+        let columns = if config.attention_bias { tokens.min(COLUMN_PARTIALS) * widest } else { 0 };
+        let logits = lm_head::chunk(tokens, config.vocab_size) * lm_head::stride(config.vocab_size);
         let backward = |length: usize| if max.backward { length } else { 0 };
         WorkspaceSizes {
             integers: device_batch::integers(tokens, max.rows.max(1)),
