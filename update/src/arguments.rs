@@ -79,11 +79,6 @@ pub enum Objective {
     Nll,
 }
 
-/// A value's name on the command line and in the record.
-pub fn name(value: impl ValueEnum) -> String {
-    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-}
-
 /// Turns samples with advantages into the next version of each policy.
 ///
 /// Reads a whole stream from stdin, trains every policy named on the samples of the agents it owns, starting from the
@@ -244,8 +239,8 @@ impl Arguments {
         self.check_device()?;
         let cpu = self.device_kind()? == DeviceKind::Cpu;
         let nll = self.objective == Objective::Nll;
-        let aggregate = format!("--aggregate {}", name(self.aggregate));
-        let optimizer = format!("--optimizer {}", name(self.optimizer));
+        let aggregate = format!("--aggregate {}", stage::choice(&self.aggregate));
+        let optimizer = format!("--optimizer {}", stage::choice(&self.optimizer));
         let (muon, sgd) = (self.optimizer == Method::Muon, self.optimizer == Method::Sgd);
         // A flag, whether it was given although another setting leaves it without effect, and that setting.
         let idle = [

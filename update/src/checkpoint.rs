@@ -10,10 +10,10 @@ use policy::directory::Policy;
 use policy::publish::training_state;
 use policy::weights::{ElementType, Weights as Tensors};
 use record::failure::{Failure, Result};
+use record::stage::choice;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::arguments::name;
 use crate::model::{Layout, LoraAdapter, Model, Parameters, Source};
 use crate::optimizer::{self, Method};
 use crate::weights::{CheckpointTensors, MasterWeights, OptimizerTensors, Weights};
@@ -146,7 +146,7 @@ impl Checkpoint {
     /// A state that is damaged.
     pub fn state(&self, method: Method, objective: &str) -> Result<Option<OptimizerState<'_>>> {
         let alike =
-            |(_, state): &&TrainingState| state.optimizer == name(method) && state.objective == objective;
+            |(_, state): &&TrainingState| state.optimizer == choice(&method) && state.objective == objective;
         let Some((tensors, state)) = self.saved.as_ref().filter(alike) else { return Ok(None) };
         let keeps = !optimizer::tensors(method, self.trained.layout()).is_empty();
         match tensors {

@@ -1,9 +1,10 @@
 //! The `metrics` line of a policy's update, with TRL's names. A metric that was not measured is null, never 0.
 
 use record::failure::Result;
+use record::stage::choice;
 use serde_json::{Map, Value, json};
 
-use crate::arguments::{Arguments, Objective, name};
+use crate::arguments::{Arguments, Objective};
 use crate::optimizer::Method;
 use crate::samples::Samples;
 use crate::trainer::TrainingStats;
@@ -101,7 +102,7 @@ fn reward_spreads(samples: &Samples) -> Vec<f64> {
 pub fn settings(arguments: &Arguments, reference: Option<&str>) -> Result<Map<String, Value>> {
     let mut settings = Map::new();
     let mut put = |name: &str, value: Value| settings.insert(name.to_owned(), value);
-    put("objective", json!(name(arguments.objective)));
+    put("objective", json!(choice(&arguments.objective)));
     if arguments.objective == Objective::Clip {
         let (low, high) = arguments.clip_range();
         put("clip", json!(low));
@@ -112,12 +113,12 @@ pub fn settings(arguments: &Arguments, reference: Option<&str>) -> Result<Map<St
         }
         put("reference", json!(reference));
     }
-    put("aggregate", json!(name(arguments.aggregate)));
+    put("aggregate", json!(choice(&arguments.aggregate)));
     put("max_tokens", json!(arguments.max_tokens));
     put("minibatches", json!(arguments.minibatches));
     put("epochs", json!(arguments.epochs));
     let optimizer = arguments.optimizer_settings();
-    put("optimizer", json!(name(optimizer.method)));
+    put("optimizer", json!(choice(&optimizer.method)));
     put("lr", json!(optimizer.lr));
     if optimizer.method == Method::Muon {
         put("lr_other", json!(optimizer.lr_other));
@@ -125,7 +126,7 @@ pub fn settings(arguments: &Arguments, reference: Option<&str>) -> Result<Map<St
     if optimizer.method != Method::Sgd {
         put("betas", json!([optimizer.betas.0, optimizer.betas.1]));
     }
-    put("schedule", json!(name(arguments.schedule)));
+    put("schedule", json!(choice(&arguments.schedule)));
     put("warmup", json!(arguments.warmup));
     put("weight_decay", json!(optimizer.weight_decay));
     put("max_grad_norm", json!(optimizer.max_grad_norm));

@@ -13,10 +13,10 @@ use policy::publish::published;
 use policy::weights::Weights as Tensors;
 use record::failure::{Failure, Result};
 use record::splice;
-use record::stage;
+use record::stage::{self, choice};
 use serde_json::{Map, Value, json};
 
-use crate::arguments::{Arguments, name};
+use crate::arguments::Arguments;
 use crate::checkpoint::{self, Checkpoint, OptimizerState, TrainerState};
 use crate::learner::{CpuLearner, DeviceLearner, Learner};
 use crate::logprobs;
@@ -108,7 +108,7 @@ impl<'a> PolicyUpdate<'a> {
         let mut timing = Timing::default();
         let checkpoint = Checkpoint::open(&self.from, &self.config)?;
         let settings = self.arguments.optimizer_settings();
-        let (method, objective) = (name(settings.method), name(self.arguments.objective));
+        let (method, objective) = (choice(&settings.method), choice(&self.arguments.objective));
         let saved = checkpoint.state(settings.method, &objective)?;
         let continued = saved.is_some();
         if !continued && self.from.version.step > 0 {
@@ -322,9 +322,9 @@ impl<'a> PolicyUpdate<'a> {
         put("samples_passed_by", json!(self.unowned));
         put("from_version", json!(self.from.version.to_string()));
         put("agents", json!(self.samples.agents));
-        put("objective", json!(name(self.arguments.objective)));
-        put("aggregate", json!(name(self.arguments.aggregate)));
-        put("optimizer", json!(name(self.arguments.optimizer)));
+        put("objective", json!(choice(&self.arguments.objective)));
+        put("aggregate", json!(choice(&self.arguments.aggregate)));
+        put("optimizer", json!(choice(&self.arguments.optimizer)));
         values
     }
 

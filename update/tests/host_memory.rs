@@ -104,7 +104,7 @@ fn step(from: &Policy, checkpoint: &Checkpoint, arguments: &Arguments, learner: 
     let norm = learner.grad_norm().unwrap();
     learner.optimizer_step(norm, 1.0).unwrap();
     let state = TrainerState {
-        optimizer: update::arguments::name(arguments.optimizer),
+        optimizer: record::stage::choice(&arguments.optimizer),
         objective: "clip".to_owned(),
         optimizer_steps: learner.optimizer_steps(),
         settings: Map::new(),
