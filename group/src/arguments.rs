@@ -11,7 +11,7 @@ const TEMPLATE: &str = "\
 Examples:
   group < samples.jsonl > groups.jsonl
   group --by episode < samples.jsonl | jq -c 'select(.type == \"end\") | .counts'
-  jq -c 'select(.type != \"sample\" or .agent == \"planner\")' samples.jsonl | group > planner.jsonl
+  jq -c 'select(.type != \"sample\" or .agent == \"planner\")' samples.jsonl | group --allow-incomplete > planner.jsonl
   head -n 3 samples.jsonl | group --allow-incomplete --incomplete drop
 
 {usage-heading} {usage}

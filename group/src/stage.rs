@@ -71,6 +71,12 @@ impl Grouping {
         ends.iter().map(|end| of(end, "groups_expected").or_else(|| told(end))).sum()
     }
 
+    /// The groups that the stages before dropped, and said so.
+    fn dropped_before(ends: &[End]) -> u64 {
+        let of = |end: &End| end.dropped_groups().into_iter().map(|(_, count)| count).sum::<u64>();
+        ends.iter().map(|end| of(end) + Self::dropped_before(&end.after)).sum()
+    }
+
     fn check_reward(&mut self, sample: &Sample, line: &Line) -> Result<()> {
         match (sample.reward, sample.rewards) {
             (Some(Some(_)), _) | (None, Some(_)) => Ok(()),
@@ -170,6 +176,18 @@ impl Decorate for Grouping {
             output.add(member, &keys)?;
         }
         Ok(())
+    }
+
+    fn check(&self, stats: &decorate::StageStats, ends: &[End]) -> Result<()> {
+        let (dropped, seen) = (Self::dropped_before(ends), stats.groups);
+        match self.expected(ends).filter(|&expected| seen + dropped < expected) {
+            Some(expected) => Err(Failure::data(format!(
+                "stdin has {}, not the {expected} expected, {dropped} of which were dropped before",
+                counted(seen, "group")
+            ))
+            .hint("if a filter drops groups on purpose, say so: --allow-incomplete")),
+            None => Ok(()),
+        }
     }
 
     fn counts(&self, stats: &decorate::StageStats, ends: &[End]) -> Value {

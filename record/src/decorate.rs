@@ -70,6 +70,14 @@ pub trait Decorate {
     /// 65: the group cannot be decorated.
     fn decorate(&mut self, group: Group<Self::Data>, output: &mut Output) -> Result<()>;
 
+    /// Checks, at the end of a whole stream, what the stages before say of it in their `end` lines.
+    ///
+    /// # Errors
+    /// 65: something that they announce is missing.
+    fn check(&self, _stats: &StageStats, _ends: &[End]) -> Result<()> {
+        Ok(())
+    }
+
     /// The `counts` of the stage's `end` line, an object; `ends` are the `end` lines that it read.
     fn counts(&self, stats: &StageStats, ends: &[End]) -> Value;
 
@@ -147,8 +155,14 @@ pub struct StageStats {
 pub fn run(name: &'static str, flags: Flags, stage: impl Decorate) -> Result<()> {
     let started = Instant::now();
     let mut writer = Writer::stdout();
-    let stream = Stream::new(name, flags.allow_incomplete);
-    let mut chassis = Chassis { stage, stream, gather: Gather::default(), stats: StageStats::default() };
+    let stream = Stream::new(name, flags.allow_incomplete).every_sample();
+    let mut chassis = Chassis {
+        allow_incomplete: flags.allow_incomplete,
+        stage,
+        stream,
+        gather: Gather::default(),
+        stats: StageStats::default(),
+    };
     let outcome = chassis.read(&mut Reader::stdin(), &mut writer);
     let Chassis { stage, stream, stats, .. } = chassis;
     let counts = match stage.counts(&stats, stream.ends()) {
@@ -163,6 +177,7 @@ pub fn run(name: &'static str, flags: Flags, stage: impl Decorate) -> Result<()>
 }
 
 struct Chassis<S: Decorate> {
+    allow_incomplete: bool,
     stage: S,
     stream: Stream,
     gather: Gather<Group<S::Data>>,
@@ -187,6 +202,9 @@ impl<S: Decorate> Chassis<S> {
             }
         }
         self.stream.whole()?;
+        if !self.allow_incomplete {
+            self.stage.check(&self.stats, self.stream.ends())?;
+        }
         for entry in std::mem::take(&mut self.gather).rest() {
             self.write(entry, writer)?;
         }

@@ -155,6 +155,19 @@ pub struct End {
     pub extra: Map<String, Value>,
 }
 
+impl End {
+    /// Groups that the stage dropped, by reason; a plain number has no reason to name.
+    pub fn dropped_groups(&self) -> Vec<(String, u64)> {
+        let reasons = match self.counts.get("dropped_groups") {
+            Some(Value::Object(reasons)) => reasons.clone(),
+            Some(count) => Map::from_iter([("dropped".to_owned(), count.clone())]),
+            None => return Vec::new(),
+        };
+        let counts = reasons.into_iter().filter_map(|(reason, count)| Some((reason, count.as_u64()?)));
+        counts.filter(|(_, count)| *count > 0).collect()
+    }
+}
+
 /// The struct of a line.
 ///
 /// # Errors

@@ -22,6 +22,8 @@ pub struct Stream {
     stage: &'static str,
     allow_incomplete: bool,
     every_shard: bool,
+    every_sample: bool,
+    samples: u64,
     /// Line numbers by fingerprint: of ids, and of (episode, turn, agent, branch).
     ids: HashMap<u128, u64>,
     candidates: HashMap<u128, u64>,
@@ -37,6 +39,8 @@ impl Stream {
             stage,
             allow_incomplete,
             every_shard: false,
+            every_sample: false,
+            samples: 0,
             ids: HashMap::new(),
             candidates: HashMap::new(),
             parts: BTreeSet::new(),
@@ -52,11 +56,20 @@ impl Stream {
         self
     }
 
+    /// Requires as many samples as the stages before wrote, where they say how many: a filter that drops some leaves a
+    /// stream of valid lines, and its `end`.
+    #[must_use]
+    pub fn every_sample(mut self) -> Self {
+        self.every_sample = true;
+        self
+    }
+
     /// Counts a sample in.
     ///
     /// # Errors
     /// 65 when its id, or its (episode, turn, agent, branch), was there before.
     pub fn sample(&mut self, sample: &Sample, line: &Line) -> Result<()> {
+        self.samples += 1;
         if let Some(id) = &sample.id
             && let Some(first) = self.ids.insert(fingerprint(&[id]), line.number)
         {
@@ -143,7 +156,7 @@ impl Stream {
     }
 
     fn verdict(&self) -> Result<()> {
-        if let Some(bad) = self.ends.iter().find(|end| !end.ok) {
+        if let Some(bad) = self.ends.iter().find_map(failed) {
             let why = bad.error.as_ref().map_or(String::new(), |error| format!(": {error}"));
             return Err(Failure::data(format!("stage {} before this one did not succeed{why}", bad.stage))
                 .hint("mend that stage first; --allow-incomplete takes what there is"));
@@ -162,23 +175,56 @@ impl Stream {
                 return Err(missing(&format!("stdin ended without an `end` line{of}{at}")));
             }
         }
-        if self.every_shard { self.check_every_shard() } else { Ok(()) }
+        if self.every_shard {
+            self.check_every_shard()?;
+        }
+        let written: Option<u64> = self.ends.iter().map(samples_written).sum();
+        match written.filter(|&written| self.every_sample && self.samples < written) {
+            Some(written) => Err(Failure::data(format!(
+                "stdin has {} of the {written} samples that the stages before this one wrote",
+                self.samples
+            ))
+            .hint("if a filter drops samples on purpose, say so to the next stage: --allow-incomplete")),
+            None => Ok(()),
+        }
     }
 
     fn check_every_shard(&self) -> Result<()> {
-        let mut named = BTreeSet::new();
-        self.ends.iter().for_each(|end| shards(end, &mut named));
-        named.extend(self.parts.iter().filter_map(|(_, shard)| shard.as_deref()));
-        for (_, count) in named.iter().filter_map(|shard| parse_shard(shard)) {
-            for index in 0..count {
-                let wanted = format!("{index}/{count}");
-                if !self.ends.iter().any(|end| covers(end, Some(&wanted))) {
+        let mut covered = BTreeSet::new();
+        for end in &self.ends {
+            let mut named = BTreeSet::new();
+            shards(end, &mut named);
+            if named.is_empty() {
+                return Ok(()); // it speaks for the whole stream
+            }
+            covered.append(&mut named);
+        }
+        let seen = self.parts.iter().filter_map(|(_, shard)| shard.as_deref());
+        let counts: BTreeSet<u32> =
+            seen.chain(covered.iter().copied()).filter_map(|shard| Some(parse_shard(shard)?.1)).collect();
+        for count in counts {
+            for wanted in (0..count).map(|index| format!("{index}/{count}")) {
+                if !covered.contains(wanted.as_str()) {
                     return Err(missing(&format!("stdin ended without an `end` line for shard {wanted}")));
                 }
             }
         }
         Ok(())
     }
+}
+
+/// The first `end` that is not ok, itself or before it. A stage that was told to accept one says so in `allowed`.
+fn failed(end: &End) -> Option<&End> {
+    match (end.ok, &end.allowed) {
+        (false, _) => Some(end),
+        (true, Some(_)) => None,
+        (true, None) => end.after.iter().find_map(failed),
+    }
+}
+
+/// Samples that the stage of `end` wrote, if it says.
+fn samples_written(end: &End) -> Option<u64> {
+    ["samples_written", "samples"].iter().find_map(|key| end.counts.get(*key)?.as_u64())
 }
 
 fn missing(cause: &str) -> Failure {

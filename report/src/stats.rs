@@ -48,6 +48,13 @@ pub struct TaskStats {
     pub solved: u64,
 }
 
+impl TaskStats {
+    /// The share of its episodes that solved it.
+    pub fn rate(&self) -> f64 {
+        self.solved as f64 / self.episodes as f64
+    }
+}
+
 /// The episodes of one environment.
 #[derive(Debug, Default)]
 pub struct EnvironmentStats {
@@ -55,8 +62,8 @@ pub struct EnvironmentStats {
     pub tasks: BTreeMap<String, TaskStats>,
     /// Episodes that could not be scored.
     pub errors: u64,
-    /// Episodes solved at each turn, from turn 0.
-    pub solved_at_turn: Vec<u64>,
+    /// Episodes solved, by the turn that solved them, from turn 0.
+    pub solved_at_turn: BTreeMap<u32, u64>,
     /// Turns begun.
     pub turns: RunningStats,
     /// Rewards of the executed paths.
@@ -80,17 +87,6 @@ impl EnvironmentStats {
     /// Episodes solved.
     pub fn solved(&self) -> u64 {
         self.tasks.values().map(|task| task.solved).sum()
-    }
-
-    /// The fewest and the most episodes of a task.
-    pub fn per_task(&self) -> (u64, u64) {
-        let episodes = || self.tasks.values().map(|task| task.episodes);
-        (episodes().min().unwrap_or(0), episodes().max().unwrap_or(0))
-    }
-
-    /// Episodes solved and begun of each task, in the order of their names.
-    pub fn rates(&self) -> Vec<(f64, f64)> {
-        self.tasks.values().map(|task| (task.solved as f64, task.episodes as f64)).collect()
     }
 
     /// Tokens generated; none where the samples were dropped.
@@ -120,9 +116,7 @@ impl EnvironmentStats {
         }
         if episode.success {
             task.solved += 1;
-            let turn = episode.turns.saturating_sub(1) as usize;
-            self.solved_at_turn.resize(self.solved_at_turn.len().max(turn + 1), 0);
-            self.solved_at_turn[turn] += 1;
+            *self.solved_at_turn.entry(episode.turns.saturating_sub(1)).or_default() += 1;
         }
     }
 }
@@ -285,7 +279,7 @@ impl StreamStats {
         }
         for stage in ["rollout", "group", "advantage"] {
             for end in ends_of(&self.ends, stage) {
-                for (reason, count) in dropped(end) {
+                for (reason, count) in end.dropped_groups() {
                     *groups.dropped.entry(format!("{stage}: {reason}")).or_default() += count;
                 }
             }
@@ -313,17 +307,6 @@ pub fn ends_of<'a>(ends: &'a [End], stage: &'a str) -> impl Iterator<Item = &'a 
         Some(end)
     })
     .filter(move |end| end.stage == stage)
-}
-
-/// Groups that a stage dropped, by reason; a plain number has no reason to name.
-fn dropped(end: &End) -> Vec<(String, u64)> {
-    let reasons = match end.counts.get("dropped_groups") {
-        Some(Value::Object(reasons)) => reasons.clone(),
-        Some(count) => serde_json::Map::from_iter([("dropped".to_owned(), count.clone())]),
-        None => return Vec::new(),
-    };
-    let counts = reasons.into_iter().filter_map(|(reason, count)| Some((reason, count.as_u64()?)));
-    counts.filter(|(_, count)| *count > 0).collect()
 }
 
 fn entry<'a, V: Default>(map: &'a mut BTreeMap<String, V>, key: &str) -> &'a mut V {
