@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::stage::printable;
+
 /// How often a plain line is written where stderr is no terminal.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -64,7 +66,7 @@ impl Progress {
 
     /// Says what is being worked on or waited for.
     pub fn set_message(&mut self, message: impl Into<String>) {
-        self.message = message.into();
+        self.message = printable(&message.into());
         if let Style::Bar(bar) = &self.style {
             bar.set_message(self.message.clone());
         }

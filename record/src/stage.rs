@@ -46,9 +46,9 @@ fn report(name: &str, failure: &Failure) {
     if failure.is_closed() {
         return;
     }
-    let mut text = format!("{name}: {}\n", failure.message);
+    let mut text = format!("{name}: {}\n", printable(&failure.message));
     if let Some(hint) = &failure.hint {
-        text.push_str(&format!("hint: {hint}\n"));
+        text.push_str(&format!("hint: {}\n", printable(hint)));
     }
     // A closed stderr leaves nobody to tell.
     let _ = io::stderr().lock().write_all(text.as_bytes());
@@ -57,7 +57,19 @@ fn report(name: &str, failure: &Failure) {
 /// Prints `name: message` on stderr: information, not a failure. Programs skip it with `--quiet`.
 pub fn note(name: &str, message: impl std::fmt::Display) {
     // A note is a courtesy: a closed stderr must not stop the work.
-    let _ = io::stderr().lock().write_all(format!("{name}: {message}\n").as_bytes());
+    let _ =
+        io::stderr().lock().write_all(format!("{name}: {}\n", printable(&message.to_string())).as_bytes());
+}
+
+/// `text` with control characters as escapes (`\u{1b}`), so that a name in a stream cannot steer a terminal, reorder
+/// what is shown or begin a line of its own.
+pub fn printable(text: &str) -> String {
+    let steers = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let escaped = |c: char| if steers(c) { c.escape_default().to_string() } else { c.to_string() };
+    if text.contains(steers) { text.chars().map(escaped).collect() } else { text.to_owned() }
 }
 
 /// `1 group`, `2 groups`.
