@@ -1,7 +1,7 @@
 //! The metrics of a run as one tidy table: a number per row, and columns that say what it is of. The page, the CSV file
 //! and the TensorBoard events are three views of it.
 
-use crate::evaluate::interval::{Interval, wilson};
+use crate::evaluate::interval::Interval;
 use crate::evaluate::measure;
 use crate::run::{Evaluation, RunDirectory, TrainingStep};
 use crate::stats::ends_of;
@@ -29,6 +29,9 @@ pub struct Metric {
 
 /// Fields of a `metrics` line that are names, not measurements.
 const NAMES: &[&str] = &["step", "v", "check"];
+
+/// Turns with a metric of their own; a stream may name any number of them.
+const TURNS: u32 = 256;
 
 /// All metrics of a run, by step.
 pub fn of(run: &RunDirectory) -> Vec<Metric> {
@@ -93,14 +96,16 @@ fn of_evaluation(evaluation: &Evaluation) -> Vec<Metric> {
 fn of_step(step: &TrainingStep) -> Vec<Metric> {
     let mut rows = Rows::new(step.number, "train");
     for (name, environment) in step.stats.environments.played() {
-        let (solved, episodes) = (environment.solved(), environment.episodes());
+        let measured = measure::of(environment);
         rows.like.environment = name.to_owned();
-        rows.put_with("success", solved as f64 / episodes as f64, wilson(solved, episodes));
-        rows.count("episodes", episodes);
+        rows.put_with("success", measured.success, measured.interval);
+        rows.count("episodes", environment.episodes());
         rows.count("errors", environment.errors);
         rows.put("turns", environment.turns.mean());
         rows.put("episode_reward", environment.reward.mean());
-        for (turn, &solved) in environment.solved_at_turn.iter().enumerate() {
+        let last = environment.solved_at_turn.keys().next_back().copied();
+        for turn in (0..TURNS).take_while(|turn| last.is_some_and(|last| *turn <= last)) {
+            let solved = environment.solved_at_turn.get(&turn).copied().unwrap_or_default();
             rows.count(&format!("solved_at_turn/{turn}"), solved);
         }
     }

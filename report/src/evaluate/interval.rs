@@ -34,35 +34,25 @@ pub fn wilson(successes: u64, trials: u64) -> Option<Interval> {
     Some((low, high))
 }
 
-/// The 95 % percentile interval of a ratio of sums under resampling of tasks; none without tasks. Each task has a
-/// numerator and a denominator: (solved, episodes) for a rate, (value, 1) for a mean. The same values in the same
-/// order give the same interval.
-pub fn bootstrap(tasks: &[(f64, f64)]) -> Option<Interval> {
+/// The 95 % percentile interval of a mean over tasks under resampling of tasks; none without tasks. The same values in
+/// the same order give the same interval.
+pub fn bootstrap(tasks: &[f64]) -> Option<Interval> {
     let count = u32::try_from(tasks.len()).ok().filter(|&count| count > 0)?;
     let mut draws = Draws::new(Stream::named(0, &[Part::Text("bootstrap"), Part::Number(u64::from(count))]));
-    let mut ratios: Vec<f64> = (0..RESAMPLES)
-        .map(|_| {
-            let (mut above, mut below) = (0.0, 0.0);
-            for _ in 0..count {
-                let (numerator, denominator) = tasks[draws.below(count) as usize];
-                above += numerator;
-                below += denominator;
-            }
-            above / below
-        })
-        .collect();
-    ratios.sort_by(f64::total_cmp);
-    let at = |share: f64| ratios[((RESAMPLES - 1) as f64 * share).round() as usize];
+    let mut mean = || (0..count).map(|_| tasks[draws.below(count) as usize]).sum::<f64>() / f64::from(count);
+    let mut means: Vec<f64> = (0..RESAMPLES).map(|_| mean()).collect();
+    means.sort_by(f64::total_cmp);
+    let at = |share: f64| means[((RESAMPLES - 1) as f64 * share).round() as usize];
     Some((at(0.025), at(0.975)))
 }
 
-/// The interval of a rate over tasks, each with what it has and what it could have. Where every task has nothing or
-/// all of it, nothing is known of the spread within tasks and each counts as one verdict.
-pub fn of_rates(tasks: &[(f64, f64)]) -> Option<Interval> {
-    if tasks.iter().all(|&(has, could)| has == 0.0 || has == could) {
-        return wilson(tasks.iter().filter(|&&(has, _)| has > 0.0).count() as u64, tasks.len() as u64);
+/// The interval of the mean of rates, one a task. Where every rate is 0 or 1, nothing is known of the spread within
+/// tasks and each counts as one verdict.
+pub fn of_rates(rates: &[f64]) -> Option<Interval> {
+    if rates.iter().all(|&rate| rate == 0.0 || rate == 1.0) {
+        return wilson(rates.iter().filter(|&&rate| rate > 0.0).count() as u64, rates.len() as u64);
     }
-    bootstrap(tasks)
+    bootstrap(rates)
 }
 
 #[cfg(test)]
@@ -100,19 +90,18 @@ mod tests {
 
     #[test]
     fn bootstrap_agrees_with_the_normal_interval_of_many_tasks() {
-        let values: Vec<(f64, f64)> = (0..400).map(|task| (f64::from(task % 5), 4.0)).collect();
-        let spread =
-            (values.iter().map(|(has, of)| (has / of - 0.5).powi(2)).sum::<f64>() / 400.0 / 400.0).sqrt();
+        let values: Vec<f64> = (0..400).map(|task| f64::from(task % 5) / 4.0).collect();
+        let spread = (values.iter().map(|rate| (rate - 0.5).powi(2)).sum::<f64>() / 400.0 / 400.0).sqrt();
         close(bootstrap(&values), (0.5 - Z * spread, 0.5 + Z * spread), 0.003);
         assert_eq!(bootstrap(&values), bootstrap(&values));
         assert_eq!(bootstrap(&[]), None);
-        assert_eq!(bootstrap(&[(1.0, 4.0)]), Some((0.25, 0.25)));
+        assert_eq!(bootstrap(&[0.25]), Some((0.25, 0.25)));
     }
 
     #[test]
     fn samples_of_one_task_do_not_count_as_independent() {
         // 40 tasks of 8 samples each that all agree: as wide as 40 verdicts, not as 320.
-        let rates: Vec<(f64, f64)> = (0..40).map(|task| (f64::from(task % 2) * 8.0, 8.0)).collect();
+        let rates: Vec<f64> = (0..40).map(|task| f64::from(task % 2)).collect();
         assert_eq!(of_rates(&rates), wilson(20, 40));
         let (low, high) = bootstrap(&rates).unwrap();
         let (one, many) = (wilson(20, 40).unwrap(), wilson(160, 320).unwrap());

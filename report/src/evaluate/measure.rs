@@ -21,7 +21,7 @@ pub struct Pass {
 /// The result of an evaluation on one environment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// Episodes solved over episodes begun, of which there is at least one.
+    /// Mean over distinct tasks, at least one, of the share of each one's episodes that solved it.
     pub success: f64,
     /// Its 95 % interval.
     pub interval: Option<Interval>,
@@ -33,29 +33,28 @@ pub struct Measured {
 
 /// Measures the episodes of an environment.
 pub fn of(stats: &EnvironmentStats) -> Measured {
-    let (fewest, most) = stats.per_task();
-    let single = most <= 1;
-    let interval = match single {
-        true => interval::wilson(stats.solved(), stats.episodes()),
-        false => interval::of_rates(&stats.rates()),
-    };
+    let episodes = || stats.tasks.values().map(|task| task.episodes);
+    let (fewest, most) = (episodes().min().unwrap_or(0), episodes().max().unwrap_or(0));
+    let rates: Vec<f64> = stats.tasks.values().map(TaskStats::rate).collect();
     let mut pass = Vec::new();
-    if !single && fewest == most {
+    if most > 1 && fewest == most {
         for k in ks(most) {
-            let of_task = |task: &TaskStats| Some((pass_at(k, task.episodes, task.solved)?, 1.0));
-            let values: Option<Vec<(f64, f64)>> = stats.tasks.values().map(of_task).collect();
-            if let Some(values) = values {
-                let value = values.iter().map(|(value, _)| value).sum::<f64>() / values.len() as f64;
-                pass.push(Pass { k, value, interval: interval::of_rates(&values) });
+            let of_task = |task: &TaskStats| pass_at(k, task.episodes, task.solved);
+            if let Some(values) = stats.tasks.values().map(of_task).collect::<Option<Vec<f64>>>() {
+                pass.push(Pass { k, value: mean(&values), interval: interval::of_rates(&values) });
             }
         }
     }
     Measured {
-        success: stats.solved() as f64 / stats.episodes() as f64,
-        interval,
-        method: if single { "wilson" } else { "bootstrap" },
+        success: mean(&rates),
+        interval: interval::of_rates(&rates),
+        method: if most > 1 { "bootstrap" } else { "wilson" },
         pass,
     }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// The unbiased estimate 1 - C(n - c, k) / C(n, k) from `samples` n of which `solved` c solved the task; none where
@@ -93,12 +92,10 @@ pub struct Difference {
 
 /// `stats` minus `base`; none where they have no task in common.
 pub fn difference(stats: &EnvironmentStats, base: &EnvironmentStats) -> Option<Difference> {
-    let rate = |task: &TaskStats| task.solved as f64 / task.episodes as f64;
-    let pair = |(name, task)| Some((rate(task) - rate(base.tasks.get(name)?), 1.0));
-    let pairs: Vec<(f64, f64)> = stats.tasks.iter().filter_map(pair).collect();
-    let value = pairs.iter().map(|(difference, _)| difference).sum::<f64>() / pairs.len() as f64;
+    let pair = |(name, task): (&String, &TaskStats)| Some(task.rate() - base.tasks.get(name)?.rate());
+    let pairs: Vec<f64> = stats.tasks.iter().filter_map(pair).collect();
     let interval = (pairs.len() > 1).then(|| interval::bootstrap(&pairs)).flatten();
-    (!pairs.is_empty()).then_some(Difference { tasks: pairs.len(), value, interval })
+    (!pairs.is_empty()).then(|| Difference { tasks: pairs.len(), value: mean(&pairs), interval })
 }
 
 #[cfg(test)]

@@ -10,14 +10,16 @@ mod print;
 use std::path::Path;
 
 use record::failure::{Failure, Result};
+use record::line::End;
 use record::read::{Kind, Reader};
 use record::sample::Sample;
 use record::stage::note;
 use record::stream::Stream;
+use serde_json::Value;
 
 use crate::arguments::{Evaluate, ResultFormat};
 use crate::run::open;
-use crate::stats::Environments;
+use crate::stats::{Environments, ends_of};
 
 /// One stream that was read.
 struct Evaluated {
@@ -66,6 +68,13 @@ fn read<R: std::io::Read>(name: &str, mut reader: Reader<R>, arguments: &Evaluat
         environments.take(&line, sample.as_ref())?;
     }
     stream.whole().map_err(|failure| failure.at(name))?;
+    let told = |end: &End| end.counts.get("episodes").and_then(Value::as_u64);
+    let expected = ends_of(stream.ends(), "rollout").map(told).sum::<Option<u64>>().unwrap_or_default();
+    let episodes: u64 = environments.played().map(|(_, stats)| stats.episodes()).sum();
+    if episodes < expected && !arguments.flags.allow_incomplete {
+        return Err(Failure::data(format!("{name}: {episodes} of the {expected} episodes that were played"))
+            .hint("the stream was cut or filtered; --allow-incomplete takes what there is"));
+    }
     if environments.played().next().is_none() {
         return Err(Failure::data(format!("{name}: the stream holds no episode"))
             .hint("an evaluation reads what rollout writes: envs tasks … --split test | rollout … --greedy | report evaluate"));

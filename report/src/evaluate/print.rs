@@ -2,6 +2,7 @@
 
 use record::failure::{Failure, Result};
 use record::read::VERSION;
+use record::stage::printable;
 use record::write::{self, Writer};
 use serde_json::{Map, Value, json};
 
@@ -92,18 +93,20 @@ pub fn table(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
         }
     }
     let mut text = aligned(&table);
-    notes.iter().for_each(|note| text += &format!("{note}\n"));
+    notes.iter().for_each(|note| text += &format!("{}\n", printable(note)));
     write::stdout(text.as_bytes())
 }
 
 /// Columns under their heads: the names to the left, numbers to the right.
 fn aligned(table: &[[String; 9]]) -> String {
-    let width = |column: usize| table.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let width =
+        |column: usize| table.iter().map(|row| printable(&row[column]).chars().count()).max().unwrap_or(0);
     let mut text = String::new();
     for row in table {
         let cells: Vec<String> = row
             .iter()
             .enumerate()
+            .map(|(column, cell)| (column, printable(cell)))
             .map(|(column, cell)| match column {
                 0 | 1 => format!("{cell:<0$}", width(column)),
                 _ => format!("{cell:>0$}", width(column)),
@@ -166,7 +169,12 @@ pub fn line(streams: &[Evaluated]) -> Result<()> {
     let mut text = String::new();
     for (_, _, stats, measured) in rows(streams) {
         let (solved, episodes) = (stats.solved(), stats.episodes());
-        text += &format!("{:.3} ({solved}/{episodes})", measured.success);
+        text += &match stats.tasks.len() as u64 {
+            tasks if tasks == episodes => format!("{:.3} ({solved}/{episodes})", measured.success),
+            tasks => {
+                format!("{:.3} over {tasks} distinct tasks ({solved}/{episodes} episodes)", measured.success)
+            }
+        };
         if let Some((low, high)) = measured.interval {
             text += &format!(", 95 % interval {low:.3} to {high:.3}");
         }
