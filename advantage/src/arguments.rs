@@ -53,7 +53,8 @@ pub struct Arguments {
 
     /// What a sample is credited with: its own reward (turn); that and the discounted rewards of its agent on the
     /// executed path after it (return); or, in parallel sampling, what all agents earned in its whole episode, episodes
-    /// being compared and not samples (episode). The last two hold the stream in memory
+    /// being compared and not samples (episode). The last two hold the stream in memory, and pay for idling where an
+    /// environment rewards each turn: a longer episode sums more rewards. Use them with rewards for success alone
     #[arg(long, value_enum, default_value_t = Credit::Turn, value_name = "WHAT")]
     pub credit: Credit,
 
