@@ -46,6 +46,7 @@ Options:
   --steps N             training steps in all                                [default: 80]
   --tasks N             episodes a step                                      [default: 48]
   --branches K          candidates of each agent at each turn                [default: 8]
+  --select WHICH        the candidate that is executed: random | best (the paper's)   [default: random]
   --turns T             turns of an episode at most           [default: the environment's own]
   --max-tokens N        tokens of a candidate at most       [default: 8; 24 for math and code;
                         96 for sudoku with size=9; 512 if encoding=full]
@@ -102,7 +103,7 @@ while [ $# -gt 0 ]; do
         --help | -h) usage; exit 0 ;;
         --setup) setup_only=yes; shift; continue ;;
         --run | --env | --env-command | --workflow | --policies | --adapter | --steps | --tasks | --branches | --turns | \
-            --max-tokens | --seed | --device | --dtype | --train | --eval-every | --eval-tasks | --evaluate | --warmup | --flags | \
+            --select | --max-tokens | --seed | --device | --dtype | --train | --eval-every | --eval-tasks | --evaluate | --warmup | --flags | \
             --stage | --set) ;;
         --*=*) set -- "${flag%%=*}" "${flag#*=}" "${@:2}"; continue ;;
         *) die 2 "unknown argument $flag" 'run ./pipeline.sh --help for the list' ;;
@@ -138,6 +139,7 @@ for name in tasks branches turns max_tokens eval_tasks; do
     [ "${!name:-1}" -gt 0 ] || die 2 "--${name/_/-} must be at least 1"
 done
 [[ $device =~ ^(cpu|sim|cuda(:[0-9]+)?)$ ]] || die 2 "--device $device: not a device" 'devices are cpu, cuda and cuda:N'
+[[ $select =~ ^(random|best)$ ]] || die 2 "--select $select: not random or best"
 [ "$policies" = adapter-per-role ] || [ -z "${given[adapter]:-}" ] ||
     die 2 '--adapter needs --policies adapter-per-role' 'or make the adapters with policy init --adapter and name them: --policies AGENT=DIR'
 if [ -n "$env_command" ]; then
@@ -271,6 +273,50 @@ exec 9>>"$run/lock"
 python3 -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)' 2>/dev/null ||
     die 1 "$run is in use by another run" 'wait for it, or choose another --run'
 
+# ---- signals: stages run in the background, so that a signal to this script alone ends them and frees the lock -
+descendants() { # PID
+    local pid
+    for pid in $(cat "/proc/$1/task/"*/children 2>/dev/null || pgrep -P "$1"); do
+        echo "$pid"
+        descendants "$pid"
+    done
+}
+any_runs() { # PIDS...: a process that has ended has no command line, even where nobody waits for it
+    local pid word
+    for pid; do { IFS= read -r -d '' word <"/proc/$pid/cmdline"; } 2>/dev/null && return 0; done
+    return 1
+}
+stop() { # CODE
+    trap '' HUP INT TERM
+    local pids=() try
+    if [ -n "$running" ] && kill -STOP "$running" 2>/dev/null; then # it starts no more stages
+        mapfile -t pids < <(descendants "$running")
+        kill -TERM "$running" "${pids[@]}" 2>/dev/null
+        kill -CONT "$running"
+        for try in 1 2 3 4 5 6 7 8; do
+            any_runs "${pids[@]}" || break
+            sleep 0.1
+        done
+        kill -KILL "${pids[@]}" 2>/dev/null
+    fi
+    exit "$1"
+}
+trap 'stop 129' HUP
+trap 'stop 130' INT
+trap 'stop 143' TERM
+running=''
+background() { # COMMAND...
+    "$@" &
+    running=$!
+    wait "$running"
+    set -- $?
+    running=''
+    return "$1"
+}
+durable() { # FILES AND FOLDERS...: on the disk, not only in its cache
+    sync "$@" || die 74 "cannot write $1 to disk"
+}
+
 stages=''
 for name in "${!stage_command[@]}"; do stages+="$name=${stage_command[$name]};"; done
 stages=$(tr ';' '\n' <<<"$stages" | sort | tr -s '\n' ';')
@@ -310,6 +356,8 @@ if os.path.exists(f"{run}/policies/done") and os.path.exists(path):
 else:
     with open(f"{path}.tmp", "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
     os.rename(f"{path}.tmp", path)
 PYTHON
 
@@ -337,6 +385,17 @@ for agent in ${train:-$agents}; do train_flags+=(--policy "$agent=${folder[$agen
 mapfile -t folders < <(printf '%s\n' "${folder[@]}" | sort -u)
 
 # ---- warm-up: supervised, on demonstrations that know the action format and have a bad habit to lose ----------
+warm_up() {
+    context='warm-up'
+    from_environment demo ${workflow:+--workflow "$workflow"} --count $((warmup * warmup_tasks_a_step)) --seed "$seed"
+    "${command[@]}" |
+        policy encode --policy "$run/warmup/policy" |
+        update --policy "$run/warmup/policy" --objective nll --optimizer muon --lr "$warmup_lr" \
+            --lr-other "$warmup_lr_other" --schedule cosine --warmup 50 --minibatches "$warmup" \
+            --seed "$seed" >"$run/warmup/metrics.jsonl" # on the CPU: Muon has no kernels
+    statuses=("${PIPESTATUS[@]}")
+    leftmost_failure "${env_command:-envs} demo" 'policy encode' update
+}
 if [ ! -f "$run/policies/done" ]; then
     find "$run/policies" -mindepth 1 -maxdepth 1 -exec rm -rf {} +
     rm -rf "$run/warmup"
@@ -346,16 +405,8 @@ if [ ! -f "$run/policies/done" ]; then
         mkdir -p "$run/warmup"
         policy init "$run/warmup/policy" --preset tiny --seed "$seed" || exit $?
         if [ "$warmup" -gt 0 ]; then
-            context='warm-up'
             say "warm-up: $warmup optimizer steps on imperfect demonstrations"
-            from_environment demo ${workflow:+--workflow "$workflow"} --count $((warmup * warmup_tasks_a_step)) --seed "$seed"
-            "${command[@]}" |
-                policy encode --policy "$run/warmup/policy" |
-                update --policy "$run/warmup/policy" --objective nll --optimizer muon --lr "$warmup_lr" \
-                    --lr-other "$warmup_lr_other" --schedule cosine --warmup 50 --minibatches "$warmup" \
-                    --seed "$seed" >"$run/warmup/metrics.jsonl" # on the CPU: Muon has no kernels
-            statuses=("${PIPESTATUS[@]}")
-            leftmost_failure "${env_command:-envs} demo" 'policy encode' update
+            background warm_up || exit $?
         fi
         if [ "$policies" = adapter-per-role ]; then
             # Beside the adapters, so that they find it wherever the run is moved to.
@@ -368,17 +419,22 @@ if [ ! -f "$run/policies/done" ]; then
         fi
     fi
     : >"$run/policies/done.tmp" && mv "$run/policies/done.tmp" "$run/policies/done" || die 74 "cannot write in $run/policies"
+    durable "$run/policies/done" "$run/policies" "$run"
 fi
 
 # ---- evaluation ---------------------------------------------------------------------------------------------
 evaluate() { # STEP
-    local file
+    local file rate
     file=$run/eval/step-$(printf %06d "$1").jsonl
     if [ ! -f "$file" ]; then
-        play_test_tasks "$1" >"$file.tmp"
+        background play_test_tasks "$1" >"$file.tmp" || exit $?
+        durable "$file.tmp"
         mv "$file.tmp" "$file" || die 74 "cannot write $file"
+        durable "$run/eval"
     fi
-    say "step $1: success on $eval_tasks test tasks $(report evaluate --format line --quiet "$file")"
+    rate=$(report evaluate --format line --quiet "$file") ||
+        die $? "$file is no whole evaluation" 'remove it, and the same command plays it again'
+    say "step $1: success on $eval_tasks test tasks $rate"
     page
 }
 page() { # made from the files of the run: if it fails, nothing is lost
@@ -400,26 +456,36 @@ stage() { # NAME COMMAND...: the stage itself with its --flags, or the command o
     # shellcheck disable=SC2086 # one flag a word
     exec "$@" ${stage_flags[$name]:-}
 }
-train() { # STEP
-    local directory=$run/steps/$(printf %06d "$1") statuses
-    mkdir -p "$directory" || die 74 "cannot make $directory"
-    export RUN=$run STEP=$1
+play_and_update() { # STEP DIRECTORY
     context="step $1"
+    export RUN=$run STEP=$1
     from_environment tasks --split train --count "$tasks" --seed $((seed * 1000000 + $1))
     (stage tasks "${command[@]}") |
-        tee "$directory/tasks.jsonl" |
+        tee "$2/tasks.jsonl" |
         (stage rollout rollout "${policy_flags[@]}" "${episode_flags[@]}" --branches "$branches" \
             --select "$select" --temperature "$temperature" --max-tokens "$max_tokens" --seed "$seed" --step "$1" \
             --device "$device" "${dtype_flags[@]}" --quiet) |
         (stage group group --quiet) |
         (stage advantage advantage --quiet) |
-        tee "$directory/samples.jsonl" |
+        tee "$2/samples.jsonl" |
         (stage update update "${train_flags[@]}" --optimizer "$optimizer" --lr "$lr" --warmup "$lr_warmup" \
             --betas "$betas" --weight-decay 0 --minibatches "$minibatches" --seed "$seed" --device "$device" \
             "${dtype_flags[@]}" --quiet) \
-            >"$directory/metrics.jsonl"
+            >"$2/metrics.jsonl"
     statuses=("${PIPESTATUS[@]}")
     leftmost_failure tasks 'tee tasks.jsonl' rollout group advantage 'tee samples.jsonl' update
+}
+trained_versions() {
+    local agent
+    for agent in ${train:-$agents}; do readlink "${folder[$agent]}/current"; done
+}
+train() { # STEP
+    local directory=$run/steps/$(printf %06d "$1") before
+    mkdir -p "$directory" || die 74 "cannot make $directory"
+    before=$(trained_versions)
+    background play_and_update "$1" "$directory" || exit $?
+    [ "$(trained_versions)" != "$before" ] ||
+        die 1 "step $1: no policy has a new version" 'update ended well and published nothing: see the command of --stage update'
     commit "$1" "$directory"
     say "step $1: success in training $(rate "$directory/samples.jsonl" || echo none), $(flat "$directory/metrics.jsonl")"
 }
@@ -429,14 +495,17 @@ version() { # POLICY DIRECTORY: the version that `current` names, such as 12:9f2
 commit() { # STEP DIRECTORY: the step counts once `done` is there, which names every policy's version
     local folder versions=''
     for folder in "${folders[@]}"; do versions+=",\"$(basename "$folder")\":\"$(version "$folder")\""; done
-    printf '{"step":%d,"policies":{%s}}\n' "$1" "${versions#,}" >"$2/done.tmp" && mv "$2/done.tmp" "$2/done" ||
-        die 74 "cannot write $2/done"
+    printf '{"step":%d,"policies":{%s}}\n' "$1" "${versions#,}" >"$2/done.tmp" || die 74 "cannot write $2/done"
+    durable "$2"/*.* "$2" "$run/steps"
+    mv "$2/done.tmp" "$2/done" || die 74 "cannot write $2/done"
+    durable "$2"
 }
 go_back() { # DONE: takes back versions that were published but not committed, so that their step is repeated
     local pair name number
     for pair in $(json '[f"{name}:{version}" for name, version in lines[0]["policies"].items()]' <"$1"); do
         name=${pair%%:*} number=${pair#*:}
         number=step-$(printf %06d "${number%%:*}")
+        [ -d "$run/policies/$name/$number" ] || die 65 "$1 names $number of $name, which is not there" 'choose another --run'
         [ "$(readlink "$run/policies/$name/current")" = "$number" ] || ln -sfn "$number" "$run/policies/$name/current"
     done
 }
@@ -449,6 +518,10 @@ evaluate_if_due() { # STEP
 }
 done_steps=0
 while [ -f "$run/steps/$(printf %06d $((done_steps + 1)))/done" ]; do done_steps=$((done_steps + 1)); done
+last=$(cd "$run/steps" && printf '%s\n' */done | tail -n 1)
+[ $((10#${last%/done})) = "$done_steps" ] ||
+    die 65 "$run/steps/$(printf %06d $((done_steps + 1)))/done is missing, but step $((10#${last%/done})) is committed" \
+        'restore that file (its versions are long gone), or choose another --run'
 go_back "$run/steps/$(printf %06d "$done_steps")/done"
 evaluate_if_due "$done_steps"
 for ((step = done_steps + 1; step <= steps; step++)); do

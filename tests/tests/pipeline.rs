@@ -1,7 +1,8 @@
 //! A small run of the whole loop, read afterwards as a user would: files, `end` lines, accounts, README's commands.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use troupe_tests::{must, pipeline, root, shell};
@@ -69,9 +70,14 @@ fn a_small_run_leaves_everything_readable_and_accounted_for() {
         groups_are_groups(&lines(&run.join("steps").join(step).join("samples.jsonl")), 6, 4);
     }
 
-    // The streams of a step contain each other byte for byte.
-    let tasks = std::fs::read_to_string(run.join("steps/000002/tasks.jsonl")).expect("tasks");
-    assert_eq!(tasks.lines().filter(|line| line.contains("\"type\":\"task\"")).count(), 6);
+    // Every step draws tasks of its own.
+    let tasks = |step: &str| -> Vec<String> {
+        let lines = lines(&run.join("steps").join(step).join("tasks.jsonl"));
+        of_type(&lines, "task").map(|task| task["task"].as_str().expect("a name").to_owned()).collect()
+    };
+    let (first, second) = (tasks("000001"), tasks("000002"));
+    assert_eq!((first.len(), second.len()), (6, 6));
+    assert!(first.iter().all(|task| !second.contains(task)), "{first:?} again in {second:?}");
 
     let metrics = lines(&run.join("steps/000002/metrics.jsonl"));
     let metrics: Vec<&Value> = of_type(&metrics, "metrics").collect();
@@ -183,5 +189,105 @@ fn arguments_are_checked() {
         let printed = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {printed}");
         assert!(printed.contains(sentence), "{arguments:?}: {printed}");
+    }
+}
+
+/// A run of one step, to be damaged.
+fn finished(folder: &Path, steps: &str) -> (std::path::PathBuf, Vec<String>) {
+    let run = folder.join("run");
+    let arguments =
+        ["--warmup", "5", "--tasks", "4", "--branches", "4", "--eval-every", "2", "--steps", steps];
+    let output = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    (run, arguments.map(str::to_owned).to_vec())
+}
+
+fn refused(run: &Path, arguments: &[String]) -> (Option<i32>, String) {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let output = pipeline(run, &arguments).output().expect("pipeline.sh runs");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn an_update_that_publishes_nothing_stops_the_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("run");
+    let idle = "update=cat >/dev/null; echo '{\"type\":\"end\",\"v\":1,\"stage\":\"update\",\"ok\":true}'";
+    let arguments = ["--warmup", "5", "--tasks", "4", "--steps", "1", "--eval-every", "0", "--stage", idle];
+    let (code, printed) = refused(&run, &arguments.map(str::to_owned));
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("step 1: no policy has a new version"), "{printed}");
+    assert!(!run.join("steps/000001/done").exists());
+}
+
+#[test]
+fn a_cut_evaluation_and_a_missing_commit_are_errors() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (run, arguments) = finished(folder.path(), "2");
+    let file = run.join("eval/step-000002.jsonl");
+    let whole = std::fs::read(&file).expect("an evaluation");
+    for cut in [&[][..], &whole[..whole.len() / 2]] {
+        std::fs::write(&file, cut).expect("written");
+        let (code, printed) = refused(&run, &arguments);
+        assert_eq!(code, Some(65), "{printed}");
+        assert!(printed.contains("step-000002.jsonl is no whole evaluation"), "{printed}");
+    }
+    std::fs::remove_file(&file).expect("removed");
+    let (code, printed) = refused(&run, &arguments);
+    assert_eq!(code, Some(0), "{printed}");
+    assert_eq!(
+        troupe_tests::without_timing(&String::from_utf8(whole).expect("text")),
+        troupe_tests::without_timing(&std::fs::read_to_string(&file).expect("played again"))
+    );
+
+    let current = std::fs::read_link(run.join("policies/shared/current")).expect("a link");
+    std::fs::remove_file(run.join("steps/000001/done")).expect("removed");
+    let (code, printed) = refused(&run, &arguments);
+    assert_eq!(code, Some(65), "{printed}");
+    assert!(printed.contains("000001/done is missing, but step 2 is committed"), "{printed}");
+    assert_eq!(std::fs::read_link(run.join("policies/shared/current")).expect("a link"), current);
+}
+
+/// SIGTERM to pipeline.sh alone: its stages end, too, and the lock is free, wherever it is.
+#[test]
+fn a_signal_to_the_script_ends_its_stages() {
+    for (name, arguments) in [
+        ("warm-up", vec!["--warmup", "200000"]),
+        ("evaluation", vec!["--warmup", "0", "--eval-tasks", "100000"]),
+        ("step", vec!["--warmup", "0", "--eval-every", "0", "--tasks", "100000"]),
+        ("deaf", vec!["--warmup", "0", "--eval-every", "0", "--stage", "tasks=trap '' TERM; sleep 60; :"]),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let run = folder.path().join("run");
+        let begun = match name {
+            "warm-up" => run.join("warmup/metrics.jsonl"),
+            "evaluation" => run.join("eval/step-000000.jsonl.tmp"),
+            _ => run.join("steps/000001/metrics.jsonl"),
+        };
+        let mut child = pipeline(&run, &arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let patience = Instant::now() + Duration::from_secs(120);
+        while !begun.exists() {
+            assert!(
+                child.try_wait().expect("its state").is_none() && Instant::now() < patience,
+                "{name} never began"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        must(&format!("kill -TERM {}", child.id()));
+        let asked = Instant::now();
+        let status = child.wait().expect("its end");
+        let taken = asked.elapsed();
+        // A second on an idle machine; the rest is for a loaded one.
+        assert!(taken < Duration::from_secs(4), "{name}: {taken:?}");
+        assert_eq!(status.code(), Some(143), "{name}");
+        let lock = run.join("lock").display().to_string();
+        must(&format!(
+            "python3 -c 'import fcntl; fcntl.flock(open(\"{lock}\"), fcntl.LOCK_EX | fcntl.LOCK_NB)'"
+        ));
     }
 }
