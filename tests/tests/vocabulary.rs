@@ -88,6 +88,9 @@ const KEPT: [(&str, &str); 2] =
 const SHARED: &[(&str, &str)] = &[
     ("Arguments", "the command line of each program"),
     ("Check", "the `check` command of two programs"),
+    ("Command", "the commands of each program"),
+    ("Attention", "attention: of a decoder's description, and its kernels' arguments"),
+    ("Operator", "an operator: of a formula, of ONNX Runtime"),
     ("Stats", "what a stage counts"),
     ("AgentStats", "the same numbers, counted by rollout and recounted by report"),
     ("Output", "what a stage writes: lines, or metrics"),

@@ -75,7 +75,7 @@ pub struct AgentMessage {
 /// What everyone said last, in the order of the workflow.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Said {
+pub struct Answers {
     said: Vec<Option<AgentMessage>>,
 }
 
@@ -213,7 +213,7 @@ impl Problem for MathProblem {
     const SHIPPED: &'static str = include_str!("../../problems/math.jsonl");
 
     type Rules = Rules;
-    type Situation = Said;
+    type Situation = Answers;
 
     fn workflows() -> Vec<Arc<Workflow>> {
         let mut workflows = vec![
@@ -285,8 +285,8 @@ impl Problem for MathProblem {
         if workflow.name() == "single" { 1 } else { self.spec.turns }
     }
 
-    fn start(&self, workflow: &Workflow) -> Said {
-        Said { said: vec![None; workflow.agents().len()] }
+    fn start(&self, workflow: &Workflow) -> Answers {
+        Answers { said: vec![None; workflow.agents().len()] }
     }
 
     fn check(episode: &Episode<Self>) -> Result<()> {
