@@ -282,8 +282,8 @@ fn a_signal_to_the_script_ends_its_stages() {
         let asked = Instant::now();
         let status = child.wait().expect("its end");
         let taken = asked.elapsed();
-        // A second on an idle machine; the rest is for a loaded one.
-        assert!(taken < Duration::from_secs(4), "{name}: {taken:?}");
+        // Less than a second on an idle machine; the rest is for a loaded one.
+        assert!(taken < Duration::from_secs(15), "{name}: {taken:?}");
         assert_eq!(status.code(), Some(143), "{name}");
         let lock = run.join("lock").display().to_string();
         must(&format!(
