@@ -1,24 +1,25 @@
 //! Compares a program's output with the expected one.
 //!
-//! Printed output is compared word by word, whatever white space separates them. Returned values are compared as JSON.
-//! Numbers with a point or an exponent are the same when they differ by at most 1e-6, or by one part in a million
-//! (Stronger-MAS, arXiv 2510.11062, appendix A.1); whole numbers are the same when they are equal. Left out: problems
-//! with several right answers, which need a checker of their own.
+//! Printed output is compared word by word, whatever white space separates them. Returned values are compared as JSON, their
+//! numbers as they are written. An expected whole number is met exactly, in any notation: 1e3 is 1000, and 1e9 is not
+//! 1000000007. An expected fraction is met within 1e-6, or one part in a million (Stronger-MAS, arXiv 2510.11062,
+//! appendix A.1). A whole number that is expected with a point (`2.0`) was computed with fractions: it is met within
+//! 1e-9, or one part in 1e9, but never more than 1e-6.
+//!
+//! Left out: problems with several right answers, which need a checker of their own.
+
+use std::collections::BTreeMap;
 
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::spec::Style;
 
-const TOLERANCE: f64 = 1e-6;
-
 /// Whether `got` is the output `expected` of a problem of this style.
 pub fn same(style: Style, expected: &str, got: &str) -> bool {
-    let value = |text: &str| serde_json::from_str(text).ok();
     match style {
         Style::Stdin => same_text(expected, got),
-        Style::Function => {
-            value(expected).zip(value(got)).is_some_and(|(expected, got)| same_value(&expected, &got))
-        }
+        Style::Function => same_value(expected, got),
     }
 }
 
@@ -34,48 +35,88 @@ fn same_text(expected: &str, got: &str) -> bool {
     }
 }
 
+/// Two whole numbers without a point and an exponent can be names: `007` is not `7`.
 fn same_word(expected: &str, got: &str) -> bool {
-    if expected == got {
+    let plain = |word: &str| !word.contains(['.', 'e', 'E']);
+    expected == got || !(plain(expected) && plain(got)) && same_number(expected, got)
+}
+
+/// Whether `got` is the value `expected`, both JSON.
+fn same_value(expected: &str, got: &str) -> bool {
+    // This parser bounds the depth; the comparison below has to see numbers as they are written.
+    let parse = |text| serde_json::from_str::<Value>(text).is_ok();
+    parse(expected) && parse(got) && same_json(expected.trim(), got.trim())
+}
+
+fn same_json(expected: &str, got: &str) -> bool {
+    fn list(text: &str) -> Option<Vec<&RawValue>> {
+        serde_json::from_str(text).ok()
+    }
+    fn object(text: &str) -> Option<BTreeMap<String, &RawValue>> {
+        serde_json::from_str(text).ok()
+    }
+    let same = |(expected, got): (&&RawValue, &&RawValue)| same_json(expected.get(), got.get());
+    let value = |text| serde_json::from_str::<Value>(text).ok();
+    if let (Some(expected), Some(got)) = (list(expected), list(got)) {
+        return expected.len() == got.len() && expected.iter().zip(&got).all(same);
+    }
+    if let (Some(expected), Some(got)) = (object(expected), object(got)) {
+        return expected.keys().eq(got.keys()) && expected.values().zip(got.values()).all(same);
+    }
+    match (value(expected), value(got)) {
+        (Some(Value::Number(_)), Some(Value::Number(_))) => same_number(expected, got),
+        (expected, got) => expected == got,
+    }
+}
+
+fn same_number(expected: &str, got: &str) -> bool {
+    let (Some(exact), Some(other)) = (Decimal::read(expected), Decimal::read(got)) else { return false };
+    if exact == other {
         return true;
     }
-    let broken =
-        |word: &str| word.contains(['.', 'e', 'E']) && word.contains(|sign: char| sign.is_ascii_digit());
-    if !broken(expected) && !broken(got) {
-        return false;
-    }
-    matches!((expected.parse(), got.parse()), (Ok(expected), Ok(got)) if near(expected, got))
+    let (least, most) = match (exact.exponent >= 0, expected.contains('.')) {
+        (true, false) => return false,
+        (true, true) => (1e-9, 1e-6),
+        (false, _) => (1e-6, f64::INFINITY),
+    };
+    let (Ok(expected), Ok(got)) = (expected.parse::<f64>(), got.parse::<f64>()) else { return false };
+    // Beyond 53 bits an f64 does not tell whole numbers apart.
+    let told = most.is_infinite() || expected.abs() < 9e15;
+    told && (expected - got).abs() <= (least * expected.abs().max(1.0)).min(most)
 }
 
-/// Whether `got` is the value `expected`.
-fn same_value(expected: &Value, got: &Value) -> bool {
-    match (expected, got) {
-        (Value::Number(one), Value::Number(two)) => {
-            if one.is_f64() || two.is_f64() {
-                matches!((one.as_f64(), two.as_f64()), (Some(one), Some(two)) if near(one, two))
-            } else {
-                one == two
-            }
-        }
-        (Value::Array(one), Value::Array(two)) => {
-            one.len() == two.len() && one.iter().zip(two).all(|(one, two)| same_value(one, two))
-        }
-        (Value::Object(one), Value::Object(two)) => {
-            one.len() == two.len()
-                && one.iter().all(|(key, one)| two.get(key).is_some_and(|two| same_value(one, two)))
-        }
-        _ => expected == got,
-    }
+/// A number as its significant digits and a power of ten: equal numbers are equal in every notation.
+#[derive(PartialEq, Eq)]
+struct Decimal {
+    negative: bool,
+    /// Without zeros at the ends.
+    digits: String,
+    exponent: i64,
 }
 
-/// Infinities and what is no number are near nothing.
-fn near(expected: f64, got: f64) -> bool {
-    let difference = (expected - got).abs();
-    difference <= TOLERANCE * expected.abs().max(1.0)
+impl Decimal {
+    fn read(word: &str) -> Option<Decimal> {
+        let (mantissa, exponent) = word.split_once(['e', 'E']).unwrap_or((word, "0"));
+        let negative = mantissa.starts_with('-');
+        let mantissa = mantissa.strip_prefix(['-', '+']).unwrap_or(mantissa);
+        let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+        let digits = [whole, fraction].concat();
+        if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+            return None;
+        }
+        let exponent = exponent.parse::<i64>().ok()?.checked_sub(fraction.len() as i64)?;
+        let significant = digits.trim_end_matches('0');
+        if significant.trim_start_matches('0').is_empty() {
+            return Some(Decimal { negative: false, digits: String::new(), exponent: 0 });
+        }
+        let exponent = exponent.checked_add((digits.len() - significant.len()) as i64)?;
+        Some(Decimal { negative, digits: significant.trim_start_matches('0').to_owned(), exponent })
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -85,9 +126,27 @@ mod tests {
             ("1 2\n3\n", "1 2 3", true),
             ("", "\n", true),
             ("0.5", "0.5000000001", true),
-            ("1000000.0", "1000000.5", true),
-            ("100000.0", "100000.5", false),
+            ("1000000.1", "1000000.6", true),
+            ("100000.1", "100000.6", false),
+            ("1000000.0", "1000000.5", false),
+            ("2.0", "1.9999999999999998", true),
             ("5", "5.0", true),
+            ("5", "5.0000000001", false),
+            ("1000", "1e3", true),
+            ("1000000007", "1e9", false),
+            ("7919", "7919.0004", false),
+            ("7919.0", "7919.0004", false),
+            ("123456789012345678", "1.23456789e17", false),
+            ("123456789012345678", "1.23456789012345678e17", true),
+            ("123456789012345678.0", "123456789012345680.0", false),
+            ("0", "-0.0", true),
+            ("0", "1e-400", false),
+            ("1", "1e-99999999999999999999", false),
+            ("1e5", "100000", true),
+            ("007", "7", false),
+            ("3", "٣", false),
+            ("0.5", "5e-1", true),
+            ("0.5", "nan", false),
             ("5", "6", false),
             ("123456789012345678", "123456789012345679", false),
             ("yes", "YES", false),
@@ -102,15 +161,67 @@ mod tests {
 
     #[test]
     fn returned_values() {
-        assert!(same_value(&json!([1, [2.0], {"a": null}]), &json!([1, [2.0000001], {"a": null}])));
-        assert!(same_value(&json!(2), &json!(2.0)));
-        for (expected, got) in [
-            (json!(1), json!(true)),
-            (json!([1]), json!([1, 1])),
-            (json!("1"), json!(1)),
-            (json!({"a": 1}), json!({})),
+        for (expected, got, same) in [
+            ("[1, [2.0], {\"a\": null}]", "[1,[2.0000000001],{\"a\":null}]", true),
+            ("2", "2.0", true),
+            ("1", "true", false),
+            ("[1]", "[1, 1]", false),
+            ("\"1\"", "1", false),
+            ("{\"a\": 1}", "{}", false),
+            ("{\"a\": 1}", "{\"b\": 1}", false),
+            ("{\"b\": 1, \"a\": 2}", "{\"a\": 2, \"b\": 1}", true),
+            ("\"1.0\"", "\"1\"", false),
+            ("123456789012345678", "1.2345678901234568e+17", false),
+            ("[[1000000007]]", "[[1e9]]", false),
+            ("{\"x\": 7919}", "{\"x\": 7919.0004}", false),
+            // More digits than 64 bits hold.
+            ("100000000000000000000000007", "100000000000000000000000008", false),
+            ("0.5", "0.50000001", true),
+            ("[]", "{}", false),
+            ("null", "[]", false),
+            ("1", "NaN", false),
+            ("1", "", false),
         ] {
-            assert!(!same_value(&expected, &got), "{expected} {got}");
+            assert_eq!(same_value(expected, got), same, "{expected} {got}");
+        }
+        let deep = |depth| "[".repeat(depth) + &"]".repeat(depth);
+        assert!(same_value(&deep(100), &deep(100)) && !same_value(&deep(100_000), &deep(100_000)));
+    }
+
+    proptest! {
+        /// Whatever the notation, another whole number is never the expected one.
+        #[test]
+        fn a_wrong_whole_number_never_passes(right: i64, other: i64, near in -9_i64..=9, notation in 0..7_usize) {
+            for wrong in [other, right.wrapping_add(near)] {
+                let text = |notation| match notation {
+                    0 => wrong.to_string(),
+                    1 => format!("{wrong}.0"),
+                    2 => format!("{wrong}e0"),
+                    3 => format!("{:e}", wrong as f64),
+                    4 => format!("{wrong}0E-1"),
+                    5 => format!("{:.6e}", wrong as f64),
+                    _ => format!("{wrong}.000"),
+                };
+                let rounded = matches!(notation, 3 | 5);
+                let (got, right_text) = (text(notation), right.to_string());
+                for (expected, got) in [(right_text.clone(), got.clone()), (format!("[{right}]"), format!("[{got}]"))] {
+                    let passes = if expected.starts_with('[') { same_value(&expected, &got) } else { same_text(&expected, &got) };
+                    if wrong != right && !rounded {
+                        prop_assert!(!passes, "{} {}", expected, got);
+                    } else if !rounded {
+                        prop_assert!(passes, "{} {}", expected, got);
+                    } else if passes {
+                        // A rounded notation passes only where it happens to be the number itself.
+                        prop_assert_eq!(got.trim_matches(['[', ']']).parse::<f64>().unwrap() as i128, i128::from(right));
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn hostile_output_is_no_panic(expected in "[-+0-9.eE\\[\\]{},\" ]{0,24}", got in "[-+0-9.eE\\[\\]{},\" ]{0,24}") {
+            let _ = (same_text(&expected, &got), same_value(&expected, &got));
+            prop_assert!(same_text(&expected, &expected));
         }
     }
 }
