@@ -15,7 +15,7 @@ pub fn prompt<'a>(
     role: Role,
 ) -> String {
     let shown = |(name, said): (&str, &AgentMessage)| {
-        let answer = said.answer.as_deref().unwrap_or("none that can be read");
+        let answer = said.answer.as_deref().map_or_else(|| "none that can be read".to_owned(), shorten);
         format!("\n{name} wrote:\n{}\nAnswer of {name}: {answer}\n", said.shown.trim())
     };
     let history: Vec<String> = said.map(shown).collect();

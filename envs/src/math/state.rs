@@ -96,12 +96,13 @@ fn python(source: &str) -> Result<(bool, String)> {
     Ok((ran, said[from..].to_owned()))
 }
 
-/// The last line of the output that is not empty, if it is an answer.
-fn printed(output: &str) -> Option<String> {
+/// The last line of the output that is not empty, if it is an answer to a problem with this reference.
+fn printed(output: &str, reference: &Answer) -> Option<String> {
     let line = output.lines().map(str::trim).rfind(|line| !line.is_empty())?;
-    let is_answer = match Answer::read(line)? {
-        // One word can be an answer; several are a message.
-        Answer::Word(_) => line.chars().all(char::is_alphabetic),
+    let is_answer = match (Answer::read(line)?, reference) {
+        // One word can be an answer where one is asked for; several are a message, and `None` and `inf` no number.
+        (Answer::Word(_), Answer::Word(_)) => line.chars().all(char::is_alphabetic),
+        (Answer::Word(_), _) => false,
         _ => true,
     };
     is_answer.then(|| line.to_owned())
@@ -160,7 +161,7 @@ impl Episode<MathProblem> {
                     let what = if ran { "Output" } else { "Error" };
                     let source = full::shorten(source.trim());
                     let shown = format!("```python\n{source}\n```\n{what}: {output}");
-                    (ran, shown, printed(&output).filter(|_| ran))
+                    (ran, shown, printed(&output, &self.problem.answer).filter(|_| ran))
                 }
             },
             (Encoding::Full, false) => (true, full::shorten(text), extract::answer(text)),
@@ -416,10 +417,13 @@ mod tests {
 
     #[test]
     fn the_last_line_is_the_answer() {
-        assert_eq!(printed("working\n42\n\n").as_deref(), Some("42"));
-        assert_eq!(printed("[1, 2]").as_deref(), Some("[1, 2]"));
-        assert_eq!(printed("no solution found here"), None);
-        assert_eq!(printed(""), None);
-        assert_eq!(printed("Tuesday").as_deref(), Some("Tuesday"));
+        let printed = |output: &str, reference| printed(output, &Answer::read(reference).unwrap());
+        assert_eq!(printed("working\n42\n\n", "42").as_deref(), Some("42"));
+        assert_eq!(printed("[1, 2]", "42").as_deref(), Some("[1, 2]"));
+        assert_eq!(printed("Tuesday", "Friday").as_deref(), Some("Tuesday"));
+        for output in ["no solution found here", "", "nan", "inf", "None", "Tuesday", "8=9"] {
+            assert_eq!(printed(output, "42"), None, "{output}");
+        }
+        assert_eq!(printed("nan", "Friday"), None);
     }
 }

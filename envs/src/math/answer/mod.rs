@@ -5,11 +5,11 @@
 //!   none of these, normalized for comparison;
 //! - [`extract`]: finds the answer in a solution.
 //!
-//! Formulas without variables are compared exactly if both have exact values (whole numbers, fractions, roots that
-//! come out even). If one is a decimal or irrational, NumEq of Stronger-MAS applies (arXiv 2510.11062, appendix A.1):
-//! |a - b| <= δ or |a - b| / max(1, |b|) <= δ with δ = 1e-6. For whole numbers that rule would take 1000000007 for
-//! 1000000006. Formulas with variables are equal if they agree at fixed points, exactly where that can be
-//! computed. Sets have no order; tuples and intervals do, and brackets count. Two equations are equal if one is a
+//! Formulas without variables are compared exactly if both are written exactly (whole numbers, fractions, roots that come
+//! out even). If one is a decimal or irrational, NumEq of Stronger-MAS applies (arXiv 2510.11062, appendix A.1):
+//! |a - b| <= δ or |a - b| / max(1, |b|) <= δ with δ = 1e-6; but a whole number is met exactly in any notation, apart
+//! from the noise of a computation: `1.0e9` is not 1000000007. Formulas with variables are equal if they agree at fixed
+//! points, exactly where that can be computed. Sets have no order; tuples and intervals do, and brackets count. Two equations are equal if one is a
 //! multiple of the other. Identical formulas are equal, however large their value.
 //!
 //! Left out: units (they are dropped), the imaginary unit (a variable like any other letter), matrices and inequalities
@@ -26,10 +26,14 @@ pub use parse::Answer;
 
 use std::collections::BTreeSet;
 
+use num_rational::BigRational;
+
 use expression::{Expression, Operator, test_point};
 
 /// The tolerance of NumEq.
 const DELTA: f64 = 1e-6;
+/// The relative error of a computation with f64 whose result is a whole number.
+const NOISE: f64 = 1e-12;
 /// The tolerance at test points, where nobody rounded.
 const POINT_DELTA: f64 = 1e-9;
 /// Test points for formulas with variables, and at how many both formulas must have a value.
@@ -44,10 +48,13 @@ impl Answer {
             (Answer::One(left), Answer::One(right)) | (Answer::Percent(left), Answer::Percent(right)) => {
                 equal(left, right)
             }
-            // 50 % is a half, or the number 50 where the question asked for percent.
-            (Answer::Percent(share), Answer::One(plain)) | (Answer::One(plain), Answer::Percent(share)) => {
-                equal(share, plain)
-                    || equal(&Expression::quotient(share.clone(), Expression::whole(100)), plain)
+            // 50 % is a half, or the number 50 where the question asked for percent; 0.5 % is no half.
+            (Answer::Percent(share), Answer::One(plain)) => {
+                let asked = plain.value(&[]).is_none_or(|plain| plain.abs() >= 1.0);
+                equal(&hundredth(share), plain) || asked && equal(share, plain)
+            }
+            (Answer::One(plain), Answer::Percent(share)) => {
+                equal(plain, share) || equal(plain, &hundredth(share))
             }
             (Answer::Set(left), Answer::Set(right)) | (Answer::Union(left), Answer::Union(right)) => {
                 same_members(left, right)
@@ -65,17 +72,21 @@ impl Answer {
             }
             (Answer::Word(left), Answer::Word(right)) => left == right,
             // A set of one member is that member.
-            (Answer::Set(items), one) | (one, Answer::Set(items)) if items.len() == 1 => items[0].same(one),
+            (Answer::Set(items), one) if items.len() == 1 => items[0].same(one),
+            (one, Answer::Set(items)) if items.len() == 1 => one.same(&items[0]),
             _ => false,
         }
     }
 }
 
 /// Whether every member of each has an equal in the other.
-fn same_members(left: &[Answer], right: &[Answer]) -> bool {
-    let within =
-        |some: &[Answer], all: &[Answer]| some.iter().all(|one| all.iter().any(|other| one.same(other)));
-    within(left, right) && within(right, left)
+fn same_members(said: &[Answer], right: &[Answer]) -> bool {
+    said.iter().all(|one| right.iter().any(|other| one.same(other)))
+        && right.iter().all(|other| said.iter().any(|one| one.same(other)))
+}
+
+fn hundredth(share: &Expression) -> Expression {
+    Expression::quotient(share.clone(), Expression::whole(100))
 }
 
 fn names(left: &Expression, right: &Expression) -> BTreeSet<String> {
@@ -100,25 +111,21 @@ fn same_equation(left: &Expression, right: &Expression) -> bool {
         && ratios.iter().all(|ratio| near(*ratio, ratios[0], POINT_DELTA))
 }
 
-fn equal(left: &Expression, right: &Expression) -> bool {
-    if left == right {
+fn equal(said: &Expression, right: &Expression) -> bool {
+    if said == right {
         return true;
     }
-    let names = names(left, right);
-    let rounded = left.is_rounded() || right.is_rounded();
-    let (points, delta) = match (names.is_empty(), rounded) {
-        (true, _) => (1, DELTA),
-        (false, true) => (POINTS, DELTA),
-        (false, false) => (POINTS, POINT_DELTA),
-    };
+    let names = names(said, right);
+    if names.is_empty() {
+        return equal_numbers(said, right);
+    }
     let mut compared = 0;
-    for point in 0..points {
+    for point in 0..POINTS {
         let point = test_point(&names, point);
-        let exact = if rounded { None } else { left.exact(&point).zip(right.exact(&point)) };
-        let same = match exact {
-            Some((left, right)) => left == right,
-            None => match left.value(&point).zip(right.value(&point)) {
-                Some((left, right)) => near(left, right, delta),
+        let same = match said.exact(&point).zip(right.exact(&point)) {
+            Some((said, right)) => said == right,
+            None => match said.value(&point).zip(right.value(&point)) {
+                Some((said, right)) => near(said, right, POINT_DELTA),
                 // One of them is undefined here: ln(x^2) and 2 ln(x) count as equal.
                 None => continue,
             },
@@ -128,7 +135,22 @@ fn equal(left: &Expression, right: &Expression) -> bool {
         }
         compared += 1;
     }
-    compared >= ENOUGH.min(points as usize)
+    compared >= ENOUGH
+}
+
+fn equal_numbers(said: &Expression, right: &Expression) -> bool {
+    let (exact, exactly_right) = (said.exact(&[]), right.exact(&[]));
+    let whole = exactly_right.as_ref().is_some_and(BigRational::is_integer);
+    if let (Some(said_exactly), Some(exactly_right)) = (&exact, &exactly_right) {
+        let written = !said.is_rounded() && !right.is_rounded();
+        if written || whole && said_exactly.is_integer() {
+            return said_exactly == exactly_right;
+        }
+    }
+    let Some((said, right)) = said.value(&[]).zip(right.value(&[])) else { return false };
+    // The noise of a computation, of which f64 tells a whole number apart up to 53 bits.
+    let noise = (said - right).abs() <= (NOISE * right.abs().max(1.0)).min(DELTA) && right.abs() < 9e15;
+    if whole { noise } else { near(said, right, DELTA) }
 }
 
 fn near(left: f64, right: f64, delta: f64) -> bool {
@@ -263,8 +285,17 @@ mod tests {
             ("(1, 2) \\cup (3, 4)", "(1, 2)"),
             ("12", "21"),
             ("1,23", "123"),
+            ("1.0e9", "1000000007"),
+            ("7919.0004", "7919"),
+            ("41.9999999", "42"),
+            ("1.23456789e17", "123456789012345678"),
+            ("123456789012345680\\sin(\\pi/2)", "123456789012345678"),
+            ("{1.0e9, 2}", "{1000000007, 2}"),
+            ("(1.0e9, 2)", "(1000000007, 2)"),
+            ("1.0e9 x", "1000000007 x"),
+            ("0.5%", "0.5"),
         ] {
-            assert!(!same(left, right), "{left:?} and {right:?}");
+            assert!(!same(left, right), "{left:?} and {right:?}: {:?}", Answer::read(left));
         }
     }
 
@@ -273,6 +304,74 @@ mod tests {
     fn an_equation_says_its_right_side_but_is_not_said_by_it() {
         assert!(same("a + b = 5", "5") && !same("25", "x^2+y^2=25"));
         assert!(!same("a + b = 5", "6"));
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_no_answer() {
+        for text in [
+            "8=9",
+            "x = 8 = 9",
+            "{8=9}",
+            "(8=9, 1)",
+            "8=9, 5",
+            "$8 = 9$",
+            "nan",
+            "NaN.",
+            "\\text{nan}",
+            "1=2=2",
+        ] {
+            assert_eq!(Answer::read(text), None, "{text}");
+        }
+        for (text, reference) in
+            [("3+5=8", "8"), ("5 = x", "5"), ("x = 2+3 = 5", "5"), ("\\frac12 = 0.5", "1/2")]
+        {
+            assert!(same(text, reference), "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        /// A whole number is not met by another one, in any notation; and is met by itself.
+        #[test]
+        fn a_wrong_number_is_never_the_same(right in -1_000_000_000_000_000_000_i64..1_000_000_000_000_000_000, near in -9_i64..=9, far: i32) {
+            for wrong in [right + near, right.wrapping_add(far.into())] {
+                let mut texts = vec![
+                    format!("{wrong}"), format!("{wrong}.0"), format!("\\frac{{{wrong}}}{{1}}"), format!("x = {wrong}"),
+                    format!("\\{{{wrong}\\}}"), format!("({wrong}.00)"), format!("{wrong} \\text{{ apples}}"),
+                    format!("{wrong} + 0.0"), format!("{wrong}e0"), format!("{wrong}0.0e-1"),
+                ];
+                // As f64 a number is itself up to 53 bits.
+                if wrong.unsigned_abs() < 1 << 53 {
+                    texts.extend([format!("{}", wrong as f64), format!("{:e}", wrong as f64)]);
+                }
+                for text in texts {
+                    proptest::prop_assert_eq!(same(&text, &right.to_string()), wrong == right, "{} for {}", text, right);
+                }
+            }
+        }
+
+        #[test]
+        fn any_text_is_read_and_compared_in_time(text in "[0-9a-z\\\\{}()^_,.=+*/!% -]{0,80}", other in "[0-9x\\\\{}()^,.=+/!-]{0,80}") {
+            if let (Some(one), Some(other)) = (Answer::read(&text), Answer::read(&other)) {
+                let _ = one.same(&other);
+            }
+        }
+    }
+
+    /// Answers that are large on purpose: sets of a hundred large formulas, each compared with each.
+    #[test]
+    fn no_answer_takes_long() {
+        let begin = std::time::Instant::now();
+        let many = |text: &str| vec![text; 90].join(", ");
+        for (left, right) in [
+            (many("999!x^{99}"), many("998!x^{98}")),
+            (many("\\frac{x}{999!}+x"), many("\\frac{x}{997!}")),
+            ("\\frac{1}{999!}+".repeat(200) + "1", "\\frac{1}{999!}+".repeat(199) + "2"),
+            ("x^{99}+".repeat(500) + "1", "x^{98}+".repeat(500) + "1"),
+        ] {
+            let (left, right) = (Answer::read(&left).unwrap(), Answer::read(&right).unwrap());
+            assert!(!left.same(&right));
+        }
+        assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
     }
 
     #[test]

@@ -32,18 +32,37 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// What `text` means; `None` if it is empty. What is no mathematics is a [`Answer::Word`].
+    /// What `text` means; `None` if it is empty or contradicts itself, as `8 = 9` and `nan` do. What is no mathematics is
+    /// a [`Answer::Word`].
     pub fn read(text: &str) -> Option<Answer> {
         let degrees = ["^\\circ", "^{\\circ}", "^\\degree"];
         // A point after a letter ends a sentence; after a digit it does no harm.
         let text = text.trim().trim_end_matches('.');
         let text = degrees.iter().fold(text.to_owned(), |text, degree| text.replace(degree, ""));
         if text.len() <= LONGEST
-            && let Some(answer) = tokens(&text).and_then(|tokens| structure(&tokens, 0))
+            && let Some(tokens) = tokens(&text)
         {
-            return Some(answer);
+            if contradicts(&tokens, 0) {
+                return None;
+            }
+            if let Some(answer) = structure(&tokens, 0) {
+                return Some(answer);
+            }
         }
-        word(&text).map(Answer::Word)
+        word(&text).filter(|word| word != "nan").map(Answer::Word)
+    }
+}
+
+impl Answer {
+    /// Whether it contains no variable and no word.
+    fn is_constant(&self) -> bool {
+        match self {
+            Answer::One(formula) | Answer::Percent(formula) => formula.variables().is_empty(),
+            Answer::Set(items) | Answer::Union(items) | Answer::Tuple(_, items) => {
+                items.iter().all(Answer::is_constant)
+            }
+            Answer::Equation(..) | Answer::Word(_) => false,
+        }
     }
 }
 
@@ -151,10 +170,30 @@ fn structure(tokens: &[Spaced], depth: u32) -> Option<Answer> {
     formula(tokens).map(Answer::One)
 }
 
-/// `x = 5` and `x ∈ S` mean what comes last; `x^2 + y^2 = 25` means that both sides are equal.
+/// Whether `tokens` say of different values that they are equal.
+fn contradicts(tokens: &[Spaced], depth: u32) -> bool {
+    let parts = split(tokens, is_comma);
+    if depth > DEEPEST || parts.len() > 1 {
+        return parts.iter().any(|part| depth <= DEEPEST && contradicts(part, depth + 1));
+    }
+    let sides = split(tokens, |spaced| sign(spaced) == Some('='));
+    if sides.len() == 1 {
+        return enclosed(tokens).is_some_and(|(_, inner, _)| contradicts(inner, depth + 1));
+    }
+    let values = sides.into_iter().filter_map(|side| structure(side, depth + 1));
+    let values: Vec<Answer> = values.filter(Answer::is_constant).collect();
+    values.windows(2).any(|pair| !pair[0].same(&pair[1]))
+}
+
+/// `x = 5` and `x ∈ S` mean what comes last, `5 = x` what comes first; `x^2 + y^2 = 25` means that both sides are equal.
 fn equation(before: &[&[Spaced]], right: &[Spaced], depth: u32) -> Option<Answer> {
     let last = structure(right, depth + 1)?;
     let [side] = before else { return Some(last) };
+    if let Some(first) = structure(side, depth + 1).filter(Answer::is_constant)
+        && is_name(right)
+    {
+        return Some(first);
+    }
     match (last, formula(side)) {
         (Answer::One(right), Some(left)) if !is_name(side) && !left.variables().is_empty() => {
             Some(Answer::Equation(left, right))
