@@ -17,11 +17,13 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use serde_json::{Map, Value};
 
 use crate::clock;
-use crate::json::{read_json_if_present, read_text, show};
+use crate::json::{LARGEST_JSON, read_json_if_present, read_text, show};
 
 /// Instructions that one rendering may take: far above any real template, and the end of an endless loop.
 const FUEL: u64 = 10_000_000;
-const NAME: &str = "chat_template";
+/// A template of its own; otherwise it is a key of the tokenizer's configuration.
+pub(crate) const FILE: &str = "chat_template.jinja";
+pub(crate) const NAME: &str = "chat_template";
 const HINT: &str =
     "templates are Jinja as transformers renders it; one of your own goes into chat_template.jinja";
 /// Further template variables, a JSON object such as `{"enable_thinking": false}` for Qwen3. Stored with the policy, so that
@@ -41,9 +43,9 @@ impl ChatTemplate {
     /// Finds and compiles the template of a Hugging Face directory: `chat_template.jinja`, else the key of
     /// `tokenizer_config.json`, else `chat_template.json`. `None` where there is none.
     pub(crate) fn load(directory: &Path, tokenizer_config: &Value) -> Result<Option<ChatTemplate>> {
-        let own_file = directory.join("chat_template.jinja");
+        let own_file = directory.join(FILE);
         let (source, place) = if own_file.exists() {
-            (read_text(&own_file)?, own_file)
+            (read_text(&own_file, LARGEST_JSON)?, own_file)
         } else if let Some(template) = tokenizer_config.get(NAME).filter(|value| !value.is_null()) {
             let place = directory.join("tokenizer_config.json");
             (pick(template, &place)?, place)

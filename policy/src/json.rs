@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::directory::is_there;
 
-/// Larger than any tokenizer.json, in bytes.
-const LARGEST_JSON: u64 = 256 << 20;
+/// Larger than any configuration, in bytes; as values in memory it takes up to sixteen times that.
+pub(crate) const LARGEST_JSON: u64 = 16 << 20;
 
 /// Linux's errno for a loop of symbolic links; the standard library's name for it is unstable.
 const ELOOP: i32 = 40;
@@ -36,14 +36,14 @@ pub(crate) fn io_failure(path: &Path, error: &io::Error) -> Failure {
     }
 }
 
-/// The file's text.
-pub(crate) fn read_text(path: &Path) -> Result<String> {
+/// The text of a file of at most `largest` bytes.
+pub(crate) fn read_text(path: &Path, largest: u64) -> Result<String> {
     let metadata = fs::metadata(path).map_err(|error| io_failure(path, &error))?;
     // Opening a pipe would block.
     if !metadata.is_file() {
         return Err(Failure::data(format!("{}: not a file", show(path))).hint(COPY));
     }
-    if metadata.len() > LARGEST_JSON {
+    if metadata.len() > largest {
         return Err(
             Failure::data(format!("{}: {} bytes is too large", show(path), metadata.len())).hint(COPY)
         );
@@ -54,7 +54,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
 
 /// The file as one JSON object.
 pub(crate) fn read_json(path: &Path) -> Result<Value> {
-    let text = read_text(path)?;
+    let text = read_text(path, LARGEST_JSON)?;
     let value: Value = serde_json::from_str(&text)
         .map_err(|error| Failure::data(format!("{}: not JSON: {error}", show(path))).hint(COPY))?;
     if value.is_object() {

@@ -8,6 +8,7 @@ mod chat;
 mod checkpoint;
 mod clock;
 pub mod config;
+mod confined;
 pub mod decoder;
 mod digest;
 pub mod directory;

@@ -1,51 +1,126 @@
 //! Text to token ids and back: the checkpoint's `tokenizer.json`, chat template and stop tokens.
 
+use std::borrow::Cow;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use record::failure::{Failure, Result};
 use record::sample::Message;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::chat::ChatTemplate;
-use crate::json::{read_json_if_present, read_text, show};
+use crate::chat::{self, ChatTemplate};
+use crate::confined::{Confined, Death};
+use crate::json::{LARGEST_JSON, read_json_if_present, read_text, show};
+use crate::vocabulary;
+
+const FILE: &str = "tokenizer.json";
+const SIDE_FILE: &str = "tokenizer_config.json";
+/// Larger than any tokenizer.json, in bytes.
+const LARGEST: u64 = 256 << 20;
+/// Hint for a file that is not a tokenizer.
+const FAST: &str = "only fast tokenizers are read; make the file with AutoTokenizer.save_pretrained";
 
 /// Hint for a policy without usable stop tokens.
 const STOP: &str = "set eos_token_id in generation_config.json, or eos_token in tokenizer_config.json";
 
-/// A policy's tokenizer. Threads may share it.
+/// Hint for a tokenizer or a template that took too much.
+const HOSTILE: &str =
+    "tokenizer.json or the chat template is damaged or malicious: take both from the model's publisher";
+/// Longest rendered prompt, in bytes: that of a record's line.
+const LONGEST_PROMPT: usize = 16 << 20;
+/// More stop tokens mean a damaged file.
+const MOST_STOPS: usize = 1000;
+/// What loading may take, in seconds; tokenizers of 30 MB take some in a build without optimization.
+const LOADING: u32 = 60;
+/// What any other request may take, in seconds.
+const ANSWERING: u32 = 10;
+
+/// A policy's tokenizer and chat template. Threads may share it.
+///
+/// Both come with a checkpoint from anywhere, so they run in a process of their own ([`crate::confined`]); the pair of
+/// [`crate::vocabulary`] runs here.
 #[derive(Debug)]
 pub struct Tokenizer {
-    inner: tokenizers::Tokenizer,
-    template: Option<ChatTemplate>,
-    stop_ids: Vec<u32>,
+    host: Host,
     directory: PathBuf,
+    stop_ids: Vec<u32>,
+    vocabulary_size: usize,
 }
+
+#[derive(Debug)]
+enum Host {
+    Here(Box<Text>),
+    Child(Confined),
+}
+
+/// What a tokenizer does.
+#[derive(Debug, Serialize, Deserialize)]
+enum Request<'a> {
+    Load,
+    Encode(Cow<'a, str>),
+    Decode(Cow<'a, [u32]>),
+    Render(Cow<'a, [Message]>),
+    Chat(Cow<'a, [Message]>),
+}
+
+/// Its result: token ids (of `Load` the stop tokens) or text.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Reply {
+    ids: Vec<u32>,
+    text: String,
+    vocabulary_size: usize,
+}
+
+/// A [`Failure`] on its way between processes.
+type Refusal = (u8, String, Option<String>);
 
 impl Tokenizer {
     /// Reads `tokenizer.json`, the chat template, and the stop tokens of a Hugging Face directory.
     ///
     /// # Errors
-    /// A missing or broken file, a template that does not compile, stop tokens that the tokenizer does not know.
+    /// A missing or broken file, a template that does not compile, stop tokens that the tokenizer does not know, or what takes
+    /// too much memory or time (65); no process can be started (69).
     pub fn load(directory: &Path) -> Result<Tokenizer> {
-        let path = directory.join("tokenizer.json");
-        if !path.exists() {
-            return Err(Failure::data(format!("{}: no such file", show(&path)))
-                .hint("only fast tokenizers are read; make the file with AutoTokenizer.save_pretrained"));
-        }
-        let fault = |error: tokenizers::Error| {
-            Failure::data(format!("{}: {error}", show(&path)))
-                .hint("only fast tokenizers are read; make the file with AutoTokenizer.save_pretrained")
+        let host = if is_builtin(directory) {
+            Host::Here(Box::new(Text::load(directory)?))
+        } else {
+            let start = Confined::start(serve(directory));
+            Host::Child(start.map_err(|error| {
+                Failure::unavailable(format!("the tokenizer needs a process of its own: {error}"))
+            })?)
         };
-        let mut inner = tokenizers::Tokenizer::from_bytes(read_text(&path)?.as_bytes()).map_err(fault)?;
-        // Saved truncation and padding are ignored: a prompt must never be cut silently.
-        inner.with_truncation(None).map_err(fault)?;
-        inner.with_padding(None);
+        let mut tokenizer =
+            Tokenizer { host, directory: directory.to_owned(), stop_ids: Vec::new(), vocabulary_size: 0 };
+        let Reply { ids, vocabulary_size, .. } = tokenizer.ask(Request::Load)?;
+        (tokenizer.stop_ids, tokenizer.vocabulary_size) = (ids, vocabulary_size);
+        Ok(tokenizer)
+    }
 
-        let side = directory.join("tokenizer_config.json");
-        let tokenizer_config = read_json_if_present(&side)?.unwrap_or(Value::Null);
-        let template = ChatTemplate::load(directory, &tokenizer_config)?;
-        let stop_ids = stop_ids(directory, &tokenizer_config, &inner)?;
-        Ok(Tokenizer { inner, template, stop_ids, directory: directory.to_owned() })
+    fn ask(&self, request: Request) -> Result<Reply> {
+        let child = match &self.host {
+            Host::Here(text) => return text.answer(request),
+            Host::Child(child) => child,
+        };
+        let (what, seconds) = match request {
+            Request::Load => ("reading the tokenizer and the chat template", LOADING),
+            Request::Encode(_) => ("encoding a text", ANSWERING),
+            Request::Decode(_) => ("decoding a text", ANSWERING),
+            Request::Render(_) | Request::Chat(_) => ("rendering and encoding a conversation", ANSWERING),
+        };
+        let place = show(&self.directory);
+        let broken = |error: serde_json::Error| Failure::work(format!("{place}: {what}: {error}"));
+        let answer = child.ask(seconds, &serde_json::to_vec(&request).map_err(broken)?);
+        let answer = answer.map_err(|death| {
+            let cause = match death {
+                Death::Time => format!("took longer than {seconds} s"),
+                Death::Memory => "took more than 1 GiB of memory or nested too deeply".to_owned(),
+                Death::Gone => "failed: its process was ended by this or an earlier text".to_owned(),
+            };
+            Failure::data(format!("{place}: {what} {cause}")).hint(HOSTILE)
+        })?;
+        let answer: std::result::Result<Reply, Refusal> = serde_json::from_slice(&answer).map_err(broken)?;
+        answer.map_err(|(code, message, hint)| Failure { code, message, hint })
     }
 
     /// Token ids of a text, with nothing added before or after. Special tokens spelled out in the text become those tokens,
@@ -54,9 +129,7 @@ impl Tokenizer {
     /// # Errors
     /// The tokenizer's own, if it cannot encode every text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding =
-            self.inner.encode_fast(text, false).map_err(|error| self.fault("cannot encode", &error))?;
-        Ok(encoding.get_ids().to_vec())
+        self.ask(Request::Encode(text.into())).map(|reply| reply.ids)
     }
 
     /// The text of token ids, without special tokens. Bytes that are not UTF-8 become U+FFFD, so sampled text need not encode
@@ -65,7 +138,7 @@ impl Tokenizer {
     /// # Errors
     /// The tokenizer's own.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        self.inner.decode(ids, true).map_err(|error| self.fault("cannot decode", &error))
+        self.ask(Request::Decode(ids.into())).map(|reply| reply.text)
     }
 
     /// Token ids of a conversation, up to the opening of the assistant's next message.
@@ -73,7 +146,7 @@ impl Tokenizer {
     /// # Errors
     /// As [`Tokenizer::render`] and [`Tokenizer::encode`].
     pub fn chat(&self, messages: &[Message]) -> Result<Vec<u32>> {
-        self.encode(&self.render(messages)?)
+        self.ask(Request::Chat(messages.into())).map(|reply| reply.ids)
     }
 
     /// The text that [`Tokenizer::chat`] encodes.
@@ -81,11 +154,7 @@ impl Tokenizer {
     /// # Errors
     /// There is no chat template, or it refuses the conversation.
     pub fn render(&self, messages: &[Message]) -> Result<String> {
-        match &self.template {
-            Some(template) => template.render(messages),
-            None => Err(Failure::data(format!("{}: no chat template", show(&self.directory)))
-                .hint("base models have none: put a chat_template.jinja beside tokenizer.json")),
-        }
+        self.ask(Request::Render(messages.into())).map(|reply| reply.text)
     }
 
     /// Tokens that end a completion: first the tokenizer's `eos_token`, which closes an assistant's message in training data,
@@ -96,11 +165,108 @@ impl Tokenizer {
 
     /// The largest token id plus 1, special tokens included.
     pub fn vocabulary_size(&self) -> usize {
-        self.inner.get_vocab(true).values().max().map_or(0, |&largest| largest as usize + 1)
+        self.vocabulary_size
+    }
+}
+
+/// Whether tokenizer and template are, byte for byte, those that this crate gives to new policies.
+fn is_builtin(directory: &Path) -> bool {
+    let own = [chat::FILE, chat::ARGUMENTS].map(|name| directory.join(name));
+    let tokenizer = read_text(&directory.join(FILE), LARGEST_JSON);
+    let side = read_json_if_present(&directory.join(SIDE_FILE));
+    own.iter().all(|path| fs::symlink_metadata(path).is_err())
+        && tokenizer.is_ok_and(|text| text == format!("{:#}\n", vocabulary::tokenizer()))
+        && side.is_ok_and(|side| side.is_some_and(|side| side[chat::NAME] == vocabulary::CHAT_TEMPLATE))
+}
+
+/// Answers requests in the child.
+fn serve(directory: &Path) -> impl FnMut(&[u8]) -> Vec<u8> {
+    let mut text = None;
+    move |request| {
+        let broken = |error: serde_json::Error| Failure::work(error);
+        let answer = serde_json::from_slice(request).map_err(broken).and_then(|request| {
+            let text = match &mut text {
+                Some(text) => text,
+                empty => empty.insert(Text::load(directory)?),
+            };
+            text.answer(request)
+        });
+        let answer = answer.map_err(|failure| (failure.code, failure.message, failure.hint));
+        serde_json::to_vec::<std::result::Result<Reply, Refusal>>(&answer).unwrap_or_default()
+    }
+}
+
+/// The tokenizer and the template themselves.
+#[derive(Debug)]
+struct Text {
+    inner: tokenizers::Tokenizer,
+    template: Option<ChatTemplate>,
+    stop_ids: Vec<u32>,
+    directory: PathBuf,
+}
+
+impl Text {
+    fn load(directory: &Path) -> Result<Text> {
+        let path = directory.join(FILE);
+        if !path.exists() {
+            return Err(Failure::data(format!("{}: no such file", show(&path))).hint(FAST));
+        }
+        let fault = |error: tokenizers::Error| Failure::data(format!("{}: {error}", show(&path))).hint(FAST);
+        let text = read_text(&path, LARGEST)?;
+        let mut inner = tokenizers::Tokenizer::from_bytes(text.as_bytes()).map_err(fault)?;
+        if inner.get_vocab_size(true) == 0 {
+            return Err(Failure::data(format!("{}: the vocabulary is empty", show(&path))).hint(FAST));
+        }
+        // Saved truncation and padding are ignored: a prompt must never be cut silently.
+        inner.with_truncation(None).map_err(fault)?;
+        inner.with_padding(None);
+
+        let side = read_json_if_present(&directory.join(SIDE_FILE))?.unwrap_or(Value::Null);
+        let template = ChatTemplate::load(directory, &side)?;
+        let stop_ids = stop_ids(directory, &side, &inner)?;
+        Ok(Text { inner, template, stop_ids, directory: directory.to_owned() })
+    }
+
+    fn answer(&self, request: Request) -> Result<Reply> {
+        Ok(match request {
+            Request::Load => {
+                let largest = self.inner.get_vocab(true).into_values().max();
+                let vocabulary_size = largest.map_or(0, |largest| largest as usize + 1);
+                Reply { ids: self.stop_ids.clone(), vocabulary_size, ..Reply::default() }
+            }
+            Request::Encode(text) => Reply { ids: self.encode(&text)?, ..Reply::default() },
+            Request::Chat(messages) => {
+                Reply { ids: self.encode(&self.render(&messages)?)?, ..Reply::default() }
+            }
+            Request::Render(messages) => Reply { text: self.render(&messages)?, ..Reply::default() },
+            Request::Decode(ids) => {
+                let text =
+                    self.inner.decode(&ids, true).map_err(|error| self.fault("cannot decode", &error))?;
+                Reply { text, ..Reply::default() }
+            }
+        })
+    }
+
+    fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let encoding = self.inner.encode_fast(text, false);
+        Ok(encoding.map_err(|error| self.fault("cannot encode", &error))?.get_ids().to_vec())
+    }
+
+    fn render(&self, messages: &[Message]) -> Result<String> {
+        let Some(template) = &self.template else {
+            return Err(Failure::data(format!("{}: no chat template", show(&self.directory)))
+                .hint("base models have none: put a chat_template.jinja beside tokenizer.json"));
+        };
+        let text = template.render(messages)?;
+        if text.len() <= LONGEST_PROMPT {
+            return Ok(text);
+        }
+        Err(Failure::data(format!("{}: a prompt of {} bytes", show(&self.directory), text.len()))
+            .hint(format!("chat templates may print up to {LONGEST_PROMPT} bytes")))
     }
 
     fn fault(&self, what: &str, error: &tokenizers::Error) -> Failure {
-        Failure::data(format!("{}: {what}: {error}", show(&self.directory.join("tokenizer.json"))))
+        Failure::data(format!("{}: {what}: {error}", show(&self.directory.join(FILE))))
     }
 }
 
@@ -109,7 +275,7 @@ fn stop_ids(directory: &Path, tokenizer_config: &Value, inner: &tokenizers::Toke
     let end = &tokenizer_config["eos_token"];
     if let Some(text) = end.as_str().or_else(|| end.get("content")?.as_str()) {
         ids.push(inner.token_to_id(text).ok_or_else(|| {
-            let place = show(&directory.join("tokenizer_config.json"));
+            let place = show(&directory.join(SIDE_FILE));
             Failure::data(format!("{place}: eos_token {text:?} is not in tokenizer.json")).hint(STOP)
         })?);
     }
@@ -122,6 +288,11 @@ fn stop_ids(directory: &Path, tokenizer_config: &Value, inner: &tokenizers::Toke
             Value::Array(several) => several,
             one => std::slice::from_ref(one),
         };
+        if listed.len() > MOST_STOPS {
+            let count = listed.len();
+            return Err(Failure::data(format!("{}: eos_token_id lists {count} tokens", show(&path)))
+                .hint(format!("a policy has at most {MOST_STOPS} stop tokens")));
+        }
         for id in listed {
             let id = id.as_u64().and_then(|id| u32::try_from(id).ok());
             let id = id.ok_or_else(|| {

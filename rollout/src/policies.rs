@@ -50,10 +50,11 @@ impl Policies {
         let groups = by_model(&opened);
         let cache_bytes = options.cache_bytes / groups.len().max(1);
         let (mut engines, mut policies) = (Vec::new(), Vec::new());
-        for (engine, group) in groups.iter().enumerate() {
+        // First of all: their child processes then share no memory with the engines.
+        let load = |group: &Vec<usize>| Tokenizer::load(opened[group[0]].model()).map(Arc::new);
+        let tokenizers = groups.iter().map(load).collect::<Result<Vec<_>>>()?;
+        for (engine, (group, tokenizer)) in groups.iter().zip(tokenizers).enumerate() {
             let members: Vec<&Policy> = group.iter().map(|&index| &opened[index]).collect();
-            let first = members[0];
-            let tokenizer = Arc::new(Tokenizer::load(first.model())?);
             let stop_ids = tokenizer.stop_ids().to_vec();
             let left = (groups.len() - engine) as u64;
             engines.push(match device {

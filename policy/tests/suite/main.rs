@@ -10,6 +10,7 @@ mod hostile;
 mod hub;
 mod initial;
 mod publish;
+mod runaway;
 mod text;
 mod tokenizer;
 
