@@ -10,7 +10,7 @@ use std::path::Path;
 use record::failure::{Failure, Result};
 use serde_json::{Map, Value, json};
 
-use crate::durable::failure;
+use crate::durable::{self, failure};
 use crate::header::PREFIX;
 use crate::json::show;
 use crate::weights::ElementType;
@@ -55,7 +55,7 @@ pub(crate) struct Writer<'a> {
     path: &'a Path,
     file: File,
     /// Hashes all bytes written.
-    digest: Option<&'a mut blake3::Hasher>,
+    digest: &'a mut blake3::Hasher,
     values: Vec<f32>,
     halves: Vec<u16>,
     bytes: Vec<u8>,
@@ -63,12 +63,8 @@ pub(crate) struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     /// A file that begins with `head`: the header and its length.
-    pub(crate) fn create(
-        path: &'a Path,
-        head: &[u8],
-        digest: Option<&'a mut blake3::Hasher>,
-    ) -> Result<Writer<'a>> {
-        let file = File::create_new(path).map_err(|error| failure(path, &error))?;
+    pub(crate) fn create(path: &'a Path, head: &[u8], digest: &'a mut blake3::Hasher) -> Result<Writer<'a>> {
+        let file = durable::create(path)?;
         let (values, halves, bytes) = (Vec::new(), Vec::new(), Vec::new());
         let mut writer = Writer { path, file, digest, values, halves, bytes };
         writer.bytes(head)?;
@@ -109,9 +105,7 @@ impl<'a> Writer<'a> {
 
     /// Writes bytes as they are.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
-        if let Some(digest) = &mut self.digest {
-            digest.update(bytes);
-        }
+        self.digest.update(bytes);
         self.file.write_all(bytes).map_err(|error| failure(self.path, &error))
     }
 }
@@ -134,7 +128,7 @@ fn fill<const N: usize>(bytes: &mut Vec<u8>, values: impl ExactSizeIterator<Item
     bytes.as_chunks_mut::<N>().0.iter_mut().zip(values).for_each(|(place, value)| *place = value);
 }
 
-/// Writes a new file with the tensors in their order.
+/// Writes a new file with the tensors in their order; returns the digest of its bytes.
 ///
 /// # Errors
 /// A tensor whose values do not fill its shape; the disk's.
@@ -142,7 +136,7 @@ pub(crate) fn write(
     path: &Path,
     tensors: &[NewTensor],
     dtype: impl Fn(&NewTensor) -> ElementType,
-) -> Result<()> {
+) -> Result<String> {
     let mut header = Map::new();
     // `transformers` reads only files that name a framework here.
     header.insert("__metadata__".to_owned(), json!({ "format": "pt" }));
@@ -168,8 +162,10 @@ pub(crate) fn write(
     let mut head = (text.len() as u64).to_le_bytes().to_vec();
     head.extend_from_slice(text.as_bytes());
 
-    let mut writer = Writer::create(path, &head, None)?;
-    tensors.iter().zip(types).try_for_each(|(tensor, dtype)| writer.tensor(tensor, dtype))
+    let mut digest = blake3::Hasher::new();
+    let mut writer = Writer::create(path, &head, &mut digest)?;
+    tensors.iter().zip(types).try_for_each(|(tensor, dtype)| writer.tensor(tensor, dtype))?;
+    Ok(digest.finalize().to_hex().to_string())
 }
 
 /// Checks that the values fill the shape.

@@ -5,6 +5,7 @@
 //! directory of their base, whose digest each version records. A plain Hugging Face directory is version 0 of itself.
 //! Left out: writing ([`crate::publish`]).
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -160,8 +161,9 @@ impl Policy {
         let files = root.join(step_name(step));
         let is_adapter = is_there(&files.join(adapter::CONFIG));
         if !is_adapter && !is_there(&files.join("config.json")) {
+            let there: Vec<String> = steps(root).unwrap_or_default().into_iter().map(step_name).collect();
             return Err(Failure::data(format!("{}: not a complete version", show(&files)))
-                .hint(format!("let {CURRENT} point to a version that has a config.json")));
+                .hint(format!("let {CURRENT} point to one of: {}", there.join(" "))));
         }
         let base = if is_adapter { Some(linked_base(root)?) } else { None };
         let digest = match recorded(&files, "digest")? {
@@ -182,23 +184,44 @@ impl Policy {
         Ok(Policy { root: root.to_owned(), files, base, version: Version::new(step, &digest) })
     }
 
-    /// Checks the weights against the recorded digest. No other function does.
+    /// As [`verify`], for one policy.
     ///
     /// # Errors
-    /// They differ: the weights were changed after they were published.
+    /// As [`verify`].
     pub fn verify(&self) -> Result<()> {
-        let actual = Version::new(self.version.step, &compute_digest(&self.files, self.base.as_deref())?);
-        if actual == self.version {
-            return Ok(());
-        }
-        Err(Failure::data(format!("{}: the weights are those of {actual}, not of {}", show(&self.files), self.version))
-            .hint("a published version is never changed: publish other weights as a new policy with policy init --from"))
+        verify(std::slice::from_ref(self))
     }
 
     /// Whether new versions can be published beside this one.
     pub fn is_writable_layout(&self) -> bool {
         is_policy_directory(&self.root)
     }
+}
+
+/// Reads all weights, a base that several policies share once, and compares them with the recorded digests. Whoever computes
+/// with them under a version's name does this first.
+///
+/// # Errors
+/// They differ: the weights were changed after they were published, or the disk is damaged.
+pub fn verify(policies: &[Policy]) -> Result<()> {
+    let fault = |cause: String| {
+        let hint = "the files are damaged or were edited: copy them again, go back to an earlier version, or make a new policy \
+                    of them with policy init --from";
+        Err(Failure::data(cause).hint(hint))
+    };
+    let bases: BTreeSet<&Path> = policies.iter().filter_map(|policy| policy.base.as_deref()).collect();
+    for base in bases {
+        if digest::of(&Weights::open(base)?) != digest_of(base, None)? {
+            return fault(format!("{}: the weights are not those of its digest", show(base)));
+        }
+    }
+    for Policy { files, base, version, .. } in policies {
+        let actual = Version::new(version.step, &compute_digest(files, base.as_deref())?);
+        if actual != *version {
+            return fault(format!("{}: the weights are those of {actual}, not of {version}", show(files)));
+        }
+    }
+    Ok(())
 }
 
 /// Whether there is something of that name, even a dangling link: opening it says what is wrong.

@@ -23,7 +23,7 @@ pub(crate) fn failure(path: &Path, error: &std::io::Error) -> Failure {
     let failure = Failure::io(format!("{}: {error}", show(path)));
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            failure.hint("free some space and run the same command again: nothing is half-published")
+            failure.hint("free some space and run the same command again: it repeats what is not published")
         }
         _ => failure,
     }
@@ -34,9 +34,16 @@ pub(crate) fn write_json(path: &Path, value: &Value) -> Result<()> {
     write(path, format!("{value:#}\n").as_bytes())
 }
 
+/// Creates a file that must not exist yet.
+pub(crate) fn create(path: &Path) -> Result<File> {
+    let file = File::create_new(path).map_err(|error| failure(path, &error))?;
+    trace("create", path, path);
+    Ok(file)
+}
+
 /// Writes a new file, for [`synchronize`].
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut file = File::create_new(path).map_err(|error| failure(path, &error))?;
+    let mut file = create(path)?;
     file.write_all(bytes).map_err(|error| failure(path, &error))
 }
 
@@ -73,17 +80,22 @@ fn list(directory: &Path, files: &mut Vec<PathBuf>, directories: &mut Vec<PathBu
 
 /// Waits until a file's content, or a directory's entries, are on disk.
 fn sync(path: &Path) -> Result<()> {
-    File::open(path).and_then(|file| file.sync_all()).map_err(|error| failure(path, &error))
+    File::open(path).and_then(|file| file.sync_all()).map_err(|error| failure(path, &error))?;
+    trace("sync", path, path);
+    Ok(())
 }
 
 /// Makes a directory that must not exist yet.
 pub(crate) fn create_directory(path: &Path) -> Result<()> {
-    fs::create_dir(path).map_err(|error| failure(path, &error))
+    fs::create_dir(path).map_err(|error| failure(path, &error))?;
+    trace("directory", path, path);
+    Ok(())
 }
 
 /// Renames within one directory and waits until the new name is on disk.
 pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
     fs::rename(from, to).map_err(|error| failure(to, &error))?;
+    trace("rename", from, to);
     match to.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => sync(parent),
         _ => sync(Path::new(".")),
@@ -93,16 +105,20 @@ pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
 /// Makes `link` point to `target` in one step. `temporary` lies beside it.
 pub(crate) fn relink(link: &Path, target: &str, temporary: &Path) -> Result<()> {
     symlink(target, temporary).map_err(|error| failure(temporary, &error))?;
+    trace("link", temporary, Path::new(target));
     rename(temporary, link)
 }
 
 /// Copies a file, following links, for [`synchronize`].
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
-    fs::copy(from, to).map(drop).map_err(|error| failure(to, &error))
+    fs::copy(from, to).map_err(|error| failure(to, &error))?;
+    trace("create", to, to);
+    Ok(())
 }
 
 /// Removes a file, a link or a whole directory, if it is there.
 pub(crate) fn remove(path: &Path) -> Result<()> {
+    trace("remove", path, path);
     let is_directory = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir());
     match if is_directory { fs::remove_dir_all(path) } else { fs::remove_file(path) } {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(failure(path, &error)),
@@ -111,25 +127,10 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
+mod tests;
+#[cfg(test)]
+use tests::trace;
 
-    #[test]
-    fn directories_are_synced_from_the_inside_out() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let root = folder.path();
-        fs::create_dir_all(root.join("a/b")).expect("folders");
-        for name in ["one", "a/two", "a/b/three"] {
-            write(&root.join(name), name.as_bytes()).expect("written");
-        }
-        symlink("nowhere", root.join("a/link")).expect("a link");
-        let (mut files, mut directories) = (Vec::new(), Vec::new());
-        list(root, &mut files, &mut directories).expect("a list");
-        files.sort();
-        assert_eq!(files, ["a/b/three", "a/two", "one"].map(|name| root.join(name)));
-        assert_eq!(directories, [root.join("a/b"), root.join("a"), root.to_owned()]);
-        synchronize(root).expect("synchronized");
-        let missing = synchronize(&root.join("none")).expect_err("no such folder");
-        assert_eq!(missing.code, record::failure::IO);
-    }
-}
+/// Tests of power losses record every change here.
+#[cfg(not(test))]
+fn trace(_change: &str, _path: &Path, _other: &Path) {}

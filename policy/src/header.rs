@@ -10,6 +10,7 @@ use std::path::Path;
 
 use record::failure::{Failure, Result};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use crate::json::show;
 
@@ -122,7 +123,7 @@ pub(crate) fn data_start(file: &[u8], path: &Path) -> Result<usize> {
 pub(crate) fn parse(file: &[u8], path: &Path) -> Result<BTreeMap<String, Entry>> {
     let fault = |cause: String| Failure::data(format!("{}: {cause}", show(path))).hint(DAMAGED);
     let start = data_start(file, path)?;
-    let raw: BTreeMap<String, serde_json::Value> = serde_json::from_slice(&file[PREFIX..start])
+    let raw: BTreeMap<String, &RawValue> = serde_json::from_slice(&file[PREFIX..start])
         .map_err(|error| fault(format!("the header is not a JSON object of tensors: {error}")))?;
 
     let mut entries = BTreeMap::new();
@@ -130,7 +131,7 @@ pub(crate) fn parse(file: &[u8], path: &Path) -> Result<BTreeMap<String, Entry>>
         if name == "__metadata__" {
             continue;
         }
-        let raw: RawEntry = serde_json::from_value(value)
+        let raw: RawEntry = serde_json::from_str(value.get())
             .map_err(|error| fault(format!("tensor {name:?} is described wrongly: {error}")))?;
         let dtype = ElementType::named(&raw.dtype).ok_or_else(|| {
             fault(format!("tensor {name:?} has the unknown type {:?}", raw.dtype)).hint(FLOATS)

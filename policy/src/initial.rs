@@ -194,7 +194,7 @@ fn write(path: &Path, tensors: &[Tensor], dtype: ElementType, seed: u64) -> Resu
     let new = tensors.iter().zip(&values);
     let new =
         new.map(|(Tensor { name, shape, .. }, values)| NewTensor { name, shape, data: Data::F32(values) });
-    checkpoint::write(path, &new.collect::<Vec<NewTensor>>(), |_| dtype)
+    checkpoint::write(path, &new.collect::<Vec<NewTensor>>(), |_| dtype).map(drop)
 }
 
 fn values(tensor: &Tensor, seed: u64) -> Vec<f32> {

@@ -18,9 +18,9 @@ const ELOOP: i32 = 40;
 /// Hint for a file that is not what its name says.
 pub(crate) const COPY: &str = "the file is damaged: copy or download it again";
 
-/// A path as messages show it.
+/// A path as messages show it, without control characters.
 pub(crate) fn show(path: &Path) -> String {
-    path.display().to_string()
+    path.to_string_lossy().replace(char::is_control, "\u{fffd}")
 }
 
 /// An I/O error on a path that was to be read: 65 if it is missing, else 74.

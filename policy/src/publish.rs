@@ -12,13 +12,14 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use record::failure::{Failure, Result};
 use serde_json::{Map, Value, json};
 
 use crate::adapter::Adapter;
-use crate::checkpoint::{self, Writer};
+use crate::checkpoint;
 pub use crate::checkpoint::{Data, NewTensor, PIECE, Read};
 use crate::config::Config;
 use crate::decoder::Tensor;
@@ -28,12 +29,16 @@ use crate::durable;
 use crate::header::Entry;
 use crate::json::{io_failure, read_json, read_json_if_present, show};
 use crate::side_files;
-use crate::weights::{ElementType, Weights};
+use crate::weights::{ElementType, HEAD, Weights};
 
 /// Optimizer state, beside the weights.
 pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
 /// Trainer state, beside the weights.
 pub(crate) const TRAINER_STATE: &str = "trainer_state.json";
+/// Key of the trainer state: the digest of the optimizer state.
+const OPTIMIZER_DIGEST: &str = "optimizer_digest";
+/// In a version on which adapters rest: a line for each. It is kept while there is one.
+const ADAPTERS: &str = ".adapters";
 /// Held while a policy directory changes.
 const LOCK: &str = ".lock";
 /// Prefixes of what is being built, removed or linked; found without the lock held, it was left by a crash.
@@ -51,7 +56,7 @@ pub struct NewVersion<'a> {
     pub tensors: &'a [NewTensor<'a>],
     /// Optimizer state; no file if empty.
     pub optimizer: &'a [NewTensor<'a>],
-    /// Trainer state; `version` and `digest` are added.
+    /// Trainer state; `version`, `digest` and `optimizer_digest` are added.
     pub trainer_state: &'a Map<String, Value>,
 }
 
@@ -64,14 +69,14 @@ pub struct Retention<'a> {
     pub pinned: &'a [Version],
 }
 
-/// The version after `from`, if it was already published with the same `input`. Finishes that publish if it crashed
-/// before linking the version.
+/// The version after `from`, if it was already published with the same `input`. Finishes that publish if it was interrupted
+/// before the version was linked or older ones were removed.
 ///
 /// # Errors
 /// `from` is no version of a policy directory (exit 2); the directory cannot be read or written.
-pub fn published(from: &Policy, input: &str) -> Result<Option<Version>> {
+pub fn published(from: &Policy, input: &str, retention: &Retention) -> Result<Option<Version>> {
     let _lock = lock(from)?;
-    existing(from, input)
+    existing(from, input, retention)
 }
 
 /// Publishes the version after `from` and makes it the newest. A version of that number made from another input is replaced,
@@ -81,7 +86,7 @@ pub fn published(from: &Policy, input: &str) -> Result<Option<Version>> {
 /// `from` is no version of a policy directory (exit 2); tensors that are not those of the model; the disk's (74).
 pub fn publish(from: &Policy, next: &NewVersion, retention: &Retention) -> Result<Version> {
     let lock = lock(from)?;
-    if let Some(version) = existing(from, next.input)? {
+    if let Some(version) = existing(from, next.input, retention)? {
         return Ok(version);
     }
     let root = &from.root;
@@ -102,7 +107,7 @@ pub fn publish(from: &Policy, next: &NewVersion, retention: &Retention) -> Resul
     }
     durable::rename(&building, &target)?;
     durable::relink(&root.join(CURRENT), &step_name(step), &root.join(LINKING))?;
-    retire(root, from.version.step, step, retention)?;
+    retire(root, from.version.step, &version, retention)?;
     drop(lock);
     Ok(version)
 }
@@ -134,8 +139,17 @@ pub fn training_state(policy: &Policy) -> Result<Option<TrainingState>> {
         ))
         .hint("remove it and the optimizer state beside it to start with a fresh optimizer"));
     }
-    let optimizer = if optimizer.exists() { Some(Weights::open_file(&optimizer)?) } else { None };
-    Ok(Some((optimizer, notes)))
+    let recorded = notes.remove(OPTIMIZER_DIGEST);
+    let state = if optimizer.exists() { Some(Weights::open_file(&optimizer)?) } else { None };
+    if let (Some(state), Some(recorded)) = (&state, recorded)
+        && recorded != digest::of(state)
+    {
+        return Err(Failure::data(format!("{}: the state is not the one that was saved", show(&optimizer)))
+            .hint(format!(
+                "the file is damaged: remove it and {TRAINER_STATE} to start with a fresh optimizer"
+            )));
+    }
+    Ok(Some((state, notes)))
 }
 
 /// Makes a policy directory at `root` with the files that `fill` writes into its version 0: a whole model, or an adapter
@@ -161,6 +175,7 @@ pub(crate) fn create(
     };
     fs::create_dir_all(parent).map_err(|error| Failure::io(format!("{}: {error}", show(parent))))?;
 
+    let _lock = base.map(|base| rest_on(base, root)).transpose()?;
     let building = parent.join(format!(".{name}.new"));
     durable::remove(&building)?;
     durable::create_directory(&building)?;
@@ -211,13 +226,15 @@ fn build(from: &Policy, next: &NewVersion, step: u64, building: &Path) -> Result
             digest::of_adapter(&written, Adapter::load(building)?.scale(), &directory::digest_of(base, None)?)
         }
     };
-    if !next.optimizer.is_empty() {
-        checkpoint::write(&building.join(OPTIMIZER), next.optimizer, |tensor| match tensor.data {
-            Data::F32(_) | Data::Pieces(_) => ElementType::F32,
-            Data::LowerHalves(_) => ElementType::U16,
-        })?;
-    }
     let mut notes = json!({ "version": Version::new(step, &digest).to_string(), "digest": digest });
+    if !next.optimizer.is_empty() {
+        let written =
+            checkpoint::write(&building.join(OPTIMIZER), next.optimizer, |tensor| match tensor.data {
+                Data::F32(_) | Data::Pieces(_) => ElementType::F32,
+                Data::LowerHalves(_) => ElementType::U16,
+            });
+        notes[OPTIMIZER_DIGEST] = written?.into();
+    }
     for (key, value) in next.trainer_state {
         if notes.get(key).is_none() {
             notes[key] = value.clone();
@@ -282,10 +299,9 @@ fn write_weights(from: &Policy, tensors: &[NewTensor], building: &Path) -> Resul
         // They fill the file without gaps: any other header is refused when it is read.
         let mut entries: Vec<(&str, &Entry)> = source.tensors_of_file(index).collect();
         entries.sort_by_key(|(_, entry)| (entry.offset, entry.length));
-        let mut writer = Writer::create(&path, &old[..start], Some(&mut digest))?;
+        let mut writer = checkpoint::Writer::create(&path, &old[..start], &mut digest)?;
         for (name, entry) in entries {
-            // Some files hold a tied head twice.
-            let new_name = if name == "lm_head.weight" { config.head_name() } else { name };
+            let new_name = if name == HEAD { config.head_name() } else { name };
             match new.get(new_name) {
                 Some(tensor) if tensor.shape == entry.shape && entry.dtype.is_weight() => {
                     writer.tensor(tensor, entry.dtype)?;
@@ -297,7 +313,7 @@ fn write_weights(from: &Policy, tensors: &[NewTensor], building: &Path) -> Resul
     Ok(digest.finalize().to_hex().to_string())
 }
 
-fn existing(from: &Policy, input: &str) -> Result<Option<Version>> {
+fn existing(from: &Policy, input: &str, retention: &Retention) -> Result<Option<Version>> {
     let root = &from.root;
     let step = from.version.step + 1;
     let path = root.join(step_name(step)).join(VERSION_FILE);
@@ -315,18 +331,23 @@ fn existing(from: &Policy, input: &str) -> Result<Option<Version>> {
     if newest.is_none_or(|newest| newest < step) {
         durable::relink(&root.join(CURRENT), &step_name(step), &root.join(LINKING))?;
     }
-    Policy::open_step(root, step).map(|policy| Some(policy.version))
+    let version = Policy::open_step(root, step)?.version;
+    if newest.is_none_or(|newest| newest <= step) {
+        retire(root, from.version.step, &version, retention)?;
+    }
+    Ok(Some(version))
 }
 
-/// Refuses to replace a version that a run would resume from.
+/// Refuses to replace a version that a run would resume from, or that adapters rest on.
 fn refuse_pinned(target: &Path, from: &Policy, step: u64, retention: &Retention) -> Result<()> {
     if !target.exists() {
         return Ok(());
     }
     let there = Policy::open_step(&from.root, step)?.version;
-    if retention.pinned.contains(&there) {
+    let who = if adapters_rest_on(target) { "an adapter" } else { "a finished step" };
+    if retention.pinned.contains(&there) || adapters_rest_on(target) {
         return Err(Failure::data(format!(
-            "{}: a finished step depends on version {there}, which these samples would replace",
+            "{}: {who} depends on version {there}, which these samples would replace",
             show(&from.root)
         ))
         .hint(format!("the samples were made by version {}: use the newest version's", from.version)));
@@ -334,18 +355,26 @@ fn refuse_pinned(target: &Path, from: &Policy, step: u64, retention: &Retention)
     Ok(())
 }
 
-/// Removes versions beyond the retention, and optimizer state that nothing starts from.
-fn retire(root: &Path, input: u64, newest: u64, retention: &Retention) -> Result<()> {
+/// Removes versions beyond the retention, and optimizer state that nothing starts from; `newest` is published.
+fn retire(root: &Path, input: u64, newest: &Version, retention: &Retention) -> Result<()> {
+    let failure = |failure: Failure| {
+        let hint = "the next update removes them; nothing of the new version is missing";
+        failure.at(format!("version {newest} is published, but older ones were not removed")).hint(hint)
+    };
+    prune(root, input, newest.step, retention).map_err(failure)
+}
+
+fn prune(root: &Path, input: u64, newest: u64, retention: &Retention) -> Result<()> {
     let pinned: BTreeSet<u64> = retention.pinned.iter().map(|version| version.step).collect();
     let steps = directory::steps(root)?;
     let mut kept = 0;
     for &step in steps.iter().rev() {
         let recent = step <= newest && kept < retention.keep.max(1);
         kept += usize::from(step <= newest);
-        if !recent && !pinned.contains(&step) {
+        let files = root.join(step_name(step));
+        if !recent && !pinned.contains(&step) && !adapters_rest_on(&files) {
             discard(root, &step_name(step))?;
         } else if step != newest && step != input && !pinned.contains(&step) {
-            let files = root.join(step_name(step));
             // In this order: optimizer state without trainer state is refused, never used.
             durable::remove(&files.join(TRAINER_STATE))?;
             durable::remove(&files.join(OPTIMIZER))?;
@@ -361,6 +390,46 @@ fn discard(root: &Path, name: &str) -> Result<()> {
     durable::remove(&hidden)
 }
 
+/// Records in a version of a policy directory that the adapter at `root` rests on it. Nothing is removed there until the
+/// returned lock is released. Where nothing can be written, as in another user's directory, there is no record.
+fn rest_on(base: &Path, root: &Path) -> Result<Option<File>> {
+    let Some(policy) = base.parent().filter(|parent| directory::is_policy_directory(parent)) else {
+        return Ok(None);
+    };
+    let path = base.join(ADAPTERS);
+    let failure = |error: std::io::Error| durable::failure(&path, &error);
+    let mut record = match File::options().create(true).append(true).open(&path) {
+        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
+            return Ok(None);
+        }
+        opened => opened.map_err(failure)?,
+    };
+    let lock = lock_root(policy)?;
+    // As relative as the link to the base, so that both can move together.
+    let link = link_to(base, root);
+    let adapter = match link.is_relative() {
+        true => PathBuf::from_iter(link.components().skip(1).map(|_| ".."))
+            .join(root.file_name().unwrap_or_default()),
+        false => std::path::absolute(root).map_err(failure)?,
+    };
+    writeln!(record, "{}", adapter.display()).and_then(|()| record.sync_all()).map_err(failure)?;
+    if path.exists() { Ok(Some(lock)) } else { Err(io_failure(base, &ErrorKind::NotFound.into())) }
+}
+
+/// Whether an adapter of another policy directory rests on a version. One in the same folder counts until it is removed;
+/// others may have been moved and always count.
+fn adapters_rest_on(files: &Path) -> bool {
+    let place = files.canonicalize().ok();
+    let rests = |line: &str| {
+        let base = files.join(line).join(BASE);
+        Path::new(line).is_absolute() || base.canonicalize().ok() == place
+    };
+    match fs::read_to_string(files.join(ADAPTERS)) {
+        Ok(adapters) => adapters.lines().any(rests),
+        Err(error) => error.kind() != ErrorKind::NotFound,
+    }
+}
+
 /// Waits for exclusive access to the policy directory and removes what a crash left there.
 fn lock(policy: &Policy) -> Result<File> {
     let root = &policy.root;
@@ -371,6 +440,10 @@ fn lock(policy: &Policy) -> Result<File> {
         ))
         .hint(format!("make a policy directory of it: policy init DIR --from {}", show(root))));
     }
+    lock_root(root)
+}
+
+fn lock_root(root: &Path) -> Result<File> {
     let path = root.join(LOCK);
     let failure = |error: std::io::Error| Failure::io(format!("{}: {error}", show(&path)));
     let file = File::options().create(true).append(true).open(&path).map_err(failure)?;

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use record::failure::{Failure, Result};
@@ -22,8 +23,8 @@ const FOREIGN: &str = "bin ckpt engine ggml gguf h5 mlmodel msgpack nemo npz onn
                        safetensors tflite";
 /// Folders of weights in other formats: Meta's, and those of converters.
 const FOREIGN_FOLDERS: [&str; 6] = ["coreml", "gguf", "onnx", "openvino", "original", "tflite"];
-/// Files of a checkpoint that are copied however large they are.
-const ANY_SIZE: &str = "added_tokens.json chat_template.jinja chat_template.json config.json generation_config.json \
+/// Files that every checkpoint has, which are copied however large they are.
+const OF_A_CHECKPOINT: &str = "added_tokens.json chat_template.jinja chat_template.json config.json generation_config.json \
                         merges.txt model.safetensors.index.json special_tokens_map.json tokenizer.json tokenizer.model \
                         tokenizer_config.json vocab.json";
 /// Any other file above this size, in bytes, does not describe a model, and would be copied at every training step.
@@ -108,11 +109,24 @@ impl Survey {
             // A name that decides is not looked behind: an interrupted download leaves dangling links.
             let metadata = if by_name.is_some() { fs::symlink_metadata(&path) } else { fs::metadata(&path) };
             let metadata = metadata.map_err(|error| io_failure(&path, &error))?;
+            let link = fs::symlink_metadata(&path).map_err(|error| io_failure(&path, &error))?;
+            let strange = link.is_symlink() && link.uid() != metadata.uid();
+            // SAFETY: takes no arguments and cannot fail.
+            let user = unsafe { libc::geteuid() };
+            let needed = is_among(OF_A_CHECKPOINT, &name);
+            if strange && needed && ![0, user].contains(&link.uid()) {
+                return Err(Failure::data(format!(
+                    "{}: somebody else's link to another user's file",
+                    show(&path)
+                ))
+                .hint("put the file itself there: what links lead to is copied into every version"));
+            }
             let reason = by_name.or_else(|| match metadata.is_dir() {
-                true if path.is_symlink() => Some("a link to a folder"),
+                _ if strange && !needed => Some("a link to another user's file"),
+                true if link.is_symlink() => Some("a link to a folder"),
                 true => by_folder(&name),
                 false if !metadata.is_file() => Some("not a file"),
-                false if metadata.len() <= LARGE || is_among(ANY_SIZE, &name) => None,
+                false if metadata.len() <= LARGE || needed => None,
                 false => Some("larger than 64 MiB"),
             });
             let relative = format!("{prefix}{name}{}", if metadata.is_dir() { "/" } else { "" });

@@ -23,6 +23,9 @@ use crate::json::{COPY, io_failure, read_json, show};
 pub(crate) const SINGLE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
+/// The output head. Some files of models with a tied head hold it as well.
+pub(crate) const HEAD: &str = "lm_head.weight";
+
 /// Hint for shards that do not fit together.
 const SHARDS: &str =
     "the index and the shards are of different checkpoints or not all there: copy or download them again";
@@ -137,7 +140,8 @@ impl Weights {
         for (tensor, shard) in map {
             let name = shard.as_str().unwrap_or_default();
             // A shard outside the directory would be read, and later published, as part of the policy.
-            if name.is_empty() || name.contains(['/', '\\']) || !name.ends_with(".safetensors") {
+            let is_name = name.len() <= 255 && !name.contains(['/', '\\', '\0']);
+            if !is_name || !name.ends_with(".safetensors") {
                 return Err(Failure::data(format!(
                     "{}: {shard}, the file of tensor {tensor:?}, is not a shard's name",
                     show(index)
@@ -226,9 +230,19 @@ impl Weights {
     /// buffers, and a second copy of a tied head.
     ///
     /// # Errors
-    /// A tensor is missing, has another shape, or is no float.
+    /// A tensor is missing, has another shape, or is no float; a head that is said to be tied differs from the embedding.
     pub fn check(&self, config: &Config) -> Result<()> {
-        self.check_against(config.decoder().tensors())
+        self.check_against(config.decoder().tensors())?;
+        let Some(head) = self.tensor(HEAD).ok().filter(|_| config.tie_word_embeddings) else { return Ok(()) };
+        let embedding = self.tensor(config.head_name())?;
+        if (head.dtype, head.shape, head.bytes) == (embedding.dtype, embedding.shape, embedding.bytes) {
+            return Ok(());
+        }
+        Err(Failure::data(format!(
+            "{}: {HEAD} is not the embedding, with which config.json ties it",
+            show(head.file)
+        ))
+        .hint("set tie_word_embeddings to false in config.json to use it, or remove it from the file"))
     }
 
     /// The same against any tensors.

@@ -53,6 +53,7 @@ impl Policies {
         // First of all: their child processes then share no memory with the engines.
         let load = |group: &Vec<usize>| Tokenizer::load(opened[group[0]].model()).map(Arc::new);
         let tokenizers = groups.iter().map(load).collect::<Result<Vec<_>>>()?;
+        policy::directory::verify(&opened)?;
         for (engine, (group, tokenizer)) in groups.iter().zip(tokenizers).enumerate() {
             let members: Vec<&Policy> = group.iter().map(|&index| &opened[index]).collect();
             let stop_ids = tokenizer.stop_ids().to_vec();

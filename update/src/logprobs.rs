@@ -73,6 +73,7 @@ pub fn open_reference(
             .hint("a policy has one reference"));
     };
     let reference = Policy::open(&references.owners()[index].directory)?;
+    reference.verify()?;
     if Config::load(reference.model())?.vocab_size != config.vocab_size {
         return Err(Failure::data(format!(
             "{}: its vocabulary differs from that of {}",

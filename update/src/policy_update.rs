@@ -9,7 +9,7 @@ use gemm::Precision;
 use policy::config::Config;
 use policy::directory::{Policy, Version};
 use policy::ownership::{Owner, Ownership};
-use policy::publish::published;
+use policy::publish::{Retention, published};
 use policy::weights::Weights as Tensors;
 use record::failure::{Failure, Result};
 use record::splice;
@@ -61,6 +61,7 @@ impl<'a> PolicyUpdate<'a> {
     ) -> Result<PolicyUpdate<'a>> {
         let (version, place) = samples.version.clone().unwrap_or_default();
         let from = Policy::open_version(&owned.directory, &version).map_err(|failure| failure.at(place))?;
+        from.verify()?;
         let mut config = Config::load(from.model())?;
         // Before memory is planned: a size that the files do not have means damage.
         let tensors = Tensors::open(from.model())?;
@@ -100,7 +101,9 @@ impl<'a> PolicyUpdate<'a> {
     /// Trains and publishes, unless an earlier call did; returns the metrics line and the phase timings.
     pub fn train(&self) -> Result<(String, Times)> {
         let started = Instant::now();
-        if let Some(version) = published(&self.from, &self.input)? {
+        let pinned = [self.from.version.clone()];
+        let retention = Retention { keep: self.arguments.keep as usize, pinned: &pinned };
+        if let Some(version) = published(&self.from, &self.input, &retention)? {
             return self.already_published(&version).map(|line| (line, Times::new()));
         }
         // Fails before anything is read or allocated.

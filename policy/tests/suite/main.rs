@@ -5,6 +5,8 @@
 mod adapter;
 mod commands;
 mod config;
+mod damage;
+mod fuzz;
 mod graph;
 mod hostile;
 mod hub;
@@ -26,7 +28,7 @@ fn tiny(root: &Path, name: &str) -> Policy {
     policy::initial::from_preset(&root.join(name), Preset::Tiny, 7).unwrap()
 }
 
-/// Every file below a directory with its bytes (links with their targets), except the lock.
+/// Every file below a directory with its bytes (links with their targets), except locks and records of adapters.
 fn contents(root: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     let mut pending = vec![root.to_owned()];
@@ -39,7 +41,7 @@ fn contents(root: &Path) -> BTreeMap<String, Vec<u8>> {
                 pending.push(path);
             } else if metadata.is_symlink() {
                 all.insert(name, fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes());
-            } else if name != ".lock" {
+            } else if name != ".lock" && !name.ends_with(".adapters") {
                 all.insert(name, fs::read(&path).unwrap());
             }
         }

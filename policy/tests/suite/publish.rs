@@ -31,7 +31,7 @@ fn view(tensors: &Tensors) -> Vec<NewTensor<'_>> {
 }
 
 /// Publishes the next version with weights that only `input` decides, and a moment each.
-fn next_keeping(policy: &Policy, input: &str, keep: usize, pinned: &[Version]) -> Result<Version> {
+pub fn next_keeping(policy: &Policy, input: &str, keep: usize, pinned: &[Version]) -> Result<Version> {
     let tensors = scaled(policy, 1.0 + input.len() as f32 / 64.0);
     let notes = Map::from_iter([("updates".to_owned(), json!(input.len()))]);
     let moments = scaled(policy, 0.5);
@@ -40,11 +40,11 @@ fn next_keeping(policy: &Policy, input: &str, keep: usize, pinned: &[Version]) -
     publish::publish(policy, &version, &Retention { keep, pinned })
 }
 
-fn next(policy: &Policy, input: &str) -> Version {
+pub fn next(policy: &Policy, input: &str) -> Version {
     next_keeping(policy, input, 9, &[]).unwrap()
 }
 
-fn entries(root: &Path) -> Vec<String> {
+pub fn entries(root: &Path) -> Vec<String> {
     let mut names: Vec<String> =
         fs::read_dir(root).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
@@ -162,23 +162,24 @@ fn sixteen_bit_policies_stay_so_and_shards_too() {
 fn the_same_input_does_nothing_and_another_one_replaces() {
     let directory = tempfile::tempdir().unwrap();
     let first = crate::tiny(directory.path(), "p");
-    assert_eq!(publish::published(&first, "one").unwrap(), None);
+    let keep = Retention { keep: 9, pinned: &[] };
+    assert_eq!(publish::published(&first, "one", &keep).unwrap(), None);
     let version = next(&first, "one");
     let before = crate::contents(&first.root);
-    assert_eq!(publish::published(&first, "one").unwrap(), Some(version.clone()));
+    assert_eq!(publish::published(&first, "one", &keep).unwrap(), Some(version.clone()));
     assert_eq!(next(&first, "one"), version);
     assert_eq!(crate::contents(&first.root), before);
 
     let later = next(&Policy::open(&first.root).unwrap(), "and one more");
     assert_eq!(later.step, 2);
-    assert_eq!(publish::published(&first, "one").unwrap(), Some(version.clone()));
+    assert_eq!(publish::published(&first, "one", &keep).unwrap(), Some(version.clone()));
     assert_eq!(
         Policy::open(&first.root).unwrap().version,
         later,
         "an older publish does not move the newest"
     );
 
-    assert_eq!(publish::published(&first, "other").unwrap(), None);
+    assert_eq!(publish::published(&first, "other", &keep).unwrap(), None);
     let replaced = next(&first, "other");
     assert_ne!(replaced, version);
     assert_eq!(Policy::open(&first.root).unwrap().version, replaced);
