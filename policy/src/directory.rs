@@ -209,6 +209,12 @@ pub fn verify(policies: &[Policy]) -> Result<()> {
                     of them with policy init --from";
         Err(Failure::data(cause).hint(hint))
     };
+    for policy in policies {
+        // Names the damage more closely, where it can.
+        let config = Config::load(policy.model())?;
+        Weights::open(policy.model())?.check(&config)?;
+        policy.adapter(&config)?;
+    }
     let bases: BTreeSet<&Path> = policies.iter().filter_map(|policy| policy.base.as_deref()).collect();
     for base in bases {
         if digest::of(&Weights::open(base)?) != digest_of(base, None)? {
