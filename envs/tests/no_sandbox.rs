@@ -1,4 +1,4 @@
-//! Programs where the sandbox cannot stand: nothing is run.
+//! Programs where the sandbox cannot stand, where nothing is run, and signals while one runs.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
@@ -44,4 +44,31 @@ fn without_namespaces_nothing_runs() {
     assert_eq!(lines.len(), 2, "{errors}");
     assert!(lines[0].starts_with("envs: sandbox: the kernel refuses new namespaces: "), "{errors}");
     assert!(lines[1].starts_with("hint: allow unprivileged user namespaces"), "{errors}");
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_program() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let spec = r#"{"problem": "1 + 1?", "answer": "2", "encoding": "full"}"#;
+    let state = format!(r#"{{"env": "math", "spec": {spec}, "workflow": "team", "said": [null, null]}}"#);
+    let action = r#""```python\nimport time\ntime.sleep(25)\n```""#;
+    let request =
+        format!("{{\"request\": 1, \"state\": {state}, \"agent\": \"tool\", \"action\": {action}}}\n");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_envs"))
+        .args(["step", "math"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(request.as_bytes()).unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert!(child.try_wait().unwrap().is_none());
+    Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    let began = std::time::Instant::now();
+    let status = child.wait().unwrap();
+    assert!(began.elapsed() < std::time::Duration::from_secs(2), "it took {:?}", began.elapsed());
+    assert_eq!(status.code(), Some(143));
 }

@@ -57,6 +57,10 @@ const OLDER: &[libc::c_long] = &[];
 /// Requests that `ioctl` may make: is this a terminal, and descriptor flags.
 const REQUESTS: &[u64] = &[libc::TCGETS, libc::TIOCGWINSZ, libc::FIOCLEX, libc::FIONCLEX, libc::FIONREAD];
 
+/// Commands of `fcntl` that lock or lease a file.
+const LOCKS: &[libc::c_int] =
+    &[libc::F_SETLK, libc::F_SETLKW, libc::F_OFD_SETLK, libc::F_OFD_SETLKW, libc::F_SETLEASE];
+
 /// Flags of `clone` that create namespaces or share more than a thread needs.
 const NEVER: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
@@ -68,24 +72,40 @@ const NEVER: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_PTRACE
     | libc::CLONE_PARENT) as u64;
 
-/// The filter as the kernel reads it, eight bytes per instruction.
+/// The filters as the kernel reads them, eight bytes per instruction, in the order in which they are installed.
+///
+/// The first makes every file lock succeed without taking one: a lock on a library file would be held against the host's
+/// own programs, and in a sandbox of one process a lock of its own excludes nobody. The second is the allow list.
 ///
 /// # Errors
 /// An architecture that the filter's compiler does not know: unavailable.
-pub fn program() -> Result<Vec<u8>> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+pub fn programs() -> Result<[Vec<u8>; 2]> {
+    let locks = LOCKS.iter().map(|&command| rule(1, Compare::Eq, command as u64));
+    let pretended =
+        BTreeMap::from([(libc::SYS_flock, Vec::new()), (libc::SYS_fcntl, locks.collect::<Result<_>>()?)]);
+
+    let mut allowed: BTreeMap<i64, Vec<SeccompRule>> =
         ALWAYS.iter().chain(OLDER).map(|&number| (number, Vec::new())).collect();
     let requests = REQUESTS.iter().map(|&request| rule(1, Compare::Eq, request));
-    rules.insert(libc::SYS_ioctl, requests.collect::<Result<_>>()?);
+    allowed.insert(libc::SYS_ioctl, requests.collect::<Result<_>>()?);
     // Threads only: no processes, no namespaces.
     let thread = libc::CLONE_THREAD as u64;
-    rules.insert(libc::SYS_clone, vec![rule(0, Compare::MaskedEq(NEVER | thread), thread)?]);
+    allowed.insert(libc::SYS_clone, vec![rule(0, Compare::MaskedEq(NEVER | thread), thread)?]);
     // A connected pair without a name.
-    rules.insert(libc::SYS_socketpair, vec![rule(0, Compare::Eq, libc::AF_UNIX as u64)?]);
+    allowed.insert(libc::SYS_socketpair, vec![rule(0, Compare::Eq, libc::AF_UNIX as u64)?]);
+    Ok([
+        compile(pretended, SeccompAction::Errno(0), SeccompAction::Allow)?,
+        compile(allowed, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32))?,
+    ])
+}
+
+fn compile(
+    rules: BTreeMap<i64, Vec<SeccompRule>>,
+    action: SeccompAction,
+    otherwise: SeccompAction,
+) -> Result<Vec<u8>> {
     let architecture = std::env::consts::ARCH.try_into().map_err(unavailable)?;
-    let refuse = SeccompAction::Errno(libc::ENOSYS as u32);
-    let filter =
-        SeccompFilter::new(rules, refuse, SeccompAction::Allow, architecture).map_err(unavailable)?;
+    let filter = SeccompFilter::new(rules, otherwise, action, architecture).map_err(unavailable)?;
     let code: BpfProgram = filter.try_into().map_err(unavailable)?;
     let mut bytes = Vec::with_capacity(code.len() * 8);
     for instruction in code {

@@ -12,6 +12,7 @@
 //! | files | its own root file system: system libraries and Python, read-only; an empty `/tmp` of limited size, deleted afterwards; no `/proc`, `/sys`, `/home`, `/etc` |
 //! | environment variables | none are set |
 //! | other processes | a PID namespace of its own: no other process can be seen, signalled or traced |
+//! | locks on library files | a lock succeeds and excludes nobody |
 //! | privileges | an unprivileged user in its own user namespace, no capabilities, `no_new_privs`, an allow list of system calls |
 //! | processor time | measured over all threads while it runs, killed at the limit; also `RLIMIT_CPU` |
 //! | wall time | killed at the limit; the judge stops waiting even if the worker hangs |
@@ -35,7 +36,8 @@
 //!
 //! On start every worker runs a program that tries each fence. If one is missing the answer is exit 69 with a hint,
 //! and nothing else is run. Needed: Linux 5.14 or newer on x86-64 or ARM64, user namespaces, Python 3.9 or newer.
-//! Root (who then becomes an unprivileged user) and plain users can run it.
+//! Root (who then becomes an unprivileged user) and plain users can run it. Hard limits (`ulimit -H`) of its own that are
+//! lower than the sandbox's apply; one that is too low is named.
 
 mod program;
 

@@ -16,7 +16,7 @@ use std::ptr;
 use libc::{c_char, c_int, c_long, c_ulong};
 use record::failure::{Failure, Result};
 use rustix::pipe::PipeFlags;
-use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+use rustix::process::{Resource, Signal, WaitId, WaitIdOptions, getrlimit, pidfd_send_signal, waitid};
 
 use super::root::Root;
 
@@ -24,6 +24,9 @@ use super::root::Root;
 const INSIDE: u32 = 1000;
 /// The user that root becomes: `nobody`.
 const NOBODY: u32 = 65_534;
+
+/// Bytes of stack of each thread.
+const STACK: u64 = 8 << 20;
 
 const NAMESPACES: c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
@@ -92,8 +95,10 @@ fn spawn_as(
     let pointers = |texts: &[CString]| -> Vec<*const c_char> {
         texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
     };
+    let hard = getrlimit(Resource::Stack).maximum.unwrap_or(libc::RLIM_INFINITY);
     let child = Child {
         root,
+        stack: [hard.min(STACK), hard],
         trees: vec![-1; root.parts.len()],
         arguments: pointers(arguments),
         environment: pointers(environment),
@@ -112,6 +117,9 @@ fn spawn_as(
     let id = unsafe { libc::syscall(libc::SYS_clone, flags, 0, &raw mut descriptor, 0, 0) };
     if id < 0 {
         let error = std::io::Error::last_os_error();
+        if error.kind() == std::io::ErrorKind::WouldBlock {
+            return Err(unavailable("no more processes (ulimit -u)")(error).hint("raise the limit"));
+        }
         return Err(unavailable("the kernel refuses new namespaces")(error).hint(
             "allow unprivileged user namespaces (sysctl user.max_user_namespaces, \
              kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns); in a container, \
@@ -159,6 +167,8 @@ fn map_identity(id: i32, user: u32, group: u32, groups: bool) -> std::io::Result
 /// What the new process needs, all of it made before it begins.
 struct Child<'a> {
     root: &'a Root,
+    /// Soft and hard limit of the stack.
+    stack: [u64; 2],
     /// A descriptor per part of the root.
     trees: Vec<c_int>,
     arguments: Vec<*const c_char>,
@@ -263,6 +273,7 @@ impl Child<'_> {
             call!("sethostname", SYS_sethostname, c"sandbox".as_ptr(), 7)?;
             libc::syscall(libc::SYS_setsid);
             libc::syscall(libc::SYS_personality, libc::ADDR_NO_RANDOMIZE);
+            call!("limiting the stack", SYS_prlimit64, 0, libc::RLIMIT_STACK, self.stack.as_ptr(), 0)?;
             self.signals();
             self.descriptors()?;
             self.capabilities()?;

@@ -30,18 +30,21 @@ struct Pool {
 }
 
 impl Sandbox {
-    /// The sandbox of this process, made and tested at the first call, which names the fences on stderr.
+    /// The sandbox of this process, made and tested at the first call, which names the fences on stderr. After a failure
+    /// the next call tries again.
     ///
     /// # Errors
     /// Whatever is missing: unavailable, with a hint. Nothing is ever run without the fences.
     pub fn shared() -> Result<&'static Sandbox> {
-        static SHARED: OnceLock<Result<Sandbox>> = OnceLock::new();
-        let made = SHARED.get_or_init(|| {
-            let sandbox = Sandbox::open(std::thread::available_parallelism().map_or(1, usize::from))?;
-            stage::note("sandbox", sandbox.description());
-            Ok(sandbox)
-        });
-        made.as_ref().map_err(Clone::clone)
+        static SHARED: OnceLock<Sandbox> = OnceLock::new();
+        static STARTING: Mutex<()> = Mutex::new(());
+        let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sandbox) = SHARED.get() {
+            return Ok(sandbox);
+        }
+        let sandbox = Sandbox::open(std::thread::available_parallelism().map_or(1, usize::from))?;
+        stage::note("sandbox", sandbox.description());
+        Ok(SHARED.get_or_init(|| sandbox))
     }
 
     /// A sandbox of at most `most` workers, the first of them started and tested.
@@ -55,7 +58,7 @@ impl Sandbox {
              root, a system call allow list, no capabilities, no_new_privs, resource limits",
             interpreter.version_text()
         );
-        let setup = Setup { root: Root::plan(&interpreter)?, interpreter, filter: filter::program()? };
+        let setup = Setup { root: Root::plan(&interpreter)?, interpreter, filters: filter::programs()? };
         let pool = Mutex::new(Pool { idle: vec![Worker::start(&setup)?], started: 1 });
         Ok(Sandbox { setup, description, most: most.max(1), pool, returned: Condvar::new() })
     }
@@ -68,7 +71,7 @@ impl Sandbox {
     /// Runs `program` to its end, waiting for a worker if all are lent.
     ///
     /// # Errors
-    /// Only if the sandbox itself fails: unavailable. Whatever the program does is an [`Execution`].
+    /// The sandbox itself fails: unavailable. A signal asked to stop. Whatever the program does is an [`Execution`].
     pub fn run(&self, program: &Program<'_>) -> Result<Execution> {
         let mut last = Failure::unavailable("sandbox: no worker");
         for _ in 0..ATTEMPTS {
@@ -82,6 +85,7 @@ impl Sandbox {
             drop(worker);
             self.forget();
             match outcome {
+                Err(failure) if failure.is_interruption() => return Err(failure),
                 Err(failure) => last = failure,
                 Ok(_) => {
                     let (stdout, stderr) = (String::new(), String::new());

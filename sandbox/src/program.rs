@@ -23,7 +23,7 @@ pub struct Limits {
     /// Elapsed time in seconds, for programs that wait. Generous, because a busy machine makes it pass faster:
     /// [`Limits::cpu_seconds`] is the limit that a slow program should hit.
     pub wall_seconds: f64,
-    /// Address space in bytes, beyond that of the bare interpreter.
+    /// Address space in bytes, beyond that of the bare interpreter. A thread's stack takes 8 MiB of it.
     pub memory_bytes: u64,
     /// Bytes of stdout, and of any file.
     pub output_bytes: u64,

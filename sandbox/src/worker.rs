@@ -12,19 +12,21 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use record::failure::{Failure, Result};
+use record::stage::interrupted;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     recv, send, sendmsg, socketpair,
 };
+use rustix::process::{Resource, getrlimit};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::interpreter::Interpreter;
 use super::namespaces::{Process, spawn};
 use super::root::Root;
-use super::{Entry, Execution, Program, Status};
+use super::{Entry, Execution, Limits, Program, Status};
 
 const SERVER: &str = include_str!("server.py");
 /// A program that tries the fences and prints those that do not hold.
@@ -34,6 +36,8 @@ const FENCED: &str = "fenced\n";
 
 /// How long a worker may take to start, and to answer beyond a program's wall time.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often a wait checks for a signal.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes of stderr that are kept: the end, where a traceback says what went wrong.
 const ERROR_BYTES: u64 = 4096;
 
@@ -41,8 +45,8 @@ const ERROR_BYTES: u64 = 4096;
 pub struct Setup {
     pub interpreter: Interpreter,
     pub root: Root,
-    /// The system call filter, as the kernel reads it.
-    pub filter: Vec<u8>,
+    /// The system call filters, as the kernel reads them.
+    pub filters: [Vec<u8>; 2],
 }
 
 /// A running fork server.
@@ -69,6 +73,7 @@ impl Worker {
     /// # Errors
     /// Anything that is missing: unavailable.
     pub fn start(setup: &Setup) -> Result<Worker> {
+        check_hard_limits(0, &Limits::default())?;
         let kind = SocketType::SEQPACKET;
         let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
             .map_err(|error| Failure::unavailable(format!("sandbox: socketpair: {error}")))?;
@@ -77,12 +82,14 @@ impl Worker {
         };
         let executable = setup.interpreter.executable.to_string_lossy();
         let arguments = texts(&[&executable, "-S", "-s", "-B", "-X", "utf8", "-c", SERVER])?;
-        let environment = texts(&["PYTHONHASHSEED=0", "LC_ALL=C.UTF-8"])?;
+        // Arenas would take the address space of the threads.
+        let environment = texts(&["PYTHONHASHSEED=0", "LC_ALL=C.UTF-8", "MALLOC_ARENA_MAX=1"])?;
         let process = spawn(&setup.root, &arguments, &environment, &theirs)?;
         drop(theirs);
         let mut worker = Worker { process, socket, base: 0 };
-        let filter: String = setup.filter.iter().map(|byte| format!("{byte:02x}")).collect();
-        let message = json!({"filter": filter}).to_string();
+        let hexadecimal =
+            |filter: &Vec<u8>| filter.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let message = json!({"filters": setup.filters.each_ref().map(hexadecimal)}).to_string();
         send(&worker.socket, message.as_bytes(), SendFlags::NOSIGNAL).map_err(broken)?;
         let reply = worker.reply(REPLY_TIMEOUT)?.ok_or_else(|| broken("it does not start"))?;
         if let Some(failure) = reply.failure {
@@ -110,6 +117,7 @@ impl Worker {
     /// The worker is broken, whatever the program: unavailable. Neither then nor after `None` is it of further use.
     pub fn run(&mut self, program: &Program<'_>) -> Result<Option<Execution>> {
         let limits = &program.limits;
+        check_hard_limits(self.base + limits.memory_bytes, limits)?;
         let (kind, function) = match program.entry {
             Entry::Script => ("script", None),
             Entry::Compile => ("compile", None),
@@ -168,11 +176,13 @@ impl Worker {
     fn reply(&self, timeout: Duration) -> Result<Option<Reply>> {
         let end = Instant::now() + timeout;
         loop {
-            let left = Timespec::try_from(end.saturating_duration_since(Instant::now())).map_err(broken)?;
-            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&left)) {
-                Ok(0) => return Ok(None),
+            let left = end.saturating_duration_since(Instant::now());
+            let step = Timespec::try_from(left.min(POLL_INTERVAL)).map_err(broken)?;
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&step)) {
+                Ok(0) if left.is_zero() => return Ok(None),
+                Ok(0) | Err(rustix::io::Errno::INTR) if interrupted() => return Err(Failure::interrupted()),
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
                 Ok(_) => break,
-                Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(broken(error)),
             }
         }
@@ -189,6 +199,29 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.process.kill();
     }
+}
+
+/// Where a hard limit of this process is less than the sandbox's own, the lesser applies; not where programs would then
+/// end differently, or the sandbox could not work.
+///
+/// # Errors
+/// The first limit that is too low: unavailable.
+fn check_hard_limits(address_space: u64, limits: &Limits) -> Result<()> {
+    for (resource, name, needed) in [
+        (Resource::As, "bytes of address space (ulimit -Hv)", address_space),
+        (Resource::Cpu, "seconds of processor time (ulimit -Ht)", limits.cpu_seconds as u64 + 2),
+        (Resource::Fsize, "bytes of a file (ulimit -Hf)", limits.output_bytes),
+        (Resource::Stack, "bytes of stack (ulimit -Hs)", 1 << 20),
+        (Resource::Nofile, "open files (ulimit -Hn)", 32),
+    ] {
+        if let Some(hard) = getrlimit(resource).maximum.filter(|hard| *hard < needed) {
+            return Err(Failure::unavailable(format!(
+                "sandbox: the hard limit is {hard} {name}, and {needed} are needed"
+            ))
+            .hint("raise the limit where this shell was started, or lower what programs may use"));
+        }
+    }
+    Ok(())
 }
 
 fn broken(cause: impl std::fmt::Display) -> Failure {

@@ -5,6 +5,7 @@
 
 mod support;
 
+use rustix::fs::{FlockOperation, flock};
 use sandbox::{Entry, Execution, Limits, Program, Sandbox, Status};
 
 fn run(source: &str, stdin: &str) -> Execution {
@@ -137,4 +138,106 @@ fn limits_end_a_program_and_are_named() {
         assert_eq!(execution.status, status, "{source}: {execution:?}");
         assert!(execution.stdout.len() <= limits.output_bytes as usize);
     }
+}
+
+#[test]
+fn sixteen_threads_fit() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let threads = |count: usize| {
+        format!(
+            "import threading\nbarrier = threading.Barrier({count} + 1)\n\
+             for _ in range({count}): threading.Thread(target=barrier.wait, daemon=True).start()\n\
+             barrier.wait()\nprint('all at once')\n"
+        )
+    };
+    let execution = run(&threads(16), "");
+    assert_eq!(execution.stdout, "all at once\n", "{execution:?}");
+    let execution = run(&threads(17), "");
+    assert_eq!((execution.stdout.as_str(), execution.status), ("", Status::Exited(1)), "{execution:?}");
+    assert!(execution.stderr.contains("can't start new thread"), "{execution:?}");
+}
+
+#[test]
+fn a_lock_on_a_library_file_holds_nobody_up() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let output = std::process::Command::new("python3").args(["-c", "import os; print(os.__file__)"]).output();
+    let library = String::from_utf8(output.unwrap().stdout).unwrap();
+    let source = "import fcntl, os, time\n\
+        library, own = open(os.__file__), open('/tmp/own', 'w')\n\
+        fcntl.flock(library, fcntl.LOCK_EX)\nfcntl.lockf(library, fcntl.LOCK_SH)\nfcntl.lockf(own, fcntl.LOCK_EX)\n\
+        import sqlite3; sqlite3.connect('/tmp/base').execute('create table t (x)').connection.commit()\n\
+        time.sleep(1.5)\nprint('locked')\n";
+    let running = std::thread::spawn(move || run(source, ""));
+    let file = std::fs::File::open(library.trim()).unwrap();
+    while !running.is_finished() {
+        flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+        flock(&file, FlockOperation::Unlock).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let execution = running.join().unwrap();
+    assert_eq!(execution.stdout, "locked\n", "{execution:?}");
+}
+
+/// Runs the ignored test called `test` by `sh`, after `setup`; what it printed.
+fn in_a_shell(setup: &str, test: &str) -> String {
+    let this = std::env::current_exe().unwrap();
+    let script = format!("{setup}; exec '{}' --ignored --exact {test} --nocapture", this.display());
+    let output = std::process::Command::new("/bin/sh").args(["-c", &script]).output().unwrap();
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+#[ignore = "run by `low_hard_limits_apply_or_are_named` under limits"]
+fn prints_one() {
+    let ran = Sandbox::open(1).and_then(|sandbox| sandbox.run(&Program::python("print(1)", "")));
+    println!("{}", ran.map_or_else(|failure| failure.message, |execution| execution.stdout));
+}
+
+#[test]
+fn low_hard_limits_apply_or_are_named() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    for (limit, expected) in [
+        ("-Hs 8192", "\n1\n"),
+        ("-Hs 4096", "\n1\n"),
+        ("-Hn 32", "\n1\n"),
+        ("-Hs 512", "524288 bytes of stack (ulimit -Hs), and 1048576 are needed"),
+        ("-Hn 24", "24 open files (ulimit -Hn), and 32 are needed"),
+        ("-Hv 250000", "256000000 bytes of address space (ulimit -Hv)"),
+        ("-Ht 5", "5 seconds of processor time (ulimit -Ht), and 6 are needed"),
+        ("-Hf 100", "bytes of a file (ulimit -Hf), and 1048576 are needed"),
+    ] {
+        let said = in_a_shell(&format!("ulimit -S{} && ulimit {limit}", &limit[2..]), "prints_one");
+        assert!(said.contains(expected), "ulimit {limit}: {said}");
+    }
+}
+
+#[test]
+#[ignore = "run by `a_failed_start_is_not_for_ever` without Python on the path"]
+fn starts_later() {
+    let failure = Sandbox::shared().err().unwrap();
+    assert!(failure.message.starts_with("sandbox: python3: "), "{}", failure.message);
+    let (path, python) = (std::env::var("PATH").unwrap(), std::env::var("PYTHON").unwrap());
+    std::os::unix::fs::symlink(python, format!("{path}/python3")).unwrap();
+    println!("then {}", run("print(1)", "").stdout);
+}
+
+#[test]
+fn a_failed_start_is_not_for_ever() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("no-python-{}", std::process::id()));
+    std::fs::create_dir(&path).unwrap();
+    // What is called python3 may be a script that needs a path of its own.
+    let python = "python3 -c 'import sys; print(sys.executable)'";
+    let setup = format!("export PYTHON=\"$({python})\" PATH='{}'", path.display());
+    let said = in_a_shell(&setup, "starts_later");
+    std::fs::remove_dir_all(&path).unwrap();
+    assert!(said.contains("then 1\n"), "{said}");
 }
