@@ -14,7 +14,7 @@ use envs::code::spec::{Encoding, Instance, Rules, Style};
 use envs::import::Importer;
 use serde_json::{Value, json};
 
-const RULES: Rules = Rules { encoding: Encoding::Full, turns: 4, cpu: 4.0, memory: 256 };
+const RULES: Rules = Rules { encoding: Encoding::Full, turns: 4, cpu: 4.0, wall: None, memory: 256 };
 
 /// The problem that a record becomes, or why it is left out.
 fn import(record: &Value) -> Result<Instance, String> {

@@ -30,6 +30,11 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::new("tests", "8; with data all that a problem has", "golden tests of a task, at most; 3 to 200"),
     Setting::new("examples", "2", "how many of a generated task's tests its text shows, 1 to 3"),
     Setting::new("cpu", "4", "processor seconds of a program and test, 0.1 to 60"),
+    Setting::new(
+        "wall",
+        "10 + 5 x cpu",
+        "elapsed seconds of a program and test, for programs that sleep; 0.1 to 600",
+    ),
     Setting::new("memory", "256", "MiB of a program, 16 to 4096"),
 ];
 
@@ -113,6 +118,9 @@ pub struct Rules {
     pub turns: u32,
     /// Processor seconds of a program and test.
     pub cpu: f64,
+    /// Elapsed seconds of a program and test; `None`: by `cpu`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wall: Option<f64>,
     /// MiB of a program.
     pub memory: u64,
 }
@@ -152,6 +160,7 @@ impl Instance {
         let (rules, problem): (Rules, CodeProblem) = (read(spec)?, read(spec)?);
         checked("turns", rules.turns, 1, 99)?;
         checked("cpu", rules.cpu, 0.1, 60.0)?;
+        checked("wall", rules.wall.unwrap_or(1.0), 0.1, 600.0)?;
         checked("memory", rules.memory, 16, 4096)?;
         problem.check().map_err(fail)?;
         Ok(Instance { problem, rules })
@@ -160,7 +169,7 @@ impl Instance {
     /// What a program may use.
     pub fn limits(&self) -> Limits {
         let cpu_seconds = self.rules.cpu;
-        let wall_seconds = 10.0 + 5.0 * cpu_seconds;
+        let wall_seconds = self.rules.wall.unwrap_or(10.0 + 5.0 * cpu_seconds);
         Limits { cpu_seconds, wall_seconds, memory_bytes: self.rules.memory << 20, ..Limits::default() }
     }
 }

@@ -26,7 +26,7 @@ use super::{NAME, compact, expression, extract, full, generate, test_actions};
 use crate::demonstration::Demonstration;
 use crate::environment::{ExtractionCase, Outcome, Split};
 use crate::problems::{Episode, Problem, fences, outcome};
-use crate::settings::{Setting, Settings};
+use crate::settings::{Setting, Settings, ranged};
 use crate::spec::{fail, read};
 use crate::workflow::Workflow;
 
@@ -195,6 +195,10 @@ impl Problem for Instance {
                 encoding,
                 turns: settings.whole("turns", 4, 1, 99)?,
                 cpu: settings.number("cpu", 4.0, 0.1, 60.0)?,
+                wall: settings
+                    .value("wall", "a number")?
+                    .map(|wall| ranged("wall", wall, 0.1, 600.0))
+                    .transpose()?,
                 memory: settings.whole("memory", 256, 16, 4096)?,
             },
             tests: settings.whole("tests", if settings.text("data").is_some() { 200 } else { 8 }, 3, 200)?,

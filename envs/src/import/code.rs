@@ -31,7 +31,7 @@ const SOLUTIONS: usize = 8;
 /// Wrong programs that are tried, and kept.
 const WRONG: (usize, usize) = (12, 4);
 /// Rules under which solutions are tried.
-const RULES: Rules = Rules { encoding: Encoding::Full, turns: 4, cpu: 10.0, memory: 512 };
+const RULES: Rules = Rules { encoding: Encoding::Full, turns: 4, cpu: 10.0, wall: None, memory: 512 };
 
 /// APPS: a question, solutions and tests as JSON in texts.
 pub static APPS: Layout = Layout {
