@@ -39,6 +39,13 @@ pub(crate) const PROPOSAL: Setting = Setting::new(
 /// `turns`.
 pub(crate) const TURNS: Setting = Setting::new("turns", "4", "turns in an episode, 1 to 99");
 
+/// `reward` of grid worlds.
+pub(crate) const REWARD: Setting = Setting::new(
+    "reward",
+    "shaped",
+    "shaped (by turn, after the paper's table) or success (1 for solving, else 0)",
+);
+
 /// The values given with `--set`, in order; a later one replaces an earlier one of the same key.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
@@ -181,15 +188,46 @@ impl Encoding {
     }
 }
 
+/// What turns of a grid world earn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RewardMode {
+    #[default]
+    /// The paper's table: progress pays, so idling pays under `--credit return` and `episode`.
+    Shaped,
+    /// The team earns 1 for solving the task; nothing else pays.
+    Success,
+}
+
+impl RewardMode {
+    /// The value of `--set reward`, shaped unless given.
+    ///
+    /// # Errors
+    /// Neither `shaped` nor `success`: usage.
+    pub fn from_settings(settings: &Settings) -> Result<RewardMode> {
+        match settings.text("reward") {
+            None | Some("shaped") => Ok(RewardMode::Shaped),
+            Some("success") => Ok(RewardMode::Success),
+            Some(other) => Err(choice("reward", other, "shaped or success")),
+        }
+    }
+
+    /// Whether a `spec` leaves it out.
+    pub(crate) fn is_default(&self) -> bool {
+        *self == RewardMode::Shaped
+    }
+}
+
 /// `value`, if it lies within its bounds.
 ///
 /// # Errors
 /// It does not: usage.
 pub fn ranged<T: PartialOrd + Display>(name: &str, value: T, least: T, most: T) -> Result<T> {
-    if value < least || value > most {
-        return Err(Failure::usage(format!("--set {name}={value}: not from {least} to {most}")));
+    // Not the reverse, which NaN would pass.
+    match value >= least && value <= most {
+        true => Ok(value),
+        false => Err(Failure::usage(format!("--set {name}={value}: not from {least} to {most}"))),
     }
-    Ok(value)
 }
 
 /// The failure of a value that is none of its choices.

@@ -74,6 +74,39 @@ fn a_proposal_is_scored_like_the_moves_that_carry_it_out() {
 }
 
 #[test]
+fn cells_beyond_the_goal_are_ignored() {
+    let at_c2 = || {
+        let mut state = state("team", "compact");
+        state.apply("planner", " L L U").unwrap();
+        state
+    };
+    let arrives = at_c2().apply("tool", " c1").unwrap();
+    assert_eq!((arrives.rewards.team, arrives.rewards.local), (1.0, 1.0));
+    for route in [" c1 b1", " c1 a4", " c1 z9 c1", " c1 a0 b2"] {
+        assert_eq!(at_c2().apply("tool", route).unwrap(), arrives, "{route}");
+    }
+}
+
+#[test]
+fn only_success_pays_where_that_is_asked_for() {
+    let task = &tasks(Split::Train, 3, &["reward=success"], 1)[0];
+    assert_eq!(task.spec["reward"], "success");
+    assert!(tasks(Split::Train, 3, &[], 1)[0].spec.get("reward").is_none(), "the default is not written");
+    let mut state = environment().reset(&task.spec, "single").unwrap();
+    let mut earned = Vec::new();
+    for _ in 0..state.turn_limit() {
+        let outcome = state.apply("planner", &state.oracle("planner").unwrap()).unwrap();
+        earned.push((outcome.rewards.team, outcome.rewards.local));
+        if outcome.terminated {
+            break;
+        }
+    }
+    let (last, before) = earned.split_last().unwrap();
+    assert_eq!(*last, (1.0, 0.0));
+    assert!(before.iter().all(|rewards| *rewards == (0.0, 0.0)), "{earned:?}");
+}
+
+#[test]
 fn a_malformed_answer_earns_and_moves_nothing() {
     for (encoding, text) in
         [("compact", " L L U L"), ("compact", ""), ("compact", " d3"), ("full", "L then L")]

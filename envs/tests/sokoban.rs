@@ -70,6 +70,12 @@ fn a_team_pushes_the_box_home() {
 }
 
 #[test]
+fn cells_beyond_the_solution_are_ignored() {
+    let solves = state("team", "compact").apply("tool", " b3 c3").unwrap();
+    assert_eq!(state("team", "compact").apply("tool", " b3 c3 z9").unwrap(), solves);
+}
+
+#[test]
 fn a_deadlock_ends_the_episode_and_pays_little() {
     // Pushed up against the rim the box never comes down to row 3 again.
     let mut state = state("single", "compact");

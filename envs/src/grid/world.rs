@@ -13,7 +13,7 @@ use std::sync::{Arc, LazyLock};
 use record::failure::{Failure, Result};
 use record::line::Task;
 use record::philox::{Draws, Stream};
-use record::sample::{Message, Sample};
+use record::sample::{Message, Rewards, Sample};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -23,7 +23,7 @@ use crate::demonstration::{self, Demonstration};
 use crate::environment::{
     Checks, Demonstrator, Environment, ExtractionCase, Outcome, Selection, Split, State, Tasks,
 };
-use crate::settings::{Encoding, Setting, Settings};
+use crate::settings::{Encoding, RewardMode, Setting, Settings};
 use crate::spec::{self, checked};
 use crate::streams;
 use crate::workflow::Workflow;
@@ -37,6 +37,7 @@ pub struct Episode {
     /// Most steps of an action.
     pub steps: u32,
     pub turns: u32,
+    pub reward: RewardMode,
     pub spec: Value,
 }
 
@@ -49,6 +50,7 @@ impl Episode {
         space: Option<ActionSpace>,
         (name, steps, most): (&str, u32, u32),
         turns: u32,
+        reward: RewardMode,
     ) -> Result<Episode> {
         if (space, encoding) == (Some(ActionSpace::Cells), Encoding::Full) {
             return Err(Failure::data("spec: proposal: in prose the tool proposes moves"));
@@ -56,7 +58,7 @@ impl Episode {
         let space = space.unwrap_or(ActionSpace::default_of(encoding));
         checked(name, steps, 1, most)?;
         checked("turns", turns, 1, 99)?;
-        Ok(Episode { encoding, space, steps, turns, spec: spec.clone() })
+        Ok(Episode { encoding, space, steps, turns, reward, spec: spec.clone() })
     }
 
     pub fn is_compact(&self) -> bool {
@@ -323,7 +325,10 @@ impl<W: GridWorld> State for GridState<W> {
         let Some(action) = self.world.read(&self.situation, format, text) else {
             return Ok(W::malformed(agent));
         };
-        let (after, outcome) = self.world.play(&self.situation, agent, &action);
+        let (after, mut outcome) = self.world.play(&self.situation, agent, &action);
+        if self.world.episode().reward == RewardMode::Success {
+            outcome.rewards = Rewards { team: f64::from(outcome.success), local: 0.0 };
+        }
         // A proposal changes nothing, unless there is nobody else to decide.
         if agent == "tool" && self.workflow.agents().len() > 1 {
             self.proposal = Some(self.world.shown(format, text, &action).into());

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::environment::{ExtractionCase, Outcome, Split};
 use crate::grid::world::{Episode, Grid, GridWorld, Situations};
 use crate::grid::{ActionFormat, ActionSpace, Move, Parsed, Position, walker};
-use crate::settings::{ENCODING, Encoding, PROPOSAL, Setting, Settings, TURNS, choice};
+use crate::settings::{ENCODING, Encoding, PROPOSAL, REWARD, RewardMode, Setting, Settings, TURNS, choice};
 use crate::spec::{checked, fail, read};
 use map::{Cell, LARGEST, Map, UNREACHABLE};
 use rules::Progress;
@@ -62,6 +62,8 @@ struct RawSpec {
     proposal: Option<ActionSpace>,
     moves: u32,
     turns: u32,
+    #[serde(default, skip_serializing_if = "RewardMode::is_default")]
+    reward: RewardMode,
     walls: Vec<Position>,
     goal: Position,
     start: Position,
@@ -107,9 +109,10 @@ impl Instance {
     /// # Errors
     /// A `spec` that is no Plan-Path instance: data.
     pub fn parse(spec: &Value) -> Result<Instance> {
-        let RawSpec { size, encoding, proposal, moves, turns, mut walls, goal, start, .. } = read(spec)?;
+        let RawSpec { size, encoding, proposal, moves, turns, reward, mut walls, goal, start, .. } =
+            read(spec)?;
         checked("size", size, 2, LARGEST)?;
-        let episode = Episode::new(spec, encoding, proposal, ("moves", moves, 99), turns)?;
+        let episode = Episode::new(spec, encoding, proposal, ("moves", moves, 99), turns, reward)?;
         let outside = |position: &&Position| position.row.max(position.column) as usize >= size;
         if let Some(position) = walls.iter().chain([&goal, &start]).find(outside) {
             return Err(fail(format!("'{position}' is no cell of a {size}x{size} board"))
@@ -149,6 +152,7 @@ impl GridWorld for Instance {
         PROPOSAL,
         Setting::new("moves", "3; size if size > 8", "most moves in a turn, 1 to 99"),
         TURNS,
+        REWARD,
         Setting::new("density", "0.25; 0.22 if size > 8", "share of cells that are walls"),
         Setting::new(
             "draw",
@@ -196,6 +200,7 @@ impl GridWorld for Instance {
             proposal: proposal.to_spec(encoding),
             moves,
             turns,
+            reward: RewardMode::from_settings(settings)?,
             density: Some(density),
             draw: Some(draw),
             nearest: Some(nearest),
@@ -274,8 +279,9 @@ impl GridWorld for Instance {
             moves: self.episode.steps,
         };
         let walk = rules::walk(map, situation.cell, &action.steps);
-        let legal = action.connected && !walk.blocked;
         let end = map.distance(walk.end);
+        // What follows the goal is ignored, cells out of reach included.
+        let legal = (action.connected || end == 0) && !walk.blocked;
         let outcome = rules::outcome(true, legal, progress.agreement(walk.agreeing), progress.team(end));
         let after = Situation { cell: walk.end, best: situation.best.min(walk.least) };
         (after, Outcome { terminated: end == 0, success: end == 0, ..outcome })

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::environment::{ExtractionCase, Outcome, Split};
 use crate::grid::world::{Episode, Grid, GridWorld, Situations};
 use crate::grid::{ActionFormat, ActionSpace, Move, Parsed, Position, walker};
-use crate::settings::{ENCODING, Encoding, PROPOSAL, Setting, Settings, TURNS};
+use crate::settings::{ENCODING, Encoding, PROPOSAL, REWARD, RewardMode, Setting, Settings, TURNS};
 use crate::spec::{checked, fail, read};
 use level::{Cell, DEAD, LARGEST, LARGEST_TABLE, Level, MOST_BOXES, Situation, table_size};
 use rules::Progress;
@@ -52,6 +52,8 @@ struct RawSpec {
     proposal: Option<ActionSpace>,
     moves: u32,
     turns: u32,
+    #[serde(default, skip_serializing_if = "RewardMode::is_default")]
+    reward: RewardMode,
     walls: Vec<Position>,
     goals: Vec<Position>,
     boxes: Vec<Position>,
@@ -115,10 +117,11 @@ impl Instance {
     /// # Errors
     /// A `spec` that is no Sokoban instance, or a level that cannot be solved: data.
     pub fn parse(spec: &Value) -> Result<Instance> {
-        let RawSpec { size, encoding, proposal, moves, turns, mut walls, goals, boxes, player } = read(spec)?;
+        let RawSpec { size, encoding, proposal, moves, turns, reward, mut walls, goals, boxes, player } =
+            read(spec)?;
         checked("size", size, 3, LARGEST)?;
         checked("goals", goals.len(), 1, MOST_BOXES)?;
-        let episode = Episode::new(spec, encoding, proposal, ("moves", moves, 99), turns)?;
+        let episode = Episode::new(spec, encoding, proposal, ("moves", moves, 99), turns, reward)?;
         let inside = |index: u8| (1..size - 1).contains(&usize::from(index));
         let outside = |position: &&Position| !(inside(position.row) && inside(position.column));
         if let Some(position) = walls.iter().chain(&goals).find(outside) {
@@ -157,6 +160,7 @@ impl GridWorld for Instance {
         PROPOSAL,
         Setting::new("moves", "3; 10 if full", "most moves in a turn, 1 to 99"),
         TURNS,
+        REWARD,
         Setting::new("density", "0.15", "share of cells inside the rim that are walls"),
         Setting::new(
             "nearest",
@@ -201,7 +205,8 @@ impl GridWorld for Instance {
         let (nearest, farthest) =
             settings.bounds(["nearest", "farthest"], defaults, u32::MAX, (moves, "moves"), turns)?;
         let proposal = proposal.to_spec(encoding);
-        let spec = RawSpec { size, encoding, proposal, moves, turns, ..RawSpec::default() };
+        let reward = RewardMode::from_settings(settings)?;
+        let spec = RawSpec { size, encoding, proposal, moves, turns, reward, ..RawSpec::default() };
         Ok(Rules { spec, boxes, density, nearest, farthest })
     }
 
@@ -280,7 +285,7 @@ impl GridWorld for Instance {
         let end = level.distance(&after);
         let components = rules::Components {
             format: true,
-            legal: legal && action.connected,
+            legal: legal && (action.connected || end == 0),
             alive: end != DEAD,
             improvement: progress.improvement(end),
             on_goals: level.on_goals(&after) as f64 / boxes as f64,

@@ -26,7 +26,7 @@ use serde_json::Value;
 use crate::environment::{ExtractionCase, Outcome, Split};
 use crate::grid::world::{Episode, Grid, GridWorld, Situations};
 use crate::grid::{ActionFormat, Parsed};
-use crate::settings::{ENCODING, Encoding, Setting, Settings, TURNS};
+use crate::settings::{ENCODING, Encoding, REWARD, RewardMode, Setting, Settings, TURNS};
 use crate::spec::{fail, read};
 use board::{Board, Placement, SIZES, Shape};
 
@@ -53,6 +53,8 @@ struct RawSpec {
     encoding: Encoding,
     fills: u32,
     turns: u32,
+    #[serde(default, skip_serializing_if = "RewardMode::is_default")]
+    reward: RewardMode,
     clues: String,
 }
 
@@ -81,9 +83,10 @@ impl Instance {
     /// # Errors
     /// A `spec` that is no Sudoku instance, or whose puzzle has not exactly one solution: data.
     pub fn parse(spec: &Value) -> Result<Instance> {
-        let RawSpec { size, encoding, fills, turns, clues } = read(spec)?;
+        let RawSpec { size, encoding, fills, turns, reward, clues } = read(spec)?;
         let shape = Shape::new(size).ok_or_else(|| fail(format!("size: {size} is not one of {SIZES:?}")))?;
-        let episode = Episode::new(spec, encoding, None, ("fills", fills, shape.cells() as u32), turns)?;
+        let episode =
+            Episode::new(spec, encoding, None, ("fills", fills, shape.cells() as u32), turns, reward)?;
         let clues = shape.parse(&clues).ok_or_else(|| {
             fail(format!("clues: '{clues}' is no board of {} cells", shape.cells()))
                 .hint("digits in reading order, '.' for an empty cell")
@@ -117,6 +120,7 @@ impl GridWorld for Instance {
         ENCODING,
         Setting::new("fills", "2; all cells if size = 9 or full", "most digits placed in a turn"),
         TURNS,
+        REWARD,
         Setting::new("fewest", "3; 30 if size = 9", "least number of empty cells of a puzzle"),
         Setting::new("most", "7; 45 if size = 9", "greatest number of empty cells, at most fills x turns"),
     ];
@@ -143,7 +147,8 @@ impl GridWorld for Instance {
         // No puzzle of 4x4 has fewer than 4 clues, and none of 9x9 fewer than 17.
         let (defaults, limit) = if small { ([3, 7], 12) } else { ([30, 45], 64) };
         let (fewest, most) = settings.bounds(["fewest", "most"], defaults, limit, (fills, "fills"), turns)?;
-        let spec = RawSpec { size, encoding, fills, turns, clues: String::new() };
+        let reward = RewardMode::from_settings(settings)?;
+        let spec = RawSpec { size, encoding, fills, turns, reward, clues: String::new() };
         Ok(Rules { spec, shape, fewest, most })
     }
 
