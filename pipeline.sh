@@ -152,7 +152,10 @@ if [ -n "$env_command" ]; then
 import json, re, subprocess, sys
 command, workflow = sys.argv[1:]
 def ask(arguments, said=""):
-    done = subprocess.run(["sh", "-c", command + arguments], input=said, stdout=subprocess.PIPE, text=True)
+    try:
+        done = subprocess.run(["sh", "-c", command + arguments], input=said, stdout=subprocess.PIPE, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        fail(f"{arguments}` was silent for 60 s")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     return lines or fail(f"{arguments}` printed nothing and ended with exit code {done.returncode}")
 def fail(cause):
@@ -236,7 +239,7 @@ episode_flags=() # how episodes are played, for rollout
 [ -z "$turns" ] || episode_flags+=(--turns "$turns")
 from_environment() { # tasks|demo ARGUMENTS...: sets $command, which prints them
     if [ -n "$env_command" ]; then
-        command=(sh -c "$env_command $*")
+        command=(envs "$1" --env-command "$env_command" "${@:2}")
     else
         command=(envs "$1" "$env" "${set_flags[@]}" "${@:2}")
     fi

@@ -1,8 +1,13 @@
 //! The command line: what all subcommands share. Each has its own flags in its file.
 
+use std::time::Duration;
+
 use clap::{Parser, Subcommand};
+use envs::external::process::lines;
 use envs::{Environment, Selection, Settings, Split};
-use record::failure::Result;
+use record::failure::{Failure, Result};
+
+use record::write::Writer;
 
 use crate::command;
 
@@ -39,15 +44,36 @@ pub enum Command {
     Import(command::import::Import),
 }
 
+/// A program in the place of an environment that is built in.
+#[derive(clap::Args)]
+pub struct Program {
+    /// Prints what this program prints, instead: COMMAND tasks, or COMMAND demo.
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["environment", "settings"])]
+    pub env_command: Option<String>,
+    /// Seconds after which a silent program is killed.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "env_command")]
+    timeout: u64,
+}
+
+impl Program {
+    /// Prints the lines of `command`, which is `env_command` with arguments.
+    pub fn print(&self, command: &str) -> Result<()> {
+        let mut writer = Writer::stdout();
+        let timeout = Duration::from_secs(self.timeout.max(1));
+        lines(command, timeout, |line| writer.raw(&line))?;
+        writer.flush()
+    }
+}
+
 /// Which tasks; the split is the subcommand's.
 #[derive(clap::Args)]
 pub struct Choice {
     /// The environment; `envs list` names them.
     #[arg(value_name = "ENV")]
-    environment: String,
+    environment: Option<String>,
     /// Random seed.
     #[arg(long, default_value_t = 0, value_name = "S")]
-    seed: u64,
+    pub seed: u64,
     /// Changes a setting; `envs list` names them (repeatable).
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
@@ -55,7 +81,10 @@ pub struct Choice {
 
 impl Choice {
     pub fn environment(&self) -> Result<&'static dyn Environment> {
-        envs::find(&self.environment)
+        let name = self.environment.as_deref();
+        envs::find(name.ok_or_else(|| {
+            Failure::usage("no environment is given").hint("name one: envs list names them")
+        })?)
     }
 
     pub fn selection(&self, split: Split) -> Result<Selection> {

@@ -4,6 +4,7 @@
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 #[test]
 fn transcripts() {
@@ -82,4 +83,56 @@ fn a_reader_that_went_away_is_no_error() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
+}
+
+/// Whether `envs` with `arguments` and an open stdin ends within a second of `signal`, and with which code.
+fn stops(arguments: &[&str], stdin: &str, signal: &str) -> Option<i32> {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_envs"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(stdin.as_bytes()).unwrap();
+    let open = Some(input).filter(|_| stdin.is_empty());
+    std::thread::sleep(Duration::from_millis(700));
+    assert!(child.try_wait().unwrap().is_none(), "{arguments:?} ended by itself");
+    Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(5) {
+        if let Some(status) = child.try_wait().unwrap() {
+            assert!(began.elapsed() < Duration::from_secs(1), "{arguments:?}: {:?}", began.elapsed());
+            drop(open);
+            return status.code();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    None
+}
+
+#[test]
+fn the_first_signal_stops_step_play_and_check() {
+    let task =
+        "{\"type\":\"task\",\"v\":1,\"env\":\"e\",\"task\":\"e/train/1\",\"split\":\"train\",\"spec\":{}}\n";
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        for (arguments, stdin) in [
+            (&["step", "plan-path"][..], ""),
+            (&["play", "plan-path"], ""),
+            (&["check", "--quiet", "sokoban", "--tasks", "500"], ""),
+            (&["check", "--quiet", "--env-command", "sleep 600"], task),
+        ] {
+            assert_eq!(stops(arguments, stdin, signal), Some(code), "{arguments:?}");
+        }
+    }
+}
+
+#[test]
+fn requests_have_a_longest_line() {
+    let output = step(&vec![b'x'; (16 << 20) + 1]);
+    assert_eq!(output.status.code(), Some(65));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.starts_with("envs: stdin:1: line is longer than 16 MiB\nhint: "), "{stderr}");
 }

@@ -147,6 +147,17 @@ impl<R: Read> Reader<R> {
         Ok(true)
     }
 
+    /// The next line as bytes, whatever it holds, for protocols that answer every line; none at the end of the input.
+    ///
+    /// # Errors
+    /// A line that is too long (65), and what reading fails with.
+    pub fn next_bytes(&mut self) -> Result<Option<Vec<u8>>> {
+        let mut bytes = Vec::new();
+        let found = self.fill_line(&mut bytes)?;
+        self.number += 1;
+        Ok(found.then_some(bytes))
+    }
+
     /// Whether reading the next line would block: the moment to flush pending output.
     pub fn would_wait(&self) -> bool {
         memchr::memchr(b'\n', &self.buffer[self.start..self.end]).is_none()

@@ -11,6 +11,7 @@ use record::failure::{Failure, Result};
 use record::line::{self, Task};
 use record::progress::Progress;
 use record::read::{Kind, Reader};
+use record::stage::printable;
 use record::write;
 
 /// Tests the contract of an environment on its own tasks and prints a table; exits 1 if a rule is broken.
@@ -88,7 +89,7 @@ impl Check {
         let mut text = table(&report.findings);
         for note in &report.notes {
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "not tried: {note}");
+            let _ = writeln!(text, "not tried: {}", printable(note));
         }
         write::stdout(text.as_bytes())?;
         verdict(command, &report.findings)
@@ -127,12 +128,12 @@ fn tasks_on_stdin() -> Result<Vec<Task>> {
 fn table(findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.rule.len()).max().unwrap_or(0);
     let mut text = String::new();
-    for Finding { rule, tried, broken } in findings {
-        let verdict = broken.as_ref().map_or("ok", |_| "BROKEN");
+    for Finding { rule, tried, broken, advice } in findings {
+        let verdict = broken.as_ref().map_or("ok", |_| if *advice { "note" } else { "BROKEN" });
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{verdict:<7}{rule:<width$} {tried:>9} tried");
         if let Some(case) = broken {
-            let _ = writeln!(text, "       {case}");
+            let _ = writeln!(text, "       {}", printable(case));
         }
     }
     text

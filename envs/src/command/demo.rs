@@ -5,7 +5,7 @@ use record::failure::{Failure, Result};
 use record::stage;
 use record::write::Writer;
 
-use crate::arguments::Choice;
+use crate::arguments::{Choice, Program};
 
 /// Writes demonstrations on train tasks: samples with prompt and completion as text, for the warm-up of a
 /// policy.
@@ -21,6 +21,8 @@ Examples:
 pub struct Demo {
     #[command(flatten)]
     choice: Choice,
+    #[command(flatten)]
+    program: Program,
     /// Number of tasks demonstrated.
     #[arg(long, default_value_t = 1, value_name = "N")]
     count: u64,
@@ -40,6 +42,11 @@ pub struct Demo {
 
 impl Demo {
     pub fn run(&self) -> Result<()> {
+        if let Some(command) = &self.program.env_command {
+            let workflow = self.workflow.as_ref().map_or(String::new(), |name| format!(" --workflow {name}"));
+            let (count, seed) = (self.count, self.choice.seed);
+            return self.program.print(&format!("{command} demo{workflow} --count {count} --seed {seed}"));
+        }
         let environment = self.choice.environment()?;
         if !(0.0..=1.0).contains(&self.follow) {
             return Err(Failure::usage(format!("--follow {}: not from 0 to 1", self.follow)));

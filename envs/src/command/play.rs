@@ -1,11 +1,13 @@
 //! `envs play`: a person in the place of the agents.
 
-use std::io::BufRead;
+use std::io::Read;
 use std::sync::Arc;
 
 use envs::{Outcome, Split, State};
 use record::failure::{Failure, Result};
-use record::{stage, write};
+use record::read::Reader;
+use record::stage::printable;
+use record::write;
 
 use crate::arguments::Choice;
 
@@ -68,6 +70,7 @@ impl Play {
              several lines.\n",
             task.task
         ))?;
+        let mut reader = Reader::stdin();
         let limit = state.turn_limit();
         for turn in 1..=limit {
             for stage in 0..workflow.stages() {
@@ -75,7 +78,7 @@ impl Play {
                 let mut answers = Vec::with_capacity(agents.len());
                 for agent in agents {
                     say(&format!("\nturn {turn} of {limit}, {agent}\n{}", state.draw()))?;
-                    match self.turn(&*state, agent)? {
+                    match self.turn(&mut reader, &*state, agent)? {
                         PlayerInput::Action(text) => answers.push((agent.as_str(), text)),
                         PlayerInput::Quit => return say("\nleft\n"),
                     }
@@ -88,20 +91,20 @@ impl Play {
         say(&format!("\n{}out of turns: not solved\n", state.draw()))
     }
 
-    fn turn(&self, state: &dyn State, agent: &str) -> Result<PlayerInput> {
+    fn turn(&self, reader: &mut Reader<impl Read>, state: &dyn State, agent: &str) -> Result<PlayerInput> {
         let oracle = || state.oracle(agent).unwrap_or_default();
         if self.agent.as_deref().is_some_and(|own| own != agent) {
             return Ok(PlayerInput::Action(oracle()));
         }
         loop {
             say(&format!("{agent}> "))?;
-            let Some(line) = read_line()? else { return Ok(PlayerInput::Quit) };
+            let Some(line) = read_line(reader)? else { return Ok(PlayerInput::Quit) };
             match line.trim() {
                 "" => return Ok(PlayerInput::Action(oracle())),
                 SEVERAL => {
                     let mut text = String::new();
-                    while let Some(line) = read_line()?.filter(|line| line.trim() != SEVERAL) {
-                        text.push_str(&line);
+                    while let Some(line) = read_line(reader)?.filter(|line| line.trim() != SEVERAL) {
+                        text.extend([line.as_str(), "\n"]);
                     }
                     return Ok(PlayerInput::Action(text));
                 }
@@ -110,21 +113,15 @@ impl Play {
                         say(&format!("[{}] {}\n", message.role, message.content))?;
                     }
                 }
-                _ => return Ok(PlayerInput::Action(line.trim_end_matches(['\n', '\r']).to_owned())),
+                _ => return Ok(PlayerInput::Action(line.trim_end_matches('\r').to_owned())),
             }
         }
     }
 }
 
-/// The next line, with its end; `None` after the last.
-fn read_line() -> Result<Option<String>> {
-    let mut line = String::new();
-    let read = std::io::stdin().lock().read_line(&mut line);
-    if stage::interrupted() {
-        return Err(Failure::interrupted());
-    }
-    let length = read.map_err(|error| Failure::io(format!("reading stdin: {error}")))?;
-    Ok((length > 0).then_some(line))
+/// The next line; `None` after the last.
+fn read_line(reader: &mut Reader<impl Read>) -> Result<Option<String>> {
+    Ok(reader.next_bytes()?.map(|line| String::from_utf8_lossy(&line).into_owned()))
 }
 
 /// Applies the actions of a stage and prints what they earned; whether the episode is over.
@@ -167,6 +164,11 @@ fn summary(text: &str, outcome: &Outcome) -> String {
     )
 }
 
+/// Prints `text`; what a problem or a name holds besides lines and tabs cannot steer the terminal.
 fn say(text: &str) -> Result<()> {
-    write::stdout(text.as_bytes())
+    let parts = text.split_inclusive(['\n', '\t']).map(|part| {
+        let (body, end) = part.split_at(part.len() - usize::from(part.ends_with(['\n', '\t'])));
+        printable(body) + end
+    });
+    write::stdout(parts.collect::<String>().as_bytes())
 }

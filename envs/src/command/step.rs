@@ -1,8 +1,7 @@
 //! `envs step`: an environment as a process that answers line by line.
 
-use std::io::BufRead;
-
 use record::failure::{Failure, Result};
+use record::read::Reader;
 use record::stage;
 use record::write::Writer;
 
@@ -26,22 +25,14 @@ pub struct Step {
 impl Step {
     pub fn run(&self) -> Result<()> {
         let environment = envs::find(&self.environment)?;
-        let mut input = std::io::stdin().lock();
-        let mut writer = Writer::stdout();
-        let mut bytes = Vec::new();
-        loop {
-            bytes.clear();
-            match input.read_until(b'\n', &mut bytes) {
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(error) => return Err(Failure::io(format!("reading stdin: {error}"))),
-            }
+        let (mut reader, mut writer) = (Reader::stdin(), Writer::stdout());
+        while let Some(line) = reader.next_bytes()? {
+            let line = String::from_utf8_lossy(line.trim_ascii_end());
+            writer.raw(&envs::step::answer(environment, &line))?;
+            writer.flush()?;
             if stage::interrupted() {
                 return Err(Failure::interrupted());
             }
-            let line = String::from_utf8_lossy(bytes.trim_ascii_end());
-            writer.raw(&envs::step::answer(environment, &line))?;
-            writer.flush()?;
         }
         Ok(())
     }

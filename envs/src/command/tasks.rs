@@ -9,7 +9,7 @@ use record::stage;
 use record::write::Writer;
 use serde_json::{Map, Value};
 
-use crate::arguments::Choice;
+use crate::arguments::{Choice, Program};
 
 /// Writes task lines: instances to play, each with its rules in `spec`.
 ///
@@ -24,6 +24,8 @@ Examples:
 pub struct Tasks {
     #[command(flatten)]
     choice: Choice,
+    #[command(flatten)]
+    program: Program,
     /// Which side of the division.
     #[arg(long, value_enum, default_value = "train")]
     split: Split,
@@ -34,6 +36,12 @@ pub struct Tasks {
 
 impl Tasks {
     pub fn run(&self) -> Result<()> {
+        if let Some(command) = &self.program.env_command {
+            let (split, count, seed) = (self.split.name(), self.count, self.choice.seed);
+            return self
+                .program
+                .print(&format!("{command} tasks --split {split} --count {count} --seed {seed}"));
+        }
         let environment = self.choice.environment()?;
         let mut tasks = environment.tasks(&self.choice.selection(self.split)?)?;
         let mut writer = Writer::stdout();

@@ -4,18 +4,19 @@
 //! once more: requests are pure, so a retry changes nothing. Processes are kept for the next request; there are as many
 //! as there are concurrent requests.
 //!
-//! Left out: a sandbox. The program is the user's own, run as `sh -c` would run it.
+//! What a process has started ends with it, unless it leaves its process group. Left out: a sandbox. The program is the
+//! user's own, run as `sh -c` would run it.
 
-use std::io::{BufRead, BufReader, ErrorKind, Write};
-use std::os::fd::AsRawFd;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use record::failure::{Failure, Result};
+use record::read::MAX_LINE;
 use record::stage::interrupted;
 use serde_json::{Map, Value};
 
@@ -101,15 +102,48 @@ impl Processes {
     }
 }
 
-/// A process and the thread that reads its output.
+/// Runs `command` without input, and gives each line that it prints to `each`.
+///
+/// # Errors
+/// No line for `timeout`, one that is too long or no UTF-8: work. An exit code other than 0: the same. What `each` fails
+/// with.
+pub fn lines(command: &str, timeout: Duration, mut each: impl FnMut(String) -> Result<()>) -> Result<()> {
+    let failed = |cause: String| match interrupted() {
+        true => Failure::interrupted(),
+        false => Failure::work(format!("{command}: {cause}")),
+    };
+    let mut running =
+        Running::start(command).map_err(|error| failed(format!("could not be started: {error}")))?;
+    running.input = None;
+    while let Some(line) = running.line(b"", timeout).map_err(failed)? {
+        each(line)?;
+    }
+    if !running.read.is_empty() {
+        each(String::from_utf8_lossy(&std::mem::take(&mut running.read)).into_owned())?;
+    }
+    match running.end() {
+        Some(status) if !status.success() => {
+            let failure = failed(format!("failed ({status})"));
+            let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(failure.code);
+            Err(Failure { code, ..failure })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A process with its pipes, which never block.
 struct Running {
     process: Child,
+    /// None once it is closed.
     input: Option<ChildStdin>,
-    answers: Receiver<String>,
+    ended: bool,
+    output: ChildStdout,
+    /// What was read of the next answer.
+    read: Vec<u8>,
 }
 
 impl Running {
-    fn start(command: &str) -> std::io::Result<Running> {
+    fn start(command: &str) -> io::Result<Running> {
         // A process group of its own, so that what a shell starts can be killed with it.
         let mut process = Command::new("sh")
             .arg("-c")
@@ -118,111 +152,118 @@ impl Running {
             .stdout(Stdio::piped())
             .process_group(0)
             .spawn()?;
-        let (sender, answers) = channel();
-        let input = process.stdin.take();
-        if let Some(input) = &input {
-            set_nonblocking(input)?;
-        }
-        if let Some(output) = process.stdout.take() {
-            std::thread::spawn(move || {
-                let lines = BufReader::new(output).lines();
-                lines.map_while(std::io::Result::ok).try_for_each(|line| sender.send(line))
-            });
-        }
-        Ok(Running { input, process, answers })
-    }
-
-    fn ask(&mut self, line: &str, timeout: Duration) -> std::result::Result<String, String> {
-        let deadline = Instant::now() + timeout;
-        let silent = || format!("no answer within {} s", timeout.as_secs_f64());
-        let sent = self.input.as_mut().map(|input| send(input, line.as_bytes(), deadline));
-        match sent {
-            Some(Ok(())) => {}
-            Some(Err(error)) if error.kind() == ErrorKind::TimedOut => return Err(silent()),
-            _ => return Err(self.gone()),
-        }
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.answers.recv_timeout(left.min(POLL_INTERVAL)) {
-                Ok(answer) => return Ok(answer),
-                Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),
-                Err(RecvTimeoutError::Timeout) if left.is_zero() || interrupted() => return Err(silent()),
-                Err(RecvTimeoutError::Timeout) => {}
+        let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
+            return Err(ErrorKind::BrokenPipe.into());
+        };
+        let running = Running { process, input: Some(input), ended: false, output, read: Vec::new() };
+        for descriptor in running.descriptors() {
+            // SAFETY: fcntl sets flags of a descriptor that `running` keeps open, and touches no memory of ours.
+            if unsafe { libc::fcntl(descriptor, libc::F_SETFL, libc::O_NONBLOCK) } == -1 {
+                return Err(io::Error::last_os_error());
             }
         }
+        Ok(running)
     }
 
-    fn gone(&mut self) -> String {
-        match self.wait(EXIT_TIMEOUT) {
+    /// Of its output and its input.
+    fn descriptors(&self) -> [RawFd; 2] {
+        [self.output.as_raw_fd(), self.input.as_ref().map_or(-1, AsRawFd::as_raw_fd)]
+    }
+
+    /// Sends `line` and reads a line.
+    fn ask(&mut self, line: &str, timeout: Duration) -> std::result::Result<String, String> {
+        self.line(line.as_bytes(), timeout)?.ok_or_else(|| match self.end() {
             Some(status) => format!("ended without an answer ({status})"),
             None => "closed its output without an answer".to_owned(),
+        })
+    }
+
+    /// Sends what is `unsent` and reads a line; none where the process has closed a pipe.
+    fn line(&mut self, mut unsent: &[u8], timeout: Duration) -> std::result::Result<Option<String>, String> {
+        let deadline = Instant::now() + timeout;
+        let mut searched = 0;
+        let mut buffer = [0; 1 << 16];
+        loop {
+            if let Some(input) = self.input.as_mut().filter(|_| !unsent.is_empty()) {
+                match input.write(unsent) {
+                    Ok(count) => unsent = &unsent[count..],
+                    Err(error) if waits(&error) => {}
+                    Err(_) => return Ok(None),
+                }
+            }
+            match self.output.read(&mut buffer) {
+                Ok(0) => return Ok(None),
+                Ok(count) => self.read.extend_from_slice(&buffer[..count]),
+                Err(error) if waits(&error) => self.poll(!unsent.is_empty(), deadline),
+                Err(error) => return Err(format!("its output cannot be read: {error}")),
+            }
+            let end = self.read[searched..].iter().position(|byte| *byte == b'\n').map(|end| searched + end);
+            if let Some(end) = end.filter(|_| unsent.is_empty()) {
+                let rest = self.read.split_off(end + 1);
+                let mut answer = std::mem::replace(&mut self.read, rest);
+                answer.pop();
+                return String::from_utf8(answer).map(Some).map_err(|_| "a line is not UTF-8".to_owned());
+            }
+            searched = end.unwrap_or(self.read.len());
+            if self.read.len() > MAX_LINE {
+                return Err(format!("a line is longer than {} MiB", MAX_LINE >> 20));
+            }
+            if Instant::now() >= deadline || interrupted() {
+                return Err(format!("no line within {} s", timeout.as_secs_f64()));
+            }
         }
     }
 
-    fn wait(&mut self, timeout: Duration) -> Option<std::process::ExitStatus> {
+    /// Waits a little, at most until `deadline`, for output, or for room to write to it.
+    fn poll(&self, writes: bool, deadline: Instant) {
+        let [output, input] = self.descriptors();
+        let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
+        let input = if writes { input } else { -1 };
+        let mut entries = [entry(output, libc::POLLIN), entry(input, libc::POLLOUT)];
+        let left = deadline.saturating_duration_since(Instant::now()).min(POLL_INTERVAL);
+        // SAFETY: the pointer and the count describe `entries`, which outlives the call. The next read or write shows
+        // what it returns.
+        unsafe { libc::poll(entries.as_mut_ptr(), 2, left.as_millis().max(1) as libc::c_int) };
+    }
+
+    /// Closes its stdin, waits a moment for it to exit, and kills what is left of its process group. Its status, if it
+    /// exited by itself.
+    fn end(&mut self) -> Option<ExitStatus> {
+        self.input = None;
+        if std::mem::replace(&mut self.ended, true) {
+            return None;
+        }
         let started = Instant::now();
-        loop {
-            if let Ok(Some(status)) = self.process.try_wait() {
-                return Some(status);
-            }
-            if started.elapsed() >= timeout {
-                return None;
-            }
+        while !self.has_exited() && started.elapsed() < EXIT_TIMEOUT && !interrupted() {
             std::thread::sleep(Duration::from_millis(1));
         }
+        let exited = self.has_exited();
+        if let Ok(group) = i32::try_from(self.process.id()) {
+            // SAFETY: kill only sends a signal; the group is the child's own, and as the child is not reaped yet, its
+            // id belongs to nobody else.
+            unsafe { libc::kill(-group, libc::SIGKILL) };
+        }
+        self.process.wait().ok().filter(|_| exited)
+    }
+
+    /// Whether it has exited; it is not reaped.
+    fn has_exited(&self) -> bool {
+        // SAFETY: all-zero bytes are a valid siginfo_t, which outlives the call that fills it in.
+        unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+            libc::waitid(libc::P_PID, self.process.id(), &raw mut info, flags) != 0 || info.si_pid() != 0
+        }
     }
 }
 
-/// Makes writes to `input` non-blocking, so that a process that reads nothing cannot block this one for ever.
-fn set_nonblocking(input: &ChildStdin) -> std::io::Result<()> {
-    let descriptor = input.as_raw_fd();
-    // SAFETY: fcntl reads and sets flags of a descriptor that `input` keeps open, and touches no memory of ours.
-    let outcome = unsafe {
-        match libc::fcntl(descriptor, libc::F_GETFL) {
-            -1 => -1,
-            flags => libc::fcntl(descriptor, libc::F_SETFL, flags | libc::O_NONBLOCK),
-        }
-    };
-    if outcome == -1 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Writes all of `bytes`.
-///
-/// # Errors
-/// `TimedOut` when the child has not read them by `deadline`, or a signal asks the program to stop.
-fn send(input: &mut ChildStdin, mut bytes: &[u8], deadline: Instant) -> std::io::Result<()> {
-    while !bytes.is_empty() {
-        match input.write(bytes) {
-            Ok(count) => bytes = &bytes[count..],
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() || interrupted() {
-                    return Err(ErrorKind::TimedOut.into());
-                }
-                let mut entry = libc::pollfd { fd: input.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-                let timeout = left.min(POLL_INTERVAL).as_millis().max(1) as libc::c_int;
-                // SAFETY: the pointer and the count describe `entry`, which outlives the call. Whatever it
-                // returns, the next write tells.
-                unsafe { libc::poll(&raw mut entry, 1, timeout) };
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
+/// Whether a read or a write has to be tried again.
+fn waits(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.input = None;
-        if self.wait(EXIT_TIMEOUT).is_none() {
-            if let Ok(group) = i32::try_from(self.process.id()) {
-                // SAFETY: kill only sends a signal; the group is the child's own and the child is not yet reaped, so
-                // the id belongs to nobody else.
-                unsafe { libc::kill(-group, libc::SIGKILL) };
-            }
-            // Reaped, so that no zombie stays; it cannot fail in a way that matters after SIGKILL.
-            let _ = self.process.wait();
-        }
+        self.end();
     }
 }
