@@ -44,7 +44,7 @@ impl Split {
 /// The consequence of one agent's action.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// The team's reward and the agent's own, each in [0, 1].
+    /// The team's reward and the agent's own, each within [`State::reward_range`].
     pub rewards: Rewards,
     /// Components of the rewards, each in [0, 1] before its weight.
     pub components: BTreeMap<String, f64>,
@@ -78,6 +78,11 @@ pub trait State: Send {
 
     /// Turns after which an episode is truncated, unless the caller has its own limit.
     fn turn_limit(&self) -> u32;
+
+    /// Least and greatest value of its rewards.
+    fn reward_range(&self) -> (f64, f64) {
+        (0.0, 1.0)
+    }
 
     /// The conversation that `agent` continues: the same for all its candidates.
     fn observe(&self, agent: &str) -> Vec<Message>;

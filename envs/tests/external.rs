@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use envs::Settings;
 use envs::check::external::{Program, Report, check};
 use envs::check::{Effort, verdict};
+use envs::external::process::Processes;
+use envs::{Environment, External, Settings};
 use record::line::Task;
 
 fn examples() -> PathBuf {
@@ -45,7 +46,12 @@ fn report(command: &str, tasks: &[Task]) -> Report {
 }
 
 fn broken(report: &Report) -> Vec<&'static str> {
-    report.findings.iter().filter(|finding| finding.broken.is_some()).map(|finding| finding.rule).collect()
+    report
+        .findings
+        .iter()
+        .filter(|finding| finding.broken.is_some() && !finding.advice)
+        .map(|finding| finding.rule)
+        .collect()
 }
 
 #[test]
@@ -121,8 +127,104 @@ fn the_command_line_prints_the_rules_and_wants_tasks() {
         tasks(&flawed("none"), 2).iter().map(|task| serde_json::to_string(task).unwrap()).collect();
     let (code, stdout, stderr) = run(&(lines.join("\n") + "\n"));
     assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
-    assert!(stdout.lines().all(|line| line.starts_with("ok     ")), "{stdout}");
+    assert!(!stdout.contains("BROKEN") && stdout.starts_with("ok     "), "{stdout}");
+    let unnamed = lines[0].replace("guess-number/train/", "\\u001b]0;title\\u0007");
+    assert_ne!(unnamed, lines[0]);
+    let (code, stdout, _) = run(&(unnamed.replace("\"train\"", "\"trial\"") + "\n"));
+    assert_eq!(code, Some(1));
+    assert!(stdout.contains("\\u{1b}]0;title\\u{7}") && !stdout.contains('\u{1b}'), "{stdout}");
     let (code, _, stderr) = run("");
     assert_eq!(code, Some(65));
     assert!(stderr.starts_with("envs: there is no task on stdin\nhint: "), "{stderr}");
+}
+
+/// The processes of `command`, and what became of one request.
+fn asked(command: &str, timeout: Duration) -> (Processes, std::result::Result<(), String>) {
+    let processes = Processes::new(command, timeout);
+    let answer = processes.ask(serde_json::json!({"task": {}}));
+    (processes, answer.map(drop).map_err(|failure| failure.message))
+}
+
+#[test]
+fn rewards_out_of_their_range_are_refused() {
+    let program = |range: &str, reward: &str| {
+        let reset = format!(
+            r#"{{"request":0,"state":{{}},"observations":{{"a":[]}},"agents":["a"],"order":"parallel"{range}}}"#
+        );
+        let step = format!(
+            r#"{{"request":1,"state":{{}},"rewards":{{"team":0,"local":{reward}}},"terminated":true,"success":false}}"#
+        );
+        format!("read line; echo '{reset}'; read line; echo '{step}'")
+    };
+    for (range, reward, refused) in [
+        ("", "1", None),
+        ("", "1.5", Some("local 1.5 are not in [0, 1]")),
+        (r#","reward_range":[-2,2]"#, "-1.5", None),
+        (r#","reward_range":[-2,2]"#, "2.5", Some("are not in [-2, 2]")),
+        (r#","reward_range":[1,0]"#, "1", Some("`reward_range` is [1, 0]")),
+    ] {
+        let external = External::new(&program(range, reward), Duration::from_secs(10));
+        let outcome = external.begin(&Task::default(), None).and_then(|mut state| state.apply("a", "b"));
+        let failure = outcome.err().map(|failure| failure.message);
+        match refused {
+            None => assert_eq!(failure, None),
+            Some(cause) => assert!(failure.as_ref().unwrap().contains(cause), "{failure:?}"),
+        }
+    }
+}
+
+#[test]
+fn output_without_a_line_feed_is_bounded() {
+    let (_, answer) = asked("cat /dev/zero", Duration::from_secs(60));
+    assert!(answer.as_ref().is_err_and(|cause| cause.contains("longer than 16 MiB")), "{answer:?}");
+    let (_, answer) = asked("read line; echo '{\"request\":0}'; cat /dev/zero", Duration::from_secs(60));
+    assert_eq!(answer, Ok(()), "what follows an answer is not read ahead for ever");
+}
+
+#[test]
+fn tasks_of_a_program_are_copied_and_do_not_hang() {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_envs")).args(arguments).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (code, stdout, stderr) = run(&["tasks", "--count", "3", "--env-command", &flawed("none")]);
+    assert_eq!((code, stderr.as_str(), stdout.lines().count()), (Some(0), "", 4), "{stdout}");
+    let (code, stdout, stderr) = run(&["demo", "--count", "1", "--env-command", &flawed("none")]);
+    assert!((code, stderr.as_str()) == (Some(0), "") && stdout.contains("\"sample\""), "{stdout}{stderr}");
+    for (command, code, cause) in [
+        ("sleep 600; echo", 1, "no line within 1 s"),
+        ("exit 3; echo", 3, "failed (exit status: 3)"),
+        ("cat /dev/zero; echo", 1, "a line is longer than 16 MiB"),
+    ] {
+        let (ended, stdout, stderr) = run(&["tasks", "--timeout", "1", "--env-command", command]);
+        assert_eq!((ended, stdout.as_str()), (Some(code), ""), "{command}: {stderr}");
+        assert!(stderr.starts_with(&format!("envs: {command} tasks ")) && stderr.contains(cause), "{stderr}");
+    }
+    let (code, _, stderr) = run(&["tasks"]);
+    assert_eq!((code, stderr.lines().next()), (Some(2), Some("envs: no environment is given")));
+}
+
+#[test]
+fn what_a_program_has_started_ends_with_it() {
+    let place = tempfile::tempdir().unwrap();
+    let list = place.path().join("ids");
+    for (command, cause) in [
+        ("exec >&-", "ended without an answer"),
+        ("read line; echo '{\"request\":0}'", ""),
+        ("wait", "no line within"),
+    ] {
+        std::fs::write(&list, "").unwrap();
+        let command = format!("sleep 600 >/dev/null & echo $! >>'{}'; {command}", list.display());
+        let (processes, answer) = asked(&command, Duration::from_secs(1));
+        assert!(answer.err().unwrap_or_default().contains(cause), "{command}");
+        drop(processes);
+        let ids = std::fs::read_to_string(&list).unwrap();
+        assert!(!ids.is_empty());
+        std::thread::sleep(Duration::from_millis(100));
+        for id in ids.lines() {
+            let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+            assert!(stat.is_empty() || stat.contains(") Z "), "{command}: {stat}");
+        }
+    }
 }

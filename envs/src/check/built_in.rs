@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use record::failure::Result;
 use record::line::Task;
 
-use super::{Effort, Finding, Ledger, Target, episodes, explore, place};
+use super::{Effort, Finding, Ledger, Target, episodes, explore, place, unless_interrupted};
 use crate::environment::{Environment, Outcome, Selection, Split, State};
 use crate::step;
 
@@ -91,7 +91,8 @@ fn draw(
     count: u64,
 ) -> Result<Vec<Task>> {
     let selection = Selection { split, seed, settings: effort.settings.clone() };
-    environment.tasks(&selection)?.take(count as usize).collect()
+    let tasks = environment.tasks(&selection)?.take(count as usize);
+    tasks.map(|task| unless_interrupted().and(task)).collect()
 }
 
 /// Rules about the streams of tasks.

@@ -7,7 +7,7 @@ use record::line::Task;
 use record::philox::{Draws, Part, Stream};
 
 use super::explore::has_oracle;
-use super::{Effort, Ledger, Target, outcome_rules, place};
+use super::{Effort, Ledger, Target, outcome_rules, place, unless_interrupted};
 use crate::environment::{Outcome, State};
 
 /// Episodes between progress reports.
@@ -79,6 +79,7 @@ fn collect(
     let workflow = Arc::clone(state.workflow());
     let mut total = Total { team: 0.0, success: false };
     for _ in 0..state.turn_limit() {
+        unless_interrupted()?;
         let mut last: Option<Outcome> = None;
         for stage in 0..workflow.stages() {
             let agents = &workflow.agents()[workflow.stage(stage)];
@@ -93,7 +94,7 @@ fn collect(
                     state.apply_together(&actions)?
                 }
             };
-            outcome_rules(&outcome, ledger, || {
+            outcome_rules(here.reward_range(), &outcome, ledger, || {
                 texts.iter().map(|(agent, text)| place(&*here, agent, text)).collect::<Vec<_>>().join("; ")
             });
             let over = outcome.terminated;

@@ -9,17 +9,19 @@ use std::sync::Arc;
 
 use record::failure::Result;
 use record::line::Task;
+use record::sample::Rewards;
 
-use super::{Ledger, Target, outcome_rules, place};
+use super::{Ledger, Target, outcome_rules, place, unless_interrupted};
 use crate::environment::{Outcome, State};
 
 /// Rounding that is no difference between sums of rewards.
 const ROUNDING: f64 = 1e-9;
 
-/// One turn from a situation: the team reward, whether it solved the task, and the next situation; none
-/// if the episode is over.
+/// One turn from a situation: the team reward, that and the last agent's own, whether it solved the task, and the next
+/// situation; none if the episode is over.
 struct TurnOutcome {
     team: f64,
+    both: f64,
     solved: bool,
     next: Option<String>,
 }
@@ -52,10 +54,15 @@ pub fn explore(
         let solved = path().any(|turn| turn.solved);
         ledger.rule("the oracle solves every task", solved, || task.task.clone());
         let oracle: f64 = path().map(|turn| turn.team).sum();
-        let most = most_team_reward(&situations, &first, turn_limit);
+        let most = most(&situations, &first, 2 * turn_limit, |turn| turn.team);
         let holds = most <= oracle + ROUNDING;
         ledger.rule("no path collects more team reward than the oracle's", holds, || {
             format!("{}: {most} against {oracle}", task.task)
+        });
+        let oracle: f64 = path().map(|turn| turn.both).sum();
+        let most = self::most(&situations, &first, turn_limit, |turn| turn.both);
+        ledger.advice("idling pays nothing under --credit return", most <= oracle + ROUNDING, || {
+            format!("{}: an agent can collect {most:.2}, and {oracle:.2} without idling", task.task)
         });
     }
     Ok(())
@@ -85,8 +92,9 @@ fn turn(
         for (outcome, after) in &tries {
             let next = (!outcome.terminated).then(|| after.to_json().to_string());
             if last || next.is_none() {
-                let (team, solved) = (outcome.rewards.team, outcome.success);
-                turns.push(TurnOutcome { team, solved, next: next.clone() });
+                let Rewards { team, local } = outcome.rewards;
+                let both = if agents.len() == 1 { team + local } else { team };
+                turns.push(TurnOutcome { team, both, solved: outcome.success, next: next.clone() });
             }
             if let Some(key) = next.filter(|_| last) {
                 queue.push_back((key, after.clone_state()));
@@ -129,9 +137,10 @@ fn stage(
         (target.fidelity)(state, agent, &texts[number % texts.len()], ledger)?;
         let first = alone.len();
         for text in &texts {
+            unless_interrupted()?;
             let mut after = state.clone_state();
             let outcome = after.apply(agent, text)?;
-            judge(&outcome, has_oracle.then_some(&*after), ledger, || place(state, agent, text));
+            judge(state, &outcome, has_oracle.then_some(&*after), ledger, || place(state, agent, text));
             alone.push((outcome, after));
             if !has_oracle {
                 continue;
@@ -160,6 +169,7 @@ fn stage(
     }
     let mut together: Vec<(Outcome, Box<dyn State>)> = Vec::new();
     for texts in joint(&answers) {
+        unless_interrupted()?;
         let actions: Vec<(&str, &str)> =
             agents.iter().map(String::as_str).zip(texts.iter().copied()).collect();
         let (mut after, mut again) = (state.clone_state(), state.clone_state());
@@ -167,7 +177,7 @@ fn stage(
         let here = || format!("{actions:?} at {before}");
         let same = outcome == again.apply_together(&actions)? && after.to_json() == again.to_json();
         ledger.rule("the same action has the same consequence", same, here);
-        judge(&outcome, has_oracle(state).then_some(&*after), ledger, here);
+        judge(state, &outcome, has_oracle(state).then_some(&*after), ledger, here);
         together.push((outcome, after));
         let (ours, theirs) = (together[together.len() - 1].0.rewards.team, together[0].0.rewards.team);
         if !has_oracle(state) {
@@ -199,9 +209,15 @@ fn joint(answers: &[Vec<String>]) -> Vec<Vec<&str>> {
     joint
 }
 
-/// What holds for the outcome of any action or joint action; `after` is the state after it, where an oracle can judge it.
-fn judge(outcome: &Outcome, after: Option<&dyn State>, ledger: &mut Ledger, here: impl Fn() -> String) {
-    outcome_rules(outcome, ledger, &here);
+/// Rules about the outcome of any action or joint action in the state `before`; `after` is the state after it, where an oracle can judge it.
+fn judge(
+    before: &dyn State,
+    outcome: &Outcome,
+    after: Option<&dyn State>,
+    ledger: &mut Ledger,
+    here: impl Fn() -> String,
+) {
+    outcome_rules(before.reward_range(), outcome, ledger, &here);
     if let Some(after) = after {
         ledger.rule("a success is one to the oracle", outcome.success == after.is_solved(), here);
     }
@@ -221,14 +237,14 @@ fn oracle_path<'a>(
     })
 }
 
-/// The most team reward of any path of up to twice the turns.
-fn most_team_reward(situations: &Situations, first: &str, turn_limit: u32) -> f64 {
+/// The most of `reward` that a path of up to `turns` turns collects.
+fn most(situations: &Situations, first: &str, turns: u32, reward: impl Fn(&TurnOutcome) -> f64) -> f64 {
     let mut most: HashMap<&str, f64> = HashMap::new();
-    for _ in 0..2 * turn_limit {
+    for _ in 0..turns {
         let beyond =
             |turn: &TurnOutcome| turn.next.as_deref().and_then(|key| most.get(key)).copied().unwrap_or(0.0);
         let value =
-            |turns: &[TurnOutcome]| turns.iter().map(|turn| turn.team + beyond(turn)).fold(0.0, f64::max);
+            |turns: &[TurnOutcome]| turns.iter().map(|turn| reward(turn) + beyond(turn)).fold(0.0, f64::max);
         most = situations.iter().map(|(key, turns)| (key.as_str(), value(turns))).collect();
     }
     most.get(first).copied().unwrap_or(0.0)

@@ -1,7 +1,7 @@
 //! The contract of an external program, as far as its responses show it.
 //!
 //! The rules are those of built-in environments where they can be observed: the response is a pure function of the line, in
-//! any order and any process; a state survives a round trip; every text has an outcome; rewards lie in [0, 1]; a success
+//! any order and any process; a state survives a round trip; every text has an outcome; rewards lie in their range; a success
 //! ends the episode; an empty action does not succeed; train and test share no instance. Where the program supports
 //! `probe`, its oracle is compared with every test action, as a built-in one is.
 //!
@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::built_in::instance;
-use super::{Effort, Finding, Ledger, Target, episodes, explore, place};
+use super::{Effort, Finding, Ledger, Target, episodes, explore, place, unless_interrupted};
 use crate::environment::State;
 use crate::external::process::Processes;
 use crate::external::{External, MALFORMED};
@@ -59,7 +59,7 @@ struct Checker {
 /// Tests every rule on `tasks`; `advance` is called after each task explored and every hundred episodes.
 ///
 /// # Errors
-/// None that the program can cause: what it does wrong is a finding.
+/// A signal asked to stop. What the program does wrong is a finding.
 pub fn check(
     program: &Program,
     tasks: &[Task],
@@ -67,7 +67,7 @@ pub fn check(
     advance: &mut dyn FnMut(),
 ) -> Result<Report> {
     let Program { command, timeout, workflow } = program.clone();
-    let external = External::new(&command, timeout);
+    let external = External::lenient(&command, timeout);
     let checker = Checker { external, others: Processes::new(&command, timeout), workflow };
     let target = Target {
         environment: &checker.external,
@@ -94,21 +94,26 @@ pub fn check(
             .first_turn(task, &mut ledger)
             .and_then(|()| explore::explore(&target, task, &checker.workflow, &mut ledger))
             .and_then(|()| checker.external.probe_failure().map_or(Ok(()), Err));
-        answered(tried, &task.task, &mut ledger);
+        answered(tried, &task.task, &mut ledger)?;
         advance();
     }
     let episodes = episodes::play(&target, effort, tasks, &mut ledger, advance)
         .and_then(|()| checker.external.probe_failure().map_or(Ok(()), Err));
-    answered(episodes, "episodes", &mut ledger);
+    answered(episodes, "episodes", &mut ledger)?;
     Ok(Report { findings: ledger.findings, notes })
 }
 
 /// A request without an answer breaks a rule, and ends what it was part of.
-fn answered(tried: Result<()>, what: &str, ledger: &mut Ledger) {
+///
+/// # Errors
+/// A signal asked the program to stop.
+fn answered(tried: Result<()>, what: &str, ledger: &mut Ledger) -> Result<()> {
+    unless_interrupted()?;
     let cause = tried.err();
     ledger.rule("every question has an answer", cause.is_none(), || {
         format!("{what}: {}", cause.map_or(String::new(), |failure| failure.message))
     });
+    Ok(())
 }
 
 fn split_of(task: &Task) -> &str {

@@ -14,6 +14,7 @@ pub mod external;
 
 use record::failure::{Failure, Result};
 use record::line::Task;
+use record::stage::interrupted;
 
 use crate::environment::{Environment, Outcome, State};
 use crate::settings::Settings;
@@ -63,6 +64,8 @@ pub struct Finding {
     pub tried: u64,
     /// The first case in which it was broken.
     pub broken: Option<String>,
+    /// Keeping it is advice: breaking it breaks no contract.
+    pub advice: bool,
 }
 
 /// Counts how often rules were tried, and keeps the first case in which each was broken.
@@ -74,8 +77,17 @@ pub(crate) struct Ledger {
 impl Ledger {
     /// Counts one try of `rule`; `case` tells what was seen if it does not `hold`.
     pub(crate) fn rule(&mut self, rule: &'static str, holds: bool, case: impl FnOnce() -> String) {
+        self.record(rule, false, holds, case);
+    }
+
+    /// The same for a rule that no environment has to keep.
+    pub(crate) fn advice(&mut self, rule: &'static str, holds: bool, case: impl FnOnce() -> String) {
+        self.record(rule, true, holds, case);
+    }
+
+    fn record(&mut self, rule: &'static str, advice: bool, holds: bool, case: impl FnOnce() -> String) {
         let index = self.findings.iter().position(|finding| finding.rule == rule).unwrap_or_else(|| {
-            self.findings.push(Finding { rule, tried: 0, broken: None });
+            self.findings.push(Finding { rule, tried: 0, broken: None, advice });
             self.findings.len() - 1
         });
         let finding = &mut self.findings[index];
@@ -87,11 +99,28 @@ impl Ledger {
 }
 
 /// Rules about every outcome.
-pub(crate) fn outcome_rules(outcome: &Outcome, ledger: &mut Ledger, place: impl Fn() -> String) {
+pub(crate) fn outcome_rules(
+    (least, most): (f64, f64),
+    outcome: &Outcome,
+    ledger: &mut Ledger,
+    place: impl Fn() -> String,
+) {
     let rewards = [outcome.rewards.team, outcome.rewards.local];
-    let holds = rewards.iter().chain(outcome.components.values()).all(|value| (0.0..=1.0).contains(value));
+    let holds = rewards.iter().all(|value| (least..=most).contains(value))
+        && outcome.components.values().all(|value| (0.0..=1.0).contains(value));
     ledger.rule("rewards stay in their range", holds, || format!("{}: {outcome:?}", place()));
     ledger.rule("a success ends the episode", !outcome.success || outcome.terminated, place);
+}
+
+/// Called wherever much is tried one after another.
+///
+/// # Errors
+/// A signal asked the program to stop.
+pub(crate) fn unless_interrupted() -> Result<()> {
+    match interrupted() {
+        true => Err(Failure::interrupted()),
+        false => Ok(()),
+    }
 }
 
 /// Where a rule was broken: enough to see it again with `envs step`.
@@ -104,7 +133,7 @@ pub(crate) fn place(state: &dyn State, agent: &str, text: &str) -> String {
 /// # Errors
 /// A rule was broken: exit 1.
 pub fn verdict(name: &str, findings: &[Finding]) -> Result<()> {
-    let broken = findings.iter().filter(|finding| finding.broken.is_some()).count();
+    let broken = findings.iter().filter(|finding| finding.broken.is_some() && !finding.advice).count();
     if broken == 0 {
         return Ok(());
     }

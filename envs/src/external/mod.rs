@@ -30,6 +30,8 @@ pub struct External {
     command: String,
     processes: Arc<Processes>,
     probing: Arc<Probing>,
+    /// Whether rewards out of their range are refused.
+    strict: bool,
 }
 
 impl External {
@@ -40,7 +42,13 @@ impl External {
             command: command.to_owned(),
             processes: Arc::new(Processes::new(command, timeout)),
             probing: Arc::default(),
+            strict: true,
         }
+    }
+
+    /// The same for `envs check`, which lets rewards out of their range pass, to report them.
+    pub fn lenient(command: &str, timeout: Duration) -> External {
+        External { strict: false, ..External::new(command, timeout) }
     }
 
     /// The processes of the program.
@@ -62,7 +70,15 @@ impl External {
     /// The program does not respond: work. It refuses the task, or violates the protocol: data.
     pub fn first_state(&self, task: &Task, workflow: Option<&str>) -> Result<ExternalState> {
         let response: ResetResponse = read(self.processes.ask(External::reset_request(task, workflow))?)?;
+        let (least, most) = response.reward_range;
+        if !(least.is_finite() && most.is_finite() && least <= most) {
+            return Err(Failure::data(format!(
+                "`reward_range` is [{least}, {most}]: not least and greatest"
+            )));
+        }
         let state = ExternalState {
+            reward_range: response.reward_range,
+            strict: self.strict,
             processes: self.processes.clone(),
             probing: self.probing.clone(),
             workflow: Workflow::in_order(workflow.unwrap_or("default"), &response.order, &response.agents)?,
@@ -133,6 +149,12 @@ struct ResetResponse {
     /// Whether it supports `actions`.
     #[serde(default)]
     together: bool,
+    #[serde(default = "unit")]
+    reward_range: (f64, f64),
+}
+
+fn unit() -> (f64, f64) {
+    (0.0, 1.0)
 }
 
 /// The response to a request with `state`, `agent` and `action`.
@@ -173,6 +195,8 @@ pub struct ExternalState {
     workflow: Arc<Workflow>,
     turns: u32,
     together: bool,
+    reward_range: (f64, f64),
+    strict: bool,
     state: Value,
     observations: BTreeMap<String, Vec<Message>>,
     solved: bool,
@@ -190,6 +214,13 @@ impl ExternalState {
     fn step(&mut self, mut request: Value) -> Result<Outcome> {
         request["state"] = self.state.clone();
         let response: StepResponse = read(self.processes.ask(request)?)?;
+        let (Rewards { team, local }, (least, most)) = (response.rewards, self.reward_range);
+        let within = [team, local].iter().all(|reward| (least..=most).contains(reward));
+        if self.strict && !within {
+            return Err(Failure::data(format!(
+                "rewards of team {team} and local {local} are not in [{least}, {most}], the range of the environment"
+            )));
+        }
         self.state = response.state;
         self.observations = response.observations;
         self.solved = response.success;
@@ -229,6 +260,10 @@ impl State for ExternalState {
 
     fn turn_limit(&self) -> u32 {
         self.turns
+    }
+
+    fn reward_range(&self) -> (f64, f64) {
+        self.reward_range
     }
 
     fn observe(&self, agent: &str) -> Vec<Message> {
