@@ -171,7 +171,8 @@ pub struct Arguments {
           value_parser = clap::value_parser!(u64).range(1..), help_heading = "Running")]
     pub max_tokens_per_batch: u64,
 
-    /// Publish nothing if a recorded and a recomputed log-probability differ by more than this
+    /// Publish nothing if a recorded log-probability and the trainer's own before the first step differ by more than this,
+    /// nats; 0: off [default: 0.01, or 1 if weights, --dtype or rollout's dtype have 16 bits or rollout's is unknown]
     #[arg(long, value_name = "X", help_heading = "Running")]
     pub max_logprob_gap: Option<f64>,
 
@@ -202,8 +203,8 @@ pub struct Arguments {
     #[arg(long, conflicts_with_all = ["check", "pass_through"], help_heading = "Running")]
     pub dry_run: bool,
 
-    /// Recompute the recorded log-probabilities and report the gap; fail above --max-logprob-gap [default: 1e-3 for f32
-    /// weights and --dtype float32, 0.1 otherwise]; publish nothing
+    /// Recompute the recorded log-probabilities and report the gap; fail above --max-logprob-gap [default here: 1e-3 for
+    /// f32 weights and --dtype float32, 0.1 otherwise]; publish nothing
     #[arg(long, help_heading = "Running")]
     pub check: bool,
 
@@ -328,7 +329,7 @@ impl Arguments {
             ("--betas", "two numbers from 0 to below 1, such as 0.9,0.999", betas),
             ("--max-grad-norm", "0 (off) or above", not_negative(self.max_grad_norm)),
             ("--device-memory", "above 0", self.device_memory.is_none_or(positive)),
-            ("--max-logprob-gap", "above 0", self.max_logprob_gap.is_none_or(positive)),
+            ("--max-logprob-gap", "0 (off) or above", self.max_logprob_gap.is_none_or(not_negative)),
         ];
         match checks.iter().find(|(_, _, fine)| !fine) {
             Some((flag, range, _)) => {

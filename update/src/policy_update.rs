@@ -24,22 +24,23 @@ use crate::metrics;
 use crate::model::{DeviceModel, LoraAdapter, MemoryPlan, MemoryRequest, Model, Parameters};
 use crate::plan::{self, ModelSpec, Plan};
 use crate::publish::next_version;
+use crate::reader::SampleReader;
 use crate::samples::Samples;
 use crate::timing::{Times, Timing};
 use crate::trainer::Trainer;
 use crate::weights::Weights;
 
-/// Default of `--max-logprob-gap` for `--check` with f32 weights and arithmetic, nats.
-const MAX_GAP_F32: f64 = 1e-3;
-/// The same where weights or arithmetic have 16 bits.
-const MAX_GAP_HALF: f64 = 0.1;
+/// Defaults of `--max-logprob-gap`, nats: with `--check` for f32 weights and arithmetic, and where either has 16 bits.
+const CHECK_GAPS: [f64; 2] = [1e-3, 0.1];
+/// The same for training. Right runs stay below 1e-4 and 0.1; a long run should not stop for one unlikely token.
+const TRAINING_GAPS: [f64; 2] = [0.01, 1.0];
 
 /// One policy, its samples, and the version that they were sampled from.
 pub struct PolicyUpdate<'a> {
     arguments: &'a Arguments,
     owned: &'a Owner,
     samples: &'a Samples,
-    unowned: u64,
+    reader: &'a SampleReader,
     from: Policy,
     config: Config,
     /// If the version is an adapter.
@@ -51,13 +52,13 @@ pub struct PolicyUpdate<'a> {
 }
 
 impl<'a> PolicyUpdate<'a> {
-    /// Opens the version that the samples name, and `--kl`'s reference. `unowned` counts the samples of other policies.
+    /// Opens the version that the samples name, and `--kl`'s reference.
     pub fn open(
         arguments: &'a Arguments,
         owned: &'a Owner,
         references: &Ownership,
         samples: &'a Samples,
-        unowned: u64,
+        reader: &'a SampleReader,
     ) -> Result<PolicyUpdate<'a>> {
         let (version, place) = samples.version.clone().unwrap_or_default();
         let from = Policy::open_version(&owned.directory, &version).map_err(|failure| failure.at(place))?;
@@ -83,7 +84,7 @@ impl<'a> PolicyUpdate<'a> {
             arguments,
             owned,
             samples,
-            unowned,
+            reader,
             from,
             config,
             adapter,
@@ -126,7 +127,10 @@ impl<'a> PolicyUpdate<'a> {
         let loading = Instant::now();
         let mut learner = self.learner(&checkpoint, saved.as_ref(), device)?;
         timing.load += loading.elapsed().as_secs_f64();
-        let trainer = Trainer { arguments: self.arguments, samples: self.samples, reference, start };
+        let single = self.is_single(&checkpoint)? && self.reader.sampled_in_f32;
+        let max_logprob_gap = self.max_logprob_gap(TRAINING_GAPS, single);
+        let (arguments, samples) = (self.arguments, self.samples);
+        let trainer = Trainer { arguments, samples, reference, start, max_logprob_gap };
         let stats = trainer.run(learner.as_mut())?;
         timing.add(learner.timing());
         timing.device_bytes = learner.device_bytes();
@@ -190,12 +194,7 @@ impl<'a> PolicyUpdate<'a> {
         let mut timing = Timing::default();
         let checkpoint = Checkpoint::open(&self.from, &self.config)?;
         let stats = logprobs::compare(self.samples, &self.logprobs(&checkpoint, &mut timing)?);
-        let single = checkpoint.trained.is_single() && self.arguments.dtype()? == Precision::Float32;
-        let allowed = match self.arguments.max_logprob_gap {
-            Some(gap) => gap,
-            None if single => MAX_GAP_F32,
-            None => MAX_GAP_HALF,
-        };
+        let allowed = self.max_logprob_gap(CHECK_GAPS, self.is_single(&checkpoint)?);
         let (tokens, gap) = (stats.tokens as f64, stats.largest_gap);
         let mut values = metrics::of_samples(self.samples);
         let mut put = |name: &str, value: Value| values.insert(name.to_owned(), value);
@@ -228,6 +227,26 @@ impl<'a> PolicyUpdate<'a> {
         let estimate = plan::estimate(self.arguments, spec, &self.request(true))?;
         let plan = Plan::new(spec, estimate, &self.owned.name, self.settings.clone());
         Ok(plan.with_samples(self.arguments, self.samples, self.from.version.to_string()))
+    }
+
+    /// Whether weights and arithmetic are f32.
+    fn is_single(&self, checkpoint: &Checkpoint) -> Result<bool> {
+        Ok(checkpoint.trained.is_single() && self.arguments.dtype()? == Precision::Float32)
+    }
+
+    /// `--max-logprob-gap`, or its default for f32 or 16 bits.
+    fn max_logprob_gap(&self, [single, half]: [f64; 2], is_single: bool) -> f64 {
+        match self.arguments.max_logprob_gap {
+            Some(0.0) => f64::INFINITY,
+            Some(gap) => gap,
+            None => {
+                if is_single {
+                    single
+                } else {
+                    half
+                }
+            }
+        }
     }
 
     fn spec(&self) -> ModelSpec<'_> {
@@ -322,7 +341,7 @@ impl<'a> PolicyUpdate<'a> {
     fn description(&self) -> Map<String, Value> {
         let mut values = Map::new();
         let mut put = |name: &str, value: Value| values.insert(name.to_owned(), value);
-        put("samples_passed_by", json!(self.unowned));
+        put("samples_passed_by", json!(self.reader.passed));
         put("from_version", json!(self.from.version.to_string()));
         put("agents", json!(self.samples.agents));
         put("objective", json!(choice(&self.arguments.objective)));

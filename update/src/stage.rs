@@ -23,7 +23,7 @@ use crate::metrics;
 use crate::output::Output;
 use crate::plan::{self, ModelSpec, Plan};
 use crate::policy_update::PolicyUpdate;
-use crate::reader::SampleReader;
+use crate::reader::{self, SampleReader};
 use crate::samples::Needs;
 
 /// Runs the stage.
@@ -40,9 +40,10 @@ pub fn run() -> Result<()> {
 
     let mut output = Output::new(Writer::stdout());
     let mut input = SampleReader::new(&ownership);
-    let mut stream = Stream::new("update", arguments.allow_incomplete).every_shard();
+    let mut stream = Stream::new("update", arguments.allow_incomplete).every_shard().every_sample();
     let copy = arguments.pass_through.then_some(&mut output);
     let read = input.read(&mut Reader::stdin(), &mut stream, &ownership, needs(&arguments), copy);
+    input.sampled_in_f32 = reader::sampled_in_f32(stream.ends());
     let reading = started.elapsed().as_secs_f64();
 
     // Without samples a dry run plans for the model's sizes alone.
@@ -55,6 +56,9 @@ pub fn run() -> Result<()> {
         true => plan_geometry(&arguments, &ownership, &mut output),
         false => stream
             .whole()
+            .and_then(
+                |()| if arguments.allow_incomplete { Ok(()) } else { input.check_groups(stream.ends()) },
+            )
             .and_then(|()| work(&arguments, &ownership, &references, &input, &mut output, &mut times)),
     });
     let mut timing = stage::timing(started);
@@ -112,7 +116,7 @@ fn work<W: Write>(
             arguments.log(format_args!("{}: no samples, keeps its version", owned.name));
             continue;
         }
-        updates.push(PolicyUpdate::open(arguments, owned, references, samples, input.passed)?);
+        updates.push(PolicyUpdate::open(arguments, owned, references, samples, input)?);
     }
     let mut failure = None;
     for update in &updates {

@@ -23,6 +23,8 @@ pub struct Trainer<'a> {
     pub reference: Option<Vec<Vec<f32>>>,
     /// Log-probabilities before the first step by sample, for `--importance-cap` with more than one step.
     pub start: Option<Vec<Vec<f32>>>,
+    /// How far a recorded log-probability may be from the one before the first step, nats.
+    pub max_logprob_gap: f64,
 }
 
 /// Statistics of a training.
@@ -203,15 +205,14 @@ impl Trainer<'_> {
             );
             return Err(Failure::work(cause).hint("the weights may contain NaN: policy check DIR"));
         }
-        if let Some(limit) = self.arguments.max_logprob_gap.filter(|_| steps == 0)
-            && tokens.largest_gap > limit
-        {
-            let gap = tokens.largest_gap;
+        let (gap, limit) = (tokens.largest_gap, self.max_logprob_gap);
+        if steps == 0 && gap > limit {
+            let default = if self.arguments.max_logprob_gap.is_none() { " (the default)" } else { "" };
             return Err(Failure::work(format!(
-                "recorded and recomputed log-probabilities differ by up to {gap:.3e}, above --max-logprob-gap {limit}; \
+                "recorded and recomputed log-probabilities differ by up to {gap:.3e}, above --max-logprob-gap {limit}{default}; \
                  nothing was published"
             ))
-            .hint("update --check prints the gap; other weights or another temperature cause one"));
+            .hint("other weights, another temperature or another --dtype cause a gap; --check prints it, and --max-logprob-gap allows it"));
         }
         Ok(())
     }

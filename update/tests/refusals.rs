@@ -73,6 +73,92 @@ fn a_check_allows_more_where_numbers_have_16_bits() {
     assert!(!published(&root));
 }
 
+/// The first minibatch's ratio is 1 within a limit, or nothing is published.
+#[test]
+fn shifted_logprobs_are_not_trained_on() {
+    let end = json!({"type": "end", "v": 1, "stage": "advantage", "ok": true});
+    let after = |dtype: &str| {
+        let rollout = json!({"type": "end", "v": 1, "stage": "rollout", "ok": true, "dtype": dtype});
+        json!({"type": "end", "v": 1, "stage": "advantage", "ok": true, "after": [rollout]})
+    };
+    for (arguments, error, end, code) in [
+        ("", 1.5, &end, 1),
+        ("--minibatches 2 --epochs 2", 1.5, &end, 1),
+        ("", 0.05, &end, 0),
+        ("", 0.05, &after("float32"), 1),
+        ("", 1e-4, &after("float32"), 0),
+        ("", 0.05, &after("bfloat16"), 0),
+        ("--dtype bfloat16", 0.05, &after("float32"), 0),
+        ("--dtype bfloat16", 1.5, &after("bfloat16"), 1),
+        ("--importance-cap 2", 1.5, &end, 1),
+        ("--max-logprob-gap 0", 1.5, &end, 0),
+        ("--max-logprob-gap 2", 1.5, &after("float32"), 0),
+    ] {
+        let (place, root, _) = one();
+        let lines = measured(&version(&root), error);
+        let (samples, _) = lines.trim_end().rsplit_once('\n').unwrap();
+        let outcome = place.update(&format!("--policy p {arguments}"), &format!("{samples}\n{end}\n"));
+        assert_eq!(outcome.code, code, "{arguments}, {error}, {end}: {outcome:?}");
+        assert_eq!(published(&root), code == 0, "{arguments}, {error}, {end}");
+        assert_eq!(outcome.stderr.contains("\nhint: "), code == 1, "{}", outcome.stderr);
+        assert_eq!(outcome.stderr.contains("above --max-logprob-gap"), code == 1, "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn a_group_without_a_member_is_not_trained_on() {
+    let (place, root, input) = one();
+    let lines: Vec<&str> = input.lines().collect();
+    let without = format!("{}\n", [&lines[..1], &lines[2..]].concat().join("\n"));
+    let outcome = place.update("--policy p", &without);
+    assert_eq!(outcome.code, 65, "{outcome:?}");
+    let sentence = "update: group 0.0/agent/0 has 2 of its 3 members\nhint: ";
+    assert!(outcome.stderr.contains(sentence), "{}", outcome.stderr);
+    assert_eq!(outcome.end()["ok"], false);
+    assert!(!published(&root));
+    // So is a whole group that was cut away.
+    let fewer = format!("{}\n", lines[3..].join("\n"));
+    let outcome = place.update("--policy p", &fewer);
+    assert_eq!(outcome.code, 65, "{outcome:?}");
+    assert!(outcome.stderr.contains("stdin has 12 of the 15 samples"), "{}", outcome.stderr);
+    place.update("--policy p --allow-incomplete", &fewer).ok();
+    place.update("--policy p --allow-incomplete", &without).ok();
+}
+
+#[test]
+fn lost_groups_and_failures_of_earlier_stages_are_found_in_the_end_line() {
+    let (place, root, input) = one();
+    let (samples, _) = input.trim_end().rsplit_once('\n').unwrap();
+    let end = |stage: &str, counts: Value, more: Value| {
+        let mut end = json!({"type": "end", "v": 1, "stage": stage, "ok": true, "counts": counts});
+        more.as_object().unwrap().iter().for_each(|(key, value)| end[key] = value.clone());
+        end
+    };
+    let rollout =
+        end("rollout", json!({"groups_expected": 9, "groups": 7, "dropped_groups": {"env": 2}}), json!({}));
+    let group = |groups: u64, more: Value| {
+        let counts = json!({"groups_expected": 9, "groups": groups, "dropped_groups": {"unscored": 1}});
+        let mut end = end("group", counts, more);
+        end["after"] = json!([rollout]);
+        end
+    };
+    let around = |inside: Value| end("advantage", json!({"groups": 6}), json!({"after": [inside]}));
+    let failed = end("rollout", json!({}), json!({"ok": false, "error": "it died"}));
+    for (end, sentence) in [
+        (around(group(6, json!({}))), ""),
+        (around(group(5, json!({}))), "stage group saw 8 of 9 groups"),
+        (around(group(5, json!({"allowed": "some were missing"}))), ""),
+        (around(failed.clone()), "stage rollout before this one did not succeed: it died"),
+        (around(end("group", json!({}), json!({"allowed": "it died", "after": [failed]}))), ""),
+    ] {
+        let outcome = place.update("--policy p --dry-run", &format!("{samples}\n{end}\n"));
+        assert_eq!(outcome.code, if sentence.is_empty() { 0 } else { 65 }, "{end}: {outcome:?}");
+        assert!(outcome.stderr.contains(sentence), "{end}: {}", outcome.stderr);
+        assert_eq!(outcome.stderr.contains("\nhint: "), !sentence.is_empty(), "{end}: {}", outcome.stderr);
+    }
+    assert!(!published(&root));
+}
+
 #[test]
 fn a_stream_that_is_not_whole_publishes_nothing() {
     let (place, root, input) = one();
