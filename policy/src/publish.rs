@@ -11,11 +11,13 @@
 //! version with other samples starts from the same state.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use record::failure::{Failure, Result};
+use record::stage::interrupted;
 use serde_json::{Map, Value, json};
 
 use crate::adapter::Adapter;
@@ -41,6 +43,8 @@ const OPTIMIZER_DIGEST: &str = "optimizer_digest";
 const ADAPTERS: &str = ".adapters";
 /// Held while a policy directory changes.
 const LOCK: &str = ".lock";
+/// How long until a lock that somebody else holds is tried again.
+const LOCK_WAIT: Duration = Duration::from_millis(20);
 /// Prefixes of what is being built, removed or linked; found without the lock held, it was left by a crash.
 const BUILDING: &str = ".publish-";
 const REMOVING: &str = ".removed-";
@@ -430,7 +434,7 @@ fn adapters_rest_on(files: &Path) -> bool {
     }
 }
 
-/// Waits for exclusive access to the policy directory and removes what a crash left there.
+/// Waits for exclusive access to the policy directory, or for a signal; removes what a crash left there.
 fn lock(policy: &Policy) -> Result<File> {
     let root = &policy.root;
     if !policy.is_writable_layout() {
@@ -446,8 +450,18 @@ fn lock(policy: &Policy) -> Result<File> {
 fn lock_root(root: &Path) -> Result<File> {
     let path = root.join(LOCK);
     let failure = |error: std::io::Error| Failure::io(format!("{}: {error}", show(&path)));
+    // To open a FIFO would wait for its other end.
+    if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
+        return Err(Failure::io(format!("{}: not a regular file", show(&path))).hint("remove it"));
+    }
     let file = File::options().create(true).append(true).open(&path).map_err(failure)?;
-    file.lock().map_err(failure)?;
+    while let Err(error) = file.try_lock() {
+        match error {
+            TryLockError::Error(error) => return Err(failure(error)),
+            TryLockError::WouldBlock if interrupted() => return Err(Failure::interrupted()),
+            TryLockError::WouldBlock => std::thread::sleep(LOCK_WAIT),
+        }
+    }
     for entry in fs::read_dir(root).map_err(|error| io_failure(root, &error))? {
         let entry = entry.map_err(|error| io_failure(root, &error))?;
         let name = entry.file_name();

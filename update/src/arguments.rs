@@ -4,7 +4,8 @@
 //! something else.
 
 use std::fmt::Display;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex};
+use std::thread::Builder;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, ValueEnum};
@@ -180,8 +181,8 @@ pub struct Arguments {
     #[arg(long, default_value = "cpu", help_heading = "Running")]
     pub device: String,
 
-    /// What linear layers compute in; bfloat16 is half as fast again on CPUs that have instructions for it, and
-    /// should be what rollout sampled in [default: float32 on the CPU, bfloat16 on devices, which have no other]
+    /// What linear layers compute in: what rollout sampled in. On a CPU bfloat16 may be faster or slower: measure
+    /// [default: float32 on the CPU, bfloat16 on devices, which have no other]
     #[arg(long, value_name = "TYPE", help_heading = "Running",
           value_parser = PossibleValuesParser::new(Precision::NAMES).try_map(|name| name.parse::<Precision>()))]
     pub dtype: Option<Precision>,
@@ -269,7 +270,8 @@ impl Arguments {
                 "Muon updates the layers' matrices at --lr; AdamW updates the rest at --lr-other, such as 1e-3",
             ));
         }
-        self.check_ranges()
+        self.check_ranges()?;
+        self.check_threads()
     }
 
     /// The device of `--device`.
@@ -365,6 +367,24 @@ impl Arguments {
         if !self.quiet {
             stage::note("update", text);
         }
+    }
+
+    /// Fails where the system does not start so many threads (69).
+    fn check_threads(&self) -> Result<()> {
+        let threads = self.thread_count();
+        let gate = Mutex::new(());
+        let closed = gate.lock();
+        std::thread::scope(|scope| {
+            // Each waits until all have started.
+            let wait = || drop(gate.lock());
+            let started = (1..threads).try_for_each(|_| Builder::new().spawn_scoped(scope, wait).map(|_| ()));
+            drop(closed);
+            started
+        })
+        .map_err(|error| {
+            Failure::unavailable(format!("{threads} threads cannot be started: {error}"))
+                .hint("lower --threads, or raise the limits that ulimit -u and -v show")
+        })
     }
 
     /// The number of threads to use.

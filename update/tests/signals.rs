@@ -69,3 +69,51 @@ fn a_signal_publishes_nothing() {
         }
     }
 }
+
+#[test]
+fn a_signal_ends_the_wait_for_the_lock() {
+    for (name, code) in [("INT", 130), ("TERM", 143)] {
+        let (place, root, input) = one();
+        let lock = std::fs::File::create(root.join(".lock")).unwrap();
+        lock.lock().unwrap();
+        let mut child = place.spawn("--policy p");
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        until_it_watches(&child);
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(child.try_wait().unwrap().is_none(), "it does not wait for the lock");
+        signal(&child, name);
+        let started = std::time::Instant::now();
+        assert_eq!(child.wait().unwrap().code(), Some(code));
+        assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+        assert!(!published(&root));
+        drop(lock);
+        place.update("--policy p", &input).ok();
+    }
+}
+
+#[test]
+fn a_lock_that_is_no_file_is_refused() {
+    let (place, root, input) = one();
+    let lock = root.join(".lock");
+    assert!(Command::new("mkfifo").arg(&lock).status().unwrap().success());
+    let outcome = place.update("--policy p", &input);
+    assert_eq!(outcome.code, 74, "{outcome:?}");
+    assert!(outcome.stderr.contains(".lock: not a regular file\nhint: remove it"), "{}", outcome.stderr);
+    assert!(!published(&root));
+}
+
+/// Where the system starts no more threads, that is a sentence and not a panic.
+#[test]
+fn threads_that_cannot_start_are_refused() {
+    let (place, root, input) = one();
+    std::fs::write(place.folder.path().join("input"), input).unwrap();
+    // A thread's stack is address space, of which there is none for so many.
+    let program = common::program();
+    let command = format!("ulimit -v 4000000; '{}' --policy p --threads 5000 < input", program.display());
+    let output = Command::new("sh").args(["-c", &command]).current_dir(&place.folder).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(69), "{stderr}");
+    let sentence = "update: 5000 threads cannot be started: ";
+    assert!(stderr.starts_with(sentence) && stderr.contains("\nhint: lower --threads"), "{stderr}");
+    assert!(!published(&root));
+}

@@ -19,6 +19,7 @@ pub use linear::LoraAdapter;
 pub use memory::{Bytes, DeviceMemory, MemoryPlan, MemoryRequest};
 pub(crate) use memory::{on_host as memory_on_host, workers};
 pub use parameters::{Entry, Gradients, Layout, Parameters, Source};
+pub(crate) use schedule::on_threads;
 pub use worker::Spent;
 
 use crate::backend::Cpu;

@@ -67,12 +67,12 @@ pub(super) fn chunks(batches: usize) -> Vec<Range<usize>> {
     (0..count).map(|chunk| batches * chunk / count..batches * (chunk + 1) / count).collect()
 }
 
-/// Runs `work` on `threads` threads, this one among them.
-pub(super) fn on_threads(threads: usize, work: impl Fn() + Sync) {
+/// Runs `work`, of which each thread takes what is left, on `threads` threads, this one among them; on fewer where the
+/// system starts no more.
+pub(crate) fn on_threads(threads: usize, work: impl Fn() + Sync) {
     std::thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(&work);
-        }
+        let started = |_: &usize| std::thread::Builder::new().spawn_scoped(scope, &work).is_ok();
+        (1..threads).take_while(started).for_each(drop);
         work();
     });
 }

@@ -15,10 +15,10 @@ mod muon;
 pub mod on_device;
 pub mod schedule;
 
-use crate::model::{Entry, Gradients, Layout, Parameters};
+use crate::model::{Entry, Gradients, Layout, Parameters, on_threads};
 use clap::ValueEnum;
 use record::failure::Result;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Values handed to a thread at once by the elementwise rules.
 const PIECE: usize = 1 << 16;
@@ -271,19 +271,12 @@ fn update(settings: &Settings, step: u64, scale: f32, factor: f64, piece: Piece)
 
 /// Runs `work` on every piece, over `threads` threads.
 fn spread<'a>(pieces: Vec<Piece<'a>>, threads: usize, work: impl Fn(Piece<'a>) + Sync) {
-    if threads <= 1 || pieces.len() <= 1 {
-        return pieces.into_iter().for_each(work);
-    }
-    let queue = std::sync::Mutex::new(pieces);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let next = queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop();
-                    let Some(piece) = next else { break };
-                    work(piece);
-                }
-            });
+    let threads = threads.min(pieces.len());
+    let queue = Mutex::new(pieces);
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    on_threads(threads, || {
+        while let Some(piece) = next() {
+            work(piece);
         }
     });
 }
