@@ -39,6 +39,25 @@ fn check(name: &str) {
     close(&metrics["grad_norm"], &expected["gradient_norm"], "grad_norm");
     close(&metrics["clip_ratio"], &expected["clip_ratio"], "clip_ratio");
     close(&metrics["clip_ratio/high_mean"], &expected["clip_ratio_high"], "clip_ratio/high_mean");
+    close(&metrics["clip_ratio/low_mean"], &expected["clip_ratio_low"], "clip_ratio/low_mean");
+    let recorded = stream(name, &version(&root));
+    let recorded = recorded.lines().filter_map(|line| {
+        serde_json::from_str::<Value>(line).unwrap()["completion_logprobs"].as_array().cloned()
+    });
+    let new = expected["logprobs"].as_array().unwrap().iter().map(|values| values.as_array().unwrap());
+    let numbers = |values: &[Value]| values.iter().map(|value| value.as_f64().unwrap()).collect::<Vec<_>>();
+    let pairs: Vec<(f64, f64)> =
+        recorded.zip(new).flat_map(|(old, new)| numbers(&old).into_iter().zip(numbers(new))).collect();
+    let mean = |of: &dyn Fn(f64, f64) -> f64| -> Value {
+        (pairs.iter().map(|&(old, new)| of(old, new)).sum::<f64>() / pairs.len() as f64).into()
+    };
+    close(
+        &metrics["sampling/logp_difference_mean"],
+        &mean(&|old, new| (new - old).abs()),
+        "logp_difference_mean",
+    );
+    let ratio = "sampling/importance_sampling_ratio_mean";
+    close(&metrics[ratio], &mean(&|old, new| (new - old).exp()), ratio);
 
     let gradient = Weights::open_file(&golden(name).join("gradient.safetensors")).unwrap();
     let after = weights(&root);
@@ -97,6 +116,37 @@ fn other_objectives_and_aggregations() {
             );
         }
     }
+}
+
+#[test]
+fn the_step_is_no_longer_than_the_clipped_norm_times_the_rate() {
+    let name = "qwen3-2-1-tied";
+    let whole = expected(name)["gradient_norm"].as_f64().unwrap();
+    for (limit, wanted) in [(0.1, 0.1), (2.0 * whole, whole)] {
+        let place = Place::new();
+        let root = place.policy("p", name);
+        let before = weights(&root);
+        let arguments = format!("--policy p --optimizer sgd --lr 0.5 --max-grad-norm {limit}");
+        let metrics = place.update(&arguments, &stream(name, &version(&root))).ok().metrics();
+        close(&metrics["grad_norm"], &whole.into(), "the norm before clipping");
+        let after = weights(&root);
+        let step = before.iter().flat_map(|(tensor, old)| old.iter().zip(&after[tensor]));
+        let length = step.map(|(old, new)| f64::from(old - new).powi(2)).sum::<f64>().sqrt();
+        assert!((length / (0.5 * wanted) - 1.0).abs() < 1e-3, "{limit}: a step of {length}");
+    }
+}
+
+#[test]
+fn a_cosine_spans_all_steps_of_the_call() {
+    let name = "qwen3-2-1-tied";
+    let place = Place::new();
+    let root = place.policy("p", name);
+    let arguments = "--policy p --lr 1e-4 --schedule cosine --warmup 3 --minibatches 3 --epochs 2";
+    let metrics = place.update(arguments, &stream(name, &version(&root))).ok().metrics();
+    // The last of six steps, of which three warm up: a tenth, and what is left of the rest after five sixths.
+    let factor = 0.1 + 0.9 * 0.5 * (1.0 + (std::f64::consts::PI * 5.0 / 6.0).cos());
+    close(&metrics["lr"], &(1e-4 * factor).into(), "lr");
+    assert_eq!(metrics["optimizer_steps"], 6);
 }
 
 /// They are not computed, and count in the samples and tokens that an average is over.

@@ -20,7 +20,7 @@ use std::process::{Command, Stdio};
 use common::{Place, contents, one, program, version};
 use policy::directory::Policy;
 
-const ARGUMENTS: &str = "--policy p --lr 1e-3 --keep 1 --threads 2 --quiet";
+const ARGUMENTS: &str = "--policy p --lr 1e-3 --keep 1 --threads 2 --quiet --max-logprob-gap 0";
 
 /// System calls in which a disk can fail.
 const DISK: &[&str] = &[

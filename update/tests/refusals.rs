@@ -97,7 +97,7 @@ fn shifted_logprobs_are_not_trained_on() {
         let (place, root, _) = one();
         let lines = measured(&version(&root), error);
         let (samples, _) = lines.trim_end().rsplit_once('\n').unwrap();
-        let outcome = place.update(&format!("--policy p {arguments}"), &format!("{samples}\n{end}\n"));
+        let outcome = place.run(&format!("--policy p {arguments}"), &format!("{samples}\n{end}\n"));
         assert_eq!(outcome.code, code, "{arguments}, {error}, {end}: {outcome:?}");
         assert_eq!(published(&root), code == 0, "{arguments}, {error}, {end}");
         assert_eq!(outcome.stderr.contains("\nhint: "), code == 1, "{}", outcome.stderr);
@@ -110,7 +110,8 @@ fn a_group_without_a_member_is_not_trained_on() {
     let (place, root, input) = one();
     let lines: Vec<&str> = input.lines().collect();
     let without = format!("{}\n", [&lines[..1], &lines[2..]].concat().join("\n"));
-    let outcome = place.update("--policy p", &without);
+    // A stage that counts nothing cannot say that a sample is missing.
+    let outcome = place.update("--policy p", &without.replace("\"samples\":15,", ""));
     assert_eq!(outcome.code, 65, "{outcome:?}");
     let sentence = "update: group 0.0/agent/0 has 2 of its 3 members\nhint: ";
     assert!(outcome.stderr.contains(sentence), "{}", outcome.stderr);
