@@ -1,5 +1,8 @@
-//! bf16 operands on CPUs without bf16 instructions: rounded while packed, multiplied as f32. Slower than f32 alone; the
-//! results agree with those of the instructions up to the order of sums.
+//! bf16 operands without bf16 instructions: rounded while they are packed, multiplied as f32.
+//!
+//! The results are those of `VDPBF16PS` to the last bit, on every instruction set: the product of two bf16 values is exact in
+//! f32, so only the order of the sums matters, and values are packed in the order in which the instruction adds them, the
+//! second of a pair before the first. Left out: partial sums below 1e-38, which the instruction takes for zero.
 
 use crate::micro_kernel::{MicroKernel, PackBlock, Tile, Word};
 use std::marker::PhantomData;
@@ -15,14 +18,26 @@ pub fn round(value: f32) -> f32 {
     f32::from_bits(if value.is_nan() { bits | 0x0040_0000 } else { nearest })
 }
 
-/// Rounds words that hold one f32 each.
+/// Rounds `rows` rows of `width` words that hold one f32 each, and exchanges the two rows of each pair. Subnormal numbers
+/// become zero, as the instruction's conversion has it.
 ///
 /// # Safety
-/// `words` is valid for `count`.
-unsafe fn round_words(words: *mut Word, count: usize) {
+/// `words` is valid for them.
+unsafe fn round_pairs(words: *mut Word, rows: usize, width: usize) {
+    let rounded = |word: Word| match f32::from_bits(word) {
+        value if value.is_subnormal() => word & 0x8000_0000,
+        value => round(value).to_bits(),
+    };
     // SAFETY: promised by the caller.
-    for word in unsafe { std::slice::from_raw_parts_mut(words, count) } {
-        *word = round(f32::from_bits(*word)).to_bits();
+    let words = unsafe { std::slice::from_raw_parts_mut(words, rows * width) };
+    for pair in words.chunks_mut(2 * width) {
+        let (first, second) = pair.split_at_mut(width.min(pair.len()));
+        for place in 0..width {
+            match second.get_mut(place) {
+                Some(second) => (first[place], *second) = (rounded(*second), rounded(first[place])),
+                None => first[place] = rounded(first[place]),
+            }
+        }
     }
 }
 
@@ -30,6 +45,7 @@ impl<K: MicroKernel> MicroKernel for RoundedToBf16<K> {
     const MR: usize = K::MR;
     const NR: usize = K::NR;
     const VALUES_PER_WORD: usize = K::VALUES_PER_WORD;
+    const UNIT: usize = 2;
 
     unsafe fn tile(tile: Tile, words: usize, a: *const Word, b: *const Word, onto: *const f32, c: *mut f32) {
         // SAFETY: the caller's promise is that of `K`.
@@ -40,7 +56,7 @@ impl<K: MicroKernel> MicroKernel for RoundedToBf16<K> {
         // SAFETY: the caller's promise is that of `K`, and the words are those that it wrote or lie between them.
         unsafe {
             K::transpose(block);
-            round_words(block.target, block.columns * block.width);
+            round_pairs(block.target, block.columns, block.width);
         }
     }
 
@@ -48,7 +64,7 @@ impl<K: MicroKernel> MicroKernel for RoundedToBf16<K> {
         // SAFETY: as above.
         unsafe {
             K::copy(block);
-            round_words(block.target, block.rows * block.width);
+            round_pairs(block.target, block.rows, block.width);
         }
     }
 }

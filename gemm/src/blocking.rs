@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// MC: rows of A packed at once; the block stays in the L2 cache.
 const MC: usize = 336;
-/// KC: words of the inner dimension in a block.
+/// KC: units of the inner dimension in a block ([`MicroKernel::UNIT`]).
 const KC: usize = 384;
 /// NC: columns of B packed at once.
 const NC: usize = 2048;
@@ -32,11 +32,11 @@ fn aligned(buffer: &mut Vec<Word>, length: usize) -> &mut [Word] {
 
 /// The blocks of the inner dimension, in values.
 fn depths<K: MicroKernel>(inner: usize) -> impl Iterator<Item = Range<usize>> + Clone {
-    let words = inner.div_ceil(K::VALUES_PER_WORD);
-    let parts = words.div_ceil(KC);
+    let units = inner.div_ceil(K::UNIT);
+    let parts = units.div_ceil(KC);
     (0..parts).map(move |index| {
-        let part = part(words, parts, index);
-        part.start * K::VALUES_PER_WORD..inner.min(part.end * K::VALUES_PER_WORD)
+        let part = part(units, parts, index);
+        part.start * K::UNIT..inner.min(part.end * K::UNIT)
     })
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn multiply<K: MicroKernel>(
         return addend_only(rows, columns, onto, c, stride);
     }
     let row_parts = rows.div_ceil(MC);
-    let depth_words = KC.min(inner.div_ceil(K::VALUES_PER_WORD));
+    let depth_words = (KC * K::UNIT).min(inner).div_ceil(K::VALUES_PER_WORD);
     let packed_a = aligned(&mut scratch.a, MC * depth_words).as_mut_ptr();
     let panels = NC.min(columns).div_ceil(K::NR);
     let mut packed_b = match b {

@@ -10,6 +10,8 @@ pub(crate) trait MicroKernel {
     const NR: usize;
     /// Values of the inner dimension in a word.
     const VALUES_PER_WORD: usize;
+    /// Values of the inner dimension that stay together: a block holds whole units, and as many of them whatever the kernel.
+    const UNIT: usize = Self::VALUES_PER_WORD;
 
     /// `c[i][j] = onto[i][j] + sum_p a[p][i] * b[p][j]` over `tile.rows` by `tile.columns` elements.
     ///

@@ -146,6 +146,34 @@ fn every_layout_and_odd_size_is_right() {
     println!("largest error {worst:.1e} of the sum of magnitudes");
 }
 
+/// What bf16 gives does not depend on the processor: every instruction set adds the same products in the same order.
+#[test]
+fn every_instruction_set_gives_the_same_bits() {
+    let mut random = Random(3);
+    for [rows, columns, inner] in [[1, 1, 1], [3, 5, 2], [29, 48, 41], [15, 33, 767], [7, 70, 769], [40, 64, 2000]] {
+        for layout in 0..4 {
+            let mut a = Matrix::new(&mut random, rows, inner, layout & 1 == 0);
+            let b = Matrix::new(&mut random, inner, columns, layout & 2 == 0);
+            // Subnormal, and a tie.
+            (a.values[0], a.values[1]) = (1e-40, f32::from_bits(0x3f80_8000));
+            for precision in [Precision::Float32, Precision::BFloat16] {
+                let product = |isa: Isa| {
+                    let mut c = vec![0.0; rows * columns];
+                    let (extent, c_rows) = ([rows, columns, inner], ViewMut::new(&mut c, columns));
+                    multiply(&mut Scratch::new(isa), precision, extent, a.view(), b.view(), Onto::Zero, c_rows);
+                    c.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+                };
+                let all = Isa::available();
+                // Plain Rust has no fused multiply-add everywhere: an f32 product is rounded before it is added.
+                let exact = |isa: &&Isa| precision == Precision::BFloat16 || **isa != Isa::Portable;
+                for isa in all.iter().filter(exact) {
+                    assert!(product(*isa) == product(all[0]), "{isa:?} {precision:?} {rows} {columns} {inner} {layout}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_row_does_not_depend_on_its_neighbors() {
     let mut random = Random(2);
