@@ -9,6 +9,8 @@ use crate::{avx2, avx512};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
+#[cfg(target_arch = "x86_64")]
+use std::time::Instant;
 
 /// An instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +25,18 @@ pub enum Isa {
     Portable,
 }
 
+/// What this process was told to compute with.
+static SELECTED: OnceLock<Isa> = OnceLock::new();
+
 impl Isa {
+    /// The names, as [`FromStr`] takes them.
+    pub const NAMES: [&str; 4] = ["avx512-bf16", "avx512", "avx2", "portable"];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Isa::NAMES[self as usize]
+    }
+
     /// Those that this CPU has, the fastest first.
     pub fn available() -> Vec<Isa> {
         let mut found = Vec::new();
@@ -45,21 +58,40 @@ impl Isa {
         found
     }
 
-    /// The fastest that this CPU has.
+    /// Makes it the one that this process computes with. Call it before anything is computed.
+    ///
+    /// # Errors
+    /// This CPU does not have it, or another one was selected before.
+    pub fn select(self) -> Result<(), String> {
+        let available = Isa::available();
+        if !available.contains(&self) {
+            let names: Vec<&str> = available.into_iter().map(Isa::name).collect();
+            return Err(format!("this processor has no {}, only {}", self.name(), names.join(", ")));
+        }
+        let selected = *SELECTED.get_or_init(|| self);
+        if selected == self { Ok(()) } else { Err(format!("this process computes with {selected} already")) }
+    }
+
+    /// The one that was [selected](Isa::select), else the fastest that this CPU has.
     pub fn best() -> Isa {
-        static BEST: OnceLock<Isa> = OnceLock::new();
-        *BEST.get_or_init(|| Isa::available()[0])
+        static FASTEST: OnceLock<Isa> = OnceLock::new();
+        SELECTED.get().copied().unwrap_or_else(|| *FASTEST.get_or_init(|| Isa::available()[0]))
+    }
+}
+
+impl FromStr for Isa {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Isa, String> {
+        let all = [Isa::Avx512BFloat16, Isa::Avx512, Isa::Avx2, Isa::Portable];
+        let found = all.into_iter().find(|isa| isa.name() == name);
+        found.ok_or_else(|| format!("{name} is none of {}", Isa::NAMES.join(", ")))
     }
 }
 
 impl fmt::Display for Isa {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        formatter.write_str(match self {
-            Isa::Avx512BFloat16 => "AVX-512 with bf16",
-            Isa::Avx512 => "AVX-512",
-            Isa::Avx2 => "AVX2",
-            Isa::Portable => "portable",
-        })
+        formatter.write_str(self.name())
     }
 }
 
@@ -70,7 +102,7 @@ pub enum Precision {
     /// No rounding.
     #[default]
     Float32,
-    /// 8 bits of significand, to nearest even. Twice as fast on CPUs with bf16 instructions.
+    /// 8 bits of significand, to nearest even. Twice as fast on CPUs that are good at bf16 dot products.
     BFloat16,
 }
 
@@ -115,11 +147,13 @@ impl Dispatch {
         use Precision::{BFloat16, Float32};
         match (isa, precision) {
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512BFloat16, BFloat16) => Dispatch::with::<avx512::Pairs>(),
+            (Isa::Avx512BFloat16, BFloat16) if pairs_are_faster() => Dispatch::with::<avx512::Pairs>(),
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512BFloat16 | Isa::Avx512, Float32) => Dispatch::with::<avx512::Single>(),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, BFloat16) => Dispatch::with::<RoundedToBf16<avx512::Single>>(),
+            (Isa::Avx512BFloat16 | Isa::Avx512, BFloat16) => {
+                Dispatch::with::<RoundedToBf16<avx512::Single>>()
+            }
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx2, Float32) => Dispatch::with::<avx2::Avx2>(),
             #[cfg(target_arch = "x86_64")]
@@ -135,5 +169,58 @@ impl Dispatch {
             buffer: blocking::packed_buffer::<K>,
             pack_band: blocking::pack_band::<K>,
         }
+    }
+}
+
+/// Whether this core is faster with dot products of bf16 pairs than with f32 arithmetic on rounded values, which gives the
+/// same bits: some issue one such instruction where they issue two or four of the other kind. Measured once, in a millisecond.
+#[cfg(target_arch = "x86_64")]
+fn pairs_are_faster() -> bool {
+    static FASTER: OnceLock<bool> = OnceLock::new();
+    *FASTER.get_or_init(|| {
+        let extent @ [rows, columns, inner] = [56, 256, 256];
+        let (a, b, mut c) = (vec![1.0; rows * inner], vec![1.0; inner * columns], vec![0.0; rows * columns]);
+        let mut scratch = Scratch::new(Isa::Avx512BFloat16);
+        let mut fastest = |dispatch: Dispatch| {
+            let mut seconds = || {
+                let (a, b) = (View::new(&a, inner), Right::Strided(View::new(&b, columns)));
+                let started = Instant::now();
+                (dispatch.multiply)(&mut scratch, extent, a, b, Onto::Zero, ViewMut::new(&mut c, columns));
+                started.elapsed()
+            };
+            (0..5).map(|_| seconds()).min()
+        };
+        let rounded = fastest(Dispatch::with::<RoundedToBf16<avx512::Single>>());
+        fastest(Dispatch::with::<avx512::Pairs>()) <= rounded
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Which of the two a process takes must not show.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn pairs_and_rounded_values_give_the_same_bits() {
+        if !Isa::available().contains(&Isa::Avx512BFloat16) {
+            return println!("NOT RUN: this processor has no bf16 instructions");
+        }
+        let mut scratch = Scratch::new(Isa::Avx512BFloat16);
+        for extent @ [rows, columns, inner] in [[1, 1, 1], [29, 48, 41], [15, 33, 769], [40, 64, 2000]] {
+            let values = |count: usize, factor: usize| -> Vec<f32> {
+                (0..count).map(|at| ((at * factor) % 1009) as f32 / 504.0 - 1.0).collect()
+            };
+            let (a, b) = (values(rows * inner, 617), values(inner * columns, 421));
+            let mut product = |dispatch: Dispatch| {
+                let mut c = vec![0.0; rows * columns];
+                let (a, b) = (View::new(&a, inner), Right::Strided(View::new(&b, columns)));
+                (dispatch.multiply)(&mut scratch, extent, a, b, Onto::Zero, ViewMut::new(&mut c, columns));
+                c.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            };
+            let pairs = product(Dispatch::with::<avx512::Pairs>());
+            assert!(pairs == product(Dispatch::with::<RoundedToBf16<avx512::Single>>()), "{extent:?}");
+        }
+        println!("pairs are faster here: {}", pairs_are_faster());
     }
 }

@@ -150,7 +150,9 @@ fn every_layout_and_odd_size_is_right() {
 #[test]
 fn every_instruction_set_gives_the_same_bits() {
     let mut random = Random(3);
-    for [rows, columns, inner] in [[1, 1, 1], [3, 5, 2], [29, 48, 41], [15, 33, 767], [7, 70, 769], [40, 64, 2000]] {
+    for [rows, columns, inner] in
+        [[1, 1, 1], [3, 5, 2], [29, 48, 41], [15, 33, 767], [7, 70, 769], [40, 64, 2000]]
+    {
         for layout in 0..4 {
             let mut a = Matrix::new(&mut random, rows, inner, layout & 1 == 0);
             let b = Matrix::new(&mut random, inner, columns, layout & 2 == 0);
@@ -160,14 +162,25 @@ fn every_instruction_set_gives_the_same_bits() {
                 let product = |isa: Isa| {
                     let mut c = vec![0.0; rows * columns];
                     let (extent, c_rows) = ([rows, columns, inner], ViewMut::new(&mut c, columns));
-                    multiply(&mut Scratch::new(isa), precision, extent, a.view(), b.view(), Onto::Zero, c_rows);
+                    multiply(
+                        &mut Scratch::new(isa),
+                        precision,
+                        extent,
+                        a.view(),
+                        b.view(),
+                        Onto::Zero,
+                        c_rows,
+                    );
                     c.into_iter().map(f32::to_bits).collect::<Vec<_>>()
                 };
                 let all = Isa::available();
                 // Plain Rust has no fused multiply-add everywhere: an f32 product is rounded before it is added.
                 let exact = |isa: &&Isa| precision == Precision::BFloat16 || **isa != Isa::Portable;
                 for isa in all.iter().filter(exact) {
-                    assert!(product(*isa) == product(all[0]), "{isa:?} {precision:?} {rows} {columns} {inner} {layout}");
+                    assert!(
+                        product(*isa) == product(all[0]),
+                        "{isa:?} {precision:?} {rows} {columns} {inner} {layout}"
+                    );
                 }
             }
         }

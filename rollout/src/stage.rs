@@ -139,7 +139,7 @@ fn open(settings: &Arc<Settings>) -> Result<Run<impl Iterator<Item = Result<Line
         cache_bytes: CACHE_BYTES,
         stop_ids: Vec::new(),
         precision: settings.dtype,
-        isa: None,
+        isa: settings.flags.isa,
     };
     let owners = settings.team.owners();
     let directories: Vec<&Path> = owners.iter().map(|owner| owner.directory.as_path()).collect();

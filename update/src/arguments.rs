@@ -187,6 +187,12 @@ pub struct Arguments {
           value_parser = PossibleValuesParser::new(Precision::NAMES).try_map(|name| name.parse::<Precision>()))]
     pub dtype: Option<Precision>,
 
+    /// Instruction set of all kernels on the CPU: any two of avx512-bf16, avx512 and avx2 give the same bytes [default: the
+    /// fastest]
+    #[arg(long, value_name = "NAME", help_heading = "Running",
+          value_parser = PossibleValuesParser::new(Isa::NAMES).try_map(|name| name.parse::<Isa>()))]
+    pub isa: Option<Isa>,
+
     /// Device memory to use at most, GB (10^9 bytes); with --dry-run, the memory to plan for [default: what is free]
     #[arg(long, value_name = "GB", help_heading = "Running")]
     pub device_memory: Option<f64>,
@@ -243,6 +249,7 @@ impl Arguments {
         let nll = self.objective == Objective::Nll;
         let aggregate = format!("--aggregate {}", stage::choice(&self.aggregate));
         let optimizer = format!("--optimizer {}", stage::choice(&self.optimizer));
+        let device = format!("--device {}", self.device);
         let (muon, sgd) = (self.optimizer == Method::Muon, self.optimizer == Method::Sgd);
         // A flag, whether it was given although another setting leaves it without effect, and that setting.
         let idle = [
@@ -255,6 +262,7 @@ impl Arguments {
             ("--max-tokens", self.aggregate != Aggregate::Constant && self.max_tokens.is_some(), &aggregate),
             ("--lr-other", !muon && self.lr_other.is_some(), &optimizer),
             ("--betas", sgd && !self.betas.is_empty(), &optimizer),
+            ("--isa", !cpu && self.isa.is_some(), &device),
             ("--device-memory", cpu && self.device_memory.is_some(), "--device cpu"),
         ];
         if let Some((flag, _, setting)) = idle.iter().find(|(_, idle, _)| *idle) {
@@ -269,6 +277,9 @@ impl Arguments {
             return Err(Failure::usage("--optimizer muon needs --lr-other").hint(
                 "Muon updates the layers' matrices at --lr; AdamW updates the rest at --lr-other, such as 1e-3",
             ));
+        }
+        if let Some(isa) = self.isa {
+            isa.select().map_err(|error| Failure::unavailable(format!("--isa {isa}: {error}")))?;
         }
         self.check_ranges()?;
         self.check_threads()

@@ -55,7 +55,8 @@ pub struct Options {
     pub stop_ids: Vec<u32>,
     /// What the operands of matrix products are rounded to.
     pub precision: Precision,
-    /// The instruction set of the kernels, one that this processor has; `None`: the best.
+    /// The instruction set of all kernels, matrix products included, one that this processor has. `None`: the best, and
+    /// ONNX Runtime's own products in f32.
     pub isa: Option<Isa>,
 }
 

@@ -57,11 +57,8 @@ impl Model {
         let adapted = policies.iter().filter(|policy| policy.base.is_some());
         let adapters: Vec<Adapter> =
             adapted.map(|policy| Adapter::load(policy, &config)).collect::<Result<_>>()?;
-        let kernels = match options.isa {
-            Some(isa) => Kernels::of(isa, config.head_dim),
-            None => Kernels::best(config.head_dim),
-        };
-        let kernels = kernels.ok_or_else(|| {
+        let isa = options.isa.unwrap_or_else(Isa::best);
+        let kernels = Kernels::best(isa, config.head_dim).ok_or_else(|| {
             let message =
                 format!("{}: heads of {} dimensions are not supported", files.display(), config.head_dim);
             Failure::data(message).hint("head sizes are multiples of 16 up to 256")
@@ -72,16 +69,12 @@ impl Model {
             return Err(Failure::data(message).hint(format!("at most {MAX_ROWS} can")));
         }
         let weights = Weights::open(files)?;
-        // ONNX Runtime's own products are a little faster than ours in f32, and it has none in bf16.
-        let (products, linears) = match options.precision {
-            Precision::Float32 => (Products::OnnxRuntime, None),
-            Precision::BFloat16 => {
-                let linears = Linears::load(
-                    &config,
-                    &weights,
-                    options.precision,
-                    options.isa.unwrap_or_else(Isa::best),
-                )?;
+        // ONNX Runtime's own products are a little faster than ours in f32, but chooses their instructions itself, and it
+        // has none in bf16.
+        let (products, linears) = match (options.precision, options.isa) {
+            (Precision::Float32, None) => (Products::OnnxRuntime, None),
+            _ => {
+                let linears = Linears::load(&config, &weights, options.precision, isa)?;
                 (Products::Own, Some(Arc::new(linears)))
             }
         };

@@ -1,6 +1,6 @@
 //! Log-probabilities against those that `transformers` computed from small random checkpoints (tests/golden).
 
-use super::support::{engine, engine_in, kernels, runtime};
+use super::support::{engine, engine_in, instruction_sets, runtime};
 use crate::engine::Precision;
 use policy::config::Config;
 use policy::directory::Policy;
@@ -27,8 +27,8 @@ fn logprobs_are_those_of_the_reference() {
         let policy = Policy::open(&entry).expect("a policy");
         let head_size = Config::load(&policy.files).expect("a configuration").head_dim;
         // Rare head sizes are compiled for one instruction set only.
-        for (isa, _) in kernels(head_size) {
-            let mut decoder = engine(&policy, Some(isa), 64).decoder();
+        for isa in instruction_sets(head_size) {
+            let mut decoder = engine(&policy, isa, 64).decoder();
             let (mut worst, mut tokens) = (0.0_f32, 0);
             for case in golden["cases"].as_array().expect("cases") {
                 let completions = case["completions"].as_array().expect("completions");
@@ -71,8 +71,8 @@ fn bfloat16_stays_near_the_reference() {
         let policy = Policy::open(&entry).expect("a policy");
         let head_size = Config::load(&policy.files).expect("a configuration").head_dim;
         let most = if entry.to_string_lossy().ends_with("-calm") { (3e-3, 0.05) } else { (0.03, 0.3) };
-        for (isa, _) in kernels(head_size) {
-            let mut decoder = engine_in(Precision::BFloat16, &policy, Some(isa), 64).decoder();
+        for isa in instruction_sets(head_size) {
+            let mut decoder = engine_in(Precision::BFloat16, &policy, isa, 64).decoder();
             let (mut worst, mut sum, mut tokens) = (0.0_f32, 0.0_f32, 0);
             for case in golden["cases"].as_array().expect("cases") {
                 let completions = case["completions"].as_array().expect("completions");

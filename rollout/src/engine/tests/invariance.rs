@@ -2,6 +2,7 @@
 
 use super::support::{BENCH, Geometry, PRECISIONS, TINY, bits, drain, engine_in, request, tokens};
 use crate::engine::{Precision, Request};
+use gemm::Isa;
 
 fn with_precisions<const N: usize>(shapes: [Geometry; N]) -> impl Iterator<Item = (Geometry, Precision)> {
     shapes.into_iter().flat_map(|shape| PRECISIONS.map(|precision| (shape, precision)))
@@ -45,6 +46,23 @@ fn a_group_is_the_same_alone_and_in_company() {
         assert_eq!(together.len(), alone.len());
         for ((id, together), alone) in together.iter().zip(&alone) {
             assert_eq!(&bits(together), alone, "{shape:?} {precision:?}: group {id}");
+        }
+    }
+}
+
+/// Any two instruction sets with a fused multiply-add: what one machine generates another one can.
+#[test]
+fn instruction_sets_give_the_same_bits() {
+    for (shape, precision) in with_precisions([TINY, BENCH]) {
+        let made = shape.policy();
+        let run = |isa| {
+            let mut decoder = engine_in(precision, &made.policy, Some(isa), 64).decoder();
+            requests().into_iter().for_each(|request| decoder.submit(None, request).expect("accepted"));
+            drain(&mut decoder).iter().map(|(_, completions)| bits(completions)).collect::<Vec<_>>()
+        };
+        let all: Vec<Isa> = Isa::available().into_iter().filter(|isa| *isa != Isa::Portable).collect();
+        for isa in all.iter().skip(1) {
+            assert!(run(*isa) == run(all[0]), "{shape:?} {precision:?}: {isa} and {}", all[0]);
         }
     }
 }

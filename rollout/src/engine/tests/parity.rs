@@ -1,7 +1,7 @@
 //! The engine against the oracle, over geometries, instruction sets and ways to batch.
 
 use super::oracle::Oracle;
-use super::support::{BENCH, Geometry, TINY, engine, kernels, runtime, tokens};
+use super::support::{BENCH, Geometry, TINY, engine, instruction_sets, runtime, tokens};
 
 /// log-softmax of one logit, in f64.
 fn logprob(logits: &[f32], id: u32) -> f32 {
@@ -59,8 +59,8 @@ fn every_geometry_agrees_with_group_query_attention() {
                 completions.iter().map(score).collect()
             })
             .collect();
-        for (isa, _) in kernels(shape.head_size) {
-            let mut decoder = engine(&made.policy, Some(isa), 64).decoder();
+        for isa in instruction_sets(shape.head_size) {
+            let mut decoder = engine(&made.policy, isa, 64).decoder();
             let mut worst = 0.0_f32;
             for ((prompt, completions), expected) in sequences.iter().zip(&expected) {
                 let scored = decoder.score(None, prompt, completions, 1.0);
