@@ -1,5 +1,6 @@
 //! SIGINT and SIGTERM: each sets a flag and wakes a blocked read of stdin, so a stage stops between two lines and its output
-//! ends in a complete line. A second signal ends the process at once.
+//! ends in a complete line. A second signal ends the process at once. SIGXFSZ is caught, so that a file at its size limit
+//! (`ulimit -f`) is an error of the write, like a full disk.
 
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
@@ -14,7 +15,7 @@ static TERMINATE: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 /// Becomes readable when a signal arrives.
 static WAKE: OnceLock<UnixStream> = OnceLock::new();
 
-/// Installs handlers for both signals.
+/// Installs the handlers.
 pub(crate) fn watch() -> io::Result<()> {
     let (reader, writer) = UnixStream::pair()?;
     for (signal, flag) in [(SIGINT, &*INTERRUPT), (SIGTERM, &*TERMINATE)] {
@@ -23,6 +24,8 @@ pub(crate) fn watch() -> io::Result<()> {
         signal_hook::flag::register(signal, Arc::clone(flag))?;
         signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
     }
+    // A handler that does nothing, not SIG_IGN: programs that this one starts do not inherit it.
+    signal_hook::flag::register(libc::SIGXFSZ, Arc::default())?;
     // A second call in one process keeps the first pipe, which works as well.
     let _ = WAKE.set(reader);
     Ok(())

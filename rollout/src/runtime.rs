@@ -137,6 +137,12 @@ pub fn open_session(mut builder: SessionBuilder, graph: &[u8]) -> ort::Result<Se
     builder.commit_from_memory(graph)
 }
 
+/// The failure of a thread that cannot be started.
+pub fn no_thread(error: &std::io::Error) -> Failure {
+    Failure::unavailable(format!("a thread cannot be started: {error}"))
+        .hint("fewer --threads, or a higher limit of processes and threads (`ulimit -u`)")
+}
+
 /// The file name of an execution provider's library.
 pub fn provider(name: &str) -> String {
     format!("libonnxruntime_providers_{}.so", name.to_lowercase())

@@ -9,6 +9,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use device::DeviceKind;
@@ -191,7 +192,9 @@ pub fn play<W: Write>(
     let (sender, events) = channel();
     let reader = TaskReader::new(queue.clone(), sender.clone(), settings.shard);
     // Never joined: after a failure it may be waiting for a line that does not come.
-    std::thread::spawn(move || reader.run(lines));
+    if let Err(error) = thread::Builder::new().spawn(move || reader.run(lines)) {
+        return (Totals::default(), Err(runtime::no_thread(&error)));
+    }
 
     let work = |sender: Sender<Event>| {
         let _stop = StopOnPanic(&queue);
@@ -205,12 +208,19 @@ pub fn play<W: Write>(
         times
     };
     let mut totals = Totals::default();
-    let outcome = std::thread::scope(|scope| {
+    let outcome = thread::scope(|scope| {
         let _stop = StopOnPanic(&queue);
-        let senders = vec![sender; settings.threads];
-        let workers: Vec<_> = senders.into_iter().map(|sender| scope.spawn(move || work(sender))).collect();
-        let ends = (&mut totals.stats, &mut totals.ends);
-        let mut outcome = write_in_order(&events, &queue, writer, settings.flags.quiet, ends);
+        let (mut workers, mut outcome) = (Vec::new(), Ok(()));
+        for sender in vec![sender; settings.threads] {
+            match thread::Builder::new().spawn_scoped(scope, move || work(sender)) {
+                Ok(worker) => workers.push(worker),
+                Err(error) => outcome = Err(runtime::no_thread(&error)),
+            }
+        }
+        if outcome.is_ok() {
+            let ends = (&mut totals.stats, &mut totals.ends);
+            outcome = write_in_order(&events, &queue, writer, settings.flags.quiet, ends);
+        }
         queue.stop();
         for worker in workers {
             match worker.join() {
@@ -228,7 +238,7 @@ struct StopOnPanic<'a>(&'a Queue);
 
 impl Drop for StopOnPanic<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if thread::panicking() {
             self.0.stop();
         }
     }

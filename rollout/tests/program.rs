@@ -5,6 +5,7 @@ mod runtime;
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -12,6 +13,9 @@ use envs::{Selection, Settings, Split};
 use policy::initial::{Preset, from_preset};
 use runtime::fetch_runtime;
 use serde_json::Value;
+
+/// A user who owns nothing.
+const NOBODY: u32 = 65_534;
 
 fn tasks(count: usize) -> String {
     let selection = Selection { split: Split::Train, seed: 5, settings: Settings::default() };
@@ -202,6 +206,79 @@ fn the_device_engine_plays_the_same_episodes() {
             assert!((theirs - ours).abs() <= 1e-4, "{theirs} and {ours}");
         }
     }
+}
+
+/// Limits on processes and threads do not bind root, so the program runs as another user.
+#[test]
+fn a_thread_that_cannot_be_started_is_unavailable() {
+    fetch_runtime();
+    let folder = policies();
+    let library = rollout::runtime::find(rollout::runtime::Build::Cpu).expect("the library");
+    for file in [library.as_path(), Path::new(env!("CARGO_BIN_EXE_rollout"))] {
+        std::fs::copy(file, folder.path().join(file.file_name().expect("a name"))).expect("copied");
+    }
+    // Everything in the folder is another user's to read.
+    let opened = Command::new("chmod").args(["-R", "a+rX", "."]).current_dir(folder.path()).status();
+    assert!(opened.expect("chmod runs").success());
+    // The program itself, its reader, its first worker.
+    for limit in 1..=3 {
+        let mut command = Command::new(folder.path().join("rollout"));
+        // SAFETY: only asks.
+        if unsafe { libc::geteuid() } == 0 {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        let limits = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+        // SAFETY: a system call that may follow `fork`.
+        unsafe {
+            command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_NPROC, &limits) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            });
+        }
+        let mut child = command
+            .args(["--quiet", "--policy", "tool", "--threads", "2"])
+            .env("ORT_DYLIB_PATH", folder.path().join(library.file_name().expect("a name")))
+            .current_dir(folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("rollout runs");
+        // It may end before it has read this.
+        let _ = child.stdin.take().expect("its stdin").write_all(tasks(2).as_bytes());
+        let output = child.wait_with_output().expect("its output");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(69), "{limit}: {stderr}");
+        assert!(stderr.starts_with("rollout: a thread cannot be started: "), "{limit}: {stderr}");
+        assert!(stderr.lines().count() == 2 && stderr.contains("\nhint: "), "{limit}: {stderr}");
+        let end = String::from_utf8_lossy(&output.stdout).lines().last().map(str::to_owned);
+        assert!(end.expect("an end").contains("\"ok\":false"), "{limit}");
+    }
+}
+
+#[test]
+fn a_file_at_its_size_limit_is_an_error_of_the_write() {
+    fetch_runtime();
+    let folder = policies();
+    std::fs::write(folder.path().join("tasks"), tasks(8)).expect("written");
+    let program = env!("CARGO_BIN_EXE_rollout");
+    // One block is 512 or 1024 bytes, by the shell.
+    let script = format!("ulimit -f 8; {program} --quiet --policy tool --max-tokens 12 < tasks > samples");
+    let output =
+        Command::new("sh").args(["-c", &script]).current_dir(folder.path()).output().expect("sh runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(74), "{stderr}");
+    assert!(stderr.starts_with("rollout: writing the output: File too large"), "{stderr}");
+}
+
+#[test]
+fn control_characters_of_names_do_not_reach_the_terminal() {
+    let folder = policies();
+    let output = rollout(folder.path(), &["--policy", "a\u{1b}[2Jb=tool", "--policy", "tool"], &tasks(1));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr.starts_with("rollout: --policy a\\u{1b}[2Jb=…"), "{stderr}");
+    assert!(!stderr.contains('\u{1b}'), "{stderr}");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use crate::engine::request::{Completion, Request};
 use crate::engine::scheduler::{PhaseTimings, Runner, Scheduler, SchedulerConfig};
+use crate::runtime::no_thread;
 use record::failure::{Failure, Result};
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
@@ -81,7 +82,7 @@ impl Service {
                     Err(failure) => drop(opened.send(Err(failure))),
                 }
             })
-            .map_err(|error| Failure::unavailable(format!("a thread for the device: {error}")))?;
+            .map_err(|error| no_thread(&error))?;
         let ended = || Failure::work("the device's thread ended while it opened the policy");
         let limits = outcome.recv().map_err(|_| ended())??;
         Ok(Service { handle: Handle { submissions, limits, life, timings }, _thread: Thread(Some(thread)) })
