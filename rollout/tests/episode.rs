@@ -304,3 +304,62 @@ fn an_agreement_at_the_last_turn_is_no_truncation() {
     assert_eq!(episode.stop(), Some(&Stop::Success));
     assert!(groups.iter().flat_map(|group| &group.members).all(|member| !member.truncated));
 }
+
+/// A load that two agents can only lift together: one who lifts alone drops it.
+#[derive(Clone)]
+struct Load {
+    workflow: Arc<Workflow>,
+    dropped: bool,
+}
+
+impl Load {
+    fn lift(&mut self, hands: usize) -> record::failure::Result<Outcome> {
+        self.dropped |= hands == 1;
+        let success = hands == 2 && !self.dropped;
+        let rewards = Rewards { team: f64::from(u8::from(success)), local: 0.0 };
+        let terminated = success || self.dropped;
+        Ok(Outcome { rewards, components: Default::default(), terminated, success })
+    }
+}
+
+impl State for Load {
+    fn workflow(&self) -> &Arc<Workflow> {
+        &self.workflow
+    }
+    fn turn_limit(&self) -> u32 {
+        3
+    }
+    fn observe(&self, agent: &str) -> Vec<Message> {
+        vec![Message { role: "user".to_owned(), content: agent.to_owned() }]
+    }
+    fn apply(&mut self, _agent: &str, text: &str) -> record::failure::Result<Outcome> {
+        self.lift(usize::from(text == "lift"))
+    }
+    fn apply_together(&mut self, actions: &[(&str, &str)]) -> record::failure::Result<Outcome> {
+        self.lift(actions.iter().filter(|(_, text)| *text == "lift").count())
+    }
+    fn clone_state(&self) -> Box<dyn State> {
+        Box::new(self.clone())
+    }
+    fn to_json(&self) -> serde_json::Value {
+        serde_json::json!(self.dropped)
+    }
+}
+
+#[test]
+fn a_joint_step_is_not_one_agent_after_another() {
+    for (texts, stop) in [
+        ([["lift"], ["lift"]], Some(Stop::Success)),
+        ([["wait"], ["lift"]], Some(Stop::Terminated)),
+        ([["wait"], ["wait"]], None),
+    ] {
+        let id =
+            EpisodeId { name: "12.7".into(), streams: Arc::new(Streams::new(7, 12, "t", 0)), branches: 0..1 };
+        let state = Load { workflow: parallel(), dropped: false };
+        let (mut episode, requests) = Episode::begin(Arc::new(config()), id, Box::new(state));
+        for (request, texts) in requests.into_iter().zip(&texts) {
+            step(&mut episode, request, texts);
+        }
+        assert_eq!(episode.stop(), stop.as_ref(), "{texts:?}");
+    }
+}
