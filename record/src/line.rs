@@ -166,6 +166,16 @@ impl End {
         let counts = reasons.into_iter().filter_map(|(reason, count)| Some((reason, count.as_u64()?)));
         counts.filter(|(_, count)| *count > 0).collect()
     }
+
+    /// The first that did not succeed, of this one and those it was made from; what a stage was told to accept is passed
+    /// over.
+    pub fn failed(&self) -> Option<&End> {
+        match (self.ok, &self.allowed) {
+            (false, _) => Some(self),
+            (true, Some(_)) => None,
+            (true, None) => self.after.iter().find_map(End::failed),
+        }
+    }
 }
 
 /// The struct of a line.

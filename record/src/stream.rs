@@ -156,7 +156,7 @@ impl Stream {
     }
 
     fn verdict(&self) -> Result<()> {
-        if let Some(bad) = self.ends.iter().find_map(failed) {
+        if let Some(bad) = self.ends.iter().find_map(End::failed) {
             let why = bad.error.as_ref().map_or(String::new(), |error| format!(": {error}"));
             return Err(Failure::data(format!("stage {} before this one did not succeed{why}", bad.stage))
                 .hint("mend that stage first; --allow-incomplete takes what there is"));
@@ -210,15 +210,6 @@ impl Stream {
             }
         }
         Ok(())
-    }
-}
-
-/// The first `end` that is not ok, itself or before it. A stage that was told to accept one says so in `allowed`.
-fn failed(end: &End) -> Option<&End> {
-    match (end.ok, &end.allowed) {
-        (false, _) => Some(end),
-        (true, Some(_)) => None,
-        (true, None) => end.after.iter().find_map(failed),
     }
 }
 

@@ -247,11 +247,18 @@ impl Drop for StopOnPanic<'_> {
 /// Whether what was played may be trained on.
 ///
 /// # Errors
-/// A stage before this one failed (65), too many episodes could not be scored (1).
+/// A stage before this one failed (65), a group is unaccounted for or too many episodes could not be scored (1).
 pub fn judge(settings: &Settings, totals: &Totals) -> Result<()> {
-    if let Some(end) = totals.ends.iter().find(|end| !end.ok) {
-        return Err(Failure::data(format!("the stage before, {}, failed", end.stage))
+    if let Some(end) = totals.ends.iter().find_map(End::failed) {
+        return Err(Failure::data(format!("stage {} before this one did not succeed", end.stage))
             .hint("its own message on stderr says why"));
+    }
+    let (expected, groups, dropped) = totals.stats.groups();
+    if expected != groups + dropped {
+        let message = format!("{expected} groups were begun, but {groups} written and {dropped} dropped");
+        return Err(
+            Failure::work(message).hint("this is a mistake in rollout: nothing should be trained on it")
+        );
     }
     let (errors, episodes) = (totals.stats.errors(), totals.stats.episodes());
     if errors as f64 > settings.flags.max_error_rate * episodes as f64 {

@@ -156,6 +156,12 @@ impl Stats {
         }
     }
 
+    /// Groups expected, written and dropped.
+    pub fn groups(&self) -> (u64, u64, u64) {
+        let written = self.agents.values().map(|agent| agent.groups).sum();
+        (self.groups_expected, written, self.dropped.values().sum())
+    }
+
     /// Episodes begun.
     pub fn episodes(&self) -> u64 {
         self.environments.values().map(|environment| environment.episodes).sum()
@@ -183,7 +189,7 @@ impl Stats {
             ("solved", self.environments.values().map(|environment| environment.solved).sum::<u64>().into()),
             ("errors", self.errors().into()),
             ("groups_expected", self.groups_expected.into()),
-            ("groups", of_agents(|agent| agent.groups).into()),
+            ("groups", self.groups().1.into()),
             ("samples", self.samples().into()),
             ("prompt_tokens", self.prompt_tokens.into()),
             ("completion_tokens", of_agents(|agent| agent.completion_tokens).into()),

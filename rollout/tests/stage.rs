@@ -253,6 +253,31 @@ fn other_lines_pass_through_in_place_and_ends_are_consumed() {
 }
 
 #[test]
+fn an_end_that_is_ok_around_one_that_is_not_is_refused() {
+    let bad = json!({"type": "end", "v": 1, "stage": "envs", "ok": false});
+    let around = |allowed: Value| {
+        let end =
+            json!({"type": "end", "v": 1, "stage": "mine", "ok": true, "allowed": allowed, "after": [bad]});
+        let (_, totals, outcome) = play(settings(&[]), sequential(), 4, &format!("{}{end}\n", many(1)));
+        outcome.expect("a run without failure");
+        rollout::stage::judge(&settings(&[]), &totals)
+    };
+    let failure = around(Value::Null).expect_err("envs failed");
+    assert_eq!((failure.code, failure.message.as_str()), (65, "stage envs before this one did not succeed"));
+    around(json!("what was missing")).expect("a stage was told to accept it");
+}
+
+#[test]
+fn a_group_that_is_neither_written_nor_dropped_fails_the_run() {
+    let (_, mut totals, outcome) = play(settings(&[]), sequential(), 4, &many(3));
+    outcome.expect("a run without failure");
+    rollout::stage::judge(&settings(&[]), &totals).expect("every group is written");
+    totals.stats.groups_expected += 1;
+    let failure = rollout::stage::judge(&settings(&[]), &totals).expect_err("one is missing");
+    assert!(failure.code == 1 && failure.message.contains("groups were begun"), "{failure}");
+}
+
+#[test]
 fn samples_that_pass_through_are_checked_as_by_every_stage() {
     let bad = "{\"type\":\"sample\",\"v\":1,\"id\":\"a\",\"reward\":NaN}";
     let (output, _, outcome) = play(settings(&[]), sequential(), 4, &format!("{}{bad}\n", many(1)));
