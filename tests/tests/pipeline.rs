@@ -291,3 +291,41 @@ fn a_signal_to_the_script_ends_its_stages() {
         ));
     }
 }
+
+/// The example stage of `record`, between the stages that it was written for.
+#[test]
+fn a_judge_stands_between_rollout_and_group() {
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "-p", "record", "--example", "judge", "--locked", "--quiet"]).current_dir(root());
+    if !cfg!(debug_assertions) {
+        build.arg("--release");
+    }
+    assert!(build.status().expect("cargo runs").success(), "the example does not build");
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().display();
+    must(&format!("policy init {dir}/p --preset tiny --seed 3 2>&1"));
+    // The judge's score is the completion's first token.
+    let judged = must(&format!(
+        "envs tasks plan-path --count 3 --seed 7 | rollout --quiet --policy {dir}/p --branches 3 --turns 2 --max-tokens 8 | \
+         $TROUPE_BIN/examples/judge --quiet 'jq --unbuffered .completion_ids[0]' | \
+         jq -c 'if .type == \"sample\" then .reward += .judge else . end' | group --quiet | advantage --quiet"
+    ));
+    let lines: Vec<Value> = judged.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let samples: Vec<&Value> = of_type(&lines, "sample").collect();
+    assert!(samples.len() >= 18, "{}", samples.len());
+    for sample in samples {
+        assert_eq!(sample["judge"].as_f64(), sample["completion_ids"][0].as_f64());
+        let (reward, judge) = (sample["reward"].as_f64(), sample["judge"].as_f64());
+        let rewards = sample["rewards"]["team"].as_f64().zip(sample["rewards"]["local"].as_f64());
+        let (team, local) = rewards.expect("rewards");
+        assert!(
+            (reward.expect("a reward") - judge.expect("a score") - team - local).abs() < 1e-9,
+            "{sample}"
+        );
+        assert!(sample["advantage"].is_number() && sample["group"].is_string());
+    }
+    let end = of_type(&lines, "end").last().expect("an end");
+    let stages = ["/stage", "/after/0/stage", "/after/0/after/0/stage", "/after/0/after/0/after/0/stage"];
+    let stages = stages.map(|pointer| end.pointer(pointer).and_then(Value::as_str).unwrap_or("none"));
+    assert_eq!((&end["ok"], stages), (&Value::from(true), ["advantage", "group", "judge", "rollout"]));
+}
