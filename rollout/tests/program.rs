@@ -220,7 +220,7 @@ fn a_thread_that_cannot_be_started_is_unavailable() {
     // Everything in the folder is another user's to read.
     let opened = Command::new("chmod").args(["-R", "a+rX", "."]).current_dir(folder.path()).status();
     assert!(opened.expect("chmod runs").success());
-    // The program itself, its reader, its first worker.
+    // The program itself, its reader, a worker or two.
     for limit in 1..=3 {
         let mut command = Command::new(folder.path().join("rollout"));
         // SAFETY: only asks.
@@ -236,7 +236,7 @@ fn a_thread_that_cannot_be_started_is_unavailable() {
             });
         }
         let mut child = command
-            .args(["--quiet", "--policy", "tool", "--threads", "2"])
+            .args(["--quiet", "--policy", "tool", "--threads", "8"])
             .env("ORT_DYLIB_PATH", folder.path().join(library.file_name().expect("a name")))
             .current_dir(folder.path())
             .stdin(Stdio::piped())
