@@ -363,3 +363,68 @@ fn a_joint_step_is_not_one_agent_after_another() {
         assert_eq!(episode.stop(), stop.as_ref(), "{texts:?}");
     }
 }
+
+/// Outcomes that an environment should not give, and failures.
+#[derive(Clone)]
+struct Odd(Arc<Workflow>);
+
+impl State for Odd {
+    fn workflow(&self) -> &Arc<Workflow> {
+        &self.0
+    }
+    fn turn_limit(&self) -> u32 {
+        3
+    }
+    fn observe(&self, agent: &str) -> Vec<Message> {
+        vec![Message { role: "user".to_owned(), content: agent.to_owned() }]
+    }
+    fn apply(&mut self, _agent: &str, text: &str) -> record::failure::Result<Outcome> {
+        let number = |when: &str, value: f64| if text == when { value } else { 0.0 };
+        match text {
+            "no sandbox" => Err(record::failure::Failure::unavailable("no sandbox")),
+            "broken" => Err(record::failure::Failure::work("broken")),
+            _ => Ok(Outcome {
+                rewards: Rewards { team: number("endless", f64::INFINITY), local: 0.0 },
+                components: [("part".to_owned(), number("no number", f64::NAN))].into(),
+                terminated: false,
+                success: text == "solved",
+            }),
+        }
+    }
+    fn clone_state(&self) -> Box<dyn State> {
+        Box::new(self.clone())
+    }
+    fn to_json(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+}
+
+#[test]
+fn what_an_environment_should_not_give_ends_the_episode_by_its_name() {
+    let stop = |text: &str| {
+        let streams = Arc::new(Streams::new(7, 12, "t", 0));
+        let id = EpisodeId { name: "12.7".into(), streams, branches: 0..1 };
+        let state = Box::new(Odd(sequential()));
+        let (mut episode, requests) = Episode::begin(Arc::new(config()), id, state);
+        step(&mut episode, only(requests), &[text]);
+        match episode.stop() {
+            Some(Stop::Error(error)) => error.boundary,
+            Some(stop) => stop.name(),
+            None => "none",
+        }
+    };
+    let found = ["fine", "solved", "endless", "no number", "broken", "no sandbox"].map(stop);
+    assert_eq!(found, ["none", "success", "env", "env", "env", "sandbox"]);
+}
+
+#[test]
+fn only_the_last_stage_of_the_last_turn_is_cut_off() {
+    let (mut episode, mut requests) = begin(sequential(), EpisodeConfig { turns: Some(2), ..config() }, 1);
+    let mut truncated = Vec::new();
+    while let Some(request) = requests.pop() {
+        let transition = step(&mut episode, request, &["1"]);
+        truncated.push(transition.groups[0].members[0].truncated);
+        requests = transition.requests;
+    }
+    assert_eq!(truncated, [false, false, false, true]);
+}

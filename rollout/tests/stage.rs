@@ -301,3 +301,68 @@ fn a_broken_line_fails_the_run_and_what_came_before_is_written() {
     assert!(failure.message.starts_with("tasks:2"), "{}", failure.message);
     assert!(totals.stats.tasks <= 1 && of_type(&output, "episode").len() <= 1);
 }
+
+#[test]
+fn agents_that_are_asked_the_same_have_groups_of_their_own() {
+    let input = tasks(&[json!({"anonymous": true})]);
+    let flags = ["--sampling", "parallel", "--branches", "3", "--turns", "1"];
+    let output = output(&flags, parallel(), 4, &input);
+    let agents: Vec<(Value, usize)> =
+        groups(&output).iter().map(|group| (group[0]["agent"].clone(), group.len())).collect();
+    assert_eq!(agents, [(json!("asker"), 3), (json!("doer"), 3)]);
+}
+
+#[test]
+fn a_refused_task_ends_every_episode_of_parallel_sampling() {
+    let flags = ["--sampling", "parallel", "--branches", "3", "--max-error-rate", "1"];
+    let output = output(&flags, sequential(), 4, &tasks(&[Value::Null]));
+    let branches =
+        |kind| -> Vec<Value> { of_type(&output, kind).iter().map(|line| line["branch"].clone()).collect() };
+    assert_eq!(
+        (branches("error"), branches("episode")),
+        (vec![json!(0), json!(1), json!(2)], vec![json!(0), json!(1), json!(2)])
+    );
+}
+
+#[test]
+fn counts_are_those_of_the_lines() {
+    let (output, totals, outcome) = play(settings(&["--branches", "2"]), sequential(), 4, &many(40));
+    outcome.expect("a run without failure");
+    let mut solved = vec![0; 3];
+    for episode in of_type(&output, "episode").iter().filter(|episode| episode["success"] == true) {
+        solved[episode["turns"].as_u64().expect("turns") as usize - 1] += 1;
+    }
+    assert!(solved.iter().all(|&count| count > 0), "{solved:?}");
+    let counts = totals.stats.counts();
+    assert_eq!(counts["environments"]["talk"]["solved_at_turn"], json!(solved));
+    // A prompt is counted once for all of its branches.
+    let prompts = groups(&output)
+        .iter()
+        .map(|group| group[0]["prompt_ids"].as_array().map_or(0, Vec::len))
+        .sum::<usize>();
+    assert_eq!(counts["prompt_tokens"], prompts);
+}
+
+/// Both agents of a stage fail: the episode has the first cause, and each group is dropped once.
+#[test]
+fn the_first_failure_of_a_stage_is_the_episodes() {
+    use rollout::episode::EpisodeError;
+    use rollout::task_run::{QueuedTask, RunContext, TaskRun};
+    let labels = Vec::new();
+    let context = Arc::new(RunContext { settings: Arc::new(settings(&[])), external: None, labels });
+    let task = QueuedTask { sequence: 0, index: 0, occurrence: 0, task: record::line::Task::default() };
+    let state = Box::new(common::Talk::new(parallel()));
+    let (mut run, requests) = TaskRun::begin(context, task, Ok(state));
+    let [first, second]: [_; 2] = requests.try_into().expect("two requests");
+    assert!(run.needs(&first) && run.needs(&second));
+    run.fail(first, &EpisodeError::at("policy", "the first"));
+    assert!(!run.needs(&second) && !run.is_over());
+    run.fail(second, &EpisodeError::at("env", "the second"));
+    assert!(run.is_over());
+    let output = run.finish().expect("lines");
+    let errors = of_type(&output.text, "error");
+    assert_eq!((errors.len(), &errors[0]["message"]), (1, &json!("the first")));
+    assert_eq!(output.stats.groups(), (2, 0, 2));
+    let dropped = &output.stats.counts()["dropped_groups"];
+    assert_eq!((&dropped["policy"], &dropped["env"]), (&json!(2), &json!(0)));
+}

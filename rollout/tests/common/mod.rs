@@ -40,11 +40,13 @@ pub struct Talk {
     pub workflow: Arc<Workflow>,
     pub actions: Vec<(String, String)>,
     pub fails_on: Option<String>,
+    /// Whether all agents are asked the same.
+    pub anonymous: bool,
 }
 
 impl Talk {
     pub fn new(workflow: Arc<Workflow>) -> Talk {
-        Talk { workflow, actions: Vec::new(), fails_on: None }
+        Talk { workflow, actions: Vec::new(), fails_on: None, anonymous: false }
     }
 }
 
@@ -59,6 +61,7 @@ impl State for Talk {
 
     fn observe(&self, agent: &str) -> Vec<Message> {
         let actions: Vec<String> = self.actions.iter().map(|(who, what)| format!("{who}:{what}")).collect();
+        let agent = if self.anonymous { "" } else { agent };
         vec![Message { role: "user".to_owned(), content: format!("{agent}? {}", actions.join(" ")) }]
     }
 
@@ -103,7 +106,8 @@ impl Environment for Talks {
             return Err(Failure::data("nothing to play"));
         }
         let fails_on = spec["fails_on"].as_str().map(str::to_owned);
-        Ok(Box::new(Talk { fails_on, ..Talk::new(Arc::clone(&self.0)) }))
+        let anonymous = spec["anonymous"] == true;
+        Ok(Box::new(Talk { fails_on, anonymous, ..Talk::new(Arc::clone(&self.0)) }))
     }
 }
 
