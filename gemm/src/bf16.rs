@@ -32,11 +32,11 @@ unsafe fn round_pairs(words: *mut Word, rows: usize, width: usize) {
     let words = unsafe { std::slice::from_raw_parts_mut(words, rows * width) };
     for pair in words.chunks_mut(2 * width) {
         let (first, second) = pair.split_at_mut(width.min(pair.len()));
-        for place in 0..width {
-            match second.get_mut(place) {
-                Some(second) => (first[place], *second) = (rounded(*second), rounded(first[place])),
-                None => first[place] = rounded(first[place]),
-            }
+        if second.is_empty() {
+            first.iter_mut().for_each(|word| *word = rounded(*word));
+        }
+        for (first, second) in first.iter_mut().zip(second) {
+            (*first, *second) = (rounded(*second), rounded(*first));
         }
     }
 }
