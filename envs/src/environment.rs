@@ -70,8 +70,8 @@ impl Outcome {
 ///
 /// The caller goes through the stages of the workflow. In a stage of one agent: observe, sample candidates, score each on
 /// a clone, apply the chosen one. In a stage of several: observe for all of them first, score each candidate on a clone
-/// of the state before the stage (with the other agents' last actions), then apply all chosen actions with
-/// [`State::apply_together`].
+/// of the state before the stage (with the other agents' last actions), choose, score each beside the choices of the others
+/// with [`State::apply_beside`], then apply all chosen actions with [`State::apply_together`].
 pub trait State: Send {
     /// The agents that act, and their order.
     fn workflow(&self) -> &Arc<Workflow>;
@@ -95,6 +95,14 @@ pub trait State: Send {
     /// action. Its team reward is the team's for the stage.
     fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
         apply_in_order(self, actions)
+    }
+
+    /// Executes the action `text` of `agent` together with the chosen actions of the others of its stage: the outcome for
+    /// `agent`. A success that takes several agents is credited here, when it happens. `None`: what `agent` earns does not
+    /// depend on the others, so [`State::apply`] says it all.
+    fn apply_beside(&mut self, agent: &str, text: &str, others: &[(&str, &str)]) -> Result<Option<Outcome>> {
+        let _ = (agent, text, others);
+        Ok(None)
     }
 
     /// An independent copy with the same future.

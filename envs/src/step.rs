@@ -4,7 +4,8 @@
 //! (`sequential`, `parallel`, or stages as arrays of agents). A request with `state`, `agent` and `action` is answered
 //! with the state after it and what the action earned. One with `state` and `actions`, an object of texts by agent,
 //! executes the actions of a stage of several agents together; the reset response says `together: true` where that is
-//! supported, otherwise they are executed one after another. One with `state`, `agent` and `"probe":true` changes nothing:
+//! supported, otherwise they are executed one after another. With `beside`, the actions that the others of the stage chose,
+//! `action` is scored together with them. One with `state`, `agent` and `"probe":true` changes nothing:
 //! it returns `probes` (test actions), `oracle` (one that no other outscores, or null) and `solved`; only
 //! `envs check --env-command` sends it.
 //!
@@ -93,12 +94,20 @@ fn step(environment: &dyn Environment, state: &Value, request: &Map<String, Valu
     if request.contains_key("probe") {
         return probe(&*state, text("agent")?, request);
     }
-    let outcome = match request.get("actions") {
-        None => {
+    let outcome = match (request.get("actions"), request.get("beside")) {
+        (Some(actions), _) => together(&mut *state, request, actions)?,
+        (None, others) => {
             let (agent, action) = (text("agent")?, text("action")?);
-            state.apply(agent, action)?
+            let others = others.map_or(Ok(BTreeMap::new()), |others| texts(&*state, "beside", others))?;
+            if others.contains_key(agent) {
+                return Err(Failure::data(format!(
+                    "`beside` holds the others' actions, and none of '{agent}'"
+                )));
+            }
+            let others: Vec<(&str, &str)> = others.iter().map(|(agent, text)| (&**agent, &**text)).collect();
+            let joint = if others.is_empty() { None } else { state.apply_beside(agent, action, &others)? };
+            joint.map_or_else(|| state.apply(agent, action), Ok)?
         }
-        Some(actions) => together(&mut *state, request, actions)?,
     };
     let observations = if outcome.terminated { json!({}) } else { observations(&*state) };
     Ok(json!({
@@ -128,16 +137,22 @@ fn together(state: &mut dyn State, request: &Map<String, Value>, actions: &Value
     if request.contains_key("agent") || request.contains_key("action") {
         return Err(Failure::data("`actions` takes the place of `agent` and `action`"));
     }
-    let texts: BTreeMap<String, String> = BTreeMap::deserialize(actions)
-        .map_err(|error| Failure::data(format!("`actions` are no texts by agent: {error}")))?;
+    let texts = texts(state, "actions", actions)?;
     let workflow = Arc::clone(state.workflow());
-    texts.keys().try_for_each(|agent| workflow.check(agent))?;
     let actions: Vec<(&str, &str)> = workflow
         .agents()
         .iter()
         .filter_map(|agent| Some((agent.as_str(), texts.get(agent)?.as_str())))
         .collect();
     state.apply_together(&actions)
+}
+
+/// Texts by agent, of the field `name`.
+fn texts(state: &dyn State, name: &str, value: &Value) -> Result<BTreeMap<String, String>> {
+    let texts: BTreeMap<String, String> = BTreeMap::deserialize(value)
+        .map_err(|error| Failure::data(format!("`{name}` are no texts by agent: {error}")))?;
+    texts.keys().try_for_each(|agent| state.workflow().check(agent))?;
+    Ok(texts)
 }
 
 /// What each agent sees.

@@ -66,6 +66,28 @@ fn a_team_ends_when_it_agrees_and_succeeds_when_it_is_right() {
     assert!(state.is_solved() && state.apply("tool", " 1").is_err());
 }
 
+/// Solving at once earns each agent what solving after a disagreement does.
+#[test]
+fn a_joint_success_is_credited_when_it_happens() {
+    let beside = |state: &dyn State, agent: &str, text: &str, other: (&str, &str)| {
+        let outcome = state.clone_state().apply_beside(agent, text, &[other]).unwrap().unwrap();
+        (outcome.rewards.team, outcome.rewards.local, outcome.terminated, outcome.success)
+    };
+    let mut state = begin(&compact(), "team");
+    for _turn in 0..2 {
+        let (tool, reasoner) = (("tool", " 7 + 5 - 3"), ("reasoner", " = 9"));
+        assert_eq!(beside(&*state, "tool", tool.1, reasoner), (1.0, 1.0, true, true));
+        assert_eq!(beside(&*state, "reasoner", reasoner.1, tool), (1.0, 1.0, true, true));
+        assert_eq!(beside(&*state, "reasoner", " = 8", tool), (0.0, 0.2, false, false));
+        assert_eq!(beside(&*state, "reasoner", " = 9", ("tool", " 8")), (0.0, 1.0, false, false));
+        // Agreement with what the other said before, and says no more, is none.
+        together(&mut *state, &[("tool", " 7 + 5 - 3"), ("reasoner", " = 8")]);
+    }
+    let ensemble = begin(&compact(), "ensemble");
+    let proposal = beside(&*ensemble, "reasoner-1", " = 9", ("tool-1", " 8"));
+    assert_eq!(proposal, (1.0, 1.0, false, false), "a proposal earns what it would if adopted");
+}
+
 #[test]
 fn one_answer_and_the_same_answer_twice() {
     let mut once = begin(&compact(), "single");

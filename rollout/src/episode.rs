@@ -6,9 +6,10 @@
 //! parallel sampling.
 //!
 //! A turn runs the stages of the workflow in order. A stage of one agent is sequential: the next stage sees the
-//! executed action. In a stage of several agents all see the state before the stage; a candidate is scored with the
-//! other agents' actions as last executed, the choices of all agents are then executed together, and the joint result
-//! decides whether the episode is over.
+//! executed action. In a stage of several agents all see the state before the stage; a candidate is chosen by what it
+//! earns with the other agents' actions as last executed, the choices of all agents are then executed together, and the
+//! joint result decides whether the episode is over. Where success takes several agents, each candidate is credited with
+//! what it achieves beside the choices of the others, so that a joint success pays when it happens, and once.
 //!
 //! Left out: tokens, models and lines. The logic is a function of states, texts and named random streams, so it is
 //! tested without any of them.
@@ -307,15 +308,27 @@ impl Episode {
         for (request, candidates) in complete {
             groups.push(self.score(request, candidates)?.0);
         }
-        let chosen: Vec<&Member> = groups.iter().filter_map(Group::selected).collect();
-        let actions: Vec<(&str, &str)> = agents
-            .iter()
-            .zip(&chosen)
-            .map(|(agent, member)| (agent.as_str(), member.candidate.text.as_str()))
-            .collect();
+        let chosen: Vec<String> =
+            groups.iter().filter_map(Group::selected).map(|member| member.candidate.text.clone()).collect();
+        let actions: Vec<(&str, &str)> =
+            agents.iter().map(String::as_str).zip(chosen.iter().map(String::as_str)).collect();
+        for group in &mut groups {
+            let agent = self.agents()[group.agent].as_str();
+            let others: Vec<(&str, &str)> =
+                actions.iter().copied().filter(|(other, _)| *other != agent).collect();
+            for member in &mut group.members {
+                let mut state = self.state.clone_state();
+                if let Some(outcome) = state.apply_beside(agent, &member.candidate.text, &others)? {
+                    member.reward = self.reward_of(agent, &outcome)?;
+                    member.truncated = self.is_last_stage() && !outcome.terminated;
+                    member.outcome = outcome;
+                }
+            }
+        }
         let joint = self.state.apply_together(&actions)?;
-        self.reward += chosen.iter().map(|member| member.reward).sum::<f64>();
-        if let (Some(agent), Some(member)) = (agents.last(), chosen.last()) {
+        let selected = groups.iter().filter_map(Group::selected);
+        self.reward += selected.clone().map(|member| member.reward).sum::<f64>();
+        if let (Some(agent), Some(member)) = (agents.last(), selected.last()) {
             self.parent = Some(self.id.sample(self.turn, agent, member.branch).into());
         }
         if joint.terminated {
@@ -333,15 +346,13 @@ impl Episode {
         candidates: Vec<Candidate>,
     ) -> Result<(Group, Box<dyn State>), EpisodeError> {
         let agent = self.agents()[request.agent].as_str();
-        let cut_off = self.turn + 1 == self.limit && self.stage + 1 == self.workflow.stages();
         let mut states = Vec::with_capacity(candidates.len());
         let mut members = Vec::with_capacity(candidates.len());
         for (branch, candidate) in request.branches.clone().zip(candidates) {
             let mut state = self.state.clone_state();
             let outcome = state.apply(agent, &candidate.text)?;
-            let reward = self.config.team_weight * outcome.rewards.team + outcome.rewards.local;
-            check_finite(agent, &outcome, reward)?;
-            let truncated = cut_off && !outcome.terminated;
+            let reward = self.reward_of(agent, &outcome)?;
+            let truncated = self.is_last_stage() && !outcome.terminated;
             members.push(Member { branch, candidate, outcome, reward, selected: false, truncated });
             states.push(state);
         }
@@ -354,6 +365,23 @@ impl Episode {
         let group =
             Group { turn: request.turn, agent: request.agent, parent, messages: request.messages, members };
         Ok((group, states.swap_remove(position)))
+    }
+
+    /// Whether the turn limit ends the episode after this stage.
+    fn is_last_stage(&self) -> bool {
+        self.turn + 1 == self.limit && self.stage + 1 == self.workflow.stages()
+    }
+
+    /// α·team + local. Refuses NaN and infinity, which compare with nothing and would spoil every mean after them.
+    fn reward_of(&self, agent: &str, outcome: &Outcome) -> Result<f64, EpisodeError> {
+        let reward = self.config.team_weight * outcome.rewards.team + outcome.rewards.local;
+        if reward.is_finite() && outcome.components.values().all(|component| component.is_finite()) {
+            return Ok(reward);
+        }
+        Err(EpisodeError::environment(format!(
+            "the reward for the action of {agent} is not finite: team {}, local {}",
+            outcome.rewards.team, outcome.rewards.local
+        )))
     }
 
     /// The index of the member to execute.
@@ -403,14 +431,4 @@ impl From<Failure> for EpisodeError {
     fn from(failure: Failure) -> EpisodeError {
         EpisodeError::at(if failure.code == UNAVAILABLE { "sandbox" } else { "env" }, failure.message)
     }
-}
-
-/// Refuses NaN and infinity, which compare with nothing and would spoil every mean after them.
-fn check_finite(agent: &str, outcome: &Outcome, reward: f64) -> Result<(), EpisodeError> {
-    if reward.is_finite() && outcome.components.values().all(|component| component.is_finite()) {
-        return Ok(());
-    }
-    let Rewards { team, local } = outcome.rewards;
-    let message = format!("the reward for the action of {agent} is not finite: team {team}, local {local}");
-    Err(EpisodeError::at("env", message))
 }

@@ -238,6 +238,15 @@ impl State for Agree {
         let own: f64 = actions.iter().map(|(agent, text)| self.put(agent, text)).sum();
         Ok(self.outcome(own))
     }
+    fn apply_beside(
+        &mut self,
+        agent: &str,
+        text: &str,
+        others: &[(&str, &str)],
+    ) -> record::failure::Result<Option<Outcome>> {
+        others.iter().for_each(|(agent, text)| drop(self.put(agent, text)));
+        self.apply(agent, text).map(Some)
+    }
     fn clone_state(&self) -> Box<dyn State> {
         Box::new(self.clone())
     }
@@ -262,7 +271,7 @@ fn a_parallel_episode_stops_on_agreement_of_the_choices_as_worked_out_by_hand() 
             .collect()
     };
 
-    // Turn 0: the other's action is absent, so nobody can agree with it, not even a 7 with a 7; the choices are 7 and 3.
+    // Turn 0: the choices are 7 and 3, and nobody agrees with the other's choice.
     let [asker, doer]: [PromptRequest; 2] = requests.try_into().expect("two requests");
     step(&mut episode, doer, &["3", "2"]);
     let transition = step(&mut episode, asker, &["4", "7"]);
@@ -272,22 +281,39 @@ fn a_parallel_episode_stops_on_agreement_of_the_choices_as_worked_out_by_hand() 
     assert!(!terminated && episode.stop().is_none());
     assert_eq!(transition.requests[0].messages[0].content, "asker [Some(7), Some(3)]");
 
-    // Turn 1: scored against the other's last executed action. The asker's 3 would agree with the doer's 3, wrongly: the
-    // team earns nothing. The doer's 7 agrees with the asker's 7: 1 + .7. The choices are 5 and 7: no agreement,
-    // although each of 3 and 7 alone was one.
+    // Turn 1: the choices are by the other's last executed action. The doer's 7 would agree with the asker's last 7: 1 + .7.
+    // But the asker goes over to 5, and what is credited is what each achieves beside the other's choice: no agreement.
     let [asker, doer]: [PromptRequest; 2] = transition.requests.try_into().expect("two requests");
     step(&mut episode, asker, &["3", "5"]);
     let transition = step(&mut episode, doer, &["7", "3"]);
-    assert_eq!(rewards(&transition), [[0.3, 0.5], [1.7, 0.3]]);
+    assert_eq!(rewards(&transition), [[0.3, 0.5], [0.7, 0.3]]);
     let ends: Vec<(bool, bool)> = transition
         .groups
         .iter()
         .flat_map(|group| &group.members)
         .map(|member| (member.outcome.terminated, member.truncated))
         .collect();
-    assert_eq!(ends, [(true, false), (false, true), (true, false), (false, true)]);
+    assert_eq!(ends, [(false, true); 4]);
     assert_eq!((episode.stop(), episode.turns()), (Some(&Stop::Turns), 2));
-    assert!((episode.reward() - (0.7 + 0.3 + 0.5 + 1.7)).abs() < 1e-12, "{}", episode.reward());
+    assert!((episode.reward() - (0.7 + 0.3 + 0.5 + 0.7)).abs() < 1e-12, "{}", episode.reward());
+}
+
+/// Solving at once earns what solving later does: 1 + .7 for each who brought it about, and nothing for those who would not.
+#[test]
+fn a_joint_success_is_credited_when_it_happens_also_at_turn_0() {
+    let streams = Arc::new(Streams::new(7, 12, "t", 0));
+    let id = EpisodeId { name: "12.7".into(), streams, branches: 0..2 };
+    let state = Agree { workflow: parallel(), numbers: [None; 2] };
+    let (mut episode, requests) = Episode::begin(Arc::new(config()), id, Box::new(state));
+    let [asker, doer]: [PromptRequest; 2] = requests.try_into().expect("two requests");
+    step(&mut episode, asker, &["7", "2"]);
+    let transition = step(&mut episode, doer, &["3", "7"]);
+    let members = |group: &Group| -> Vec<(f64, bool)> {
+        group.members.iter().map(|member| (member.reward, member.outcome.terminated)).collect()
+    };
+    assert_eq!(members(&transition.groups[0]), [(1.7, true), (0.2, false)]);
+    assert_eq!(members(&transition.groups[1]), [(0.3, false), (1.7, true)]);
+    assert_eq!((episode.stop(), episode.reward()), (Some(&Stop::Success), 3.4));
 }
 
 #[test]

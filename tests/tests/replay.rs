@@ -3,7 +3,7 @@
 //! `envs step` is told the task and then each candidate, one at a time. So whatever `rollout` wrote must follow from the
 //! tasks and the texts alone. These are the mistakes of multi-agent training that this makes impossible: prompts that
 //! do not follow from the applied actions (a tree that never advances, agents in sequence that do not see each other),
-//! candidates scored by anything but their own consequence, groups of other than K candidates of one prompt, groups that
+//! candidates scored by anything but their own consequence (beside the choices of the others, where agents act at once), groups of other than K candidates of one prompt, groups that
 //! mix tasks, choices that are not the first best, running out of turns as a success.
 
 use std::collections::BTreeMap;
@@ -104,14 +104,38 @@ fn replay(run: &Run, tasks: &[Value], lines: &[Value]) -> Seen {
             for stage in &stages {
                 let mut chosen = serde_json::Map::new();
                 let mut after = Value::Null;
+                let mut groups = Vec::new();
+                let worth = |answer: &Value| {
+                    let [team, local] = ["team", "local"].map(|part| number(&answer["rewards"][part]));
+                    assert!((0.0..=1.0).contains(&team) && (0.0..=1.0).contains(&local), "{answer}");
+                    run.team_weight * team + local
+                };
+                // Chosen is what is best alone.
                 for agent in stage {
                     let agent = agent.as_str().expect("a name");
                     let members = samples
                         .remove(&(name.clone(), turn, agent.to_owned()))
                         .unwrap_or_else(|| panic!("{name}: no group of {agent} at turn {turn}"));
+                    let alone: Vec<f64> = members
+                        .iter()
+                        .map(|member| {
+                            let action = &member["completion"];
+                            worth(
+                                &step.ask(&json!({"state": now["state"], "agent": agent, "action": action})),
+                            )
+                        })
+                        .collect();
+                    let most = alone.iter().copied().fold(f64::MIN, f64::max);
+                    let best = alone.iter().position(|&reward| reward == most).expect("a best");
+                    chosen.insert(agent.to_owned(), members[best]["completion"].clone());
+                    groups.push((agent, members, best));
+                }
+                for (agent, members, best) in groups {
                     seen.groups += 1;
                     seen.later_turns += usize::from(turn > 0);
                     assert_eq!(members.len(), run.branches, "{name}/{agent}/{turn}");
+                    let mut others = chosen.clone();
+                    others.remove(agent);
                     let mut answers = Vec::new();
                     let mut rewards = Vec::new();
                     for (branch, member) in members.iter().enumerate() {
@@ -122,19 +146,16 @@ fn replay(run: &Run, tasks: &[Value], lines: &[Value]) -> Seen {
                         assert_eq!(member["prompt"], now["observations"][agent], "{id}");
                         assert_eq!(member["prompt_ids"], members[0]["prompt_ids"], "{id}");
                         let action = &member["completion"];
-                        let answer =
-                            step.ask(&json!({"state": now["state"], "agent": agent, "action": action}));
+                        let answer = step.ask(
+                            &json!({"state": now["state"], "agent": agent, "action": action, "beside": others}),
+                        );
                         assert_eq!(member["rewards"], answer["rewards"], "{id}");
                         assert_eq!(member["reward_components"], answer["reward_components"], "{id}");
                         assert_eq!(member["terminated"], answer["terminated"], "{id}");
-                        let [team, local] = ["team", "local"].map(|part| number(&answer["rewards"][part]));
-                        assert!((0.0..=1.0).contains(&team) && (0.0..=1.0).contains(&local), "{id}");
-                        assert_eq!(number(&member["reward"]), run.team_weight * team + local, "{id}");
+                        assert_eq!(number(&member["reward"]), worth(&answer), "{id}");
                         rewards.push(number(&member["reward"]));
                         answers.push(answer);
                     }
-                    let most = rewards.iter().copied().fold(f64::MIN, f64::max);
-                    let best = rewards.iter().position(|&reward| reward == most).expect("a best");
                     for (branch, (member, wanted)) in members.iter().zip(advantages(&rewards)).enumerate() {
                         assert_eq!(member["selected"], branch == best, "{}", member["id"]);
                         let advantage = number(&member["advantage"]);
@@ -144,9 +165,8 @@ fn replay(run: &Run, tasks: &[Value], lines: &[Value]) -> Seen {
                             member["id"]
                         );
                     }
-                    seen.unequal += usize::from(rewards.iter().any(|&reward| reward != most));
-                    reward += most;
-                    chosen.insert(agent.to_owned(), members[best]["completion"].clone());
+                    seen.unequal += usize::from(rewards.iter().any(|&reward| reward != rewards[0]));
+                    reward += rewards[best];
                     after = answers.swap_remove(best);
                 }
                 if stage.len() > 1 {

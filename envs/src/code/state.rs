@@ -5,6 +5,9 @@
 //! the examples in the statement), and after its last turn, when the last program is handed in as it is. It is a success
 //! if the program then passes every golden test. Agreement alone is none.
 //!
+//! A coder earns `.1 compiles + .1 smoke + .8 golden`, a tester `.1 valid + .1 agrees + .8 finds`: the share of wrong
+//! programs that its case finds out. The paper pays a tester as much for a case that the statement already shows.
+//!
 //! Team reward: what a turn adds to the best share of golden tests passed so far. The paper pays the share itself at
 //! every turn (Stronger-MAS, arXiv 2510.11062, appendix A.1), which pays a team with a right program for not agreeing.
 //!
@@ -117,8 +120,8 @@ impl Episode<Instance> {
         Ok(outcome(team, &[("compiles", 1.0, f64::from(compiles)), ("smoke", 1.0, f64::from(smoke)), golden]))
     }
 
-    /// Takes the tester's answer; what it earns. A case that is right is worth half of the quality, finding out wrong
-    /// programs the other half.
+    /// Takes the tester's answer; what it earns. Almost all of it is for telling programs apart, which an example copied
+    /// from the statement does not do.
     fn test(&mut self, text: &str) -> Result<Outcome> {
         let case = if self.is_compact() {
             compact::test_case(text)
@@ -134,7 +137,7 @@ impl Episode<Instance> {
         self.situation.case = case;
         Ok(outcome(
             0.0,
-            &[("valid", 2.0, f64::from(valid)), ("agrees", 4.0, f64::from(agrees)), ("finds", 4.0, finds)],
+            &[("valid", 1.0, f64::from(valid)), ("agrees", 1.0, f64::from(agrees)), ("finds", 8.0, finds)],
         ))
     }
 
@@ -175,6 +178,9 @@ impl Problem for Instance {
     const SETTINGS: &'static [Setting] = SETTINGS;
     const DEMONSTRATORS: &'static [(&'static str, f64)] = &[("opt", 0.45), ("careless", 0.55)];
     const SHIPPED: &'static str = include_str!("../../problems/code.jsonl");
+
+    /// Program and test case are each judged by the reference.
+    const JOINT: bool = false;
 
     type Rules = TaskSettings;
     type Situation = Situation;
@@ -255,7 +261,12 @@ impl Problem for Instance {
     }
 
     /// In the team a turn ends when both have answered; an answer alone is scored, and ends nothing.
-    fn play(episode: &mut Episode<Self>, actions: &[(&str, &str)], together: bool) -> Result<Outcome> {
+    fn play(
+        episode: &mut Episode<Self>,
+        actions: &[(&str, &str)],
+        credited: Option<&str>,
+    ) -> Result<Outcome> {
+        let together = credited.is_none();
         let mut outcome = Outcome::new(0.0, 0.0, &[]);
         for (agent, text) in actions {
             let own = if *agent == "tester" { episode.test(text)? } else { episode.code(text)? };

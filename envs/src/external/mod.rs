@@ -283,6 +283,15 @@ impl State for ExternalState {
         apply_in_order(self, actions)
     }
 
+    fn apply_beside(&mut self, agent: &str, text: &str, others: &[(&str, &str)]) -> Result<Option<Outcome>> {
+        if !self.together {
+            return Ok(None);
+        }
+        let others: Map<String, Value> =
+            others.iter().map(|(agent, text)| ((*agent).to_owned(), (*text).into())).collect();
+        self.step(json!({"agent": agent, "action": text, "beside": others})).map(Some)
+    }
+
     fn clone_state(&self) -> Box<dyn State> {
         Box::new(self.clone())
     }

@@ -4,7 +4,7 @@
 //! `.2 format + .8 correct`, a tool `.1 runs + .1 parsable + .8 correct`. A component without evidence counts 0.
 //!
 //! The team earns 1 when an action ends the episode with a correct answer, and 0 otherwise: in the team of a reasoner and
-//! a tool when both agree on it, alone when it is given (or given twice, in several turns), in an ensemble when the judge
+//! a tool when both agree on it, in the turn in which they do, be it the first, alone when it is given (or given twice, in several turns), in an ensemble when the judge
 //! adopts it. A proposal to a judge ends nothing: its team reward is what it would be if adopted.
 
 use std::sync::Arc;
@@ -213,6 +213,8 @@ impl Problem for MathProblem {
     const DEMONSTRATORS: &'static [(&'static str, f64)] = demonstrate::KINDS;
     const SHIPPED: &'static str = include_str!("../../problems/math.jsonl");
 
+    const JOINT: bool = true;
+
     type Rules = Rules;
     type Situation = Answers;
 
@@ -313,7 +315,11 @@ impl Problem for MathProblem {
         }
     }
 
-    fn play(episode: &mut Episode<Self>, actions: &[(&str, &str)], together: bool) -> Result<Outcome> {
+    fn play(
+        episode: &mut Episode<Self>,
+        actions: &[(&str, &str)],
+        credited: Option<&str>,
+    ) -> Result<Outcome> {
         // All are read before any is taken: what was said last must not meet half of what is said now.
         let mut messages = Vec::new();
         let mut outcome = Outcome::new(0.0, 0.0, &[]);
@@ -321,7 +327,9 @@ impl Problem for MathProblem {
             let (mut message, earned) = episode.read(agent, text)?;
             message.stands = message.answer.as_deref().is_some_and(|answer| episode.stands(agent, answer));
             messages.push((episode.workflow.position(agent), message));
-            outcome = earned;
+            if credited.is_none_or(|credited| credited == *agent) {
+                outcome = earned;
+            }
         }
         for (position, message) in messages {
             if let Some(position) = position {
@@ -330,8 +338,8 @@ impl Problem for MathProblem {
         }
         outcome.terminated = Self::ending(episode).is_some();
         outcome.success = Self::is_solved(episode);
-        let proposes =
-            episode.workflow.name() == "ensemble" && !together && Role::of(actions[0].0) != Role::Judge;
+        let proposes = episode.workflow.name() == "ensemble"
+            && credited.is_some_and(|agent| Role::of(agent) != Role::Judge);
         let adopted = proposes && outcome.components["correct"] == 1.0;
         outcome.rewards.team = f64::from(outcome.success || adopted);
         Ok(outcome)

@@ -41,6 +41,8 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
     const DEMONSTRATORS: &'static [(&'static str, f64)];
     /// Problems of our own: a `spec` without rules on each line.
     const SHIPPED: &'static str;
+    /// Whether an agent's success can depend on what the others of its stage do.
+    const JOINT: bool;
 
     /// How tasks are drawn.
     type Rules: Clone + Send + Sync + 'static;
@@ -84,11 +86,13 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
     /// Why the episode is over, if it is.
     fn ending(episode: &Episode<Self>) -> Option<&'static str>;
     fn prompt(episode: &Episode<Self>, agent: &str) -> String;
-    /// Executes the actions of a stage together, or the action of one agent, which may be a candidate that is scored.
+    /// Executes the actions of a stage together, or of one agent alone; the outcome for the agent `credited`, otherwise
+    /// the joint outcome.
     ///
     /// # Errors
     /// No sandbox to run a program in: unavailable.
-    fn play(episode: &mut Episode<Self>, actions: &[(&str, &str)], together: bool) -> Result<Outcome>;
+    fn play(episode: &mut Episode<Self>, actions: &[(&str, &str)], credited: Option<&str>)
+    -> Result<Outcome>;
 
     fn oracle(episode: &Episode<Self>, agent: &str) -> Option<String>;
     /// Whether the problem is solved, found by other means than in [`Problem::play`].
@@ -255,7 +259,7 @@ impl<P: Problem> Episode<P> {
         Episode { problem, spec, workflow, situation }
     }
 
-    fn play(&mut self, actions: &[(&str, &str)], together: bool) -> Result<Outcome> {
+    fn play(&mut self, actions: &[(&str, &str)], credited: Option<&str>) -> Result<Outcome> {
         if actions.is_empty() {
             return Err(Failure::data("no action was given"));
         }
@@ -263,7 +267,7 @@ impl<P: Problem> Episode<P> {
         if let Some(reason) = P::ending(self) {
             return Err(Failure::data(format!("the episode is over: {reason}")));
         }
-        P::play(self, actions, together)
+        P::play(self, actions, credited)
     }
 
     /// Plays a turn of demonstrators; whether the episode is over. A turn that is recorded ends with what its last stage
@@ -289,7 +293,7 @@ impl<P: Problem> Episode<P> {
             }
             let actions: Vec<(&str, &str)> =
                 texts.iter().map(|(agent, text)| (*agent, text.as_str())).collect();
-            if self.play(&actions, true)?.terminated {
+            if self.play(&actions, None)?.terminated {
                 return Ok(true);
             }
         }
@@ -311,11 +315,19 @@ impl<P: Problem> State for Episode<P> {
     }
 
     fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
-        self.play(&[(agent, text)], false)
+        self.play(&[(agent, text)], Some(agent))
     }
 
     fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
-        self.play(actions, true)
+        self.play(actions, None)
+    }
+
+    fn apply_beside(&mut self, agent: &str, text: &str, others: &[(&str, &str)]) -> Result<Option<Outcome>> {
+        if !P::JOINT {
+            return Ok(None);
+        }
+        let actions: Vec<(&str, &str)> = others.iter().copied().chain([(agent, text)]).collect();
+        self.play(&actions, Some(agent)).map(Some)
     }
 
     fn clone_state(&self) -> Box<dyn State> {
