@@ -155,7 +155,9 @@ fn a_tester_earns_by_being_right_and_finding_out() {
     }
     for (text, valid, agrees, finds) in [
         (case("2 2 5", "9"), 1.0, 1.0, 1.0),
-        (case("1 2", "3"), 1.0, 1.0, 0.5),
+        // Copied from the statement: it tells nothing apart.
+        (case("1 2", "3"), 1.0, 1.0, 0.0),
+        (case("  1   2 ", "3.0"), 1.0, 1.0, 0.0),
         (case("5", "5"), 1.0, 1.0, 0.5),
         (case("1 2", "4"), 1.0, 0.0, 0.0),
         (case("one two", "3"), 0.0, 0.0, 0.0),
@@ -164,8 +166,46 @@ fn a_tester_earns_by_being_right_and_finding_out() {
         let outcome = start(&sum(), "team").apply("tester", &text).unwrap();
         let part = |name: &str| outcome.components[name];
         assert_eq!((part("valid"), part("agrees"), part("finds")), (valid, agrees, finds), "{text}");
-        assert!((outcome.rewards.local - (0.2 * valid + 0.4 * agrees + 0.4 * finds)).abs() < 1e-12);
+        assert!((outcome.rewards.local - (0.1 * valid + 0.1 * agrees + 0.8 * finds)).abs() < 1e-12);
         assert_eq!(outcome.rewards.team, 0.0);
+    }
+}
+
+/// What a tiny policy can do without learning anything: give back what it was shown.
+#[test]
+fn copying_the_prompt_solves_no_compact_task() {
+    for split in [Split::Train, Split::Test] {
+        for task in tasks(&[], split, 300) {
+            let instance = Instance::parse(&task.spec).unwrap();
+            let copied = expression::program(&format!(" {}", instance.problem.statement));
+            let results = golden(&instance, &copied).unwrap();
+            assert!(results.passed <= 1, "{}: {results:?}", instance.problem.statement);
+            assert_eq!(instance.problem.wrong.first(), Some(&copied));
+            let best = instance.problem.tests.iter().map(|test| quality(&instance, test).unwrap().finds);
+            assert_eq!(
+                best.fold(0.0, f64::max),
+                1.0,
+                "{}: no test finds out all",
+                instance.problem.statement
+            );
+        }
+    }
+}
+
+#[test]
+fn a_tester_who_copies_the_first_example_earns_little() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    for texts in [&["encoding=full"][..], &["data=shipped"]] {
+        for task in tasks(texts, Split::Train, 8) {
+            let first = &task.spec["tests"][0];
+            let text = |name: &str| first[name].as_str().unwrap().trim_end().to_owned();
+            let state = start(&task.spec, "team");
+            let earned = |text: &str| state.clone_state().apply("tester", text).unwrap().rewards.local;
+            assert!(earned(&case(&text("input"), &text("output"))) <= 0.2, "{}", task.task);
+            assert_eq!(earned(&state.oracle("tester").unwrap()), 1.0, "{}", task.task);
+        }
     }
 }
 

@@ -5,6 +5,8 @@
 //! multiplied. It does not learn to program, and nothing of this carries over to the tasks in prose: the tasks exist so
 //! that roles, rewards and the loop can be trained and tested on a laptop.
 //!
+//! Every task needs brackets: copying its words as they stand is a wrong program.
+//!
 //! Expressions consist of numbers, `x`, three operations and brackets. They are evaluated right here and not in the sandbox,
 //! by [`evaluate`], which does nothing else. They mean what they mean in Python.
 

@@ -2,7 +2,7 @@
 //!
 //! Answers are computed in Rust, by code that shares nothing with the Python of the reference solution but the task; that
 //! both agree on every test checks both, and `envs check` does so. Wrong programs belong to tasks easily taken for
-//! this one. Only those are kept that one golden test finds out together, so that a perfect test case exists.
+//! this one. Only those are kept that one hidden test finds out together, so that a perfect test case exists.
 //!
 //! Train and test are told apart by what a task computes: its answers on fixed inputs are hashed, and one task in 16 is
 //! for testing. Two ways of saying the same are on the same side.
@@ -58,6 +58,14 @@ fn small(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<(Ve
     if (0..10).any(|x| chain.answer(x).abs() > LARGEST_SMALL) {
         return None;
     }
+    // What is said from left to right and copied as an expression is wrong, or the task would be to copy.
+    let copied = format!(" {}", chain.words());
+    let differs = |x: &i64| expression::evaluate(&copied, i128::from(*x)) != Some(chain.answer(*x).into());
+    let mut best: Vec<i64> = inputs.iter().copied().filter(differs).collect();
+    if best.is_empty() {
+        return None;
+    }
+    best.sort_unstable();
     let behavior = (0..10).map(|x| json!(chain.answer(x))).collect();
     let draft = Draft {
         statement: chain.words(),
@@ -66,9 +74,10 @@ fn small(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<(Ve
         answer: |chain: &Chain, x: &i64| json!(chain.answer(*x)),
         write: |chain: &Chain| expression::program(&chain.expression()),
     };
-    let mut best = inputs.clone();
-    best.sort_unstable();
-    Some((behavior, draft.problem(settings, &chain, &chain.slips(), &inputs, &best)?))
+    let mut problem = draft.problem(settings, &chain, &chain.slips(), &inputs, &best)?;
+    problem.wrong.insert(0, expression::program(&copied));
+    problem.wrong.truncate(WRONG);
+    Some((behavior, problem))
 }
 
 /// A task in prose, with its answers to fixed inputs.
@@ -99,7 +108,9 @@ fn large(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<(Ve
             Style::Function => pipeline.function(),
         },
     };
-    let problem = draft.problem(settings, &pipeline, &pipeline.slips(), &lists, &lists)?;
+    // A case that the statement shows tells nobody's program apart.
+    let hidden = lists.get(settings.examples..).filter(|hidden| !hidden.is_empty()).unwrap_or(&lists);
+    let problem = draft.problem(settings, &pipeline, &pipeline.slips(), &lists, hidden)?;
     (!problem.wrong.is_empty()).then_some((behavior, problem))
 }
 

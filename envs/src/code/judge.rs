@@ -149,7 +149,8 @@ pub struct Quality {
     pub valid: bool,
     /// It gives the output that the case expects.
     pub agrees: bool,
-    /// Share of the wrong programs that the case finds out; 1 where there are none, 0 for a case that does not agree.
+    /// Share of the wrong programs that the case finds out; 1 where none is known. 0 for a case that does not agree or was
+    /// copied from the statement.
     pub finds: f64,
 }
 
@@ -179,6 +180,10 @@ pub fn quality(instance: &Instance, case: &Test) -> Result<Quality> {
     let Some(right) = right else { return Ok(Quality::NOTHING) };
     if !same(problem.style, &right, &case.output) {
         return Ok(Quality { valid: true, ..Quality::NOTHING });
+    }
+    let shows = instance.rules.encoding == Encoding::Full;
+    if shows && problem.shown().iter().any(|test| same(problem.style, &test.input, &case.input)) {
+        return Ok(Quality { valid: true, agrees: true, finds: 0.0 });
     }
     let mut found = 0;
     for wrong in &problem.wrong {

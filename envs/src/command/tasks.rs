@@ -1,5 +1,6 @@
 //! `envs tasks`: task lines for `rollout`.
 
+use std::collections::HashSet;
 use std::io;
 
 use envs::Split;
@@ -14,7 +15,7 @@ use crate::arguments::{Choice, Program};
 /// Writes task lines: instances to play, each with its rules in `spec`.
 ///
 /// The test split is a fixed list for each set of rules, whatever the seed; --count takes its first tasks. A --count beyond
-/// the split repeats it in a new order. Task i depends only on the settings, the seed and i.
+/// the split repeats it in a new order, and says how many different ones there are. Task i depends only on the settings, the seed and i.
 #[derive(clap::Args)]
 #[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
@@ -45,14 +46,22 @@ impl Tasks {
         let environment = self.choice.environment()?;
         let mut tasks = environment.tasks(&self.choice.selection(self.split)?)?;
         let mut writer = Writer::stdout();
+        let mut names = HashSet::new();
         for _ in 0..self.count {
-            let Some(task) = tasks.next() else { break };
-            writer.object(&task?)?;
+            let Some(task) = tasks.next().transpose()? else { break };
+            writer.object(&task)?;
+            names.insert(task.task);
             if stage::interrupted() {
                 return Err(Failure::interrupted());
             }
         }
-        end(&mut writer, &[("tasks", self.count)])
+        let (distinct, mut counts) = (names.len() as u64, vec![("tasks", self.count)]);
+        if self.split == Split::Test && distinct < self.count {
+            let tasks = stage::counted(distinct, "different task");
+            stage::note("envs", format!("the test split has {tasks}: --count {} repeats them", self.count));
+            counts.push(("distinct", distinct));
+        }
+        end(&mut writer, &counts)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The solution is the first that passes all tests, run in the sandbox; a problem without one is left out and counted.
 //! Wrong programs come from the data set; where it has none, they are mutants of the solution, one sign changed at a
-//! time, as in Stronger-MAS (arXiv 2510.11062, appendix A.1). Only those are kept that one golden test finds out
+//! time, as in Stronger-MAS (arXiv 2510.11062, appendix A.1). Only those are kept that one hidden test finds out
 //! together, so that a perfect test case exists.
 //!
 //! LiveCodeBench packs its private tests in Python's pickle format, which is a program in all but name: they are unpacked
@@ -171,7 +171,9 @@ fn solved(mut problem: CodeProblem, solutions: &[String], wrong: &[String]) -> R
     let solution = passing.ok_or("no solution that passes its tests")?;
     let made = if wrong.is_empty() { mutants(solution) } else { Vec::new() };
     let tried: Vec<&String> = wrong.iter().chain(&made).take(WRONG.0).collect();
-    for test in problem.tests.iter().take(TESTS / 4) {
+    // A test that the statement shows tells nobody's program apart.
+    let hidden = problem.tests.get(problem.examples..).filter(|hidden| !hidden.is_empty());
+    for test in hidden.unwrap_or(&problem.tests).iter().take(TESTS / 4) {
         let mut found = Vec::new();
         for program in &tried {
             if found.len() < WRONG.1 && !passes(&instance, program, test)? {
