@@ -374,14 +374,14 @@ impl Episode {
 
     /// α·team + local. Refuses NaN and infinity, which compare with nothing and would spoil every mean after them.
     fn reward_of(&self, agent: &str, outcome: &Outcome) -> Result<f64, EpisodeError> {
-        let reward = self.config.team_weight * outcome.rewards.team + outcome.rewards.local;
+        let Rewards { team, local } = outcome.rewards;
+        let reward = self.config.team_weight * team + local;
         if reward.is_finite() && outcome.components.values().all(|component| component.is_finite()) {
             return Ok(reward);
         }
-        Err(EpisodeError::environment(format!(
-            "the reward for the action of {agent} is not finite: team {}, local {}",
-            outcome.rewards.team, outcome.rewards.local
-        )))
+        let message =
+            format!("the reward for the action of {agent} is not finite: team {team}, local {local}");
+        Err(EpisodeError::at("env", message))
     }
 
     /// The index of the member to execute.

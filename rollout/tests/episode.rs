@@ -8,7 +8,7 @@ use common::{Talk, parallel, sequential, staged};
 use envs::{Outcome, State, Workflow};
 use record::sample::{Message, Rewards};
 use rollout::episode::{
-    Candidate, Episode, EpisodeConfig, EpisodeId, PromptRequest, Select, Stop, Transition,
+    Candidate, Episode, EpisodeConfig, EpisodeId, Group, PromptRequest, Select, Stop, Transition,
 };
 use rollout::streams::Streams;
 
