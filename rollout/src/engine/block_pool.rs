@@ -17,6 +17,9 @@ pub struct CacheConfig {
     pub block_size: usize,
     /// How branches continue their prompt.
     pub fork: Fork,
+    /// Whether a block takes memory only once it is used. Idle cached blocks are then at most a third of those used:
+    /// clearing new memory costs more than most cached prompts save.
+    pub lazy: bool,
 }
 
 /// How a branch continues the prompt that it shares with its siblings.
@@ -36,6 +39,8 @@ pub struct BlockPool {
     references: Vec<u32>,
     /// Unreferenced blocks without cached content; the next one to use is last.
     free: Vec<u32>,
+    /// Blocks that were used at least once: those below this number.
+    used: usize,
     /// Prefix cache.
     cached: HashMap<Key, Node>,
     /// Where a cached block is in it, and since when the block is unreferenced.
@@ -75,6 +80,7 @@ impl BlockPool {
             config: CacheConfig { blocks: 0, ..config },
             references: Vec::new(),
             free: Vec::new(),
+            used: 0,
             cached: HashMap::new(),
             entries: HashMap::new(),
             idle: BTreeMap::new(),
@@ -108,13 +114,17 @@ impl BlockPool {
     }
 
     /// A block with one reference. The most recently freed comes first, as it may still be in the processor's caches;
-    /// cached content is evicted only when nothing is free.
+    /// cached content is evicted when nothing is free, or instead of using new memory.
     ///
     /// # Panics
     /// None is available; the scheduler admits no more than fits.
     pub fn alloc(&mut self) -> u32 {
-        let block = self.free.pop().or_else(|| self.evict());
+        let new = self.free.last().is_some_and(|&block| block as usize == self.used);
+        let full = self.config.lazy && new && self.idle.len() * 3 > self.used;
+        let evicted = if full { self.evict() } else { None };
+        let block = evicted.or_else(|| self.free.pop()).or_else(|| self.evict());
         let block = block.expect("the scheduler admits no more than fits");
+        self.used = self.used.max(block as usize + 1);
         self.references[block as usize] = 1;
         block
     }

@@ -135,6 +135,7 @@ fn scheduler_config(config: &Config, layout: &KvLayout, options: &Options) -> Sc
             blocks: options.cache_bytes / options.threads.max(1) / block_bytes,
             block_size: BLOCK_SIZE,
             fork: Fork::NewBlock,
+            lazy: true,
         },
         prefill_first: true,
         expandable: true,

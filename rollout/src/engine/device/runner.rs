@@ -106,7 +106,7 @@ impl<D: Device, T: Activation> DeviceRunner<D, T> {
         SchedulerConfig {
             sequences,
             prompt_tokens: rows - sequences,
-            cache: CacheConfig { blocks, block_size, fork: Fork::CopyOnWrite },
+            cache: CacheConfig { blocks, block_size, fork: Fork::CopyOnWrite, lazy: false },
             prefill_first: false,
             expandable: false,
             positions: self.config.max_positions,

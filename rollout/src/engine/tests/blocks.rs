@@ -12,7 +12,7 @@ const BLOCKS: usize = 64;
 const ADAPTER: u32 = 10;
 
 fn pool(blocks: usize) -> BlockPool {
-    BlockPool::new(CacheConfig { blocks, block_size: SIZE, fork: Fork::CopyOnWrite })
+    BlockPool::new(CacheConfig { blocks, block_size: SIZE, fork: Fork::CopyOnWrite, lazy: true })
 }
 
 /// Sequences in a cache, and beside them what each should contain: tokens, `ADAPTER` times an adapter added.
@@ -158,4 +158,20 @@ fn branches_share_their_prompt_and_the_last_writer_keeps_the_original() {
     assert_eq!(slots, [10, 14, 6]);
     branches.iter_mut().for_each(|branch| branch.release(&mut cache));
     assert_eq!(cache.available(), 8);
+}
+
+#[test]
+fn cached_prompts_are_evicted_before_new_memory_is_used() {
+    let mut cache = pool(1000);
+    let used = (0..100).map(|prompt| {
+        let tokens: Vec<u32> = (0..10 * SIZE as u32).map(|token| 1000 * prompt + token).collect();
+        let mut sequence = Sequence::default();
+        sequence.grow(tokens.len(), &mut cache, &mut Vec::new(), &mut Vec::new());
+        cache.insert(None, sequence.blocks(), &tokens);
+        let last = sequence.blocks().iter().max().copied();
+        sequence.release(&mut cache);
+        last
+    });
+    // Ten in use, and five that are half of them.
+    assert_eq!(used.max().flatten(), Some(15));
 }

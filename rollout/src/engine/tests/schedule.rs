@@ -88,7 +88,7 @@ fn scheduler(fork: Fork, blocks: usize, rows: usize, prompt_tokens: usize) -> Sc
     let config = SchedulerConfig {
         sequences: rows,
         prompt_tokens,
-        cache: CacheConfig { blocks, block_size: SIZE, fork },
+        cache: CacheConfig { blocks, block_size: SIZE, fork, lazy: false },
         prefill_first: fork == Fork::NewBlock,
         expandable: false,
         positions: 200,
