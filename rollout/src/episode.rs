@@ -326,9 +326,9 @@ impl Episode {
             }
         }
         let joint = self.state.apply_together(&actions)?;
-        let selected = groups.iter().filter_map(Group::selected);
+        let mut selected = groups.iter().filter_map(Group::selected);
         self.reward += selected.clone().map(|member| member.reward).sum::<f64>();
-        if let (Some(agent), Some(member)) = (agents.last(), selected.last()) {
+        if let (Some(agent), Some(member)) = (agents.last(), selected.next_back()) {
             self.parent = Some(self.id.sample(self.turn, agent, member.branch).into());
         }
         if joint.terminated {
