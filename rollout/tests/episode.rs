@@ -244,7 +244,9 @@ impl State for Agree {
         text: &str,
         others: &[(&str, &str)],
     ) -> record::failure::Result<Option<Outcome>> {
-        others.iter().for_each(|(agent, text)| drop(self.put(agent, text)));
+        for (agent, text) in others {
+            self.put(agent, text);
+        }
         self.apply(agent, text).map(Some)
     }
     fn clone_state(&self) -> Box<dyn State> {
