@@ -310,6 +310,11 @@ fn agents_that_are_asked_the_same_have_groups_of_their_own() {
     let agents: Vec<(Value, usize)> =
         groups(&output).iter().map(|group| (group[0]["agent"].clone(), group.len())).collect();
     assert_eq!(agents, [(json!("asker"), 3), (json!("doer"), 3)]);
+    // Each draws from its own random streams.
+    let drawn = |group: &Vec<Value>| -> Vec<Value> {
+        group.iter().map(|sample| sample["completion_logprobs"].clone()).collect()
+    };
+    assert!(groups(&output).iter().map(drawn).is_sorted_by(|asker, doer| asker != doer));
 }
 
 #[test]
