@@ -66,7 +66,8 @@ mod tests {
     /// A run of `sequences` sequences of `length` tokens, the last `new` of which are new.
     fn shape(sequences: usize, length: usize, new: usize) -> BatchShape {
         let Capacity { blocks, block_size, .. } = CAPACITY;
-        let mut pool = BlockPool::new(CacheConfig { blocks, block_size, fork: Fork::CopyOnWrite, lazy: false });
+        let mut pool =
+            BlockPool::new(CacheConfig { blocks, block_size, fork: Fork::CopyOnWrite, lazy: false });
         let mut batch = Batch::default();
         batch.clear();
         for _ in 0..sequences {
