@@ -110,4 +110,11 @@ mod tests {
             assert_eq!(test_case(text), None, "{text}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read_without_a_panic(text in "(```|~~~|\n|Test Input|Test Output|Input|Expected output|:|\\*\\*|#| |1|é){0,24}") {
+            let _ = test_case(&text);
+        }
+    }
 }

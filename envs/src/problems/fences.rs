@@ -75,7 +75,7 @@ fn marker(line: &str) -> Option<(&str, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use super::program;
+    use super::*;
 
     #[test]
     fn programs() {
@@ -97,6 +97,17 @@ mod tests {
         assert_eq!(program("```python\nprint('```')\n```").as_deref(), Some("print('```')\n"));
         for text in ["", " \n", "```python\n```", "<think>print(1)</think>"] {
             assert_eq!(program(text), None, "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        /// Fences in any order, depth and indentation: no panic, and each block lies where it says.
+        #[test]
+        fn any_text_has_fences_in_order(text in "(```|~~~|````|python|py|\n| |<think>|</think>|print\\(1\\)|é){0,24}") {
+            let found = fences(&text);
+            proptest::prop_assert!(found.iter().all(|fence| fence.begin < fence.end && fence.end <= text.len()));
+            proptest::prop_assert!(found.windows(2).all(|pair| pair[0].end <= pair[1].begin));
+            let _ = program(&text);
         }
     }
 }

@@ -97,7 +97,7 @@ fn is_mathematics(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::answer;
+    use super::*;
 
     #[test]
     fn answers_are_found_where_a_reader_finds_them() {
@@ -135,6 +135,18 @@ mod tests {
             "\\boxed",
         ] {
             assert_eq!(answer(text), None, "{text:?}");
+        }
+    }
+
+    proptest::proptest! {
+        /// Whatever is found is an answer, and a text without any digit never answers with a number.
+        #[test]
+        fn what_is_found_is_an_answer(text in "(\\\\boxed|\\{|\\}|####|answer is|Answer:|\n| |x|=|\\.|\\$|é|İ|word){0,24}") {
+            if let Some(found) = answer(&text) {
+                let read = Answer::read(&found);
+                proptest::prop_assert!(read.is_some(), "{}", found);
+                proptest::prop_assert!(!read.unwrap().same(&Answer::read("42").unwrap()));
+            }
         }
     }
 }
