@@ -74,6 +74,6 @@ fn a_program_that_does_not_answer_is_named_with_what_it_did() {
     // More than a pipe holds, so that a program that reads nothing does not even take the request.
     for name in ["t".to_owned(), "t".repeat(1 << 20)] {
         let failure = silent.begin(&task(&name), None).err().expect("no answer");
-        assert_eq!((failure.code, failure.message.as_str()), (1, "sleep 60: no answer within 0.05 s"));
+        assert_eq!((failure.code, failure.message.as_str()), (1, "sleep 60: no line within 0.05 s"));
     }
 }

@@ -98,5 +98,5 @@ fn roles_learn_as_adapters_of_one_base_that_stays_as_it_is() {
     std::fs::remove_dir_all(policies.join("base")).expect("removed");
     let (code, _, stderr) = run(&format!("policy check {}", policies.join("tool").display()));
     assert_eq!(code, 65, "{stderr}");
-    assert!(stderr.contains("the link names the frozen base"), "{stderr}");
+    assert!(stderr.contains("the link names its frozen base"), "{stderr}");
 }

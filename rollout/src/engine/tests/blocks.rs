@@ -172,6 +172,6 @@ fn cached_prompts_are_evicted_before_new_memory_is_used() {
         sequence.release(&mut cache);
         last
     });
-    // Ten in use, and five that are half of them.
-    assert_eq!(used.max().flatten(), Some(15));
+    // Of fourteen, ten are in use at a time and four are cached, less than a third.
+    assert_eq!(used.max().flatten(), Some(13));
 }

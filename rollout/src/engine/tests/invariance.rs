@@ -157,6 +157,9 @@ fn a_prefix_cache_hit_gives_the_same_bits_as_no_hit() {
         let prompts = [&long[..610], &long[..], &[&long[..40], &tokens("other", 7, 90)[..]].concat()[..]];
         let group = |id: usize| Request { prompt: prompts[id].to_vec(), ..request(id as u64, 1, 3, 9) };
         let mut warm = engine.decoder();
+        // Idle blocks are kept in proportion to those used at once.
+        (0..8).for_each(|id| warm.submit(None, request(200 + id, 1100, 1, 9)).expect("accepted"));
+        drain(&mut warm);
         for (id, cached) in [(0, 0), (1, 38), (2, 2), (1, 68), (0, 38)] {
             let mut cold = engine.decoder();
             cold.submit(None, group(id)).expect("accepted");
