@@ -184,19 +184,7 @@ impl Running {
         let mut searched = 0;
         let mut buffer = [0; 1 << 16];
         loop {
-            if let Some(input) = self.input.as_mut().filter(|_| !unsent.is_empty()) {
-                match input.write(unsent) {
-                    Ok(count) => unsent = &unsent[count..],
-                    Err(error) if waits(&error) => {}
-                    Err(_) => return Ok(None),
-                }
-            }
-            match self.output.read(&mut buffer) {
-                Ok(0) => return Ok(None),
-                Ok(count) => self.read.extend_from_slice(&buffer[..count]),
-                Err(error) if waits(&error) => self.poll(!unsent.is_empty(), deadline),
-                Err(error) => return Err(format!("its output cannot be read: {error}")),
-            }
+            // First, as one read may have brought several lines, and the end of the output comes after them.
             let end = self.read[searched..].iter().position(|byte| *byte == b'\n').map(|end| searched + end);
             if let Some(end) = end.filter(|_| unsent.is_empty()) {
                 let rest = self.read.split_off(end + 1);
@@ -210,6 +198,19 @@ impl Running {
             }
             if Instant::now() >= deadline || interrupted() {
                 return Err(format!("no line within {} s", timeout.as_secs_f64()));
+            }
+            if let Some(input) = self.input.as_mut().filter(|_| !unsent.is_empty()) {
+                match input.write(unsent) {
+                    Ok(count) => unsent = &unsent[count..],
+                    Err(error) if waits(&error) => {}
+                    Err(_) => return Ok(None),
+                }
+            }
+            match self.output.read(&mut buffer) {
+                Ok(0) => return Ok(None),
+                Ok(count) => self.read.extend_from_slice(&buffer[..count]),
+                Err(error) if waits(&error) => self.poll(!unsent.is_empty(), deadline),
+                Err(error) => return Err(format!("its output cannot be read: {error}")),
             }
         }
     }
