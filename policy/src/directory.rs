@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -85,7 +86,7 @@ impl Policy {
     /// # Errors
     /// Nothing of either kind there; a broken `current`; weights that cannot be read.
     pub fn open(path: &Path) -> Result<Policy> {
-        if is_policy_directory(path) {
+        if is_policy_directory(path)? {
             let link = path.join(CURRENT);
             let target = fs::read_link(&link).map_err(|error| io_failure(&link, &error))?;
             let step = target.to_str().and_then(step_of).ok_or_else(|| {
@@ -94,14 +95,15 @@ impl Policy {
             })?;
             return Policy::open_step(path, step);
         }
-        let is_adapter = is_there(&path.join(adapter::CONFIG));
-        if !is_adapter && !is_there(&path.join("config.json")) {
+        let is_adapter = is_there(&path.join(adapter::CONFIG))?;
+        if !is_adapter && !is_there(&path.join("config.json"))? {
             return Err(no_policy(path));
         }
         // A version that was named itself, such as run/tool/step-000012.
         let canonical = path.canonicalize().map_err(|error| io_failure(path, &error))?;
         let step = canonical.file_name().and_then(|name| name.to_str()).and_then(step_of);
-        if let (Some(step), Some(root)) = (step, canonical.parent().filter(|root| is_policy_directory(root)))
+        if let (Some(step), Some(root)) = (step, canonical.parent())
+            && is_policy_directory(root)?
         {
             return Policy::open_step(root, step);
         }
@@ -136,7 +138,7 @@ impl Policy {
     /// It is not there, or its number is there with other weights.
     pub fn open_version(path: &Path, version: &str) -> Result<Policy> {
         let wanted = Version::from_str(version)?;
-        let policy = if is_policy_directory(path) {
+        let policy = if is_policy_directory(path)? {
             if !path.join(step_name(wanted.step)).is_dir() {
                 return Err(Failure::data(format!("{}: version {wanted} is not there", show(path)))
                     .hint(format!("versions there: {}", list(path))));
@@ -159,8 +161,8 @@ impl Policy {
 
     pub(crate) fn open_step(root: &Path, step: u64) -> Result<Policy> {
         let files = root.join(step_name(step));
-        let is_adapter = is_there(&files.join(adapter::CONFIG));
-        if !is_adapter && !is_there(&files.join("config.json")) {
+        let is_adapter = is_there(&files.join(adapter::CONFIG))?;
+        if !is_adapter && !is_there(&files.join("config.json"))? {
             let there: Vec<String> = steps(root).unwrap_or_default().into_iter().map(step_name).collect();
             return Err(Failure::data(format!("{}: not a complete version", show(&files)))
                 .hint(format!("let {CURRENT} point to one of: {}", there.join(" "))));
@@ -193,7 +195,10 @@ impl Policy {
     }
 
     /// Whether new versions can be published beside this one.
-    pub fn is_writable_layout(&self) -> bool {
+    ///
+    /// # Errors
+    /// The folder cannot be read: 74.
+    pub fn is_writable_layout(&self) -> Result<bool> {
         is_policy_directory(&self.root)
     }
 }
@@ -231,13 +236,27 @@ pub fn verify(policies: &[Policy]) -> Result<()> {
 }
 
 /// Whether there is something of that name, even a dangling link: opening it says what is wrong.
-pub(crate) fn is_there(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok()
+///
+/// # Errors
+/// A disk that cannot say: 74. What is unreadable is not taken for missing.
+pub(crate) fn is_there(path: &Path) -> Result<bool> {
+    Ok(metadata_of(path)?.is_some())
 }
 
 /// Whether the directory holds versions rather than a model.
-pub(crate) fn is_policy_directory(path: &Path) -> bool {
-    path.join(CURRENT).is_symlink()
+///
+/// # Errors
+/// As [`is_there`].
+pub(crate) fn is_policy_directory(path: &Path) -> Result<bool> {
+    Ok(metadata_of(&path.join(CURRENT))?.is_some_and(|metadata| metadata.is_symlink()))
+}
+
+fn metadata_of(path: &Path) -> Result<Option<fs::Metadata>> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) => Ok(Some(metadata)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        Err(error) => Err(io_failure(path, &error)),
+    }
 }
 
 /// `step-000012`.

@@ -66,7 +66,7 @@ pub(crate) fn read_json(path: &Path) -> Result<Value> {
 
 /// The same, or `None` if there is no such file. A dangling link is an error.
 pub(crate) fn read_json_if_present(path: &Path) -> Result<Option<Value>> {
-    if is_there(path) { read_json(path).map(Some) } else { Ok(None) }
+    if is_there(path)? { read_json(path).map(Some) } else { Ok(None) }
 }
 
 /// Larger sizes mean a damaged or hostile file; the bound keeps products within 64 bits.

@@ -397,9 +397,10 @@ fn discard(root: &Path, name: &str) -> Result<()> {
 /// Records in a version of a policy directory that the adapter at `root` rests on it. Nothing is removed there until the
 /// returned lock is released. Where nothing can be written, as in another user's directory, there is no record.
 fn rest_on(base: &Path, root: &Path) -> Result<Option<File>> {
-    let Some(policy) = base.parent().filter(|parent| directory::is_policy_directory(parent)) else {
+    let Some(policy) = base.parent() else { return Ok(None) };
+    if !directory::is_policy_directory(policy)? {
         return Ok(None);
-    };
+    }
     let path = base.join(ADAPTERS);
     let failure = |error: std::io::Error| durable::failure(&path, &error);
     let mut record = match File::options().create(true).append(true).open(&path) {
@@ -437,7 +438,7 @@ fn adapters_rest_on(files: &Path) -> bool {
 /// Waits for exclusive access to the policy directory, or for a signal; removes what a crash left there.
 fn lock(policy: &Policy) -> Result<File> {
     let root = &policy.root;
-    if !policy.is_writable_layout() {
+    if !policy.is_writable_layout()? {
         return Err(Failure::usage(format!(
             "{}: a plain Hugging Face directory is never written to",
             show(root)

@@ -110,9 +110,9 @@ impl Weights {
     pub fn open(directory: &Path) -> Result<Weights> {
         let index = directory.join(INDEX);
         let single = directory.join(SINGLE);
-        if is_there(&single) {
+        if is_there(&single)? {
             Weights::open_file(&single)
-        } else if is_there(&index) {
+        } else if is_there(&index)? {
             Weights::open_shards(directory, &index)
         } else {
             Err(Failure::data(format!("{}: no {SINGLE} and no {INDEX}", show(directory)))

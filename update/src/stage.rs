@@ -89,7 +89,7 @@ fn check_directories(arguments: &Arguments, ownership: &Ownership) -> Result<()>
             continue;
         }
         let policy = Policy::open(&owned.directory)?;
-        if !(arguments.check || arguments.dry_run || policy.is_writable_layout()) {
+        if !(arguments.check || arguments.dry_run || policy.is_writable_layout()?) {
             let place = owned.directory.display();
             return Err(Failure::usage(format!(
                 "--policy {place}: not a policy directory, so no version can be added"

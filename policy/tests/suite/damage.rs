@@ -198,3 +198,35 @@ fn names_reach_no_terminal_raw() {
     let failure = Policy::open(Path::new("/nowhere/\x1b[2Jname\r")).unwrap_err();
     assert!(!failure.message.contains(char::is_control), "{:?}", failure.message);
 }
+
+#[test]
+fn a_folder_that_cannot_be_read_is_an_error_of_reading_and_not_missing() {
+    let traces = std::process::Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).status();
+    if !traces.is_ok_and(|status| status.success()) {
+        println!("NOT RUN: strace is not here, or may not trace");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let root = crate::tiny(directory.path(), "p").root;
+    for name in ["current", "step-000000/config.json", "step-000000/version.json"] {
+        let output = std::process::Command::new("strace")
+            .args([
+                "-f",
+                "-qq",
+                "-o",
+                "/dev/null",
+                "-e",
+                "inject=statx,newfstatat,readlink,openat:error=EIO",
+                "-P",
+            ])
+            .arg(root.join(name))
+            .arg(env!("CARGO_BIN_EXE_policy"))
+            .arg("check")
+            .arg(&root)
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(74), "{name}: {stderr}");
+        assert!(stderr.contains(name) && stderr.contains("Input/output error"), "{name}: {stderr}");
+    }
+}
