@@ -23,7 +23,10 @@ pub struct Stream {
     allow_incomplete: bool,
     every_shard: bool,
     every_sample: bool,
+    every_group: bool,
     samples: u64,
+    /// Members of each group that names its size, and that size.
+    groups: HashMap<String, (u32, u32)>,
     /// Line numbers by fingerprint: of ids, and of (episode, turn, agent, branch).
     ids: HashMap<u128, u64>,
     candidates: HashMap<u128, u64>,
@@ -40,7 +43,9 @@ impl Stream {
             allow_incomplete,
             every_shard: false,
             every_sample: false,
+            every_group: false,
             samples: 0,
+            groups: HashMap::new(),
             ids: HashMap::new(),
             candidates: HashMap::new(),
             parts: BTreeSet::new(),
@@ -64,12 +69,22 @@ impl Stream {
         self
     }
 
+    /// Requires all members of each group, and that every group that was requested was seen or dropped for a reason.
+    #[must_use]
+    pub fn every_group(mut self) -> Self {
+        self.every_group = true;
+        self
+    }
+
     /// Counts a sample in.
     ///
     /// # Errors
     /// 65 when its id, or its (episode, turn, agent, branch), was there before.
     pub fn sample(&mut self, sample: &Sample, line: &Line) -> Result<()> {
         self.samples += 1;
+        if let (true, Some(group), Some(size)) = (self.every_group, &sample.group, sample.group_size) {
+            self.groups.entry(group.clone()).or_insert((0, size)).0 += 1;
+        }
         if let Some(id) = &sample.id
             && let Some(first) = self.ids.insert(fingerprint(&[id]), line.number)
         {
@@ -179,13 +194,23 @@ impl Stream {
             self.check_every_shard()?;
         }
         let written: Option<u64> = self.ends.iter().map(samples_written).sum();
-        match written.filter(|&written| self.every_sample && self.samples < written) {
-            Some(written) => Err(Failure::data(format!(
+        if let Some(written) = written.filter(|&written| self.every_sample && self.samples < written) {
+            return Err(Failure::data(format!(
                 "stdin has {} of the {written} samples that the stages before this one wrote",
                 self.samples
             ))
-            .hint("if a filter drops samples on purpose, say so to the next stage: --allow-incomplete")),
-            None => Ok(()),
+            .hint("if a filter drops samples on purpose, say so to the next stage: --allow-incomplete"));
+        }
+        if self.every_group { self.check_every_group() } else { Ok(()) }
+    }
+
+    fn check_every_group(&self) -> Result<()> {
+        match self.groups.iter().filter(|(_, (members, size))| members != size).min() {
+            Some((group, (members, size))) => {
+                Err(Failure::data(format!("group {group} has {members} of its {size} members"))
+                    .hint("a filter must drop whole groups; --allow-incomplete takes what there is"))
+            }
+            None => check_expected(&self.ends),
         }
     }
 
@@ -211,6 +236,32 @@ impl Stream {
         }
         Ok(())
     }
+}
+
+/// Checks that no stage saw fewer groups than were requested, dropped ones included, unless it was told to accept that.
+fn check_expected(ends: &[End]) -> Result<()> {
+    let count = |end: &End, name: &str| end.counts.get(name).and_then(Value::as_u64);
+    for end in ends.iter().filter(|end| end.allowed.is_none()) {
+        check_expected(&end.after)?;
+        let (Some(expected), Some(groups)) = (count(end, "groups_expected"), count(end, "groups")) else {
+            continue;
+        };
+        let found = groups + dropped(end) + with_earlier(&end.after).into_iter().map(dropped).sum::<u64>();
+        if found < expected {
+            return Err(Failure::data(format!("stage {} saw {found} of {expected} groups", end.stage))
+                .hint("lines were lost before it; --allow-incomplete takes what there is"));
+        }
+    }
+    Ok(())
+}
+
+fn dropped(end: &End) -> u64 {
+    end.dropped_groups().into_iter().map(|(_, groups)| groups).sum()
+}
+
+/// These `end` lines, and those that they were made from.
+pub fn with_earlier(ends: &[End]) -> Vec<&End> {
+    ends.iter().flat_map(|end| [end].into_iter().chain(with_earlier(&end.after))).collect()
 }
 
 /// Samples that the stage of `end` wrote, if it says.

@@ -2,16 +2,14 @@
 //!
 //! Training starts, and allocates, only after stdin closes: the stages before this one may still use the machine.
 
-use std::collections::HashMap;
 use std::io::{Read, Write};
 
 use policy::ownership::Ownership;
-use record::failure::{Failure, Result};
+use record::failure::Result;
 use record::line::End;
 use record::read::{Kind, Reader};
 use record::sample::{Field, Sample};
-use record::stream::Stream;
-use serde_json::Value;
+use record::stream::{Stream, with_earlier};
 
 use crate::output::Output;
 use crate::samples::{Needs, Samples};
@@ -29,40 +27,12 @@ pub struct SampleReader {
     pub unowned: Vec<String>,
     /// Whether rollout says that it computed in f32.
     pub sampled_in_f32: bool,
-    /// Members of each group that names its size, and that size.
-    groups: HashMap<String, (u32, u32)>,
-}
-
-/// These `end` lines, and those that they were made from.
-fn with_earlier(ends: &[End]) -> Vec<&End> {
-    ends.iter().flat_map(|end| [end].into_iter().chain(with_earlier(&end.after))).collect()
 }
 
 /// Whether every rollout that these lines come from says that it computed in f32.
 pub fn sampled_in_f32(ends: &[End]) -> bool {
     let mut dtypes = with_earlier(ends).into_iter().filter_map(|end| end.extra.get("dtype")).peekable();
     dtypes.peek().is_some() && dtypes.all(|dtype| dtype == "float32")
-}
-
-/// Checks that no stage saw fewer groups than were requested, dropped ones included, unless it was told to accept that.
-fn check_expected(ends: &[End]) -> Result<()> {
-    let count = |end: &End, name: &str| end.counts.get(name).and_then(Value::as_u64);
-    let dropped = |end: &End| -> u64 {
-        let reasons = end.counts.get("dropped_groups").and_then(Value::as_object);
-        reasons.into_iter().flatten().filter_map(|(_, groups)| groups.as_u64()).sum()
-    };
-    for end in ends.iter().filter(|end| end.allowed.is_none()) {
-        check_expected(&end.after)?;
-        let (Some(expected), Some(groups)) = (count(end, "groups_expected"), count(end, "groups")) else {
-            continue;
-        };
-        let found = groups + dropped(end) + with_earlier(&end.after).into_iter().map(dropped).sum::<u64>();
-        if found < expected {
-            return Err(Failure::data(format!("stage {} saw {found} of {expected} groups", end.stage))
-                .hint("lines were lost before it; --allow-incomplete trains on what is there"));
-        }
-    }
-    Ok(())
 }
 
 impl SampleReader {
@@ -91,9 +61,6 @@ impl SampleReader {
                     stream.sample(&sample, &line)?;
                     sample.require(&line, &[Field::Agent])?;
                     self.read += 1;
-                    if let (Some(group), Some(size)) = (&sample.group, sample.group_size) {
-                        self.groups.entry(group.clone()).or_insert((0, size)).0 += 1;
-                    }
                     let agent = sample.agent.as_deref().unwrap_or_default();
                     match ownership.of(agent) {
                         Some(owner) => self.samples[owner].push(&sample, &line, needs)?,
@@ -109,15 +76,6 @@ impl SampleReader {
                 return Ok(());
             }
         }
-    }
-
-    /// Checks that every group has its members, and that every group that was requested was seen or dropped for a reason.
-    pub fn check_groups(&self, ends: &[End]) -> Result<()> {
-        if let Some((group, (members, size))) = self.groups.iter().filter(|(_, (n, size))| n != size).min() {
-            return Err(Failure::data(format!("group {group} has {members} of its {size} members"))
-                .hint("a filter must drop whole groups; --allow-incomplete trains on what is there"));
-        }
-        check_expected(ends)
     }
 
     /// Samples that a policy of this call owns.

@@ -40,7 +40,8 @@ pub fn run() -> Result<()> {
 
     let mut output = Output::new(Writer::stdout());
     let mut input = SampleReader::new(&ownership);
-    let mut stream = Stream::new("update", arguments.allow_incomplete).every_shard().every_sample();
+    let stream = Stream::new("update", arguments.allow_incomplete);
+    let mut stream = stream.every_shard().every_sample().every_group();
     let copy = arguments.pass_through.then_some(&mut output);
     let read = input.read(&mut Reader::stdin(), &mut stream, &ownership, needs(&arguments), copy);
     input.sampled_in_f32 = reader::sampled_in_f32(stream.ends());
@@ -56,9 +57,6 @@ pub fn run() -> Result<()> {
         true => plan_geometry(&arguments, &ownership, &mut output),
         false => stream
             .whole()
-            .and_then(
-                |()| if arguments.allow_incomplete { Ok(()) } else { input.check_groups(stream.ends()) },
-            )
             .and_then(|()| work(&arguments, &ownership, &references, &input, &mut output, &mut times)),
     });
     let mut timing = stage::timing(started);
