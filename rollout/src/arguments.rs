@@ -140,6 +140,10 @@ pub struct Arguments {
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     pub max_error_rate: f64,
 
+    /// Play the tasks that came, of a stream without a good `end` or without some of its tasks.
+    #[arg(long)]
+    pub allow_incomplete: bool,
+
     /// No progress on stderr.
     #[arg(long, short, action = ArgAction::SetTrue)]
     pub quiet: bool,

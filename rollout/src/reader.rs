@@ -36,17 +36,12 @@ impl TaskReader {
 
     /// Reads until the input ends or fails, or nobody works any more.
     pub fn run(mut self, lines: impl Iterator<Item = Result<Line>>) {
-        for line in lines {
-            match line.and_then(|line| self.handle(line)) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(failure) => {
-                    // Without a receiver the run is already over.
-                    let _ = self.writer.send(Event::Failed(failure));
-                    break;
-                }
-            }
-        }
+        let stopped = lines.map(|line| self.handle(line?)).find(|handled| !matches!(handled, Ok(true)));
+        // Without a receiver the run is already over.
+        let _ = match stopped {
+            Some(Err(failure)) => self.writer.send(Event::Failed(failure)),
+            _ => self.writer.send(Event::Tasks(self.index)),
+        };
         self.queue.close();
     }
 

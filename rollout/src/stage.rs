@@ -66,6 +66,8 @@ pub struct Totals {
     pub stats: Stats,
     /// Where the time of the threads went, summed.
     pub times: ThreadTimes,
+    /// Tasks read, those of other shards included.
+    pub tasks_read: u64,
     /// The `end` lines of the stages before this one.
     pub ends: Vec<End>,
 }
@@ -98,6 +100,7 @@ fn run(settings: &Arc<Settings>) -> Result<()> {
         return outcome;
     }
     let error = outcome.as_ref().err().map(|failure| failure.message.clone());
+    let allowed = whole(&totals).err().filter(|_| outcome.is_ok()).map(|failure| failure.message);
     let timing = timing(settings, &totals.times, started.elapsed(), load);
     let end = End {
         stage: "rollout".to_owned(),
@@ -105,6 +108,7 @@ fn run(settings: &Arc<Settings>) -> Result<()> {
         step: Some(settings.metadata.step),
         shard: Some(settings.metadata.shard.clone()),
         error,
+        allowed,
         counts: totals.stats.counts(),
         after: totals.ends,
         timing,
@@ -218,8 +222,7 @@ pub fn play<W: Write>(
             }
         }
         if outcome.is_ok() {
-            let ends = (&mut totals.stats, &mut totals.ends);
-            outcome = write_in_order(&events, &queue, writer, settings.flags.quiet, ends);
+            outcome = write_in_order(&events, &queue, writer, settings.flags.quiet, &mut totals);
         }
         queue.stop();
         for worker in workers {
@@ -244,14 +247,38 @@ impl Drop for StopOnPanic<'_> {
     }
 }
 
+/// Whether all tasks that the stages before wrote have come.
+///
+/// # Errors
+/// 65 saying what is missing.
+fn whole(totals: &Totals) -> Result<()> {
+    if let Some(end) = totals.ends.iter().find_map(End::failed) {
+        return Err(Failure::data(format!("stage {} before this one did not succeed", end.stage))
+            .hint("its own message on stderr says why; --allow-incomplete plays the tasks that came"));
+    }
+    if totals.ends.is_empty() {
+        return Err(Failure::data("stdin ended without an `end` line").hint(
+            "the stage before died, or the tasks are hand-made: --allow-incomplete plays those that came",
+        ));
+    }
+    let read = totals.tasks_read;
+    let written: Option<u64> = totals.ends.iter().map(|end| end.counts.get("tasks")?.as_u64()).sum();
+    match written.filter(|&written| read < written) {
+        Some(written) => Err(Failure::data(format!(
+            "stdin has {read} of the {written} tasks that the stages before this one wrote"
+        ))
+        .hint("if a filter drops tasks on purpose, say so: --allow-incomplete")),
+        None => Ok(()),
+    }
+}
+
 /// Whether what was played may be trained on.
 ///
 /// # Errors
-/// A stage before this one failed (65), a group is unaccounted for or too many episodes could not be scored (1).
+/// The stream of tasks is incomplete (65), a group is unaccounted for or too many episodes could not be scored (1).
 pub fn judge(settings: &Settings, totals: &Totals) -> Result<()> {
-    if let Some(end) = totals.ends.iter().find_map(End::failed) {
-        return Err(Failure::data(format!("stage {} before this one did not succeed", end.stage))
-            .hint("its own message on stderr says why"));
+    if !settings.flags.allow_incomplete {
+        whole(totals)?;
     }
     let (expected, groups, dropped) = totals.stats.groups();
     if expected != groups + dropped {

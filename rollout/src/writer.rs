@@ -12,7 +12,7 @@ use record::stage::interrupted;
 use record::write::Writer;
 
 use crate::queue::Queue;
-use crate::stats::Stats;
+use crate::stage::Totals;
 use crate::task_run::Output;
 
 /// How long the writer waits for an event before it looks for a signal.
@@ -25,6 +25,8 @@ pub enum Event {
     Output(Output),
     /// The `end` line of an earlier stage.
     End(Box<End>),
+    /// The input has ended after so many tasks, those of other shards included.
+    Tasks(u64),
     /// The run cannot go on.
     Failed(Failure),
 }
@@ -32,13 +34,13 @@ pub enum Event {
 /// Writes until all senders are gone. Output that comes early is held; the queue bounds how much that can be.
 ///
 /// # Errors
-/// [`Event::Failed`], a signal, a closed or full output. `stats` and `ends` hold what came until then.
+/// [`Event::Failed`], a signal, a closed or full output. `totals` hold what came until then.
 pub fn write_in_order<W: Write>(
     events: &Receiver<Event>,
     queue: &Queue,
     writer: &mut Writer<W>,
     quiet: bool,
-    (stats, ends): (&mut Stats, &mut Vec<End>),
+    totals: &mut Totals,
 ) -> Result<()> {
     let mut progress = Progress::new("rollout", quiet, None);
     let mut held: BTreeMap<u64, Output> = BTreeMap::new();
@@ -52,16 +54,17 @@ pub fn write_in_order<W: Write>(
             // Slow tasks must not wait in the buffer.
             Err(RecvTimeoutError::Timeout) => writer.flush()?,
             Ok(Event::Failed(failure)) => return Err(failure),
-            Ok(Event::End(end)) => ends.push(*end),
+            Ok(Event::End(end)) => totals.ends.push(*end),
+            Ok(Event::Tasks(read)) => totals.tasks_read = read,
             Ok(Event::Output(output)) => drop(held.insert(output.sequence, output)),
         }
         let first = next;
         while let Some(output) = held.remove(&next) {
             writer.raw(&output.text)?;
             next += 1;
-            stats.add(&output.stats);
+            totals.stats.add(&output.stats);
             progress.inc(output.stats.samples());
-            progress.set_message(format!("samples of {} tasks", stats.tasks));
+            progress.set_message(format!("samples of {} tasks", totals.stats.tasks));
         }
         if next > first {
             queue.written(next);
@@ -72,6 +75,7 @@ pub fn write_in_order<W: Write>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::Stats;
 
     #[test]
     fn output_leaves_in_order_whatever_order_it_comes_in() {
@@ -83,8 +87,8 @@ mod tests {
         drop(sender);
         let mut writer = Writer::new(Vec::new());
         let queue = Queue::new(1, 1);
-        let totals = (&mut Stats::default(), &mut Vec::new());
-        write_in_order(&receiver, &queue, &mut writer, true, totals).expect("a writable buffer");
+        write_in_order(&receiver, &queue, &mut writer, true, &mut Totals::default())
+            .expect("a writable buffer");
         assert_eq!(writer.into_inner().expect("a writable buffer"), b"0\n1\n2\n3\n4\n5\n");
     }
 }

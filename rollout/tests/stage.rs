@@ -268,8 +268,31 @@ fn an_end_that_is_ok_around_one_that_is_not_is_refused() {
 }
 
 #[test]
+fn a_stream_that_lost_tasks_is_refused_unless_that_is_allowed() {
+    let judged = |flags: &[&str], tasks: usize, end: Value| {
+        let end = if end.is_null() { String::new() } else { format!("{end}\n") };
+        let settings = settings(flags);
+        let (_, totals, outcome) = play(settings.clone(), sequential(), 4, &(many(tasks) + &end));
+        outcome.expect("a run without failure");
+        rollout::stage::judge(&settings, &totals).map_err(|failure| (failure.code, failure.message))
+    };
+    let end = |tasks: Value| json!({"type": "end", "v": 1, "stage": "tasks", "ok": true, "counts": tasks});
+    let cut = "stdin has 3 of the 6 tasks that the stages before this one wrote";
+    assert_eq!(judged(&[], 3, end(json!({"tasks": 6}))), Err((65, cut.to_owned())));
+    assert_eq!(judged(&[], 3, Value::Null), Err((65, "stdin ended without an `end` line".to_owned())));
+    for (tasks, end) in [(3, Value::Null), (3, end(json!({"tasks": 6})))] {
+        assert_eq!(judged(&["--allow-incomplete"], tasks, end), Ok(()));
+    }
+    // Whole: as many as were written, also where other shards play some of them; and where nobody counted.
+    assert_eq!(judged(&[], 6, end(json!({"tasks": 6}))), Ok(()));
+    assert_eq!(judged(&["--shard", "1/2"], 6, end(json!({"tasks": 6}))), Ok(()));
+    assert_eq!(judged(&[], 3, end(json!({}))), Ok(()));
+}
+
+#[test]
 fn a_group_that_is_neither_written_nor_dropped_fails_the_run() {
-    let (_, mut totals, outcome) = play(settings(&[]), sequential(), 4, &many(3));
+    let input = many(3) + "{\"type\":\"end\",\"v\":1,\"stage\":\"mine\",\"ok\":true}\n";
+    let (_, mut totals, outcome) = play(settings(&[]), sequential(), 4, &input);
     outcome.expect("a run without failure");
     rollout::stage::judge(&settings(&[]), &totals).expect("every group is written");
     totals.stats.groups_expected += 1;
