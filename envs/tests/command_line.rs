@@ -136,3 +136,31 @@ fn requests_have_a_longest_line() {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.starts_with("envs: stdin:1: line is longer than 16 MiB\nhint: "), "{stderr}");
 }
+
+/// Problems come from anywhere, and a tool's program prints what it likes: neither steers the terminal.
+#[test]
+fn play_shows_control_characters_and_does_not_send_them() {
+    let clear = "\u{1b}[2J";
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let spec =
+        serde_json::json!({"problem": format!("What is{clear}\u{9b}1A\u{202e} one and one?"), "answer": "2"});
+    let task = serde_json::json!({"type": "task", "v": 1, "env": "math", "task": "t", "split": "train", "spec": spec});
+    writeln!(file, "{task}").unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_envs"))
+        .args(["play", "math", "--set", "turns=2", "--set", &format!("data={}", file.path().display())])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let program = "\"\"\"\n```python\nprint('\\x1b]0;title\\x07', 3)\n```\n\"\"\"\n";
+    let input = format!("?\n{program}?\nI say {clear} 3\n?\n{program}?\n");
+    // Without a sandbox the program ends it.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let output = child.wait_with_output().unwrap();
+    let [stdout, stderr] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    let steers = |c: char| (c.is_control() && c != '\n' && c != '\t') || c == '\u{202e}';
+    assert!(!stdout.contains(steers) && !stderr.contains(steers), "{stdout:?} {stderr:?}");
+    assert!(stdout.contains("What is\\u{1b}[2J\\u{9b}1A\\u{202e} one"), "{stdout}");
+    assert!(stdout.contains("\\u{1b}]0;title\\u{7}") || stderr.contains("sandbox"), "{stdout} {stderr}");
+}

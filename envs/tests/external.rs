@@ -215,12 +215,17 @@ fn what_a_program_has_started_ends_with_it() {
         ("wait", "no line within"),
     ] {
         std::fs::write(&list, "").unwrap();
-        let command = format!("sleep 600 >/dev/null & echo $! >>'{}'; {command}", list.display());
+        // In its group, in a session of its own, and in one whose parent has ended.
+        let list = list.display();
+        let command = format!(
+            "sleep 600 >/dev/null & echo $! >>'{list}'; setsid sleep 600 >/dev/null & echo $! >>'{list}'; \
+             (setsid sh -c 'echo $$; exec >&-; sleep 600; echo' >>'{list}' &); sleep 0.2; {command}"
+        );
         let (processes, answer) = asked(&command, Duration::from_secs(1));
         assert!(answer.err().unwrap_or_default().contains(cause), "{command}");
         drop(processes);
-        let ids = std::fs::read_to_string(&list).unwrap();
-        assert!(!ids.is_empty());
+        let ids = std::fs::read_to_string(place.path().join("ids")).unwrap();
+        assert_eq!(ids.lines().count(), 3, "{command}");
         std::thread::sleep(Duration::from_millis(100));
         for id in ids.lines() {
             let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();

@@ -184,6 +184,18 @@ fn a_file_of_problems_is_divided_once_and_for_all() {
     assert_ne!(named(Split::Train, 0, 20), named(Split::Train, 5, 20));
     let task = &draw(Split::Train, 0, &[&data, "reasoners=3"], 1).unwrap()[0];
     assert_eq!((&task.spec["source"], &task.spec["reasoners"]), (&json!("here"), &json!(3)));
+    assert!(task.spec.get("wall").is_none(), "{task:?}");
+    let task = &draw(Split::Train, 0, &[&data, "wall=2.5"], 1).unwrap()[0];
+    assert_eq!(task.spec["wall"], json!(2.5));
+    assert_eq!(draw(Split::Train, 0, &[&data, "wall=0"], 1).unwrap_err().code, 2);
+
+    // More than is kept in memory is refused before it is read, and so is a pipe that never ends a line.
+    let large = tempfile::NamedTempFile::new().unwrap();
+    large.as_file().set_len(3 << 30).unwrap();
+    let failure = draw(Split::Train, 0, &[&format!("data={}", large.path().display())], 1).unwrap_err();
+    assert!(failure.code == 65 && failure.message.ends_with("more than 1024 MiB"), "{failure}");
+    let failure = draw(Split::Train, 0, &["data=/dev/zero"], 1).unwrap_err();
+    assert!(failure.code == 65 && failure.message.contains("longer than 16 MiB"), "{failure}");
 
     // One problem in two splits is refused, in other spaces and letters too.
     for (split, problem) in [("train", "One and one?"), ("test", "ONE  AND ONE?")] {
@@ -210,6 +222,13 @@ fn a_tools_python_runs_in_the_sandbox_and_is_read_by_what_it_prints() {
     assert_eq!(earned("```python\nprint('I do not know it')\n```").unwrap(), 0.1);
     assert_eq!(earned("```python\nprint(5 / 6)\nraise SystemExit(1)\n```").unwrap(), 0.0);
     assert_eq!(earned("```python\nwhile True: pass\n```").unwrap(), 0.0);
+    // One that sleeps uses no processor time: its elapsed time is bounded, by 30 s or by the task.
+    let mut hasty = spec.clone();
+    hasty["wall"] = json!(0.5);
+    let started = std::time::Instant::now();
+    let sleeps = "```python\nimport time\nprint('5/6')\ntime.sleep(25)\n```";
+    let outcome = begin(&hasty, "team").apply("tool", sleeps).unwrap();
+    assert!((outcome.rewards.local, started.elapsed().as_secs() < 20) == (0.0, true), "{outcome:?}");
     // What it prints differs from run to run, and yet the same program has the same consequence.
     let random = "```python\nimport os\nprint(int.from_bytes(os.urandom(8), 'big'))\n```";
     let said = |mut state: Box<dyn State>| {

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use record::failure::Result;
 use record::line::Task;
-use record::sample::Rewards;
 
 use super::{Ledger, Target, outcome_rules, place, unless_interrupted};
 use crate::environment::{Outcome, State};
@@ -17,11 +16,11 @@ use crate::environment::{Outcome, State};
 /// Rounding that is no difference between sums of rewards.
 const ROUNDING: f64 = 1e-9;
 
-/// One turn from a situation: the team reward, that and the last agent's own, whether it solved the task, and the next
-/// situation; none if the episode is over.
+/// One turn from a situation: the team reward, that and the own one of each agent of its last stage, whether it solved the
+/// task, and the next situation; none if the episode is over.
 struct TurnOutcome {
     team: f64,
-    both: f64,
+    both: Vec<f64>,
     solved: bool,
     next: Option<String>,
 }
@@ -59,11 +58,15 @@ pub fn explore(
         ledger.rule("no path collects more team reward than the oracle's", holds, || {
             format!("{}: {most} against {oracle}", task.task)
         });
-        let oracle: f64 = path().map(|turn| turn.both).sum();
-        let most = self::most(&situations, &first, turn_limit, |turn| turn.both);
-        ledger.advice("idling pays nothing under --credit return", most <= oracle + ROUNDING, || {
-            format!("{}: an agent can collect {most:.2}, and {oracle:.2} without idling", task.task)
-        });
+        let agents = situations.get(&first).and_then(|turns| Some(turns.first()?.both.len())).unwrap_or(0);
+        for agent in 0..agents {
+            let both = |turn: &TurnOutcome| turn.both.get(agent).copied().unwrap_or(turn.team);
+            let oracle: f64 = path().map(both).sum();
+            let most = self::most(&situations, &first, turn_limit, both);
+            ledger.advice("idling pays nothing under --credit return", most <= oracle + ROUNDING, || {
+                format!("{}: an agent can collect {most:.2}, and {oracle:.2} without idling", task.task)
+            });
+        }
     }
     Ok(())
 }
@@ -89,11 +92,11 @@ fn turn(
         let tries = stage(target, &*state, agents, number, ledger)?;
         let last = number_of_stage + 1 == workflow.stages();
         let mut turns = Vec::new();
-        for (outcome, after) in &tries {
+        for Try { outcome, after, local } in &tries {
             let next = (!outcome.terminated).then(|| after.to_json().to_string());
             if last || next.is_none() {
-                let Rewards { team, local } = outcome.rewards;
-                let both = if agents.len() == 1 { team + local } else { team };
+                let team = outcome.rewards.team;
+                let both = local.iter().map(|local| team + local).collect();
                 turns.push(TurnOutcome { team, both, solved: outcome.success, next: next.clone() });
             }
             if let Some(key) = next.filter(|_| last) {
@@ -102,16 +105,23 @@ fn turn(
         }
         match tries.into_iter().next() {
             // The oracle's turn comes first.
-            Some((oracle, _)) if last || oracle.terminated => {
+            Some(oracle) if last || oracle.outcome.terminated => {
                 turns.append(&mut early);
                 return Ok(turns);
             }
-            Some((_, after)) => state = after,
+            Some(oracle) => state = oracle.after,
             None => break,
         }
         early.append(&mut turns);
     }
     Ok(early)
+}
+
+/// What came of the actions of a stage: the outcome, the state after it, and what each of its agents earned for itself.
+struct Try {
+    outcome: Outcome,
+    after: Box<dyn State>,
+    local: Vec<f64>,
 }
 
 /// Tries every probe of the agents of one stage; what came of each, the oracle's answer (or the best) first. Where there are
@@ -123,10 +133,12 @@ fn stage(
     agents: &[String],
     number: usize,
     ledger: &mut Ledger,
-) -> Result<Vec<(Outcome, Box<dyn State>)>> {
+) -> Result<Vec<Try>> {
     let before = state.to_json();
     let mut answers: Vec<Vec<String>> = Vec::new();
     let mut alone = Vec::new();
+    // Where in `alone` each agent's answers start.
+    let mut starts = Vec::new();
     for agent in agents {
         let oracle = state.oracle(agent);
         let has_oracle = oracle.is_some();
@@ -136,6 +148,7 @@ fn stage(
         }
         (target.fidelity)(state, agent, &texts[number % texts.len()], ledger)?;
         let first = alone.len();
+        starts.push(first);
         for text in &texts {
             unless_interrupted()?;
             let mut after = state.clone_state();
@@ -165,21 +178,25 @@ fn stage(
         ledger.rule("a clone leaves its original alone", state.to_json() == before, || before.to_string());
     }
     if agents.len() == 1 {
-        return Ok(alone);
+        let tried =
+            |(outcome, after): (Outcome, _)| Try { local: vec![outcome.rewards.local], outcome, after };
+        return Ok(alone.into_iter().map(tried).collect());
     }
-    let mut together: Vec<(Outcome, Box<dyn State>)> = Vec::new();
-    for texts in joint(&answers) {
+    let mut together: Vec<Try> = Vec::new();
+    for numbers in joint(&answers) {
         unless_interrupted()?;
-        let actions: Vec<(&str, &str)> =
-            agents.iter().map(String::as_str).zip(texts.iter().copied()).collect();
+        let texts = answers.iter().zip(&numbers).map(|(texts, &number)| texts[number].as_str());
+        let actions: Vec<(&str, &str)> = agents.iter().map(String::as_str).zip(texts).collect();
+        let local = starts.iter().zip(&numbers).map(|(start, number)| alone[start + number].0.rewards.local);
         let (mut after, mut again) = (state.clone_state(), state.clone_state());
         let outcome = after.apply_together(&actions)?;
         let here = || format!("{actions:?} at {before}");
         let same = outcome == again.apply_together(&actions)? && after.to_json() == again.to_json();
         ledger.rule("the same action has the same consequence", same, here);
         judge(state, &outcome, has_oracle(state).then_some(&*after), ledger, here);
-        together.push((outcome, after));
-        let (ours, theirs) = (together[together.len() - 1].0.rewards.team, together[0].0.rewards.team);
+        together.push(Try { outcome, after, local: local.collect() });
+        let (ours, theirs) =
+            (together[together.len() - 1].outcome.rewards.team, together[0].outcome.rewards.team);
         if !has_oracle(state) {
             continue;
         }
@@ -190,22 +207,20 @@ fn stage(
     Ok(together)
 }
 
-/// Joint answers worth trying: the oracle's (the first) of all; each answer with the oracle's of the others; the
-/// answers of the same number of all.
-fn joint(answers: &[Vec<String>]) -> Vec<Vec<&str>> {
-    let oracle: Vec<&str> = answers.iter().map(|texts| texts[0].as_str()).collect();
+/// Joint answers worth trying, by the number of each agent's: the oracle's (the first) of all; each answer with the
+/// oracle's of the others; the answers of the same number of all.
+fn joint(answers: &[Vec<String>]) -> Vec<Vec<usize>> {
+    let oracle = vec![0; answers.len()];
     let mut joint = vec![oracle.clone()];
     for (agent, texts) in answers.iter().enumerate() {
-        for text in &texts[1..] {
+        for number in 1..texts.len() {
             let mut one = oracle.clone();
-            one[agent] = text;
+            one[agent] = number;
             joint.push(one);
         }
     }
     let most = answers.iter().map(Vec::len).max().unwrap_or(0);
-    joint.extend(
-        (1..most).map(|number| answers.iter().map(|texts| texts[number % texts.len()].as_str()).collect()),
-    );
+    joint.extend((1..most).map(|number| answers.iter().map(|texts| number % texts.len()).collect()));
     joint
 }
 

@@ -6,6 +6,7 @@
 //!
 //! Left out: drawing tasks and demonstrations; they come as lines on stdin.
 
+mod descendants;
 pub mod process;
 
 use std::collections::BTreeMap;

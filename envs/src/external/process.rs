@@ -4,8 +4,8 @@
 //! once more: requests are pure, so a retry changes nothing. Processes are kept for the next request; there are as many
 //! as there are concurrent requests.
 //!
-//! What a process has started ends with it, unless it leaves its process group. Left out: a sandbox. The program is the
-//! user's own, run as `sh -c` would run it.
+//! What a process has started ends with it ([`super::descendants`]). Left out: a sandbox. The program is the user's own, run
+//! as `sh -c` would run it.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
@@ -19,6 +19,8 @@ use record::failure::{Failure, Result};
 use record::read::MAX_LINE;
 use record::stage::interrupted;
 use serde_json::{Map, Value};
+
+use super::descendants;
 
 /// How long a process may take to exit once its stdin is closed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -134,6 +136,8 @@ pub fn lines(command: &str, timeout: Duration, mut each: impl FnMut(String) -> R
 /// A process with its pipes, which never block.
 struct Running {
     process: Child,
+    /// By which what it starts is found.
+    mark: String,
     /// None once it is closed.
     input: Option<ChildStdin>,
     ended: bool,
@@ -144,10 +148,12 @@ struct Running {
 
 impl Running {
     fn start(command: &str) -> io::Result<Running> {
+        let mark = descendants::mark();
         // A process group of its own, so that what a shell starts can be killed with it.
         let mut process = Command::new("sh")
             .arg("-c")
             .arg(command)
+            .env(descendants::MARK, &mark)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .process_group(0)
@@ -155,7 +161,7 @@ impl Running {
         let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
             return Err(ErrorKind::BrokenPipe.into());
         };
-        let running = Running { process, input: Some(input), ended: false, output, read: Vec::new() };
+        let running = Running { process, mark, input: Some(input), ended: false, output, read: Vec::new() };
         for descriptor in running.descriptors() {
             // SAFETY: fcntl sets flags of a descriptor that `running` keeps open, and touches no memory of ours.
             if unsafe { libc::fcntl(descriptor, libc::F_SETFL, libc::O_NONBLOCK) } == -1 {
@@ -227,8 +233,8 @@ impl Running {
         unsafe { libc::poll(entries.as_mut_ptr(), 2, left.as_millis().max(1) as libc::c_int) };
     }
 
-    /// Closes its stdin, waits a moment for it to exit, and kills what is left of its process group. Its status, if it
-    /// exited by itself.
+    /// Closes its stdin, waits a moment for it to exit, and kills what is left of its process group and of what else it has
+    /// started. Its status, if it exited by itself.
     fn end(&mut self) -> Option<ExitStatus> {
         self.input = None;
         if std::mem::replace(&mut self.ended, true) {
@@ -244,6 +250,7 @@ impl Running {
             // id belongs to nobody else.
             unsafe { libc::kill(-group, libc::SIGKILL) };
         }
+        descendants::kill(&self.mark);
         self.process.wait().ok().filter(|_| exited)
     }
 

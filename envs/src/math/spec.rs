@@ -30,6 +30,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     TURNS,
     Setting::new("reasoners", "2", "reasoners of --workflow ensemble, 1 to 16"),
     Setting::new("tools", "1", "tools of --workflow ensemble, 0 to 16"),
+    Setting::new("wall", "30", "elapsed seconds of a tool's program, for programs that sleep; 0.1 to 600"),
 ];
 
 /// The rules of an episode, and how word problems are drawn.
@@ -57,12 +58,15 @@ pub struct Spec {
     pub reasoners: u32,
     /// Tools of an ensemble.
     pub tools: u32,
+    /// Elapsed seconds of a tool's program; `None`: the sandbox's own limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wall: Option<f64>,
 }
 
 impl Default for Spec {
     fn default() -> Spec {
         let (problem, answer) = (String::new(), String::new());
-        Spec { problem, answer, encoding: Encoding::Full, turns: 4, reasoners: 2, tools: 1 }
+        Spec { problem, answer, encoding: Encoding::Full, turns: 4, reasoners: 2, tools: 1, wall: None }
     }
 }
 
@@ -102,6 +106,7 @@ impl MathProblem {
         checked("turns", spec.turns, 1, 99)?;
         checked("reasoners", spec.reasoners, 1, 16)?;
         checked("tools", spec.tools, 0, 16)?;
+        checked("wall", spec.wall.unwrap_or(1.0), 0.1, 600.0)?;
         let chain = match spec.encoding {
             Encoding::Full => None,
             Encoding::Compact => {

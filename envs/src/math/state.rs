@@ -23,7 +23,7 @@ use super::{NAME, compact, demonstrate, full, test_actions};
 use crate::demonstration::Demonstration;
 use crate::environment::{ExtractionCase, Outcome, Split};
 use crate::problems::{Episode, Problem, fences, outcome, run, spell};
-use crate::settings::{Setting, Settings};
+use crate::settings::{Setting, Settings, ranged};
 use crate::streams;
 use crate::workflow::Workflow;
 
@@ -84,8 +84,10 @@ pub struct Answers {
 ///
 /// # Errors
 /// No sandbox: unavailable.
-fn python(source: &str) -> Result<(bool, String)> {
-    let limits = Limits { cpu_seconds: CPU_SECONDS, ..Limits::default() };
+fn python(source: &str, wall: Option<f64>) -> Result<(bool, String)> {
+    let limits = Limits::default();
+    let wall_seconds = wall.unwrap_or(limits.wall_seconds);
+    let limits = Limits { cpu_seconds: CPU_SECONDS, wall_seconds, ..limits };
     let execution = run::run(&Program { source, entry: Entry::Script, stdin: "", limits })?;
     let ran = execution.is_success();
     let said = match ran {
@@ -157,7 +159,7 @@ impl Episode<MathProblem> {
             (Encoding::Full, true) => match fences::program(text) {
                 None => (false, "(no program)".to_owned(), None),
                 Some(source) => {
-                    let (ran, output) = python(&source)?;
+                    let (ran, output) = python(&source, self.problem.spec.wall)?;
                     let what = if ran { "Output" } else { "Error" };
                     let source = full::shorten(source.trim());
                     let shown = format!("```python\n{source}\n```\n{what}: {output}");
@@ -247,6 +249,10 @@ impl Problem for MathProblem {
                 turns: settings.whole("turns", 4, 1, 99)?,
                 reasoners: settings.whole("reasoners", 2, 1, 16)?,
                 tools: settings.whole("tools", 1, 0, 16)?,
+                wall: settings
+                    .value("wall", "a number")?
+                    .map(|wall| ranged("wall", wall, 0.1, 600.0))
+                    .transpose()?,
                 ..Spec::default()
             },
         })

@@ -6,6 +6,8 @@
 //! each once before any comes again.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
 use std::sync::Arc;
 
 use record::failure::{Failure, Result};
@@ -20,6 +22,8 @@ use crate::streams;
 
 /// The name that selects the problems of our own.
 const SHIPPED: &str = "shipped";
+/// Bytes of a file of problems.
+const LARGEST: u64 = 1 << 30;
 /// One in this many problems is for testing.
 const TEST_SHARE: u64 = 8;
 
@@ -86,13 +90,25 @@ fn shipped<P: Problem>(rules: &P::Rules) -> Result<Vec<Task>> {
 
 /// The problems of `file`, each once.
 fn read<P: Problem>(file: &str, rules: &P::Rules) -> Result<Vec<Task>> {
-    const HINT: &str = "`envs import` writes this layout from public data sets";
-    let place = |failure: Failure| failure.at(format!("--set data={file}"));
-    let text = std::fs::read_to_string(file).map_err(|error| {
+    let opened = File::open(file).and_then(|opened| Ok((opened.metadata()?.len(), opened)));
+    let (length, opened) = opened.map_err(|error| {
         Failure::usage(format!("--set data={file}: {error}"))
             .hint("`envs import` writes such a file; shipped is a small one of our own")
     })?;
-    let mut reader = Reader::new(file, std::io::Cursor::new(text));
+    // A pipe does not say how long it is.
+    let mut bounded = opened.take(LARGEST + 1);
+    let tasks = if length > LARGEST { Ok(Vec::new()) } else { tasks_of::<P>(file, &mut bounded, rules) };
+    match length > LARGEST || bounded.limit() == 0 {
+        true => Err(Failure::data(format!("--set data={file}: more than {} MiB", LARGEST >> 20))
+            .hint("all problems are kept in memory: divide the file, or select from it with jq")),
+        false => tasks,
+    }
+}
+
+fn tasks_of<P: Problem>(file: &str, lines: impl Read, rules: &P::Rules) -> Result<Vec<Task>> {
+    const HINT: &str = "`envs import` writes this layout from public data sets";
+    let place = |failure: Failure| failure.at(format!("--set data={file}"));
+    let mut reader = Reader::new(file, lines);
     let mut tasks = Vec::new();
     let mut known: HashMap<u64, Split> = HashMap::new();
     while let Some(line) = reader.next().map_err(place)? {

@@ -1,0 +1,70 @@
+//! Ends all that a process has started, also what has left its process group and what outlived its own parent.
+//!
+//! Every process that we start has a mark in its environment, which all that it starts inherit; the processes of this machine
+//! are searched for it, and for children of those found. A process that clears its environment and whose parent has ended
+//! is not found. Left out: namespaces and cgroups, which not every machine grants.
+
+use std::collections::HashSet;
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The environment variable that holds the mark.
+pub const MARK: &str = "TROUPE_STARTED_BY";
+/// A process that starts others faster than they are ended is given up after so many rounds.
+const ROUNDS: usize = 16;
+
+/// A mark that no other process has, now or before.
+pub fn mark() -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    // A process's number comes again after a while, its start does not.
+    let started = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let started = started.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19)).unwrap_or("0");
+    format!("{}-{started}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Kills what carries `mark`, and its children, until there is none.
+pub fn kill(mark: &str) {
+    let entry = format!("{MARK}={mark}");
+    for _ in 0..ROUNDS {
+        let found = marked(entry.as_bytes());
+        if found.is_empty() {
+            return;
+        }
+        for pid in found {
+            // SAFETY: kill only sends a signal. The process was seen a moment ago.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+    }
+}
+
+/// Processes with this entry in their environment, and those below them. What has ended is not listed: it has no
+/// environment.
+fn marked(entry: &[u8]) -> HashSet<i32> {
+    let mut found = HashSet::new();
+    let mut others = Vec::new();
+    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let environment = fs::read(process.path().join("environ")).unwrap_or_default();
+        if environment.split(|byte| *byte == 0).any(|own| own == entry) {
+            found.insert(pid);
+        } else if let Some((state, parent)) = state_and_parent(pid)
+            && state != "Z"
+        {
+            others.push((pid, parent));
+        }
+    }
+    // Children of those found, and theirs.
+    while let Some(at) = others.iter().position(|(_, parent)| found.contains(parent)) {
+        found.insert(others.swap_remove(at).0);
+    }
+    found
+}
+
+fn state_and_parent(pid: i32) -> Option<(String, i32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before it may hold anything.
+    let mut fields = stat.rsplit(')').next()?.split_whitespace();
+    Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
+}
