@@ -1,0 +1,117 @@
+//! What `end` and the messages count, where one count could be taken for another.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+fn sample(branch: u32, more: Value) -> Value {
+    let mut sample = json!({"type": "sample", "v": 1, "episode": "0.0", "turn": 0, "agent": "planner", "task": "t",
+        "branch": branch, "branches": 2, "id": format!("0.0/0/planner/{branch}"), "prompt_ids": [1], "reward": 0.5});
+    for (name, value) in more.as_object().expect("fields") {
+        sample[name] = value.clone();
+    }
+    sample
+}
+
+fn end(counts: Value, after: Value) -> Value {
+    json!({"type": "end", "v": 1, "stage": "mine", "ok": true, "counts": counts, "after": after})
+}
+
+/// The exit code, the `counts` of `end`, and what was said.
+fn group(arguments: &[&str], lines: &[Value]) -> (Option<i32>, Value, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_group"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("group starts");
+    let input: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    // A stage that refuses a line reads no further.
+    let _ = child.stdin.take().expect("stdin").write_all(input.as_bytes());
+    let output = child.wait_with_output().expect("group ends");
+    let stdout = String::from_utf8(output.stdout).expect("text");
+    let end: Value = serde_json::from_str(stdout.lines().last().expect("an end")).expect("JSON");
+    (output.status.code(), end["counts"].clone(), String::from_utf8(output.stderr).expect("text"))
+}
+
+#[test]
+fn a_reward_in_parts_is_their_sum() {
+    let parts = |team: f64, local: f64| json!({"reward": null, "rewards": {"team": team, "local": local}});
+    for (first, second, flat) in
+        [((1.0, 0.0), (0.0, 1.0), 1), ((1.0, 0.0), (0.0, 0.0), 0), ((2.0, 1.0), (1.0, 2.0), 1)]
+    {
+        let mut lines = vec![sample(0, parts(first.0, first.1)), sample(1, parts(second.0, second.1))];
+        lines.iter_mut().for_each(|line| drop(line.as_object_mut().expect("a sample").remove("reward")));
+        lines.push(end(json!({}), json!([])));
+        let (code, counts, stderr) = group(&[], &lines);
+        assert_eq!((code, &counts["groups_flat"]), (Some(0), &json!(flat)), "{first:?} {second:?}: {stderr}");
+    }
+}
+
+#[test]
+fn groups_are_expected_only_where_they_are_those_that_were_requested() {
+    let told = || end(json!({"groups_expected": 1, "groups": 1, "dropped_groups": {}}), json!([]));
+    let parallel = json!({"sampling_mode": "parallel"});
+    for (arguments, more, expected) in [
+        (&[][..], json!({}), json!(1)),
+        (&["--by", "task"], json!({}), Value::Null),
+        (&["--by", "episode"], parallel.clone(), Value::Null),
+        (&[], parallel, Value::Null),
+    ] {
+        let (code, counts, stderr) =
+            group(arguments, &[sample(0, more.clone()), sample(1, more.clone()), told()]);
+        assert_eq!(
+            (code, &counts["groups_expected"]),
+            (Some(0), &expected),
+            "{arguments:?} {more}: {stderr}"
+        );
+    }
+}
+
+#[test]
+fn what_stages_before_the_last_dropped_is_accounted_for() {
+    let first = end(json!({"groups_expected": 6, "groups": 4, "dropped_groups": {"env": 2}}), json!([]));
+    let second = |dropped: u32| {
+        end(
+            json!({"groups_expected": 6, "groups": 4, "dropped_groups": {"unscored": dropped}}),
+            json!([first]),
+        )
+    };
+    let samples = [sample(0, json!({})), sample(1, json!({}))];
+    // One is here; two and three were dropped.
+    let (code, _, stderr) = group(&[], &[samples[0].clone(), samples[1].clone(), second(3)]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let (code, _, stderr) = group(&[], &[samples[0].clone(), samples[1].clone(), second(2)]);
+    assert_eq!(code, Some(65));
+    assert!(
+        stderr.contains("stdin has 1 group, not the 6 expected, 4 of which were dropped before"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn parallel_samples_need_no_prompt() {
+    let mut lines = [0, 1].map(|branch| sample(branch, json!({"sampling_mode": "parallel"}))).to_vec();
+    lines.iter_mut().for_each(|line| drop(line.as_object_mut().expect("a sample").remove("prompt_ids")));
+    lines.push(end(json!({}), json!([])));
+    let (code, counts, stderr) = group(&[], &lines);
+    assert_eq!((code, &counts["groups"]), (Some(0), &json!(1)), "{stderr}");
+    lines[0]["sampling_mode"] = json!("tree");
+    assert!(group(&[], &lines).2.contains("`prompt_ids` is missing"));
+}
+
+#[test]
+fn eight_missing_branches_are_named_and_a_ninth_is_more() {
+    let said = |branches: u32| {
+        let lines = [sample(0, json!({"branches": branches})), end(json!({}), json!([]))];
+        group(&[], &lines).2.lines().next().unwrap_or_default().to_owned()
+    };
+    assert!(said(9).ends_with("1 of 9 branches, 1, 2, 3, 4, 5, 6, 7, 8 are missing"), "{}", said(9));
+    assert!(
+        said(10).ends_with("1 of 10 branches, 1, 2, 3, 4, 5, 6, 7, 8 and more are missing"),
+        "{}",
+        said(10)
+    );
+}
