@@ -316,3 +316,74 @@ fn random_weights_beyond_the_memory_are_refused() {
     assert!(stderr.contains("random weights of this size take"), "{stderr}");
     assert!(!policy.exists());
 }
+
+/// Sizes that a file or a line declares, without having them, in a process with 1 GB: a sentence, where an allocation that
+/// believed them would abort.
+#[test]
+fn what_declares_much_is_refused_with_little_memory() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let files = checkpoint(folder.path());
+    let policy = folder.path().join("policy").display().to_string();
+    let weights = files.join(SHARD);
+    let whole = fs::read(&weights).expect("weights");
+    let tensor = |shape: &str, end: u64| {
+        format!("{{\"a\":{{\"dtype\":\"F32\",\"shape\":{shape},\"data_offsets\":[0,{end}]}}}}")
+    };
+    let many: Vec<String> = (0..300_000)
+        .map(|number| format!("\"t{number}\":{{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}"))
+        .collect();
+    for (name, length, header) in [
+        ("a header beyond the file", u64::MAX, String::new()),
+        ("a header of 2 GiB in a file of 3", 2 << 30, String::new()),
+        ("a header of 99 MB of nothing", 99_000_000, String::new()),
+        ("a header of many tensors", 0, format!("{{{}}}", many.join(","))),
+        ("a tensor beyond all memory", 0, tensor("[4294967296,4294967296]", u64::MAX)),
+        ("a tensor of 2^62 bytes", 0, tensor("[1152921504606846976]", 1 << 62)),
+        ("a tensor of a million axes", 0, tensor(&format!("{:?}", vec![1; 1_000_000]), 4)),
+    ] {
+        let length = if header.is_empty() { length } else { header.len() as u64 };
+        let _ = fs::remove_file(&weights);
+        fs::write(&weights, [&length.to_le_bytes()[..], header.as_bytes()].concat()).expect("written");
+        let file = fs::File::options().write(true).open(&weights).expect("the file");
+        file.set_len((3 << 30).max(header.len() as u64)).expect("a sparse file");
+        refused(name, &format!("policy check {policy}"));
+    }
+    fs::remove_file(&weights).expect("removed");
+    fs::write(&weights, whole).expect("written");
+    let config = fs::read_to_string(files.join("config.json")).expect("text");
+    for name in ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"] {
+        let mut large: Value = serde_json::from_str(&config).expect("JSON");
+        large[name] = (1 << 24).into();
+        let path = files.join("config.json");
+        fs::remove_file(&path).expect("removed");
+        fs::write(&path, large.to_string()).expect("written");
+        refused(name, &format!("policy check {policy}"));
+    }
+    let most = u32::MAX;
+    let sample = format!(
+        r#"{{"type":"sample","v":1,"id":"a","episode":"e","turn":{most},"agent":"x","branch":0,"branches":{most},"group":"g","group_size":{most},"selected":true,"reward":1,"prompt_ids":[{most}],"completion_ids":[{most}],"policy_version":"0:00000000"}}"#
+    );
+    for program in ["group", "advantage", "advantage --credit return", "update --policy"] {
+        let sample = match program {
+            "group" => sample.replace(&format!(r#""group":"g","group_size":{most},"#), ""),
+            _ => sample.clone(),
+        };
+        let program =
+            if program.ends_with("policy") { format!("{program} {policy}") } else { program.to_owned() };
+        refused(
+            &program,
+            &format!(
+                "printf '%s\\n' '{sample}' '{{\"type\":\"end\",\"v\":1,\"stage\":\"s\",\"ok\":true}}' | {program}"
+            ),
+        );
+    }
+}
+
+/// Runs a command with 1 GB of memory; its last program must refuse with a sentence.
+fn refused(name: &str, command: &str) {
+    let (code, _, stderr) =
+        run(&format!("timeout 60 bash -c 'ulimit -v 1000000; {}'", command.replace('\'', "'\\''")));
+    assert!([65, 74].contains(&code), "{name}: exit code {code}: {stderr}");
+    assert!(!stderr.contains("memory allocation of") && !stderr.contains("panicked"), "{name}: {stderr}");
+    assert!(stderr.lines().count() <= 2 && !stderr.is_empty(), "{name}: {stderr}");
+}

@@ -178,3 +178,36 @@ fn what_passes_in_pieces_is_whole() {
         policy::directory::Policy::open(&root).unwrap().verify().unwrap();
     }
 }
+
+/// What another processor computes is what this one computes when it is told to.
+#[test]
+fn the_instruction_set_that_is_asked_for_gives_the_bytes_of_the_others() {
+    let trained = |arguments: &str, dtype: &str| {
+        let place = Place::new();
+        let root = policy(&place, "p", "F32");
+        let input = stream(GOLDEN, &version(&root));
+        let done = place.update(&format!("--policy p {PLAIN} --dtype {dtype} {arguments}"), &input);
+        (done.code, done.stderr, version(&root))
+    };
+    for dtype in ["float32", "bfloat16"] {
+        let all = ["avx512-bf16", "avx512", "avx2", "portable"]
+            .map(|isa| (isa, trained(&format!("--isa {isa}"), dtype)));
+        let here: Vec<_> = all.iter().filter(|(_, (code, ..))| *code == 0).collect();
+        assert!(!here.is_empty(), "{all:?}");
+        let own = trained("", dtype);
+        for (isa, (_, stderr, version)) in here.iter().filter(|(isa, _)| *isa != "portable") {
+            assert_eq!(*version, own.2, "{isa} in {dtype}: {stderr}");
+        }
+        for (isa, (code, stderr, version)) in all.iter().filter(|(_, (code, ..))| *code != 0) {
+            assert_eq!((*code, version.starts_with("0:")), (69, true), "{isa}: {stderr}");
+            assert!(stderr.contains(&format!("--isa {isa}: this processor has no {isa}, only")), "{stderr}");
+        }
+    }
+    let (code, stderr, version) = trained("--isa avx3", "float32");
+    assert!(
+        (code, version.starts_with("0:")) == (2, true) && stderr.contains("avx512-bf16"),
+        "{code} {stderr}"
+    );
+    let (code, stderr, _) = trained("--isa avx2 --device sim", "float32");
+    assert_eq!(code, 2, "a device has instructions of its own: {stderr}");
+}
