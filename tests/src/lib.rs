@@ -13,10 +13,13 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_path_buf()
 }
 
-/// The folder with the workspace's programs, built once in the profile of the running test.
+/// The folder with the workspace's programs, built once in the profile of the running test; `TROUPE_TEST_PROGRAMS` names another.
 pub fn programs() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
+        if let Some(folder) = std::env::var_os("TROUPE_TEST_PROGRAMS") {
+            return PathBuf::from(folder);
+        }
         let folder = std::env::current_exe().expect("this test's path");
         let folder = folder.parent().and_then(Path::parent).expect("target/PROFILE/deps").to_path_buf();
         let mut build = Command::new(env!("CARGO"));

@@ -1,0 +1,301 @@
+//! Every program of a whole run killed, or refused, at one system call after another: what is published is whole or not there, and
+//! the run that the same command resumes ends with the bytes of one that nobody disturbed.
+//!
+//! `TROUPE_INJECTIONS=1000` asks for as many faults. Each run meets one, and the next run goes on from what it left. Left
+//! out: power cuts, which also lose what was not synchronized, and faults inside the loader, before `main`.
+
+#![allow(clippy::print_stdout, reason = "says what it did, or why it did not run")]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use troupe_tests::{differences, pipeline, programs};
+
+/// As small as a run can be that has a warm-up, an optimizer's state to go on from, and a version to prune.
+const TINY: [&str; 12] = [
+    "--warmup",
+    "1",
+    "--steps",
+    "2",
+    "--tasks",
+    "1",
+    "--branches",
+    "2",
+    "--eval-every",
+    "0",
+    "--stage",
+    // A policy that knows nothing earns nothing, and would not change: a reward by the first token.
+    "group=jq -c 'if .type == \"sample\" then .reward = .completion_ids[0] % 7 else . end' | group --quiet",
+];
+
+/// The programs of a run; `pipeline.sh` is the shell that runs the others.
+const PROGRAMS: [&str; 13] = [
+    "pipeline.sh",
+    "envs",
+    "rollout",
+    "group",
+    "advantage",
+    "update",
+    "policy",
+    "report",
+    "tee",
+    "python3",
+    "sync",
+    "mv",
+    "mkdir",
+];
+
+/// System calls that fail with their file or pipe.
+const FILES: &[&str] = &[
+    "close",
+    "copy_file_range",
+    "fdatasync",
+    "flock",
+    "fstat",
+    "fsync",
+    "ftruncate",
+    "getdents64",
+    "link",
+    "lseek",
+    "mkdir",
+    "newfstatat",
+    "openat",
+    "pread64",
+    "pwrite64",
+    "read",
+    "readlink",
+    "rename",
+    "renameat2",
+    "statx",
+    "symlink",
+    "unlink",
+    "unlinkat",
+    "write",
+    "writev",
+];
+
+const FAULTS: [&str; 6] =
+    ["signal=KILL", "error=EIO", "signal=KILL", "error=ENOSPC", "signal=KILL", "error=EINTR"];
+
+/// Programs that count their invocations in a folder, and meet the fault that the environment names.
+struct Stage {
+    folder: tempfile::TempDir,
+}
+
+/// What came of one run.
+struct Outcome {
+    code: Option<i32>,
+    stderr: String,
+    /// Whether the fault came to pass.
+    met: bool,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let stage = Stage { folder: tempfile::tempdir().expect("a folder") };
+        let bin = stage.path("bin");
+        fs::create_dir(&bin).expect("a folder");
+        for program in &PROGRAMS[1..] {
+            let own = programs().join(program);
+            let real = if own.exists() { own } else { which(program) };
+            let real = real.display();
+            // Two that start at once take different numbers: only one of them makes the folder.
+            let wrapper = format!(
+                "#!/bin/sh\nn=1\nuntil /bin/mkdir \"$SEEN/{program}.$n\" 2>/dev/null; do n=$((n+1)); done\n\
+                 case $VICTIM in\n  every) exec strace -f -qq -o \"$SEEN/{program}.$n/calls\" {real} \"$@\" ;;\n  {program}.$n) \
+                 exec strace -f --seccomp-bpf -qq -o \"$SEEN/log\" -e trace=$CALL -e inject=$CALL:$FAULT {real} \"$@\" ;;\nesac\n\
+                 exec {real} \"$@\"\n"
+            );
+            fs::write(bin.join(program), wrapper).expect("a wrapper");
+            fs::set_permissions(bin.join(program), fs::Permissions::from_mode(0o755)).expect("executable");
+        }
+        stage
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// One run of pipeline.sh in which `victim` (such as `update.2`) meets `fault` at `call`.
+    fn run(&self, run: &Path, victim: &str, call: &str, fault: &str) -> Outcome {
+        let seen = self.path("seen");
+        let _ = fs::remove_dir_all(&seen);
+        fs::create_dir(&seen).expect("a folder");
+        let script = pipeline(run, &TINY);
+        let mut command = match victim {
+            "pipeline.sh.1" | "every" => Command::new("strace"),
+            _ => Command::new("env"),
+        };
+        match victim {
+            "every" => command.args(["-qq", "-o"]).arg(seen.join("pipeline.sh.1")),
+            "pipeline.sh.1" => {
+                let (trace, inject) = (format!("trace={call}"), format!("inject={call}:{fault}"));
+                command.args(["-qq", "-o"]).arg(seen.join("log")).args(["-e", &trace, "-e", &inject])
+            }
+            _ => &mut command,
+        };
+        command.arg(script.get_program()).args(script.get_args());
+        for (name, value) in script.get_envs() {
+            command.env(name, value.expect("a value"));
+        }
+        command.env("TROUPE_BIN", self.path("bin")).env("SEEN", &seen);
+        command.env("VICTIM", victim).env("CALL", call).env("FAULT", fault);
+        let (stdout, stderr) = (self.path("stdout"), self.path("stderr"));
+        command.current_dir(troupe_tests::root()).stdin(Stdio::null()).process_group(0);
+        command.stdout(File::create(&stdout).expect("a file")).stderr(File::create(&stderr).expect("a file"));
+        let mut child = command.spawn().expect("it starts");
+        let started = Instant::now();
+        let code = loop {
+            match child.try_wait().expect("its state") {
+                Some(status) => break status.code(),
+                None if started.elapsed() > Duration::from_secs(300) => {
+                    let _ = Command::new("kill").args(["-9", "--", &format!("-{}", child.id())]).status();
+                    panic!("{victim} {call} {fault}: no end; {}", text(&stderr));
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        // Stages of a killed pipeline.sh hold its lock until they end.
+        if let Ok(lock) = File::open(run.join("lock")) {
+            lock.lock().expect("the stages end");
+        }
+        let log = text(&seen.join("log"));
+        let met = log.contains("(INJECTED)") || log.contains("killed by SIGKILL");
+        Outcome { code, stderr: text(&stderr), met }
+    }
+
+    /// The system calls of each program's invocations, as counted in each thread.
+    fn calls(&self) -> BTreeMap<String, Vec<(String, Calls)>> {
+        let mut calls: BTreeMap<String, Vec<(String, Calls)>> = BTreeMap::new();
+        for entry in fs::read_dir(self.path("seen")).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let victim = path.file_name().expect("a name").to_string_lossy().into_owned();
+            let program = victim.rsplit_once('.').expect("a number").0.to_owned();
+            let log = if path.is_dir() { text(&path.join("calls")) } else { text(&path) };
+            calls.entry(program).or_default().push((victim, counted(&log)));
+        }
+        calls.values_mut().for_each(|invocations| invocations.sort_by(|a, b| a.0.cmp(&b.0)));
+        calls
+    }
+}
+
+/// By name of a system call, how many there were in the thread that made the most.
+type Calls = BTreeMap<String, usize>;
+
+fn counted(log: &str) -> Calls {
+    let mut threads: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for line in log.lines() {
+        let (thread, call) = match line.split_once(' ') {
+            Some((pid, rest)) if pid.bytes().all(|byte| byte.is_ascii_digit()) => (pid, rest.trim_start()),
+            _ => ("", line),
+        };
+        let Some((name, _)) = call.split_once('(') else { continue };
+        if name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+            *threads.entry((thread.to_owned(), name.to_owned())).or_insert(0) += 1;
+        }
+    }
+    let mut calls = Calls::new();
+    for ((_, name), count) in threads {
+        let most = calls.entry(name).or_insert(0);
+        *most = count.max(*most);
+    }
+    // A program that was not started is not under test.
+    calls.retain(|name, _| !["execve", "exit_group", "exit", "vfork"].contains(&name.as_str()));
+    calls
+}
+
+fn text(path: &Path) -> String {
+    let mut bytes = Vec::new();
+    let _ = File::open(path).and_then(|mut file| file.read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn which(program: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").expect("a PATH");
+    let mut found = std::env::split_paths(&path).map(|folder| folder.join(program));
+    found.find(|file| file.is_file()).unwrap_or_else(|| panic!("{program} is not installed"))
+}
+
+/// Every version that `current` names is a whole directory that loads.
+fn policies_are_whole(run: &Path, told: &str) {
+    for name in ["shared", "../warmup/policy"] {
+        let policy = run.join("policies").join(name);
+        // One that is being made, or trained by the warm-up, is made again.
+        if !run.join("policies/done").exists() || !policy.exists() {
+            continue;
+        }
+        let (code, _, stderr) = troupe_tests::run(&format!("policy check '{}'", policy.display()));
+        assert_eq!(code, 0, "{told}: {stderr}");
+    }
+}
+
+#[test]
+fn at_any_system_call_of_any_program_nothing_is_lost() {
+    let traces = Command::new("strace")
+        .args(["-f", "--seccomp-bpf", "-e", "trace=read", "-qq", "-o", "/dev/null", "true"])
+        .status();
+    if !traces.is_ok_and(|status| status.success()) {
+        println!("NOT RUN: strace is not here, or may not trace");
+        return;
+    }
+    let wanted = std::env::var("TROUPE_INJECTIONS").map_or(12, |count| count.parse().expect("a number"));
+    let stage = Stage::new();
+    let (calm, stormy) = (stage.path("calm"), stage.path("stormy"));
+    let whole = stage.run(&calm, "every", "", "");
+    assert_eq!(whole.code, Some(0), "{}", whole.stderr);
+    let commits = [0, 1, 2].map(|step| calm.join(format!("steps/{step:06}/done")));
+    let digests = commits.map(|done| text(&done).rsplit(':').next().unwrap_or_default().to_owned());
+    assert!(digests[0] != digests[1] && digests[1] != digests[2], "{digests:?}: nothing is learned");
+    let calls = stage.calls();
+    assert_eq!(calls.len(), PROGRAMS.len(), "{:?}", calls.keys());
+
+    let mut state = std::env::var("TROUPE_SEED").map_or(0x9e37_79b9, |seed| seed.parse().expect("a number"));
+    let mut next = |below: usize| {
+        state =
+            u64::wrapping_add(u64::wrapping_mul(state, 6_364_136_223_846_793_005), 1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    let (mut met, mut runs, mut ended, mut codes) = (BTreeMap::new(), 0, 0, BTreeMap::new());
+    let mut told = Vec::new();
+    while met.values().sum::<usize>() < wanted {
+        let program = PROGRAMS[runs % PROGRAMS.len()];
+        let fault = FAULTS[next(FAULTS.len())];
+        let invocations = &calls[program];
+        let (victim, of) = &invocations[next(invocations.len())];
+        let names: Vec<&String> =
+            of.keys().filter(|name| fault == "signal=KILL" || FILES.contains(&name.as_str())).collect();
+        let call = names[next(names.len())];
+        let fault = format!("{fault}:when={}", 1 + next(of[call]));
+        let outcome = stage.run(&stormy, victim, call, &fault);
+        runs += 1;
+        told.push(format!("{victim} {call}:{fault} -> {:?}", outcome.code));
+        let story = || format!("{}\n{}", told.join("\n"), outcome.stderr);
+        if outcome.met {
+            *met.entry(program).or_insert(0) += 1;
+            *codes.entry(outcome.code).or_insert(0) += 1;
+        }
+        assert!(!outcome.stderr.contains("panicked"), "{}", story());
+        assert!(outcome.met || outcome.code == Some(0), "without a fault: {}", story());
+        assert!(told.len() < 100, "it never gets through: {}", story());
+        policies_are_whole(&stormy, &story());
+        if outcome.code == Some(0) {
+            let different = differences(&calm, &stormy);
+            assert!(different.is_empty(), "{}\n{different:#?}", story());
+            ended += 1;
+            fs::remove_dir_all(&stormy).expect("the finished run");
+            told.clear();
+        }
+        if runs % 50 == 0 {
+            println!(
+                "{runs} runs, {ended} to the end with equal bytes; faults {met:?}; exit codes {codes:?}"
+            );
+        }
+    }
+    println!("{runs} runs, {ended} to the end with equal bytes; faults {met:?}; exit codes {codes:?}");
+}
