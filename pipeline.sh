@@ -270,7 +270,7 @@ fi
 
 # ---- the run directory: locked, and the same values as before -----------------------------------------------
 mkdir -p "$run/steps" "$run/eval" "$run/policies" || die 74 "cannot make $run"
-run=$(cd "$run" && pwd)
+run=$(cd "$run" && pwd) || die 74 "cannot read $run"
 # The lock belongs to the open file, which the stages inherit: a stage that outlives a killed pipeline.sh keeps it.
 exec 9>>"$run/lock"
 python3 -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)' 2>/dev/null ||
@@ -399,7 +399,12 @@ warm_up() {
     statuses=("${PIPESTATUS[@]}")
     leftmost_failure "${env_command:-envs} demo" 'policy encode' update
 }
+# What cannot be seen need not be missing: policies are made anew only where no step rests on them.
+commits() { (cd "$run/steps" && find . -mindepth 2 -maxdepth 2 -name done | sort); }
+committed=$(commits) || die 74 "cannot read $run/steps"
 if [ ! -f "$run/policies/done" ]; then
+    [ -z "$committed" ] || die 74 "$run/policies/done cannot be read, and there are committed steps" \
+        'if the file is gone, restore it: it is empty'
     find "$run/policies" -mindepth 1 -maxdepth 1 -exec rm -rf {} +
     rm -rf "$run/warmup"
     if [ ${#source[@]} -gt 0 ]; then
@@ -496,34 +501,44 @@ version() { # POLICY DIRECTORY: the version that `current` names, such as 12:9f2
     json 'lines[0]["version"]' <"$1/current/version.json"
 }
 commit() { # STEP DIRECTORY: the step counts once `done` is there, which names every policy's version
-    local folder versions=''
-    for folder in "${folders[@]}"; do versions+=",\"$(basename "$folder")\":\"$(version "$folder")\""; done
+    local folder versions='' number
+    for folder in "${folders[@]}"; do
+        number=$(version "$folder") && [ -n "$number" ] || die 74 "cannot read $folder/current/version.json"
+        versions+=",\"${folder##*/}\":\"$number\""
+    done
     printf '{"step":%d,"policies":{%s}}\n' "$1" "${versions#,}" >"$2/done.tmp" || die 74 "cannot write $2/done"
     durable "$2"/*.* "$2" "$run/steps"
     mv "$2/done.tmp" "$2/done" || die 74 "cannot write $2/done"
     durable "$2"
 }
 go_back() { # DONE: takes back versions that were published but not committed, so that their step is repeated
-    local pair name number
-    for pair in $(json '[f"{name}:{version}" for name, version in lines[0]["policies"].items()]' <"$1"); do
+    local pairs pair name number
+    pairs=$(json '[f"{name}:{version}" for name, version in lines[0]["policies"].items()]' <"$1") && [ -n "$pairs" ] ||
+        die 74 "cannot read $1"
+    for pair in $pairs; do
         name=${pair%%:*} number=${pair#*:}
         number=step-$(printf %06d "${number%%:*}")
         [ -d "$run/policies/$name/$number" ] || die 65 "$1 names $number of $name, which is not there" 'choose another --run'
-        [ "$(readlink "$run/policies/$name/current")" = "$number" ] || ln -sfn "$number" "$run/policies/$name/current"
+        [ "$(readlink "$run/policies/$name/current")" = "$number" ] ||
+            ln -sfn "$number" "$run/policies/$name/current" || die 74 "cannot write $run/policies/$name/current"
     done
 }
 
 # ---- the loop -----------------------------------------------------------------------------------------------
-[ -f "$run/steps/000000/done" ] || { mkdir -p "$run/steps/000000" && commit 0 "$run/steps/000000"; }
+if [ -z "$committed" ]; then
+    mkdir -p "$run/steps/000000" || die 74 "cannot make $run/steps/000000"
+    commit 0 "$run/steps/000000"
+    committed=$(commits) || die 74 "cannot read $run/steps"
+fi
 evaluate_if_due() { # STEP
     [ "$eval_every" -gt 0 ] || return 0
     if [ $(($1 % eval_every)) = 0 ] || [ "$1" = "$steps" ]; then evaluate "$1"; fi
 }
 done_steps=0
 while [ -f "$run/steps/$(printf %06d $((done_steps + 1)))/done" ]; do done_steps=$((done_steps + 1)); done
-last=$(cd "$run/steps" && printf '%s\n' */done | tail -n 1)
-[ $((10#${last%/done})) = "$done_steps" ] ||
-    die 65 "$run/steps/$(printf %06d $((done_steps + 1)))/done is missing, but step $((10#${last%/done})) is committed" \
+last=${committed##*./} last=${last%/done}
+[ $((10#$last)) = "$done_steps" ] ||
+    die 65 "$run/steps/$(printf %06d $((done_steps + 1)))/done is missing, but step $((10#$last)) is committed" \
         'restore that file (its versions are long gone), or choose another --run'
 go_back "$run/steps/$(printf %06d "$done_steps")/done"
 evaluate_if_due "$done_steps"

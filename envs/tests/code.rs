@@ -363,3 +363,21 @@ fn settings_that_make_no_sense_are_told() {
     let selection = Selection { split: Split::Train, seed: 0, settings: settings(&["data=/nowhere.jsonl"]) };
     assert_eq!(code().tasks(&selection).err().unwrap().code, 2);
 }
+
+/// A program that sleeps uses no processor time: its elapsed time is bounded, by 10 s and five times `cpu` or by the task.
+#[test]
+fn a_program_that_sleeps_ends_with_its_wall_time() {
+    assert_eq!(tasks(&["wall=2.5"], Split::Train, 1)[0].spec["wall"], 2.5);
+    assert!(tasks(&[], Split::Train, 1)[0].spec.get("wall").is_none());
+    let zero = Selection { split: Split::Train, seed: 0, settings: settings(&["wall=0"]) };
+    assert_eq!(code().tasks(&zero).err().unwrap().code, 2);
+    if support::sandbox().is_none() {
+        return;
+    }
+    let mut spec = sum();
+    spec["wall"] = 0.5.into();
+    let sleeps = program("import time\nprint(sum(map(int, input().split())), flush=True)\ntime.sleep(12)");
+    // Its own limit, of 20 s, would let it end and pass.
+    let outcome = start(&spec, "team").apply("coder", &sleeps).unwrap();
+    assert_eq!(outcome.components["golden"], 0.0, "{outcome:?}");
+}

@@ -221,11 +221,11 @@ fn what_a_program_has_started_ends_with_it() {
             "sleep 600 >/dev/null & echo $! >>'{list}'; setsid sleep 600 >/dev/null & echo $! >>'{list}'; \
              (setsid sh -c 'echo $$; exec >&-; sleep 600; echo' >>'{list}' &); sleep 0.2; {command}"
         );
-        let (processes, answer) = asked(&command, Duration::from_secs(1));
+        let (processes, answer) = asked(&command, Duration::from_secs(2));
         assert!(answer.err().unwrap_or_default().contains(cause), "{command}");
         drop(processes);
         let ids = std::fs::read_to_string(place.path().join("ids")).unwrap();
-        assert_eq!(ids.lines().count(), 3, "{command}");
+        assert!(ids.lines().count() >= 3, "{command}");
         std::thread::sleep(Duration::from_millis(100));
         for id in ids.lines() {
             let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();

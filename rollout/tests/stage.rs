@@ -172,7 +172,8 @@ fn the_first_prompt_of_parallel_sampling_draws_what_the_tree_draws() {
 #[test]
 fn a_failed_episode_is_an_error_line_an_episode_line_and_no_partial_group() {
     let input = tasks(&[json!({}), json!({"fails_on": "4"}), Value::Null, json!({})]);
-    let chosen = settings(&["--branches", "8", "--turns", "3", "--max-error-rate", "0.5"]);
+    let chosen =
+        settings(&["--allow-incomplete", "--branches", "8", "--turns", "3", "--max-error-rate", "0.5"]);
     let (output, totals, outcome) = play(chosen.clone(), sequential(), 4, &input);
     outcome.expect("a bad episode is data");
     let errors = of_type(&output, "error");
@@ -198,7 +199,7 @@ fn a_failed_episode_is_an_error_line_an_episode_line_and_no_partial_group() {
     assert_eq!(counts["samples"], of_type(&output, "sample").len());
 
     rollout::stage::judge(&chosen, &totals).expect("half of the episodes may fail");
-    let strict = settings(&["--max-error-rate", "0.4"]);
+    let strict = settings(&["--allow-incomplete", "--max-error-rate", "0.4"]);
     let failure = rollout::stage::judge(&strict, &totals).expect_err("more than 0.4 of the episodes failed");
     assert_eq!((failure.code, failure.message.as_str()), (1, "2 of 4 episodes could not be scored"));
 }

@@ -246,6 +246,13 @@ fn a_cut_evaluation_and_a_missing_commit_are_errors() {
     assert_eq!(code, Some(65), "{printed}");
     assert!(printed.contains("000001/done is missing, but step 2 is committed"), "{printed}");
     assert_eq!(std::fs::read_link(run.join("policies/shared/current")).expect("a link"), current);
+
+    // Nor is a policy with committed steps made anew because a file beside it is missing, or could not be looked at.
+    std::fs::remove_file(run.join("policies/done")).expect("removed");
+    let (code, printed) = refused(&run, &arguments);
+    assert_eq!(code, Some(74), "{printed}");
+    assert!(printed.contains("policies/done cannot be read"), "{printed}");
+    assert_eq!(std::fs::read_link(run.join("policies/shared/current")).expect("a link"), current);
 }
 
 /// SIGTERM to pipeline.sh alone: its stages end, too, and the lock is free, wherever it is.
