@@ -331,6 +331,10 @@ digest_of() { # the identity of a policy that was handed in: its weights' bytes
 build=$(rollout --version --format json | json '"rollout {}\n{}".format(lines[0]["version"],
     "ONNX Runtime {version}".format(**lines[0]["onnxruntime"]) if lines[0]["onnxruntime"]["path"] else "no ONNX Runtime")') ||
     die $? 'rollout --version failed'
+# Written down once and for all, so not where a library that was just there could not be read.
+case "$device $build" in
+    cpu*'no ONNX Runtime' | sim*'no ONNX Runtime') die 69 "rollout cannot open ONNX Runtime, ${ORT_DYLIB_PATH:-not named}" 'rollout --version says more' ;;
+esac
 values=()
 for name in env settings workflow policies tasks branches turns seed device dtype eval_every warmup eval_tasks select \
     temperature max_tokens optimizer lr lr_warmup betas minibatches warmup_tasks_a_step warmup_lr warmup_lr_other stages; do

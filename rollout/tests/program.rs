@@ -113,6 +113,34 @@ fn the_same_bytes_from_one_thread_and_from_two() {
     }
 }
 
+/// What another processor samples is what this one samples when it is told to.
+#[test]
+fn instruction_sets_sample_the_same_bytes() {
+    let folder = policies();
+    for dtype in ["float32", "bfloat16"] {
+        let mut seen = Vec::new();
+        for isa in ["avx512-bf16", "avx512", "avx2"] {
+            let flags = [&TEAM[..], &["--turns", "2", "--dtype", dtype, "--isa", isa]].concat();
+            let output = rollout(folder.path(), &flags, &tasks(3));
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            match output.status.code() {
+                Some(0) => {
+                    let text = String::from_utf8(output.stdout).expect("text");
+                    seen.push(text.split("\"timing\"").next().unwrap_or_default().to_owned());
+                }
+                code => {
+                    assert_eq!(code, Some(69), "{stderr}");
+                    assert!(
+                        stderr.contains(&format!("--isa {isa}: this processor has no {isa}")),
+                        "{stderr}"
+                    );
+                }
+            }
+        }
+        assert!(seen[0].lines().count() > 20 && seen.iter().all(|other| *other == seen[0]), "{dtype}");
+    }
+}
+
 #[test]
 fn groups_are_whole_and_name_their_policy() {
     let folder = policies();
