@@ -7,6 +7,7 @@ use record::stage::choice;
 
 use crate::estimator::{Estimator, EstimatorConfig};
 use crate::statistics::Std;
+use crate::tree::Share;
 
 /// What `grpo` adds to the standard deviation unless told, in units of reward.
 const EPSILON: f64 = 1e-6;
@@ -20,6 +21,7 @@ Examples:
   advantage --team-weight 0.5 < groups.jsonl | jq -c 'select(.type == \"sample\") | [.rewards, .group_mean]'
   advantage --credit return --gamma 0.9 < groups.jsonl | jq -c 'select(.type == \"end\") | .counts'
   advantage --credit episode < episodes.jsonl > trajectories.jsonl
+  advantage --credit tree --estimator dr-grpo < joint.jsonl | jq -c 'select(.type == \"sample\") | [.id, .advantage]'
 
 {usage-heading} {usage}
 
@@ -53,12 +55,18 @@ pub struct Arguments {
 
     /// What a sample is credited with: its own reward (turn); that and the discounted rewards of its agent on the
     /// executed path after it (return); or, in parallel sampling, what all agents earned in its whole episode, episodes
-    /// being compared and not samples (episode). The last two hold the stream in memory, and pay for idling where an
+    /// being compared and not samples (episode); or what its joint actions earned, and in the mean what followed from them
+    /// in the tree of rollout --expand all (tree). All but turn hold the stream in memory, and pay for idling where an
     /// environment rewards each turn: a longer episode sums more rewards. Use them with rewards for success alone
     #[arg(long, value_enum, default_value_t = Credit::Turn, value_name = "WHAT")]
     pub credit: Credit,
 
-    /// The discount a turn under --credit return or episode, from 0 to 1 [default: 1]
+    /// How --credit tree makes one number of the returns of a sample's joint actions: their mean, or their sum, which grows
+    /// with the number of combinations under rollout --joint cross [default: mean]
+    #[arg(long, value_enum, value_name = "HOW")]
+    joint: Option<Share>,
+
+    /// The discount a turn under --credit return, episode or tree, from 0 to 1 [default: 1]
     #[arg(long, value_name = "G")]
     gamma: Option<f64>,
 
@@ -80,6 +88,8 @@ pub enum Credit {
     Return,
     /// All rewards of its episode: trajectory-level GRPO
     Episode,
+    /// The rewards of its joint actions, and in the mean what followed: MAGRPO
+    Tree,
 }
 
 impl Arguments {
@@ -108,6 +118,11 @@ impl Arguments {
             )
             .hint("use --credit turn or return, or an estimator that compares the members of a group"));
         }
+        if self.joint() == Share::Sum && self.credit != Credit::Tree {
+            return Err(
+                Failure::usage("--joint sum does nothing without --credit tree").hint("add --credit tree")
+            );
+        }
         let epsilon = self.epsilon.unwrap_or(EPSILON);
         if !(epsilon.is_finite() && epsilon >= 0.0) {
             return Err(Failure::usage(format!("--epsilon is {epsilon}, not a number from 0")));
@@ -119,6 +134,11 @@ impl Arguments {
             return Err(Failure::usage(format!("--gamma is {}, not from 0 to 1", self.gamma())));
         }
         Ok(EstimatorConfig { estimator: self.estimator, std: self.std.unwrap_or(Std::Sample), epsilon })
+    }
+
+    /// How the returns of joint actions make a sample's credit.
+    pub fn joint(&self) -> Share {
+        self.joint.unwrap_or(Share::Mean)
     }
 
     /// The discount a turn.

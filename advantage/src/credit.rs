@@ -41,12 +41,14 @@ pub struct Credits {
     gamma: f64,
     /// By episode and agent.
     executed: HashMap<EpisodeKey, BTreeMap<String, Turns>>,
+    /// By episode and depth the node of its one path, if it has joint actions.
+    nodes: HashMap<(String, usize), String>,
 }
 
 impl Credits {
     /// Nothing seen yet; `gamma` is the discount a turn.
     pub fn new(credit: Credit, gamma: f64) -> Self {
-        Credits { credit, gamma, executed: HashMap::new() }
+        Credits { credit, gamma, executed: HashMap::new(), nodes: HashMap::new() }
     }
 
     /// Takes in a sample that earned `reward`. Returns its key where more than its own reward counts.
@@ -54,7 +56,7 @@ impl Credits {
     /// # Errors
     /// 65: a field is missing, or the sample contradicts others of its episode.
     pub fn take(&mut self, sample: &Sample, line: &Line, reward: f64) -> Result<Option<CreditKey>> {
-        if self.credit == Credit::Turn {
+        if self.credit == Credit::Turn || self.credit == Credit::Tree {
             return Ok(None);
         }
         sample.require(line, &[Field::Episode, Field::Agent, Field::Turn, Field::Branch])?;
@@ -65,7 +67,10 @@ impl Credits {
                     .failure(line, "--credit episode compares whole episodes, and this sample is of a tree")
                     .hint("rollout --sampling parallel plays whole episodes; group --by episode puts those of a task together"));
             }
-            Credit::Return if !parallel => sample.require(line, &[Field::Selected])?,
+            Credit::Return if !parallel => {
+                sample.require(line, &[Field::Selected])?;
+                self.one_path(sample, line)?;
+            }
             _ => {}
         }
         let key = CreditKey {
@@ -84,6 +89,19 @@ impl Credits {
             }
         }
         Ok(Some(key))
+    }
+
+    /// Refuses a tree of joint actions: what follows in it is not what followed on the executed path.
+    fn one_path(&mut self, sample: &Sample, line: &Line) -> Result<()> {
+        let Some(node) = &sample.node else { return Ok(()) };
+        let place = (sample.episode.clone().unwrap_or_default(), node.split('.').count());
+        let known = self.nodes.entry(place).or_insert_with(|| node.clone());
+        if known == node {
+            return Ok(());
+        }
+        Err(sample
+            .failure(line, format!("node {node} is beside node {known}: the episode branches"))
+            .hint("--credit tree follows every joint action of rollout --expand all"))
     }
 
     /// What a sample with `reward` is credited with.

@@ -15,6 +15,8 @@ pub enum Estimator {
     DrGrpo,
     /// r - mean of the others, arXiv 2402.14740
     Rloo,
+    /// r - greatest r of the group, as MAReMax of arXiv 2508.04652's package
+    GroupMax,
     /// r - baseline, the reward of the greedy completion that each sample must carry, arXiv 2310.10505
     Remax,
     /// r
@@ -42,6 +44,7 @@ impl EstimatorConfig {
             },
             Estimator::DrGrpo => dr_grpo(values, statistics),
             Estimator::Rloo => rloo(values, statistics),
+            Estimator::GroupMax => group_max(values),
             Estimator::Remax => remax(values, baselines),
             Estimator::Raw => raw(values),
         }
@@ -67,6 +70,13 @@ fn rloo(values: &[f64], statistics: &Statistics) -> Vec<f64> {
     let count = values.len() as f64;
     let scale = if statistics.flat { 0.0 } else { count / (count - 1.0) };
     values.iter().map(|value| if statistics.flat { 0.0 } else { (value - statistics.mean) * scale }).collect()
+}
+
+/// Group maximum: A_i = r_i - max of the group, so that the best gets 0 and the others less. The baseline of CoMLRL's
+/// MAReMax (the package of MAGRPO, arXiv 2508.04652), which has no greedy completion. A flat group gets 0.
+fn group_max(values: &[f64]) -> Vec<f64> {
+    let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    values.iter().map(|value| value - most).collect()
 }
 
 /// ReMax: A_i = r_i - reward of the greedy completion of the same prompt. Arxiv 2310.10505, section 4. Members are not
@@ -119,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_flat_group_gets_nothing_where_members_are_compared() {
-        for estimator in [Estimator::Grpo, Estimator::DrGrpo, Estimator::Rloo] {
+        for estimator in [Estimator::Grpo, Estimator::DrGrpo, Estimator::Rloo, Estimator::GroupMax] {
             for values in [&[0.7; 4][..], &[0.1; 3], &[5.0]] {
                 assert!(advantages(estimator, Std::Sample, values).iter().all(|&advantage| advantage == 0.0));
             }
@@ -145,5 +155,6 @@ mod tests {
         assert_close(&advantages(Estimator::DrGrpo, Std::Sample, &[1.0, 0.0]), &[0.5, -0.5], 0.0);
         assert_close(&advantages(Estimator::Remax, Std::Sample, &[1.0, 0.0]), &[0.75, -0.25], 0.0);
         assert_close(&advantages(Estimator::Raw, Std::Sample, &[1.0, -2.0]), &[1.0, -2.0], 0.0);
+        assert_close(&advantages(Estimator::GroupMax, Std::Sample, &[-1.0, -2.0]), &[0.0, -1.0], 0.0);
     }
 }

@@ -8,6 +8,7 @@ mod credit;
 mod estimator;
 mod stage;
 mod statistics;
+mod tree;
 
 use std::process::ExitCode;
 

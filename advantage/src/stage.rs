@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use record::decorate::{self, Decorate, Output};
 use record::failure::{Failure, Result};
-use record::line::End;
+use record::line::{End, Joint};
 use record::read::Line;
 use record::sample::{Field, Sample};
 use record::splice;
@@ -15,6 +15,7 @@ use crate::arguments::{Arguments, Credit};
 use crate::credit::{CreditKey, Credits};
 use crate::estimator::{Estimator, EstimatorConfig};
 use crate::statistics::Statistics;
+use crate::tree::Tree;
 
 type Group = decorate::Group<Data>;
 
@@ -25,6 +26,8 @@ pub struct Data {
     size: u32,
     /// Its own reward.
     reward: f64,
+    /// Its agent, under `--credit tree`.
+    agent: Option<String>,
     /// The baseline of `remax`.
     baseline: f64,
     /// Where it stands, if it is credited with more than its own reward.
@@ -36,6 +39,8 @@ pub struct Advantages {
     arguments: Arguments,
     method: EstimatorConfig,
     credits: Credits,
+    /// Under `--credit tree`.
+    tree: Tree,
     /// Groups whose members are all credited with the same, and those of them left out.
     flat: u64,
     dropped: u64,
@@ -45,7 +50,8 @@ impl Advantages {
     /// A stage that has seen nothing.
     pub fn new(arguments: Arguments, method: EstimatorConfig) -> Self {
         let credits = Credits::new(arguments.credit, arguments.gamma());
-        Advantages { arguments, method, credits, flat: 0, dropped: 0 }
+        let tree = Tree::new(arguments.gamma(), arguments.joint(), arguments.team_weight);
+        Advantages { arguments, method, credits, tree, flat: 0, dropped: 0 }
     }
 
     /// The recorded reward, or with `--team-weight` the weighted sum of its parts.
@@ -67,6 +73,31 @@ impl Advantages {
         }
     }
 
+    /// The returns of the members over the tree.
+    fn returns(&mut self, group: &Group) -> Result<Vec<f64>> {
+        let mut values = Vec::with_capacity(group.members.len());
+        let mut first = None;
+        for member in &group.members {
+            let agent = member.data.agent.as_deref().unwrap_or_default();
+            let (value, actions) = self.tree.value(&member.id, agent).map_err(|failure| {
+                // A fault of the tree names its own place.
+                if self.tree.has(&member.id) { failure } else { failure.at(&member.place) }
+            })?;
+            if *first.get_or_insert(actions) != actions {
+                let first = first.unwrap_or_default();
+                let cause = format!(
+                    "{}: it is part of {actions} joint actions, but others of its group of {first}",
+                    member.name()
+                );
+                return Err(
+                    Failure::data(cause).hint("joint lines were lost on the way, or two runs were joined")
+                );
+            }
+            values.push(value);
+        }
+        Ok(values)
+    }
+
     fn baseline(&self, sample: &Sample, line: &Line) -> Result<f64> {
         match sample.baseline {
             Some(baseline) => Ok(baseline),
@@ -83,6 +114,9 @@ impl Decorate for Advantages {
 
     fn require(&self, sample: &Sample, line: &Line) -> Result<()> {
         sample.require(line, &[Field::Id])?;
+        if self.arguments.credit == Credit::Tree {
+            sample.require(line, &[Field::Agent])?;
+        }
         sample
             .require(line, &[Field::Group, Field::GroupSize])
             .map_err(|failure| failure.hint("put group before advantage: … | group | advantage"))
@@ -104,7 +138,12 @@ impl Decorate for Advantages {
             let cause = format!("group_size is {size}, but {other} on {first} of the same group");
             return Err(sample.failure(line, cause).hint("were two runs joined after they were grouped?"));
         }
-        Ok(Data { size, reward, baseline, key })
+        let agent = sample.agent.filter(|_| self.arguments.credit == Credit::Tree);
+        Ok(Data { size, reward, agent, baseline, key })
+    }
+
+    fn joint(&mut self, joint: Joint, line: &Line) -> Result<()> {
+        if self.arguments.credit == Credit::Tree { self.tree.take(joint, line) } else { Ok(()) }
     }
 
     fn is_complete(&self, group: &Group) -> bool {
@@ -120,10 +159,13 @@ impl Decorate for Advantages {
             return Err(incomplete(&group));
         }
         let (units, indices) = compared(&group, self.arguments.credit);
-        let values = units
-            .iter()
-            .map(|unit| self.credits.value(unit.reward, unit.key.as_ref()))
-            .collect::<Result<Vec<f64>>>()?;
+        let values = match self.arguments.credit {
+            Credit::Tree => self.returns(&group)?,
+            _ => units
+                .iter()
+                .map(|unit| self.credits.value(unit.reward, unit.key.as_ref()))
+                .collect::<Result<Vec<f64>>>()?,
+        };
         let baselines: Vec<f64> = units.iter().map(|unit| unit.baseline).collect();
         let statistics = Statistics::of(&values, self.method.std);
         self.flat += u64::from(statistics.flat);
@@ -144,7 +186,7 @@ impl Decorate for Advantages {
     }
 
     fn counts(&self, stats: &decorate::StageStats, _ends: &[End]) -> Value {
-        json!({
+        let mut counts = json!({
             "estimator": choice(&self.method.estimator),
             "credit": choice(&self.arguments.credit),
             "samples": stats.samples,
@@ -152,7 +194,12 @@ impl Decorate for Advantages {
             "groups": stats.groups,
             "groups_flat": self.flat,
             "dropped_groups": {"flat": self.dropped},
-        })
+        });
+        if self.arguments.credit == Credit::Tree {
+            counts["joint"] = choice(&self.arguments.joint()).into();
+            counts["joint_actions"] = self.tree.len().into();
+        }
+        counts
     }
 
     fn summary(&self, stats: &decorate::StageStats) -> String {

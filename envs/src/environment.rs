@@ -46,7 +46,9 @@ impl Split {
 pub struct Outcome {
     /// The team's reward and the agent's own, each within [`State::reward_range`].
     pub rewards: Rewards,
-    /// Components of the rewards, each in [0, 1] before its weight.
+    /// Of a joint action: what each agent earned itself, within the same range. Empty where `rewards.local` says it.
+    pub locals: BTreeMap<String, f64>,
+    /// Components of the rewards, each in [0, 1] before its weight; those of one agent of a joint action as `AGENT.NAME`.
     pub components: BTreeMap<String, f64>,
     /// The episode is over: no agent may act any more.
     pub terminated: bool,
@@ -59,10 +61,29 @@ impl Outcome {
     pub fn new(team: f64, local: f64, components: &[(&str, f64)]) -> Outcome {
         Outcome {
             rewards: Rewards { team, local },
+            locals: BTreeMap::new(),
             components: components.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
             terminated: false,
             success: false,
         }
+    }
+
+    /// The outcome of a joint action that earned the team `team`, from what each agent's part in it earned: each agent's own
+    /// reward, and components by agent. `rewards.local` is their mean. It ends nothing.
+    pub fn together(team: f64, parts: &[(&str, Outcome)]) -> Outcome {
+        let locals: BTreeMap<String, f64> =
+            parts.iter().map(|(agent, part)| ((*agent).to_owned(), part.rewards.local)).collect();
+        let local = locals.values().sum::<f64>() / locals.len().max(1) as f64;
+        let named = |(agent, part): &(&str, Outcome)| -> Vec<(String, f64)> {
+            part.components.iter().map(|(name, value)| (format!("{agent}.{name}"), *value)).collect()
+        };
+        let components = parts.iter().flat_map(named).collect();
+        Outcome { locals, components, ..Outcome::new(team, local, &[]) }
+    }
+
+    /// What `agent` earned itself.
+    pub fn local_of(&self, agent: &str) -> f64 {
+        self.locals.get(agent).copied().unwrap_or(self.rewards.local)
     }
 }
 
@@ -92,7 +113,7 @@ pub trait State: Send {
     fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome>;
 
     /// Executes the chosen actions of a stage of several agents, in the workflow's order: the outcome of the joint
-    /// action. Its team reward is the team's for the stage.
+    /// action. Its team reward is the team's for the stage, and [`Outcome::locals`] what each agent earned itself.
     fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
         apply_in_order(self, actions)
     }
@@ -103,6 +124,11 @@ pub trait State: Send {
     fn apply_beside(&mut self, agent: &str, text: &str, others: &[(&str, &str)]) -> Result<Option<Outcome>> {
         let _ = (agent, text, others);
         Ok(None)
+    }
+
+    /// Whether [`State::apply_together`] is one outcome of all actions, and not that of the last of them.
+    fn scores_together(&self) -> bool {
+        true
     }
 
     /// An independent copy with the same future.
@@ -117,16 +143,23 @@ pub trait State: Send {
     }
 }
 
-/// Executes actions one after another; the outcome of the last.
+/// Executes actions one after another; the outcome of the last, with what each agent earned itself.
 ///
 /// # Errors
 /// No action: data, and what [`State::apply`] fails with.
 pub fn apply_in_order<S: State + ?Sized>(state: &mut S, actions: &[(&str, &str)]) -> Result<Outcome> {
-    let mut last = Err(Failure::data("no action was given"));
+    let mut parts = Vec::new();
     for (agent, text) in actions {
-        last = Ok(state.apply(agent, text)?);
+        parts.push((*agent, state.apply(agent, text)?));
     }
-    last
+    match &parts[..] {
+        [] => Err(Failure::data("no action was given")),
+        [(_, only)] => Ok(only.clone()),
+        [.., (_, Outcome { rewards, terminated, success, .. })] => {
+            let joint = Outcome::together(rewards.team, &parts);
+            Ok(Outcome { terminated: *terminated, success: *success, ..joint })
+        }
+    }
 }
 
 /// What `envs check` and `envs play` need of a state, beyond playing it.

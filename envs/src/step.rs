@@ -3,7 +3,7 @@
 //! A request with `task` resets: the response holds the first `state`, the observations, the agents and their order
 //! (`sequential`, `parallel`, or stages as arrays of agents). A request with `state`, `agent` and `action` is answered
 //! with the state after it and what the action earned. One with `state` and `actions`, an object of texts by agent,
-//! executes the actions of a stage of several agents together; the reset response says `together: true` where that is
+//! executes the actions of a stage of several agents together, and `rewards.local` has a number for each of them; the reset response says `together: true` where that is
 //! supported, otherwise they are executed one after another. With `beside`, the actions that the others of the stage chose,
 //! `action` is scored together with them. One with `state`, `agent` and `"probe":true` changes nothing:
 //! it returns `probes` (test actions), `oracle` (one that no other outscores, or null) and `solved`; only
@@ -110,9 +110,13 @@ fn step(environment: &dyn Environment, state: &Value, request: &Map<String, Valu
         }
     };
     let observations = if outcome.terminated { json!({}) } else { observations(&*state) };
+    let rewards = match outcome.locals.is_empty() {
+        true => json!(outcome.rewards),
+        false => json!({"team": outcome.rewards.team, "local": outcome.locals}),
+    };
     Ok(json!({
         "state": state.to_json(),
-        "rewards": outcome.rewards,
+        "rewards": rewards,
         "reward_components": outcome.components,
         "terminated": outcome.terminated,
         "success": outcome.success,

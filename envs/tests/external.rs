@@ -158,9 +158,9 @@ fn rewards_out_of_their_range_are_refused() {
     };
     for (range, reward, refused) in [
         ("", "1", None),
-        ("", "1.5", Some("local 1.5 are not in [0, 1]")),
+        ("", "1.5", Some("a local reward of 1.5 is not in [0, 1]")),
         (r#","reward_range":[-2,2]"#, "-1.5", None),
-        (r#","reward_range":[-2,2]"#, "2.5", Some("are not in [-2, 2]")),
+        (r#","reward_range":[-2,2]"#, "2.5", Some("is not in [-2, 2]")),
         (r#","reward_range":[1,0]"#, "1", Some("`reward_range` is [1, 0]")),
     ] {
         let external = External::new(&program(range, reward), Duration::from_secs(10));

@@ -6,7 +6,7 @@ use record::sample::Sample;
 /// The groupings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum By {
-    /// One agent at one turn of one episode (AT-GRPO, arXiv 2510.11062)
+    /// One agent at one turn and node of one episode (AT-GRPO, arXiv 2510.11062; MAGRPO, arXiv 2508.04652)
     AgentTurn,
     /// One agent of one episode, all turns together
     Agent,
@@ -31,7 +31,9 @@ impl By {
         let (episode, agent) = (text(&sample.episode), text(&sample.agent));
         let turn = sample.turn.unwrap_or_default().to_string();
         match self {
-            By::AgentTurn => vec![episode, agent, turn],
+            By::AgentTurn => {
+                [Some(episode), sample.node.clone(), Some(agent), Some(turn)].into_iter().flatten().collect()
+            }
             By::Agent => vec![episode, agent],
             By::Turn => vec![episode, turn],
             By::Episode => vec![episode],

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::failure::Result;
 use crate::gather::{Gather, Gathered};
-use crate::line::End;
+use crate::line::{End, Joint};
 use crate::read::{Kind, Line, Reader};
 use crate::sample::Sample;
 use crate::splice::splice;
@@ -53,6 +53,14 @@ pub trait Decorate {
     /// # Errors
     /// 65: the sample does not fit the group.
     fn join(&mut self, group: &Group<Self::Data>, sample: Sample, line: &Line) -> Result<Self::Data>;
+
+    /// Sees a joint action, which passes through.
+    ///
+    /// # Errors
+    /// 65: it contradicts others.
+    fn joint(&mut self, _joint: Joint, _line: &Line) -> Result<()> {
+        Ok(())
+    }
 
     /// Whether `group`, which has members, has all of them.
     fn is_complete(&self, _group: &Group<Self::Data>) -> bool {
@@ -190,6 +198,11 @@ impl<S: Decorate> Chassis<S> {
             match line.kind {
                 Kind::Sample => self.sample(line)?,
                 Kind::End => self.stream.end(&line)?,
+                Kind::Joint => {
+                    let joint = self.stream.joint(&line)?;
+                    self.stage.joint(joint, &line)?;
+                    self.gather.line(line.text);
+                }
                 _ => self.gather.line(line.text),
             }
             if !self.stage.needs_whole_stream() {

@@ -1,4 +1,4 @@
-//! The other line types: `task`, `episode`, `error`, `metrics` and `end`. Each writes `type` and `v` first; `extra` holds
+//! The other line types: `task`, `episode`, `joint`, `error`, `metrics` and `end`. Each writes `type` and `v` first; `extra` holds
 //! unlisted fields. Construct one with `..Default::default()`.
 
 use std::collections::BTreeMap;
@@ -58,8 +58,78 @@ pub struct Episode {
     pub turns: u32,
     /// The reward of the executed path; null where it could not be scored.
     pub reward: Option<f64>,
-    /// Why it stopped: `success`, `turns`, `terminated`, `error`.
+    /// Why it stopped: `success`, `turns`, `terminated`, `threshold`, `error`.
     pub stop: String,
+    /// Other fields.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// The rewards of a joint action.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct JointRewards {
+    /// The team's.
+    pub team: f64,
+    /// What each agent earned itself, by agent.
+    pub local: BTreeMap<String, f64>,
+}
+
+/// What the agents of a stage did together, and what it earned: one line a joint action that was scored.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Joint {
+    /// `joint`.
+    #[serde(rename = "type")]
+    pub tag: tag::Joint,
+    /// The version.
+    pub v: tag::RecordVersion,
+    /// The training step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// `i/n`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shard: Option<String>,
+    /// The environment's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub env: Option<String>,
+    /// The task's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// The episode's name.
+    pub episode: String,
+    /// In parallel sampling the index of the episode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub branch: Option<u32>,
+    /// Turn within the episode, from 0.
+    pub turn: u32,
+    /// The node, as on its samples.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Its name, unique in a stream: the episode's and the path of joint actions that ends with it.
+    pub id: String,
+    /// `id` of the joint action that led to this node; null at the root.
+    pub parent: Option<String>,
+    /// Ids of the samples that it is made of, one an agent, in the order of the stage.
+    pub members: Vec<String>,
+    /// Mean over its agents of team weight x `rewards.team` + own `rewards.local`; null where it was not scored.
+    pub reward: Option<f64>,
+    /// The parts of `reward`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rewards: Option<JointRewards>,
+    /// Components of the rewards; informative. Those of one agent as `AGENT.NAME`.
+    #[serde(default)]
+    pub reward_components: BTreeMap<String, f64>,
+    /// Whether it was executed.
+    #[serde(default)]
+    pub selected: bool,
+    /// Whether the environment ended the episode.
+    #[serde(default)]
+    pub terminated: bool,
+    /// Whether it solved the task.
+    #[serde(default)]
+    pub success: bool,
+    /// Whether the turn limit ended the episode.
+    #[serde(default)]
+    pub truncated: bool,
     /// Other fields.
     #[serde(flatten)]
     pub extra: Map<String, Value>,

@@ -35,7 +35,7 @@ pub enum Kind {
     Episode,
     /// Why an episode could not be scored.
     Error,
-    /// Samples that were rewarded jointly.
+    /// A joint action: samples that were rewarded together.
     Joint,
     /// What an update measured.
     Metrics,

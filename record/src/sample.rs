@@ -115,6 +115,8 @@ sample_fields! {
     episode Episode: String,
     /// Turn within the episode, from 0.
     turn Turn: u32,
+    /// Node of the tree of joint actions: the joint actions that led to it, by index, as in `3.0`; absent at the root.
+    node Node: String,
     /// The agent that acts; a policy owns samples by this.
     agent Agent: String,
     /// Index of the candidate, below `branches`; in parallel sampling the index of the episode.

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::check::parse_shard;
 use crate::failure::{Failure, Result};
 use crate::gather::fingerprint;
-use crate::line::{self, End};
+use crate::line::{self, End, Joint};
 use crate::read::Line;
 use crate::sample::Sample;
 use crate::write::Writer;
@@ -27,7 +27,7 @@ pub struct Stream {
     samples: u64,
     /// Members of each group that names its size, and that size.
     groups: HashMap<String, (u32, u32)>,
-    /// Line numbers by fingerprint: of ids, and of (episode, turn, agent, branch).
+    /// Line numbers by fingerprint: of ids, and of (episode, node, turn, agent, branch).
     ids: HashMap<u128, u64>,
     candidates: HashMap<u128, u64>,
     /// The training step and shard of every sample.
@@ -79,23 +79,20 @@ impl Stream {
     /// Counts a sample in.
     ///
     /// # Errors
-    /// 65 when its id, or its (episode, turn, agent, branch), was there before.
+    /// 65 when its id, or its (episode, node, turn, agent, branch), was there before.
     pub fn sample(&mut self, sample: &Sample, line: &Line) -> Result<()> {
         self.samples += 1;
         if let (true, Some(group), Some(size)) = (self.every_group, &sample.group, sample.group_size) {
             self.groups.entry(group.clone()).or_insert((0, size)).0 += 1;
         }
-        if let Some(id) = &sample.id
-            && let Some(first) = self.ids.insert(fingerprint(&[id]), line.number)
-        {
-            return Err(sample
-                .failure(line, format!("this id was already on line {first}"))
-                .hint("an id is unique in a stream: was a file given twice, or were two runs joined?"));
+        if let Some(id) = &sample.id {
+            self.name(id, line)?;
         }
         if let (Some(episode), Some(turn), Some(agent), Some(branch)) =
             (&sample.episode, sample.turn, &sample.agent, sample.branch)
         {
-            let name = fingerprint(&[episode, agent, &turn.to_string(), &branch.to_string()]);
+            let node = sample.node.as_deref().unwrap_or_default();
+            let name = fingerprint(&[episode, node, agent, &turn.to_string(), &branch.to_string()]);
             if let Some(first) = self.candidates.insert(name, line.number) {
                 let cause = format!(
                     "branch {branch} of {agent} at turn {turn} of episode {episode} was already on line {first}"
@@ -108,6 +105,25 @@ impl Stream {
             self.parts.insert(part);
         }
         Ok(())
+    }
+
+    /// Checks a joint action, and that its id is its own.
+    ///
+    /// # Errors
+    /// 65 when it breaks a rule, or its id was there before.
+    pub fn joint(&mut self, line: &Line) -> Result<Joint> {
+        let joint = Joint::parse(line)?;
+        self.name(&joint.id, line)?;
+        Ok(joint)
+    }
+
+    fn name(&mut self, id: &str, line: &Line) -> Result<()> {
+        match self.ids.insert(fingerprint(&[id]), line.number) {
+            None => Ok(()),
+            Some(first) => Err(line
+                .failure(format!("{id}: this id was already on line {first}"))
+                .hint("an id is unique in a stream: was a file given twice, or were two runs joined?")),
+        }
     }
 
     /// Consumes an `end` line.

@@ -28,6 +28,8 @@ tags! {
     Episode,
     /// `"type":"error"`.
     Error,
+    /// `"type":"joint"`.
+    Joint,
     /// `"type":"metrics"`.
     Metrics,
     /// `"type":"end"`.

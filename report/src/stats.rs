@@ -248,8 +248,9 @@ impl StreamStats {
             entry(&mut agent.components, component).push(*value);
         }
         let key = sample.group.clone().unwrap_or_else(|| {
-            let episode = sample.episode.as_deref().unwrap_or_default();
-            format!("{episode}/{name}/{}", sample.turn.unwrap_or_default())
+            let (episode, node) = (sample.episode.as_deref(), sample.node.as_deref());
+            let at = format!("{}/{}", episode.unwrap_or_default(), node.unwrap_or_default());
+            format!("{at}/{name}/{}", sample.turn.unwrap_or_default())
         });
         let prompt = sample.prompt_ids.as_deref().unwrap_or_default();
         let group = self.open.entry(key).or_insert_with(|| Group {

@@ -13,6 +13,7 @@ use record::failure::{Failure, Result};
 use record::sample::Sampling;
 
 use crate::engine::{Precision, SamplingParams};
+use crate::episode::joint::{Expand, JointConfig, Mode};
 use crate::episode::{EpisodeConfig, Select};
 use crate::lines::RunMetadata;
 use crate::prompts::raw_json;
@@ -26,6 +27,10 @@ Examples:
   envs tasks plan-path --count 32 --seed 7 |
     rollout --policy tool=run/tool --policy planner=run/planner --branches 4 --turns 4 --seed 7 |
     group | advantage | update --policy tool=run/tool --policy planner=run/planner
+
+  # MAGRPO: what two agents say at once is scored together, and every joint action is followed
+  envs tasks math --count 32 | rollout --policy run/shared --joint aligned --expand all --turns 2 |
+    group | advantage --credit tree --estimator dr-grpo > samples.jsonl
 
   # success rate on held-out tasks
   envs tasks plan-path --split test --count 200 | rollout --policy run/shared --greedy |
@@ -70,6 +75,25 @@ pub struct Arguments {
     /// Which candidate is executed: the best (the lowest branch on a tie), or a random one.
     #[arg(long, value_enum, default_value = "best")]
     pub select: Select,
+
+    /// Score what the agents of a stage do together: a candidate's reward is the mean over its joint actions. One `joint`
+    /// line for each.
+    #[arg(long, value_enum, value_name = "HOW", help_heading = "Joint actions")]
+    pub joint: Option<Mode>,
+
+    /// Where an episode goes on. Default: one.
+    #[arg(long, value_enum, value_name = "WHICH", requires = "joint", help_heading = "Joint actions")]
+    pub expand: Option<Expand>,
+
+    /// A node whose joint actions earn more than R in the mean has no children.
+    #[arg(
+        long,
+        value_name = "R",
+        requires = "joint",
+        allow_negative_numbers = true,
+        help_heading = "Joint actions"
+    )]
+    pub stop_above: Option<f64>,
 
     /// Logits are divided by this before the softmax. Default: 1.
     #[arg(long, value_name = "T")]
@@ -274,6 +298,7 @@ impl Arguments {
                 turns: self.turns,
                 select: self.select,
                 team_weight: self.team_weight,
+                joint: self.joint_config()?,
             }),
             metadata: RunMetadata {
                 step: self.step,
@@ -292,6 +317,25 @@ impl Arguments {
             env_command: self.env_command.clone().map(|command| (command, timeout)),
             flags: self,
         })
+    }
+
+    /// How joint actions are scored. Parallel episodes have one candidate an agent each, and one path.
+    fn joint_config(&self) -> Result<Option<JointConfig>> {
+        let Some(mode) = self.joint else { return Ok(None) };
+        let parallel = self.sampling == SamplingMode::Parallel;
+        let expand = self.expand.unwrap_or(Expand::One);
+        for (flag, conflicts) in
+            [("--joint cross", mode == Mode::Cross), ("--expand all", expand == Expand::All)]
+        {
+            if parallel && conflicts {
+                return Err(Failure::usage(format!("{flag} has no effect with --sampling parallel"))
+                    .hint("each parallel episode has one candidate an agent: use --joint aligned, or --sampling tree"));
+            }
+        }
+        match self.stop_above.filter(|threshold| !threshold.is_finite()) {
+            Some(threshold) => Err(Failure::usage(format!("--stop-above {threshold}: must be finite"))),
+            None => Ok(Some(JointConfig { mode, expand, stop_above: self.stop_above, parallel })),
+        }
     }
 
     /// Refuses sampling flags that `--greedy` would ignore. Their greedy value is allowed.

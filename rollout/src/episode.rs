@@ -9,19 +9,23 @@
 //! executed action. In a stage of several agents all see the state before the stage; a candidate is chosen by what it
 //! earns with the other agents' actions as last executed, the choices of all agents are then executed together, and the
 //! joint result decides whether the episode is over. Where success takes several agents, each candidate is credited with
-//! what it achieves beside the choices of the others, so that a joint success pays when it happens, and once.
+//! what it achieves beside the choices of the others, so that a joint success pays when it happens, and once. With a
+//! [`JointConfig`] the joint actions of a stage are scored instead, see [`joint`].
 //!
 //! Left out: tokens, models and lines. The logic is a function of states, texts and named random streams, so it is
 //! tested without any of them.
+
+pub mod joint;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use envs::{Outcome, State, Workflow};
 use record::failure::{Failure, UNAVAILABLE};
-use record::sample::{Message, Rewards};
+use record::sample::Message;
 
 use crate::streams::Streams;
+use joint::{JointAction, JointConfig, Node};
 
 /// Which candidate of a group is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -41,6 +45,8 @@ pub struct EpisodeConfig {
     pub select: Select,
     /// α in r = α·team + local.
     pub team_weight: f64,
+    /// How joint actions are scored; `None`: each candidate is scored for itself.
+    pub joint: Option<JointConfig>,
 }
 
 /// Why an episode could not go on. It ends the episode, not the stage.
@@ -63,6 +69,8 @@ impl EpisodeError {
 /// A prompt for one agent, to be completed once per branch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PromptRequest {
+    /// The node of the tree of joint actions.
+    pub node: Node,
     /// The turn, from 0.
     pub turn: u32,
     /// Index of the agent in the workflow.
@@ -106,6 +114,8 @@ pub struct Member {
 /// The scored candidates of one agent at one turn of one episode, in branch order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
+    /// The node of the tree of joint actions.
+    pub node: Node,
     /// The turn, from 0.
     pub turn: u32,
     /// Index of the agent in the workflow.
@@ -134,6 +144,8 @@ pub enum Stop {
     Terminated,
     /// The turn limit was reached.
     Turns,
+    /// The mean reward of a node was above the threshold.
+    Threshold,
     /// It could not be scored.
     Error(EpisodeError),
 }
@@ -145,16 +157,21 @@ impl Stop {
             Stop::Success => "success",
             Stop::Terminated => "terminated",
             Stop::Turns => "turns",
+            Stop::Threshold => "threshold",
             Stop::Error(_) => "error",
         }
     }
 }
 
 /// What one step led to.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Transition {
     /// The groups it completed, in the workflow's order.
     pub groups: Vec<Group>,
+    /// The joint actions that were scored.
+    pub joint: Vec<JointAction>,
+    /// Episodes that go on from joint actions beside the executed one, with their first requests.
+    pub forks: Vec<(Episode, Vec<PromptRequest>)>,
     /// The next requests; none while others of the stage are open, or at the end.
     pub requests: Vec<PromptRequest>,
 }
@@ -172,8 +189,11 @@ pub struct EpisodeId {
 
 impl EpisodeId {
     /// The id of a sample of this episode.
-    pub fn sample(&self, turn: u32, agent: &str, branch: u32) -> String {
-        format!("{}/{turn}/{agent}/{branch}", self.name)
+    pub fn sample(&self, node: &Node, turn: u32, agent: &str, branch: u32) -> String {
+        match node.name() {
+            None => format!("{}/{turn}/{agent}/{branch}", self.name),
+            Some(node) => format!("{}/{node}/{turn}/{agent}/{branch}", self.name),
+        }
     }
 }
 
@@ -188,6 +208,10 @@ pub struct Episode {
     /// The stage of the workflow.
     stage: usize,
     parent: Option<Arc<str>>,
+    /// The joint actions so far.
+    path: Node,
+    /// Whether this is the executed path, and not a fork of it.
+    executed: bool,
     /// Candidates of a stage of several agents, by agent, until all are there.
     waiting: Vec<Option<(PromptRequest, Vec<Candidate>)>>,
     reward: f64,
@@ -213,6 +237,8 @@ impl Episode {
             turn: 0,
             stage: 0,
             parent: None,
+            path: Node::default(),
+            executed: true,
             waiting,
             reward: 0.0,
             stop: None,
@@ -246,6 +272,11 @@ impl Episode {
         self.reward
     }
 
+    /// Whether it is the executed path: the one that has an `episode` line.
+    pub fn is_executed(&self) -> bool {
+        self.executed
+    }
+
     /// Groups begun and not complete: one for each agent of the stage.
     pub fn open_groups(&self) -> u64 {
         match self.stop {
@@ -266,12 +297,16 @@ impl Episode {
     /// nothing depends on which agent finished first.
     pub fn step(&mut self, request: PromptRequest, candidates: Vec<Candidate>) -> Transition {
         debug_assert_eq!(request.branches.len(), candidates.len());
-        let stepped = if self.workflow.stage(self.stage).len() == 1 {
+        let joint = self.config.joint;
+        let stepped = if joint.is_none() && self.workflow.stage(self.stage).len() == 1 {
             self.step_agent(request, candidates)
         } else {
             let agent = request.agent;
             self.waiting[agent] = Some((request, candidates));
-            self.step_joint()
+            match joint {
+                None => self.step_stage(),
+                Some(joint) => self.step_node(&joint),
+            }
         };
         stepped.unwrap_or_else(|error| {
             self.fail(error);
@@ -289,21 +324,28 @@ impl Episode {
         let chosen = group.selected().ok_or_else(|| EpisodeError::at("policy", "no candidate was chosen"))?;
         let (terminated, success) = (chosen.outcome.terminated, chosen.outcome.success);
         self.reward += chosen.reward;
-        self.parent = Some(self.id.sample(group.turn, &self.agents()[group.agent], chosen.branch).into());
+        let agent = &self.agents()[group.agent];
+        self.parent = Some(self.id.sample(&group.node, group.turn, agent, chosen.branch).into());
         self.state = state;
-        Ok(Transition { groups: vec![group], requests: self.advance(terminated, success) })
+        Ok(Transition {
+            groups: vec![group],
+            requests: self.advance(terminated, success),
+            ..Transition::default()
+        })
+    }
+
+    /// The candidates of all agents of the stage, once they are there.
+    fn take_stage(&mut self) -> Option<Vec<(PromptRequest, Vec<Candidate>)>> {
+        let stage = &mut self.waiting[self.workflow.stage(self.stage)];
+        let complete = stage.iter().all(Option::is_some);
+        complete.then(|| stage.iter_mut().filter_map(Option::take).collect())
     }
 
     /// Executes a stage of several agents, once the candidates of all are there.
-    fn step_joint(&mut self) -> Result<Transition, EpisodeError> {
+    fn step_stage(&mut self) -> Result<Transition, EpisodeError> {
+        let Some(complete) = self.take_stage() else { return Ok(Transition::default()) };
         let workflow = Arc::clone(&self.workflow);
-        let stage = workflow.stage(self.stage);
-        if self.waiting[stage.clone()].iter().any(Option::is_none) {
-            return Ok(Transition::default());
-        }
-        let agents = &workflow.agents()[stage.clone()];
-        let complete: Vec<(PromptRequest, Vec<Candidate>)> =
-            self.waiting[stage].iter_mut().filter_map(Option::take).collect();
+        let agents = &workflow.agents()[workflow.stage(self.stage)];
         let mut groups = Vec::with_capacity(complete.len());
         for (request, candidates) in complete {
             groups.push(self.score(request, candidates)?.0);
@@ -329,14 +371,15 @@ impl Episode {
         let mut selected = groups.iter().filter_map(Group::selected);
         self.reward += selected.clone().map(|member| member.reward).sum::<f64>();
         if let (Some(agent), Some(member)) = (agents.last(), selected.next_back()) {
-            self.parent = Some(self.id.sample(self.turn, agent, member.branch).into());
+            self.parent = Some(self.id.sample(&self.node(), self.turn, agent, member.branch).into());
         }
         if joint.terminated {
             // The joint result ended the episode, not the turn limit.
             let members = groups.iter_mut().flat_map(|group| &mut group.members);
             members.for_each(|member| member.truncated = false);
         }
-        Ok(Transition { requests: self.advance(joint.terminated, joint.success), groups })
+        let requests = self.advance(joint.terminated, joint.success);
+        Ok(Transition { groups, requests, ..Transition::default() })
     }
 
     /// Scores each candidate on a copy of the state and selects one; returns the group and the state it leads to.
@@ -361,9 +404,8 @@ impl Episode {
         }
         let position = self.choose(agent, &members);
         members[position].selected = true;
-        let parent = self.parent.clone();
-        let group =
-            Group { turn: request.turn, agent: request.agent, parent, messages: request.messages, members };
+        let PromptRequest { node, turn, agent, messages, .. } = request;
+        let group = Group { node, turn, agent, parent: self.parent.clone(), messages, members };
         Ok((group, states.swap_remove(position)))
     }
 
@@ -374,7 +416,7 @@ impl Episode {
 
     /// α·team + local. Refuses NaN and infinity, which compare with nothing and would spoil every mean after them.
     fn reward_of(&self, agent: &str, outcome: &Outcome) -> Result<f64, EpisodeError> {
-        let Rewards { team, local } = outcome.rewards;
+        let (team, local) = (outcome.rewards.team, outcome.local_of(agent));
         let reward = self.config.team_weight * team + local;
         if reward.is_finite() && outcome.components.values().all(|component| component.is_finite()) {
             return Ok(reward);
@@ -403,7 +445,8 @@ impl Episode {
 
     fn request(&self, agent: usize) -> PromptRequest {
         let messages = self.state.observe(&self.agents()[agent]);
-        PromptRequest { turn: self.turn, agent, branches: self.id.branches.clone(), messages }
+        let (node, branches) = (self.node(), self.id.branches.clone());
+        PromptRequest { node, turn: self.turn, agent, branches, messages }
     }
 
     /// Goes on after the executed actions of a stage: to the next stage of this turn, to the next turn, or to the end.

@@ -1,4 +1,4 @@
-//! The bytes of `sample`, `episode` and `error` lines.
+//! The bytes of `sample`, `joint`, `episode` and `error` lines.
 //!
 //! Serialized on the thread that made them, so that the writer only moves bytes. What the samples of a group share
 //! (prompt, prompt tokens, sampling) is serialized once and copied.
@@ -14,6 +14,7 @@ use serde::Serialize;
 use serde_json::Map;
 use serde_json::value::RawValue;
 
+use crate::episode::joint::{JointAction, Node};
 use crate::episode::{Episode, Group, Member, Stop};
 use crate::prompts::Prompt;
 
@@ -78,6 +79,8 @@ struct SampleLine<'a> {
     task: &'a str,
     episode: &'a str,
     turn: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
     agent: &'a str,
     branch: u32,
     branches: u32,
@@ -117,7 +120,7 @@ impl TaskRef<'_> {
     ) -> Result<()> {
         let agent = episode.agents()[group.agent].as_str();
         for member in &group.members {
-            let id = episode.id().sample(group.turn, agent, member.branch);
+            let id = episode.id().sample(&group.node, group.turn, agent, member.branch);
             check_logprobs(&id, member)?;
             let line = SampleLine {
                 r#type: "sample",
@@ -128,6 +131,7 @@ impl TaskRef<'_> {
                 task: self.task,
                 episode: self.episode,
                 turn: group.turn,
+                node: group.node.name(),
                 agent,
                 branch: member.branch,
                 branches: self.metadata.branches,
@@ -149,6 +153,46 @@ impl TaskRef<'_> {
                 reward_components: &member.outcome.components,
                 terminated: member.outcome.terminated,
                 truncated: member.truncated,
+            };
+            push(bytes, &line)?;
+        }
+        Ok(())
+    }
+
+    /// Appends the `joint` lines of the node of `group`, in the order of `actions`; `branch` is the parallel episode's.
+    ///
+    /// # Errors
+    /// None that finite rewards can cause.
+    pub fn write_joint(
+        &self,
+        bytes: &mut Vec<u8>,
+        branch: u32,
+        group: &Group,
+        actions: &[JointAction],
+    ) -> Result<()> {
+        for action in actions {
+            let before = Node(action.path.0.split_last().map_or(Vec::new(), |(_, before)| before.to_vec()));
+            let id = |path: &Node| format!("{}/{path}", self.episode);
+            let line = line::Joint {
+                step: Some(self.metadata.step),
+                shard: Some(self.metadata.shard.clone()),
+                env: Some(self.env.to_owned()),
+                task: Some(self.task.to_owned()),
+                episode: self.episode.to_owned(),
+                branch: self.metadata.parallel.then_some(branch),
+                turn: group.turn,
+                node: group.node.name(),
+                id: id(&action.path),
+                parent: before.name().is_some().then(|| id(&before)),
+                members: action.members.clone(),
+                reward: Some(action.reward),
+                rewards: Some(action.rewards.clone()),
+                reward_components: action.outcome.components.clone(),
+                selected: action.selected,
+                terminated: action.outcome.terminated,
+                success: action.outcome.success,
+                truncated: action.truncated,
+                ..line::Joint::default()
             };
             push(bytes, &line)?;
         }

@@ -51,6 +51,7 @@ impl TaskReader {
             Kind::Task => return self.handle_task(&line),
             Kind::End => return Ok(self.writer.send(Event::End(Box::new(line::parse(&line)?))).is_ok()),
             Kind::Sample => drop(Sample::parse(&line)?),
+            Kind::Joint => drop(line::Joint::parse(&line)?),
             _ => {}
         }
         // Only the first of several shards passes lines through: `cat` of all shards would repeat them.

@@ -114,6 +114,10 @@ pub struct Stats {
     pub groups_expected: u64,
     /// Prompt tokens; a prompt that several branches share counts once.
     pub prompt_tokens: u64,
+    /// Nodes of which joint actions were scored.
+    pub nodes: u64,
+    /// Joint actions.
+    pub joint_actions: u64,
     dropped: BTreeMap<&'static str, u64>,
     environments: BTreeMap<String, EnvironmentStats>,
     agents: BTreeMap<String, AgentStats>,
@@ -145,6 +149,8 @@ impl Stats {
         self.tasks += other.tasks;
         self.groups_expected += other.groups_expected;
         self.prompt_tokens += other.prompt_tokens;
+        self.nodes += other.nodes;
+        self.joint_actions += other.joint_actions;
         for (boundary, &count) in &other.dropped {
             self.drop_groups(boundary, count);
         }
@@ -197,6 +203,8 @@ impl Stats {
             ("environments", json!(self.environments)),
             ("agents", Map::from_iter(agents).into()),
         ];
-        counts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+        let joint = [("nodes", self.nodes.into()), ("joint_actions", self.joint_actions.into())];
+        let joint = joint.into_iter().filter(|_| self.nodes > 0);
+        counts.into_iter().chain(joint).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 }

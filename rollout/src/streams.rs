@@ -1,10 +1,12 @@
 //! The random streams of one task.
 //!
-//! A stream is keyed by the seed, the step, the task, the task's occurrence among the tasks so far, the turn, the agent and
-//! the branch; the position in a completion is the counter. So random numbers never depend on the number of threads, on
+//! A stream is keyed by the seed, the step, the task, the task's occurrence among the tasks so far, the turn, the agent,
+//! the branch, and below the root of a tree of joint actions the node; the position in a completion is the counter. So random numbers never depend on the number of threads, on
 //! the rest of the batch or on the order in which episodes finish.
 
 use record::philox::{Draws, Part, Stream};
+
+use crate::episode::joint::Node;
 
 /// The streams of one task.
 #[derive(Clone, Debug)]
@@ -21,29 +23,34 @@ impl Streams {
         Streams { seed, step, task: task.to_owned(), occurrence }
     }
 
-    /// The stream that samples the completion of `branch`.
-    pub fn completion(&self, turn: u32, agent: &str, branch: u32) -> Stream {
-        self.named("completion", turn, agent, u64::from(branch))
+    /// The stream that samples the completion of `branch` at `node`.
+    pub fn completion(&self, node: &Node, turn: u32, agent: &str, branch: u32) -> Stream {
+        self.named("completion", node, turn, agent, u64::from(branch))
     }
 
     /// The random numbers that pick a candidate with `--select random`.
     pub fn choice(&self, turn: u32, agent: &str) -> Draws {
-        Draws::new(self.named("choice", turn, agent, 0))
+        Draws::new(self.named("choice", &Node::default(), turn, agent, 0))
     }
 
-    fn named(&self, purpose: &str, turn: u32, agent: &str, branch: u64) -> Stream {
-        Stream::named(
-            self.seed,
-            &[
-                Part::Text(purpose),
-                Part::Number(self.step),
-                Part::Text(&self.task),
-                Part::Number(self.occurrence),
-                Part::Number(u64::from(turn)),
-                Part::Text(agent),
-                Part::Number(branch),
-            ],
-        )
+    /// The random numbers that pick a joint action at `node` with `--select random`.
+    pub fn joint_choice(&self, turn: u32, node: &Node) -> Draws {
+        Draws::new(self.named("joint", node, turn, "", 0))
+    }
+
+    fn named(&self, purpose: &str, node: &Node, turn: u32, agent: &str, branch: u64) -> Stream {
+        let mut parts = vec![
+            Part::Text(purpose),
+            Part::Number(self.step),
+            Part::Text(&self.task),
+            Part::Number(self.occurrence),
+            Part::Number(u64::from(turn)),
+            Part::Text(agent),
+            Part::Number(branch),
+        ];
+        // None at the root, so that what is drawn there does not depend on --joint.
+        parts.extend(node.0.iter().map(|&index| Part::Number(u64::from(index))));
+        Stream::named(self.seed, &parts)
     }
 }
 

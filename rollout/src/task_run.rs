@@ -3,8 +3,8 @@
 //! Tree sampling plays a task as one episode of K branches, parallel sampling as K episodes of one branch each. Equal
 //! requests of several episodes (the first ones of parallel sampling) become one, whose prompt is computed once.
 //!
-//! Groups are serialized as they complete and sorted by turn, agent and branch at the end, so that siblings are
-//! contiguous.
+//! Groups are serialized as they complete and sorted by node, turn, agent and branch at the end, so that siblings are
+//! contiguous and a tree of joint actions is written depth first.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use record::failure::{Failure, Result};
 use record::line::Task;
 
 use crate::arguments::Settings;
+use crate::episode::joint::{Expand, JointAction, Node};
 use crate::episode::{Candidate, Episode, EpisodeError, EpisodeId, Group, PromptRequest, Stop};
 use crate::lines::{EpisodeEnd, PolicyLabel, TaskRef};
 use crate::prompts::Prompt;
@@ -51,7 +52,7 @@ pub struct SharedRequest {
 }
 
 impl SharedRequest {
-    /// Its turn, agent and messages; the branches of all are [`SharedRequest::branches`].
+    /// Its node, turn, agent and messages; the branches of all are [`SharedRequest::branches`].
     pub fn first(&self) -> &PromptRequest {
         &self.parts[0].1
     }
@@ -73,12 +74,13 @@ pub struct Output {
     pub stats: Stats,
 }
 
-/// A group that is complete.
-struct WrittenGroup {
-    /// Turn, agent, branch.
-    order: (u32, usize, u32),
+/// The lines of a group that is complete, or of the joint actions of a node.
+struct Written {
+    /// Node, turn, agent, branch; joint actions come after the agents.
+    order: (Node, u32, usize, u32),
     lines: Vec<u8>,
-    stats: AgentStats,
+    /// Of a group.
+    stats: Option<AgentStats>,
 }
 
 /// A task being played.
@@ -88,7 +90,7 @@ pub struct TaskRun {
     streams: Arc<Streams>,
     name: Arc<str>,
     episodes: Vec<Episode>,
-    groups: Vec<WrittenGroup>,
+    written: Vec<Written>,
     /// The prompt and the policy of each open group, by episode and agent.
     prompts: HashMap<(usize, usize), (Arc<Prompt>, usize)>,
     open_requests: usize,
@@ -111,7 +113,7 @@ impl TaskRun {
             context,
             task,
             episodes: Vec::new(),
-            groups: Vec::new(),
+            written: Vec::new(),
             prompts: HashMap::new(),
             open_requests: 0,
             stats: Stats::default(),
@@ -200,14 +202,27 @@ impl TaskRun {
             let open = episode.open_groups();
             let transition = episode.step(request, own);
             if let Some(Stop::Error(error)) = episode.stop() {
+                let error = error.clone();
                 self.stats.drop_groups(error.boundary, open);
+                self.end_tree(&error);
             }
-            self.stats.groups_expected += transition.requests.len() as u64;
             for group in &transition.groups {
                 self.write(index, group)?;
             }
-            let shared = |request| SharedRequest { parts: vec![(index, request)] };
-            next.extend(transition.requests.into_iter().map(shared));
+            if !transition.joint.is_empty() {
+                self.write_joint(index, &transition.groups, &transition.joint)?;
+            }
+            let mut begun = vec![(index, transition.requests)];
+            for (fork, requests) in transition.forks {
+                begun.push((self.episodes.len(), requests));
+                self.episodes.push(fork);
+            }
+            for (index, requests) in begun {
+                self.stats.groups_expected += requests.len() as u64;
+                next.extend(
+                    requests.into_iter().map(|request| SharedRequest { parts: vec![(index, request)] }),
+                );
+            }
         }
         self.open_requests += next.len();
         Ok(next)
@@ -219,9 +234,39 @@ impl TaskRun {
         let mut lines = Vec::new();
         self.reference().write_group(&mut lines, episode, group, label, &prompt)?;
         let first = group.members.first().map_or(0, |member| member.branch);
-        let order = (group.turn, group.agent, first);
-        self.groups.push(WrittenGroup { order, lines, stats: AgentStats::of(group) });
+        let order = (group.node.clone(), group.turn, group.agent, first);
+        self.written.push(Written { order, lines, stats: Some(AgentStats::of(group)) });
         Ok(())
+    }
+
+    fn write_joint(&mut self, index: usize, groups: &[Group], actions: &[JointAction]) -> Result<()> {
+        let Some(group) = groups.first() else { return Ok(()) };
+        let branch = self.episodes[index].id().branches.start;
+        let mut lines = Vec::new();
+        self.reference().write_joint(&mut lines, branch, group, actions)?;
+        self.stats.nodes += 1;
+        self.stats.joint_actions += actions.len() as u64;
+        let order = (group.node.clone(), group.turn, usize::MAX, branch);
+        self.written.push(Written { order, lines, stats: None });
+        Ok(())
+    }
+
+    /// Whether an episode branches: then it is scored as a whole or not at all.
+    fn branches(&self) -> bool {
+        self.context.settings.episodes.joint.is_some_and(|joint| joint.expand == Expand::All)
+    }
+
+    /// Ends all forks of an episode that branches, because of `error` in one of them.
+    fn end_tree(&mut self, error: &EpisodeError) {
+        if !self.branches() {
+            return;
+        }
+        for episode in &mut self.episodes {
+            self.stats.drop_groups(error.boundary, episode.open_groups());
+            if episode.is_executed() || episode.stop().is_none() {
+                episode.fail(error.clone());
+            }
+        }
     }
 
     fn reference(&self) -> TaskRef<'_> {
@@ -247,6 +292,7 @@ impl TaskRun {
             if episode.stop().is_none() {
                 self.stats.drop_groups(error.boundary, episode.open_groups());
                 episode.fail(error.clone());
+                self.end_tree(error);
             }
         }
     }
@@ -256,17 +302,27 @@ impl TaskRun {
     /// # Errors
     /// None that finite rewards can cause.
     pub fn finish(mut self) -> Result<Output> {
-        self.groups.sort_by_key(|group| group.order);
+        self.written.sort_by(|a, b| a.order.cmp(&b.order));
         let mut bytes = Vec::new();
         let mut stats = std::mem::take(&mut self.stats);
-        for group in &self.groups {
-            bytes.extend_from_slice(&group.lines);
-            stats.add_agent(&self.agents()[group.order.1], &group.stats);
+        let failed = self.episodes.first().and_then(Episode::stop).filter(|_| self.branches());
+        if let Some(Stop::Error(error)) = failed {
+            // Returns over a part of the tree would be wrong.
+            let groups = self.written.iter().filter(|written| written.stats.is_some()).count();
+            stats.drop_groups(error.boundary, groups as u64);
+            (stats.nodes, stats.joint_actions) = (0, 0);
+            self.written.clear();
+        }
+        for written in &self.written {
+            bytes.extend_from_slice(&written.lines);
+            if let Some(group) = &written.stats {
+                stats.add_agent(&self.agents()[written.order.2], group);
+            }
         }
         let refused = self.refused.iter().flat_map(|stop| {
             (0..self.episode_count()).map(move |branch| EpisodeEnd { branch, turns: 0, reward: None, stop })
         });
-        let played = self.episodes.iter().filter_map(|episode| {
+        let played = self.episodes.iter().filter(|episode| episode.is_executed()).filter_map(|episode| {
             let (branch, reward) = (episode.id().branches.start, Some(episode.reward()));
             Some(EpisodeEnd { branch, turns: episode.turns(), reward, stop: episode.stop()? })
         });

@@ -127,6 +127,9 @@ impl<'a> Worker<'a> {
             Err(failure) if failure.code == DATA => Err(EpisodeError::at("task", failure.message)),
             state => state.map_err(EpisodeError::from),
         };
+        if let (Some(joint), Ok(state)) = (&settings.episodes.joint, &state) {
+            joint.check(&**state, settings.metadata.branches, settings.flags.turns)?;
+        }
         let (run, requests) = TaskRun::begin(self.context.clone(), task, state);
         self.times.environment += started.elapsed();
         for agent in run.agents() {
@@ -146,11 +149,12 @@ impl<'a> Worker<'a> {
                 run.cancel(request);
                 continue;
             }
-            let agent = run.agents()[request.first().agent].clone();
+            let first = request.first();
+            let agent = run.agents()[first.agent].clone();
             let policy = policy_of(&settings.team, &agent)?;
             let (generator, prompts) = &mut self.generators[policy];
             let started = Instant::now();
-            let prompt = prompts.get(&request.first().messages, |messages| generator.encode(messages));
+            let prompt = prompts.get(&first.messages, |messages| generator.encode(messages));
             self.times.text += started.elapsed();
             self.last_id += 1;
             let streams = run.streams();
@@ -160,7 +164,7 @@ impl<'a> Worker<'a> {
                     prompt: prompt.ids.clone(),
                     streams: request
                         .branches()
-                        .map(|branch| streams.completion(request.first().turn, &agent, branch))
+                        .map(|branch| streams.completion(&first.node, first.turn, &agent, branch))
                         .collect(),
                     max_tokens: settings.flags.max_tokens as usize,
                     sampling: settings.sampling,

@@ -19,7 +19,7 @@ fn begin(workflow: Arc<Workflow>, config: EpisodeConfig, branches: u32) -> (Epis
 }
 
 fn config() -> EpisodeConfig {
-    EpisodeConfig { turns: None, select: Select::Best, team_weight: 1.0 }
+    EpisodeConfig { turns: None, select: Select::Best, team_weight: 1.0, joint: None }
 }
 
 fn step(episode: &mut Episode, request: PromptRequest, texts: &[&str]) -> Transition {
@@ -210,7 +210,7 @@ impl Agree {
         let terminated = self.numbers[0].is_some() && self.numbers[0] == self.numbers[1];
         let success = terminated && self.numbers[0] == Some(7);
         let rewards = Rewards { team: f64::from(u8::from(success)), local: own / 10.0 };
-        Outcome { rewards, components: Default::default(), terminated, success }
+        Outcome { rewards, locals: Default::default(), components: Default::default(), terminated, success }
     }
 
     fn put(&mut self, agent: &str, text: &str) -> f64 {
@@ -346,7 +346,13 @@ impl Load {
         let success = hands == 2 && !self.dropped;
         let rewards = Rewards { team: f64::from(u8::from(success)), local: 0.0 };
         let terminated = success || self.dropped;
-        Ok(Outcome { rewards, components: Default::default(), terminated, success })
+        Ok(Outcome {
+            rewards,
+            locals: Default::default(),
+            components: Default::default(),
+            terminated,
+            success,
+        })
     }
 }
 
@@ -413,6 +419,7 @@ impl State for Odd {
             "broken" => Err(record::failure::Failure::work("broken")),
             _ => Ok(Outcome {
                 rewards: Rewards { team: number("endless", f64::INFINITY), local: 0.0 },
+                locals: Default::default(),
                 components: [("part".to_owned(), number("no number", f64::NAN))].into(),
                 terminated: false,
                 success: text == "solved",

@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 
 use record::philox::Draws;
+use rollout::episode::joint::Node;
 use rollout::streams::Streams;
 
 #[test]
 fn no_part_of_a_name_is_left_out() {
     let of = |seed, step, task, occurrence, turn, agent, branch| {
-        Streams::new(seed, step, task, occurrence).completion(turn, agent, branch)
+        Streams::new(seed, step, task, occurrence).completion(&Node::default(), turn, agent, branch)
     };
     let streams = [
         of(1, 2, "task", 3, 4, "agent", 5),
@@ -27,7 +28,7 @@ fn no_part_of_a_name_is_left_out() {
 #[test]
 fn choosing_a_candidate_does_not_share_random_numbers_with_sampling_it() {
     let streams = Streams::new(1, 2, "task", 3);
-    let mut candidate = Draws::new(streams.completion(4, "agent", 0));
+    let mut candidate = Draws::new(streams.completion(&Node::default(), 4, "agent", 0));
     assert_ne!(streams.choice(4, "agent").next_u32(), candidate.next_u32());
     let mut others =
         [streams.choice(9, "agent"), streams.choice(4, "other")].map(|mut draws| draws.next_u32());

@@ -56,6 +56,7 @@ impl SampleReader {
         loop {
             match line.kind {
                 Kind::End => stream.end(&line)?,
+                Kind::Joint => drop(stream.joint(&line)?),
                 Kind::Sample => {
                     let sample = Sample::parse(&line)?;
                     stream.sample(&sample, &line)?;

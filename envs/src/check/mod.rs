@@ -106,7 +106,7 @@ pub(crate) fn outcome_rules(
     place: impl Fn() -> String,
 ) {
     let rewards = [outcome.rewards.team, outcome.rewards.local];
-    let holds = rewards.iter().all(|value| (least..=most).contains(value))
+    let holds = rewards.iter().chain(outcome.locals.values()).all(|value| (least..=most).contains(value))
         && outcome.components.values().all(|value| (0.0..=1.0).contains(value));
     ledger.rule("rewards stay in their range", holds, || format!("{}: {outcome:?}", place()));
     ledger.rule("a success ends the episode", !outcome.success || outcome.terminated, place);

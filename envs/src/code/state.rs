@@ -266,15 +266,19 @@ impl Problem for Instance {
         actions: &[(&str, &str)],
         credited: Option<&str>,
     ) -> Result<Outcome> {
-        let together = credited.is_none();
-        let mut outcome = Outcome::new(0.0, 0.0, &[]);
+        let mut parts = Vec::new();
         for (agent, text) in actions {
-            let own = if *agent == "tester" { episode.test(text)? } else { episode.code(text)? };
-            outcome.rewards.team += own.rewards.team;
-            outcome.rewards.local = if together { 0.0 } else { own.rewards.local };
-            outcome.components.extend(own.components);
+            parts.push((*agent, if *agent == "tester" { episode.test(text)? } else { episode.code(text)? }));
         }
-        if together || !episode.has_tester() {
+        let team = parts.iter().map(|(_, own)| own.rewards.team).sum();
+        let mut outcome = match (credited, parts.pop()) {
+            (Some(_), Some((_, own))) => own,
+            (_, last) => {
+                parts.extend(last);
+                Outcome::together(team, &parts)
+            }
+        };
+        if credited.is_none() || !episode.has_tester() {
             episode.end_turn(&mut outcome)?;
         }
         Ok(outcome)

@@ -158,11 +158,25 @@ fn unit() -> (f64, f64) {
     (0.0, 1.0)
 }
 
+/// The rewards of a response; `local` may be one number for all agents, or one by agent.
+#[derive(Deserialize)]
+struct StepRewards {
+    team: f64,
+    local: Local,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected `local` as a number, or as numbers by agent")]
+enum Local {
+    Of(f64),
+    By(BTreeMap<String, f64>),
+}
+
 /// The response to a request with `state`, `agent` and `action`.
 #[derive(Deserialize)]
 struct StepResponse {
     state: Value,
-    rewards: Rewards,
+    rewards: StepRewards,
     #[serde(default)]
     reward_components: BTreeMap<String, f64>,
     terminated: bool,
@@ -211,15 +225,27 @@ impl ExternalState {
         }
     }
 
-    /// Sends `request` about this state.
-    fn step(&mut self, mut request: Value) -> Result<Outcome> {
+    /// Sends `request`, which is about the actions of `agents`, and about this state.
+    fn step(&mut self, mut request: Value, agents: &[&str]) -> Result<Outcome> {
         request["state"] = self.state.clone();
         let response: StepResponse = read(self.processes.ask(request)?)?;
-        let (Rewards { team, local }, (least, most)) = (response.rewards, self.reward_range);
-        let within = [team, local].iter().all(|reward| (least..=most).contains(reward));
-        if self.strict && !within {
+        let (team, (least, most)) = (response.rewards.team, self.reward_range);
+        let (local, locals) = match response.rewards.local {
+            Local::Of(local) => (local, BTreeMap::new()),
+            Local::By(locals) => {
+                if let Some(agent) = agents.iter().find(|agent| !locals.contains_key(**agent)) {
+                    return Err(Failure::data(format!("`rewards.local` has nothing for the agent {agent}")));
+                }
+                (locals.values().sum::<f64>() / locals.len().max(1) as f64, locals)
+            }
+        };
+        let within = |reward: &f64| (least..=most).contains(reward);
+        if let Some(reward) = [team, local].iter().chain(locals.values()).find(|reward| !within(reward))
+            && self.strict
+        {
+            let which = if *reward == team { "team" } else { "local" };
             return Err(Failure::data(format!(
-                "rewards of team {team} and local {local} are not in [{least}, {most}], the range of the environment"
+                "a {which} reward of {reward} is not in [{least}, {most}], the range of the environment"
             )));
         }
         self.state = response.state;
@@ -229,7 +255,8 @@ impl ExternalState {
             self.check_observations()?;
         }
         Ok(Outcome {
-            rewards: response.rewards,
+            rewards: Rewards { team, local },
+            locals,
             components: response.reward_components,
             terminated: response.terminated,
             success: response.success,
@@ -272,14 +299,15 @@ impl State for ExternalState {
     }
 
     fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
-        self.step(json!({"agent": agent, "action": text}))
+        self.step(json!({"agent": agent, "action": text}), &[agent])
     }
 
     fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
         if self.together {
             let texts: Map<String, Value> =
                 actions.iter().map(|(agent, text)| ((*agent).to_owned(), (*text).into())).collect();
-            return self.step(json!({"actions": texts}));
+            let agents: Vec<&str> = actions.iter().map(|(agent, _)| *agent).collect();
+            return self.step(json!({"actions": texts}), &agents);
         }
         apply_in_order(self, actions)
     }
@@ -290,7 +318,11 @@ impl State for ExternalState {
         }
         let others: Map<String, Value> =
             others.iter().map(|(agent, text)| ((*agent).to_owned(), (*text).into())).collect();
-        self.step(json!({"agent": agent, "action": text, "beside": others})).map(Some)
+        self.step(json!({"agent": agent, "action": text, "beside": others}), &[agent]).map(Some)
+    }
+
+    fn scores_together(&self) -> bool {
+        self.together
     }
 
     fn clone_state(&self) -> Box<dyn State> {

@@ -327,16 +327,20 @@ impl Problem for MathProblem {
         credited: Option<&str>,
     ) -> Result<Outcome> {
         // All are read before any is taken: what was said last must not meet half of what is said now.
-        let mut messages = Vec::new();
-        let mut outcome = Outcome::new(0.0, 0.0, &[]);
+        let (mut messages, mut parts) = (Vec::new(), Vec::new());
         for (agent, text) in actions {
             let (mut message, earned) = episode.read(agent, text)?;
             message.stands = message.answer.as_deref().is_some_and(|answer| episode.stands(agent, answer));
             messages.push((episode.workflow.position(agent), message));
-            if credited.is_none_or(|credited| credited == *agent) {
-                outcome = earned;
-            }
+            parts.push((*agent, earned));
         }
+        let mut outcome = match credited {
+            None => Outcome::together(0.0, &parts),
+            Some(credited) => parts
+                .into_iter()
+                .find_map(|(agent, earned)| (agent == credited).then_some(earned))
+                .unwrap_or_else(|| Outcome::new(0.0, 0.0, &[])),
+        };
         for (position, message) in messages {
             if let Some(position) = position {
                 episode.situation.said[position] = Some(message);

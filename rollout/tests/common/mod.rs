@@ -74,6 +74,7 @@ impl State for Talk {
         let success = agent == "doer" && text == "9";
         Ok(Outcome {
             rewards: Rewards { team: f64::from(u8::from(success)), local: digit / 10.0 },
+            locals: BTreeMap::new(),
             components: BTreeMap::from([("digit".to_owned(), digit)]),
             terminated: success || text == "end",
             success,

@@ -1,0 +1,384 @@
+//! Joint actions: what the agents of a stage do together, scored as one, and the tree that they span (MAGRPO, arXiv
+//! 2508.04652).
+//!
+//! At a node every agent samples K candidates. Joint actions are (0, …, 0) to (K-1, …, K-1), or all K^N of N agents with
+//! the last agent's fastest. Each is applied to a copy of the state; a candidate earns the mean over its joint actions of
+//! α·team + its agent's own reward. The episode goes on from one joint action, or branches: every other one forks an
+//! episode of its own. Left out: returns over the tree, see `advantage --credit tree`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use envs::{Outcome, State};
+use record::failure::{Failure, Result};
+use record::line::JointRewards;
+use record::sample::Rewards;
+
+use super::{Candidate, Episode, EpisodeError, Group, Member, PromptRequest, Select, Stop, Transition};
+
+/// The most joint actions of a node.
+const MAX_ACTIONS: u64 = 4096;
+/// The most nodes of an episode, whose samples are held until it is over.
+const MAX_NODES: u64 = 65_536;
+
+/// Which candidates make a joint action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mode {
+    /// The k-th of every agent: K joint actions
+    Aligned,
+    /// Every combination, the last agent's fastest: K^N joint actions of N agents
+    Cross,
+}
+
+/// From which joint actions an episode goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Expand {
+    /// From the one that --select picks
+    One,
+    /// From every one: a tree
+    All,
+}
+
+/// How joint actions are scored and followed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct JointConfig {
+    /// Which candidates make one.
+    pub mode: Mode,
+    /// Which are followed.
+    pub expand: Expand,
+    /// A node whose mean reward is above this has no children.
+    pub stop_above: Option<f64>,
+    /// Whether the branches are episodes of their own (parallel sampling), which needs no nodes.
+    pub parallel: bool,
+}
+
+impl JointConfig {
+    /// Checks that what begins in `state` can be scored together and is of a size that can be held, with `branches`
+    /// candidates an agent and at most `turns` turns.
+    ///
+    /// # Errors
+    /// Usage: too many joint actions or nodes, or an environment that scores one agent at a time.
+    pub fn check(&self, state: &dyn State, branches: u32, turns: Option<u32>) -> Result<()> {
+        let workflow = state.workflow();
+        let stages: Vec<usize> = (0..workflow.stages()).map(|stage| workflow.stage(stage).len()).collect();
+        if stages.iter().any(|&agents| agents > 1) && !state.scores_together() {
+            return Err(Failure::usage("--joint: the environment scores the agents of a stage one by one")
+                .hint(
+                    "a program that answers requests with `actions` says `together`: true when it is reset",
+                ));
+        }
+        let actions = |agents: &usize| match self.mode {
+            Mode::Aligned => u64::from(branches),
+            Mode::Cross => u64::from(branches).saturating_pow(*agents as u32),
+        };
+        let actions: Vec<u64> = stages.iter().map(actions).collect();
+        if let Some(most) = actions.iter().max().filter(|most| **most > MAX_ACTIONS) {
+            return Err(Failure::usage(format!(
+                "--joint cross: {most} joint actions at a node, more than {MAX_ACTIONS}: --branches {branches} to the power of \
+                 the agents of a stage"
+            ))
+            .hint("fewer --branches, or --joint aligned, which has one for each branch"));
+        }
+        if self.expand == Expand::One {
+            return Ok(());
+        }
+        let (mut nodes, mut level) = (0_u64, 1_u64);
+        for actions in (0..turns.unwrap_or_else(|| state.turn_limit())).flat_map(|_| &actions) {
+            nodes = nodes.saturating_add(level);
+            level = level.saturating_mul(*actions);
+            if nodes > MAX_NODES {
+                return Err(Failure::usage(format!(
+                    "--expand all: the tree of an episode has more than {MAX_NODES} nodes"
+                ))
+                .hint("fewer --turns or --branches, --joint aligned, or --expand one"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A node: the joint actions that led to it, by index; none at the root.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Node(pub Vec<u32>);
+
+impl Node {
+    /// Field `node`: `3.0`; none at the root.
+    pub fn name(&self) -> Option<String> {
+        (!self.0.is_empty()).then(|| self.to_string())
+    }
+
+    fn child(&self, index: u32) -> Node {
+        Node(self.0.iter().copied().chain([index]).collect())
+    }
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let indices: Vec<String> = self.0.iter().map(u32::to_string).collect();
+        out.write_str(&indices.join("."))
+    }
+}
+
+/// A scored joint action, as its line says it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JointAction {
+    /// The path that ends with it.
+    pub path: Node,
+    /// Ids of its samples, one an agent.
+    pub members: Vec<String>,
+    /// Mean over its agents of α·team + local.
+    pub reward: f64,
+    /// The team's reward, and each agent's own.
+    pub rewards: JointRewards,
+    /// What the environment returned.
+    pub outcome: Outcome,
+    /// Whether it was executed.
+    pub selected: bool,
+    /// Whether the turn limit ended the episode after it.
+    pub truncated: bool,
+    /// The branch of each agent's candidate, as an index into its group.
+    choices: Vec<usize>,
+}
+
+/// Indices of the candidates of `agents` agents, `count` each, by joint action.
+fn choices(mode: Mode, count: usize, agents: usize) -> Vec<Vec<usize>> {
+    match mode {
+        Mode::Aligned => (0..count).map(|index| vec![index; agents]).collect(),
+        Mode::Cross => (0..agents).fold(vec![Vec::new()], |all, _| {
+            let longer = |some: &Vec<usize>| -> Vec<Vec<usize>> {
+                (0..count).map(|last| some.iter().copied().chain([last]).collect()).collect()
+            };
+            all.iter().flat_map(longer).collect()
+        }),
+    }
+}
+
+fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = values.len() as f64;
+    values.sum::<f64>() / count
+}
+
+/// A joint action and the state that it leads to.
+type Scored = (JointAction, Box<dyn State>);
+
+impl Episode {
+    /// Scores the joint actions of a stage, once the candidates of all its agents are there, and goes on.
+    pub(super) fn step_node(
+        &mut self,
+        config: &JointConfig,
+    ) -> std::result::Result<Transition, EpisodeError> {
+        let Some(complete) = self.take_stage() else { return Ok(Transition::default()) };
+        let mut scored = self.score_together(config, &complete)?;
+        let chosen = match self.executed {
+            true => self.choose_together(&scored),
+            // Beside the executed path nothing is chosen: this is the node's first child, the others fork from it.
+            false => scored.iter().position(|(action, _)| !action.outcome.terminated).unwrap_or(0),
+        };
+        if let Some((action, _)) = scored.get_mut(chosen).filter(|_| self.executed) {
+            action.selected = true;
+            self.reward += action.reward;
+        }
+        let groups =
+            complete.into_iter().enumerate().map(|(agent, part)| self.group(agent, part, &scored)).collect();
+        let above = mean(scored.iter().map(|(action, _)| action.reward));
+        let stops = config.stop_above.is_some_and(|threshold| above > threshold);
+        let (mut joint, mut forks, mut own) = (Vec::new(), Vec::new(), None);
+        for (index, (action, state)) in scored.into_iter().enumerate() {
+            if index == chosen {
+                own = Some(state);
+            } else if config.expand == Expand::All && !stops && !action.outcome.terminated {
+                let mut fork = self.fork(state, &action);
+                let requests = fork.advance(false, false);
+                forks.extend((!requests.is_empty()).then_some((fork, requests)));
+            }
+            joint.push(action);
+        }
+        let Some((action, state)) = joint.get(chosen).zip(own) else {
+            return Err(EpisodeError::at("policy", "no candidate was generated"));
+        };
+        let Outcome { terminated, success, .. } = action.outcome;
+        self.enter(state, action);
+        let requests = if stops && !terminated && !success {
+            self.stop = Some(Stop::Threshold);
+            Vec::new()
+        } else {
+            self.advance(terminated, success)
+        };
+        Ok(Transition { groups, requests, joint, forks })
+    }
+
+    /// Applies every joint action to a copy of the state.
+    fn score_together(
+        &self,
+        config: &JointConfig,
+        complete: &[(PromptRequest, Vec<Candidate>)],
+    ) -> std::result::Result<Vec<Scored>, EpisodeError> {
+        let agents: Vec<&str> =
+            complete.iter().map(|(request, _)| self.agents()[request.agent].as_str()).collect();
+        let count = complete.iter().map(|(_, candidates)| candidates.len()).min().unwrap_or(0);
+        let score = |(index, choices): (usize, Vec<usize>)| {
+            let texts = choices
+                .iter()
+                .zip(complete)
+                .map(|(&choice, (_, candidates))| candidates[choice].text.as_str());
+            let actions: Vec<(&str, &str)> = agents.iter().copied().zip(texts).collect();
+            let mut state = self.state.clone_state();
+            let outcome = match actions[..] {
+                [(agent, text)] => state.apply(agent, text)?,
+                _ => state.apply_together(&actions)?,
+            };
+            let rewards = agents.iter().map(|agent| self.reward_of(agent, &outcome));
+            let rewards = rewards.collect::<std::result::Result<Vec<f64>, _>>()?;
+            let own = |agent: &&str| ((*agent).to_owned(), outcome.local_of(agent));
+            let branch = |(&choice, (request, _)): (&usize, &(PromptRequest, _))| {
+                request.branches.start + choice as u32
+            };
+            let member = |(agent, branch)| self.id.sample(&self.node(), self.turn, agent, branch);
+            let branches: Vec<u32> = choices.iter().zip(complete).map(branch).collect();
+            let index = if config.parallel { self.id.branches.start } else { index as u32 };
+            let action = JointAction {
+                path: self.path.child(index),
+                members: agents.iter().copied().zip(branches).map(member).collect(),
+                reward: mean(rewards.into_iter()),
+                rewards: JointRewards { team: outcome.rewards.team, local: agents.iter().map(own).collect() },
+                selected: false,
+                truncated: self.is_last_stage() && !outcome.terminated,
+                outcome,
+                choices,
+            };
+            Ok((action, state))
+        };
+        choices(config.mode, count, agents.len()).into_iter().enumerate().map(score).collect()
+    }
+
+    /// The index of the joint action to execute.
+    fn choose_together(&self, scored: &[Scored]) -> usize {
+        match self.config.select {
+            Select::Random if scored.len() > 1 => {
+                self.id.streams.joint_choice(self.turn, &self.node()).below(scored.len() as u32) as usize
+            }
+            _ => (1..scored.len()).fold(0, |best, index| {
+                if scored[index].0.reward > scored[best].0.reward { index } else { best }
+            }),
+        }
+    }
+
+    /// The candidates of the stage's agent number `place`, each with the mean of what its joint actions came to.
+    fn group(
+        &self,
+        place: usize,
+        (request, candidates): (PromptRequest, Vec<Candidate>),
+        scored: &[Scored],
+    ) -> Group {
+        let agent = self.agents()[request.agent].as_str();
+        let member = |(index, candidate): (usize, Candidate)| {
+            let own: Vec<&JointAction> = scored
+                .iter()
+                .map(|(action, _)| action)
+                .filter(|action| action.choices[place] == index)
+                .collect();
+            let over = |value: &dyn Fn(&JointAction) -> f64| mean(own.iter().map(|action| value(action)));
+            let team = over(&|action| action.rewards.team);
+            let local = over(&|action| action.outcome.local_of(agent));
+            let weight = self.config.team_weight;
+            let mut components: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+            for (name, &value) in own.iter().flat_map(|action| &action.outcome.components) {
+                // An agent's own components lose its name; those of the others are not about this candidate.
+                let of_agent = self
+                    .agents()
+                    .iter()
+                    .find_map(|other| Some((other, name.strip_prefix(other)?.strip_prefix('.')?)));
+                match of_agent {
+                    None => components.entry(name.clone()).or_default().push(value),
+                    Some((other, own)) if other == agent => {
+                        components.entry(own.to_owned()).or_default().push(value)
+                    }
+                    Some(_) => {}
+                }
+            }
+            let outcome = Outcome {
+                rewards: Rewards { team, local },
+                locals: BTreeMap::new(),
+                components: components
+                    .into_iter()
+                    .map(|(name, values)| (name, mean(values.into_iter())))
+                    .collect(),
+                terminated: own.iter().all(|action| action.outcome.terminated),
+                success: own.iter().all(|action| action.outcome.success),
+            };
+            Member {
+                branch: request.branches.start + index as u32,
+                candidate,
+                reward: over(&|action| weight * action.rewards.team + action.outcome.local_of(agent)),
+                selected: own.iter().any(|action| action.selected),
+                truncated: self.is_last_stage() && !outcome.terminated,
+                outcome,
+            }
+        };
+        Group {
+            node: request.node,
+            turn: request.turn,
+            agent: request.agent,
+            parent: self.parent.clone(),
+            messages: request.messages,
+            members: candidates.into_iter().enumerate().map(member).collect(),
+        }
+    }
+
+    /// An episode that goes on from `action` beside the executed path.
+    fn fork(&self, state: Box<dyn State>, action: &JointAction) -> Episode {
+        let mut fork = Episode {
+            config: self.config.clone(),
+            id: self.id.clone(),
+            state: self.state.clone_state(),
+            workflow: self.workflow.clone(),
+            limit: self.limit,
+            turn: self.turn,
+            stage: self.stage,
+            parent: None,
+            path: self.path.clone(),
+            executed: false,
+            waiting: vec![None; self.waiting.len()],
+            reward: 0.0,
+            stop: None,
+        };
+        fork.enter(state, action);
+        fork
+    }
+
+    /// Goes on in the state after `action`.
+    fn enter(&mut self, state: Box<dyn State>, action: &JointAction) {
+        self.state = state;
+        self.path = action.path.clone();
+        self.parent = action.members.last().map(|member| member.as_str().into());
+    }
+
+    /// The node of the stage that is open; that of parallel sampling has no name, since its branches are apart.
+    pub(super) fn node(&self) -> Node {
+        match self.config.joint {
+            Some(JointConfig { parallel: false, .. }) => self.path.clone(),
+            _ => Node::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_agents_candidate_is_the_fastest() {
+        assert_eq!(choices(Mode::Aligned, 3, 2), [[0, 0], [1, 1], [2, 2]]);
+        assert_eq!(choices(Mode::Cross, 2, 2), [[0, 0], [0, 1], [1, 0], [1, 1]]);
+        assert_eq!(choices(Mode::Cross, 2, 3)[5], [1, 0, 1]);
+        assert_eq!(choices(Mode::Cross, 3, 1), choices(Mode::Aligned, 3, 1));
+    }
+
+    #[test]
+    fn nodes_are_in_the_order_of_a_walk_depth_first() {
+        let mut nodes = [vec![1], vec![0, 10], vec![0], vec![], vec![0, 2]].map(Node);
+        nodes.sort();
+        let names: Vec<String> = nodes.iter().map(|node| node.name().unwrap_or_default()).collect();
+        assert_eq!(names, ["", "0", "0.2", "0.10", "1"]);
+    }
+}
