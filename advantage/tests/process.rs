@@ -115,6 +115,14 @@ fn the_examples_of_the_help_run() {
     std::fs::write(directory.path().join("groups.jsonl"), group(0) + &group(1) + END).expect("written");
     let episodes = group(0).replace("\"selected\":", "\"sampling_mode\":\"parallel\",\"selected\":");
     std::fs::write(directory.path().join("episodes.jsonl"), episodes + END).expect("written");
+    let joint = |branch: u32| {
+        format!(
+            "{{\"type\":\"joint\",\"v\":1,\"episode\":\"0.0\",\"turn\":0,\"id\":\"0.0/{branch}\",\"parent\":null,\
+             \"members\":[\"0.0/0/planner/{branch}\"],\"reward\":{branch}}}\n"
+        )
+    };
+    let joint = group(0) + &(0..3).map(joint).collect::<String>() + END;
+    std::fs::write(directory.path().join("joint.jsonl"), joint).expect("written");
     let programs = Path::new(ADVANTAGE).parent().expect("a directory").to_owned();
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
     assert!(examples.lines().count() >= 3);

@@ -95,6 +95,10 @@ fn neither_threads_nor_tasks_in_progress_change_a_byte() {
         (vec!["--sampling", "parallel"], parallel()),
         (vec!["--select", "random"], sequential()),
         (vec!["--greedy"], sequential()),
+        (vec!["--joint", "aligned", "--sampling", "parallel"], parallel()),
+        (vec!["--joint", "cross", "--select", "random"], staged()),
+        (vec!["--joint", "cross", "--expand", "all", "--branches", "2", "--stop-above", "0.6"], parallel()),
+        (vec!["--joint", "aligned", "--expand", "all", "--branches", "2", "--turns", "2"], staged()),
     ] {
         let run = |threads: &str, limit| {
             output(&[&flags[..], &["--threads", threads]].concat(), Arc::clone(&workflow), limit, &input)

@@ -8,6 +8,9 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
 use common::{Place, golden, stream, version, weights};
 use policy::weights::Weights;
 use serde_json::Value;
@@ -28,7 +31,6 @@ fn close(seen: &Value, wanted: &Value, what: &str) {
     assert!(difference < 1e-5, "{what}: {seen} instead of {wanted}");
 }
 
-/// Relative L2 difference of each tensor's step from the gradient's.
 fn check(name: &str) {
     let place = Place::new();
     let root = place.policy("p", name);
@@ -59,9 +61,14 @@ fn check(name: &str) {
     let ratio = "sampling/importance_sampling_ratio_mean";
     close(&metrics[ratio], &mean(&|old, new| (new - old).exp()), ratio);
 
-    let gradient = Weights::open_file(&golden(name).join("gradient.safetensors")).unwrap();
-    let after = weights(&root);
-    for (tensor, old) in &before {
+    check_step(&before, &root, &golden(name).join("gradient.safetensors"), name);
+}
+
+/// Relative L2 difference of each tensor's step from the gradient in a file.
+fn check_step(before: &BTreeMap<String, Vec<f32>>, root: &Path, gradient: &Path, name: &str) {
+    let gradient = Weights::open_file(gradient).unwrap();
+    let after = weights(root);
+    for (tensor, old) in before {
         let wanted = gradient.to_f32(tensor).unwrap();
         let (mut squares, mut total) = (0.0, 0.0);
         for ((&old, &new), &wanted) in old.iter().zip(&after[tensor]).zip(&wanted) {
@@ -83,6 +90,23 @@ fn tied_head() {
 #[test]
 fn untied_head_in_shards_at_another_temperature() {
     check("qwen3-6-3-untied");
+}
+
+/// (1/N) sum of -A · sum of log π(token), the loss of MAGRPO: autograd in f64, see `vectors/make_policy_gradient.py`.
+#[test]
+fn constant_over_one_token_is_the_policy_gradient_summed_over_tokens() {
+    let name = "qwen3-2-1-tied";
+    let place = Place::new();
+    let root = place.policy("p", name);
+    let before = weights(&root);
+    let logprobs = expected(name)["logprobs"].clone();
+    let on_policy = common::edited(&stream(name, &version(&root)), |index, sample| {
+        sample["completion_logprobs"] = logprobs[index].clone();
+    });
+    let arguments = format!("--policy p {PLAIN} --aggregate constant --max-tokens 1");
+    place.update(&arguments, &on_policy).ok();
+    let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/policy_gradient.safetensors");
+    check_step(&before, &root, &vectors, name);
 }
 
 #[test]

@@ -33,6 +33,19 @@ pub fn staged() -> Arc<Workflow> {
     Workflow::staged("staged", stages).expect("agents with names of their own")
 }
 
+/// How a [`Talk`] rewards what is said together.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Joint {
+    /// As what is said one after another.
+    InOrder,
+    /// The team alone is rewarded, by the product of the digits; nothing ends it, and all prompts of an agent are equal.
+    Shared,
+    /// As `Shared`, and each agent for its own digit.
+    Own,
+    /// It is not: the agents are scored one by one.
+    Never,
+}
+
 /// A state: the actions so far. An action is a digit: the reward is a tenth of it, a doer's 9 solves the task, `end` ends it
 /// unsolved, and `fails_on` makes the environment itself fail.
 #[derive(Clone)]
@@ -42,11 +55,16 @@ pub struct Talk {
     pub fails_on: Option<String>,
     /// Whether all agents are asked the same.
     pub anonymous: bool,
+    pub joint: Joint,
 }
 
 impl Talk {
     pub fn new(workflow: Arc<Workflow>) -> Talk {
-        Talk { workflow, actions: Vec::new(), fails_on: None, anonymous: false }
+        Talk { workflow, actions: Vec::new(), fails_on: None, anonymous: false, joint: Joint::InOrder }
+    }
+
+    fn is_shared(&self) -> bool {
+        [Joint::Shared, Joint::Own].contains(&self.joint)
     }
 }
 
@@ -62,6 +80,7 @@ impl State for Talk {
     fn observe(&self, agent: &str) -> Vec<Message> {
         let actions: Vec<String> = self.actions.iter().map(|(who, what)| format!("{who}:{what}")).collect();
         let agent = if self.anonymous { "" } else { agent };
+        let actions = if self.is_shared() { Vec::new() } else { actions };
         vec![Message { role: "user".to_owned(), content: format!("{agent}? {}", actions.join(" ")) }]
     }
 
@@ -79,6 +98,24 @@ impl State for Talk {
             terminated: success || text == "end",
             success,
         })
+    }
+
+    fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
+        if !self.is_shared() {
+            return envs::environment::apply_in_order(self, actions);
+        }
+        let parts: Vec<(&str, Outcome)> = actions
+            .iter()
+            .map(|(agent, text)| Ok((*agent, self.apply(agent, text)?)))
+            .collect::<Result<_>>()?;
+        let team = parts.iter().map(|(_, part)| part.rewards.local).product();
+        let together = Outcome::together(team, &parts);
+        let locals = if self.joint == Joint::Own { together.locals } else { BTreeMap::new() };
+        Ok(Outcome { locals, rewards: Rewards { team, local: 0.0 }, ..together })
+    }
+
+    fn scores_together(&self) -> bool {
+        self.joint != Joint::Never
     }
 
     fn clone_state(&self) -> Box<dyn State> {
@@ -108,7 +145,13 @@ impl Environment for Talks {
         }
         let fails_on = spec["fails_on"].as_str().map(str::to_owned);
         let anonymous = spec["anonymous"] == true;
-        Ok(Box::new(Talk { fails_on, anonymous, ..Talk::new(Arc::clone(&self.0)) }))
+        let joint = match spec["joint"].as_str() {
+            Some("shared") => Joint::Shared,
+            Some("own") => Joint::Own,
+            Some("never") => Joint::Never,
+            _ => Joint::InOrder,
+        };
+        Ok(Box::new(Talk { fails_on, anonymous, joint, ..Talk::new(Arc::clone(&self.0)) }))
     }
 }
 
