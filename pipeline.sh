@@ -25,6 +25,7 @@ Examples:
   ./pipeline.sh --env-command 'python3 my_env.py'  an environment of your own
   ./pipeline.sh --steps 120                        run again with more steps: it continues where it stopped
   ./pipeline.sh --policies tool=A --policies planner=B   start from your own checkpoints (no warm-up)
+  ./pipeline.sh --env math --method magrpo         MAGRPO in place of AT-GRPO
   ./pipeline.sh --flags advantage='--estimator rloo'   more flags for a stage
   ./pipeline.sh --stage advantage='python3 mine.py'    any command in place of a stage
   ./pipeline.sh --evaluate 0 --policies tool=A --policies planner=B | report evaluate   only evaluate policies
@@ -38,6 +39,9 @@ Options:
   --env-command COMMAND play with this program instead, as `rollout` does. COMMAND tasks --split train|test --count N
                         --seed S prints its tasks; for a warm-up, COMMAND demo --count N --seed S its
                         demonstrations: samples with prompt and completion as text
+  --method NAME         at-grpo; magrpo: parallel episodes, agents who act at once are rewarded together, returns, no
+                        standard deviation; magrpo-cross: a tree with all combinations of candidates, each turn by
+                        itself. RECORD.md has them as flags; --flags replaces one           [default: at-grpo]
   --set NAME=VALUE      a setting of the environment (repeatable; see `envs list`)
   --workflow NAME       who acts, in which order          [default: team; the program's own]
   --policies WHICH      shared | adapter-per-role | per-role | AGENT=DIR (repeatable)
@@ -88,7 +92,7 @@ die() { # CODE MESSAGE [HINT]
 }
 
 # ---- the numbers --------------------------------------------------------------------------------------------
-env=plan-path env_command='' workflow=team policies=shared steps=80 tasks=48 branches=8 turns='' seed=1 device=cpu dtype=''
+env=plan-path env_command='' method=at-grpo workflow=team policies=shared steps=80 tasks=48 branches=8 turns='' seed=1 device=cpu dtype=''
 eval_every=20 warmup=3600 run='' setup_only=no evaluate='' train=''
 eval_tasks=300 select=random temperature=1.0 max_tokens='' adapter=rank=16,alpha=32
 optimizer=adamw lr=1e-3 lr_warmup=5 betas=0.9,0.95 minibatches=2
@@ -102,7 +106,7 @@ while [ $# -gt 0 ]; do
     case $flag in
         --help | -h) usage; exit 0 ;;
         --setup) setup_only=yes; shift; continue ;;
-        --run | --env | --env-command | --workflow | --policies | --adapter | --steps | --tasks | --branches | --turns | \
+        --run | --env | --env-command | --method | --workflow | --policies | --adapter | --steps | --tasks | --branches | --turns | \
             --select | --max-tokens | --seed | --device | --dtype | --train | --eval-every | --eval-tasks | --evaluate | --warmup | --flags | \
             --stage | --set) ;;
         --*=*) set -- "${flag%%=*}" "${flag#*=}" "${@:2}"; continue ;;
@@ -139,6 +143,7 @@ for name in tasks branches turns max_tokens eval_tasks; do
     [ "${!name:-1}" -gt 0 ] || die 2 "--${name/_/-} must be at least 1"
 done
 [[ $device =~ ^(cpu|sim|cuda(:[0-9]+)?)$ ]] || die 2 "--device $device: not a device" 'devices are cpu, cuda and cuda:N'
+[[ $method =~ ^(at-grpo|magrpo|magrpo-cross)$ ]] || die 2 "--method $method: not at-grpo, magrpo or magrpo-cross"
 [[ $select =~ ^(random|best)$ ]] || die 2 "--select $select: not random or best"
 [ "$policies" = adapter-per-role ] || [ -z "${given[adapter]:-}" ] ||
     die 2 '--adapter needs --policies adapter-per-role' 'or make the adapters with policy init --adapter and name them: --policies AGENT=DIR'
@@ -233,6 +238,23 @@ fi
 for agent in $train; do
     [[ " $agents " = *" $agent "* ]] || die 2 "--train $agent: $env/$workflow has no agent $agent" "agents: $agents"
 done
+declare -A method_flags=() # of stages
+method_flag() { # STAGE FLAG VALUE, unless --flags has it
+    [[ " ${stage_flags[$1]:-} " == *" $2"[\ =]* ]] || method_flags[$1]+=" $2 $3"
+}
+if [ "$method" != at-grpo ]; then # arXiv 2508.04652: the sum over tokens, one step a rollout, so that no ratio matters
+    minibatches=1
+    method_flag update --aggregate constant
+    method_flag update --max-tokens 1
+    method_flag advantage --estimator dr-grpo
+fi
+case $method in
+    magrpo)
+        method_flag rollout --joint aligned
+        method_flag rollout --sampling parallel
+        method_flag advantage --credit return ;;
+    magrpo-cross) method_flag rollout --joint cross ;;
+esac
 episode_flags=() # how episodes are played, for rollout
 [ -z "$env_command" ] || episode_flags+=(--env-command "$env_command")
 [ -z "$workflow" ] || episode_flags+=(--workflow "$workflow")
@@ -341,6 +363,7 @@ for name in env settings workflow policies tasks branches turns seed device dtyp
     values+=("$name" "${!name}")
 done
 for name in "${!stage_flags[@]}"; do values+=("flags of $name" "${stage_flags[$name]# }"); done
+[ "$method" = at-grpo ] || values+=(method "$method")
 [ -z "$train" ] || values+=(train "$train")
 [ -z "$env_command" ] || values+=(env_command "$env_command")
 case $policies in
@@ -466,7 +489,7 @@ stage() { # NAME COMMAND...: the stage itself with its --flags, or the command o
     shift
     if [ -n "${stage_command[$name]:-}" ]; then exec bash -c "${stage_command[$name]}"; fi
     # shellcheck disable=SC2086 # one flag a word
-    exec "$@" ${stage_flags[$name]:-}
+    exec "$@" ${method_flags[$name]:-} ${stage_flags[$name]:-}
 }
 play_and_update() { # STEP DIRECTORY
     context="step $1"

@@ -128,6 +128,7 @@ fn take(stream: &mut Stream, line: &Line) -> Result<()> {
         Kind::Task => drop(line::parse::<Task>(line)?),
         Kind::Episode => drop(line::parse::<Episode>(line)?),
         Kind::Error => drop(line::parse::<ErrorLine>(line)?),
+        Kind::Joint => drop(stream.joint(line)?),
         Kind::Metrics => drop(line::parse::<Metrics>(line)?),
         _ => {}
     }

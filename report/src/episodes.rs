@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use record::failure::Result;
-use record::line::{self, Episode, ErrorLine};
+use record::line::{self, Episode, ErrorLine, Joint};
 use record::read::{Kind, Line};
 use record::sample::{Message, Sample};
 use serde::Serialize;
@@ -64,8 +64,24 @@ pub struct EpisodeTree {
     pub ended: Vec<Ended>,
     /// Why it could not be scored.
     pub errors: Vec<String>,
-    /// One for each turn and agent, in the order of the stream.
+    /// One for each turn, node and agent, in the order of the stream.
     pub groups: Vec<Candidates>,
+    /// Joint actions, in the order of the stream.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub joint: Vec<JointAction>,
+}
+
+/// A joint action.
+#[derive(Debug, Serialize)]
+pub struct JointAction {
+    id: String,
+    parent: Option<String>,
+    node: Option<String>,
+    turn: u32,
+    members: Vec<String>,
+    reward: Option<f64>,
+    selected: bool,
+    terminated: bool,
 }
 
 /// The end of an episode.
@@ -81,6 +97,8 @@ pub struct Ended {
 #[derive(Debug, Serialize)]
 pub struct Candidates {
     turn: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
     agent: String,
     policy: String,
     prompt: Vec<Message>,
@@ -147,6 +165,19 @@ impl EpisodeSampler {
                     self.episode(&line::parse(line)?);
                 }
             }
+            (Kind::Joint, _) if !full => {
+                let joint = Joint::parse(line)?;
+                self.tree(&joint.episode).0.joint.push(JointAction {
+                    id: joint.id,
+                    parent: joint.parent,
+                    node: joint.node,
+                    turn: joint.turn,
+                    members: joint.members,
+                    reward: joint.reward,
+                    selected: joint.selected,
+                    terminated: joint.terminated,
+                });
+            }
             (Kind::Error, _) if !full => {
                 let error: ErrorLine = line::parse(line)?;
                 let text = format!("{}: {}", error.boundary, shortened(&error.message));
@@ -207,10 +238,13 @@ impl EpisodeTree {
     fn add(&mut self, sample: &Sample) {
         let (turn, agent) = (sample.turn.unwrap_or_default(), sample.agent.as_deref().unwrap_or_default());
         let prompt = sample.prompt.as_deref().unwrap_or_default();
-        let index = self.groups.iter().position(|group| group.turn == turn && group.agent == agent);
+        let is_own =
+            |group: &Candidates| group.turn == turn && group.agent == agent && group.node == sample.node;
+        let index = self.groups.iter().position(is_own);
         let index = index.unwrap_or_else(|| {
             self.groups.push(Candidates {
                 turn,
+                node: sample.node.clone(),
                 agent: agent.to_owned(),
                 policy: sample.policy.clone().unwrap_or_default(),
                 prompt: shown(prompt),

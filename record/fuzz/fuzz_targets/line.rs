@@ -28,6 +28,7 @@ fuzz_target!(|bytes: &[u8]| {
         match line.kind {
             Kind::Sample => sample(&line, &mut stream),
             Kind::End => drop(stream.end(&line)),
+            Kind::Joint => drop(stream.joint(&line)),
             _ => again(&line),
         }
     }

@@ -5,7 +5,7 @@ const outcome = played => {
   const solved = played.ended.filter(ended => ended.success).length;
   const end = selectedEnd(played);
   if (played.ended.length > 1) return `${solved} of ${played.ended.length} solved`;
-  const how = {success: 'solved', terminated: 'ended without success', turns: 'ran out of turns', error: 'could not be scored'};
+  const how = {success: 'solved', terminated: 'ended without success', turns: 'ran out of turns', threshold: 'stopped above its threshold', error: 'could not be scored'};
   return `${how[end.stop] || end.stop} after ${plural(end.turns, 'turn')}${end.reward === null ? '' : `, reward ${short(end.reward)}`}`;
 };
 // Blue for better than its group, orange for worse, stronger the further from 0.
@@ -56,11 +56,13 @@ function episode(played) {
   });
   const turns = distinct(played.groups, 'turn').map(turn => h('div', {class: 'turn'}, h('div', {class: 'turn-name'}, `Turn ${turn + 1}`),
     groups.filter((_, index) => played.groups[index].turn === turn)));
+  const joint = played.joint || [];
   return [
     h('p', {class: 'verdict'}, h('span', {class: `check ${selectedEnd(played).success ? 'good' : 'bad'}`}, outcome(played)), h('span', {class: 'mono faint'}, played.task)),
     ...played.errors.map(error => h('p', {class: 'error'}, error)),
-    h('div', {class: 'scroll'}, map(played, anchors)),
-    h('div', {class: 'row keys'}, h('span', {}, h('i', {style: 'background:var(--good)'}), 'better than its group'), h('span', {}, h('i', {style: 'background:var(--bad)'}), 'worse'),
+    h('div', {class: 'scroll'}, joint.length ? jointMap(played, anchors) : map(played, anchors)),
+    joint.length > 0 && h('p', {class: 'note'}, `${plural(joint.length, 'joint action')} at ${plural(new Set(joint.map(nodeOf)).size, 'node')}: a dot is what the agents of a turn did together.`),
+    h('div', {class: 'row keys'}, h('span', {}, h('i', {style: 'background:var(--good)'}), `better than its ${joint.length ? 'node' : 'group'}`), h('span', {}, h('i', {style: 'background:var(--bad)'}), 'worse'),
       h('span', {}, h('i', {style: 'background:var(--idle)'}), 'no difference, or not compared'), h('span', {}, h('i', {class: 'ring'}), 'played')),
     ...turns,
   ];
@@ -97,13 +99,62 @@ function map(played, anchors) {
     lines.map(([, line]) => line), s('circle', {cx: 8, cy: 20 + widest * gapY / 2, r: 3.5, fill: 'var(--played)'}), dots, labels);
 }
 
+// A column for each turn (or stage of one), a dot for each joint action, nodes apart, and a line from the one that led to it.
+const nodeOf = action => `${action.turn} ${action.node ?? ''} ${action.parent ? action.parent.split('.').length : 0}`;
+function jointMap(played, anchors) {
+  const nodes = new Map();
+  for (const action of played.joint) nodes.set(nodeOf(action), [...(nodes.get(nodeOf(action)) || []), action]);
+  const depths = new Map(), columns = [];
+  for (const actions of nodes.values()) {
+    const depth = depths.has(actions[0].parent) ? depths.get(actions[0].parent) + 1 : 0;
+    actions.forEach(action => depths.set(action.id, depth));
+    (columns[depth] ||= []).push(actions);
+  }
+  const rows = Math.max(...columns.map(column => sum(column.map(actions => actions.length + 1)) - 1));
+  const [gapX, gapY] = [Math.max(110, Math.min(240, 900 / columns.length)), Math.max(4, Math.min(18, 420 / rows))];
+  const height = 20 + rows * gapY + 30, width = 40 + gapX * columns.length;
+  const texts = new Map(played.groups.flatMap(group => group.members.map(member => [member.id, `${group.agent}: ${member.text.trim().slice(0, 60)}`])));
+  const spots = new Map(), lines = [], dots = [], start = {x: 8, y: 10 + rows * gapY / 2};
+  columns.forEach((column, depth) => {
+    let y = 10 + (rows - sum(column.map(actions => actions.length + 1)) + 1) * gapY / 2;
+    for (const actions of column) {
+      const rewards = actions.map(action => action.reward ?? 0), mean = sum(rewards) / rewards.length;
+      const spread = Math.max(...rewards) - Math.min(...rewards);
+      actions.forEach((action, index) => {
+        const at = {x: 44 + depth * gapX, y: y + gapY / 2}, from = spots.get(action.parent) || start, middle = (from.x + at.x) / 2;
+        spots.set(action.id, at);
+        lines.push([action.selected, s('path', {d: `M${from.x} ${from.y}C${middle} ${from.y} ${middle} ${at.y} ${at.x} ${at.y}`, fill: 'none',
+          stroke: action.selected ? 'var(--played)' : 'var(--line)', 'stroke-width': action.selected ? 1.8 : 1.2})]);
+        dots.push(s('circle', {cx: at.x, cy: at.y, r: Math.min(6, gapY * 0.42), fill: shade(spread > 0 ? 3 * (rewards[index] - mean) / spread : 0),
+          stroke: action.selected ? 'var(--played)' : 'var(--paper)', 'stroke-width': action.selected ? 2 : 1, class: 'joint', onclick: () => {
+            const place = played.groups.findIndex(group => group.members.some(member => action.members.includes(member.id)));
+            const anchor = anchors[place];
+            if (anchor?.tagName === 'DETAILS') anchor.open = true;
+            anchor?.scrollIntoView({behavior: 'smooth', block: 'start'});
+          }}, s('title', {}, [`joint action ${action.id}, reward ${action.reward === null ? 'not scored' : short(action.reward)}${action.terminated ? ', ends' : ''}`,
+          ...action.members.map(id => texts.get(id) || id)].join('\n'))));
+        y += gapY;
+      });
+      y += gapY;
+    }
+  });
+  const labels = columns.map((column, depth) => s('text', {x: 44 + depth * gapX, y: height - 6, 'text-anchor': 'middle', class: 'faint'}, `turn ${column[0][0].turn + 1}`));
+  lines.sort((a, b) => a[0] - b[0]);
+  return s('svg', {class: 'map', width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': 'the joint actions of the episode'},
+    lines.map(([, line]) => line), s('circle', {cx: start.x, cy: start.y, r: 3.5, fill: 'var(--played)'}), dots, labels);
+}
+
 function candidates(group) {
   const rewards = group.members.map(member => member.reward).filter(reward => reward !== null);
   const spread = Math.max(...rewards) - Math.min(...rewards);
   const scale = Math.max(...rewards.map(Math.abs), 1e-9);
   const summary = group.members.length === 1 ? 'one answer' : spread === 0 ? 'flat: all earned the same' : `rewards ${short(Math.min(...rewards))} to ${short(Math.max(...rewards))}`;
-  return h('div', {class: 'group'},
-    h('div', {class: 'group-head'}, h('h3', {}, group.agent), group.policy && group.policy !== group.agent && h('span', {class: 'faint'}, `played by ${group.policy}`), h('span', {class: 'faint'}, summary)),
+  const node = group.node !== undefined && `node ${group.node}`;
+  // What is beside the executed path is folded.
+  const beside = node && !group.members.some(member => member.selected);
+  const head = [group.policy && group.policy !== group.agent && h('span', {class: 'faint'}, `played by ${group.policy}`), node && h('span', {class: 'faint'}, node), h('span', {class: 'faint'}, summary)];
+  return h(beside ? 'details' : 'div', {class: beside ? 'group beside' : 'group'},
+    beside ? h('summary', {class: 'group-head'}, h('h3', {}, group.agent), ...head) : h('div', {class: 'group-head'}, h('h3', {}, group.agent), ...head),
     h('details', {}, h('summary', {}, 'prompt', h('span', {class: 'preview'}, last(group.prompt)?.content.trim().slice(0, 160) || '')), messages(group.prompt)),
     h('div', {class: 'cards'}, group.members.map(member => card(member, scale))));
 }
