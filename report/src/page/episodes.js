@@ -100,6 +100,7 @@ function map(played, anchors) {
 }
 
 // A column for each turn (or stage of one), a dot for each joint action, nodes apart, and a line from the one that led to it.
+// Many at one node are a square: under cross, with two agents, a row for each candidate of the first.
 const nodeOf = action => `${action.turn} ${action.node ?? ''} ${action.parent ? action.parent.split('.').length : 0}`;
 function jointMap(played, anchors) {
   const nodes = new Map();
@@ -110,20 +111,24 @@ function jointMap(played, anchors) {
     actions.forEach(action => depths.set(action.id, depth));
     (columns[depth] ||= []).push(actions);
   }
-  const rows = Math.max(...columns.map(column => sum(column.map(actions => actions.length + 1)) - 1));
+  const wide = actions => actions.length > 8 ? Math.ceil(Math.sqrt(actions.length)) : 1;
+  const tall = column => sum(column.map(actions => Math.ceil(actions.length / wide(actions)) + 1)) - 1;
+  const rows = Math.max(...columns.map(tall));
   const [gapX, gapY] = [Math.max(110, Math.min(240, 900 / columns.length)), Math.max(4, Math.min(18, 420 / rows))];
   const height = 20 + rows * gapY + 30, width = 40 + gapX * columns.length;
   const texts = new Map(played.groups.flatMap(group => group.members.map(member => [member.id, `${group.agent}: ${member.text.trim().slice(0, 60)}`])));
   const spots = new Map(), lines = [], dots = [], start = {x: 8, y: 10 + rows * gapY / 2};
   columns.forEach((column, depth) => {
-    let y = 10 + (rows - sum(column.map(actions => actions.length + 1)) + 1) * gapY / 2;
+    let y = 10 + (rows - tall(column)) * gapY / 2;
     for (const actions of column) {
       const rewards = actions.map(action => action.reward ?? 0), mean = sum(rewards) / rewards.length;
       const spread = Math.max(...rewards) - Math.min(...rewards);
+      const width = wide(actions), left = 44 + depth * gapX, center = y + Math.ceil(actions.length / width) * gapY / 2;
       actions.forEach((action, index) => {
-        const at = {x: 44 + depth * gapX, y: y + gapY / 2}, from = spots.get(action.parent) || start, middle = (from.x + at.x) / 2;
-        spots.set(action.id, at);
-        lines.push([action.selected, s('path', {d: `M${from.x} ${from.y}C${middle} ${from.y} ${middle} ${at.y} ${at.x} ${at.y}`, fill: 'none',
+        const at = {x: left + index % width * gapY, y: y + gapY / 2}, from = spots.get(action.parent) || start, middle = (from.x + left) / 2;
+        spots.set(action.id, {x: left + (width - 1) * gapY, y: at.y});
+        const to = width > 1 ? {x: left - gapY, y: center} : at;
+        if (width === 1 || action.selected || index === 0) lines.push([action.selected, s('path', {d: `M${from.x} ${from.y}C${middle} ${from.y} ${middle} ${to.y} ${to.x} ${to.y}`, fill: 'none',
           stroke: action.selected ? 'var(--played)' : 'var(--line)', 'stroke-width': action.selected ? 1.8 : 1.2})]);
         dots.push(s('circle', {cx: at.x, cy: at.y, r: Math.min(6, gapY * 0.42), fill: shade(spread > 0 ? 3 * (rewards[index] - mean) / spread : 0),
           stroke: action.selected ? 'var(--played)' : 'var(--paper)', 'stroke-width': action.selected ? 2 : 1, class: 'joint', onclick: () => {
@@ -133,7 +138,7 @@ function jointMap(played, anchors) {
             anchor?.scrollIntoView({behavior: 'smooth', block: 'start'});
           }}, s('title', {}, [`joint action ${action.id}, reward ${action.reward === null ? 'not scored' : short(action.reward)}${action.terminated ? ', ends' : ''}`,
           ...action.members.map(id => texts.get(id) || id)].join('\n'))));
-        y += gapY;
+        if ((index + 1) % width === 0 || index + 1 === actions.length) y += gapY;
       });
       y += gapY;
     }
