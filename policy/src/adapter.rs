@@ -78,8 +78,9 @@ impl Adapter {
         for name in names {
             let target = name.as_str().and_then(Target::named).ok_or_else(|| {
                 let known = Target::ALL.map(Target::name).join(", ");
+                let fused = Target::FUSED.map(Target::name).join(", ");
                 Failure::data(format!("target_modules has {name}, which is not implemented"))
-                    .hint(format!("modules: {known}"))
+                    .hint(format!("modules: {known}; of Phi3: {fused}"))
             })?;
             targets.push(target);
         }
@@ -126,11 +127,27 @@ impl Adapter {
         ["A", "B"].map(|factor| format!("base_model.model.{module}.lora_{factor}.weight"))
     }
 
+    /// Checks that the base has the targets.
+    ///
+    /// # Errors
+    /// One of them is a module of other families.
+    pub fn check_targets(&self, config: &Config) -> Result<()> {
+        match self.targets.iter().find(|target| !config.targets().contains(target)) {
+            None => Ok(()),
+            Some(target) => {
+                let known: Vec<&str> = config.targets().iter().map(|target| target.name()).collect();
+                Err(Failure::data(format!("{} has no module {}", config.family, target.name()))
+                    .hint(format!("modules: {}", known.join(", "))))
+            }
+        }
+    }
+
     /// Checks that the weights are exactly the adapter's tensors over a base of this configuration.
     ///
     /// # Errors
     /// A tensor is missing, has another shape, is no float, or is not part of the adapter.
     pub fn check(&self, weights: &Weights, config: &Config) -> Result<()> {
+        self.check_targets(config)?;
         let tensors = self.tensors(config);
         weights.check_against(&tensors)?;
         let known: HashSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();

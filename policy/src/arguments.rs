@@ -147,7 +147,9 @@ fn adapter(text: &str) -> Result<Adapter, String> {
             "targets" => {
                 let named = |name| {
                     let known = Target::ALL.map(Target::name).join("+");
-                    Target::named(name).ok_or_else(|| format!("no module {name:?}; modules are {known}"))
+                    let fused = Target::FUSED.map(Target::name).join("+");
+                    Target::named(name)
+                        .ok_or_else(|| format!("no module {name:?}; modules are {known}, of Phi3 {fused}"))
                 };
                 targets = value.split('+').map(named).collect::<Result<_, String>>()?;
             }

@@ -59,10 +59,17 @@ pub enum Target {
     Up,
     /// Back to the residual stream.
     Down,
+    /// Queries, keys and values, where they are one layer (Phi-3).
+    FusedQueryKeyValue,
+    /// Both halves of the SwiGLU, where they are one layer (Phi-3).
+    FusedGateUp,
 }
 
 impl Target {
-    /// All of them, in the order of the computation.
+    /// All of them where projections are fused.
+    pub const FUSED: [Target; 4] =
+        [Target::FusedQueryKeyValue, Target::Output, Target::FusedGateUp, Target::Down];
+    /// All of them elsewhere, in the order of the computation.
     pub const ALL: [Target; 7] =
         [Target::Query, Target::Key, Target::Value, Target::Output, Target::Gate, Target::Up, Target::Down];
 
@@ -76,12 +83,14 @@ impl Target {
             Target::Gate => "gate_proj",
             Target::Up => "up_proj",
             Target::Down => "down_proj",
+            Target::FusedQueryKeyValue => "qkv_proj",
+            Target::FusedGateUp => "gate_up_proj",
         }
     }
 
     /// The module of this name.
     pub fn named(name: &str) -> Option<Target> {
-        Target::ALL.into_iter().find(|target| target.name() == name)
+        Target::ALL.into_iter().chain(Target::FUSED).find(|target| target.name() == name)
     }
 
     /// Widths of its input and of its output.
@@ -93,13 +102,15 @@ impl Target {
             Target::Output => (queries, hidden),
             Target::Gate | Target::Up => (hidden, config.intermediate_size),
             Target::Down => (config.intermediate_size, hidden),
+            Target::FusedQueryKeyValue => (hidden, queries + 2 * config.key_width()),
+            Target::FusedGateUp => (hidden, 2 * config.intermediate_size),
         }
     }
 
     /// The module of a layer, as a checkpoint names it; `.weight` and `.bias` follow.
     pub fn module(self, layer: usize) -> String {
         let block = match self {
-            Target::Gate | Target::Up | Target::Down => "mlp",
+            Target::Gate | Target::Up | Target::Down | Target::FusedGateUp => "mlp",
             _ => "self_attn",
         };
         format!("model.layers.{layer}.{block}.{}", self.name())
@@ -135,6 +146,15 @@ impl Site {
     pub fn targets(self) -> &'static [Target] {
         SITES[self as usize]
     }
+
+    /// What its projections are called where they are one layer.
+    pub fn fused(self) -> Option<Target> {
+        match self {
+            Site::QueryKeyValue => Some(Target::FusedQueryKeyValue),
+            Site::GateUp => Some(Target::FusedGateUp),
+            Site::Output | Site::Down => None,
+        }
+    }
 }
 
 /// One linear layer.
@@ -155,22 +175,37 @@ pub struct Layer {
     projections: Vec<Projection>,
     /// RMS norms of query heads and key heads.
     pub qk_norm: Option<[Tensor; 2]>,
-    /// RMS norm before the SwiGLU.
-    pub post_attention_norm: Tensor,
-    /// Whether queries and keys are rotated; a layer that does not is called NoPE.
-    pub rope: bool,
+    /// RMS norm of attention's output, before it joins the residual stream.
+    pub attention_out_norm: Option<Tensor>,
+    /// RMS norm before the MLP.
+    pub mlp_norm: Tensor,
+    /// RMS norm of the MLP's output, before it joins the residual stream.
+    pub mlp_out_norm: Option<Tensor>,
+    /// Which of [`Config::ropes`] rotates queries and keys; a layer without is called NoPE.
+    pub rope: Option<usize>,
+    /// Tokens that a query may attend to, itself included; `None`: all before it.
+    pub window: Option<usize>,
 }
 
 impl Layer {
     fn new(config: &Config, layer: usize) -> Layer {
-        let norm = |part: &str, width: usize| norm(format!("model.layers.{layer}.{part}.weight"), width);
+        let norm =
+            |part: &str, width: usize| norm(format!("model.layers.{layer}.{part}.weight"), width, config);
+        let of_stream = |part: &str| norm(part, config.hidden_size);
         let head_norm = |part: &str| norm(&format!("self_attn.{part}_norm"), config.head_dim);
+        let post_norms = config.variant.post_norms;
         Layer {
-            input_norm: norm("input_layernorm", config.hidden_size),
+            input_norm: of_stream("input_layernorm"),
             projections: Target::ALL.map(|target| Projection::new(config, layer, target)).to_vec(),
             qk_norm: config.qk_norm.then(|| ["q", "k"].map(head_norm)),
-            post_attention_norm: norm("post_attention_layernorm", config.hidden_size),
-            rope: config.rope_layers[layer],
+            attention_out_norm: post_norms.then(|| of_stream("post_attention_layernorm")),
+            mlp_norm: of_stream(match post_norms {
+                true => "pre_feedforward_layernorm",
+                false => "post_attention_layernorm",
+            }),
+            mlp_out_norm: post_norms.then(|| of_stream("post_feedforward_layernorm")),
+            rope: config.rope(layer),
+            window: config.window(layer),
         }
     }
 
@@ -189,8 +224,9 @@ impl Layer {
             .chain(of(0..3))
             .chain(self.qk_norm.iter().flatten().map(Some))
             .chain(of(3..4))
-            .chain([Some(&self.post_attention_norm)])
+            .chain([self.attention_out_norm.as_ref(), Some(&self.mlp_norm)])
             .chain(of(4..7))
+            .chain([self.mlp_out_norm.as_ref()])
             .flatten()
     }
 }
@@ -206,7 +242,11 @@ impl Projection {
         };
         let init = Init::Normal(1.0 / ((inputs as f64).sqrt() * adders));
         let bias = Tensor { name: format!("{module}.bias"), shape: vec![outputs], init: Init::Zeros };
-        let biased = config.attention_bias && Site::QueryKeyValue.targets().contains(&target);
+        let biased = match target {
+            Target::Query | Target::Key | Target::Value => config.attention_bias,
+            Target::Output => config.variant.output_bias,
+            _ => config.variant.mlp_bias,
+        };
         Projection {
             weight: Tensor { name: format!("{module}.weight"), shape: vec![outputs, inputs], init },
             bias: biased.then_some(bias),
@@ -214,8 +254,9 @@ impl Projection {
     }
 }
 
-fn norm(name: String, width: usize) -> Tensor {
-    Tensor { name, shape: vec![width], init: Init::Ones }
+fn norm(name: String, width: usize, config: &Config) -> Tensor {
+    let init = if config.variant.norms_minus_one { Init::Zeros } else { Init::Ones };
+    Tensor { name, shape: vec![width], init }
 }
 
 /// A pre-norm decoder with rotary positions, grouped-query attention and a SwiGLU.
@@ -228,6 +269,25 @@ pub struct Decoder {
     /// RMS norm before the head.
     pub final_norm: Tensor,
     lm_head: Option<Tensor>,
+    /// Whether a checkpoint has some sites as one tensor.
+    fused: bool,
+}
+
+/// A tensor as a checkpoint has it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stored<'a> {
+    /// Its name in the checkpoint.
+    pub name: String,
+    /// Its extents.
+    pub shape: Vec<usize>,
+    /// The decoder's tensors that it consists of, one under the other; mostly one, of the same name.
+    pub parts: Vec<&'a Tensor>,
+}
+
+impl<'a> From<&'a Tensor> for Stored<'a> {
+    fn from(tensor: &'a Tensor) -> Stored<'a> {
+        Stored { name: tensor.name.clone(), shape: tensor.shape.clone(), parts: vec![tensor] }
+    }
 }
 
 impl Decoder {
@@ -242,8 +302,9 @@ impl Decoder {
         Decoder {
             embedding: table("model.embed_tokens.weight", EMBEDDING_DEVIATION),
             layers: (0..config.num_layers).map(|layer| Layer::new(config, layer)).collect(),
-            final_norm: norm("model.norm.weight".to_owned(), config.hidden_size),
+            final_norm: norm("model.norm.weight".to_owned(), config.hidden_size, config),
             lm_head: (!config.tie_word_embeddings).then(lm_head),
+            fused: config.variant.fused_projections,
         }
     }
 
@@ -260,4 +321,29 @@ impl Decoder {
             .chain([&self.final_norm])
             .chain(&self.lm_head)
     }
+
+    /// Every tensor of a checkpoint, in the order of the computation.
+    pub fn stored(&self) -> Vec<Stored<'_>> {
+        let mut stored: Vec<Stored> = Vec::new();
+        for tensor in self.tensors() {
+            let fused = if self.fused { fused_name(&tensor.name) } else { None };
+            match (fused, stored.last_mut()) {
+                (Some(name), Some(last)) if last.name == name => {
+                    last.shape[0] += tensor.shape[0];
+                    last.parts.push(tensor);
+                }
+                (Some(name), _) => stored.push(Stored { name, ..Stored::from(tensor) }),
+                (None, _) => stored.push(Stored::from(tensor)),
+            }
+        }
+        stored
+    }
+}
+
+/// The name of the tensor of which a projection's weight is a part.
+fn fused_name(name: &str) -> Option<String> {
+    let (block, module) = name.strip_suffix(".weight")?.rsplit_once('.')?;
+    let site =
+        Site::ALL.into_iter().find(|site| site.targets().iter().any(|target| target.name() == module))?;
+    Some(format!("{block}.{}.weight", site.fused()?.name()))
 }

@@ -12,7 +12,7 @@ use crate::adapter::{self, Adapter};
 use crate::chat;
 use crate::checkpoint::{self, Data, NewTensor};
 use crate::config::Config;
-use crate::decoder::{Init, Tensor};
+use crate::decoder::{Init, Stored, Target, Tensor};
 use crate::directory::Policy;
 use crate::durable;
 use crate::json::{io_failure, read_json, show};
@@ -128,11 +128,23 @@ pub fn from_base(root: &Path, base: &Path, adapter: &Adapter, seed: u64) -> Resu
     let config = Config::load(&base.files)?;
     Weights::open(&base.files)?.check(&config)?;
     Tokenizer::load(&base.files)?;
-    let adapter = Adapter { base: show(&base.files), ..adapter.clone() };
+    let mut adapter = Adapter { base: show(&base.files), ..adapter.clone() };
+    // All modules, whatever they are called in this family.
+    if adapter.targets == Target::ALL {
+        adapter.targets = config.targets().to_vec();
+    }
+    adapter.check_targets(&config)?;
     let canonical = base.files.canonicalize().map_err(|error| io_failure(&base.files, &error))?;
     publish::create(root, Some(&canonical), |files| {
         durable::write_json(&files.join(adapter::CONFIG), &adapter.to_json())?;
-        write(&files.join(adapter::WEIGHTS), &adapter.tensors(&config), ElementType::F32, seed)
+        let tensors = adapter.tensors(&config);
+        let whole = |tensor| Stored::from(tensor);
+        write(
+            &files.join(adapter::WEIGHTS),
+            &Vec::from_iter(tensors.iter().map(whole)),
+            ElementType::F32,
+            seed,
+        )
     })
 }
 
@@ -164,7 +176,7 @@ fn random(root: &Path, mut json: Value, path: &Path, seed: u64) -> Result<Policy
         for (name, value) in side_files {
             durable::write_json(&files.join(name), &value)?;
         }
-        write(&files.join(SINGLE), &tensors, config.dtype, seed)
+        write(&files.join(SINGLE), &config.decoder().stored(), config.dtype, seed)
     })
 }
 
@@ -189,11 +201,13 @@ fn refuse_more_than_memory(tensors: &[Tensor], path: &Path) -> Result<()> {
 }
 
 /// Writes tensors with their initial values.
-fn write(path: &Path, tensors: &[Tensor], dtype: ElementType, seed: u64) -> Result<()> {
-    let values: Vec<Vec<f32>> = tensors.iter().map(|tensor| values(tensor, seed)).collect();
+fn write(path: &Path, tensors: &[Stored], dtype: ElementType, seed: u64) -> Result<()> {
+    let of =
+        |stored: &Stored| -> Vec<f32> { stored.parts.iter().flat_map(|part| values(part, seed)).collect() };
+    let values: Vec<Vec<f32>> = tensors.iter().map(of).collect();
     let new = tensors.iter().zip(&values);
     let new =
-        new.map(|(Tensor { name, shape, .. }, values)| NewTensor { name, shape, data: Data::F32(values) });
+        new.map(|(Stored { name, shape, .. }, values)| NewTensor { name, shape, data: Data::F32(values) });
     checkpoint::write(path, &new.collect::<Vec<NewTensor>>(), |_| dtype).map(drop)
 }
 

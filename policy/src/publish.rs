@@ -275,11 +275,7 @@ fn write_weights(from: &Policy, tensors: &[NewTensor], building: &Path) -> Resul
     let config = Config::load(from.model())?;
     let (source, wanted) = match from.adapter(&config)? {
         Some((adapter, weights)) => (weights, adapter.tensors(&config)),
-        None => {
-            let weights = Weights::open(&from.files)?;
-            weights.check(&config)?;
-            (weights, config.tensors())
-        }
+        None => (Weights::of_model(&from.files, &config)?, config.tensors()),
     };
     let new: HashMap<&str, &NewTensor> = tensors.iter().map(|tensor| (tensor.name, tensor)).collect();
     if new.len() != tensors.len() || new.len() != wanted.len() {
@@ -295,6 +291,10 @@ fn write_weights(from: &Policy, tensors: &[NewTensor], building: &Path) -> Resul
             .ok_or_else(|| Failure::work(format!("no tensor {name:?} of shape {shape:?} to publish")))?;
         checkpoint::check_size(tensor, building)?;
     }
+    // A fused tensor is its parts, one after the other.
+    let decoder = config.decoder();
+    let stored = decoder.stored().into_iter().filter(|stored| stored.parts.len() > 1);
+    let fused: HashMap<String, Vec<&Tensor>> = stored.map(|stored| (stored.name, stored.parts)).collect();
     let mut digest = blake3::Hasher::new();
     for (index, (path, old)) in source.files().enumerate() {
         let name = path.file_name().unwrap_or_default();
@@ -305,6 +305,12 @@ fn write_weights(from: &Policy, tensors: &[NewTensor], building: &Path) -> Resul
         entries.sort_by_key(|(_, entry)| (entry.offset, entry.length));
         let mut writer = checkpoint::Writer::create(&path, &old[..start], &mut digest)?;
         for (name, entry) in entries {
+            if let Some(parts) = fused.get(name).filter(|_| from.base.is_none()) {
+                for part in parts {
+                    writer.tensor(new[part.name.as_str()], entry.dtype)?;
+                }
+                continue;
+            }
             let new_name = if name == HEAD { config.head_name() } else { name };
             match new.get(new_name) {
                 Some(tensor) if tensor.shape == entry.shape && entry.dtype.is_weight() => {

@@ -100,6 +100,8 @@ struct Mapped {
 pub struct Weights {
     files: Vec<Mapped>,
     tensors: BTreeMap<String, (usize, Entry)>,
+    /// Parts of those that a decoder takes apart.
+    parts: BTreeMap<String, (usize, Entry)>,
 }
 
 impl Weights {
@@ -120,12 +122,42 @@ impl Weights {
         }
     }
 
+    /// The weights of a decoder, checked against its configuration: fused tensors can be read by the names of their parts.
+    ///
+    /// # Errors
+    /// As [`Weights::open`] and [`Weights::check`].
+    pub fn of_model(directory: &Path, config: &Config) -> Result<Weights> {
+        let weights = Weights::open(directory)?;
+        weights.check(config)?;
+        Ok(weights.split(config))
+    }
+
+    /// The same tensors, of which fused ones can be read also by the names of their parts. A part is some rows, so nothing is
+    /// copied.
+    pub fn split(mut self, config: &Config) -> Weights {
+        for stored in config.decoder().stored().into_iter().filter(|stored| stored.parts.len() > 1) {
+            let Some((file, whole)) =
+                self.tensors.get(&stored.name).filter(|(_, whole)| whole.shape == stored.shape)
+            else {
+                continue;
+            };
+            let mut offset = whole.offset;
+            for part in stored.parts {
+                let (length, shape) = (part.count() * whole.dtype.size(), part.shape.clone());
+                let entry = Entry { dtype: whole.dtype, shape, offset, length };
+                self.parts.insert(part.name.clone(), (*file, entry));
+                offset += length;
+            }
+        }
+        self
+    }
+
     /// Maps one safetensors file, such as the optimizer's state.
     ///
     /// # Errors
     /// As [`Weights::open`].
     pub fn open_file(path: &Path) -> Result<Weights> {
-        let mut weights = Weights { files: Vec::new(), tensors: BTreeMap::new() };
+        let mut weights = Weights { files: Vec::new(), tensors: BTreeMap::new(), parts: BTreeMap::new() };
         weights.add(path)?;
         Ok(weights)
     }
@@ -150,7 +182,7 @@ impl Weights {
             }
             shards.insert(name);
         }
-        let mut weights = Weights { files: Vec::new(), tensors: BTreeMap::new() };
+        let mut weights = Weights { files: Vec::new(), tensors: BTreeMap::new(), parts: BTreeMap::new() };
         for shard in shards {
             weights.add(&directory.join(shard))?;
         }
@@ -203,7 +235,7 @@ impl Weights {
     /// # Errors
     /// There is none of that name.
     pub fn tensor(&self, name: &str) -> Result<TensorView<'_>> {
-        let Some((file, entry)) = self.tensors.get(name) else {
+        let Some((file, entry)) = self.tensors.get(name).or_else(|| self.parts.get(name)) else {
             let place = self.files.first().map_or_else(String::new, |file| show(&file.found));
             return Err(Failure::data(format!("{place}: tensor {name:?} is missing"))
                 .hint("tensor names are those of the Hugging Face model class with its output head"));
@@ -232,7 +264,9 @@ impl Weights {
     /// # Errors
     /// A tensor is missing, has another shape, or is no float; a head that is said to be tied differs from the embedding.
     pub fn check(&self, config: &Config) -> Result<()> {
-        self.check_against(config.decoder().tensors())?;
+        let decoder = config.decoder();
+        let stored = decoder.stored();
+        self.check_shapes(stored.iter().map(|stored| (stored.name.as_str(), &stored.shape[..])))?;
         let Some(head) = self.tensor(HEAD).ok().filter(|_| config.tie_word_embeddings) else { return Ok(()) };
         let embedding = self.tensor(config.head_name())?;
         if (head.dtype, head.shape, head.bytes) == (embedding.dtype, embedding.shape, embedding.bytes) {
@@ -247,7 +281,11 @@ impl Weights {
 
     /// The same against any tensors.
     pub(crate) fn check_against<'a>(&self, tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<()> {
-        for Tensor { name, shape, .. } in tensors {
+        self.check_shapes(tensors.into_iter().map(|tensor| (tensor.name.as_str(), &tensor.shape[..])))
+    }
+
+    fn check_shapes<'a>(&self, tensors: impl Iterator<Item = (&'a str, &'a [usize])>) -> Result<()> {
+        for (name, shape) in tensors {
             let view = self.tensor(name)?;
             if view.shape != shape {
                 return Err(Failure::data(format!(

@@ -133,7 +133,10 @@ def templates(folder, tiny):
 def frequencies(base, llama3, work):
     """Configurations as this version of transformers writes them, and as older ones did."""
     linear = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}
-    for index, rope in enumerate([{"rope_type": "default", "rope_theta": 1e6}, linear, llama3]):
+    yarn = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6}
+    weighted = {"rope_type": "yarn", "factor": 8.0, "rope_theta": 1e4, "original_max_position_embeddings": 256, "beta_fast": 16.0,
+                "beta_slow": 2.0, "mscale": 0.707, "mscale_all_dim": 1.2, "truncate": False}
+    for index, rope in enumerate([{"rope_type": "default", "rope_theta": 1e6}, linear, llama3, yarn, weighted]):
         config = LlamaConfig(**{**base, "max_position_embeddings": 2048, "head_dim": 64}, rope_parameters=rope)
         directory = os.path.join(work, f"rope-{index}")
         config.save_pretrained(directory)
@@ -150,7 +153,8 @@ def rope(config, directory):
     scaling["type"] = scaling.pop("rope_type")
     old["rope_scaling"] = None if scaling["type"] == "default" else scaling
     old["torch_dtype"] = "bfloat16"
-    return {"new": written, "old": old, "frequencies": embedding.inv_freq.tolist()}
+    return {"new": written, "old": old, "frequencies": embedding.inv_freq.tolist(),
+            "attention_factor": embedding.attention_scaling}
 
 
 def main():

@@ -87,4 +87,51 @@ CHECKPOINTS = {
         family="smollm3", seed=17, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, ffn=96, tied=False,
         rope_theta=5e6, dtype="bfloat16", gradient=1.0, calm=True, config=dict(no_rope_layers=[1, 0]),
     ),
+    # Windows shorter than the sequences: in every layer, in the second of two, and in the layers without rotary positions of
+    # a model whose rotary positions are scaled by yarn.
+    "mistral-2-1-short-window": dict(
+        family="mistral", seed=18, hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, ffn=24, tied=True,
+        rope_theta=1e4, gradient=1.0, config=dict(sliding_window=20),
+    ),
+    "qwen2-2-1-layer-window": dict(
+        family="qwen2", seed=19, hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, ffn=24, tied=True,
+        rope_theta=1e4, gradient=0.9,
+        config=dict(use_sliding_window=True, sliding_window=9, max_window_layers=1),
+    ),
+    "smollm3-2-1-yarn": dict(
+        family="smollm3", seed=20, hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, ffn=24, tied=True,
+        rope_theta=1e4, gradient=1.0,
+        config=dict(no_rope_layers=[0, 1], use_sliding_window=True, sliding_window=33),
+        rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32),
+    ),
+    "llama-2-1-biases": dict(
+        family="llama", seed=21, hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, ffn=24, tied=True,
+        rope_theta=1e4, gradient=1.0, config=dict(attention_bias=True, mlp_bias=True),
+    ),
+    # Fused projections, rotary positions on 12 of a head's 16 elements, and a window.
+    "phi3-2-1-partial": dict(
+        family="phi3", seed=22, hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, ffn=24, tied=False,
+        rope_theta=1e4, gradient=1.0,
+        config=dict(sliding_window=30), rope_scaling=dict(partial_rotary_factor=0.75),
+    ),
+    # Window, all, window; two rotary bases of which one is scaled; a scale of attention that is not the head's.
+    "gemma3-2-1-local": dict(
+        family="gemma3_text", seed=23, hidden=32, layers=3, heads=2, kv_heads=1, head_dim=32, ffn=24, tied=True,
+        rope_theta=1e6, gradient=1.0, calm=True,
+        config=dict(
+            sliding_window=12, sliding_window_pattern=2, query_pre_attn_scalar=24,
+            rope_parameters=dict(
+                sliding_attention=dict(rope_type="default", rope_theta=1e4),
+                full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
+            ),
+        ),
+    ),
+    # A dense layer, then one of four experts of which each token takes two.
+    "qwen3-moe-2-1": dict(
+        family="qwen3_moe", seed=24, hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, ffn=24, tied=True,
+        rope_theta=1e4, gradient=1.0,
+        config=dict(
+            num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, decoder_sparse_step=2, norm_topk_prob=True,
+        ),
+    ),
 }

@@ -18,7 +18,7 @@ import safetensors.torch
 import torch
 import transformers
 
-from make_goldens import TEMPERATURES, batch_loss, logprobs_of, shortest, versions, write_json
+from make_goldens import EAGER, TEMPERATURES, batch_loss, logprobs_of, shortest, versions, write_json
 
 HERE = pathlib.Path(__file__).resolve().parent
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -28,11 +28,15 @@ ADAPTERS = {
     "bias": dict(base="qwen2-4-2-bf16-shards", rank=2, alpha=5, targets=["k_proj", "o_proj", "down_proj"], rslora=True, seed=23),
     "mistral": dict(base="mistral-4-2-window", rank=2, alpha=3, targets=["q_proj", "k_proj", "o_proj", "gate_proj"], gradient=True, seed=24),
     "smollm3": dict(base="smollm3-4-1-nope", rank=3, alpha=4, targets=ALL, gradient=True, seed=25),
+    "biases": dict(base="llama-2-1-biases", rank=2, alpha=3, targets=["q_proj", "o_proj", "gate_proj", "down_proj"], gradient=True, seed=26),
+    "phi3": dict(base="phi3-2-1-partial", rank=2, alpha=3, targets=["qkv_proj", "o_proj", "gate_up_proj", "down_proj"], gradient=True, seed=27),
+    "gemma3": dict(base="gemma3-2-1-local", rank=2, alpha=3, targets=ALL, gradient=True, seed=28),
+    "moe": dict(base="qwen3-moe-2-1", rank=2, alpha=3, targets=["q_proj", "k_proj", "v_proj", "o_proj"], gradient=True, seed=29),
 }
 
 
 def adapted(entry, dtype):
-    base = transformers.AutoModelForCausalLM.from_pretrained(HERE / entry["base"], attn_implementation="eager", dtype=dtype)
+    base = transformers.AutoModelForCausalLM.from_pretrained(HERE / entry["base"], **EAGER, dtype=dtype)
     config = peft.LoraConfig(
         task_type="CAUSAL_LM", r=entry["rank"], lora_alpha=entry["alpha"], target_modules=entry["targets"],
         lora_dropout=0.0, bias="none", use_rslora=entry.get("rslora", False),

@@ -36,12 +36,17 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
+# Plain attention, and experts one after the other: the grouped product has no f64.
+EAGER = dict(attn_implementation="eager", experts_implementation="eager")
 FAMILIES = {
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
     "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
     "smollm3": (transformers.SmolLM3Config, transformers.SmolLM3ForCausalLM),
+    "phi3": (transformers.Phi3Config, transformers.Phi3ForCausalLM),
+    "gemma3_text": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
+    "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
 }
 
 
@@ -63,9 +68,9 @@ def build_model(entry):
         eos_token_id=STOP,
         pad_token_id=PADDING,
         dtype="float32",
-        attn_implementation="eager",
+        **EAGER,
     )
-    if entry["family"] not in ("qwen2", "smollm3"):  # These derive it from hidden_size.
+    if entry["family"] not in ("qwen2", "smollm3", "phi3"):  # These derive it from hidden_size.
         arguments["head_dim"] = entry["head_dim"]
     arguments |= entry.get("config", {})
     model = model_class(config_class(**arguments)).float().eval()
@@ -73,14 +78,15 @@ def build_model(entry):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:
-                parameter.uniform_(0.5, 1.5, generator=generator)
+                center = 0.0 if entry["family"] == "gemma3_text" else 1.0  # Gemma stores them minus 1.
+                parameter.uniform_(center - 0.5, center + 0.5, generator=generator)
             elif name.endswith(".bias"):
                 parameter.normal_(0.0, 0.3, generator=generator)
             elif "embed_tokens" in name:
                 parameter.normal_(0.0, 1.0 if "calm" in entry else 0.4, generator=generator)
             else:
                 size = 0.5 if "calm" in entry and "lm_head" not in name else 1.0
-                parameter.normal_(0.0, size / math.sqrt(parameter.shape[1]), generator=generator)
+                parameter.normal_(0.0, size / math.sqrt(parameter.shape[-1]), generator=generator)
             parameter.copy_(parameter.to(getattr(torch, entry.get("dtype", "float32"))))
     return model
 
@@ -130,7 +136,7 @@ def write_checkpoint(directory, entry, model, tokenizer):
         config["transformers_version"] = "4.51.0"
         path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     again = FAMILIES[entry["family"]][1].from_pretrained(
-        directory, attn_implementation="eager", dtype=torch.float32
+        directory, **EAGER, dtype=torch.float32
     )
     ids = torch.arange(4, 60).unsqueeze(0)
     with torch.no_grad():
@@ -180,7 +186,7 @@ def write_logprobs(directory, model, seed):
         (random_ids(generator, 33), (24,), (True,)),
     ]
     double = FAMILIES[model.config.model_type][1].from_pretrained(
-        directory, attn_implementation="eager", dtype=torch.float64
+        directory, **EAGER, dtype=torch.float64
     )
     cases, worst = [], 0.0
     for prompt, lengths, stops in prompts:
@@ -269,12 +275,25 @@ def gradients_of_slopes(model, sequences, slopes, temperature):
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
 
+def on_disk(name, value):
+    """Names and values of a tensor as a checkpoint has them: transformers stacks the experts of a layer when it loads them."""
+    if ".experts." not in name:
+        return [(name, value)]
+    prefix, kind = name.rsplit(".", 1)
+    parts = ["gate_proj", "up_proj"] if kind == "gate_up_proj" else [kind]
+    return [
+        (f"{prefix}.{expert}.{part}.weight", piece)
+        for expert, matrix in enumerate(value)
+        for part, piece in zip(parts, matrix.chunk(len(parts)))
+    ]
+
+
 def write_gradient(directory, model, seed, temperature):
     """gradient.safetensors, gradient.json and samples.jsonl of one training batch."""
     generator, groups = training_batch(seed)
     sequences = [(prompt, completion) for prompt, completions in groups for completion in completions]
     double = FAMILIES[model.config.model_type][1].from_pretrained(
-        directory, attn_implementation="eager", dtype=torch.float64
+        directory, **EAGER, dtype=torch.float64
     )
     with torch.no_grad():
         exact = [logprobs_of(double, prompt, completion, temperature) for prompt, completion in sequences]
@@ -326,7 +345,7 @@ def write_gradient(directory, model, seed, temperature):
         raise SystemExit(f"{directory.name}: a ratio lies {gap} from the clip edge, where f32 and f64 may disagree")
 
     safetensors.torch.save_file(
-        {name: gradient.float().contiguous() for name, gradient in exact_gradients.items()},
+        {key: part.float().contiguous() for name, gradient in exact_gradients.items() for key, part in on_disk(name, gradient)},
         directory / "gradient.safetensors",
     )
     relative = {
@@ -334,7 +353,7 @@ def write_gradient(directory, model, seed, temperature):
         for name, gradient in exact_gradients.items()
     }
     half = FAMILIES[model.config.model_type][1].from_pretrained(
-        directory, attn_implementation="eager", dtype=torch.bfloat16
+        directory, **EAGER, dtype=torch.bfloat16
     )
     half_gradients = gradients_of_slopes(half, sequences, slopes_of(logprobs, recorded, advantages), temperature)
     half_relative = {

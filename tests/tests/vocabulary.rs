@@ -109,6 +109,8 @@ const SHARED: &[(&str, &str)] = &[
     ("Adapter", "a low-rank adapter: as a file, and as it is applied"),
     ("Backend", "what computes: the decoder's forward pass, or a training step"),
     ("Decoder", "the decoder: its description, and one that runs"),
+    ("Rope", "rotary positions: their settings, and their tables"),
+    ("Activation", "the type of activations on a device; in training the activation function"),
     ("Layer", "a layer of the decoder: its description, and one that runs"),
     ("Linear", "a linear layer: in inference, in training"),
     ("Model", "a model: in inference, in training"),

@@ -110,8 +110,7 @@ impl Checkpoint {
     /// # Errors
     /// Files that are missing, damaged or of another model than the configuration says.
     pub fn open(policy: &Policy, config: &Config) -> Result<Checkpoint> {
-        let weights = Tensors::open(policy.model())?;
-        weights.check(config)?;
+        let weights = Tensors::of_model(policy.model(), config)?;
         let weights = CheckpointTensors::new(Arc::new(Layout::new(config)), weights)?;
         let (trained, base) = match policy.adapter(config)? {
             None => (weights, None),

@@ -87,11 +87,11 @@ pub fn open_device(
     spec: ModelSpec<'_>,
     request: &MemoryRequest,
 ) -> Result<Option<(Any, MemoryPlan)>> {
-    check_window(spec.config, request)?;
     let kind = arguments.device_kind()?;
     if kind == DeviceKind::Cpu {
         return on_host(arguments, spec, request).map(|_| None);
     }
+    check_window(spec.config, request)?;
     model::check_for_device(spec.config, spec.adapter)?;
     let device = Any::open(kind, arguments.thread_count())?;
     let found = device.memory()?.free;
@@ -100,15 +100,15 @@ pub fn open_device(
     Ok(Some((device, plan)))
 }
 
-/// Windowed attention is not implemented; within the window it is plain causal attention.
+/// The kernels for devices have no windows; within the shortest one it is plain causal attention.
 fn check_window(config: &Config, request: &MemoryRequest) -> Result<()> {
-    match config.window.filter(|&window| window < request.positions) {
+    match config.shortest_window().filter(|&window| window < request.positions) {
         None => Ok(()),
         Some(window) => Err(Failure::data(format!(
             "a sequence of {} tokens is longer than the model's sliding window of {window}",
             request.positions
         ))
-        .hint("sliding-window attention is not implemented: train on shorter sequences")),
+        .hint("devices have no sliding-window attention: train on shorter sequences, or use --device cpu")),
     }
 }
 
@@ -136,11 +136,11 @@ pub fn estimate(
     spec: ModelSpec<'_>,
     request: &MemoryRequest,
 ) -> Result<MemoryEstimate> {
-    check_window(spec.config, request)?;
     let kind = arguments.device_kind()?;
     if kind == DeviceKind::Cpu {
         return on_host(arguments, spec, request);
     }
+    check_window(spec.config, request)?;
     model::check_for_device(spec.config, spec.adapter)?;
     let absent = matches!(kind, DeviceKind::Cuda(_)) && open_library(Library::Driver).is_err();
     let (name, available) = if absent {

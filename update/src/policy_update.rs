@@ -65,8 +65,7 @@ impl<'a> PolicyUpdate<'a> {
         from.verify()?;
         let mut config = Config::load(from.model())?;
         // Before memory is planned: a size that the files do not have means damage.
-        let tensors = Tensors::open(from.model())?;
-        tensors.check(&config)?;
+        let tensors = Tensors::of_model(from.model(), &config)?;
         config.dtype = checkpoint::stored_dtype(&config, &tensors);
         let adapter = checkpoint::adapter(&from, &config)?;
         check_token_ids(samples, &config, &from)?;

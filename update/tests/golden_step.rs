@@ -115,6 +115,23 @@ fn four_heads_a_key_head() {
 }
 
 #[test]
+fn windows_biases_and_scaled_rotary_positions() {
+    check("qwen2-2-1-layer-window");
+    check("llama-2-1-biases");
+    check("smollm3-2-1-yarn");
+}
+
+#[test]
+fn fused_projections_are_published_as_they_were() {
+    check("phi3-2-1-partial");
+}
+
+#[test]
+fn four_norms_a_layer() {
+    check("gemma3-2-1-local");
+}
+
+#[test]
 fn other_objectives_and_aggregations() {
     for name in ["qwen3-2-1-tied", "qwen3-6-3-untied", "qwen3-8-2-untied"] {
         let expected = expected(name);

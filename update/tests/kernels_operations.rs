@@ -20,7 +20,7 @@ mod harness;
 
 use harness::{HALF, Host, Results, SINGLE, batches, compare, forest, values};
 use small::{Random, relative, wide};
-use update::backend::{Dense, Linear, LmHead, MicroBatch, QkNormRope, RmsNorm, Rows};
+use update::backend::{Activation, Dense, Embedding, Linear, LmHead, MicroBatch, QkNormRope, RmsNorm, Rows};
 
 macro_rules! compare_both {
     ($name:expr, $width:expr, $operation:expr) => {
@@ -48,8 +48,9 @@ fn embedding() {
             let prepared = b.prepare(batch.clone());
             let (weights, d, mut g) = (b.put(weights), b.put_single(d_out), b.put_single(before));
             let mut out = b.put_single(&vec![0.0; d_out.len()]);
-            b.embed(&prepared, &weights, table, &mut out);
-            b.embed_backward(&prepared, &d, &mut g, table);
+            let embedding = Embedding { table, scale: 1.0 };
+            b.embed(&prepared, &weights, embedding, &mut out);
+            b.embed_backward(&prepared, &d, &mut g, embedding);
             vec![("out", b.get(&out, d_out.len()), 0.0), ("gradient", b.get(&g, before.len()), SINGLE)]
         }
         compare_both!(&format!("embedding, {name}"), 16, |b| run(
@@ -78,7 +79,8 @@ fn rms_norm() {
         ) -> Results {
             let (xb, wb, db, mut d_x) = (b.put_single(x), b.put(w), b.put_single(d), b.put_single(passing));
             let (mut out, mut g) = (b.put(&vec![0.0; x.len()]), b.put_single(before));
-            let norm = RmsNorm { rows, width, x: &xb, weights: &wb, offset: 8, epsilon: 1e-3 };
+            let norm =
+                RmsNorm { rows, width, x: &xb, weights: &wb, offset: 8, epsilon: 1e-3, minus_one: false };
             b.rms_norm(&norm, &mut out);
             b.rms_norm_backward(&norm, &db, &mut d_x, Some(&mut g));
             vec![
@@ -136,8 +138,8 @@ fn products() {
 
 /// The same operation over weights in another backend's memory.
 fn with_weights<'a, T>(op: &QkNormRope<'_, Vec<f32>>, weights: &'a T) -> QkNormRope<'a, T> {
-    let QkNormRope { rows, heads, width, stride, bias, norm, epsilon, rope, .. } = *op;
-    QkNormRope { rows, weights, heads, width, stride, bias, norm, epsilon, rope }
+    let QkNormRope { rows, heads, width, stride, bias, norm, epsilon, minus_one, rope, .. } = *op;
+    QkNormRope { rows, weights, heads, width, stride, bias, norm, epsilon, minus_one, rope }
 }
 
 #[test]
@@ -152,7 +154,7 @@ fn qk_norm_rope() {
                 let (bias_at, norm_at) = (8, 8 + stride);
                 let weights = values(&mut random, norm_at + width);
                 // One layer without positions (NoPE) for each variant.
-                let rope = !(rows == Rows::All && width == 64);
+                let rope = (rows != Rows::All || width != 64).then_some(0);
                 let op = QkNormRope {
                     rows,
                     weights: &weights,
@@ -162,6 +164,7 @@ fn qk_norm_rope() {
                     bias: bias.then_some(bias_at),
                     norm: norm.then_some(norm_at),
                     epsilon: 1e-3,
+                    minus_one: false,
                     rope,
                 };
                 let projection = values(&mut random, count * stride);
@@ -198,7 +201,7 @@ fn qk_norm_rope() {
                     ]
                 }
                 let name = format!(
-                    "qk-norm + RoPE {heads} + {others} of {width}, bias {bias}, norm {norm}, RoPE {rope}, {rows:?}"
+                    "qk-norm + RoPE {heads} + {others} of {width}, bias {bias}, norm {norm}, RoPE {rope:?}, {rows:?}"
                 );
                 compare_both!(&name, width, |b| run(b, &batch, &op, &projection, &d_out, &d_rest));
             }
@@ -215,8 +218,8 @@ fn swiglu() {
         fn run<B: Host>(b: &mut B, rows: usize, width: usize, gate_up: &[f32], d: &[f32]) -> Results {
             let (mut gu, db) = (b.put(gate_up), b.put_single(d));
             let (mut out, mut again) = (b.put(&vec![0.0; d.len()]), b.put(&vec![0.0; d.len()]));
-            b.swiglu(rows, width, &gu, &mut out);
-            b.swiglu_backward(rows, width, &mut gu, &db, &mut again);
+            b.swiglu(Activation::Silu, rows, width, &gu, &mut out);
+            b.swiglu_backward(Activation::Silu, rows, width, &mut gu, &db, &mut again);
             let out = b.get(&out, d.len());
             let error = relative(&b.get(&again, d.len()), &wide(&out));
             assert!(error <= 1e-6, "again is not the same: {error}");

@@ -7,8 +7,8 @@ mod small;
 
 use small::{Random, relative};
 use update::backend::{
-    Attention, AttentionGradients, AttentionOutput, Backend, Cpu, Dense, Heads, Linear, LmHead, MicroBatch,
-    QkNormRope, RmsNorm, Rows,
+    Activation, Attention, AttentionGradients, AttentionOutput, Backend, Cpu, Dense, Embedding, Heads,
+    Linear, LmHead, MicroBatch, QkNormRope, RmsNorm, Rows,
 };
 use update::tree::{Sequence, Tree, pack};
 
@@ -70,6 +70,12 @@ fn compare(
 
 #[test]
 fn embedding() {
+    for scale in [1.0, 2.5] {
+        scaled_embedding(scale);
+    }
+}
+
+fn scaled_embedding(scale: f32) {
     let mut random = Random(1);
     let (vocabulary, hidden) = (9, 5);
     let mut cpu = Cpu::new(&FREQUENCIES);
@@ -79,25 +85,27 @@ fn embedding() {
     let table = Dense { offset: 3, outputs: vocabulary, inputs: hidden };
     let weights = random.values(3 + vocabulary * hidden);
     let mut out = vec![0.0; ids.len() * hidden];
-    cpu.embed(&prepared, &weights, table, &mut out);
+    let embedding = Embedding { table, scale };
+    cpu.embed(&prepared, &weights, embedding, &mut out);
     let d_out = random.values(out.len());
     let mut gradients = vec![0.0; weights.len()];
-    cpu.embed_backward(&prepared, &d_out, &mut gradients, table);
+    cpu.embed_backward(&prepared, &d_out, &mut gradients, embedding);
     let function = |x: &[Vec<f64>]| -> Vec<f64> {
-        ids.iter().flat_map(|&id| x[0][3 + id as usize * hidden..][..hidden].to_vec()).collect()
+        let rows = ids.iter().flat_map(|&id| &x[0][3 + id as usize * hidden..][..hidden]);
+        rows.map(|value| f64::from(scale) * value).collect()
     };
     compare("embedding", &[&weights], function, &out, &d_out, &[&gradients]);
 }
 
 #[test]
 fn rms_norm() {
-    for (rows, width) in [(3, 37), (5, 96), (1, 1)] {
+    for (rows, width, minus_one) in [(3, 37, false), (5, 96, true), (1, 1, false)] {
         let mut random = Random(2);
         let mut cpu = Cpu::new(&FREQUENCIES);
         let (x, weights) = (random.values(rows * width), random.values(2 + width));
         let epsilon = 1e-3;
         let mut out = vec![0.0; rows * width];
-        let norm = RmsNorm { rows, width, x: &x, weights: &weights, offset: 2, epsilon };
+        let norm = RmsNorm { rows, width, x: &x, weights: &weights, offset: 2, epsilon, minus_one };
         cpu.rms_norm(&norm, &mut out);
         let d_out = random.values(out.len());
         let passing = random.values(out.len());
@@ -109,7 +117,8 @@ fn rms_norm() {
                 .flat_map(|x| {
                     let mean = x.iter().map(|x| x * x).sum::<f64>() / width as f64;
                     let scale = 1.0 / (mean + f64::from(epsilon)).sqrt();
-                    x.iter().zip(&v[1][2..]).map(|(x, w)| x * scale * w).collect::<Vec<f64>>()
+                    let weight = |w: &f64| w + f64::from(minus_one);
+                    x.iter().zip(&v[1][2..]).map(|(x, w)| x * scale * weight(w)).collect::<Vec<f64>>()
                 })
                 .collect()
         };
@@ -152,16 +161,21 @@ fn linear() {
 
 #[test]
 fn qk_norm_rope() {
-    for (bias, norm, rows, rope) in [
-        (None, None, Rows::All, true),
-        (Some(2), None, Rows::Scored, true),
-        (None, Some(1), Rows::Scored, true),
-        (Some(9), Some(0), Rows::All, true),
-        (None, None, Rows::All, false),
-        (Some(9), Some(0), Rows::Scored, false),
+    let (all, some) = (FREQUENCIES.len(), 2);
+    for (bias, norm, rows, pairs) in [
+        (None, None, Rows::All, all),
+        (Some(2), None, Rows::Scored, all),
+        (None, Some(1), Rows::Scored, all),
+        (Some(9), Some(0), Rows::All, all),
+        (None, None, Rows::All, 0),
+        (Some(9), Some(0), Rows::Scored, 0),
+        // Some elements of a head are not rotated.
+        (None, None, Rows::All, some),
+        (Some(9), Some(0), Rows::Scored, some),
     ] {
         let mut random = Random(4);
-        let mut cpu = Cpu::new(&FREQUENCIES);
+        let mut cpu = Cpu::new(&FREQUENCIES[..pairs]);
+        let (rope, minus_one) = ((pairs > 0).then_some(0), pairs == some);
         let batch = batch(&mut random, 9);
         let (heads, width, stride) = (2, 6, 17);
         let positions: Vec<u32> = match rows {
@@ -170,7 +184,18 @@ fn qk_norm_rope() {
         };
         let prepared = cpu.prepare(batch);
         let (weights, epsilon) = (random.values(30), 1e-3);
-        let op = QkNormRope { rows, weights: &weights, heads, width, stride, bias, norm, epsilon, rope };
+        let op = QkNormRope {
+            rows,
+            weights: &weights,
+            heads,
+            width,
+            stride,
+            bias,
+            norm,
+            epsilon,
+            minus_one,
+            rope,
+        };
         let raw = random.values(positions.len() * stride);
         let (mut projection, mut out) = (raw.clone(), vec![0.0; positions.len() * heads * width]);
         cpu.qk_norm_rope(&prepared, &op, &mut projection, &mut out);
@@ -206,16 +231,16 @@ fn qk_norm_rope() {
                     if let Some(at) = norm {
                         let mean = head.iter().map(|x| x * x).sum::<f64>() / width as f64;
                         let scale = 1.0 / (mean + f64::from(epsilon)).sqrt();
-                        head.iter_mut().zip(&v[1][at..]).for_each(|(x, w)| *x *= scale * w);
+                        let weight = |w: &f64| w + f64::from(minus_one);
+                        head.iter_mut().zip(&v[1][at..]).for_each(|(x, w)| *x *= scale * weight(w));
                     }
-                    let half = width / 2;
                     let turn = |i: usize, sign: f64| {
-                        let position = if rope { f64::from(position) } else { 0.0 };
-                        let angle = f64::from(FREQUENCIES[i % half]) * position;
-                        head[i] * angle.cos() + sign * head[(i + half) % width] * angle.sin()
+                        let angle = f64::from(FREQUENCIES[i % pairs]) * f64::from(position);
+                        head[i] * angle.cos() + sign * head[(i + pairs) % (2 * pairs)] * angle.sin()
                     };
-                    rotated_heads.extend((0..half).map(|i| turn(i, -1.0)));
-                    rotated_heads.extend((half..width).map(|i| turn(i, 1.0)));
+                    rotated_heads.extend((0..pairs).map(|i| turn(i, -1.0)));
+                    rotated_heads.extend((pairs..2 * pairs).map(|i| turn(i, 1.0)));
+                    rotated_heads.extend(&head[2 * pairs..]);
                 }
             }
             [rotated_heads, others].concat()
@@ -236,11 +261,17 @@ fn qk_norm_rope() {
 
 #[test]
 fn attention() {
-    for rows in [Rows::All, Rows::Scored] {
+    for (rows, window) in [
+        (Rows::All, None),
+        (Rows::Scored, None),
+        (Rows::All, Some(4)),
+        (Rows::Scored, Some(4)),
+        (Rows::All, Some(2)),
+    ] {
         let mut random = Random(5);
-        let mut cpu = Cpu::new(&FREQUENCIES);
+        let mut cpu = Cpu::new(&FREQUENCIES).with_windows(window.into_iter().collect());
         let batch = batch(&mut random, 9);
-        let (ends, tokens) = (batch.ends.clone(), batch.tokens());
+        let (ends, positions, tokens) = (batch.ends.clone(), batch.positions.clone(), batch.tokens());
         let nodes: Vec<usize> = match rows {
             Rows::All => (0..tokens).collect(),
             Rows::Scored => batch.scored.iter().map(|&node| node as usize).collect(),
@@ -252,7 +283,9 @@ fn attention() {
         let (keys, projection) = (random.values(tokens * k_width), random.values(tokens * 2 * k_width));
         let mut out = vec![0.0; queries.len()];
         let mut lse = vec![0.0; nodes.len() * heads.queries];
-        let op = Attention { rows, heads, queries: &queries, keys: &keys, key_value: &projection };
+        let scale = 0.3;
+        let (q, k) = (&queries, &keys);
+        let op = Attention { rows, heads, scale, window, queries: q, keys: k, key_value: &projection };
         cpu.attention(&prepared, &op, &mut out, &mut lse);
         let d_out = random.values(out.len());
         let (mut d_queries, mut d_keys) = (vec![f32::NAN; queries.len()], vec![f32::NAN; keys.len()]);
@@ -276,13 +309,17 @@ fn attention() {
                 for head in 0..heads.queries {
                     let key_head = head / (heads.queries / heads.keys) * heads.width;
                     let query = &v[0][row * q_width + head * heads.width..][..heads.width];
-                    let visible: Vec<usize> = (0..=node).filter(|&key| node < ends[key] as usize).collect();
+                    let near = |key: usize| {
+                        window.is_none_or(|window| positions[node] - positions[key] < window as u32)
+                    };
+                    let visible: Vec<usize> =
+                        (0..=node).filter(|&key| node < ends[key] as usize && near(key)).collect();
                     let scores: Vec<f64> = visible
                         .iter()
                         .map(|&key| {
                             let key = &v[1][key * k_width + key_head..];
                             let dot: f64 = query.iter().zip(key).map(|(a, b)| a * b).sum();
-                            (dot / (heads.width as f64).sqrt()).exp()
+                            (dot * f64::from(scale)).exp()
                         })
                         .collect();
                     let total: f64 = scores.iter().sum();
@@ -302,20 +339,28 @@ fn attention() {
 
 #[test]
 fn swiglu() {
+    let silu = |x: f64| x / (1.0 + (-x).exp());
+    let gelu =
+        |x: f64| 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh());
+    gated(Activation::Silu, silu);
+    gated(Activation::Gelu, gelu);
+}
+
+fn gated(activation: Activation, bent: fn(f64) -> f64) {
     let mut random = Random(6);
     let mut cpu = Cpu::new(&FREQUENCIES);
     let (rows, width) = (3, 37);
     let gate_up: Vec<f32> = random.values(rows * 2 * width).iter().map(|v| 6.0 * v).collect();
     let mut out = vec![0.0; rows * width];
-    cpu.swiglu(rows, width, &gate_up, &mut out);
+    cpu.swiglu(activation, rows, width, &gate_up, &mut out);
     let d_out = random.values(out.len());
     let (mut d_gate_up, mut again) = (gate_up.clone(), vec![0.0; out.len()]);
-    cpu.swiglu_backward(rows, width, &mut d_gate_up, &d_out, &mut again);
+    cpu.swiglu_backward(activation, rows, width, &mut d_gate_up, &d_out, &mut again);
     assert!(relative(&again, &wide(&out)) < 1e-6);
     let function = |v: &[Vec<f64>]| -> Vec<f64> {
         let inner = |row: &[f64]| {
             let (gate, up) = row.split_at(width);
-            gate.iter().zip(up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect::<Vec<f64>>()
+            gate.iter().zip(up).map(|(&g, u)| bent(g) * u).collect::<Vec<f64>>()
         };
         v[0].chunks(2 * width).flat_map(inner).collect()
     };

@@ -300,7 +300,7 @@ fn a_plain_model_directory_is_never_written_to() {
 }
 
 #[test]
-fn a_sequence_beyond_the_sliding_window_is_refused() {
+fn a_sequence_beyond_the_sliding_window_is_refused_on_devices() {
     let place = Place::new();
     let root = place.policy("p", "mistral-4-2-window");
     let input = stream("mistral-4-2-window", &version(&root));
@@ -321,11 +321,13 @@ fn a_sequence_beyond_the_sliding_window_is_refused() {
         config["sliding_window"] = json!(window);
         fs::write(&path, config.to_string()).unwrap();
         let input = stream("mistral-4-2-window", &version(&root));
+        // The core has windows.
+        assert_eq!(place.update("--policy p --dry-run", &input).code, 0, "window {window}");
         for mode in ["--dry-run", "--check --max-logprob-gap 9", "--max-logprob-gap 9"] {
             if code == 0 && !mode.starts_with("--dry") {
                 continue;
             }
-            let outcome = place.update(&format!("--policy p {mode}"), &input);
+            let outcome = place.update(&format!("--policy p --device sim {mode}"), &input);
             assert_eq!(outcome.code, code, "{mode}, window {window}: {outcome:?}");
             let sentence = format!(
                 "a sequence of {positions} tokens is longer than the model's sliding window of {window}\nhint: "

@@ -1,6 +1,6 @@
 //! `policy check`: finds whatever is wrong with a policy before it runs.
 
-use policy::config::{Config, RopeScaling};
+use policy::config::{Config, RopeScaling, Variant};
 use policy::decoder::Tensor;
 use policy::directory::Policy;
 use policy::graph::{self, Kind};
@@ -15,8 +15,7 @@ pub fn run(arguments: &Check) -> Result<()> {
     let policy = Policy::open(&arguments.directory)?;
     let files = policy.files.display();
     let config = Config::load(policy.model())?;
-    let weights = Weights::open(policy.model())?;
-    weights.check(&config)?;
+    let weights = Weights::of_model(policy.model(), &config)?;
     policy.verify()?;
     let adapter = policy.adapter(&config)?;
 
@@ -50,11 +49,18 @@ pub fn run(arguments: &Check) -> Result<()> {
         RopeScaling::None => String::new(),
         other => format!(" {other:?}"),
     };
-    let window = if config.window.is_some() { " (the sliding window)" } else { "" };
     let nope = match config.rope_layers.iter().filter(|&&rope| !rope).count() {
         0 => String::new(),
         layers => format!(", {layers} layers without"),
     };
+    let Variant { windows, local_rope_theta, .. } = &config.variant;
+    let limited: Vec<usize> = windows.iter().flatten().copied().collect();
+    let window = match (limited.first(), limited.len() == config.num_layers) {
+        (None, _) => String::new(),
+        (Some(window), true) => format!(", a window of {window}"),
+        (Some(window), false) => format!(", a window of {window} in {} layers", limited.len()),
+    };
+    let local = local_rope_theta.map_or_else(String::new, |theta| format!(", {theta} there"));
     let Config { family, dtype, num_layers, hidden_size, intermediate_size, .. } = &config;
     let Config { num_heads, num_kv_heads, head_dim, max_positions, rope_theta, .. } = &config;
     let head = if config.tie_word_embeddings { "tied" } else { "separate" };
@@ -64,7 +70,7 @@ pub fn run(arguments: &Check) -> Result<()> {
             "geometry    {num_layers} layers, width {hidden_size}, feed-forward {intermediate_size}, {num_heads} query and \
              {num_kv_heads} key heads of {head_dim}"
         ),
-        format!("positions   {max_positions}{window}, rope {rope_theta}{scaling}{nope}"),
+        format!("positions   {max_positions}{window}, rope {rope_theta}{scaling}{local}{nope}"),
         format!("vocabulary  {size}, {head} head, stop tokens {:?}", tokenizer.stop_ids()),
         format!("chat        \"hello\" is {} tokens", prompt.len()),
     ]);

@@ -13,7 +13,7 @@ use crate::arguments::{Attention, Graph};
 pub fn run(arguments: &Graph) -> Result<()> {
     let policy = Policy::open(&arguments.directory)?;
     let config = Config::load(policy.model())?;
-    let weights = Weights::open(policy.model())?;
+    let weights = Weights::of_model(policy.model(), &config)?;
     let kind = match arguments.kind {
         Attention::GroupQuery => Kind::GroupQuery,
         Attention::SharedPrefix => Kind::SHARED_PREFIX,

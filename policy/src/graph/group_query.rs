@@ -23,6 +23,9 @@ use crate::onnx::{Attribute, Element};
 /// Positions that the cosine and sine tables of the portable graph cover, at most.
 pub const GROUP_QUERY_POSITIONS: usize = 4096;
 
+/// Names of the tables of each of [`Config::ropes`](crate::config::Config::ropes).
+const ROPES: [[&str; 2]; 2] = [["cos", "sin"], ["cos.local", "sin.local"]];
+
 impl Builder<'_> {
     pub(super) fn group_query_inputs(&mut self) {
         let config = self.config;
@@ -39,7 +42,9 @@ impl Builder<'_> {
                 graph.output(&format!("present_{side}.{layer}"), Element::F32, &["B", &heads, "C", &dim]);
             }
         }
-        self.rope_tables(["cos", "sin"], config.max_positions.min(GROUP_QUERY_POSITIONS), true);
+        for (rope, names) in config.ropes().iter().zip(ROPES) {
+            self.rope_tables(names, config.max_positions.min(GROUP_QUERY_POSITIONS), rope);
+        }
         let graph = &mut self.graph;
         graph.integers("rows", &[-1, config.hidden_size as i64]);
         let normed = [("q", config.num_heads), ("k", config.num_kv_heads)];
@@ -67,14 +72,18 @@ impl Builder<'_> {
             }
         }
         let (v, past_k, past_v) = (value("v"), value("past_k"), value("past_v"));
-        let [cos, sin] = if layer.rope { ["cos", "sin"] } else { [""; 2] };
+        let [cos, sin] = layer.rope.map_or([""; 2], |rope| ROPES[rope]);
         let inputs = [&queries, &keys, &v, &past_k, &past_v, "seqlens_k", "total_len", cos, sin];
         let outputs = [&value("attention")[..], &value("present_k"), &value("present_v")];
-        let attributes = [
+        let mut attributes = vec![
             ("num_heads", Attribute::Int(config.num_heads as i64)),
             ("kv_num_heads", Attribute::Int(config.num_kv_heads as i64)),
-            ("do_rotary", Attribute::Int(i64::from(layer.rope))),
+            ("do_rotary", Attribute::Int(i64::from(layer.rope.is_some()))),
         ];
+        attributes.extend(config.variant.attention_scale.map(|scale| ("scale", Attribute::Float(scale))));
+        // Without the token itself.
+        attributes
+            .extend(layer.window.map(|window| ("local_window_size", Attribute::Int(window as i64 - 1))));
         self.graph.node(MICROSOFT, "GroupQueryAttention", &inputs, &outputs, &attributes);
         Ok(())
     }

@@ -20,8 +20,8 @@ use std::path::Path;
 
 use record::failure::{Failure, Result};
 
-use crate::config::Config;
-use crate::decoder::{Decoder, Layer, Projection, Site, Target};
+use crate::config::{Config, Rope};
+use crate::decoder::{Decoder, Layer, Projection, Site, Target, Tensor};
 use crate::json::show;
 use crate::onnx::{Attribute, Element, Graph};
 use crate::weights::{ElementType, Weights};
@@ -100,6 +100,12 @@ pub fn paged_decoder(
 fn build(config: &Config, weights: &Weights, kind: Kind, stack: &Stack) -> Result<Vec<u8>> {
     weights.check(config)?;
     weights.folder()?;
+    if let (Kind::Paged(_), Some(what)) = (kind, config.unsupported_on_devices()) {
+        return Err(Failure::usage(format!(
+            "a paged graph of {}: {what} is not implemented on devices",
+            config.family
+        )));
+    }
     let element = if kind == Kind::Paged(Arithmetic::BF16) { Element::BF16 } else { Element::F32 };
     let (decoder, graph, present) = (&config.decoder(), Graph::default(), BTreeSet::new());
     let mut builder = Builder { config, decoder, weights, kind, stack, element, graph, present };
@@ -136,6 +142,7 @@ impl Builder<'_> {
         let last = decoder.layers.len() - 1;
         self.embedded("x.0")?;
         self.norm("x.0", &decoder.layers[0].input_norm.name, "normed.0")?;
+        let mut feed_forward = String::new();
         for (index, layer) in decoder.layers.iter().enumerate() {
             let value = |name: &str| format!("{name}.{index}");
             match self.kind {
@@ -151,19 +158,21 @@ impl Builder<'_> {
             }
             self.project(index, layer, Site::Output, &attention)?;
             let (post_attention, post_attention_normed) = (value("middle"), value("middle_normed"));
-            let norm = &layer.post_attention_norm.name;
-            self.add_norm(&residual, &value("attention_out"), norm, &post_attention, &post_attention_normed)?;
+            let attention_out = self.post_norm(value("attention_out"), layer.attention_out_norm.as_ref())?;
+            let norm = &layer.mlp_norm.name;
+            self.add_norm(&residual, &attention_out, norm, &post_attention, &post_attention_normed)?;
             self.project(index, layer, Site::GateUp, &post_attention_normed)?;
             self.swiglu(index);
             self.project(index, layer, Site::Down, &value("gated"))?;
+            feed_forward = self.post_norm(value("feed_forward"), layer.mlp_out_norm.as_ref())?;
             if let Some(next) = decoder.layers.get(index + 1) {
                 let name = |name: &str| format!("{name}.{}", index + 1);
                 let norm = &next.input_norm.name;
-                self.add_norm(&post_attention, &value("feed_forward"), norm, &name("x"), &name("normed"))?;
+                self.add_norm(&post_attention, &feed_forward, norm, &name("x"), &name("normed"))?;
             }
         }
         // Only the rows to be scored pass the final norm and the head, the largest matrix of a small model.
-        let (left, right) = (format!("middle.{last}"), format!("feed_forward.{last}"));
+        let (left, right) = (format!("middle.{last}"), feed_forward);
         let norm = &decoder.final_norm.name;
         if matches!(self.kind, Kind::Paged(_)) {
             return self.add_norm(&left, &right, norm, "x.last", "hidden");
@@ -185,6 +194,16 @@ impl Builder<'_> {
 
     /// The embeddings of `input_ids`.
     fn embedded(&mut self, output: &str) -> Result<()> {
+        let Some(scale) = self.config.variant.embedding_scale else { return self.looked_up(output) };
+        let unscaled = format!("{output}.unscaled");
+        self.looked_up(&unscaled)?;
+        self.graph.numbers("embedding_scale", self.element, &[1], [scale].into_iter());
+        self.graph.node(ONNX, "Mul", &[&unscaled, "embedding_scale"], &[output], &[]);
+        Ok(())
+    }
+
+    /// The rows of the embedding table.
+    fn looked_up(&mut self, output: &str) -> Result<()> {
         let name = &self.decoder.embedding.name;
         let rows = [("axis", Attribute::Int(0))];
         let own = matches!(self.kind, Kind::SharedPrefix { products: Products::Own, .. });
@@ -200,6 +219,14 @@ impl Builder<'_> {
             self.cast(&stored, output);
         }
         Ok(())
+    }
+
+    /// The value, normalized if there is a norm for it.
+    fn post_norm(&mut self, value: String, norm: Option<&Tensor>) -> Result<String> {
+        let Some(norm) = norm else { return Ok(value) };
+        let normed = format!("{value}.normed");
+        self.norm(&value, &norm.name, &normed)?;
+        Ok(normed)
     }
 
     /// The rows of a value that are to be scored.
@@ -231,26 +258,31 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// To `gated.L`: `silu(gate) * up` (SwiGLU, arXiv 2002.05202).
+    /// To `gated.L`: `silu(gate) * up` (SwiGLU, arXiv 2002.05202), or with GELU instead (GEGLU).
     fn swiglu(&mut self, layer: usize) {
         let value = |part: &str| format!("{part}.{layer}");
         if let Kind::SharedPrefix { .. } = self.kind {
-            return self.graph.node(DOMAIN, "SwiGlu", &[&value("gate_up")], &[&value("gated")], &[]);
+            let operator = if self.config.variant.gelu { "GeGlu" } else { "SwiGlu" };
+            return self.graph.node(DOMAIN, operator, &[&value("gate_up")], &[&value("gated")], &[]);
+        }
+        if self.config.variant.gelu {
+            // By its tanh formula.
+            self.graph.node(MICROSOFT, "FastGelu", &[&value("gate")], &[&value("gelu")], &[]);
+            self.graph.node(ONNX, "Mul", &[&value("gelu"), &value("up")], &[&value("gated")], &[]);
+            return;
         }
         let silu = [("alpha", Attribute::Float(1.0))];
         self.graph.node(MICROSOFT, "QuickGelu", &[&value("gate")], &[&value("silu")], &silu);
         self.graph.node(ONNX, "Mul", &[&value("silu"), &value("up")], &[&value("gated")], &[]);
     }
 
-    /// Cosine and sine tables of the first positions, `[positions, head_dim / 2]` each, as two initializers; with
-    /// `rotated` false those of no rotation, for NoPE layers of an operator that always rotates.
-    fn rope_tables(&mut self, [cos, sin]: [&str; 2], positions: usize, rotated: bool) {
-        let frequencies = self.config.inverse_frequencies();
+    /// Cosine and sine tables of the first positions, `[positions, pairs]` each, as two initializers.
+    fn rope_tables(&mut self, [cos, sin]: [&str; 2], positions: usize, rope: &Rope) {
+        let Rope { frequencies, attention_factor } = rope;
         let shape = [positions, frequencies.len()];
-        let at = |position: usize| if rotated { position as f32 } else { 0.0 };
-        let angles = || (0..positions).flat_map(|p| frequencies.iter().map(move |f| at(p) * f));
-        self.graph.numbers(cos, self.element, &shape, angles().map(f32::cos));
-        self.graph.numbers(sin, self.element, &shape, angles().map(f32::sin));
+        let angles = || (0..positions).flat_map(|p| frequencies.iter().map(move |f| p as f32 * f));
+        self.graph.numbers(cos, self.element, &shape, angles().map(|angle| angle.cos() * attention_factor));
+        self.graph.numbers(sin, self.element, &shape, angles().map(|angle| angle.sin() * attention_factor));
     }
 
     /// `output = input · weightᵀ`, with the weight as Hugging Face stores it, `[out, in]`.
@@ -267,7 +299,7 @@ impl Builder<'_> {
 
     /// RMS norm (arXiv 1910.07467).
     fn norm(&mut self, input: &str, weight: &str, output: &str) -> Result<()> {
-        let weight = self.weight(weight)?;
+        let weight = self.norm_weight(weight)?;
         let attributes =
             [("epsilon", Attribute::Float(self.config.rms_norm_eps)), ("axis", Attribute::Int(-1))];
         // By ONNX Runtime's own name, under which it has a kernel for every type and device.
@@ -282,7 +314,7 @@ impl Builder<'_> {
 
     /// `sum = left + right` and its RMS norm.
     fn add_norm(&mut self, left: &str, right: &str, weight: &str, sum: &str, normed: &str) -> Result<()> {
-        let weight = self.weight(weight)?;
+        let weight = self.norm_weight(weight)?;
         let attributes = [("epsilon", Attribute::Float(self.config.rms_norm_eps))];
         let outputs = [normed, "", "", sum];
         let inputs = [left, right, &weight];
@@ -308,6 +340,29 @@ impl Builder<'_> {
             self.cast(name, &value);
         }
         Ok(value)
+    }
+
+    /// The same of a norm's weight, to which 1 is added where it is stored without.
+    fn norm_weight(&mut self, name: &str) -> Result<String> {
+        if !self.config.variant.norms_minus_one {
+            return self.weight(name);
+        }
+        let value = format!("{name}/plus_one");
+        if self.present.insert(value.clone()) {
+            let values = self.norm_values(name)?;
+            let shape = [values.len()];
+            self.graph.numbers(&value, self.element, &shape, values.into_iter());
+        }
+        Ok(value)
+    }
+
+    /// What a norm multiplies by.
+    fn norm_values(&self, name: &str) -> Result<Vec<f32>> {
+        let mut values = self.weights.to_f32(name)?;
+        if self.config.variant.norms_minus_one {
+            values.iter_mut().for_each(|value| *value += 1.0);
+        }
+        Ok(values)
     }
 
     /// Writes a weight's initializer on its first use; the type that it is stored in.
@@ -347,6 +402,8 @@ fn value_name(target: Target) -> &'static str {
         Target::Gate => "gate",
         Target::Up => "up",
         Target::Down => "feed_forward",
+        Target::FusedQueryKeyValue => "qkv",
+        Target::FusedGateUp => "gate_up",
     }
 }
 

@@ -30,6 +30,7 @@
 use record::failure::Result;
 
 use super::{Arithmetic, Builder, DOMAIN, Kind, MICROSOFT};
+use crate::config::Rope;
 use crate::decoder::{Layer, Site};
 use crate::onnx::{Attribute, Element};
 
@@ -59,9 +60,12 @@ impl Builder<'_> {
             }
         }
         self.stack_inputs();
-        self.rope_tables(["cos", "sin"], config.max_positions, true);
-        if self.decoder.layers.iter().any(|layer| !layer.rope) {
-            self.rope_tables(["cos.nope", "sin.nope"], config.max_positions, false);
+        for rope in config.ropes() {
+            self.rope_tables(["cos", "sin"], config.max_positions, &rope);
+            if self.decoder.layers.iter().any(|layer| layer.rope.is_none()) {
+                let still = Rope { frequencies: vec![0.0; rope.frequencies.len()], attention_factor: 1.0 };
+                self.rope_tables(["cos.nope", "sin.nope"], config.max_positions, &still);
+            }
         }
     }
 
@@ -70,7 +74,7 @@ impl Builder<'_> {
         let config = self.config;
         let value = |part: &str| format!("{part}.{index}");
         self.project(index, layer, Site::QueryKeyValue, &value("normed"))?;
-        let [cos, sin] = if layer.rope { ["cos", "sin"] } else { ["cos.nope", "sin.nope"] };
+        let [cos, sin] = if layer.rope.is_some() { ["cos", "sin"] } else { ["cos.nope", "sin.nope"] };
         let mut inputs: Vec<String> = ["q", "k", "v", "key_cache", "value_cache"].map(value).to_vec();
         let shared = ["cumulative_sequence_length", "past_seqlens", "block_table", cos, sin, "slot_mapping"];
         inputs.extend(shared.map(str::to_owned));

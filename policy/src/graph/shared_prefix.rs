@@ -16,13 +16,12 @@
 //! | input 0 | f32 `[N, (num_heads + 2 * kv_num_heads) * head_dim]`: query heads, then key heads, then value heads of each row, with biases, before norms and RoPE |
 //! | inputs 1, 2 | f32 `[head_dim]`: weights of the query and key RMS norms, stored in the model; absent when `qk_norm` is 0 |
 //! | output 0 | f32 `[N, num_heads * head_dim]`; in the last layer only the rows of `last_idx` are read |
-//! | integer attributes | `layer` (from 0), `num_heads`, `kv_num_heads`, `head_dim`, `qk_norm` (0 or 1) |
-//! | float attribute | `epsilon` (of the norms) |
+//! | integer attributes | `layer` (from 0), `num_heads`, `kv_num_heads`, `head_dim`, `qk_norm` (0 or 1), `window` (tokens that a query may attend to, itself included; 0: all) |
+//! | float attributes | `epsilon` (of the norms), `scale` (of the scores) |
 //!
-//! For each row it computes the norms, RoPE at the row's position with
-//! [`Config::inverse_frequencies`](crate::config::Config::inverse_frequencies) where
-//! [`Config::rope_layers`](crate::config::Config::rope_layers) says so, appends key and value to the cache, and computes
-//! attention with scale `head_dim^-0.5`. Positions, caches and the grouping of rows are the operator's own state.
+//! For each row it computes the norms, RoPE at the row's position with the layer's
+//! [`Config::ropes`](crate::config::Config::ropes), if any, appends key and value to the cache, and computes attention.
+//! Positions, caches and the grouping of rows are the operator's own state.
 //!
 //! With [`Products::Own`](super::Products::Own) each site's projections and the head are a custom operator `troupe.Linear`:
 //!
@@ -35,7 +34,7 @@
 //! The weights are the operator's own state, packed for its kernels; the model does not hold them.
 //!
 //! Custom operator `troupe.SwiGlu`, one a layer, no attributes: input 0 f32 `[N, 2 * intermediate_size]`, gate then up;
-//! output 0 f32 `[N, intermediate_size]` = silu(gate) * up.
+//! output 0 f32 `[N, intermediate_size]` = silu(gate) * up. `troupe.GeGlu` is the same with GELU by its tanh formula.
 //!
 //! If `adapted`, each site is followed by the custom operator `troupe.LowRank`:
 //!
@@ -100,11 +99,15 @@ impl Builder<'_> {
         let weights: Vec<&str> = projections.clone().map(|one| one.weight.name.as_str()).collect();
         let biases: Option<Vec<&str>> =
             projections.map(|one| one.bias.as_ref().map(|bias| bias.name.as_str())).collect();
-        if let [weight] = weights[..] {
-            return self.linear(input, weight, value);
-        }
-        let packed = format!("{value}.weight");
-        self.concatenated(&weights, &packed)?;
+        let packed = match (&weights[..], &biases) {
+            ([weight], None) => return self.linear(input, weight, value),
+            ([weight], Some(_)) => self.weight(weight)?,
+            _ => {
+                let packed = format!("{value}.weight");
+                self.concatenated(&weights, &packed)?;
+                packed
+            }
+        };
         let Some(biases) = biases else {
             self.matmul(input, &packed, value);
             return Ok(());
@@ -131,7 +134,7 @@ impl Builder<'_> {
         let mut inputs = vec![qkv.as_str()];
         // Stored in the model: the operator reads them when it is created, before any 16-bit weight is cast.
         for norm in layer.qk_norm.iter().flatten() {
-            let values = self.weights.to_f32(&norm.name)?;
+            let values = self.norm_values(&norm.name)?;
             self.graph.numbers(&norm.name, Element::F32, &norm.shape, values.into_iter());
             inputs.push(&norm.name);
         }
@@ -142,6 +145,8 @@ impl Builder<'_> {
             ("head_dim", Attribute::Int(config.head_dim as i64)),
             ("qk_norm", Attribute::Int(i64::from(layer.qk_norm.is_some()))),
             ("epsilon", Attribute::Float(config.rms_norm_eps)),
+            ("scale", Attribute::Float(config.attention_scale())),
+            ("window", Attribute::Int(layer.window.unwrap_or(0) as i64)),
         ];
         self.graph.node(DOMAIN, "SharedPrefixAttention", &inputs, &[&value("attention")], &attributes);
         Ok(())

@@ -63,15 +63,26 @@ fn old_and_new_spellings_mean_the_same_and_frequencies_are_those_of_transformers
             let expected: Vec<f64> =
                 golden["frequencies"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
             let actual = new.inverse_frequencies();
+            let factor = golden["attention_factor"].as_f64().unwrap();
+            assert!((f64::from(new.ropes()[0].attention_factor) - factor).abs() < 1e-7 * factor);
             assert_eq!(actual.len(), expected.len());
             let difference = actual.iter().zip(&expected).map(|(&a, &e)| ((f64::from(a) - e) / e).abs());
             let largest = difference.fold(0.0, f64::max);
             println!("{:?}: largest relative difference {largest:.1e}", new.rope_scaling);
-            assert!(largest < 3e-7, "{largest}");
+            assert!(largest < 5e-7, "{largest}");
             new.rope_scaling
         })
         .collect();
-    assert!(matches!(kinds[..], [RopeScaling::None, RopeScaling::Linear { .. }, RopeScaling::Llama3 { .. }]));
+    assert!(matches!(
+        kinds[..],
+        [
+            RopeScaling::None,
+            RopeScaling::Linear { .. },
+            RopeScaling::Llama3 { .. },
+            RopeScaling::Yarn { .. },
+            RopeScaling::Yarn { .. }
+        ]
+    ));
 }
 
 #[test]
@@ -82,26 +93,27 @@ fn a_window_that_no_layer_uses_is_accepted() {
         json!({"sliding_window": 4096, "use_sliding_window": true, "max_window_layers": 3}),
         json!({"sliding_window": 4096, "layer_types": ["full_attention", "full_attention", "full_attention"]}),
     ] {
-        assert!(with(unused.clone()).is_ok(), "{unused}");
+        assert!(with(unused.clone()).unwrap().variant.windows.is_empty(), "{unused}");
     }
 }
 
+/// What the configuration classes of `transformers` do, which is not what the keys' names suggest.
 #[test]
-fn a_window_in_every_layer_limits_the_positions() {
-    let positions = |changes: Value| with(changes).map(|config| (config.max_positions, config.window));
+fn windows_are_those_of_the_family() {
+    let windows = |changes: Value| with(changes).map(|config| config.variant.windows);
     let mistral = |window: Value| {
         let mut value = base();
         value["model_type"] = json!("mistral");
         value["sliding_window"] = window;
         let config = Config::from_value(&value, Path::new("config.json")).unwrap();
-        (config.max_positions, config.window, config.num_kv_heads, config.head_dim)
+        (config.variant.windows.first().copied().flatten(), config.shortest_window(), config.max_positions)
     };
-    assert_eq!(mistral(json!(128)), (128, Some(128), 3, 16));
-    assert_eq!(mistral(json!(4096)), (4096, None, 3, 16));
-    assert_eq!(mistral(Value::Null), (4096, None, 3, 16));
+    assert_eq!(mistral(json!(128)), (Some(128), Some(128), 4096));
+    assert_eq!(mistral(json!(4096)), (Some(4096), None, 4096));
+    assert_eq!(mistral(Value::Null), (None, None, 4096));
     // The class's defaults: a window of 4,096 and 8 key heads.
     let absent = json!({"model_type": "mistral", "max_position_embeddings": 32768});
-    assert_eq!(positions(absent), Ok((4096, Some(4096))));
+    assert_eq!(windows(absent), Ok(vec![Some(4096); 3]));
     let absent = json!({"model_type": "mistral", "num_key_value_heads": null, "num_attention_heads": 8});
     assert_eq!(with(absent).unwrap().num_kv_heads, 8);
     let wide = with(json!({"model_type": "mistral", "head_dim": null})).unwrap();
@@ -110,9 +122,79 @@ fn a_window_in_every_layer_limits_the_positions() {
         json!({"model_type": "mistral", "layer_types": ["sliding_attention"]}),
         json!({"model_type": "mistral", "sliding_window": 0}),
         json!({"model_type": "mistral", "sliding_window": "4k"}),
+        json!({"model_type": "llama", "layer_types": vec!["sliding_attention"; 3], "sliding_window": 128}),
+        json!({"model_type": "gemma3_text", "hidden_act": null, "layer_types": vec!["sliding_attention"; 2]}),
     ] {
         assert!(with(refused.clone()).is_err(), "{refused}");
     }
+    // Qwen's window is 4,096 where none is given, and its layers have it from the 29th on.
+    for family in ["qwen2", "qwen3"] {
+        let every = json!({"model_type": family, "use_sliding_window": true, "max_window_layers": 0});
+        assert_eq!(windows(every), Ok(vec![Some(4096); 3]), "{family}");
+        let last = json!({"model_type": family, "use_sliding_window": true, "max_window_layers": 2, "sliding_window": 7});
+        assert_eq!(windows(last), Ok(vec![None, None, Some(7)]), "{family}");
+        let absent = json!({"model_type": family, "use_sliding_window": true, "sliding_window": 7});
+        assert_eq!(windows(absent), Ok(vec![]), "{family}");
+        let kinds = ["sliding_attention", "full_attention", "full_attention"];
+        let listed = json!({"model_type": family, "use_sliding_window": true, "max_window_layers": 0, "layer_types": kinds});
+        assert_eq!(windows(listed), Ok(vec![Some(4096), None, None]), "{family}");
+    }
+    let gemma = json!({"model_type": "gemma3_text", "hidden_act": null, "sliding_window_pattern": 3});
+    assert_eq!(windows(gemma), Ok(vec![Some(4096), Some(4096), None]));
+}
+
+#[test]
+fn a_device_takes_positions_up_to_the_shortest_window_and_no_parts_that_its_kernels_lack() {
+    let on_device = |changes: Value| with(changes).unwrap().for_device();
+    let mistral = json!({"model_type": "mistral", "sliding_window": 128});
+    assert_eq!(on_device(mistral).unwrap().max_positions, 128);
+    assert_eq!(on_device(json!({})).unwrap().max_positions, 4096);
+    let yarn = json!({"rope_type": "yarn", "factor": 4.0});
+    assert!(on_device(json!({"rope_parameters": yarn})).is_ok());
+    for (changes, what) in [
+        (json!({"model_type": "gemma3_text", "hidden_act": null}), "Gemma's norms and activation"),
+        (json!({"model_type": "phi3", "partial_rotary_factor": 0.75}), "partial rotary positions"),
+        (json!({"model_type": "llama", "attention_bias": true}), "a bias of the output projection"),
+        (json!({"model_type": "llama", "mlp_bias": true}), "biases in the MLP"),
+        (
+            json!({"model_type": "smollm3", "rope_parameters": yarn, "no_rope_layer_interval": 2}),
+            "yarn beside layers without rotary positions",
+        ),
+    ] {
+        let failure = on_device(changes).unwrap_err();
+        assert_eq!((failure.code, failure.hint.as_deref()), (2, Some("use --device cpu")));
+        assert!(failure.message.contains(what), "{}", failure.message);
+    }
+}
+
+#[test]
+fn gemma_has_parts_of_its_own_and_two_kinds_of_rotary_positions() {
+    let new = json!({
+        "model_type": "gemma3_text", "hidden_act": null, "hidden_activation": "gelu_pytorch_tanh", "rope_theta": null,
+        "query_pre_attn_scalar": 64, "sliding_window_pattern": 2, "sliding_window": 12, "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+        },
+    });
+    let mut old = new.clone();
+    old.as_object_mut().unwrap().remove("rope_parameters");
+    old["rope_scaling"] = json!({"rope_type": "linear", "factor": 8.0});
+    old["rope_theta"] = json!(1e6);
+    old["rope_local_base_freq"] = json!(2e4);
+    let (new, old) = (with(new).unwrap(), with(old).unwrap());
+    assert_eq!(new, old);
+    assert_eq!((0..3).map(|layer| new.rope(layer)).collect::<Vec<_>>(), [Some(1), Some(0), Some(1)]);
+    let ropes = new.ropes();
+    assert_eq!(ropes.len(), 2);
+    assert!((ropes[0].frequencies[1] - 1e6_f32.powf(-0.125) / 8.0).abs() < 1e-7);
+    assert!((ropes[1].frequencies[1] - 2e4_f32.powf(-0.125)).abs() < 1e-7);
+    assert_eq!((new.attention_scale(), new.variant.embedding_scale), (0.125, Some(96_f32.sqrt())));
+    assert!(new.tie_word_embeddings);
+    // Four norms a layer and two of heads.
+    assert_eq!(new.tensors().iter().filter(|tensor| tensor.name.contains("norm")).count(), 3 * 6 + 1);
+    let scaled = json!({"sliding_attention": {"rope_type": "linear", "factor": 8.0}});
+    let refused = json!({"model_type": "gemma3_text", "hidden_act": null, "rope_parameters": scaled});
+    assert!(with(refused).unwrap_err().contains("rope_type of sliding_attention is \"linear\""));
 }
 
 #[test]
@@ -125,7 +207,7 @@ fn layers_without_rotary_positions() {
     let plain = smollm3(json!({"rope_theta": null, "head_dim": null})).unwrap();
     assert_eq!(plain.rope_layers, [true, true, true, false, true]);
     assert_eq!((plain.family, plain.rope_theta, plain.tie_word_embeddings), ("SmolLM3", 2e6, true));
-    assert_eq!(plain.decoder().layers.iter().filter(|layer| layer.rope).count(), 4);
+    assert_eq!(plain.decoder().layers.iter().filter(|layer| layer.rope.is_some()).count(), 4);
     let every_other = smollm3(json!({"no_rope_layer_interval": 2, "tie_word_embeddings": false})).unwrap();
     assert_eq!(every_other.rope_layers, [true, false, true, false, true]);
     assert_eq!(every_other.decoder().head().name, "lm_head.weight");
@@ -138,12 +220,14 @@ fn layers_without_rotary_positions() {
             "config.json: no_rope_layers is not a 0 or 1 for each of 5 layers"
         );
     }
-    for refused in [
-        json!({"attention_bias": true}),
-        json!({"mlp_bias": true}),
-        json!({"use_sliding_window": true, "sliding_window": 128}),
-        json!({"layer_types": ["full_attention", "sliding_attention"]}),
-    ] {
+    let windows = |changes: Value| smollm3(changes).map(|config| config.variant.windows);
+    let nope = json!({"use_sliding_window": true, "sliding_window": 128});
+    assert_eq!(windows(nope), Ok(vec![None, None, None, Some(128), None]));
+    let kinds = ["sliding_attention", "full_attention", "full_attention", "full_attention", "full_attention"];
+    let listed = json!({"use_sliding_window": true, "sliding_window": 128, "layer_types": kinds});
+    assert_eq!(windows(listed), Ok(vec![Some(128), None, None, None, None]));
+    for refused in [json!({"sliding_window": 128, "layer_types": kinds}), json!({"layer_types": kinds[..2]})]
+    {
         assert!(smollm3(refused.clone()).is_err(), "{refused}");
     }
     // Other families do not know these keys.
@@ -165,16 +249,38 @@ fn what_is_not_implemented_is_refused_by_name() {
             "config.json: num_attention_heads is 6, which is not a multiple of num_key_value_heads 4",
         ),
         (
-            json!({"use_sliding_window": true, "sliding_window": 128}),
-            "config.json: use_sliding_window is true: sliding-window attention is not implemented",
-        ),
-        (
             json!({"layer_types": ["full_attention", "sliding_attention", "full_attention"]}),
-            r#"config.json: layer_types has "sliding_attention": sliding-window attention is not implemented"#,
+            r#"config.json: layer_types has "sliding_attention", but there is no window"#,
         ),
         (
-            json!({"rope_scaling": {"type": "yarn", "factor": 4.0}}),
+            json!({"layer_types": ["full_attention", "chunked_attention", "full_attention"]}),
+            r#"config.json: layer_types has "chunked_attention", which is not implemented"#,
+        ),
+        (json!({"layer_types": ["full_attention"]}), "config.json: layer_types has 1 entries for 3 layers"),
+        (
+            json!({"rope_scaling": {"type": "longrope", "factor": 4.0}}),
+            r#"config.json: rope_type is "longrope", which is not implemented"#,
+        ),
+        (
+            json!({"model_type": "phi3", "rope_scaling": {"type": "yarn", "factor": 4.0}}),
             r#"config.json: rope_type is "yarn", which is not implemented"#,
+        ),
+        (json!({"model_type": "gemma3"}), r#"config.json: model_type is "gemma3", which is not implemented"#),
+        (
+            json!({"model_type": "gemma3_text", "hidden_act": null, "final_logit_softcapping": 30.0}),
+            "config.json: final_logit_softcapping is 30.0, which is not implemented",
+        ),
+        (
+            json!({"model_type": "gemma3_text", "hidden_act": null, "use_bidirectional_attention": true}),
+            "config.json: use_bidirectional_attention is true, which is not implemented",
+        ),
+        (
+            json!({"model_type": "gemma3_text"}),
+            r#"config.json: hidden_act is "silu"; only "gelu_pytorch_tanh" is implemented"#,
+        ),
+        (
+            json!({"model_type": "phi3", "partial_rotary_factor": 0.2}),
+            "config.json: partial_rotary_factor is 0.2, which is no even part of 16 elements",
         ),
         (
             json!({"rope_parameters": {"rope_type": "dynamic"}}),
@@ -191,11 +297,15 @@ fn what_is_not_implemented_is_refused_by_name() {
         ),
         (
             json!({"partial_rotary_factor": 0.5}),
-            "config.json: partial_rotary_factor is 0.5; only 1.0 is implemented",
+            "config.json: partial_rotary_factor is 0.5; this family rotates whole heads",
         ),
         (json!({"hidden_act": "gelu"}), r#"config.json: hidden_act is "gelu"; only "silu" is implemented"#),
         (
-            json!({"attention_bias": true}),
+            json!({"mlp_bias": true}),
+            "config.json: mlp_bias is true, which is not implemented for this family",
+        ),
+        (
+            json!({"model_type": "mistral", "attention_bias": true}),
             "config.json: attention_bias is true, which is not implemented for this family",
         ),
         (

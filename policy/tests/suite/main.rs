@@ -6,6 +6,7 @@ mod adapter;
 mod commands;
 mod config;
 mod damage;
+mod families;
 mod fuzz;
 mod graph;
 mod hostile;

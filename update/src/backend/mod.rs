@@ -73,6 +73,26 @@ pub struct RmsNorm<'a, T> {
     pub offset: usize,
     /// Added to the mean square.
     pub epsilon: f32,
+    /// Whether the weight is stored minus 1 (Gemma). On the CPU only.
+    pub minus_one: bool,
+}
+
+/// The embedding table, or what is read of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Embedding {
+    /// `[vocabulary, hidden]`.
+    pub table: Dense,
+    /// Factor of the rows; another than 1 on the CPU only.
+    pub scale: f32,
+}
+
+/// How the gate of an MLP is bent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x * sigmoid(x)`: SwiGLU (arXiv 2002.05202).
+    Silu,
+    /// GELU by its tanh formula (arXiv 1606.08415): GEGLU. On the CPU only.
+    Gelu,
 }
 
 /// A linear layer without bias: `y = x · weightᵀ` for some rows.
@@ -86,7 +106,8 @@ pub struct Linear<'a, T> {
     pub weight: Dense,
 }
 
-/// What follows a query or key projection: bias (Qwen2), RMS norm of each head (Qwen3), RoPE. Each is optional.
+/// What follows a query or key projection: bias (Qwen2), RMS norm of each head (Qwen3), RoPE. Each is optional. On a GPU
+/// there is one kind of RoPE, of whole heads, and no weight is stored minus 1.
 #[derive(Debug)]
 pub struct QkNormRope<'a, T> {
     /// Which nodes have a row.
@@ -105,8 +126,10 @@ pub struct QkNormRope<'a, T> {
     pub norm: Option<usize>,
     /// Added to the mean square in that norm.
     pub epsilon: f32,
-    /// Whether positions are applied; a layer without (NoPE) has this false.
-    pub rope: bool,
+    /// Whether the norm's weight is stored minus 1.
+    pub minus_one: bool,
+    /// Which of the backend's rotary positions are applied; none in a layer without (NoPE).
+    pub rope: Option<usize>,
 }
 
 impl<T> QkNormRope<'_, T> {
@@ -121,13 +144,18 @@ impl<T> QkNormRope<'_, T> {
     }
 }
 
-/// Attention under the tree mask, scaled by `1 / sqrt(heads.width)`.
+/// Attention under the tree mask.
 #[derive(Debug)]
 pub struct Attention<'a, T> {
     /// Which nodes have a query.
     pub rows: Rows,
     /// Heads.
     pub heads: Heads,
+    /// Factor of the scores; on a GPU `1 / sqrt(heads.width)`.
+    pub scale: f32,
+    /// Tokens that a query may attend to, itself included, where a window limits them. A GPU ignores it: sequences are not
+    /// longer there.
+    pub window: Option<usize>,
     /// Queries after RoPE, `[rows, queries * width]`.
     pub queries: &'a T,
     /// Keys after RoPE, `[tokens, keys * width]`.
@@ -209,16 +237,22 @@ pub trait Backend {
     /// Moves a micro-batch to the hardware.
     fn prepare(&mut self, batch: MicroBatch) -> Self::Batch;
 
-    /// `out[i] = table[ids[i]]`, the table `[vocabulary, hidden]`, into the residual stream.
-    fn embed(&mut self, batch: &Self::Batch, weights: &Self::Buffer, table: Dense, out: &mut Self::Buffer);
+    /// `out[i] = scale * table[ids[i]]` into the residual stream.
+    fn embed(
+        &mut self,
+        batch: &Self::Batch,
+        weights: &Self::Buffer,
+        embedding: Embedding,
+        out: &mut Self::Buffer,
+    );
 
-    /// `gradients.table[ids[i]] += d_out[i]`.
+    /// `gradients.table[ids[i]] += scale * d_out[i]`.
     fn embed_backward(
         &mut self,
         batch: &Self::Batch,
         d_out: &Self::Buffer,
         gradients: &mut Self::Buffer,
-        table: Dense,
+        embedding: Embedding,
     );
 
     /// `out = x / sqrt(mean(x^2) + epsilon) * weight` for each row.
@@ -241,6 +275,29 @@ pub trait Backend {
         residual: Option<&Self::Buffer>,
         out: &mut Self::Buffer,
     );
+
+    /// Adds the bias at `offset` to rows of `width` values. On the CPU only.
+    fn add_bias(
+        &mut self,
+        rows: usize,
+        width: usize,
+        weights: &Self::Buffer,
+        offset: usize,
+        x: &mut Self::Buffer,
+    );
+
+    /// `gradients[offset..] += ` the column sums of `d_out`. On the CPU only.
+    fn bias_backward(
+        &mut self,
+        rows: usize,
+        width: usize,
+        d_out: &Self::Buffer,
+        gradients: &mut Self::Buffer,
+        offset: usize,
+    );
+
+    /// `sum = left + right` of `length` values. On the CPU only.
+    fn add(&mut self, length: usize, left: &Self::Buffer, right: &Self::Buffer, sum: &mut Self::Buffer);
 
     /// `out += x · weightᵀ`.
     fn linear_add(&mut self, linear: &Linear<Self::Buffer>, x: &Self::Buffer, out: &mut Self::Buffer);
@@ -304,12 +361,20 @@ pub trait Backend {
         gradients: AttentionGradients<Self::Buffer>,
     );
 
-    /// `out = silu(gate) * up`, each row of `gate_up` being `[gate, up]` of `width` each.
-    fn swiglu(&mut self, rows: usize, width: usize, gate_up: &Self::Buffer, out: &mut Self::Buffer);
+    /// `out = activation(gate) * up`, each row of `gate_up` being `[gate, up]` of `width` each.
+    fn swiglu(
+        &mut self,
+        activation: Activation,
+        rows: usize,
+        width: usize,
+        gate_up: &Self::Buffer,
+        out: &mut Self::Buffer,
+    );
 
     /// Gradient of [`Backend::swiglu`] in place of `gate_up`; `out` is recomputed.
     fn swiglu_backward(
         &mut self,
+        activation: Activation,
         rows: usize,
         width: usize,
         gate_up: &mut Self::Buffer,

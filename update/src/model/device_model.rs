@@ -94,7 +94,8 @@ impl<D: Device> DeviceModel<D> {
         let remainders = device.allocate(if learns && adapter.is_none() { length } else { piece })?;
         let staging = device.allocate(piece)?;
         let sums = device.allocate(NORM_BLOCKS)?;
-        let mut gpu = Gpu::new(device, &config.inverse_frequencies());
+        let rope = &config.ropes()[0];
+        let mut gpu = Gpu::new(device, &rope.frequencies).scaling_rope(rope.attention_factor);
         let mut weights = gpu.buffer();
         gpu.reserve(&mut weights, length);
         let gradients = learns.then(|| {

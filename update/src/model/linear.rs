@@ -38,6 +38,16 @@ fn extent(config: &Config, targets: &[Target]) -> (usize, usize) {
     (targets[0].extent(config).0, outputs)
 }
 
+/// The module of which a projection is a part where checkpoints fuse them, and the parts before it.
+fn fused_with(target: Target) -> Option<(Target, &'static [Target])> {
+    match target {
+        Target::Query => Some((Target::FusedQueryKeyValue, &[])),
+        Target::Key => Some((Target::FusedQueryKeyValue, &[Target::Query])),
+        Target::Gate => Some((Target::FusedGateUp, &[])),
+        _ => None,
+    }
+}
+
 /// Packed factors of fused projections: A `[inner, inputs]` and B `[outputs, inner]`.
 #[derive(Clone, Copy, Debug)]
 struct Factors {
@@ -91,7 +101,14 @@ impl LoraAdapter {
         targets: &[Target],
     ) -> Option<Factors> {
         let rank = adapter.rank;
-        let adapted = targets.iter().filter(|target| adapter.targets.contains(target)).count();
+        let whole = targets
+            .iter()
+            .find_map(|&target| fused_with(target))
+            .filter(|(fused, _)| adapter.targets.contains(fused));
+        let adapted = match whole {
+            Some(_) => 1,
+            None => targets.iter().filter(|target| adapter.targets.contains(target)).count(),
+        };
         if adapted == 0 {
             return None;
         }
@@ -99,19 +116,43 @@ impl LoraAdapter {
         let a = Dense { offset: self.length, outputs: inner, inputs };
         let b = Dense { offset: self.length + inner * inputs, outputs, inputs: inner };
         self.length += inner * (inputs + outputs);
+        let mut add = |name: &str, shape: [usize; 2]| match entries.iter().find(|entry| entry.name == name) {
+            Some(entry) => entry.range.start,
+            None => {
+                let start = entries.last().map_or(0, |entry: &Entry| entry.range.end);
+                let range = start..start + shape[0] * shape[1];
+                entries.push(Entry { name: name.to_owned(), shape: shape.to_vec(), range });
+                start
+            }
+        };
+        if let Some((module, before)) = whole {
+            // Some rows of a module's B; its A is shared with the others'.
+            let [name_a, name_b] = Adapter::names(layer, module);
+            let start_a = add(&name_a, [rank, inputs]);
+            let start_b = add(&name_b, [module.extent(config).1, rank]);
+            let above: usize = before.iter().map(|target| target.extent(config).1).sum();
+            let start_b = start_b + above * rank;
+            let (tensor_a, tensor_b) = (start_a..start_a + rank * inputs, start_b..start_b + outputs * rank);
+            let scale = adapter.scale();
+            self.blocks.extend([
+                Block { tensor: tensor_a, columns: inputs, offset: a.offset, stride: inputs, scale: 1.0 },
+                Block { tensor: tensor_b, columns: rank, offset: b.offset, stride: inner, scale },
+            ]);
+            return Some(Factors { a, b });
+        }
         let (mut column, mut row) = (0, 0);
         for &target in targets {
             let width = target.extent(config).1;
             if adapter.targets.contains(&target) {
                 let [name_a, name_b] = Adapter::names(layer, target);
-                let mut add = |name: String, shape: [usize; 2], offset: usize, stride: usize, scale: f32| {
-                    let start = entries.last().map_or(0, |entry: &Entry| entry.range.end);
-                    let tensor = start..start + shape[0] * shape[1];
-                    entries.push(Entry { name, shape: shape.to_vec(), range: tensor.clone() });
-                    self.blocks.push(Block { tensor, columns: shape[1], offset, stride, scale });
-                };
-                add(name_a, [rank, inputs], a.offset + column * inputs, inputs, 1.0);
-                add(name_b, [width, rank], b.offset + row * inner + column, inner, adapter.scale());
+                let mut block =
+                    |name: String, shape: [usize; 2], offset: usize, stride: usize, scale: f32| {
+                        let start = add(&name, shape);
+                        let tensor = start..start + shape[0] * shape[1];
+                        self.blocks.push(Block { tensor, columns: shape[1], offset, stride, scale });
+                    };
+                block(name_a, [rank, inputs], a.offset + column * inputs, inputs, 1.0);
+                block(name_b, [width, rank], b.offset + row * inner + column, inner, adapter.scale());
                 column += rank;
             }
             row += width;
@@ -193,10 +234,12 @@ impl<T> Accumulator<'_, T> {
     }
 }
 
-/// A linear layer without bias, or several fused, with its LoRA adapter where it has one.
+/// A linear layer, or several fused, with its LoRA adapter where it has one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Linear {
     weight: Dense,
+    /// Offset of the bias; that of queries, keys and values is added before their norm and rotation instead.
+    bias: Option<usize>,
     lora: Option<Factors>,
 }
 
@@ -210,14 +253,17 @@ impl Linear {
     ) -> Linear {
         let targets = FUSED[fused as usize];
         let (inputs, outputs) = extent(config, targets);
-        let offset = layout.layers[layer].weights[targets[0] as usize];
+        let offsets = &layout.layers[layer];
+        let offset = offsets.weights[targets[0] as usize];
+        let own_bias = !matches!(fused, Fused::Query | Fused::KeyValue);
         Linear {
             weight: Dense { offset, outputs, inputs },
+            bias: offsets.biases[targets[0] as usize].filter(|_| own_bias),
             lora: adapter.and_then(|adapter| adapter.layers[layer][fused as usize]),
         }
     }
 
-    /// `out = residual + x · weightᵀ`, plus `(x · Aᵀ) · Bᵀ` with an adapter.
+    /// `out = residual + x · weightᵀ + bias`, plus `(x · Aᵀ) · Bᵀ` with an adapter.
     pub(super) fn forward<B: Backend>(
         &self,
         operands: &mut Operands<B>,
@@ -228,14 +274,18 @@ impl Linear {
     ) {
         let Operands { backend, weights, lora } = operands;
         let base = backend::Linear { rows, weights: *weights, weight: self.weight };
-        let Some(Factors { a, b }) = self.lora else {
-            return backend.linear(&base, x, residual, out);
-        };
-        let factor = |weight| backend::Linear { rows, weights: &lora.factors, weight };
-        // The small part first: where it is rounded before the sum, that costs least.
-        backend.linear(&factor(a), x, None, &mut lora.inner);
-        backend.linear(&factor(b), &lora.inner, residual, out);
-        backend.linear_add(&base, x, out);
+        if let Some(Factors { a, b }) = self.lora {
+            let factor = |weight| backend::Linear { rows, weights: &lora.factors, weight };
+            // The small part first: where it is rounded before the sum, that costs least.
+            backend.linear(&factor(a), x, None, &mut lora.inner);
+            backend.linear(&factor(b), &lora.inner, residual, out);
+            backend.linear_add(&base, x, out);
+        } else {
+            backend.linear(&base, x, residual, out);
+        }
+        if let Some(offset) = self.bias {
+            backend.add_bias(rows, self.weight.outputs, weights, offset, out);
+        }
     }
 
     /// `d_x = d_out · weight`, or `d_x += …` if `add`, with what the adapter contributes. The gradient of `A·x` stays for
@@ -271,6 +321,9 @@ impl Linear {
         let Operands { backend, lora, .. } = operands;
         if let Some(gradients) = gradient.weights() {
             backend.linear_backward_weight(rows, d_out, x, gradients, self.weight);
+            if let Some(offset) = self.bias {
+                backend.bias_backward(rows, self.weight.outputs, d_out, gradients, offset);
+            }
         } else if let Some(Factors { a, b }) = self.lora {
             let inner = backend::Linear { rows, weights: &lora.factors, weight: a };
             backend.linear(&inner, x, None, &mut lora.inner);

@@ -215,7 +215,7 @@ impl Model {
 
     fn acquire(&self, factors: &Vec<f32>) -> Worker<Cpu> {
         let mut worker = schedule::lock(&self.workers).pop().unwrap_or_else(|| {
-            let backend = Cpu::new(&self.config.inverse_frequencies()).with_precision(self.precision);
+            let backend = Cpu::of(&self.config).with_precision(self.precision);
             Worker::new(backend, &self.config, self.recompute)
         });
         worker.set_factors(|_, place| place.clone_from(factors));

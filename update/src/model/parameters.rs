@@ -52,7 +52,9 @@ pub(crate) struct LayerOffsets {
     pub biases: [Option<usize>; 7],
     /// Of query and key heads.
     pub qk_norm: Option<[usize; 2]>,
-    pub post_attention_norm: usize,
+    pub mlp_norm: usize,
+    /// Of attention's output and of the MLP's.
+    pub post_norms: Option<[usize; 2]>,
 }
 
 impl Layout {
@@ -76,10 +78,12 @@ impl Layout {
             site(&mut layout, Site::QueryKeyValue);
             let qk_norm = layer.qk_norm.as_ref().map(|norms| norms.each_ref().map(|norm| layout.add(norm)));
             site(&mut layout, Site::Output);
-            let post_attention_norm = layout.add(&layer.post_attention_norm);
+            let mlp_norm = layout.add(&layer.mlp_norm);
             site(&mut layout, Site::GateUp);
             site(&mut layout, Site::Down);
-            layout.layers.push(LayerOffsets { input_norm, weights, biases, qk_norm, post_attention_norm });
+            let post_norms = layer.attention_out_norm.as_ref().zip(layer.mlp_out_norm.as_ref());
+            let post_norms = post_norms.map(|norms| <[_; 2]>::from(norms).map(|norm| layout.add(norm)));
+            layout.layers.push(LayerOffsets { input_norm, weights, biases, qk_norm, mlp_norm, post_norms });
         }
         layout.final_norm = layout.add(&decoder.final_norm);
         layout.head = match config.tie_word_embeddings {

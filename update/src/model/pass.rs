@@ -9,8 +9,8 @@ use super::Layout;
 use super::linear::{Accumulator, Fused, Linear, LoraAdapter, Operands};
 use super::workspace::{Batch, Counts, Workspace, rows};
 use crate::backend::{
-    Attention, AttentionGradients, AttentionOutput, Backend, Dense, Heads, LmHead, MicroBatch, QkNormRope,
-    RmsNorm, Rows,
+    Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Heads, LmHead,
+    MicroBatch, QkNormRope, RmsNorm, Rows,
 };
 use policy::adapter::Target;
 use policy::config::Config;
@@ -49,7 +49,24 @@ impl Decoder<'_> {
 
     fn norm<'b, T>(&self, rows: usize, x: &'b T, weights: &'b T, offset: usize) -> RmsNorm<'b, T> {
         let Config { hidden_size, rms_norm_eps, .. } = *self.config;
-        RmsNorm { rows, width: hidden_size, x, weights, offset, epsilon: rms_norm_eps }
+        let minus_one = self.config.variant.norms_minus_one;
+        RmsNorm { rows, width: hidden_size, x, weights, offset, epsilon: rms_norm_eps, minus_one }
+    }
+
+    fn embedding(&self) -> Embedding {
+        let scale = self.config.variant.embedding_scale.unwrap_or(1.0);
+        Embedding { table: self.table(self.layout.embedding), scale }
+    }
+
+    fn activation(&self) -> Activation {
+        if self.config.variant.gelu { Activation::Gelu } else { Activation::Silu }
+    }
+
+    fn attention<'b, T>(&self, layer: usize, [queries, keys, key_value]: [&'b T; 3]) -> Attention<'b, T> {
+        let config = self.config;
+        let (rows, scale) = (rows(config, layer), config.attention_scale());
+        let window = config.window(layer);
+        Attention { rows, heads: self.heads(), scale, window, queries, keys, key_value }
     }
 
     /// The embedding or the head.
@@ -73,7 +90,8 @@ impl Decoder<'_> {
             bias: offsets.biases[target as usize],
             norm: offsets.qk_norm.map(|norms| norms[target as usize]),
             epsilon: config.rms_norm_eps,
-            rope: config.rope_layers[layer],
+            minus_one: config.variant.norms_minus_one,
+            rope: config.rope(layer),
         }
     }
 
@@ -91,22 +109,42 @@ impl Decoder<'_> {
         let counts = Counts { tokens: batch.tokens(), scored: batch.scored.len() };
         let prepared = Prepared { batch: backend.prepare(batch), counts };
         self.batch(counts, false).reserve(backend, space);
-        let table = self.table(self.layout.embedding);
-        backend.embed(&prepared.batch, weights, table, &mut space.inputs[0]);
+        backend.embed(&prepared.batch, weights, self.embedding(), &mut space.inputs[0]);
         for layer in 0..config.num_layers {
             self.layer_forward(backend, space, weights, &prepared, layer);
-            let count = counts.of(rows(config, layer));
-            let saved = &space.saved[space.saved_index(layer)];
-            backend.swiglu(count, config.intermediate_size, &saved.gate_up, &mut space.swiglu);
-            let next = space.inputs.get_mut(layer + 1).unwrap_or(&mut space.output);
-            let down = self.linear(layer, Fused::Down);
-            let operands = &mut Operands { backend, weights, lora: &mut space.lora };
-            down.forward(operands, count, &space.swiglu, Some(&saved.post_attn), next);
+            self.mlp_forward(backend, space, weights, counts, layer);
         }
         let norm = self.norm(counts.scored, &space.output, weights, self.layout.final_norm);
         backend.rms_norm(&norm, &mut space.gathered);
         backend.score(&prepared.batch, &self.lm_head(&space.gathered, weights), logprobs, entropies);
         prepared
+    }
+
+    /// From a layer's gate and up projections to its output.
+    fn mlp_forward<B: Backend>(
+        &self,
+        backend: &mut B,
+        space: &mut Workspace<B::Buffer>,
+        weights: &B::Buffer,
+        counts: Counts,
+        layer: usize,
+    ) {
+        let config = self.config;
+        let count = counts.of(rows(config, layer));
+        let index = space.saved_index(layer);
+        let saved = &mut space.saved[index];
+        let (activation, width) = (self.activation(), config.intermediate_size);
+        backend.swiglu(activation, count, width, &saved.gate_up, &mut space.swiglu);
+        let next = space.inputs.get_mut(layer + 1).unwrap_or(&mut space.output);
+        let down = self.linear(layer, Fused::Down);
+        let operands = &mut Operands { backend, weights, lora: &mut space.lora };
+        let Some([_, norm]) = self.layout.layers[layer].post_norms else {
+            return down.forward(operands, count, &space.swiglu, Some(&saved.post_attn), next);
+        };
+        let [_, branch] = &mut saved.branches;
+        down.forward(operands, count, &space.swiglu, None, branch);
+        operands.backend.rms_norm(&self.norm(count, branch, weights, norm), &mut space.normal);
+        operands.backend.add(count * config.hidden_size, &saved.post_attn, &space.normal, next);
     }
 
     /// From a layer's input to its gate and up projections: all that the backward pass needs of it.
@@ -143,7 +181,7 @@ impl Decoder<'_> {
         let op = self.qk_norm_rope(layer, Target::Query, weights);
         operands.backend.qk_norm_rope(batch, &op, &mut saved.query, &mut space.queries);
         let (queries, keys, key_value) = (&space.queries, &space.keys, &saved.key_value);
-        let op = Attention { rows, heads: self.heads(), queries, keys, key_value };
+        let op = self.attention(layer, [queries, keys, key_value]);
         operands.backend.attention(batch, &op, &mut saved.attn_out, &mut saved.lse);
         let residual = match rows {
             Rows::All => input,
@@ -153,8 +191,15 @@ impl Decoder<'_> {
             }
         };
         let output = self.linear(layer, Fused::Output);
-        output.forward(operands, count, &saved.attn_out, Some(residual), &mut saved.post_attn);
-        let norm = self.norm(count, &saved.post_attn, weights, offsets.post_attention_norm);
+        if let Some([norm, _]) = offsets.post_norms {
+            let [branch, _] = &mut saved.branches;
+            output.forward(operands, count, &saved.attn_out, None, branch);
+            operands.backend.rms_norm(&self.norm(count, branch, weights, norm), &mut space.normal);
+            operands.backend.add(count * hidden, residual, &space.normal, &mut saved.post_attn);
+        } else {
+            output.forward(operands, count, &saved.attn_out, Some(residual), &mut saved.post_attn);
+        }
+        let norm = self.norm(count, &saved.post_attn, weights, offsets.mlp_norm);
         operands.backend.rms_norm(&norm, &mut space.normal);
         let gate_up = self.linear(layer, Fused::GateUp);
         gate_up.forward(operands, count, &space.normal, None, &mut saved.gate_up);
@@ -183,11 +228,14 @@ impl Decoder<'_> {
         for layer in (0..config.num_layers).rev() {
             if space.is_gone(layer) {
                 self.layer_forward(backend, space, weights, prepared, layer);
+                if self.layout.layers[layer].post_norms.is_some() {
+                    self.mlp_forward(backend, space, weights, *counts, layer);
+                }
             }
             self.layer_backward(backend, space, weights, prepared, layer, gradient);
         }
         if let Some(gradients) = gradient.weights() {
-            backend.embed_backward(batch, &space.d_stream, gradients, self.table(self.layout.embedding));
+            backend.embed_backward(batch, &space.d_stream, gradients, self.embedding());
         }
     }
 
@@ -211,14 +259,21 @@ impl Decoder<'_> {
         let operands = &mut Operands { backend, weights, lora: &mut space.lora };
 
         // The MLP.
-        let d_stream =
-            operands.backend.cast_for_gemm(count * hidden, &space.d_stream, &mut space.d_stream_cast);
+        let d_stream = if let Some([_, norm]) = offsets.post_norms {
+            let norm = self.norm(count, &saved.branches[1], weights, norm);
+            operands.backend.zero(count * hidden, &mut space.d_other);
+            let (d_out, d_branch) = (&space.d_stream, &mut space.d_other);
+            operands.backend.rms_norm_backward(&norm, d_out, d_branch, gradient.weights());
+            &space.d_other
+        } else {
+            operands.backend.cast_for_gemm(count * hidden, &space.d_stream, &mut space.d_stream_cast)
+        };
         let down = self.linear(layer, Fused::Down);
         down.backward_input(operands, count, d_stream, false, &mut space.d_swiglu);
         let (gate_up, d_swiglu, swiglu) = (&mut saved.gate_up, &space.d_swiglu, &mut space.swiglu);
-        operands.backend.swiglu_backward(count, intermediate, gate_up, d_swiglu, swiglu);
+        operands.backend.swiglu_backward(self.activation(), count, intermediate, gate_up, d_swiglu, swiglu);
         down.backward_weight(operands, count, d_stream, swiglu, gradient);
-        let norm = self.norm(count, &saved.post_attn, weights, offsets.post_attention_norm);
+        let norm = self.norm(count, &saved.post_attn, weights, offsets.mlp_norm);
         operands.backend.rms_norm(&norm, &mut space.normal);
         let linear = self.linear(layer, Fused::GateUp);
         linear.backward_input(operands, count, gate_up, false, &mut space.d_other);
@@ -226,8 +281,15 @@ impl Decoder<'_> {
         operands.backend.rms_norm_backward(&norm, &space.d_other, &mut space.d_stream, gradient.weights());
 
         // Attention.
-        let d_stream =
-            operands.backend.cast_for_gemm(count * hidden, &space.d_stream, &mut space.d_stream_cast);
+        let d_stream = if let Some([norm, _]) = offsets.post_norms {
+            let norm = self.norm(count, &saved.branches[0], weights, norm);
+            operands.backend.zero(count * hidden, &mut space.d_other);
+            let (d_out, d_branch) = (&space.d_stream, &mut space.d_other);
+            operands.backend.rms_norm_backward(&norm, d_out, d_branch, gradient.weights());
+            &space.d_other
+        } else {
+            operands.backend.cast_for_gemm(count * hidden, &space.d_stream, &mut space.d_stream_cast)
+        };
         let output = self.linear(layer, Fused::Output);
         output.backward_input(operands, count, d_stream, false, &mut space.d_attn_out);
         output.backward_weight(operands, count, d_stream, &saved.attn_out, gradient);
@@ -239,7 +301,7 @@ impl Decoder<'_> {
         let (queries, keys, key_value) = (&space.queries, &space.keys, &saved.key_value);
         backend.attention_backward(
             batch,
-            &Attention { rows, heads: self.heads(), queries, keys, key_value },
+            &self.attention(layer, [queries, keys, key_value]),
             AttentionOutput { out: &saved.attn_out, lse: &saved.lse, d_out: &space.d_attn_out },
             AttentionGradients {
                 d_queries: &mut space.d_queries,

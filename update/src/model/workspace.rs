@@ -44,6 +44,8 @@ pub(super) struct Saved<T> {
     pub post_attn: T,
     /// Gate and up projections, `[rows, 2 * intermediate]`.
     pub gate_up: T,
+    /// Outputs of attention and of the MLP before their norms, `[rows, hidden]` each, where they have norms.
+    pub branches: [T; 2],
 }
 
 /// The buffers of one stream of work, kept from one micro-batch to the next; or something of each of them.
@@ -93,8 +95,9 @@ impl<T> Workspace<T> {
     /// Every buffer, always in the same order.
     pub(super) fn all(&mut self) -> Vec<&mut T> {
         let mut all: Vec<&mut T> = self.inputs.iter_mut().collect();
-        for Saved { query, key_value, attn_out, lse, post_attn, gate_up } in &mut self.saved {
+        for Saved { query, key_value, attn_out, lse, post_attn, gate_up, branches } in &mut self.saved {
             all.extend([query, key_value, attn_out, lse, post_attn, gate_up]);
+            all.extend(branches);
         }
         all.extend([&mut self.output, &mut self.normal, &mut self.gathered]);
         all.extend([&mut self.queries, &mut self.keys, &mut self.swiglu]);
@@ -137,6 +140,7 @@ impl Batch<'_> {
         let (hidden, intermediate) = (config.hidden_size, config.intermediate_size);
         let (query, key) = (config.query_width(), config.key_width());
         let inner = adapter.map_or(0, LoraAdapter::inner);
+        let branch = if config.variant.post_norms { hidden } else { 0 };
         let gradient = |width: usize| if backward { tokens * width } else { 0 };
         // Where layers share one, it is as long as the first layer's: no other has more rows.
         let saved = 0..if recompute { 1 } else { config.num_layers };
@@ -152,6 +156,7 @@ impl Batch<'_> {
                         lse: make(F32, rows * config.num_heads),
                         post_attn: make(F32, rows * hidden),
                         gate_up: make(Activations, rows * 2 * intermediate),
+                        branches: [(); 2].map(|()| make(F32, branch * rows)),
                     }
                 })
                 .collect(),
@@ -202,7 +207,7 @@ pub(super) fn empty<B: Backend>(backend: &mut B, config: &Config, recompute: boo
 /// Values kept for each token and layer, for sizing micro-batches.
 pub(super) fn saved_values(config: &Config) -> usize {
     config.num_layers
-        * (2 * config.hidden_size
+        * ((if config.variant.post_norms { 4 } else { 2 }) * config.hidden_size
             + 2 * config.query_width()
             + 2 * config.key_width()
             + config.num_heads
@@ -213,7 +218,7 @@ pub(super) fn saved_values(config: &Config) -> usize {
 mod tests {
     use super::*;
     use crate::backend::Cpu;
-    use policy::config::RopeScaling;
+    use policy::config::{RopeScaling, Variant};
     use policy::weights::ElementType;
 
     #[test]
@@ -235,7 +240,7 @@ mod tests {
             attention_bias: false,
             rope_layers: vec![true; 2],
             max_positions: 4096,
-            window: None,
+            variant: Variant::default(),
             dtype: ElementType::F32,
         };
         let mut backend = Cpu::new(&config.inverse_frequencies());

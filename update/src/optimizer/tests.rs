@@ -1,7 +1,7 @@
 //! The rules against PyTorch's, and the state against itself.
 
 use super::*;
-use policy::config::{Config, RopeScaling};
+use policy::config::{Config, RopeScaling, Variant};
 use policy::weights::ElementType;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -106,7 +106,7 @@ fn small_layout() -> Arc<Layout> {
         attention_bias: false,
         rope_layers: vec![true; 2],
         max_positions: 4096,
-        window: None,
+        variant: Variant::default(),
         dtype: ElementType::F32,
     }))
 }

@@ -73,7 +73,9 @@ fn attention_of(width: usize, queries: usize, keys: usize, batches: Vec<(&'stati
                 let (qb, kb, pb, db) = (gpu.put(&q), gpu.put(&k), gpu.put(&p), gpu.put(&d));
                 let (mut out, mut lse) =
                     (gpu.put(&vec![0.0; q.len()]), gpu.put_single(&vec![0.0; nodes.len() * queries]));
-                let op = Attention { rows, heads, queries: &qb, keys: &kb, key_value: &pb };
+                let scale = 1.0 / (heads.width as f32).sqrt();
+                let op =
+                    Attention { rows, heads, scale, window: None, queries: &qb, keys: &kb, key_value: &pb };
                 gpu.attention(&prepared, &op, &mut out, &mut lse);
                 let (mut d_q, mut d_k) = (gpu.put_single(&q), gpu.put_single(&k));
                 let mut d_p = gpu.put(&vec![0.0; p.len()]);

@@ -20,7 +20,7 @@ pub fn checkpoints(with: &str) -> Vec<PathBuf> {
 /// A checkpoint's decoder and weights.
 pub fn load(directory: &Path) -> (Model, Parameters) {
     let config = Config::load(directory).unwrap();
-    let tensors = Weights::open(directory).unwrap();
+    let tensors = Weights::of_model(directory, &Config::load(directory).unwrap()).unwrap();
     let model = Model::new(config);
     let parameters = model.parameters(|entry, values| {
         let read = tensors.to_f32(&entry.name)?;

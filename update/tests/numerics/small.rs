@@ -1,6 +1,6 @@
 //! Small decoders, random weights and random groups.
 
-use policy::config::{Config, RopeScaling};
+use policy::config::{Config, RopeScaling, Variant};
 use policy::weights::ElementType;
 use std::convert::Infallible;
 use update::model::{Entry, Model, Parameters, RowLoss};
@@ -49,7 +49,7 @@ pub fn llama(sizes: [usize; 7]) -> Config {
         attention_bias: false,
         rope_layers: vec![true; num_layers],
         max_positions: 4096,
-        window: None,
+        variant: Variant::default(),
         dtype: ElementType::F32,
     }
 }

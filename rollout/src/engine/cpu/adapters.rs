@@ -8,8 +8,8 @@
 use super::lanes::Lanes;
 use policy::adapter::Adapter as Description;
 use policy::config::Config;
+use policy::decoder::Site;
 use policy::directory::Policy;
-use policy::graph::SITES;
 use record::failure::{Failure, Result};
 
 /// An adapter's factors for one projection, some columns of a site's output.
@@ -40,8 +40,10 @@ impl Adapter {
         let mut parts = Vec::with_capacity(config.num_layers);
         for layer in 0..config.num_layers {
             let mut sites: [Vec<Part>; 4] = Default::default();
-            for (site, targets) in sites.iter_mut().zip(SITES) {
+            for (parts, site) in sites.iter_mut().zip(Site::ALL) {
                 let mut offset = 0;
+                let fused = site.fused().filter(|fused| description.targets.contains(fused));
+                let targets = fused.as_ref().map_or(site.targets(), std::slice::from_ref);
                 for &target in targets {
                     let (_, outputs) = target.extent(config);
                     if description.targets.contains(&target) {
@@ -51,7 +53,7 @@ impl Adapter {
                         let transposed =
                             (0..rank * outputs).map(|at| scale * b[at % outputs * rank + at / outputs]);
                         let b = transposed.collect();
-                        site.push(Part { offset, a, b });
+                        parts.push(Part { offset, a, b });
                     }
                     offset += outputs;
                 }

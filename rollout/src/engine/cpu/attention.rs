@@ -34,6 +34,17 @@ pub struct Layer {
     pub query_gain: Option<Vec<f32>>,
     /// `[head_size]` gains of the key norm.
     pub key_gain: Option<Vec<f32>>,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// Tokens that a query may attend to, itself included; none where all before it are visible.
+    pub window: Option<usize>,
+}
+
+impl Layer {
+    /// How many of the tokens up to a query, `visible` with itself, its window hides; below 0 where there is room left.
+    fn hidden(&self, visible: usize) -> i64 {
+        self.window.map_or(i64::MIN / 2, |window| visible as i64 - window as i64)
+    }
 }
 
 /// The tensors of one call.
@@ -106,7 +117,7 @@ impl Head<'_> {
         slot: usize,
     ) {
         let gain = self.layer.query_gain.as_deref();
-        let scale = 1.0 / (D as f32).sqrt();
+        let scale = self.layer.scale;
         for member in 0..self.group {
             let output = context.work.queries.start().wrapping_add((slot + member) * D);
             let input = self.query::<D>(row, member);
@@ -240,6 +251,7 @@ unsafe fn prefill<S: Lanes, const D: usize>(
             offset: head.offset,
             count: start + first + tokens,
             visible: start + first + 1,
+            hidden: head.layer.hidden(start + first + 1),
             rows_a_step: head.group,
         };
         (head.attend)(&mut context.work, 0, tokens * head.group, keys);
@@ -283,21 +295,33 @@ unsafe fn decode<S: Lanes, const D: usize>(
         if let Some(next) = next {
             next.list(kv, work);
         }
-        let keys = |blocks, count| Keys {
+        let keys = |blocks, count, hidden| Keys {
             starts: kv.starts(),
             blocks,
             offset: head.offset,
             count,
             visible: count,
+            hidden,
             rows_a_step: usize::MAX,
         };
         begin::<D>(work, part.len() * group);
-        (head.attend)(work, 0, part.len() * group, keys(shared.blocks, shared.tokens));
+        let hidden = |sequence: usize| head.layer.hidden(batch.past[sequence] as usize + 1);
+        if part.clone().all(|sequence| hidden(sequence) <= 0) {
+            (head.attend)(work, 0, part.len() * group, keys(shared.blocks, shared.tokens, 0));
+        } else {
+            // A window begins where its branch is.
+            for (index, sequence) in part.clone().enumerate() {
+                let keys = keys(shared.blocks, shared.tokens, hidden(sequence));
+                (head.attend)(work, index * group, group, keys);
+            }
+        }
         for (index, sequence) in part.enumerate() {
             let (row, position) = (row_of(sequence), batch.past[sequence] as usize);
             // Only now: the block has been fetched meanwhile, and a key touches as many cache lines as it has numbers.
             head.append::<S, D>(kv, &context.rope, row, batch.slots[row], position);
-            (head.attend)(work, index * group, group, keys(own_blocks(sequence), own_tokens(sequence) + 1));
+            let own_hidden = hidden(sequence) - shared.tokens as i64;
+            let keys = keys(own_blocks(sequence), own_tokens(sequence) + 1, own_hidden);
+            (head.attend)(work, index * group, group, keys);
             for member in 0..group {
                 finish::<S, D>(work, index * group + member, head.output::<D>(row, member));
             }

@@ -24,6 +24,8 @@ pub struct Kernels {
     pub attention: Attention,
     /// [`kernels::swiglu`].
     pub swiglu: unsafe fn(*const f32, *const f32, usize, *mut f32),
+    /// [`kernels::geglu`].
+    pub geglu: unsafe fn(*const f32, *const f32, usize, *mut f32),
     /// [`adapters::add`].
     pub low_rank: unsafe fn(&Part, usize, *const f32, *mut f32),
     /// [`softmax::largest`].
@@ -85,6 +87,11 @@ macro_rules! compiled {
             }
 
             $(#[$attribute])?
+            unsafe fn geglu(gate: *const f32, up: *const f32, count: usize, output: *mut f32) {
+                kernels::geglu::<$lanes>(gate, up, count, output)
+            }
+
+            $(#[$attribute])?
             unsafe fn low_rank(part: &Part, rank: usize, x: *const f32, y: *mut f32) {
                 adapters::add::<$lanes>(part, rank, x, y)
             }
@@ -109,7 +116,7 @@ macro_rules! compiled {
                     $($size => attention::<$size>,)*
                     _ => return None,
                 };
-                Some(Kernels { name: $name, attention, swiglu, low_rank, largest, tile_sums, weights })
+                Some(Kernels { name: $name, attention, swiglu, geglu, low_rank, largest, tile_sums, weights })
             }
         }
     };

@@ -13,6 +13,7 @@
 
 use super::kv::BLOCK_SIZE;
 use super::lanes::{Lanes, Number};
+use super::rope::Rotation;
 use super::workspace::{Ahead, CHUNK, Workspace};
 use std::ptr::NonNull;
 
@@ -179,7 +180,9 @@ pub struct Keys<'a> {
     pub count: usize,
     /// How many of them the first row sees.
     pub visible: usize,
-    /// One more is seen by every so many rows.
+    /// How many of those, the oldest, it does not see because of a window; below 0: how many tokens ago the window begins.
+    pub hidden: i64,
+    /// One more is seen, and one more hidden, by every so many rows.
     pub rows_a_step: usize,
 }
 
@@ -205,7 +208,9 @@ pub unsafe fn attend<S: Lanes, K: Number, const D: usize>(
     let sums = work.sums.start().wrapping_add(first * D);
     let scores = work.scores.start();
     let ahead = &mut work.ahead;
-    for begin in (0..keys.count).step_by(CHUNK) {
+    // Chunks begin at the same tokens whatever is hidden.
+    let hidden_chunks = keys.hidden.max(0) as usize / CHUNK;
+    for begin in (hidden_chunks * CHUNK..keys.count).step_by(CHUNK) {
         let count = (keys.count - begin).min(CHUNK);
         let tiles = count.div_ceil(BLOCK_SIZE);
         let mut key_blocks = [std::ptr::null::<K>(); TILES];
@@ -241,12 +246,15 @@ pub unsafe fn attend<S: Lanes, K: Number, const D: usize>(
             scored!(1, 2);
         }
         for row in 0..rows {
-            let seen = (keys.visible + row / keys.rows_a_step).saturating_sub(begin).min(count);
+            let step = row / keys.rows_a_step;
+            let seen = (keys.visible + step).saturating_sub(begin).min(count);
+            let hidden = (keys.hidden + step as i64 - begin as i64).max(0) as usize;
             let scores = scores.add(row * CHUNK);
-            if seen == 0 {
+            if seen <= hidden {
                 std::slice::from_raw_parts_mut(scores, tiles * BLOCK_SIZE).fill(0.0);
                 continue;
             }
+            std::slice::from_raw_parts_mut(scores, hidden).fill(f32::NEG_INFINITY);
             let (largest, total) = (&mut work.largest[first + row], &mut work.total[first + row]);
             soften::<S, D>(scores, tiles, seen, largest, total, sums.add(row * D));
         }
@@ -307,7 +315,7 @@ pub unsafe fn rotate<S: Lanes, const D: usize>(
     input: *const f32,
     gain: Option<&[f32]>,
     epsilon: f32,
-    rotation: (*const f32, *const f32),
+    rotation: Rotation,
     scale: f32,
     output: *mut f32,
 ) {
@@ -330,34 +338,74 @@ pub unsafe fn rotate<S: Lanes, const D: usize>(
         }
         part.store(head.as_mut_ptr().add(lane * 16));
     }
-    let (cosines, sines) = rotation;
-    for index in 0..D / 2 {
-        let (low, high) = (head[index], head[index + D / 2]);
-        let (cosine, sine) = (*cosines.add(index), *sines.add(index));
-        *output.add(index) = low * cosine - high * sine;
-        *output.add(index + D / 2) = high * cosine + low * sine;
+    if rotation.pairs == D / 2 {
+        turn(&head, D / 2, rotation, output);
+    } else {
+        turn(&head, rotation.pairs, rotation, output);
+        for index in 2 * rotation.pairs..D {
+            *output.add(index) = head[index];
+        }
     }
 }
 
-/// One vector of [`swiglu`]. Below -87 the sigmoid is 0 in all but name; the bound keeps the exponential finite.
+/// Rotates pairs of elements.
 #[inline(always)]
-unsafe fn gated<S: Lanes>(gate: S, up: S) -> S {
-    let bounded = S::splat(-87.0).max(gate);
+unsafe fn turn(head: &[f32], pairs: usize, rotation: Rotation, output: *mut f32) {
+    let Rotation { cosines, sines, .. } = rotation;
+    for index in 0..pairs {
+        let (low, high) = (head[index], head[index + pairs]);
+        let (cosine, sine) = (*cosines.add(index), *sines.add(index));
+        *output.add(index) = low * cosine - high * sine;
+        *output.add(index + pairs) = high * cosine + low * sine;
+    }
+}
+
+/// `gate * sigmoid(argument) * up`. Below -87 the sigmoid is 0 in all but name; the bound keeps the exponential finite.
+#[inline(always)]
+unsafe fn gated<S: Lanes>(gate: S, argument: S, up: S) -> S {
+    let bounded = S::splat(-87.0).max(argument);
     gate.mul(up).div(S::splat(0.0).sub(bounded).exp().add(S::splat(1.0)))
 }
 
-/// `silu(gate) * up`, number by number (Shazeer, arXiv 2002.05202).
+/// One vector of [`swiglu`] or [`geglu`].
 #[inline(always)]
-pub unsafe fn swiglu<S: Lanes>(gate: *const f32, up: *const f32, count: usize, output: *mut f32) {
+unsafe fn glu<S: Lanes, const GELU: bool>(gate: S, up: S) -> S {
+    if !GELU {
+        return gated(gate, gate, up);
+    }
+    // (1 + tanh(u)) / 2 is the sigmoid of 2u, here with u = sqrt(2 / pi) * (x + 0.044715 * x^3).
+    let factor = gate.mul(gate).fma(S::splat(0.071_354_814), S::splat(1.595_769_2));
+    gated(gate, gate.mul(factor), up)
+}
+
+#[inline(always)]
+unsafe fn glu_row<S: Lanes, const GELU: bool>(
+    gate: *const f32,
+    up: *const f32,
+    count: usize,
+    output: *mut f32,
+) {
     let whole = count / 16 * 16;
     for at in (0..whole).step_by(16) {
-        gated(S::load(gate.add(at)), S::load(up.add(at))).store(output.add(at));
+        glu::<S, GELU>(S::load(gate.add(at)), S::load(up.add(at))).store(output.add(at));
     }
     if whole < count {
         let (mut gates, mut ups) = ([0.0; 16], [0.0; 16]);
         std::ptr::copy_nonoverlapping(gate.add(whole), gates.as_mut_ptr(), count - whole);
         std::ptr::copy_nonoverlapping(up.add(whole), ups.as_mut_ptr(), count - whole);
-        let result = gated(S::load(gates.as_ptr()), S::load(ups.as_ptr())).array();
+        let result = glu::<S, GELU>(S::load(gates.as_ptr()), S::load(ups.as_ptr())).array();
         std::ptr::copy_nonoverlapping(result.as_ptr(), output.add(whole), count - whole);
     }
+}
+
+/// `silu(gate) * up`, number by number (Shazeer, arXiv 2002.05202).
+#[inline(always)]
+pub unsafe fn swiglu<S: Lanes>(gate: *const f32, up: *const f32, count: usize, output: *mut f32) {
+    glu_row::<S, false>(gate, up, count, output)
+}
+
+/// `gelu(gate) * up`, with the tanh formula of GELU (Hendrycks and Gimpel, arXiv 1606.08415).
+#[inline(always)]
+pub unsafe fn geglu<S: Lanes>(gate: *const f32, up: *const f32, count: usize, output: *mut f32) {
+    glu_row::<S, true>(gate, up, count, output)
 }

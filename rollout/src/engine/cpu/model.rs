@@ -68,7 +68,7 @@ impl Model {
             let message = format!("{}: {group} query heads share a key head", files.display());
             return Err(Failure::data(message).hint(format!("at most {MAX_ROWS} can")));
         }
-        let weights = Weights::open(files)?;
+        let weights = Weights::of_model(files, &config)?;
         // ONNX Runtime's own products are a little faster than ours in f32, but chooses their instructions itself, and it
         // has none in bf16.
         let (products, linears) = match (options.precision, options.isa) {

@@ -27,7 +27,8 @@ pub fn domain(shared: &Shared) -> Result<Domain<Shared>> {
     Domain::new(vec![
         Operator::new::<Attention>(shared.clone()),
         Operator::new::<LinearProduct>(shared.clone()),
-        Operator::new::<SwiGlu>(shared.clone()),
+        Operator::new::<Glu<false>>(shared.clone()),
+        Operator::new::<Glu<true>>(shared.clone()),
         Operator::new::<LowRank>(shared.clone()),
     ])
 }
@@ -55,6 +56,8 @@ impl Kernel for Attention {
             epsilon: node.float(c"epsilon")?,
             query_gain: gain(1)?,
             key_gain: gain(2)?,
+            scale: node.float(c"scale")?,
+            window: Some(node.integer(c"window")?).filter(|&window| window > 0),
         };
         Ok(Attention { layer, head_size, kernels: shared.kernels })
     }
@@ -176,29 +179,30 @@ impl Kernel for LowRank {
     }
 }
 
-/// `silu(gate) * up` of rows that hold both, one after the other.
-struct SwiGlu {
+/// `silu(gate) * up`, or `gelu(gate) * up`, of rows that hold both, one after the other.
+struct Glu<const GELU: bool> {
     kernels: Kernels,
 }
 
-impl Kernel for SwiGlu {
+impl<const GELU: bool> Kernel for Glu<GELU> {
     type Shared = Shared;
-    const NAME: &'static CStr = c"SwiGlu";
+    const NAME: &'static CStr = if GELU { c"GeGlu" } else { c"SwiGlu" };
     const INPUTS: usize = 1;
 
     fn new(shared: &Shared, _: &Node) -> Outcome<Self> {
-        Ok(SwiGlu { kernels: shared.kernels })
+        Ok(Glu { kernels: shared.kernels })
     }
 
     fn compute(&self, call: &Call) -> Outcome<()> {
         let (rows, width, gates) = call.input_rows(0)?;
         let half = width / 2;
         let output = call.output_rows(rows, half)?;
+        let glu = if GELU { self.kernels.geglu } else { self.kernels.swiglu };
         for row in 0..rows {
             // SAFETY: the sizes are those of the tensors.
             unsafe {
                 let gate = gates.add(row * width);
-                (self.kernels.swiglu)(gate, gate.add(half), half, output.add(row * half));
+                glu(gate, gate.add(half), half, output.add(row * half));
             }
         }
         Ok(())

@@ -1,40 +1,67 @@
-//! The cos/sin cache of the rotary embedding (RoPE, Su et al., arXiv 2104.09864).
+//! The cos/sin caches of the rotary embedding (RoPE, Su et al., arXiv 2104.09864).
 
-/// Tables of `[positions][head_size / 2]`, which grow with the longest sequence.
+use policy::config::{self, Config};
+use std::ptr;
+
+/// The angles of one position.
+#[derive(Debug, Clone, Copy)]
+pub struct Rotation {
+    /// Pairs of elements that are rotated: `i` with `i + pairs`. Elements beyond them are not.
+    pub pairs: usize,
+    /// Their cosines.
+    pub cosines: *const f32,
+    /// Their sines.
+    pub sines: *const f32,
+}
+
+/// What a layer without rotary positions (NoPE) has.
+const STILL: Rotation = Rotation { pairs: 0, cosines: ptr::null(), sines: ptr::null() };
+
+/// A table of `[positions][pairs]` for each kind of rotary positions, which grow with the longest sequence.
 #[derive(Debug, Clone)]
 pub struct Rope {
-    frequencies: Vec<f32>,
+    tables: Vec<Table>,
+    /// The table of each layer.
+    layers: Vec<Option<usize>>,
+}
+
+#[derive(Debug, Clone)]
+struct Table {
+    rope: config::Rope,
     cosines: Vec<f32>,
     sines: Vec<f32>,
-    layers: Vec<bool>,
 }
 
 impl Rope {
-    /// `frequencies`: radians per position for each pair of dimensions, `head_size / 2` of them; `layers`: whether each
-    /// layer rotates (the others are NoPE).
-    pub fn new(frequencies: Vec<f32>, layers: Vec<bool>) -> Self {
-        Rope { frequencies, cosines: Vec::new(), sines: Vec::new(), layers }
+    /// The tables of a model, without positions.
+    pub fn new(config: &Config) -> Self {
+        let table = |rope| Table { rope, cosines: Vec::new(), sines: Vec::new() };
+        let layers = (0..config.num_layers).map(|layer| config.rope(layer)).collect();
+        Rope { tables: config.ropes().into_iter().map(table).collect(), layers }
     }
 
     /// Makes positions `0..count` available. The angle is rounded to f32 before its cosine is taken, as the reference
     /// implementations do.
     pub fn reserve(&mut self, count: usize) {
-        let have = self.cosines.len() / self.frequencies.len();
-        for position in have..count.next_multiple_of(64).max(have) {
-            for &frequency in &self.frequencies {
-                let angle = f64::from(position as f32 * frequency);
-                self.cosines.push(angle.cos() as f32);
-                self.sines.push(angle.sin() as f32);
+        for Table { rope, cosines, sines } in &mut self.tables {
+            let have = cosines.len() / rope.frequencies.len();
+            for position in have..count.next_multiple_of(64).max(have) {
+                for &frequency in &rope.frequencies {
+                    let angle = f64::from(position as f32 * frequency);
+                    cosines.push(angle.cos() as f32 * rope.attention_factor);
+                    sines.push(angle.sin() as f32 * rope.attention_factor);
+                }
             }
         }
     }
 
-    /// The cosines and sines of a reserved position in a layer. Without rotation they are those of position 0: 1 and 0.
+    /// The angles of a reserved position in a layer.
     #[inline(always)]
-    pub fn at(&self, layer: usize, position: usize) -> (*const f32, *const f32) {
-        let half = self.frequencies.len();
-        let position = if self.layers[layer] { position } else { 0 };
-        let range = position * half..(position + 1) * half;
-        (self.cosines[range.clone()].as_ptr(), self.sines[range].as_ptr())
+    pub fn at(&self, layer: usize, position: usize) -> Rotation {
+        let Some(table) = self.layers[layer] else { return STILL };
+        let Table { rope, cosines, sines } = &self.tables[table];
+        let pairs = rope.frequencies.len();
+        let range = position * pairs..(position + 1) * pairs;
+        Rotation { pairs, cosines: cosines[range.clone()].as_ptr(), sines: sines[range].as_ptr() }
     }
 }

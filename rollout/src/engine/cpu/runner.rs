@@ -75,7 +75,7 @@ impl CpuRunner {
     pub fn new(model: Arc<Model>) -> CpuRunner {
         let context = ForwardContext {
             kv: KvCache::new(model.layout),
-            rope: Rope::new(model.config.inverse_frequencies(), model.config.rope_layers.clone()),
+            rope: Rope::new(&model.config),
             work: Workspace::new(model.config.head_dim),
             products: gemm::Scratch::default(),
         };

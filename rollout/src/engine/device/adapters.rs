@@ -37,6 +37,13 @@ impl Adapters {
         let mut members = Vec::new();
         for policy in policies {
             if let Some((description, weights)) = policy.adapter(config)? {
+                if config.variant.fused_projections {
+                    return Err(Failure::usage(format!(
+                        "{}: adapters of fused projections cannot run on a device",
+                        policy.files.display()
+                    ))
+                    .hint("use --device cpu"));
+                }
                 members.push(Member { description, weights, files: policy.files.clone() });
             }
         }

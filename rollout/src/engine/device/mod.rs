@@ -50,9 +50,10 @@ pub fn start(policies: &[&Policy], device: DeviceKind, share: u64, stop_ids: Vec
         let Some(policy) = policies.first() else {
             return Err(Failure::work("an engine without a policy"));
         };
-        let config = Config::load(policy.model())?;
+        let config = Config::load(policy.model())?.for_device()?;
         let adapters = Adapters::load(&policies, &config)?;
-        Ok((config, Weights::open(policy.model())?, adapters))
+        let weights = Weights::of_model(policy.model(), &config)?;
+        Ok((config, weights, adapters))
     };
     match device {
         DeviceKind::Cpu => Err(Failure::work("the CPU has no device thread")),

@@ -33,7 +33,15 @@ pub fn policy(folder: &Path, adapter: &str) -> Policy {
 fn logprobs_are_those_of_peft_with_one_base_for_all() {
     runtime();
     // The bounds are f32's and bfloat16's; SmolLM3's random weights multiply rounding errors.
-    let sets = [(&["all", "some"][..], 0.05), (&["bias"], 0.05), (&["mistral"], 0.05), (&["smollm3"], 0.3)];
+    let sets = [
+        (&["all", "some"][..], 0.05),
+        (&["bias"], 0.05),
+        (&["mistral"], 0.05),
+        (&["smollm3"], 0.3),
+        (&["biases"], 0.1),
+        (&["phi3"], 0.05),
+        (&["gemma3"], 0.3),
+    ];
     for (names, (precision, most)) in sets
         .into_iter()
         .flat_map(|(names, most)| PRECISIONS.into_iter().zip([1e-4, most]).map(move |case| (names, case)))

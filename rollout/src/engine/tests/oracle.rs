@@ -16,7 +16,7 @@ pub struct Oracle {
 impl Oracle {
     pub fn open(policy: &Policy) -> Self {
         let config = Config::load(&policy.files).expect("a configuration");
-        let weights = Weights::open(&policy.files).expect("weights");
+        let weights = Weights::of_model(&policy.files, &config).expect("weights");
         let graph = graph::decoder(&config, &weights, Kind::GroupQuery).expect("a graph");
         let environment = crate::runtime::environment().expect("ONNX Runtime");
         let folder = weights.folder().expect("one folder").to_str().expect("UTF-8");

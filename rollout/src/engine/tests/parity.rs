@@ -33,6 +33,8 @@ fn every_geometry_agrees_with_group_query_attention() {
         geometry("llama", 4, 2, 128),
         geometry("mistral", 4, 2, 32),
         geometry("smollm3", 4, 1, 64),
+        geometry("phi3", 4, 2, 64),
+        geometry("gemma3_text", 4, 2, 64),
     ];
     for shape in geometries {
         let made = shape.policy();

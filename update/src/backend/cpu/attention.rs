@@ -38,7 +38,8 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    pub(super) fn new(batch: &MicroBatch, nodes: Vec<u32>) -> Blocks {
+    /// The blocks of these nodes, without the keys that a window hides from all queries of a block.
+    pub(super) fn new(batch: &MicroBatch, nodes: Vec<u32>, window: Option<usize>) -> Blocks {
         let mut blocks = Vec::new();
         let mut start = 0;
         // End of the block's tree. A block has queries of one tree, so that a tree's results do not depend on the others of
@@ -56,15 +57,21 @@ impl Blocks {
                 }
                 end += 1;
             }
-            blocks.push(block(batch, &nodes, start..end));
+            blocks.push(block(batch, &nodes, start..end, window));
             start = end;
         }
         Blocks { nodes, blocks }
     }
 }
 
-fn block(batch: &MicroBatch, nodes: &[u32], rows: Range<usize>) -> Block {
+fn block(batch: &MicroBatch, nodes: &[u32], rows: Range<usize>, window: Option<usize>) -> Block {
     let (first, last) = (nodes[rows.start], nodes[rows.end - 1]);
+    // Positions from the first on that some query sees, and that all see.
+    let limits = window.map(|window| {
+        let positions = nodes[rows.clone()].iter().map(|&node| batch.positions[node as usize] as usize + 1);
+        let oldest = |position: Option<usize>| position.unwrap_or(0).saturating_sub(window) as u32;
+        (oldest(positions.clone().min()), oldest(positions.max()))
+    });
     let mut runs: Vec<Range<u32>> = Vec::new();
     let (mut keys, mut common, mut all_common) = (0, 0, true);
     let mut key = 0;
@@ -73,6 +80,14 @@ fn block(batch: &MicroBatch, nodes: &[u32], rows: Range<usize>) -> Block {
         if end <= first {
             key = end;
             continue;
+        }
+        if let Some((some, all)) = limits {
+            let position = batch.positions[key as usize];
+            if position < some {
+                key += 1;
+                continue;
+            }
+            all_common &= position >= all;
         }
         match runs.last_mut() {
             Some(run) if run.end == key => run.end += 1,
@@ -123,15 +138,11 @@ impl Operands {
         let queries = resized(&mut self.queries, group * block.rows.len() * width);
         let keys = resized(&mut self.keys, block.keys * width);
         let values = resized(&mut self.values, block.keys * width);
-        gather_rows(block.rows.clone(), group, queries_at, scale(op.heads), op.queries, queries);
+        gather_rows(block.rows.clone(), group, queries_at, op.scale, op.queries, queries);
         gather_keys(&block.runs, keys_at, op.keys, keys);
         gather_keys(&block.runs, values_at, op.key_value, values);
         [&*queries, keys, values].map(|gathered| View::new(gathered, width))
     }
-}
-
-fn scale(heads: Heads) -> f32 {
-    1.0 / (heads.width as f32).sqrt()
 }
 
 /// Makes `buffer` at least `length` long and returns so much of it.
@@ -277,6 +288,26 @@ fn masked_keys(batch: &MicroBatch, block: &Block) -> Vec<(u32, u32)> {
     keys.map(|key| (key, batch.ends[key as usize])).collect()
 }
 
+/// Hides from each row of `keys` scores those that its window has left behind; keys that all rows see are not `masked`.
+fn hide(
+    batch: &MicroBatch,
+    window: usize,
+    masked: &[(u32, u32)],
+    nodes: &[u32],
+    keys: usize,
+    scores: &mut [f32],
+) {
+    for (row, scores) in scores.chunks_exact_mut(keys).enumerate() {
+        let position = batch.positions[nodes[row % nodes.len()] as usize] as usize;
+        let common = keys - masked.len();
+        for (score, &(key, _)) in scores[common..].iter_mut().zip(masked) {
+            if batch.positions[key as usize] as usize + window <= position {
+                *score = f32::NEG_INFINITY;
+            }
+        }
+    }
+}
+
 /// Where queries, keys and values of one key head lie. Queries of the group are `heads.queries / heads.keys` adjacent
 /// heads.
 fn layouts(heads: Heads, head: usize) -> [HeadLayout; 3] {
@@ -293,7 +324,7 @@ pub(super) fn forward(
     scratch: &mut Scratch,
     gemm: &mut Gemm,
     batch: &MicroBatch,
-    blocks: &Blocks,
+    (blocks, window): (&Blocks, Option<usize>),
     op: &Attention<Vec<f32>>,
     out: &mut [f32],
     lse: &mut [f32],
@@ -311,6 +342,9 @@ pub(super) fn forward(
             let head_out = resized(&mut scratch.out, rows * width);
             let (sums, head_lse) = resized(&mut scratch.lse, 2 * rows).split_at_mut(rows);
             gemm.exact([rows, block.keys, width], q, k.transposed(), Onto::Zero, scores, block.keys);
+            if let Some(window) = window {
+                hide(batch, window, &masked, nodes, block.keys, scores);
+            }
             softmax(block.keys, block.common, &masked, nodes, scores, sums, head_lse);
             let p = View::new(scores, block.keys);
             gemm.exact([rows, width, block.keys], p, v, Onto::Zero, head_out, width);
@@ -333,7 +367,7 @@ pub(super) fn backward(
     scratch: &mut Scratch,
     gemm: &mut Gemm,
     batch: &MicroBatch,
-    blocks: &Blocks,
+    (blocks, window): (&Blocks, Option<usize>),
     op: &Attention<Vec<f32>>,
     output: AttentionOutput<Vec<f32>>,
     gradients: AttentionGradients<Vec<f32>>,
@@ -374,6 +408,9 @@ pub(super) fn backward(
             gemm.exact(by_key, q, k.transposed(), Onto::Zero, scores, block.keys);
             let d_o = View::new(d_head_out, width);
             gemm.exact(by_key, d_o, v.transposed(), Onto::Zero, d_scores, block.keys);
+            if let Some(window) = window {
+                hide(batch, window, &masked, nodes, block.keys, scores);
+            }
             softmax_backward(
                 block.keys,
                 block.common,
@@ -393,7 +430,7 @@ pub(super) fn backward(
             gemm.exact(by_query, d_s.transposed(), q, Onto::Zero, d_k, width);
             scatter_keys(&block.runs, keys_at, d_k, d_keys);
             gemm.exact([rows, width, block.keys], d_s, k, Onto::Zero, head_out, width);
-            head_lse.fill(scale(heads));
+            head_lse.fill(op.scale);
             scatter_rows(block.rows.clone(), group, queries_at, head_lse, head_out, gradients.d_queries);
         }
     }

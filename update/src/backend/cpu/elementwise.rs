@@ -99,6 +99,45 @@ vectorized! {
     }
 }
 
+/// Factors of GELU's tanh formula: `gelu(x) = x * sigmoid(GELU_LINEAR * x + GELU_CUBIC * x^3)`.
+const GELU_LINEAR: f32 = 1.595_769_2;
+const GELU_CUBIC: f32 = 0.071_354_814;
+
+vectorized! {
+    /// `out = gelu(gate) * up` for rows `[gate, up]`.
+    pub(super) fn geglu(width: usize, gate_up: &[f32], out: &mut [f32]) {
+        for (row, out) in gate_up.chunks_exact(2 * width).zip(out.chunks_exact_mut(width)) {
+            let (gate, up) = row.split_at(width);
+            for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
+                let argument = gate * (gate * gate).mul_add(GELU_CUBIC, GELU_LINEAR);
+                *out = gate / (1.0 + exp(-argument)) * up;
+            }
+        }
+    }
+}
+
+vectorized! {
+    /// Replaces rows `[gate, up]` by their gradients and writes the output again.
+    pub(super) fn geglu_backward(width: usize, gate_up: &mut [f32], d_out: &[f32], out: &mut [f32]) {
+        let rows = gate_up.chunks_exact_mut(2 * width).zip(d_out.chunks_exact(width));
+        for ((row, d_out), out) in rows.zip(out.chunks_exact_mut(width)) {
+            let (gate, up) = row.split_at_mut(width);
+            let (gate, up, d_out, out) = (&mut gate[..width], &mut up[..width], &d_out[..width], &mut out[..width]);
+            for i in 0..width {
+                let square = gate[i] * gate[i];
+                let sigmoid = 1.0 / (1.0 + exp(-gate[i] * square.mul_add(GELU_CUBIC, GELU_LINEAR)));
+                let gelu = gate[i] * sigmoid;
+                out[i] = gelu * up[i];
+                // gelu' = sigmoid * (1 + gate * argument' * (1 - sigmoid))
+                let slope = square.mul_add(3.0 * GELU_CUBIC, GELU_LINEAR);
+                let d_gelu = sigmoid.mul_add((gate[i] - gelu) * slope, sigmoid);
+                gate[i] = d_out[i] * up[i] * d_gelu;
+                up[i] = d_out[i] * gelu;
+            }
+        }
+    }
+}
+
 vectorized! {
     /// `sums[j] += sum_i rows[i][j]`.
     pub(super) fn add_column_sums(rows: &[f32], sums: &mut [f32]) {
@@ -129,21 +168,24 @@ vectorized! {
     }
 }
 
-/// Cosin and sin of each row's position.
+/// Cosines and sines of each row's position.
 #[derive(Clone, Copy)]
 pub(super) struct RowAngles<'a> {
-    pub cache: &'a RopeCache,
-    /// Positions of all nodes; `None` without RoPE: then every row is at position 0, where the rotation is the identity.
-    pub positions: Option<&'a [u32]>,
+    /// `None` without RoPE.
+    pub cache: Option<&'a RopeCache>,
+    /// Positions of all nodes.
+    pub positions: &'a [u32],
     /// Nodes of the rows; `None` if each node has one.
     pub nodes: Option<&'a [u32]>,
 }
 
 impl RowAngles<'_> {
+    /// One of each for every pair of elements that is rotated; elements beyond the pairs are not.
     #[inline(always)]
     fn row(&self, row: usize) -> (&[f32], &[f32]) {
+        let Some(cache) = self.cache else { return (&[], &[]) };
         let node = self.nodes.map_or(row, |nodes| nodes[row] as usize);
-        self.cache.row(self.positions.map_or(0, |positions| positions[node]))
+        cache.row(self.positions[node])
     }
 }
 
@@ -160,7 +202,7 @@ vectorized! {
 
 vectorized! {
     /// Normalizes (unless `norm` is empty) and rotates the first heads of each row of `projection`. Dimension `i` of a
-    /// head pairs with `i + width / 2`, as in Hugging Face's models.
+    /// head pairs with `i + half` of its `2 * half` rotated ones, as in Hugging Face's models.
     pub(super) fn qk_norm_rope(
         angles: RowAngles,
         op: &QkNormRope<Vec<f32>>,
@@ -168,27 +210,34 @@ vectorized! {
         projection: &[f32],
         out: &mut [f32],
     ) {
-        let (width, half) = (op.width, op.width / 2);
+        let width = op.width;
         let rows = projection.chunks_exact(op.stride).zip(out.chunks_exact_mut(op.heads_width()));
         for (row, (projection, out)) in rows.enumerate() {
             let (cos, sin) = angles.row(row);
-            let (cos, sin) = (&cos[..half], &sin[..half]);
+            let half = cos.len();
+            let sin = &sin[..half];
             for (head, out) in projection.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
-                let (first, second) = head.split_at(half);
-                let (out_first, out_second) = out.split_at_mut(half);
-                let (second, out_second) = (&second[..half], &mut out_second[..half]);
+                let (first, rest) = head.split_at(half);
+                let (second, rest) = rest.split_at(half);
+                let (out_first, out_rest) = out.split_at_mut(half);
+                let (out_second, out_rest) = out_rest.split_at_mut(half);
                 if norm.is_empty() {
                     for i in 0..half {
                         out_first[i] = first[i] * cos[i] - second[i] * sin[i];
                         out_second[i] = second[i] * cos[i] + first[i] * sin[i];
                     }
+                    out_rest.copy_from_slice(rest);
                 } else {
                     let scale = 1.0 / (dot(head, head) / width as f32 + op.epsilon).sqrt();
-                    let (norm_first, norm_second) = (&norm[..half], &norm[half..][..half]);
+                    let (norm_first, norm_rest) = norm.split_at(half);
+                    let (norm_second, norm_rest) = norm_rest.split_at(half);
                     for i in 0..half {
                         let (a, b) = (first[i] * scale * norm_first[i], second[i] * scale * norm_second[i]);
                         out_first[i] = a * cos[i] - b * sin[i];
                         out_second[i] = b * cos[i] + a * sin[i];
+                    }
+                    for ((out, value), norm) in out_rest.iter_mut().zip(rest).zip(norm_rest) {
+                        *out = value * scale * norm;
                     }
                 }
             }
@@ -207,24 +256,27 @@ vectorized! {
         d_projection: &mut [f32],
         d_norm: &mut [f32],
     ) {
-        let (width, half) = (op.width, op.width / 2);
+        let width = op.width;
         let heads = op.heads_width();
         let rows = projection.chunks_exact(op.stride).zip(d_out.chunks_exact(heads));
         for (row, ((projection, d_out), d_projection)) in
             rows.zip(d_projection.chunks_exact_mut(op.stride)).enumerate()
         {
             let (cos, sin) = angles.row(row);
-            let (cos, sin) = (&cos[..half], &sin[..half]);
+            let half = cos.len();
+            let sin = &sin[..half];
             let outs = projection.chunks_exact(width).zip(d_out.chunks_exact(width));
             for ((head, d_out), d_head) in outs.zip(d_projection.chunks_exact_mut(width)) {
-                let (d_first, d_second) = (&d_out[..half], &d_out[half..][..half]);
+                let (d_first, d_rest) = d_out.split_at(half);
+                let (d_second, d_rest) = d_rest.split_at(half);
                 {
-                    let (d_head_first, d_head_second) = d_head.split_at_mut(half);
-                    let d_head_second = &mut d_head_second[..half];
+                    let (d_head_first, d_head_rest) = d_head.split_at_mut(half);
+                    let (d_head_second, d_head_rest) = d_head_rest.split_at_mut(half);
                     for i in 0..half {
                         d_head_first[i] = d_first[i] * cos[i] + d_second[i] * sin[i];
                         d_head_second[i] = d_second[i] * cos[i] - d_first[i] * sin[i];
                     }
+                    d_head_rest.copy_from_slice(d_rest);
                 }
                 if !norm.is_empty() {
                     let (norm, d_norm) = (&norm[..width], &mut d_norm[..width]);

@@ -10,10 +10,11 @@ mod vector;
 
 use super::rope::RopeCache;
 use super::{
-    Attention, AttentionGradients, AttentionOutput, Backend, Dense, Linear, LmHead, MicroBatch, QkNormRope,
-    RmsNorm, Rows,
+    Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Linear, LmHead,
+    MicroBatch, QkNormRope, RmsNorm, Rows,
 };
 use gemm::{Onto, Precision, View, ViewMut};
+use policy::config::{Config, Rope};
 
 pub(crate) use elementwise::add_and_clear;
 pub use lm_head::logits_values;
@@ -50,9 +51,14 @@ pub struct Cpu {
     gemm: Gemm,
     attention: attention::Scratch,
     lm_head: lm_head::Scratch,
-    rope: RopeCache,
+    /// One for each kind of rotary positions.
+    ropes: Vec<RopeCache>,
+    /// Lengths of the windows that some layers have.
+    windows: Vec<usize>,
     /// Where gradients of frozen vectors go.
     discarded: Values,
+    /// A norm's weight, where it is stored minus 1.
+    shifted: Values,
 }
 
 impl Cpu {
@@ -62,9 +68,26 @@ impl Cpu {
             gemm: Gemm::default(),
             attention: attention::Scratch::default(),
             lm_head: lm_head::Scratch::default(),
-            rope: RopeCache::new(inverse_frequencies),
+            ropes: vec![RopeCache::new(inverse_frequencies)],
+            windows: Vec::new(),
             discarded: Vec::new(),
+            shifted: Vec::new(),
         }
+    }
+
+    /// A core for the layers of a decoder.
+    pub fn of(config: &Config) -> Cpu {
+        let mut windows: Vec<usize> = config.variant.windows.iter().flatten().copied().collect();
+        windows.sort_unstable();
+        windows.dedup();
+        let cache = |rope: &Rope| RopeCache::new(&rope.frequencies).scaled(rope.attention_factor);
+        let ropes = config.ropes().iter().map(cache).collect();
+        Cpu { ropes, windows, ..Cpu::new(&[]) }
+    }
+
+    /// The same core for attention in windows of these lengths, too.
+    pub fn with_windows(self, windows: Vec<usize>) -> Cpu {
+        Cpu { windows, ..self }
     }
 
     /// The same core with another precision of linear layers, keys and values.
@@ -96,8 +119,8 @@ impl Cpu {
             Rows::All => None,
             Rows::Scored => Some(&batch.batch.scored[..]),
         };
-        let positions = op.rope.then_some(&batch.batch.positions[..]);
-        elementwise::RowAngles { cache: &self.rope, positions, nodes }
+        let cache = op.rope.map(|rope| &self.ropes[rope]);
+        elementwise::RowAngles { cache, positions: &batch.batch.positions, nodes }
     }
 }
 
@@ -107,13 +130,18 @@ pub struct Prepared {
     batch: MicroBatch,
     all: attention::Blocks,
     scored: attention::Blocks,
+    /// The same under each window that is shorter than the sequences.
+    windowed: Vec<(usize, [attention::Blocks; 2])>,
 }
 
 impl Prepared {
-    fn blocks(&self, rows: Rows) -> &attention::Blocks {
-        match rows {
-            Rows::All => &self.all,
-            Rows::Scored => &self.scored,
+    /// The blocks of some rows, and the window if it hides anything from them.
+    fn blocks(&self, rows: Rows, window: Option<usize>) -> (&attention::Blocks, Option<usize>) {
+        match (self.windowed.iter().find(|(length, _)| Some(*length) == window), rows) {
+            (Some((_, [all, _])), Rows::All) => (all, window),
+            (Some((_, [_, scored])), Rows::Scored) => (scored, window),
+            (None, Rows::All) => (&self.all, None),
+            (None, Rows::Scored) => (&self.scored, None),
         }
     }
 
@@ -146,7 +174,18 @@ fn gradient_of<'a>(
     }
 }
 
-fn norm_weight<'a>(op: &QkNormRope<'a, Values>) -> &'a [f32] {
+/// What a norm multiplies by.
+fn norm_weight<'a>(weight: &'a [f32], minus_one: bool, shifted: &'a mut Values) -> &'a [f32] {
+    if !minus_one {
+        return weight;
+    }
+    shifted.clear();
+    shifted.extend(weight.iter().map(|weight| weight + 1.0));
+    shifted
+}
+
+/// The stored weight of the norm of heads; empty without one.
+fn head_norm<'a>(op: &QkNormRope<'a, Values>) -> &'a [f32] {
     op.norm.map_or(&[], |offset| &op.weights[offset..offset + op.width])
 }
 
@@ -165,25 +204,48 @@ impl Backend for Cpu {
     }
 
     fn prepare(&mut self, batch: MicroBatch) -> Prepared {
-        self.rope.extend_to(batch.positions.iter().max().map_or(0, |&last| last as usize + 1));
-        let all = attention::Blocks::new(&batch, (0..batch.tokens() as u32).collect());
-        let scored = attention::Blocks::new(&batch, batch.scored.clone());
-        Prepared { batch, all, scored }
+        let positions = batch.positions.iter().max().map_or(0, |&last| last as usize + 1);
+        self.ropes.iter_mut().for_each(|rope| rope.extend_to(positions));
+        let blocks = |window| {
+            [(0..batch.tokens() as u32).collect(), batch.scored.clone()]
+                .map(|nodes| attention::Blocks::new(&batch, nodes, window))
+        };
+        let [all, scored] = blocks(None);
+        let shorter = self.windows.iter().filter(|&&window| window < positions);
+        let windowed = shorter.map(|&window| (window, blocks(Some(window)))).collect();
+        Prepared { batch, all, scored, windowed }
     }
 
-    fn embed(&mut self, batch: &Prepared, weights: &Values, table: Dense, out: &mut Values) {
+    fn embed(&mut self, batch: &Prepared, weights: &Values, embedding: Embedding, out: &mut Values) {
+        let Embedding { table, scale } = embedding;
         for (&id, out) in batch.batch.ids.iter().zip(out.chunks_exact_mut(table.inputs)) {
             out.copy_from_slice(&weights[table.offset + id as usize * table.inputs..][..table.inputs]);
+            if scale != 1.0 {
+                out.iter_mut().for_each(|value| *value *= scale);
+            }
         }
     }
 
-    fn embed_backward(&mut self, batch: &Prepared, d_out: &Values, gradients: &mut Values, table: Dense) {
-        elementwise::add_rows(&batch.batch.ids, table.inputs, d_out, &mut gradients[table.offset..]);
+    fn embed_backward(
+        &mut self,
+        batch: &Prepared,
+        d_out: &Values,
+        gradients: &mut Values,
+        embedding: Embedding,
+    ) {
+        let Embedding { table, scale } = embedding;
+        let ids = &batch.batch.ids;
+        if scale == 1.0 {
+            return elementwise::add_rows(ids, table.inputs, d_out, &mut gradients[table.offset..]);
+        }
+        let scaled: Values = d_out[..ids.len() * table.inputs].iter().map(|value| value * scale).collect();
+        elementwise::add_rows(ids, table.inputs, &scaled, &mut gradients[table.offset..]);
     }
 
     fn rms_norm(&mut self, norm: &RmsNorm<Values>, out: &mut Values) {
         let length = norm.rows * norm.width;
         let weight = &norm.weights[norm.offset..norm.offset + norm.width];
+        let weight = norm_weight(weight, norm.minus_one, &mut self.shifted);
         elementwise::rms_norm(&norm.x[..length], weight, norm.epsilon, &mut out[..length]);
     }
 
@@ -194,9 +256,9 @@ impl Backend for Cpu {
         d_x: &mut Values,
         gradients: Option<&mut Values>,
     ) {
-        let RmsNorm { width, x, weights, offset, epsilon, .. } = *norm;
+        let RmsNorm { width, x, weights, offset, epsilon, minus_one, .. } = *norm;
         let length = norm.rows * width;
-        let weight = &weights[offset..offset + width];
+        let weight = norm_weight(&weights[offset..offset + width], minus_one, &mut self.shifted);
         let d_weight = gradient_of(gradients, offset, width, &mut self.discarded);
         let (x, d_out, d_x) = (&x[..length], &d_out[..length], &mut d_x[..length]);
         elementwise::rms_norm_backward(x, weight, epsilon, d_out, d_x, d_weight);
@@ -205,6 +267,27 @@ impl Backend for Cpu {
     fn linear(&mut self, linear: &Linear<Values>, x: &Values, residual: Option<&Values>, out: &mut Values) {
         let onto = residual.map_or(Onto::Zero, |residual| Onto::Other(residual));
         self.linear_onto(linear, x, onto, out);
+    }
+
+    fn add_bias(&mut self, rows: usize, width: usize, weights: &Values, offset: usize, x: &mut Values) {
+        elementwise::add_bias(&weights[offset..offset + width], &mut x[..rows * width]);
+    }
+
+    fn bias_backward(
+        &mut self,
+        rows: usize,
+        width: usize,
+        d_out: &Values,
+        gradients: &mut Values,
+        offset: usize,
+    ) {
+        elementwise::add_column_sums(&d_out[..rows * width], &mut gradients[offset..offset + width]);
+    }
+
+    fn add(&mut self, length: usize, left: &Values, right: &Values, sum: &mut Values) {
+        for ((sum, left), right) in sum[..length].iter_mut().zip(left).zip(right) {
+            *sum = left + right;
+        }
     }
 
     fn linear_add(&mut self, linear: &Linear<Values>, x: &Values, out: &mut Values) {
@@ -254,7 +337,10 @@ impl Backend for Cpu {
             let rows = projection.chunks_exact_mut(op.stride);
             rows.for_each(|row| elementwise::round(&mut row[op.heads_width()..]));
         }
-        elementwise::qk_norm_rope(self.angles(batch, op), op, norm_weight(op), projection, out);
+        let mut shifted = std::mem::take(&mut self.shifted);
+        let norm = norm_weight(head_norm(op), op.minus_one, &mut shifted);
+        elementwise::qk_norm_rope(self.angles(batch, op), op, norm, projection, out);
+        self.shifted = shifted;
         if self.rounds(op) {
             elementwise::round(&mut out[..rows * op.heads_width()]);
         }
@@ -275,25 +361,20 @@ impl Backend for Cpu {
             Some(offset) => gradient_of(gradients.as_deref_mut(), offset, op.width, &mut discarded),
             None => &mut [],
         };
+        let mut shifted = std::mem::take(&mut self.shifted);
+        let norm = norm_weight(head_norm(op), op.minus_one, &mut shifted);
         let angles = self.angles(batch, op);
         let (projection, d_projection) = (&projection[..length], &mut d_projection[..length]);
-        elementwise::qk_norm_rope_backward(
-            angles,
-            op,
-            norm_weight(op),
-            projection,
-            d_out,
-            d_projection,
-            d_norm,
-        );
+        elementwise::qk_norm_rope_backward(angles, op, norm, projection, d_out, d_projection, d_norm);
         self.discarded = discarded;
+        self.shifted = shifted;
         if let (Some(offset), Some(gradients)) = (op.bias, gradients) {
             elementwise::add_column_sums(d_projection, &mut gradients[offset..offset + op.stride]);
         }
     }
 
     fn attention(&mut self, batch: &Prepared, op: &Attention<Values>, out: &mut Values, lse: &mut Values) {
-        let blocks = batch.blocks(op.rows);
+        let blocks = batch.blocks(op.rows, op.window);
         attention::forward(&mut self.attention, &mut self.gemm, &batch.batch, blocks, op, out, lse);
     }
 
@@ -304,16 +385,28 @@ impl Backend for Cpu {
         output: AttentionOutput<Values>,
         gradients: AttentionGradients<Values>,
     ) {
-        let blocks = batch.blocks(op.rows);
+        let blocks = batch.blocks(op.rows, op.window);
         attention::backward(&mut self.attention, &mut self.gemm, &batch.batch, blocks, op, output, gradients);
     }
 
-    fn swiglu(&mut self, rows: usize, width: usize, gate_up: &Values, out: &mut Values) {
-        elementwise::swiglu(width, &gate_up[..2 * rows * width], &mut out[..rows * width]);
+    fn swiglu(
+        &mut self,
+        activation: Activation,
+        rows: usize,
+        width: usize,
+        gate_up: &Values,
+        out: &mut Values,
+    ) {
+        let (gate_up, out) = (&gate_up[..2 * rows * width], &mut out[..rows * width]);
+        match activation {
+            Activation::Silu => elementwise::swiglu(width, gate_up, out),
+            Activation::Gelu => elementwise::geglu(width, gate_up, out),
+        }
     }
 
     fn swiglu_backward(
         &mut self,
+        activation: Activation,
         rows: usize,
         width: usize,
         gate_up: &mut Values,
@@ -321,7 +414,11 @@ impl Backend for Cpu {
         out: &mut Values,
     ) {
         let length = rows * width;
-        elementwise::swiglu_backward(width, &mut gate_up[..2 * length], &d_out[..length], &mut out[..length]);
+        let (gate_up, d_out, out) = (&mut gate_up[..2 * length], &d_out[..length], &mut out[..length]);
+        match activation {
+            Activation::Silu => elementwise::swiglu_backward(width, gate_up, d_out, out),
+            Activation::Gelu => elementwise::geglu_backward(width, gate_up, d_out, out),
+        }
     }
 
     fn gather(&mut self, batch: &Prepared, width: usize, x: &Values, out: &mut Values) {

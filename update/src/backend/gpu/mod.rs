@@ -19,8 +19,8 @@ use policy::config::Config;
 use record::failure::{Failure, Result};
 
 use super::{
-    Attention, AttentionGradients, AttentionOutput, Backend, Dense, Linear, LmHead, MicroBatch, QkNormRope,
-    RmsNorm, Rows,
+    Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Linear, LmHead,
+    MicroBatch, QkNormRope, RmsNorm, Rows,
 };
 use crate::kernels;
 use device_batch::{DeviceBatch, Table};
@@ -77,6 +77,11 @@ impl<D: Device> Gpu<D> {
         Gpu { device, rope, partials: None, deltas: None, lm_head, integers: 0, failure: None }
     }
 
+    /// The same device with the cosines and sines of RoPE times a factor.
+    pub fn scaling_rope(self, attention_factor: f32) -> Gpu<D> {
+        Gpu { rope: self.rope.scaled(attention_factor), ..self }
+    }
+
     /// Allocates the workspace for micro-batches up to `max`, so that nothing grows later.
     ///
     /// # Errors
@@ -109,6 +114,11 @@ impl<D: Device> Gpu<D> {
     /// The first values of a buffer, as many as `to` has.
     pub fn read(&mut self, from: &Values, to: &mut [f32]) {
         self.attempt(|gpu| from.read(&mut gpu.device, to));
+    }
+
+    /// Fails: [`unsupported`] refuses decoders that need this.
+    fn refuse(&mut self, what: &str) {
+        self.attempt(|_| Err(Failure::work(format!("device: {what} is not implemented"))));
     }
 
     /// Does `work` unless something failed before.
@@ -147,6 +157,9 @@ pub(crate) fn unsupported(config: &Config) -> Option<String> {
         ("intermediate size", config.intermediate_size),
         ("head size", head),
     ];
+    if let Some(what) = config.unsupported_on_devices() {
+        return Some(format!("{} has {what}", config.family));
+    }
     match widths.iter().find(|(_, width)| !width.is_multiple_of(8)) {
         Some((name, width)) => Some(format!("{name} {width} is not a multiple of 8")),
         None => (head > attention::MAX_WIDTH)
@@ -223,7 +236,13 @@ impl<D: Device> Backend for Gpu<D> {
         prepared
     }
 
-    fn embed(&mut self, batch: &DeviceBatch, weights: &Values, table: Dense, out: &mut Values) {
+    fn embed(
+        &mut self,
+        batch: &DeviceBatch,
+        weights: &Values,
+        Embedding { table, .. }: Embedding,
+        out: &mut Values,
+    ) {
         self.attempt(|gpu| {
             let arguments = [
                 out.single()?.into(),
@@ -236,7 +255,13 @@ impl<D: Device> Backend for Gpu<D> {
         });
     }
 
-    fn embed_backward(&mut self, batch: &DeviceBatch, d_out: &Values, gradients: &mut Values, table: Dense) {
+    fn embed_backward(
+        &mut self,
+        batch: &DeviceBatch,
+        d_out: &Values,
+        gradients: &mut Values,
+        Embedding { table, .. }: Embedding,
+    ) {
         self.attempt(|gpu| {
             let arguments = [
                 gradients.single()?.slice(table.offset..).into(),
@@ -294,6 +319,18 @@ impl<D: Device> Backend for Gpu<D> {
                 None => Ok(()),
             }
         });
+    }
+
+    fn add_bias(&mut self, _: usize, _: usize, _: &Values, _: usize, _: &mut Values) {
+        self.refuse("a bias after a projection");
+    }
+
+    fn bias_backward(&mut self, _: usize, _: usize, _: &Values, _: &mut Values, _: usize) {
+        self.refuse("a bias after a projection");
+    }
+
+    fn add(&mut self, _: usize, _: &Values, _: &Values, _: &mut Values) {
+        self.refuse("a norm before the residual sum");
     }
 
     fn linear(&mut self, op: &Linear<Values>, x: &Values, residual: Option<&Values>, out: &mut Values) {
@@ -397,7 +434,7 @@ impl<D: Device> Backend for Gpu<D> {
         });
     }
 
-    fn swiglu(&mut self, rows: usize, width: usize, gate_up: &Values, out: &mut Values) {
+    fn swiglu(&mut self, _: Activation, rows: usize, width: usize, gate_up: &Values, out: &mut Values) {
         self.attempt(|gpu| {
             let pairs = (rows * width / 2) as u64;
             let arguments = [out.half()?.into(), gate_up.half()?.into(), pairs.into(), (width as i32).into()];
@@ -407,6 +444,7 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn swiglu_backward(
         &mut self,
+        _: Activation,
         rows: usize,
         width: usize,
         gate_up: &mut Values,

@@ -44,6 +44,12 @@ impl DeviceRopeCache {
         DeviceRopeCache { host, half: inverse_frequencies.len(), cos: None, sin: None }
     }
 
+    /// The same with cosines and sines times a factor.
+    pub(super) fn scaled(mut self, attention_factor: f32) -> DeviceRopeCache {
+        self.host = self.host.scaled(attention_factor);
+        self
+    }
+
     /// Extends both tables to positions below `count`.
     pub(super) fn extend_to<D: Device>(&mut self, device: &mut D, count: usize) -> Result<()> {
         if self.sin.as_ref().is_some_and(|buffer| buffer.len() >= count * self.half) {
@@ -70,7 +76,7 @@ impl DeviceRopeCache {
             (op.width as i32).into(),
             (op.stride as i32).into(),
             op.epsilon.into(),
-            i32::from(op.rope).into(),
+            i32::from(op.rope.is_some()).into(),
         ])
     }
 
