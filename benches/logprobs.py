@@ -2,9 +2,11 @@
 
     rollout --policy DIR … | $PYTHON benches/logprobs.py DIR --dtype float32
 
-Prints the number of tokens and the largest and the mean difference. The golden tests do this for checkpoints of a few thousand
-weights; this is for those that are too large to be committed. What is left out: nothing of the model is taken from us, so weights,
-tokenizer ids and sampling temperature are all that the two sides share.
+Prints the number of tokens and the largest and the mean difference; how many prompts have other ids and how many completions another
+text by transformers' own chat template and tokenizer; and of greedy samples, how many tokens are not transformers' own choice after
+the same text. The golden tests do this for checkpoints of a few thousand weights; this is for those that are too large to be
+committed. What is left out: nothing of the model is taken from us, so weights, tokenizer and sampling temperature are all that the
+two sides share.
 """
 
 import argparse
@@ -19,14 +21,24 @@ import transformers
 
 
 def differences(model, sample):
-    """|ours - theirs| of each token of a completion."""
+    """|ours - theirs| of each token of a completion, and whether transformers would have chosen it."""
     prompt, completion = sample["prompt_ids"], sample["completion_ids"]
     with torch.no_grad():
         logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1].float()
     temperature = 1.0 if sample["sampling"]["greedy"] else sample["sampling"]["temperature"]
     logprobs = torch.log_softmax(logits / temperature, -1)
     theirs = logprobs[torch.arange(len(completion)), torch.tensor(completion)]
-    return (theirs - torch.tensor(sample["completion_logprobs"])).abs()
+    chosen = logits.argmax(-1) == torch.tensor(completion)
+    return (theirs - torch.tensor(sample["completion_logprobs"])).abs(), chosen
+
+
+def other_texts(tokenizer, samples):
+    """Prompts whose ids, and completions whose text, transformers makes otherwise."""
+    prompts = {json.dumps(sample["prompt"]): sample for sample in samples}
+    def other(sample):
+        return tokenizer.apply_chat_template(sample["prompt"], add_generation_prompt=True, return_dict=False) != sample["prompt_ids"]
+    completions = [tokenizer.decode(sample["completion_ids"], skip_special_tokens=True) != sample["completion"] for sample in samples]
+    return sum(map(other, prompts.values())), len(prompts), sum(completions)
 
 
 def main():
@@ -40,8 +52,13 @@ def main():
     samples = [sample for sample in map(json.loads, sys.stdin) if sample["type"] == "sample"]
     if not samples:
         raise SystemExit("logprobs: stdin holds no sample")
-    found = torch.cat([differences(model, sample) for sample in samples])
+    found, chosen = map(torch.cat, zip(*(differences(model, sample) for sample in samples)))
     print(f"{len(found)} tokens: largest difference {found.max():.1e}, mean {found.mean():.1e}")
+    if all("prompt" in sample for sample in samples):
+        prompts, of, texts = other_texts(transformers.AutoTokenizer.from_pretrained(path), samples)
+        print(f"{prompts} of {of} prompts have other ids, {texts} of {len(samples)} completions another text")
+    if all(sample["sampling"]["greedy"] for sample in samples):
+        print(f"greedy: {(~chosen).sum()} of {len(chosen)} tokens are not transformers' own choice")
 
 
 if __name__ == "__main__":

@@ -66,8 +66,13 @@ fn slot(weights: &Weights) -> Result<Option<PathBuf>> {
         identity += &format!("{:?}", (canonical, metadata.dev(), metadata.ino(), metadata.len(), modified));
     }
     let name = blake3::hash(identity.as_bytes()).to_hex();
+    Ok(cache().map(|cache| cache.join("digests").join(&name.as_str()[..32])))
+}
+
+/// The folder of this project in the user's cache directory, if there is one.
+pub(crate) fn cache() -> Option<PathBuf> {
     let home =
         |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = home("XDG_CACHE_HOME").or_else(|| home("HOME").map(|home| home.join(".cache")));
-    Ok(cache.map(|cache| cache.join("troupe").join("digests").join(&name.as_str()[..32])))
+    cache.map(|cache| cache.join("troupe"))
 }

@@ -23,7 +23,7 @@ use crate::vocabulary;
 use crate::weights::{ElementType, SINGLE, Weights};
 
 /// A model small enough to train on a laptop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preset {
     /// 0.35 million weights: learns small boards in minutes
     Tiny,
@@ -82,10 +82,7 @@ pub fn from_config(root: &Path, config: &Path, seed: u64) -> Result<Policy> {
 /// # Errors
 /// The directory holds no policy that can be run; template variables that are not an object; the disk's.
 pub fn from_directory(root: &Path, source: &Path, template: Option<&Value>) -> Result<Policy> {
-    if let Some(cause) = template.and_then(|variables| chat::check_arguments(variables).err()) {
-        return Err(Failure::usage(format!("--chat-template-kwargs: {cause}"))
-            .hint("for example --chat-template-kwargs '{\"enable_thinking\": false}'"));
-    }
+    check_variables(template)?;
     let source = Policy::open(source)?;
     let config = Config::load(source.model())?;
     let weights = Weights::open(source.model())?;
@@ -112,6 +109,15 @@ pub fn from_directory(root: &Path, source: &Path, template: Option<&Value>) -> R
         }
         Ok(())
     })
+}
+
+/// Refuses variables of the chat template that are not an object.
+pub(crate) fn check_variables(template: Option<&Value>) -> Result<()> {
+    match template.and_then(|variables| chat::check_arguments(variables).err()) {
+        None => Ok(()),
+        Some(cause) => Err(Failure::usage(format!("--chat-template-kwargs: {cause}"))
+            .hint("for example --chat-template-kwargs '{\"enable_thinking\": false}'")),
+    }
 }
 
 /// A policy directory whose version 0 is a new adapter over the model in `base`. Until it is trained, it computes the same as

@@ -52,7 +52,8 @@ pub enum SamplingMode {
 /// How tasks are played.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// A policy directory, for one agent or, without AGENT=, for all agents without one of their own. Repeatable.
+    /// A policy directory, for one agent or, without AGENT=, for all agents without one of their own. Repeatable; flags that
+    /// name one directory are one policy (a second one: policy init NEW --from DIR).
     #[arg(long, value_name = "[AGENT=]DIR", required_unless_present = "version")]
     pub policy: Vec<String>,
 

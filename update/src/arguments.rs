@@ -88,7 +88,7 @@ pub enum Objective {
 #[command(name = "update", version = VERSION.as_str(), before_help = EXAMPLES, after_help = FORMULAS)]
 pub struct Arguments {
     /// Policy directory to train; with AGENT= only that agent's samples are its own. Flags that name one directory are
-    /// one policy with one optimizer
+    /// one policy with one optimizer (a second one: policy init NEW --from DIR)
     #[arg(long, value_name = "[AGENT=]DIR", required = true)]
     pub policy: Vec<String>,
 

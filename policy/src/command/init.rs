@@ -4,33 +4,65 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use policy::directory::Policy;
-use policy::initial::{self, Preset};
-use policy::side_files;
+use policy::weights::ElementType;
+use policy::{gguf, initial, pretrained, side_files};
 use record::failure::{Failure, Result};
 use record::stage;
 
-use crate::arguments::Init;
+use super::sources;
+use crate::arguments::{Dtype, Init, Preset};
 
 pub fn run(arguments: &Init, quiet: bool) -> Result<()> {
     let Init { directory: root, config, from, adapter, .. } = arguments;
-    if arguments.seed.is_some() && from.is_some() && adapter.is_none() {
-        return Err(Failure::usage("--seed has no effect with --from: a copy has no random weights")
+    if arguments.seed.is_some() && is_copy(arguments) {
+        return Err(Failure::usage("--seed has no effect: a copy of a model has no random weights")
             .hint("leave --seed out"));
     }
-    let seed = arguments.seed.unwrap_or(0);
+    let gguf = from.as_deref().filter(|source| gguf::is_gguf(source));
+    let dtype = dtype(arguments, gguf.is_some())?;
+    let (seed, template) = (arguments.seed.unwrap_or(0), arguments.chat_template_kwargs.as_ref());
     let policy = match (config, from, adapter) {
         (Some(config), ..) => initial::from_config(root, config, seed)?,
-        (_, Some(source), Some(adapter)) => initial::from_base(root, source, adapter, seed)?,
+        (_, Some(source), Some(adapter)) => {
+            sources::check(source)?;
+            initial::from_base(root, source, adapter, seed)?
+        }
+        (_, Some(source), None) if gguf.is_some() => gguf::policy(root, source, dtype, template)?,
         (_, Some(source), None) => {
-            let made = initial::from_directory(root, source, arguments.chat_template_kwargs.as_ref())?;
+            sources::check(source)?;
+            let made = initial::from_directory(root, source, template)?;
             if !quiet {
                 note_left_out(source)?;
             }
             made
         }
-        (None, None, _) => initial::from_preset(root, arguments.preset.unwrap_or(Preset::Tiny), seed)?,
+        (None, None, _) => match arguments.preset {
+            Some(Preset::Smollm2) => pretrained::policy(root, dtype, quiet)?,
+            Some(Preset::Bench) => initial::from_preset(root, initial::Preset::Bench, seed)?,
+            Some(Preset::Tiny) | None => initial::from_preset(root, initial::Preset::Tiny, seed)?,
+        },
     };
     super::print(&[format!("{} {}", root.display(), policy.version)])
+}
+
+/// Whether no weight is random.
+fn is_copy(arguments: &Init) -> bool {
+    let copied = arguments.from.is_some() || arguments.preset == Some(Preset::Smollm2);
+    copied && arguments.adapter.is_none()
+}
+
+/// The type of the weights of a GGUF file.
+fn dtype(arguments: &Init, gguf: bool) -> Result<ElementType> {
+    let wanted = arguments.dtype.filter(|_| !gguf && arguments.preset != Some(Preset::Smollm2));
+    if wanted.is_some() {
+        return Err(Failure::usage("--dtype is for GGUF files: other weights keep their type")
+            .hint("leave --dtype out"));
+    }
+    Ok(match arguments.dtype {
+        Some(Dtype::Float32) => ElementType::F32,
+        Some(Dtype::Float16) => ElementType::F16,
+        Some(Dtype::Bfloat16) | None => ElementType::BF16,
+    })
 }
 
 /// One line on stderr with the files that were not copied, by reason.

@@ -8,6 +8,7 @@ pub mod check;
 pub mod encode;
 pub mod graph;
 pub mod init;
+mod sources;
 
 /// Prints lines on stdout; a reader that went away is no error.
 fn print(lines: &[String]) -> Result<()> {

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use policy::adapter::Adapter;
 use policy::config::Config;
+use policy::gguf;
 use policy::tokenizer::Tokenizer;
-use policy::weights::Weights;
+use policy::weights::{ElementType, Weights};
 use record::failure::Result;
 use record::philox::{Draws, Part, Stream};
 use record::sample::Message;
@@ -25,6 +26,10 @@ fn seeds(name: &str) -> Vec<Vec<u8>> {
     let mut paths: Vec<PathBuf> =
         folders(golden("")).chain(folders(golden("adapters"))).map(|path| path.join(name)).collect();
     paths.extend(folders(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(name)));
+    if name == "model.gguf" {
+        paths
+            .extend(folders(golden("gguf")).filter(|path| path.extension().is_some_and(|end| end == "gguf")));
+    }
     paths.sort();
     let seeds: Vec<Vec<u8>> = paths.iter().filter_map(|path| fs::read(path).ok()).collect();
     assert!(!seeds.is_empty(), "{name}");
@@ -115,6 +120,21 @@ fn fuzz_safetensors() {
         let weights = Weights::open_file(&files.join("model.safetensors"))?;
         let _ = weights.check(&Config::load(files)?);
         Ok(())
+    });
+}
+
+#[test]
+fn fuzz_gguf() {
+    fuzz("model.gguf", 300, |files| {
+        let made = files.join("made");
+        let result = gguf::policy(&made, &files.join("model.gguf"), ElementType::BF16, None);
+        fs::remove_dir_all(&made).ok();
+        let left = fs::read_dir(files)
+            .unwrap()
+            .flatten()
+            .any(|entry| entry.file_name().to_string_lossy().contains("made"));
+        assert!(!left, "half a policy");
+        result.map(drop)
     });
 }
 

@@ -8,12 +8,14 @@ mod config;
 mod damage;
 mod families;
 mod fuzz;
+mod gguf;
 mod graph;
 mod hostile;
 mod hub;
 mod initial;
 mod publish;
 mod runaway;
+mod sources;
 mod text;
 mod tokenizer;
 

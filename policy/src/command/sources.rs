@@ -1,0 +1,64 @@
+//! What `policy init --from` was given, where that is no model: says what to type instead.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use policy::gguf;
+use record::failure::{Failure, Result};
+
+/// Refuses what is no directory of a model.
+///
+/// # Errors
+/// Exit 65, with the command that works where the intention can be guessed.
+pub fn check(source: &Path) -> Result<()> {
+    let shown = source.to_string_lossy().replace(char::is_control, "\u{fffd}");
+    let refused = |cause: &str, hint: String| Err(Failure::data(format!("{shown}: {cause}")).hint(hint));
+    if gguf::is_gguf(source) {
+        let hint = format!(
+            "make a policy of the file first: policy init run/base --from {shown}; then --from run/base"
+        );
+        return refused("an adapter rests on a directory, not on a GGUF file", hint);
+    }
+    if source.is_file() {
+        return refused("neither a directory nor a GGUF file", takes());
+    }
+    if !source.exists() && !source.is_symlink() {
+        let Some(model) = hub_name(&shown) else { return refused("no such directory", takes()) };
+        let hint = format!(
+            "if that is a model's name on a hub, download it first: hf download {shown} --local-dir {model}; then --from {model}"
+        );
+        return refused("no such directory", hint);
+    }
+    let is_model = ["current", "config.json", "adapter_config.json"]
+        .iter()
+        .any(|name| source.join(name).symlink_metadata().is_ok());
+    match files(source).first() {
+        Some(file) if !is_model => refused(
+            "no Hugging Face directory, but it holds a GGUF file",
+            format!("name the file: --from {}", file.display()),
+        ),
+        _ => Ok(()),
+    }
+}
+
+fn takes() -> String {
+    "--from takes a directory with config.json, tokenizer.json and model.safetensors, a policy directory, or a GGUF file"
+        .to_owned()
+}
+
+/// The second part of a name such as `Qwen/Qwen3-0.6B`.
+fn hub_name(text: &str) -> Option<&str> {
+    let is_part = |part: &str| {
+        let known = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        part.starts_with(|first: char| first.is_ascii_alphanumeric()) && part.chars().all(known)
+    };
+    text.split_once('/').filter(|(owner, model)| is_part(owner) && is_part(model)).map(|(_, model)| model)
+}
+
+/// The GGUF files of a directory, sorted.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut files: Vec<PathBuf> = entries.filter(|path| gguf::is_gguf(path)).collect();
+    files.sort();
+    files
+}

@@ -1,0 +1,127 @@
+//! A policy from a GGUF file: llama.cpp's one file of configuration, tokenizer and weights, quantized or not.
+//!
+//! The file is mapped and its weights are dequantized piece by piece, so no model need fit into memory. What comes out is a
+//! Hugging Face directory like any other; the quantized values are its weights, and training starts from them. Left out:
+//! writing GGUF files; models cut into several files.
+
+mod architecture;
+mod dequantize;
+mod header;
+mod pieces;
+mod tokenizer;
+
+use std::fs::File;
+use std::path::Path;
+
+use memmap2::Mmap;
+use record::failure::{Failure, Result};
+use serde_json::Value;
+
+use crate::chat;
+use crate::checkpoint::{self, Data, NewTensor};
+use crate::config::Config;
+use crate::directory::Policy;
+use crate::durable;
+use crate::initial;
+use crate::json::{in_file, io_failure, show};
+use crate::publish;
+use crate::tokenizer::Tokenizer;
+use crate::weights::{ElementType, SINGLE};
+
+use architecture::{Architecture, Source};
+use header::Header;
+
+/// Hint for a file that does not follow the format, or a model that is not implemented.
+const HINT: &str = "copy or download the file again, or take the model's Hugging Face directory";
+
+/// Whether a file calls itself GGUF, by its first bytes or its name.
+pub fn is_gguf(path: &Path) -> bool {
+    use std::io::Read;
+    let mut magic = [0; header::MAGIC.len()];
+    // Opening a pipe would block.
+    path.is_file()
+        && (path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+            || File::open(path)
+                .is_ok_and(|mut file| file.read_exact(&mut magic).is_ok() && magic == header::MAGIC))
+}
+
+/// A policy directory whose version 0 is the model of a GGUF file, its weights in `dtype`. `template` holds further variables
+/// of the chat template, as for [`crate::initial::from_directory`].
+///
+/// # Errors
+/// `root` exists already (2); a file that is damaged, or a model or format that is not implemented (65); the disk's.
+pub fn policy(root: &Path, path: &Path, dtype: ElementType, template: Option<&Value>) -> Result<Policy> {
+    initial::check_variables(template)?;
+    let file = File::open(path).map_err(|error| io_failure(path, &error))?;
+    if !path.is_file() {
+        return Err(Failure::data(format!("{}: not a file", show(path))).hint(HINT));
+    }
+    // SAFETY: the file is only read; a program that cuts it meanwhile ends this one.
+    let map = unsafe { Mmap::map(&file) }.map_err(|error| io_failure(path, &error))?;
+    let at = |failure: Failure| in_file(failure, path, HINT);
+    let header = Header::parse(&map).map_err(at)?;
+    let architecture = Architecture::of(&header).map_err(at)?;
+    let mut json = architecture.config(&header, dtype).map_err(at)?;
+    let config = Config::from_value(&json, path)?;
+    let sources = architecture.sources(&header, &config).map_err(at)?;
+    let files = tokenizer::files(&header, config.vocab_size, config.max_positions).map_err(at)?;
+    if let Some(object) = json.as_object_mut() {
+        object.extend(files.special.clone());
+    }
+    publish::create(root, None, |directory| {
+        durable::write_json(&directory.join("config.json"), &json)?;
+        durable::write_json(&directory.join("generation_config.json"), &files.generation)?;
+        durable::write_json(&directory.join("tokenizer_config.json"), &files.side)?;
+        durable::write(&directory.join("tokenizer.json"), format!("{}\n", files.tokenizer).as_bytes())?;
+        if let Some(text) = files.template {
+            durable::write(&directory.join(chat::FILE), text.as_bytes())?;
+        }
+        if let Some(variables) = template {
+            durable::write_json(&directory.join(chat::ARGUMENTS), variables)?;
+        }
+        // The directory is about to be renamed or removed: what is wrong is the file's.
+        Tokenizer::load(directory).map_err(|mut failure| {
+            failure.message = failure.message.replace(&format!("{}/", show(directory)), "");
+            failure.at(show(path))
+        })?;
+        write(&directory.join(SINGLE), &sources, dtype)
+    })
+}
+
+fn write(path: &Path, sources: &[Source], dtype: ElementType) -> Result<()> {
+    type Reader<'a> = Box<dyn Fn(usize, &mut [f32]) -> Result<()> + 'a>;
+    let reader = |source| -> Reader { Box::new(move |from, values| read(source, from, values)) };
+    let readers: Vec<Reader> = sources.iter().map(reader).collect();
+    let tensors: Vec<NewTensor> = sources
+        .iter()
+        .zip(&readers)
+        .map(|(source, reader)| NewTensor {
+            name: &source.tensor.name,
+            shape: &source.tensor.shape,
+            data: Data::Pieces(reader),
+        })
+        .collect();
+    checkpoint::write(path, &tensors, |_| dtype).map(drop)
+}
+
+/// Fills `values` with a tensor's elements from index `from` on; pieces begin and end with blocks.
+fn read(source: &Source, from: usize, values: &mut [f32]) -> Result<()> {
+    let (stored, columns) = (&source.stored, source.tensor.shape.last().copied().unwrap_or(1));
+    let mut done = 0;
+    while done < values.len() {
+        let (row, column) = ((from + done) / columns, (from + done) % columns);
+        let count = (columns - column).min(values.len() - done);
+        let row = source.interleaved.map_or(row, |head| interleaved(row, head));
+        let start = (row * columns + column) / stored.format.values() * stored.format.bytes();
+        let length = count / stored.format.values() * stored.format.bytes();
+        stored.format.dequantize(&stored.bytes[start..start + length], &mut values[done..done + count]);
+        done += count;
+    }
+    Ok(())
+}
+
+/// Where llama.cpp keeps a row of a head: it rotates neighbors, Hugging Face the two halves.
+fn interleaved(row: usize, head: usize) -> usize {
+    let (first, within) = (row / head * head, row % head);
+    first + within % (head / 2) * 2 + within / (head / 2)
+}
