@@ -37,6 +37,13 @@ fn weights_are_those_of_the_gguf_package() {
             assert!(found.shape == expected.shape && found.bytes == expected.bytes, "{name}: {tensor}");
         }
     }
+    // Versions 2 and 3 differ in what a big-endian file is.
+    let second = directory.path().join("second.gguf");
+    let mut bytes = fs::read(golden("llama.gguf")).unwrap();
+    bytes[4] = 2;
+    fs::write(&second, bytes).unwrap();
+    let second = gguf::policy(&directory.path().join("second"), &second, ElementType::F32, None).unwrap();
+    assert_eq!(second.version, Policy::open(&directory.path().join("llama")).unwrap().version);
     let (half, whole) = (
         made(&directory.path().join("half"), "llama", ElementType::BF16),
         Weights::open_file(&golden("llama.safetensors")).unwrap(),
