@@ -15,6 +15,7 @@ use std::path::Path;
 
 use memmap2::Mmap;
 use record::failure::{Failure, Result};
+use record::stage::interrupted;
 use serde_json::Value;
 
 use crate::chat;
@@ -52,10 +53,11 @@ pub fn is_gguf(path: &Path) -> bool {
 /// `root` exists already (2); a file that is damaged, or a model or format that is not implemented (65); the disk's.
 pub fn policy(root: &Path, path: &Path, dtype: ElementType, template: Option<&Value>) -> Result<Policy> {
     initial::check_variables(template)?;
-    let file = File::open(path).map_err(|error| io_failure(path, &error))?;
-    if !path.is_file() {
+    // Opening a pipe would block.
+    if !path.metadata().map_err(|error| io_failure(path, &error))?.is_file() {
         return Err(Failure::data(format!("{}: not a file", show(path))).hint(HINT));
     }
+    let file = File::open(path).map_err(|error| io_failure(path, &error))?;
     // SAFETY: the file is only read; a program that cuts it meanwhile ends this one.
     let map = unsafe { Mmap::map(&file) }.map_err(|error| io_failure(path, &error))?;
     let at = |failure: Failure| in_file(failure, path, HINT);
@@ -106,6 +108,9 @@ fn write(path: &Path, sources: &[Source], dtype: ElementType) -> Result<()> {
 
 /// Fills `values` with a tensor's elements from index `from` on; pieces begin and end with blocks.
 fn read(source: &Source, from: usize, values: &mut [f32]) -> Result<()> {
+    if interrupted() {
+        return Err(Failure::interrupted());
+    }
     let (stored, columns) = (&source.stored, source.tensor.shape.last().copied().unwrap_or(1));
     let mut done = 0;
     while done < values.len() {

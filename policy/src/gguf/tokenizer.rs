@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::header::Header;
 use super::pieces::{self, Pieces};
 
-/// More tokens mean a damaged file; published vocabularies have up to 262,144.
+/// More tokens or merges mean a damaged file; published vocabularies have up to 262,144.
 const MOST_TOKENS: usize = 1 << 20;
 /// The longest piece that SentencePiece makes is far shorter, in bytes; merges take its square.
 const LONGEST_PIECE: usize = 256;
@@ -276,9 +276,15 @@ fn merges(header: &Header, vocabulary: &Vocabulary) -> Result<Vec<Value>> {
     let ids: HashMap<&str, usize> = normal().map(|(id, token)| (token, id)).collect();
     let mut merges = Vec::new();
     for (id, token) in normal().filter(|(id, _)| vocabulary.types[*id] == 1) {
+        if merges.len() > MOST_TOKENS {
+            break;
+        }
         let cuts = token.char_indices().skip(1).map(|(at, _)| token.split_at(at));
         let known = cuts.filter_map(|(left, right)| Some((*ids.get(left)?, *ids.get(right)?)));
         merges.extend(known.map(|(left, right)| (scores[id], left, right, id)));
+    }
+    if merges.len() > MOST_TOKENS {
+        return Err(Failure::data(format!("the tokens merge in more than {MOST_TOKENS} ways")));
     }
     merges.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.3, a.1, a.2).cmp(&(b.3, b.1, b.2))));
     let texts = |(_, left, right, _)| json!([vocabulary.tokens[left], vocabulary.tokens[right]]);
