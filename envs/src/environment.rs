@@ -112,8 +112,9 @@ pub trait State: Send {
     /// the environment itself failed, for example a sandbox that could not start.
     fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome>;
 
-    /// Executes the chosen actions of a stage of several agents, in the workflow's order: the outcome of the joint
-    /// action. Its team reward is the team's for the stage, and [`Outcome::locals`] what each agent earned itself.
+    /// Executes the actions of a stage of several agents as one: the outcome of the joint action, which does not depend on
+    /// the order of `actions`. Its team reward is the team's for the stage, and [`Outcome::locals`] what each agent earned
+    /// itself.
     fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
         apply_in_order(self, actions)
     }
@@ -143,11 +144,15 @@ pub trait State: Send {
     }
 }
 
-/// Executes actions one after another; the outcome of the last, with what each agent earned itself.
+/// Executes actions one after another, in the workflow's order whatever theirs; the outcome of the last, with what each
+/// agent earned itself.
 ///
 /// # Errors
 /// No action: data, and what [`State::apply`] fails with.
 pub fn apply_in_order<S: State + ?Sized>(state: &mut S, actions: &[(&str, &str)]) -> Result<Outcome> {
+    let workflow = Arc::clone(state.workflow());
+    let mut actions = actions.to_vec();
+    actions.sort_by_key(|(agent, _)| workflow.position(agent));
     let mut parts = Vec::new();
     for (agent, text) in actions {
         parts.push((*agent, state.apply(agent, text)?));

@@ -3,8 +3,9 @@
 //! A request with `task` resets: the response holds the first `state`, the observations, the agents and their order
 //! (`sequential`, `parallel`, or stages as arrays of agents). A request with `state`, `agent` and `action` is answered
 //! with the state after it and what the action earned. One with `state` and `actions`, an object of texts by agent,
-//! executes the actions of a stage of several agents together, and `rewards.local` has a number for each of them; the reset response says `together: true` where that is
-//! supported, otherwise they are executed one after another. With `beside`, the actions that the others of the stage chose,
+//! executes the actions of a stage of several agents together, and `rewards.local` has a number for each of them; the reset
+//! response says `together: true` where that is supported, otherwise they are executed one after another; and `reward_range`
+//! where rewards leave [0, 1]. With `beside`, the actions that the others of the stage chose,
 //! `action` is scored together with them. One with `state`, `agent` and `"probe":true` changes nothing:
 //! it returns `probes` (test actions), `oracle` (one that no other outscores, or null) and `solved`; only
 //! `envs check --env-command` sends it.
@@ -72,14 +73,18 @@ fn reset(environment: &dyn Environment, task: &Value, request: &Map<String, Valu
         Some(name) => name.as_str().ok_or_else(|| Failure::data("`workflow` is no text"))?,
     };
     let state = environment.reset(spec, workflow)?;
-    Ok(json!({
+    let mut answer = json!({
         "state": state.to_json(),
         "observations": observations(&*state),
         "agents": state.workflow().agents(),
         "order": state.workflow().order(),
         "turns": state.turn_limit(),
         "together": true,
-    }))
+    });
+    if state.reward_range() != (0.0, 1.0) {
+        answer["reward_range"] = json!(state.reward_range());
+    }
+    Ok(answer)
 }
 
 fn step(environment: &dyn Environment, state: &Value, request: &Map<String, Value>) -> Result<Value> {

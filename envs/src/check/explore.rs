@@ -193,6 +193,7 @@ fn stage(
         let here = || format!("{actions:?} at {before}");
         let same = outcome == again.apply_together(&actions)? && after.to_json() == again.to_json();
         ledger.rule("the same action has the same consequence", same, here);
+        ledger.rule("a joint action has no order", has_no_order(state, &actions, &outcome, &*after)?, here);
         judge(state, &outcome, has_oracle(state).then_some(&*after), ledger, here);
         together.push(Try { outcome, after, local: local.collect() });
         let (ours, theirs) =
@@ -205,6 +206,31 @@ fn stage(
         });
     }
     Ok(together)
+}
+
+/// Whether a joint action does the same the other way round: to the team with `outcome`, to the state `after` it, and to
+/// each agent beside the others.
+fn has_no_order(
+    state: &dyn State,
+    actions: &[(&str, &str)],
+    outcome: &Outcome,
+    after: &dyn State,
+) -> Result<bool> {
+    let backward: Vec<(&str, &str)> = actions.iter().rev().copied().collect();
+    let mut reversed = state.clone_state();
+    let other = reversed.apply_together(&backward)?;
+    let verdict = |outcome: &Outcome| (outcome.rewards.team, outcome.terminated, outcome.success);
+    let mut same = verdict(&other) == verdict(outcome) && reversed.to_json() == after.to_json();
+    // Of two, each has one other, in whatever order.
+    for (agent, text) in actions.iter().filter(|_| actions.len() > 2) {
+        let beside = |actions: &[(&str, &str)]| {
+            let others: Vec<(&str, &str)> =
+                actions.iter().copied().filter(|(other, _)| other != agent).collect();
+            state.clone_state().apply_beside(agent, text, &others)
+        };
+        same = same && beside(actions)? == beside(&backward)?;
+    }
+    Ok(same)
 }
 
 /// Joint answers worth trying, by the number of each agent's: the oracle's (the first) of all; each answer with the
