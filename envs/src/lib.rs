@@ -5,7 +5,9 @@
 //! [`Environment`] and [`State`] alone.
 
 pub mod check;
+pub mod class_eval;
 pub mod code;
+pub mod coop_code;
 mod demonstration;
 pub mod environment;
 pub mod external;
@@ -18,10 +20,12 @@ pub mod settings;
 pub mod sokoban;
 mod spec;
 pub mod step;
+pub mod strbuild;
 pub mod streams;
 pub mod sudoku;
 mod tic_tac_toe;
 pub mod workflow;
+pub mod writing;
 
 pub use demonstration::Demonstration;
 pub use environment::{
@@ -44,6 +48,12 @@ pub static ENVIRONMENTS: &[&dyn Environment] = &[
     &sokoban::SOKOBAN,
     &code::CODE,
     &tic_tac_toe::TicTacToe,
+    &writing::WRITE,
+    &writing::TLDR,
+    &writing::ARXIV,
+    &coop_code::COOP_CODE,
+    &class_eval::CLASS_EVAL,
+    &strbuild::STRBUILD,
 ];
 
 /// The built-in environment called `name`.

@@ -38,13 +38,15 @@ enum Flaw {
     Leak,
     /// The oracle stays where it is.
     LazyOracle,
+    /// A joint action earns something for whose text comes first.
+    Ordered,
 }
 
 struct Flawed(Flaw);
 
 impl Flawed {
     fn sound(&self) -> &'static dyn Environment {
-        find("plan-path").unwrap()
+        find(if self.0 == Flaw::Ordered { "write" } else { "plan-path" }).unwrap()
     }
 
     fn wrap(&self, state: Box<dyn State>) -> Box<dyn State> {
@@ -53,8 +55,8 @@ impl Flawed {
 }
 
 impl Environment for Flawed {
-    fn name(&self) -> &'static str {
-        "plan-path"
+    fn name(&self) -> &str {
+        self.sound().name()
     }
     fn summary(&self) -> &'static str {
         ""
@@ -142,6 +144,16 @@ impl State for FlawedState {
         }
         Ok(outcome)
     }
+    fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
+        let mut outcome = self.state.apply_together(actions)?;
+        if self.flaw == Flaw::Ordered && actions[0].0 == "writer-2" {
+            outcome.rewards.team /= 2.0;
+        }
+        Ok(outcome)
+    }
+    fn reward_range(&self) -> (f64, f64) {
+        self.state.reward_range()
+    }
     fn clone_state(&self) -> Box<dyn State> {
         Box::new(FlawedState { flaw: self.flaw, state: self.state.clone_state() })
     }
@@ -220,6 +232,7 @@ fn each_flaw_breaks_its_rule() {
         (Flaw::Leak, "train and test are disjoint"),
         (Flaw::LazyOracle, "the oracle solves every task"),
         (Flaw::LazyOracle, "no action scores above the oracle's"),
+        (Flaw::Ordered, "a joint action has no order"),
     ] {
         let findings = findings(flaw);
         let broken: Vec<&str> = findings

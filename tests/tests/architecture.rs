@@ -66,8 +66,12 @@ fn arrows_up_and_sideways_are_found() {
 
 /// Rooms of `envs` and the rooms they must not use: problems know no environment, and environments neither each other
 /// nor the import.
-const ROOMS: [(&str, &[&str]); 5] = [
-    ("problems", &["math", "code", "import", "grid"]),
+const ROOMS: [(&str, &[&str]); 9] = [
+    ("problems", &["math", "code", "import", "grid", "writing", "coop_code", "class_eval", "strbuild"]),
+    ("class_eval", &["math", "code", "import", "grid", "writing", "coop_code", "strbuild"]),
+    ("strbuild", &["math", "code", "import", "grid", "writing", "coop_code"]),
+    ("coop_code", &["math", "code", "import", "grid", "writing"]),
+    ("writing", &["math", "code", "import", "grid", "coop_code"]),
     ("math/answer", &["problems", "code", "import"]),
     ("math", &["code", "import", "grid"]),
     ("code", &["math", "import", "grid"]),

@@ -125,7 +125,7 @@ fn every_link_leads_somewhere() {
 /// Everything but whole runs of `pipeline.sh`; docs/adapters.md is tested with the adapters.
 #[test]
 fn the_commands_of_the_pages_run() {
-    for page in ["docs/environments.md", "docs/scaling.md"] {
+    for page in ["docs/environments.md", "docs/collaboration.md", "docs/scaling.md"] {
         let text = std::fs::read_to_string(root().join(page)).expect("a page");
         let folder = tempfile::tempdir().expect("a folder");
         std::os::unix::fs::symlink(root().join("examples"), folder.path().join("examples")).expect("a link");

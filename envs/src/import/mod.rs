@@ -7,6 +7,7 @@
 //! .to_json('FILE.jsonl', orient='records', lines=True)"` turns Parquet into the latter.
 
 pub mod code;
+pub mod collaboration;
 pub mod math;
 
 use std::collections::{HashMap, HashSet};
@@ -73,6 +74,10 @@ pub static LAYOUTS: &[&Layout] = &[
     &code::APPS,
     &code::CODE_CONTESTS,
     &code::LIVE_CODE_BENCH,
+    &collaboration::HUMAN_EVAL,
+    &collaboration::CLASS_EVAL,
+    &collaboration::TLDR,
+    &collaboration::ARXIV,
     &math::GSM8K,
     &math::OLYMPIADBENCH,
     &math::VERL,

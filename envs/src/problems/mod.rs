@@ -2,12 +2,15 @@
 //! agents who see what was said last.
 //!
 //! `math` and `code` implement [`Problem`]; workflows, tasks, episodes, state JSON and demonstrations are written here.
-//! [`file`] reads problems from files, [`fences`] finds programs in answers, [`run`] runs them.
+//! [`file`] reads problems from files, [`fences`] finds programs in answers, [`functions`] functions, [`run`] runs them; [`joint`] is for
+//! environments that score what all agents said in a turn as one.
 //!
 //! Left out: grid worlds, which have a skeleton of their own ([`crate::grid`]).
 
 pub mod fences;
 pub mod file;
+pub mod functions;
+pub mod joint;
 pub mod run;
 
 use std::fmt::Debug;
@@ -43,6 +46,8 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
     const SHIPPED: &'static str;
     /// Whether an agent's success can depend on what the others of its stage do.
     const JOINT: bool;
+    /// `--set data` where none is given; `None`: tasks are generated.
+    const DATA: Option<&'static str> = None;
 
     /// How tasks are drawn.
     type Rules: Clone + Send + Sync + 'static;
@@ -76,6 +81,10 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
     /// A `spec` that describes no task: data.
     fn parse(spec: &Value) -> Result<Self>;
     fn turns(&self, workflow: &Workflow) -> u32;
+    /// Least and greatest reward.
+    fn reward_range(&self) -> (f64, f64) {
+        (0.0, 1.0)
+    }
     fn start(&self, workflow: &Workflow) -> Self::Situation;
     /// Checks a situation that was read from JSON.
     ///
@@ -163,7 +172,7 @@ impl<P: Problem> Environment for Problems<P> {
 
     fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
         let rules = P::rules(&selection.settings)?;
-        match selection.settings.text("data") {
+        match selection.settings.text("data").or(P::DATA) {
             Some(file) => file::tasks::<P>(file, &rules, selection),
             None => {
                 Ok(streams::tasks(P::NAME, selection, move |split, stream| P::draw(&rules, split, stream)))
@@ -308,6 +317,10 @@ impl<P: Problem> State for Episode<P> {
 
     fn turn_limit(&self) -> u32 {
         self.problem.turns(&self.workflow)
+    }
+
+    fn reward_range(&self) -> (f64, f64) {
+        self.problem.reward_range()
     }
 
     fn observe(&self, agent: &str) -> Vec<Message> {

@@ -1,0 +1,177 @@
+//! Points of a piece of two texts, in levels: a level that is failed ends the count, and what was earned stays.
+//!
+//! | level | what counts | points |
+//! |---|---|---|
+//! | structure | both texts have a number of words in range | 0.5 |
+//! | length | characters of the second by those of the first, ρ | up to 1 |
+//! | vocabulary | different words of the second by those of the first, u | up to 0.5 |
+//! | style | kinds of connectives, 0.4, and shared words, 0.6 | up to 1 |
+//!
+//! A ratio on the edge of its range earns 0 and passes the level.
+
+/// The greatest sum of points.
+pub const MOST: f64 = 3.0;
+
+/// A share that rises from 0 at `from` to 1 at `least`, and falls from 1 at `most` to 0 at `to`.
+#[derive(Clone, Copy, Debug)]
+pub struct Ramp {
+    /// Least that passes.
+    pub from: f64,
+    /// Where it is 1 first.
+    pub least: f64,
+    /// Where it is 1 last.
+    pub most: f64,
+    /// Greatest that passes.
+    pub to: f64,
+}
+
+impl Ramp {
+    /// The share at `ratio`; `None`: out of range.
+    pub fn at(&self, ratio: f64) -> Option<f64> {
+        let Ramp { from, least, most, to } = *self;
+        match ratio {
+            _ if (least..=most).contains(&ratio) => Some(1.0),
+            _ if (from..least).contains(&ratio) => Some((ratio - from) / (least - from)),
+            _ if ratio > most && ratio <= to => Some(1.0 - (ratio - most) / (to - most)),
+            _ => None,
+        }
+    }
+}
+
+/// What the levels ask for.
+#[derive(Clone, Copy, Debug)]
+pub struct Gates {
+    /// Fewest and most words of a text.
+    pub words: (usize, usize),
+    /// ρ.
+    pub length: Ramp,
+    /// u.
+    pub vocabulary: Ramp,
+    /// What each kind of connective after the first adds to 0.4.
+    pub kind: f64,
+    /// The Jaccard index of the two sets of words from which on it counts as 1.
+    pub overlap: f64,
+}
+
+/// What was counted.
+#[derive(Clone, Copy, Debug)]
+pub struct Counts {
+    /// Words of each text.
+    pub words: [usize; 2],
+    /// The length of each text.
+    pub length: [usize; 2],
+    /// Different words of each text.
+    pub vocabulary: [usize; 2],
+    /// Kinds of connectives.
+    pub kinds: usize,
+    /// The Jaccard index.
+    pub overlap: f64,
+}
+
+/// What each level is worth, in [0, 1] before its weight; 0 from the first that was failed on.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Score {
+    /// Both texts have a number of words in range.
+    pub structure: f64,
+    /// ρ.
+    pub length: f64,
+    /// u.
+    pub vocabulary: f64,
+    /// Connectives.
+    pub connectives: f64,
+    /// Shared words.
+    pub overlap: f64,
+}
+
+impl Score {
+    /// The score of `counts`.
+    pub fn of(counts: &Counts, gates: &Gates) -> Score {
+        let mut score = Score::default();
+        let (least, most) = gates.words;
+        if !counts.words.iter().all(|words| (least..=most).contains(words)) {
+            return score;
+        }
+        score.structure = 1.0;
+        let ratio = |[first, second]: [usize; 2]| (first > 0).then(|| second as f64 / first as f64);
+        let Some(length) = ratio(counts.length).and_then(|ratio| gates.length.at(ratio)) else {
+            return score;
+        };
+        score.length = length;
+        let vocabulary = ratio(counts.vocabulary).and_then(|ratio| gates.vocabulary.at(ratio));
+        let Some(vocabulary) = vocabulary else { return score };
+        score.vocabulary = vocabulary;
+        score.connectives = match counts.kinds {
+            0 => 0.0,
+            kinds => (0.4 + (gates.kind * (kinds - 1) as f64).min(0.6)).min(1.0),
+        };
+        score.overlap = counts.overlap.min(gates.overlap) / gates.overlap;
+        score
+    }
+
+    /// The sum of points, 0 to 3.
+    pub fn total(&self) -> f64 {
+        let style = 0.4 * self.connectives + 0.6 * self.overlap;
+        0.5 * self.structure + self.length + 0.5 * self.vocabulary + style
+    }
+
+    /// The levels by name.
+    pub fn components(&self) -> Vec<(&'static str, f64)> {
+        vec![
+            ("structure", self.structure),
+            ("length", self.length),
+            ("vocabulary", self.vocabulary),
+            ("connectives", self.connectives),
+            ("overlap", self.overlap),
+        ]
+    }
+}
+
+/// Shared elements by all elements of two sets; 1 where both are empty.
+pub fn jaccard<T: Eq + std::hash::Hash>(
+    left: &std::collections::HashSet<T>,
+    right: &std::collections::HashSet<T>,
+) -> f64 {
+    let shared = left.intersection(right).count();
+    let all = left.len() + right.len() - shared;
+    if all == 0 { 1.0 } else { shared as f64 / all as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GATES: Gates = Gates {
+        words: (8, 256),
+        length: Ramp { from: 1.1, least: 1.6, most: 3.2, to: 5.0 },
+        vocabulary: Ramp { from: 1.3, least: 2.0, most: f64::INFINITY, to: f64::INFINITY },
+        kind: 0.05,
+        overlap: 0.03,
+    };
+
+    fn total(length: [usize; 2], vocabulary: [usize; 2], kinds: usize, overlap: f64) -> f64 {
+        Score::of(&Counts { words: [8, 256], length, vocabulary, kinds, overlap }, &GATES).total()
+    }
+
+    /// Worked out by hand from the published rules.
+    #[test]
+    fn levels_and_their_edges() {
+        for (length, vocabulary, kinds, overlap, want) in [
+            ([100, 135], [20, 33], 3, 0.015, 0.5 + 0.5 + 0.25 + 0.5),
+            ([100, 200], [10, 20], 12, 0.03, 2.98),
+            ([100, 600], [10, 20], 12, 1.0, 0.5),
+            ([100, 110], [10, 20], 0, 0.0, 1.0),
+            ([100, 500], [10, 20], 0, 0.0, 1.0),
+            ([100, 109], [10, 20], 12, 1.0, 0.5),
+            ([100, 200], [10, 13], 1, 0.0, 1.5 + 0.4 * 0.4),
+            ([100, 200], [100, 129], 12, 1.0, 1.5),
+            ([100, 200], [0, 20], 12, 1.0, 1.5),
+            ([100, 410], [10, 20], 0, 0.0, 0.5 + 0.5 + 0.5),
+        ] {
+            let got = total(length, vocabulary, kinds, overlap);
+            assert!((got - want).abs() < 1e-12, "{length:?} {vocabulary:?} {kinds} {overlap}: {got}");
+        }
+        let short =
+            Counts { words: [7, 100], length: [50, 100], vocabulary: [7, 50], kinds: 12, overlap: 1.0 };
+        assert_eq!(Score::of(&short, &GATES).total(), 0.0);
+    }
+}
