@@ -23,6 +23,8 @@ Examples:
   ./pipeline.sh --workflow single --run runs/one   the single agent, for comparison
   ./pipeline.sh --env sudoku                       another environment; so sokoban, math and code
   ./pipeline.sh --env-command 'python3 my_env.py'  an environment of your own
+  ./pipeline.sh --model smollm2 --policies adapter-per-role --env math --workflow check   a language model learns
+                                                   word problems; its numbers are others, see below
   ./pipeline.sh --steps 120                        run again with more steps: it continues where it stopped
   ./pipeline.sh --policies tool=A --policies planner=B   start from your own checkpoints (no warm-up)
   ./pipeline.sh --env math --method magrpo         MAGRPO in place of AT-GRPO
@@ -44,31 +46,35 @@ Options:
                         itself. RECORD.md has them as flags; --flags replaces one           [default: at-grpo]
   --set NAME=VALUE      a setting of the environment (repeatable; see `envs list`)
   --workflow NAME       who acts, in which order          [default: team; the program's own]
+  --model NAME          what the policies begin as: tiny | smollm2 | a directory in
+                        Hugging Face format                                  [default: tiny]
   --policies WHICH      shared | adapter-per-role | per-role | AGENT=DIR (repeatable)
                                                                              [default: shared]
   --adapter SETTINGS    of adapter-per-role, as of `policy init --adapter`   [default: rank=16,alpha=32]
-  --steps N             training steps in all                                [default: 80]
-  --tasks N             episodes a step                                      [default: 48]
-  --branches K          candidates of each agent at each turn                [default: 8]
   --select WHICH        the candidate that is executed: random | best (the paper's)   [default: random]
   --turns T             turns of an episode at most           [default: the environment's own]
   --max-tokens N        tokens of a candidate at most       [default: 8; 24 for math and code;
-                        96 for sudoku with size=9; 512 if encoding=full]
+                        96 for sudoku with size=9; in prose 32, 64 for code, 512 for problems of a file]
   --seed S              the seed of everything random                        [default: 1]
   --device NAME         cpu | cuda | cuda:N: where policies play and train; the
                         warm-up is always on the CPU                         [default: cpu]
   --dtype NAME          float32 | bfloat16: what policies play and train in; the warm-up is
                         always in float32                [default: float32; bfloat16 on cuda]
   --train AGENT         train only this agent's policy (repeatable)          [default: all]
-  --eval-every N        steps between evaluations on the test split; 0: none [default: 20]
-  --eval-tasks N        tasks of an evaluation                               [default: 300]
-  --warmup N            optimizer steps on imperfect demonstrations
-                                                          [default: 3600; 0 with --env-command]
   --flags NAME=FLAGS    more flags for a stage (tasks rollout group advantage update)
   --stage NAME=COMMAND  replaces a stage by a shell command, which finds $RUN, $STEP and the programs of this
                         project on its PATH
   --evaluate STEP       print the stream of an evaluation of --policies AGENT=DIR as step STEP, then stop
   --help                this text
+
+Numbers, and their defaults by the kind of policy:                  tiny      pretrained  adapters of one
+TEXT
+    local name kind tiny pretrained adapters meaning
+    while read -r name kind tiny pretrained adapters meaning; do
+        printf '  --%-22s%-42s%-10s%-12s%s\n' "${name//_/-} $kind" "$meaning" "$tiny" "$pretrained" "$adapters"
+    done <<<"$numbers"
+    cat <<'TEXT'
+A warm-up trains all weights. With --env-command its default is 0. In prose (encoding=full) is the default where a policy is pretrained.
 Exit codes: 0 done, 2 usage, otherwise the code of the leftmost stage that failed.
 TEXT
 }
@@ -92,13 +98,42 @@ die() { # CODE MESSAGE [HINT]
 }
 
 # ---- the numbers --------------------------------------------------------------------------------------------
-env=plan-path env_command='' method=at-grpo workflow=team policies=shared steps=80 tasks=48 branches=8 turns='' seed=1 device=cpu dtype=''
-eval_every=20 warmup=3600 run='' setup_only=no evaluate='' train=''
-eval_tasks=300 select=random temperature=1.0 max_tokens='' adapter=rank=16,alpha=32
-optimizer=adamw lr=1e-3 lr_warmup=5 betas=0.9,0.95 minibatches=2
-warmup_tasks_a_step=8 warmup_lr=0.03 warmup_lr_other=4e-3
+# Each is a flag. N: a whole number. The columns are tiny policies, pretrained ones with all their weights, and adapters
+# of pretrained ones; docs/real-models.md says how the latter two were found.
+numbers='steps N 80 20 20 training steps in all
+tasks N 48 16 16 episodes a step
+branches K 8 8 8 candidates of each agent at each turn
+temperature T 1.0 0.7 0.7 logits are divided by this
+optimizer NAME adamw adamw adamw of `update`
+lr X 1e-3 1e-5 5e-4 peak learning rate
+lr_warmup N 5 2 2 optimizer steps of linear warm-up
+betas B1,B2 0.9,0.95 0.9,0.95 0.9,0.95 decay rates of its two moments
+minibatches N 2 2 2 optimizer steps a step
+eval_every N 20 10 10 steps between evaluations; 0: none
+eval_tasks N 300 300 300 tasks of an evaluation, of the test split
+warmup N 3600 0 0 optimizer steps on demonstrations
+warmup_tasks N 8 2 2 tasks demonstrated in each
+warmup_optimizer NAME muon adamw adamw its optimizer
+warmup_lr X 0.03 3e-5 3e-5 its learning rate
+warmup_lr_warmup N 50 10 10 its optimizer steps of linear warm-up
+warmup_lr_other X 4e-3 - - the same of what muon leaves to AdamW'
+env=plan-path env_command='' method=at-grpo workflow=team model=tiny policies=shared turns='' seed=1 device=cpu dtype=''
+run='' setup_only=no evaluate='' train='' select=random max_tokens='' adapter=rank=16,alpha=32
 settings=''
 declare -A stage_command=() stage_flags=() given=()
+
+kind_of() { # DIRECTORY: tiny, pretrained or adapters, by its vocabulary; tiny where there is no policy, as policy will say
+    local folder=$1 base=$1/base
+    [ ! -d "$1/current" ] || folder=$1/current
+    if [ -f "$folder/adapter_config.json" ]; then
+        [ -d "$base" ] || base=$(json 'lines[0]["base_model_name_or_path"]' <"$folder/adapter_config.json")
+        if [ "$(kind_of "$base")" = tiny ]; then echo tiny; else echo adapters; fi
+    elif [ "$(json 'lines[0]["vocab_size"] < 1000' 2>/dev/null <"$folder/config.json")" = False ]; then
+        echo pretrained
+    else
+        echo tiny
+    fi 2>/dev/null
+}
 
 # ---- arguments ----------------------------------------------------------------------------------------------
 while [ $# -gt 0 ]; do
@@ -106,11 +141,12 @@ while [ $# -gt 0 ]; do
     case $flag in
         --help | -h) usage; exit 0 ;;
         --setup) setup_only=yes; shift; continue ;;
-        --run | --env | --env-command | --method | --workflow | --policies | --adapter | --steps | --tasks | --branches | --turns | \
-            --select | --max-tokens | --seed | --device | --dtype | --train | --eval-every | --eval-tasks | --evaluate | --warmup | --flags | \
-            --stage | --set) ;;
+        --run | --env | --env-command | --method | --workflow | --model | --policies | --adapter | --turns | --select | --max-tokens | \
+            --seed | --device | --dtype | --train | --evaluate | --flags | --stage | --set) kind=text ;;
         --*=*) set -- "${flag%%=*}" "${flag#*=}" "${@:2}"; continue ;;
-        *) die 2 "unknown argument $flag" 'run ./pipeline.sh --help for the list' ;;
+        *)
+            kind=$(awk -v name="${flag//-/_}" '"__" $1 == name {print $2}' <<<"$numbers")
+            [ -n "$kind" ] || die 2 "unknown argument $flag" 'run ./pipeline.sh --help for the list' ;;
     esac
     [ $# -ge 2 ] || die 2 "$flag needs a value" 'run ./pipeline.sh --help for the list'
     case $flag in
@@ -131,16 +167,30 @@ while [ $# -gt 0 ]; do
         --set)
             [[ $2 =~ ^[^=[:space:]]+=[^[:space:]]*$ ]] || die 2 "--set $2: not NAME=VALUE" 'envs list names the settings'
             settings+="${settings:+ }$2" ;;
-        --steps | --tasks | --branches | --turns | --max-tokens | --seed | --eval-every | --eval-tasks | --evaluate | --warmup)
-            [[ $2 =~ ^[0-9]{1,12}$ ]] || die 2 "$flag $2: not a whole number of at most 12 digits"
-            name=${flag#--}; printf -v "${name//-/_}" %s "$((10#$2))" ;; # 010 is ten
-        *) name=${flag#--}; printf -v "${name//-/_}" %s "$2" ;;
+        *)
+            case $flag in --turns | --max-tokens | --seed | --evaluate) kind=N ;; esac
+            name=${flag#--} value=$2
+            if [[ $kind = [NK] ]]; then
+                [[ $2 =~ ^[0-9]{1,12}$ ]] || die 2 "$flag $2: not a whole number of at most 12 digits"
+                value=$((10#$2)) # 010 is ten
+            fi
+            printf -v "${name//-/_}" %s "$value" ;;
     esac
     given[${flag#--}]=yes
     shift 2
 done
-for name in tasks branches turns max_tokens eval_tasks; do
-    [ "${!name:-1}" -gt 0 ] || die 2 "--${name/_/-} must be at least 1"
+case "$policies $model" in
+    *=*) kind=$(kind_of "${policies#*=}") ;; # of the first
+    *\ tiny) kind=tiny ;;
+    adapter-per-role*) kind=adapters ;;
+    *) kind=pretrained ;;
+esac
+[ -z "$env_command" ] || [ -n "${given[warmup]:-}" ] || { warmup=0 given[warmup]=yes; }
+while read -r name _ tiny pretrained adapters _; do
+    [ -n "${given[${name//_/-}]:-}" ] || printf -v "$name" %s "${!kind}"
+done <<<"$numbers"
+for name in tasks branches turns max_tokens eval_tasks minibatches; do
+    [ "${!name:-1}" -gt 0 ] || die 2 "--${name//_/-} must be at least 1"
 done
 [[ $device =~ ^(cpu|sim|cuda(:[0-9]+)?)$ ]] || die 2 "--device $device: not a device" 'devices are cpu, cuda and cuda:N'
 [[ $method =~ ^(at-grpo|magrpo|magrpo-cross)$ ]] || die 2 "--method $method: not at-grpo, magrpo or magrpo-cross"
@@ -151,7 +201,6 @@ if [ -n "$env_command" ]; then
     [ -z "${given[env]:-}${given[set]:-}" ] ||
         die 2 '--env-command takes the place of --env and --set' 'give its settings in COMMAND: it is run by a shell'
     [ -n "${given[workflow]:-}" ] || workflow=''
-    [ -n "${given[warmup]:-}" ] || warmup=0
     # Its name, and who acts, as it says itself of its first task.
     [ "$setup_only" = yes ] || answer=$(python3 - "$env_command" "$workflow" <<'PYTHON'
 import json, re, subprocess, sys
@@ -186,15 +235,6 @@ fi
 [ -n "$dtype" ] || [ "$device" != cpu ] || dtype=float32
 dtype_flags=() # a device has but one
 [ -z "$dtype" ] || dtype_flags=(--dtype "$dtype")
-if [ -z "$max_tokens" ]; then # a bit more than the longest right answer takes
-    case " $env $settings " in
-        *' encoding=full '*) max_tokens=512 ;;
-        ' sudoku '*'size=9 '*) max_tokens=96 ;;
-        ' math '* | ' code '*) max_tokens=24 ;;
-        *) max_tokens=8 ;;
-    esac
-fi
-
 # ---- set-up: build, fetch the runtime library ---------------------------------------------------------------
 # TROUPE_BIN names a folder with built programs (a test's, or another machine's); nothing is built then.
 bin=${TROUPE_BIN:-$root/target/release}
@@ -228,6 +268,21 @@ export PATH=$bin:$PATH
 say() { printf '%s\n' "$*"; }
 
 # ---- who acts, and in which environment ---------------------------------------------------------------------
+if [ "$kind" != tiny ] && [ -z "$env_command" ] && [[ " $settings" != *' encoding='* ]] &&
+    envs list "$env" --format json | json 'any(known["name"] == "encoding" for known in lines[0]["settings"]) or sys.exit(1)' >/dev/null
+then
+    settings+="${settings:+ }encoding=full"
+fi
+if [ -z "$max_tokens" ]; then # a bit more than the longest right answer takes
+    case " $env $settings " in
+        *' data='*) max_tokens=512 ;;
+        ' code '*' encoding=full '*) max_tokens=64 ;;
+        *' encoding=full '*) max_tokens=32 ;;
+        ' sudoku '*'size=9 '*) max_tokens=96 ;;
+        ' math '* | ' code '*) max_tokens=24 ;;
+        *) max_tokens=8 ;;
+    esac
+fi
 set_flags=()
 for setting in $settings; do set_flags+=(--set "$setting"); done
 if [ -z "$env_command" ]; then
@@ -358,10 +413,10 @@ case "$device $build" in
     cpu*'no ONNX Runtime' | sim*'no ONNX Runtime') die 69 "rollout cannot open ONNX Runtime, ${ORT_DYLIB_PATH:-not named}" 'rollout --version says more' ;;
 esac
 values=()
-for name in env settings workflow policies tasks branches turns seed device dtype eval_every warmup eval_tasks select \
-    temperature max_tokens optimizer lr lr_warmup betas minibatches warmup_tasks_a_step warmup_lr warmup_lr_other stages; do
-    values+=("$name" "${!name}")
+for name in env settings workflow policies turns seed device dtype select max_tokens stages $(cut -d' ' -f1 <<<"$numbers"); do
+    [ "$name" = steps ] || values+=("$name" "${!name}")
 done
+[ "$model" = tiny ] || values+=(model "$model")
 for name in "${!stage_flags[@]}"; do values+=("flags of $name" "${stage_flags[$name]# }"); done
 [ "$method" = at-grpo ] || values+=(method "$method")
 [ -z "$train" ] || values+=(train "$train")
@@ -417,11 +472,13 @@ mapfile -t folders < <(printf '%s\n' "${folder[@]}" | sort -u)
 # ---- warm-up: supervised, on demonstrations that know the action format and have a bad habit to lose ----------
 warm_up() {
     context='warm-up'
-    from_environment demo ${workflow:+--workflow "$workflow"} --count $((warmup * warmup_tasks_a_step)) --seed "$seed"
+    local other=()
+    [ "$warmup_optimizer" != muon ] || other=(--lr-other "$warmup_lr_other")
+    from_environment demo ${workflow:+--workflow "$workflow"} --count $((warmup * warmup_tasks)) --seed "$seed"
     "${command[@]}" |
         policy encode --policy "$run/warmup/policy" |
-        update --policy "$run/warmup/policy" --objective nll --optimizer muon --lr "$warmup_lr" \
-            --lr-other "$warmup_lr_other" --schedule cosine --warmup 50 --minibatches "$warmup" \
+        update --policy "$run/warmup/policy" --objective nll --optimizer "$warmup_optimizer" --lr "$warmup_lr" \
+            "${other[@]}" --schedule cosine --warmup "$warmup_lr_warmup" --minibatches "$warmup" \
             --seed "$seed" >"$run/warmup/metrics.jsonl" # on the CPU: Muon has no kernels
     statuses=("${PIPESTATUS[@]}")
     leftmost_failure "${env_command:-envs} demo" 'policy encode' update
@@ -438,7 +495,12 @@ if [ ! -f "$run/policies/done" ]; then
         for name in "${!source[@]}"; do policy init "$run/policies/$name" --from "${source[$name]}" || exit $?; done
     else
         mkdir -p "$run/warmup"
-        policy init "$run/warmup/policy" --preset tiny --seed "$seed" || exit $?
+        case $model in
+            tiny) begin=(--preset tiny --seed "$seed") ;;
+            */* | .*) begin=(--from "$model") ;;
+            *) begin=(--preset "$model") ;;
+        esac
+        policy init "$run/warmup/policy" "${begin[@]}" || exit $?
         if [ "$warmup" -gt 0 ]; then
             say "warm-up: $warmup optimizer steps on imperfect demonstrations"
             background warm_up || exit $?
@@ -522,7 +584,14 @@ train() { # STEP
     [ "$(trained_versions)" != "$before" ] ||
         die 1 "step $1: no policy has a new version" 'update ended well and published nothing: see the command of --stage update'
     commit "$1" "$directory"
-    say "step $1: success in training $(rate "$directory/samples.jsonl" || echo none), $(flat "$directory/metrics.jsonl")"
+    local groups of all
+    groups=$(flat "$directory/metrics.jsonl")
+    say "step $1: success in training $(rate "$directory/samples.jsonl" || echo none), $groups"
+    read -r groups of all _ <<<"$groups"
+    if [ "$groups" = "$all" ] && [ "$all" != 0 ]; then flat_steps=$((flat_steps + 1)); else flat_steps=0; fi
+    [ "$flat_steps" -lt 3 ] ||
+        die 1 "steps $(($1 - 2)) to $1: all groups are flat: the candidates of a group earn the same, so there is nothing to learn from" \
+            'where all fail, an easier task (--set level=1), more --max-tokens, --branches or --temperature, or a --warmup; where all succeed, a harder task'
 }
 version() { # POLICY DIRECTORY: the version that `current` names, such as 12:9f2c41d0
     json 'lines[0]["version"]' <"$1/current/version.json"
@@ -561,7 +630,7 @@ evaluate_if_due() { # STEP
     [ "$eval_every" -gt 0 ] || return 0
     if [ $(($1 % eval_every)) = 0 ] || [ "$1" = "$steps" ]; then evaluate "$1"; fi
 }
-done_steps=0
+done_steps=0 flat_steps=0
 while [ -f "$run/steps/$(printf %06d $((done_steps + 1)))/done" ]; do done_steps=$((done_steps + 1)); done
 last=${committed##*./} last=${last%/done}
 [ $((10#$last)) = "$done_steps" ] ||

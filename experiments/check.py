@@ -25,8 +25,7 @@ def check_figures():
 
 def check_cells():
     """Every method of the main table: trained to its budget, not a step more, and not again."""
-    lab.TEST_TASKS, lab.SAMPLES_A_TURN = 4, 24
-    lab.WORLDS["plan-path"] = replace(lab.WORLDS["plan-path"], turns=2, warmup=30, budget=600)
+    lab.WORLDS["plan-path"] = replace(lab.WORLDS["plan-path"], turns=2, warmup=30, budget=600, samples=24, test_tasks=4)
     cells = [lab.Cell(**dict(method, branches=4)) for method in METHODS]
     cells.append(lab.Cell("tool-alone", "only the tool is trained", per_role=True, branches=4, train=("tool",)))
     with tempfile.TemporaryDirectory() as folder:

@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -24,6 +25,8 @@ SEEDS = (1, 2, 3)
 # A run is evaluated after these parts of its budget, each time on so many test tasks.
 MARKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 TEST_TASKS = 1000
+# Of `policy init --adapter`.
+ADAPTER = "rank=16,alpha=32"
 # Samples of each agent per turn, whatever the branches: a step costs the same and has as many optimizer steps.
 SAMPLES_A_TURN = 384
 
@@ -39,6 +42,11 @@ class World:
     warmup: int
     budget: int
     settings: tuple = ()
+    # What the policies begin as: `--model` of pipeline.sh; none is the tiny preset.
+    model: str = ""
+    samples: int = SAMPLES_A_TURN
+    test_tasks: int = TEST_TASKS
+    marks: tuple = MARKS
 
     @property
     def set_flags(self):
@@ -46,12 +54,21 @@ class World:
         return [word for setting in self.settings for word in ("--set", setting)]
 
 
+# A pretrained model: a step of 16 tasks, and an evaluation at the half and at the end, because its tokens cost a thousand times more.
+REAL = dict(model="smollm2", samples=128, test_tasks=300, marks=(1 / 2, 1))
+
 WORLDS = {
     "plan-path": World("plan-path", "Plan-Path, a third of the usual warm-up (1,200 steps)", turns=4, max_tokens=8, warmup=1200, budget=240_000),
     "plan-path-long": World("plan-path", "Plan-Path, the usual warm-up (3,600 steps)", turns=4, max_tokens=8, warmup=3600, budget=240_000),
     "plan-path-moves": World("plan-path", "Plan-Path, the tool proposes moves", turns=4, max_tokens=8, warmup=1200, budget=240_000,
                              settings=("proposal=moves",)),
     "sudoku": World("sudoku", "Sudoku 4x4", turns=4, max_tokens=8, warmup=1200, budget=240_000),
+    "sums": World("math", "sums in words, SmolLM2-135M-Instruct", turns=1, max_tokens=12, warmup=0, budget=60_000,
+                  settings=("encoding=full", "level=1"), **REAL),
+    "stories": World("math", "word problems of one step, SmolLM2-135M-Instruct", turns=1, max_tokens=24, warmup=0, budget=80_000,
+                     settings=("encoding=full", "level=2"), **REAL),
+    "functions": World("code", "functions of a number, SmolLM2-135M-Instruct", turns=2, max_tokens=48, warmup=0, budget=160_000,
+                       settings=("encoding=full", "level=1"), **REAL),
     "sokoban": World("sokoban", "Sokoban 6x6, one box", turns=4, max_tokens=8, warmup=1200, budget=240_000),
 }
 
@@ -66,6 +83,8 @@ class Cell:
     workflow: str = "team"
     agents: tuple = ("tool", "planner")
     per_role: bool = False
+    # Adapters over one frozen base instead of all weights.
+    adapters: bool = False
     branches: int = 8
     rollout: str = ""
     group: str = ""
@@ -132,8 +151,9 @@ class Lab:
     def steps(self, cell, seed, directory, steps, *more):
         """Trains up to a number of steps in all, without pipeline.sh's evaluations."""
         directory.mkdir(parents=True, exist_ok=True)
+        model = ["--model", cell.world.model] if cell.world.model and not more else []
         command = self.pipeline(cell, "--run", directory, "--seed", seed, "--steps", steps, "--warmup", cell.world.warmup,
-                                "--eval-every", 0, *more)
+                                "--eval-every", 0, *model, *more)
         return self.run(command, directory / "log.txt")
 
     def warm_up(self, cell, seed):
@@ -141,18 +161,23 @@ class Lab:
         base = self.base(cell, seed)
         if not (base / "policies" / "done").exists():
             note(base, "step", 0, cpu_seconds=self.steps(cell, seed, base, 0))
+        begin = "adapter" if cell.adapters else "shared"
+        if cell.adapters and not (base / "policies" / begin / "current").exists():
+            shutil.rmtree(base / "policies" / begin, ignore_errors=True)
+            self.run(["policy", "init", base / "policies" / begin, "--from", base / "policies" / "shared", "--adapter", ADAPTER,
+                      "--seed", seed])
         # One policy under a name for each agent: roles that will differ start from the same weights.
         for agent in cell.agents:
-            name = base / "policies" / f"as-{agent}"
+            name = base / "policies" / f"{begin}-as-{agent}"
             if not name.is_symlink():
-                name.symlink_to("shared")
+                name.symlink_to(begin)
         return base
 
     def train(self, cell, seed):
         """Trains a cell to this lab's part of its budget, with evaluations at the MARKS."""
         base, directory = self.warm_up(cell, seed), self.directory(cell, seed)
         flags = self.flags(cell, base)
-        for goal in (int(cell.budget * mark) for mark in MARKS if mark <= self.part):
+        for goal in (int(cell.budget * mark) for mark in cell.world.marks if mark <= self.part):
             while True:
                 spent = tokens(directory)
                 if sum(spent) >= goal:
@@ -165,9 +190,9 @@ class Lab:
 
     def flags(self, cell, base):
         """What makes pipeline.sh this cell's method."""
-        flags = ["--tasks", SAMPLES_A_TURN // cell.branches, "--branches", cell.branches]
+        flags = ["--tasks", cell.world.samples // cell.branches, "--branches", cell.branches]
         for agent, policy in cell.policies().items():
-            flags += ["--policies", f"{agent}={base}/policies/as-{policy}"]
+            flags += ["--policies", f"{agent}={base}/policies/{'adapter' if cell.adapters else 'shared'}-as-{policy}"]
         flags += ["--flags", f"rollout={cell.rollout}"] if cell.rollout else []
         flags += ["--flags", f"group={cell.group}"] if cell.group else []
         flags += ["--stage", f"advantage={cell.advantage}"] if cell.advantage else []
@@ -185,7 +210,7 @@ class Lab:
         part.unlink(missing_ok=True)
         players = players or {agent: policies / policy for agent, policy in cell.policies().items()}
         play = [word for agent, folder in players.items() for word in ("--policies", f"{agent}={folder}")]
-        command = self.pipeline(cell, "--evaluate", step, "--eval-tasks", TEST_TASKS, *play, workflow=workflow)
+        command = self.pipeline(cell, "--evaluate", step, "--eval-tasks", cell.world.test_tasks, *play, workflow=workflow)
         pipe = shlex.join(map(str, command)) + """ | jq -c 'select(.type != "sample")'"""
         note(directory, name, step, cpu_seconds=self.run(["bash", "-o", "pipefail", "-c", pipe], part))
         part.rename(file)

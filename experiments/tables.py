@@ -10,7 +10,7 @@ import re
 import statistics
 from dataclasses import dataclass
 
-from lab import MARKS, tokens
+from lab import tokens
 
 # Two-sided 95 %.
 QUANTILE = 1.959964
@@ -100,7 +100,7 @@ def table(rows, seeds):
 def curve(lab, cells, seeds):
     """Mean success at each part of the budget: one row a cell."""
     lines = []
-    parts = [mark for mark in MARKS if mark <= lab.part]
+    parts = [mark for mark in cells[0].world.marks if mark <= lab.part]
     for cell in cells:
         runs = [[score for score in scores(lab.directory(cell, seed)) if score.steps][:len(parts)] for seed in seeds]
         runs = [run for run in runs if len(run) == len(parts)]

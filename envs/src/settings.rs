@@ -39,6 +39,13 @@ pub(crate) const PROPOSAL: Setting = Setting::new(
 /// `turns`.
 pub(crate) const TURNS: Setting = Setting::new("turns", "4", "turns in an episode, 1 to 99");
 
+/// `reasoning` of environments whose tasks are problems.
+pub(crate) const REASONING: Setting = Setting::new(
+    "reasoning",
+    "brief; steps with data",
+    "what full prompts ask for: brief (the answer alone, for small models) or steps (step by step, with room)",
+);
+
 /// `reward` of grid worlds.
 pub(crate) const REWARD: Setting = Setting::new(
     "reward",
@@ -185,6 +192,37 @@ impl Encoding {
             Encoding::Compact => "compact",
             Encoding::Full => "full",
         }
+    }
+}
+
+/// How much an answer in prose thinks aloud.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reasoning {
+    /// Step by step, with room.
+    #[default]
+    Steps,
+    /// The answer and nothing else, for small models.
+    Brief,
+}
+
+impl Reasoning {
+    /// The value of `--set reasoning`: brief for generated problems.
+    ///
+    /// # Errors
+    /// Neither `brief` nor `steps`: usage.
+    pub fn from_settings(settings: &Settings, encoding: Encoding) -> Result<Reasoning> {
+        match settings.text("reasoning") {
+            None if encoding == Encoding::Full && settings.text("data").is_none() => Ok(Reasoning::Brief),
+            None | Some("steps") => Ok(Reasoning::Steps),
+            Some("brief") => Ok(Reasoning::Brief),
+            Some(other) => Err(choice("reasoning", other, "brief or steps")),
+        }
+    }
+
+    /// Whether a `spec` leaves it out.
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Reasoning::default()
     }
 }
 

@@ -65,7 +65,9 @@ fn references_pass_the_tests_that_were_computed_without_them() {
     if support::sandbox().is_none() {
         return;
     }
-    for texts in [&["encoding=compact"][..], &["encoding=full", "least=1", "most=4"]] {
+    for texts in
+        [&["encoding=compact"][..], &["encoding=full", "level=2", "least=1", "most=4"], &["encoding=full"]]
+    {
         for task in tasks(texts, Split::Train, 40) {
             let instance = Instance::parse(&task.spec).unwrap();
             let solution = instance.problem.solution.clone().unwrap();
@@ -197,7 +199,7 @@ fn a_tester_who_copies_the_first_example_earns_little() {
     if support::sandbox().is_none() {
         return;
     }
-    for texts in [&["encoding=full"][..], &["data=shipped"]] {
+    for texts in [&["encoding=full"][..], &["encoding=full", "level=3"], &["data=shipped"]] {
         for task in tasks(texts, Split::Train, 8) {
             let first = &task.spec["tests"][0];
             let text = |name: &str| first[name].as_str().unwrap().trim_end().to_owned();
@@ -343,7 +345,7 @@ fn the_contract_holds() {
     if support::sandbox().is_none() {
         return;
     }
-    for texts in [&[][..], &["encoding=full"], &["data=shipped"]] {
+    for texts in [&[][..], &["encoding=full"], &["encoding=full", "level=2"], &["data=shipped"]] {
         let effort = Effort { tasks: 1, episodes: 12, seed: 1, settings: settings(texts) };
         let findings = check(code(), &effort, &mut || ()).unwrap();
         verdict(code().name(), &findings)
@@ -353,10 +355,43 @@ fn the_contract_holds() {
 }
 
 #[test]
+fn every_level_in_prose_has_hundreds_of_test_tasks_that_are_not_trained_on() {
+    let stated = |task: &Task| Instance::parse(&task.spec).unwrap().problem.statement;
+    for level in ["level=1", "level=2", "level=3", "level=4"] {
+        let texts = ["encoding=full", level];
+        let test: HashSet<String> = tasks(&texts, Split::Test, 400).iter().map(stated).collect();
+        let train: HashSet<String> = tasks(&texts, Split::Train, 2000).iter().map(stated).collect();
+        assert!(test.len() >= 300, "{level}: {}", test.len());
+        assert!(test.is_disjoint(&train), "{level}");
+    }
+}
+
+#[test]
+fn brief_prompts_begin_alike_and_hold_the_task_and_its_examples() {
+    let tasks = tasks(&["encoding=full"], Split::Train, 2);
+    for agent in ["coder", "tester"] {
+        let prompts = tasks.iter().map(|task| start(&task.spec, "team").observe(agent)[0].content.clone());
+        let prompts: Vec<String> = prompts.collect();
+        let common = prompts[0].find("Task: ").unwrap();
+        assert_eq!(prompts[0][..common], prompts[1][..common]);
+        let problem = Instance::parse(&tasks[0].spec).unwrap().problem;
+        let first = &problem.tests[0];
+        let example = format!("solve({}) is {}\n", first.input.trim_matches(['[', ']']), first.output);
+        assert!(prompts[0].contains(&problem.statement) && prompts[0].contains(&example), "{}", prompts[0]);
+        assert!(prompts[0].len() < 420, "{}", prompts[0]);
+    }
+}
+
+#[test]
 fn settings_that_make_no_sense_are_told() {
-    for texts in
-        [&["turns=0"][..], &["least=3", "most=2"], &["encoding=short"], &["data=shipped", "encoding=compact"]]
-    {
+    for texts in [
+        &["turns=0"][..],
+        &["least=3", "most=2"],
+        &["encoding=short"],
+        &["data=shipped", "encoding=compact"],
+        &["level=5"],
+        &["reasoning=long"],
+    ] {
         let selection = Selection { split: Split::Train, seed: 0, settings: settings(texts) };
         assert_eq!(code().tasks(&selection).err().unwrap().code, 2, "{texts:?}");
     }

@@ -10,11 +10,18 @@ use std::io::Write;
 use std::process::Command;
 
 use envs::code::judge::golden;
-use envs::code::spec::{Encoding, Instance, Rules, Style};
+use envs::code::spec::{Encoding, Instance, Reasoning, Rules, Style};
 use envs::import::Importer;
 use serde_json::{Value, json};
 
-const RULES: Rules = Rules { encoding: Encoding::Full, turns: 4, cpu: 4.0, wall: None, memory: 256 };
+const RULES: Rules = Rules {
+    encoding: Encoding::Full,
+    reasoning: Reasoning::Steps,
+    turns: 4,
+    cpu: 4.0,
+    wall: None,
+    memory: 256,
+};
 
 /// The problem that a record becomes, or why it is left out.
 fn import(record: &Value) -> Result<Instance, String> {

@@ -103,6 +103,111 @@ fn one_answer_and_the_same_answer_twice() {
     assert_eq!(say(&mut *turns, "reasoner", " = 9"), (1.0, 1.0, true, true));
 }
 
+fn in_prose() -> Value {
+    json!({"problem": "What is 27 plus 15?", "answer": "42", "encoding": "full", "reasoning": "brief", "chain": " 2 7 + 1 5"})
+}
+
+#[test]
+fn a_checker_sees_the_solution_and_has_the_last_word() {
+    let mut state = begin(&in_prose(), "check");
+    assert_eq!(
+        (state.workflow().agents(), state.turn_limit()),
+        (&["solver", "checker"].map(str::to_owned)[..], 1)
+    );
+    let begin = "Answer in one line, as an equation.\nWhat is 27 plus 15?";
+    assert_eq!(state.observe("solver")[0].content, begin);
+    // A solution earns the team what it would if it were adopted, and ends nothing.
+    assert_eq!(say(&mut *state.clone_state(), "solver", "27 + 15 = 42"), (1.0, 1.0, false, false));
+    assert_eq!(say(&mut *state.clone_state(), "solver", "no idea"), (0.0, 0.0, false, false));
+    assert_eq!(say(&mut *state, "solver", "27 + 15 = 32"), (0.0, 0.2, false, false));
+    let shown = &state.observe("checker")[0].content;
+    assert!(
+        shown.starts_with("Check the solution.") && shown.ends_with("15?\nsolver: 27 + 15 = 32"),
+        "{shown}"
+    );
+    assert_eq!(environment().restore(&state.to_json()).unwrap().to_json(), state.to_json());
+    assert_eq!(say(&mut *state.clone_state(), "checker", "27 + 15 = 32"), (0.0, 0.2, true, false));
+    assert_eq!(say(&mut *state.clone_state(), "checker", "I agree."), (0.0, 0.0, true, false));
+    assert_eq!(say(&mut *state, "checker", "27 + 15 = 42"), (1.0, 1.0, true, true));
+    assert!(state.is_solved() && state.apply("checker", "= 42").is_err());
+}
+
+#[test]
+fn brief_answers_are_read_in_any_form_and_strictly_in_substance() {
+    let earned = |text: &str| begin(&in_prose(), "single").apply("reasoner", text).unwrap().rewards.local;
+    for text in [
+        "27 + 15 = 42",
+        "27 + 15 = 42.",
+        "27+15=42 apples",
+        "The answer is 42.",
+        "THE ANSWER IS: **42**",
+        "\\boxed{42}",
+        "```\n27 + 15 = 42\n```",
+        "42",
+        "27 + 15 = 42. I am sure of it.\nReally.",
+        "20 + 10 = 30, 30 + 12 = 42",
+        "= $42",
+    ] {
+        assert_eq!(earned(text), 1.0, "{text}");
+    }
+    for text in ["27 + 15 = 41", "27 + 15 = 421", "42 = 27 + 15 = 40", "27 + 15", "I like 42 and 43", "= 4 2"]
+    {
+        assert!(earned(text) <= 0.2, "{text}");
+    }
+}
+
+#[test]
+fn every_level_in_prose_has_hundreds_of_test_tasks_that_are_not_trained_on() {
+    let chains = |tasks: Vec<Task>| -> HashSet<String> {
+        tasks.iter().map(|task| task.spec["chain"].as_str().unwrap().to_owned()).collect()
+    };
+    for level in 1..=4 {
+        let level = format!("level={level}");
+        let test = chains(draw(Split::Test, 0, &["encoding=full", &level], 300).unwrap());
+        let train = chains(draw(Split::Train, 1, &["encoding=full", &level], 4000).unwrap());
+        assert_eq!(test.len(), 300, "{level}");
+        assert!(test.is_disjoint(&train), "{level}");
+    }
+}
+
+#[test]
+fn demonstrations_in_prose_are_what_the_prompts_ask_for() {
+    let tasks = |level: &str| Selection {
+        split: Split::Train,
+        seed: 7,
+        settings: Settings::parse(
+            &["encoding=full".to_owned(), level.to_owned()],
+            "math",
+            environment().settings(),
+        )
+        .unwrap(),
+    };
+    for (workflow, level) in [("check", "level=1"), ("single", "level=4"), ("team", "level=3")] {
+        let demonstration = envs::Demonstration {
+            tasks: tasks(level),
+            workflow: workflow.to_owned(),
+            mix: vec![("opt".to_owned(), 1.0)],
+            states: 2,
+            follow: 0.0,
+        };
+        if workflow == "team" && support::sandbox().is_none() {
+            continue;
+        }
+        let drawn: Vec<Task> =
+            environment().tasks(&tasks(level)).unwrap().take(8).collect::<Result<_>>().unwrap();
+        let mut shown = 0;
+        for batch in environment().demonstrations(&demonstration).unwrap().take(8) {
+            for sample in batch.unwrap() {
+                let task = drawn.iter().find(|task| Some(&task.task) == sample.task.as_ref()).unwrap();
+                let (agent, text) = (sample.agent.unwrap(), sample.completion.unwrap());
+                assert_eq!(say(&mut *begin(&task.spec, workflow), &agent, &text).1, 1.0, "{agent}: {text}");
+                shown += 1;
+            }
+        }
+        assert!(shown >= 16, "{workflow}: {shown}");
+    }
+}
+
 #[test]
 fn settings_decide_how_many_play_in_an_ensemble() {
     let tasks = draw(Split::Train, 7, &["reasoners=3", "tools=2"], 1).unwrap();

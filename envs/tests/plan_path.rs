@@ -364,3 +364,26 @@ fn controls_speak_as_they_should() {
         }
     }
 }
+
+#[test]
+fn every_level_in_prose_has_hundreds_of_test_tasks_and_short_prompts_that_begin_alike() {
+    for level in ["level=1", "level=2", "level=3"] {
+        let texts = ["encoding=full", level];
+        let boards = |split, count| -> HashSet<String> {
+            let board =
+                |task: &Task| format!("{} {} {}", task.spec["walls"], task.spec["goal"], task.spec["start"]);
+            tasks(split, 1, &texts, count).iter().map(board).collect()
+        };
+        let test = boards(Split::Test, 300);
+        assert_eq!(test.len(), 300, "{level}");
+        assert!(test.is_disjoint(&boards(Split::Train, 2000)), "{level}");
+    }
+    let spec = json!({"size": 4, "encoding": "full", "brief": true, "moves": 3, "turns": 2, "walls": ["b1"], "goal": "c0", "start": "a2"});
+    let mut state = find("plan-path").unwrap().reset(&spec, "team").unwrap();
+    let prompt = "Lead the walker @ to the goal G. # is a wall. Moves: U is up, D down, L left, R right. Answer with one list of at most \
+                  3 moves, for example [\"U\", \"R\"].\n..G.\n.#..\n@...\n....\nThe goal is 2 up and 2 right.";
+    assert_eq!(state.observe("tool")[0].content, prompt);
+    state.apply("tool", "[\"U\", \"U\", \"R\"]").unwrap();
+    let seen = format!("{prompt}\nThe tool proposes [\"U\", \"U\", \"R\"]. Check it and decide.");
+    assert_eq!(state.observe("planner")[0].content, seen);
+}

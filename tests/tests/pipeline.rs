@@ -145,6 +145,62 @@ fn a_stage_can_be_swapped_and_a_failing_one_is_named() {
 }
 
 #[test]
+fn a_run_without_anything_to_learn_stops_with_advice() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("flat");
+    let flat = "advantage=jq -c 'if .type==\"sample\" then .advantage=0 else . end'";
+    let arguments = ["--warmup", "5", "--steps", "5", "--tasks", "4", "--eval-every", "0", "--stage", flat];
+    let output = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(
+        printed.contains("steps 1 to 3: all groups are flat") && printed.contains("hint: where all fail"),
+        "{printed}"
+    );
+    assert!(run.join("steps/000003/done").exists() && !run.join("steps/000004").exists());
+}
+
+#[test]
+fn numbers_follow_the_kind_of_policy() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (tiny, model) = (folder.path().join("tiny"), folder.path().join("model"));
+    must(&format!("policy init '{}' --preset tiny", tiny.display()));
+    let text = std::fs::read_to_string(tiny.join("current/config.json")).expect("a configuration");
+    let mut config: Value = serde_json::from_str(&text).expect("JSON");
+    // A vocabulary of a pretrained model's size.
+    config["vocab_size"] = 1024.into();
+    let file = folder.path().join("config.json");
+    std::fs::write(&file, config.to_string()).expect("a file");
+    must(&format!("policy init '{}' --config '{}'", model.display(), file.display()));
+    let model = model.display().to_string();
+    let given = format!("reasoner={model}");
+    let cases = [
+        (vec!["--warmup", "0"], "1e-3", "1.0", ""),
+        (vec!["--model", &model], "1e-5", "0.7", "encoding=full"),
+        (vec!["--policies", &given], "1e-5", "0.7", "encoding=full"),
+        (vec!["--model", &model, "--policies", "adapter-per-role"], "5e-4", "0.7", "encoding=full"),
+        (
+            vec!["--model", &model, "--lr", "2e-5", "--set", "encoding=compact"],
+            "2e-5",
+            "0.7",
+            "encoding=compact",
+        ),
+    ];
+    for (number, (arguments, lr, temperature, settings)) in cases.into_iter().enumerate() {
+        let run = folder.path().join(format!("run-{number}"));
+        let all =
+            [&arguments[..], &["--env", "math", "--workflow", "single", "--steps", "0", "--eval-every", "0"]]
+                .concat();
+        let output = pipeline(&run, &all).output().expect("pipeline.sh runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = std::fs::read_to_string(run.join("run.json")).expect("run.json");
+        let values: Value = serde_json::from_str(&text).expect("JSON");
+        let shown = ["lr", "temperature", "settings"].map(|name| values[name].as_str().expect("a text"));
+        assert_eq!(shown, [lr, temperature, settings], "{arguments:?}");
+    }
+}
+
+#[test]
 fn a_first_command_with_a_mistake_does_not_bind_the_second() {
     let folder = tempfile::tempdir().expect("a folder");
     let run = folder.path().join("a run"); // with a space in its name

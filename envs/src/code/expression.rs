@@ -40,6 +40,20 @@ impl Chain {
         self.0.iter().fold("x".to_owned(), |text, (sign, k)| format!("{text} {sign} {k}"))
     }
 
+    /// The chain in a sentence: `Add 3 to x, then multiply by 2.`
+    pub fn prose(&self) -> String {
+        let step = |(place, (sign, k)): (usize, &(char, i64))| match (sign, place) {
+            ('+', 0) => format!("Add {k} to x"),
+            ('-', 0) => format!("Subtract {k} from x"),
+            (_, 0) => format!("Multiply x by {k}"),
+            ('+', _) => format!(", then add {k}"),
+            ('-', _) => format!(", then subtract {k}"),
+            _ => format!(", then multiply by {k}"),
+        };
+        let steps: String = self.0.iter().enumerate().map(step).collect();
+        format!("{steps}.")
+    }
+
     /// The right expression, in the style of an answer: ` ( x + 3 ) * 2`.
     pub fn expression(&self) -> String {
         let mut text = String::from(" x");

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use super::spec::{CodeProblem, Style, Test};
+use super::spec::{CodeProblem, Reasoning, Style, Test};
 use super::state::Disagreement;
 
 /// Longest piece of an input, an output or a program that a prompt shows, in characters.
@@ -15,18 +15,75 @@ const LONGEST: usize = 2000;
 /// A prompt for `agent`; `alone` where there is no tester.
 pub fn prompt(
     problem: &CodeProblem,
+    reasoning: Reasoning,
     agent: &str,
     alone: bool,
     program: Option<&str>,
     last: Option<&Disagreement>,
 ) -> String {
+    let (brief, tester) = (reasoning == Reasoning::Brief, agent == "tester");
+    let mut text = if brief { brief_task(problem, tester) } else { task(problem, tester) };
+    push_history(&mut text, tester, alone, program, last);
+    text.push_str(match (tester, problem.style) {
+        _ if brief => "",
+        (false, _) => "\nThink briefly, then give the whole program in one ```python block.",
+        (true, Style::Stdin) => {
+            "\nThink briefly, then end with the test case in this form:\n**Test Input:**\n```\n...\n```\n\
+             **Test Output:**\n```\n...\n```"
+        }
+        (true, Style::Function) => {
+            "\nThink briefly, then end with the test case in this form, the input being a JSON array of the arguments and \
+             the output a JSON value:\n**Test Input:**\n```\n[...]\n```\n**Test Output:**\n```\n...\n```"
+        }
+    });
+    text
+}
+
+/// What is to be answered, with an example, and the task. What all tasks have in common comes first, so that it is computed
+/// once.
+fn brief_task(problem: &CodeProblem, tester: bool) -> String {
+    let name = problem.function.as_deref().unwrap_or("solve");
+    let mut text = match (tester, problem.style) {
+        (false, Style::Function) => format!(
+            "Write a Python function for the task. Answer with the function alone, for example:\n\
+             ```python\ndef {name}(x):\n    return (x - 2) * 5\n```\n"
+        ),
+        (false, Style::Stdin) => {
+            "Write a Python program for the task, which reads standard input. Answer with the program alone, for example:\n\
+             ```python\ninput()\nx = list(map(int, input().split()))\nprint(sum(x))\n```\n"
+                .to_owned()
+        }
+        (true, Style::Function) => {
+            "Write a test for the task: a list of the arguments, and the result. Answer like this:\n\
+             Test Input: [3]\nTest Output: 5\n"
+                .to_owned()
+        }
+        (true, Style::Stdin) => {
+            "Write a test for the task: the input, and the output. Answer like this:\n\
+             Test Input:\n```\n2\n3 5\n```\nTest Output: 8\n"
+                .to_owned()
+        }
+    };
+    text.push_str(&format!("Task: {}\n", problem.statement.trim_end()));
+    for test in problem.shown() {
+        let (input, output) = (clip(test.input.trim_end()), clip(test.output.trim_end()));
+        let input = input.strip_prefix('[').and_then(|input| input.strip_suffix(']')).unwrap_or(&input);
+        text.push_str(&match (&problem.function, problem.style) {
+            (Some(name), Style::Function) => format!("{name}({input}) is {output}\n"),
+            _ => format!("Input:\n```\n{input}\n```\nOutput: {output}\n"),
+        });
+    }
+    text
+}
+
+/// The task, and who has to answer what.
+fn task(problem: &CodeProblem, tester: bool) -> String {
     let mut text = format!("{}\n", problem.statement.trim_end());
     for (test, number) in problem.shown().iter().zip(1..) {
         // Writing to a String cannot fail.
         let _ = write!(text, "\nExample {number}\n{}", shown_case("Input", "Output", test));
     }
     text.push('\n');
-    let tester = agent == "tester";
     match (tester, problem.style, problem.function.as_deref()) {
         (false, Style::Function, Some(name)) => {
             let _ = writeln!(text, "You are the coder: write a Python 3 function named {name} that solves the problem.");
@@ -40,6 +97,17 @@ pub fn prompt(
              that are wrong. Work out the expected output with care.\n",
         ),
     }
+    text
+}
+
+/// The last program and what became of it, if there is one.
+fn push_history(
+    text: &mut String,
+    tester: bool,
+    alone: bool,
+    program: Option<&str>,
+    last: Option<&Disagreement>,
+) {
     if let Some(program) = program {
         let _ = write!(text, "\nThe last program was\n```python\n{}\n```\n", clip(program.trim_end()));
     }
@@ -63,18 +131,6 @@ pub fn prompt(
     } else if program.is_some() && !alone {
         text.push_str("\nThere was no test case that could be read.\n");
     }
-    text.push_str(match (tester, problem.style) {
-        (false, _) => "\nThink briefly, then give the whole program in one ```python block.",
-        (true, Style::Stdin) => {
-            "\nThink briefly, then end with the test case in this form:\n**Test Input:**\n```\n...\n```\n\
-             **Test Output:**\n```\n...\n```"
-        }
-        (true, Style::Function) => {
-            "\nThink briefly, then end with the test case in this form, the input being a JSON array of the arguments and \
-             the output a JSON value:\n**Test Input:**\n```\n[...]\n```\n**Test Output:**\n```\n...\n```"
-        }
-    });
-    text
 }
 
 fn shown_case(input: &str, output: &str, test: &Test) -> String {

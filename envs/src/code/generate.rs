@@ -38,6 +38,7 @@ pub fn draw(settings: &TaskSettings, split: Split, stream: Stream) -> Result<Tas
         let steps = settings.least + draws.below((settings.most - settings.least + 1) as u32) as usize;
         let (behavior, problem) = match settings.rules.encoding {
             Encoding::Compact => small(settings, steps, draws)?,
+            Encoding::Full if settings.level == 1 => formula(settings, steps, draws)?,
             Encoding::Full => large(settings, steps, draws)?,
         };
         let own = split_of(json!(behavior).to_string().as_bytes(), TEST_SHARE);
@@ -78,6 +79,27 @@ fn small(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<(Ve
     problem.wrong.insert(0, expression::program(&copied));
     problem.wrong.truncate(WRONG);
     Some((behavior, problem))
+}
+
+/// Arithmetic on a number in prose, with its answers to the inputs of [`small`]: what both compute is on one side.
+fn formula(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<(Vec<Value>, CodeProblem)> {
+    let chain = Chain::draw(steps, draws);
+    let mut inputs: Vec<i64> = (-9..=20).collect();
+    draws.shuffle(&mut inputs);
+    inputs.truncate(settings.tests);
+    let draft = Draft {
+        statement: chain.prose(),
+        style: Style::Function,
+        name: "solve",
+        answer: |chain: &Chain, x: &i64| json!(chain.answer(*x)),
+        write: |chain: &Chain| format!("def solve(x):\n    return{}\n", chain.expression()),
+    };
+    let hidden = inputs.get(settings.examples..).filter(|hidden| !hidden.is_empty()).unwrap_or(&inputs);
+    let mut problem = draft.problem(settings, &chain, &chain.slips(), &inputs, hidden)?;
+    // The same task with other inputs is the same task.
+    problem.name = format!("{:016x}", first_word(chain.words().as_bytes()));
+    let behavior = (0..10).map(|x| json!(chain.answer(x))).collect();
+    (!problem.wrong.is_empty()).then_some((behavior, problem))
 }
 
 /// A task in prose, with its answers to fixed inputs.

@@ -7,8 +7,8 @@ use record::failure::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use crate::settings::Encoding;
-use crate::settings::Setting;
+pub use crate::settings::{Encoding, Reasoning};
+use crate::settings::{REASONING, Setting};
 use crate::spec::{checked, fail, read, write};
 use sandbox::Limits;
 
@@ -24,9 +24,15 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "compact; full with data",
         "compact (an expression, for tiny policies) or full (prose and programs)",
     ),
+    Setting::new(
+        "level",
+        "1",
+        "of generated tasks if full: 1 arithmetic on a number, 2 to 4 lists of numbers in more and more steps",
+    ),
+    REASONING,
     Setting::new("turns", "4", "turns in an episode, 1 to 99; give rollout the same number"),
-    Setting::new("least", "2", "fewest steps of a generated task, 1 to 4"),
-    Setting::new("most", "3", "most steps of a generated task, least to 4"),
+    Setting::new("least", "2; level - 1 from level 2 on", "fewest steps of a generated task, 1 to 4"),
+    Setting::new("most", "3; level from level 2 on", "most steps of a generated task, least to 4"),
     Setting::new("tests", "8; with data all that a problem has", "golden tests of a task, at most; 3 to 200"),
     Setting::new("examples", "2", "how many of a generated task's tests its text shows, 1 to 3"),
     Setting::new("cpu", "4", "processor seconds of a program and test, 0.1 to 60"),
@@ -114,6 +120,9 @@ pub struct Instance {
 pub struct Rules {
     /// How the task is put into words.
     pub encoding: Encoding,
+    /// How much a prompt in prose asks for.
+    #[serde(default, skip_serializing_if = "Reasoning::is_default")]
+    pub reasoning: Reasoning,
     /// Turns in an episode.
     pub turns: u32,
     /// Processor seconds of a program and test.
@@ -134,6 +143,8 @@ pub struct TaskSettings {
     pub tests: usize,
     /// Tests shown, of a generated task.
     pub examples: usize,
+    /// How hard a generated task in prose is.
+    pub level: usize,
     /// Fewest steps of a generated task.
     pub least: usize,
     /// Most steps of a generated task.

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::judge::{self, Quality, TestResults};
-use super::spec::{CodeProblem, Encoding, Instance, Rules, SETTINGS, Style, TaskSettings, Test};
+use super::spec::{CodeProblem, Encoding, Instance, Reasoning, Rules, SETTINGS, Style, TaskSettings, Test};
 use super::{NAME, compact, expression, extract, full, generate, test_actions};
 use crate::demonstration::Demonstration;
 use crate::environment::{ExtractionCase, Outcome, Split};
@@ -195,10 +195,13 @@ impl Problem for Instance {
 
     fn rules(settings: &Settings) -> Result<TaskSettings> {
         let encoding = Encoding::of_problems(settings)?;
-        let least = settings.whole("least", 2, 1, 4)?;
+        let level = settings.whole("level", 1, 1, 4)?;
+        let lists = encoding == Encoding::Full && level > 1;
+        let least = settings.whole("least", if lists { level - 1 } else { 2 }, 1, 4)?;
         Ok(TaskSettings {
             rules: Rules {
                 encoding,
+                reasoning: Reasoning::from_settings(settings, encoding)?,
                 turns: settings.whole("turns", 4, 1, 99)?,
                 cpu: settings.number("cpu", 4.0, 0.1, 60.0)?,
                 wall: settings
@@ -209,8 +212,9 @@ impl Problem for Instance {
             },
             tests: settings.whole("tests", if settings.text("data").is_some() { 200 } else { 8 }, 3, 200)?,
             examples: settings.whole("examples", 2, 1, 3)?,
+            level,
             least,
-            most: settings.whole("most", least.max(3), least, 4)?,
+            most: settings.whole("most", least.max(if lists { level } else { 3 }), least, 4)?,
         })
     }
 
@@ -256,7 +260,10 @@ impl Problem for Instance {
         let problem = &episode.problem.problem;
         match episode.is_compact() {
             true => compact::prompt(&problem.statement, agent, program, last),
-            false => full::prompt(problem, agent, !episode.has_tester(), program, last),
+            false => {
+                let reasoning = episode.problem.rules.reasoning;
+                full::prompt(problem, reasoning, agent, !episode.has_tester(), program, last)
+            }
         }
     }
 

@@ -18,7 +18,7 @@ use super::{Fields, Layout, Problem, Refusal, text};
 use crate::code::NAME;
 use crate::code::judge::{golden, passes};
 use crate::code::mutate::mutants;
-use crate::code::spec::{CodeProblem, Encoding, Instance, Rules, Style, Test};
+use crate::code::spec::{CodeProblem, Encoding, Instance, Reasoning, Rules, Style, Test};
 use crate::spec::write;
 use sandbox::{Limits, Program, Sandbox};
 
@@ -31,7 +31,14 @@ const SOLUTIONS: usize = 8;
 /// Wrong programs that are tried, and kept.
 const WRONG: (usize, usize) = (12, 4);
 /// Rules under which solutions are tried.
-const RULES: Rules = Rules { encoding: Encoding::Full, turns: 4, cpu: 10.0, wall: None, memory: 512 };
+const RULES: Rules = Rules {
+    encoding: Encoding::Full,
+    reasoning: Reasoning::Steps,
+    turns: 4,
+    cpu: 10.0,
+    wall: None,
+    memory: 512,
+};
 
 /// APPS: a question, solutions and tests as JSON in texts.
 pub static APPS: Layout = Layout {

@@ -5,19 +5,20 @@
 //! others said with probability `follow`; a tool always writes a chain of its own. Most forget: a majority habit survives
 //! greedy decoding and can be corrected by reinforcement, rare mistakes average out.
 //!
-//! Only for the compact encoding: a pretrained model needs no warm-up, and our prose would teach it our style.
+//! In prose they write what a brief prompt asks for. A pretrained model rarely needs that: it is for one that finds no answer.
 
 use record::philox::Draws;
 
-use super::compact;
+use super::spec::Encoding;
 use super::state::Role;
-use super::story::Chain;
+use super::story::{Chain, DIGIT};
+use super::{compact, full};
 
 /// The kinds and their default shares.
 pub const KINDS: &[(&str, f64)] = &[("opt", 0.35), ("short", 0.45), ("slip", 0.15), ("random", 0.05)];
 
 /// What a demonstrator of `kind` answers.
-pub fn answer(kind: &str, role: Role, chain: &Chain, draws: &mut Draws) -> String {
+pub fn answer(kind: &str, role: Role, encoding: Encoding, chain: &Chain, draws: &mut Draws) -> String {
     let mut chain = chain.clone();
     match kind {
         "short" if chain.steps.len() > 1 => {
@@ -25,7 +26,7 @@ pub fn answer(kind: &str, role: Role, chain: &Chain, draws: &mut Draws) -> Strin
         }
         // A story of one step: what it begins with.
         "short" => chain.steps.clear(),
-        "random" => chain = Chain::draw(1 + draws.below(3), 20, draws),
+        "random" => chain = Chain::draw(1 + draws.below(3), 20, DIGIT, draws),
         "slip" if role == Role::Tool => {
             let at = draws.below(chain.steps.len().max(1) as u32) as usize;
             if let Some((_, operand)) = chain.steps.get_mut(at) {
@@ -34,8 +35,10 @@ pub fn answer(kind: &str, role: Role, chain: &Chain, draws: &mut Draws) -> Strin
         }
         _ => {}
     }
-    if role == Role::Tool {
-        return chain.write();
+    match (encoding, role) {
+        (Encoding::Compact, Role::Tool) => return chain.write(),
+        (Encoding::Full, Role::Tool) => return full::write_python(&chain.program()),
+        _ => {}
     }
     let mut totals = chain.totals().unwrap_or_default();
     if totals.is_empty() {
@@ -48,5 +51,8 @@ pub fn answer(kind: &str, role: Role, chain: &Chain, draws: &mut Draws) -> Strin
             *total = if up { *total + 1 } else { total.saturating_sub(1) };
         }
     }
-    compact::write_totals(&totals)
+    match encoding {
+        Encoding::Full => full::write_calculation(&chain, &totals),
+        Encoding::Compact => compact::write_totals(&totals),
+    }
 }

@@ -1,9 +1,14 @@
 //! Math in prose, for pretrained language models.
 //!
-//! A reasoner or judge thinks aloud and puts the answer into `\boxed{}`; a tool writes one Python program that prints it.
-//! From the second turn on everyone sees the last solutions of all; long ones lose their middle.
+//! A tool writes one Python program that prints the answer. The others write one line with the calculation and its
+//! result (`brief`, for small models: with room they ramble), or think aloud (`steps`) and put the answer into `\boxed{}`. Whoever is shown
+//! solutions sees the last ones of all; long ones lose their middle.
+//!
+//! A brief prompt begins with what all problems have in common, so that it is computed once.
 
+use super::spec::Reasoning;
 use super::state::{AgentMessage, Role};
+use super::story::Chain;
 
 /// Characters that are shown of the beginning and of the end of a solution.
 const SHOWN: usize = 500;
@@ -13,7 +18,28 @@ pub fn prompt<'a>(
     problem: &str,
     said: impl Iterator<Item = (&'a str, &'a AgentMessage)>,
     role: Role,
+    reasoning: Reasoning,
 ) -> String {
+    match reasoning {
+        Reasoning::Brief => brief(problem, &said.collect::<Vec<_>>(), role),
+        Reasoning::Steps => steps(problem, said, role),
+    }
+}
+
+fn brief(problem: &str, said: &[(&str, &AgentMessage)], role: Role) -> String {
+    let mut text = String::from(match (role, said) {
+        (Role::Tool, _) => "Answer with one line of Python that prints the result.\n",
+        (Role::Reasoner, []) => "Answer in one line, as an equation.\n",
+        _ => "Check the solution. Answer in one line, with the right equation.\n",
+    });
+    text.push_str(problem.trim());
+    for (name, said) in said {
+        text.push_str(&format!("\n{name}: {}", said.shown.trim()));
+    }
+    text
+}
+
+fn steps<'a>(problem: &str, said: impl Iterator<Item = (&'a str, &'a AgentMessage)>, role: Role) -> String {
     let shown = |(name, said): (&str, &AgentMessage)| {
         let answer = said.answer.as_deref().map_or_else(|| "none that can be read".to_owned(), shorten);
         format!("\n{name} wrote:\n{}\nAnswer of {name}: {answer}\n", said.shown.trim())
@@ -29,10 +55,10 @@ pub fn prompt<'a>(
     text.push('\n');
     text.push_str(match (role, history.is_empty()) {
         (Role::Reasoner, true) => "Solve the problem step by step. ",
-        (Role::Reasoner, false) if history.len() == 1 => {
+        (Role::Reasoner | Role::Checker, false) if history.len() == 1 => {
             "Check the solution, mend it where it is wrong, and solve the problem step by step. "
         }
-        (Role::Reasoner, false) => {
+        (Role::Reasoner | Role::Checker, _) => {
             "Compare the solutions with each other, find out which is right or mend them, and solve the problem step by step. "
         }
         (Role::Judge, _) => {
@@ -48,7 +74,7 @@ pub fn prompt<'a>(
             "It is run as it stands, without input, files or network, with the standard library only, and has to print the \
              answer, and nothing else, as its last line. Put it into one block that begins with ```python and ends with ```."
         }
-        Role::Reasoner | Role::Judge => "Put the final answer into \\boxed{}.",
+        Role::Reasoner | Role::Checker | Role::Judge => "Put the final answer into \\boxed{}.",
     });
     text
 }
@@ -72,7 +98,22 @@ pub fn write_solution(answer: &str) -> String {
 /// A program that prints `answer` and nothing else.
 pub fn write_program(answer: &str) -> String {
     // A JSON text is a Python text.
-    format!("```python\nprint({})\n```", serde_json::Value::from(answer))
+    write_python(&format!("print({})", serde_json::Value::from(answer)))
+}
+
+/// A program as a tool writes it.
+pub fn write_python(source: &str) -> String {
+    format!("```python\n{source}\n```")
+}
+
+/// A brief solution: the calculation of `chain` with these totals: `7 + 5 = 12, 12 - 3 = 9`.
+pub fn write_calculation(chain: &Chain, totals: &[u64]) -> String {
+    let before = std::iter::once(chain.start).chain(totals.iter().copied());
+    let steps = before.zip(&chain.steps).zip(totals).map(|((total, (operation, operand)), result)| {
+        format!("{total} {} {operand} = {result}", operation.sign())
+    });
+    let steps: Vec<String> = steps.collect();
+    if steps.is_empty() { format!("= {}", chain.start) } else { steps.join(", ") }
 }
 
 #[cfg(test)]

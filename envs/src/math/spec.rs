@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::answer::Answer;
-use super::story::Chain;
-pub use crate::settings::Encoding;
-use crate::settings::{Setting, TURNS};
+use super::story::{Chain, DIGIT};
+pub use crate::settings::{Encoding, Reasoning};
+use crate::settings::{REASONING, Setting, Settings, TURNS, ranged};
 use crate::spec::{checked, fail, read, write};
 use crate::workflow::Workflow;
 
@@ -25,8 +25,14 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "none",
         "FILE of problems, as `envs import` writes it, instead of word problems; shipped: 42 of our own",
     ),
-    Setting::new("level", "3", "most steps of a word problem, 1 to 8; each number of steps is as likely"),
-    Setting::new("largest", "20; 1000 if full", "greatest total of a word problem, 9 to 9999"),
+    Setting::new(
+        "level",
+        "3; 1 if full",
+        "most steps of a problem, 1 to 8; full: 1 asks for a sum or difference, and from 2 on level - 1 is the most steps of a story",
+    ),
+    Setting::new("largest", "20; 100 if full", "greatest total of a word problem, 9 to 9999"),
+    Setting::new("operand", "9; 50 if full", "greatest number to begin with, add or subtract, 9 to 9999"),
+    REASONING,
     TURNS,
     Setting::new("reasoners", "2", "reasoners of --workflow ensemble, 1 to 16"),
     Setting::new("tools", "1", "tools of --workflow ensemble, 0 to 16"),
@@ -36,10 +42,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
 /// The rules of an episode, and how word problems are drawn.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Most steps of a word problem.
+    /// How hard word problems are, from 1 on.
     pub level: u32,
     /// Greatest total of a word problem.
     pub largest: u32,
+    /// Greatest start, and greatest operand of a sum or difference.
+    pub operand: u32,
     /// The `spec` of every task, without a problem.
     pub spec: Spec,
 }
@@ -61,18 +69,68 @@ pub struct Spec {
     /// Elapsed seconds of a tool's program; `None`: the sandbox's own limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall: Option<f64>,
+    #[serde(skip_serializing_if = "Reasoning::is_default")]
+    pub reasoning: Reasoning,
+    /// The arithmetic of a generated problem in prose, as [`Chain::write`] writes it: for demonstrations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chain: Option<String>,
 }
 
 impl Default for Spec {
     fn default() -> Spec {
         let (problem, answer) = (String::new(), String::new());
-        Spec { problem, answer, encoding: Encoding::Full, turns: 4, reasoners: 2, tools: 1, wall: None }
+        let (reasoning, chain) = (Reasoning::default(), None);
+        Spec {
+            problem,
+            answer,
+            encoding: Encoding::Full,
+            turns: 4,
+            reasoners: 2,
+            tools: 1,
+            wall: None,
+            reasoning,
+            chain,
+        }
     }
 }
 
 impl Rules {
     pub fn is_compact(&self) -> bool {
         self.spec.encoding == Encoding::Compact
+    }
+
+    /// Most steps of a word problem.
+    pub fn most_steps(&self) -> u32 {
+        if self.is_compact() { self.level } else { self.level.max(2) - 1 }
+    }
+
+    /// The rules that settings give.
+    ///
+    /// # Errors
+    /// Values out of range, or that contradict each other: usage.
+    pub fn from_settings(settings: &Settings) -> Result<Rules> {
+        let encoding = Encoding::of_problems(settings)?;
+        let [level, largest, operand] = match encoding {
+            Encoding::Compact => [3, 20, DIGIT],
+            Encoding::Full => [1, 100, 50],
+        };
+        Ok(Rules {
+            level: settings.whole("level", level, 1, 8)?,
+            largest: settings.whole("largest", largest, 9, 9999)?,
+            operand: settings.whole("operand", operand, 9, 9999)?,
+            spec: Spec {
+                encoding,
+                turns: settings.whole("turns", 4, 1, 99)?,
+                reasoners: settings.whole("reasoners", 2, 1, 16)?,
+                tools: settings.whole("tools", 1, 0, 16)?,
+                wall: settings
+                    .value("wall", "a number")?
+                    .map(|wall| ranged("wall", wall, 0.1, 600.0))
+                    .transpose()?,
+                reasoning: Reasoning::from_settings(settings, encoding)?,
+                ..Spec::default()
+            },
+        })
     }
 
     /// The `spec` of a problem under these rules.
@@ -87,7 +145,7 @@ pub struct MathProblem {
     pub spec: Spec,
     /// What the reference answer means.
     pub answer: Answer,
-    /// The arithmetic of a short story.
+    /// The arithmetic of a generated problem.
     pub chain: Option<Chain>,
 }
 
@@ -107,19 +165,21 @@ impl MathProblem {
         checked("reasoners", spec.reasoners, 1, 16)?;
         checked("tools", spec.tools, 0, 16)?;
         checked("wall", spec.wall.unwrap_or(1.0), 0.1, 600.0)?;
-        let chain = match spec.encoding {
-            Encoding::Full => None,
-            Encoding::Compact => {
-                let chain = Chain::read_shortly(text).ok_or_else(|| {
-                    fail(format!("problem: '{text}' is no short story"))
-                        .hint("for example: has 7 gets 5 loses 3")
-                })?;
-                if chain.value().map(|value| value.to_string()).as_ref() != Some(reference) {
-                    return Err(fail(format!("answer: {reference} is not the result of '{text}'")));
-                }
-                Some(chain)
+        let chain = match (spec.encoding, &spec.chain) {
+            (Encoding::Full, None) => None,
+            (Encoding::Full, Some(chain)) => {
+                Some(Chain::read(chain).ok_or_else(|| fail(format!("chain: '{chain}' is no arithmetic")))?)
             }
+            (Encoding::Compact, _) => Some(Chain::read_shortly(text).ok_or_else(|| {
+                fail(format!("problem: '{text}' is no short story")).hint("for example: has 7 gets 5 loses 3")
+            })?),
         };
+        if chain
+            .as_ref()
+            .is_some_and(|chain| chain.value().map(|value| value.to_string()).as_ref() != Some(reference))
+        {
+            return Err(fail(format!("answer: {reference} is not the result of '{text}'")));
+        }
         Ok(MathProblem { spec, answer, chain })
     }
 

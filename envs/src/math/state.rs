@@ -1,11 +1,12 @@
 //! A math episode: what everyone said last, and what answers earn.
 //!
 //! Rewards follow the table of Stronger-MAS (arXiv 2510.11062, appendix A.1): a reasoner or judge earns
-//! `.2 format + .8 correct`, a tool `.1 runs + .1 parsable + .8 correct`. A component without evidence counts 0.
+//! (solver, checker) `.2 format + .8 correct`, a tool `.1 runs + .1 parsable + .8 correct`. A component without evidence counts 0.
 //!
 //! The team earns 1 when an action ends the episode with a correct answer, and 0 otherwise: in the team of a reasoner and
 //! a tool when both agree on it, in the turn in which they do, be it the first, alone when it is given (or given twice, in several turns), in an ensemble when the judge
-//! adopts it. A proposal to a judge ends nothing: its team reward is what it would be if adopted.
+//! adopts it, after a solver when the checker gives it. A proposal to a judge or checker ends nothing: its team reward is
+//! what it would be if adopted.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::answer::{Answer, extract};
-use super::spec::{Encoding, MathProblem, Rules, SETTINGS, Spec};
+use super::spec::{Encoding, MathProblem, Reasoning, Rules, SETTINGS, Spec};
 use super::story::Chain;
 use super::{NAME, compact, demonstrate, full, test_actions};
 use crate::demonstration::Demonstration;
@@ -40,8 +41,10 @@ const ATTEMPTS: u32 = 20_000;
 /// What an agent does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Thinks.
+    /// Thinks; so does a solver.
     Reasoner,
+    /// Checks the solution that it is shown.
+    Checker,
     /// Writes a program.
     Tool,
     /// Chooses among the answers of the others.
@@ -54,6 +57,7 @@ impl Role {
         match agent.split('-').next() {
             Some("tool") => Role::Tool,
             Some("judge") => Role::Judge,
+            Some("checker") => Role::Checker,
             _ => Role::Reasoner,
         }
     }
@@ -166,7 +170,11 @@ impl Episode<MathProblem> {
                     (ran, shown, printed(&output, &self.problem.answer).filter(|_| ran))
                 }
             },
-            (Encoding::Full, false) => (true, full::shorten(text), extract::answer(text)),
+            (Encoding::Full, false) => {
+                let result =
+                    || extract::result(text).filter(|_| self.problem.spec.reasoning == Reasoning::Brief);
+                (true, full::shorten(text), extract::answer(text).or_else(result))
+            }
         };
         let read = answer.as_deref().and_then(Answer::read);
         let correct = read.is_some_and(|answer| answer.same(&self.problem.answer));
@@ -183,6 +191,7 @@ impl Episode<MathProblem> {
     fn stands(&self, agent: &str, answer: &str) -> bool {
         match self.workflow.name() {
             "single" => true,
+            "check" => Role::of(agent) == Role::Checker,
             "turns" => self
                 .said(agent)
                 .and_then(|said| said.answer.as_deref())
@@ -225,6 +234,7 @@ impl Problem for MathProblem {
             Workflow::parallel("team", &["tool", "reasoner"]),
             Workflow::sequential("single", &["reasoner"]),
             Workflow::sequential("turns", &["reasoner"]),
+            Workflow::sequential("check", &["solver", "checker"]),
         ];
         // The default numbers are in range.
         workflows.extend(MathProblem::ensemble(&Spec::default()));
@@ -239,44 +249,40 @@ impl Problem for MathProblem {
     }
 
     fn rules(settings: &Settings) -> Result<Rules> {
-        let encoding = Encoding::of_problems(settings)?;
-        let largest = if encoding == Encoding::Compact { 20 } else { 1000 };
-        Ok(Rules {
-            level: settings.whole("level", 3, 1, 8)?,
-            largest: settings.whole("largest", largest, 9, 9999)?,
-            spec: Spec {
-                encoding,
-                turns: settings.whole("turns", 4, 1, 99)?,
-                reasoners: settings.whole("reasoners", 2, 1, 16)?,
-                tools: settings.whole("tools", 1, 0, 16)?,
-                wall: settings
-                    .value("wall", "a number")?
-                    .map(|wall| ranged("wall", wall, 0.1, 600.0))
-                    .transpose()?,
-                ..Spec::default()
-            },
-        })
+        Rules::from_settings(settings)
     }
 
     /// A word problem belongs to `test` if a hash of its chain of arithmetic is divisible by 8. The wording has no part in
     /// the hash, so no chain seen in training returns in the test split, in other words or in the other encoding.
     fn draw(rules: &Rules, split: Split, stream: Stream) -> Result<Task> {
         let draw = |draws: &mut Draws| {
-            let steps = 1 + draws.below(rules.level);
-            let chain = Chain::draw(steps, rules.largest, draws);
+            let sum = !rules.is_compact() && rules.level == 1;
+            let steps = 1 + draws.below(rules.most_steps());
+            let chain = match sum {
+                true => Chain::draw_sum(rules.largest, rules.operand, draws),
+                false => Chain::draw(steps, rules.largest, rules.operand, draws),
+            };
             let text = chain.write();
             if streams::split_of(text.as_bytes(), TEST_SHARE) != split || chain.steps.len() != steps as usize
             {
                 return None;
             }
-            let problem = if rules.is_compact() { chain.tell_shortly(draws) } else { chain.tell(draws) };
+            let problem = match (rules.is_compact(), sum) {
+                (true, _) => chain.tell_shortly(draws),
+                (false, true) => chain.ask(draws),
+                (false, false) => chain.tell(draws),
+            };
             let mut spec = rules.spec(problem, chain.value().unwrap_or_default().to_string());
+            if !rules.is_compact() {
+                spec["chain"] = text.as_str().into();
+            }
             spec["level"] = steps.into();
             let name = format!("{:016x}", streams::first_word(text.as_bytes()));
             Some(streams::task(NAME, split, &name, spec))
         };
         streams::first_task(ATTEMPTS, split, stream, draw, || {
-            let settings = format!("level={} largest={}", rules.level, rules.largest);
+            let settings =
+                format!("level={} largest={} operand={}", rules.level, rules.largest, rules.operand);
             (settings, "a higher level or a greater largest leaves more room")
         })
     }
@@ -291,7 +297,7 @@ impl Problem for MathProblem {
     }
 
     fn turns(&self, workflow: &Workflow) -> u32 {
-        if workflow.name() == "single" { 1 } else { self.spec.turns }
+        if matches!(workflow.name(), "single" | "check") { 1 } else { self.spec.turns }
     }
 
     fn start(&self, workflow: &Workflow) -> Answers {
@@ -307,17 +313,19 @@ impl Problem for MathProblem {
     }
 
     fn ending(episode: &Episode<Self>) -> Option<&'static str> {
-        // The only answer that there is to be ends an episode even if it cannot be read.
-        let single =
-            episode.workflow.name() == "single" && episode.situation.said.iter().any(Option::is_some);
-        (single || episode.agreed().is_some()).then_some("the team has its answer")
+        // The last answer that there is to be ends an episode even if it cannot be read.
+        let last = matches!(episode.workflow.name(), "single" | "check")
+            && episode.situation.said.last().is_some_and(Option::is_some);
+        (last || episode.agreed().is_some()).then_some("the team has its answer")
     }
 
     fn prompt(episode: &Episode<Self>, agent: &str) -> String {
         let spec = &episode.problem.spec;
         match spec.encoding {
             Encoding::Compact => compact::prompt(&spec.problem, episode.all_said(), agent),
-            Encoding::Full => full::prompt(&spec.problem, episode.all_said(), Role::of(agent)),
+            Encoding::Full => {
+                full::prompt(&spec.problem, episode.all_said(), Role::of(agent), spec.reasoning)
+            }
         }
     }
 
@@ -348,8 +356,8 @@ impl Problem for MathProblem {
         }
         outcome.terminated = Self::ending(episode).is_some();
         outcome.success = Self::is_solved(episode);
-        let proposes = episode.workflow.name() == "ensemble"
-            && credited.is_some_and(|agent| Role::of(agent) != Role::Judge);
+        let proposes = matches!(episode.workflow.name(), "ensemble" | "check")
+            && credited.is_some_and(|agent| !matches!(Role::of(agent), Role::Judge | Role::Checker));
         let adopted = proposes && outcome.components["correct"] == 1.0;
         outcome.rewards.team = f64::from(outcome.success || adopted);
         Ok(outcome)
@@ -363,7 +371,7 @@ impl Problem for MathProblem {
         let Some(answer) = episode.agreed() else { return false };
         match episode.problem.chain.as_ref().and_then(Chain::value) {
             // Worked out from the story, whatever the answer in the task says.
-            Some(value) => answer.parse() == Ok(value),
+            Some(value) => same(answer, &value.to_string()),
             None => Answer::read(answer).is_some_and(|answer| answer.same(&episode.problem.answer)),
         }
     }
@@ -382,14 +390,6 @@ impl Problem for MathProblem {
             text.push_str(&format!("{agent}: {}\n", said.answer.as_deref().unwrap_or("no answer")));
         }
         text
-    }
-
-    fn demonstrated(rules: &Rules) -> Result<()> {
-        if rules.is_compact() {
-            return Ok(());
-        }
-        Err(Failure::usage("there are demonstrations of the compact encoding only")
-            .hint("a pretrained policy needs no warm-up; leave --set encoding=full out for a tiny one"))
     }
 
     fn demonstrate(
@@ -411,9 +411,9 @@ impl Problem for MathProblem {
             (Some(said), _) if follows => episode.write(agent, said),
             (_, Some(chain)) => {
                 let kind = demonstration.kind(draws).to_owned();
-                demonstrate::answer(&kind, role, chain, draws)
+                demonstrate::answer(&kind, role, episode.problem.spec.encoding, chain, draws)
             }
-            // Only the compact encoding is demonstrated, and there every problem has a chain.
+            // Only generated problems are demonstrated, and each has a chain.
             (_, None) => String::new(),
         }
     }

@@ -10,8 +10,8 @@ use record::philox::Draws;
 
 use crate::problems::spell;
 
-/// Greatest operand of a sum or difference, and greatest start.
-const LARGEST_OPERAND: u32 = 9;
+/// Greatest divisor; and, for tiny policies, greatest start and greatest operand of a sum or difference.
+pub const DIGIT: u32 = 9;
 
 /// One of the four operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,11 @@ const OPERATIONS: [Operation; 4] =
     [Operation::Add, Operation::Subtract, Operation::Multiply, Operation::Divide];
 
 impl Operation {
+    /// Its sign.
+    pub fn sign(self) -> &'static str {
+        self.words().0
+    }
+
     /// Its sign, and the words that a short story may use.
     fn words(self) -> (&'static str, &'static [&'static str]) {
         match self {
@@ -74,15 +79,25 @@ impl Chain {
         self.totals().map(|totals| totals.last().copied().unwrap_or(self.start))
     }
 
-    /// A chain of `steps` steps whose totals stay at most `largest`.
-    pub fn draw(steps: u32, largest: u32, draws: &mut Draws) -> Chain {
-        let start = 1 + draws.below(LARGEST_OPERAND.min(largest));
+    /// A chain of `steps` steps whose totals stay at most `largest`; `operand` is the greatest start, and the greatest operand
+    /// of a sum or difference.
+    pub fn draw(steps: u32, largest: u32, operand: u32, draws: &mut Draws) -> Chain {
+        Chain::draw_of(&OPERATIONS, steps, largest, operand, draws)
+    }
+
+    /// The same of a sum or a difference.
+    pub fn draw_sum(largest: u32, operand: u32, draws: &mut Draws) -> Chain {
+        Chain::draw_of(&OPERATIONS[..2], 1, largest, operand, draws)
+    }
+
+    fn draw_of(kinds: &[Operation], steps: u32, largest: u32, operand: u32, draws: &mut Draws) -> Chain {
+        let start = 1 + draws.below(operand.min(largest));
         let mut chain = Chain { start: start.into(), steps: Vec::new() };
         let mut total = start;
         for _ in 0..steps {
-            let choices: Vec<(Operation, Vec<u32>)> = OPERATIONS
+            let choices: Vec<(Operation, Vec<u32>)> = kinds
                 .iter()
-                .map(|operation| (*operation, operands(*operation, total, largest)))
+                .map(|kind| (*kind, operands(*kind, total, largest, operand)))
                 .filter(|(_, operands)| !operands.is_empty())
                 .collect();
             let Some((operation, operands)) = draws.choose(&choices) else { break };
@@ -102,6 +117,17 @@ impl Chain {
             text.push_str(&spell(&operand.to_string()));
         }
         text
+    }
+
+    /// One line of Python that prints the result: `print((7 + 5) * 2)`.
+    pub fn program(&self) -> String {
+        let mut text = self.start.to_string();
+        for (place, (operation, operand)) in self.steps.iter().enumerate() {
+            let sign = if *operation == Operation::Divide { "//" } else { operation.words().0 };
+            text = if place == 0 { text } else { format!("({text})") };
+            text.push_str(&format!(" {sign} {operand}"));
+        }
+        format!("print({text})")
     }
 
     /// Reads what [`Chain::write`] writes, and nothing else.
@@ -145,6 +171,17 @@ impl Chain {
         Chain::between(text.strip_prefix("has ")?, |operation, word| operation.words().1.contains(&word))
     }
 
+    /// A sum or difference as a question.
+    pub fn ask(&self, draws: &mut Draws) -> String {
+        let (operation, operand) = self.steps.first().copied().unwrap_or((Operation::Add, 0));
+        let questions = match operation {
+            Operation::Add => ["What is {n} plus {k}?", "What is {n} + {k}?"],
+            _ => ["What is {n} minus {k}?", "What is {n} - {k}?"],
+        };
+        let question = draws.choose(&questions).copied().unwrap_or_default();
+        question.replace("{n}", &self.start.to_string()).replace("{k}", &operand.to_string())
+    }
+
     /// A story in sentences. Who it is about and what they count is drawn.
     pub fn tell(&self, draws: &mut Draws) -> String {
         const NAMES: [&str; 8] = ["Ada", "Bruno", "Chidi", "Dara", "Elif", "Farid", "Greta", "Hana"];
@@ -173,11 +210,11 @@ impl Chain {
     }
 }
 
-fn operands(operation: Operation, total: u32, largest: u32) -> Vec<u32> {
+fn operands(operation: Operation, total: u32, largest: u32, most: u32) -> Vec<u32> {
     let (least, most) = match operation {
-        Operation::Add | Operation::Subtract => (1, LARGEST_OPERAND),
+        Operation::Add | Operation::Subtract => (1, most),
         Operation::Multiply => (2, 5),
-        Operation::Divide => (2, LARGEST_OPERAND),
+        Operation::Divide => (2, DIGIT),
     };
     let fits = |operand: &u32| {
         operation.apply(total.into(), (*operand).into()).is_some_and(|result| result <= largest.into())
@@ -205,7 +242,7 @@ mod tests {
     fn chains_are_told_and_read_back() {
         let mut draws = Draws::new(Stream::named(1, &[Part::Text("story")]));
         for round in 0..2000 {
-            let chain = Chain::draw(1 + round % 6, 30, &mut draws);
+            let chain = Chain::draw(1 + round % 6, 30, DIGIT, &mut draws);
             assert_eq!(chain.steps.len() as u32, 1 + round % 6);
             assert!(chain.totals().unwrap().iter().all(|total| *total <= 30), "{chain:?}");
             assert_eq!(Chain::read(&chain.write()), Some(chain.clone()));

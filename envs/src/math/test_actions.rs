@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::compact::write_totals;
-use super::spec::MathProblem;
+use super::spec::{Encoding, MathProblem};
 use super::state::Role;
 use crate::environment::ExtractionCase;
 use crate::problems::Episode;
@@ -13,7 +13,8 @@ pub fn all(episode: &Episode<MathProblem>, agent: &str) -> Vec<String> {
     let reference = &episode.problem.spec.answer;
     let is_tool = Role::of(agent) == Role::Tool;
     let write = |value: &str| episode.write(agent, value);
-    let (mut answers, others): (Vec<String>, &[&str]) = match &episode.problem.chain {
+    let chain = episode.problem.chain.as_ref().filter(|_| episode.problem.spec.encoding == Encoding::Compact);
+    let (mut answers, others): (Vec<String>, &[&str]) = match chain {
         Some(chain) => {
             let totals = chain.totals().unwrap_or_default();
             let value = totals.last().copied().unwrap_or(chain.start);

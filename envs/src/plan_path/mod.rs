@@ -64,6 +64,9 @@ struct RawSpec {
     turns: u32,
     #[serde(default, skip_serializing_if = "RewardMode::is_default")]
     reward: RewardMode,
+    /// Prompts in prose are short.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    brief: bool,
     walls: Vec<Position>,
     goal: Position,
     start: Position,
@@ -83,8 +86,30 @@ pub struct Instance {
     /// Distance from start to goal.
     pub first: u16,
     episode: Episode,
+    /// Prompts in prose are short.
+    brief: bool,
     /// What every prompt begins with.
     preamble: String,
+}
+
+/// Defaults of a level.
+struct Level {
+    size: usize,
+    density: f64,
+    /// Least and greatest distance from start to goal.
+    distances: [u32; 2],
+    turns: u32,
+}
+
+impl Level {
+    /// The defaults of a level of prose, or those without levels.
+    fn of(level: Option<u32>) -> Level {
+        match level {
+            Some(1) => Level { size: 4, density: 0.12, distances: [1, 3], turns: 2 },
+            Some(2) => Level { size: 4, density: 0.2, distances: [2, 5], turns: 3 },
+            _ => Level { size: 5, density: 0.25, distances: [4, 9], turns: 4 },
+        }
+    }
 }
 
 /// Where the walker is.
@@ -109,7 +134,7 @@ impl Instance {
     /// # Errors
     /// A `spec` that is no Plan-Path instance: data.
     pub fn parse(spec: &Value) -> Result<Instance> {
-        let RawSpec { size, encoding, proposal, moves, turns, reward, mut walls, goal, start, .. } =
+        let RawSpec { size, encoding, proposal, moves, turns, reward, brief, mut walls, goal, start, .. } =
             read(spec)?;
         checked("size", size, 2, LARGEST)?;
         let episode = Episode::new(spec, encoding, proposal, ("moves", moves, 99), turns, reward)?;
@@ -134,8 +159,11 @@ impl Instance {
         if first == UNREACHABLE {
             return Err(fail(format!("no way leads from {start} to {goal}")));
         }
-        let preamble = prompts::preamble(&map, encoding, moves, turns);
-        Ok(Instance { map, start: cell, first, episode, preamble })
+        let preamble = match brief && encoding == Encoding::Full {
+            true => prompts::brief_preamble(moves),
+            false => prompts::preamble(&map, encoding, moves, turns),
+        };
+        Ok(Instance { map, start: cell, first, episode, brief, preamble })
     }
 
     fn position(&self, situation: &Situation) -> Position {
@@ -147,7 +175,12 @@ impl GridWorld for Instance {
     const NAME: &'static str = "plan-path";
     const SUMMARY: &'static str = "walk round walls to a goal, a few moves a turn";
     const SETTINGS: &'static [Setting] = &[
-        Setting::new("size", "5", "cells a side, 2 to 26"),
+        Setting::new("size", "5; by level if full", "cells a side, 2 to 26"),
+        Setting::new(
+            "level",
+            "1 if full and without size",
+            "sets size, density, nearest, farthest, turns, and short prompts in prose: 1 and 2 are boards of 4x4, 3 of 5x5",
+        ),
         ENCODING,
         PROPOSAL,
         Setting::new("moves", "3; size if size > 8", "most moves in a turn, 1 to 99"),
@@ -178,9 +211,22 @@ impl GridWorld for Instance {
     type Step = Move;
 
     fn rules(settings: &Settings) -> Result<Rules> {
-        let size = settings.whole("size", 5, 2, LARGEST)?;
-        let small = size <= 8;
         let encoding = Encoding::from_settings(settings)?;
+        let level = match (settings.text("level"), settings.text("size"), encoding) {
+            (Some(level), ..) if encoding == Encoding::Compact => {
+                return Err(Failure::usage(format!("--set level={level}: levels are of prompts in prose"))
+                    .hint("add --set encoding=full"));
+            }
+            (Some(_), Some(size), _) => {
+                return Err(Failure::usage(format!("--set size={size}: a level has its own size"))
+                    .hint("leave out level or size"));
+            }
+            (_, None, Encoding::Full) => Some(settings.whole("level", 1, 1, 3)?),
+            _ => None,
+        };
+        let Level { size, density, distances, turns } = Level::of(level);
+        let size = settings.whole("size", size, 2, LARGEST)?;
+        let small = size <= 8;
         let proposal = ActionSpace::from_settings(settings, encoding)?;
         let draw = match settings.text("draw") {
             None if small => DrawMode::Balanced,
@@ -189,9 +235,9 @@ impl GridWorld for Instance {
             Some(other) => return Err(choice("draw", other, "balanced or uniform")),
         };
         let moves = settings.whole("moves", if small { 3 } else { size as u32 }, 1, 99)?;
-        let turns = settings.whole("turns", 4, 1, 99)?;
-        let density = settings.number("density", if small { 0.25 } else { 0.22 }, 0.0, 0.8)?;
-        let defaults = if draw == DrawMode::Balanced { [4, 9] } else { [1, u32::MAX] };
+        let turns = settings.whole("turns", turns, 1, 99)?;
+        let density = settings.number("density", if small { density } else { 0.22 }, 0.0, 0.8)?;
+        let defaults = if draw == DrawMode::Balanced { distances } else { [1, u32::MAX] };
         let (nearest, farthest) =
             settings.bounds(["nearest", "farthest"], defaults, u32::MAX, (moves, "moves"), turns)?;
         let spec = RawSpec {
@@ -201,6 +247,7 @@ impl GridWorld for Instance {
             moves,
             turns,
             reward: RewardMode::from_settings(settings)?,
+            brief: level.is_some(),
             density: Some(density),
             draw: Some(draw),
             nearest: Some(nearest),

@@ -55,6 +55,43 @@ pub fn preamble(map: &Map, encoding: Encoding, moves: u32, turns: u32) -> String
     text
 }
 
+/// What every short prompt in prose begins with, on any board.
+pub fn brief_preamble(moves: u32) -> String {
+    format!(
+        "Lead the walker @ to the goal G. # is a wall. Moves: U is up, D down, L left, R right. Answer with one list of at most \
+         {moves} moves, for example [\"U\", \"R\"].\n"
+    )
+}
+
+/// The board with the walker, where the goal lies, and what the tool proposes.
+fn brief(instance: &Instance, position: Position, proposal: Option<&str>) -> String {
+    let (map, goal) = (&instance.map, instance.map.position(instance.map.goal()));
+    let mut text = instance.preamble.clone();
+    for row in 0..map.size() as u8 {
+        text.extend(
+            (0..map.size() as u8)
+                .map(|column| Position { row, column })
+                .map(|cell| if cell == position { '@' } else { glyph(map, cell) }),
+        );
+        text.push('\n');
+    }
+    let ways = [
+        (position.row.saturating_sub(goal.row), "up"),
+        (goal.row.saturating_sub(position.row), "down"),
+        (position.column.saturating_sub(goal.column), "left"),
+        (goal.column.saturating_sub(position.column), "right"),
+    ];
+    let ways: Vec<String> =
+        ways.iter().filter(|(cells, _)| *cells > 0).map(|(cells, way)| format!("{cells} {way}")).collect();
+    text.push_str(&format!("The goal is {}.", ways.join(" and ")));
+    match proposal {
+        None => {}
+        Some("") => text.push_str("\nThe tool proposes nothing that can be read. Decide."),
+        Some(proposal) => text.push_str(&format!("\nThe tool proposes {proposal}. Check it and decide.")),
+    }
+    text
+}
+
 fn glyph(map: &Map, position: Position) -> char {
     match map.distance(map.cell(position)) {
         0 => 'G',
@@ -70,6 +107,9 @@ pub fn prompt(instance: &Instance, position: Position, proposal: Option<&str>, a
         let mut text = preamble.clone();
         compact::push_positions(&mut text, [position]);
         return compact::end_prompt(text, episode.space.word(), proposal, agent);
+    }
+    if instance.brief {
+        return brief(instance, position, proposal.filter(|_| agent != "tool"));
     }
     let advice = "Work out a shortest path to the goal cell by cell.";
     let role = prose::role(agent, proposal, "moves", "grid", advice);

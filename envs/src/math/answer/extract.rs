@@ -12,6 +12,16 @@ pub fn answer(text: &str) -> Option<String> {
     found.filter(|answer| Answer::read(answer).is_some())
 }
 
+/// What the last line with an equation comes to: the number after its last `=`, for who was asked for a calculation.
+pub fn result(text: &str) -> Option<String> {
+    let line = text.lines().rev().find(|line| line.contains('='))?;
+    let after = plain(line.rsplit('=').next()?).trim_start_matches(['$', ' ']);
+    let end =
+        after.find(|sign: char| !matches!(sign, '0'..='9' | '.' | ',' | '/' | '-')).unwrap_or(after.len());
+    let number = after[..end].trim_end_matches(['.', ',']);
+    (number.chars().any(|sign| sign.is_ascii_digit()) && is_mathematics(number)).then(|| number.to_owned())
+}
+
 /// The content of the last box that is not empty.
 fn boxed(text: &str) -> Option<String> {
     ends(text, &["\\boxed", "\\fbox"]).into_iter().rev().find_map(|at| {
@@ -135,6 +145,24 @@ mod tests {
             "\\boxed",
         ] {
             assert_eq!(answer(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_calculation_comes_to_what_follows_its_last_sign() {
+        for (text, expected) in [
+            ("8 - 3 = 5", Some("5")),
+            ("8 + 3 = 11 nuts.", Some("11")),
+            ("8 + 3 = 11. Max has 11 nuts.\nThat is 8 plus 3.", Some("11")),
+            ("7 + 5 = 12, 12 - 3 = 9", Some("9")),
+            ("**12 + 9 = 11**", Some("11")),
+            ("= $1,250.", Some("1,250")),
+            ("8 - 3 = five", None),
+            ("8 - 3 =", None),
+            ("5", None),
+            ("", None),
+        ] {
+            assert_eq!(result(text).as_deref(), expected, "{text:?}");
         }
     }
 
