@@ -180,7 +180,10 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 case "$policies $model" in
-    *=*) kind=$(kind_of "${policies#*=}") ;; # of the first
+    *=*)
+        [ -z "${given[model]:-}" ] || die 2 '--model has no effect where --policies names directories' 'leave one of them out'
+        name=${policies%% *} # the first decides
+        kind=$(kind_of "${name#*=}") ;;
     *\ tiny) kind=tiny ;;
     adapter-per-role*) kind=adapters ;;
     *) kind=pretrained ;;
@@ -235,6 +238,7 @@ fi
 [ -n "$dtype" ] || [ "$device" != cpu ] || dtype=float32
 dtype_flags=() # a device has but one
 [ -z "$dtype" ] || dtype_flags=(--dtype "$dtype")
+
 # ---- set-up: build, fetch the runtime library ---------------------------------------------------------------
 # TROUPE_BIN names a folder with built programs (a test's, or another machine's); nothing is built then.
 bin=${TROUPE_BIN:-$root/target/release}

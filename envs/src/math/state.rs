@@ -24,7 +24,7 @@ use super::{NAME, compact, demonstrate, full, test_actions};
 use crate::demonstration::Demonstration;
 use crate::environment::{ExtractionCase, Outcome, Split};
 use crate::problems::{Episode, Problem, fences, outcome, run, spell};
-use crate::settings::{Setting, Settings, ranged};
+use crate::settings::{Setting, Settings};
 use crate::streams;
 use crate::workflow::Workflow;
 
