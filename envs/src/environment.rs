@@ -154,7 +154,7 @@ pub fn apply_in_order<S: State + ?Sized>(state: &mut S, actions: &[(&str, &str)]
     let mut actions = actions.to_vec();
     actions.sort_by_key(|(agent, _)| workflow.position(agent));
     let mut parts = Vec::new();
-    for (agent, text) in actions {
+    for (agent, text) in &actions {
         parts.push((*agent, state.apply(agent, text)?));
     }
     match &parts[..] {

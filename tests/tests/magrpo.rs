@@ -56,7 +56,8 @@ impl Tree<'_> {
                 "members": members, "reward": (self.reward)(number, action),
             }));
         }
-        for index in (0..actions.len()).filter(|_| turn + 1 < self.turns) {
+        let children = if turn + 1 < self.turns { actions.len() } else { 0 };
+        for index in 0..children {
             let below = if path.is_empty() { index.to_string() } else { format!("{path}.{index}") };
             self.write(&below, turn + 1);
         }
