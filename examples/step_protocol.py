@@ -7,8 +7,7 @@ state, and play many episodes at once with one process. RECORD.md specifies the 
 `main` adds `tasks`, which prints task lines for the stdin of `rollout`, and `demo`, which prints imperfect demonstrations
 for the warm-up of a new policy, if the environment has a `probe` (which knows the best action).
 
-Left out: `actions`, the joint action of agents that act in parallel. A program that does not answer `together` gets their
-actions one after another.
+Agents that act in parallel send their actions one after another, unless the environment has a fourth function, `joint`.
 """
 
 import argparse
@@ -18,7 +17,7 @@ import random
 import sys
 
 
-def serve(reset, step, probe=None):
+def serve(reset, step, probe=None, joint=None):
     """Answers requests until stdin ends.
 
     reset(spec) -> (situation, agents, order, turns): the names of the agents; "sequential", "parallel", or stages as lists
@@ -26,6 +25,8 @@ def serve(reset, step, probe=None):
     step(state, agent, text) -> (situation, rewards, components, terminated, success): rewards are {"team": …, "local": …}
         in [0, 1]; components are what they are made of. A meaningless text earns 0; it is no error.
     probe(state, agent) -> (probes, oracle, solved): optional, for `envs check` alone.
+    joint(state, actions) -> as step, for the actions (text by agent) of all who act in parallel; local rewards by agent. With it,
+        `step` gets a fourth argument: what the others chose (text by agent), or None.
 
     A situation is a pair: the state, which is any JSON, and what each agent sees of it, {agent: text}.
     """
@@ -34,23 +35,27 @@ def serve(reset, step, probe=None):
         try:
             request = json.loads(line)
             answer["request"] = request.get("request")
-            answer.update(respond(request, reset, step, probe))
+            answer.update(respond(request, reset, step, probe, joint))
         except Exception as error:  # an error answers this line, and the next one is read
             answer["error"] = f"{type(error).__name__}: {error}"
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 
 
-def respond(request, reset, step, probe):
+def respond(request, reset, step, probe, joint):
     if "task" in request:
         (state, seen), agents, order, turns = reset(request["task"]["spec"])
-        return {"state": state, "observations": messages(seen), "agents": agents, "order": order, "turns": turns}
+        answer = {"state": state, "observations": messages(seen), "agents": agents, "order": order, "turns": turns}
+        return {**answer, "together": True} if joint else answer
     if probe and request.get("probe"):
         probes, oracle, solved = probe(request["state"], request["agent"])
         return {"probes": probes, "oracle": oracle, "solved": solved}
-    (state, seen), rewards, components, terminated, success = step(
-        request["state"], request["agent"], request["action"]
-    )
+    if joint and "actions" in request:
+        outcome = joint(request["state"], request["actions"])
+    else:
+        others = [request.get("beside")] if joint else []
+        outcome = step(request["state"], request["agent"], request["action"], *others)
+    (state, seen), rewards, components, terminated, success = outcome
     return {
         "state": state,
         "rewards": rewards,
@@ -65,7 +70,7 @@ def messages(seen):
     return {agent: [{"role": "user", "content": text}] for agent, text in seen.items()}
 
 
-def demonstrate(stream, draws, share, reset, step, probe):
+def demonstrate(stream, draws, share, reset, step, probe, joint=None):
     """Episodes of demonstrators who take the best action with probability `share`, otherwise any; yields the instance and a
     list of (turn, agent, observation, action) of each."""
     for instance, spec in stream:
@@ -81,7 +86,8 @@ def demonstrate(stream, draws, share, reset, step, probe):
                     break
                 text = oracle if oracle is not None and draws.random() < share else draws.choice(probes)
                 actions.append((turn, agent, before[agent], text))
-                (state, seen), _, _, over, _ = step(state, agent, text)
+                others = [None] if joint else []
+                (state, seen), _, _, over, _ = step(state, agent, text, *others)
         yield instance, actions
 
 

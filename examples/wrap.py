@@ -1,0 +1,242 @@
+"""Any PettingZoo or Gymnasium environment with discrete or text actions, as an environment of Troupe.
+
+    python3 examples/wrap.py pettingzoo.classic.connect_four_v3 --team player_0 tasks --count 8
+    python3 examples/wrap.py gymnasium:FrozenLake-v1 --turns 12 --options '{"is_slippery": false}' tasks --count 8
+    (command='python3 examples/wrap.py pettingzoo.classic.rps_v2 --turns 3'; $command tasks --count 8 |
+      rollout --env-command "$command" --policy run/policy --branches 4 | group | advantage | …)
+
+A module of PettingZoo is taken as its AEC environment (`env`), agents one after another, or with `--parallel` as its parallel one
+(`parallel_env`), all at once. A task is a seed. These environments change in place, so the state is the seed and the actions
+so far, and a step plays them again: what is wrapped has to be deterministic once it is seeded.
+
+An agent sees its observation in words, the actions that it may choose (`action_mask`), and says one of them: its number, or, with
+`--names up,down,left,right`, its name. A text that is no such action earns the least reward and changes nothing; the environment
+does not see it, and where agents take turns the first legal action is played for the agent, so that the game goes on. The team's reward is
+the mean of what all agents earned by a step, or in a game of one against the other what `--team AGENT` earned; an agent's own is
+its own. Both are scaled from `--range LOW HIGH` to 0..1. An episode is a success where the team's rewards add up to at least
+`--success SUM`, by default the upper end of the range.
+
+Left out: continuous actions, real time, and environments that draw random numbers without a seed.
+"""
+
+import argparse
+import functools
+import importlib
+import json
+import random
+import sys
+
+import step_protocol
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("environment", help="a module of PettingZoo, or gymnasium:ID")
+parser.add_argument("--parallel", action="store_true", help="PettingZoo's parallel environment: agents act at once")
+parser.add_argument("--turns", type=int, default=8, help="turns of an episode at most; in a turn every agent acts once")
+parser.add_argument("--options", type=json.loads, default={}, help="keyword arguments of the environment, as JSON")
+parser.add_argument("--names", help="names of the actions, with commas")
+parser.add_argument("--team", metavar="AGENT", help="whose reward is the team's, where agents play against each other")
+parser.add_argument("--range", nargs=2, type=float, default=[-1.0, 1.0], metavar=("LOW", "HIGH"), help="of rewards")
+parser.add_argument("--success", type=float, help="the sum of the team's rewards that solves a task")
+
+
+class Gym:
+    """A Gymnasium environment as a parallel one with one agent."""
+
+    def __init__(self, environment):
+        self.environment, self.possible_agents, self.agents = environment, ["player"], ["player"]
+        self.action_space = lambda agent: environment.action_space
+
+    def reset(self, seed):
+        self.agents = ["player"]
+        observation, info = self.environment.reset(seed=seed)
+        return {"player": observation}, {"player": info}
+
+    def step(self, actions):
+        observation, reward, terminated, truncated, info = self.environment.step(actions["player"])
+        self.agents = [] if terminated or truncated else ["player"]
+        one = lambda value: {"player": value}
+        return one(observation), one(float(reward)), one(terminated), one(truncated), one(info)
+
+
+@functools.lru_cache(maxsize=None)
+def game():
+    """The environment, made once: that is slow, and `reset` forgets what was played."""
+    name = options.environment
+    if name.startswith("gymnasium:"):
+        return Gym(importlib.import_module("gymnasium").make(name.partition(":")[2], **options.options))
+    module = importlib.import_module(name)
+    return module.parallel_env(**options.options) if options.parallel else module.env(**options.options)
+
+
+def is_parallel():
+    return options.parallel or options.environment.startswith("gymnasium:")
+
+
+def replay(state):
+    """Plays an episode up to a state: (what each agent observes and is told, rewards of the last step, whether it is over)."""
+    environment, seed = game(), state["seed"]
+    for agent in environment.possible_agents:
+        space = environment.action_space(agent)
+        space.seed(seed)
+    rewards, over = {}, False
+    if is_parallel():
+        observations, infos = environment.reset(seed=seed)
+        for actions in state["moves"]:
+            observations, rewards, _, _, infos = environment.step({agent: actions[agent] for agent in environment.agents})
+            over = not environment.agents
+        views = {agent: (observations[agent], infos.get(agent, {})) for agent in observations}
+    else:
+        environment.reset(seed=seed)
+        for move in state["moves"]:
+            environment.step(move)
+            # A step pays whom it pays, not only the agent that took it.
+            rewards = dict(environment.rewards)
+            over = all(environment.terminations.get(agent, True) or environment.truncations.get(agent, True)
+                       for agent in environment.agents)
+            if over:
+                break
+        views = {agent: (environment.observe(agent), environment.infos.get(agent, {})) for agent in environment.agents}
+    return views, {agent: float(reward) for agent, reward in rewards.items()}, over
+
+
+def names(agent):
+    """The texts of an agent's actions, by action; none where any text is one."""
+    space = game().action_space(agent)
+    if not hasattr(space, "n"):
+        return None
+    given = options.names.split(",") if options.names else []
+    start = int(getattr(space, "start", 0))
+    return {start + place: given[place] if place < len(given) else str(start + place) for place in range(int(space.n))}
+
+
+def legal(agent, view):
+    """The actions that an agent may choose, by text."""
+    observation, info = view
+    mask = observation.get("action_mask") if isinstance(observation, dict) else None
+    mask = info.get("action_mask") if mask is None else mask
+    known = names(agent)
+    return {text: action for place, (action, text) in enumerate(known.items()) if mask is None or mask[place]}
+
+
+def words(value):
+    """An observation in words: arrays in rows, the rest as Python prints it."""
+    if isinstance(value, dict):
+        return "\n".join(f"{key}:\n{words(part)}" for key, part in value.items() if key != "action_mask")
+    if hasattr(value, "ndim"):
+        if value.ndim == 3 and value.shape[2] <= 4:  # planes, as board games have them: a cell is the number of its plane
+            cells = [[next((str(k + 1) for k in range(value.shape[2]) if value[i][j][k]), ".")
+                      for j in range(value.shape[1])] for i in range(value.shape[0])]
+            return "\n".join(" ".join(row) for row in cells)
+        if value.ndim == 2:
+            return "\n".join(" ".join(f"{float(cell):g}" for cell in row) for row in value)
+        return " ".join(f"{float(cell):g}" for cell in value.reshape(-1))
+    return str(value)
+
+
+def observed(agent, views):
+    if agent not in views:
+        return f"{agent}: your part is over"
+    known = names(agent)
+    may = "" if known is None else "\nactions: " + " ".join(legal(agent, views[agent]))
+    seen = words(views[agent][0]["observation"] if isinstance(views[agent][0], dict) and "observation" in views[agent][0]
+                 else views[agent][0])
+    return f"{agent}\n{seen}{may}"
+
+
+def see(state, views):
+    return state, {agent: observed(agent, views) for agent in game().possible_agents}
+
+
+def reset(spec):
+    state = {"seed": spec["seed"], "moves": [], "earned": 0.0}
+    agents = list(game().possible_agents)
+    views, _, _ = replay(state)
+    order = "parallel" if is_parallel() and len(agents) > 1 else "sequential"
+    return see(state, views), agents, order, options.turns
+
+
+def scaled(reward):
+    low, high = options.range
+    return min(1.0, max(0.0, (reward - low) / (high - low)))
+
+
+def read(agent, view, text):
+    """(The action that a text names, whether it names one); any legal action, the first, where it does not."""
+    if names(agent) is None:
+        return text.strip(), True
+    may = legal(agent, view)
+    found = may.get(text.strip())
+    return (next(iter(may.values())) if found is None else found), found is not None
+
+
+def advance(state, moves, valid):
+    """The episode after further moves: outcomes by agent, and the team's."""
+    after = {"seed": state["seed"], "moves": state["moves"] + moves}
+    views, rewards, over = replay(after)
+    team = rewards.get(options.team, 0.0) if options.team else sum(rewards.values()) / max(1, len(rewards))
+    after["earned"] = state["earned"] + team
+    goal = options.range[1] if options.success is None else options.success
+    success = over and after["earned"] >= goal
+    local = {agent: scaled(rewards.get(agent, 0.0)) if valid[agent] else 0.0 for agent in valid}
+    return see(after, views), scaled(team) if all(valid.values()) else 0.0, local, over, success
+
+
+def step(state, agent, text, beside=None):
+    views, _, over = replay(state)
+    if over:
+        raise ValueError("the episode is over")
+    if is_parallel():
+        return joint(state, {**(beside or {}), agent: text}, only=agent)
+    if agent != game().agent_selection or agent not in views:  # a turn that is not this agent's: nothing happens
+        return see(state, views), {"team": scaled(0.0), "local": scaled(0.0)}, {"format": 1.0}, False, False
+    action, valid = read(agent, views[agent], text)
+    seen, team, local, over, success = advance(state, [action], {agent: valid})
+    return seen, {"team": team, "local": local[agent]}, {"format": float(valid)}, over, success
+
+
+def joint(state, texts, only=None):
+    """All agents at once; for those who have not spoken the first legal action is played."""
+    views, _, over = replay(state)
+    if over:
+        raise ValueError("the episode is over")
+    read_by = {agent: read(agent, views[agent], texts.get(agent, "")) for agent in game().agents}
+    valid = {agent: valid for agent, (_, valid) in read_by.items() if agent in texts}
+    seen, team, local, over, success = advance(state, [{agent: action for agent, (action, _) in read_by.items()}], valid)
+    if only is not None:
+        return seen, {"team": team, "local": local.get(only, scaled(0.0))}, {"format": float(valid.get(only, True))}, over, success
+    parts = {f"{agent}.format": float(good) for agent, good in valid.items()}
+    return seen, {"team": team, "local": {agent: local.get(agent, scaled(0.0)) for agent in texts}}, parts, over, success
+
+
+def probe(state, agent):
+    views, _, over = replay(state)
+    if over or agent not in views:
+        return [], None, over
+    known = names(agent)
+    return (["yes", "no"] if known is None else [*list(known.values())[:8], "no such action"]), None, False
+
+
+def tasks(split, seed):
+    """Seeds: even ones to train, odd ones to test."""
+    draws = random.Random(seed if split == "train" else 0)
+    while True:
+        number = 2 * draws.randrange(1 << 30) + (split == "test")
+        yield str(number), {"seed": number}
+
+
+def split_arguments():
+    """The wrapper's own arguments; what follows them is for `step_protocol`."""
+    own = sys.argv[1:]
+    for place, word in enumerate(own):
+        if word in ("tasks", "demo") and place > 0:
+            return own[:place], own[place:]
+    return own, []
+
+
+if __name__ == "__main__":
+    own, rest = split_arguments()
+    options = parser.parse_args(own)
+    sys.argv[1:] = rest
+    name = options.environment.partition(":")[2] or options.environment.rpartition(".")[2]
+    together = {"joint": joint} if is_parallel() and len(game().possible_agents) > 1 else {}
+    step_protocol.main(name, tasks, reset=reset, step=step, probe=probe, **together)
