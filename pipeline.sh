@@ -179,6 +179,7 @@ while [ $# -gt 0 ]; do
     given[${flag#--}]=yes
     shift 2
 done
+command -v python3 >/dev/null || die 69 'python3 is not installed' 'pipeline.sh reads the lines of its stages with it; the stages need it for environments in Python'
 case "$policies $model" in
     *=*)
         [ -z "${given[model]:-}" ] || die 2 '--model has no effect where --policies names directories' 'leave one of them out'
@@ -244,6 +245,8 @@ dtype_flags=() # a device has but one
 bin=${TROUPE_BIN:-$root/target/release}
 if [ -z "${TROUPE_BIN:-}" ]; then
     command -v cargo >/dev/null || die 69 'cargo is not installed' 'install Rust (rustup), or point TROUPE_BIN at built programs'
+    [ -x "$bin/rollout" ] || printf 'pipeline.sh: building the programs, once: minutes, with Rust %s or newer\n' \
+        "$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$root/Cargo.toml")" >&2
     (cd "$root" && cargo build --release --workspace --bins --locked --quiet) || die 1 'the build failed'
 fi
 for program in envs policy rollout group advantage update report; do
@@ -290,7 +293,8 @@ fi
 set_flags=()
 for setting in $settings; do set_flags+=(--set "$setting"); done
 if [ -z "$env_command" ]; then
-    agents=$(envs list "$env" "${set_flags[@]}" --format json |
+    known=$(envs list "$env" "${set_flags[@]}" --format json) || exit $? # it names the nearest
+    agents=$(printf %s "$known" |
         json 'next((known["agents"] for known in lines[0]["workflows"] if known["name"] == argv[0]), [])' "$workflow")
     [ -n "$agents" ] || die 2 "there is no workflow $workflow of an environment $env" 'envs list names them all'
 fi
@@ -354,8 +358,16 @@ mkdir -p "$run/steps" "$run/eval" "$run/policies" || die 74 "cannot make $run"
 run=$(cd "$run" && pwd) || die 74 "cannot read $run"
 # The lock belongs to the open file, which the stages inherit: a stage that outlives a killed pipeline.sh keeps it.
 exec 9>>"$run/lock"
-python3 -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)' 2>/dev/null ||
-    die 1 "$run is in use by another run" 'wait for it, or choose another --run'
+python3 -c 'import fcntl, sys
+try:
+    fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    sys.exit(3)'
+case $? in
+    0) ;;
+    3) die 1 "$run is in use by another run" 'wait for it, or choose another --run' ;;
+    *) die 74 "$run/lock cannot be locked, see above" ;;
+esac
 
 # ---- signals: stages run in the background, so that a signal to this script alone ends them and frees the lock -
 descendants() { # PID
@@ -383,6 +395,7 @@ stop() { # CODE
         done
         kill -KILL "${pids[@]}" 2>/dev/null
     fi
+    printf 'pipeline.sh: stopped%s\nhint: the same command goes on from there\n' "${step:+ in step $step}" >&2
     exit "$1"
 }
 trap 'stop 129' HUP

@@ -1,5 +1,6 @@
 //! A small run of the whole loop, read afterwards as a user would: files, `end` lines, accounts, README's commands.
 
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -348,6 +349,10 @@ fn a_signal_to_the_script_ends_its_stages() {
         // Less than a second on an idle machine; the rest is for a loaded one.
         assert!(taken < Duration::from_secs(15), "{name}: {taken:?}");
         assert_eq!(status.code(), Some(143), "{name}");
+        let mut said = String::new();
+        child.stderr.take().expect("its stderr").read_to_string(&mut said).expect("a text");
+        assert!(said.contains("pipeline.sh: stopped"), "{name}: {said}");
+        assert!(said.contains("hint: the same command goes on from there\n"), "{name}: {said}");
         let lock = run.join("lock").display().to_string();
         must(&format!(
             "python3 -c 'import fcntl; fcntl.flock(open(\"{lock}\"), fcntl.LOCK_EX | fcntl.LOCK_NB)'"
