@@ -53,8 +53,9 @@ Options:
   --adapter SETTINGS    of adapter-per-role, as of `policy init --adapter`   [default: rank=16,alpha=32]
   --select WHICH        the candidate that is executed: random | best (the paper's)   [default: random]
   --turns T             turns of an episode at most           [default: the environment's own]
-  --max-tokens N        tokens of a candidate at most       [default: 8; 24 for math and code;
-                        96 for sudoku with size=9; in prose 32, 64 for code, 512 for problems of a file]
+  --max-tokens N        tokens of a candidate at most       [default: 8; 24 for math, code and
+                        write; 96 for sudoku with size=9; in prose 32, 64 for code, 256 for tldr, arxiv and coop-code,
+                        512 for class-eval, strbuild and problems of a file]
   --seed S              the seed of everything random                        [default: 1]
   --device NAME         cpu | cuda | cuda:N: where policies play and train; the
                         warm-up is always on the CPU                         [default: cpu]
@@ -286,7 +287,9 @@ if [ -z "$max_tokens" ]; then # a bit more than the longest right answer takes
         ' code '*' encoding=full '*) max_tokens=64 ;;
         *' encoding=full '*) max_tokens=32 ;;
         ' sudoku '*'size=9 '*) max_tokens=96 ;;
-        ' math '* | ' code '*) max_tokens=24 ;;
+        ' tldr '* | ' arxiv '* | ' coop-code '*) max_tokens=256 ;;
+        ' class-eval '* | ' strbuild '*) max_tokens=512 ;;
+        ' math '* | ' code '* | ' write '*) max_tokens=24 ;;
         *) max_tokens=8 ;;
     esac
 fi
@@ -315,7 +318,7 @@ case $method in
     magrpo)
         method_flag rollout --joint aligned
         method_flag rollout --sampling parallel
-        method_flag advantage --credit return ;;
+        method_flag advantage --credit tree ;;
     magrpo-cross) method_flag rollout --joint cross ;;
 esac
 episode_flags=() # how episodes are played, for rollout

@@ -27,6 +27,8 @@ MARKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 TEST_TASKS = 1000
 # Of `policy init --adapter`.
 ADAPTER = "rank=16,alpha=32"
+# What is kept of the stream of an evaluation.
+SHORT = 'if .type == "sample" then {type: "tokens", v: 1, episode, turn, agent, tokens: (.completion_ids | length)} else . end'
 # Samples of each agent per turn, whatever the branches: a step costs the same and has as many optimizer steps.
 SAMPLES_A_TURN = 384
 
@@ -69,14 +71,20 @@ WORLDS = {
                      settings=("encoding=full", "level=2"), **REAL),
     "functions": World("code", "functions of a number, SmolLM2-135M-Instruct", turns=2, max_tokens=48, warmup=0, budget=160_000,
                        settings=("encoding=full", "level=1"), **REAL),
+    "write": World("write", "Write: two writers of one text", turns=2, max_tokens=24, warmup=400, budget=120_000),
+    "math-team": World("math", "Math: a tool that calculates beside a reasoner", turns=2, max_tokens=24, warmup=1200, budget=240_000),
+    "code-team": World("code", "Code: a coder beside a tester", turns=2, max_tokens=24, warmup=1200, budget=120_000, samples=128,
+                       test_tasks=300),
+    "coop-code": World("coop-code", "a helper beside a main function, SmolLM2-135M-Instruct", turns=1, max_tokens=96, warmup=0,
+                       budget=160_000, settings=("turns=1",), **REAL),
     "sokoban": World("sokoban", "Sokoban 6x6, one box", turns=4, max_tokens=8, warmup=1200, budget=240_000),
 }
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One method on one environment; with a seed it is a run. `rollout` and `group` are flags of these stages, `advantage` is
-    a command in place of the stage, `train` names the agents whose policies are trained (all, if none)."""
+    """One method on one environment; with a seed it is a run. `method` is pipeline.sh's, `rollout` and `group` are flags of these
+    stages, `advantage` is a command in place of the stage, `train` names the agents whose policies are trained (all, if none)."""
 
     name: str
     title: str
@@ -86,6 +94,7 @@ class Cell:
     # Adapters over one frozen base instead of all weights.
     adapters: bool = False
     branches: int = 8
+    method: str = ""
     rollout: str = ""
     group: str = ""
     advantage: str = ""
@@ -193,6 +202,7 @@ class Lab:
         flags = ["--tasks", cell.world.samples // cell.branches, "--branches", cell.branches]
         for agent, policy in cell.policies().items():
             flags += ["--policies", f"{agent}={base}/policies/{'adapter' if cell.adapters else 'shared'}-as-{policy}"]
+        flags += ["--method", cell.method] if cell.method else []
         flags += ["--flags", f"rollout={cell.rollout}"] if cell.rollout else []
         flags += ["--flags", f"group={cell.group}"] if cell.group else []
         flags += ["--stage", f"advantage={cell.advantage}"] if cell.advantage else []
@@ -201,7 +211,7 @@ class Lab:
         return flags
 
     def evaluate(self, cell, directory, policies, step, players=None, name="eval", workflow=None):
-        """Greedy play on the test split, into NAME/step-NNNNNN.jsonl, samples left out."""
+        """Greedy play on the test split, into NAME/step-NNNNNN.jsonl; of a sample only how many tokens it has."""
         file = directory / name / f"step-{step:06}.jsonl"
         if file.exists():
             return
@@ -211,7 +221,7 @@ class Lab:
         players = players or {agent: policies / policy for agent, policy in cell.policies().items()}
         play = [word for agent, folder in players.items() for word in ("--policies", f"{agent}={folder}")]
         command = self.pipeline(cell, "--evaluate", step, "--eval-tasks", cell.world.test_tasks, *play, workflow=workflow)
-        pipe = shlex.join(map(str, command)) + """ | jq -c 'select(.type != "sample")'"""
+        pipe = shlex.join(map(str, command)) + " | jq -c " + shlex.quote(SHORT)
         note(directory, name, step, cpu_seconds=self.run(["bash", "-o", "pipefail", "-c", pipe], part))
         part.rename(file)
 

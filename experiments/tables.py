@@ -47,6 +47,32 @@ def count(file):
     return sum(episodes), len(episodes)
 
 
+@dataclass(frozen=True)
+class Answers:
+    """The episodes of an evaluation: mean reward with half of its 95 % interval over tasks, tokens of all agents, and tokens one
+    after another, where the agents of a turn act at once: those of the longest."""
+
+    reward: float
+    half: float
+    tokens: float
+    in_sequence: float
+
+
+def answers(file):
+    """What an evaluation answered."""
+    rewards, turns = [], {}
+    with open(file, encoding="utf-8") as lines:
+        for line in map(json.loads, lines):
+            if line["type"] == "episode":
+                rewards.append(line["reward"] or 0.0)
+            elif line["type"] == "tokens":
+                turns.setdefault((line["episode"], line["turn"]), []).append(line["tokens"])
+    count = len(rewards)
+    half = QUANTILE * statistics.stdev(rewards) / math.sqrt(count) if count > 1 else 0.0
+    sums = [sum(map(reduce, turns.values())) / count for reduce in (sum, max)]
+    return Answers(statistics.mean(rewards), half, *sums)
+
+
 def cost(directory, step):
     """CPU-seconds of training up to a step, warm-up and evaluations left out."""
     file = directory / "cost.jsonl"

@@ -40,13 +40,18 @@ enum Flaw {
     LazyOracle,
     /// A joint action earns something for whose text comes first.
     Ordered,
+    /// Of a joint action, whose text comes first earns something itself.
+    FirstEarns,
+    /// A joint action says what one of its agents earned, and not what the other did.
+    NamesOne,
 }
 
 struct Flawed(Flaw);
 
 impl Flawed {
     fn sound(&self) -> &'static dyn Environment {
-        find(if self.0 == Flaw::Ordered { "write" } else { "plan-path" }).unwrap()
+        let joint = matches!(self.0, Flaw::Ordered | Flaw::FirstEarns | Flaw::NamesOne);
+        find(if joint { "write" } else { "plan-path" }).unwrap()
     }
 
     fn wrap(&self, state: Box<dyn State>) -> Box<dyn State> {
@@ -146,8 +151,18 @@ impl State for FlawedState {
     }
     fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
         let mut outcome = self.state.apply_together(actions)?;
-        if self.flaw == Flaw::Ordered && actions[0].0 == "writer-2" {
-            outcome.rewards.team /= 2.0;
+        let first = actions[0].0;
+        match self.flaw {
+            Flaw::Ordered if first == "writer-2" => outcome.rewards.team /= 2.0,
+            Flaw::FirstEarns => {
+                outcome.locals = actions
+                    .iter()
+                    .map(|(agent, _)| ((*agent).to_owned(), if *agent == first { 0.2 } else { 0.0 }))
+                    .collect();
+                outcome.rewards.local = 0.1;
+            }
+            Flaw::NamesOne => outcome.locals = [("writer-1".to_owned(), 0.1)].into(),
+            _ => {}
         }
         Ok(outcome)
     }
@@ -233,6 +248,8 @@ fn each_flaw_breaks_its_rule() {
         (Flaw::LazyOracle, "the oracle solves every task"),
         (Flaw::LazyOracle, "no action scores above the oracle's"),
         (Flaw::Ordered, "a joint action has no order"),
+        (Flaw::FirstEarns, "a joint action has no order"),
+        (Flaw::NamesOne, "a joint action says what each agent earned"),
     ] {
         let findings = findings(flaw);
         let broken: Vec<&str> = findings

@@ -117,6 +117,9 @@ fn returns_are_those_of_the_reference_package() {
         assert_eq!(of(&found, node, 1), [base + 1.0, base + 5.0]);
     }
     assert_eq!(actions, 20);
+    // The package's spelling `crossed` credits the first candidates with the first of the four returns 11.5, 23.5, 32.5 and 44.5,
+    // whoever's they are. Here each candidate gets the returns it is part of, and the spelling is refused.
+    assert_eq!([35.0, 77.0, 44.0, 68.0], [11.5 + 23.5, 32.5 + 44.5, 11.5 + 32.5, 23.5 + 44.5]);
     // Means are those sums over the number of combinations.
     let (found, _) = credits(&mut tree(2, 2, true, &rule), "--estimator raw");
     assert_eq!((of(&found, 0, 0), of(&found, 0, 1)), (vec![17.5, 38.5], vec![22.0, 34.0]));
@@ -203,7 +206,8 @@ fn estimators_are_those_of_the_method() {
 /// A rollout of a tiny random policy with `pair.py`, in a folder of its own.
 fn rollout(folder: &Path, spec: &Value, flags: &str) -> String {
     let task = |index: u32| json!({"type": "task", "v": 1, "env": "pair", "task": format!("pair/{index}"), "spec": spec});
-    let tasks: String = (0..3).map(|index| format!("{}\n", task(index))).collect();
+    let mut tasks: String = (0..3).map(|index| format!("{}\n", task(index))).collect();
+    tasks += "{\"type\":\"end\",\"v\":1,\"stage\":\"tasks\",\"ok\":true}\n";
     std::fs::write(folder.join("tasks.jsonl"), tasks).expect("written");
     let policy = folder.join("policy");
     if !policy.exists() {
@@ -233,6 +237,34 @@ fn parallel_sampling_is_equation_1() {
             assert!(found["largest"].as_f64().expect("a number") < 1e-12, "{credit}, own {own}: {found}");
         }
     }
+}
+
+/// What a turn pays its last agent is credited to the first, too: the team shares it.
+#[test]
+fn agents_who_act_one_after_another_share_their_return() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rollout = rollout(folder.path(), &json!({"apart": true}), "--sampling parallel --joint aligned");
+    let advantages = |credit: &str| -> [Vec<f64>; 2] {
+        let output = must(&format!(
+            "{rollout} | group --quiet | advantage --quiet --estimator dr-grpo --credit {credit}"
+        ));
+        ["first", "second"].map(|agent| {
+            let lines = output.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+            let mut own: Vec<(String, f64)> = lines
+                .filter(|line| line["type"] == "sample" && line["agent"] == agent)
+                .map(|line| {
+                    let key = format!("{} {} {}", line["episode"], line["turn"], line["branch"]);
+                    (key, line["advantage"].as_f64().expect("a number"))
+                })
+                .collect();
+            own.sort_by(|one, other| one.0.cmp(&other.0));
+            own.into_iter().map(|(_, advantage)| advantage).collect()
+        })
+    };
+    let [first, second] = advantages("tree");
+    assert_eq!((first.len(), &first), (36, &second));
+    assert!(first.iter().any(|advantage| advantage.abs() > 0.01), "{first:?}");
+    assert!(advantages("return")[0].iter().all(|&advantage| advantage == 0.0), "its own later rewards alone");
 }
 
 #[test]
@@ -314,6 +346,14 @@ fn a_tree_with_a_hole_is_refused() {
         assert_eq!(code, 65, "{command}: {line}");
         assert!(line.starts_with("advantage: ") && line.contains(cause), "{line}");
     }
-    let (code, line) = refused(&rollout_of("--joint unknown"));
-    assert!(code == 2 && line.contains("unknown"), "{line}");
+    for mode in ["unknown", "crossed"] {
+        for command in
+            [rollout_of(&format!("--joint {mode}")), format!("{advantage} --joint {mode} </dev/null")]
+        {
+            let (code, line) = refused(&command);
+            assert!(code == 2 && line.contains(mode), "{line}");
+        }
+    }
+    let (code, line) = refused("group --by joint </dev/null");
+    assert!(code == 2 && line.contains("joint"), "{line}");
 }

@@ -1,6 +1,7 @@
 //! Any process killed at any moment: no half-published policy, and the resumed run ends with the bytes of an uninterrupted
 //! one, `timing` objects aside.
 
+use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -20,6 +21,30 @@ const SMALL: [&str; 12] = [
     "2",
     "--policies",
     "per-role",
+];
+
+/// Two writers, trees of joint actions over two turns, and returns over them.
+const JOINT: [&str; 20] = [
+    "--env",
+    "write",
+    "--workflow",
+    "discussion",
+    "--method",
+    "magrpo-cross",
+    "--flags",
+    "rollout=--expand all",
+    "--flags",
+    "advantage=--credit tree",
+    "--warmup",
+    "12",
+    "--steps",
+    "3",
+    "--tasks",
+    "4",
+    "--branches",
+    "2",
+    "--eval-every",
+    "2",
 ];
 
 /// The processes of one process group whose program has this name.
@@ -53,9 +78,25 @@ fn policies_are_whole(run: &Path) {
 
 #[test]
 fn killed_anywhere_the_run_ends_with_the_same_bytes() {
+    let calm = storm(&SMALL, 20);
+    assert!(calm.keys().any(|name| name.ends_with("000004/done")));
+}
+
+#[test]
+fn a_run_of_joint_actions_ends_with_the_same_bytes_too() {
+    let calm = storm(&JOINT, 8);
+    let (_, samples) =
+        calm.iter().find(|(name, _)| name.ends_with("000003/samples.jsonl")).expect("the last step");
+    let text = String::from_utf8_lossy(samples);
+    let joint = |line: &&str| line.contains("\"type\":\"joint\"");
+    assert_eq!(text.lines().filter(joint).count(), 4 * (4 + 4 * 4), "{:?}", calm.keys());
+}
+
+/// What a run of `pipeline.sh` with these arguments leaves, after one that was killed `storms` times was resumed to the same.
+fn storm(arguments: &[&str], storms: usize) -> BTreeMap<String, Vec<u8>> {
     let folder = tempfile::tempdir().expect("a folder");
     let (calm, stormy) = (folder.path().join("calm"), folder.path().join("stormy"));
-    let whole = pipeline(&calm, &SMALL).output().expect("pipeline.sh runs");
+    let whole = pipeline(&calm, arguments).output().expect("pipeline.sh runs");
     assert!(whole.status.success(), "{}", String::from_utf8_lossy(&whole.stderr));
 
     // A small generator, so that the moments differ from kill to kill and not from run to run.
@@ -67,11 +108,14 @@ fn killed_anywhere_the_run_ends_with_the_same_bytes() {
     let targets = ["envs", "rollout", "group", "advantage", "update", "policy", "tee", "pipeline.sh"];
     let mut kills = 0;
     for attempt in 0..200 {
-        let child =
-            pipeline(&stormy, &SMALL).process_group(0).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let child = pipeline(&stormy, arguments)
+            .process_group(0)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
         let mut child = child.expect("pipeline.sh starts");
         let group = child.id();
-        if kills < 20 {
+        if kills < storms {
             std::thread::sleep(Duration::from_millis(150 + next(900)));
             let target = targets[kills % targets.len()];
             if target == "pipeline.sh" {
@@ -90,11 +134,10 @@ fn killed_anywhere_the_run_ends_with_the_same_bytes() {
         }
         let output = child.wait_with_output().expect("its end");
         policies_are_whole(&stormy);
-        if output.status.success() && kills >= 20 {
+        if output.status.success() && kills >= storms {
             let different = differences(&calm, &stormy);
             assert!(different.is_empty(), "after {kills} kills: {different:#?}");
-            assert!(contents(&calm).keys().any(|name| name.ends_with("000004/done")));
-            return;
+            return contents(&calm);
         }
         if output.status.success() {
             // It finished before all kills: start again and go on killing.
@@ -104,4 +147,5 @@ fn killed_anywhere_the_run_ends_with_the_same_bytes() {
         }
         assert!(attempt < 199, "the run never got through: {}", String::from_utf8_lossy(&output.stderr));
     }
+    unreachable!("the last attempt ends the test")
 }

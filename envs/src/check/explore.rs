@@ -4,7 +4,7 @@
 //! test actions are scored; the last stage's test actions lead to the next situations. An external program may have no
 //! oracle: then the best test action is followed, and rules about the oracle are skipped.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use record::failure::Result;
@@ -183,6 +183,7 @@ fn stage(
         return Ok(alone.into_iter().map(tried).collect());
     }
     let mut together: Vec<Try> = Vec::new();
+    let sorted: BTreeSet<&String> = agents.iter().collect();
     for numbers in joint(&answers) {
         unless_interrupted()?;
         let texts = answers.iter().zip(&numbers).map(|(texts, &number)| texts[number].as_str());
@@ -194,6 +195,8 @@ fn stage(
         let same = outcome == again.apply_together(&actions)? && after.to_json() == again.to_json();
         ledger.rule("the same action has the same consequence", same, here);
         ledger.rule("a joint action has no order", has_no_order(state, &actions, &outcome, &*after)?, here);
+        let each = outcome.locals.is_empty() || outcome.locals.keys().eq(sorted.iter().copied());
+        ledger.rule("a joint action says what each agent earned", each, here);
         judge(state, &outcome, has_oracle(state).then_some(&*after), ledger, here);
         together.push(Try { outcome, after, local: local.collect() });
         let (ours, theirs) =
@@ -208,8 +211,8 @@ fn stage(
     Ok(together)
 }
 
-/// Whether a joint action does the same the other way round: to the team with `outcome`, to the state `after` it, and to
-/// each agent beside the others.
+/// Whether a joint action does the same the other way round: to the team and each agent with `outcome`, to the state `after`
+/// it, and to each agent beside the others.
 fn has_no_order(
     state: &dyn State,
     actions: &[(&str, &str)],
@@ -219,8 +222,7 @@ fn has_no_order(
     let backward: Vec<(&str, &str)> = actions.iter().rev().copied().collect();
     let mut reversed = state.clone_state();
     let other = reversed.apply_together(&backward)?;
-    let verdict = |outcome: &Outcome| (outcome.rewards.team, outcome.terminated, outcome.success);
-    let mut same = verdict(&other) == verdict(outcome) && reversed.to_json() == after.to_json();
+    let mut same = other == *outcome && reversed.to_json() == after.to_json();
     // Of two, each has one other, in whatever order.
     for (agent, text) in actions.iter().filter(|_| actions.len() > 2) {
         let beside = |actions: &[(&str, &str)]| {

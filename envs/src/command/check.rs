@@ -18,8 +18,8 @@ use record::write;
 ///
 /// Tasks are the same for the same seed; the test split is fixed and disjoint from train; states survive
 /// cloning and JSON; the oracle solves every task; in every situation that can be reached no action scores
-/// above the oracle's, and no path collects more; a joint action has no order; running out of turns is no success;
-/// rewards stay in their range; answers are read as a reader expects.
+/// above the oracle's, and no path collects more; a joint action has no order and says what each agent earned;
+/// running out of turns is no success; rewards stay in their range; answers are read as a reader expects.
 ///
 /// With --env-command the environment is a program that answers as `envs step` does, and its tasks come on stdin, those of
 /// both splits. Tried there: the same line has the same answer, in any order and any process; a state survives

@@ -153,7 +153,8 @@ function candidates(group) {
   const rewards = group.members.map(member => member.reward).filter(reward => reward !== null);
   const spread = Math.max(...rewards) - Math.min(...rewards);
   const scale = Math.max(...rewards.map(Math.abs), 1e-9);
-  const summary = group.members.length === 1 ? 'one answer' : spread === 0 ? 'flat: all earned the same' : `rewards ${short(Math.min(...rewards))} to ${short(Math.max(...rewards))}`;
+  const flat = group.members.every(member => !member.advantage) ? 'flat: all earned the same' : 'equal rewards, but later ones differ';
+  const summary = group.members.length === 1 ? 'one answer' : spread === 0 ? flat : `rewards ${short(Math.min(...rewards))} to ${short(Math.max(...rewards))}`;
   const node = group.node !== undefined && `node ${group.node}`;
   // What is beside the executed path is folded.
   const beside = node && !group.members.some(member => member.selected);

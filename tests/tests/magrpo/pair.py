@@ -1,7 +1,8 @@
 """Two writers who act at once: the smallest environment with a joint reward, over the step protocol.
 
 The team earns the product of two numbers in [0, 1], one of each writer's text; with `own` in the task's spec each writer also
-earns a tenth of its own. Nothing ends an episode but its turns.
+earns a tenth of its own, and with `apart` they act one after the other and the second's action pays. Nothing ends an episode
+but its turns.
 """
 
 import json
@@ -16,12 +17,15 @@ def seen(state):
 
 def answer(request):
     if "task" in request:
-        state = {"turn": 0, "own": request["task"]["spec"].get("own", False)}
-        start = {"agents": WRITERS, "order": "parallel", "turns": 3, "together": True}
+        spec = request["task"]["spec"]
+        state = {"turn": 0, "own": spec.get("own", False), "apart": spec.get("apart", False), "said": {}}
+        start = {"agents": WRITERS, "order": "sequential" if state["apart"] else "parallel", "turns": 3, "together": True}
         return {"state": state, "observations": seen(state), **start}
     texts = request["actions"] if "actions" in request else {request["agent"]: request["action"], **request.get("beside", {})}
+    texts = {**request["state"]["said"], **texts}
     numbers = [sum(map(ord, texts.get(writer, ""))) % 11 / 10 for writer in WRITERS]
-    state = dict(request["state"], turn=request["state"]["turn"] + 1)
+    waits = request["state"]["apart"] and len(texts) == 1
+    state = dict(request["state"], turn=request["state"]["turn"] + (not waits), said=texts if waits else {})
     local = {writer: number / 10 if state["own"] else 0.0 for writer, number in zip(WRITERS, numbers)}
     rewards = {"team": numbers[0] * numbers[1], "local": local if "actions" in request else local[request["agent"]]}
     return {"state": state, "rewards": rewards, "terminated": False, "success": False, "observations": seen(state)}
