@@ -28,7 +28,8 @@ TEST_TASKS = 1000
 # Of `policy init --adapter`.
 ADAPTER = "rank=16,alpha=32"
 # What is kept of the stream of an evaluation.
-SHORT = 'if .type == "sample" then {type: "tokens", v: 1, episode, turn, agent, tokens: (.completion_ids | length)} else . end'
+SHORT = ('if .type == "sample" then {type: "answer", v: 1, episode, turn, agent, tokens: (.completion_ids | length), team: .rewards.team}'
+         ' else . end')
 # Samples of each agent per turn, whatever the branches: a step costs the same and has as many optimizer steps.
 SAMPLES_A_TURN = 384
 
@@ -211,7 +212,8 @@ class Lab:
         return flags
 
     def evaluate(self, cell, directory, policies, step, players=None, name="eval", workflow=None):
-        """Greedy play on the test split, into NAME/step-NNNNNN.jsonl; of a sample only how many tokens it has."""
+        """Greedy play on the test split, into NAME/step-NNNNNN.jsonl; of a sample only how many tokens it has and what the team
+        earned."""
         file = directory / name / f"step-{step:06}.jsonl"
         if file.exists():
             return

@@ -55,7 +55,7 @@ def place_of(cells, name):
 
 
 def after(lab, seed, cells):
-    """The untrained policies; and one trained writer beside one that is not."""
+    """The untrained policies; and pairs of writers of whom one is as it was before training."""
     for cell in place_of(BASELINES, "write") if place_of(cells, "write") else []:
         lab.warm_up(cell, seed)
         evaluate_warm_ups(lab, seed, [cell])
@@ -66,7 +66,7 @@ def after(lab, seed, cells):
             players = {agent: lab.base(cell, seed) / "policies" / "shared" for agent in cell.agents}
             for agent in cell.agents:
                 own = {**players, agent: lab.directory(cell, seed) / "policies" / agent}
-                lab.evaluate(cell, lab.directory(cell, seed), None, done.steps, own, f"only-{agent}")
+                lab.evaluate(cell, lab.directory(cell, seed), None, done.steps, own, f"only-{agent}", cell.workflow)
 
 
 def last(directory, name="eval"):
@@ -75,7 +75,7 @@ def last(directory, name="eval"):
 
 
 def rewards(lab, rows, seeds):
-    """Mean reward of an answer with its interval, and what the answer cost: one row a (title, cell, run directory, evaluation)."""
+    """Mean reward of an answer with its interval, and what the answer cost: one row a (title, run directory by seed, evaluation)."""
     head = ["method", *(f"seed {seed}" for seed in seeds), "mean", "s.d.", "tokens of an answer", "one after another"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for title, directory, name in rows:
@@ -108,8 +108,8 @@ def sections(lab, seeds, all_cells):
             directory = lambda seed, cell=cell: lab.directory(cell, seed)
             rows.append((cell.title, directory, "eval"))
             if place == "write" and cell.per_role:
-                rows += [(f"– only {agent} of it, beside an untrained one", directory, f"only-{agent}") for agent in cell.agents]
-        yield f"{WORLDS[place].title}: reward of an answer, summed over turns, and its tokens", rewards(lab, rows, seeds)
+                rows += [(f"– its {agent} beside an untrained partner", directory, f"only-{agent}") for agent in cell.agents]
+        yield f"{WORLDS[place].title}: the team's reward of an answer, and its tokens", rewards(lab, rows, seeds)
         yield f"{WORLDS[place].title}, success on the way (means over seeds)", tables.curve(lab, there, seeds)
 
 

@@ -49,8 +49,8 @@ def count(file):
 
 @dataclass(frozen=True)
 class Answers:
-    """The episodes of an evaluation: mean reward with half of its 95 % interval over tasks, tokens of all agents, and tokens one
-    after another, where the agents of a turn act at once: those of the longest."""
+    """The episodes of an evaluation: mean team reward with half of its 95 % interval over tasks, tokens of all agents, and tokens
+    one after another, where agents act at once: those of the longest."""
 
     reward: float
     half: float
@@ -59,17 +59,16 @@ class Answers:
 
 
 def answers(file):
-    """What an evaluation answered."""
-    rewards, turns = [], {}
+    """What an evaluation answered. The team's reward is in the samples of all who earned it; it counts once a turn."""
+    episodes = {}
     with open(file, encoding="utf-8") as lines:
         for line in map(json.loads, lines):
-            if line["type"] == "episode":
-                rewards.append(line["reward"] or 0.0)
-            elif line["type"] == "tokens":
-                turns.setdefault((line["episode"], line["turn"]), []).append(line["tokens"])
-    count = len(rewards)
-    half = QUANTILE * statistics.stdev(rewards) / math.sqrt(count) if count > 1 else 0.0
-    sums = [sum(map(reduce, turns.values())) / count for reduce in (sum, max)]
+            if line["type"] == "answer":
+                episodes.setdefault(line["episode"], {}).setdefault(line["turn"], []).append((line["team"], line["tokens"]))
+    turns = [list(turns.values()) for turns in episodes.values()]
+    rewards = [sum(max(team for team, _ in turn) for turn in episode) for episode in turns]
+    half = QUANTILE * statistics.stdev(rewards) / math.sqrt(len(rewards)) if len(rewards) > 1 else 0.0
+    sums = [statistics.mean(sum(reduce(tokens for _, tokens in turn) for turn in episode) for episode in turns) for reduce in (sum, max)]
     return Answers(statistics.mean(rewards), half, *sums)
 
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use troupe_tests::{must, root, run};
+use troupe_tests::{must, pipeline, root, run};
 
 /// A tree of joint actions and its samples, as `rollout` writes them; the reward of a joint action is a function of its
 /// node's number, depth first, and of its candidates.
@@ -304,6 +304,44 @@ fn the_same_lines_train_either_method() {
         weights.push(must(&format!("cat {}/current/model.safetensors | cksum", at(name))));
     }
     assert_ne!(weights[0], weights[1]);
+}
+
+/// The team's reward on test tasks of `write`: mean, and half of its 95 % interval.
+fn reward_of_writers(folder: &Path, first: &str, second: &str) -> (f64, f64) {
+    let at = |policy: &str| folder.join(policy).display().to_string();
+    let output = must(&format!(
+        "{} --env write --evaluate 0 --eval-tasks 150 --policies writer-1={} --policies writer-2={} \
+         | jq 'select(.type == \"sample\" and .agent == \"writer-1\").rewards.team'",
+        root().join("pipeline.sh").display(),
+        at(first),
+        at(second)
+    ));
+    let rewards: Vec<f64> = output.lines().map(|line| line.parse().expect("a number")).collect();
+    assert_eq!(rewards.len(), 150);
+    let mean = rewards.iter().sum::<f64>() / 150.0;
+    let variance = rewards.iter().map(|reward| (reward - mean).powi(2)).sum::<f64>() / 149.0;
+    (mean, 1.96 * (variance / 150.0).sqrt())
+}
+
+/// Trained together, two writers earn more than before, and each of them more than its untrained self beside the same partner.
+#[test]
+fn both_writers_improve() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("run");
+    let arguments =
+        "--env write --method magrpo --policies per-role --warmup 100 --steps 10 --tasks 12 --eval-every 0";
+    let arguments: Vec<&str> = arguments.split_whitespace().collect();
+    let trained = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
+    assert!(trained.status.success(), "{}", String::from_utf8_lossy(&trained.stderr));
+    let of = |first: &str, second: &str| reward_of_writers(&run, first, second);
+    let (one, two, before) = ("policies/writer-1", "policies/writer-2", "warmup/policy");
+    let (together, half) = of(one, two);
+    for (less, first, second) in
+        [("before", before, before), ("with an old first", before, two), ("with an old second", one, before)]
+    {
+        let (mean, other) = of(first, second);
+        assert!(together - half > mean + other, "{together} ± {half}; {less} {mean} ± {other}");
+    }
 }
 
 /// What a tree needs to be whole, and what is refused.
