@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # handover.sh [ROUNDS]: how fast weights go from `update` to the disk cache and back, beside copying the same file there.
 #
-# A policy of 1.0 GB in f32 in a folder in memory (/dev/shm), so that the disk is no part of it; a stream whose groups are
-# flat, so that `update` reads and publishes and computes nothing between. GB/s of the weights' file, medians and extremes;
-# and GB a CPU-second of whole processes, which a busy machine changes less. Needs jq and built programs (./pipeline.sh
-# --setup), and 4 GB of memory.
+# A policy of 1.0 GB in f32 in a folder in memory (/dev/shm), so that the disk is no part of it; a stream with one sample to
+# learn from, so that `update` computes little between reading and publishing (of flat groups alone it would write nothing).
+# GB/s of the weights' file, medians and extremes; and GB a CPU-second of whole processes, which a busy machine changes less.
+# Needs jq and built programs (./pipeline.sh --setup), and 4 GB of memory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-5}
@@ -16,8 +16,9 @@ jq -n '{architectures: ["Qwen3ForCausalLM"], model_type: "qwen3", hidden_size: 1
     rope_theta: 1e6, tie_word_embeddings: true, max_position_embeddings: 4096, torch_dtype: "float32", hidden_act: "silu",
     attention_bias: false}' >"$folder/config.json"
 version=$(policy init "$folder/p" --config "$folder/config.json" --seed 1 | awk '{ print $NF }')
-jq -c --arg version "$version" 'if .type == "sample" then .advantage = 0 | .policy_version = $version else . end' \
-    tests/golden/qwen3-2-1-tied/samples.jsonl >"$folder/flat.jsonl"
+jq -c --arg version "$version" 'if .type == "sample" then .policy_version = $version
+    | .advantage = (if .id == "0.0/0/agent/0" then 1 else 0 end) else . end' \
+    tests/golden/qwen3-2-1-tied/samples.jsonl >"$folder/samples.jsonl"
 file=$folder/p/step-000000/model.safetensors
 bytes=$(stat -c %s "$file")
 
@@ -30,8 +31,8 @@ for ((round = 0; round < rounds; round++)); do
     timed read cat "$file" >/dev/null
     timed copy dd if="$file" of="$folder/copy" bs=4M
     rm "$folder/copy"
-    timed update update --policy "$folder/p" --optimizer sgd --lr "1e-$((round + 5))" --threads 1 --quiet \
-        <"$folder/flat.jsonl" >"$folder/metrics.jsonl"
+    timed update update --policy "$folder/p" --optimizer sgd --lr "1e-$((round + 5))" --threads 1 \
+        --max-logprob-gap 0 --quiet <"$folder/samples.jsonl" >"$folder/metrics.jsonl"
     jq -r 'select(.type == "metrics") | .timing.load_seconds' "$folder/metrics.jsonl" >>"$folder/t.load"
     jq -r 'select(.type == "metrics") | .timing.publish_seconds' "$folder/metrics.jsonl" >>"$folder/t.publish"
 done

@@ -8,9 +8,11 @@ use std::ops::Range;
 /// MC: rows of A packed at once; the block stays in the L2 cache.
 const MC: usize = 336;
 /// KC: units of the inner dimension in a block ([`MicroKernel::UNIT`]).
-const KC: usize = 384;
+pub(crate) const KC: usize = 384;
 /// NC: columns of B packed at once.
 const NC: usize = 2048;
+/// Words of a block of A and one of B of the deepest kernel, with what aligns them.
+pub(crate) const SCRATCH_WORDS: usize = 2 * KC * (MC + NC) + 2 * (MARGIN + 16);
 
 /// The right operand: strided, to be packed block by block, or packed already.
 #[derive(Clone, Copy)]
@@ -93,7 +95,7 @@ pub(crate) fn multiply<K: MicroKernel>(
     a: View,
     b: Right,
     onto: Onto,
-    ViewMut { data: c, stride }: ViewMut,
+    ViewMut { data: c, stride, .. }: ViewMut,
 ) {
     if rows == 0 || columns == 0 {
         return;
@@ -131,7 +133,7 @@ pub(crate) fn multiply<K: MicroKernel>(
                         // SAFETY: the tile lies in `c` (and in `other`), the panels hold what the kernel
                         // reads, and the dispatch has found the instructions.
                         unsafe {
-                            let target = c.as_mut_ptr().add(offset);
+                            let target = c.add(offset);
                             let base = match onto {
                                 _ if depth.start > 0 => target.cast_const(),
                                 Onto::Zero => std::ptr::null(),
@@ -155,13 +157,14 @@ pub(crate) fn multiply<K: MicroKernel>(
 }
 
 /// The result for an inner dimension of 0.
-fn addend_only(rows: usize, columns: usize, onto: Onto, c: &mut [f32], stride: usize) {
+fn addend_only(rows: usize, columns: usize, onto: Onto, c: *mut f32, stride: usize) {
     for row in 0..rows {
-        let range = row * stride..row * stride + columns;
+        // SAFETY: the extents are checked, and the elements of a row are the product's alone.
+        let target = unsafe { std::slice::from_raw_parts_mut(c.add(row * stride), columns) };
         match onto {
-            Onto::Zero => c[range].fill(0.0),
+            Onto::Zero => target.fill(0.0),
             Onto::Result => {}
-            Onto::Other(other) => c[range.clone()].copy_from_slice(&other[range]),
+            Onto::Other(other) => target.copy_from_slice(&other[row * stride..][..columns]),
         }
     }
 }

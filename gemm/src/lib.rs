@@ -3,8 +3,8 @@
 //! rounding to bf16. The micro-kernel is chosen at run time. A right operand used many times can be [`Packed`] once.
 //!
 //! Each element is one sum over the inner dimension in ascending order, in blocks that depend on the inner dimension
-//! alone, so a row's result does not depend on the other rows. Left out: threads (micro-batches are independent) and
-//! operands stored in other types than f32.
+//! alone, so a row's result does not depend on the other rows: a product can be [`cut`] into smaller ones, for several
+//! threads, without changing a bit. Left out: the threads themselves, and operands stored in other types than f32.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -12,6 +12,7 @@ mod avx2;
 mod avx512;
 mod bf16;
 mod blocking;
+mod cut;
 mod dispatch;
 mod micro_kernel;
 mod pack;
@@ -19,12 +20,14 @@ mod packed;
 mod portable;
 
 pub use bf16::round;
+pub use cut::{Product, cut};
 pub use dispatch::{Isa, Precision};
 pub use packed::{Packed, Packing};
 
 use blocking::Right;
 use dispatch::Dispatch;
 use micro_kernel::Word;
+use std::marker::PhantomData;
 
 /// A matrix in memory: element (row, column) lies at `row * row_stride + column * column_stride`.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +48,12 @@ impl<'a> View<'a> {
         View { data: self.data, row_stride: self.column_stride, column_stride: self.row_stride }
     }
 
+    /// The matrix from this row and column on.
+    fn from(self, row: usize, column: usize) -> View<'a> {
+        let offset = row * self.row_stride + column * self.column_stride;
+        View { data: &self.data[offset.min(self.data.len())..], ..self }
+    }
+
     /// Panics if the matrix is too short.
     fn check(&self, rows: usize, columns: usize, what: &str) {
         if rows > 0 && columns > 0 {
@@ -57,15 +66,32 @@ impl<'a> View<'a> {
 /// The result of a product: rows in memory, `stride` values from one to the next.
 #[derive(Debug)]
 pub struct ViewMut<'a> {
-    data: &'a mut [f32],
+    /// Where `length` values lie, of which those of other columns may belong to others.
+    data: *mut f32,
+    length: usize,
     stride: usize,
+    borrowed: PhantomData<&'a mut [f32]>,
 }
+
+// SAFETY: it stands for a unique borrow of its elements, which are plain numbers.
+unsafe impl Send for ViewMut<'_> {}
 
 impl<'a> ViewMut<'a> {
     /// Row-major, as [`View::new`].
     pub fn new(data: &'a mut [f32], stride: usize) -> ViewMut<'a> {
-        ViewMut { data, stride }
+        ViewMut { data: data.as_mut_ptr(), length: data.len(), stride, borrowed: PhantomData }
     }
+
+    /// Panics if there is no room for so many rows and columns.
+    fn check(&self, rows: usize, columns: usize) {
+        let wide = columns <= self.stride || rows <= 1;
+        assert!(wide && reaches(self.length, rows, columns, self.stride), "GEMM: the result is too short");
+    }
+}
+
+/// Whether `length` values hold rows of `columns` values, `stride` apart.
+fn reaches(length: usize, rows: usize, columns: usize, stride: usize) -> bool {
+    rows == 0 || columns == 0 || (rows - 1) * stride + columns <= length
 }
 
 /// The addend of a product.
@@ -85,12 +111,17 @@ pub struct Scratch {
     isa: Isa,
     a: Vec<Word>,
     b: Vec<Word>,
+    /// A product that is summed apart from what it is added to.
+    sums: Vec<f32>,
 }
+
+/// Bytes that a [`Scratch`] grows to at most.
+pub const SCRATCH_BYTES: usize = size_of::<f32>() * (blocking::SCRATCH_WORDS + cut::APART);
 
 impl Scratch {
     /// Empty buffers for an instruction set, which must be [available](Isa::available).
     pub fn new(isa: Isa) -> Scratch {
-        Scratch { isa, a: Vec::new(), b: Vec::new() }
+        Scratch { isa, a: Vec::new(), b: Vec::new(), sums: Vec::new() }
     }
 }
 
@@ -139,9 +170,9 @@ fn run(
 ) {
     let [rows, columns, inner] = extent;
     a.check(rows, inner, "the left operand");
-    View::new(c.data, c.stride).check(rows, columns, "the result");
+    c.check(rows, columns);
     if let Onto::Other(other) = onto {
-        View::new(other, c.stride).check(rows, columns, "the addend");
+        assert!(reaches(other.len(), rows, columns, c.stride), "GEMM: the addend is too short");
     }
     (dispatch.multiply)(scratch, extent, a, b, onto, c);
 }

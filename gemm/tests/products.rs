@@ -1,6 +1,8 @@
 //! Matrix products of every instruction set and precision against f64.
 
-use gemm::{Isa, Onto, Packed, Packing, Precision, Scratch, View, ViewMut, multiply, multiply_packed, round};
+use gemm::{
+    Isa, Onto, Packed, Packing, Precision, Scratch, View, ViewMut, cut, multiply, multiply_packed, round,
+};
 
 /// A generator of pseudo-random numbers (Knuth's MMIX constants).
 struct Random(u64);
@@ -250,4 +252,51 @@ fn rounding_is_to_the_nearest_and_ties_to_even() {
         assert_eq!(round(f32::from_bits(bits)).to_bits(), rounded, "{bits:#x}");
     }
     assert!(round(f32::NAN).is_nan() && round(f32::from_bits(0xffff_ffff)).is_nan());
+}
+
+/// Any number of threads: the same bits, and nothing beside the result is touched.
+#[test]
+fn a_product_that_is_cut_has_the_same_bits() {
+    let mut random = Random(11);
+    let precisions = [Precision::Float32, Precision::BFloat16];
+    for (precision, [rows, columns, inner]) in precisions
+        .into_iter()
+        .flat_map(|p| [[1, 1, 1], [37, 200, 801], [130, 31, 500], [3, 700, 64], [5, 9, 0]].map(|e| (p, e)))
+    {
+        let stride = columns + 3;
+        let (a, b) =
+            (Matrix::new(&mut random, rows, inner, false), Matrix::new(&mut random, inner, columns, true));
+        let (before, other) = (random.values(rows * stride), random.values(rows * stride));
+        let mut scratch = Scratch::default();
+        for onto in [Onto::Zero, Onto::Result, Onto::Other(&other)] {
+            let mut whole = before.clone();
+            let c = ViewMut::new(&mut whole, stride);
+            multiply(&mut scratch, precision, [rows, columns, inner], a.view(), b.view(), onto, c);
+            for parts in [1, 2, 3, 4, 7, 16, 50] {
+                let mut found = before.clone();
+                let c = ViewMut::new(&mut found, stride);
+                let products = cut([rows, columns, inner], a.view(), b.view(), onto, c, parts);
+                assert!((1..=parts).contains(&products.len()), "{parts} parts of {rows} by {columns}");
+                products.into_iter().for_each(|product| product.run(&mut scratch, precision));
+                assert!(whole.iter().zip(&found).all(|(a, b)| a.to_bits() == b.to_bits()), "{parts} parts");
+            }
+        }
+        // Summed apart from zero, then added.
+        let mut sums = vec![0.0; rows * stride];
+        let c = ViewMut::new(&mut sums, stride);
+        multiply(&mut scratch, precision, [rows, columns, inner], a.view(), b.view(), Onto::Zero, c);
+        for parts in [1, 3, 16] {
+            let mut found = before.clone();
+            let c = ViewMut::new(&mut found, stride);
+            let products = cut([rows, columns, inner], a.view(), b.view(), Onto::Result, c, parts);
+            products.into_iter().for_each(|product| product.add(&mut scratch, precision));
+            for (index, (found, before)) in found.iter().zip(&before).enumerate() {
+                assert_eq!(
+                    found.to_bits(),
+                    (before + sums[index]).to_bits(),
+                    "{parts} parts, element {index}"
+                );
+            }
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //! requested piece by piece, and the digest is computed on the way, so no tensor need be in memory as a whole.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
 use record::failure::{Failure, Result};
@@ -50,10 +50,15 @@ impl NewTensor<'_> {
 /// Values per piece, 4 MiB in f32: small enough for any machine, large enough for full bandwidth from a device.
 pub const PIECE: usize = 1 << 20;
 
+/// Zeros at once that are not written, bytes.
+const HOLE: usize = 1 << 20;
+
 /// A safetensors file being written from its beginning to its end.
 pub(crate) struct Writer<'a> {
     path: &'a Path,
     file: File,
+    /// Bytes so far.
+    end: u64,
     /// Hashes all bytes written.
     digest: &'a mut blake3::Hasher,
     values: Vec<f32>,
@@ -66,7 +71,7 @@ impl<'a> Writer<'a> {
     pub(crate) fn create(path: &'a Path, head: &[u8], digest: &'a mut blake3::Hasher) -> Result<Writer<'a>> {
         let file = durable::create(path)?;
         let (values, halves, bytes) = (Vec::new(), Vec::new(), Vec::new());
-        let mut writer = Writer { path, file, digest, values, halves, bytes };
+        let mut writer = Writer { path, file, end: 0, digest, values, halves, bytes };
         writer.bytes(head)?;
         Ok(writer)
     }
@@ -103,10 +108,17 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes bytes as they are.
+    /// Writes bytes as they are; zeros, as those of an optimizer's first moments, as a hole.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         self.digest.update(bytes);
-        self.file.write_all(bytes).map_err(|error| failure(self.path, &error))
+        self.end += bytes.len() as u64;
+        let written = match bytes.len() >= HOLE && bytes.iter().all(|&byte| byte == 0) {
+            true => {
+                self.file.set_len(self.end).and_then(|()| self.file.seek(SeekFrom::Start(self.end)).map(drop))
+            }
+            false => self.file.write_all(bytes),
+        };
+        written.map_err(|error| failure(self.path, &error))
     }
 }
 

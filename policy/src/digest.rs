@@ -16,11 +16,17 @@ use crate::weights::Weights;
 /// Weights up to this size, in bytes, are hashed again instead: it takes a few hundredths of a second.
 const SMALL: usize = 64 << 20;
 
+/// Bytes that are hashed before their memory is given back.
+const PIECE: usize = 64 << 20;
+
 /// The digest of mapped weights, 64 hexadecimal digits; on one core about 4 GiB a second.
 pub(crate) fn of(weights: &Weights) -> String {
     let mut hasher = blake3::Hasher::new();
     for (_, bytes) in weights.files() {
-        hasher.update(bytes);
+        for piece in bytes.chunks(PIECE) {
+            hasher.update(piece);
+            weights.release();
+        }
     }
     hasher.finalize().to_hex().to_string()
 }

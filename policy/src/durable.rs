@@ -116,6 +116,17 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Gives a file, which is never written to again, a second name, for [`synchronize`]; a copy where the file system has no
+/// hard links, or not for files of another user.
+pub(crate) fn link(from: &Path, to: &Path) -> Result<()> {
+    let target = from.canonicalize().map_err(|error| failure(from, &error))?;
+    if fs::hard_link(&target, to).is_err() {
+        return copy(&target, to);
+    }
+    trace("create", to, to);
+    Ok(())
+}
+
 /// Removes a file, a link or a whole directory, if it is there.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     trace("remove", path, path);

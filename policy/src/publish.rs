@@ -89,6 +89,31 @@ pub fn published(from: &Policy, input: &str, retention: &Retention) -> Result<Op
 /// # Errors
 /// `from` is no version of a policy directory (exit 2); tensors that are not those of the model; the disk's (74).
 pub fn publish(from: &Policy, next: &NewVersion, retention: &Retention) -> Result<Version> {
+    publish_content(from, next, Content::New, retention)
+}
+
+/// The same with the weights of `from` and, unless `next` has an optimizer's state, that of `from`, both [verified](Policy)
+/// before: their files are linked, not written again. `next` names no tensors.
+///
+/// # Errors
+/// As [`publish`].
+pub fn publish_same(from: &Policy, next: &NewVersion, retention: &Retention) -> Result<Version> {
+    publish_content(from, next, Content::Same, retention)
+}
+
+/// Where a version's weights come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Content {
+    New,
+    Same,
+}
+
+fn publish_content(
+    from: &Policy,
+    next: &NewVersion,
+    content: Content,
+    retention: &Retention,
+) -> Result<Version> {
     let lock = lock(from)?;
     if let Some(version) = existing(from, next.input, retention)? {
         return Ok(version);
@@ -99,7 +124,7 @@ pub fn publish(from: &Policy, next: &NewVersion, retention: &Retention) -> Resul
     refuse_pinned(&target, from, step, retention)?;
     let building = root.join(format!("{BUILDING}{}", step_name(step)));
     durable::create_directory(&building)?;
-    let version = build(from, next, step, &building).inspect_err(|_| {
+    let version = build(from, next, content, step, &building).inspect_err(|_| {
         // Free the disk of what did not fit; the first failure is the one to report.
         let _ = durable::remove(&building);
     })?;
@@ -221,12 +246,13 @@ fn link_to(base: &Path, root: &Path) -> PathBuf {
     }
 }
 
-fn build(from: &Policy, next: &NewVersion, step: u64, building: &Path) -> Result<Version> {
+fn build(from: &Policy, next: &NewVersion, content: Content, step: u64, building: &Path) -> Result<Version> {
     side_files::copy(&from.files, building)?;
-    let written = write_weights(from, next.tensors, building)?;
-    let digest = match &from.base {
-        None => written,
-        Some(base) => {
+    let digest = match (content, &from.base) {
+        (Content::Same, _) => link_weights(from, building)?,
+        (Content::New, None) => write_weights(from, next.tensors, building)?,
+        (Content::New, Some(base)) => {
+            let written = write_weights(from, next.tensors, building)?;
             digest::of_adapter(&written, Adapter::load(building)?.scale(), &directory::digest_of(base, None)?)
         }
     };
@@ -238,6 +264,10 @@ fn build(from: &Policy, next: &NewVersion, step: u64, building: &Path) -> Result
                 Data::LowerHalves(_) => ElementType::U16,
             });
         notes[OPTIMIZER_DIGEST] = written?.into();
+    } else if content == Content::Same
+        && let Some(digest) = link_optimizer(from, building)?
+    {
+        notes[OPTIMIZER_DIGEST] = digest;
     }
     for (key, value) in next.trainer_state {
         if notes.get(key).is_none() {
@@ -268,6 +298,27 @@ fn seal(
     durable::write_json(&files.join(VERSION_FILE), &description)?;
     durable::synchronize(files)?;
     Ok(version)
+}
+
+/// Links a version's weight files; returns its digest.
+fn link_weights(from: &Policy, building: &Path) -> Result<String> {
+    let source = match from.adapter(&Config::load(from.model())?)? {
+        Some((_, weights)) => weights,
+        None => Weights::open(&from.files)?,
+    };
+    for (path, _) in source.files() {
+        durable::link(path, &building.join(path.file_name().unwrap_or_default()))?;
+    }
+    directory::digest_of(&from.files, from.base.as_deref())
+}
+
+/// Links a version's optimizer state, if it has one; returns the digest recorded with it.
+fn link_optimizer(from: &Policy, building: &Path) -> Result<Option<Value>> {
+    let path = from.files.join(OPTIMIZER);
+    let notes = read_json_if_present(&from.files.join(TRAINER_STATE))?;
+    let Some(digest) = notes.as_ref().and_then(|notes| notes.get(OPTIMIZER_DIGEST)) else { return Ok(None) };
+    durable::link(&path, &building.join(OPTIMIZER))?;
+    Ok(Some(digest.clone()))
 }
 
 /// Writes the source's weight files with new values; returns the digest of their bytes.

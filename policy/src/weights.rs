@@ -225,6 +225,17 @@ impl Weights {
         Ok(())
     }
 
+    /// Gives back the memory of what was read so far: it is read from the files again where it is needed. Until then a
+    /// process that has copied its weights holds them twice.
+    pub fn release(&self) {
+        #[cfg(unix)]
+        for file in &self.files {
+            // SAFETY: the mapping is of a file and never written to, so that its pages are the same when they come back. Where
+            // the system declines, they stay.
+            let _ = unsafe { file.map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+        }
+    }
+
     /// Names of all tensors, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)

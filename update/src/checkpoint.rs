@@ -176,8 +176,7 @@ impl Checkpoint {
     /// # Errors
     /// The files'.
     pub fn weights(&self) -> Result<Weights> {
-        let masters = if self.trained.is_single() { None } else { Some(Parameters::of(&self.masters()?)?) };
-        Ok(Weights::new(Parameters::of(&self.trained)?, masters, self.trained.types().to_vec()))
+        Weights::load(&self.trained, &self.masters()?)
     }
 }
 

@@ -6,7 +6,7 @@ use device::Device;
 use record::failure::Result;
 
 use crate::checkpoint::{Checkpoint, OptimizerState};
-use crate::model::{DeviceModel, Gradients, MemoryPlan, Model, RowLoss, Scores, Source};
+use crate::model::{DeviceModel, Gradients, MemoryPlan, Model, RowLoss, Scores};
 use crate::optimizer::on_device::DeviceOptimizer;
 use crate::optimizer::{self, Moment, Optimizer, Settings};
 use crate::timing::Timing;
@@ -88,8 +88,8 @@ impl HostState {
     fn read(&self, kind: StateKind, tensor: usize, from: usize, values: &mut [f32]) -> Result<()> {
         match kind {
             StateKind::MasterWeight => {
-                let masters = self.weights.masters().unwrap_or(self.weights.forward());
-                masters.read(&masters.layout().entries[tensor], from, values)
+                self.weights.masters(tensor, from, values);
+                Ok(())
             }
             StateKind::Moment(moment) => {
                 values.copy_from_slice(&self.optimizer.moment(moment, tensor)[from..][..values.len()]);

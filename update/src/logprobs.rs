@@ -50,6 +50,63 @@ pub fn compare(samples: &Samples, recomputed: &[Vec<f32>]) -> TokenStats {
     stats
 }
 
+/// How far recorded log-probabilities may be from recomputed ones, nats.
+///
+/// Rounding leaves a few large differences among many small ones of either sign; another temperature, other weights or
+/// another computation shift all of them. So the mean has a bound of its own, a tenth of that of the largest.
+#[derive(Clone, Copy, Debug)]
+pub struct GapBounds {
+    /// Of the largest difference; infinite where all are allowed.
+    pub most: f64,
+    /// Whether weights and arithmetic on both sides are known to be f32.
+    pub single: bool,
+}
+
+impl GapBounds {
+    /// What to say if the differences are too large: the cause, and a hint.
+    pub fn exceeded(self, stats: &TokenStats) -> Option<(String, &'static str)> {
+        let (largest, mean) = (stats.largest_gap, stats.gap / stats.tokens.max(1) as f64);
+        let allowed = self.most / 10.0;
+        if stats.not_finite > 0 {
+            let cause = format!("{} recomputed log-probabilities are not finite", stats.not_finite);
+            return Some((cause, "the weights may contain NaN: policy check DIR"));
+        }
+        if mean > allowed {
+            let hint = match self.single {
+                true => {
+                    "all are shifted, as by other weights, another temperature or another --dtype than rollout's; \
+                     --max-logprob-gap allows it"
+                }
+                false => {
+                    "all are shifted, more than 16 bits explain: by other weights, another temperature or another --dtype \
+                     than rollout's; --max-logprob-gap allows it"
+                }
+            };
+            let cause = format!(
+                "recorded and recomputed log-probabilities differ by up to {largest:.3e}, on average {mean:.3e}, above a tenth \
+                 of --max-logprob-gap {}",
+                self.most
+            );
+            return Some((cause, hint));
+        }
+        (largest > self.most).then(|| {
+            let cause = format!(
+                "recorded and recomputed log-probabilities differ by up to {largest:.3e}, above --max-logprob-gap {}, and on \
+                 average by {mean:.3e}",
+                self.most
+            );
+            let hint = match self.single {
+                true => "single tokens differ: rollout and update compute them differently; --max-logprob-gap allows it",
+                false => {
+                    "single tokens differ, which 16 bits may explain in a deep model: compare with --dtype float32 on both \
+                     sides, or allow it with --max-logprob-gap"
+                }
+            };
+            (cause, hint)
+        })
+    }
+}
+
 /// The reference policy of an owner's agents.
 pub fn open_reference(
     owned: &Owner,

@@ -179,15 +179,20 @@ fn on_host(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryRequest) 
     let base = if adapter.is_some() { of(&whole) } else { 0 };
     let values = of(layout);
     let learns = request.moments.is_some();
-    let copies = if learns && stored != ElementType::F32 && adapter.is_none() { 2 } else { 1 };
-    let workers = model::workers(threads);
-    let (passes, tokens_at_once) =
-        model::memory_on_host(config, request.tokens, request.largest, workers, learns);
-    // The sum, and with several threads a partial sum for each and one in transit.
-    let sums = if workers > 1 { workers + 2 } else { 2 } as u64;
+    // What completes 16-bit weights to their masters.
+    let masters = match stored {
+        ElementType::BF16 => values / 2,
+        ElementType::F16 => values,
+        _ => 0,
+    };
+    let work = [request.tokens, request.largest];
+    let gradient = learns.then(|| layout.len());
+    let (passes, tokens_at_once) = model::memory_on_host(config, work, threads, gradient);
+    // With an adapter also as packed factors.
+    let sums = if adapter.is_some() { 2 } else { 1 };
     let bytes = Bytes {
-        weights: base + values * copies,
-        gradients: if learns { values * sums } else { 0 },
+        weights: base + values * sums + if learns && adapter.is_none() { masters } else { 0 },
+        gradients: if learns { values * sums } else { 0 } + passes.gradients,
         moments: if learns { Optimizer::state_bytes(arguments.optimizer, layout) as u64 } else { 0 },
         ..passes
     };
@@ -202,7 +207,7 @@ fn on_host(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryRequest) 
             gigabytes(bytes.state()),
             gigabytes(memory)
         ))
-        .hint("lower --threads (each has its own gradient), use --optimizer sgd, or a GPU with --device cuda"));
+        .hint(ways_out(arguments, spec, bytes, request)));
     }
     Ok(MemoryEstimate {
         device: DeviceKind::Cpu.to_string(),
@@ -213,6 +218,28 @@ fn on_host(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryRequest) 
         tokens_at_once,
         recompute: false,
     })
+}
+
+/// What helps where training does not fit this machine, the most effective first.
+fn ways_out(arguments: &Arguments, spec: ModelSpec<'_>, bytes: Bytes, request: &MemoryRequest) -> String {
+    let mut ways = Vec::new();
+    let rest = bytes.total - bytes.state();
+    if spec.adapter.is_none() && request.moments.is_some() {
+        ways.push(
+            "train an adapter (policy init --adapter), which has gradients and moments of a few weights only",
+        );
+        if bytes.moments > 0 {
+            ways.push("use --optimizer sgd, which keeps no moments");
+        }
+    }
+    if rest > bytes.total / 8 && request.tokens > request.largest.max(1) {
+        ways.push("lower --max-tokens-per-batch");
+    }
+    if arguments.thread_count() > 1 && rest > bytes.total / 8 {
+        ways.push("lower --threads");
+    }
+    ways.push("use a GPU with --device cuda");
+    ways.join(", or ")
 }
 
 /// Memory of this machine in bytes, where /proc/meminfo exists.

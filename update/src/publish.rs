@@ -5,10 +5,10 @@
 use std::cell::RefCell;
 
 use policy::directory::{Policy, Version};
-use policy::publish::{Data, NewTensor, NewVersion, Read, Retention, publish};
+use policy::publish::{Data, NewTensor, NewVersion, Read, Retention, publish, publish_same};
 use policy::weights::ElementType;
 use record::failure::{Failure, Result};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::checkpoint::{Checkpoint, TrainerState};
 use crate::learner::{Learner, StateKind};
@@ -39,17 +39,37 @@ impl Tensor<'_> {
     }
 }
 
-/// Publishes a learner's weights and optimizer state as the version after `from`, from which it started as `checkpoint`.
+fn notes(state: &TrainerState) -> Result<Map<String, Value>> {
+    match serde_json::to_value(state) {
+        Ok(Value::Object(notes)) => Ok(notes),
+        _ => Err(Failure::work("the trainer's state has no JSON form")),
+    }
+}
+
+/// What of a version's content is new after a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Weights and the optimizer's state.
+    All,
+    /// The optimizer's state, which started fresh: no step was taken.
+    State,
+    /// Nothing: no step was taken.
+    Nothing,
+}
+
+/// Publishes a learner's weights and optimizer state as the version after `from`, from which it started as `checkpoint`. What
+/// has not changed is not written again.
 ///
 /// # Errors
 /// The device's, or the disk's.
 pub fn next_version(
     (from, checkpoint): (&Policy, &Checkpoint),
-    input: &str,
+    (input, change): (&str, Change),
     (learner, method): (&mut dyn Learner, Method),
     state: &TrainerState,
     keep: usize,
 ) -> Result<Version> {
+    let notes = notes(state)?;
     let learner = RefCell::new(learner);
     let read = |kind: StateKind, tensor: usize, from: usize, values: &mut [f32]| {
         learner.borrow_mut().read(kind, tensor, from, values)
@@ -97,13 +117,16 @@ pub fn next_version(
         });
     }
 
-    let Ok(Value::Object(notes)) = serde_json::to_value(state) else {
-        return Err(Failure::work("the trainer's state has no JSON form"));
-    };
-    let (tensors, optimizer): (Vec<NewTensor>, Vec<NewTensor>) =
-        (weights.iter().map(Tensor::view).collect(), optimizer.iter().map(Tensor::view).collect());
+    let tensors = if change == Change::All { weights.iter().map(Tensor::view).collect() } else { Vec::new() };
+    let optimizer =
+        if change == Change::Nothing { Vec::new() } else { optimizer.iter().map(Tensor::view).collect() };
     let next = NewVersion { input, tensors: &tensors, optimizer: &optimizer, trainer_state: &notes };
     // A resumed run would start from this version until the run has recorded the new one.
     let pinned = [from.version.clone()];
-    publish(from, &next, &Retention { keep, pinned: &pinned })
+    let retention = Retention { keep, pinned: &pinned };
+    if change == Change::All {
+        publish(from, &next, &retention)
+    } else {
+        publish_same(from, &next, &retention)
+    }
 }

@@ -9,6 +9,7 @@ use record::stage;
 use crate::aggregate::Mean;
 use crate::arguments::{Arguments, Objective};
 use crate::learner::Learner;
+use crate::logprobs::GapBounds;
 use crate::loss::{BatchLoss, LossConfig, ReferenceLogprobs, TokenStats};
 use crate::minibatch::{self, TreeBatch};
 use crate::samples::Samples;
@@ -23,8 +24,8 @@ pub struct Trainer<'a> {
     pub reference: Option<Vec<Vec<f32>>>,
     /// Log-probabilities before the first step by sample, for `--importance-cap` with more than one step.
     pub start: Option<Vec<Vec<f32>>>,
-    /// How far a recorded log-probability may be from the one before the first step, nats.
-    pub max_logprob_gap: f64,
+    /// How far recorded log-probabilities may be from those before the first step.
+    pub bounds: GapBounds,
 }
 
 /// Statistics of a training.
@@ -198,22 +199,14 @@ impl Trainer<'_> {
 
     /// Fails for log-probabilities that no step should be based on.
     fn check(&self, tokens: &TokenStats, steps: u64) -> Result<()> {
-        if tokens.not_finite > 0 {
-            let cause = format!(
-                "{} recomputed log-probabilities are not finite; nothing was published",
-                tokens.not_finite
-            );
-            return Err(Failure::work(cause).hint("the weights may contain NaN: policy check DIR"));
+        if tokens.not_finite == 0 && steps > 0 {
+            return Ok(());
         }
-        let (gap, limit) = (tokens.largest_gap, self.max_logprob_gap);
-        if steps == 0 && gap > limit {
-            let default = if self.arguments.max_logprob_gap.is_none() { " (the default)" } else { "" };
-            return Err(Failure::work(format!(
-                "recorded and recomputed log-probabilities differ by up to {gap:.3e}, above --max-logprob-gap {limit}{default}; \
-                 nothing was published"
-            ))
-            .hint("other weights, another temperature or another --dtype cause a gap; --check prints it, and --max-logprob-gap allows it"));
-        }
-        Ok(())
+        let Some((cause, hint)) = self.bounds.exceeded(tokens) else { return Ok(()) };
+        let default = match self.arguments.max_logprob_gap {
+            None if tokens.not_finite == 0 => " (the bound is the default)",
+            _ => "",
+        };
+        Err(Failure::work(format!("{cause}{default}; nothing was published")).hint(hint))
     }
 }

@@ -23,17 +23,46 @@ const TIE: u32 = 0x8000;
 #[derive(Clone, Debug)]
 pub struct Weights {
     forward: Parameters,
-    master: Option<Parameters>,
+    master: Masters,
     /// Element type of each tensor on disk, in the layout's order.
     types: Vec<ElementType>,
 }
 
+/// What completes the published weights to the f32 master weights.
+#[derive(Clone, Debug)]
+enum Masters {
+    /// Nothing: they are the same.
+    Same,
+    /// The lower halves, where the published values are bf16; unused where they are f32.
+    Lower(Vec<u16>),
+    /// All of them, where some are f16.
+    Whole(Parameters),
+}
+
 impl Weights {
-    /// Published weights, the saved masters where there are any, and each tensor's type on disk.
-    pub fn new(published: Parameters, masters: Option<Parameters>, types: Vec<ElementType>) -> Weights {
-        let narrow = types.iter().any(|&kind| kind != ElementType::F32);
-        let master = narrow.then(|| masters.unwrap_or_else(|| published.clone()));
-        Weights { forward: published, master, types }
+    /// The published values of a checkpoint, and its masters.
+    ///
+    /// # Errors
+    /// The files'.
+    pub fn load(published: &CheckpointTensors, masters: &MasterWeights<'_>) -> Result<Weights> {
+        let (types, forward) = (published.types().to_vec(), Parameters::of(published)?);
+        let master = if types.contains(&ElementType::F16) {
+            Masters::Whole(Parameters::of(masters)?)
+        } else if types.contains(&ElementType::BF16) {
+            let mut lower = vec![0; forward.values.len()];
+            let mut values = Vec::new();
+            for entry in &published.layout().entries {
+                values.resize(entry.range.len(), 0.0);
+                masters.read(entry, 0, &mut values)?;
+                masters.release();
+                let halves = lower[entry.range.clone()].iter_mut().zip(&values);
+                halves.for_each(|(half, &value)| *half = lower_half(value));
+            }
+            Masters::Lower(lower)
+        } else {
+            Masters::Same
+        };
+        Ok(Weights { forward, master, types })
     }
 
     /// The published values, which the forward pass uses.
@@ -41,20 +70,56 @@ impl Weights {
         &self.forward
     }
 
-    /// The master weights, where they differ from what is published.
-    pub fn masters(&self) -> Option<&Parameters> {
-        self.master.as_ref()
+    /// Copies master weights of the layout's tensor number `tensor`, from its value `from` on.
+    pub fn masters(&self, tensor: usize, from: usize, values: &mut [f32]) {
+        let range = self.forward.layout().entries[tensor].range.start + from..;
+        let range = range.start..range.start + values.len();
+        match &self.master {
+            Masters::Whole(master) => values.copy_from_slice(&master.values[range]),
+            Masters::Lower(lower) if self.types[tensor] == ElementType::BF16 => {
+                let halves = self.forward.values[range.clone()].iter().zip(&lower[range]);
+                values
+                    .iter_mut()
+                    .zip(halves)
+                    .for_each(|(value, (&upper, &lower))| *value = join(upper, lower));
+            }
+            _ => values.copy_from_slice(&self.forward.values[range]),
+        }
     }
 
     /// Applies `change` to the master weights, then rounds them to the published values.
     pub fn step(&mut self, change: impl FnOnce(&mut Parameters)) {
-        let Some(master) = &mut self.master else { return change(&mut self.forward) };
-        change(master);
-        let layout = master.layout().clone();
-        for (entry, &kind) in layout.entries.iter().zip(&self.types) {
-            let rounded = self.forward.values[entry.range.clone()].iter_mut();
-            for (rounded, exact) in rounded.zip(&mut master.values[entry.range.clone()]) {
-                *rounded = round(exact, kind);
+        let Weights { forward, master, types } = self;
+        let layout = forward.layout().clone();
+        let tensors = || layout.entries.iter().zip(types.iter());
+        match master {
+            Masters::Same => change(forward),
+            Masters::Whole(master) => {
+                change(master);
+                for (entry, &kind) in tensors() {
+                    let rounded = forward.values[entry.range.clone()].iter_mut();
+                    for (rounded, exact) in rounded.zip(&mut master.values[entry.range.clone()]) {
+                        *rounded = round(exact, kind);
+                    }
+                }
+            }
+            // In place: for the time of the step the published values are the masters.
+            Masters::Lower(lower) => {
+                let narrow =
+                    || tensors().filter(|&(_, &kind)| kind == ElementType::BF16).map(|(entry, _)| entry);
+                for entry in narrow() {
+                    let halves = &lower[entry.range.clone()];
+                    let values = forward.values[entry.range.clone()].iter_mut();
+                    values.zip(halves).for_each(|(value, &half)| *value = join(*value, half));
+                }
+                change(forward);
+                for entry in narrow() {
+                    let halves = lower[entry.range.clone()].iter_mut();
+                    for (value, half) in forward.values[entry.range.clone()].iter_mut().zip(halves) {
+                        *half = lower_half(*value);
+                        *value = published(*value, ElementType::BF16);
+                    }
+                }
             }
         }
     }
@@ -140,6 +205,10 @@ impl Source for CheckpointTensors {
     fn read(&self, entry: &Entry, from: usize, values: &mut [f32]) -> Result<()> {
         self.tensors.tensor(&entry.name)?.read(from, values)
     }
+
+    fn release(&self) {
+        self.tensors.release();
+    }
 }
 
 /// The f32 master weights of a checkpoint: the published values, completed by what was saved of 16-bit ones.
@@ -189,6 +258,11 @@ impl Source for MasterWeights<'_> {
             None => view.read(from, values),
         }
     }
+
+    fn release(&self) {
+        self.published.release();
+        self.saved.inspect(|saved| saved.tensors.release());
+    }
 }
 
 /// The tensors in a version's `optimizer.safetensors`.
@@ -218,7 +292,9 @@ impl OptimizerTensors {
     /// # Errors
     /// There is none of that name.
     pub fn read(&self, name: &str, from: usize, values: &mut [f32]) -> Result<()> {
-        self.tensors.tensor(name)?.read(from, values)
+        self.tensors.tensor(name)?.read(from, values)?;
+        self.tensors.release();
+        Ok(())
     }
 
     fn check(&self, name: &str, entry: &Entry, kind: ElementType) -> Result<()> {

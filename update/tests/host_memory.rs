@@ -33,7 +33,7 @@ use update::learner::{CpuLearner, DeviceLearner, Learner};
 use update::model::{DeviceMemory, MemoryPlan, MemoryRequest, Source};
 use update::optimizer::on_device::moment_bytes;
 use update::plan::{ModelSpec, estimate};
-use update::publish::next_version;
+use update::publish::{Change, next_version};
 use update::tree::{Sequence, Tree, pack};
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
@@ -110,7 +110,8 @@ fn step(from: &Policy, checkpoint: &Checkpoint, arguments: &Arguments, learner: 
         settings: Map::new(),
         metrics: "{}".to_owned(),
     };
-    next_version((from, checkpoint), "input", (learner, arguments.optimizer), &state, 2).unwrap();
+    next_version((from, checkpoint), ("input", Change::All), (learner, arguments.optimizer), &state, 2)
+        .unwrap();
 }
 
 /// Two calls, the second of which goes on from the first's state; the most bytes that the larger took, and the bytes of the
@@ -224,5 +225,43 @@ fn on_the_cpu_it_is_what_the_plan_says() {
         println!("{dtype}: {peak} bytes of {total} planned");
         assert!(peak < total + 8 * largest, "{dtype}: {peak} bytes of {total} planned");
         assert!(peak > total / 2, "{dtype}: {peak} bytes of {total} planned: the plan says nothing");
+    }
+}
+
+/// SmolLM2-135M's sizes.
+fn smollm2(dtype: &str) -> Config {
+    let sizes = json!({
+        "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+        "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "vocab_size": 49_152, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 8192, "rope_theta": 100_000.0, "tie_word_embeddings": true, "torch_dtype": dtype,
+    });
+    Config::from_value(&sizes, Path::new("config.json")).unwrap()
+}
+
+#[test]
+fn a_model_of_135_million_weights_trains_in_three_gigabytes_and_threads_share_them() {
+    // Groups of 8 answers of 48 tokens to a prompt of 100.
+    let moments = Some(moment_bytes(update::optimizer::Method::Adamw));
+    let request = MemoryRequest { tokens: 4096, largest: 484, rows: 3072, positions: 148, moments };
+    for dtype in ["float32", "bfloat16"] {
+        let config = smollm2(dtype);
+        let adapter = update::model::LoraAdapter::new(&Adapter::new(16, 32.0, Target::ALL.to_vec()), &config);
+        for (adapter, most) in [(None, 3_000_000_000), (Some(&adapter), 1_200_000_000)] {
+            for threads in ["1", "2", "4", "16", "192"] {
+                let arguments = ["update", "--policy", "p", "--threads", threads];
+                let arguments = Arguments::try_parse_from(arguments).unwrap();
+                let spec = ModelSpec { config: &config, stored: config.dtype, adapter };
+                let bytes = estimate(&arguments, spec, &request).unwrap().bytes;
+                // Each thread packs its operands.
+                let packed = 11_000_000 * (threads.parse::<u64>().unwrap().min(16) - 1);
+                assert!(
+                    bytes.total <= most + packed,
+                    "{dtype}, {threads} threads, adapter {}: {bytes:?}",
+                    adapter.is_some()
+                );
+                let trained = adapter.map_or(134_515_008, |adapter| adapter.layout().len()) as u64;
+                assert!(bytes.gradients <= 8 * trained && bytes.moments == 8 * trained, "{bytes:?}");
+            }
+        }
     }
 }

@@ -7,6 +7,7 @@ mod reference;
 mod small;
 
 use gemm::Precision;
+use policy::config::Config;
 use reference::Reference;
 use small::{Random, Weighted, configs, relative, samples, weights};
 use update::model::{Gradients, Model, Parameters, Scores};
@@ -173,5 +174,54 @@ fn nothing_to_score_is_no_gradient() {
         assert!(gradients.values.iter().all(|&value| value == 0.0));
         assert_eq!(scores, vec![Scores::default(); trees.len()]);
         assert_eq!(model.logprobs(&parameters, &trees, 1.0, 2).len(), trees.len());
+    }
+}
+
+/// With fewer micro-batches than threads some are shared: products, attention and the head are cut. With as many, each has a
+/// gradient of its own. One thread adds to the sum at once.
+#[test]
+fn threads_that_share_a_micro_batch_compute_the_bits_of_one() {
+    for (tied, precision) in
+        [(true, Precision::Float32), (false, Precision::Float32), (true, Precision::BFloat16)]
+    {
+        let config = Config::from_value(
+            &serde_json::json!({
+                "model_type": "qwen3", "hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 2,
+                "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 6000,
+                "max_position_embeddings": 1024, "tie_word_embeddings": tied,
+            }),
+            std::path::Path::new("config"),
+        )
+        .unwrap();
+        let model = Model::new(config).rounding(precision);
+        let mut state = 1u32;
+        let mut random = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state >> 8
+        };
+        let fill = |_: &update::model::Entry, values: &mut [f32]| {
+            values.iter_mut().for_each(|value| *value = (random() % 2001) as f32 * 1e-4 - 0.1);
+            Ok::<(), std::convert::Infallible>(())
+        };
+        let Ok(parameters) = model.parameters(fill);
+        let mut tokens = |count: usize| (0..count).map(|_| random() % 6000).collect::<Vec<u32>>();
+        // Each longer than a block of a product's inner dimension, with tokens that answers repeat; the first has more scored
+        // tokens than a block of logits.
+        let trees: Vec<Tree> = [240, 140]
+            .into_iter()
+            .map(|length| {
+                let (prompt, answers) = (tokens(60), [tokens(length), tokens(length + 1), tokens(150)]);
+                let sequence = |answer| Sequence { prompt: &prompt, completion: answer };
+                pack(&answers.iter().map(|answer| sequence(answer)).collect::<Vec<Sequence>>(), true)
+            })
+            .collect();
+        let run = |trees: &[Tree], threads: usize| {
+            let (gradients, scores) = gradient(&model, &parameters, trees, 0.7, threads);
+            (gradients.values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>(), scores)
+        };
+        let one = run(&trees, 1);
+        for threads in [2, 3, 4, 16] {
+            assert!(one == run(&trees, threads), "{threads} threads, tied {tied}, {precision}");
+        }
     }
 }

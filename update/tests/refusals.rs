@@ -23,13 +23,9 @@ fn disagreement_fails_a_check_and_stops_a_training() {
     assert!(outcome.metrics()["sampling/logp_difference_max"].as_f64().unwrap() > 0.1);
     let outcome = place.update("--policy p --max-logprob-gap 0.01", &input);
     assert_eq!(outcome.code, 1);
-    assert!(
-        outcome.stderr.contains("above --max-logprob-gap 0.01; nothing was published"),
-        "{}",
-        outcome.stderr
-    );
+    assert!(outcome.stderr.contains("--max-logprob-gap 0.01; nothing was published"), "{}", outcome.stderr);
     assert!(!published(&root));
-    place.update("--policy p --max-logprob-gap 5", &input).ok();
+    place.update("--policy p --max-logprob-gap 50", &input).ok();
     assert!(published(&root));
 }
 
@@ -60,11 +56,13 @@ fn a_check_allows_more_where_numbers_have_16_bits() {
     let (place, root, _) = one();
     let version = version(&root);
     for (arguments, error, code) in [
-        ("", 5e-4, 0),
-        ("", 2e-3, 1),
-        ("--max-logprob-gap 3e-3", 2e-3, 0),
-        ("--dtype bfloat16", 2e-3, 0),
-        ("--dtype bfloat16", 0.3, 1),
+        ("", 5e-5, 0),
+        ("", 2e-4, 1),
+        ("--max-logprob-gap 3e-3", 2e-4, 0),
+        // What the format gives on average in 30 layers, and a shift that hides below the largest.
+        ("--dtype bfloat16", 0.011, 0),
+        ("--dtype bfloat16", 0.05, 1),
+        ("--max-logprob-gap 0", 3.0, 0),
     ] {
         let outcome = place.update(&format!("--policy p --check {arguments}"), &measured(&version, error));
         assert_eq!(outcome.code, code, "{arguments} with an error of {error}: {outcome:?}");
@@ -84,15 +82,16 @@ fn shifted_logprobs_are_not_trained_on() {
     for (arguments, error, end, code) in [
         ("", 1.5, &end, 1),
         ("--minibatches 2 --epochs 2", 1.5, &end, 1),
-        ("", 0.05, &end, 0),
-        ("", 0.05, &after("float32"), 1),
+        ("", 0.04, &end, 0),
+        ("", 0.04, &after("float32"), 1),
         ("", 1e-4, &after("float32"), 0),
-        ("", 0.05, &after("bfloat16"), 0),
-        ("--dtype bfloat16", 0.05, &after("float32"), 0),
+        ("", 0.04, &after("bfloat16"), 0),
+        ("", 0.08, &after("bfloat16"), 1),
+        ("--dtype bfloat16", 0.04, &after("float32"), 0),
         ("--dtype bfloat16", 1.5, &after("bfloat16"), 1),
         ("--importance-cap 2", 1.5, &end, 1),
         ("--max-logprob-gap 0", 1.5, &end, 0),
-        ("--max-logprob-gap 2", 1.5, &after("float32"), 0),
+        ("--max-logprob-gap 20", 1.5, &after("float32"), 0),
     ] {
         let (place, root, _) = one();
         let lines = measured(&version(&root), error);
@@ -101,7 +100,7 @@ fn shifted_logprobs_are_not_trained_on() {
         assert_eq!(outcome.code, code, "{arguments}, {error}, {end}: {outcome:?}");
         assert_eq!(published(&root), code == 0, "{arguments}, {error}, {end}");
         assert_eq!(outcome.stderr.contains("\nhint: "), code == 1, "{}", outcome.stderr);
-        assert_eq!(outcome.stderr.contains("above --max-logprob-gap"), code == 1, "{}", outcome.stderr);
+        assert_eq!(outcome.stderr.contains("of --max-logprob-gap"), code == 1, "{}", outcome.stderr);
     }
 }
 
@@ -323,7 +322,7 @@ fn a_sequence_beyond_the_sliding_window_is_refused_on_devices() {
         let input = stream("mistral-4-2-window", &version(&root));
         // The core has windows.
         assert_eq!(place.update("--policy p --dry-run", &input).code, 0, "window {window}");
-        for mode in ["--dry-run", "--check --max-logprob-gap 9", "--max-logprob-gap 9"] {
+        for mode in ["--dry-run", "--check --max-logprob-gap 90", "--max-logprob-gap 9"] {
             if code == 0 && !mode.starts_with("--dry") {
                 continue;
             }

@@ -1,7 +1,7 @@
 //! Publishing: bytes, versions, and every state that a crash can leave.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 use half::bf16;
@@ -96,6 +96,76 @@ fn the_same_values_give_the_same_file() {
     let second = Policy::open(&first.root).unwrap();
     assert_eq!(fs::read(first.files.join(name)).unwrap(), fs::read(second.files.join(name)).unwrap());
     assert!(!second.files.join("optimizer.safetensors").exists());
+}
+
+/// After a step that moved nothing: the files are the source's own, and stay when it goes.
+#[test]
+fn a_version_with_the_same_content_is_links() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = crate::tiny(directory.path(), "p");
+    next(&first, "one");
+    let second = Policy::open(&first.root).unwrap();
+    let notes = Map::from_iter([("updates".to_owned(), json!(0))]);
+    let same = NewVersion { input: "flat", tensors: &[], optimizer: &[], trainer_state: &notes };
+    let retention = Retention { keep: 1, pinned: &[] };
+    let version = publish::publish_same(&second, &same, &retention).unwrap();
+    assert_eq!((version.step, &version.digest), (2, &second.version.digest));
+    let third = Policy::open(&first.root).unwrap();
+    assert_eq!(third.version, version);
+    third.verify().unwrap();
+    // The source is gone, its files are not.
+    assert!(!second.files.exists());
+    let (moments, found) = publish::training_state(&third).unwrap().unwrap();
+    assert_eq!(moments.unwrap().to_f32("model.norm.weight").unwrap(), vec![0.5; 96]);
+    assert_eq!(found, notes);
+    assert_eq!(publish::publish_same(&third, &same, &retention).unwrap().step, 3);
+    let fourth = Policy::open(&first.root).unwrap();
+    for name in ["model.safetensors", "optimizer.safetensors"] {
+        let nodes =
+            [&third, &fourth].map(|policy| fs::metadata(policy.files.join(name)).map(|found| found.ino()));
+        // The third's are gone, too, by now.
+        assert!(nodes[0].is_err() && nodes[1].as_ref().is_ok_and(|node| *node > 0), "{name}");
+    }
+    // With optimizer state of its own only the weights are.
+    let moments = scaled(&fourth, 0.25);
+    let fresh = NewVersion { input: "fresh", optimizer: &view(&moments), ..same };
+    let retention = Retention { keep: 2, pinned: &[] };
+    publish::publish_same(&fourth, &fresh, &retention).unwrap();
+    let fifth = Policy::open(&first.root).unwrap();
+    let node = |policy: &Policy, name: &str| fs::metadata(policy.files.join(name)).unwrap().ino();
+    assert_eq!(node(&fourth, "model.safetensors"), node(&fifth, "model.safetensors"));
+    assert_ne!(node(&fourth, "optimizer.safetensors"), node(&fifth, "optimizer.safetensors"));
+}
+
+/// Zeros are holes on the disk, and the same bytes.
+#[test]
+fn moments_of_zeros_take_no_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = crate::tiny(directory.path(), "p");
+    let weights = scaled(&first, 1.0);
+    let (shape, zeros) = (vec![3, 1 << 20], vec![0.0; 3 << 20]);
+    let one = vec![1.0; 8];
+    let moments = [
+        NewTensor { name: "a", shape: &shape, data: Data::F32(&zeros) },
+        NewTensor { name: "b", shape: &[8], data: Data::F32(&one) },
+        NewTensor { name: "c", shape: &shape, data: Data::F32(&zeros) },
+    ];
+    let next =
+        NewVersion { input: "", tensors: &view(&weights), optimizer: &moments, trainer_state: &Map::new() };
+    publish::publish(&first, &next, &Retention { keep: 2, pinned: &[] }).unwrap();
+    let second = Policy::open(&first.root).unwrap();
+    let file = fs::metadata(second.files.join("optimizer.safetensors")).unwrap();
+    assert!(
+        file.len() > 24 << 20 && file.blocks() * 512 < 2 << 20,
+        "{} in {} blocks",
+        file.len(),
+        file.blocks()
+    );
+    let read = publish::training_state(&second).unwrap().unwrap().0.unwrap();
+    for NewTensor { name, data, .. } in moments {
+        let Data::F32(values) = data else { unreachable!("values in memory") };
+        assert_eq!(read.to_f32(name).unwrap(), values, "{name}");
+    }
 }
 
 #[test]

@@ -8,14 +8,13 @@
 //! Buffers are f32 or, on a device, bf16. The residual stream and the gradients that no GEMM reads (of the stream, of
 //! a norm's output, of the SwiGLU's output, of queries and keys after RoPE) are always f32: [`Backend::f32_buffer`].
 
-mod cpu;
+pub(crate) mod cpu;
 mod gpu;
 mod micro_batch;
 mod rope;
 
 pub use cpu::Cpu;
 pub(crate) use cpu::add_and_clear;
-pub use cpu::logits_values as cpu_logits_values;
 pub(crate) use gpu::unsupported;
 pub use gpu::{Gpu, MaxBatch, Values, WorkspaceSizes};
 pub use micro_batch::MicroBatch;

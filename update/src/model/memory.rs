@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::workspace::{Batch, Counts, Kind, saved_values};
 use super::{Layout, LoraAdapter, schedule};
-use crate::backend::{MaxBatch, WorkspaceSizes, cpu_logits_values};
+use crate::backend::{MaxBatch, WorkspaceSizes, cpu};
 
 /// Tokens of a micro-batch below which GEMMs are slow: layers are rather computed again.
 const USEFUL_TOKENS: u64 = 4096;
@@ -27,15 +27,15 @@ const LEFT_ALONE: u64 = 1 << 30;
 pub struct Bytes {
     /// Weights, with the master weights of 16-bit ones.
     pub weights: u64,
-    /// Gradients; on the CPU with the threads' partial sums.
+    /// Gradients; on the CPU with those of the micro-batches at hand, where a small model has several at a time.
     pub gradients: u64,
     /// The optimizer's moments.
     pub moments: u64,
-    /// Activations of the largest micro-batch, for every thread.
+    /// Activations of the largest micro-batch; on the CPU of as many as there are at a time.
     pub activations: u64,
-    /// Logits of one chunk, and on devices their gradient; for every thread.
+    /// Logits of one chunk for each micro-batch at hand, and on devices their gradient; on the CPU that of the head's rows.
     pub logits: u64,
-    /// Staging buffers, tables, partial sums, and the GEMM workspace.
+    /// Staging buffers, tables, partial sums, and the GEMM workspace; on the CPU the threads' packing buffers.
     pub other: u64,
     /// The sum.
     pub total: u64,
@@ -203,30 +203,81 @@ impl MemoryPlan {
     }
 }
 
-/// Threads that have work of their own in a training on the CPU: no more than there are partial gradients.
-pub(crate) fn workers(threads: usize) -> usize {
-    threads.min(schedule::CHUNKS)
+/// Bytes for gradients of single micro-batches and for activations, on the CPU, beyond which threads rather share a
+/// micro-batch than take one each.
+const SHARED: u64 = 512 << 20;
+
+/// Threads at most. More would wait for each other more than they compute, and each has packing buffers.
+const THREADS: usize = 16;
+
+/// How threads share micro-batches on the CPU: streams that each take one at a time, and the threads of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Parallelism {
+    pub streams: usize,
+    pub threads: usize,
 }
 
-/// An upper bound of what passes on the CPU hold beside weights and gradients, on so many threads, for `tokens` of work in
-/// trees of up to `largest`; and the tokens of a micro-batch at most.
+impl Parallelism {
+    /// For `batches` micro-batches of up to `tokens`, and a gradient of so many values or none. Small models have a stream
+    /// for each thread, which never wait for each other; large ones a single stream, and memory does not grow with threads.
+    pub(super) fn new(
+        config: &Config,
+        [tokens, batches]: [usize; 2],
+        recompute: bool,
+        gradient: Option<usize>,
+        threads: usize,
+    ) -> Parallelism {
+        let threads = threads.clamp(1, THREADS);
+        let gradient = (gradient.unwrap_or(0) * size_of::<f32>()) as u64;
+        let bytes = activations(config, tokens, gradient > 0, recompute) + gradient;
+        let fit = usize::try_from(SHARED / bytes.max(1)).unwrap_or(usize::MAX);
+        let most = threads.min(batches).min(fit).max(1);
+        let each = threads.div_ceil(most);
+        Parallelism { streams: (threads / each).max(1), threads: each }
+    }
+}
+
+/// Bytes of a micro-batch's activations on the CPU.
+fn activations(config: &Config, tokens: usize, backward: bool, recompute: bool) -> u64 {
+    let counts = Counts { tokens, scored: tokens };
+    let batch = Batch { config, adapter: None, counts, recompute, backward };
+    let mut lengths = batch.workspace(|kind, length| if kind == Kind::Rounded { 0 } else { length });
+    (lengths.all().into_iter().map(|length| *length).sum::<usize>() * size_of::<f32>()) as u64
+}
+
+/// Tokens of a micro-batch at most on the CPU, for `tokens` of work in trees of up to `largest`.
+pub(crate) fn most_tokens(config: &Config, tokens: usize, largest: usize) -> usize {
+    schedule::most_tokens(tokens, largest, saved_values(config))
+}
+
+/// An upper bound of what passes on the CPU hold beside weights and their gradient: on so many threads, for `tokens` of work
+/// in trees of up to `largest`, with a gradient of so many values or none.
 pub(crate) fn on_host(
     config: &Config,
-    tokens: usize,
-    largest: usize,
+    [tokens, largest]: [usize; 2],
     threads: usize,
-    backward: bool,
+    gradient: Option<usize>,
 ) -> (Bytes, usize) {
-    let tokens = schedule::most_tokens(tokens, largest, saved_values(config));
-    let counts = Counts { tokens, scored: tokens };
-    let batch = Batch { config, adapter: None, counts, recompute: false, backward };
-    let mut lengths = batch.workspace(|kind, length| if kind == Kind::Rounded { 0 } else { length });
-    let bytes = |values: usize| (values * size_of::<f32>() * threads) as u64;
+    let tokens = most_tokens(config, tokens, largest);
+    let backward = gradient.is_some();
+    // Without a backward pass nothing is kept.
+    let parallelism = Parallelism::new(config, [tokens, usize::MAX], !backward, gradient, threads);
+    let streams = parallelism.streams;
+    let bytes = |values: usize| (values * size_of::<f32>()) as u64;
+    let group = config.num_heads / config.num_kv_heads;
+    // Of each thread: what products pack, a block of attention's operands and scores, and the keys' and values' gradients.
+    let attention =
+        cpu::attention_values(largest, group, config.head_dim, if backward { config.key_width() } else { 0 });
+    let head =
+        if backward { cpu::head_gradient_values(tokens, config.vocab_size, config.hidden_size) } else { 0 };
+    let (threads, buffers) = (streams * parallelism.threads, schedule::buffers(streams));
     let found = Bytes {
-        activations: bytes(lengths.all().into_iter().map(|length| *length).sum()),
-        logits: bytes(cpu_logits_values(tokens, config.vocab_size)),
-        // Angles of the rotary embedding.
-        other: bytes(largest.next_power_of_two() * config.head_dim),
+        gradients: bytes(gradient.unwrap_or(0) * buffers),
+        activations: streams as u64 * activations(config, tokens, backward, !backward),
+        logits: bytes(streams * (cpu::logits_values(tokens, config.vocab_size) + head)),
+        // Angles of the rotary embedding, and of the embedding's gradient the rows of a micro-batch's tokens.
+        other: bytes(streams * (largest.next_power_of_two() * config.head_dim + tokens * config.hidden_size))
+            + threads as u64 * (gemm::SCRATCH_BYTES as u64 + bytes(attention)),
         ..Bytes::default()
     };
     (found, tokens)
@@ -324,7 +375,26 @@ mod tests {
     }
 
     #[test]
-    fn more_threads_than_partial_gradients_take_no_more_memory() {
-        assert_eq!([1, 2, 16, 17, 192].map(workers), [1, 2, 16, 16, 16]);
+    fn threads_share_a_micro_batch_of_a_large_model_and_have_their_own_of_a_small_one() {
+        let shared = |config: &Config, tokens: usize, batches: usize, threads: usize| {
+            let Parallelism { streams, threads } =
+                Parallelism::new(config, [tokens, batches], false, Some(Layout::new(config).len()), threads);
+            (streams, threads)
+        };
+        let small =
+            Config { num_layers: 2, hidden_size: 64, intermediate_size: 128, vocab_size: 512, ..qwen3_8b() };
+        let small = Config { num_heads: 4, num_kv_heads: 2, head_dim: 16, ..small };
+        assert_eq!([1, 2, 8].map(|threads| shared(&small, 500, 100, threads)), [(1, 1), (2, 1), (8, 1)]);
+        // Where there are fewer micro-batches than threads, they are shared.
+        assert_eq!([1, 2, 5].map(|batches| shared(&small, 500, batches, 8)), [(1, 8), (2, 4), (4, 2)]);
+        let large = qwen3_8b();
+        assert_eq!(
+            [1, 2, 16, 192].map(|threads| shared(&large, 500, 100, threads)),
+            [(1, 1), (1, 2), (1, 16), (1, 16)]
+        );
+        // What is taken does not grow with the threads but for what they pack.
+        let [one, many] = [1, 192]
+            .map(|threads| on_host(&large, [5000, 500], threads, Some(8_000_000_000)).0.summed().total);
+        assert!(many - one < 16 * (32 << 20), "{one} {many}");
     }
 }

@@ -17,7 +17,7 @@ pub(crate) use device_model::elementwise;
 pub use device_model::{DeviceModel, check as check_for_device};
 pub use linear::LoraAdapter;
 pub use memory::{Bytes, DeviceMemory, MemoryPlan, MemoryRequest};
-pub(crate) use memory::{on_host as memory_on_host, workers};
+pub(crate) use memory::{most_tokens, on_host as memory_on_host};
 pub use parameters::{Entry, Gradients, Layout, Parameters, Source};
 pub(crate) use schedule::on_threads;
 pub use worker::Spent;
@@ -26,6 +26,7 @@ use crate::backend::Cpu;
 use crate::tree::Tree;
 use gemm::Precision;
 use policy::config::Config;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use worker::Worker;
@@ -57,6 +58,8 @@ pub struct Model {
     adapter: Option<(LoraAdapter, Arc<Parameters>)>,
     recompute: bool,
     precision: Precision,
+    /// Tokens of a micro-batch that memory was planned for.
+    planned: usize,
     workers: Mutex<Vec<Worker<Cpu>>>,
     spent: Mutex<Spent>,
 }
@@ -78,6 +81,7 @@ impl Model {
             adapter: None,
             recompute: false,
             precision: Precision::Float32,
+            planned: 0,
             workers,
             spent,
         }
@@ -105,6 +109,12 @@ impl Model {
     /// everything else stay f32.
     pub fn rounding(self, precision: Precision) -> Model {
         Model { precision, workers: Mutex::default(), ..self }
+    }
+
+    /// The same decoder with as much memory for activations as micro-batches of so many tokens were planned to take, where
+    /// its own are smaller.
+    pub fn planned_for(self, tokens: usize) -> Model {
+        Model { planned: tokens, ..self }
     }
 
     /// What the decoder computes.
@@ -147,8 +157,9 @@ impl Model {
         let next = AtomicUsize::new(0);
         let scores = Mutex::new(vec![Scores::default(); trees.len()]);
         let (decoder, weights, factors) = self.decoder(parameters, temperature);
-        schedule::on_threads(threads.min(batches.len()), || {
-            let mut worker = self.acquire(&factors);
+        let parallelism = self.parallelism(trees, &batches, None, threads);
+        schedule::on_threads(parallelism.streams, || {
+            let mut worker = self.acquire(&factors, parallelism.threads);
             while let Some(range) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let (found, _) = worker.score(&decoder, &weights.values, &trees[range.clone()]);
                 schedule::lock(&scores)[range.clone()].clone_from_slice(&found);
@@ -174,29 +185,49 @@ impl Model {
         loss: &dyn RowLoss,
     ) -> Vec<Scores> {
         let batches = schedule::micro_batches(trees, workspace::saved_values(&self.config));
-        let chunks = schedule::chunks(batches.len());
-        let threads = threads.clamp(1, chunks.len().max(1));
         let (decoder, weights, factors) = self.decoder(parameters, temperature);
         let mut of_factors = vec![0.0; factors.len()];
         let total = if self.adapter.is_some() { &mut of_factors } else { &mut gradients.values };
-        let reduction = schedule::Reduction::new(chunks.len(), threads, total);
+        let parallelism = self.parallelism(trees, &batches, Some(total.len()), threads);
         let scores = Mutex::new(vec![Scores::default(); trees.len()]);
-        schedule::on_threads(threads, || {
-            let mut worker = self.acquire(&factors);
-            while let Some((chunk, mut gradient)) = reduction.take() {
-                for range in &batches[chunks[chunk].clone()] {
-                    let part = (range.start, &trees[range.clone()]);
-                    let found = worker.differentiate(&decoder, &weights.values, part, &mut gradient, loss);
-                    schedule::lock(&scores)[range.clone()].clone_from_slice(&found);
-                }
-                reduction.finish(chunk, gradient);
-            }
+        let differentiate = |worker: &mut Worker<Cpu>, range: &Range<usize>, gradient: &mut Vec<f32>| {
+            let part = (range.start, &trees[range.clone()]);
+            let found = worker.differentiate(&decoder, &weights.values, part, gradient, loss);
+            schedule::lock(&scores)[range.clone()].clone_from_slice(&found);
+        };
+        if parallelism.streams == 1 {
+            // One after another, they add to the sum itself.
+            let mut worker = self.acquire(&factors, parallelism.threads);
+            batches.iter().for_each(|range| differentiate(&mut worker, range, total));
             self.release(worker);
-        });
+        } else {
+            let reduction = schedule::Reduction::new(batches.len(), parallelism.streams, total);
+            schedule::on_threads(parallelism.streams, || {
+                let mut worker = self.acquire(&factors, parallelism.threads);
+                while let Some((index, mut gradient)) = reduction.take() {
+                    differentiate(&mut worker, &batches[index], &mut gradient);
+                    reduction.finish(index, gradient);
+                }
+                self.release(worker);
+            });
+        }
         if let Some((adapter, _)) = &self.adapter {
             adapter.unpack_gradient(&of_factors, &mut gradients.values);
         }
         scores.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How threads share micro-batches, with a gradient of so many values or none.
+    fn parallelism(
+        &self,
+        trees: &[Tree],
+        batches: &[Range<usize>],
+        gradient: Option<usize>,
+        threads: usize,
+    ) -> memory::Parallelism {
+        let tokens = |range: &Range<usize>| trees[range.clone()].iter().map(Tree::len).sum();
+        let tokens = batches.iter().map(tokens).max().unwrap_or(0).max(self.planned);
+        memory::Parallelism::new(&self.config, [tokens, batches.len()], self.recompute, gradient, threads)
     }
 
     /// The decoder, its weights (`parameters`, or the base of the adapter that they are), and an adapter's packed factors.
@@ -213,11 +244,12 @@ impl Model {
         (decoder, base, factors)
     }
 
-    fn acquire(&self, factors: &Vec<f32>) -> Worker<Cpu> {
+    fn acquire(&self, factors: &Vec<f32>, threads: usize) -> Worker<Cpu> {
         let mut worker = schedule::lock(&self.workers).pop().unwrap_or_else(|| {
             let backend = Cpu::of(&self.config).with_precision(self.precision);
             Worker::new(backend, &self.config, self.recompute)
         });
+        worker.backend.set_threads(threads);
         worker.set_factors(|_, place| place.clone_from(factors));
         worker
     }

@@ -18,6 +18,9 @@ pub trait Source {
     /// # Errors
     /// The disk's.
     fn read(&self, entry: &Entry, from: usize, values: &mut [f32]) -> Result<()>;
+
+    /// Gives back memory that holds what was read, where a file has it.
+    fn release(&self) {}
 }
 
 /// Where one tensor lies in the flat array.
@@ -142,6 +145,7 @@ impl Parameters {
         let mut parameters = Parameters::zeros(source.layout());
         for entry in &source.layout().entries {
             source.read(entry, 0, &mut parameters.values[entry.range.clone()])?;
+            source.release();
         }
         Ok(parameters)
     }

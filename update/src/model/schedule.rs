@@ -1,9 +1,9 @@
-//! Which work happens when: trees to micro-batches, micro-batches to chunks, chunks to threads.
+//! Which work happens when: trees to micro-batches, micro-batches to streams.
 //!
-//! Micro-batches are independent, so threads take them without barriers. For the same bytes whatever the
-//! number of threads, the cut into chunks follows from the trees alone, each chunk sums its gradient in
-//! order, and chunk gradients are added in the order of the chunks. At most one chunk gradient more than
-//! there are threads exists at a time.
+//! Micro-batches are independent, so streams take them without barriers. For the same bytes whatever their number, the cut
+//! into micro-batches follows from the trees alone, and gradients are added in the order of the micro-batches. Several
+//! streams sum each micro-batch's in a buffer first; at most one more than there are streams exists at a time. A single
+//! stream, as large models have ([`super::memory`]), needs none.
 
 use crate::backend::add_and_clear;
 use crate::tree::Tree;
@@ -21,8 +21,6 @@ const TOKENS: Range<usize> = 256..4096;
 const SHARES: usize = 8;
 /// Tokens of a micro-batch at least where there are few for all threads: products are a little slower, nobody waits.
 const SHARED_TOKENS: usize = 160;
-/// Partial gradients of one call at most.
-pub(super) const CHUNKS: usize = 16;
 
 /// Tokens that a micro-batch aims at, of so many in all.
 fn aim(total: usize, kept_values: usize) -> usize {
@@ -39,9 +37,11 @@ fn parts(total: usize, kept_values: usize) -> usize {
 
 /// Tokens of a micro-batch at most, of up to `total` in trees of up to `largest`.
 pub(super) fn most_tokens(total: usize, largest: usize, kept_values: usize) -> usize {
-    // Rounding leaves a part up to twice the least aim, or an eighth more than a larger one.
+    // Rounding leaves a part up to twice the least aim, or an eighth more than a larger one. The middles of a micro-batch's
+    // trees lie in its part, so that of two or more trees no more than the part's own length is outside of it.
     let aim = aim(total, kept_values);
-    total.min((aim + aim / 8).max(2 * SHARED_TOKENS) + largest)
+    let part = (aim + aim / 8).max(2 * SHARED_TOKENS);
+    total.min((part + largest).min(2 * part).max(largest))
 }
 
 /// Cuts trees into micro-batches: equal parts of all tokens, of which a tree belongs to the one that its middle is in.
@@ -61,12 +61,6 @@ pub(super) fn micro_batches(trees: &[Tree], kept_values: usize) -> Vec<Range<usi
     batches
 }
 
-/// Cuts micro-batches into chunks of consecutive ones.
-pub(super) fn chunks(batches: usize) -> Vec<Range<usize>> {
-    let count = batches.min(CHUNKS);
-    (0..count).map(|chunk| batches * chunk / count..batches * (chunk + 1) / count).collect()
-}
-
 /// Runs `work`, of which each thread takes what is left, on `threads` threads, this one among them; on fewer where the
 /// system starts no more.
 pub(crate) fn on_threads(threads: usize, work: impl Fn() + Sync) {
@@ -84,21 +78,26 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[derive(Default)]
 struct State {
-    /// The next chunk to hand out.
+    /// The next micro-batch to hand out.
     next: usize,
-    /// The next chunk to add to the total.
+    /// The next whose gradient is added to the total.
     added: usize,
     adding: bool,
-    /// Finished chunks that wait for an earlier one.
+    /// Gradients that wait for an earlier one.
     waiting: BTreeMap<usize, Vec<f32>>,
     /// Buffers of zeros.
     free: Vec<Vec<f32>>,
     allocated: usize,
 }
 
-/// Hands out chunks with a zeroed gradient each, and adds the gradients in order.
+/// Gradients of single micro-batches that exist at a time, for so many streams.
+pub(super) fn buffers(streams: usize) -> usize {
+    if streams > 1 { streams + 1 } else { 0 }
+}
+
+/// Hands out micro-batches with a zeroed gradient each, and adds the gradients in order.
 pub(super) struct Reduction<'a> {
-    chunks: usize,
+    batches: usize,
     length: usize,
     buffers: usize,
     state: Mutex<State>,
@@ -107,18 +106,24 @@ pub(super) struct Reduction<'a> {
 }
 
 impl<'a> Reduction<'a> {
-    /// A reduction of `chunks` gradients into `total`, for so many threads.
-    pub(super) fn new(chunks: usize, threads: usize, total: &'a mut Vec<f32>) -> Reduction<'a> {
-        let buffers = if threads > 1 { threads + 1 } else { 1 };
+    /// A reduction of the gradients of `batches` micro-batches into `total`, for so many streams.
+    pub(super) fn new(batches: usize, streams: usize, total: &'a mut Vec<f32>) -> Reduction<'a> {
         let (length, total) = (total.len(), Mutex::new(total));
-        Reduction { chunks, length, buffers, state: Mutex::default(), freed: Condvar::new(), total }
+        Reduction {
+            batches,
+            length,
+            buffers: buffers(streams),
+            state: Mutex::default(),
+            freed: Condvar::new(),
+            total,
+        }
     }
 
-    /// The next chunk and zeros to sum its gradient in; `None` when all are handed out.
+    /// The next micro-batch and zeros to sum its gradient in; `None` when all are handed out.
     pub(super) fn take(&self) -> Option<(usize, Vec<f32>)> {
         let mut state = lock(&self.state);
         loop {
-            if state.next == self.chunks {
+            if state.next == self.batches {
                 return None;
             }
             let buffer = match state.free.pop() {
@@ -137,10 +142,10 @@ impl<'a> Reduction<'a> {
         }
     }
 
-    /// Takes a chunk's gradient and adds whatever is next in order.
-    pub(super) fn finish(&self, chunk: usize, gradient: Vec<f32>) {
+    /// Takes a micro-batch's gradient and adds whatever is next in order.
+    pub(super) fn finish(&self, batch: usize, gradient: Vec<f32>) {
         let mut state = lock(&self.state);
-        state.waiting.insert(chunk, gradient);
+        state.waiting.insert(batch, gradient);
         while !state.adding {
             let added = state.added;
             let Some(mut gradient) = state.waiting.remove(&added) else { break };
@@ -162,15 +167,13 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
-    fn every_tree_is_in_one_micro_batch_and_every_micro_batch_in_one_chunk() {
+    fn every_tree_is_in_one_micro_batch() {
         for count in [0, 1, 5, 100] {
             let trees: Vec<Tree> =
                 (0..count).map(|size| Tree { ids: vec![0; size * 7], ..Tree::default() }).collect();
             let batches = micro_batches(&trees, KEPT_VALUES / 1000);
             let flat: Vec<usize> = batches.iter().cloned().flatten().collect();
             assert_eq!(flat, (0..count).collect::<Vec<_>>());
-            let flat: Vec<usize> = chunks(batches.len()).into_iter().flatten().collect();
-            assert_eq!(flat, (0..batches.len()).collect::<Vec<_>>());
         }
     }
 
@@ -198,20 +201,20 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_added_in_order_whatever_the_threads() {
+    fn gradients_are_added_in_order_whatever_the_streams() {
         let sum = |threads: usize| {
             let mut total = vec![0.0f32; 3];
-            let reduction = Reduction::new(40, threads, &mut total);
+            let reduction = Reduction::new(40, threads.max(2), &mut total);
             let turn = AtomicUsize::new(0);
             on_threads(threads, || {
-                while let Some((chunk, mut gradient)) = reduction.take() {
+                while let Some((batch, mut gradient)) = reduction.take() {
                     assert_eq!(gradient, [0.0; 3]);
-                    // Some chunks dawdle, so that later ones finish first.
+                    // Some dawdle, so that later ones finish first.
                     if turn.fetch_add(1, Ordering::Relaxed).is_multiple_of(3) {
                         std::thread::yield_now();
                     }
-                    gradient.fill(1.0 / (1.0 + chunk as f32).powi(3));
-                    reduction.finish(chunk, gradient);
+                    gradient.fill(1.0 / (1.0 + batch as f32).powi(3));
+                    reduction.finish(batch, gradient);
                 }
             });
             drop(reduction);

@@ -5,100 +5,18 @@
 //! follows the visible pairs. Scores of a block are not kept; the backward pass recomputes them from the log-sum-exp
 //! (FlashAttention-2, arXiv 2307.08691).
 
-use super::Gemm;
+use super::attention_blocks::{Block, Blocks, QUERIES};
+use super::products::{Gemm, ThreadScratch, exact};
 use super::vector::{dot, exp, exponentials, maximum, vectorized};
 use crate::backend::{Attention, AttentionGradients, AttentionOutput, Heads, MicroBatch};
 use gemm::{Onto, View};
 use std::ops::Range;
 
-/// Queries of a block, at most.
-const QUERIES: usize = 64;
-/// Queries after which a block ends at the end of a branch.
-const ENOUGH: usize = 32;
-
-/// A block of queries, and the keys that some of them see.
-#[derive(Clone, Debug)]
-struct Block {
-    /// Rows of the operation.
-    rows: Range<usize>,
-    /// Visible keys: runs of nodes, ascending.
-    runs: Vec<Range<u32>>,
-    /// Number of keys in all runs.
-    keys: usize,
-    /// Leading keys that all queries of the block see.
-    common: usize,
-}
-
-/// The blocks of one micro-batch for one choice of rows.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Blocks {
-    /// Node of each row, ascending.
-    nodes: Vec<u32>,
-    blocks: Vec<Block>,
-}
-
-impl Blocks {
-    /// The blocks of these nodes, without the keys that a window hides from all queries of a block.
-    pub(super) fn new(batch: &MicroBatch, nodes: Vec<u32>, window: Option<usize>) -> Blocks {
-        let mut blocks = Vec::new();
-        let mut start = 0;
-        // End of the block's tree. A block has queries of one tree, so that a tree's results do not depend on the others of
-        // its micro-batch.
-        let mut tree = 0;
-        while start < nodes.len() {
-            while tree <= nodes[start] {
-                tree = batch.ends[tree as usize];
-            }
-            let mut end = start + 1;
-            while end < nodes.len() && end - start < QUERIES {
-                let leaves_branch = batch.ends[nodes[end - 1] as usize] <= nodes[end];
-                if nodes[end] >= tree || leaves_branch && end - start >= ENOUGH {
-                    break;
-                }
-                end += 1;
-            }
-            blocks.push(block(batch, &nodes, start..end, window));
-            start = end;
-        }
-        Blocks { nodes, blocks }
-    }
-}
-
-fn block(batch: &MicroBatch, nodes: &[u32], rows: Range<usize>, window: Option<usize>) -> Block {
-    let (first, last) = (nodes[rows.start], nodes[rows.end - 1]);
-    // Positions from the first on that some query sees, and that all see.
-    let limits = window.map(|window| {
-        let positions = nodes[rows.clone()].iter().map(|&node| batch.positions[node as usize] as usize + 1);
-        let oldest = |position: Option<usize>| position.unwrap_or(0).saturating_sub(window) as u32;
-        (oldest(positions.clone().min()), oldest(positions.max()))
-    });
-    let mut runs: Vec<Range<u32>> = Vec::new();
-    let (mut keys, mut common, mut all_common) = (0, 0, true);
-    let mut key = 0;
-    while key <= last {
-        let end = batch.ends[key as usize];
-        if end <= first {
-            key = end;
-            continue;
-        }
-        if let Some((some, all)) = limits {
-            let position = batch.positions[key as usize];
-            if position < some {
-                key += 1;
-                continue;
-            }
-            all_common &= position >= all;
-        }
-        match runs.last_mut() {
-            Some(run) if run.end == key => run.end += 1,
-            _ => runs.push(key..key + 1),
-        }
-        all_common &= key <= first && end > last;
-        keys += 1;
-        common += usize::from(all_common);
-        key += 1;
-    }
-    Block { rows, runs, keys, common }
+/// Values that a thread holds for trees of up to so many tokens: the operands and scores of a block for one key head, of whose
+/// width `group` query heads are, and the gradients of keys and values of all heads, `key_width` values a token.
+pub fn values(largest: usize, group: usize, width: usize, key_width: usize) -> usize {
+    let rows = group * QUERIES;
+    2 * rows * largest + (2 * largest + 3 * rows) * width + 2 * largest * key_width
 }
 
 /// The layout of one head: at `offset` in rows of `stride` values.
@@ -117,7 +35,6 @@ pub(super) struct Scratch {
     out: Vec<f32>,
     d_out: Vec<f32>,
     d_scores: Vec<f32>,
-    d_keys: Vec<f32>,
     /// Row sums in the forward pass; log-sum-exp in the backward pass.
     lse: Vec<f32>,
 }
@@ -319,9 +236,30 @@ fn layouts(heads: Heads, head: usize) -> [HeadLayout; 3] {
     ]
 }
 
+/// A block and its rows of what the pass writes.
+struct Piece<'a> {
+    block: &'a Block,
+    out: &'a mut [f32],
+    other: &'a mut [f32],
+}
+
+/// Cuts rows of two results, `widths` values each, between the blocks.
+fn pieces<'a>(
+    blocks: &'a [Block],
+    widths: [usize; 2],
+    mut out: &'a mut [f32],
+    mut other: &'a mut [f32],
+) -> Vec<Piece<'a>> {
+    let piece = |block: &'a Block| {
+        let [out, other] = [(&mut out, widths[0]), (&mut other, widths[1])]
+            .map(|(rest, width)| rest.split_off_mut(..block.rows.len() * width).unwrap_or_default());
+        Piece { block, out, other }
+    };
+    blocks.iter().map(piece).collect()
+}
+
 /// Forward pass; see [`crate::backend::Backend::attention`].
 pub(super) fn forward(
-    scratch: &mut Scratch,
     gemm: &mut Gemm,
     batch: &MicroBatch,
     (blocks, window): (&Blocks, Option<usize>),
@@ -329,42 +267,60 @@ pub(super) fn forward(
     out: &mut [f32],
     lse: &mut [f32],
 ) {
+    let Heads { queries, width, .. } = op.heads;
+    let mut pieces = pieces(&blocks.blocks, [queries * width, queries], out, lse);
+    // Those with the most keys first, so that none is left for the end.
+    pieces.reverse();
+    gemm.each(pieces, |scratch, piece| {
+        forward_block(scratch, batch, (&blocks.nodes, window), op, piece);
+    });
+}
+
+fn forward_block(
+    ThreadScratch { gemm, attention: scratch }: &mut ThreadScratch,
+    batch: &MicroBatch,
+    (nodes, window): (&[u32], Option<usize>),
+    op: &Attention<Vec<f32>>,
+    Piece { block, out, other: lse }: Piece,
+) {
     let heads = op.heads;
     let (width, group) = (heads.width, heads.queries / heads.keys);
-    for block in &blocks.blocks {
-        let rows = group * block.rows.len();
-        let nodes = &blocks.nodes[block.rows.clone()];
-        let masked = masked_keys(batch, block);
-        for head in 0..heads.keys {
-            let layouts = layouts(heads, head);
-            let [q, k, v] = scratch.operands.gather(op, block, layouts);
-            let scores = resized(&mut scratch.scores, rows * block.keys);
-            let head_out = resized(&mut scratch.out, rows * width);
-            let (sums, head_lse) = resized(&mut scratch.lse, 2 * rows).split_at_mut(rows);
-            gemm.exact([rows, block.keys, width], q, k.transposed(), Onto::Zero, scores, block.keys);
-            if let Some(window) = window {
-                hide(batch, window, &masked, nodes, block.keys, scores);
-            }
-            softmax(block.keys, block.common, &masked, nodes, scores, sums, head_lse);
-            let p = View::new(scores, block.keys);
-            gemm.exact([rows, width, block.keys], p, v, Onto::Zero, head_out, width);
-            for sum in sums.iter_mut() {
-                *sum = 1.0 / *sum;
-            }
-            scatter_rows(block.rows.clone(), group, layouts[0], sums, head_out, out);
-            for (index, row) in block.rows.clone().enumerate() {
-                for member in 0..group {
-                    lse[row * heads.queries + head * group + member] =
-                        head_lse[member * block.rows.len() + index];
-                }
+    let rows = group * block.rows.len();
+    let nodes = &nodes[block.rows.clone()];
+    let masked = masked_keys(batch, block);
+    for head in 0..heads.keys {
+        let layouts = layouts(heads, head);
+        let [q, k, v] = scratch.operands.gather(op, block, layouts);
+        let scores = resized(&mut scratch.scores, rows * block.keys);
+        let head_out = resized(&mut scratch.out, rows * width);
+        let (sums, head_lse) = resized(&mut scratch.lse, 2 * rows).split_at_mut(rows);
+        exact(gemm, [rows, block.keys, width], q, k.transposed(), Onto::Zero, scores, block.keys);
+        if let Some(window) = window {
+            hide(batch, window, &masked, nodes, block.keys, scores);
+        }
+        softmax(block.keys, block.common, &masked, nodes, scores, sums, head_lse);
+        let p = View::new(scores, block.keys);
+        exact(gemm, [rows, width, block.keys], p, v, Onto::Zero, head_out, width);
+        for sum in sums.iter_mut() {
+            *sum = 1.0 / *sum;
+        }
+        scatter_rows(0..block.rows.len(), group, layouts[0], sums, head_out, out);
+        for row in 0..block.rows.len() {
+            for member in 0..group {
+                lse[row * heads.queries + head * group + member] = head_lse[member * block.rows.len() + row];
             }
         }
     }
 }
 
+/// What blocks add to the gradients of values and of keys: for each block of a wave, head after head, each
+/// `[keys, width]`. They are added in the order of the blocks, whoever computed them.
+#[derive(Debug, Default)]
+pub(super) struct Contributions(Vec<Vec<f32>>);
+
 /// Backward pass; see [`crate::backend::Backend::attention_backward`].
 pub(super) fn backward(
-    scratch: &mut Scratch,
+    Contributions(contributions): &mut Contributions,
     gemm: &mut Gemm,
     batch: &MicroBatch,
     (blocks, window): (&Blocks, Option<usize>),
@@ -372,66 +328,92 @@ pub(super) fn backward(
     output: AttentionOutput<Vec<f32>>,
     gradients: AttentionGradients<Vec<f32>>,
 ) {
-    let heads = op.heads;
-    let (width, group) = (heads.width, heads.queries / heads.keys);
-    let key_width = heads.keys * width;
+    let Heads { queries, keys: heads, width } = op.heads;
+    let key_width = heads * width;
     let d_keys = &mut gradients.d_keys[..batch.tokens() * key_width];
     let d_key_value = &mut gradients.d_key_value[..batch.tokens() * 2 * key_width];
     d_keys.fill(0.0);
     for row in d_key_value.chunks_exact_mut(2 * key_width) {
         row[key_width..].fill(0.0);
     }
-    for block in &blocks.blocks {
-        let rows = group * block.rows.len();
-        let nodes = &blocks.nodes[block.rows.clone()];
-        let masked = masked_keys(batch, block);
-        for head in 0..heads.keys {
-            let layouts = layouts(heads, head);
-            let [queries_at, keys_at, values_at] = layouts;
-            let [q, k, v] = scratch.operands.gather(op, block, layouts);
-            let scores = resized(&mut scratch.scores, rows * block.keys);
-            let d_scores = resized(&mut scratch.d_scores, rows * block.keys);
-            let head_out = resized(&mut scratch.out, rows * width);
-            let d_head_out = resized(&mut scratch.d_out, rows * width);
-            let d_k = resized(&mut scratch.d_keys, block.keys * width);
-            let head_lse = resized(&mut scratch.lse, rows);
-            gather_rows(block.rows.clone(), group, queries_at, 1.0, output.out, head_out);
-            gather_rows(block.rows.clone(), group, queries_at, 1.0, output.d_out, d_head_out);
-            for (index, row) in block.rows.clone().enumerate() {
-                for member in 0..group {
-                    head_lse[member * block.rows.len() + index] =
-                        output.lse[row * heads.queries + head * group + member];
-                }
+    let threads = gemm.size();
+    contributions.resize_with(threads, Vec::new);
+    let mut pieces = pieces(&blocks.blocks, [queries * width, 0], gradients.d_queries, &mut []).into_iter();
+    for wave in blocks.blocks.chunks(threads) {
+        let pieces = contributions.iter_mut().zip(pieces.by_ref()).collect();
+        gemm.each(pieces, |scratch, (contribution, piece)| {
+            backward_block(scratch, batch, (&blocks.nodes, window), op, &output, piece, contribution);
+        });
+        for (block, contribution) in wave.iter().zip(contributions.iter()) {
+            for (head, part) in contribution.chunks_exact(2 * block.keys * width).take(heads).enumerate() {
+                let [_, keys_at, values_at] = layouts(op.heads, head);
+                let (of_values, of_keys) = part.split_at(block.keys * width);
+                scatter_keys(&block.runs, values_at, of_values, d_key_value);
+                scatter_keys(&block.runs, keys_at, of_keys, d_keys);
             }
-            let by_key = [rows, block.keys, width];
-            let by_query = [block.keys, width, rows];
-            gemm.exact(by_key, q, k.transposed(), Onto::Zero, scores, block.keys);
-            let d_o = View::new(d_head_out, width);
-            gemm.exact(by_key, d_o, v.transposed(), Onto::Zero, d_scores, block.keys);
-            if let Some(window) = window {
-                hide(batch, window, &masked, nodes, block.keys, scores);
-            }
-            softmax_backward(
-                block.keys,
-                block.common,
-                &masked,
-                nodes,
-                head_lse,
-                width,
-                head_out,
-                d_head_out,
-                scores,
-                d_scores,
-            );
-            let p = View::new(scores, block.keys).transposed();
-            gemm.exact(by_query, p, d_o, Onto::Zero, d_k, width);
-            scatter_keys(&block.runs, values_at, d_k, d_key_value);
-            let d_s = View::new(d_scores, block.keys);
-            gemm.exact(by_query, d_s.transposed(), q, Onto::Zero, d_k, width);
-            scatter_keys(&block.runs, keys_at, d_k, d_keys);
-            gemm.exact([rows, width, block.keys], d_s, k, Onto::Zero, head_out, width);
-            head_lse.fill(op.scale);
-            scatter_rows(block.rows.clone(), group, queries_at, head_lse, head_out, gradients.d_queries);
         }
+    }
+}
+
+fn backward_block(
+    ThreadScratch { gemm, attention: scratch }: &mut ThreadScratch,
+    batch: &MicroBatch,
+    (nodes, window): (&[u32], Option<usize>),
+    op: &Attention<Vec<f32>>,
+    output: &AttentionOutput<Vec<f32>>,
+    Piece { block, out: d_queries, .. }: Piece,
+    contribution: &mut Vec<f32>,
+) {
+    let heads = op.heads;
+    let (width, group) = (heads.width, heads.queries / heads.keys);
+    let rows = group * block.rows.len();
+    let nodes = &nodes[block.rows.clone()];
+    let masked = masked_keys(batch, block);
+    let contribution = resized(contribution, heads.keys * 2 * block.keys * width);
+    for (head, contribution) in contribution.chunks_exact_mut(2 * block.keys * width).enumerate() {
+        let layouts = layouts(heads, head);
+        let queries_at = layouts[0];
+        let (d_v, d_k) = contribution.split_at_mut(block.keys * width);
+        let [q, k, v] = scratch.operands.gather(op, block, layouts);
+        let scores = resized(&mut scratch.scores, rows * block.keys);
+        let d_scores = resized(&mut scratch.d_scores, rows * block.keys);
+        let head_out = resized(&mut scratch.out, rows * width);
+        let d_head_out = resized(&mut scratch.d_out, rows * width);
+        let head_lse = resized(&mut scratch.lse, rows);
+        gather_rows(block.rows.clone(), group, queries_at, 1.0, output.out, head_out);
+        gather_rows(block.rows.clone(), group, queries_at, 1.0, output.d_out, d_head_out);
+        for (index, row) in block.rows.clone().enumerate() {
+            for member in 0..group {
+                head_lse[member * block.rows.len() + index] =
+                    output.lse[row * heads.queries + head * group + member];
+            }
+        }
+        let by_key = [rows, block.keys, width];
+        let by_query = [block.keys, width, rows];
+        exact(gemm, by_key, q, k.transposed(), Onto::Zero, scores, block.keys);
+        let d_o = View::new(d_head_out, width);
+        exact(gemm, by_key, d_o, v.transposed(), Onto::Zero, d_scores, block.keys);
+        if let Some(window) = window {
+            hide(batch, window, &masked, nodes, block.keys, scores);
+        }
+        softmax_backward(
+            block.keys,
+            block.common,
+            &masked,
+            nodes,
+            head_lse,
+            width,
+            head_out,
+            d_head_out,
+            scores,
+            d_scores,
+        );
+        let p = View::new(scores, block.keys).transposed();
+        exact(gemm, by_query, p, d_o, Onto::Zero, d_v, width);
+        let d_s = View::new(d_scores, block.keys);
+        exact(gemm, by_query, d_s.transposed(), q, Onto::Zero, d_k, width);
+        exact(gemm, [rows, width, block.keys], d_s, k, Onto::Zero, head_out, width);
+        head_lse.fill(op.scale);
+        scatter_rows(0..block.rows.len(), group, queries_at, head_lse, head_out, d_queries);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::Gemm;
+use super::products::Gemm;
 use super::vector::{self, maximum, sum2, vectorized};
 use crate::backend::{LmHead, MicroBatch};
 use gemm::{Onto, View};
@@ -20,6 +20,15 @@ pub fn logits_values(nodes: usize, vocabulary: usize) -> usize {
     (nodes * vocabulary).min(ROWS * COLUMNS)
 }
 
+/// Values of the gradient that is summed apart from the weights' in a backward pass, for hidden states of this width.
+pub fn gradient_values(nodes: usize, vocabulary: usize, width: usize) -> usize {
+    if fits(nodes, vocabulary) || nodes <= ROWS { 0 } else { COLUMNS.min(vocabulary) * width }
+}
+
+fn fits(nodes: usize, vocabulary: usize) -> bool {
+    nodes * vocabulary <= ROWS * COLUMNS
+}
+
 /// Logits, and statistics of each scored node's distribution.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scratch {
@@ -32,6 +41,8 @@ pub(super) struct Scratch {
     moments: Vec<f32>,
     lse: Vec<f32>,
     weights: Vec<f32>,
+    /// The gradient of some of the head's rows, where the nodes come in several tiles.
+    d_head: Vec<f32>,
 }
 
 vectorized! {
@@ -96,15 +107,16 @@ struct Tile {
     stride: usize,
 }
 
-/// The tiles of a micro-batch, one after another in the buffer where all fit.
+/// The tiles of a micro-batch, one after another in the buffer where all fit. Those of the same tokens follow each other.
 fn tiles(nodes: usize, vocabulary: usize) -> impl Iterator<Item = Tile> {
-    let fit = nodes * vocabulary <= ROWS * COLUMNS;
+    let fit = fits(nodes, vocabulary);
     let (rows, stride) = if fit { (nodes.max(1), vocabulary) } else { (ROWS, COLUMNS.min(vocabulary)) };
-    ranges(nodes, rows).flat_map(move |nodes| {
-        ranges(vocabulary, COLUMNS).map(move |tokens| {
+    ranges(vocabulary, COLUMNS).flat_map(move |tokens| {
+        ranges(nodes, rows).map(move |nodes| {
+            let tokens = tokens.clone();
             let first = if fit { tokens.start } else { 0 };
             let logits = first..first + (nodes.len() - 1) * stride + tokens.len();
-            Tile { nodes: nodes.clone(), tokens, logits, stride }
+            Tile { nodes, tokens, logits, stride }
         })
     })
 }
@@ -148,7 +160,7 @@ impl Scratch {
         entropies: &mut [f32],
     ) {
         let (nodes, vocabulary) = (batch.scored.len(), head.weight.outputs);
-        self.kept = nodes * vocabulary <= ROWS * COLUMNS;
+        self.kept = fits(nodes, vocabulary);
         self.logits.resize(self.logits.len().max(logits_values(nodes, vocabulary)), 0.0);
         self.largest.clear();
         self.largest.resize(nodes, f32::NEG_INFINITY);
@@ -162,7 +174,13 @@ impl Scratch {
             tile.compute(gemm, head, logits);
             let [largest, sums, moments] = [&mut self.largest, &mut self.sums, &mut self.moments]
                 .map(|all| &mut all[tile.nodes.clone()]);
-            fold_rows(tile.tokens.len(), tile.stride, scale, logits, largest, sums, moments);
+            let share = gemm.share(tile.nodes.len());
+            let statistics =
+                largest.chunks_mut(share).zip(sums.chunks_mut(share)).zip(moments.chunks_mut(share));
+            let pieces = logits.chunks_mut(share * tile.stride).zip(statistics).collect();
+            gemm.each(pieces, |_, (logits, ((largest, sums), moments))| {
+                fold_rows(tile.tokens.len(), tile.stride, scale, logits, largest, sums, moments);
+            });
             for (row, at) in tile.targets(batch) {
                 logprobs[row] = logits[at];
             }
@@ -201,7 +219,12 @@ impl Scratch {
                 scale_all(scale, logits);
             }
             let (lse, weights) = (&self.lse[tile.nodes.clone()], &self.weights[tile.nodes.clone()]);
-            negative_probabilities(tile.tokens.len(), tile.stride, logits, lse, weights);
+            let share = gemm.share(tile.nodes.len());
+            let pieces =
+                logits.chunks_mut(share * tile.stride).zip(lse.chunks(share).zip(weights.chunks(share)));
+            gemm.each(pieces.collect(), |_, (logits, (lse, weights))| {
+                negative_probabilities(tile.tokens.len(), tile.stride, logits, lse, weights);
+            });
             for (row, at) in tile.targets(batch) {
                 logits[at] += d_logprobs[row] * scale;
             }
@@ -211,8 +234,21 @@ impl Scratch {
             let d_x = &mut d_hidden[tile.nodes.start * width..];
             gemm.linear([rows, width, columns], d_logits, w, onto, d_x, width);
             if let Some(gradients) = gradients.as_deref_mut() {
+                let mnk = [columns, width, rows];
                 let d_w = &mut gradients[head.weight.offset + tile.tokens.start * width..];
-                gemm.linear([columns, width, rows], d_logits.transposed(), x, Onto::Result, d_w, width);
+                if rows == nodes {
+                    gemm.linear_gradient(mnk, d_logits.transposed(), x, d_w);
+                    continue;
+                }
+                // Like the gradient of any weight, the sum of a micro-batch's nodes is added to what is there as a whole.
+                let first = tile.nodes.start == 0;
+                self.d_head.resize(self.d_head.len().max(columns * width), 0.0);
+                let d_head = &mut self.d_head[..columns * width];
+                let onto = if first { Onto::Zero } else { Onto::Result };
+                gemm.linear(mnk, d_logits.transposed(), x, onto, d_head, width);
+                if tile.nodes.end == nodes {
+                    super::elementwise::add(d_head, &mut d_w[..columns * width]);
+                }
             }
         }
         self.kept = false;

@@ -1,11 +1,19 @@
 //! The CPU backend: f32, optionally with the operands of linear layers, keys and values rounded to bf16.
 //!
-//! One value is one thread with its scratch memory; independent micro-batches run on threads with a backend each, and
-//! nothing here synchronizes.
+//! One value is one stream of micro-batches with its scratch memory. Where there is memory for few of them, each has a
+//! [`thread_pool`] for products, attention and activations; the bits are those of one thread.
+//!
+//! What a micro-batch adds to the gradient of a tensor is summed from zero and then added, so that it does not matter
+//! whether it is added to the sum at once or by way of a gradient of its own.
 
 mod attention;
+mod attention_blocks;
 mod elementwise;
+mod held_rows;
 mod lm_head;
+mod prepared;
+mod products;
+mod thread_pool;
 mod vector;
 
 use super::rope::RopeCache;
@@ -13,50 +21,34 @@ use super::{
     Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Linear, LmHead,
     MicroBatch, QkNormRope, RmsNorm, Rows,
 };
-use gemm::{Onto, Precision, View, ViewMut};
+use gemm::{Onto, Precision, View};
+use held_rows::HeldRows;
 use policy::config::{Config, Rope};
+use prepared::Prepared;
+use products::Gemm;
+use std::ops::Range;
 
+pub(crate) use attention::values as attention_values;
 pub(crate) use elementwise::add_and_clear;
-pub use lm_head::logits_values;
-
-/// GEMMs with their packing buffers.
-///
-/// Those of linear layers and of the LM head, forward and backward, are nearly all of the work and take the backend's
-/// precision. Attention's stay in f32, as in rollout's engine: rounded there, the two would agree less. The keys and
-/// values that it reads are rounded, because the engine stores them in bf16.
-#[derive(Clone, Debug, Default)]
-struct Gemm {
-    precision: Precision,
-    scratch: gemm::Scratch,
-}
-
-impl Gemm {
-    /// `c = onto + a · b` of a linear layer: `[m, n, k]`, and the stride of `c`.
-    fn linear(&mut self, mnk: [usize; 3], a: View, b: View, onto: Onto, c: &mut [f32], stride: usize) {
-        gemm::multiply(&mut self.scratch, self.precision, mnk, a, b, onto, ViewMut::new(c, stride));
-    }
-
-    /// The same in f32 whatever the precision.
-    fn exact(&mut self, mnk: [usize; 3], a: View, b: View, onto: Onto, c: &mut [f32], stride: usize) {
-        gemm::multiply(&mut self.scratch, Precision::Float32, mnk, a, b, onto, ViewMut::new(c, stride));
-    }
-}
+pub(crate) use lm_head::{gradient_values as head_gradient_values, logits_values};
 
 /// Weights, activations or gradients.
 type Values = Vec<f32>;
 
-/// A CPU core.
-#[derive(Clone, Debug)]
+/// CPU cores.
 pub struct Cpu {
     gemm: Gemm,
-    attention: attention::Scratch,
+    attention: attention::Contributions,
     lm_head: lm_head::Scratch,
     /// One for each kind of rotary positions.
     ropes: Vec<RopeCache>,
     /// Lengths of the windows that some layers have.
     windows: Vec<usize>,
-    /// Where gradients of frozen vectors go.
-    discarded: Values,
+    /// Whether the LM head is the embedding.
+    tied: bool,
+    held: HeldRows,
+    /// A micro-batch's gradient of a vector.
+    vector: Values,
     /// A norm's weight, where it is stored minus 1.
     shifted: Values,
 }
@@ -66,11 +58,13 @@ impl Cpu {
     pub fn new(inverse_frequencies: &[f32]) -> Cpu {
         Cpu {
             gemm: Gemm::default(),
-            attention: attention::Scratch::default(),
+            attention: attention::Contributions::default(),
             lm_head: lm_head::Scratch::default(),
             ropes: vec![RopeCache::new(inverse_frequencies)],
             windows: Vec::new(),
-            discarded: Vec::new(),
+            tied: false,
+            held: HeldRows::default(),
+            vector: Vec::new(),
             shifted: Vec::new(),
         }
     }
@@ -82,7 +76,7 @@ impl Cpu {
         windows.dedup();
         let cache = |rope: &Rope| RopeCache::new(&rope.frequencies).scaled(rope.attention_factor);
         let ropes = config.ropes().iter().map(cache).collect();
-        Cpu { ropes, windows, ..Cpu::new(&[]) }
+        Cpu { ropes, windows, tied: config.tie_word_embeddings, ..Cpu::new(&[]) }
     }
 
     /// The same core for attention in windows of these lengths, too.
@@ -94,6 +88,11 @@ impl Cpu {
     pub fn with_precision(mut self, precision: Precision) -> Cpu {
         self.gemm.precision = precision;
         self
+    }
+
+    /// Makes it so many cores, which share the work of each operation.
+    pub fn set_threads(&mut self, threads: usize) {
+        self.gemm.set_threads(threads);
     }
 
     /// Whether the heads after the operation, and what follows them in a row, are rounded to bf16: keys and values are,
@@ -124,53 +123,21 @@ impl Cpu {
     }
 }
 
-/// A micro-batch and the blocks that attention takes it in.
-#[derive(Clone, Debug)]
-pub struct Prepared {
-    batch: MicroBatch,
-    all: attention::Blocks,
-    scored: attention::Blocks,
-    /// The same under each window that is shorter than the sequences.
-    windowed: Vec<(usize, [attention::Blocks; 2])>,
-}
-
-impl Prepared {
-    /// The blocks of some rows, and the window if it hides anything from them.
-    fn blocks(&self, rows: Rows, window: Option<usize>) -> (&attention::Blocks, Option<usize>) {
-        match (self.windowed.iter().find(|(length, _)| Some(*length) == window), rows) {
-            (Some((_, [all, _])), Rows::All) => (all, window),
-            (Some((_, [_, scored])), Rows::Scored) => (scored, window),
-            (None, Rows::All) => (&self.all, None),
-            (None, Rows::Scored) => (&self.scored, None),
-        }
-    }
-
-    fn rows(&self, rows: Rows) -> usize {
-        match rows {
-            Rows::All => self.batch.tokens(),
-            Rows::Scored => self.batch.scored.len(),
-        }
-    }
-}
-
 fn view(weights: &[f32], weight: Dense) -> View<'_> {
     View::new(&weights[weight.range()], weight.inputs)
 }
 
-/// Where the gradient of a vector goes. It falls out of the activations' gradients, so without `gradients` it is computed
-/// all the same and discarded.
-fn gradient_of<'a>(
-    gradients: Option<&'a mut Values>,
-    offset: usize,
-    width: usize,
-    discarded: &'a mut Values,
-) -> &'a mut [f32] {
-    match gradients {
-        Some(gradients) => &mut gradients[offset..offset + width],
-        None => {
-            discarded.resize(discarded.len().max(width), 0.0);
-            &mut discarded[..width]
-        }
+/// Zeros for the gradient of a vector.
+fn zeros(vector: &mut Values, width: usize) -> &mut [f32] {
+    vector.clear();
+    vector.resize(width, 0.0);
+    vector
+}
+
+/// Adds a micro-batch's gradient of the vector at `range`, unless it is frozen.
+fn add_vector(vector: &[f32], gradients: Option<&mut Values>, range: Range<usize>) {
+    if let Some(gradients) = gradients {
+        elementwise::add(vector, &mut gradients[range]);
     }
 }
 
@@ -206,14 +173,8 @@ impl Backend for Cpu {
     fn prepare(&mut self, batch: MicroBatch) -> Prepared {
         let positions = batch.positions.iter().max().map_or(0, |&last| last as usize + 1);
         self.ropes.iter_mut().for_each(|rope| rope.extend_to(positions));
-        let blocks = |window| {
-            [(0..batch.tokens() as u32).collect(), batch.scored.clone()]
-                .map(|nodes| attention::Blocks::new(&batch, nodes, window))
-        };
-        let [all, scored] = blocks(None);
-        let shorter = self.windows.iter().filter(|&&window| window < positions);
-        let windowed = shorter.map(|&window| (window, blocks(Some(window)))).collect();
-        Prepared { batch, all, scored, windowed }
+        let shorter = self.windows.iter().copied().filter(|&window| window < positions);
+        Prepared::new(batch, shorter)
     }
 
     fn embed(&mut self, batch: &Prepared, weights: &Values, embedding: Embedding, out: &mut Values) {
@@ -234,12 +195,12 @@ impl Backend for Cpu {
         embedding: Embedding,
     ) {
         let Embedding { table, scale } = embedding;
-        let ids = &batch.batch.ids;
+        let (ids, gradients) = (&batch.batch.ids, &mut gradients[table.offset..]);
         if scale == 1.0 {
-            return elementwise::add_rows(ids, table.inputs, d_out, &mut gradients[table.offset..]);
+            return self.held.add(ids, table.inputs, d_out, gradients);
         }
         let scaled: Values = d_out[..ids.len() * table.inputs].iter().map(|value| value * scale).collect();
-        elementwise::add_rows(ids, table.inputs, &scaled, &mut gradients[table.offset..]);
+        self.held.add(ids, table.inputs, &scaled, gradients);
     }
 
     fn rms_norm(&mut self, norm: &RmsNorm<Values>, out: &mut Values) {
@@ -259,9 +220,10 @@ impl Backend for Cpu {
         let RmsNorm { width, x, weights, offset, epsilon, minus_one, .. } = *norm;
         let length = norm.rows * width;
         let weight = norm_weight(&weights[offset..offset + width], minus_one, &mut self.shifted);
-        let d_weight = gradient_of(gradients, offset, width, &mut self.discarded);
+        let d_weight = zeros(&mut self.vector, width);
         let (x, d_out, d_x) = (&x[..length], &d_out[..length], &mut d_x[..length]);
         elementwise::rms_norm_backward(x, weight, epsilon, d_out, d_x, d_weight);
+        add_vector(d_weight, gradients, offset..offset + width);
     }
 
     fn linear(&mut self, linear: &Linear<Values>, x: &Values, residual: Option<&Values>, out: &mut Values) {
@@ -281,7 +243,9 @@ impl Backend for Cpu {
         gradients: &mut Values,
         offset: usize,
     ) {
-        elementwise::add_column_sums(&d_out[..rows * width], &mut gradients[offset..offset + width]);
+        let d_bias = zeros(&mut self.vector, width);
+        elementwise::add_column_sums(&d_out[..rows * width], d_bias);
+        add_vector(d_bias, Some(gradients), offset..offset + width);
     }
 
     fn add(&mut self, length: usize, left: &Values, right: &Values, sum: &mut Values) {
@@ -317,8 +281,7 @@ impl Backend for Cpu {
     ) {
         let mnk = [weight.outputs, weight.inputs, rows];
         let (d_out, x) = (View::new(d_out, weight.outputs).transposed(), View::new(x, weight.inputs));
-        let gradient = &mut gradients[weight.offset..];
-        self.gemm.linear(mnk, d_out, x, Onto::Result, gradient, weight.inputs);
+        self.gemm.linear_gradient(mnk, d_out, x, &mut gradients[weight.range()]);
     }
 
     fn qk_norm_rope(
@@ -356,26 +319,26 @@ impl Backend for Cpu {
         mut gradients: Option<&mut Values>,
     ) {
         let length = batch.rows(op.rows) * op.stride;
-        let mut discarded = std::mem::take(&mut self.discarded);
-        let d_norm = match op.norm {
-            Some(offset) => gradient_of(gradients.as_deref_mut(), offset, op.width, &mut discarded),
-            None => &mut [],
-        };
-        let mut shifted = std::mem::take(&mut self.shifted);
+        let (mut vector, mut shifted) = (std::mem::take(&mut self.vector), std::mem::take(&mut self.shifted));
+        let d_norm = zeros(&mut vector, op.norm.map_or(0, |_| op.width));
         let norm = norm_weight(head_norm(op), op.minus_one, &mut shifted);
         let angles = self.angles(batch, op);
         let (projection, d_projection) = (&projection[..length], &mut d_projection[..length]);
         elementwise::qk_norm_rope_backward(angles, op, norm, projection, d_out, d_projection, d_norm);
-        self.discarded = discarded;
-        self.shifted = shifted;
-        if let (Some(offset), Some(gradients)) = (op.bias, gradients) {
-            elementwise::add_column_sums(d_projection, &mut gradients[offset..offset + op.stride]);
+        if let Some(offset) = op.norm {
+            add_vector(d_norm, gradients.as_deref_mut(), offset..offset + op.width);
         }
+        if let Some(offset) = op.bias.filter(|_| gradients.is_some()) {
+            let d_bias = zeros(&mut vector, op.stride);
+            elementwise::add_column_sums(d_projection, d_bias);
+            add_vector(d_bias, gradients, offset..offset + op.stride);
+        }
+        (self.vector, self.shifted) = (vector, shifted);
     }
 
     fn attention(&mut self, batch: &Prepared, op: &Attention<Values>, out: &mut Values, lse: &mut Values) {
         let blocks = batch.blocks(op.rows, op.window);
-        attention::forward(&mut self.attention, &mut self.gemm, &batch.batch, blocks, op, out, lse);
+        attention::forward(&mut self.gemm, &batch.batch, blocks, op, out, lse);
     }
 
     fn attention_backward(
@@ -397,11 +360,13 @@ impl Backend for Cpu {
         gate_up: &Values,
         out: &mut Values,
     ) {
-        let (gate_up, out) = (&gate_up[..2 * rows * width], &mut out[..rows * width]);
-        match activation {
+        let share = self.gemm.share(rows) * width;
+        let gate_up = gate_up[..2 * rows * width].chunks(2 * share);
+        let pieces = gate_up.zip(out[..rows * width].chunks_mut(share)).collect();
+        self.gemm.each(pieces, |_, (gate_up, out)| match activation {
             Activation::Silu => elementwise::swiglu(width, gate_up, out),
             Activation::Gelu => elementwise::geglu(width, gate_up, out),
-        }
+        });
     }
 
     fn swiglu_backward(
@@ -413,12 +378,14 @@ impl Backend for Cpu {
         d_out: &Values,
         out: &mut Values,
     ) {
-        let length = rows * width;
-        let (gate_up, d_out, out) = (&mut gate_up[..2 * length], &d_out[..length], &mut out[..length]);
-        match activation {
+        let (length, share) = (rows * width, self.gemm.share(rows) * width);
+        let gate_up = gate_up[..2 * length].chunks_mut(2 * share);
+        let others = d_out[..length].chunks(share).zip(out[..length].chunks_mut(share));
+        let pieces = gate_up.zip(others).collect();
+        self.gemm.each(pieces, |_, (gate_up, (d_out, out))| match activation {
             Activation::Silu => elementwise::swiglu_backward(width, gate_up, d_out, out),
             Activation::Gelu => elementwise::geglu_backward(width, gate_up, d_out, out),
-        }
+        });
     }
 
     fn gather(&mut self, batch: &Prepared, width: usize, x: &Values, out: &mut Values) {
@@ -451,8 +418,20 @@ impl Backend for Cpu {
         head: &LmHead<Values>,
         d_logprobs: &[f32],
         d_hidden: &mut Values,
-        gradients: Option<&mut Values>,
+        mut gradients: Option<&mut Values>,
     ) {
-        self.lm_head.score_backward(&mut self.gemm, &batch.batch, head, d_logprobs, d_hidden, gradients);
+        let Cpu { gemm, lm_head, held, tied, .. } = self;
+        if *tied && gradients.is_some() {
+            held.start(&batch.batch.ids, head.weight.inputs);
+        }
+        let mut hold = |gradients: Option<&mut Values>| {
+            if let Some(gradients) = gradients.filter(|_| *tied) {
+                held.swap(&mut gradients[head.weight.range()], head.weight.inputs);
+            }
+        };
+        // Zeros receive the head's part in place of these rows, and are exchanged for them again.
+        hold(gradients.as_deref_mut());
+        lm_head.score_backward(gemm, &batch.batch, head, d_logprobs, d_hidden, gradients.as_deref_mut());
+        hold(gradients);
     }
 }

@@ -1,0 +1,114 @@
+//! One product as several, for as many threads.
+//!
+//! The result is cut into a grid: what is packed more than once, rows of A for each column of the grid and columns of B for
+//! each row of it, is kept least. An element's sum is the same in any of them.
+
+use crate::blocking::KC;
+use crate::{Onto, Precision, Scratch, View, ViewMut, multiply};
+use std::marker::PhantomData;
+
+/// Columns that a block's width is a multiple of: the widest tile of all kernels.
+const TILE: usize = 32;
+/// Values of a product that is summed apart at once: 1 MiB.
+pub(crate) const APART: usize = 1 << 18;
+
+/// A product that has its operands and the place of its result: `c = onto + a · b`, or a block of one.
+#[derive(Debug)]
+pub struct Product<'a> {
+    extent: [usize; 3],
+    a: View<'a>,
+    b: View<'a>,
+    onto: Onto<'a>,
+    c: ViewMut<'a>,
+}
+
+/// Cuts `c = onto + a · b` into at most `parts` products of other elements each; `extent` is [rows, columns, inner].
+///
+/// # Panics
+/// If a slice is shorter than its extent.
+pub fn cut<'a>(
+    extent: [usize; 3],
+    a: View<'a>,
+    b: View<'a>,
+    onto: Onto<'a>,
+    c: ViewMut<'a>,
+    parts: usize,
+) -> Vec<Product<'a>> {
+    let [rows, columns, inner] = extent;
+    c.check(rows, columns);
+    let (down, across) = grid(rows, columns, parts);
+    let mut products = Vec::with_capacity(down * across);
+    let edge = |length: usize, parts: usize, unit: usize, index: usize| {
+        (length.div_ceil(unit) * index / parts * unit).min(length)
+    };
+    for row in 0..down {
+        let (top, bottom) = (edge(rows, down, 1, row), edge(rows, down, 1, row + 1));
+        for column in 0..across {
+            let [left, right] = [0, 1].map(|next| edge(columns, across, TILE, column + next));
+            if top == bottom || left == right {
+                continue;
+            }
+            let offset = top * c.stride + left;
+            let onto = match onto {
+                Onto::Other(other) => Onto::Other(&other[offset..]),
+                onto => onto,
+            };
+            // SAFETY: the first element of the block, which lies in the result.
+            let data = unsafe { c.data.add(offset) };
+            products.push(Product {
+                extent: [bottom - top, right - left, inner],
+                a: a.from(top, 0),
+                b: b.from(0, left),
+                onto,
+                c: ViewMut { data, length: c.length - offset, stride: c.stride, borrowed: PhantomData },
+            });
+        }
+    }
+    products
+}
+
+/// Rows and columns of blocks that pack the least: each column of blocks packs all of A, each row all of B.
+fn grid(rows: usize, columns: usize, parts: usize) -> (usize, usize) {
+    let panels = columns.div_ceil(TILE);
+    let choices = (1..=parts).map(|down| (down.min(rows.max(1)), (parts / down).clamp(1, panels.max(1))));
+    // The slowest block counts first, then what is packed.
+    let cost = |&(down, across): &(usize, usize)| {
+        let block = rows.div_ceil(down) * panels.div_ceil(across) * TILE;
+        (block, across * rows + down * columns)
+    };
+    choices.min_by_key(cost).unwrap_or((1, 1))
+}
+
+impl Product<'_> {
+    /// Computes it.
+    pub fn run(self, scratch: &mut Scratch, precision: Precision) {
+        multiply(scratch, precision, self.extent, self.a, self.b, self.onto, self.c);
+    }
+
+    /// Adds `a · b` to what is in `c`, each element as one sum from zero that is added at the end, whatever the inner
+    /// dimension: what a product into zeros would give, added.
+    pub fn add(mut self, scratch: &mut Scratch, precision: Precision) {
+        let [rows, columns, inner] = self.extent;
+        // A single block of the inner dimension is that already.
+        if inner <= KC || rows == 0 || columns == 0 {
+            self.onto = Onto::Result;
+            return self.run(scratch, precision);
+        }
+        let mut sums = std::mem::take(&mut scratch.sums);
+        let height = (APART / columns).clamp(1, rows);
+        sums.resize(sums.len().max(height * columns), 0.0);
+        for top in (0..rows).step_by(height) {
+            let height = height.min(rows - top);
+            let (a, sums) = (self.a.from(top, 0), &mut sums[..height * columns]);
+            let target = ViewMut::new(sums, columns);
+            multiply(scratch, precision, [height, columns, inner], a, self.b, Onto::Zero, target);
+            for (row, sums) in (top..).zip(sums.chunks_exact(columns)) {
+                // SAFETY: a row of the result, whose elements are this product's alone.
+                let row =
+                    unsafe { std::slice::from_raw_parts_mut(self.c.data.add(row * self.c.stride), columns) };
+                row.iter_mut().zip(sums).for_each(|(element, sum)| *element += sum);
+            }
+        }
+        scratch.sums = sums;
+    }
+}
