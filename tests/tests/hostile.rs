@@ -214,6 +214,7 @@ const CASES: &[(&str, Damage, &str)] = &[
             with_json(&files.join("config.json"), |config| {
                 config["vocab_size"] = json!(1 << 24);
                 config["num_hidden_layers"] = json!(4096);
+                config["layer_types"] = json!(vec!["full_attention"; 4096]);
                 config["intermediate_size"] = json!(1 << 24);
             })
         },

@@ -5,7 +5,7 @@
 //! this one. Only those are kept that one hidden test finds out together, so that a perfect test case exists.
 //!
 //! Train and test are told apart by what a task computes: its answers on fixed inputs are hashed, and one task in 16 is
-//! for testing. Two ways of saying the same are on the same side.
+//! for testing, of lists one in 8. Two ways of saying the same are on the same side.
 
 use record::failure::Result;
 use record::line::Task;
@@ -22,6 +22,8 @@ use crate::streams::{self, first_word, split_of};
 
 /// One in this many tasks is for testing.
 const TEST_SHARE: u64 = 16;
+/// The same of tasks on lists, of which there are fewer.
+const TEST_SHARE_OF_LISTS: u64 = 8;
 /// Draws after which the settings are found to allow no task.
 const ATTEMPTS: u32 = 20_000;
 /// Most wrong programs of a task.
@@ -36,12 +38,12 @@ const LARGEST_SMALL: i64 = 200;
 pub fn draw(settings: &TaskSettings, split: Split, stream: Stream) -> Result<Task> {
     let drawn = |draws: &mut Draws| {
         let steps = settings.least + draws.below((settings.most - settings.least + 1) as u32) as usize;
-        let (behavior, problem) = match settings.rules.encoding {
+        let (behavior, problem, share) = match settings.rules.encoding {
             Encoding::Compact => small(settings, steps, draws)?,
             Encoding::Full if settings.level == 1 => formula(settings, steps, draws)?,
             Encoding::Full => large(settings, steps, draws)?,
         };
-        let own = split_of(json!(behavior).to_string().as_bytes(), TEST_SHARE);
+        let own = split_of(json!(behavior).to_string().as_bytes(), share);
         (own == split).then(|| streams::task(NAME, split, &problem.name, settings.rules.spec(&problem)))
     };
     streams::first_task(ATTEMPTS, split, stream, drawn, || {
@@ -50,8 +52,11 @@ pub fn draw(settings: &TaskSettings, split: Split, stream: Stream) -> Result<Tas
     })
 }
 
+/// What a task computes on fixed inputs, the task, and the share of such tasks that are for testing.
+type Drawn = (Vec<Value>, CodeProblem, u64);
+
 /// A task for tiny policies, with its answers to fixed inputs.
-fn small(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<(Vec<Value>, CodeProblem)> {
+fn small(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<Drawn> {
     let chain = Chain::draw(steps, draws);
     let mut inputs: Vec<i64> = (0..10).collect();
     draws.shuffle(&mut inputs);
@@ -78,11 +83,11 @@ fn small(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<(Ve
     let mut problem = draft.problem(settings, &chain, &chain.slips(), &inputs, &best)?;
     problem.wrong.insert(0, expression::program(&copied));
     problem.wrong.truncate(WRONG);
-    Some((behavior, problem))
+    Some((behavior, problem, TEST_SHARE))
 }
 
 /// Arithmetic on a number in prose, with its answers to the inputs of [`small`]: what both compute is on one side.
-fn formula(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<(Vec<Value>, CodeProblem)> {
+fn formula(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<Drawn> {
     let chain = Chain::draw(steps, draws);
     let mut inputs: Vec<i64> = (-9..=20).collect();
     draws.shuffle(&mut inputs);
@@ -99,11 +104,11 @@ fn formula(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<(
     // The same task with other inputs is the same task.
     problem.name = format!("{:016x}", first_word(chain.words().as_bytes()));
     let behavior = (0..10).map(|x| json!(chain.answer(x))).collect();
-    (!problem.wrong.is_empty()).then_some((behavior, problem))
+    (!problem.wrong.is_empty()).then_some((behavior, problem, TEST_SHARE))
 }
 
 /// A task in prose, with its answers to fixed inputs.
-fn large(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<(Vec<Value>, CodeProblem)> {
+fn large(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<Drawn> {
     let pipeline = Pipeline::draw(steps, draws);
     let style = if draws.below(2) == 0 { Style::Stdin } else { Style::Function };
     let mut fixed = Draws::new(Stream::named(0, &[Part::Text(NAME), Part::Text("behaviour")]));
@@ -132,8 +137,9 @@ fn large(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<(Ve
     };
     // A case that the statement shows tells nobody's program apart.
     let hidden = lists.get(settings.examples..).filter(|hidden| !hidden.is_empty()).unwrap_or(&lists);
-    let problem = draft.problem(settings, &pipeline, &pipeline.slips(), &lists, hidden)?;
-    (!problem.wrong.is_empty()).then_some((behavior, problem))
+    let mut problem = draft.problem(settings, &pipeline, &pipeline.slips(), &lists, hidden)?;
+    problem.name = format!("{:016x}", first_word(problem.statement.as_bytes()));
+    (!problem.wrong.is_empty()).then_some((behavior, problem, TEST_SHARE_OF_LISTS))
 }
 
 /// How a family of tasks becomes a problem.

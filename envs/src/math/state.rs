@@ -171,9 +171,11 @@ impl Episode<MathProblem> {
                 }
             },
             (Encoding::Full, false) => {
-                let result =
-                    || extract::result(text).filter(|_| self.problem.spec.reasoning == Reasoning::Brief);
-                (true, full::shorten(text), extract::answer(text).or_else(result))
+                let found = match self.problem.spec.reasoning {
+                    Reasoning::Brief => extract::calculation(text),
+                    _ => extract::answer(text),
+                };
+                (true, full::shorten(text), found)
             }
         };
         let read = answer.as_deref().and_then(Answer::read);

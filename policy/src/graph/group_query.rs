@@ -81,9 +81,8 @@ impl Builder<'_> {
             ("do_rotary", Attribute::Int(i64::from(layer.rope.is_some()))),
         ];
         attributes.extend(config.variant.attention_scale.map(|scale| ("scale", Attribute::Float(scale))));
-        // Without the token itself.
-        attributes
-            .extend(layer.window.map(|window| ("local_window_size", Attribute::Int(window as i64 - 1))));
+        // With the token itself.
+        attributes.extend(layer.window.map(|window| ("local_window_size", Attribute::Int(window as i64))));
         self.graph.node(MICROSOFT, "GroupQueryAttention", &inputs, &outputs, &attributes);
         Ok(())
     }

@@ -12,8 +12,35 @@ pub fn answer(text: &str) -> Option<String> {
     found.filter(|answer| Answer::read(answer).is_some())
 }
 
-/// What the last line with an equation comes to: the number after its last `=`, for who was asked for a calculation.
-pub fn result(text: &str) -> Option<String> {
+/// The answer of who was asked for a calculation: as [`answer`], but a line with equations says what the last comes to, and
+/// what is still to be calculated is no answer: that would be the question.
+pub fn calculation(text: &str) -> Option<String> {
+    let done = |answer: &String| !is_unfinished(answer) && Answer::read(answer).is_some();
+    let stated = boxed(text).or_else(|| marked(text)).or_else(|| announced(text)).filter(done);
+    stated.or_else(|| result(text).filter(done)).or_else(|| bare(text).filter(done))
+}
+
+/// Whether an operator stands between numbers, or a fraction could be reduced.
+fn is_unfinished(answer: &str) -> bool {
+    let signs: Vec<char> = answer.chars().filter(|sign| !sign.is_whitespace()).collect();
+    let operator = |pair: &[char]| {
+        (pair[0].is_ascii_digit() || pair[0] == ')')
+            && matches!(pair[1], '+' | '-' | '\u{2212}' | '*' | '×' | '·' | '÷' | '^')
+    };
+    let whole = |text: &str| text.trim_matches(['=', '$', ' ']).parse::<u64>().ok();
+    let reducible = answer.split_once('/').and_then(|(above, below)| Some((whole(above)?, whole(below)?)));
+    signs.windows(2).any(operator)
+        || ["\\times", "\\cdot", "\\div"].iter().any(|name| answer.contains(name))
+        || reducible.is_some_and(|(above, below)| common_divisor(above, below) != 1)
+}
+
+/// Euclid's greatest common divisor.
+fn common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { common_divisor(b, a % b) }
+}
+
+/// What the last line with an equation comes to: the number after its last `=`.
+fn result(text: &str) -> Option<String> {
     let line = text.lines().rev().find(|line| line.contains('='))?;
     let after = plain(line.rsplit('=').next()?).trim_start_matches(['$', ' ']);
     let end =
@@ -129,6 +156,27 @@ mod tests {
             ("\\boxed{3 \\text{ or } 4}", "3 \\text{ or } 4"),
         ] {
             assert_eq!(answer(text).as_deref(), Some(expected), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_question_is_not_its_answer() {
+        for text in [
+            "27 + 15",
+            "27+15",
+            "= 84/2",
+            "\\boxed{27 + 15}",
+            "The answer is 57 - 15.",
+            "6 × 7",
+            "$6 \\times 7$",
+            "(40) + 2",
+        ] {
+            assert_eq!(calculation(text), None, "{text:?}");
+        }
+        for (text, expected) in
+            [("= 3/4", "3/4"), ("-5", "-5"), ("The answer is 27 + 15 = 42.", "42"), ("= 1,250", "1,250")]
+        {
+            assert_eq!(calculation(text).as_deref(), Some(expected), "{text:?}");
         }
     }
 
