@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks of this folder: figures by hand, and a table of very small cells that is run, repeated and read back."""
 
+import json
 import sys
 import tempfile
 from dataclasses import replace
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import command
 import lab
+import magrpo
 import tables
 from main_table import METHODS
 
@@ -23,11 +25,25 @@ def check_figures():
     assert "| – | – | – | – | – |" in tables.row("x", [None, None])
 
 
+def check_answers():
+    """An answer's reward counts once a turn, its tokens for all agents and one after another."""
+    lines = [dict(type="answer", episode=episode, turn=turn, agent=agent, team=team, tokens=tokens)
+             for episode, turn, agent, team, tokens in [("0", 0, "a", 1.0, 3), ("0", 0, "b", 1.0, 5), ("0", 1, "a", 0.5, 2),
+                                                        ("1", 0, "a", 0.0, 4), ("1", 0, "b", 0.0, 2)]]
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        file.write("".join(json.dumps(line) + "\n" for line in lines) + '{"type":"end"}\n')
+        file.flush()
+        found = tables.answers(file.name)
+    assert (found.reward, found.tokens, found.in_sequence) == (0.75, 8, 5.5), found
+    assert abs(found.half - 1.959964 * 0.75) < 1e-6, found
+
+
 def check_cells():
     """Every method of the main table: trained to its budget, not a step more, and not again."""
     lab.WORLDS["plan-path"] = replace(lab.WORLDS["plan-path"], turns=2, warmup=30, budget=600, samples=24, test_tasks=4)
     cells = [lab.Cell(**dict(method, branches=4)) for method in METHODS]
     cells.append(lab.Cell("tool-alone", "only the tool is trained", per_role=True, branches=4, train=("tool",)))
+    cells.append(lab.Cell("team-magrpo", "MAGRPO", per_role=True, branches=4, method="magrpo"))
     with tempfile.TemporaryDirectory() as folder:
         there, place = Path(folder), lab.Lab(folder)
         assert tables.final(place, cells[0], 1) is None
@@ -44,6 +60,8 @@ def check_cells():
         assert weights["tool-alone", "planner"] == untrained != weights["tool-alone", "tool"]
         assert weights["team-at-grpo-per-role", "planner"] != weights["team-at-grpo-per-role", "tool"]
         assert weights["team-trajectory", "tool"] != weights["team-at-grpo", "tool"]
+        run = json.loads((place.directory(cells[-1], 1) / "run.json").read_text(encoding="utf-8"))
+        assert (run["method"], run["minibatches"]) == ("magrpo", "1") and tables.answers(magrpo.last(place.directory(cells[-1], 1))).tokens > 0
         before = {path: path.read_bytes() for path in there.rglob("*.jsonl")}
         assert lab.Plan(cells).work(folder, 1, [1]) == []
         assert before == {path: path.read_bytes() for path in there.rglob("*.jsonl")}, "something was done again"
@@ -57,5 +75,6 @@ def check_cells():
 
 if __name__ == "__main__":
     check_figures()
+    check_answers()
     check_cells()
     print("all well", file=sys.stderr)

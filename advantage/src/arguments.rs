@@ -7,7 +7,7 @@ use record::stage::choice;
 
 use crate::estimator::{Estimator, EstimatorConfig};
 use crate::statistics::Std;
-use crate::tree::Share;
+use crate::tree::Reduction;
 
 /// What `grpo` adds to the standard deviation unless told, in units of reward.
 const EPSILON: f64 = 1e-6;
@@ -64,7 +64,7 @@ pub struct Arguments {
     /// How --credit tree makes one number of the returns of a sample's joint actions: their mean, or their sum, which grows
     /// with the number of combinations under rollout --joint cross [default: mean]
     #[arg(long, value_enum, value_name = "HOW")]
-    joint: Option<Share>,
+    joint: Option<Reduction>,
 
     /// The discount a turn under --credit return, episode or tree, from 0 to 1 [default: 1]
     #[arg(long, value_name = "G")]
@@ -118,7 +118,7 @@ impl Arguments {
             )
             .hint("use --credit turn or return, or an estimator that compares the members of a group"));
         }
-        if self.joint() == Share::Sum && self.credit != Credit::Tree {
+        if self.joint() == Reduction::Sum && self.credit != Credit::Tree {
             return Err(
                 Failure::usage("--joint sum does nothing without --credit tree").hint("add --credit tree")
             );
@@ -137,8 +137,8 @@ impl Arguments {
     }
 
     /// How the returns of joint actions make a sample's credit.
-    pub fn joint(&self) -> Share {
-        self.joint.unwrap_or(Share::Mean)
+    pub fn joint(&self) -> Reduction {
+        self.joint.unwrap_or(Reduction::Mean)
     }
 
     /// The discount a turn.

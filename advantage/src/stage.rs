@@ -15,7 +15,7 @@ use crate::arguments::{Arguments, Credit};
 use crate::credit::{CreditKey, Credits};
 use crate::estimator::{Estimator, EstimatorConfig};
 use crate::statistics::Statistics;
-use crate::tree::Tree;
+use crate::tree::JointTree;
 
 type Group = decorate::Group<Data>;
 
@@ -40,7 +40,7 @@ pub struct Advantages {
     method: EstimatorConfig,
     credits: Credits,
     /// Under `--credit tree`.
-    tree: Tree,
+    tree: JointTree,
     /// Groups whose members are all credited with the same, and those of them left out.
     flat: u64,
     dropped: u64,
@@ -50,7 +50,7 @@ impl Advantages {
     /// A stage that has seen nothing.
     pub fn new(arguments: Arguments, method: EstimatorConfig) -> Self {
         let credits = Credits::new(arguments.credit, arguments.gamma());
-        let tree = Tree::new(arguments.gamma(), arguments.joint(), arguments.team_weight);
+        let tree = JointTree::new(arguments.gamma(), arguments.joint(), arguments.team_weight);
         Advantages { arguments, method, credits, tree, flat: 0, dropped: 0 }
     }
 

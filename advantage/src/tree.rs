@@ -22,7 +22,7 @@ fn total(values: &[f64]) -> f64 {
 
 /// How the returns of a sample's joint actions make its credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Share {
+pub enum Reduction {
     /// Their mean
     Mean,
     /// Their sum, as CoMLRL does: under cross its scale grows with K^(N-1)
@@ -47,9 +47,9 @@ struct Action {
 
 /// The joint actions of a stream, and what samples are credited with once all are there.
 #[derive(Debug)]
-pub struct Tree {
+pub struct JointTree {
     gamma: f64,
-    share: Share,
+    reduction: Reduction,
     team_weight: Option<f64>,
     actions: Vec<Action>,
     by_id: HashMap<String, usize>,
@@ -61,12 +61,12 @@ pub struct Tree {
     order: Vec<usize>,
 }
 
-impl Tree {
+impl JointTree {
     /// Nothing seen yet; `gamma` is the discount a turn, `team_weight` replaces the recorded one.
-    pub fn new(gamma: f64, share: Share, team_weight: Option<f64>) -> Self {
+    pub fn new(gamma: f64, reduction: Reduction, team_weight: Option<f64>) -> Self {
         let (actions, order) = (Vec::new(), Vec::new());
         let (by_id, of_sample, returns) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Tree { gamma, share, team_weight, actions, by_id, of_sample, returns, order }
+        JointTree { gamma, reduction, team_weight, actions, by_id, of_sample, returns, order }
     }
 
     /// Joint actions seen.
@@ -137,7 +137,7 @@ impl Tree {
         }
         let returns = &self.returns[agent];
         let own: Vec<f64> = actions.iter().map(|&action| returns[action]).collect();
-        let count = if self.share == Share::Sum { 1.0 } else { own.len() as f64 };
+        let count = if self.reduction == Reduction::Sum { 1.0 } else { own.len() as f64 };
         Ok((total(&own) / count, own.len()))
     }
 

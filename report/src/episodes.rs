@@ -68,12 +68,12 @@ pub struct EpisodeTree {
     pub groups: Vec<Candidates>,
     /// Joint actions, in the order of the stream.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub joint: Vec<JointAction>,
+    pub joint: Vec<ScoredJoint>,
 }
 
 /// A joint action.
 #[derive(Debug, Serialize)]
-pub struct JointAction {
+pub struct ScoredJoint {
     id: String,
     parent: Option<String>,
     node: Option<String>,
@@ -167,7 +167,7 @@ impl EpisodeSampler {
             }
             (Kind::Joint, _) if !full => {
                 let joint = Joint::parse(line)?;
-                self.tree(&joint.episode).0.joint.push(JointAction {
+                self.tree(&joint.episode).0.joint.push(ScoredJoint {
                     id: joint.id,
                     parent: joint.parent,
                     node: joint.node,

@@ -75,7 +75,7 @@ pub struct Output {
 }
 
 /// The lines of a group that is complete, or of the joint actions of a node.
-struct Written {
+struct PendingLines {
     /// Node, turn, agent, branch; joint actions come after the agents.
     order: (Node, u32, usize, u32),
     lines: Vec<u8>,
@@ -90,7 +90,7 @@ pub struct TaskRun {
     streams: Arc<Streams>,
     name: Arc<str>,
     episodes: Vec<Episode>,
-    written: Vec<Written>,
+    written: Vec<PendingLines>,
     /// The prompt and the policy of each open group, by episode and agent.
     prompts: HashMap<(usize, usize), (Arc<Prompt>, usize)>,
     open_requests: usize,
@@ -235,7 +235,7 @@ impl TaskRun {
         self.reference().write_group(&mut lines, episode, group, label, &prompt)?;
         let first = group.members.first().map_or(0, |member| member.branch);
         let order = (group.node.clone(), group.turn, group.agent, first);
-        self.written.push(Written { order, lines, stats: Some(AgentStats::of(group)) });
+        self.written.push(PendingLines { order, lines, stats: Some(AgentStats::of(group)) });
         Ok(())
     }
 
@@ -247,7 +247,7 @@ impl TaskRun {
         self.stats.nodes += 1;
         self.stats.joint_actions += actions.len() as u64;
         let order = (group.node.clone(), group.turn, usize::MAX, branch);
-        self.written.push(Written { order, lines, stats: None });
+        self.written.push(PendingLines { order, lines, stats: None });
         Ok(())
     }
 

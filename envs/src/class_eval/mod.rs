@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::environment::ExtractionCase;
 use crate::problems::functions::lines;
-use crate::problems::joint::{Grade, Joint, Shown, Together};
+use crate::problems::joint::{Grade, JointTask, Shown, Together};
 use crate::problems::{Problems, run};
 use crate::settings::{Setting, Settings, choice};
 use crate::spec::{checked, fail, read, write};
@@ -130,7 +130,7 @@ impl Class {
     }
 }
 
-impl Joint for Class {
+impl JointTask for Class {
     const NAME: &'static str = "class-eval";
     const SUMMARY: &'static str = "complete a class together, each some of its methods";
     const SETTINGS: &'static [Setting] = &[

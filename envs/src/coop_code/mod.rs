@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::environment::ExtractionCase;
 use crate::problems::Problems;
-use crate::problems::joint::{Grade, Joint, Shown, Together};
+use crate::problems::joint::{Grade, JointTask, Shown, Together};
 use crate::settings::{Setting, Settings, choice};
 use crate::spec::{checked, fail, read, write};
 use crate::workflow::Workflow;
@@ -109,7 +109,7 @@ impl Pair {
     }
 }
 
-impl Joint for Pair {
+impl JointTask for Pair {
     const NAME: &'static str = "coop-code";
     const SUMMARY: &'static str = "write a helper function and the main function that calls it";
     const SETTINGS: &'static [Setting] = &[

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Fields, Layout, Problem, text};
 use crate::class_eval::{self, Class};
 use crate::coop_code::{self, Pair};
-use crate::problems::joint::Joint;
+use crate::problems::joint::JointTask;
 use crate::spec::write;
 use crate::writing::prose::{Arxiv, Prose, Tldr};
 
@@ -16,7 +16,7 @@ const ABSTRACT: &[&str] = &["abstract_text", "abstract"];
 /// TL;DR: a post that ends with `TL;DR:`, and its summary.
 pub static TLDR: Layout = Layout {
     name: "tldr",
-    environment: <Prose<Tldr> as Joint>::NAME,
+    environment: <Prose<Tldr> as JointTask>::NAME,
     summary: "TL;DR: prompt (a post that ends with TL;DR:), completion",
     recognizes: |record| {
         text(record, &["prompt"]).is_some_and(|prompt| prompt.trim_end().ends_with("TL;DR:"))
@@ -30,7 +30,7 @@ pub static TLDR: Layout = Layout {
 /// Abstracts of papers.
 pub static ARXIV: Layout = Layout {
     name: "arxiv",
-    environment: <Prose<Arxiv> as Joint>::NAME,
+    environment: <Prose<Arxiv> as JointTask>::NAME,
     summary: "abstracts of papers: abstract_text or abstract, perhaps title",
     recognizes: |record| text(record, ABSTRACT).is_some(),
     convert: |record| {

@@ -1,7 +1,7 @@
 //! The skeleton of environments that score what all agents said in a turn as one: one reward for the team, as in MAGRPO
 //! (arXiv 2508.04652), and none for an agent alone.
 //!
-//! A [`Joint`] grades texts and writes prompts; turns, states and the end of an episode are written here. A turn ends, and
+//! A [`JointTask`] grades texts and writes prompts; turns, states and the end of an episode are written here. A turn ends, and
 //! pays, when the last stage of the workflow has spoken. An episode lasts all its turns, also after a perfect one: returns
 //! add up turns, and an early end would pay for being slow. Its success is that of the last turn.
 //!
@@ -24,7 +24,7 @@ use crate::settings::{Setting, Settings};
 use crate::workflow::Workflow;
 
 /// A task whose answer is the texts of all agents; constants and functions without a comment are those of [`Problem`].
-pub trait Joint: Clone + Debug + Send + Sync + 'static {
+pub trait JointTask: Clone + Debug + Send + Sync + 'static {
     const NAME: &'static str;
     const SUMMARY: &'static str;
     const SETTINGS: &'static [Setting];
@@ -99,7 +99,7 @@ pub struct Shown<'a> {
 /// What a turn changes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Said {
+pub struct JointProgress {
     /// Turns that have ended.
     turn: u32,
     /// What each agent said last.
@@ -108,18 +108,18 @@ pub struct Said {
     feedback: Vec<String>,
 }
 
-/// A [`Joint`] as a [`Problem`].
+/// A [`JointTask`] as a [`Problem`].
 #[derive(Clone, Debug)]
 pub struct Together<J>(pub J);
 
-impl<J: Joint> Together<J> {
-    fn grade(&self, workflow: &Workflow, said: &Said) -> Result<Grade> {
+impl<J: JointTask> Together<J> {
+    fn grade(&self, workflow: &Workflow, said: &JointProgress) -> Result<Grade> {
         let texts: Vec<&str> = said.texts.iter().map(|text| text.as_deref().unwrap_or_default()).collect();
         self.0.grade(workflow, &texts)
     }
 }
 
-impl<J: Joint> Problem for Together<J> {
+impl<J: JointTask> Problem for Together<J> {
     const NAME: &'static str = J::NAME;
     const SUMMARY: &'static str = J::SUMMARY;
     const SETTINGS: &'static [Setting] = J::SETTINGS;
@@ -129,7 +129,7 @@ impl<J: Joint> Problem for Together<J> {
     const DATA: Option<&'static str> = J::DATA;
 
     type Rules = J::Rules;
-    type Situation = Said;
+    type Situation = JointProgress;
 
     fn workflows() -> Vec<Arc<Workflow>> {
         J::workflows()
@@ -159,12 +159,12 @@ impl<J: Joint> Problem for Together<J> {
         self.0.reward_range()
     }
 
-    fn start(&self, workflow: &Workflow) -> Said {
-        Said { turn: 0, texts: vec![None; workflow.agents().len()], feedback: Vec::new() }
+    fn start(&self, workflow: &Workflow) -> JointProgress {
+        JointProgress { turn: 0, texts: vec![None; workflow.agents().len()], feedback: Vec::new() }
     }
 
     fn check(episode: &Episode<Self>) -> Result<()> {
-        let Said { texts, feedback, .. } = &episode.situation;
+        let JointProgress { texts, feedback, .. } = &episode.situation;
         let agents = episode.workflow.agents().len();
         match texts.len() == agents && (feedback.is_empty() || feedback.len() == agents) {
             true => Ok(()),
@@ -179,7 +179,7 @@ impl<J: Joint> Problem for Together<J> {
     }
 
     fn prompt(episode: &Episode<Self>, agent: &str) -> String {
-        let Episode { workflow, situation: Said { turn, texts, feedback }, .. } = episode;
+        let Episode { workflow, situation: JointProgress { turn, texts, feedback }, .. } = episode;
         let own = workflow.position(agent).unwrap_or_default();
         let sees = |position: usize| match workflow.name() {
             "pipeline" => position <= own,

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::environment::{ExtractionCase, Split};
 use crate::problems::Problems;
-use crate::problems::joint::{Grade, Joint, Shown, Together};
+use crate::problems::joint::{Grade, JointTask, Shown, Together};
 use crate::settings::{Setting, Settings, choice};
 use crate::spec::{checked, fail, read, write};
 use crate::streams;
@@ -109,7 +109,7 @@ impl Word {
     }
 }
 
-impl Joint for Word {
+impl JointTask for Word {
     const NAME: &'static str = "strbuild";
     const SUMMARY: &'static str = "two builders draw a word with blocks of different kinds";
     const SETTINGS: &'static [Setting] = &[

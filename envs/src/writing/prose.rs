@@ -18,7 +18,7 @@ use super::connectives::{Hits, content, kinds, words};
 use super::score::{Counts, Gates, MOST, Ramp, Score, jaccard};
 use super::{SUCCESS, grade, pair};
 use crate::environment::ExtractionCase;
-use crate::problems::joint::{Grade, Joint, Shown};
+use crate::problems::joint::{Grade, JointTask, Shown};
 use crate::settings::{Setting, Settings, choice};
 use crate::spec::{checked, fail, read, write};
 use crate::workflow::Workflow;
@@ -159,7 +159,7 @@ fn is_space(letter: char) -> bool {
     letter.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&letter)
 }
 
-impl<K: Kind> Joint for Prose<K> {
+impl<K: Kind> JointTask for Prose<K> {
     const NAME: &'static str = K::NAME;
     const SUMMARY: &'static str = K::SUMMARY;
     const SETTINGS: &'static [Setting] = &[DATA, HITS, SHARE];

@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use super::score::{Counts, Gates, MOST, Ramp, Score, jaccard};
 use super::{SUCCESS, grade, pair};
 use crate::environment::{ExtractionCase, Split};
-use crate::problems::joint::{Grade, Joint, Shown};
+use crate::problems::joint::{Grade, JointTask, Shown};
 use crate::settings::{Setting, Settings};
 use crate::spec::{checked, fail, read, write};
 use crate::streams;
@@ -109,7 +109,7 @@ impl Post {
     }
 }
 
-impl Joint for Post {
+impl JointTask for Post {
     const NAME: &'static str = "write";
     const SUMMARY: &'static str = "two writers summarize a post in a language of a hundred words";
     const SETTINGS: &'static [Setting] = &[
