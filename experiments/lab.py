@@ -73,7 +73,7 @@ WORLDS = {
     "functions": World("code", "functions of a number, SmolLM2-135M-Instruct", turns=2, max_tokens=48, warmup=0, budget=160_000,
                        settings=("encoding=full", "level=1"), **REAL),
     "write": World("write", "Write: two writers of one text", turns=2, max_tokens=24, warmup=400, budget=120_000),
-    "math-team": World("math", "Math: a tool that calculates beside a reasoner", turns=2, max_tokens=24, warmup=1200, budget=240_000),
+    "math-team": World("math", "Math: a tool that calculates beside a reasoner", turns=2, max_tokens=24, warmup=600, budget=120_000),
     "code-team": World("code", "Code: a coder beside a tester", turns=2, max_tokens=24, warmup=1200, budget=120_000, samples=128,
                        test_tasks=300),
     "coop-code": World("coop-code", "a helper beside a main function, SmolLM2-135M-Instruct", turns=1, max_tokens=96, warmup=0,

@@ -75,10 +75,11 @@ def last(directory, name="eval"):
 
 
 def rewards(lab, rows, seeds):
-    """Mean reward of an answer with its interval, and what the answer cost: one row a (title, run directory by seed, evaluation)."""
+    """Mean reward of an answer with its interval, and what the answer cost: one row a (title, run directory by seed, evaluation,
+    whether the agents of a turn act at once)."""
     head = ["method", *(f"seed {seed}" for seed in seeds), "mean", "s.d.", "tokens of an answer", "one after another"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for title, directory, name in rows:
+    for title, directory, name, at_once in rows:
         files = [last(directory(seed), name) for seed in seeds]
         found = [file and tables.answers(file) for file in files]
         there = [answer for answer in found if answer]
@@ -87,7 +88,7 @@ def rewards(lab, rows, seeds):
         means = [answer.reward for answer in there]
         mean = f"**{statistics.mean(means):.2f}**" if means else "–"
         spread = f"{statistics.stdev(means):.2f}" if len(means) > 1 else "–"
-        costs = [f"{statistics.mean(getattr(answer, cost) for answer in there):.1f}" if there else "–" for cost in ("tokens", "in_sequence")]
+        costs = [f"{statistics.mean(getattr(answer, cost) for answer in there):.1f}" if there else "–" for cost in ("tokens", "in_sequence" if at_once else "tokens")]
         lines.append(f"| {title} | " + " | ".join([*cells, mean, spread, *costs]) + " |")
     return "\n".join(lines)
 
@@ -103,12 +104,12 @@ def sections(lab, seeds, all_cells):
         yield f"### {WORLDS[place].title}", tables.table(
             [(title, untrained(lab, cell, seeds)) for title, cell in bases]
             + [(cell.title, [tables.final(lab, cell, seed) for seed in seeds]) for cell in there], seeds)
-        rows = [(title, lambda seed, cell=cell: lab.base(cell, seed), "eval") for title, cell in bases]
+        rows = [(title, lambda seed, cell=cell: lab.base(cell, seed), "eval", cell.workflow != "pipeline") for title, cell in bases]
         for cell in there:
             directory = lambda seed, cell=cell: lab.directory(cell, seed)
-            rows.append((cell.title, directory, "eval"))
+            rows.append((cell.title, directory, "eval", True))
             if place == "write" and cell.per_role:
-                rows += [(f"– its {agent} beside an untrained partner", directory, f"only-{agent}") for agent in cell.agents]
+                rows += [(f"– its {agent} beside an untrained partner", directory, f"only-{agent}", True) for agent in cell.agents]
         yield f"{WORLDS[place].title}: the team's reward of an answer, and its tokens", rewards(lab, rows, seeds)
         yield f"{WORLDS[place].title}, success on the way (means over seeds)", tables.curve(lab, there, seeds)
 
