@@ -101,7 +101,7 @@ die() { # CODE MESSAGE [HINT]
 # ---- the numbers --------------------------------------------------------------------------------------------
 # Each is a flag. N: a whole number. The columns are tiny policies, pretrained ones with all their weights, and adapters
 # of pretrained ones; docs/real-models.md says how the latter two were found.
-numbers='steps N 80 20 20 training steps in all
+numbers='steps N 80 10 10 training steps in all
 tasks N 48 16 16 episodes a step
 branches K 8 8 8 candidates of each agent at each turn
 temperature T 1.0 0.7 0.7 logits are divided by this
