@@ -65,6 +65,7 @@ Options:
   --flags NAME=FLAGS    more flags for a stage (tasks rollout group advantage update)
   --stage NAME=COMMAND  replaces a stage by a shell command, which finds $RUN, $STEP and the programs of this
                         project on its PATH
+  --keep-best           keep a copy of the policies that did best on the test tasks in DIR/best
   --evaluate STEP       print the stream of an evaluation of --policies AGENT=DIR as step STEP, then stop
   --help                this text
 
@@ -119,7 +120,7 @@ warmup_lr X 0.03 3e-5 3e-5 its learning rate
 warmup_lr_warmup N 50 10 10 its optimizer steps of linear warm-up
 warmup_lr_other X 4e-3 - - the same of what muon leaves to AdamW'
 env=plan-path env_command='' method=at-grpo workflow=team model=tiny policies=shared turns='' seed=1 device=cpu dtype=''
-run='' setup_only=no evaluate='' train='' select=random max_tokens='' adapter=rank=16,alpha=32
+run='' keep_best=no setup_only=no evaluate='' train='' select=random max_tokens='' adapter=rank=16,alpha=32
 settings=''
 declare -A stage_command=() stage_flags=() given=()
 
@@ -142,6 +143,7 @@ while [ $# -gt 0 ]; do
     case $flag in
         --help | -h) usage; exit 0 ;;
         --setup) setup_only=yes; shift; continue ;;
+        --keep-best) keep_best=yes; shift; continue ;;
         --run | --env | --env-command | --method | --workflow | --model | --policies | --adapter | --turns | --select | --max-tokens | \
             --seed | --device | --dtype | --train | --evaluate | --flags | --stage | --set) kind=text ;;
         --*=*) set -- "${flag%%=*}" "${flag#*=}" "${@:2}"; continue ;;
@@ -552,7 +554,19 @@ evaluate() { # STEP
     rate=$(report evaluate --format line --quiet "$file") ||
         die $? "$file is no whole evaluation" 'remove it, and the same command plays it again'
     say "step $1: success on $eval_tasks test tasks $rate"
+    [ "$keep_best" = no ] || keep_if_best "$1" "$file"
     page
+}
+keep_if_best() { # STEP FILE: `best` is a link that moves once its policies are there; of equals the first stays
+    local now before=-1 new folder
+    new=best-$(printf %06d "$1")
+    now=$(report evaluate --format json --quiet "$2" | json 'sum(line["success"] for line in lines) / len(lines)') || return 0
+    [ ! -e "$run/best/success" ] || before=$(cat "$run/best/success")
+    awk -v now="$now" -v before="$before" 'BEGIN {exit !(now > before)}' || return 0
+    rm -rf "${run:?}/$new"
+    for folder in "${folders[@]}"; do policy init "$run/$new/${folder##*/}" --from "$folder" --quiet >/dev/null || exit $?; done
+    echo "$now" >"$run/$new/success" && ln -sfn "$new" "$run/best" || die 74 "cannot write $run/best"
+    find "$run" -mindepth 1 -maxdepth 1 -name 'best-*' ! -name "$new" -exec rm -rf {} +
 }
 page() { # made from the files of the run: if it fails, nothing is lost
     report "$run" --quiet || say "$run/report.html was not written, see above"

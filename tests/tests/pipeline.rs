@@ -360,6 +360,36 @@ fn a_signal_to_the_script_ends_its_stages() {
     }
 }
 
+/// The best evaluation's policies outlive later versions, and are policies like any other.
+#[test]
+fn the_best_policies_are_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("run");
+    let at = run.display();
+    let kept_after = |steps: &str| {
+        let arguments = [&SMALL[..], &["--steps", steps, "--eval-tasks", "20", "--keep-best"]].concat();
+        assert!(pipeline(&run, &arguments).status().expect("pipeline.sh runs").success());
+        assert_eq!(must(&format!("ls -d {at}/best-*")).lines().count(), 1, "the others are gone");
+        must(&format!("readlink {at}/best")).trim().to_owned()
+    };
+    let first = kept_after("2");
+    let rates = must(&format!(
+        "for file in {at}/eval/*; do report evaluate --format json --quiet $file | jq .success; done"
+    ));
+    let rates: Vec<f64> = rates.lines().map(|rate| rate.parse().expect("a rate")).collect();
+    assert_eq!(first, if rates[1] > rates[0] { "best-000002" } else { "best-000000" }, "{rates:?}");
+    let played = must(&format!(
+        "envs tasks plan-path --split test --count 20 | rollout --policy {at}/best/shared --max-tokens 8 --greedy --quiet | \
+         report evaluate --format json --quiet | jq .success"
+    ));
+    assert_eq!(played.trim().parse::<f64>().expect("a rate"), rates[0].max(rates[1]));
+    // As if it had been worse, or better, than any policy can be.
+    must(&format!("echo -1 > {at}/best/success"));
+    assert_eq!(kept_after("4"), "best-000004");
+    must(&format!("echo 2 > {at}/best/success"));
+    assert_eq!(kept_after("6"), "best-000004");
+}
+
 /// The example stage of `record`, between the stages that it was written for.
 #[test]
 fn a_judge_stands_between_rollout_and_group() {
