@@ -372,22 +372,28 @@ fn the_best_policies_are_kept() {
         assert_eq!(must(&format!("ls -d {at}/best-*")).lines().count(), 1, "the others are gone");
         must(&format!("readlink {at}/best")).trim().to_owned()
     };
-    let first = kept_after("2");
-    let rates = must(&format!(
-        "for file in {at}/eval/*; do report evaluate --format json --quiet $file | jq .success; done"
-    ));
-    let rates: Vec<f64> = rates.lines().map(|rate| rate.parse().expect("a rate")).collect();
-    assert_eq!(first, if rates[1] > rates[0] { "best-000002" } else { "best-000000" }, "{rates:?}");
+    let rate = |step: u64| -> f64 {
+        let file = format!("{at}/eval/step-{step:06}.jsonl");
+        must(&format!("report evaluate --format json --quiet {file} | jq .success"))
+            .trim()
+            .parse()
+            .expect("a rate")
+    };
+    let better =
+        |one: u64, other: u64| format!("best-{:06}", if rate(other) > rate(one) { other } else { one });
+    assert_eq!(kept_after("2"), better(0, 2));
     let played = must(&format!(
         "envs tasks plan-path --split test --count 20 | rollout --policy {at}/best/shared --max-tokens 8 --greedy --quiet | \
          report evaluate --format json --quiet | jq .success"
     ));
-    assert_eq!(played.trim().parse::<f64>().expect("a rate"), rates[0].max(rates[1]));
-    // As if it had been worse, or better, than any policy can be.
+    assert_eq!(played.trim().parse::<f64>().expect("a rate"), rate(0).max(rate(2)));
+    // As if it had been worse than any policy can be: the next evaluations are of the steps 2, where the run goes on, and 4.
     must(&format!("echo -1 > {at}/best/success"));
-    assert_eq!(kept_after("4"), "best-000004");
+    let kept = kept_after("4");
+    assert_eq!(kept, better(2, 4));
+    // And as if it had been better.
     must(&format!("echo 2 > {at}/best/success"));
-    assert_eq!(kept_after("6"), "best-000004");
+    assert_eq!(kept_after("6"), kept);
 }
 
 /// The example stage of `record`, between the stages that it was written for.
