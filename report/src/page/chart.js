@@ -36,17 +36,17 @@ function scales(spec, series, width, height) {
   const all = series.flatMap(one => one.points);
   const xs = all.map(point => point.x);
   const bars = spec.kind === 'bars';
-  let [x0, x1] = [Math.min(...xs), Math.max(...xs)];
+  let [x0, x1] = [least(xs), most(xs)];
   if (bars) { x0 -= 0.5 * spec.step; x1 += 0.5 * spec.step; }
   if (x0 === x1) { x0 -= 0.5; x1 += 0.5; }
   let y0, y1;
   if (bars) {
     const heights = new Map();
     for (const {x, y} of all) heights.set(x, (heights.get(x) || 0) + y);
-    [y0, y1] = [0, Math.max(...heights.values(), 1e-12)];
+    [y0, y1] = [0, most([...heights.values()], 1e-12)];
   } else {
     const ys = all.flatMap(point => [point.y, point.low, point.high]).filter(y => Number.isFinite(y) && (!spec.log || y > 0));
-    [y0, y1] = [Math.min(...ys), Math.max(...ys)];
+    [y0, y1] = [least(ys), most(ys)];
     if (!spec.log && y0 > 0 && y0 < 0.6 * y1) y0 = 0;
   }
   if (spec.domain) [y0, y1] = [Math.min(y0, spec.domain[0] ?? y0), Math.max(y1, spec.domain[1] ?? y1)];
@@ -105,13 +105,13 @@ function curve(one, scale, dots) {
 function bars(series, scale, spec) {
   const width = Math.max(1, Math.min(28, Math.abs(scale.x(spec.step) - scale.x(0)) - (Math.abs(scale.x(spec.step) - scale.x(0)) > 5 ? 1.5 : 0)));
   const tops = new Map();
-  return series.map(one => one.points.map(({x, y}) => {
+  // One path a series: a thousand steps are a thousand pieces of it, not of the page.
+  return series.map(one => s('path', {fill: one.color, d: one.points.map(({x, y}) => {
     const from = tops.get(x) || 0;
     tops.set(x, from + y);
     const [top, bottom] = [scale.y(from + y), scale.y(from)];
-    return y > 0 && s('rect', {x: (scale.x(x) - width / 2).toFixed(1), width: width.toFixed(1), y: top.toFixed(1),
-      height: Math.max(0.5, bottom - top).toFixed(1), fill: one.color});
-  }));
+    return y > 0 ? `M${(scale.x(x) - width / 2).toFixed(1)} ${top.toFixed(1)}h${width.toFixed(1)}v${Math.max(0.5, bottom - top).toFixed(1)}h-${width.toFixed(1)}z` : '';
+  }).join('')}));
 }
 
 function key(one, kind) {
@@ -128,7 +128,7 @@ function chart(spec) {
   const tip = h('div', {class: 'tip'});
   if (spec.kind === 'bars') {
     const xs = distinct(series.flatMap(one => one.points), 'x').sort((a, b) => a - b);
-    spec.step = Math.min(...xs.slice(1).map((x, place) => x - xs[place]), Infinity);
+    spec.step = least(xs.slice(1).map((x, place) => x - xs[place]));
     if (!Number.isFinite(spec.step)) spec.step = 1;
   }
   const draw = () => {

@@ -1,14 +1,22 @@
-// The data of the page, and small tools to build it with. A metric is
-// {step, split, environment, policy, agent, metric, value, low, high}.
+// The data of the page, and small tools to build it with. A series is the values of one metric over the steps:
+// {split, environment, policy, agent, metric, steps, values, lows, highs}; a row is one value of it, with its step.
 'use strict';
 const DATA = JSON.parse(document.getElementById('data').textContent);
-const RUNS = DATA.runs.map((run, index) => ({
-  ...run, index,
-  metrics: run.metrics.map(([step, split, environment, policy, agent, metric, value, low, high]) => ({
-    step, value, low, high, split: run.names[split], environment: run.names[environment],
-    policy: run.names[policy], agent: run.names[agent], metric: run.names[metric],
-  })),
-}));
+const COLUMNS = ['split', 'environment', 'policy', 'agent', 'metric'];
+const RUNS = DATA.runs.map((run, index) => {
+  const found = new Map();
+  for (const [step, split, environment, policy, agent, metric, value, low, high] of run.metrics) {
+    const numbers = [split, environment, policy, agent, metric], name = numbers.join();
+    if (!found.has(name)) found.set(name, {...Object.fromEntries(COLUMNS.map((column, place) => [column, run.names[numbers[place]]])), steps: [], values: [], lows: [], highs: []});
+    const one = found.get(name);
+    one.steps.push(step);
+    one.values.push(value);
+    one.lows.push(low);
+    one.highs.push(high);
+  }
+  const series = [...found.values()];
+  return {...run, index, series, byMetric: Map.groupBy(series, one => one.metric)};
+});
 
 // Runs that differ in their seed alone (…/seed-1, …/seed-2) are one method: one color, one mean curve.
 const METHODS = [];
@@ -20,16 +28,24 @@ for (const run of RUNS) {
 }
 for (const method of METHODS) if (method.runs.length === 1) method.name = method.runs[0].name;
 
-// The metrics of a run that have all the given values.
-const pick = (run, wanted) => run.metrics.filter(row =>
-  Object.entries(wanted).every(([key, value]) => row[key] === value));
+// The series of a run that have all the given values, and their rows.
+const find = (run, wanted) => (wanted.metric === undefined ? run.series : run.byMetric.get(wanted.metric) || []).filter(one =>
+  COLUMNS.every(column => wanted[column] === undefined || one[column] === wanted[column]));
+const rows = one => one.rows ||= one.values.map((value, place) => ({
+  step: one.steps[place], value, low: one.lows?.[place], high: one.highs?.[place],
+  split: one.split, environment: one.environment, policy: one.policy, agent: one.agent, metric: one.metric,
+}));
+const pick = (run, wanted) => find(run, wanted).flatMap(rows);
 // The different values of a column, in order of appearance.
-const distinct = (metrics, column) => [...new Set(metrics.map(row => row[column]))];
+const distinct = (list, column) => [...new Set(list.map(one => one[column]))];
 // Metrics as points of a curve.
 const points = metrics => metrics.map(({step, value, low, high}) => ({x: step, y: value, low, high}));
 const last = list => list[list.length - 1];
 const sum = list => list.reduce((all, one) => all + one, 0);
 const mean = list => sum(list) / list.length;
+// As Math.min and Math.max, of lists of any length.
+const least = (list, start = Infinity) => list.reduce((best, one) => one < best ? one : best, start);
+const most = (list, start = -Infinity) => list.reduce((best, one) => one > best ? one : best, start);
 // Metrics added up by step.
 const totals = metrics => {
   const steps = new Map();

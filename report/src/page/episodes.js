@@ -29,7 +29,7 @@ function episodes(run) {
     picks.replaceChildren(...tree.episodes.map((played, index) => h('button', {
       'aria-pressed': String(index === place.episode), onclick: () => { place.episode = index; show(); },
     }, `${selectedEnd(played).success ? '✓' : '✗'} ${played.episode}`)));
-    body.replaceChildren(...episode(tree.episodes[place.episode]));
+    body.replaceChildren(...episode(tree.episodes[place.episode]).filter(Boolean));
   };
   const move = by => {
     const flat = run.episode_sets.flatMap((tree, t) => tree.episodes.map((_, e) => [t, e]));
@@ -62,7 +62,7 @@ function episode(played) {
     ...played.errors.map(error => h('p', {class: 'error'}, error)),
     h('div', {class: 'scroll'}, joint.length ? jointMap(played, anchors) : map(played, anchors)),
     joint.length > 0 && h('p', {class: 'note'}, `${plural(joint.length, 'joint action')} at ${plural(new Set(joint.map(nodeOf)).size, 'node')}: a dot is what the agents of a turn did together.`),
-    h('div', {class: 'row keys'}, h('span', {}, h('i', {style: 'background:var(--good)'}), `better than its ${joint.length ? 'node' : 'group'}`), h('span', {}, h('i', {style: 'background:var(--bad)'}), 'worse'),
+    h('div', {class: 'row keys'}, h('span', {}, h('mark', {}, 'word'), ' not in the candidate that was played'), h('span', {}, h('i', {style: 'background:var(--good)'}), `better than its ${joint.length ? 'node' : 'group'}`), h('span', {}, h('i', {style: 'background:var(--bad)'}), 'worse'),
       h('span', {}, h('i', {style: 'background:var(--idle)'}), 'no difference, or not compared'), h('span', {}, h('i', {class: 'ring'}), 'played')),
     ...turns,
   ];
@@ -162,22 +162,43 @@ function candidates(group) {
   return h(beside ? 'details' : 'div', {class: beside ? 'group beside' : 'group'},
     beside ? h('summary', {class: 'group-head'}, h('h3', {}, group.agent), ...head) : h('div', {class: 'group-head'}, h('h3', {}, group.agent), ...head),
     h('details', {}, h('summary', {}, 'prompt', h('span', {class: 'preview'}, last(group.prompt)?.content.trim().slice(0, 160) || '')), messages(group.prompt)),
-    h('div', {class: 'cards'}, group.members.map(member => card(member, scale))));
+    h('div', {class: 'cards'}, alike(group.members).map(members => card(members, scale, reference(group)))));
+}
+
+// Candidates that say the same and earn the same are one card.
+const alike = members => [...Map.groupBy(members, member => JSON.stringify([member.text, member.reward, member.advantage, member.cut, member.terminated, member.prompt, member.node, member.parent])).values()];
+// What the others are compared with, word by word: what was played, or else the best.
+const reference = group => group.members.find(member => member.selected) || [...group.members].sort((a, b) => (b.reward ?? 0) - (a.reward ?? 0))[0];
+// The words of a text, those that are not in the other text (longest common subsequence) marked.
+function differences(text, other) {
+  const [a, b] = [text.split(/(\s+)/), other.split(/(\s+)/)];
+  if (text === other || a.length * b.length > 250000) return [text];
+  const longest = Array.from({length: a.length + 1}, () => new Uint16Array(b.length + 1));
+  for (let i = a.length - 1; i >= 0; i--) for (let j = b.length - 1; j >= 0; j--)
+    longest[i][j] = a[i] === b[j] ? longest[i + 1][j + 1] + 1 : Math.max(longest[i + 1][j], longest[i][j + 1]);
+  const out = [];
+  for (let i = 0, j = 0; i < a.length; i++) {
+    while (j < b.length && a[i] !== b[j] && longest[i][j + 1] > longest[i + 1][j]) j++;
+    if (j < b.length && a[i] === b[j]) { out.push(a[i]); j++; } else out.push(/\S/.test(a[i]) ? h('mark', {}, a[i]) : a[i]);
+  }
+  return out;
 }
 
 const messages = prompt => prompt.map(message => h('div', {class: 'message'}, h('div', {class: 'speaker'}, message.role), h('pre', {}, message.content)));
 
-function card(member, scale) {
+function card(members, scale, compared) {
+  const member = members.find(one => one.selected) || members[0];
+  const tokens = members.every(one => one.logprob === member.logprob) ? member.logprob : null;
   const parts = Object.entries(member.components);
   const number = (name, value, text) => value !== null && value !== undefined && h('div', {class: 'number'}, h('span', {}, name), h('span', {}, text || short(value)));
   return h('div', {class: `card${member.selected ? ' played' : ''}`},
     h('div', {class: 'edge', style: `background:${shade(member.advantage)}`}),
-    h('div', {class: 'card-head'}, h('span', {class: 'faint'}, member.branch), member.selected && h('b', {}, 'played'), member.cut && h('span', {class: 'tag'}, 'cut'), member.terminated && h('span', {class: 'tag'}, 'ends')),
+    h('div', {class: 'card-head'}, h('span', {class: 'faint branches', title: 'candidates'}, members.map(one => one.branch).join(' ')), members.length > 1 && h('b', {}, `× ${members.length}`), member.selected && h('b', {}, 'played'), member.cut && h('span', {class: 'tag'}, 'cut'), member.terminated && h('span', {class: 'tag'}, 'ends')),
     member.prompt && h('details', {}, h('summary', {}, 'its own prompt'), messages(member.prompt)),
-    h('pre', {class: `said${member.text.length > 90 ? ' long' : ''}`}, member.text.trim() === '' ? '(nothing)' : member.text.trim()),
+    h('pre', {class: `said${member.text.length > 90 ? ' long' : ''}`}, member.text.trim() === '' ? '(nothing)' : differences(member.text.trim(), compared.text.trim())),
     h('div', {class: 'number main'}, h('span', {}, 'reward'), h('span', {}, member.reward === null ? 'not scored' : short(member.reward))),
     member.reward !== null && h('div', {class: 'bar'}, h('div', {style: `width:${(100 * Math.max(0, member.reward) / scale).toFixed(0)}%`})),
     member.advantage !== null && h('div', {class: 'number main'}, h('span', {}, 'advantage'), h('span', {}, signed(member.advantage))),
     h('div', {class: 'small'}, number('team', member.team), number('local', member.local), parts.map(([name, value]) => number(name, value)),
-      number('tokens', member.tokens), number('logprob', member.logprob, member.logprob === null ? '' : member.logprob.toFixed(2).replace('-', '−'))));
+      number('tokens', member.tokens), number('logprob', tokens, tokens === null ? '' : tokens.toFixed(2).replace('-', '−'))));
 }

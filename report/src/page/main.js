@@ -3,16 +3,13 @@
 const first = list => list[0];
 // The success of an evaluation over all environments: the only one, or their mean.
 function heldOut(run) {
-  const steps = [...new Set(pick(run, {metric: 'success', split: 'test'}).map(row => row.step))].sort((a, b) => a - b);
-  return steps.map(step => {
-    const rows = pick(run, {metric: 'success', split: 'test', step});
-    const value = sum(rows.map(row => row.value)) / rows.length;
-    return {step, value, ...(rows.length === 1 ? {low: rows[0].low, high: rows[0].high} : {})};
-  });
+  const steps = Map.groupBy(pick(run, {metric: 'success', split: 'test'}), row => row.step);
+  return [...steps].sort(([a], [b]) => a - b).map(([step, list]) =>
+    ({step, value: mean(list.map(row => row.value)), ...(list.length === 1 ? {low: list[0].low, high: list[0].high} : {})}));
 }
 const range = row => Number.isFinite(row.low) ? `95 % interval ${(100 * row.low).toFixed(1)}–${percent(row.high)}` : 'mean over environments';
 const total = (run, metric) => sum(pick(run, {metric, split: 'train', policy: ''}).filter(row => metric === 'completion_tokens' || row.agent === '').map(row => row.value));
-const largest = (run, metric) => Math.max(...pick(run, {metric}).map(row => row.value), -Infinity);
+const largest = (run, metric) => most(pick(run, {metric}).map(row => row.value));
 
 function status(run) {
   const steps = run.steps === 0 ? 'no step committed yet' : `${plural(run.steps, 'step')} committed`;
@@ -74,6 +71,18 @@ function theme() {
   }}, 'Light / dark');
 }
 
+// A page of a run in progress that is open in a tab: loads itself again while its reader wants that.
+function renewal() {
+  const [name, every] = ['renew', 10];
+  const on = () => sessionStorage.getItem(name) === '1';
+  const button = h('button', {class: 'theme', title: `load the page again every ${every} seconds`, 'aria-pressed': String(on()), onclick: () => {
+    sessionStorage.setItem(name, on() ? '0' : '1');
+    button.setAttribute('aria-pressed', String(on()));
+  }}, 'Renew');
+  setInterval(() => { if (on() && !document.hidden) location.reload(); }, 1000 * every);
+  return button;
+}
+
 const SECTIONS = [['learning', 'Learning'], ['groups', 'Groups'], ['rewards', 'Rewards'], ['cost', 'Tokens and time'], ['episodes', 'Episodes'], ['settings', 'Settings']];
 
 function main() {
@@ -87,16 +96,18 @@ function main() {
       for (const button of event.currentTarget.parentElement.children) button.setAttribute('aria-pressed', String(button === event.currentTarget));
       show(run.index);
     }}, run.name))));
-  document.getElementById('page').append(
+  document.getElementById('page').append(...[
     h('header', {}, h('div', {}, h('div', {class: 'eyebrow'}, 'Troupe · report'), h('h1', {}, SEVERAL ? plural(RUNS.length, 'run') : RUNS[0].name),
-      SEVERAL ? null : [h('p', {class: 'lead'}, summary(RUNS[0])), h('p', {class: 'lead'}, status(RUNS[0]))]), theme()),
-    SEVERAL ? comparison() : tiles(RUNS[0]),
+      SEVERAL ? null : [h('p', {class: 'lead'}, summary(RUNS[0])), h('p', {class: 'lead'}, status(RUNS[0]))]), RUNS.some(run => run.begun !== null) && renewal(), theme()),
+    SEVERAL ? comparison() : [tiles(RUNS[0]), loop(RUNS[0])].filter(Boolean),
     h('nav', {style: 'margin-top:24px'}, SECTIONS.map(([id, name]) => h('a', {href: `#${id}`}, name))),
     learning(), ...(chooser ? [chooser] : []), details,
     h('footer', {}, h('p', {class: 'note'},
       RUNS.filter(run => run.drawn_every > 1).map(run => `Of the ${count(run.steps)} steps of ${run.name} every ${run.drawn_every}th is drawn. `),
       DATA.episodes_left_out > 0 && `${plural(DATA.episodes_left_out, 'chosen episode')} did not fit into a page of this size and ${DATA.episodes_left_out === 1 ? 'is' : 'are'} left out. `,
-      `Made by report ${DATA.version} from the streams of the run directory; report RUN --csv FILE writes every number.`)));
+      `Made by report ${DATA.version} from the streams of the run directory; report RUN --csv FILE writes every number.`))].flat().filter(Boolean));
   show(0);
 }
 main();
+// When the page was drawn, for benches/page.sh: milliseconds after it was opened.
+requestAnimationFrame(() => setTimeout(() => { document.documentElement.dataset.drawn = Math.round(performance.now()); }));

@@ -7,7 +7,7 @@ const color = index => index % 14 < 7 ? `var(--c${index % 7})` : `color-mix(in o
 // One curve for each run and value of a column (an agent, a policy). One run: a color for each value. Several runs: a
 // color for each method and a dash for each value, the same in all charts; seeds of a method are drawn as their mean.
 const VALUES = Object.fromEntries(['agent', 'policy'].map(column =>
-  [column, [...new Set(RUNS.flatMap(run => distinct(run.metrics, column)))].filter(Boolean).sort()]));
+  [column, [...new Set(RUNS.flatMap(run => distinct(run.series, column)))].filter(Boolean).sort()]));
 const DASHED = [...new Set(Object.values(VALUES).filter(values => values.length > 1).flat())];
 function curves(metric, column, split = 'train') {
   return METHODS.flatMap(method => VALUES[column].map((value, index) => {
@@ -28,7 +28,7 @@ function section(id, title, ...children) {
 const RATE = {format: percent, tick: y => `${Math.round(100 * y)} %`, domain: [0, 1]};
 const SEEDS = METHODS.some(method => method.runs.length > 1);
 function success() {
-  const environments = [...new Set(RUNS.flatMap(run => distinct(run.metrics.filter(row => row.metric === 'success'), 'environment')))];
+  const environments = [...new Set(RUNS.flatMap(run => distinct(find(run, {metric: 'success'}), 'environment')))];
   const named = (name, environment, what) => [SEVERAL && name, environments.length > 1 && environment, !SEVERAL && what].filter(Boolean).join(', ');
   const of = (split, what, thin, onTokens) => METHODS.flatMap(method => environments.map((environment, place) => {
     const lists = method.runs.map(run => {
@@ -73,7 +73,11 @@ function overSeeds(lists) {
 function spent(run, list) {
   const tokens = totals(pick(run, {metric: 'completion_tokens', split: 'train'})).sort((a, b) => a.x - b.x);
   if (run.drawn_every > 1) return []; // a sum over some of the steps would be too low
-  return list.map(point => ({...point, x: sum(tokens.filter(one => one.x <= point.x).map(one => one.y))}));
+  let [place, soFar] = [0, 0];
+  return [...list].sort((a, b) => a.x - b.x).map(point => {
+    while (place < tokens.length && tokens[place].x <= point.x) soFar += tokens[place++].y;
+    return {...point, x: soFar};
+  });
 }
 
 function learning() {
@@ -94,35 +98,54 @@ function learning() {
     h('div', {class: 'grid wide'}, success()), h('div', {class: 'grid'}, small.map(chart)));
 }
 
+// The loop, with what went through each pipe at the last step.
+function loop(run) {
+  const now = (metric, wanted = {}) => sum(find(run, {metric, split: 'train', ...wanted}).filter(one => last(one.steps) === run.last).map(one => last(one.values)));
+  const time = metric => sum(find(run, {metric, split: 'timing'}).filter(one => last(one.steps) === run.last).map(one => last(one.values)));
+  const of = {agent: '', policy: ''};
+  if (run.last === null || !now('groups', of)) return null;
+  const [samples, groups, flat] = [sum(VALUES.agent.map(agent => now('samples', {agent}))), now('groups', of), now('groups_flat', of)];
+  const box = (name, facts) => h('div', {class: 'stage'}, h('b', {}, name), facts.filter(Boolean).map(fact => h('span', {}, fact)));
+  const pipe = fact => h('div', {class: 'pipe'}, fact);
+  const rolled = time('rollout/seconds'), trained = time('update/seconds'), tokens = sum(VALUES.agent.map(agent => now('completion_tokens', {agent})));
+  return h('div', {class: 'scroll'}, h('div', {class: 'loop', role: 'img', 'aria-label': `what went through the pipe at step ${run.last}`},
+    box('envs tasks', [`step ${run.last}`]), pipe(plural(now('episodes'), 'task')),
+    box('rollout', [plural(tokens, 'token'), rolled > 0 && `${seconds(rolled)}, ${short(tokens / rolled)} tokens/s`]), pipe(plural(samples, 'sample')),
+    box('group', [plural(groups, 'group')]), pipe(`${count(flat)} flat`),
+    box('advantage', [`${count(groups - flat)} teach`]), pipe(plural(samples, 'sample')),
+    box('update', [plural(now('optimizer_steps'), 'optimizer step'), trained > 0 && seconds(trained)])));
+}
+
 function accounts(run) {
-  const rows = metric => pick(run, {metric, split: 'train'}).filter(row => row.agent === '' && row.policy === '');
-  const [seen, flat] = [rows('groups'), rows('groups_flat')];
-  const taught = seen.map((row, place) => ({x: row.step, y: row.value - flat[place].value}));
-  const reasons = distinct(run.metrics.filter(row => row.metric.startsWith('groups_dropped/')), 'metric');
+  const totalsOf = metric => pick(run, {metric, split: 'train', agent: '', policy: ''});
+  const byStep = list => new Map(list.map(row => [row.step, row.value]));
+  const [seen, flat] = [totalsOf('groups'), totalsOf('groups_flat')], flatAt = byStep(flat);
+  const taught = seen.map(row => ({x: row.step, y: row.value - (flatAt.get(row.step) || 0)}));
+  const reasons = distinct(run.series.filter(one => one.metric.startsWith('groups_dropped/')), 'metric');
   const series = [
     {name: 'compared', color: color(0), points: taught},
     {name: 'flat: all candidates earned the same', color: 'var(--idle)', points: points(flat)},
-    ...reasons.map((metric, place) => ({name: `dropped by ${metric.slice(15)}`, color: color(place + 1), points: points(rows(metric))})),
+    ...reasons.map((metric, place) => ({name: `dropped by ${metric.slice(15)}`, color: color(place + 1), points: points(totalsOf(metric))})),
   ];
-  const all = metric => sum(rows(metric).map(row => row.value));
-  const shares = distinct(run.metrics.filter(row => row.agent !== ''), 'agent').map((agent, place) => ({
-    name: agent, color: color(place), dash: DASHES[place % DASHES.length],
-    points: pick(run, {metric: 'groups_flat', split: 'train', agent}).map(row => ({x: row.step,
-      y: row.value / Math.max(1, pick(run, {metric: 'groups', agent, step: row.step})[0].value)})),
-  }));
+  const all = metric => sum(totalsOf(metric).map(row => row.value));
+  const shares = distinct(run.series.filter(one => one.agent !== ''), 'agent').map((agent, place) => {
+    const groups = byStep(pick(run, {metric: 'groups', split: 'train', agent}));
+    return {name: agent, color: color(place), dash: DASHES[place % DASHES.length],
+      points: pick(run, {metric: 'groups_flat', split: 'train', agent}).map(row => ({x: row.step, y: row.value / Math.max(1, groups.get(row.step))}))};
+  });
   return section('groups', 'Groups',
     h('p', {class: 'note'}, 'A group is the candidates of one agent at one turn of one episode. Candidates are compared only with their siblings, so a group whose members earned the same teaches nothing.'),
     h('div', {class: 'grid wide'},
       chart({title: 'Groups of each step', kind: 'bars', series, height: 220, format: count, tick: short}),
       chart({title: 'Share of flat groups by role', series: shares, height: 220, format: percent, tick: y => `${Math.round(100 * y)} %`, domain: [0, 1]})),
-    h('div', {class: 'scroll'}, proof(run, rows, all, reasons)));
+    h('div', {class: 'scroll'}, proof(run, totalsOf, all, reasons)));
 }
 
 // The books of a run: what has to add up, and whether it does.
-function proof(run, rows, all, reasons) {
-  const expected = rows('groups_expected');
-  const dropped = new Map(rows('groups_dropped').map(row => [row.step, row.value]));
-  const seen = new Map(rows('groups').map(row => [row.step, row.value]));
+function proof(run, totalsOf, all, reasons) {
+  const expected = totalsOf('groups_expected');
+  const dropped = new Map(totalsOf('groups_dropped').map(row => [row.step, row.value]));
+  const seen = new Map(totalsOf('groups').map(row => [row.step, row.value]));
   const off = expected.filter(row => row.value !== seen.get(row.step) + dropped.get(row.step));
   const verdict = (good, text) => h('span', {class: `check ${good ? 'good' : 'bad'}`}, `${good ? '✓' : '✗'} ${text}`);
   const line = (name, number, what) => h('tr', {}, h('td', {}, name), h('td', {class: 'number'}, number), h('td', {}, what));
@@ -140,13 +163,13 @@ function proof(run, rows, all, reasons) {
 
 // At which turn episodes were solved.
 function turns(run) {
-  const charts = distinct(pick(run, {split: 'train', metric: 'episodes'}), 'environment').map(environment => {
+  const charts = distinct(find(run, {split: 'train', metric: 'episodes'}), 'environment').map(environment => {
     const of = metric => pick(run, {split: 'train', environment, metric});
-    const solved = distinct(run.metrics.filter(row => row.environment === environment && row.metric.startsWith('solved_at_turn/')), 'metric')
+    const solved = distinct(run.series.filter(one => one.environment === environment && one.metric.startsWith('solved_at_turn/')), 'metric')
       .sort((a, b) => a.slice(15) - b.slice(15));
     const errors = new Map(of('errors').map(row => [row.step, row.value]));
-    const failed = of('episodes').map(row => ({x: row.step,
-      y: row.value - (errors.get(row.step) || 0) - sum(solved.flatMap(of).filter(one => one.step === row.step).map(one => one.value))}));
+    const done = new Map(totals(solved.flatMap(of)).map(({x, y}) => [x, y]));
+    const failed = of('episodes').map(row => ({x: row.step, y: row.value - (errors.get(row.step) || 0) - (done.get(row.step) || 0)}));
     return chart({
       title: `Episodes of ${environment} by the turn that solved them`, kind: 'bars', height: 220, format: count, tick: short,
       note: 'In training. An earlier turn is a better answer; the rest ran out of turns or ended without success.',
@@ -158,8 +181,8 @@ function turns(run) {
 }
 
 function rewards(run) {
-  const components = distinct(run.metrics.filter(row => row.metric.startsWith('component/')), 'metric');
-  const agents = distinct(run.metrics.filter(row => row.agent !== ''), 'agent');
+  const components = distinct(run.series.filter(one => one.metric.startsWith('component/')), 'metric');
+  const agents = distinct(run.series.filter(one => one.agent !== ''), 'agent');
   return section('rewards', 'Rewards', h('p', {class: 'note'}, 'What the rewards of each role were made of, mean over all its candidates, before weights.'),
     h('div', {class: 'grid wide'}, agents.map(agent => chart({
       title: `Components for ${agent}`, height: 220,
@@ -169,7 +192,7 @@ function rewards(run) {
 }
 
 function cost(run) {
-  const agents = distinct(pick(run, {metric: 'completion_tokens', split: 'train'}), 'agent');
+  const agents = distinct(find(run, {metric: 'completion_tokens', split: 'train'}), 'agent');
   const tokens = [...agents.map((agent, place) => ({name: `generated by ${agent}`, color: color(place), points: points(pick(run, {metric: 'completion_tokens', split: 'train', agent}))})),
     {name: 'prompts, each once', color: 'var(--idle)', points: totals(pick(run, {metric: 'prompt_tokens', split: 'train'}))}];
   const time = (metric, name, place) => ({name, color: color(place), points: totals(pick(run, {split: 'timing', metric}))});
