@@ -7,7 +7,7 @@
 #
 # The run directory holds every stream of every step. A step is committed by steps/NNNNNN/done, written last and by
 # rename: kill anything at any time, and the same command repeats at most the step in flight and ends with the same
-# bytes (the `timing` objects aside).
+# bytes (the `timing` objects aside). With --resident one pipe takes all steps, and leaves the same files.
 set -uo pipefail
 export ORT_DISABLE_TELEMETRY=1 LC_ALL=C
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -25,6 +25,7 @@ Examples:
   ./pipeline.sh --env-command 'python3 my_env.py'  an environment of your own
   ./pipeline.sh --model smollm2 --policies adapter-per-role --env math --workflow check   a language model learns
                                                    word problems; its numbers are others, see below
+  ./pipeline.sh --resident                         the same bytes sooner: the stages stay from step to step
   ./pipeline.sh --steps 120                        run again with more steps: it continues where it stopped
   ./pipeline.sh --policies tool=A --policies planner=B   start from your own checkpoints (no warm-up)
   ./pipeline.sh --env math --method magrpo         MAGRPO in place of AT-GRPO
@@ -66,6 +67,9 @@ Options:
   --stage NAME=COMMAND  replaces a stage by a shell command, which finds $RUN, $STEP and the programs of this
                         project on its PATH
   --keep-best           keep a copy of the policies that did best on the test tasks in DIR/best
+  --resident            start the stages once and not for each step: the policies' weights and moments stay in memory.
+                        The same bytes; with or without may change from run to run. On the CPU; of the stages only
+                        tasks can be replaced
   --evaluate STEP       print the stream of an evaluation of --policies AGENT=DIR as step STEP, then stop
   --help                this text
 
@@ -120,7 +124,7 @@ warmup_lr X 0.03 3e-5 3e-5 its learning rate
 warmup_lr_warmup N 50 10 10 its optimizer steps of linear warm-up
 warmup_lr_other X 4e-3 - - the same of what muon leaves to AdamW'
 env=plan-path env_command='' method=at-grpo workflow=team model=tiny policies=shared turns='' seed=1 device=cpu dtype=''
-run='' keep_best=no setup_only=no evaluate='' train='' select=random max_tokens='' adapter=rank=16,alpha=32
+run='' keep_best=no setup_only=no resident=no evaluate='' train='' select=random max_tokens='' adapter=rank=16,alpha=32
 settings=''
 declare -A stage_command=() stage_flags=() given=()
 
@@ -144,6 +148,7 @@ while [ $# -gt 0 ]; do
         --help | -h) usage; exit 0 ;;
         --setup) setup_only=yes; shift; continue ;;
         --keep-best) keep_best=yes; shift; continue ;;
+        --resident) resident=yes; shift; continue ;;
         --run | --env | --env-command | --method | --workflow | --model | --policies | --adapter | --turns | --select | --max-tokens | \
             --seed | --device | --dtype | --train | --evaluate | --flags | --stage | --set) kind=text ;;
         --*=*) set -- "${flag%%=*}" "${flag#*=}" "${@:2}"; continue ;;
@@ -200,6 +205,14 @@ for name in tasks branches turns max_tokens eval_tasks minibatches; do
     [ "${!name:-1}" -gt 0 ] || die 2 "--${name//_/-} must be at least 1"
 done
 [[ $device =~ ^(cpu|sim|cuda(:[0-9]+)?)$ ]] || die 2 "--device $device: not a device" 'devices are cpu, cuda and cuda:N'
+if [ "$resident" = yes ]; then
+    [ -z "$evaluate" ] || die 2 '--resident has no effect with --evaluate' 'leave out --resident'
+    [ "$device" = cpu ] || die 2 "--resident has no effect with --device $device" 'leave out --resident: a device is shared by a process a step'
+    for name in rollout group advantage update; do
+        [ -z "${stage_command[$name]:-}" ] ||
+            die 2 "--stage $name=... is a process a step, which --resident does not start" 'leave out --resident'
+    done
+fi
 [[ $method =~ ^(at-grpo|magrpo|magrpo-cross)$ ]] || die 2 "--method $method: not at-grpo, magrpo or magrpo-cross"
 [[ $select =~ ^(random|best)$ ]] || die 2 "--select $select: not random or best"
 [ "$policies" = adapter-per-role ] || [ -z "${given[adapter]:-}" ] ||
@@ -389,11 +402,14 @@ any_runs() { # PIDS...: a process that has ended has no command line, even where
 }
 stop() { # CODE
     trap '' HUP INT TERM
-    local pids=() try
-    if [ -n "$running" ] && kill -STOP "$running" 2>/dev/null; then # it starts no more stages
-        mapfile -t pids < <(descendants "$running")
-        kill -TERM "$running" "${pids[@]}" 2>/dev/null
-        kill -CONT "$running"
+    local pids=() job try
+    for job in $running $staying; do
+        kill -STOP "$job" 2>/dev/null || continue # it starts no more stages
+        mapfile -t -O ${#pids[@]} pids < <(echo "$job"; descendants "$job")
+    done
+    if [ ${#pids[@]} -gt 0 ]; then
+        kill -TERM "${pids[@]}" 2>/dev/null
+        kill -CONT "${pids[@]}" 2>/dev/null
         for try in 1 2 3 4 5 6 7 8; do
             any_runs "${pids[@]}" || break
             sleep 0.1
@@ -406,9 +422,9 @@ stop() { # CODE
 trap 'stop 129' HUP
 trap 'stop 130' INT
 trap 'stop 143' TERM
-running=''
-background() { # COMMAND...
-    "$@" &
+running='' staying=''
+background() { # COMMAND..., which does not hold the pipes of the stages that stay
+    "$@" 7<&- 8>&- &
     running=$!
     wait "$running"
     set -- $?
@@ -575,8 +591,12 @@ rate() { # FILE: successes over episodes
     report evaluate --format line --allow-incomplete --quiet "$1" 2>/dev/null | cut -d , -f 1
 }
 flat() { # FILE: how many of the groups had nothing to compare
-    json '"{} of {} groups flat".format(*(sum(line.get(name, 0) for line in lines if line["type"] == "metrics")
-        for name in ("flat_groups", "groups")))' <"$1"
+    local line flat=0 groups=0
+    while read -r line; do
+        [[ $line =~ \"flat_groups\":\ *([0-9]+) ]] && flat=$((flat + BASH_REMATCH[1]))
+        [[ $line =~ \"groups\":\ *([0-9]+) ]] && groups=$((groups + BASH_REMATCH[1]))
+    done < <(grep '"type": *"metrics"' "$1")
+    echo "$flat of $groups groups flat"
 }
 
 # ---- one training step --------------------------------------------------------------------------------------
@@ -587,24 +607,104 @@ stage() { # NAME COMMAND...: the stage itself with its --flags, or the command o
     # shellcheck disable=SC2086 # one flag a word
     exec "$@" ${method_flags[$name]:-} ${stage_flags[$name]:-}
 }
+draw() { # STEP
+    from_environment tasks --split train --count "$tasks" --seed $((seed * 1000000 + $1))
+    stage tasks "${command[@]}"
+}
+play() { # STEP FLAG...
+    stage rollout rollout "${policy_flags[@]}" "${episode_flags[@]}" --branches "$branches" --select "$select" \
+        --temperature "$temperature" --max-tokens "$max_tokens" --seed "$seed" --step "$1" --device "$device" \
+        "${dtype_flags[@]}" --quiet "${@:2}"
+}
+learn() { # FLAG...
+    stage update update "${train_flags[@]}" --optimizer "$optimizer" --lr "$lr" --warmup "$lr_warmup" --betas "$betas" \
+        --weight-decay 0 --minibatches "$minibatches" --seed "$seed" --device "$device" "${dtype_flags[@]}" --quiet "$@"
+}
 play_and_update() { # STEP DIRECTORY
     context="step $1"
     export RUN=$run STEP=$1
-    from_environment tasks --split train --count "$tasks" --seed $((seed * 1000000 + $1))
-    (stage tasks "${command[@]}") |
+    (draw "$1") |
         tee "$2/tasks.jsonl" |
-        (stage rollout rollout "${policy_flags[@]}" "${episode_flags[@]}" --branches "$branches" \
-            --select "$select" --temperature "$temperature" --max-tokens "$max_tokens" --seed "$seed" --step "$1" \
-            --device "$device" "${dtype_flags[@]}" --quiet) |
+        (play "$1") |
         (stage group group --quiet) |
         (stage advantage advantage --quiet) |
         tee "$2/samples.jsonl" |
-        (stage update update "${train_flags[@]}" --optimizer "$optimizer" --lr "$lr" --warmup "$lr_warmup" \
-            --betas "$betas" --weight-decay 0 --minibatches "$minibatches" --seed "$seed" --device "$device" \
-            "${dtype_flags[@]}" --quiet) \
-            >"$2/metrics.jsonl"
+        (learn) >"$2/metrics.jsonl"
     statuses=("${PIPESTATUS[@]}")
     leftmost_failure tasks 'tee tasks.jsonl' rollout group advantage 'tee samples.jsonl' update
+}
+
+# ---- the same with stages that stay: the tasks of one step after another go into one pipe ----------------------
+tee_steps() { # STEP NAME [last]: writes each part of stdin into the folder of its step, and to stdout all or the steps that are ok
+    python3 -c 'import json, os, sys
+run, step, name, last = sys.argv[1], int(sys.argv[2]), sys.argv[3], len(sys.argv) > 4
+output, file = sys.stdout.buffer, None
+try:
+    for line in sys.stdin.buffer:
+        file = file or open(f"{run}/steps/{step:06d}/{name}", "wb")
+        file.write(line)
+        if not last:
+            output.write(line)
+        if line.startswith(b"{\"type\":\"end\""):
+            file.close()
+            file = None
+            if last and json.loads(line)["ok"]:
+                output.write(b"%d\n" % step)
+            output.flush()
+            step += 1
+except BrokenPipeError: # whoever went away says why
+    os._exit(0)
+except OSError as error:
+    sys.exit(f"pipeline.sh: {error}")' "$run" "$@"
+}
+stay() { # STEP FOLDER: plays and learns from what comes through the pipe tasks, and says in the pipe updates which steps are done
+    local folders
+    (play "$1" --resident) <"$2/tasks" |
+        (stage group group --quiet --resident) |
+        (stage advantage advantage --quiet --resident) |
+        tee_steps "$1" samples.jsonl |
+        (learn --resident) |
+        tee_steps "$1" metrics.jsonl last >"$2/updates"
+    statuses=("${PIPESTATUS[@]}")
+    folders=("$run"/steps/*)
+    context="step $((10#${folders[-1]##*/}))"
+    leftmost_failure rollout group advantage 'tee samples.jsonl' update 'tee metrics.jsonl'
+}
+draw_file() { # STEP DIRECTORY
+    context="step $1"
+    export RUN=$run STEP=$1
+    (draw "$1") >"$2/tasks.jsonl"
+    statuses=($?)
+    leftmost_failure tasks
+    # A part ends with its end: the stages would wait for another, or take what follows it for the next step.
+    [ -z "${stage_command[tasks]:-}$env_command" ] ||
+        json '[line["type"] for line in lines].count("end") == 1 and lines[-1]["type"] == "end" or sys.exit(1)' \
+            <"$2/tasks.jsonl" >/dev/null ||
+        die 65 "step $1: the stream of tasks does not end with its only \`end\` line" 'or leave out --resident'
+}
+pass_on() { # STEP DIRECTORY
+    local folder updated
+    if [ -z "$staying" ]; then
+        folder=$(mktemp -d) && mkfifo "$folder/tasks" "$folder/updates" || die 74 "cannot make $folder/tasks"
+        RUN=$run stay "$1" "$folder" &
+        staying=$!
+        trap end_stages EXIT
+        exec 8>"$folder/tasks" 7<"$folder/updates"
+        rm -r "$folder"
+    fi
+    background draw_file "$@" || exit $?
+    cat "$2/tasks.jsonl" >&8 2>/dev/null # where the stages are gone, the next line says so
+    if ! read -r -u 7 updated || [ "$updated" != "$1" ]; then
+        end_stages || exit $?
+        die 1 "step $1: the stages ended before it was done"
+    fi
+}
+end_stages() { # nothing more comes for them; the exit code of the leftmost that failed
+    exec 8>&-
+    [ -z "$staying" ] || wait "$staying"
+    set -- $?
+    staying=''
+    return "$1"
 }
 trained_versions() {
     local agent
@@ -614,7 +714,11 @@ train() { # STEP
     local directory=$run/steps/$(printf %06d "$1") before
     mkdir -p "$directory" || die 74 "cannot make $directory"
     before=$(trained_versions)
-    background play_and_update "$1" "$directory" || exit $?
+    if [ "$resident" = yes ]; then
+        pass_on "$1" "$directory"
+    else
+        background play_and_update "$1" "$directory" || exit $?
+    fi
     [ "$(trained_versions)" != "$before" ] ||
         die 1 "step $1: no policy has a new version" 'update ended well and published nothing: see the command of --stage update'
     commit "$1" "$directory"
@@ -628,7 +732,7 @@ train() { # STEP
             'where all fail, an easier task (--set level=1), more --max-tokens, --branches or --temperature, or a --warmup; where all succeed, a harder task'
 }
 version() { # POLICY DIRECTORY: the version that `current` names, such as 12:9f2c41d0
-    json 'lines[0]["version"]' <"$1/current/version.json"
+    [[ $(<"$1/current/version.json") =~ \"version\":\ *\"([^\"]+) ]] 2>/dev/null && echo "${BASH_REMATCH[1]}"
 }
 commit() { # STEP DIRECTORY: the step counts once `done` is there, which names every policy's version
     local folder versions='' number
@@ -676,5 +780,6 @@ for ((step = done_steps + 1; step <= steps; step++)); do
     train "$step"
     evaluate_if_due "$step"
 done
+end_stages || exit $?
 [ "$eval_every" -gt 0 ] || page
 say "the run is in $run, its report in $run/report.html"

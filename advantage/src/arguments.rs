@@ -33,7 +33,7 @@ remax and raw, which do not compare members) and it is counted.
 Exit codes: 0 done, 2 usage, 65 bad record, broken group or incomplete stream, 74 I/O, 130 and 143 interrupted.";
 
 /// Turns the rewards of a group into advantages: adds `advantage`, `group_mean` and `group_std`.
-#[derive(Parser, Debug)]
+#[derive(Clone, Copy, Parser, Debug)]
 #[command(name = "advantage", version, help_template = TEMPLATE)]
 pub struct Arguments {
     /// How an advantage is made of rewards

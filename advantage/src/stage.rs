@@ -146,6 +146,10 @@ impl Decorate for Advantages {
         if self.arguments.credit == Credit::Tree { self.tree.take(joint, line) } else { Ok(()) }
     }
 
+    fn next_part(&mut self) {
+        *self = Advantages::new(self.arguments, self.method);
+    }
+
     fn is_complete(&self, group: &Group) -> bool {
         group.members.first().is_some_and(|first| group.members.len() == first.data.size as usize)
     }

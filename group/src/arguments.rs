@@ -22,7 +22,7 @@ Reads sample lines on stdin and adds group and group_size; other lines pass thro
 Exit codes: 0 done, 2 usage, 65 bad record, broken group or incomplete stream, 74 I/O, 130 and 143 interrupted.";
 
 /// Decides which samples are compared: adds `group` and `group_size`.
-#[derive(Parser, Debug)]
+#[derive(Clone, Copy, Parser, Debug)]
 #[command(name = "group", version, help_template = TEMPLATE)]
 pub struct Arguments {
     /// What the members of a group share. agent-turn: one agent at one turn of one episode, one prompt. The others are

@@ -142,6 +142,10 @@ impl Decorate for Grouping {
         })
     }
 
+    fn next_part(&mut self) {
+        *self = Grouping::new(self.arguments);
+    }
+
     /// Only siblings say how many they are. The stream has already refused duplicate branches.
     fn is_complete(&self, group: &Group) -> bool {
         let siblings = common(group).filter(|_| self.arguments.by.siblings());

@@ -30,6 +30,10 @@ pub struct Flags {
     /// Print nothing on stderr but errors
     #[arg(long, short)]
     pub quiet: bool,
+
+    /// Take one part of the input after another, each up to its `end` line, and answer each with an `end` line
+    #[arg(long)]
+    pub resident: bool,
 }
 
 /// A stage that adds keys to samples, by default to each by itself.
@@ -66,6 +70,9 @@ pub trait Decorate {
     fn is_complete(&self, _group: &Group<Self::Data>) -> bool {
         true
     }
+
+    /// Forgets what it has seen: the next part of a stream follows (`--resident`).
+    fn next_part(&mut self) {}
 
     /// Whether the stage must see the whole stream before it can decorate any group.
     fn needs_whole_stream(&self) -> bool {
@@ -156,48 +163,62 @@ pub struct StageStats {
     pub groups: u64,
 }
 
-/// Runs `stage` from stdin to stdout.
+/// Runs `stage` from stdin to stdout, with `--resident` for each part of stdin.
 ///
 /// # Errors
 /// 65: a line or a group is refused, or the stream is not whole; 74: I/O; 130, 143: a signal; or the stage's own.
-pub fn run(name: &'static str, flags: Flags, stage: impl Decorate) -> Result<()> {
-    let started = Instant::now();
+pub fn run(name: &'static str, flags: Flags, mut stage: impl Decorate) -> Result<()> {
     let mut writer = Writer::stdout();
+    Reader::stdin().each_part(flags.resident, |reader| {
+        run_part(name, flags, &mut stage, reader, &mut writer)?;
+        stage.next_part();
+        Ok(())
+    })
+}
+
+fn run_part<R: Read, W: Write>(
+    name: &'static str,
+    flags: Flags,
+    stage: &mut impl Decorate,
+    reader: &mut Reader<R>,
+    writer: &mut Writer<W>,
+) -> Result<()> {
+    let started = Instant::now();
     let stream = Stream::new(name, flags.allow_incomplete).every_sample();
-    let mut chassis = Chassis {
-        allow_incomplete: flags.allow_incomplete,
-        stage,
-        stream,
-        gather: Gather::default(),
-        stats: StageStats::default(),
-    };
-    let outcome = chassis.read(&mut Reader::stdin(), &mut writer);
+    let mut chassis =
+        Chassis { flags, stage, stream, gather: Gather::default(), stats: StageStats::default() };
+    let outcome = chassis.read(reader, writer);
     let Chassis { stage, stream, stats, .. } = chassis;
     let counts = match stage.counts(&stats, stream.ends()) {
         Value::Object(counts) => counts,
         _ => Map::new(),
     };
-    stream.close(&mut writer, outcome, counts, stage::timing(started))?;
+    stream.close(writer, outcome, counts, stage::timing(started))?;
     if !flags.quiet {
         stage::note(name, stage.summary(&stats));
     }
     Ok(())
 }
 
-struct Chassis<S: Decorate> {
-    allow_incomplete: bool,
-    stage: S,
+struct Chassis<'a, S: Decorate> {
+    flags: Flags,
+    stage: &'a mut S,
     stream: Stream,
     gather: Gather<Group<S::Data>>,
     stats: StageStats,
 }
 
-impl<S: Decorate> Chassis<S> {
+impl<S: Decorate> Chassis<'_, S> {
     fn read<R: Read, W: Write>(&mut self, reader: &mut Reader<R>, writer: &mut Writer<W>) -> Result<()> {
         while let Some(line) = reader.next()? {
             match line.kind {
                 Kind::Sample => self.sample(line)?,
-                Kind::End => self.stream.end(&line)?,
+                Kind::End => {
+                    self.stream.end(&line)?;
+                    if self.flags.resident {
+                        break;
+                    }
+                }
                 Kind::Joint => {
                     let joint = self.stream.joint(&line)?;
                     self.stage.joint(joint, &line)?;
@@ -215,7 +236,7 @@ impl<S: Decorate> Chassis<S> {
             }
         }
         self.stream.whole()?;
-        if !self.allow_incomplete {
+        if !self.flags.allow_incomplete {
             self.stage.check(&self.stats, self.stream.ends())?;
         }
         for entry in std::mem::take(&mut self.gather).rest() {

@@ -14,7 +14,8 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::failure::{Failure, Result};
-use crate::signal::{self, Stdin};
+use crate::signal;
+pub use crate::signal::Stdin;
 
 /// The version of the record that this build reads and writes.
 pub const VERSION: u64 = 1;
@@ -156,6 +157,33 @@ impl<R: Read> Reader<R> {
         let found = self.fill_line(&mut bytes)?;
         self.number += 1;
         Ok(found.then_some(bytes))
+    }
+
+    /// Calls `part` for the input, or if it is `resident` for each of its parts, which end with an `end` line: `part` reads
+    /// no further than that. Lines are numbered anew in each.
+    ///
+    /// # Errors
+    /// The first of `part`'s, or the input's.
+    pub fn each_part(&mut self, resident: bool, mut part: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
+        if !resident {
+            return part(self);
+        }
+        while self.begin_part()? {
+            part(self)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a further part of the input, whose lines are numbered anew; false at the end of the input.
+    ///
+    /// # Errors
+    /// As [`Reader::next`].
+    pub fn begin_part(&mut self) -> Result<bool> {
+        self.number = 0;
+        if self.start == self.end {
+            (self.start, self.end) = (0, self.read()?);
+        }
+        Ok(self.start < self.end)
     }
 
     /// Whether reading the next line would block: the moment to flush pending output.

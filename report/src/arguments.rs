@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use record::decorate::Flags;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -94,9 +93,13 @@ pub struct Evaluate {
     #[arg(long, value_enum, default_value_t = ResultFormat::Table, value_name = "HOW")]
     pub format: ResultFormat,
 
-    /// The flags of every stage that reads a stream.
-    #[command(flatten)]
-    pub flags: Flags,
+    /// Accept an incomplete stream: no `end` line, one that is not ok, or less than it announces
+    #[arg(long)]
+    pub allow_incomplete: bool,
+
+    /// Print nothing on stderr but errors
+    #[arg(long, short)]
+    pub quiet: bool,
 }
 
 /// How a result is printed.

@@ -120,7 +120,7 @@ pub struct Arguments {
     #[arg(long, value_name = "S", default_value_t = 0, value_parser = value_parser!(u64).range(..=MAX_INTEGER))]
     pub seed: u64,
 
-    /// The training step of these samples; part of every episode's name.
+    /// The training step of these samples, with --resident of the first part; part of every episode's name.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = value_parser!(u64).range(..=MAX_INTEGER))]
     pub step: u64,
 
@@ -168,6 +168,11 @@ pub struct Arguments {
     /// Play the tasks that came, of a stream without a good `end` or without some of its tasks.
     #[arg(long)]
     pub allow_incomplete: bool,
+
+    /// Take one part of the input after another, each up to its `end` line: a step each, played by the policies' newest
+    /// versions at that moment, and answered with an `end` line.
+    #[arg(long)]
+    pub resident: bool,
 
     /// No progress on stderr.
     #[arg(long, short, action = ArgAction::SetTrue)]

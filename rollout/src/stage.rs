@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use envs::{Environment, External};
 use policy::ownership::Owner;
 use record::failure::{Failure, Result};
 use record::line::{self, End, Task};
-use record::read::{Kind, Line, Reader};
+use record::read::{Kind, Line, Reader, Stdin};
 use record::write::Writer;
 use serde_json::{Map, Value, json};
 
@@ -79,20 +79,40 @@ pub struct Totals {
 /// missing library (69), too many failed episodes or a model that fails to run (1).
 pub fn main() -> Result<()> {
     let CommandLine { arguments, version, format } = record::stage::parse();
-    if version { version::print(format) } else { run(&Arc::new(arguments.resolve()?)) }
+    if version { version::print(format) } else { run(&arguments.resolve()?) }
 }
 
-fn run(settings: &Arc<Settings>) -> Result<()> {
-    let started = Instant::now();
+fn run(settings: &Settings) -> Result<()> {
     // A missing GPU or library is reported before anything is read.
     if matches!(settings.device, DeviceKind::Cuda(_)) {
         runtime::open_cuda()?;
     }
     let mut writer = Writer::stdout();
-    let opened = open(settings);
+    let external = settings.env_command.as_ref().map(|(command, timeout)| External::new(command, *timeout));
+    let reader = Arc::new(Mutex::new(Reader::stdin()));
+    let mut settings = Arc::new(settings.clone());
+    while !settings.flags.resident || locked(&reader).begin_part()? {
+        run_part(&settings, external.clone(), &reader, &mut writer)?;
+        if !settings.flags.resident {
+            break;
+        }
+        Arc::make_mut(&mut settings).metadata.step += 1;
+    }
+    Ok(())
+}
+
+/// Plays one part of the input, which is all of it unless with `--resident`.
+fn run_part<W: Write>(
+    settings: &Arc<Settings>,
+    external: Option<External>,
+    reader: &Arc<Mutex<Reader<Stdin>>>,
+    writer: &mut Writer<W>,
+) -> Result<()> {
+    let started = Instant::now();
+    let opened = open(settings, external, reader);
     let load = started.elapsed();
     let (totals, outcome) = match opened {
-        Ok(run) => play(run, &mut writer),
+        Ok(run) => play(run, writer),
         Err(failure) => (Totals::default(), Err(failure)),
     };
     let outcome = outcome.and_then(|()| judge(settings, &totals));
@@ -120,13 +140,13 @@ fn run(settings: &Arc<Settings>) -> Result<()> {
 }
 
 /// Reads up to the first task, which names the agents, so that wrong flags are reported before a policy is loaded.
-fn open(settings: &Arc<Settings>) -> Result<Run<impl Iterator<Item = Result<Line>> + Send + 'static>> {
-    let mut reader = Reader::stdin();
-    let (ahead, first) = read_ahead(&mut reader)?;
-    let external: Option<Box<dyn Environment>> = match &settings.env_command {
-        Some((command, timeout)) => Some(Box::new(External::new(command, *timeout))),
-        None => None,
-    };
+fn open(
+    settings: &Arc<Settings>,
+    external: Option<External>,
+    reader: &Arc<Mutex<Reader<Stdin>>>,
+) -> Result<Run<impl Iterator<Item = Result<Line>> + Send + 'static>> {
+    let (ahead, first) = read_ahead(&mut locked(reader), settings.flags.resident)?;
+    let external = external.map(|external| Box::new(external) as Box<dyn Environment>);
     let environment = envs::environment_of(external.as_deref(), &first)?;
     let agents = environment.agents(&first, settings.flags.workflow.as_deref())?;
     check_team(settings, &agents)?;
@@ -153,17 +173,33 @@ fn open(settings: &Arc<Settings>) -> Result<Run<impl Iterator<Item = Result<Line
     let names = owners.iter().map(|owner| owner.name.as_str());
     let labels = names.zip(policies.versions()).map(label).collect();
     let context = Arc::new(RunContext { settings: settings.clone(), external, labels });
-    let lines = ahead.into_iter().map(Ok).chain(std::iter::from_fn(move || reader.next().transpose()));
+    let (reader, resident) = (reader.clone(), settings.flags.resident);
+    let mut at_end = false;
+    let rest = std::iter::from_fn(move || {
+        let line = if at_end { Ok(None) } else { locked(&reader).next() };
+        at_end |= matches!(&line, Ok(Some(line)) if resident && line.kind == Kind::End);
+        line.transpose()
+    });
+    let lines = ahead.into_iter().map(Ok).chain(rest);
     Ok(Run { context, generators: Box::new(move || Ok(policies.generators())), lines, tasks_per_thread })
 }
 
-fn read_ahead<R: std::io::Read>(reader: &mut Reader<R>) -> Result<(Vec<Line>, Task)> {
+/// The thread that reads tasks holds it for a line at a time, and is done before the next part.
+fn locked(reader: &Mutex<Reader<Stdin>>) -> MutexGuard<'_, Reader<Stdin>> {
+    reader.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read_ahead<R: std::io::Read>(reader: &mut Reader<R>, resident: bool) -> Result<(Vec<Line>, Task)> {
     let mut ahead = Vec::new();
     while let Some(line) = reader.next()? {
         let task = (line.kind == Kind::Task).then(|| line::parse(&line)).transpose()?;
+        let is_over = resident && line.kind == Kind::End;
         ahead.push(line);
         if let Some(task) = task {
             return Ok((ahead, task));
+        }
+        if is_over {
+            break;
         }
     }
     Err(Failure::data("no task on stdin")

@@ -234,6 +234,11 @@ pub struct Arguments {
     #[arg(long, help_heading = "Running")]
     pub allow_truncated_sampling: bool,
 
+    /// Take one part of the input after another, each up to its `end` line: an update each, answered with an `end` line. On
+    /// the CPU weights and moments stay in memory between them
+    #[arg(long, conflicts_with_all = ["check", "dry_run"], help_heading = "Running")]
+    pub resident: bool,
+
     /// No progress and no messages on stderr
     #[arg(long, help_heading = "Running")]
     pub quiet: bool,

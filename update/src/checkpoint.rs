@@ -110,6 +110,18 @@ impl Checkpoint {
     /// # Errors
     /// Files that are missing, damaged or of another model than the configuration says.
     pub fn open(policy: &Policy, config: &Config) -> Result<Checkpoint> {
+        Self::with(policy, config, saved_state(policy)?)
+    }
+
+    /// Opens a version's weights alone, where the training state is in memory.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn of_weights(policy: &Policy, config: &Config) -> Result<Checkpoint> {
+        Self::with(policy, config, None)
+    }
+
+    fn with(policy: &Policy, config: &Config, saved: Option<TrainingState>) -> Result<Checkpoint> {
         let weights = Tensors::of_model(policy.model(), config)?;
         let weights = CheckpointTensors::new(Arc::new(Layout::new(config)), weights)?;
         let (trained, base) = match policy.adapter(config)? {
@@ -120,7 +132,7 @@ impl Checkpoint {
                 (trained, Some(Base { adapter, weights, files: policy.model().to_owned() }))
             }
         };
-        let checkpoint = Checkpoint { config: config.clone(), trained, base, saved: saved_state(policy)? };
+        let checkpoint = Checkpoint { config: config.clone(), trained, base, saved };
         checkpoint.masters()?;
         Ok(checkpoint)
     }

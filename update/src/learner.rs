@@ -45,8 +45,8 @@ pub trait Learner {
     /// Optimizer steps taken since the optimizer's state was initialized.
     fn optimizer_steps(&self) -> u64;
 
-    /// Time in the passes and in the optimizer so far.
-    fn timing(&self) -> Timing;
+    /// Time in the passes and in the optimizer since the last call.
+    fn take_timing(&mut self) -> Timing;
 
     /// Peak device memory in use, bytes; nothing on the CPU.
     fn device_bytes(&mut self) -> Option<u64> {
@@ -161,8 +161,8 @@ impl Learner for CpuLearner {
         self.host.optimizer.steps()
     }
 
-    fn timing(&self) -> Timing {
-        self.timing
+    fn take_timing(&mut self) -> Timing {
+        std::mem::take(&mut self.timing)
     }
 
     fn read(&mut self, kind: StateKind, tensor: usize, from: usize, values: &mut [f32]) -> Result<()> {
@@ -265,8 +265,8 @@ impl<D: Device> Learner for DeviceLearner<D> {
         }
     }
 
-    fn timing(&self) -> Timing {
-        self.timing
+    fn take_timing(&mut self) -> Timing {
+        std::mem::take(&mut self.timing)
     }
 
     fn device_bytes(&mut self) -> Option<u64> {

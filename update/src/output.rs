@@ -28,8 +28,8 @@ impl<W: Write> Output<W> {
     }
 
     /// The writer, unless its reader closed the pipe.
-    pub fn into_writer(self) -> Option<Writer<W>> {
-        self.writer
+    pub fn writer(&mut self) -> Option<&mut Writer<W>> {
+        self.writer.as_mut()
     }
 
     fn attempt(&mut self, write: impl FnOnce(&mut Writer<W>) -> Result<()>) -> Result<()> {
@@ -70,6 +70,6 @@ mod tests {
         output.raw(&line).unwrap();
         assert!(output.writer.is_none());
         output.object(&serde_json::json!({"type": "metrics"})).unwrap();
-        assert!(output.into_writer().is_none());
+        assert!(output.writer().is_none());
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Instant;
 
-use device::Any;
+use device::{Any, DeviceKind};
 use gemm::Precision;
 use policy::config::Config;
 use policy::directory::{Policy, Version};
@@ -36,6 +36,12 @@ const CHECK_GAPS: [f64; 2] = [1e-3, 0.3];
 /// The same for training: a long run should not stop for one unlikely token.
 const TRAINING_GAPS: [f64; 2] = [0.01, 0.5];
 
+/// A policy's learner that stays in memory, and the version that its weights are.
+pub struct Kept {
+    version: Version,
+    learner: Box<dyn Learner>,
+}
+
 /// One policy, its samples, and the version that they were sampled from.
 pub struct PolicyUpdate<'a> {
     arguments: &'a Arguments,
@@ -53,17 +59,21 @@ pub struct PolicyUpdate<'a> {
 }
 
 impl<'a> PolicyUpdate<'a> {
-    /// Opens the version that the samples name, and `--kl`'s reference.
+    /// Opens the version that the samples name, which may be the one that is in memory, and `--kl`'s reference.
     pub fn open(
         arguments: &'a Arguments,
         owned: &'a Owner,
         references: &Ownership,
         samples: &'a Samples,
         reader: &'a SampleReader,
+        kept: Option<&Kept>,
     ) -> Result<PolicyUpdate<'a>> {
         let (version, place) = samples.version.clone().unwrap_or_default();
         let from = Policy::open_version(&owned.directory, &version).map_err(|failure| failure.at(place))?;
-        from.verify()?;
+        // What is in memory was published by this process.
+        if kept.is_none_or(|kept| kept.version != from.version) {
+            from.verify()?;
+        }
         let mut config = Config::load(from.model())?;
         // Before memory is planned: a size that the files do not have means damage.
         let tensors = Tensors::of_model(from.model(), &config)?;
@@ -99,9 +109,12 @@ impl<'a> PolicyUpdate<'a> {
         &self.owned.name
     }
 
-    /// Trains and publishes, unless an earlier call did; returns the metrics line and the phase timings.
-    pub fn train(&self) -> Result<(String, Times)> {
+    /// Trains and publishes, unless an earlier call did; returns the metrics line and the phase timings. Goes on with the
+    /// learner in `kept` if it is of the samples' version, and with `--resident` leaves its own there.
+    pub fn train(&self, kept: &mut Option<Kept>) -> Result<(String, Times)> {
         let started = Instant::now();
+        // Dropped before anything else is loaded.
+        let kept_learner = kept.take().filter(|kept| kept.version == self.from.version);
         let pinned = [self.from.version.clone()];
         let retention = Retention { keep: self.arguments.keep as usize, pinned: &pinned };
         if let Some(version) = published(&self.from, &self.input, &retention)? {
@@ -110,11 +123,14 @@ impl<'a> PolicyUpdate<'a> {
         // Fails before anything is read or allocated.
         let device = plan::open_device(self.arguments, self.spec(), &self.request(true))?;
         let mut timing = Timing::default();
-        let checkpoint = Checkpoint::open(&self.from, &self.config)?;
+        let checkpoint = match &kept_learner {
+            Some(_) => Checkpoint::of_weights(&self.from, &self.config)?,
+            None => Checkpoint::open(&self.from, &self.config)?,
+        };
         let settings = self.arguments.optimizer_settings();
         let (method, objective) = (choice(&settings.method), choice(&self.arguments.objective));
         let saved = checkpoint.state(settings.method, &objective)?;
-        let continued = saved.is_some();
+        let continued = saved.is_some() || kept_learner.is_some();
         if !continued && self.from.version.step > 0 {
             self.log(format_args!(
                 "version {} has no {method} state for objective {objective}: starting fresh",
@@ -125,14 +141,17 @@ impl<'a> PolicyUpdate<'a> {
         let reference = self.reference_logprobs(&mut timing)?;
         let start = self.start_logprobs(&checkpoint, &mut timing)?;
         let loading = Instant::now();
-        let mut learner = self.learner(&checkpoint, saved.as_ref(), device)?;
+        let mut learner = match kept_learner {
+            Some(Kept { learner, .. }) => learner,
+            None => self.learner(&checkpoint, saved.as_ref(), device)?,
+        };
         timing.load += loading.elapsed().as_secs_f64();
         let single = self.is_single(&checkpoint)? && self.reader.sampled_in_f32;
         let bounds = GapBounds { most: self.max_logprob_gap(TRAINING_GAPS, single), single };
         let (arguments, samples) = (self.arguments, self.samples);
         let trainer = Trainer { arguments, samples, reference, start, bounds };
         let stats = trainer.run(learner.as_mut())?;
-        timing.add(learner.timing());
+        timing.add(learner.take_timing());
         timing.device_bytes = learner.device_bytes();
         let trained = started.elapsed().as_secs_f64();
         if stage::interrupted() {
@@ -163,7 +182,12 @@ impl<'a> PolicyUpdate<'a> {
             &state,
             keep,
         )?;
-        drop(learner);
+        // A device's memory is the next rollout's.
+        if self.arguments.resident && self.arguments.device_kind()? == DeviceKind::Cpu {
+            *kept = Some(Kept { version: version.clone(), learner });
+        } else {
+            drop(learner);
+        }
         timing.publish += publishing.elapsed().as_secs_f64();
         if stats.optimizer_steps == 0 {
             let from = &self.from.version;

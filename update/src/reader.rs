@@ -42,13 +42,14 @@ impl SampleReader {
         SampleReader { samples, ..SampleReader::default() }
     }
 
-    /// Reads to the end of the input; `copy` receives every line but `end` lines unchanged.
+    /// Reads to the end of the input, or if it is `resident` of this part; `copy` receives every line but `end` lines unchanged.
     pub fn read<R: Read, W: Write>(
         &mut self,
         reader: &mut Reader<R>,
         stream: &mut Stream,
         ownership: &Ownership,
         needs: Needs,
+        resident: bool,
         copy: Option<&mut Output<W>>,
     ) -> Result<()> {
         let mut copy = copy;
@@ -73,7 +74,7 @@ impl SampleReader {
             if let Some(output) = copy.as_deref_mut().filter(|_| line.kind != Kind::End) {
                 output.raw(&line.text)?;
             }
-            if !reader.read_into(&mut line)? {
+            if resident && line.kind == Kind::End || !reader.read_into(&mut line)? {
                 return Ok(());
             }
         }

@@ -4,7 +4,7 @@
 //! policies are opened before the first is trained, so that a missing version is found while nothing has changed. They
 //! are published one by one, and a repeated call recognizes those that were.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::time::Instant;
 
 use policy::config::Config;
@@ -22,7 +22,7 @@ use crate::checkpoint;
 use crate::metrics;
 use crate::output::Output;
 use crate::plan::{self, ModelSpec, Plan};
-use crate::policy_update::PolicyUpdate;
+use crate::policy_update::{Kept, PolicyUpdate};
 use crate::reader::{self, SampleReader};
 use crate::samples::Needs;
 
@@ -31,7 +31,6 @@ use crate::samples::Needs;
 /// # Errors
 /// Whatever stops the stage, after an `end` line with `ok:false` where that could be written.
 pub fn run() -> Result<()> {
-    let started = Instant::now();
     let arguments: Arguments = stage::parse();
     arguments.check()?;
     let ownership = Ownership::parse("--policy", &arguments.policy)?;
@@ -39,11 +38,26 @@ pub fn run() -> Result<()> {
     check_directories(&arguments, &ownership)?;
 
     let mut output = Output::new(Writer::stdout());
-    let mut input = SampleReader::new(&ownership);
+    let mut kept: Vec<Option<Kept>> = ownership.owners().iter().map(|_| None).collect();
+    Reader::stdin().each_part(arguments.resident, |reader| {
+        run_part(&arguments, (&ownership, &references), reader, &mut output, &mut kept)
+    })
+}
+
+/// Updates with one part of the input, which is all of it unless with `--resident`; `kept` is what stays in memory.
+fn run_part<R: Read, W: Write>(
+    arguments: &Arguments,
+    (ownership, references): (&Ownership, &Ownership),
+    reader: &mut Reader<R>,
+    output: &mut Output<W>,
+    kept: &mut [Option<Kept>],
+) -> Result<()> {
+    let started = Instant::now();
+    let mut input = SampleReader::new(ownership);
     let stream = Stream::new("update", arguments.allow_incomplete);
     let mut stream = stream.every_shard().every_sample().every_group();
-    let copy = arguments.pass_through.then_some(&mut output);
-    let read = input.read(&mut Reader::stdin(), &mut stream, &ownership, needs(&arguments), copy);
+    let copy = arguments.pass_through.then_some(&mut *output);
+    let read = input.read(reader, &mut stream, ownership, needs(arguments), arguments.resident, copy);
     input.sampled_in_f32 = reader::sampled_in_f32(stream.ends());
     let reading = started.elapsed().as_secs_f64();
 
@@ -54,18 +68,18 @@ pub fn run() -> Result<()> {
     }
     let mut times = Map::new();
     let outcome = read.and_then(|()| match geometry {
-        true => plan_geometry(&arguments, &ownership, &mut output),
+        true => plan_geometry(arguments, ownership, output),
         false => stream
             .whole()
-            .and_then(|()| work(&arguments, &ownership, &references, &input, &mut output, &mut times)),
+            .and_then(|()| work(arguments, (ownership, references), &input, output, kept, &mut times)),
     });
     let mut timing = stage::timing(started);
     timing.insert("reading_seconds".to_owned(), json!(reading));
     if !times.is_empty() {
         timing.insert("policies".to_owned(), Value::Object(times));
     }
-    match output.into_writer() {
-        Some(mut writer) => stream.close(&mut writer, outcome, counts(&input, &ownership), timing),
+    match output.writer() {
+        Some(writer) => stream.close(writer, outcome, counts(&input, ownership), timing),
         None => outcome,
     }
 }
@@ -101,23 +115,24 @@ fn check_directories(arguments: &Arguments, ownership: &Ownership) -> Result<()>
 /// Trains, checks or plans every policy that has samples.
 fn work<W: Write>(
     arguments: &Arguments,
-    ownership: &Ownership,
-    references: &Ownership,
+    (ownership, references): (&Ownership, &Ownership),
     input: &SampleReader,
     output: &mut Output<W>,
+    kept: &mut [Option<Kept>],
     times: &mut Map<String, Value>,
 ) -> Result<()> {
     check_ownership(arguments, ownership, input)?;
     let mut updates = Vec::new();
-    for (owned, samples) in ownership.owners().iter().zip(&input.samples) {
+    for ((owned, samples), kept) in ownership.owners().iter().zip(&input.samples).zip(kept) {
         if samples.rows.is_empty() {
             arguments.log(format_args!("{}: no samples, keeps its version", owned.name));
             continue;
         }
-        updates.push(PolicyUpdate::open(arguments, owned, references, samples, input)?);
+        updates
+            .push((PolicyUpdate::open(arguments, owned, references, samples, input, kept.as_ref())?, kept));
     }
     let mut failure = None;
-    for update in &updates {
+    for (update, kept) in updates {
         if arguments.dry_run {
             output.object(&update.plan()?)?;
         } else if arguments.check {
@@ -127,7 +142,7 @@ fn work<W: Write>(
             // All policies are checked; the first that disagrees fails the call.
             failure = failure.or(agreement.err());
         } else {
-            let (line, spent) = update.train()?;
+            let (line, spent) = update.train(kept)?;
             output.raw(&line)?;
             times.insert(update.name().to_owned(), json!(spent));
         }

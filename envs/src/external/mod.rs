@@ -26,7 +26,8 @@ use process::Processes;
 /// Turn limit when neither `--turns` nor the program gives one: the paper's T.
 const TURNS: u32 = 4;
 
-/// The environment behind a command.
+/// The environment behind a command. Clones share its processes.
+#[derive(Clone)]
 pub struct External {
     command: String,
     processes: Arc<Processes>,

@@ -42,7 +42,7 @@ pub fn run(arguments: &Encode, quiet: bool) -> Result<()> {
         Ok(Encoder { tokenizer, version: policy.version.to_string() })
     };
     let encoders = ownership.owners().iter().map(|owner| open(&owner.directory)).collect::<Result<_>>()?;
-    let flags = Flags { allow_incomplete: arguments.allow_incomplete, quiet };
+    let flags = Flags { allow_incomplete: arguments.allow_incomplete, quiet, resident: false };
     decorate::run("encode", flags, Encoding { ownership, encoders, encoded: 0 })
 }
 

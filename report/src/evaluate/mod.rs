@@ -40,7 +40,7 @@ pub fn run(arguments: &Evaluate) -> Result<()> {
         streams.push(read("stdin", Reader::stdin(), arguments)?);
     }
     let base = arguments.against.as_deref().map(|path| file(path, arguments)).transpose()?;
-    if !arguments.flags.quiet {
+    if !arguments.quiet {
         streams.iter().chain(&base).for_each(print_notes);
     }
     match arguments.format {
@@ -56,7 +56,7 @@ fn file(path: &Path, arguments: &Evaluate) -> Result<Evaluated> {
 }
 
 fn read<R: std::io::Read>(name: &str, mut reader: Reader<R>, arguments: &Evaluate) -> Result<Evaluated> {
-    let mut stream = Stream::new("report", arguments.flags.allow_incomplete);
+    let mut stream = Stream::new("report", arguments.allow_incomplete);
     let mut environments = Environments::default();
     while let Some(line) = reader.next()? {
         let sample = (line.kind == Kind::Sample).then(|| Sample::parse(&line)).transpose()?;
@@ -71,7 +71,7 @@ fn read<R: std::io::Read>(name: &str, mut reader: Reader<R>, arguments: &Evaluat
     let told = |end: &End| end.counts.get("episodes").and_then(Value::as_u64);
     let expected = ends_of(stream.ends(), "rollout").map(told).sum::<Option<u64>>().unwrap_or_default();
     let episodes: u64 = environments.played().map(|(_, stats)| stats.episodes()).sum();
-    if episodes < expected && !arguments.flags.allow_incomplete {
+    if episodes < expected && !arguments.allow_incomplete {
         return Err(Failure::data(format!("{name}: {episodes} of the {expected} episodes that were played"))
             .hint("the stream was cut or filtered; --allow-incomplete takes what there is"));
     }

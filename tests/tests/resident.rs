@@ -1,0 +1,158 @@
+//! Stages that stay (`--resident`): one part of a stream after another gives the bytes of a process a part.
+
+use std::fs;
+use std::path::Path;
+
+use troupe_tests::{differences, must, pipeline, run, shell, without_timing};
+
+/// A step's samples as `rollout` writes them, twice, with different bytes.
+fn two_streams(folder: &Path) {
+    let folder = folder.display();
+    must(&format!("policy init '{folder}/policy' --preset tiny --seed 7 >/dev/null"));
+    for step in [3, 4] {
+        must(&format!(
+            "envs tasks plan-path --count 3 --seed {step} >'{folder}/tasks-{step}' && rollout --quiet --policy \
+             '{folder}/policy' --turns 2 --max-tokens 6 --step {step} <'{folder}/tasks-{step}' >'{folder}/samples-{step}'"
+        ));
+    }
+}
+
+#[test]
+fn each_part_is_a_stream_of_its_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    two_streams(folder.path());
+    let place = folder.path().display();
+    let same = |single: &str, resident: &str| {
+        let expected = must(&format!("cd '{place}' && {single}"));
+        let found = must(&format!("cd '{place}' && {resident}"));
+        assert!(without_timing(&expected) == without_timing(&found), "{resident}\n{found}");
+        expected
+    };
+    let rollout = "rollout --quiet --policy policy --turns 2 --max-tokens 6";
+    let samples =
+        same("cat samples-3 samples-4", &format!("cat tasks-3 tasks-4 | {rollout} --step 3 --resident"));
+    assert_eq!(samples.matches("\"type\":\"end\"").count(), 4, "an end and one after it, twice");
+    let grouped = same(
+        "for step in 3 4; do group --quiet <samples-$step; done",
+        "cat samples-3 samples-4 | group --quiet --resident",
+    );
+    fs::write(folder.path().join("grouped"), grouped).expect("a file");
+    same(
+        "for step in 3 4; do group --quiet <samples-$step | advantage --quiet --credit return; done",
+        "advantage --quiet --resident --credit return <grouped",
+    );
+    // Nothing comes, nothing goes.
+    for stage in ["group --resident", "advantage --resident", "update --policy policy --resident"] {
+        assert_eq!(same("true", &format!("{stage} </dev/null")), "", "{stage}");
+    }
+}
+
+#[test]
+fn a_part_that_is_cut_fails_after_the_whole_ones() {
+    let folder = tempfile::tempdir().expect("a folder");
+    two_streams(folder.path());
+    let place = folder.path().display();
+    let cut = format!("cd '{place}' && (cat samples-3; head -n 5 samples-4)");
+    let (code, stdout, stderr) = run(&format!("{cut} | group --resident --quiet"));
+    assert_eq!(code, 65, "{stderr}");
+    let ends: Vec<&str> = stdout.lines().filter(|line| line.starts_with("{\"type\":\"end\"")).collect();
+    assert_eq!(ends.len(), 2, "{stdout}");
+    assert!(ends[0].contains("\"stage\":\"group\",\"ok\":true"), "{}", ends[0]);
+    assert!(ends[1].contains("\"stage\":\"group\",\"ok\":false"), "{}", ends[1]);
+    // Lines count from the beginning of their part.
+    let (code, _, stderr) =
+        run(&format!("cd '{place}' && (cat samples-3; echo; echo {{}}) | group --resident --quiet"));
+    assert_eq!((code, stderr.starts_with("group: stdin:2: no `type`")), (65, true), "{stderr}");
+    // The first update is published, the second is not.
+    let update = "advantage --resident --quiet | update --policy policy --resident --quiet";
+    let (code, stdout, _) = run(&format!("{cut} | group --resident --quiet | {update}"));
+    assert_eq!(code, 65);
+    assert_eq!(stdout.matches("\"type\":\"metrics\"").count(), 1, "{stdout}");
+    assert_eq!(must(&format!("readlink '{place}/policy/current'")).trim(), "step-000001");
+}
+
+/// Two runs with the same bytes, from `--steps` 4 by one pipe, and by a pipe a step, then on to 6 the other way round.
+fn same_run(arguments: &[&str]) {
+    let small =
+        ["--warmup", "12", "--tasks", "6", "--branches", "4", "--eval-every", "3", "--eval-tasks", "20"];
+    let folder = tempfile::tempdir().expect("a folder");
+    let (stepwise, resident) = (folder.path().join("stepwise"), folder.path().join("resident"));
+    for (steps, flags) in [("4", [&[][..], &["--resident"]]), ("6", [&["--resident"], &[][..]])] {
+        for (run, flags) in [&stepwise, &resident].into_iter().zip(flags) {
+            let arguments = [&small, arguments, &["--steps", steps], flags].concat();
+            let output = pipeline(run, &arguments).output().expect("pipeline.sh runs");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        let different = differences(&stepwise, &resident);
+        assert!(different.is_empty(), "{arguments:?}, {steps} steps: {different:#?}");
+    }
+}
+
+#[test]
+fn one_pipe_for_all_steps_gives_the_bytes_of_a_pipe_a_step() {
+    same_run(&[]);
+}
+
+#[test]
+fn so_it_does_for_adapters_that_act_together_with_returns() {
+    same_run(&["--policies", "adapter-per-role", "--method", "magrpo"]);
+}
+
+#[test]
+fn so_it_does_for_two_policies_in_bfloat16() {
+    same_run(&["--policies", "per-role", "--dtype", "bfloat16"]);
+}
+
+#[test]
+fn what_cannot_stay_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (arguments, cause) in [
+        (&["--stage", "group=cat"][..], "--stage group=... is a process a step"),
+        (&["--device", "cuda"], "--resident has no effect with --device cuda"),
+    ] {
+        let arguments = [&["--resident"], arguments].concat();
+        let output = pipeline(&folder.path().join("run"), &arguments).output().expect("pipeline.sh runs");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{printed}");
+        assert!(printed.contains(cause), "{printed}");
+    }
+}
+
+/// Tasks may come from anything; where they do not end as they must, no stage waits for more.
+#[test]
+fn tasks_of_ones_own_are_parts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let small =
+        ["--warmup", "5", "--steps", "2", "--branches", "2", "--eval-every", "0", "--resident", "--stage"];
+    let own = |run: &str, command: &str| {
+        let arguments = [&small[..], &[&format!("tasks={command}")]].concat();
+        let output = pipeline(&folder.path().join(run), &arguments).output().expect("pipeline.sh runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, printed) = own("whole", "envs tasks plan-path --count 3 --seed $STEP");
+    assert_eq!(code, Some(0), "{printed}");
+    let (code, printed) = own("endless", "envs tasks plan-path --count 3 --seed $STEP | head -n 3");
+    assert_eq!(code, Some(65), "{printed}");
+    assert!(printed.contains("does not end with its only `end` line"), "{printed}");
+    let (code, printed) = own("failing", "exit 3");
+    assert_eq!(code, Some(3), "{printed}");
+    assert!(printed.contains("step 1: tasks failed with exit code 3"), "{printed}");
+}
+
+/// SIGTERM to the script alone ends the stages, and frees the run.
+#[test]
+fn a_signal_ends_the_stages_that_stay() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("run");
+    let small = ["--warmup", "5", "--tasks", "4", "--branches", "2", "--eval-every", "0", "--resident"];
+    let mut child = pipeline(&run, &small).spawn().expect("pipeline.sh starts");
+    while !run.join("steps/000002/done").exists() {
+        assert!(child.try_wait().expect("its state").is_none(), "it ended by itself");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let killed = shell(&format!("kill -TERM {}", child.id())).status().expect("kill runs");
+    assert!(killed.success());
+    assert_eq!(child.wait().expect("its end").code(), Some(143));
+    let rest = must(&format!("ps -eo args= | grep -F '{}' | grep -v grep || true", folder.path().display()));
+    assert_eq!(rest, "", "still there");
+}
