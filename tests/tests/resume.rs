@@ -98,7 +98,8 @@ fn stages_that_stay_end_with_the_same_bytes_too() {
     storm(&SMALL, &["--resident"], 50);
 }
 
-/// What a run of `pipeline.sh` with these arguments leaves, after one that was killed `storms` times, with `more` arguments, was resumed to the same.
+/// What a run of `pipeline.sh` with these arguments leaves, after one with `more` arguments that was killed `storms` times was
+/// resumed to the same.
 fn storm(arguments: &[&str], more: &[&str], storms: usize) -> BTreeMap<String, Vec<u8>> {
     let folder = tempfile::tempdir().expect("a folder");
     let (calm, stormy) = (folder.path().join("calm"), folder.path().join("stormy"));

@@ -130,7 +130,8 @@ impl<'a> PolicyUpdate<'a> {
         let settings = self.arguments.optimizer_settings();
         let (method, objective) = (choice(&settings.method), choice(&self.arguments.objective));
         let saved = checkpoint.state(settings.method, &objective)?;
-        let continued = saved.is_some() || kept_learner.is_some();
+        let loaded = kept_learner.is_none();
+        let continued = saved.is_some() || !loaded;
         if !continued && self.from.version.step > 0 {
             self.log(format_args!(
                 "version {} has no {method} state for objective {objective}: starting fresh",
@@ -171,7 +172,8 @@ impl<'a> PolicyUpdate<'a> {
         let keep = self.arguments.keep as usize;
         let publishing = Instant::now();
         let change = match (stats.optimizer_steps, continued) {
-            (0, true) => Change::Nothing,
+            // What is in memory was not read again, so the files are not known to be good.
+            (0, true) if loaded => Change::Nothing,
             (0, false) => Change::State,
             _ => Change::All,
         };
