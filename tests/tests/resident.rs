@@ -74,12 +74,13 @@ fn a_part_that_is_cut_fails_after_the_whole_ones() {
 /// Two runs with the same bytes, from `--steps` 4 by one pipe, and by a pipe a step, then on to 6 the other way round.
 fn same_run(arguments: &[&str]) {
     let small =
-        ["--warmup", "12", "--tasks", "6", "--branches", "4", "--eval-every", "3", "--eval-tasks", "20"];
+        ["--warmup", "30", "--tasks", "6", "--branches", "4", "--eval-every", "3", "--eval-tasks", "20"];
     let folder = tempfile::tempdir().expect("a folder");
     let (stepwise, resident) = (folder.path().join("stepwise"), folder.path().join("resident"));
-    for (steps, flags) in [("4", [&[][..], &["--resident"]]), ("6", [&["--resident"], &[][..]])] {
+    let (by_itself, staying): (&[&str], &[&str]) = (&[], &["--resident"]);
+    for (steps, flags) in [("4", [by_itself, staying]), ("6", [staying, by_itself])] {
         for (run, flags) in [&stepwise, &resident].into_iter().zip(flags) {
-            let arguments = [&small, arguments, &["--steps", steps], flags].concat();
+            let arguments = [&small[..], arguments, &["--steps", steps], flags].concat();
             let output = pipeline(run, &arguments).output().expect("pipeline.sh runs");
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         }
@@ -94,8 +95,8 @@ fn one_pipe_for_all_steps_gives_the_bytes_of_a_pipe_a_step() {
 }
 
 #[test]
-fn so_it_does_for_adapters_that_act_together_with_returns() {
-    same_run(&["--policies", "adapter-per-role", "--method", "magrpo"]);
+fn so_it_does_for_adapters_credited_with_returns() {
+    same_run(&["--policies", "adapter-per-role", "--flags", "advantage=--credit return"]);
 }
 
 #[test]
@@ -108,9 +109,9 @@ fn what_cannot_stay_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     for (arguments, cause) in [
         (&["--stage", "group=cat"][..], "--stage group=... is a process a step"),
-        (&["--device", "cuda"], "--resident has no effect with --device cuda"),
+        (&["--device", "cuda"][..], "--resident has no effect with --device cuda"),
     ] {
-        let arguments = [&["--resident"], arguments].concat();
+        let arguments = [&["--resident"][..], arguments].concat();
         let output = pipeline(&folder.path().join("run"), &arguments).output().expect("pipeline.sh runs");
         let printed = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{printed}");
@@ -125,7 +126,8 @@ fn tasks_of_ones_own_are_parts() {
     let small =
         ["--warmup", "5", "--steps", "2", "--branches", "2", "--eval-every", "0", "--resident", "--stage"];
     let own = |run: &str, command: &str| {
-        let arguments = [&small[..], &[&format!("tasks={command}")]].concat();
+        let tasks = format!("tasks={command}");
+        let arguments = [&small[..], &[tasks.as_str()]].concat();
         let output = pipeline(&folder.path().join(run), &arguments).output().expect("pipeline.sh runs");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
