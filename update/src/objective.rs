@@ -112,6 +112,13 @@ mod tests {
     }
 
     #[test]
+    fn importance_is_cut_above_its_cap_and_not_at_it() {
+        assert_eq!(importance(-1.5, -1.5, 1.0), (1.0, false));
+        assert_eq!(importance(-1.0, -2.0, 2.0), (2.0, true));
+        assert_eq!(importance(-2.0, -1.0, 2.0), ((-1.0f64).exp(), false));
+    }
+
+    #[test]
     fn kl_is_zero_at_equality_and_positive_elsewhere() {
         assert_eq!(kl(-1.25, -1.25), Term { loss: 0.0, grad: 0.0 });
         let above = kl(-1.0, -2.0);
