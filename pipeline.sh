@@ -9,6 +9,7 @@
 # rename: kill anything at any time, and the same command repeats at most the step in flight and ends with the same
 # bytes (the `timing` objects aside). With --resident one pipe takes all steps, and leaves the same files.
 set -uo pipefail
+{ # Up to its end before any of it runs: an error while this file is read must not pass for its end.
 export ORT_DISABLE_TELEMETRY=1 LC_ALL=C
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -291,10 +292,9 @@ export PATH=$bin:$PATH
 say() { printf '%s\n' "$*"; }
 
 # ---- who acts, and in which environment ---------------------------------------------------------------------
-if [ "$kind" != tiny ] && [ -z "$env_command" ] && [[ " $settings" != *' encoding='* ]] &&
-    envs list "$env" --format json | json 'any(known["name"] == "encoding" for known in lines[0]["settings"]) or sys.exit(1)' >/dev/null
-then
-    settings+="${settings:+ }encoding=full"
+if [ "$kind" != tiny ] && [ -z "$env_command" ] && [[ " $settings" != *' encoding='* ]]; then
+    encodes=$(envs list "$env" --format json | json 'any(known["name"] == "encoding" for known in lines[0]["settings"])') || exit $?
+    [ "$encodes" = False ] || settings+="${settings:+ }encoding=full"
 fi
 if [ -z "$max_tokens" ]; then # a bit more than the longest right answer takes
     case " $env $settings " in
@@ -313,7 +313,7 @@ for setting in $settings; do set_flags+=(--set "$setting"); done
 if [ -z "$env_command" ]; then
     known=$(envs list "$env" "${set_flags[@]}" --format json) || exit $? # it names the nearest
     agents=$(printf %s "$known" |
-        json 'next((known["agents"] for known in lines[0]["workflows"] if known["name"] == argv[0]), [])' "$workflow")
+        json 'next((known["agents"] for known in lines[0]["workflows"] if known["name"] == argv[0]), [])' "$workflow") || exit $?
     [ -n "$agents" ] || die 2 "there is no workflow $workflow of an environment $env" 'envs list names them all'
 fi
 for agent in $train; do
@@ -375,7 +375,7 @@ fi
 mkdir -p "$run/steps" "$run/eval" "$run/policies" || die 74 "cannot make $run"
 run=$(cd "$run" && pwd) || die 74 "cannot read $run"
 # The lock belongs to the open file, which the stages inherit: a stage that outlives a killed pipeline.sh keeps it.
-exec 9>>"$run/lock"
+exec 9>>"$run/lock" || die 74 "cannot write $run/lock"
 python3 -c 'import fcntl, sys
 try:
     fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -585,7 +585,7 @@ keep_if_best() { # STEP FILE: `best` is a link that moves once its policies are 
     find "$run" -mindepth 1 -maxdepth 1 -name 'best-*' ! -name "$new" -exec rm -rf {} +
 }
 page() { # made from the files of the run: if it fails, nothing is lost
-    report "$run" --quiet || say "$run/report.html was not written, see above"
+    report "$run" --quiet || { rm -f "$run/report.html.tmp"; say "$run/report.html was not written, see above"; }
 }
 rate() { # FILE: successes over episodes
     report evaluate --format line --allow-incomplete --quiet "$1" 2>/dev/null | cut -d , -f 1
@@ -783,3 +783,5 @@ done
 end_stages || exit $?
 [ "$eval_every" -gt 0 ] || page
 say "the run is in $run, its report in $run/report.html"
+exit
+}

@@ -90,10 +90,14 @@ fn put(path: &Path, bytes: &[u8], quiet: bool) -> Result<()> {
     if path == Path::new("-") {
         return write::stdout(bytes);
     }
-    let io = |error| Failure::io(format!("{}: {error}", path.display()));
+    let io = |error: std::io::Error| Failure::io(format!("{}: {error}", path.display()));
     let mut partial = path.as_os_str().to_owned();
     partial.push(".tmp");
-    fs::write(&partial, bytes).and_then(|()| fs::rename(&partial, path)).map_err(io)?;
+    if let Err(error) = fs::write(&partial, bytes).and_then(|()| fs::rename(&partial, path)) {
+        // Best effort: what is reported is why there is no page.
+        let _ = fs::remove_file(&partial);
+        return Err(io(error));
+    }
     if !quiet {
         stage::note("report", format!("wrote {} ({} kB)", path.display(), bytes.len().div_ceil(1000)));
     }

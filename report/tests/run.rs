@@ -112,6 +112,17 @@ fn a_page_needs_nothing_else_and_is_the_same_each_time() {
 }
 
 #[test]
+fn a_page_that_cannot_be_put_in_place_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().expect("a folder");
+    put(&run(folder.path()), "taken/by", "a folder that is not empty");
+    let output = report(folder.path(), &["made-by-hand", "--html", "made-by-hand/taken", "--quiet"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(74), "{stderr}");
+    assert!(stderr.starts_with("report: made-by-hand/taken: "), "{stderr}");
+    assert!(!folder.path().join("made-by-hand/taken.tmp").exists());
+}
+
+#[test]
 fn the_table_accounts_for_every_group() {
     let folder = tempfile::tempdir().expect("a folder");
     let run = run(folder.path());
