@@ -226,7 +226,7 @@ impl Reasoning {
     }
 }
 
-/// What turns of a grid world earn.
+/// What turns earn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RewardMode {

@@ -220,7 +220,8 @@ fn environments_in_which_idling_pays_are_named() {
         ("sokoban", "reward=shaped", true),
         ("sokoban", "reward=success", false),
         ("sudoku", "reward=success", false),
-        ("math", "level=1", true),
+        ("math", "reward=shaped", true),
+        ("math", "reward=success", false),
     ] {
         let environment = find(environment).unwrap();
         let texts = [setting.to_owned()];

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::answer::Answer;
 use super::story::{Chain, DIGIT};
 pub use crate::settings::{Encoding, Reasoning};
-use crate::settings::{REASONING, Setting, Settings, TURNS, ranged};
+use crate::settings::{REASONING, REWARD, RewardMode, Setting, Settings, TURNS, ranged};
 use crate::spec::{checked, fail, read, write};
 use crate::workflow::Workflow;
 
@@ -34,6 +34,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::new("operand", "9; 50 if full", "greatest number to begin with, add or subtract, 9 to 9999"),
     REASONING,
     TURNS,
+    REWARD,
     Setting::new("reasoners", "2", "reasoners of --workflow ensemble, 1 to 16"),
     Setting::new("tools", "1", "tools of --workflow ensemble, 0 to 16"),
     Setting::new("wall", "30", "elapsed seconds of a tool's program, for programs that sleep; 0.1 to 600"),
@@ -62,6 +63,8 @@ pub struct Spec {
     pub answer: String,
     pub encoding: Encoding,
     pub turns: u32,
+    #[serde(skip_serializing_if = "RewardMode::is_default")]
+    pub reward: RewardMode,
     /// Reasoners of an ensemble.
     pub reasoners: u32,
     /// Tools of an ensemble.
@@ -85,6 +88,7 @@ impl Default for Spec {
             answer,
             encoding: Encoding::Full,
             turns: 4,
+            reward: RewardMode::default(),
             reasoners: 2,
             tools: 1,
             wall: None,
@@ -121,6 +125,7 @@ impl Rules {
             spec: Spec {
                 encoding,
                 turns: settings.whole("turns", 4, 1, 99)?,
+                reward: RewardMode::from_settings(settings)?,
                 reasoners: settings.whole("reasoners", 2, 1, 16)?,
                 tools: settings.whole("tools", 1, 0, 16)?,
                 wall: settings

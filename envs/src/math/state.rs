@@ -2,6 +2,7 @@
 //!
 //! Rewards follow the table of Stronger-MAS (arXiv 2510.11062, appendix A.1): a reasoner or judge earns
 //! (solver, checker) `.2 format + .8 correct`, a tool `.1 runs + .1 parsable + .8 correct`. A component without evidence counts 0.
+//! It is earned each turn, so that returns pay for waiting; with `--set reward=success` agents earn nothing but the team's.
 //!
 //! The team earns 1 when an action ends the episode with a correct answer, and 0 otherwise: in the team of a reasoner and
 //! a tool when both agree on it, in the turn in which they do, be it the first, alone when it is given (or given twice, in several turns), in an ensemble when the judge
@@ -24,7 +25,7 @@ use super::{NAME, compact, demonstrate, full, test_actions};
 use crate::demonstration::Demonstration;
 use crate::environment::{ExtractionCase, Outcome, Split};
 use crate::problems::{Episode, Problem, fences, outcome, run, spell};
-use crate::settings::{Setting, Settings};
+use crate::settings::{RewardMode, Setting, Settings};
 use crate::streams;
 use crate::workflow::Workflow;
 
@@ -339,7 +340,10 @@ impl Problem for MathProblem {
         // All are read before any is taken: what was said last must not meet half of what is said now.
         let (mut messages, mut parts) = (Vec::new(), Vec::new());
         for (agent, text) in actions {
-            let (mut message, earned) = episode.read(agent, text)?;
+            let (mut message, mut earned) = episode.read(agent, text)?;
+            if episode.problem.spec.reward == RewardMode::Success {
+                earned.rewards.local = 0.0;
+            }
             message.stands = message.answer.as_deref().is_some_and(|answer| episode.stands(agent, answer));
             messages.push((episode.workflow.position(agent), message));
             parts.push((*agent, earned));
