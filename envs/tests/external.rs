@@ -192,12 +192,12 @@ fn tasks_of_a_program_are_copied_and_do_not_hang() {
     assert_eq!((code, stderr.as_str(), stdout.lines().count()), (Some(0), "", 4), "{stdout}");
     let (code, stdout, stderr) = run(&["demo", "--count", "1", "--env-command", &flawed("none")]);
     assert!((code, stderr.as_str()) == (Some(0), "") && stdout.contains("\"sample\""), "{stdout}{stderr}");
-    for (command, code, cause) in [
-        ("sleep 600; echo", 1, "no line within 1 s"),
-        ("exit 3; echo", 3, "failed (exit status: 3)"),
-        ("cat /dev/zero; echo", 1, "a line is longer than 16 MiB"),
+    for (command, timeout, code, cause) in [
+        ("sleep 600; echo", "1", 1, "no line within 1 s"),
+        ("exit 3; echo", "60", 3, "failed (exit status: 3)"),
+        ("cat /dev/zero; echo", "60", 1, "a line is longer than 16 MiB"),
     ] {
-        let (ended, stdout, stderr) = run(&["tasks", "--timeout", "1", "--env-command", command]);
+        let (ended, stdout, stderr) = run(&["tasks", "--timeout", timeout, "--env-command", command]);
         assert_eq!((ended, stdout.as_str()), (Some(code), ""), "{command}: {stderr}");
         assert!(stderr.starts_with(&format!("envs: {command} tasks ")) && stderr.contains(cause), "{stderr}");
     }
