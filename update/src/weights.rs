@@ -23,14 +23,14 @@ const TIE: u32 = 0x8000;
 #[derive(Clone, Debug)]
 pub struct Weights {
     forward: Parameters,
-    master: Masters,
+    master: MasterParts,
     /// Element type of each tensor on disk, in the layout's order.
     types: Vec<ElementType>,
 }
 
 /// What completes the published weights to the f32 master weights.
 #[derive(Clone, Debug)]
-enum Masters {
+enum MasterParts {
     /// Nothing: they are the same.
     Same,
     /// The lower halves, where the published values are bf16; unused where they are f32.
@@ -47,7 +47,7 @@ impl Weights {
     pub fn load(published: &CheckpointTensors, masters: &MasterWeights<'_>) -> Result<Weights> {
         let (types, forward) = (published.types().to_vec(), Parameters::of(published)?);
         let master = if types.contains(&ElementType::F16) {
-            Masters::Whole(Parameters::of(masters)?)
+            MasterParts::Whole(Parameters::of(masters)?)
         } else if types.contains(&ElementType::BF16) {
             let mut lower = vec![0; forward.values.len()];
             let mut values = Vec::new();
@@ -58,9 +58,9 @@ impl Weights {
                 let halves = lower[entry.range.clone()].iter_mut().zip(&values);
                 halves.for_each(|(half, &value)| *half = lower_half(value));
             }
-            Masters::Lower(lower)
+            MasterParts::Lower(lower)
         } else {
-            Masters::Same
+            MasterParts::Same
         };
         Ok(Weights { forward, master, types })
     }
@@ -75,8 +75,8 @@ impl Weights {
         let range = self.forward.layout().entries[tensor].range.start + from..;
         let range = range.start..range.start + values.len();
         match &self.master {
-            Masters::Whole(master) => values.copy_from_slice(&master.values[range]),
-            Masters::Lower(lower) if self.types[tensor] == ElementType::BF16 => {
+            MasterParts::Whole(master) => values.copy_from_slice(&master.values[range]),
+            MasterParts::Lower(lower) if self.types[tensor] == ElementType::BF16 => {
                 let halves = self.forward.values[range.clone()].iter().zip(&lower[range]);
                 values
                     .iter_mut()
@@ -93,8 +93,8 @@ impl Weights {
         let layout = forward.layout().clone();
         let tensors = || layout.entries.iter().zip(types.iter());
         match master {
-            Masters::Same => change(forward),
-            Masters::Whole(master) => {
+            MasterParts::Same => change(forward),
+            MasterParts::Whole(master) => {
                 change(master);
                 for (entry, &kind) in tensors() {
                     let rounded = forward.values[entry.range.clone()].iter_mut();
@@ -104,7 +104,7 @@ impl Weights {
                 }
             }
             // In place: for the time of the step the published values are the masters.
-            Masters::Lower(lower) => {
+            MasterParts::Lower(lower) => {
                 let narrow =
                     || tensors().filter(|&(_, &kind)| kind == ElementType::BF16).map(|(entry, _)| entry);
                 for entry in narrow() {
