@@ -84,7 +84,9 @@ fn same_run(arguments: &[&str]) {
             let output = pipeline(run, &arguments).output().expect("pipeline.sh runs");
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         }
-        let different = differences(&stepwise, &resident);
+        let mut different = differences(&stepwise, &resident);
+        // It names the place of the base, which is in the run.
+        different.retain(|file| !file.contains("/adapter_config.json:"));
         assert!(different.is_empty(), "{arguments:?}, {steps} steps: {different:#?}");
     }
 }
