@@ -71,6 +71,7 @@ Options:
   --resident            start the stages once and not for each step: the policies' weights and moments stay in memory.
                         The same bytes; with or without may change from run to run. On the CPU; of the stages only
                         tasks can be replaced
+  --tensorboard DIR     append TensorBoard events to DIR/RUN after each step
   --evaluate STEP       print the stream of an evaluation of --policies AGENT=DIR as step STEP, then stop
   --help                this text
 
@@ -125,7 +126,7 @@ warmup_lr X 0.03 3e-5 3e-5 its learning rate
 warmup_lr_warmup N 50 10 10 its optimizer steps of linear warm-up
 warmup_lr_other X 4e-3 - - the same of what muon leaves to AdamW'
 env=plan-path env_command='' method=at-grpo workflow=team model=tiny policies=shared turns='' seed=1 device=cpu dtype=''
-run='' keep_best=no setup_only=no resident=no evaluate='' train='' select=random max_tokens='' adapter=rank=16,alpha=32
+run='' tensorboard='' keep_best=no setup_only=no resident=no evaluate='' train='' select=random max_tokens='' adapter=rank=16,alpha=32
 settings=''
 declare -A stage_command=() stage_flags=() given=()
 
@@ -150,7 +151,7 @@ while [ $# -gt 0 ]; do
         --setup) setup_only=yes; shift; continue ;;
         --keep-best) keep_best=yes; shift; continue ;;
         --resident) resident=yes; shift; continue ;;
-        --run | --env | --env-command | --method | --workflow | --model | --policies | --adapter | --turns | --select | --max-tokens | \
+        --run | --tensorboard | --env | --env-command | --method | --workflow | --model | --policies | --adapter | --turns | --select | --max-tokens | \
             --seed | --device | --dtype | --train | --evaluate | --flags | --stage | --set) kind=text ;;
         --*=*) set -- "${flag%%=*}" "${flag#*=}" "${@:2}"; continue ;;
         *)
@@ -585,7 +586,9 @@ keep_if_best() { # STEP FILE: `best` is a link that moves once its policies are 
     find "$run" -mindepth 1 -maxdepth 1 -name 'best-*' ! -name "$new" -exec rm -rf {} +
 }
 page() { # made from the files of the run: if it fails, nothing is lost
-    report "$run" --quiet || { rm -f "$run/report.html.tmp"; say "$run/report.html was not written, see above"; }
+    drawn=$SECONDS
+    report "$run" --html "$run/report.html" ${tensorboard:+--tensorboard "$tensorboard"} --quiet ||
+        { rm -f "$run/report.html.tmp"; say "$run/report.html was not written, see above"; }
 }
 rate() { # FILE: successes over episodes
     report evaluate --format line --allow-incomplete --quiet "$1" 2>/dev/null | cut -d , -f 1
@@ -725,6 +728,7 @@ train() { # STEP
     local groups of all
     groups=$(flat "$directory/metrics.jsonl")
     say "step $1: success in training $(rate "$directory/samples.jsonl" || echo none), $groups"
+    [ -z "$tensorboard" ] && [ $((SECONDS - drawn)) -lt 10 ] || page # what a reader has open is not far behind
     read -r groups of all _ <<<"$groups"
     if [ "$groups" = "$all" ] && [ "$all" != 0 ]; then flat_steps=$((flat_steps + 1)); else flat_steps=0; fi
     [ "$flat_steps" -lt 3 ] ||
@@ -768,7 +772,7 @@ evaluate_if_due() { # STEP
     [ "$eval_every" -gt 0 ] || return 0
     if [ $(($1 % eval_every)) = 0 ] || [ "$1" = "$steps" ]; then evaluate "$1"; fi
 }
-done_steps=0 flat_steps=0
+done_steps=0 flat_steps=0 drawn=$SECONDS
 while [ -f "$run/steps/$(printf %06d $((done_steps + 1)))/done" ]; do done_steps=$((done_steps + 1)); done
 last=${committed##*./} last=${last%/done}
 [ $((10#$last)) = "$done_steps" ] ||

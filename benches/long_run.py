@@ -2,7 +2,7 @@
 """Makes a long run out of a short one, to see how `report` and its page bear it.
 
     benches/long_run.py runs/plan-path /tmp/long --steps 1000 --episodes 300
-    time report /tmp/long
+    time report /tmp/long; rm /tmp/long/steps/001000/done; report /tmp/long; touch /tmp/long/steps/001000/done; time report /tmp/long
     benches/page.sh /tmp/long/report.html
 
 Step i repeats step (i - 1) mod n + 1 of the short run, each episode as often as needed, under its own name; two candidates of

@@ -5,7 +5,7 @@
 //! types are checked completely here.
 
 use std::fmt;
-use std::io::{self, Read};
+use std::io::{self, IsTerminal, Read};
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 use crate::failure::{Failure, Result};
 use crate::signal;
 pub use crate::signal::Stdin;
+use crate::stage;
 
 /// The version of the record that this build reads and writes.
 pub const VERSION: u64 = 1;
@@ -96,8 +97,16 @@ pub struct Reader<R: Read> {
 }
 
 impl Reader<Stdin> {
-    /// Reads stdin; SIGINT and SIGTERM end a wait for input with [`Failure::interrupted`].
+    /// Reads stdin; SIGINT and SIGTERM end a wait for input with [`Failure::interrupted`]. Who sits at a terminal is told
+    /// that it is read.
     pub fn stdin() -> Self {
+        if io::stdin().is_terminal() {
+            stage::note(
+                stage::name(),
+                "waiting for JSON lines from this terminal: put a stage or `< FILE` before it, or end them with Ctrl-D; \
+                 --help has examples",
+            );
+        }
         Self::new("stdin", Stdin)
     }
 }

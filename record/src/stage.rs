@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use clap::error::ErrorKind;
@@ -26,7 +27,16 @@ pub fn run_and_exit(name: &'static str, body: impl FnOnce() -> Result<()>) -> ! 
     unsafe { libc::_exit(i32::from(code)) }
 }
 
+static NAME: OnceLock<&'static str> = OnceLock::new();
+
+/// The name of this program, as its messages begin.
+pub fn name() -> &'static str {
+    NAME.get().copied().unwrap_or("troupe")
+}
+
 fn code(name: &'static str, body: impl FnOnce() -> Result<()>) -> u8 {
+    // A second call in one process keeps the first name.
+    let _ = NAME.set(name);
     // SAFETY: the first thing that main does; no other thread exists that could read the environment meanwhile.
     unsafe { std::env::set_var("ORT_DISABLE_TELEMETRY", "1") };
     if let Err(error) = signal::watch() {

@@ -174,7 +174,7 @@ impl Stream {
             timing,
             ..End::default()
         };
-        let written = writer.object(&end).and_then(|()| writer.flush());
+        let written = writer.end(&end).and_then(|()| writer.flush());
         outcome.and(written)
     }
 

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::failure::{Failure, Result};
 use crate::finite;
+use crate::line::End;
 
 /// Bytes buffered before a write: the size of a Linux pipe.
 const BUFFER: usize = 1 << 16;
@@ -34,7 +35,7 @@ fn failure(error: io::Error) -> Failure {
 pub struct Writer<W: Write> {
     output: W,
     buffer: Vec<u8>,
-    flush_each_line: bool,
+    to_terminal: bool,
 }
 
 impl Writer<io::StdoutLock<'static>> {
@@ -42,15 +43,15 @@ impl Writer<io::StdoutLock<'static>> {
     pub fn stdout() -> Self {
         use std::io::IsTerminal;
         let output = io::stdout().lock();
-        let flush_each_line = output.is_terminal();
-        Writer { output, buffer: Vec::with_capacity(BUFFER), flush_each_line }
+        let to_terminal = output.is_terminal();
+        Writer { output, buffer: Vec::with_capacity(BUFFER), to_terminal }
     }
 }
 
 impl<W: Write> Writer<W> {
     /// Writes to any output.
     pub fn new(output: W) -> Self {
-        Writer { output, buffer: Vec::with_capacity(BUFFER), flush_each_line: false }
+        Writer { output, buffer: Vec::with_capacity(BUFFER), to_terminal: false }
     }
 
     /// Writes a line as it is, and a line feed.
@@ -69,9 +70,14 @@ impl<W: Write> Writer<W> {
         self.end_line()
     }
 
+    /// Writes the `end` line of a stage; not to a terminal if the stage failed: who sits there reads its message on stderr.
+    pub fn end(&mut self, end: &End) -> Result<()> {
+        if self.to_terminal && !end.ok { Ok(()) } else { self.object(end) }
+    }
+
     fn end_line(&mut self) -> Result<()> {
         self.buffer.push(b'\n');
-        if self.flush_each_line || self.buffer.len() >= BUFFER {
+        if self.to_terminal || self.buffer.len() >= BUFFER {
             self.flush()?;
         }
         Ok(())

@@ -12,6 +12,9 @@ Examples:
   # two runs in one page, and all metrics as a table
   report runs/shared runs/per-role --html compare.html --csv compare.csv
 
+  # on the terminal, while it trains
+  report runs/plan-path --watch
+
   # for TensorBoard: tensorboard --logdir events
   report runs/plan-path --tensorboard events
 
@@ -48,7 +51,7 @@ pub enum Command {
 /// Which runs, and what to write.
 #[derive(Args, Debug)]
 pub struct Runs {
-    /// Run directories of pipeline.sh; several are drawn together
+    /// Run directories of pipeline.sh, or a stream of samples; several are drawn together
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<PathBuf>,
 
@@ -72,6 +75,14 @@ pub struct Runs {
     /// Solved and unsolved episodes that the page shows of each of them
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub episodes: usize,
+
+    /// Show a run on the terminal while it trains, until Ctrl-C
+    #[arg(long, conflicts_with_all = ["html", "csv", "tensorboard", "show"])]
+    pub watch: bool,
+
+    /// Put this episode on the page, too, as the page calls it (repeatable): 12.7
+    #[arg(long, value_name = "EPISODE")]
+    pub show: Vec<String>,
 
     /// Print nothing on stderr but errors
     #[arg(long, short)]

@@ -21,7 +21,7 @@ pub fn table(runs: &[(String, Vec<Metric>)]) -> Result<Vec<u8>> {
         let (low, high) =
             interval.map_or_else(Default::default, |(low, high)| (low.to_string(), high.to_string()));
         let (step, value) = (step.to_string(), value.to_string());
-        let row = [run, &step, *split, environment, policy, agent, name, &value, &low, &high];
+        let row = [run, &step, &**split, environment, policy, agent, name, &value, &low, &high];
         table.write_record(row).map_err(Failure::io)?;
     }
     table.into_inner().map_err(Failure::io)
@@ -35,7 +35,7 @@ mod tests {
     fn texts_that_hold_separators_are_quoted() {
         let metric = Metric {
             step: 3,
-            split: "test",
+            split: "test".into(),
             name: "a,\"b\"".to_owned(),
             value: 0.1,
             interval: Some((0.0, 1.0)),

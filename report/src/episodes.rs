@@ -9,7 +9,10 @@ use record::failure::Result;
 use record::line::{self, Episode, ErrorLine, Joint};
 use record::read::{Kind, Line};
 use record::sample::{Message, Sample};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::summary::raw;
 
 /// The longest text that is shown whole, in characters.
 const LONGEST: usize = 4000;
@@ -39,7 +42,7 @@ impl EpisodeLimits {
 }
 
 /// Sampled episodes of one stream.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct EpisodeSet {
     /// The training step.
     pub step: u64,
@@ -47,8 +50,8 @@ pub struct EpisodeSet {
     pub held_out: bool,
     /// Episodes of the stream.
     pub total: u64,
-    /// Those that are shown, in the order of the stream.
-    pub episodes: Vec<EpisodeTree>,
+    /// Those that are shown, in the order of the stream: an [`EpisodeTree`] each, as JSON.
+    pub episodes: Vec<Box<RawValue>>,
 }
 
 /// One episode with all its candidates; in parallel sampling the parallel episodes of one task.
@@ -132,7 +135,7 @@ struct Candidate {
 #[derive(Debug)]
 pub struct EpisodeSampler {
     set: EpisodeSet,
-    wanted: bool,
+    wanted: Vec<String>,
     limits: EpisodeLimits,
     /// Episodes that go on, each with the number of its parallel episodes.
     pending: Vec<(EpisodeTree, u32)>,
@@ -141,11 +144,10 @@ pub struct EpisodeSampler {
 }
 
 impl EpisodeSampler {
-    /// A sampler for the stream of a step; it takes nothing unless the step is among those to be `shown`.
-    pub fn new(step: u64, held_out: bool, limits: EpisodeLimits, shown: &[u64]) -> Self {
+    /// A sampler for the stream of a step; it also takes the episodes that are `wanted` by name.
+    pub fn new(step: u64, held_out: bool, limits: EpisodeLimits, wanted: &[String]) -> Self {
         let set = EpisodeSet { step, held_out, total: 0, episodes: Vec::new() };
-        let wanted = shown.contains(&step);
-        EpisodeSampler { set, wanted, limits, pending: Vec::new(), solved: 0, unsolved: 0 }
+        EpisodeSampler { set, wanted: wanted.to_vec(), limits, pending: Vec::new(), solved: 0, unsolved: 0 }
     }
 
     /// Takes in a line; `sample` is what it holds, if it is a sample.
@@ -153,16 +155,15 @@ impl EpisodeSampler {
     /// # Errors
     /// 65 when it breaks the record.
     pub fn take(&mut self, line: &Line, sample: Option<&Sample>) -> Result<()> {
-        if !self.wanted {
-            return Ok(());
-        }
-        let full = self.solved >= self.limits.episodes && self.unsolved >= self.limits.episodes;
+        let full = self.wanted.is_empty()
+            && self.solved >= self.limits.episodes
+            && self.unsolved >= self.limits.episodes;
         match (line.kind, sample) {
             (Kind::Sample, Some(sample)) if !full => self.sample(sample),
             (Kind::Episode, _) => {
                 self.set.total += 1;
                 if !full {
-                    self.episode(&line::parse(line)?);
+                    self.episode(&line::parse(line)?)?;
                 }
             }
             (Kind::Joint, _) if !full => {
@@ -205,7 +206,7 @@ impl EpisodeSampler {
     }
 
     /// Records how an episode ended, and keeps or drops it once all its parallel episodes have ended.
-    fn episode(&mut self, episode: &Episode) {
+    fn episode(&mut self, episode: &Episode) -> Result<()> {
         let (tree, parallel) = self.tree(&episode.episode);
         tree.task.clone_from(&episode.task);
         tree.env.clone_from(&episode.env);
@@ -216,21 +217,22 @@ impl EpisodeSampler {
             reward: episode.reward,
         });
         if tree.ended.len() < *parallel as usize {
-            return;
+            return Ok(());
         }
         let solved = tree.ended.iter().any(|ended| ended.success);
         let index = self.pending.iter().position(|(tree, _)| tree.episode == episode.episode);
         let ended = index.map(|index| self.pending.remove(index).0);
         let kept = if solved { &mut self.solved } else { &mut self.unsolved };
-        if *kept < self.limits.episodes {
+        if *kept < self.limits.episodes || self.wanted.contains(&episode.episode) {
             *kept += 1;
-            self.set.episodes.extend(ended);
+            self.set.episodes.extend(ended.map(|tree| raw(&tree)).transpose()?);
         }
+        Ok(())
     }
 
-    /// The chosen episodes; none where the stream had none.
-    pub fn close(self) -> Option<EpisodeSet> {
-        (!self.set.episodes.is_empty()).then_some(self.set)
+    /// The chosen episodes.
+    pub fn close(self) -> EpisodeSet {
+        self.set
     }
 }
 
@@ -309,13 +311,9 @@ fn shortened(text: &str) -> String {
 
 /// Drops episodes, the last of each stream first, until the rest takes at most `budget` bytes as JSON; the first
 /// episode of each stream goes last, and those of later streams first. Returns how many were dropped.
-///
-/// # Errors
-/// 65: an episode cannot be written as JSON.
-pub fn fit(sets: &mut Vec<EpisodeSet>, budget: usize) -> Result<usize> {
-    let size = |tree: &EpisodeTree| Ok(record::splice::json(tree)?.len());
-    let sizes =
-        sets.iter().map(|set| set.episodes.iter().map(size).collect()).collect::<Result<Vec<Vec<_>>>>()?;
+pub fn fit(sets: &mut Vec<EpisodeSet>, budget: usize) -> usize {
+    let size = |tree: &Box<RawValue>| tree.get().len();
+    let sizes: Vec<Vec<usize>> = sets.iter().map(|set| set.episodes.iter().map(size).collect()).collect();
     let deepest = sizes.iter().map(Vec::len).max().unwrap_or(0);
     let (mut used, mut dropped) = (0, 0);
     let mut kept = vec![0; sets.len()];
@@ -334,7 +332,7 @@ pub fn fit(sets: &mut Vec<EpisodeSet>, budget: usize) -> Result<usize> {
         set.episodes.truncate(kept);
     }
     sets.retain(|set| !set.episodes.is_empty());
-    Ok(dropped)
+    dropped
 }
 
 #[cfg(test)]
@@ -361,13 +359,14 @@ mod tests {
 
     #[test]
     fn a_budget_keeps_the_first_of_each_stream() {
-        let tree = |name: &str| EpisodeTree { episode: name.to_owned(), ..EpisodeTree::default() };
+        let tree =
+            |name: &str| raw(&EpisodeTree { episode: name.to_owned(), ..EpisodeTree::default() }).unwrap();
         let set = |step| EpisodeSet { step, held_out: false, total: 2, episodes: vec![tree("a"), tree("b")] };
-        let size = record::splice::json(&tree("a")).unwrap().len();
+        let size = tree("a").get().len();
         let mut sets = vec![set(1), set(2)];
-        assert_eq!(fit(&mut sets, 3 * size).unwrap(), 1);
+        assert_eq!(fit(&mut sets, 3 * size), 1);
         assert_eq!((sets[0].episodes.len(), sets[1].episodes.len()), (2, 1));
-        assert_eq!(fit(&mut sets, 0).unwrap(), 3);
+        assert_eq!(fit(&mut sets, 0), 3);
         assert!(sets.is_empty());
     }
 }

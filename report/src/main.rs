@@ -1,18 +1,21 @@
 //! `report`: what a run did: a page, a table, TensorBoard events, and the result of an evaluation.
 //!
-//! It only reads the streams in a run directory. Left out: live updates (repeat the command, it is quick) and sending metrics to
-//! a service.
+//! It reads the streams in a run directory and keeps what it learned of each, so that one more step costs one more stream. Left
+//! out: sending metrics to a service.
 
 mod arguments;
 mod csv;
 mod episodes;
 mod evaluate;
+mod index;
 mod metrics;
 mod page;
 mod run;
 mod stage;
 mod stats;
+mod summary;
 mod tensorboard;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -23,6 +26,7 @@ fn main() -> ExitCode {
         let arguments: Arguments = record::stage::parse();
         match &arguments.command {
             Some(Command::Evaluate(arguments)) => evaluate::run(arguments),
+            None if arguments.runs.watch => watch::run(&arguments.runs.runs),
             None => stage::run(&arguments.runs),
         }
     })

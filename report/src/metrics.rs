@@ -1,18 +1,23 @@
 //! The metrics of a run as one tidy table: a number per row, and columns that say what it is of. The page, the CSV file
 //! and the TensorBoard events are three views of it.
 
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
 use crate::evaluate::interval::Interval;
 use crate::evaluate::measure;
 use crate::run::{Evaluation, RunDirectory, TrainingStep};
 use crate::stats::ends_of;
 
 /// One number.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Row", into = "Row")]
 pub struct Metric {
     /// The training step.
     pub step: u64,
     /// `train`, `test`, or `timing` for what two equal runs may differ in.
-    pub split: &'static str,
+    pub split: Cow<'static, str>,
     /// The environment; empty where the number is of all.
     pub environment: String,
     /// The policy; empty where the number is of all.
@@ -27,6 +32,22 @@ pub struct Metric {
     pub interval: Option<Interval>,
 }
 
+/// A metric as JSON: an array, without names.
+type Row = (u64, Cow<'static, str>, String, String, String, String, f64, Option<Interval>);
+
+impl From<Row> for Metric {
+    fn from((step, split, environment, policy, agent, name, value, interval): Row) -> Self {
+        Metric { step, split, environment, policy, agent, name, value, interval }
+    }
+}
+
+impl From<Metric> for Row {
+    fn from(metric: Metric) -> Self {
+        let Metric { step, split, environment, policy, agent, name, value, interval } = metric;
+        (step, split, environment, policy, agent, name, value, interval)
+    }
+}
+
 /// Fields of a `metrics` line that are names, not measurements.
 const NAMES: &[&str] = &["step", "v", "check"];
 
@@ -35,8 +56,8 @@ const TURNS: u32 = 256;
 
 /// All metrics of a run, by step.
 pub fn of(run: &RunDirectory) -> Vec<Metric> {
-    let mut metrics: Vec<Metric> = run.evaluations.iter().flat_map(of_evaluation).collect();
-    metrics.extend(run.steps.iter().flat_map(of_step));
+    let mut metrics: Vec<Metric> =
+        run.streams.iter().flat_map(|stream| stream.metrics.iter().cloned()).collect();
     metrics.sort_by_key(|metric| metric.step);
     metrics
 }
@@ -49,7 +70,7 @@ struct Rows {
 
 impl Rows {
     fn new(step: u64, split: &'static str) -> Self {
-        Rows { like: Metric { step, split, ..Metric::default() }, rows: Vec::new() }
+        Rows { like: Metric { step, split: split.into(), ..Metric::default() }, rows: Vec::new() }
     }
 
     fn put(&mut self, name: &str, value: impl Into<Option<f64>>) {
@@ -67,7 +88,8 @@ impl Rows {
     }
 }
 
-fn of_evaluation(evaluation: &Evaluation) -> Vec<Metric> {
+/// The metrics of an evaluation.
+pub fn of_evaluation(evaluation: &Evaluation) -> Vec<Metric> {
     let mut rows = Rows::new(evaluation.step, "test");
     for (name, stats) in evaluation.environments.played() {
         let measured = measure::of(stats);
@@ -93,7 +115,8 @@ fn of_evaluation(evaluation: &Evaluation) -> Vec<Metric> {
     rows.rows
 }
 
-fn of_step(step: &TrainingStep) -> Vec<Metric> {
+/// The metrics of a training step.
+pub fn of_step(step: &TrainingStep) -> Vec<Metric> {
     let mut rows = Rows::new(step.number, "train");
     for (name, environment) in step.stats.environments.played() {
         let measured = measure::of(environment);

@@ -1,7 +1,7 @@
 //! A run directory: the settings of `pipeline.sh`, and the streams of every committed step.
 //!
 //! Only committed steps are read (`steps/NNNNNN/done`), so a run in progress or a killed one gives the metrics of its finished
-//! part. Nothing is locked or written.
+//! part. Nothing is locked; only `report.cache/` is written.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +15,10 @@ use record::sample::Sample;
 use serde_json::{Map, Value};
 
 use crate::episodes::{EpisodeLimits, EpisodeSampler, EpisodeSet};
+use crate::index::Indexer;
+use crate::metrics;
 use crate::stats::{Environments, GroupStats, StreamStats};
+use crate::summary::{Cache, Summary};
 
 /// A training step.
 #[derive(Debug)]
@@ -50,40 +53,142 @@ pub struct RunDirectory {
     pub name: String,
     /// The settings of `pipeline.sh`, and the build.
     pub settings: Map<String, Value>,
-    /// The committed steps.
-    pub steps: Vec<TrainingStep>,
-    /// The evaluations.
-    pub evaluations: Vec<Evaluation>,
+    /// The evaluations, then the committed steps.
+    pub streams: Vec<Summary>,
     /// A step that was begun and is not committed: in progress, or stopped.
     pub begun: Option<u64>,
     /// Sampled episodes of some steps.
     pub episode_sets: Vec<EpisodeSet>,
 }
 
+/// What there is to read of a run: a reader who waits for news compares it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct State {
+    /// Committed steps.
+    pub committed: usize,
+    /// Evaluations.
+    pub evaluations: usize,
+    /// A step that was begun and is not committed.
+    pub begun: Option<u64>,
+    /// The bytes of its stream.
+    pub bytes: u64,
+}
+
 impl RunDirectory {
-    /// Reads a run directory.
+    /// Reads a run directory, or the stream of a file as its only step.
     ///
     /// # Errors
-    /// No run directory (2 where there is nothing at the path, else 65), a broken stream in it (65), I/O (74).
-    pub fn read(directory: &Path, name: String, limits: EpisodeLimits) -> Result<RunDirectory> {
+    /// No run directory (2 where there is nothing at the path, else 65), a broken stream in it (65), an episode that is
+    /// `wanted` and not there (2), I/O (74).
+    pub fn read(
+        directory: &Path,
+        name: String,
+        limits: EpisodeLimits,
+        wanted: &[String],
+    ) -> Result<RunDirectory> {
+        if directory.is_file() {
+            let mut sampler = EpisodeSampler::new(0, false, limits, wanted);
+            let folder = directory.parent().unwrap_or(directory);
+            let summary = training(folder, 0, &[directory], &mut sampler)?;
+            let mut episode_sets = vec![sampler.close()];
+            episode_sets.retain(|set| !set.episodes.is_empty());
+            return Ok(RunDirectory {
+                name,
+                settings: Map::new(),
+                streams: vec![summary],
+                begun: None,
+                episode_sets,
+            });
+        }
         let settings = settings(directory)?;
         let (committed, begun) = steps(directory)?;
-        let (mut steps, mut evaluations, mut episode_sets) = (Vec::new(), Vec::new(), Vec::new());
-        let shown = limits.shown(&committed);
-        for number in committed {
-            let mut sampler = EpisodeSampler::new(number, false, limits, &shown);
-            steps.push(step(directory, number, &mut sampler)?);
-            episode_sets.extend(sampler.close());
-        }
+        let cache = Cache::of(directory, limits.episodes);
+        let mut run = RunDirectory { name, settings, streams: Vec::new(), begun, episode_sets: Vec::new() };
         let found = numbered(&directory.join("eval"), "step-", ".jsonl")?;
         let shown = limits.shown(&found.keys().copied().collect::<Vec<u64>>());
         for (number, path) in found {
-            let mut sampler = EpisodeSampler::new(number, true, limits, &shown);
-            evaluations.push(evaluation(directory, number, &path, &mut sampler)?);
-            episode_sets.extend(sampler.close());
+            run.add(
+                &cache,
+                (number, true),
+                &[&path],
+                &shown,
+                wanted,
+                |sampler| evaluation(directory, number, &path, sampler),
+                limits,
+            )?;
         }
-        episode_sets.sort_by_key(|set| (set.step, set.held_out));
-        Ok(RunDirectory { name, settings, steps, evaluations, begun, episode_sets })
+        let shown = limits.shown(&committed);
+        for number in committed {
+            let folder = directory.join("steps").join(format!("{number:06}"));
+            let (samples, metrics) = (folder.join("samples.jsonl"), folder.join("metrics.jsonl"));
+            let files = [&*samples, &*metrics];
+            run.add(
+                &cache,
+                (number, false),
+                &files,
+                &shown,
+                wanted,
+                |sampler| training(directory, number, &files, sampler),
+                limits,
+            )?;
+        }
+        let has = |name: &String| run.streams.iter().any(|stream| stream.index.has(stream.step, name));
+        if let Some(unknown) = wanted.iter().find(|name| !has(name)) {
+            return Err(Failure::usage(format!(
+                "--show {unknown}: {} has no such episode",
+                directory.display()
+            ))
+            .hint("episodes are called STEP.NUMBER, as in 12.7; the page lists them"));
+        }
+        run.episode_sets.sort_by_key(|set| (set.step, set.held_out));
+        Ok(run)
+    }
+
+    /// What there is to read now.
+    ///
+    /// # Errors
+    /// 74: a folder cannot be read.
+    pub fn state(directory: &Path) -> Result<State> {
+        let (committed, begun) = steps(directory)?;
+        let stream = |step| directory.join("steps").join(format!("{step:06}")).join("samples.jsonl");
+        Ok(State {
+            committed: committed.len(),
+            evaluations: numbered(&directory.join("eval"), "step-", ".jsonl")?.len(),
+            bytes: begun.and_then(|step| std::fs::metadata(stream(step)).ok()).map_or(0, |facts| facts.len()),
+            begun,
+        })
+    }
+
+    /// Adds a stream; one that holds a wanted episode is read again for it.
+    #[allow(clippy::too_many_arguments, reason = "one caller for steps and one for evaluations")]
+    fn add(
+        &mut self,
+        cache: &Cache,
+        (step, held_out): (u64, bool),
+        files: &[&Path],
+        shown: &[u64],
+        wanted: &[String],
+        read: impl Fn(&mut EpisodeSampler) -> Result<Summary>,
+        limits: EpisodeLimits,
+    ) -> Result<()> {
+        let sampled = |wanted: &[String]| -> Result<(Summary, EpisodeSet)> {
+            let mut sampler = EpisodeSampler::new(step, held_out, limits, wanted);
+            let summary = read(&mut sampler)?;
+            Ok((summary, sampler.close()))
+        };
+        let name = format!("{}-{step:06}", if held_out { "eval" } else { "step" });
+        let (summary, mut set) = cache.get(&name, files, shown.contains(&step), || sampled(&[]))?;
+        if wanted.iter().any(|name| summary.index.has(step, name)) {
+            set = Some(sampled(wanted)?.1);
+        }
+        self.streams.push(summary);
+        self.episode_sets.extend(set.filter(|set| !set.episodes.is_empty()));
+        Ok(())
+    }
+
+    /// The committed training steps.
+    pub fn steps(&self) -> impl DoubleEndedIterator<Item = &Summary> {
+        self.streams.iter().filter(|stream| !stream.held_out)
     }
 }
 
@@ -136,40 +241,61 @@ fn steps(directory: &Path) -> Result<(Vec<u64>, Option<u64>)> {
     Ok((committed.collect(), begun.first().map(|(number, _)| *number)))
 }
 
-fn step(directory: &Path, number: u64, sampler: &mut EpisodeSampler) -> Result<TrainingStep> {
-    let folder = directory.join("steps").join(format!("{number:06}"));
-    let mut stats = StreamStats::default();
-    read(directory, &folder.join("samples.jsonl"), |line, sample| {
+/// Sums up the streams of a training step: its samples and, if there is a second file, its metrics. The step of a
+/// stream of its own is what its samples say.
+fn training(directory: &Path, number: u64, files: &[&Path], sampler: &mut EpisodeSampler) -> Result<Summary> {
+    let (mut stats, mut indexer) = (StreamStats::default(), Indexer::default());
+    read(directory, files[0], |line, sample| {
         sampler.take(line, sample)?;
+        indexer.take(line, sample)?;
         stats.take(line, sample)
     })?;
+    let number = if number > 0 { number } else { stats.environments.step.unwrap_or_default() };
     let groups = stats.close();
     let (mut metrics, mut update) = (BTreeMap::new(), None);
-    read(directory, &folder.join("metrics.jsonl"), |line, _| {
-        match line.kind {
-            Kind::Metrics => {
-                let read: Metrics = line::parse(line)?;
-                metrics.insert(read.policy.clone(), read);
+    for file in &files[1..] {
+        read(directory, file, |line, _| {
+            match line.kind {
+                Kind::Metrics => {
+                    let read: Metrics = line::parse(line)?;
+                    metrics.insert(read.policy.clone(), read);
+                }
+                Kind::End => update = Some(line::parse(line)?),
+                _ => {}
             }
-            Kind::End => update = Some(line::parse(line)?),
-            _ => {}
-        }
-        Ok(())
-    })?;
-    Ok(TrainingStep { number, stats, groups, metrics, update })
+            Ok(())
+        })?;
+    }
+    let step = TrainingStep { number, stats, groups, metrics, update };
+    Ok(Summary {
+        step: number,
+        held_out: false,
+        equal_prompts: step.groups.equal_prompts,
+        wall: 0.0,
+        metrics: metrics::of_step(&step),
+        index: indexer.close(number),
+    })
 }
 
-fn evaluation(directory: &Path, step: u64, path: &Path, sampler: &mut EpisodeSampler) -> Result<Evaluation> {
-    let mut environments = Environments::default();
+fn evaluation(directory: &Path, step: u64, path: &Path, sampler: &mut EpisodeSampler) -> Result<Summary> {
+    let (mut environments, mut indexer) = (Environments::default(), Indexer::default());
     let mut ends = Vec::new();
     read(directory, path, |line, sample| {
         sampler.take(line, sample)?;
+        indexer.take(line, sample)?;
         if line.kind == Kind::End {
             ends.push(line::parse(line)?);
         }
         environments.take(line, sample)
     })?;
-    Ok(Evaluation { step, environments, ends })
+    Ok(Summary {
+        step,
+        held_out: true,
+        equal_prompts: true,
+        wall: 0.0,
+        metrics: metrics::of_evaluation(&Evaluation { step, environments, ends }),
+        index: indexer.close(step),
+    })
 }
 
 /// Opens a file for reading.

@@ -1,6 +1,7 @@
 //! `report RUN…`: reads the runs once, then writes each output atomically.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use record::failure::{Failure, Result};
@@ -25,12 +26,14 @@ pub fn run(arguments: &Runs) -> Result<()> {
     let limits = EpisodeLimits { steps: arguments.episode_steps, episodes: arguments.episodes };
     let mut runs = Vec::new();
     for (directory, name) in arguments.runs.iter().zip(names(&arguments.runs)) {
-        runs.push(RunDirectory::read(directory, name, limits).map_err(|failure| match failure.code {
-            record::failure::USAGE => failure,
-            _ if arguments.runs.len() > 1 && !failure.message.contains(&*directory.to_string_lossy()) => {
-                failure.at(directory.display())
+        runs.push(RunDirectory::read(directory, name, limits, &arguments.show).map_err(|failure| {
+            match failure.code {
+                record::failure::USAGE => failure,
+                _ if arguments.runs.len() > 1 && !failure.message.contains(&*directory.to_string_lossy()) => {
+                    failure.at(directory.display())
+                }
+                _ => failure,
             }
-            _ => failure,
         })?);
     }
     let metrics: Vec<(String, Vec<Metric>)> =
@@ -39,11 +42,11 @@ pub fn run(arguments: &Runs) -> Result<()> {
         put(path, &csv::table(&metrics)?, arguments.quiet)?;
     }
     if let Some(folder) = &arguments.tensorboard {
-        for (run, metrics) in &metrics {
-            let folder = folder.join(run);
+        for run in &runs {
+            let folder = folder.join(&run.name);
             fs::create_dir_all(&folder)
                 .map_err(|error| Failure::io(format!("{}: {error}", folder.display())))?;
-            put(&folder.join(tensorboard::FILE_NAME), &tensorboard::events(metrics), arguments.quiet)?;
+            extend(&folder.join(tensorboard::FILE_NAME), &tensorboard::events(run), arguments.quiet)?;
         }
     }
     if let Some(path) = html(arguments) {
@@ -57,6 +60,7 @@ fn html(arguments: &Runs) -> Option<PathBuf> {
     match (&arguments.html, arguments.runs.as_slice()) {
         (Some(path), _) => Some(path.clone()),
         (None, _) if arguments.csv.is_some() || arguments.tensorboard.is_some() => None,
+        (None, [run]) if run.is_file() => Some(run.with_extension("html")),
         (None, [run]) => Some(run.join("report.html")),
         (None, _) => Some(PathBuf::from("report.html")),
     }
@@ -83,6 +87,20 @@ fn names(runs: &[PathBuf]) -> Vec<String> {
         .map(|parts| whole.iter().map(|path| last(path, parts)).collect::<Vec<String>>())
         .find(|names| (1..names.len()).all(|place| !names[..place].contains(&names[place])))
         .unwrap_or_else(|| whole.iter().map(|path| path.display().to_string()).collect())
+}
+
+/// Appends what a file lacks of `bytes`, for readers that have it open; a file that begins otherwise is replaced.
+fn extend(path: &Path, bytes: &[u8], quiet: bool) -> Result<()> {
+    let Some(rest) = fs::read(path).ok().and_then(|before| Some(bytes.strip_prefix(&*before)?.to_vec()))
+    else {
+        return put(path, bytes, quiet);
+    };
+    let append = |mut file: fs::File| file.write_all(&rest);
+    fs::File::options()
+        .append(true)
+        .open(path)
+        .and_then(append)
+        .map_err(|error| Failure::io(format!("{}: {error}", path.display())))
 }
 
 /// Writes a file by rename, so that a reader never sees half of it; `-` is stdout.

@@ -4,61 +4,118 @@
 //! an `Event` protocol buffer. Only the fields of scalars are written: the wall time (1), the step (2), the file's version
 //! (3) and a summary (5) of values (1) with a tag (1) and a number (2).
 //!
-//! The wall time is that of the run itself, in seconds from its start: TensorBoard's relative time is then right, and
-//! the same run gives the same bytes.
+//! The wall time of an event is when its stream was written. The events of one more step come after those of the steps before,
+//! so a file that TensorBoard has open only grows. What TRL logs, too, is there a second time under TRL's name for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crc32c::crc32c;
 
 use crate::metrics::Metric;
+use crate::run::RunDirectory;
 
 /// The name of an event file; TensorBoard looks for `tfevents` in it.
 pub const FILE_NAME: &str = "events.out.tfevents.0.troupe";
 
-/// The bytes of an event file.
-pub fn events(metrics: &[Metric]) -> Vec<u8> {
+/// What a `metrics` line of `update` calls it, and what TRL's `GRPOTrainer` does.
+const TRL: &[(&str, &str)] = &[
+    ("loss", "loss"),
+    ("lr", "learning_rate"),
+    ("grad_norm", "grad_norm"),
+    ("entropy", "entropy"),
+    ("kl", "kl"),
+    ("clip_ratio", "clip_ratio/region_mean"),
+    ("clip_ratio/low_mean", "clip_ratio/low_mean"),
+    ("clip_ratio/high_mean", "clip_ratio/high_mean"),
+    ("reward", "reward"),
+    ("reward_std", "reward_std"),
+    ("frac_reward_zero_std", "frac_reward_zero_std"),
+    ("completions/mean_length", "completions/mean_length"),
+    ("completions/min_length", "completions/min_length"),
+    ("completions/max_length", "completions/max_length"),
+    ("sampling/logp_difference_mean", "sampling/sampling_logp_difference/mean"),
+    ("sampling/logp_difference_max", "sampling/sampling_logp_difference/max"),
+    ("sampling/importance_sampling_ratio_mean", "sampling/importance_sampling_ratio/mean"),
+];
+
+/// The bytes of an event file about a run.
+pub fn events(run: &RunDirectory) -> Vec<u8> {
+    let mut streams: Vec<_> = run.streams.iter().collect();
+    streams.sort_by_key(|stream| (stream.step, stream.held_out));
     let mut bytes = Vec::new();
-    let mut first = time(0.0);
+    let mut first = time(streams.first().map_or(0.0, |stream| stream.wall));
     text(&mut first, 3, "brain.Event:2");
     record(&mut bytes, &first);
-    let clock = clock(metrics);
-    for metric in metrics {
-        let mut value = Vec::new();
-        text(&mut value, 1, &tag(metric));
-        value.push(2 << 3 | 5);
-        value.extend_from_slice(&(metric.value as f32).to_le_bytes());
-        let mut summary = Vec::new();
-        message(&mut summary, 1, &value);
-        let mut event = time(clock.get(&metric.step).copied().unwrap_or_default());
-        event.push(2 << 3);
-        variable(&mut event, metric.step);
-        message(&mut event, 5, &summary);
-        record(&mut bytes, &event);
+    let mut tokens = BTreeMap::new();
+    for stream in streams {
+        for metric in &stream.metrics {
+            event(&mut bytes, stream.wall, metric.step, &tag(metric), metric.value);
+        }
+        for (tag, value) in trl(&stream.metrics, &mut tokens) {
+            event(&mut bytes, stream.wall, stream.step, &tag, value);
+        }
     }
     bytes
 }
 
-/// `train/reward/planner`: TensorBoard draws what has the same first part together.
-fn tag(metric: &Metric) -> String {
-    let parts = [metric.split, &metric.name, &metric.environment, &metric.policy, &metric.agent];
-    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<&str>>().join("/")
+/// The metrics of a training step by TRL's names; `tokens` counts those of each policy so far. The policy is named where
+/// there are several.
+fn trl(metrics: &[Metric], tokens: &mut BTreeMap<String, f64>) -> Vec<(String, f64)> {
+    let policies: BTreeSet<&str> =
+        metrics.iter().map(|metric| &*metric.policy).filter(|name| !name.is_empty()).collect();
+    let mut named = Vec::new();
+    for metric in metrics.iter().filter(|metric| metric.split == "train") {
+        let mut put = |name: &str, value| {
+            let policy = if policies.len() > 1 && !metric.policy.is_empty() {
+                format!("/{}", metric.policy)
+            } else {
+                String::new()
+            };
+            named.push((format!("train/{name}{policy}"), value));
+        };
+        if !metric.policy.is_empty() {
+            if let Some((_, name)) = TRL.iter().find(|(own, _)| *own == metric.name) {
+                put(name, metric.value);
+            } else if metric.name == "total_tokens" {
+                let sum = tokens.entry(metric.policy.clone()).or_insert(0.0);
+                *sum += metric.value;
+                put("num_tokens", *sum);
+            }
+        } else if !metric.agent.is_empty() {
+            match &*metric.name {
+                "reward" => put(&format!("rewards/{}/mean", metric.agent), metric.value),
+                "reward_std" => put(&format!("rewards/{}/std", metric.agent), metric.value),
+                "completions_cut" => {
+                    put(&format!("completions/clipped_ratio/{}", metric.agent), metric.value)
+                }
+                _ => {}
+            }
+        }
+    }
+    // Where several policies are named, some are there already.
+    let own: BTreeSet<String> = metrics.iter().map(tag).collect();
+    named.retain(|(tag, _)| !own.contains(tag));
+    named
 }
 
-/// Seconds from the start of the run to the end of each step, as far as its stages tell.
-fn clock(metrics: &[Metric]) -> BTreeMap<u64, f64> {
-    let mut clock = BTreeMap::new();
-    for metric in metrics {
-        let counts =
-            ["rollout/seconds", "update/seconds", "evaluation_seconds"].contains(&metric.name.as_str());
-        *clock.entry(metric.step).or_insert(0.0) += if counts { metric.value } else { 0.0 };
-    }
-    let mut now = 0.0;
-    for seconds in clock.values_mut() {
-        now += *seconds;
-        *seconds = now;
-    }
-    clock
+fn event(bytes: &mut Vec<u8>, wall: f64, step: u64, tag: &str, number: f64) {
+    let mut value = Vec::new();
+    text(&mut value, 1, tag);
+    value.push(2 << 3 | 5);
+    value.extend_from_slice(&(number as f32).to_le_bytes());
+    let mut summary = Vec::new();
+    message(&mut summary, 1, &value);
+    let mut event = time(wall);
+    event.push(2 << 3);
+    variable(&mut event, step);
+    message(&mut event, 5, &summary);
+    record(bytes, &event);
+}
+
+/// `train/reward/planner`: TensorBoard draws what has the same first part together.
+fn tag(metric: &Metric) -> String {
+    let parts = [&*metric.split, &metric.name, &metric.environment, &metric.policy, &metric.agent];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<&str>>().join("/")
 }
 
 fn time(seconds: f64) -> Vec<u8> {
@@ -102,22 +159,39 @@ fn masked(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::index::EpisodeIndex;
+    use crate::summary::Summary;
 
     #[test]
     fn records_are_framed_and_tags_say_what_they_are_of() {
         let metric = |name: &str, step, value| Metric {
             step,
-            split: "train",
+            split: "train".into(),
             agent: "tool".to_owned(),
             name: name.to_owned(),
             value,
             ..Metric::default()
         };
-        let metrics =
-            [metric("reward", 300, 0.5), metric("rollout/seconds", 300, 2.0), metric("reward", 301, 1.0)];
+        let metrics = vec![metric("reward", 300, 0.5), metric("reward_std", 300, 1.0)];
         assert_eq!(tag(&metrics[0]), "train/reward/tool");
-        assert_eq!(clock(&metrics), BTreeMap::from([(300, 2.0), (301, 2.0)]));
-        let bytes = events(&metrics);
+        let stream = |step, metrics| Summary {
+            step,
+            held_out: false,
+            equal_prompts: true,
+            wall: 1e9,
+            metrics,
+            index: EpisodeIndex::default(),
+        };
+        let mut run = RunDirectory {
+            name: "run".to_owned(),
+            settings: serde_json::Map::new(),
+            streams: vec![stream(300, metrics)],
+            begun: None,
+            episode_sets: Vec::new(),
+        };
+        let bytes = events(&run);
+        run.streams.push(stream(301, vec![metric("reward", 301, 1.0)]));
+        assert!(events(&run).starts_with(&bytes), "a file that is open elsewhere only grows");
         let (mut rest, mut records) = (bytes.as_slice(), Vec::new());
         while !rest.is_empty() {
             let length = u64::from_le_bytes(rest[..8].try_into().unwrap()) as usize;
@@ -127,10 +201,12 @@ mod tests {
             records.push(data.to_vec());
             rest = &rest[16 + length..];
         }
-        assert_eq!(records.len(), 4);
+        assert_eq!(records.len(), 5);
         assert!(records[0].ends_with(b"\x1a\x0dbrain.Event:2"));
-        // Step 300 is the bytes 172 and 2; the number 0.5 ends the event.
+        // Step 300 is the bytes 172 and 2; the number 0.5 ends the event, and TRL's name for it comes after our own.
         assert_eq!(records[1][9..12], [16, 172, 2]);
         assert!(records[1].ends_with(&0.5_f32.to_le_bytes()));
+        let named = b"train/rewards/tool/mean";
+        assert!(records[3].windows(named.len()).any(|part| part == named));
     }
 }

@@ -81,7 +81,12 @@ fn must(folder: &Path, arguments: &[&str]) -> String {
 
 /// The data inside a page.
 fn data(page: &str) -> Value {
-    let (_, rest) = page.split_once("<script type=\"application/json\" id=\"data\">").expect("the data");
+    part(page, "data")
+}
+
+fn part(page: &str, name: &str) -> Value {
+    let start = format!("<script type=\"application/json\" id=\"{name}\">");
+    let (_, rest) = page.split_once(&start).expect("the data");
     serde_json::from_str(rest.split_once("</script>").expect("its end").0).expect("JSON")
 }
 
@@ -100,7 +105,7 @@ fn a_page_needs_nothing_else_and_is_the_same_each_time() {
         "an address that is no name of SVG"
     );
     // A text of the run ends no script, and reaches the reader as it was.
-    assert_eq!(page.matches("</script>").count(), 2);
+    assert_eq!(page.matches("</script>").count(), 3);
     let data = data(&page);
     let group = &data["runs"][0]["episode_sets"][1]["episodes"][0]["groups"][0];
     assert_eq!(group["members"][0]["text"], "</script><script>alert(1)</script>");
@@ -109,6 +114,90 @@ fn a_page_needs_nothing_else_and_is_the_same_each_time() {
     assert_eq!((&data["runs"][0]["steps"], &data["runs"][0]["begun"]), (&json!(2), &json!(3)));
     must(folder.path(), &["made-by-hand", "--html", "again.html", "--quiet"]);
     assert_eq!(std::fs::read_to_string(folder.path().join("again.html")).expect("the page"), page);
+}
+
+/// A step that was read once is not read again: one more step of a long run costs one more stream.
+#[test]
+fn a_report_reads_only_what_is_new_and_says_the_same() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = run(folder.path());
+    let page = || {
+        must(folder.path(), &["made-by-hand", "--quiet"]);
+        std::fs::read_to_string(run.join("report.html")).expect("the page")
+    };
+    let first = page();
+    let stream = run.join("steps/000001/samples.jsonl");
+    let text = std::fs::read_to_string(&stream).expect("the stream");
+    let time = std::fs::metadata(&stream).and_then(|facts| facts.modified()).expect("its time");
+    let change = |text: &str, time| {
+        std::fs::write(&stream, text).expect("written");
+        let file = std::fs::File::options().append(true).open(&stream).expect("opened");
+        file.set_modified(time).expect("set");
+    };
+    // Nobody looks into it: the same size and time, and nothing that could be read.
+    change(&"x".repeat(text.len()), time);
+    assert_eq!(page(), first);
+    change(&text.replace("\"reward\":0.25", "\"reward\":0.75"), time + std::time::Duration::from_secs(1));
+    assert_ne!(page(), first, "a stream that changed");
+    change(&text, time);
+    // What is kept may be lost, or broken.
+    std::fs::write(run.join("report.cache/step-000001.json"), "{").expect("written");
+    assert_eq!(page(), first);
+    std::fs::remove_dir_all(run.join("report.cache")).expect("removed");
+    std::fs::write(run.join("report.cache"), "in the way").expect("written");
+    assert_eq!(page(), first);
+}
+
+#[test]
+fn every_episode_is_listed_and_any_can_be_shown() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = run(folder.path());
+    let mut all = String::new();
+    for number in 0..12 {
+        all += &samples(1).replace("\"1.0", &format!("\"1.{number}"));
+    }
+    put(&run, "steps/000001/samples.jsonl", &all);
+    let page = |arguments: &[&str]| {
+        must(folder.path(), &[&["made-by-hand", "--quiet"], arguments].concat());
+        std::fs::read_to_string(run.join("report.html")).expect("the page")
+    };
+    let named = |page: &str| -> Vec<String> {
+        let data = data(page);
+        let sets = data["runs"][0]["episode_sets"].as_array().expect("sets").clone();
+        let set = sets.iter().find(|set| set["step"] == 1).expect("step 1");
+        let episodes = set["episodes"].as_array().expect("episodes");
+        episodes.iter().filter_map(|tree| Some(tree["episode"].as_str()?.to_owned())).collect()
+    };
+    let plain = page(&[]);
+    assert_eq!(named(&plain), ["1.0", "1.1"]);
+    assert_eq!(named(&page(&["--show", "1.11"])), ["1.0", "1.1", "1.11"]);
+    let index = part(&plain, "index");
+    let streams = index[0].as_array().expect("streams");
+    assert_eq!(
+        streams.iter().map(|stream| stream["step"].as_u64()).collect::<Vec<_>>(),
+        [Some(0), Some(1), Some(2)]
+    );
+    assert_eq!(streams[1]["verdicts"], "000000000000");
+    // Two groups of an episode, of which the planner's is flat.
+    assert_eq!(
+        (&streams[1]["groups"], &streams[1]["flat"]),
+        (&json!("222222222222"), &json!("111111111111"))
+    );
+    assert_eq!((&streams[1]["names"], &streams[1]["rewards"][11]), (&json!([]), &json!(1.5)));
+    let unknown = report(folder.path(), &["made-by-hand", "--show", "1.12"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&unknown.stderr);
+    assert!(said.starts_with("report: --show 1.12: made-by-hand has no such episode\nhint: "), "{said}");
+}
+
+#[test]
+fn a_stream_without_a_run_has_a_page() {
+    let folder = tempfile::tempdir().expect("a folder");
+    put(folder.path(), "samples.jsonl", &samples(4));
+    must(folder.path(), &["samples.jsonl", "--quiet"]);
+    let data = data(&std::fs::read_to_string(folder.path().join("samples.html")).expect("the page"));
+    assert_eq!((&data["runs"][0]["steps"], &data["runs"][0]["last"]), (&json!(1), &json!(4)));
+    assert_eq!(data["runs"][0]["episode_sets"][0]["episodes"][0]["groups"][0]["agent"], "tool");
 }
 
 #[test]
@@ -206,7 +295,21 @@ fn a_committed_step_with_a_broken_stream_is_named() {
 #[test]
 fn tensorboard_reads_the_events() {
     let folder = tempfile::tempdir().expect("a folder");
-    run(folder.path());
+    let run = run(folder.path());
+    let written = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
+    for (place, name) in [
+        "eval/step-000000.jsonl",
+        "steps/000001/samples.jsonl",
+        "steps/000001/metrics.jsonl",
+        "steps/000002/samples.jsonl",
+        "steps/000002/metrics.jsonl",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let file = std::fs::File::options().append(true).open(run.join(name)).expect("opened");
+        file.set_modified(written + std::time::Duration::from_secs(place as u64)).expect("set");
+    }
     must(folder.path(), &["made-by-hand", "--tensorboard", "events", "--quiet"]);
     let events = folder.path().join("events/made-by-hand");
     assert!(events.join("events.out.tfevents.0.troupe").exists());
@@ -218,7 +321,7 @@ except ImportError:
     sys.exit(77)
 events = EventAccumulator(sys.argv[1], size_guidance={'scalars': 0})
 events.Reload()
-for tag in ['test/success/e', 'train/reward/tool', 'train/loss/shared', 'timing/rollout/seconds']:
+for tag in ['test/success/e', 'train/reward/tool', 'train/loss/shared', 'timing/rollout/seconds', 'train/loss', 'train/rewards/tool/mean']:
     for event in events.Scalars(tag):
         print(tag, event.step, event.wall_time, event.value)
 ";
@@ -235,13 +338,42 @@ for tag in ['test/success/e', 'train/reward/tool', 'train/loss/shared', 'timing/
     }
     let read = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let wanted = "test/success/e 0 2.0 1.0
-train/reward/tool 1 4.0 0.625
-train/reward/tool 2 6.0 0.625
-train/loss/shared 1 4.0 0.5
-train/loss/shared 2 6.0 0.5
-timing/rollout/seconds 1 4.0 1.5
-timing/rollout/seconds 2 6.0 1.5
+    let wanted = "test/success/e 0 1700000000.0 1.0
+train/reward/tool 1 1700000002.0 0.625
+train/reward/tool 2 1700000004.0 0.625
+train/loss/shared 1 1700000002.0 0.5
+train/loss/shared 2 1700000004.0 0.5
+timing/rollout/seconds 1 1700000002.0 1.5
+timing/rollout/seconds 2 1700000004.0 1.5
+train/loss 1 1700000002.0 0.5
+train/loss 2 1700000004.0 0.5
+train/rewards/tool/mean 1 1700000002.0 0.625
+train/rewards/tool/mean 2 1700000004.0 0.625
 ";
     assert_eq!(read, wanted);
+}
+
+#[test]
+fn a_run_is_shown_on_the_terminal() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = run(folder.path());
+    put(&run, "steps/000003/tasks.jsonl", "{\"type\":\"task\"}\n{\"type\":\"task\"}\n");
+    put(&run, "steps/000003/samples.jsonl", "{\"type\":\"episode\"}\n{\"type\":\"sample\",\"v\":1,\"st");
+    let view = must(folder.path(), &["made-by-hand", "--watch"]);
+    for line in [
+        "made-by-hand  e · team · shared",
+        "step 2 committed; step 3: 1 of 2 episodes",
+        "success, held out: 1.000 at step 0, 1.000 at step 0",
+        "success in training: 0.000 at step 1, 1.000 at step 2",
+        "groups     2 seen, 1 flat (50 %), 1 dropped",
+        "reward     tool           0.625 ± 0.530",
+        "agreement  1.0e-5 nats between sampler and trainer at most",
+        "speed      8 tokens, 5 tokens/s, rollout 1.50 s, update 0.50 s",
+        "episode    2.0 solved, 1 turns, reward 1.500, t",
+        "turn 1 planner    0.500 +0.00  </script><script>alert(1)</script>",
+    ] {
+        assert!(view.contains(line), "no {line} in\n{view}");
+    }
+    let both = report(folder.path(), &["made-by-hand", "made-by-hand", "--watch"]);
+    assert_eq!((both.status.code(), &*both.stderr), (Some(2), &b"report: --watch shows one run\n"[..]));
 }

@@ -135,7 +135,7 @@ fn run_part<W: Write>(
         extra: Map::from_iter([("dtype".to_owned(), settings.dtype.name().into())]),
         ..End::default()
     };
-    let written = writer.object(&end).and_then(|()| writer.flush());
+    let written = writer.end(&end).and_then(|()| writer.flush());
     outcome.and(written)
 }
 

@@ -91,7 +91,7 @@ pub fn pipeline(run: &Path, arguments: &[&str]) -> Command {
 
 /// Every file below `directory`, by relative path, in order, without the objects called `timing`.
 ///
-/// The lock file is left out and so is the report, which is made of the rest and names the directory; so are links' targets (a link is shown as the path it names).
+/// The lock file is left out and so are the report and its cache, which are made of the rest; so are links' targets (a link is shown as the path it names).
 pub fn contents(directory: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
     let mut found = std::collections::BTreeMap::new();
     let mut folders = vec![directory.to_path_buf()];
@@ -103,7 +103,9 @@ pub fn contents(directory: &Path) -> std::collections::BTreeMap<String, Vec<u8>>
                 let target = std::fs::read_link(&path).expect("a link");
                 found.insert(name, target.display().to_string().into_bytes());
             } else if path.is_dir() {
-                folders.push(path);
+                if name != "report.cache" {
+                    folders.push(path);
+                }
             } else if name.ends_with(".jsonl") || name.ends_with(".json") {
                 let text = std::fs::read_to_string(&path).expect("a text file");
                 found.insert(name, without_timing(&text).into_bytes());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use envs::{Outcome, Split, State};
 use record::failure::{Failure, Result};
-use record::read::Reader;
+use record::read::{Reader, Stdin};
 use record::stage::printable;
 use record::write;
 
@@ -70,7 +70,7 @@ impl Play {
              several lines.\n",
             task.task
         ))?;
-        let mut reader = Reader::stdin();
+        let mut reader = Reader::new("stdin", Stdin);
         let limit = state.turn_limit();
         for turn in 1..=limit {
             for stage in 0..workflow.stages() {

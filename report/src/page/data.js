@@ -4,17 +4,9 @@
 const DATA = JSON.parse(document.getElementById('data').textContent);
 const COLUMNS = ['split', 'environment', 'policy', 'agent', 'metric'];
 const RUNS = DATA.runs.map((run, index) => {
-  const found = new Map();
-  for (const [step, split, environment, policy, agent, metric, value, low, high] of run.metrics) {
-    const numbers = [split, environment, policy, agent, metric], name = numbers.join();
-    if (!found.has(name)) found.set(name, {...Object.fromEntries(COLUMNS.map((column, place) => [column, run.names[numbers[place]]])), steps: [], values: [], lows: [], highs: []});
-    const one = found.get(name);
-    one.steps.push(step);
-    one.values.push(value);
-    one.lows.push(low);
-    one.highs.push(high);
-  }
-  const series = [...found.values()];
+  const series = run.series.map(({of, steps, values, lows, highs}) => ({
+    ...Object.fromEntries(COLUMNS.map((column, place) => [column, run.names[of[place]]])), steps: steps || run.drawn, values, lows, highs,
+  }));
   return {...run, index, series, byMetric: Map.groupBy(series, one => one.metric)};
 });
 

@@ -13,38 +13,23 @@ const shade = advantage => advantage === null || advantage === 0 ? 'var(--idle)'
   : `color-mix(in oklab, var(--${advantage > 0 ? 'good' : 'bad'}) ${Math.round(35 + 65 * Math.min(1, Math.abs(advantage) / 1.5))}%, var(--paper))`;
 
 function episodes(run) {
-  if (run.episode_sets.length === 0) return null;
-  const place = {tree: run.episode_sets.length - 1, episode: 0};
-  const body = h('div', {});
-  const picks = h('div', {class: 'row'});
-  const steps = h('select', {'aria-label': 'step', onchange: event => { place.tree = +event.target.value; place.episode = 0; show(); }},
-    [false, true].map(heldOut => {
-      const trees = run.episode_sets.map((tree, index) => [tree, index]).filter(([tree]) => tree.held_out === heldOut);
-      return trees.length > 0 && h('optgroup', {label: heldOut ? 'Held out' : 'Training'},
-        trees.map(([tree, index]) => h('option', {value: index}, heldOut ? `held out, after step ${tree.step}` : `training, step ${tree.step}`)));
-    }));
-  const show = () => {
-    const tree = run.episode_sets[place.tree];
-    steps.value = String(place.tree);
-    picks.replaceChildren(...tree.episodes.map((played, index) => h('button', {
-      'aria-pressed': String(index === place.episode), onclick: () => { place.episode = index; show(); },
-    }, `${selectedEnd(played).success ? '✓' : '✗'} ${played.episode}`)));
-    body.replaceChildren(...episode(tree.episodes[place.episode]).filter(Boolean));
+  const streams = INDEX[run.index]();
+  if (streams.length === 0) return null;
+  const body = h('div', {class: 'detail', tabindex: -1});
+  // The run comes from the page's title: the page does not know the path of its own run.
+  const absent = entry => [h('p', {class: 'verdict'}, h('span', {class: `check ${entry.solved ? 'good' : 'bad'}`}, entry.error ? 'could not be scored' : entry.solved ? 'solved' : 'not solved'),
+    h('span', {class: 'faint'}, [plural(entry.turns, 'turn'), entry.reward === null ? 'no reward' : `reward ${short(entry.reward)}`, `${entry.flat} of ${plural(entry.groups, 'group')} flat`].join(', '))),
+  h('p', {class: 'note'}, 'The page holds the figures of every episode and the candidates of some. This command puts it on the page:'),
+  h('pre', {class: 'command'}, `report ${run.name} --show ${entry.name}`)];
+  const show = (entry, query) => {
+    const found = entry.tree && {...entry.tree, groups: entry.tree.groups.filter(group => query.agents(group.agent) && query.turns(group.turn + 1))};
+    body.replaceChildren(h('h3', {class: 'which'}, `${entry.heldOut ? 'held out after step' : 'training, step'} ${entry.step}: episode ${entry.name}`),
+      ...(found ? found.groups.length ? episode(found) : [h('p', {class: 'note'}, 'No agent and turn of this episode are searched for.')] : absent(entry)).filter(Boolean));
   };
-  const move = by => {
-    const flat = run.episode_sets.flatMap((tree, t) => tree.episodes.map((_, e) => [t, e]));
-    const now = flat.findIndex(([t, e]) => t === place.tree && e === place.episode);
-    [place.tree, place.episode] = flat[(now + by + flat.length) % flat.length];
-    show();
-  };
-  const training = run.episode_sets.map((tree, index) => tree.held_out ? -1 : index).filter(index => index >= 0);
-  if (training.length) place.tree = training[0];
-  show();
-  const shown = sum(run.episode_sets.map(tree => tree.episodes.length)), of = sum(run.episode_sets.map(tree => tree.total));
+  const shown = sum(run.episode_sets.map(set => set.episodes.length)), all = sum(streams.map(stream => stream.verdicts.length));
   return section('episodes', 'Episodes',
-    h('p', {class: 'note'}, `${count(shown)} of the ${count(of)} episodes of ${plural(run.episode_sets.length, 'stream')}: steps spread over the run, and of each the first that were solved and the first that were not. Every one is in the run directory.`),
-    h('div', {class: 'row chooser'}, steps, picks, h('span', {class: 'row push'}, h('button', {onclick: () => move(-1)}, '← previous'), h('button', {onclick: () => move(1)}, 'next →'))),
-    body);
+    h('p', {class: 'note'}, `${plural(all, 'episode')} of ${plural(streams.length, 'stream')}; ● marks the ${count(shown)} that are here with all candidates: some steps, and of each the first solved and the first unsolved episodes. Every one is in the run directory.`),
+    list(run, streams, show, body));
 }
 
 function episode(played) {

@@ -1,0 +1,137 @@
+//! What the report keeps of one stream: its metrics, an index of its episodes, and a few episodes with all candidates.
+//!
+//! A stream of a committed step does not change, so its summary is kept in `RUN/report.cache/` and read back while size and
+//! time of the stream's files are the same. Reading a stream again gives the same bytes; a folder that cannot be written,
+//! or a summary that cannot be read, costs time and nothing else.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use record::failure::{Failure, Result};
+use record::splice::json;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::episodes::EpisodeSet;
+use crate::index::EpisodeIndex;
+use crate::metrics::Metric;
+
+/// Changes whenever a summary of an earlier build would not do.
+const FORMAT: u32 = 1;
+
+/// A stream, summed up.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Summary {
+    /// The training step; of an evaluation the one after which it was made, 0 before the first.
+    pub step: u64,
+    /// Whether the stream is an evaluation's.
+    pub held_out: bool,
+    /// Whether members of its groups should share a prompt.
+    pub equal_prompts: bool,
+    /// When it was written, in seconds since 1970.
+    #[serde(skip)]
+    pub wall: f64,
+    /// Its metrics.
+    pub metrics: Vec<Metric>,
+    /// Its episodes.
+    pub index: EpisodeIndex,
+}
+
+/// Where summaries of a run are kept.
+#[derive(Debug)]
+pub struct Cache {
+    folder: PathBuf,
+    episodes: usize,
+}
+
+/// The files of a stream as they were when it was summed up.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Key {
+    format: u32,
+    build: String,
+    episodes: usize,
+    /// Bytes and time of last change, in nanoseconds since 1970, of each file.
+    files: Vec<(u64, u64)>,
+}
+
+impl Cache {
+    /// The summaries of the run in `directory`, with up to `episodes` episodes of each kind.
+    pub fn of(directory: &Path, episodes: usize) -> Self {
+        Cache { folder: directory.join("report.cache"), episodes }
+    }
+
+    /// The summary called `name` of the stream in `files`, from the cache or from `read`, and its episodes if `shown`.
+    ///
+    /// # Errors
+    /// Those of `read`, and 74 where a file is not there.
+    pub fn get(
+        &self,
+        name: &str,
+        files: &[&Path],
+        shown: bool,
+        read: impl FnOnce() -> Result<(Summary, EpisodeSet)>,
+    ) -> Result<(Summary, Option<EpisodeSet>)> {
+        let key = self.key(files)?;
+        let path = self.folder.join(format!("{name}.json"));
+        let wall =
+            key.files.iter().map(|(_, nanoseconds)| *nanoseconds).max().unwrap_or_default() as f64 / 1e9;
+        if let Some((summary, set)) = load(&path, &key, shown) {
+            return Ok((Summary { wall, ..summary }, set));
+        }
+        let (summary, set) = read()?;
+        let summary = Summary { wall, ..summary };
+        // Without the cache the next report takes longer, nothing else.
+        let _ = self.store(&path, &key, &summary, &set);
+        Ok((summary, shown.then_some(set)))
+    }
+
+    fn key(&self, files: &[&Path]) -> Result<Key> {
+        let facts = |path: &&Path| {
+            let of = fs::metadata(path).and_then(|found| Ok((found.len(), found.modified()?)));
+            let (bytes, time) = of.map_err(|error| Failure::io(format!("{}: {error}", path.display())))?;
+            let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+            Ok((bytes, u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)))
+        };
+        Ok(Key {
+            format: FORMAT,
+            build: record::stage::build().to_owned(),
+            episodes: self.episodes,
+            files: files.iter().map(facts).collect::<Result<Vec<_>>>()?,
+        })
+    }
+
+    /// Three lines: the key, the summary, the episodes.
+    fn store(&self, path: &Path, key: &Key, summary: &Summary, set: &EpisodeSet) -> Result<()> {
+        let text = format!("{}\n{}\n{}\n", json(key)?, json(summary)?, json(set)?);
+        let partial = path.with_extension("tmp");
+        let stored = fs::create_dir_all(&self.folder)
+            .and_then(|()| fs::write(&partial, text))
+            .and_then(|()| fs::rename(&partial, path));
+        if stored.is_err() {
+            let _ = fs::remove_file(&partial);
+        }
+        stored.map_err(Failure::io)
+    }
+}
+
+/// The summary at `path`, and its episodes if `shown`; none unless it has this key.
+fn load(path: &Path, key: &Key, shown: bool) -> Option<(Summary, Option<EpisodeSet>)> {
+    let text = fs::read_to_string(path).ok()?;
+    let mut lines = text.lines();
+    if serde_json::from_str::<Key>(lines.next()?).ok()? != *key {
+        return None;
+    }
+    let summary = serde_json::from_str(lines.next()?).ok()?;
+    let set = lines.next()?;
+    let set = if shown { Some(serde_json::from_str(set).ok()?) } else { None };
+    Some((summary, set))
+}
+
+/// A value as the JSON that stands for it.
+///
+/// # Errors
+/// 65: it cannot be written as JSON.
+pub fn raw(value: &impl Serialize) -> Result<Box<RawValue>> {
+    RawValue::from_string(json(value)?).map_err(Failure::data)
+}
