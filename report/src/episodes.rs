@@ -312,8 +312,8 @@ fn shortened(text: &str) -> String {
 /// Drops episodes, the last of each stream first, until the rest takes at most `budget` bytes as JSON; the first
 /// episode of each stream goes last, and those of later streams first. Returns how many were dropped.
 pub fn fit(sets: &mut Vec<EpisodeSet>, budget: usize) -> usize {
-    let size = |tree: &Box<RawValue>| tree.get().len();
-    let sizes: Vec<Vec<usize>> = sets.iter().map(|set| set.episodes.iter().map(size).collect()).collect();
+    let size = |set: &EpisodeSet| set.episodes.iter().map(|tree| tree.get().len()).collect();
+    let sizes: Vec<Vec<usize>> = sets.iter().map(size).collect();
     let deepest = sizes.iter().map(Vec::len).max().unwrap_or(0);
     let (mut used, mut dropped) = (0, 0);
     let mut kept = vec![0; sets.len()];
