@@ -265,7 +265,7 @@ fn arguments_are_checked() {
         (vec!["--seed", "9007199254740991"], "not a whole number of at most 12 digits"),
         (vec!["--stage", "rolout=x"], "no such stage"),
         (vec!["--adapter", "rank=2,alpha=2"], "--adapter needs --policies adapter-per-role"),
-        (vec!["--env", "chess"], "no workflow team of an environment chess"),
+        (vec!["--env", "chess"], "there is no environment 'chess'"),
         (vec!["--policies", "critic=x"], "plan-path/team has no agent critic"),
         (vec!["--env-command", "x", "--env", "math"], "--env-command takes the place of --env and --set"),
         (vec!["--env-command", "false"], "seed 1` printed nothing and ended with exit code 1"),

@@ -17,7 +17,7 @@ fn a_reader_that_goes_away_does_not_stop_the_publishing() {
     let (place, root, input) = one();
     // More than a pipe holds, so that writing fails long before the end.
     let padding = format!("{}\n", json!({"type": "remark", "v": 1, "text": "x".repeat(1 << 20)}));
-    let mut child = place.spawn("--policy p --pass-through");
+    let mut child = place.spawn("--policy p --pass-through --max-logprob-gap 0");
     drop(child.stdout.take());
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(padding.as_bytes()).unwrap();
@@ -54,7 +54,7 @@ fn a_signal_publishes_nothing() {
         let (place, root, input) = one();
         // While it waits for input, and while it trains for what would be hours.
         for epochs in [1, 1_000_000] {
-            let mut child = place.spawn(&format!("--policy p --epochs {epochs}"));
+            let mut child = place.spawn(&format!("--policy p --max-logprob-gap 0 --epochs {epochs}"));
             let mut stdin = child.stdin.take().unwrap();
             stdin.write_all(input.as_bytes()).unwrap();
             let waiting = (epochs == 1).then_some(stdin);
