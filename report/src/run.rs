@@ -63,7 +63,7 @@ pub struct RunDirectory {
 
 /// What there is to read of a run: a reader who waits for news compares it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct State {
+pub struct Snapshot {
     /// Committed steps.
     pub committed: usize,
     /// Evaluations.
@@ -148,10 +148,10 @@ impl RunDirectory {
     ///
     /// # Errors
     /// 74: a folder cannot be read.
-    pub fn state(directory: &Path) -> Result<State> {
+    pub fn state(directory: &Path) -> Result<Snapshot> {
         let (committed, begun) = steps(directory)?;
         let stream = |step| directory.join("steps").join(format!("{step:06}")).join("samples.jsonl");
-        Ok(State {
+        Ok(Snapshot {
             committed: committed.len(),
             evaluations: numbered(&directory.join("eval"), "step-", ".jsonl")?.len(),
             bytes: begun.and_then(|step| std::fs::metadata(stream(step)).ok()).map_or(0, |facts| facts.len()),

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::episodes::EpisodeLimits;
 use crate::metrics::{self, Metric};
-use crate::run::{RunDirectory, State};
+use crate::run::{RunDirectory, Snapshot};
 
 /// How often the run directory is looked at.
 const EVERY: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ pub fn run(runs: &[PathBuf]) -> Result<()> {
     // One episode is enough, the page has more.
     let limits = EpisodeLimits { steps: 2, episodes: 2 };
     let name = directory.display().to_string();
-    let mut state: Option<State> = None;
+    let mut state: Option<Snapshot> = None;
     let mut loaded: Option<((usize, usize), RunDirectory, Vec<Metric>)> = None;
     loop {
         let now = RunDirectory::state(directory)?;
