@@ -24,10 +24,11 @@ Examples:
   envs tasks plan-path --split test --count 300 --set size=10 --set encoding=full
   envs demo plan-path --count 1000 --mix opt=0.25,lazy=0.55,manhattan=0.1,random=0.1
   envs play plan-path
-  envs import aime24.jsonl --split test > aime24-tasks.jsonl")]
+  envs import aime24.jsonl --split test > aime24-tasks.jsonl
+  envs new my-game")]
 pub struct Arguments {
     /// No progress on stderr.
-    #[arg(long, global = true)]
+    #[arg(long, short, global = true)]
     pub quiet: bool,
     #[command(subcommand)]
     pub command: Command,
@@ -42,6 +43,7 @@ pub enum Command {
     Check(command::check::Check),
     Play(command::play::Play),
     Import(command::import::Import),
+    New(command::new::New),
 }
 
 /// A program in the place of an environment that is built in.

@@ -7,6 +7,7 @@ mod command {
     pub mod demo;
     pub mod import;
     pub mod list;
+    pub mod new;
     pub mod play;
     pub mod step;
     pub mod tasks;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
             Command::Check(check) => check.run(quiet),
             Command::Play(play) => play.run(),
             Command::Import(import) => import.run(),
+            Command::New(new) => new.run(quiet),
         }
     })
 }

@@ -74,6 +74,90 @@ fn an_environment_in_python_keeps_the_contract_and_trains() {
 }
 
 #[test]
+fn a_new_environment_keeps_the_contract_and_trains() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path().display();
+    must(&format!("envs new -q my-game --dir {at}"));
+    keeps_the_contract_and_trains(&format!("python3 {at}/my_game.py"), ["teller", "doubler"], 20);
+    for (wrong, cause) in [
+        ("my-game", "is there already"),
+        ("My game", "is no name of an environment"),
+        ("sudoku", "ships with Troupe"),
+        ("other --dir nowhere", "nowhere: no such directory"),
+    ] {
+        let dir = if wrong.contains("--dir") { String::new() } else { format!("--dir {at}") };
+        let name = if wrong == "My game" { "'My game'" } else { wrong };
+        let (code, _, stderr) = run(&format!("envs new {name} {dir}"));
+        assert!(
+            code == 2 && stderr.starts_with("envs: ") && stderr.contains(cause),
+            "{wrong}: {code} {stderr}"
+        );
+    }
+}
+
+/// One that takes turns, one where all act at once, and one of Gymnasium: through the same wrapper.
+#[test]
+fn environments_of_others_are_wrapped_and_train() {
+    let python = std::env::var("TROUPE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let modules = "import gymnasium, pettingzoo.classic.connect_four_v3, pettingzoo.classic.rps_v2";
+    if run(&format!("'{python}' -W ignore -c '{modules}'")).0 != 0 {
+        let note = format!(
+            "NOT RUN: {python} has no PettingZoo and Gymnasium; set TROUPE_TEST_PYTHON to one that has them\n"
+        );
+        std::io::stderr().write_all(note.as_bytes()).expect("stderr");
+        return;
+    }
+    for (game, agents) in [
+        ("pettingzoo.classic.connect_four_v3 --team player_0 --turns 2", 2),
+        ("pettingzoo.classic.rps_v2 --parallel --team player_0 --turns 2", 2),
+        ("gymnasium:FrozenLake-v1 --range 0 1 --turns 3", 1),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let command = format!("{python} -W ignore {} {game}", root().join("examples/wrap.py").display());
+        let table = must(&format!(
+            "({command} tasks --count 2; {command} tasks --split test --count 1) | \
+             envs check --quiet --tasks 1 --episodes 5 --env-command '{command}'"
+        ));
+        assert!(table.lines().count() >= 14 && !table.contains("BROKEN"), "{game}: {table}");
+        let policy = folder.path().join("policy").display().to_string();
+        must(&format!(
+            "policy init {policy} --preset tiny --seed 1; {command} tasks --count 2 | \
+             rollout --env-command '{command}' --policy {policy} --branches 3 --max-tokens 4 --quiet | \
+             group --quiet | advantage --quiet | tee {policy}/samples.jsonl | update --policy {policy} --quiet"
+        ));
+        let acted = must(&format!(
+            "jq -r 'select(.type == \"sample\").agent' {policy}/samples.jsonl | sort -u | wc -l"
+        ));
+        assert_eq!(acted.trim(), agents.to_string(), "{game}");
+        assert_eq!(must(&format!("readlink {policy}/current")).trim(), "step-000001", "{game}");
+    }
+}
+
+/// The trainer agrees with transformers about what transformers sampled.
+#[test]
+fn a_rollout_by_transformers_trains() {
+    let python = std::env::var("TROUPE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    if run(&format!("'{python}' -c 'import torch, transformers'")).0 != 0 {
+        let note =
+            format!("NOT RUN: {python} has no transformers; set TROUPE_TEST_PYTHON to one that has it\n");
+        std::io::stderr().write_all(note.as_bytes()).expect("stderr");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let policy = folder.path().join("policy").display().to_string();
+    let program = root().join("examples/rollout_transformers.py").display().to_string();
+    let metrics = must(&format!(
+        "policy init {policy} --preset tiny --seed 1; envs tasks plan-path --count 1 | \
+         {python} {program} {policy}/current 'envs step plan-path' 2> {policy}/said | \
+         group --quiet | advantage --quiet | update --policy {policy} --quiet | jq -c 'select(.type == \"metrics\")'"
+    ));
+    let metrics: Value = serde_json::from_str(&metrics).expect("a metrics line");
+    assert_eq!((&metrics["samples"], &metrics["groups"]), (&Value::from(64), &Value::from(8)));
+    let gap = metrics["sampling/logp_difference_max"].as_f64().expect("a gap");
+    assert!(gap < 1e-4, "transformers and update differ by {gap}");
+}
+
+#[test]
 fn an_environment_of_pettingzoo_keeps_the_contract_and_trains() {
     let python = std::env::var("TROUPE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let (code, _, printed) =

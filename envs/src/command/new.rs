@@ -1,0 +1,73 @@
+//! `envs new`: a program in Python to make an environment of one's own from, which passes `envs check` as it is.
+
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
+
+use record::failure::{Failure, Result};
+use record::stage::note;
+
+const SKELETON: &str = include_str!("../../../examples/skeleton.py");
+const PROTOCOL: &str = include_str!("../../../examples/step_protocol.py");
+
+/// Writes an environment in Python to start from: NAME.py, and step_protocol.py beside it.
+#[derive(clap::Args)]
+#[command(help_template = crate::arguments::TEMPLATE, before_help = "\
+Examples:
+  envs new my-game
+  (python3 my_game.py tasks --count 50; python3 my_game.py tasks --split test --count 50) |
+    envs check --env-command 'python3 my_game.py'
+  envs new my-game --dir environments")]
+pub struct New {
+    /// Its name: lower-case letters, digits and dashes.
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The folder to write to.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+}
+
+impl New {
+    /// # Errors
+    /// 2: no such name or folder, or the file is there; 74: it cannot be written.
+    pub fn run(&self, quiet: bool) -> Result<()> {
+        let name = &self.name;
+        let known = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(known) {
+            return Err(Failure::usage(format!("{name:?} is no name of an environment"))
+                .hint("lower-case letters, digits and dashes, as in my-game"));
+        }
+        if envs::ENVIRONMENTS.iter().any(|environment| environment.name() == name) {
+            return Err(Failure::usage(format!("{name} is an environment that ships with Troupe")));
+        }
+        if !self.dir.is_dir() {
+            return Err(Failure::usage(format!("{}: no such directory", self.dir.display())));
+        }
+        let path = self.dir.join(format!("{}.py", name.replace('-', "_")));
+        let text = SKELETON.replace("FILE", &path.display().to_string()).replace("NAME", name);
+        self.write(&path, &text, true)?;
+        // Another environment may have brought it.
+        self.write(&self.dir.join("step_protocol.py"), PROTOCOL, false)?;
+        if !quiet {
+            note(
+                "envs",
+                format_args!("wrote {0}; its head says how to check it and train with it", path.display()),
+            );
+        }
+        Ok(())
+    }
+
+    /// Writes a file that is not there yet; one that is there is a mistake, or stays.
+    fn write(&self, path: &PathBuf, text: &str, must_be_new: bool) -> Result<()> {
+        let io = |error| Failure::io(format!("{}: {error}", path.display()));
+        match OpenOptions::new().write(true).create_new(true).open(path) {
+            Ok(mut file) => file.write_all(text.as_bytes()).map_err(io),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && !must_be_new => Ok(()),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                Err(Failure::usage(format!("{} is there already", path.display()))
+                    .hint("choose another name, or remove it"))
+            }
+            Err(error) => Err(io(error)),
+        }
+    }
+}
