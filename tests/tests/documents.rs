@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::Value;
 use troupe_tests::{root, shell};
 
 /// Names with these endings are files of the repository, also without their folder.
@@ -122,10 +123,22 @@ fn every_link_leads_somewhere() {
     assert!(wrong.is_empty(), "these links lead nowhere:\n{wrong}");
 }
 
-/// Everything but whole runs of `pipeline.sh`; docs/adapters.md is tested with the adapters.
+/// A block that trains by comparing candidates starts from a policy that can learn: at most half of its groups are flat.
+fn learns(page: &str, block: &str, printed: &str) {
+    let lines = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let counts = |line: Value| Some((line["groups"].as_u64()?, line["flat_groups"].as_u64()?));
+    let mut updates = 0;
+    for (groups, flat) in lines.filter(|line| line["type"] == "metrics").filter_map(counts) {
+        updates += usize::from(groups > 0);
+        assert!(2 * flat <= groups, "{page}: {flat} of {groups} groups are flat in\n{block}");
+    }
+    assert!(updates > 0 || !block.contains("advantage | update"), "{page}: nothing was trained in\n{block}");
+}
+
+/// Everything but whole runs of `pipeline.sh`.
 #[test]
 fn the_commands_of_the_pages_run() {
-    for page in ["docs/environments.md", "docs/collaboration.md", "docs/scaling.md"] {
+    for page in ["docs/adapters.md", "docs/environments.md", "docs/collaboration.md", "docs/scaling.md"] {
         let text = std::fs::read_to_string(root().join(page)).expect("a page");
         let folder = tempfile::tempdir().expect("a folder");
         std::os::unix::fs::symlink(root().join("examples"), folder.path().join("examples")).expect("a link");
@@ -135,6 +148,7 @@ fn the_commands_of_the_pages_run() {
             let output = command.current_dir(folder.path()).output().expect("bash runs");
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{page}: {block}\n{said}");
+            learns(page, block, &String::from_utf8_lossy(&output.stdout));
         }
     }
 }
