@@ -20,7 +20,7 @@ pub struct Arguments {
     pub command: Command,
 
     /// Print nothing on stderr but errors
-    #[arg(long, global = true)]
+    #[arg(long, short, global = true)]
     pub quiet: bool,
 }
 

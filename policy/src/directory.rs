@@ -342,10 +342,11 @@ fn list(root: &Path) -> String {
 }
 
 fn no_policy(path: &Path) -> Failure {
-    let what = match path.exists() {
-        true => "neither a policy directory nor a Hugging Face directory",
-        false => "no such directory",
+    // Nothing there is a slip of the command line, as in every program.
+    let (failure, what): (fn(String) -> Failure, _) = match path.exists() {
+        true => (Failure::data, "neither a policy directory nor a Hugging Face directory"),
+        false => (Failure::usage, "no such directory"),
     };
-    Failure::data(format!("{}: {what}", show(path)))
+    failure(format!("{}: {what}", show(path)))
         .hint(format!("make one with: policy init {} --preset tiny", show(path)))
 }

@@ -1,6 +1,6 @@
 //! What users meet at the border: a misspelt name, a program or a folder that is missing, a run that is stopped.
 
-use troupe_tests::{pipeline, root};
+use troupe_tests::{must, pipeline, root, run};
 
 #[test]
 fn a_misspelt_environment_is_answered_with_the_nearest_and_leaves_nothing_behind() {
@@ -32,4 +32,55 @@ fn a_missing_python_is_named() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(69), "{said}");
     assert!(said.starts_with("pipeline.sh: python3 is not installed\nhint: "), "{said}");
+}
+
+#[test]
+fn every_program_takes_the_same_short_flags() {
+    for program in ["envs", "policy", "rollout", "group", "advantage", "update", "report"] {
+        let version = must(&format!("{program} -q --version"));
+        assert!(version.starts_with(&format!("{program} ")), "{version}");
+    }
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_a_slip_of_the_command_line() {
+    for command in [
+        "report nowhere",
+        "policy check nowhere",
+        "policy init x --from nowhere",
+        "update --policy nowhere < /dev/null",
+        "envs tasks plan-path --count 1 | rollout --policy nowhere",
+    ] {
+        let (code, _, said) = run(command);
+        assert_eq!(code, 2, "{command}: {said}");
+        assert!(said.contains("nowhere: no such directory\nhint: "), "{command}: {said}");
+    }
+}
+
+/// Runs a stage as at a terminal, where its input is ended at once (Ctrl-D), and prints all that the terminal shows.
+const TERMINAL: &str = "
+import os, pty, subprocess, sys
+master, slave = pty.openpty()
+stage = subprocess.Popen(sys.argv[1:], stdin=slave, stdout=slave, stderr=slave)
+os.close(slave)
+os.write(master, bytes([4]))
+shown = b\"\"
+try:
+    while part := os.read(master, 65536):
+        shown += part
+except OSError:
+    pass
+sys.stdout.write(shown.decode().replace(chr(13), str()))
+sys.exit(stage.wait())
+";
+
+#[test]
+fn a_stage_at_a_terminal_says_what_it_waits_for_and_prints_no_end_when_it_fails() {
+    for stage in ["group", "advantage", "report evaluate"] {
+        let (code, shown, _) = run(&format!("python3 -c '{TERMINAL}' {stage}"));
+        assert_eq!(code, 65, "{shown}");
+        assert!(shown.contains(": waiting for JSON lines from this terminal: "), "{stage}: {shown}");
+        assert!(shown.contains("stdin ended without an `end` line\nhint: "), "{stage}: {shown}");
+        assert!(!shown.contains("{\"type\":\"end\""), "{stage}: {shown}");
+    }
 }

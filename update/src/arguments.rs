@@ -240,7 +240,7 @@ pub struct Arguments {
     pub resident: bool,
 
     /// No progress and no messages on stderr
-    #[arg(long, help_heading = "Running")]
+    #[arg(long, short, help_heading = "Running")]
     pub quiet: bool,
 }
 

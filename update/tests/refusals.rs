@@ -229,7 +229,7 @@ fn refusals_teach() {
         ("--policy p", stream(GOLDEN, "7:12345678"), 65, "version 7:12345678 is not there"),
         ("--policy other=p", input.clone(), 65, "none of the 15 samples belongs to --policy other=p"),
         // What is wrong with the flags.
-        ("--policy nowhere", input.clone(), 65, "nowhere: no such directory"),
+        ("--policy nowhere", input.clone(), 2, "nowhere: no such directory"),
         ("", input.clone(), 2, "--policy"),
         ("--policy p --policy q", input.clone(), 2, "--policy is given twice for all agents"),
         (

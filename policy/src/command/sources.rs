@@ -9,7 +9,7 @@ use record::failure::{Failure, Result};
 /// Refuses what is no directory of a model.
 ///
 /// # Errors
-/// Exit 65, with the command that works where the intention can be guessed.
+/// Exit 65, or 2 where nothing is there, with the command that works where the intention can be guessed.
 pub fn check(source: &Path) -> Result<()> {
     let shown = source.to_string_lossy().replace(char::is_control, "\u{fffd}");
     let refused = |cause: &str, hint: String| Err(Failure::data(format!("{shown}: {cause}")).hint(hint));
@@ -23,11 +23,12 @@ pub fn check(source: &Path) -> Result<()> {
         return refused("neither a directory nor a GGUF file", takes());
     }
     if !source.exists() && !source.is_symlink() {
-        let Some(model) = hub_name(&shown) else { return refused("no such directory", takes()) };
+        let absent = |hint: String| Err(Failure::usage(format!("{shown}: no such directory")).hint(hint));
+        let Some(model) = hub_name(&shown) else { return absent(takes()) };
         let hint = format!(
             "if that is a model's name on a hub, download it first: hf download {shown} --local-dir {model}; then --from {model}"
         );
-        return refused("no such directory", hint);
+        return absent(hint);
     }
     let is_model = ["current", "config.json", "adapter_config.json"]
         .iter()

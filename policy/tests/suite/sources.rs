@@ -57,13 +57,13 @@ fn what_is_no_source_says_what_to_type() {
     let cases: [(&[&str], i32, &str); 8] = [
         (
             &["--from", "Qwen/Qwen3-0.6B"],
-            65,
+            2,
             "policy: Qwen/Qwen3-0.6B: no such directory\nhint: if that is a model's name on a hub, download it first: \
              hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B; then --from Qwen3-0.6B\n",
         ),
         (
             &["--from", "./Qwen3"],
-            65,
+            2,
             "policy: ./Qwen3: no such directory\nhint: --from takes a directory with config.json",
         ),
         (
