@@ -37,8 +37,9 @@ fn a_missing_python_is_named() {
 #[test]
 fn every_program_takes_the_same_short_flags() {
     for program in ["envs", "policy", "rollout", "group", "advantage", "update", "report"] {
-        let version = must(&format!("{program} -q --version"));
+        let (version, help) = (must(&format!("{program} --version")), must(&format!("{program} --help")));
         assert!(version.starts_with(&format!("{program} ")), "{version}");
+        assert!(help.contains("-q, --quiet") && help.contains("Examples:"), "{help}");
     }
 }
 
