@@ -259,15 +259,9 @@ impl Decoder<'_> {
         let operands = &mut Operands { backend, weights, lora: &mut space.lora };
 
         // The MLP.
-        let d_stream = if let Some([_, norm]) = offsets.post_norms {
-            let norm = self.norm(count, &saved.branches[1], weights, norm);
-            operands.backend.zero(count * hidden, &mut space.d_other);
-            let (d_out, d_branch) = (&space.d_stream, &mut space.d_other);
-            operands.backend.rms_norm_backward(&norm, d_out, d_branch, gradient.weights());
-            &space.d_other
-        } else {
-            operands.backend.cast_for_gemm(count * hidden, &space.d_stream, &mut space.d_stream_cast)
-        };
+        let norm = offsets.post_norms.map(|norms| self.norm(count, &saved.branches[1], weights, norms[1]));
+        let buffers = (&space.d_stream, &mut space.d_other, &mut space.d_stream_cast);
+        let d_stream = branch_gradient(operands.backend, norm, count * hidden, buffers, gradient);
         let down = self.linear(layer, Fused::Down);
         down.backward_input(operands, count, d_stream, false, &mut space.d_swiglu);
         let (gate_up, d_swiglu, swiglu) = (&mut saved.gate_up, &space.d_swiglu, &mut space.swiglu);
@@ -281,15 +275,9 @@ impl Decoder<'_> {
         operands.backend.rms_norm_backward(&norm, &space.d_other, &mut space.d_stream, gradient.weights());
 
         // Attention.
-        let d_stream = if let Some([norm, _]) = offsets.post_norms {
-            let norm = self.norm(count, &saved.branches[0], weights, norm);
-            operands.backend.zero(count * hidden, &mut space.d_other);
-            let (d_out, d_branch) = (&space.d_stream, &mut space.d_other);
-            operands.backend.rms_norm_backward(&norm, d_out, d_branch, gradient.weights());
-            &space.d_other
-        } else {
-            operands.backend.cast_for_gemm(count * hidden, &space.d_stream, &mut space.d_stream_cast)
-        };
+        let norm = offsets.post_norms.map(|norms| self.norm(count, &saved.branches[0], weights, norms[0]));
+        let buffers = (&space.d_stream, &mut space.d_other, &mut space.d_stream_cast);
+        let d_stream = branch_gradient(operands.backend, norm, count * hidden, buffers, gradient);
         let output = self.linear(layer, Fused::Output);
         output.backward_input(operands, count, d_stream, false, &mut space.d_attn_out);
         output.backward_weight(operands, count, d_stream, &saved.attn_out, gradient);
@@ -346,4 +334,19 @@ impl Decoder<'_> {
 pub(super) struct Prepared<B: Backend> {
     batch: B::Batch,
     counts: Counts,
+}
+
+/// The gradient of what attention or the MLP adds to the stream, `elements` of it: through the norm of its output where
+/// there is one, else the stream's own. `buffers` are that of the stream and two to write to.
+fn branch_gradient<'a, B: Backend>(
+    backend: &mut B,
+    norm: Option<RmsNorm<'_, B::Buffer>>,
+    elements: usize,
+    (d_stream, d_branch, cast): (&'a B::Buffer, &'a mut B::Buffer, &'a mut B::Buffer),
+    gradient: &mut Accumulator<B::Buffer>,
+) -> &'a B::Buffer {
+    let Some(norm) = norm else { return backend.cast_for_gemm(elements, d_stream, cast) };
+    backend.zero(elements, d_branch);
+    backend.rms_norm_backward(&norm, d_stream, d_branch, gradient.weights());
+    d_branch
 }
