@@ -33,6 +33,15 @@ pub(crate) fn write(raw: &impl Serialize) -> Value {
     serde_json::to_value(raw).unwrap_or_default()
 }
 
+/// A raw spec that holds the fields of both, of which no name is in both.
+pub(crate) fn write_both(problem: &impl Serialize, rules: &impl Serialize) -> Value {
+    let (mut spec, more) = (write(problem), write(rules));
+    if let (Value::Object(spec), Value::Object(more)) = (&mut spec, more) {
+        spec.extend(more);
+    }
+    spec
+}
+
 /// Checks the range of the number called `name` in a `spec`.
 ///
 /// # Errors

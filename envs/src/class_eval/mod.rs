@@ -23,7 +23,7 @@ use crate::problems::functions::lines;
 use crate::problems::joint::{Grade, JointTask, Shown, Together};
 use crate::problems::{Problems, run};
 use crate::settings::{Setting, Settings, choice};
-use crate::spec::{checked, fail, read, write};
+use crate::spec::{checked, fail, read, write_both};
 use crate::workflow::Workflow;
 use score::Score;
 
@@ -196,11 +196,7 @@ impl JointTask for Class {
             let second = methods.split_off(methods.len().div_ceil(2));
             spec.jobs = vec![methods, second];
         }
-        let (mut spec, rules) = (write(&spec), write(rules));
-        if let (Value::Object(spec), Value::Object(rules)) = (&mut spec, rules) {
-            spec.extend(rules);
-        }
-        Ok(spec)
+        Ok(write_both(&spec, rules))
     }
 
     fn parse(spec: &Value) -> Result<Self> {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 pub use crate::settings::{Encoding, Reasoning};
 use crate::settings::{REASONING, Setting};
-use crate::spec::{checked, fail, read, write};
+use crate::spec::{checked, fail, read, write_both};
 use sandbox::Limits;
 
 /// What `--set` understands.
@@ -154,11 +154,7 @@ pub struct TaskSettings {
 impl Rules {
     /// The `spec` of `problem` under these rules.
     pub fn spec(&self, problem: &CodeProblem) -> Value {
-        let (mut spec, more) = (write(self), write(problem));
-        if let (Value::Object(spec), Value::Object(more)) = (&mut spec, more) {
-            spec.extend(more);
-        }
-        spec
+        write_both(self, problem)
     }
 }
 

@@ -21,7 +21,7 @@ use crate::environment::ExtractionCase;
 use crate::problems::Problems;
 use crate::problems::joint::{Grade, JointTask, Shown, Together};
 use crate::settings::{Setting, Settings, choice};
-use crate::spec::{checked, fail, read, write};
+use crate::spec::{checked, fail, read, write_both};
 use crate::workflow::Workflow;
 use feedback::Feedback;
 use judge::{MOST, Question, Report};
@@ -161,11 +161,7 @@ impl JointTask for Pair {
     fn from_file(rules: &Rules, raw: &Value, _name: &str) -> Result<Value> {
         let spec: Spec = read(raw)?;
         spec.check().map_err(fail)?;
-        let (mut spec, rules) = (write(&spec), write(rules));
-        if let (Value::Object(spec), Value::Object(rules)) = (&mut spec, rules) {
-            spec.extend(rules);
-        }
-        Ok(spec)
+        Ok(write_both(&spec, rules))
     }
 
     fn parse(spec: &Value) -> Result<Self> {
