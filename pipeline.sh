@@ -26,7 +26,7 @@ Examples:
   ./pipeline.sh --env-command 'python3 my_env.py'  an environment of your own
   ./pipeline.sh --model smollm2 --policies adapter-per-role --env math --workflow check   a language model learns
                                                    word problems; its numbers are others, see below
-  ./pipeline.sh --resident                         the same bytes sooner: the stages stay from step to step
+  ./pipeline.sh --resident                         the stages stay from step to step; the same bytes
   ./pipeline.sh --steps 120                        run again with more steps: it continues where it stopped
   ./pipeline.sh --policies tool=A --policies planner=B   start from your own checkpoints (no warm-up)
   ./pipeline.sh --env math --method magrpo         MAGRPO in place of AT-GRPO
