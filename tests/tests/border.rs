@@ -34,6 +34,38 @@ fn a_missing_python_is_named() {
     assert!(said.starts_with("pipeline.sh: python3 is not installed\nhint: "), "{said}");
 }
 
+/// What bash could not read to its end must not pass for a script that has nothing more to do.
+#[test]
+fn a_part_of_pipeline_sh_that_is_cut_is_an_error() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let copy = folder.path().display().to_string();
+    must(&format!("cp -r pipeline.sh pipeline '{copy}'"));
+    let mut parts = 0;
+    for entry in std::fs::read_dir(folder.path().join("pipeline")).expect("the parts") {
+        let part = entry.expect("a part").path();
+        if part.extension().is_none_or(|extension| extension != "sh") {
+            continue;
+        }
+        parts += 1;
+        let whole = std::fs::read(&part).expect("a part");
+        let lines: Vec<usize> = (0..whole.len()).filter(|&at| whole[at] == b'\n').collect();
+        // Nothing, half of it, all but the last line, and no file at all.
+        for cut in [Some(0), Some(lines[lines.len() / 2] + 1), Some(lines[lines.len() - 2] + 1), None] {
+            match cut {
+                Some(cut) => std::fs::write(&part, &whole[..cut]).expect("written"),
+                None => std::fs::remove_file(&part).expect("removed"),
+            }
+            let (code, _, said) = run(&format!("'{copy}/pipeline.sh' --setup"));
+            assert_eq!(code, 74, "{} cut to {cut:?}: {said}", part.display());
+            assert!(said.contains(&format!("pipeline.sh: cannot read {}", part.display())), "{said}");
+        }
+        std::fs::write(&part, whole).expect("written");
+    }
+    assert!(parts > 5, "{parts}");
+    let (code, _, said) = run(&format!("'{copy}/pipeline.sh' --setup"));
+    assert_eq!(code, 0, "{said}");
+}
+
 #[test]
 fn every_program_takes_the_same_short_flags() {
     for program in ["envs", "policy", "rollout", "group", "advantage", "update", "report"] {

@@ -1,0 +1,57 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# Steps by stages that stay (--resident): the tasks of one step after another go into one pipe.
+
+tee_steps() { # STEP NAME [last]: writes each part of stdin into the folder of its step
+    python3 "$root/pipeline/tee_steps.py" "$run" "$@"
+}
+stay() { # STEP FOLDER: plays and learns from what comes through the pipe tasks, and says in the pipe updates which steps are done
+    local folders
+    (play "$1" --resident) <"$2/tasks" |
+        (stage group group --quiet --resident) |
+        (stage advantage advantage --quiet --resident) |
+        tee_steps "$1" samples.jsonl |
+        (learn --resident) |
+        tee_steps "$1" metrics.jsonl last >"$2/updates"
+    statuses=("${PIPESTATUS[@]}")
+    folders=("$run"/steps/*)
+    context="step $((10#${folders[-1]##*/}))"
+    leftmost_failure rollout group advantage 'tee samples.jsonl' update 'tee metrics.jsonl'
+}
+draw_file() { # STEP DIRECTORY
+    context="step $1"
+    export RUN=$run STEP=$1
+    (draw "$1") >"$2/tasks.jsonl"
+    statuses=($?)
+    leftmost_failure tasks
+    # A part ends with its end: the stages would wait for another, or take what follows it for the next step.
+    [ -z "${stage_command[tasks]:-}$env_command" ] ||
+        json '[line["type"] for line in lines].count("end") == 1 and lines[-1]["type"] == "end" or sys.exit(1)' \
+            <"$2/tasks.jsonl" >/dev/null ||
+        die 65 "step $1: the stream of tasks does not end with its only \`end\` line" 'or leave out --resident'
+}
+pass_on() { # STEP DIRECTORY
+    local folder updated
+    if [ -z "$staying" ]; then
+        folder=$(mktemp -d) && mkfifo "$folder/tasks" "$folder/updates" || die 74 "cannot make $folder/tasks"
+        RUN=$run stay "$1" "$folder" &
+        staying=$!
+        trap end_stages EXIT
+        exec 8>"$folder/tasks" 7<"$folder/updates"
+        rm -r "$folder"
+    fi
+    background draw_file "$@" || exit $?
+    cat "$2/tasks.jsonl" >&8 2>/dev/null # where the stages are gone, the next line says so
+    if ! read -r -u 7 updated || [ "$updated" != "$1" ]; then
+        end_stages || exit $?
+        die 1 "step $1: the stages ended before it was done"
+    fi
+}
+end_stages() { # nothing more comes for them; the exit code of the leftmost that failed
+    exec 8>&-
+    [ -z "$staying" ] || wait "$staying"
+    set -- $?
+    staying=''
+    return "$1"
+}
+
+part_read=resident

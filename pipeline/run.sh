@@ -1,0 +1,156 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# The run directory: the values of a run, its policies and their warm-up, and what makes a step count.
+
+open_run() {
+    mkdir -p "$run/steps" "$run/eval" "$run/policies" || die 74 "cannot make $run"
+    run=$(cd "$run" && pwd) || die 74 "cannot read $run"
+    lock_run
+}
+digest_of() { # the identity of a policy that was handed in: its weights' bytes
+    cat "$1"/current/*.safetensors "$1"/*.safetensors 2>/dev/null | cksum | cut -d' ' -f1
+}
+remember_values() {
+    local stages='' name build values=()
+    for name in "${!stage_command[@]}"; do stages+="$name=${stage_command[$name]};"; done
+    stages=$(tr ';' '\n' <<<"$stages" | sort | tr -s '\n' ';')
+    stages=${stages#;}
+    # The program and its ONNX Runtime, without the paths where they are found.
+    build=$(rollout --version --format json | json '"rollout {}\n{}".format(lines[0]["version"],
+        "ONNX Runtime {version}".format(**lines[0]["onnxruntime"]) if lines[0]["onnxruntime"]["path"] else "no ONNX Runtime")') ||
+        die $? 'rollout --version failed'
+    # Written down once and for all, so not where a library that was just there could not be read.
+    case "$device $build" in
+        cpu*'no ONNX Runtime' | sim*'no ONNX Runtime') die 69 "rollout cannot open ONNX Runtime, ${ORT_DYLIB_PATH:-not named}" 'rollout --version says more' ;;
+    esac
+    for name in env settings workflow policies turns seed device dtype select max_tokens stages $(cut -d' ' -f1 <<<"$numbers"); do
+        [ "$name" = steps ] || values+=("$name" "${!name}")
+    done
+    [ "$model" = tiny ] || values+=(model "$model")
+    for name in "${!stage_flags[@]}"; do values+=("flags of $name" "${stage_flags[$name]# }"); done
+    [ "$method" = at-grpo ] || values+=(method "$method")
+    [ -z "$train" ] || values+=(train "$train")
+    [ -z "$env_command" ] || values+=(env_command "$env_command")
+    case $policies in
+        adapter-per-role) values+=(adapter "$adapter") ;;
+        *=*) for name in $policies; do values+=("input $name" "$(digest_of "${name#*=}")"); done ;;
+    esac
+    python3 "$root/pipeline/remember.py" "$run" "${values[@]}" build "$build" || exit $?
+}
+declare -A folder=() # agent -> policy directory
+declare -A source=() # policy name -> what it is made from
+choose_policies() { # who plays with which of them
+    local agent pair name other
+    case $policies in
+        shared) for agent in $agents; do folder[$agent]=$run/policies/shared; done ;;
+        per-role | adapter-per-role) for agent in $agents; do folder[$agent]=$run/policies/$agent; done ;;
+        *)
+            for pair in $policies; do
+                agent=${pair%%=*}
+                [[ " $agents " = *" $agent "* ]] || die 2 "--policies $pair: $env/$workflow has no agent $agent" "agents: $agents"
+                name=$agent # agents that name one directory share one policy
+                for other in "${!source[@]}"; do [ "${source[$other]}" = "${pair#*=}" ] && name=$other; done
+                source[$name]=${pair#*=}
+                folder[$agent]=$run/policies/$name
+            done
+            for agent in $agents; do [ -n "${folder[$agent]:-}" ] || die 2 "--policies: nobody plays $agent" "add --policies $agent=DIR"; done ;;
+    esac
+    policy_flags=()
+    for agent in $agents; do policy_flags+=(--policy "$agent=${folder[$agent]}"); done
+    train_flags=()
+    for agent in ${train:-$agents}; do train_flags+=(--policy "$agent=${folder[$agent]}"); done
+    mapfile -t folders < <(printf '%s\n' "${folder[@]}" | sort -u)
+}
+
+warm_up() { # supervised, on demonstrations that know the action format and have a bad habit to lose
+    context='warm-up'
+    local other=()
+    [ "$warmup_optimizer" != muon ] || other=(--lr-other "$warmup_lr_other")
+    from_environment demo ${workflow:+--workflow "$workflow"} --count $((warmup * warmup_tasks)) --seed "$seed"
+    "${command[@]}" |
+        policy encode --policy "$run/warmup/policy" |
+        update --policy "$run/warmup/policy" --objective nll --optimizer "$warmup_optimizer" --lr "$warmup_lr" \
+            "${other[@]}" --schedule cosine --warmup "$warmup_lr_warmup" --minibatches "$warmup" \
+            --seed "$seed" >"$run/warmup/metrics.jsonl" # on the CPU: Muon has no kernels
+    statuses=("${PIPESTATUS[@]}")
+    leftmost_failure "${env_command:-envs} demo" 'policy encode' update
+}
+make_policies() { # anew only where no step rests on them: what cannot be seen need not be missing
+    local name directory begin
+    committed=$(commits) || die 74 "cannot read $run/steps"
+    [ ! -f "$run/policies/done" ] || return 0
+    [ -z "$committed" ] || die 74 "$run/policies/done cannot be read, and there are committed steps" \
+        'if the file is gone, restore it: it is empty'
+    find "$run/policies" -mindepth 1 -maxdepth 1 -exec rm -rf {} +
+    rm -rf "$run/warmup"
+    if [ ${#source[@]} -gt 0 ]; then
+        for name in "${!source[@]}"; do policy init "$run/policies/$name" --from "${source[$name]}" || exit $?; done
+    else
+        mkdir -p "$run/warmup"
+        case $model in
+            tiny) begin=(--preset tiny --seed "$seed") ;;
+            */* | .*) begin=(--from "$model") ;;
+            *) begin=(--preset "$model") ;;
+        esac
+        policy init "$run/warmup/policy" "${begin[@]}" || exit $?
+        if [ "$warmup" -gt 0 ]; then
+            say "warm-up: $warmup optimizer steps on imperfect demonstrations"
+            background warm_up || exit $?
+        fi
+        if [ "$policies" = adapter-per-role ]; then
+            # Beside the adapters, so that they find it wherever the run is moved to.
+            policy init "$run/policies/base" --from "$run/warmup/policy" || exit $?
+            for directory in "${folders[@]}"; do
+                policy init "$directory" --from "$run/policies/base" --adapter "$adapter" --seed "$seed" || exit $?
+            done
+        else
+            for directory in "${folders[@]}"; do policy init "$directory" --from "$run/warmup/policy" || exit $?; done
+        fi
+    fi
+    : >"$run/policies/done.tmp" && mv "$run/policies/done.tmp" "$run/policies/done" || die 74 "cannot write in $run/policies"
+    durable "$run/policies/done" "$run/policies" "$run"
+}
+
+commits() { (cd "$run/steps" && find . -mindepth 2 -maxdepth 2 -name done | sort); }
+version() { # POLICY DIRECTORY: the version that `current` names, such as 12:9f2c41d0
+    [[ $(<"$1/current/version.json") =~ \"version\":\ *\"([^\"]+) ]] 2>/dev/null && echo "${BASH_REMATCH[1]}"
+}
+commit() { # STEP DIRECTORY: the step counts once `done` is there, which names every policy's version
+    local folder versions='' number
+    for folder in "${folders[@]}"; do
+        number=$(version "$folder") && [ -n "$number" ] || die 74 "cannot read $folder/current/version.json"
+        versions+=",\"${folder##*/}\":\"$number\""
+    done
+    printf '{"step":%d,"policies":{%s}}\n' "$1" "${versions#,}" >"$2/done.tmp" || die 74 "cannot write $2/done"
+    durable "$2"/*.* "$2" "$run/steps"
+    mv "$2/done.tmp" "$2/done" || die 74 "cannot write $2/done"
+    durable "$2"
+}
+go_back() { # DONE: takes back versions that were published but not committed, so that their step is repeated
+    local pairs pair name number
+    pairs=$(json '[f"{name}:{version}" for name, version in lines[0]["policies"].items()]' <"$1") && [ -n "$pairs" ] ||
+        die 74 "cannot read $1"
+    for pair in $pairs; do
+        name=${pair%%:*} number=${pair#*:}
+        number=step-$(printf %06d "${number%%:*}")
+        [ -d "$run/policies/$name/$number" ] || die 65 "$1 names $number of $name, which is not there" 'choose another --run'
+        [ "$(readlink "$run/policies/$name/current")" = "$number" ] ||
+            ln -sfn "$number" "$run/policies/$name/current" || die 74 "cannot write $run/policies/$name/current"
+    done
+}
+find_place() { # after $done_steps committed steps, with the policies as they were then
+    local last
+    if [ -z "$committed" ]; then
+        mkdir -p "$run/steps/000000" || die 74 "cannot make $run/steps/000000"
+        commit 0 "$run/steps/000000"
+        committed=$(commits) || die 74 "cannot read $run/steps"
+    fi
+    done_steps=0
+    while [ -f "$run/steps/$(printf %06d $((done_steps + 1)))/done" ]; do done_steps=$((done_steps + 1)); done
+    last=${committed##*./} last=${last%/done}
+    [ $((10#$last)) = "$done_steps" ] ||
+        die 65 "$run/steps/$(printf %06d $((done_steps + 1)))/done is missing, but step $((10#$last)) is committed" \
+            'restore that file (its versions are long gone), or choose another --run'
+    go_back "$run/steps/$(printf %06d "$done_steps")/done"
+}
+
+part_read=run
