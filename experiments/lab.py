@@ -50,6 +50,8 @@ class World:
     samples: int = SAMPLES_A_TURN
     test_tasks: int = TEST_TASKS
     marks: tuple = MARKS
+    # A program in place of the environment: `--env-command` of pipeline.sh.
+    command: str = ""
 
     @property
     def set_flags(self):
@@ -78,6 +80,10 @@ WORLDS = {
                        test_tasks=300),
     "coop-code": World("coop-code", "a helper beside a main function, SmolLM2-135M-Instruct", turns=1, max_tokens=96, warmup=0,
                        budget=160_000, settings=("turns=1",), **REAL),
+    "coop-small": World("coop-small", "a helper beside a main function, in one line each", turns=1, max_tokens=16, warmup=800,
+                        budget=60_000, command="python3 experiments/coop_small.py"),
+    "orders": World("orders", "Orders: eight orders against a clock", turns=4, max_tokens=3, warmup=1200, budget=120_000,
+                    marks=(1 / 16, 1 / 4, 1), command="python3 experiments/orders.py"),
     "sokoban": World("sokoban", "Sokoban 6x6, one box", turns=4, max_tokens=8, warmup=1200, budget=240_000),
 }
 
@@ -85,7 +91,8 @@ WORLDS = {
 @dataclass(frozen=True)
 class Cell:
     """One method on one environment; with a seed it is a run. `method` is pipeline.sh's, `rollout` and `group` are flags of these
-    stages, `advantage` is a command in place of the stage, `train` names the agents whose policies are trained (all, if none)."""
+    stages, `advantage` is a command in place of the stage, `train` names the agents whose policies are trained (all, if none), `options`
+    go to the world's command."""
 
     name: str
     title: str
@@ -100,6 +107,8 @@ class Cell:
     group: str = ""
     advantage: str = ""
     train: tuple = ()
+    options: str = ""
+    max_tokens: int = 0
     budget_share: float = 1.0
     place: str = "plan-path"
 
@@ -155,8 +164,10 @@ class Lab:
     def pipeline(self, cell, *more, workflow=None):
         """pipeline.sh in the cell's world, as a command line."""
         world = cell.world
-        return ["./pipeline.sh", "--env", world.environment, *world.set_flags, "--workflow", workflow or cell.workflow,
-                "--turns", world.turns, "--max-tokens", world.max_tokens, *more]
+        played = ["--env", world.environment, *world.set_flags, "--workflow", workflow or cell.workflow]
+        if world.command:
+            played = ["--env-command", f"{world.command} {cell.options}".strip()]
+        return ["./pipeline.sh", *played, "--turns", world.turns, "--max-tokens", cell.max_tokens or world.max_tokens, *more]
 
     def steps(self, cell, seed, directory, steps, *more):
         """Trains up to a number of steps in all, without pipeline.sh's evaluations."""

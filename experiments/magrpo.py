@@ -25,6 +25,7 @@ PLACES = {
     "write": (dict(agents=("writer-1", "writer-2")), dict(agents=("writer",)), False),
     "math-team": (dict(agents=("tool", "reasoner")), dict(agents=("reasoner",)), True),
     "code-team": (dict(agents=("coder", "tester")), dict(agents=("coder",)), True),
+    "coop-small": (dict(agents=("aux", "main")), dict(agents=("coder",), options="--agents 1"), False),
     "coop-code": (dict(agents=("aux", "main")), dict(agents=("coder",)), False),
 }
 
@@ -74,7 +75,7 @@ def last(directory, name="eval"):
     return max((directory / name).glob("step-*.jsonl"), default=None)
 
 
-def rewards(lab, rows, seeds):
+def rewards(lab, rows, seeds, digits=".2f"):
     """Mean reward of an answer with its interval, and what the answer cost: one row a (title, run directory by seed, evaluation,
     whether the agents of a turn act at once)."""
     head = ["method", *(f"seed {seed}" for seed in seeds), "mean", "s.d.", "tokens of an answer", "one after another"]
@@ -83,13 +84,25 @@ def rewards(lab, rows, seeds):
         files = [last(directory(seed), name) for seed in seeds]
         found = [file and tables.answers(file) for file in files]
         there = [answer for answer in found if answer]
-        cells = [f"{answer.reward:.2f} ({answer.reward - answer.half:.2f} – {answer.reward + answer.half:.2f})" if answer else "not run"
+        cells = [f"{answer.reward:{digits}} ({answer.reward - answer.half:{digits}} – {answer.reward + answer.half:{digits}})" if answer else "not run"
                  for answer in found]
         means = [answer.reward for answer in there]
-        mean = f"**{statistics.mean(means):.2f}**" if means else "–"
-        spread = f"{statistics.stdev(means):.2f}" if len(means) > 1 else "–"
+        mean = f"**{statistics.mean(means):{digits}}**" if means else "–"
+        spread = f"{statistics.stdev(means):{digits}}" if len(means) > 1 else "–"
         costs = [f"{statistics.mean(getattr(answer, cost) for answer in there):.1f}" if there else "–" for cost in ("tokens", "in_sequence" if at_once else "tokens")]
         lines.append(f"| {title} | " + " | ".join([*cells, mean, spread, *costs]) + " |")
+    return "\n".join(lines)
+
+
+def reward_curve(lab, cells, seeds, marks):
+    """Mean reward of an answer at each part of the budget: one row a cell."""
+    head = ["method", "seeds", *(f"{mark * cells[0].budget / 1000:.0f} k tokens" for mark in marks)]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for cell in cells:
+        runs = [sorted((lab.directory(cell, seed) / "eval").glob("step-*.jsonl"))[-len(marks):] for seed in seeds]
+        runs = [[tables.answers(file).reward for file in run] for run in runs if len(run) == len(marks)]
+        if runs:
+            lines.append(f"| {cell.title} | {len(runs)} | " + " | ".join(f"{statistics.mean(mark):.3f}" for mark in zip(*runs)) + " |")
     return "\n".join(lines)
 
 

@@ -1,0 +1,110 @@
+"""Orders: work that two can share out, against a clock. An environment for `rollout --env-command`; hunt.py trains on it.
+
+Eight orders are open. In a turn an agent names at most two, the limit of its tokens; a turn later an order is worth a quarter less.
+Two agents who act at once can take four a turn, if they take different ones without a word to each other. One agent takes
+two a turn. Both see the same text, say the same words, and have four turns, so an answer takes the same tokens:
+
+    at c3 f1 a0 j9 b2 e5 d7 h4 goal 1   =>  c3 f1        the first of two agents, or one agent in turns 0 and 2
+    at c3 f1 a0 j9 b2 e5 d7 h4 goal 2   =>  j9 a0        the second, or one agent in turns 1 and 3
+
+    --agents 1|2   who works [2]
+    --limit N      words of an agent that count in a turn [2]
+    --clock X      what an order loses a turn, of 1 [0.25]
+
+    (python3 experiments/orders.py tasks --count 50; python3 experiments/orders.py tasks --split test --count 50) |
+      envs check --env-command 'python3 experiments/orders.py'
+"""
+
+import argparse
+import hashlib
+import random
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+from step_protocol import main  # noqa: E402
+
+ORDERS, TURNS = 8, 4
+PAIR = ["first", "second"]
+
+
+def tasks(split, seed):
+    """Eight of a hundred words. Every eighth instance, by its digest, is a test task."""
+    draws = random.Random(seed if split == "train" else 0)
+    while True:
+        orders = [f"{'abcdefghij'[word // 10]}{word % 10}" for word in draws.sample(range(100), ORDERS)]
+        name = "".join(orders)
+        if (hashlib.sha256(name.encode()).digest()[0] % 8 == 0) == (split == "test"):
+            yield name, {"orders": orders}
+
+
+def see(state):
+    """The state, and what an agent sees of it: the open orders, and which of two it is."""
+    text = f"at {' '.join(state['open'])} goal"
+    if OPTIONS.agents == 1:
+        return state, {"worker": f"{text} {1 + state['time'] % 2}"}
+    return state, {agent: f"{text} {1 + role}" for role, agent in enumerate(PAIR)}
+
+
+def reset(spec):
+    agents, order = (PAIR, "parallel") if OPTIONS.agents == 2 else (["worker"], "sequential")
+    return see({"open": spec["orders"], "time": 0}), agents, order, TURNS
+
+
+def taken(state, text):
+    """The open orders among the first words of a text."""
+    return {word for word in text.split()[: OPTIONS.limit] if word in state["open"]}
+
+
+def turn(state, texts):
+    """What the texts of a turn earn together: their share of all orders, by what an order is worth by now."""
+    if not state["open"]:
+        raise ValueError("the episode is over: no order is open")
+    done = set().union(*(taken(state, text) for text in texts))
+    left = [order for order in state["open"] if order not in done]
+    return see({"open": left, "time": state["time"] + 1}), worth(state, done), {}, not left, not left
+
+
+def worth(state, done):
+    return {"team": max(0.0, 1 - OPTIONS.clock * state["time"]) * len(done) / ORDERS, "local": 0.0}
+
+
+def step(state, agent, text, beside=None):
+    """One agent's action, with what the other chose where it acts at once. `alone` is what it would earn if nobody worked beside it."""
+    if agent not in see(state)[1]:
+        raise ValueError(f"there is no agent {agent}")
+    situation, rewards, _, terminated, success = turn(state, [text, *(beside or {}).values()])
+    return situation, rewards, {"alone": worth(state, taken(state, text))["team"]}, terminated, success
+
+
+def joint(state, actions):
+    return turn(state, list(actions.values()))
+
+
+def probe(state, agent):
+    """Two share out the work if the first takes it from the front and the second from the back."""
+    some = state["open"]
+    if not some:
+        return [], None, True
+    draws = random.Random(f"{' '.join(some)} {agent}")
+    texts = [f" {draws.choice(some)}", f" {some[0]} {some[0]}", " a0", f" {draws.choice(some)} {draws.choice(some)}"]
+    best = some[: OPTIONS.limit] if agent != "second" else some[::-1][: OPTIONS.limit]
+    return texts, "".join(f" {order}" for order in best), False
+
+
+def habits(state, agent):
+    """Who is demonstrated takes any open orders: how to name them is shown, and not how to share them out."""
+    texts, _, solved = probe(state, agent)
+    some = random.Random(f"{agent} {' '.join(state['open'])}").sample(state["open"], min(OPTIONS.limit, len(state["open"])))
+    return texts, "".join(f" {order}" for order in some), solved
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--agents", type=int, choices=[1, 2], default=2)
+    parser.add_argument("--clock", type=float, default=0.25)
+    parser.add_argument("--limit", type=int, default=2)
+    OPTIONS, rest = parser.parse_known_args()
+    sys.argv[1:] = rest
+    shown = habits if rest[:1] == ["demo"] else probe
+    main("orders", tasks, reset=reset, step=step, probe=shown, **({"joint": joint} if OPTIONS.agents == 2 else {}))
