@@ -16,7 +16,7 @@
 //! | privileges | an unprivileged user in its own user namespace, no capabilities, `no_new_privs`, an allow list of system calls |
 //! | processor time | measured over all threads while it runs, killed at the limit; also `RLIMIT_CPU` |
 //! | wall time | killed at the limit; the judge stops waiting even if the worker hangs |
-//! | memory | address space, size of `/tmp`, size of every file |
+//! | memory | address space, size of `/tmp`, size of every file; with cgroups v2, all of it together |
 //! | processes | one, with up to sixteen threads beside the main one |
 //! | output | stdout and stderr are files in memory of limited size |
 //! | what outlives it | the program is process 1 of its namespace: when it ends the kernel kills everything else in it |
@@ -37,10 +37,13 @@
 //! On start every worker runs a program that tries each fence. If one is missing the answer is exit 69 with a hint,
 //! and nothing else is run. Needed: Linux 5.14 or newer on x86-64 or ARM64, user namespaces, Python 3.9 or newer.
 //! Root (who then becomes an unprivileged user) and plain users can run it. Hard limits (`ulimit -H`) of its own that are
-//! lower than the sandbox's apply; one that is too low is named.
+//! lower than the sandbox's apply; one that is too low is named. Where cgroups v2 are delegated (to a user with a service
+//! manager of their own, or a service with `Delegate=yes`), each worker also has a control group.
 
 mod program;
 
+#[cfg(target_os = "linux")]
+mod cgroup;
 #[cfg(target_os = "linux")]
 mod filter;
 #[cfg(target_os = "linux")]

@@ -53,13 +53,15 @@ impl Sandbox {
     /// Whatever is missing: unavailable, with a hint.
     pub fn open(most: usize) -> Result<Sandbox> {
         let interpreter = Interpreter::find()?;
-        let description = format!(
-            "Python {} behind own user, process, mount, network, IPC, host name and cgroup namespaces, a read-only \
-             root, a system call allow list, no capabilities, no_new_privs, resource limits",
-            interpreter.version_text()
-        );
+        let version = interpreter.version_text();
         let setup = Setup { root: Root::plan(&interpreter)?, interpreter, filters: filter::programs()? };
-        let pool = Mutex::new(Pool { idle: vec![Worker::start(&setup)?], started: 1 });
+        let first = Worker::start(&setup)?;
+        let description = format!(
+            "Python {version} behind own user, process, mount, network, IPC, host name and cgroup namespaces, a read-only \
+             root, a system call allow list, no capabilities, no_new_privs, resource limits{}",
+            if first.is_grouped() { ", a control group" } else { "" }
+        );
+        let pool = Mutex::new(Pool { idle: vec![first], started: 1 });
         Ok(Sandbox { setup, description, most: most.max(1), pool, returned: Condvar::new() })
     }
 
@@ -82,17 +84,20 @@ impl Sandbox {
                 self.returned.notify_one();
                 return Ok(execution);
             }
+            let full = worker.was_full();
             drop(worker);
             self.forget();
-            match outcome {
+            let status = match outcome {
                 Err(failure) if failure.is_interruption() => return Err(failure),
-                Err(failure) => last = failure,
-                Ok(_) => {
-                    let (stdout, stderr) = (String::new(), String::new());
-                    let status = Status::WallTime;
-                    return Ok(Execution { stdout, stderr, result: None, status, cpu_seconds: 0.0 });
+                Err(_) if full => Status::Memory,
+                Err(failure) => {
+                    last = failure;
+                    continue;
                 }
-            }
+                Ok(_) => Status::WallTime,
+            };
+            let (stdout, stderr) = (String::new(), String::new());
+            return Ok(Execution { stdout, stderr, result: None, status, cpu_seconds: 0.0 });
         }
         Err(last)
     }

@@ -23,6 +23,7 @@ use rustix::process::{Resource, getrlimit};
 use serde::Deserialize;
 use serde_json::json;
 
+use super::cgroup::Group;
 use super::interpreter::Interpreter;
 use super::namespaces::{Process, spawn};
 use super::root::Root;
@@ -55,6 +56,8 @@ pub struct Worker {
     socket: OwnedFd,
     /// Address space of the bare interpreter, in bytes.
     base: u64,
+    /// Where this user may have one. Its directory goes after its processes.
+    group: Option<Group>,
 }
 
 #[derive(Deserialize)]
@@ -86,7 +89,8 @@ impl Worker {
         let environment = texts(&["PYTHONHASHSEED=0", "LC_ALL=C.UTF-8", "MALLOC_ARENA_MAX=1"])?;
         let process = spawn(&setup.root, &arguments, &environment, &theirs)?;
         drop(theirs);
-        let mut worker = Worker { process, socket, base: 0 };
+        let group = Group::create().filter(|group| group.add(process.id).is_ok());
+        let mut worker = Worker { process, socket, base: 0, group };
         let hexadecimal =
             |filter: &Vec<u8>| filter.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let message = json!({"filters": setup.filters.each_ref().map(hexadecimal)}).to_string();
@@ -111,10 +115,21 @@ impl Worker {
             .hint("model-written programs are not run on this machine; Linux 5.14 or newer is needed"))
     }
 
+    /// Whether a control group limits it.
+    pub fn is_grouped(&self) -> bool {
+        self.group.is_some()
+    }
+
+    /// Whether the kernel has ended it because its control group was full, which is its last program's doing.
+    pub fn was_full(&self) -> bool {
+        self.group.as_ref().is_some_and(Group::was_full)
+    }
+
     /// Runs `program` to its end; `None`: it did not even die in time.
     ///
     /// # Errors
-    /// The worker is broken, whatever the program: unavailable. Neither then nor after `None` is it of further use.
+    /// The worker is broken: unavailable; by the program only if [`Worker::was_full`]. Neither then nor after `None` is it of
+    /// further use.
     pub fn run(&mut self, program: &Program<'_>) -> Result<Option<Execution>> {
         let limits = &program.limits;
         check_hard_limits(self.base + limits.memory_bytes, limits)?;
@@ -136,6 +151,11 @@ impl Worker {
         let (source, stdin) = (memory(program.source)?, memory(program.stdin)?);
         let (stdout, stderr, result) = (memory("")?, memory("")?, memory("")?);
         let files = [&source, &stdin, &stdout, &stderr, &result].map(AsFd::as_fd);
+        if let Some(group) = &self.group {
+            group
+                .limit_memory(limits.memory_bytes + limits.scratch_bytes + 3 * limits.output_bytes)
+                .map_err(broken)?;
+        }
         self.request(request.to_string().as_bytes(), &files)?;
         let Some(reply) = self.reply(Duration::from_secs_f64(limits.wall_seconds) + REPLY_TIMEOUT)? else {
             return Ok(None);
