@@ -20,8 +20,10 @@ for part in processes numbers arguments programs environment run evaluation step
     [ "$part_read" = "$part" ] || { printf 'pipeline.sh: cannot read %s\n' "$root/pipeline/$part.sh" >&2; exit 74; }
 done
 
-read_arguments "$@"
-command -v python3 >/dev/null || die 69 'python3 is not installed' 'pipeline.sh reads the lines of its stages with it; the stages need it for environments in Python'
+trap 'stop 130' INT
+read_config "$@"
+read_arguments "${arguments[@]}"
+need_python
 choose_defaults
 check_arguments
 ask_environment

@@ -2,57 +2,84 @@
 # The command line: the flags that set a run's numbers and choices, and which of them go together.
 
 env=plan-path env_command='' method=at-grpo workflow=team model=tiny policies=shared turns='' seed=1 device=cpu dtype=''
-run='' tensorboard='' keep_best=no setup_only=no resident=no evaluate='' train='' select=random max_tokens='' adapter=rank=16,alpha=32
-settings=''
-declare -A stage_command=() stage_flags=() given=()
+run='' tensorboard='' keep_best=no setup=no resident=no evaluate='' train='' select=random max_tokens='' adapter=rank=16,alpha=32
+settings='' config='' resume=''
+declare -A stage_command=() stage_flags=() given=() kinds=()
+while read -r name kind _; do kinds[$name]=${kind%!}; done <<<"$numbers"$'\n'"$choices"
 
+read_config() { # FLAGS...: sets $arguments: the lines of --config or --resume, if there is one, and the flags
+    local word quoted
+    arguments=("$@")
+    for word; do
+        case $word in
+            --config | --config=* | --resume | --resume=*)
+                need_python
+                quoted=$(python "$root/pipeline/config.py" merge "$numbers"$'\n'"$choices" "$@") || exit $?
+                eval "arguments=($quoted)" # quoted by Python's shlex
+                return ;;
+        esac
+    done
+}
+need_python() {
+    command -v python3 >/dev/null ||
+        die 69 'python3 is not installed' 'pipeline.sh reads the lines of its stages with it; the stages need it for environments in Python'
+}
 read_arguments() { # FLAGS...
-    local flag kind name value
+    local flag kind name value near
     while [ $# -gt 0 ]; do
-        flag=$1
+        flag=$1 value=yes
         case $flag in
             --help | -h) usage; exit 0 ;;
-            --setup) setup_only=yes; shift; continue ;;
-            --keep-best) keep_best=yes; shift; continue ;;
-            --resident) resident=yes; shift; continue ;;
-            --run | --tensorboard | --env | --env-command | --method | --workflow | --model | --policies | --adapter | --turns | --select | --max-tokens | \
-                --seed | --device | --dtype | --train | --evaluate | --flags | --stage | --set) kind=text ;;
+            --keep-best=yes | --keep-best=no | --resident=yes | --resident=no) value=${flag#*=} flag=${flag%%=*} ;;
             --*=*) set -- "${flag%%=*}" "${flag#*=}" "${@:2}"; continue ;;
-            *)
-                kind=$(awk -v name="${flag//-/_}" '"__" $1 == name {print $2}' <<<"$numbers")
-                [ -n "$kind" ] || die 2 "unknown argument $flag" 'run ./pipeline.sh --help for the list' ;;
         esac
+        name=${flag#--} name=${name//-/_}
+        [[ $flag = --?* ]] && kind=${kinds[$name]:-} || kind=''
+        if [ -z "$kind" ]; then
+            near=$(python "$root/pipeline/config.py" nearest "$name" "${!kinds[@]}" 2>/dev/null)
+            die 2 "unknown argument $flag" "${near:+did you mean --$near? }run ./pipeline.sh --help for the list"
+        fi
+        given[$name]=yes
+        if [ "$kind" = YES ]; then
+            printf -v "$name" %s "$value"
+            shift
+            continue
+        fi
         [ $# -ge 2 ] || die 2 "$flag needs a value" 'run ./pipeline.sh --help for the list'
-        case $flag in
-            --policies)
-                case $2 in
-                    shared | adapter-per-role | per-role) policies=$2 ;;
-                    *[[:space:]]*) die 2 "--policies $2: DIR cannot have blanks in its name" ;;
-                    ?*=?*) if [ -n "${given[policies]:-}" ]; then policies="$policies $2"; else policies=$2; fi ;;
-                    *) die 2 "--policies $2: not shared, adapter-per-role, per-role or AGENT=DIR" ;;
-                esac ;;
-            --stage | --flags)
-                case ${2%%=*} in
-                    tasks | rollout | group | advantage | update) [ "${2#*=}" != "$2" ] || die 2 "$flag $2: not NAME=VALUE" ;;
-                    *) die 2 "$flag ${2%%=*}: no such stage" 'stages: tasks rollout group advantage update' ;;
-                esac
-                if [ "$flag" = --stage ]; then stage_command[${2%%=*}]=${2#*=}; else stage_flags[${2%%=*}]+=" ${2#*=}"; fi ;;
-            --train) train+="${train:+ }$2" ;;
-            --set)
-                [[ $2 =~ ^[^=[:space:]]+=[^[:space:]]*$ ]] || die 2 "--set $2: not NAME=VALUE" 'envs list names the settings'
-                settings+="${settings:+ }$2" ;;
-            *)
-                case $flag in --turns | --max-tokens | --seed | --evaluate) kind=N ;; esac
-                name=${flag#--} value=$2
-                if [[ $kind = [NK] ]]; then
-                    [[ $2 =~ ^[0-9]{1,12}$ ]] || die 2 "$flag $2: not a whole number of at most 12 digits"
-                    value=$((10#$2)) # 010 is ten
-                fi
-                printf -v "${name//-/_}" %s "$value" ;;
-        esac
-        given[${flag#--}]=yes
+        take_value "$flag" "$kind" "$2"
         shift 2
     done
+}
+take_value() { # FLAG KIND VALUE
+    local name=${1#--} value=$3
+    case $1 in
+        --policies)
+            case $3 in
+                shared | adapter-per-role | per-role) policies=$3 ;;
+                *[[:space:]]*) die 2 "--policies $3: DIR cannot have blanks in its name" ;;
+                ?*=?*) if [[ $policies = *=* ]]; then policies="$policies $3"; else policies=$3; fi ;;
+                *) die 2 "--policies $3: not shared, adapter-per-role, per-role or AGENT=DIR" ;;
+            esac ;;
+        --stage | --flags)
+            case ${3%%=*} in
+                tasks | rollout | group | advantage | update) [ "${3#*=}" != "$3" ] || die 2 "$1 $3: not NAME=VALUE" ;;
+                *) die 2 "$1 ${3%%=*}: no such stage" 'stages: tasks rollout group advantage update' ;;
+            esac
+            if [ "$1" = --stage ]; then stage_command[${3%%=*}]=${3#*=}; else stage_flags[${3%%=*}]+=" ${3#*=}"; fi ;;
+        --train) train+="${train:+ }$3" ;;
+        --set)
+            [[ $3 =~ ^[^=[:space:]]+=[^[:space:]]*$ ]] || die 2 "--set $3: not NAME=VALUE" 'envs list names the settings'
+            settings+="${settings:+ }$3" ;;
+        *)
+            case $2 in
+                N | K)
+                    [[ $3 =~ ^[0-9]{1,12}$ ]] || die 2 "$1 $3: not a whole number of at most 12 digits"
+                    value=$((10#$3)) ;; # 010 is ten
+                X | T)
+                    [[ $3 =~ ^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$ ]] || die 2 "$1 $3: not a number" ;;
+            esac
+            printf -v "${name//-/_}" %s "$value" ;;
+    esac
 }
 kind_of() { # DIRECTORY: tiny, pretrained or adapters, by its vocabulary; tiny where there is no policy, as policy will say
     local folder=$1 base=$1/base
@@ -79,12 +106,12 @@ choose_defaults() { # those that follow the kind of policy
     esac
     [ -z "$env_command" ] || [ -n "${given[warmup]:-}" ] || { warmup=0 given[warmup]=yes; }
     while read -r name _ tiny pretrained adapters _; do
-        [ -n "${given[${name//_/-}]:-}" ] || printf -v "$name" %s "${!policy_kind}"
+        [ -n "${given[$name]:-}" ] || printf -v "$name" %s "${!policy_kind}"
     done <<<"$numbers"
 }
 check_arguments() { # what has no effect is refused
     local name
-    for name in tasks branches turns max_tokens eval_tasks minibatches; do
+    for name in tasks branches turns max_tokens eval_tasks minibatches keep; do
         [ "${!name:-1}" -gt 0 ] || die 2 "--${name//_/-} must be at least 1"
     done
     [[ $device =~ ^(cpu|sim|cuda(:[0-9]+)?)$ ]] || die 2 "--device $device: not a device" 'devices are cpu, cuda and cuda:N'

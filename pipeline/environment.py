@@ -3,7 +3,9 @@
 Its first task names it, and the answer to that task names who acts. Anything else ends with a line that says so.
 """
 
-import json, re, subprocess, sys
+import json, re, signal, subprocess, sys
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the wait, without a traceback
 
 command, workflow = sys.argv[1:]
 

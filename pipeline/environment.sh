@@ -5,7 +5,7 @@ ask_environment() { # that of --env-command: its name, and who acts
     local answer=''
     if [ -n "$env_command" ]; then
         [ -n "${given[workflow]:-}" ] || workflow=''
-        [ "$setup_only" = yes ] || answer=$(python3 "$root/pipeline/environment.py" "$env_command" "$workflow") || exit 2
+        [ "$setup" = yes ] || answer=$(python "$root/pipeline/environment.py" "$env_command" "$workflow") || exit 2
         read -r env agents <<<"$answer"
     fi
     [ -n "$run" ] || run=runs/$env

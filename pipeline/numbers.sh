@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# The numbers of a run, and the help that shows them.
+# The flags of a run: its numbers, its choices, and the help that shows them.
 
-# Each is a flag. N: a whole number. The columns are tiny policies, pretrained ones with all their weights, and adapters
+# Each is a flag, and a line of --config. N: a whole number. The columns are tiny policies, pretrained ones with all their weights, and adapters
 # of pretrained ones; docs/real-models.md says how the latter two were found.
 numbers='steps N 80 10 10 training steps in all
 tasks N 48 16 16 episodes a step
@@ -12,6 +12,9 @@ lr X 1e-3 1e-5 5e-4 peak learning rate
 lr_warmup N 5 2 2 optimizer steps of linear warm-up
 betas B1,B2 0.9,0.95 0.9,0.95 0.9,0.95 decay rates of its two moments
 minibatches N 2 2 2 optimizer steps a step
+clip X 0.2 0.2 0.2 clip range of a token'"'"'s ratio
+kl X 0 0 0 weight of the KL divergence from the first version
+keep N 2 2 2 versions of each policy to keep
 eval_every N 20 10 10 steps between evaluations; 0: none
 eval_tasks N 300 300 300 tasks of an evaluation, of the test split
 warmup N 3600 0 0 optimizer steps on demonstrations
@@ -20,6 +23,32 @@ warmup_optimizer NAME muon adamw adamw its optimizer
 warmup_lr X 0.03 3e-5 3e-5 its learning rate
 warmup_lr_warmup N 50 10 10 its optimizer steps of linear warm-up
 warmup_lr_other X 4e-3 - - the same of what muon leaves to AdamW'
+# What else is a flag: its kind, as pipeline/config.py has them. Those with ! are no part of what a run is made with.
+choices='env TEXT
+env_command TEXT
+set TABLE
+workflow TEXT
+method TEXT
+model TEXT
+policies POLICIES
+adapter TEXT
+train LIST
+select TEXT
+turns N
+max_tokens N
+seed N
+device TEXT
+dtype TEXT
+flags TABLE
+stage TABLE
+keep_best YES
+resident YES
+tensorboard TEXT
+run TEXT!
+evaluate N!
+setup YES!
+config TEXT!
+resume TEXT!'
 
 usage() {
     cat <<'TEXT'
@@ -35,6 +64,8 @@ Examples:
   ./pipeline.sh --model smollm2 --policies adapter-per-role --env math --workflow check   a language model learns
                                                    word problems; its numbers are others, see below
   ./pipeline.sh --resident                         the stages stay from step to step; the same bytes
+  ./pipeline.sh --config run.toml                  flags as lines of a file, such as lr = 1e-3
+  ./pipeline.sh --resume runs/two                  go on with what the run was made with
   ./pipeline.sh --steps 120                        run again with more steps: it continues where it stopped
   ./pipeline.sh --policies tool=A --policies planner=B   start from your own checkpoints (no warm-up)
   ./pipeline.sh --env math --method magrpo         MAGRPO in place of AT-GRPO
@@ -47,6 +78,10 @@ Examples:
 Options:
   --setup               build the programs and fetch ONNX Runtime, then stop
   --run DIR             the run directory                                    [default: runs/ENV]
+  --config FILE         a TOML file of flags: steps = 40, betas = [0.9, 0.95], resident = true, policies = "per-role"; NAME=VALUE
+                        flags are tables: [set], [flags], [stage], [policies]. The command line goes before it. Every run
+                        writes all of its flags to RUN/config.toml
+  --resume RUN          go on with a run and its RUN/config.toml; --steps may grow
   --env NAME            the environment (see `envs list`)                    [default: plan-path]
   --env-command COMMAND play with this program instead, as `rollout` does. COMMAND tasks --split train|test --count N
                         --seed S prints its tasks; for a warm-up, COMMAND demo --count N --seed S its

@@ -8,8 +8,9 @@ die() { # CODE MESSAGE [HINT]
     [ $# -gt 2 ] && printf 'hint: %s\n' "$3" >&2
     exit "$1"
 }
+python() { (trap '' INT; exec python3 "$@"); } # soon done: Ctrl-C needs no traceback, pipeline.sh stops after it
 json() { # EXPRESSION ARGUMENTS...: a Python expression over `lines`, the JSON values on stdin, if there are any, and `argv`
-    python3 -c 'import json, sys
+    python -c 'import json, sys
 text, argv = sys.stdin.read(), sys.argv[2:]
 try:
     lines = [json.loads(text)]
@@ -32,7 +33,7 @@ durable() { # FILES AND FOLDERS...: on the disk, not only in its cache
 }
 lock_run() { # the lock belongs to the open file, which the stages inherit: one that outlives a killed pipeline.sh keeps it
     exec 9>>"$run/lock" || die 74 "cannot write $run/lock"
-    python3 -c 'import fcntl, sys
+    python -c 'import fcntl, sys
 try:
     fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
 except BlockingIOError:
@@ -72,10 +73,11 @@ stop() { # CODE
         done
         kill -KILL "${pids[@]}" 2>/dev/null
     fi
-    printf 'pipeline.sh: stopped%s\nhint: the same command goes on from there\n' "${step:+ in step $step}" >&2
+    printf 'pipeline.sh: stopped%s\nhint: the same command goes on from there%s\n' "${step:+ in step $step}" \
+        "${resumable:+, and so does ./pipeline.sh --resume $resumable}" >&2
     exit "$1"
 }
-running='' staying=''
+running='' staying='' resumable='' # the run as a word, once it can be resumed
 heed_signals() {
     trap 'stop 129' HUP
     trap 'stop 130' INT

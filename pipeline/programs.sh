@@ -30,7 +30,7 @@ set_up() { # TROUPE_BIN names a folder with built programs (a test's, or another
             export ORT_DYLIB_PATH=${ORT_DYLIB_PATH:-$("$root/fetch-runtime.sh")} || exit $?
             [ -n "$ORT_DYLIB_PATH" ] || die 69 'ONNX Runtime could not be fetched' 'see the message above, or set ORT_DYLIB_PATH to libonnxruntime.so' ;;
     esac
-    [ "$setup_only" = no ] || exit 0
+    [ "$setup" = no ] || exit 0
     export PATH=$bin:$PATH
 }
 

@@ -23,7 +23,10 @@ remember_values() {
         cpu*'no ONNX Runtime' | sim*'no ONNX Runtime') die 69 "rollout cannot open ONNX Runtime, ${ORT_DYLIB_PATH:-not named}" 'rollout --version says more' ;;
     esac
     for name in env settings workflow policies turns seed device dtype select max_tokens stages $(cut -d' ' -f1 <<<"$numbers"); do
-        [ "$name" = steps ] || values+=("$name" "${!name}")
+        case $name=${!name} in
+            steps=* | keep=* | save_every=* | clip=0.2 | kl=0) ;; # change no sample, or nothing where nobody asked for it
+            *) values+=("$name" "${!name}") ;;
+        esac
     done
     [ "$model" = tiny ] || values+=(model "$model")
     for name in "${!stage_flags[@]}"; do values+=("flags of $name" "${stage_flags[$name]# }"); done
@@ -34,7 +37,28 @@ remember_values() {
         adapter-per-role) values+=(adapter "$adapter") ;;
         *=*) for name in $policies; do values+=("input $name" "$(digest_of "${name#*=}")"); done ;;
     esac
-    python3 "$root/pipeline/remember.py" "$run" "${values[@]}" build "$build" || exit $?
+    python "$root/pipeline/remember.py" "$run" "${values[@]}" build "$build" || exit $?
+    write_config
+}
+write_config() { # all that the run is made with, for --config and --resume
+    local name pair known=()
+    for name in env env_command workflow method adapter select turns max_tokens seed device dtype keep_best resident tensorboard \
+        $(cut -d' ' -f1 <<<"$numbers"); do
+        [ -n "${!name}" ] && [ "${!name}" != - ] || continue # the program's own, or without effect
+        case $name in
+            env) [ -n "$env_command" ] || known+=(env "$env") ;;
+            adapter) [ "$policies" != adapter-per-role ] || known+=(adapter "$adapter") ;;
+            *) known+=("$name" "${!name}") ;;
+        esac
+    done
+    [[ $policies = *=* ]] || known+=(model "$model")
+    for pair in $policies; do known+=(policies "$pair"); done
+    for name in $train; do known+=(train "$name"); done
+    [ -n "$env_command" ] || for pair in $settings; do known+=('set' "$pair"); done
+    for name in "${!stage_flags[@]}"; do known+=(flags "$name=${stage_flags[$name]# }"); done
+    for name in "${!stage_command[@]}"; do known+=(stage "$name=${stage_command[$name]}"); done
+    python "$root/pipeline/config.py" write "$numbers"$'\n'"$choices" "$run/config.toml" "${known[@]}" || exit $?
+    printf -v resumable %q "$run"
 }
 declare -A folder=() # agent -> policy directory
 declare -A source=() # policy name -> what it is made from
@@ -58,6 +82,19 @@ choose_policies() { # who plays with which of them
     for agent in $agents; do policy_flags+=(--policy "$agent=${folder[$agent]}"); done
     train_flags=()
     for agent in ${train:-$agents}; do train_flags+=(--policy "$agent=${folder[$agent]}"); done
+    update_flags=() # those of the numbers that update knows by itself
+    [ "$clip" = 0.2 ] || update_flags+=(--clip "$clip")
+    [ "$keep" = 2 ] || update_flags+=(--keep "$keep")
+    if [ "$kl" != 0 ]; then
+        update_flags+=(--kl "$kl")
+        for agent in ${train:-$agents}; do # from what it was before the first step
+            case $policies in
+                *=*) update_flags+=(--reference "$agent=$run/reference/${folder[$agent]##*/}") ;;
+                adapter-per-role) update_flags+=(--reference "$agent=$run/policies/base") ;;
+                *) update_flags+=(--reference "$agent=$run/warmup/policy") ;;
+            esac
+        done
+    fi
     mapfile -t folders < <(printf '%s\n' "${folder[@]}" | sort -u)
 }
 
@@ -83,7 +120,11 @@ make_policies() { # anew only where no step rests on them: what cannot be seen n
     find "$run/policies" -mindepth 1 -maxdepth 1 -exec rm -rf {} +
     rm -rf "$run/warmup"
     if [ ${#source[@]} -gt 0 ]; then
-        for name in "${!source[@]}"; do policy init "$run/policies/$name" --from "${source[$name]}" || exit $?; done
+        rm -rf "$run/reference"
+        for name in "${!source[@]}"; do
+            policy init "$run/policies/$name" --from "${source[$name]}" || exit $?
+            [ "$kl" = 0 ] || policy init "$run/reference/$name" --from "${source[$name]}" || exit $?
+        done
     else
         mkdir -p "$run/warmup"
         case $model in

@@ -19,7 +19,7 @@ play() { # STEP FLAG...
 }
 learn() { # FLAG...
     stage update update "${train_flags[@]}" --optimizer "$optimizer" --lr "$lr" --warmup "$lr_warmup" --betas "$betas" \
-        --weight-decay 0 --minibatches "$minibatches" --seed "$seed" --device "$device" "${dtype_flags[@]}" --quiet "$@"
+        --weight-decay 0 --minibatches "$minibatches" "${update_flags[@]}" --seed "$seed" --device "$device" "${dtype_flags[@]}" --quiet "$@"
 }
 play_and_update() { # STEP DIRECTORY
     context="step $1"

@@ -81,17 +81,25 @@ fn prepare(command: &mut Command) {
         .current_dir(root());
 }
 
-/// `pipeline.sh` with the given arguments, ready to spawn.
+/// `pipeline.sh` on a run with the given arguments, ready to spawn.
 pub fn pipeline(run: &Path, arguments: &[&str]) -> Command {
+    let mut command = script();
+    command.arg("--run").arg(run).args(arguments);
+    command
+}
+
+/// `pipeline.sh` without arguments.
+pub fn script() -> Command {
     let mut command = Command::new(root().join("pipeline.sh"));
     prepare(&mut command);
-    command.arg("--run").arg(run).args(arguments).stdin(Stdio::null());
+    command.stdin(Stdio::null());
     command
 }
 
 /// Every file below `directory`, by relative path, in order, without the objects called `timing`.
 ///
-/// The lock file is left out and so are the report and its cache, which are made of the rest; so are links' targets (a link is shown as the path it names).
+/// The lock file is left out, and how the run was called last (config.toml), and so are the report and its cache, which are made of
+/// the rest; so are links' targets (a link is shown as the path it names).
 pub fn contents(directory: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
     let mut found = std::collections::BTreeMap::new();
     let mut folders = vec![directory.to_path_buf()];
@@ -109,7 +117,7 @@ pub fn contents(directory: &Path) -> std::collections::BTreeMap<String, Vec<u8>>
             } else if name.ends_with(".jsonl") || name.ends_with(".json") {
                 let text = std::fs::read_to_string(&path).expect("a text file");
                 found.insert(name, without_timing(&text).into_bytes());
-            } else if name != "lock" && name != "report.html" {
+            } else if !["lock", "report.html", "config.toml"].contains(&name.as_str()) {
                 found.insert(name, std::fs::read(&path).expect("a file"));
             }
         }

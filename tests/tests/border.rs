@@ -1,5 +1,9 @@
 //! What users meet at the border: a misspelt name, a program or a folder that is missing, a run that is stopped.
 
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
 use troupe_tests::{must, pipeline, root, run};
 
 #[test]
@@ -64,6 +68,38 @@ fn a_part_of_pipeline_sh_that_is_cut_is_an_error() {
     assert!(parts > 5, "{parts}");
     let (code, _, said) = run(&format!("'{copy}/pipeline.sh' --setup"));
     assert_eq!(code, 0, "{said}");
+}
+
+/// Ctrl-C reaches every process of the terminal: what is said is how to go on.
+#[test]
+fn an_interrupt_says_how_to_go_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path().join("run");
+    let small = ["--warmup", "5", "--tasks", "4", "--branches", "2", "--eval-every", "0", "--steps"];
+    let mut command = pipeline(&at, &[&small[..], &["10000"]].concat());
+    let command = command.process_group(0).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    let patience = Instant::now() + Duration::from_secs(120);
+    while !at.join("steps/000002/done").exists() {
+        assert!(
+            child.try_wait().expect("its state").is_none() && Instant::now() < patience,
+            "it never began"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    must(&format!("kill -INT -- -{}", child.id()));
+    let output = child.wait_with_output().expect("its end");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(!said.contains("Traceback"), "{said}");
+    let how = format!("./pipeline.sh --resume {}", at.display());
+    assert!(
+        said.ends_with(&format!("hint: the same command goes on from there, and so does {how}\n")),
+        "{said}"
+    );
+    let steps = std::fs::read_dir(at.join("steps")).expect("steps").count() - 1;
+    let printed = must(&format!("{how} --steps {}", steps + 1));
+    assert!(printed.contains(&format!("step {}: success in training", steps + 1)), "{printed}");
 }
 
 #[test]
