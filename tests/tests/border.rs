@@ -75,9 +75,14 @@ fn a_part_of_pipeline_sh_that_is_cut_is_an_error() {
 fn an_interrupt_says_how_to_go_on() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = folder.path().join("run");
-    let small = ["--warmup", "5", "--tasks", "4", "--branches", "2", "--eval-every", "0", "--steps"];
-    let mut command = pipeline(&at, &[&small[..], &["10000"]].concat());
-    let command = command.process_group(0).stdout(Stdio::null()).stderr(Stdio::piped());
+    let small = ["--warmup", "30", "--tasks", "6", "--branches", "4", "--eval-every", "0", "--steps"];
+    let script = pipeline(&at, &[&small[..], &["10000"]].concat());
+    // A shell's background job, which this test may be part of, ignores SIGINT, and so would its children.
+    let heed = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])";
+    let mut command = std::process::Command::new("python3");
+    command.args(["-c", heed]).arg(script.get_program()).args(script.get_args());
+    command.envs(script.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(root());
+    let command = command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("it starts");
     let patience = Instant::now() + Duration::from_secs(120);
     while !at.join("steps/000002/done").exists() {

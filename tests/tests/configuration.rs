@@ -105,11 +105,11 @@ fn a_run_goes_on_with_what_it_wrote_down() {
     let [whole, stopped] = ["whole", "stopped"].map(|name| folder.path().join(name));
     let small = [
         "--warmup",
-        "12",
+        "30",
         "--tasks",
-        "4",
+        "6",
         "--branches",
-        "2",
+        "4",
         "--eval-every",
         "0",
         "--seed",
@@ -145,7 +145,7 @@ fn a_run_goes_on_with_what_it_wrote_down() {
         resume(&["--seed", "4", "--branches", "3", "--lr", "0.001", "--flags", "update=--epochs 2"]);
     assert_eq!(code, Some(2), "{said}");
     let named = format!(
-        "pipeline.sh: {run} was started with --seed 3 --branches 2 no --flags, not with --seed 4 --branches 3 --flags 'update=--epochs 2'\n\
+        "pipeline.sh: {run} was started with --seed 3 --branches 4 no --flags, not with --seed 4 --branches 3 --flags 'update=--epochs 2'\n\
          hint: ./pipeline.sh --resume {run} goes on as it was started",
         run = stopped.display()
     );
