@@ -10,6 +10,7 @@ use record::failure::{Failure, Result};
 use serde_json::Value;
 
 use crate::decoder::{Decoder, Target, Tensor};
+use crate::experts::Experts;
 use crate::family::Family;
 use crate::header::ElementType;
 use crate::json::{flag, in_file, positive, present, read_json, size};
@@ -77,6 +78,8 @@ pub struct Variant {
     pub norms_minus_one: bool,
     /// The MLP's activation is GELU by its tanh formula (GEGLU, arXiv 2002.05202), not SiLU.
     pub gelu: bool,
+    /// Experts in some layers.
+    pub experts: Option<Experts>,
     /// Embeddings are multiplied by it.
     pub embedding_scale: Option<f32>,
     /// Attention scores are multiplied by it; `None`: `1 / sqrt(head_dim)`.
@@ -197,6 +200,7 @@ impl Config {
             output_bias: attention_bias,
             mlp_bias: family.mlp_bias_key && flag(json, "mlp_bias")?.unwrap_or(false),
             fused_projections: family.fused_projections,
+            experts: if family.experts { Experts::read(json, num_layers)? } else { None },
             ..gemma_parts(json, family, hidden_size)?
         };
         Ok(Config {
@@ -299,6 +303,16 @@ impl Config {
         windows.min().filter(|&window| window < self.max_positions)
     }
 
+    /// The experts that a layer has in place of its MLP.
+    pub fn experts(&self, layer: usize) -> Option<&Experts> {
+        self.variant.experts.as_ref().filter(|experts| experts.layers[layer])
+    }
+
+    /// Whether any layer has an MLP.
+    pub fn has_mlp(&self) -> bool {
+        (0..self.num_layers).any(|layer| self.experts(layer).is_none())
+    }
+
     /// Factor of attention scores.
     pub fn attention_scale(&self) -> f32 {
         self.variant.attention_scale.unwrap_or(1.0 / (self.head_dim as f32).sqrt())
@@ -310,6 +324,7 @@ impl Config {
         let scaled = matches!(self.rope_scaling, RopeScaling::Yarn { attention_factor, .. } if attention_factor != 1.0);
         let parts = [
             (variant.gelu || variant.post_norms || variant.norms_minus_one, "Gemma's norms and activation"),
+            (variant.experts.is_some(), "experts"),
             (variant.embedding_scale.is_some(), "scaled embeddings"),
             (variant.attention_scale.is_some(), "query_pre_attn_scalar"),
             (variant.local_rope_theta.is_some(), "layers with different rotary positions"),
@@ -338,7 +353,12 @@ impl Config {
 
     /// The modules that an adapter may target, in the order of the computation.
     pub fn targets(&self) -> &'static [Target] {
-        if self.variant.fused_projections { &Target::FUSED } else { &Target::ALL }
+        match &self.variant {
+            Variant { fused_projections: true, .. } => &Target::FUSED,
+            // PEFT adapts experts in another way.
+            Variant { experts: Some(_), .. } => &Target::ATTENTION,
+            _ => &Target::ALL,
+        }
     }
 
     /// Width of all query heads.

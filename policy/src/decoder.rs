@@ -66,6 +66,8 @@ pub enum Target {
 }
 
 impl Target {
+    /// Those of attention.
+    pub const ATTENTION: [Target; 4] = [Target::Query, Target::Key, Target::Value, Target::Output];
     /// All of them where projections are fused.
     pub const FUSED: [Target; 4] =
         [Target::FusedQueryKeyValue, Target::Output, Target::FusedGateUp, Target::Down];
@@ -107,12 +109,14 @@ impl Target {
         }
     }
 
+    /// Whether it is part of the MLP, not of attention.
+    pub fn is_mlp(self) -> bool {
+        matches!(self, Target::Gate | Target::Up | Target::Down | Target::FusedGateUp)
+    }
+
     /// The module of a layer, as a checkpoint names it; `.weight` and `.bias` follow.
     pub fn module(self, layer: usize) -> String {
-        let block = match self {
-            Target::Gate | Target::Up | Target::Down | Target::FusedGateUp => "mlp",
-            _ => "self_attn",
-        };
+        let block = if self.is_mlp() { "mlp" } else { "self_attn" };
         format!("model.layers.{layer}.{block}.{}", self.name())
     }
 }
@@ -166,13 +170,24 @@ pub struct Projection {
     pub bias: Option<Tensor>,
 }
 
+/// The experts of a layer: `out = sum of probability · down(silu(gate(x)) * up(x))` over those that a token takes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experts {
+    /// `[experts, hidden]`; the softmax of its products with a token are the probabilities.
+    pub router: Tensor,
+    /// Gate and up `[width, hidden]` and down `[hidden, width]` of each.
+    pub experts: Vec<[Tensor; 3]>,
+}
+
 /// One decoder layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
     /// RMS norm before attention.
     pub input_norm: Tensor,
-    /// By [`Target`].
+    /// By [`Target`]; those of attention alone where there are experts.
     projections: Vec<Projection>,
+    /// In place of the last three projections.
+    pub experts: Option<Experts>,
     /// RMS norms of query heads and key heads.
     pub qk_norm: Option<[Tensor; 2]>,
     /// RMS norm of attention's output, before it joins the residual stream.
@@ -196,7 +211,11 @@ impl Layer {
         let post_norms = config.variant.post_norms;
         Layer {
             input_norm: of_stream("input_layernorm"),
-            projections: Target::ALL.map(|target| Projection::new(config, layer, target)).to_vec(),
+            projections: match config.experts(layer) {
+                None => Target::ALL.map(|target| Projection::new(config, layer, target)).to_vec(),
+                Some(_) => Target::ATTENTION.map(|target| Projection::new(config, layer, target)).to_vec(),
+            },
+            experts: config.experts(layer).map(|_| Experts::new(config, layer)),
             qk_norm: config.qk_norm.then(|| ["q", "k"].map(head_norm)),
             attention_out_norm: post_norms.then(|| of_stream("post_attention_layernorm")),
             mlp_norm: of_stream(match post_norms {
@@ -209,7 +228,7 @@ impl Layer {
         }
     }
 
-    /// One of its linear layers.
+    /// One of its linear layers. Those of the MLP are not there where it has experts.
     pub fn projection(&self, target: Target) -> &Projection {
         &self.projections[target as usize]
     }
@@ -217,7 +236,11 @@ impl Layer {
     /// Its tensors in the order of the computation.
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         let of = |targets: Range<usize>| {
-            self.projections[targets].iter().flat_map(|one| [Some(&one.weight), one.bias.as_ref()])
+            self.projections
+                .get(targets)
+                .unwrap_or_default()
+                .iter()
+                .flat_map(|one| [Some(&one.weight), one.bias.as_ref()])
         };
         [Some(&self.input_norm)]
             .into_iter()
@@ -226,8 +249,38 @@ impl Layer {
             .chain(of(3..4))
             .chain([self.attention_out_norm.as_ref(), Some(&self.mlp_norm)])
             .chain(of(4..7))
+            .chain(self.experts.iter().flat_map(Experts::tensors).map(Some))
             .chain([self.mlp_out_norm.as_ref()])
             .flatten()
+    }
+}
+
+impl Experts {
+    fn new(config: &Config, layer: usize) -> Experts {
+        let (count, width) = config.experts(layer).map_or((0, 0), |experts| (experts.count, experts.width));
+        let hidden = config.hidden_size;
+        let adders = (2.0 * config.num_layers as f64).sqrt();
+        let matrix = |name: &str, outputs: usize, inputs: usize, adders: f64| Tensor {
+            name: format!("model.layers.{layer}.mlp.{name}.weight"),
+            shape: vec![outputs, inputs],
+            init: Init::Normal(1.0 / ((inputs as f64).sqrt() * adders)),
+        };
+        let expert = |expert: usize| {
+            [
+                ("gate_proj", width, hidden, 1.0),
+                ("up_proj", width, hidden, 1.0),
+                ("down_proj", hidden, width, adders),
+            ]
+            .map(|(part, outputs, inputs, adders)| {
+                matrix(&format!("experts.{expert}.{part}"), outputs, inputs, adders)
+            })
+        };
+        Experts { router: matrix("gate", count, hidden, 1.0), experts: (0..count).map(expert).collect() }
+    }
+
+    /// The router, then each expert.
+    pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        std::iter::once(&self.router).chain(self.experts.iter().flatten())
     }
 }
 

@@ -16,6 +16,8 @@ enum Windowed {
     Never,
     /// Every layer, where `sliding_window` is set.
     Always,
+    /// The same, with `use_sliding_window` only.
+    Switched,
     /// With `use_sliding_window`, those of `layer_types`, else from `max_window_layers` on.
     Last,
     /// With `use_sliding_window`, those of `layer_types`, else those without rotary positions.
@@ -47,6 +49,8 @@ pub(crate) struct Family {
     pub scaled_rope: bool,
     /// Queries, keys and values are one tensor on disk, and so are gate and up.
     pub fused_projections: bool,
+    /// Some layers have experts in place of the MLP.
+    pub experts: bool,
     /// Gemma's parts: norm weights stored minus 1, norms also after attention and MLP, GELU instead of SiLU, embeddings
     /// times the square root of their width, `query_pre_attn_scalar`, and rotary positions with another base in layers with a
     /// window.
@@ -74,6 +78,7 @@ const LLAMA: Family = Family {
     partial_rotary: false,
     scaled_rope: true,
     fused_projections: false,
+    experts: false,
     gemma: false,
     head_dim: None,
     num_kv_heads: None,
@@ -153,6 +158,17 @@ const FAMILIES: &[Family] = &[
         rope_theta: 1_000_000.0,
         ..LLAMA
     },
+    Family {
+        model_type: "qwen3_moe",
+        name: "Qwen3MoE",
+        qk_norm: true,
+        mlp_bias_key: false,
+        windowed: Windowed::Switched,
+        experts: true,
+        num_kv_heads: Some(4),
+        sliding_window: Some(4096),
+        ..LLAMA
+    },
 ];
 
 /// Hint for windows that contradict each other.
@@ -193,7 +209,7 @@ impl Family {
         let switched = flag(json, "use_sliding_window")?.unwrap_or(false);
         let window = match self.windowed {
             Windowed::Never => None,
-            Windowed::Last | Windowed::Nope => window.filter(|_| switched),
+            Windowed::Switched | Windowed::Last | Windowed::Nope => window.filter(|_| switched),
             Windowed::Always | Windowed::Pattern => window,
         };
         let listed = layer_types(json, layers)?;
@@ -211,7 +227,7 @@ impl Family {
         }
         let inside: Vec<bool> = match (self.windowed, listed) {
             (Windowed::Never, _) => vec![false; layers],
-            (Windowed::Always, _) => vec![true; layers],
+            (Windowed::Always | Windowed::Switched, _) => vec![true; layers],
             (_, Some(listed)) => listed,
             (Windowed::Last, None) => {
                 let first = present(json, "max_window_layers").and_then(Value::as_u64).unwrap_or(28);

@@ -13,6 +13,7 @@ pub mod decoder;
 mod digest;
 pub mod directory;
 mod durable;
+pub mod experts;
 mod family;
 pub mod gguf;
 pub mod graph;

@@ -134,4 +134,13 @@ CHECKPOINTS = {
             num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, decoder_sparse_step=2, norm_topk_prob=True,
         ),
     ),
+    # The same by mlp_only_layers, then two layers of six experts of which each token takes three; the names of the published
+    # configurations.
+    "qwen3-moe-4-2-dense-first": dict(
+        family="qwen3_moe", seed=25, hidden=40, layers=3, heads=4, kv_heads=2, head_dim=16, ffn=24, tied=False,
+        rope_theta=1e6, gradient=0.8, old_config=True,
+        config=dict(
+            num_experts=6, num_experts_per_tok=3, moe_intermediate_size=8, mlp_only_layers=[0], norm_topk_prob=False,
+        ),
+    ),
 }

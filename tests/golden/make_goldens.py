@@ -132,6 +132,8 @@ def write_checkpoint(directory, entry, model, tokenizer):
             # Every Qwen2.5 has these two: a window that is switched off.
             config["sliding_window"], config["max_window_layers"] = 512, 2
             config.pop("layer_types", None)
+        if "num_local_experts" in config:
+            config["num_experts"] = config.pop("num_local_experts")
         config["torch_dtype"] = config.pop("dtype")
         config["transformers_version"] = "4.51.0"
         path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")

@@ -111,6 +111,7 @@ const SHARED: &[(&str, &str)] = &[
     ("Decoder", "the decoder: its description, and one that runs"),
     ("Rope", "rotary positions: their settings, and their tables"),
     ("Activation", "the type of activations on a device; in training the activation function"),
+    ("Experts", "experts in place of an MLP: their description, in inference, in training"),
     ("Layer", "a layer of the decoder: its description, and one that runs"),
     ("Linear", "a linear layer: in inference, in training"),
     ("Model", "a model: in inference, in training"),

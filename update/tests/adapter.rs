@@ -101,7 +101,7 @@ fn logprobs_are_those_of_peft() {
 
 #[test]
 fn a_step_is_the_gradient_of_autograd_and_leaves_the_base_alone() {
-    for adapter in ["all", "some", "mistral", "smollm3", "biases", "phi3", "gemma3"] {
+    for adapter in ["all", "some", "mistral", "smollm3", "biases", "phi3", "gemma3", "moe"] {
         let place = Place::new();
         let (base, root) = policy(&place, "p", adapter);
         let (before_base, files) = (contents(&place.folder.path().join("base")), root.join("step-000000"));

@@ -132,6 +132,12 @@ fn four_norms_a_layer() {
 }
 
 #[test]
+fn experts() {
+    check("qwen3-moe-2-1");
+    check("qwen3-moe-4-2-dense-first");
+}
+
+#[test]
 fn other_objectives_and_aggregations() {
     for name in ["qwen3-2-1-tied", "qwen3-6-3-untied", "qwen3-8-2-untied"] {
         let expected = expected(name);

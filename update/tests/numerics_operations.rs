@@ -7,8 +7,8 @@ mod small;
 
 use small::{Random, relative};
 use update::backend::{
-    Activation, Attention, AttentionGradients, AttentionOutput, Backend, Cpu, Dense, Embedding, Heads,
-    Linear, LmHead, MicroBatch, QkNormRope, RmsNorm, Rows,
+    Activation, Attention, AttentionGradients, AttentionOutput, Backend, Cpu, Dense, Embedding, Experts,
+    Heads, Linear, LmHead, MicroBatch, QkNormRope, RmsNorm, Rows,
 };
 use update::tree::{Sequence, Tree, pack};
 
@@ -457,4 +457,51 @@ fn scores_too_many_to_keep() {
     let (prompt, completion) = (random.tokens(1, vocabulary), random.tokens(600, vocabulary));
     let tree = pack(&[Sequence { prompt: &prompt, completion: &completion }], true);
     score(10, MicroBatch::new(&[tree]), vocabulary, 3, false);
+}
+
+#[test]
+fn experts() {
+    for (per_token, normalized) in [(2, true), (2, false), (4, true), (1, false)] {
+        let mut random = Random(8);
+        let mut cpu = Cpu::new(&FREQUENCIES);
+        let (rows, hidden, width, count) = (9, 5, 3, 4);
+        let size = 3 * width * hidden;
+        let (x, residual) = (random.values(rows * hidden), random.values(rows * hidden));
+        let weights = random.values(2 + count * hidden + count * size);
+        let router = Dense { offset: 2, outputs: count, inputs: hidden };
+        let settings = policy::experts::Experts { count, per_token, width, normalized, layers: vec![true] };
+        let op = Experts { rows, weights: &weights, router, settings: &settings };
+        let mut out = vec![0.0; x.len()];
+        cpu.experts(&op, &x, &residual, &mut out);
+        let d_out = random.values(out.len());
+        let (mut d_x, mut gradients) = (vec![f32::NAN; x.len()], vec![0.0; weights.len()]);
+        cpu.experts_backward(&op, &x, &d_out, &mut d_x, Some(&mut gradients));
+        let function = |v: &[Vec<f64>]| -> Vec<f64> {
+            let product = |matrix: &[f64], x: &[f64]| -> Vec<f64> {
+                matrix.chunks(x.len()).map(|row| row.iter().zip(x).map(|(w, x)| w * x).sum()).collect()
+            };
+            let row = |(x, residual): (&[f64], &[f64])| {
+                let logits = product(&v[1][2..][..count * hidden], x);
+                let total: f64 = logits.iter().map(|logit| logit.exp()).sum();
+                let mut taken: Vec<(f64, usize)> =
+                    logits.iter().enumerate().map(|(expert, logit)| (logit.exp() / total, expert)).collect();
+                taken.sort_by(|a, b| b.0.total_cmp(&a.0));
+                taken.truncate(per_token);
+                let sum: f64 = if normalized { taken.iter().map(|(weight, _)| weight).sum() } else { 1.0 };
+                let mut out = residual.to_vec();
+                for (weight, expert) in taken {
+                    let own = &v[1][2 + count * hidden + expert * size..][..size];
+                    let gate_up = product(&own[..2 * width * hidden], x);
+                    let gated: Vec<f64> = (0..width)
+                        .map(|i| gate_up[i] / (1.0 + (-gate_up[i]).exp()) * gate_up[width + i])
+                        .collect();
+                    let down = product(&own[2 * width * hidden..], &gated);
+                    out.iter_mut().zip(down).for_each(|(out, down)| *out += weight / sum * down);
+                }
+                out
+            };
+            v[0].chunks(hidden).zip(v[2].chunks(hidden)).flat_map(row).collect()
+        };
+        compare("experts", &[&x, &weights, &residual], function, &out, &d_out, &[&d_x, &gradients, &d_out]);
+    }
 }

@@ -100,6 +100,9 @@ pub fn paged_decoder(
 fn build(config: &Config, weights: &Weights, kind: Kind, stack: &Stack) -> Result<Vec<u8>> {
     weights.check(config)?;
     weights.folder()?;
+    if kind == Kind::GroupQuery && config.variant.experts.is_some() {
+        return Err(Failure::usage("experts have no portable graph").hint("look at --kind shared-prefix"));
+    }
     if let (Kind::Paged(_), Some(what)) = (kind, config.unsupported_on_devices()) {
         return Err(Failure::usage(format!(
             "a paged graph of {}: {what} is not implemented on devices",
@@ -161,9 +164,15 @@ impl Builder<'_> {
             let attention_out = self.post_norm(value("attention_out"), layer.attention_out_norm.as_ref())?;
             let norm = &layer.mlp_norm.name;
             self.add_norm(&residual, &attention_out, norm, &post_attention, &post_attention_normed)?;
-            self.project(index, layer, Site::GateUp, &post_attention_normed)?;
-            self.swiglu(index);
-            self.project(index, layer, Site::Down, &value("gated"))?;
+            if layer.experts.is_some() {
+                let attributes = [("layer", Attribute::Int(index as i64))];
+                let output = value("feed_forward");
+                self.graph.node(DOMAIN, "Experts", &[&post_attention_normed], &[&output], &attributes);
+            } else {
+                self.project(index, layer, Site::GateUp, &post_attention_normed)?;
+                self.swiglu(index);
+                self.project(index, layer, Site::Down, &value("gated"))?;
+            }
             feed_forward = self.post_norm(value("feed_forward"), layer.mlp_out_norm.as_ref())?;
             if let Some(next) = decoder.layers.get(index + 1) {
                 let name = |name: &str| format!("{name}.{}", index + 1);

@@ -36,6 +36,9 @@
 //! Custom operator `troupe.SwiGlu`, one a layer, no attributes: input 0 f32 `[N, 2 * intermediate_size]`, gate then up;
 //! output 0 f32 `[N, intermediate_size]` = silu(gate) * up. `troupe.GeGlu` is the same with GELU by its tanh formula.
 //!
+//! Custom operator `troupe.Experts` takes the place of a layer's MLP: attribute `layer`, input 0 f32 `[rows, hidden_size]`,
+//! output 0 the same. Router and experts are the operator's own state.
+//!
 //! If `adapted`, each site is followed by the custom operator `troupe.LowRank`:
 //!
 //! | | |

@@ -188,7 +188,10 @@ fn every_golden_checkpoint_is_checked_and_copied() {
         assert_eq!(again.lines().next(), Some(version), "{name}");
         assert_eq!(again.lines().skip(2).collect::<Vec<_>>(), text.lines().skip(2).collect::<Vec<_>>());
     }
-    assert_eq!(Vec::from_iter(families), ["Gemma3", "Llama", "Mistral", "Phi3", "Qwen2", "Qwen3", "SmolLM3"]);
+    assert_eq!(
+        Vec::from_iter(families),
+        ["Gemma3", "Llama", "Mistral", "Phi3", "Qwen2", "Qwen3", "Qwen3MoE", "SmolLM3"]
+    );
 }
 
 #[test]

@@ -198,6 +198,42 @@ fn gemma_has_parts_of_its_own_and_two_kinds_of_rotary_positions() {
 }
 
 #[test]
+fn some_layers_have_experts() {
+    let moe = |changes: Value| {
+        let mut value = changes;
+        value["model_type"] = json!("qwen3_moe");
+        with(value)
+    };
+    let settings = json!({
+        "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": true,
+        "decoder_sparse_step": 1, "mlp_only_layers": [1], "attention_bias": false,
+    });
+    let config = moe(settings).unwrap();
+    let experts = config.variant.experts.clone().unwrap();
+    assert_eq!((experts.count, experts.per_token, experts.width, experts.normalized), (4, 2, 24, true));
+    assert_eq!(experts.layers, [true, false, true]);
+    // The head, a dense layer, two of a router and four experts.
+    assert_eq!(config.tensors().len(), 2 + 11 + 2 * (8 + 1 + 12) + 1);
+    assert_eq!(config.targets().len(), 4);
+    assert!(config.for_device().unwrap_err().message.contains("experts"));
+    let defaults = moe(json!({})).unwrap().variant.experts.unwrap();
+    assert_eq!(
+        (defaults.count, defaults.per_token, defaults.width, defaults.normalized),
+        (128, 8, 768, false)
+    );
+    assert!(moe(json!({"decoder_sparse_step": 4})).unwrap().variant.experts.is_none());
+    for (changes, expected) in [
+        (json!({"num_experts": 4}), "config.json: num_experts_per_tok is 8, but there are 4 experts"),
+        (json!({"num_experts": 100_000}), "config.json: 3 layers of 100000 experts are more than 65536"),
+        (json!({"mlp_only_layers": "all"}), "config.json: mlp_only_layers is not a list of layers"),
+    ] {
+        assert_eq!(moe(changes).unwrap_err(), expected);
+    }
+    let every = moe(json!({"use_sliding_window": true, "sliding_window": 7})).unwrap();
+    assert_eq!(every.variant.windows, [Some(7); 3]);
+}
+
+#[test]
 fn layers_without_rotary_positions() {
     let smollm3 = |mut changes: Value| {
         changes["model_type"] = json!("smollm3");

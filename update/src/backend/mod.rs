@@ -143,6 +143,29 @@ impl<T> QkNormRope<'_, T> {
     }
 }
 
+/// Experts in place of a layer's MLP: `sum of probability · down(silu(gate(x)) * up(x))` over the likeliest ones of a token.
+#[derive(Debug)]
+pub struct Experts<'a, T> {
+    /// Number of rows.
+    pub rows: usize,
+    /// The model's weights.
+    pub weights: &'a T,
+    /// The router, `[experts, hidden]`. The experts follow: gate and up `[width, hidden]` and down `[hidden, width]` of each.
+    pub router: Dense,
+    /// How wide they are, and how many a row takes.
+    pub settings: &'a policy::experts::Experts,
+}
+
+impl<T> Experts<'_, T> {
+    /// Gate and up, and down, of an expert.
+    pub(crate) fn matrices(&self, expert: usize) -> [Dense; 2] {
+        let (width, hidden) = (self.settings.width, self.router.inputs);
+        let offset = self.router.range().end + expert * 3 * width * hidden;
+        let down = Dense { offset: offset + 2 * width * hidden, outputs: hidden, inputs: width };
+        [Dense { offset, outputs: 2 * width, inputs: hidden }, down]
+    }
+}
+
 /// Attention under the tree mask.
 #[derive(Debug)]
 pub struct Attention<'a, T> {
@@ -379,6 +402,25 @@ pub trait Backend {
         gate_up: &mut Self::Buffer,
         d_out: &Self::Buffer,
         out: &mut Self::Buffer,
+    );
+
+    /// `out = residual + experts(x)`. On the CPU only.
+    fn experts(
+        &mut self,
+        op: &Experts<Self::Buffer>,
+        x: &Self::Buffer,
+        residual: &Self::Buffer,
+        out: &mut Self::Buffer,
+    );
+
+    /// Gradient of [`Backend::experts`], of which everything is computed again.
+    fn experts_backward(
+        &mut self,
+        op: &Experts<Self::Buffer>,
+        x: &Self::Buffer,
+        d_out: &Self::Buffer,
+        d_x: &mut Self::Buffer,
+        gradients: Option<&mut Self::Buffer>,
     );
 
     /// The scored rows of `x`.

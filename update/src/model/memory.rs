@@ -270,6 +270,11 @@ pub(crate) fn on_host(
         cpu::attention_values(largest, group, config.head_dim, if backward { config.key_width() } else { 0 });
     let head =
         if backward { cpu::head_gradient_values(tokens, config.vocab_size, config.hidden_size) } else { 0 };
+    // An expert's rows, at most all of them, and what it makes of them; probabilities and their gradient.
+    let experts = config.variant.experts.as_ref();
+    let experts = experts.map_or(0, |experts| {
+        4 * config.hidden_size + 5 * experts.width + 2 * experts.count + 4 * experts.per_token
+    });
     let (threads, buffers) = (streams * parallelism.threads, schedule::buffers(streams));
     let found = Bytes {
         gradients: bytes(gradient.unwrap_or(0) * buffers),
@@ -277,7 +282,8 @@ pub(crate) fn on_host(
         logits: bytes(streams * (cpu::logits_values(tokens, config.vocab_size) + head)),
         // Angles of the rotary embedding, and of the embedding's gradient the rows of a micro-batch's tokens.
         other: bytes(streams * (largest.next_power_of_two() * config.head_dim + tokens * config.hidden_size))
-            + threads as u64 * (gemm::SCRATCH_BYTES as u64 + bytes(attention)),
+            + threads as u64 * (gemm::SCRATCH_BYTES as u64 + bytes(attention))
+            + bytes(streams * tokens * experts),
         ..Bytes::default()
     };
     (found, tokens)

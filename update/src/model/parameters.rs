@@ -56,6 +56,8 @@ pub(crate) struct LayerOffsets {
     /// Of query and key heads.
     pub qk_norm: Option<[usize; 2]>,
     pub mlp_norm: usize,
+    /// The router, which the experts follow, where they stand in place of the MLP's weights.
+    pub experts: Option<usize>,
     /// Of attention's output and of the MLP's.
     pub post_norms: Option<[usize; 2]>,
 }
@@ -82,11 +84,28 @@ impl Layout {
             let qk_norm = layer.qk_norm.as_ref().map(|norms| norms.each_ref().map(|norm| layout.add(norm)));
             site(&mut layout, Site::Output);
             let mlp_norm = layout.add(&layer.mlp_norm);
-            site(&mut layout, Site::GateUp);
-            site(&mut layout, Site::Down);
+            let experts = layer.experts.as_ref().map(|experts| {
+                let router = layout.len();
+                experts.tensors().for_each(|tensor| {
+                    layout.add(tensor);
+                });
+                router
+            });
+            if experts.is_none() {
+                site(&mut layout, Site::GateUp);
+                site(&mut layout, Site::Down);
+            }
             let post_norms = layer.attention_out_norm.as_ref().zip(layer.mlp_out_norm.as_ref());
             let post_norms = post_norms.map(|norms| <[_; 2]>::from(norms).map(|norm| layout.add(norm)));
-            layout.layers.push(LayerOffsets { input_norm, weights, biases, qk_norm, mlp_norm, post_norms });
+            layout.layers.push(LayerOffsets {
+                input_norm,
+                weights,
+                biases,
+                qk_norm,
+                mlp_norm,
+                experts,
+                post_norms,
+            });
         }
         layout.final_norm = layout.add(&decoder.final_norm);
         layout.head = match config.tie_word_embeddings {

@@ -9,8 +9,8 @@ use super::Layout;
 use super::linear::{Accumulator, Fused, Linear, LoraAdapter, Operands};
 use super::workspace::{Batch, Counts, Workspace, rows};
 use crate::backend::{
-    Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Heads, LmHead,
-    MicroBatch, QkNormRope, RmsNorm, Rows,
+    Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Experts, Heads,
+    LmHead, MicroBatch, QkNormRope, RmsNorm, Rows,
 };
 use policy::adapter::Target;
 use policy::config::Config;
@@ -56,6 +56,13 @@ impl Decoder<'_> {
     fn embedding(&self) -> Embedding {
         let scale = self.config.variant.embedding_scale.unwrap_or(1.0);
         Embedding { table: self.table(self.layout.embedding), scale }
+    }
+
+    /// A layer's experts, if it has them.
+    fn experts<'b, T>(&'b self, layer: usize, rows: usize, weights: &'b T) -> Option<Experts<'b, T>> {
+        let (offset, settings) = (self.layout.layers[layer].experts?, self.config.experts(layer)?);
+        let router = Dense { offset, outputs: settings.count, inputs: self.config.hidden_size };
+        Some(Experts { rows, weights, router, settings })
     }
 
     fn activation(&self) -> Activation {
@@ -133,9 +140,12 @@ impl Decoder<'_> {
         let count = counts.of(rows(config, layer));
         let index = space.saved_index(layer);
         let saved = &mut space.saved[index];
+        let next = space.inputs.get_mut(layer + 1).unwrap_or(&mut space.output);
+        if let Some(experts) = self.experts(layer, count, weights) {
+            return backend.experts(&experts, &space.normal, &saved.post_attn, next);
+        }
         let (activation, width) = (self.activation(), config.intermediate_size);
         backend.swiglu(activation, count, width, &saved.gate_up, &mut space.swiglu);
-        let next = space.inputs.get_mut(layer + 1).unwrap_or(&mut space.output);
         let down = self.linear(layer, Fused::Down);
         let operands = &mut Operands { backend, weights, lora: &mut space.lora };
         let Some([_, norm]) = self.layout.layers[layer].post_norms else {
@@ -201,6 +211,9 @@ impl Decoder<'_> {
         }
         let norm = self.norm(count, &saved.post_attn, weights, offsets.mlp_norm);
         operands.backend.rms_norm(&norm, &mut space.normal);
+        if offsets.experts.is_some() {
+            return;
+        }
         let gate_up = self.linear(layer, Fused::GateUp);
         gate_up.forward(operands, count, &space.normal, None, &mut saved.gate_up);
     }
@@ -239,26 +252,28 @@ impl Decoder<'_> {
         }
     }
 
-    /// Takes `d_stream` from the output of a layer to its input.
-    fn layer_backward<B: Backend>(
+    /// Takes `d_stream` from the output of a layer to the middle of it.
+    fn mlp_backward<B: Backend>(
         &self,
         backend: &mut B,
         space: &mut Workspace<B::Buffer>,
         weights: &B::Buffer,
-        prepared: &Prepared<B>,
+        count: usize,
         layer: usize,
         gradient: &mut Accumulator<B::Buffer>,
     ) {
-        let (config, offsets) = (self.config, &self.layout.layers[layer]);
-        let (hidden, intermediate) = (config.hidden_size, config.intermediate_size);
-        let Prepared { batch, counts } = prepared;
-        let (tokens, rows) = (counts.tokens, rows(config, layer));
-        let count = counts.of(rows);
+        let (hidden, intermediate) = (self.config.hidden_size, self.config.intermediate_size);
+        let offsets = &self.layout.layers[layer];
         let index = space.saved_index(layer);
-        let (input, saved) = (&space.inputs[layer], &mut space.saved[index]);
+        let saved = &mut space.saved[index];
+        if let Some(experts) = self.experts(layer, count, weights) {
+            let norm = self.norm(count, &saved.post_attn, weights, offsets.mlp_norm);
+            let (x, d_out, d_x) = (&mut space.normal, &mut space.d_stream, &mut space.d_other);
+            backend.rms_norm(&norm, x);
+            backend.experts_backward(&experts, x, d_out, d_x, gradient.weights());
+            return backend.rms_norm_backward(&norm, d_x, d_out, gradient.weights());
+        }
         let operands = &mut Operands { backend, weights, lora: &mut space.lora };
-
-        // The MLP.
         let norm = offsets.post_norms.map(|norms| self.norm(count, &saved.branches[1], weights, norms[1]));
         let buffers = (&space.d_stream, &mut space.d_other, &mut space.d_stream_cast);
         let d_stream = branch_gradient(operands.backend, norm, count * hidden, buffers, gradient);
@@ -273,8 +288,28 @@ impl Decoder<'_> {
         linear.backward_input(operands, count, gate_up, false, &mut space.d_other);
         linear.backward_weight(operands, count, gate_up, &space.normal, gradient);
         operands.backend.rms_norm_backward(&norm, &space.d_other, &mut space.d_stream, gradient.weights());
+    }
 
-        // Attention.
+    /// Takes `d_stream` from the output of a layer to its input.
+    fn layer_backward<B: Backend>(
+        &self,
+        backend: &mut B,
+        space: &mut Workspace<B::Buffer>,
+        weights: &B::Buffer,
+        prepared: &Prepared<B>,
+        layer: usize,
+        gradient: &mut Accumulator<B::Buffer>,
+    ) {
+        let (config, offsets) = (self.config, &self.layout.layers[layer]);
+        let hidden = config.hidden_size;
+        let Prepared { batch, counts } = prepared;
+        let (tokens, rows) = (counts.tokens, rows(config, layer));
+        let count = counts.of(rows);
+        let index = space.saved_index(layer);
+        self.mlp_backward(backend, space, weights, count, layer, gradient);
+
+        let (input, saved) = (&space.inputs[layer], &mut space.saved[index]);
+        let operands = &mut Operands { backend, weights, lora: &mut space.lora };
         let norm = offsets.post_norms.map(|norms| self.norm(count, &saved.branches[0], weights, norms[0]));
         let buffers = (&space.d_stream, &mut space.d_other, &mut space.d_stream_cast);
         let d_stream = branch_gradient(operands.backend, norm, count * hidden, buffers, gradient);

@@ -137,7 +137,7 @@ impl Batch<'_> {
     pub(super) fn workspace<T>(self, mut make: impl FnMut(Kind, usize) -> T) -> Workspace<T> {
         use Kind::{Activations, F32, Rounded};
         let Batch { config, adapter, counts: Counts { tokens, scored }, recompute, backward } = self;
-        let (hidden, intermediate) = (config.hidden_size, config.intermediate_size);
+        let (hidden, intermediate) = (config.hidden_size, mlp_width(config));
         let (query, key) = (config.query_width(), config.key_width());
         let inner = adapter.map_or(0, LoraAdapter::inner);
         let branch = if config.variant.post_norms { hidden } else { 0 };
@@ -211,7 +211,12 @@ pub(super) fn saved_values(config: &Config) -> usize {
             + 2 * config.query_width()
             + 2 * config.key_width()
             + config.num_heads
-            + 2 * config.intermediate_size)
+            + 2 * mlp_width(config))
+}
+
+/// Width of the MLPs; 0 where every layer has experts, of which nothing is kept.
+fn mlp_width(config: &Config) -> usize {
+    if config.has_mlp() { config.intermediate_size } else { 0 }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use policy::weights::{TensorView, Weights};
 use record::failure::Result;
 
 /// All projections of a decoder: those of each layer's sites, then the head.
-pub struct Linears(Vec<Linear>);
+pub struct Linears(Vec<Option<Linear>>);
 
 /// One projection.
 pub struct Linear {
@@ -29,23 +29,28 @@ impl Linears {
     pub fn load(config: &Config, weights: &Weights, precision: Precision, isa: Isa) -> Result<Linears> {
         let decoder = Decoder::new(config);
         let mut numbers = Vec::new();
-        let mut pack = |tensors: &[&Tensor]| pack(weights, tensors, precision, isa, &mut numbers);
+        let mut pack = |tensors: &[&Tensor]| Linear::load(weights, tensors, precision, isa, &mut numbers);
         let mut linears = Vec::with_capacity(decoder.layers.len() * SITES.len() + 1);
         for (layer, targets) in decoder.layers.iter().flat_map(|layer| SITES.map(|targets| (layer, targets)))
         {
+            // Experts stand in place of the MLP's.
+            if layer.experts.is_some() && targets.iter().all(|target| target.is_mlp()) {
+                linears.push(None);
+                continue;
+            }
             let parts: Vec<&Projection> = targets.iter().map(|&target| layer.projection(target)).collect();
             let matrices: Vec<&Tensor> = parts.iter().map(|part| &part.weight).collect();
             let biases = parts.iter().filter_map(|part| part.bias.as_ref());
             let biases = biases.map(|bias| weights.to_f32(&bias.name)).collect::<Result<Vec<_>>>()?;
-            linears.push(Linear { weight: pack(&matrices)?, bias: biases.concat() });
+            linears.push(Some(Linear { bias: biases.concat(), ..pack(&matrices)? }));
         }
-        linears.push(Linear { weight: pack(&[decoder.head()])?, bias: Vec::new() });
+        linears.push(Some(pack(&[decoder.head()])?));
         Ok(Linears(linears))
     }
 
     /// The projection at a site of a layer; site 0 of the layer after the last is the head.
     pub fn find(&self, layer: usize, site: usize) -> Option<&Linear> {
-        self.0.get(layer * SITES.len() + site)
+        self.0.get(layer * SITES.len() + site)?.as_ref()
     }
 }
 
@@ -79,6 +84,20 @@ fn pack(
 }
 
 impl Linear {
+    /// Tensors `[outputs, inputs]` one under the other, without a bias.
+    ///
+    /// # Errors
+    /// A tensor is missing or of no floating type.
+    pub fn load(
+        weights: &Weights,
+        tensors: &[&Tensor],
+        precision: Precision,
+        isa: Isa,
+        numbers: &mut Vec<f32>,
+    ) -> Result<Linear> {
+        Ok(Linear { weight: pack(weights, tensors, precision, isa, numbers)?, bias: Vec::new() })
+    }
+
     /// Columns of its input.
     pub fn inputs(&self) -> usize {
         self.weight.inner()

@@ -14,6 +14,7 @@
 
 mod adapters;
 mod attention;
+mod experts;
 pub(super) mod isa;
 mod kernels;
 mod kv;

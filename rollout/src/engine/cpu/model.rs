@@ -2,6 +2,7 @@
 
 use super::Options;
 use super::adapters::Adapter;
+use super::experts::Experts;
 use super::isa::Kernels;
 use super::kv::{BLOCK_SIZE, KvLayout};
 use super::linear::Linears;
@@ -78,11 +79,12 @@ impl Model {
                 (Products::Own, Some(Arc::new(linears)))
             }
         };
+        let experts = Arc::new(Experts::load(&config, &weights, options.precision, isa)?);
         let kind = Kind::SharedPrefix { products, adapted: !adapters.is_empty() };
         let graph = graph::decoder(&config, &weights, kind)?;
         // Loads the library, which the operators need.
         let mut builder = session_builder(weights.folder()?)?;
-        let domain = domain(&Shared { kernels, linears, adapters: Arc::new(adapters) })?;
+        let domain = domain(&Shared { kernels, linears, experts, adapters: Arc::new(adapters) })?;
         domain.register(builder.ptr_mut())?;
         let session =
             runtime::open_session(builder, &graph).map_err(|error| failed(error).at(files.display()))?;

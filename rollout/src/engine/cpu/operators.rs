@@ -2,6 +2,7 @@
 
 use super::adapters::Adapter;
 use super::attention::{Layer, Tensors};
+use super::experts::Experts;
 use super::isa::Kernels;
 use super::linear::Linears;
 use super::runner::current;
@@ -18,6 +19,8 @@ pub struct Shared {
     pub kernels: Kernels,
     /// Packed weights; none where ONNX Runtime multiplies.
     pub linears: Option<Arc<Linears>>,
+    /// Of each layer that has experts.
+    pub experts: Arc<Vec<Option<Experts>>>,
     /// Adapters, by index.
     pub adapters: Arc<Vec<Adapter>>,
 }
@@ -29,6 +32,7 @@ pub fn domain(shared: &Shared) -> Result<Domain<Shared>> {
         Operator::new::<LinearProduct>(shared.clone()),
         Operator::new::<Glu<false>>(shared.clone()),
         Operator::new::<Glu<true>>(shared.clone()),
+        Operator::new::<LayerExperts>(shared.clone()),
         Operator::new::<LowRank>(shared.clone()),
     ])
 }
@@ -120,6 +124,48 @@ impl Kernel for LinearProduct {
                 let x = std::slice::from_raw_parts(x, rows * width);
                 let y = std::slice::from_raw_parts_mut(y, rows * linear.outputs());
                 linear.apply(&mut current()?.0.products, rows, x, y);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Experts in place of a layer's MLP.
+struct LayerExperts {
+    layers: Arc<Vec<Option<Experts>>>,
+    layer: usize,
+    kernels: Kernels,
+}
+
+impl Kernel for LayerExperts {
+    type Shared = Shared;
+    const NAME: &'static CStr = c"Experts";
+    const INPUTS: usize = 1;
+
+    fn new(shared: &Shared, node: &Node) -> Outcome<Self> {
+        let (layers, layer) = (shared.experts.clone(), node.integer(c"layer")?);
+        Ok(LayerExperts { layers, layer, kernels: shared.kernels })
+    }
+
+    fn compute(&self, call: &Call) -> Outcome<()> {
+        let experts = self.layers.get(self.layer).and_then(Option::as_ref);
+        let experts = experts.ok_or("a layer whose experts are not loaded")?;
+        let (rows, width, x) = call.input_rows(0)?;
+        if width != experts.width() {
+            return Err(format!("[{rows}, {width}] where rows of {} are taken", experts.width()));
+        }
+        let y = call.output_rows(rows, width)?;
+        if rows > 0 {
+            // SAFETY: the sizes are those of the two tensors; the nodes of a run follow each other on this thread; a row of
+            // gates is twice as long as a row of what becomes of it.
+            unsafe {
+                let x = std::slice::from_raw_parts(x, rows * width);
+                let y = std::slice::from_raw_parts_mut(y, rows * width);
+                let swiglu = |gates: &[f32], out: &mut [f32]| {
+                    let (gate, up) = gates.split_at(out.len());
+                    (self.kernels.swiglu)(gate.as_ptr(), up.as_ptr(), out.len(), out.as_mut_ptr());
+                };
+                experts.apply(&mut current()?.0.products, rows, x, swiglu, y);
             }
         }
         Ok(())

@@ -41,6 +41,8 @@ fn logprobs_are_those_of_peft_with_one_base_for_all() {
         (&["biases"], 0.1),
         (&["phi3"], 0.05),
         (&["gemma3"], 0.3),
+        // Rounding sends a token to another expert here and there.
+        (&["moe"], 2.0),
     ];
     for (names, (precision, most)) in sets
         .into_iter()

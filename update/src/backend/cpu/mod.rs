@@ -9,6 +9,7 @@
 mod attention;
 mod attention_blocks;
 mod elementwise;
+mod experts;
 mod held_rows;
 mod lm_head;
 mod prepared;
@@ -18,8 +19,8 @@ mod vector;
 
 use super::rope::RopeCache;
 use super::{
-    Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Linear, LmHead,
-    MicroBatch, QkNormRope, RmsNorm, Rows,
+    Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Experts, Linear,
+    LmHead, MicroBatch, QkNormRope, RmsNorm, Rows,
 };
 use gemm::{Onto, Precision, View};
 use held_rows::HeldRows;
@@ -386,6 +387,21 @@ impl Backend for Cpu {
             Activation::Silu => elementwise::swiglu_backward(width, gate_up, d_out, out),
             Activation::Gelu => elementwise::geglu_backward(width, gate_up, d_out, out),
         });
+    }
+
+    fn experts(&mut self, op: &Experts<Values>, x: &Values, residual: &Values, out: &mut Values) {
+        experts::forward(&mut self.gemm, op, x, residual, out);
+    }
+
+    fn experts_backward(
+        &mut self,
+        op: &Experts<Values>,
+        x: &Values,
+        d_out: &Values,
+        d_x: &mut Values,
+        gradients: Option<&mut Values>,
+    ) {
+        experts::backward(&mut self.gemm, op, x, d_out, d_x, gradients.map(|values| &mut values[..]));
     }
 
     fn gather(&mut self, batch: &Prepared, width: usize, x: &Values, out: &mut Values) {

@@ -49,6 +49,11 @@ impl Gemm {
         self.pool.size()
     }
 
+    /// What the calling thread packs operands in.
+    pub(super) fn scratch(&mut self) -> &mut gemm::Scratch {
+        &mut self.scratch[0].gemm
+    }
+
     /// Calls `work` with every piece, on some thread.
     pub(super) fn each<P: Send>(&mut self, pieces: Vec<P>, work: impl Fn(&mut ThreadScratch, P) + Sync) {
         self.pool.each(&mut self.scratch, pieces, work);

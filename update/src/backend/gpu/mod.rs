@@ -19,8 +19,8 @@ use policy::config::Config;
 use record::failure::{Failure, Result};
 
 use super::{
-    Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Linear, LmHead,
-    MicroBatch, QkNormRope, RmsNorm, Rows,
+    Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Experts, Linear,
+    LmHead, MicroBatch, QkNormRope, RmsNorm, Rows,
 };
 use crate::kernels;
 use device_batch::{DeviceBatch, Table};
@@ -462,6 +462,21 @@ impl<D: Device> Backend for Gpu<D> {
             ];
             gpu.device.launch(&kernels::SWIGLU_BACKWARD, Shape::values(pairs), &arguments)
         });
+    }
+
+    fn experts(&mut self, _: &Experts<Values>, _: &Values, _: &Values, _: &mut Values) {
+        self.refuse("a layer of experts");
+    }
+
+    fn experts_backward(
+        &mut self,
+        _: &Experts<Values>,
+        _: &Values,
+        _: &Values,
+        _: &mut Values,
+        _: Option<&mut Values>,
+    ) {
+        self.refuse("a layer of experts");
     }
 
     fn gather(&mut self, batch: &DeviceBatch, width: usize, x: &Values, out: &mut Values) {
