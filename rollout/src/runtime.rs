@@ -1,7 +1,7 @@
 //! Where the ONNX Runtime library is, and the process's one environment.
 //!
 //! The library is loaded, not linked: `fetch-runtime.sh` downloads it once into the user's cache, and every program looks
-//! in `ORT_DYLIB_PATH`, then there. Only that script names the version. For a GPU `fetch-cuda.sh` downloads the same version
+//! in `ORT_DYLIB_PATH`, then there, then in the Python packages beside which it is installed. Only that script names the version. For a GPU `fetch-cuda.sh` downloads the same version
 //! with its CUDA provider, a library of its own, and that library's dependencies.
 
 use device::cuda::{Library, open_library};
@@ -56,7 +56,7 @@ pub fn select(build: Build) -> Build {
     *SELECTED.get_or_init(|| build)
 }
 
-/// The library's path: `ORT_DYLIB_PATH`, else the downloaded one.
+/// The library's path: `ORT_DYLIB_PATH`, else the downloaded one, else that of the Python package.
 ///
 /// # Errors
 /// Exit 69 where neither exists.
@@ -70,9 +70,12 @@ pub fn find(build: Build) -> Result<PathBuf> {
     }
     let version = fetched_version();
     let file = format!("libonnxruntime.so.{version}");
-    match cache().map(|cache| cache.join("troupe").join(build.folder()).join(file)) {
-        Some(path) if path.is_file() => Ok(path),
-        _ => {
+    let fetched = cache().map(|cache| cache.join("troupe").join(build.folder()).join(&file));
+    let installed =
+        || if build == Build::Cpu { installed(&std::env::current_exe().ok()?, &file) } else { None };
+    match fetched.filter(|path| path.is_file()).or_else(installed) {
+        Some(path) => Ok(path),
+        None => {
             let with = if build == Build::Cuda { " with CUDA" } else { "" };
             let message = format!("the ONNX Runtime library {version}{with} is missing");
             Err(Failure::unavailable(message).hint(build.hint()))
@@ -99,6 +102,16 @@ pub fn open_cuda() -> Result<()> {
         open_library(library)?;
     }
     Ok(())
+}
+
+/// The file in the package `onnxruntime` of the Python into which pip put `program`.
+fn installed(program: &Path, file: &str) -> Option<PathBuf> {
+    let library = program.parent()?.parent()?.join("lib");
+    let pythons = std::fs::read_dir(library).ok()?.flatten().map(|entry| entry.path());
+    let mut places = pythons.flat_map(|python| {
+        ["site-packages", "dist-packages"].map(|kind| python.join(kind).join("onnxruntime/capi").join(file))
+    });
+    places.find(|place| place.is_file())
 }
 
 fn cache() -> Option<PathBuf> {

@@ -1,0 +1,62 @@
+//! What pip installs: the programs and the loop, on a machine that has neither Rust nor this checkout.
+
+use std::path::Path;
+use std::process::Command;
+
+use troupe_tests::{programs, root, runtime};
+
+/// The output of a command that must succeed, with nothing of this machine but its system's programs and `folder` as home.
+fn must(folder: &Path, command: &str) -> String {
+    let path = format!("{}/venv/bin:/usr/bin:/bin", folder.display());
+    let mut shell = Command::new("bash");
+    shell.args(["-c", command]).env_clear().env("PATH", path).env("HOME", folder).current_dir(folder);
+    let output = shell.output().expect("bash runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{command}\n{}{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[test]
+fn an_installed_wheel_trains_without_this_checkout() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    for out in ["dist", "again"] {
+        let mut package = Command::new("python3");
+        package.arg(root().join("package/package.py")).arg("--programs").arg(programs());
+        assert!(package.arg("--out").arg(folder.join(out)).status().expect("python3 runs").success());
+    }
+    must(folder, "diff -r dist again");
+    let python = Command::new("python3").args(["-m", "venv"]).arg(folder.join("venv")).status();
+    assert!(python.expect("python3 runs").success(), "python3 has no venv");
+    // Its dependency is here already; what pip makes of that package is a folder with this file.
+    must(folder, "pip install --quiet --disable-pip-version-check --no-index --no-deps dist/*.whl");
+    let version = runtime().rsplit_once(".so.").expect("a version").1;
+    let needs =
+        must(folder, "python -c \"from importlib.metadata import requires; print(*requires('troupe'))\"");
+    assert_eq!(needs.trim(), format!("onnxruntime=={version}"));
+    assert!(
+        !must(folder, "rollout --version").contains("\nONNX Runtime "),
+        "it finds one that it should not know"
+    );
+    must(
+        folder,
+        &format!(
+            "mkdir -p $(echo venv/lib/python3*/site-packages)/onnxruntime/capi && ln -s {} \
+                           venv/lib/python3*/site-packages/onnxruntime/capi",
+            runtime()
+        ),
+    );
+    assert!(must(folder, "rollout --version").contains(&format!("\nONNX Runtime {version}")));
+
+    let listed = must(folder, "troupe");
+    for program in ["envs", "rollout", "group", "advantage", "update", "report", "policy"] {
+        assert!(listed.contains(&format!("\n  {program} ")), "{listed}");
+        must(folder, &format!("{program} --version && troupe {program} --help"));
+    }
+    must(folder, "! command -v cargo && troupe pipeline --warmup 2 --steps 1 --tasks 2 --eval-every 0 2>&1");
+    assert!(folder.join("runs/plan-path/steps/000001/done").exists());
+    must(
+        folder,
+        "mkdir unpacked && tar xzf dist/*.tar.gz -C unpacked && unpacked/*/bin/troupe envs list | grep -q plan-path",
+    );
+}
