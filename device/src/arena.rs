@@ -244,6 +244,12 @@ impl Raw<'_> {
             false => Err(Failure::work("a buffer of another device")),
         }
     }
+
+    /// Whether some byte belongs to both.
+    pub(crate) fn overlaps(&self, other: &Raw<'_>) -> bool {
+        let end = |raw: &Raw<'_>| raw.address + (raw.length * raw.scalar.bytes()) as u64;
+        self.address < end(other) && other.address < end(self)
+    }
 }
 
 #[cfg(test)]

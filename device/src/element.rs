@@ -19,6 +19,15 @@ macro_rules! scalars {
             $($(#[$doc])* $scalar),*
         }
 
+        impl Scalar {
+            /// Bytes of a value.
+            pub fn bytes(self) -> usize {
+                match self {
+                    $(Scalar::$scalar => size_of::<$type>()),*
+                }
+            }
+        }
+
         impl fmt::Display for Scalar {
             fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str(match self {

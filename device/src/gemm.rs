@@ -33,7 +33,7 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// `out = left · right`, or `out += …`, with `left` `[rows, depth]` and `right` `[depth, columns]` (after transposition).
+/// `out = left · right`, or `out = addend + …`, with `left` `[rows, depth]` and `right` `[depth, columns]` (after transposition).
 /// Inputs are bf16 or f32, both the same; sums are f32 (f32 inputs are not rounded to TF32); `out` is bf16 (rounded to
 /// nearest even) or f32.
 #[derive(Clone, Copy, Debug)]
@@ -50,8 +50,8 @@ pub struct Gemm<'a> {
     pub columns: usize,
     /// Inner dimension.
     pub depth: usize,
-    /// Whether the product is added to `out`.
-    pub add: bool,
+    /// What the product is added to: `out` itself, or a matrix of its type and stride that shares no memory with it.
+    pub addend: Option<Operand<'a>>,
 }
 
 impl<'a> Gemm<'a> {
@@ -62,13 +62,19 @@ impl<'a> Gemm<'a> {
         out: Operand<'a>,
         [rows, columns, depth]: [usize; 3],
     ) -> Self {
-        Gemm { left, right, out, rows, columns, depth, add: false }
+        Gemm { left, right, out, rows, columns, depth, addend: None }
     }
 
     /// `out += left · right` where `add`.
     #[must_use]
     pub fn adding(self, add: bool) -> Self {
-        Gemm { add, ..self }
+        Gemm { addend: add.then_some(self.out), ..self }
+    }
+
+    /// `out = addend + left · right`: reads `addend` instead of a copy of it in `out`.
+    #[must_use]
+    pub fn plus(self, addend: Operand<'a>) -> Self {
+        Gemm { addend: Some(addend), ..self }
     }
 
     /// Checks types, strides, lengths, and that the operands lie in this arena.
@@ -83,8 +89,16 @@ impl<'a> Gemm<'a> {
         if self.out.transposed {
             return wrong("the result is transposed".to_owned());
         }
+        let addend = self.addend.unwrap_or(self.out);
+        let likes = |operand: Operand<'_>| (operand.values.scalar, operand.stride, operand.transposed);
+        if likes(addend) != likes(self.out) {
+            return wrong("the addend differs from the result in type or layout".to_owned());
+        }
+        if addend.values.address != self.out.values.address && addend.values.overlaps(&self.out.values) {
+            return wrong("the addend overlaps the result".to_owned());
+        }
         for (name, operand, rows, columns) in
-            [("left", self.left, m, k), ("right", self.right, k, n), ("out", self.out, m, n)]
+            [("left", self.left, m, k), ("right", self.right, k, n), ("out", self.out, m, n), ("addend", addend, m, n)]
         {
             operand.values.check(arena)?;
             let (rows, width) = operand.stored(rows, columns);

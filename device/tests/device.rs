@@ -71,6 +71,19 @@ fn products_take_every_layout_and_round_once() {
         device.gemm(&Gemm::new(left, right, Operand::new(&rounded, n), [m, n, k]).adding(add)).unwrap();
         let (mut got, mut short) = (vec![0f32; m * n], vec![bf16::ZERO; m * n]);
         device.download(wide.all(), &mut got).unwrap();
+        // An addend of its own is read where it lies, and left as it is.
+        let (apart, sum) = (device.allocate::<f32>(m * n).unwrap(), device.allocate::<f32>(m * n).unwrap());
+        device.upload(&vec![if add { 2f32 } else { 0.0 }; m * n], apart.all()).unwrap();
+        let product = Gemm::new(left, right, Operand::new(&sum, n), [m, n, k]);
+        device.gemm(&product.plus(Operand::new(&apart, n))).unwrap();
+        let (mut beside, mut kept) = (vec![0f32; m * n], vec![0f32; m * n]);
+        device.download(sum.all(), &mut beside).unwrap();
+        device.download(apart.all(), &mut kept).unwrap();
+        assert_eq!(beside, got, "{flip_a} {flip_b} {add}");
+        assert!(kept.iter().all(|&value| value == if add { 2.0 } else { 0.0 }));
+        for addend in [Operand::new(sum.slice(1..), n), Operand::new(&rounded, n), Operand::new(&apart, n + 1)] {
+            assert!(device.gemm(&product.plus(addend)).is_err(), "overlap, type or stride");
+        }
         device.download(rounded.all(), &mut short).unwrap();
         for row in 0..m {
             for column in 0..n {

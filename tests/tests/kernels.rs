@@ -87,6 +87,52 @@ fn every_kernel_compiles_within_its_budget() {
     );
 }
 
+/// A loop over the copies of a tile is unrolled: the machine code holds each of them, and no more than an address between two.
+#[test]
+fn copies_of_attention_tiles_are_unrolled() {
+    if cuda::compiler_version().is_err() {
+        return;
+    }
+    for (width, [forward, queries], owned) in
+        [(16, [64, 64], 64), (32, [64, 64], 64), (64, [64, 64], 64), (128, [64, 32], 64), (256, [32, 16], 32)]
+    {
+        let path = troupe_tests::root().join(format!("update/kernels/attention_{width}.cu"));
+        let expanded = compile_kernels::expand(&path).expect("the source is read");
+        let source = Source { name: "attention", text: expanded.text.leak() };
+        let image = cuda::compile(&source, "sm_90a").expect("compiled").image;
+        // Rows that a kernel copies outside of its loop and in it, and threads.
+        for (kernel, rows, threads) in [
+            (format!("attention_{width}"), 64 + 4 * forward, 128),
+            (format!("attention_queries_{width}"), 128 + 4 * queries, 128),
+            (format!("attention_keys_{width}"), 4 * owned, 4 * owned),
+        ] {
+            let found = copies(&image, &kernel);
+            let wanted = rows * (width / 8) / threads;
+            println!("{kernel}: {found} copies of 16 bytes");
+            assert!(found >= wanted.max(1), "{kernel}: {found} copies of {wanted}");
+        }
+    }
+}
+
+/// Instructions of a kernel that copy from global to shared memory (LDGSTS): sixteen bytes each, the opcode in the lowest twelve
+/// bits.
+fn copies(image: &[u8], kernel: &str) -> usize {
+    let number = |at: usize, bytes: usize| -> usize {
+        image[at..at + bytes].iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte))
+    };
+    let (table, count, names) = (number(40, 8), number(60, 2), number(62, 2));
+    let field = |section: usize, at: usize, bytes: usize| number(table + 64 * section + at, bytes);
+    let wanted = format!(".text.{kernel}\0");
+    let text = (0..count)
+        .find(|&section| image[field(names, 24, 8) + field(section, 0, 4)..].starts_with(wanted.as_bytes()));
+    let text = text.unwrap_or_else(|| panic!("no code of {kernel}"));
+    let start = field(text, 24, 8);
+    image[start..start + field(text, 32, 8)]
+        .chunks_exact(16)
+        .filter(|code| u16::from_le_bytes([code[0], code[1]]) & 0xfff == 0xfae)
+        .count()
+}
+
 /// Every source of the workspace for every architecture.
 fn compile_all() -> Table {
     let work: Vec<(PathBuf, usize)> = sources()

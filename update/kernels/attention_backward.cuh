@@ -22,9 +22,9 @@
 // go to shared memory in bf16; then it sums the gradients of its 16 keys over all queries, for half of the head's columns.
 template <int D, int OWNED, int QUERIES>
 __device__ __forceinline__ void attention_keys(float* d_keys, bf16* d_values, const bf16* d_out, const bf16* queries, const bf16* keys,
-                           const bf16* values, const float* lse, const float* deltas, const int* nodes,
-                           const int* ends, const int* tile_last, const int* tile_first, int rows, int tokens, int heads,
-                           int key_heads, int width, int value_stride, float scale) {
+                           const bf16* values, const float* lse, const float* deltas, const int* nodes, const int* ends,
+                           const int* tables, int rows, int tokens, int heads, int key_heads, int width, int value_stride,
+                           float scale) {
     constexpr int S = Row<D>::stride, W = QUERIES + 8, COLUMNS = D / 2, SIDE = QUERIES / 2;
     static_assert(2 * (OWNED + QUERIES) * S * sizeof(bf16) + 2 * OWNED * W * sizeof(bf16) + 3 * QUERIES * sizeof(float) <=
                       SHARED_LIMIT,
@@ -40,24 +40,32 @@ __device__ __forceinline__ void attention_keys(float* d_keys, bf16* d_values, co
     int query_stride = heads * width, key_stride = key_heads * width;
     float scale2 = scale * LOG2_E;
 
-    copy_tile<D>(tile_k, keys + key_head * width, first_key, OWNED, tokens, key_stride, width);
-    copy_tile<D>(tile_v, values + key_head * width, first_key, OWNED, tokens, value_stride, width);
+    copy_tile<D, OWNED, 4 * OWNED>(tile_k, keys + key_head * width, first_key, tokens, key_stride, width);
+    copy_tile<D, OWNED, 4 * OWNED>(tile_v, values + key_head * width, first_key, tokens, value_stride, width);
     copy_async_commit();
     float sum_k[D / 16][4], sum_v[D / 16][4];
     for (int n = 0; n < D / 16; n++)
         for (int e = 0; e < 4; e++) sum_k[n][e] = sum_v[n][e] = 0.f;
     int end[2];
     for (int r = 0; r < 2; r++) end[r] = first_key + row + r * 8 < tokens ? ends[first_key + row + r * 8] : 0;
-    int last_end = tile_last[block], first_end = tile_first[block], tiles = (rows + QUERIES - 1) / QUERIES;
-
-    for (int tile = 0; tile < tiles; tile++) {
+    Tiles known(tables, tokens);
+    int last_end = known.last[block], first_end = known.first[block], tiles = (rows + QUERIES - 1) / QUERIES;
+    // The first row that sees a key of the block. Rows ascend, and row i is node i plus however many nodes before it are no
+    // rows: where all are, nothing is searched.
+    int low = max(0, first_key - (tokens - rows)), high = min(first_key, rows);
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (nodes[middle] < first_key) low = middle + 1;
+        else high = middle;
+    }
+    for (int tile = low < rows ? low / QUERIES : tiles; tile < tiles; tile++) {
         int first_row = tile * QUERIES, last_row = min(first_row + QUERIES, rows) - 1;
         int first_node = nodes[first_row], last_node = nodes[last_row];
-        if (last_node < first_key || first_node >= last_end) continue;
+        if (first_node >= last_end) break;
         bool all = first_key + OWNED - 1 <= first_node && first_end > last_node && first_row + QUERIES <= rows;
         for (int head = key_head * group; head < (key_head + 1) * group; head++) {
-            copy_tile<D>(tile_q, queries + head * width, first_row, QUERIES, rows, query_stride, width);
-            copy_tile<D>(tile_o, d_out + head * width, first_row, QUERIES, rows, query_stride, width);
+            copy_tile<D, QUERIES, 4 * OWNED>(tile_q, queries + head * width, first_row, rows, query_stride, width);
+            copy_tile<D, QUERIES, 4 * OWNED>(tile_o, d_out + head * width, first_row, rows, query_stride, width);
             copy_async_commit();
             if (threadIdx.x < QUERIES) {
                 int i = first_row + threadIdx.x;
@@ -135,7 +143,7 @@ __device__ __forceinline__ void attention_keys(float* d_keys, bf16* d_values, co
 template <int D, int KEYS>
 __device__ __forceinline__ void attention_queries(float* d_queries, const bf16* d_out, const bf16* queries, const bf16* keys,
                               const bf16* values, const float* lse, float* deltas, const int* nodes,
-                              const int* ends, const int* tile_last, const int* tile_first, int rows, int tokens, int heads,
+                              const int* first_tiles, const int* ends, const int* tables, int rows, int tokens, int heads,
                               int key_heads, int width, int value_stride, float scale) {
     constexpr int S = Row<D>::stride;
     static_assert((2 * TILE + 4 * KEYS) * S * sizeof(bf16) <= SHARED_LIMIT, "tiles too large");
@@ -157,23 +165,20 @@ __device__ __forceinline__ void attention_queries(float* d_queries, const bf16* 
     }
     float scale2 = scale * LOG2_E;
     int blocks = last_node / KEYS + 1;
+    Tiles tiles(tables, tokens);
 
-    auto next_visible = [&](int b) {
-        while (b < blocks && tile_last[b * KEYS / TILE] <= first_node) b++;
-        return b;
-    };
     auto fetch = [&](int b, int stage) {
-        copy_tile<D>(tile_k + stage * KEYS * S, k, b * KEYS, KEYS, tokens, key_stride, width);
-        copy_tile<D>(tile_v + stage * KEYS * S, v, b * KEYS, KEYS, tokens, value_stride, width);
+        copy_tile<D, KEYS, 128>(tile_k + stage * KEYS * S, k, b * KEYS, tokens, key_stride, width);
+        copy_tile<D, KEYS, 128>(tile_v + stage * KEYS * S, v, b * KEYS, tokens, value_stride, width);
         if (threadIdx.x < KEYS) {
             int key = b * KEYS + threadIdx.x;
             *end_of<D>(tile_k + stage * KEYS * S, threadIdx.x) = key < tokens ? ends[key] : 0;
         }
     };
 
-    copy_tile<D>(tile_q, queries + head * width, first_row, TILE, rows, query_stride, width);
-    copy_tile<D>(tile_o, d_out + head * width, first_row, TILE, rows, query_stride, width);
-    int b = next_visible(0);
+    copy_tile<D, TILE, 128>(tile_q, queries + head * width, first_row, rows, query_stride, width);
+    copy_tile<D, TILE, 128>(tile_o, d_out + head * width, first_row, rows, query_stride, width);
+    int b = first_tiles[tile] * (TILE / KEYS);
     fetch(b, 0);
     copy_async_commit();
     float sums[D / 8][4];
@@ -181,7 +186,7 @@ __device__ __forceinline__ void attention_queries(float* d_queries, const bf16* 
         for (int e = 0; e < 4; e++) sums[n][e] = 0.f;
 
     for (int stage = 0; b < blocks; stage ^= 1) {
-        int following = next_visible(b + 1);
+        int following = tiles.visible<KEYS>(b + 1, blocks, first_node);
         if (following < blocks) fetch(following, stage ^ 1);
         copy_async_commit();
         copy_async_wait<1>();
@@ -200,7 +205,7 @@ __device__ __forceinline__ void attention_queries(float* d_queries, const bf16* 
             ldmatrix_x4(piece, left(tile_o, S, warp * 16, c));
             product_transposed<D, KEYS>(d, piece, vt, 0, c);
         }
-        bool all = b * KEYS + KEYS - 1 <= first_node && tile_first[b * KEYS / TILE] > last_node;
+        bool all = b * KEYS + KEYS - 1 <= first_node && tiles.first[b * KEYS / TILE] > last_node;
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
             for (int e = 0; e < 4; e++) {

@@ -8,12 +8,12 @@
 #include "attention_tiles.cuh"
 
 // out [rows, heads * width] and lse [rows, heads] (log-sum-exp of the scaled scores, f32) from queries
-// [rows, heads * width], keys [tokens, key_heads * width] and values, rows of `value_stride`. ends [tokens];
-// tile_last and tile_first: largest and smallest end of each 64 keys (0 counts beyond the last key); nodes [rows], ascending.
+// [rows, heads * width], keys [tokens, key_heads * width] and values, rows of `value_stride`. ends [tokens]; tables: see
+// Tiles; nodes [rows], ascending; first_tiles: for each 64 rows the first 64 keys that some of them see.
 // Grid (tiles of rows, heads), 128 threads.
 template <int D, int KEYS>
 __device__ __forceinline__ void attention_forward(bf16* out, float* lse, const bf16* queries, const bf16* keys, const bf16* values,
-                              const int* nodes, const int* ends, const int* tile_last, const int* tile_first, int rows,
+                              const int* nodes, const int* first_tiles, const int* ends, const int* tables, int rows,
                               int tokens, int heads, int key_heads, int width, int value_stride, float scale) {
     constexpr int S = Row<D>::stride;
     static_assert((TILE + 4 * KEYS) * S * sizeof(bf16) <= SHARED_LIMIT, "tiles too large");
@@ -30,22 +30,19 @@ __device__ __forceinline__ void attention_forward(bf16* out, float* lse, const b
     const bf16 *k = keys + key_head * width, *v = values + key_head * width;
     float scale2 = scale * LOG2_E;
     int blocks = last_node / KEYS + 1;
+    Tiles tiles(tables, tokens);
 
-    auto next_visible = [&](int b) {
-        while (b < blocks && tile_last[b * KEYS / TILE] <= first_node) b++;
-        return b;
-    };
     auto fetch = [&](int b, int stage) {
-        copy_tile<D>(tile_k + stage * KEYS * S, k, b * KEYS, KEYS, tokens, key_stride, width);
-        copy_tile<D>(tile_v + stage * KEYS * S, v, b * KEYS, KEYS, tokens, value_stride, width);
+        copy_tile<D, KEYS, 128>(tile_k + stage * KEYS * S, k, b * KEYS, tokens, key_stride, width);
+        copy_tile<D, KEYS, 128>(tile_v + stage * KEYS * S, v, b * KEYS, tokens, value_stride, width);
         if (threadIdx.x < KEYS) {
             int key = b * KEYS + threadIdx.x;
             *end_of<D>(tile_k + stage * KEYS * S, threadIdx.x) = key < tokens ? ends[key] : 0;
         }
     };
 
-    copy_tile<D>(tile_q, queries + head * width, first_row, TILE, rows, query_stride, width);
-    int b = next_visible(0);
+    copy_tile<D, TILE, 128>(tile_q, queries + head * width, first_row, rows, query_stride, width);
+    int b = first_tiles[tile] * (TILE / KEYS);
     fetch(b, 0);
     copy_async_commit();
     float sums[D / 8][4], top[2] = {MASKED, MASKED}, total[2] = {0.f, 0.f};
@@ -53,7 +50,7 @@ __device__ __forceinline__ void attention_forward(bf16* out, float* lse, const b
         for (int e = 0; e < 4; e++) sums[n][e] = 0.f;
 
     for (int stage = 0; b < blocks; stage ^= 1) {
-        int following = next_visible(b + 1);
+        int following = tiles.visible<KEYS>(b + 1, blocks, first_node);
         if (following < blocks) fetch(following, stage ^ 1);
         copy_async_commit();
         copy_async_wait<1>();
@@ -70,7 +67,7 @@ __device__ __forceinline__ void attention_forward(bf16* out, float* lse, const b
             ldmatrix_x4(piece, left(tile_q, S, warp * 16, c));
             product_transposed<D, KEYS>(s, piece, kt, 0, c);
         }
-        bool all = b * KEYS + KEYS - 1 <= first_node && tile_first[b * KEYS / TILE] > last_node;
+        bool all = b * KEYS + KEYS - 1 <= first_node && tiles.first[b * KEYS / TILE] > last_node;
         if (!all) {
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n++)

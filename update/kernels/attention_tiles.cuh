@@ -2,8 +2,8 @@
 //
 // Nodes lie depth-first and key j is visible to query i exactly if j <= i < ends[j] (the column-wise form of FlashMask,
 // arXiv 2410.01359). A query is a row of the operation and may stand for any node; `nodes` says which. Tiles are 64 keys
-// with known smallest and largest end: a tile that no query of a block sees is skipped, and one that all of them see needs
-// no mask.
+// with known smallest and largest end: tiles that no query of a block sees are skipped, whole subtrees at a time, and one that
+// all of them see needs no mask.
 //
 // A kernel is compiled for a few head widths D and takes any `width` up to D that 8 divides: columns beyond it are zeros
 // in shared memory, where they change no product, and are not stored.
@@ -31,14 +31,36 @@ template <int D> __device__ __forceinline__ int end_of(const bf16* tile, int row
     return *(const int*)(tile + row * Row<D>::stride + D);
 }
 
-// Starts copying `count` rows of one head to shared memory; zeros for rows beyond `rows` and columns beyond `width`.
-template <int D> __device__ __forceinline__ void copy_tile(bf16* to, const bf16* from, int first, int count, int rows, int stride, int width) {
-    for (int i = threadIdx.x; i < count * (D / 8); i += blockDim.x) {
-        int row = i / (D / 8), column = i % (D / 8) * 8;
-        bool inside = first + row < rows && column < width;
-        copy_async_16(to + row * Row<D>::stride + column, from + (inside ? (u64)(first + row) * stride + column : 0), inside);
-    }
+// Starts copying COUNT rows of one head to shared memory with THREADS threads, all of the block; zeros for rows beyond `rows`
+// and columns beyond `width`, whose addresses are never read. A thread keeps its columns and takes every STEP-th row, so
+// that the copies unroll to one addition each.
+template <int D, int COUNT, int THREADS>
+__device__ __forceinline__ void copy_tile(bf16* to, const bf16* from, int first, int rows, int stride, int width) {
+    constexpr int PIECES = D / 8, STEP = THREADS / PIECES;
+    static_assert(THREADS % PIECES == 0 && (COUNT % STEP == 0 || COUNT < STEP), "threads without whole rows");
+    int row = threadIdx.x / PIECES, column = threadIdx.x % PIECES * 8;
+    if (COUNT < STEP && row >= COUNT) return;
+    to += row * Row<D>::stride + column;
+    from += (i64)(first + row) * stride + column;
+#pragma unroll
+    for (int turn = 0; turn < COUNT; turn += STEP)
+        copy_async_16(to + turn * Row<D>::stride, from + (i64)turn * stride, column < width && first + row + turn < rows);
 }
+
+// What is known of each 64 keys, `count` values a table: the largest and the smallest of their ends (0 counts beyond the last
+// key), and the next 64 whose largest end is larger: whoever is past this largest end sees nothing before that.
+struct Tiles {
+    const int *last, *first, *next;
+    __device__ __forceinline__ Tiles(const int* tables, int tokens) {
+        int count = (tokens + TILE - 1) / TILE;
+        last = tables, first = tables + count, next = tables + 2 * count;
+    }
+    // The first of the tiles of KEYS keys from `tile` on, up to `end`, that `node` or a later one might see.
+    template <int KEYS> __device__ __forceinline__ int visible(int tile, int end, int node) const {
+        while (tile < end && last[tile * KEYS / TILE] <= node) tile = next[tile * KEYS / TILE] * (TILE / KEYS);
+        return tile;
+    }
+};
 
 // Addresses for ldmatrix_x4: a 16 x 16 piece of rows as the left operand of a product, as its right operand with the
 // rows being columns of the result, and (transposed) as its right operand with the rows being summed over.

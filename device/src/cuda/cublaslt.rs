@@ -33,8 +33,8 @@ pub(crate) struct Key {
     pub first: Layout,
     pub second: Layout,
     pub out: Layout,
-    /// Whether the product is added to `out`.
-    pub add: bool,
+    /// What the product is added to: laid out as `out`, at an alignment of its own.
+    pub addend: Option<Layout>,
 }
 
 impl Key {
@@ -45,7 +45,7 @@ impl Key {
             first: layout(&gemm.right, k, n),
             second: layout(&gemm.left, m, k),
             out: layout(&gemm.out, m, n),
-            add: gemm.add,
+            addend: gemm.addend.map(|addend| layout(&addend, m, n)),
         }
     }
 }
@@ -95,7 +95,9 @@ impl CublasLt {
         let plan = &self.plans[&key];
         let address = |operand: &Operand<'_>| operand.values.address as *const c_void;
         let out = gemm.out.values.address as *mut c_void;
-        let (alpha, beta) = (1f32, if gemm.add { 1f32 } else { 0.0 });
+        // Without an addend nothing of it is read, whatever its address.
+        let addend = address(&gemm.addend.unwrap_or(gemm.out));
+        let (alpha, beta) = (1f32, if gemm.addend.is_some() { 1f32 } else { 0.0 });
         // SAFETY: the plan's descriptors live as long as the plan; the rest is the caller's promise.
         unsafe {
             result::matmul(
@@ -107,7 +109,7 @@ impl CublasLt {
                 plan.layouts[0],
                 address(&gemm.left),
                 plan.layouts[1],
-                out,
+                addend,
                 plan.layouts[2],
                 out,
                 plan.layouts[2],
@@ -185,7 +187,7 @@ impl MatmulPlan {
         let alignments = [
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.first.alignment),
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.second.alignment),
-            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.out.alignment),
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.addend.unwrap_or(key.out).alignment),
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.out.alignment),
         ];
         // SAFETY: the preference is alive; each attribute has the type written here.

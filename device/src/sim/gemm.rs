@@ -62,7 +62,7 @@ unsafe fn one_row(gemm: &Gemm, row: usize, sums: &mut [f32], line: &mut [f32]) {
         let index = index(&gemm.out, row, column);
         // SAFETY: as above; this element is this task's alone.
         unsafe {
-            let before = if gemm.add { read(&gemm.out, index) } else { 0.0 };
+            let before = gemm.addend.map_or(0.0, |addend| read(&addend, index));
             write(&gemm.out, index, sum + before);
         }
     }

@@ -80,14 +80,12 @@ fn key_width(heads: Heads) -> usize {
 }
 
 /// The last arguments of every kernel.
-fn tail<'a>(batch: &'a DeviceBatch, op: &Attention<'_, Values>) -> Result<[Argument<'a>; 11]> {
+fn tail<'a>(batch: &'a DeviceBatch, op: &Attention<'_, Values>) -> Result<[Argument<'a>; 9]> {
     let integer = |value: usize| Argument::from(value as i32);
     let Attention { rows, heads, .. } = *op;
     Ok([
-        batch.nodes(rows)?.into(),
         batch.table(Table::Ends)?.into(),
-        batch.table(Table::TileLast)?.into(),
-        batch.table(Table::TileFirst)?.into(),
+        batch.table(Table::Tiles)?.into(),
         integer(batch.count(rows)),
         integer(batch.tokens),
         integer(heads.queries),
@@ -118,6 +116,8 @@ pub(super) fn forward<D: Device>(
         op.queries.half()?.into(),
         op.keys.half()?.into(),
         op.key_value.half()?.slice(key_width(op.heads)..).into(),
+        batch.nodes(op.rows)?.into(),
+        batch.first_tiles(op.rows)?.into(),
     ];
     arguments.extend(tail(batch, op)?);
     let shared = compiled.shared_by_queries(1, compiled.keys.0);
@@ -140,23 +140,24 @@ pub(super) fn backward<D: Device>(
     let count = (rows * heads.queries) as u64;
     let arguments = [deltas.into(), d_out.into(), out.into(), count.into(), (heads.width as i32).into()];
     device.launch(&kernels::ATTENTION_DELTAS, Shape::values(count * 32), &arguments)?;
-    let mut inputs: Vec<Argument> = vec![
+    let inputs: [Argument; 7] = [
         d_out.into(),
         op.queries.half()?.into(),
         op.keys.half()?.into(),
         op.key_value.half()?.slice(key_width(heads)..).into(),
         output.lse.single()?.into(),
         deltas.into(),
+        batch.nodes(op.rows)?.into(),
     ];
-    inputs.extend(tail(batch, op)?);
+    let tail = tail(batch, op)?;
     // Queries first: their kernel corrects the deltas that the keys' kernel reads.
     let mut arguments: Vec<Argument> = vec![gradients.d_queries.single()?.into()];
-    arguments.extend(&inputs);
+    arguments.extend(inputs.iter().chain(&[batch.first_tiles(op.rows)?.into()]).chain(&tail));
     let by_queries = shape(rows, heads.queries, TILE, 128, compiled.shared_by_queries(2, compiled.keys.1));
     launch(device, compiled.backward_queries, by_queries, &arguments)?;
     let d_values = gradients.d_key_value.half()?.slice(key_width(heads)..);
     let mut arguments: Vec<Argument> = vec![gradients.d_keys.single()?.into(), d_values.into()];
-    arguments.extend(&inputs);
+    arguments.extend(inputs.iter().chain(&tail));
     let owned = compiled.owned;
     let by_keys = shape(batch.tokens, heads.keys, owned, 4 * owned, compiled.shared_by_keys());
     launch(device, compiled.backward_keys, by_keys, &arguments)

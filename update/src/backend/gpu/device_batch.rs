@@ -7,7 +7,7 @@ use record::failure::{Failure, Result};
 
 use crate::backend::{MicroBatch, Rows};
 
-/// Keys of a tile, of which attention reads the smallest and largest end.
+/// Keys, or rows, of one of attention's tiles.
 const TILE: usize = 64;
 
 /// A micro-batch in device memory.
@@ -15,7 +15,7 @@ const TILE: usize = 64;
 pub struct DeviceBatch {
     integers: Option<Buffer<i32>>,
     /// Where each [`Table`] is among the integers.
-    tables: [Range<usize>; 12],
+    tables: [Range<usize>; 13],
     /// Number of nodes, of scored nodes and of loss rows.
     pub(super) tokens: usize,
     pub(super) scored: usize,
@@ -36,10 +36,12 @@ pub(super) enum Table {
     Positions,
     /// End of each node's subtree.
     Ends,
-    /// Largest end of each tile of keys.
-    TileLast,
-    /// Smallest end of each tile of keys.
-    TileFirst,
+    /// Of the tiles of keys: the largest end of each, the smallest of each, and the next with a larger largest end.
+    Tiles,
+    /// The first tile of keys that some node of each tile of nodes sees.
+    FirstTiles,
+    /// The same for tiles of scored nodes.
+    FirstTilesScored,
     /// Each node.
     Nodes,
     /// Each scored node.
@@ -56,9 +58,34 @@ pub(super) enum Table {
     Targets,
 }
 
-/// Integers that the tables of a micro-batch hold at most: nine of a node, two of a tile, one of a loss row, two ends.
+/// Integers that the tables of a micro-batch hold at most: nine of a node, five of a tile, one of a loss row, two ends.
 pub(super) fn integers(tokens: usize, rows: usize) -> usize {
-    9 * tokens + 2 * tokens.div_ceil(TILE) + rows + 2
+    9 * tokens + 5 * tokens.div_ceil(TILE) + rows + 2
+}
+
+/// The next larger value of each, by its place; their number where there is none.
+fn next_larger(values: &[u32]) -> Vec<u32> {
+    let mut next = vec![values.len() as u32; values.len()];
+    for at in (0..values.len()).rev() {
+        let mut candidate = at + 1;
+        while candidate < values.len() && values[candidate] <= values[at] {
+            candidate = next[candidate] as usize;
+        }
+        next[at] = candidate as u32;
+    }
+    next
+}
+
+/// The first tile of keys with these largest ends that some row of each tile of rows sees; `nodes` ascend, so these do.
+fn first_tiles(last: &[u32], nodes: &[u32]) -> Vec<u32> {
+    let mut first = 0;
+    let of = |tile: &[u32]| {
+        while first < last.len() && last[first] <= tile[0] {
+            first += 1;
+        }
+        first as u32
+    };
+    nodes.chunks(TILE).map(of).collect()
 }
 
 impl DeviceBatch {
@@ -75,6 +102,9 @@ impl DeviceBatch {
         // Keys beyond the last are seen by nobody.
         let end = |key: usize| batch.ends.get(key).copied().unwrap_or(0);
         let tile = |tile: usize| (tile * TILE..(tile + 1) * TILE).map(end);
+        let last: Vec<u32> = (0..tiles).map(|at| tile(at).max().unwrap_or(0)).collect();
+        let first = (0..tiles).map(|at| tile(at).min().unwrap_or(0));
+        let nodes: Vec<u32> = (0..tokens as u32).collect();
         let mut order: Vec<u32> = (0..tokens as u32).collect();
         order.sort_by_key(|&node| batch.ids[node as usize]);
         let starts: Vec<u32> = (0..tokens as u32)
@@ -90,9 +120,10 @@ impl DeviceBatch {
             add(&mut batch.ids.iter().copied()),
             add(&mut batch.positions.iter().copied()),
             add(&mut batch.ends.iter().copied()),
-            add(&mut (0..tiles).map(|at| tile(at).max().unwrap_or(0))),
-            add(&mut (0..tiles).map(|at| tile(at).min().unwrap_or(0))),
-            add(&mut (0..tokens as u32)),
+            add(&mut last.iter().copied().chain(first).chain(next_larger(&last))),
+            add(&mut first_tiles(&last, &nodes).into_iter()),
+            add(&mut first_tiles(&last, &batch.scored).into_iter()),
+            add(&mut nodes.iter().copied()),
             add(&mut batch.scored.iter().copied()),
             add(&mut starts.iter().map(|&at| batch.ids[order[at as usize] as usize])),
             add(&mut starts.iter().copied().chain([tokens as u32])),
@@ -140,11 +171,104 @@ impl DeviceBatch {
         Ok(self.integers.as_ref().ok_or_else(missing)?.slice(self.tables[table as usize].clone()))
     }
 
+    /// The first tile of keys that some row of each tile of rows of an operation sees.
+    pub(super) fn first_tiles(&self, rows: Rows) -> Result<Slice<'_, i32>> {
+        self.table(match rows {
+            Rows::All => Table::FirstTiles,
+            Rows::Scored => Table::FirstTilesScored,
+        })
+    }
+
     /// Node of each row of an operation, ascending.
     pub(super) fn nodes(&self, rows: Rows) -> Result<Slice<'_, i32>> {
         self.table(match rows {
             Rows::All => Table::Nodes,
             Rows::Scored => Table::Scored,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A forest: for each tree a prompt and branches of these lengths.
+    fn forest(trees: &[(usize, &[usize])]) -> MicroBatch {
+        let mut batch = MicroBatch::default();
+        for &(prompt, branches) in trees {
+            let start = batch.ends.len();
+            let end = start + prompt + branches.iter().sum::<usize>();
+            batch.ends.extend(vec![end as u32; prompt]);
+            for &branch in branches {
+                let end = batch.ends.len() + branch;
+                batch.scored.extend((batch.ends.len()..end).map(|node| node as u32));
+                batch.ends.extend(vec![end as u32; branch]);
+            }
+        }
+        batch.ids = vec![0; batch.ends.len()];
+        batch.positions = vec![0; batch.ends.len()];
+        batch
+    }
+
+    /// The tiles that the kernels load for the rows of a batch, by the tables, and the largest ends that they read to find
+    /// them; the same by looking at every tile.
+    fn walks(batch: &MicroBatch, scored: bool) -> [(Vec<Vec<usize>>, usize); 2] {
+        let (prepared, integers) = DeviceBatch::new(batch);
+        let table = |table: Table| -> Vec<usize> {
+            integers[prepared.tables[table as usize].clone()].iter().map(|&value| value as usize).collect()
+        };
+        let tiles = batch.tokens().div_ceil(TILE);
+        let known = table(Table::Tiles);
+        let (last, next) = (&known[..tiles], &known[2 * tiles..]);
+        let (nodes, first) = match scored {
+            false => (table(Table::Nodes), table(Table::FirstTiles)),
+            true => (table(Table::Scored), table(Table::FirstTilesScored)),
+        };
+        let (mut loads, mut jumped, mut walked) = ([0, 0], Vec::new(), Vec::new());
+        for (rows, &first) in nodes.chunks(TILE).zip(&first) {
+            let (node, end) = (rows[0], rows[rows.len() - 1] / TILE + 1);
+            let (mut seen, mut tile) = (vec![first], first + 1);
+            while tile < end {
+                loads[0] += 1;
+                if last[tile] > node {
+                    seen.push(tile);
+                    tile += 1;
+                } else {
+                    tile = next[tile];
+                }
+            }
+            jumped.push(seen);
+            loads[1] += end;
+            walked.push((0..end).filter(|&tile| last[tile] > node).collect());
+        }
+        [(jumped, loads[0]), (walked, loads[1])]
+    }
+
+    #[test]
+    fn the_tables_lead_to_the_visible_tiles() {
+        for trees in [
+            &[(10, &[5, 7][..])][..],
+            &[(64, &[64, 64]), (1, &[]), (200, &[30, 300, 1]), (63, &[65])],
+            &[(500, &[]), (300, &[20; 40])],
+        ] {
+            let batch = forest(trees);
+            for scored in [false, true] {
+                let [jumped, walked] = walks(&batch, scored);
+                assert_eq!(jumped.0, walked.0, "{trees:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_block_skips_trees_and_branches_whole() {
+        // 32,768 tokens: four groups of eight answers of 512 tokens to prompts of 4,096, and short trees.
+        let groups = forest(&[(4096, &[512; 8][..]); 4]);
+        let short = forest(&[(256, &[128, 128][..]); 64]);
+        let figures = |batch| walks(batch, false).map(|(seen, loads)| (seen.concat().len(), loads));
+        println!("groups {:?}, short {:?}", figures(&groups), figures(&short));
+        let [(visible, loads), (_, before)] = figures(&groups);
+        assert!(loads - visible < before / 8, "{loads} for {visible}, {before} before");
+        let [(visible, loads), (_, before)] = figures(&short);
+        assert!(loads <= visible && before > 50 * loads, "{loads} for {visible}, {before} before");
     }
 }

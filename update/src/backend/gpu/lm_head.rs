@@ -1,7 +1,7 @@
 //! The LM head on the device: logits of a chunk of nodes in f32, reduced at once to log-probabilities and entropies.
 //!
-//! The loss needs all log-probabilities first, so the backward pass recomputes the logits unless one chunk held them
-//! all. `[tokens, vocabulary]` never exists.
+//! The loss needs all log-probabilities first, so the backward pass recomputes the logits of all chunks but the last, which
+//! are still held and which it begins with. `[tokens, vocabulary]` never exists.
 
 use device::{Buffer, Device, Gemm, Operand, Shape, Slice};
 use half::bf16;
@@ -18,6 +18,8 @@ use crate::kernels;
 const CHUNK_BYTES: usize = 1 << 30;
 /// Nodes of a chunk, at least and at most: enough for the GEMMs to run at full speed.
 const CHUNK_NODES: (usize, usize) = (64, 2048);
+/// Rows of a GEMM's tile: a chunk is whole tiles if it has one at all.
+const GEMM_TILE: usize = 128;
 /// Threads of a block, for vocabularies with at least so many tokens.
 const THREADS: usize = 512;
 
@@ -31,8 +33,8 @@ pub(super) struct Workspace {
     /// Log-probabilities and entropies of the loss rows by node; in the backward pass the gradient of the former, and
     /// the rounding error of the logits' gradient at the targets.
     rows: Option<Buffer<f32>>,
-    /// Whether `logits` still hold those of every node.
-    kept: bool,
+    /// First node of the chunk whose logits are still held.
+    kept: Option<usize>,
 }
 
 /// Values from one row of logits to the next: rows begin at multiples of 16 bytes for both types.
@@ -43,7 +45,8 @@ pub(super) fn stride(vocabulary: usize) -> usize {
 /// Nodes of a chunk.
 pub(super) fn chunk(nodes: usize, vocabulary: usize) -> usize {
     let fitting = CHUNK_BYTES / (stride(vocabulary) * (size_of::<f32>() + size_of::<bf16>()));
-    fitting.clamp(CHUNK_NODES.0, CHUNK_NODES.1).min(nodes).max(1)
+    let whole = if fitting < GEMM_TILE { fitting } else { fitting / GEMM_TILE * GEMM_TILE };
+    whole.clamp(CHUNK_NODES.0, CHUNK_NODES.1).min(nodes).max(1)
 }
 
 /// The hidden states of the scored nodes and the head's weight.
@@ -72,7 +75,7 @@ impl<'a> Inputs<'a> {
     }
 
     /// Chunks of nodes: the first of each and how many.
-    fn chunks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+    fn chunks(&self) -> impl DoubleEndedIterator<Item = (usize, usize)> + use<> {
         let nodes = self.batch.scored;
         let step = chunk(nodes, self.weight.outputs);
         (0..nodes).step_by(step).map(move |first| (first, step.min(nodes - first)))
@@ -131,7 +134,7 @@ impl Workspace {
         let (vocabulary, stride, scale) = inputs.sizes();
         for (first, count) in inputs.chunks() {
             let logits = logits(device, &mut self.logits, inputs, (first, count))?;
-            self.kept = count == batch.scored;
+            self.kept = Some(first);
             let arguments = [
                 rows.slice(..batch.rows).into(),
                 rows.slice(batch.rows..).into(),
@@ -172,9 +175,9 @@ impl Workspace {
         let rows = reserve(device, &mut self.rows, 2 * batch.rows)?;
         device.upload(&by_node, rows.slice(..batch.rows))?;
         let (vocabulary, stride, scale) = inputs.sizes();
-        for (first, count) in inputs.chunks() {
+        for (first, count) in inputs.chunks().rev() {
             let step = stride as usize;
-            let logits = match self.kept {
+            let logits = match self.kept.take() == Some(first) {
                 true => reserve(device, &mut self.logits, count * step)?,
                 false => logits(device, &mut self.logits, inputs, (first, count))?,
             };
@@ -216,7 +219,20 @@ impl Workspace {
                 device.gemm(&Gemm::new(d_logits.transposed(), hidden, out, extent).adding(true))?;
             }
         }
-        self.kept = false;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_is_whole_tiles_of_a_gemm() {
+        // Qwen3's vocabulary: 1,177 nodes would fit.
+        assert_eq!(chunk(32_768, 151_936), 1_152);
+        assert_eq!(chunk(32_768, 32_000), 2_048);
+        assert_eq!(chunk(700, 151_936), 700, "no more than there are");
+        assert_eq!(chunk(32_768, 1 << 21), 85, "less than a tile fits");
     }
 }

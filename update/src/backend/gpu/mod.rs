@@ -3,18 +3,19 @@
 //! Work is enqueued in order and nothing waits for it. An operation that fails disables all that follow, and
 //! [`Gpu::check`] returns its error: the model asks once a micro-batch instead of after every operation.
 //!
-//! The residual addition is the epilogue of the GEMM before it; its gradient is added by the norm's backward kernel.
+//! The GEMM before a residual addition adds it as well; its gradient is added by the norm's backward kernel.
 //! Left out: hidden, head and MLP widths that are not multiples of 8 (vector loads and tensor cores want 16 bytes),
 //! and heads wider than 256.
 
 mod attention;
 mod device_batch;
+mod linear;
 mod lm_head;
 mod qk_norm_rope;
 mod values;
 mod workspace;
 
-use device::{Argument, Buffer, Device, Gemm, Kernel, Operand, Shape, Slice};
+use device::{Argument, Buffer, Device, Kernel, Shape, Slice};
 use policy::config::Config;
 use record::failure::{Failure, Result};
 
@@ -61,11 +62,6 @@ fn launch<D: Device>(
     arguments: &[Argument],
 ) -> Result<()> {
     if shape.grid.contains(&0) { Ok(()) } else { device.launch(kernel, shape, arguments) }
-}
-
-/// Runs a GEMM over `rows` rows, unless there are none.
-fn gemm<D: Device>(device: &mut D, rows: usize, gemm: Gemm<'_>) -> Result<()> {
-    if rows == 0 { Ok(()) } else { device.gemm(&gemm) }
 }
 
 impl<D: Device> Gpu<D> {
@@ -165,36 +161,6 @@ pub(crate) fn unsupported(config: &Config) -> Option<String> {
         None => (head > attention::MAX_WIDTH)
             .then(|| format!("heads {head} wide are wider than {}", attention::MAX_WIDTH)),
     }
-}
-
-fn weight_matrix(weights: &Values, weight: Dense) -> Result<Operand<'_>> {
-    Ok(Operand::new(weights.half()?.slice(weight.range()), weight.inputs))
-}
-
-fn activations(values: &Values, rows: usize, width: usize) -> Result<Operand<'_>> {
-    Ok(Operand::new(values.half()?.slice(..rows * width), width))
-}
-
-/// A GEMM's result: bf16, or f32 where no GEMM reads it.
-fn result(values: &Values, rows: usize, width: usize) -> Result<Operand<'_>> {
-    match values {
-        Values::Half(_) => activations(values, rows, width),
-        Values::Single(_) => Ok(Operand::new(values.single()?.slice(..rows * width), width)),
-    }
-}
-
-/// `out = x · weightᵀ`, or added where `add`.
-fn linear<D: Device>(
-    device: &mut D,
-    &Linear { rows, weights, weight }: &Linear<Values>,
-    x: &Values,
-    add: bool,
-    out: &Values,
-) -> Result<()> {
-    let Dense { outputs, inputs, .. } = weight;
-    let (x, out) = (activations(x, rows, inputs)?, result(out, rows, outputs)?);
-    let weight = weight_matrix(weights, weight)?.transposed();
-    gemm(device, rows, Gemm::new(x, weight, out, [rows, outputs, inputs]).adding(add))
 }
 
 impl<D: Device> Backend for Gpu<D> {
@@ -334,32 +300,15 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn linear(&mut self, op: &Linear<Values>, x: &Values, residual: Option<&Values>, out: &mut Values) {
-        self.attempt(|gpu| {
-            let length = op.rows * op.weight.outputs;
-            if let Some(residual) = residual.filter(|_| length > 0) {
-                gpu.device.copy(residual.single()?.slice(..length), out.single()?.slice(..length))?;
-            }
-            linear(&mut gpu.device, op, x, residual.is_some(), out)
-        });
+        self.attempt(|gpu| linear::forward(&mut gpu.device, op, x, residual, out));
     }
 
     fn linear_add(&mut self, op: &Linear<Values>, x: &Values, out: &mut Values) {
-        self.attempt(|gpu| linear(&mut gpu.device, op, x, true, out));
+        self.attempt(|gpu| linear::forward(&mut gpu.device, op, x, Some(out), out));
     }
 
-    fn linear_backward_input(
-        &mut self,
-        &Linear { rows, weights, weight }: &Linear<Values>,
-        d_out: &Values,
-        add: bool,
-        d_x: &mut Values,
-    ) {
-        self.attempt(|gpu| {
-            let Dense { outputs, inputs, .. } = weight;
-            let (d_out, d_x) = (activations(d_out, rows, outputs)?, result(d_x, rows, inputs)?);
-            let weight = weight_matrix(weights, weight)?;
-            gemm(&mut gpu.device, rows, Gemm::new(d_out, weight, d_x, [rows, inputs, outputs]).adding(add))
-        });
+    fn linear_backward_input(&mut self, op: &Linear<Values>, d_out: &Values, add: bool, d_x: &mut Values) {
+        self.attempt(|gpu| linear::backward_input(&mut gpu.device, op, d_out, add, d_x));
     }
 
     fn linear_backward_weight(
@@ -370,13 +319,7 @@ impl<D: Device> Backend for Gpu<D> {
         gradients: &mut Values,
         weight: Dense,
     ) {
-        self.attempt(|gpu| {
-            let Dense { outputs, inputs, .. } = weight;
-            let (d_out, x) = (activations(d_out, rows, outputs)?, activations(x, rows, inputs)?);
-            let out = Operand::new(gradients.single()?.slice(weight.range()), inputs);
-            let product = Gemm::new(d_out.transposed(), x, out, [outputs, inputs, rows]).adding(true);
-            gemm(&mut gpu.device, rows, product)
-        });
+        self.attempt(|gpu| linear::backward_weight(&mut gpu.device, rows, [d_out, x], gradients, weight));
     }
 
     fn qk_norm_rope(
