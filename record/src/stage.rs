@@ -38,7 +38,14 @@ fn code(name: &'static str, body: impl FnOnce() -> Result<()>) -> u8 {
     // A second call in one process keeps the first name.
     let _ = NAME.set(name);
     // SAFETY: the first thing that main does; no other thread exists that could read the environment meanwhile.
-    unsafe { std::env::set_var("ORT_DISABLE_TELEMETRY", "1") };
+    unsafe {
+        std::env::set_var("ORT_DISABLE_TELEMETRY", "1");
+        // Eight times 4 MiB for each cuBLAS handle, made with it: otherwise a captured product allocates its workspace in
+        // the CUDA graph, and may be another one than outside of it.
+        if std::env::var_os("CUBLAS_WORKSPACE_CONFIG").is_none() {
+            std::env::set_var("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
+        }
+    }
     if let Err(error) = signal::watch() {
         report(name, &Failure::unavailable(format!("signals cannot be watched: {error}")));
         return failure::UNAVAILABLE;

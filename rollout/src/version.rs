@@ -6,6 +6,7 @@ use record::{splice, write};
 use serde_json::{Value, json};
 
 use crate::arguments::Format;
+use crate::engine::device::sdpa_kernel;
 use crate::runtime::{self, Build, Description, LINKED};
 
 /// Writes the version to stdout. A missing library is part of the answer, not a failure.
@@ -17,6 +18,7 @@ pub fn print(format: Format) -> Result<()> {
     // A library that the user names is the only one.
     let with_cuda = std::env::var_os("ORT_DYLIB_PATH").is_none().then(|| runtime::describe(Build::Cuda));
     let gpu = cuda::gpus();
+    let attention = sdpa_kernel();
     // Our own products and kernels need two, the provider is linked with the others.
     let libraries: Vec<(String, Result<String>)> = [Library::Nvrtc, Library::CublasLt]
         .into_iter()
@@ -29,6 +31,7 @@ pub fn print(format: Format) -> Result<()> {
             "onnxruntime": object(&runtime),
             "onnxruntime_cuda": with_cuda.as_ref().map(object),
             "gpu": found(&gpu),
+            "sdpa_kernel": found(&attention),
             "libraries": libraries.iter().map(|(file, path)| json!({"file": file, "path": found(path)})).collect::<Vec<_>>(),
         });
         return write::stdout(format!("{}\n", splice::json(&object)?).as_bytes());
@@ -38,6 +41,8 @@ pub fn print(format: Format) -> Result<()> {
         text.push_str(&format!("with CUDA: {}\n", describe(with_cuda)));
     }
     text.push_str(&format!("GPU: {}\n", gpu.unwrap_or_else(|failure| failure.message)));
+    let attention = attention.map_or_else(|failure| failure.message, |kernels| kernels.to_string());
+    text.push_str(&format!("attention on a GPU: sdpa_kernel {attention}\n"));
     for (file, path) in libraries {
         let path = path.map_or("is not found".to_owned(), |path| format!("({path})"));
         text.push_str(&format!("{file} {path}\n"));

@@ -26,6 +26,8 @@ pub enum Library {
     Runtime,
     /// Random numbers, which ONNX Runtime links but never calls for a decoder.
     Random,
+    /// Neural network primitives, whose attention ONNX Runtime can use.
+    Cudnn,
 }
 
 impl Library {
@@ -46,6 +48,7 @@ impl Library {
             Library::Cublas => (&["libcublasLt.so", "libcublas.so"], &["13"]),
             Library::Runtime => (&["libcudart.so"], &["13"]),
             Library::Random => (&["libcurand.so"], &["10"]),
+            Library::Cudnn => (&["libcudnn.so"], &["9"]),
         }
     }
 
@@ -53,7 +56,7 @@ impl Library {
         // SAFETY: these only try to open libraries by name; initializers of NVIDIA's libraries are benign.
         unsafe {
             match self {
-                Library::Cublas | Library::Runtime | Library::Random => {
+                Library::Cublas | Library::Runtime | Library::Random | Library::Cudnn => {
                     let opened = Handle::open(Some(self.file()), RTLD_NOW | RTLD_GLOBAL);
                     opened.map(std::mem::forget).is_ok()
                 }
@@ -76,6 +79,10 @@ impl Library {
             Library::CublasLt => ("cuBLASLt is not found (libcublasLt.so.13 or .12)".to_owned(), "cublas"),
             Library::Cublas => (self.missing_for_onnx_runtime(), "cublas"),
             Library::Runtime | Library::Random => (self.missing_for_onnx_runtime(), "runtime"),
+            Library::Cudnn => {
+                return Failure::unavailable("cuDNN is not found (libcudnn.so.9)")
+                    .hint("nothing needs it: it comes with PyTorch for CUDA 13, or as the package nvidia-cudnn-cu13");
+            }
         };
         Failure::unavailable(cause)
             .hint(format!("./fetch-cuda.sh {part} fetches it, or set CUDA_PATH to an installed CUDA"))
@@ -117,6 +124,18 @@ pub fn open(library: Library) -> Result<Found> {
     let found = search(library)?;
     open.push((library, found.clone()));
     Ok(found)
+}
+
+/// The version of cuDNN: 10,000 times the major one, 100 times the minor one and the patch. None where it does not open.
+pub fn cudnn_version() -> Option<usize> {
+    open(Library::Cudnn).ok()?;
+    // SAFETY: the library is open, so this finds it loaded; the function has had this type in every version.
+    unsafe {
+        let library = Handle::open(Some(Library::Cudnn.file()), RTLD_NOW).ok()?;
+        let version = library.get::<unsafe extern "C" fn() -> usize>(b"cudnnGetVersion\0").map(|ask| ask());
+        std::mem::forget(library);
+        version.ok()
+    }
 }
 
 fn search(library: Library) -> Result<Found> {

@@ -27,7 +27,7 @@ use crate::{Device, Memory};
 pub use compile::{Compiled, Usage, architecture, compile, version as compiler_version};
 use cublaslt::CublasLt;
 pub use installation::{gpus, installation};
-pub use library::{Found, Library, open as open_library};
+pub use library::{Found, Library, cudnn_version, open as open_library};
 
 /// cuBLASLt's workspace, bytes; part of the arena.
 pub const GEMM_WORKSPACE: u64 = 32 << 20;

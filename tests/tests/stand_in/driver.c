@@ -269,7 +269,7 @@ int cuMemAlloc_v2(void** at, size_t bytes) { return allocate(at, bytes, 1); }
 int cuMemFree_v2(void* at) { return release(at); }
 int cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream) { return copy(to, from, bytes, HOST_TO_DEVICE); }
 int cuMemcpyDtoHAsync_v2(void* to, const void* from, size_t bytes, void* stream) { return copy(to, from, bytes, DEVICE_TO_HOST); }
-int cuMemcpyDtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream) { return copy(to, from, bytes, DEVICE_TO_DEVICE); }
+int cuMemcpyDtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream) { return log_line("copy %zu", bytes), copy(to, from, bytes, DEVICE_TO_DEVICE); }
 int cuMemsetD8Async(void* at, unsigned char value, size_t bytes, void* stream) { return fill(at, value, bytes); }
 int cuStreamCreate(void** stream, unsigned flags) { return handle(stream); }
 int cuStreamSynchronize(void* stream) { return wait(); }
@@ -351,7 +351,11 @@ typedef struct {
   uint64_t rows, columns;
   int64_t stride;
 } Layout;
-int cublasCreate_v2(void** made) { return handle(made); }
+int cublasCreate_v2(void** made) {
+  const char* workspace = getenv("CUBLAS_WORKSPACE_CONFIG");
+  if (!workspace || strcmp(workspace, ":4096:8")) log_line("wrong: a cuBLAS handle whose workspace is allocated in captures");
+  return handle(made);
+}
 int cublasLtCreate(void** made) { return handle(made); }
 size_t cublasLtGetVersion(void) { return 130002; }
 int cublasLtMatmulDescCreate(Product** made, int compute, int scale) {
@@ -390,8 +394,10 @@ int cublasLtMatmul(void* lt, Product* p, const void* alpha, const void* a, Layou
   if (k != k2 || m != ld->rows || n != ld->columns) log_line("wrong: product of %lu x %lu by %lu x %lu", m, k, k2, n);
   if (p->compute != 68) log_line("wrong: sums are not f32");
   operand("the first factor", la, a), operand("the second factor", lb, b), operand("the result", ld, d);
+  if (*(const float*)beta) operand("the addend", lc, c);
   if (bytes && !on_device(room, bytes)) log_line("wrong: a product's room is not on the device");
-  log_line("product %lu %lu %lu stream %p", m, n, k, stream);
+  const char* sum = !*(const float*)beta ? "" : c == d ? "added " : "plus ";
+  log_line("product %lu %lu %lu %sstream %p", m, n, k, sum, stream);
   return 0;
 }
 int cublasGemmEx(void* blas, int ta, int tb, int m, int n, int k, const void* alpha, const void* a, int at, int lda, const void* b,

@@ -13,8 +13,9 @@ use policy::config::Config;
 use policy::weights::Weights;
 use record::failure::Result;
 
-/// Logits that are held at a time.
-pub const LOGIT_BYTES: usize = 128 << 20;
+/// Logits that are held at a time: those of a full batch and a vocabulary of 151,936, so that a decode step reads the head
+/// once.
+pub const LOGIT_BYTES: usize = 256 << 20;
 
 /// What computes, and its buffers.
 pub struct Forward<T: Activation> {
@@ -123,5 +124,16 @@ impl<T: Activation> Forward<T> {
         device.clear(self.hidden.all())?;
         device.clear(self.logits.all())?;
         self.sampler.clear(device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decode_step_reads_the_head_once() {
+        assert!(logit_rows(151_936) >= crate::engine::device::SEQUENCES);
+        assert_eq!(logit_rows(usize::MAX / 8), 1, "a row is always held");
     }
 }

@@ -3,23 +3,41 @@
 //! A run takes some sixteen launches per layer, and for small batches decoding is launch-bound. A graph holds all of a run
 //! from the first layer to the sampled tokens.
 //!
-//! The first run of a shape is eager, which loads and allocates what it needs. The second is run, captured and replayed, and
-//! both must give the same bits: that finds a library that works outside of the capture, or bakes in a value that should
-//! be read anew. From the third on the graph is replayed. Where the capture fails or its replay differs, that is
-//! reported once and every run is eager.
+//! The first run of a shape is eager, which loads and allocates what it needs. The second is run, captured, and replayed
+//! twice. Both replays must give the same bits, and nearly the tokens of the run, for which a library may have chosen other
+//! sums: that finds one that works outside of the capture, or bakes in a value that should be read anew. From the third on
+//! the graph is replayed. Where the capture fails or its replay differs, runs of that shape stay eager; the first is
+//! reported.
 
 use super::shape::BatchShape;
+use crate::engine::request::SampledToken;
+use record::failure::{Failure, Result};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 /// The most graphs that are kept: each takes driver memory for its few hundred launches.
 const MOST: usize = 64;
+/// How far a log-probability of a replay may be from that of the run: what bf16 may round differently. Of the tokens one in
+/// eight may be further off, or be another: a draw that falls on the border of two.
+const TOLERANCE: f32 = 0.05;
 
 /// The captured graphs of a runner; `G` is the device's handle of one.
 pub struct CudaGraphs<G> {
-    /// Shapes that were run, and their graphs where captured.
-    known: HashMap<BatchShape, Option<G>>,
+    /// Shapes that were run.
+    known: HashMap<BatchShape, Known<G>>,
     enabled: bool,
+    /// Whether a shape was given up.
+    refused: bool,
+}
+
+/// What is known of a shape.
+enum Known<G> {
+    /// It was run.
+    Run,
+    /// Its graph.
+    Captured(G),
+    /// It cannot be captured.
+    Eager,
 }
 
 /// What to do with a run.
@@ -34,9 +52,15 @@ pub enum Step<'a, G> {
 }
 
 impl<G> CudaGraphs<G> {
+    /// No graphs yet; and none at all if `TROUPE_CUDA_GRAPHS` is `off`, to measure what they gain.
+    pub fn asked() -> Self {
+        let off = std::env::var_os("TROUPE_CUDA_GRAPHS").is_some_and(|value| value == "off");
+        CudaGraphs { enabled: !off, ..CudaGraphs::new() }
+    }
+
     /// No graphs yet.
     pub fn new() -> Self {
-        CudaGraphs { known: HashMap::new(), enabled: true }
+        CudaGraphs { known: HashMap::new(), enabled: true, refused: false }
     }
 
     /// What to do with a run of a shape.
@@ -44,29 +68,57 @@ impl<G> CudaGraphs<G> {
         if !shape.bucket || !self.enabled {
             return Step::Run;
         }
-        let full = self.known.values().flatten().count() >= MOST;
+        let captured = |known: &&Known<G>| matches!(known, Known::Captured(_));
+        let full = self.known.values().filter(captured).count() >= MOST;
         match self.known.entry(*shape) {
             Entry::Vacant(entry) => {
-                entry.insert(None);
+                entry.insert(Known::Run);
                 Step::Run
             }
             Entry::Occupied(entry) => match entry.into_mut() {
-                Some(graph) => Step::Replay(graph),
-                None if full => Step::Run,
-                None => Step::Capture,
+                Known::Captured(graph) => Step::Replay(graph),
+                Known::Run if !full => Step::Capture,
+                Known::Run | Known::Eager => Step::Run,
             },
         }
     }
 
     /// Keeps the graph of a shape.
     pub fn insert(&mut self, shape: BatchShape, graph: G) {
-        self.known.insert(shape, Some(graph));
+        self.known.insert(shape, Known::Captured(graph));
+    }
+
+    /// Captures a shape no more. True the first time that one is given up.
+    pub fn give_up(&mut self, shape: &BatchShape) -> bool {
+        self.known.insert(*shape, Known::Eager);
+        !std::mem::replace(&mut self.refused, true)
     }
 
     /// Captures and replays no more.
     pub fn disable(&mut self) {
-        *self = CudaGraphs { known: HashMap::new(), enabled: false };
+        *self = CudaGraphs { enabled: false, ..CudaGraphs::new() };
     }
+}
+
+/// Checks two replays of a captured run against each other and against the run.
+///
+/// # Errors
+/// The sentence that says what differs.
+pub fn verify(run: &[SampledToken], [first, second]: &[Vec<SampledToken>; 2]) -> Result<()> {
+    let bits = |token: &SampledToken| (token.id, token.logprob.to_bits());
+    if !first.iter().map(bits).eq(second.iter().map(bits)) {
+        return Err(Failure::work("two replays of a captured run differ"));
+    }
+    let near = |run: &SampledToken, replay: &SampledToken| {
+        bits(run) == bits(replay)
+            || (run.id == replay.id && (run.logprob - replay.logprob).abs() <= TOLERANCE)
+    };
+    let others = run.iter().zip(first).filter(|(run, replay)| !near(run, replay)).count();
+    if others > run.len() / 8 {
+        let count = run.len();
+        return Err(Failure::work(format!("the replay of a captured run differs in {others} of {count} tokens")));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -102,6 +154,40 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(graphs.step(&one), Step::Run);
         }
+    }
+
+    #[test]
+    fn a_shape_that_cannot_be_captured_is_not_tried_again_and_others_are() {
+        let mut graphs = CudaGraphs::<&str>::new();
+        let (one, two) = (shape(1, true), shape(2, true));
+        for shape in [&one, &two] {
+            assert_eq!(graphs.step(shape), Step::Run);
+            assert_eq!(graphs.step(shape), Step::Capture);
+            assert_eq!(graphs.give_up(shape), shape == &one, "only the first is reported");
+            assert_eq!(graphs.step(shape), Step::Run);
+        }
+    }
+
+    #[test]
+    fn replays_agree_in_bits_and_nearly_with_the_run() {
+        let tokens = |logprobs: &[f32]| -> Vec<SampledToken> {
+            logprobs.iter().map(|&logprob| SampledToken { id: 7, logprob }).collect()
+        };
+        let run = tokens(&[-1.0; 16]);
+        let replay = |change: &dyn Fn(&mut [SampledToken])| {
+            let mut replay = run.clone();
+            change(&mut replay);
+            verify(&run, &[replay.clone(), replay])
+        };
+        assert!(replay(&|_| ()).is_ok());
+        assert!(replay(&|tokens| tokens.iter_mut().for_each(|token| token.logprob += 0.04)).is_ok());
+        assert!(replay(&|tokens| tokens[..2].iter_mut().for_each(|token| token.id = 8)).is_ok());
+        assert!(replay(&|tokens| tokens[..3].iter_mut().for_each(|token| token.id = 8)).is_err());
+        assert!(replay(&|tokens| tokens[..3].iter_mut().for_each(|token| token.logprob = 0.0)).is_err());
+        assert!(replay(&|tokens| tokens.iter_mut().for_each(|token| token.logprob = f32::NAN)).is_err());
+        let (one, other) = (tokens(&[-1.0]), tokens(&[-1.0000001]));
+        assert!(verify(&one, &[one.clone(), other.clone()]).is_err(), "replays differ in a bit");
+        assert!(verify(&one, &[other.clone(), other]).is_ok());
     }
 
     #[test]

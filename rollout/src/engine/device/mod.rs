@@ -7,11 +7,13 @@
 //! how much memory it takes.
 
 pub mod adapters;
+mod attention_tier;
 mod budget;
 pub mod config;
 mod forward;
 mod graphs;
 mod inputs;
+mod kv_cache;
 mod paged_attention;
 pub mod runner;
 pub mod sampler;
@@ -22,6 +24,7 @@ mod shape;
 mod tests;
 
 use self::adapters::Adapters;
+pub use self::attention_tier::sdpa_kernel;
 pub use self::budget::SEQUENCES;
 use self::config::Capacity;
 use self::runner::DeviceRunner;

@@ -4,8 +4,9 @@
 use super::adapters::Adapters;
 use super::config::{Activation, Capacity};
 use super::forward::{Forward, LOGIT_BYTES};
-use super::graphs::{CudaGraphs, Step};
+use super::graphs::{self, CudaGraphs, Step};
 use super::inputs::Inputs;
+use super::kv_cache::KvCache;
 use super::sampler::DeviceSampler;
 use super::session::{Provider, Session};
 use super::shape::BatchShape;
@@ -17,7 +18,7 @@ use device::{Buffer, Device, GEMM_WORKSPACE};
 use policy::config::Config;
 use policy::graph;
 use policy::weights::Weights;
-use record::failure::{Failure, Result};
+use record::failure::Result;
 use record::stage;
 
 /// A policy on a device. `T` is what it computes in.
@@ -25,8 +26,7 @@ pub struct DeviceRunner<D: Device, T: Activation> {
     forward: Forward<T>,
     config: Config,
     capacity: Capacity,
-    /// Keys and values of each layer.
-    kv: Vec<[Buffer<T>; 2]>,
+    kv: KvCache,
     inputs: Inputs,
     /// Bound to the session, and held for it.
     _factors: Vec<Buffer<T>>,
@@ -39,14 +39,12 @@ pub struct DeviceRunner<D: Device, T: Activation> {
 /// requests, and the workspace of matrix products.
 pub fn arena_bytes<T: Activation>(config: &Config, adapters: &Adapters, capacity: &Capacity) -> u64 {
     let size = size_of::<T>() as u64;
-    let block = (capacity.block_size * config.num_kv_heads * config.head_dim) as u64 * size;
-    let kv = 2 * config.num_layers as u64 * capacity.blocks as u64 * block;
     let head = (config.vocab_size * config.hidden_size) as u64 * size;
     let hidden = (capacity.sequences * config.hidden_size) as u64 * size;
     // Every buffer begins at a line of its own and may have a margin behind it.
-    let buffers = 2 * config.num_layers as u64 + 7;
+    let buffers = 9;
     GEMM_WORKSPACE
-        + kv
+        + KvCache::bytes::<T>(config, capacity)
         + head
         + hidden
         + LOGIT_BYTES.max(4 * config.vocab_size) as u64
@@ -74,25 +72,13 @@ impl<D: Device, T: Activation> DeviceRunner<D, T> {
         let mut session = Session::open(&graph, weights.folder()?, provider)?;
         let capacity = capacity(&device)?;
         device.reserve(arena_bytes::<T>(&config, adapters, &capacity))?;
-        let shape = [capacity.blocks, capacity.block_size, config.num_kv_heads, config.head_dim];
-        let mut kv = Vec::with_capacity(config.num_layers);
-        for layer in 0..config.num_layers {
-            let sides = [(); 2].map(|()| device.allocate::<T>(shape.iter().product()));
-            let [keys, values] = sides;
-            let sides = [keys?, values?];
-            for (name, buffer) in ["key", "value"].into_iter().zip(&sides) {
-                session.input::<T>(&format!("{name}_cache.{layer}"), buffer.address(), &shape)?;
-                session.output::<T>(&format!("{name}_cache_out.{layer}"), buffer.address(), &shape)?;
-                device.clear(buffer.all())?;
-            }
-            kv.push(sides);
-        }
+        let kv = KvCache::new::<D, T>(&config, &capacity, &mut device, &mut session)?;
         let adapted = !adapters.stack().is_empty();
         Ok(DeviceRunner {
             _factors: adapters.upload(&config, &mut device, &mut session)?,
             inputs: Inputs::new(&mut device, &capacity, config.max_positions, adapted)?,
             forward: Forward::new(&config, weights, &mut device, session, capacity.sequences)?,
-            graphs: CudaGraphs::new(),
+            graphs: CudaGraphs::asked(),
             config,
             capacity,
             kv,
@@ -121,18 +107,6 @@ impl<D: Device, T: Activation> DeviceRunner<D, T> {
         &self.device
     }
 
-    /// Copies the blocks in which sequences part.
-    fn copy_blocks(&mut self, batch: &Batch) -> Result<()> {
-        let size = self.capacity.block_size * self.config.num_kv_heads * self.config.head_dim;
-        for copy in &batch.copies {
-            let (from, to) = (copy.from as usize * size, copy.to as usize * size);
-            for buffer in self.kv.iter().flatten() {
-                self.device.copy(buffer.slice(from..from + size), buffer.slice(to..to + size))?;
-            }
-        }
-        Ok(())
-    }
-
     /// Runs what was uploaded.
     fn run_eagerly(&mut self, shape: &BatchShape, count: usize) -> Result<Vec<SampledToken>> {
         self.inputs.bind(&mut self.forward.session, shape)?;
@@ -141,31 +115,33 @@ impl<D: Device, T: Activation> DeviceRunner<D, T> {
         self.forward.sampler.download(&mut self.device, count)
     }
 
-    /// Captures the run that was just done and gave `tokens`, if replaying it gives them again.
+    /// Captures the run that was just done and gave `tokens`. What its replay gives, which is what later runs build on; or
+    /// `tokens` on a device without graphs.
     ///
     /// # Errors
     /// The capture fails, or its replay does something else.
-    fn capture(&mut self, shape: &BatchShape, tokens: &[SampledToken]) -> Result<()> {
+    fn capture(&mut self, shape: &BatchShape, tokens: Vec<SampledToken>) -> Result<Vec<SampledToken>> {
         let forward = &mut self.forward;
         let Some(graph) = self.device.capture(|device| forward.submit(device, shape))? else {
             self.graphs.disable();
-            return Ok(());
+            return Ok(tokens);
         };
-        self.forward.clear(&mut self.device)?;
-        self.device.replay(&graph)?;
-        let again = self.forward.sampler.download(&mut self.device, tokens.len())?;
-        let bits = |token: &SampledToken| (token.id, token.logprob.to_bits());
-        if !again.iter().map(bits).eq(tokens.iter().map(bits)) {
-            return Err(Failure::work("the replay of a captured run is not bit-identical"));
-        }
+        let mut replay = || {
+            self.forward.clear(&mut self.device)?;
+            self.device.replay(&graph)?;
+            self.forward.sampler.download(&mut self.device, tokens.len())
+        };
+        let replayed = [replay()?, replay()?];
+        graphs::verify(&tokens, &replayed)?;
         self.graphs.insert(*shape, graph);
-        Ok(())
+        let [replayed, _] = replayed;
+        Ok(replayed)
     }
 }
 
 impl<D: Device, T: Activation> Runner for DeviceRunner<D, T> {
     fn run(&mut self, batch: &Batch) -> Result<Vec<SampledToken>> {
-        self.copy_blocks(batch)?;
+        self.kv.copy(&mut self.device, &batch.copies)?;
         let shape = BatchShape::of(batch, &self.capacity, self.config.max_positions);
         self.inputs.upload(&mut self.device, batch, &shape)?;
         self.forward.request(&mut self.device, &batch.requests, &shape)?;
@@ -178,12 +154,15 @@ impl<D: Device, T: Activation> Runner for DeviceRunner<D, T> {
             Step::Run => self.run_eagerly(&shape, count),
             Step::Capture => {
                 let tokens = self.run_eagerly(&shape, count)?;
-                if let Err(failure) = self.capture(&shape, &tokens) {
-                    self.graphs.disable();
-                    let cause = failure.message;
-                    stage::note("rollout", format!("decoding without CUDA graphs, which is slower: {cause}"));
-                }
-                Ok(tokens)
+                self.capture(&shape, tokens).or_else(|failure| {
+                    if self.graphs.give_up(&shape) {
+                        let (rows, cause) = (shape.rows, failure.message);
+                        let text = format!("decoding {rows} sequences without a CUDA graph, which is slower");
+                        stage::note("rollout", format!("{text}: {cause}"));
+                    }
+                    // A replay may have left something else in the cache.
+                    self.run_eagerly(&shape, count)
+                })
             }
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! On a GPU the session works in the stream that it was given, and a run returns as soon as its work is enqueued.
 
+use super::attention_tier::sdpa_kernel;
 use super::paged_attention;
 use crate::engine::custom_op::Domain;
 use crate::engine::onnx::{Element, Memory, Tensor, check, failed, session_builder};
@@ -174,6 +175,7 @@ fn refused(failure: Failure, what: &str) -> Failure {
 /// Adds the CUDA provider, in our stream: its work and that of our own kernels then follow each other without waiting.
 fn append_cuda(options: *mut OrtSessionOptions, number: u32, stream: *mut c_void) -> Result<()> {
     let api = ort::api();
+    let attention = CString::new(sdpa_kernel()?.to_string()).unwrap_or_default();
     let mut cuda = ptr::null_mut();
     // SAFETY: `cuda` receives options that are released below; all texts outlive their calls.
     unsafe {
@@ -185,8 +187,7 @@ fn append_cuda(options: *mut OrtSessionOptions, number: u32, stream: *mut c_void
             (c"device_id", number.as_c_str()),
             (c"arena_extend_strategy", c"kNextPowerOfTwo"),
             (c"do_copy_in_default_stream", c"1"),
-            // FlashAttention, or the next best of ONNX Runtime's own: the same whether or not cuDNN is installed.
-            (c"sdpa_kernel", c"3"),
+            (c"sdpa_kernel", attention.as_c_str()),
         ];
         let (keys, values): (Vec<_>, Vec<_>) =
             pairs.iter().map(|(key, value)| (key.as_ptr(), value.as_ptr())).unzip();
