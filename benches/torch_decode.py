@@ -50,18 +50,23 @@ class Decoder:
         first, second = x.chunk(2, -1)
         return x * self.cosines[position] + torch.cat([-second, first], -1) * self.sines[position]
 
-    def forward(self, x, position, attend):
-        """x [rows, tokens, hidden] -> the same after all layers; `attend(layer, q, k, v)` gives [rows, heads, tokens, head]."""
+    def layer(self, x, index, position, attend):
+        """x [rows, tokens, hidden] -> the same after one layer; `attend(layer, q, k, v)` gives [rows, heads, tokens, head]."""
         rows, tokens, _ = x.shape
-        for index, layer in enumerate(self.layers):
-            before, q_norm, k_norm, after = layer["norms"]
-            qkv = functional.linear(self.normed(x, before), layer["qkv"]).view(rows, tokens, -1, self.head).transpose(1, 2)
-            q, k, v = qkv.split([self.heads, self.kv_heads, self.kv_heads], 1)
-            q, k = self.rotated(self.normed(q, q_norm), position), self.rotated(self.normed(k, k_norm), position)
-            attended = attend(index, q, k, v).transpose(1, 2).reshape(rows, tokens, -1)
-            x = x + functional.linear(attended, layer["output"])
-            gate, up = functional.linear(self.normed(x, after), layer["gate_up"]).chunk(2, -1)
-            x = x + functional.linear(functional.silu(gate) * up, layer["down"])
+        layer = self.layers[index]
+        before, q_norm, k_norm, after = layer["norms"]
+        qkv = functional.linear(self.normed(x, before), layer["qkv"]).view(rows, tokens, -1, self.head).transpose(1, 2)
+        q, k, v = qkv.split([self.heads, self.kv_heads, self.kv_heads], 1)
+        q, k = self.rotated(self.normed(q, q_norm), position), self.rotated(self.normed(k, k_norm), position)
+        attended = attend(index, q, k, v).transpose(1, 2).reshape(rows, tokens, -1)
+        x = x + functional.linear(attended, layer["output"])
+        gate, up = functional.linear(self.normed(x, after), layer["gate_up"]).chunk(2, -1)
+        return x + functional.linear(functional.silu(gate) * up, layer["down"])
+
+    def forward(self, x, position, attend):
+        """The same after all layers and the norm behind them."""
+        for index in range(len(self.layers)):
+            x = self.layer(x, index, position, attend)
         return self.normed(x, self.norm)
 
     def step(self, ids, position):

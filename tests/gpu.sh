@@ -11,11 +11,12 @@ Runs every check and measurement that needs a GPU and writes a dated table.
   DIR/gpu.sh [--device cuda:N] [--parts LIST] [--sizes LIST]
                                             on the GPU: prints a table and writes it to DIR/gpu-DATE.txt
   DIR/gpu.sh --device sim                   the same steps without a GPU, in the simulator and with tiny sizes
-  tests/gpu.sh --split DIR [--size BYTES]   splits DIR for copying [default: 50M each] into DIR-parts;
-                                            DIR-parts/join.sh DIR joins them again
+  tests/gpu.sh --archive DIR                four archives of DIR by xz in DIR-archives, for machines that take little at a time and
+                                            not for long; docs/gpu.md has the commands for each
 
-  --table FILE   write the table here; FILE.log gets all output
+  --table FILE   write the table here, row by row; FILE.log gets all output
   --limit N      time limit of one row in seconds [default: 540]
+  --within N     start no row after N seconds, and end the last one then [default: no limit]
   --keep DIR     keep the random policies in DIR for the next run
 
 Parts, in this order, so that problems show in the first minute [default: all]:
@@ -25,12 +26,17 @@ Parts, in this order, so that problems show in the first minute [default: all]:
   roofline   bandwidth of a copy and FLOP/s of a matrix product, the reference of the shares below
   step       for each size a random policy with a full vocabulary: one training step, and whether rollout and update agree
              on log-probabilities
-  decode     decode steps and prefill at batch 1, 16, 64 and 256 and context 512 and 1536, with and without shared prompts
+  decode     decode steps and prefill at batch 1, 16, 64 and 256 and context 512 and 1536, with and without shared prompts; with
+             each of ONNX Runtime's kernels for attention, and without CUDA graphs
+  train      micro-batches of `update` in the shapes 4096,512,8 and 1024,1024,4 (prompt, completion, completions of a prompt), less
+             the first: their time, and their operations as a share of the measured matrix product
+  profile    the same shapes once more, by kernel
   team       32 episodes of 4 turns, 2 agents with a policy each, 4 branches: time of a step by phase
   adapters   two agents, each an adapter of one base, in the same batches: whether rollout and update agree, the cost of a
              decode step, and a run of pipeline.sh
   loop       pipeline.sh: a team of tiny policies learns Plan-Path for 20 steps, the warm-up on the CPU
-  torch      decode steps in PyTorch (static cache, compiled), if installed
+  torch-decode  decode steps in PyTorch (static cache, compiled), if installed
+  torch-train   a micro-batch of the same shapes in PyTorch (compiled; with prompts repeated, and shared by flex_attention), if installed
 Sizes: 0.6B 1.7B 8B (as Qwen3), tiny [default: 0.6B,1.7B; with sim: tiny].
 If the machine with the GPU is offline, run XDG_CACHE_HOME=DIR/cache ./fetch-cuda.sh before DIR is copied.
 A failure does not stop the rest; the exit code is 1 if anything failed.
@@ -75,37 +81,52 @@ LIST
     if command -v strip >/dev/null; then strip "$1"/bin/* "$1"/tests/*; fi
     cp -r tests/golden "$1/" || exit 74
     python3 tests/full_tokenizer.py "$1/tokenizer" 151936 && python3 tests/full_tokenizer.py "$1/tokenizer/small" 2048 || exit 1
-    cp -r pipeline.sh pipeline fetch-cuda.sh fetch-runtime.sh benches/torch_decode.py tests/gpu.sh "$1/" || exit 74
+    cp -r pipeline.sh pipeline fetch-cuda.sh fetch-runtime.sh benches/torch_decode.py benches/torch_train.py \
+        benches/update_shapes.py tests/slim_provider.py tests/gpu.sh "$1/" || exit 74
     printf 'gpu.sh: %s is ready, %s; run %s/gpu.sh on the machine with the GPU\n' "$1" "$(du -sh "$1" | cut -f1)" "$1"
 }
 
-split_pack() { # DIR BYTES
-    local parts=$1-parts
+# What each archive runs, and what of the folder it needs for that.
+archives() {
+    cat <<'LIST'
+1-step provider bin/envs bin/policy bin/rollout bin/group bin/advantage bin/update bin/roofline tokenizer
+2-tests none bin/policy bin/update tests golden
+3-decode provider bin/policy bin/rollout bin/generate bin/roofline tokenizer torch_decode.py
+4-train none bin/policy bin/update bin/roofline tokenizer update_shapes.py torch_decode.py torch_train.py
+LIST
+}
+archive() { # DIR
+    local into=$1-archives libraries name provider files size
     [ -x "$1/gpu.sh" ] || stop "$1 was not made by --pack" 'tests/gpu.sh --pack DIR'
-    [ ! -e "$parts" ] || stop "$parts already exists" 'remove it first'
-    mkdir "$parts" || exit 74
-    tar -C "$1" -c . | gzip -6 | split -b "$2" -d -a 3 - "$parts/part-" || exit 74
-    (cd "$parts" && sha256sum part-* >SHA256SUMS) || exit 74
-    cat >"$parts/join.sh" <<'JOIN'
-#!/usr/bin/env bash
-# join.sh DIR: joins the parts next to this script into DIR.
-set -euo pipefail
-[ $# = 1 ] || { echo 'join.sh: name the directory to create' >&2; exit 2; }
-mkdir -p "$1" && into=$(cd "$1" && pwd)
-cd "$(dirname "${BASH_SOURCE[0]}")"
-sha256sum --check --quiet SHA256SUMS
-cat part-* | gzip -dc | tar -C "$into" -x
-JOIN
-    chmod +x "$parts/join.sh"
-    ls -l "$parts"
+    [ ! -e "$into" ] || stop "$into already exists" 'remove it first'
+    libraries=$("$1/fetch-cuda.sh" onnxruntime) || exit 69
+    mkdir -p "$into" "$1/cache/troupe/cuda-13.0" || exit 74
+    # The CUDA provider is the largest by far, so it is made small and compressed once.
+    for name in "$libraries"/onnxruntime-gpu-*; do
+        mkdir -p "$1/cache/troupe/cuda-13.0/${name##*/}" || exit 74
+        cp "$name"/libonnxruntime.so.* "$name"/libonnxruntime_providers_shared.so "$1/cache/troupe/cuda-13.0/${name##*/}/" &&
+            python3 "$1/slim_provider.py" "$name/libonnxruntime_providers_cuda.so" \
+                "$1/cache/troupe/cuda-13.0/${name##*/}/libonnxruntime_providers_cuda.so" --without 'moe|int4|fpA_in' || exit 1
+    done
+    tar -C "$1" -c cache | xz -6 >"$into/provider.tar.xz" || exit 74
+    while read -r name provider files; do
+        mkdir "$into/$name" || exit 74
+        # shellcheck disable=SC2086 # words of a list
+        tar -C "$1" -c gpu.sh $files | xz -6 >"$into/$name/programs.tar.xz" || exit 74
+        if [ "$provider" = provider ]; then ln "$into/provider.tar.xz" "$into/$name/" || exit 74; fi
+        size=$(cat "$into/$name"/* | wc -c)
+        printf 'gpu.sh: %s: %s bytes\n' "$into/$name" "$size"
+        [ "$size" -lt 60000000 ] || stop "$into/$name is larger than 60 MB" 'leave more out in tests/slim_provider.py' 1
+    done < <(archives)
+    rm "$into/provider.tar.xz"
 }
 
-device=cuda parts=facts,tests,sanitizer,roofline,step,decode,team,adapters,loop,torch sizes='' packing='' profile=release
-splitting='' part_size=50M table='' limit=540 keep=''
+device=cuda parts=facts,tests,sanitizer,roofline,step,decode,train,profile,team,adapters,loop,torch-decode,torch-train sizes='' packing='' profile=release
+archiving='' table='' limit=540 within='' keep=''
 while [ $# -gt 0 ]; do
     case $1 in
         --help | -h) usage; exit 0 ;;
-        --pack | --profile | --device | --parts | --sizes | --split | --size | --table | --limit | --keep) [ $# -ge 2 ] || stop "$1 needs a value" 'gpu.sh --help' ;;
+        --pack | --profile | --device | --parts | --sizes | --archive | --table | --limit | --within | --keep) [ $# -ge 2 ] || stop "$1 needs a value" 'gpu.sh --help' ;;
         *) stop "unknown argument $1" 'gpu.sh --help' ;;
     esac
     case $1 in
@@ -114,10 +135,10 @@ while [ $# -gt 0 ]; do
         --device) device=$2 ;;
         --parts) parts=$2 ;;
         --sizes) sizes=$2 ;;
-        --split) splitting=${2%/} ;;
-        --size) part_size=$2 ;;
+        --archive) archiving=${2%/} ;;
         --table) table=$2 ;;
         --limit) limit=$2 ;;
+        --within) within=$2 ;;
         --keep) keep=$2 ;;
     esac
     shift 2
@@ -127,15 +148,18 @@ if [ -n "$packing" ]; then
     pack "$packing" "$profile"
     exit 0
 fi
-if [ -n "$splitting" ]; then
-    split_pack "$splitting" "$part_size"
+if [ -n "$archiving" ]; then
+    archive "$archiving"
     exit 0
 fi
 case $limit in '' | *[!0-9]*) stop "--limit $limit: not a number of seconds" 'gpu.sh --help' ;; esac
+case $within in *[!0-9]*) stop "--within $within: not a number of seconds" 'gpu.sh --help' ;; esac
 case $device in
     sim) batches=1,4 contexts=48 steps=4 repeats=1 episodes=1 turns=1 tokens=4 vocabulary=2048 tokenizer=tokenizer/small
+        shapes='80,8,4' batch_tokens=120 tiers='none'
         loop=(--warmup 4 --steps 1 --tasks 2 --branches 2 --turns 1 --eval-every 0) ;;
     cuda*) batches=1,16,64,256 contexts=512,1536 steps=64 repeats=3 episodes=32 turns=4 tokens=256 vocabulary=151936 tokenizer=tokenizer
+        shapes='4096,512,8 1024,1024,4' batch_tokens=32768 tiers='11 3 3-eager'
         loop=(--steps 20 --eval-every 20) ;;
     *) stop "--device $device: neither cuda, cuda:N nor sim" 'gpu.sh --help' ;;
 esac
@@ -161,8 +185,15 @@ row() { printf '%-56s %s\n' "$1" "$2" | tee -a "$table"; }
 # Each check is a process group, so that all of it can be killed.
 set -m
 check() { # NAME COMMAND...: one row, and the end of the output on failure
-    local name=$1 started=$SECONDS code job watcher
+    local name=$1 started=$SECONDS code job watcher limit=$limit
     shift
+    if [ -n "$within" ]; then
+        if [ "$SECONDS" -ge "$within" ]; then
+            row "$name" "not run: $within s are over"
+            return 75
+        fi
+        if [ $((within - SECONDS)) -lt "$limit" ]; then limit=$((within - SECONDS)); fi
+    fi
     "$@" >"$work/out" 2>&1 </dev/null &
     job=$!
     (sleep "$limit" && kill -KILL -- "-$job") >/dev/null 2>&1 &
@@ -224,16 +255,16 @@ if wanted sanitizer; then
     else
         for tool in memcheck racecheck synccheck; do
             for test in "${small[@]}"; do
-                check "compute-sanitizer $tool: ${test#tests/}" compute-sanitizer --tool "$tool" --error-exitcode 9 "$here/$test" --test-threads 1
+                limit=120 check "compute-sanitizer $tool: ${test#tests/}" compute-sanitizer --tool "$tool" --error-exitcode 9 "$here/$test" --test-threads 1
             done
-            check "compute-sanitizer $tool: sampler" compute-sanitizer --tool "$tool" --error-exitcode 9 "$here/tests/rollout-sampler" \
+            limit=120 check "compute-sanitizer $tool: sampler" compute-sanitizer --tool "$tool" --error-exitcode 9 "$here/tests/rollout-sampler" \
                 --test-threads 1 the_device_draws_what_the_cpu_draws
         done
     fi
 fi
 
 # ---- roofline -----------------------------------------------------------------------------------------------
-if wanted roofline || wanted decode || wanted step || wanted adapters; then
+if wanted roofline || wanted decode || wanted step || wanted train || wanted adapters || wanted torch-train; then
     if check 'roofline' roofline "$device"; then
         bytes=$(number bytes_per_second "$work/out") operations=$(number operations_per_second "$work/out")
         row '  copy, GB/s read and written' "$(awk -v x="$bytes" 'BEGIN { printf "%.1f", x / 1e9 }')"
@@ -294,11 +325,6 @@ agree() { # NAME POLICIES...
     update "$@" --check --device "$device" --quiet <"$work/$name.samples" | tee "$work/$name.check"
     return "${PIPESTATUS[0]}"
 }
-weights_of() { # SIZE: number of weights, without an embedding that is only looked up
-    awk -v RS=, -F: '{ gsub(/[{}"\n ]/, ""); v[$1] = $2 } END {
-        q = v["num_attention_heads"] * v["head_dim"]; k = v["num_key_value_heads"] * v["head_dim"]; h = v["hidden_size"]
-        printf "%.0f", v["num_hidden_layers"] * h * (2 * q + 2 * k + 3 * v["intermediate_size"]) + v["vocab_size"] * h }' "$work/$1.json"
-}
 times() { # NAME: time of a step by phase
     local field
     row '  rollout, s' "$(number seconds "$work/$1.rollout")"
@@ -330,9 +356,6 @@ if wanted step; then
         row '  sampled tokens' "$(tokens_of "$size")"
         speed=$(last unique_tokens_per_second "$work/$size.measured")
         row '  update, unique tokens/s' "$speed"
-        # Six FLOP per weight and token.
-        row '  update, share of the measured matrix product' \
-            "$(awk -v t="$speed" -v w="$(weights_of "$size")" -v o="$operations" 'BEGIN { if (o * t > 0) printf "%.1f %%", 600 * w * t / o; else print "unknown" }')"
     done
 fi
 
@@ -353,13 +376,65 @@ speeds() { # FILE PREFIX: one row per JSON object
 if wanted decode; then
     for size in ${sizes//,/ }; do
         policy_of "$size" >"$work/out" 2>&1 || { row "$size: decode" 'FAILED: no policy'; failed=1; continue; }
-        if check "$size: decode and prefill" generate --policy "$work/$size" --device "$device" --batch "$batches" --context "$contexts" \
-            --branches 4 --steps "$steps" --repeats "$repeats" && [ "$device" != sim ]; then
-            row '  decode steps replay CUDA graphs' "$(sed -n 's/.*without CUDA graphs, which is slower: /NO: /p' "$work/out" | grep . || echo yes)"
-        fi
-        grep '^{' "$work/out" >"$work/speeds"
-        speeds "$work/speeds" " "
+        for tier in $tiers; do
+            # The kernels that ONNX Runtime's attention may choose from, and whether steps are CUDA graphs.
+            kernels=${tier%-eager} graphs=on
+            if [ "$tier" != "$kernels" ]; then graphs=off; fi
+            if [ "$tier" = none ]; then kernels=''; fi
+            name="$size: decode and prefill${kernels:+, sdpa_kernel $kernels}"
+            if [ $graphs = off ]; then name="$name, no CUDA graphs"; fi
+            if check "$name" env TROUPE_SDPA_KERNEL="$kernels" TROUPE_CUDA_GRAPHS=$graphs generate --policy "$work/$size" --device "$device" \
+                --batch "$batches" --context "$contexts" --branches 4 --steps "$steps" --repeats "$repeats" && [ "$device$graphs" = "${device#sim}on" ]; then
+                row '  decode steps replay CUDA graphs' "$(sed -n 's/.*without a CUDA graph, which is slower: /not all: /p' "$work/out" | grep . || echo yes)"
+            fi
+            grep '^{' "$work/out" >"$work/speeds"
+            speeds "$work/speeds" " "
+        done
     done
+fi
+
+# ---- training in fixed shapes ---------------------------------------------------------------------------------
+# Metrics of an update of N micro-batches, into NAME.measured; each has as many groups as fit.
+shaped() { # NAME SIZE SHAPE N
+    local name=$1 policy=$work/$2 shape=$3 groups
+    groups=$(python3 "$here/update_shapes.py" cost "$policy" --shape "$shape" --tokens "$batch_tokens" | tee "$work/cost" | grep -o '"groups": [0-9]*' | cut -d' ' -f2)
+    python3 "$here/update_shapes.py" samples "$policy" --shape "$shape" --groups $((groups * $4)) |
+        update --policy "$policy" --objective nll --optimizer sgd --lr 1e-9 --max-tokens-per-batch "$batch_tokens" --device "$device" --quiet |
+        grep '"type":"metrics"' >"$work/$name.measured" || return
+    [ "$(last unique_tokens "$work/$name.measured")" = $(($(cost nodes) * $4)) ] || { echo 'update counts other nodes'; return 1; }
+}
+passes() { # NAME: seconds of the passes
+    awk -v f="$(last forward_seconds "$work/$1.measured")" -v b="$(last backward_seconds "$work/$1.measured")" 'BEGIN { print f + b }'
+}
+cost() { # NAME: a number of the shape that was measured last
+    grep -o "\"$1\": [0-9]*" "$work/cost" | cut -d' ' -f2
+}
+if wanted train; then
+    for size in ${sizes//,/ }; do
+        check "$size: random policy" policy_of "$size" || continue
+        for shape in $shapes; do
+            # The first micro-batch compiles, loads and chooses: what counts is how much longer four take than one.
+            check "$size: update, $shape: one micro-batch" shaped one "$size" "$shape" 1 &&
+                check "$size: update, $shape: four" shaped four "$size" "$shape" 4 || continue
+            seconds=$(awk -v one="$(passes one)" -v four="$(passes four)" 'BEGIN { print (four - one) / 3 }')
+            row '  a micro-batch, s' "$seconds"
+            row '  nodes, and those that are scored' "$(cost nodes), $(cost scored)"
+            row '  nodes/s, and tokens/s with prompts counted in each completion' \
+                "$(awk -v n="$(cost nodes)" -v t="$(cost tokens)" -v s="$seconds" 'BEGIN { if (s > 0) printf "%.0f, %.0f", n / s, t / s; else print "unknown" }')"
+            row '  share of the measured matrix product' "$(share 0 "$(cost operations)" "$seconds")"
+            row '  of its operations attention, head' \
+                "$(awk -v a="$(cost attention)" -v h="$(cost head)" -v o="$(cost operations)" 'BEGIN { printf "%.0f %%, %.0f %%", 100 * a / o, 100 * h / o }')"
+        done
+    done
+fi
+if wanted profile; then
+    size=${sizes%%,*}
+    check "$size: random policy" policy_of "$size" &&
+        for shape in $shapes; do
+            TROUPE_KERNEL_TIMES=$work/kernels check "$size: update, $shape: by kernel" shaped profile "$size" "$shape" 1
+            sed -E 's/.*"kernel":"([^"]*)","launches":([0-9]*),"seconds":([0-9.]*).*/\1\t\3 s in \2 launches/' "$work/kernels" | head -20 |
+                while IFS=$'\t' read -r name text; do row "    $name" "$text"; done
+        done
 fi
 
 # ---- a step in the paper's setting --------------------------------------------------------------------------
@@ -414,20 +489,41 @@ if wanted loop; then
 fi
 
 # ---- PyTorch ------------------------------------------------------------------------------------------------
-if wanted torch; then
+if wanted torch-decode || wanted torch-train; then
     if [ "$device" = sim ]; then
         row 'PyTorch' 'not run in the simulator'
+        sizes=''
     elif ! python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
         row 'PyTorch' 'not run: python3 has no torch that sees the GPU'
-    else
-        for size in ${sizes//,/ }; do
-            configuration "$size" >"$work/$size.json"
-            check "$size: PyTorch, static cache, compiled" python3 "$here/torch_decode.py" --config "$work/$size.json" --device "$device" \
-                --batch "$batches" --context "$contexts" --steps "$steps" --repeats "$repeats"
-            grep '^{' "$work/out" >"$work/speeds"
-            speeds "$work/speeds" '  PyTorch'
-        done
+        sizes=''
     fi
+fi
+if wanted torch-decode; then
+    for size in ${sizes//,/ }; do
+        configuration "$size" >"$work/$size.json"
+        check "$size: PyTorch, static cache, compiled" python3 "$here/torch_decode.py" --config "$work/$size.json" --device "$device" \
+            --batch "$batches" --context "$contexts" --steps "$steps" --repeats "$repeats"
+        grep '^{' "$work/out" >"$work/speeds"
+        speeds "$work/speeds" '  PyTorch'
+    done
+fi
+if wanted torch-train; then
+    for size in ${sizes//,/ }; do
+        configuration "$size" >"$work/$size.json"
+        for shape in $shapes; do
+            # Half as many groups as in our micro-batch at most: autograd keeps more of them.
+            for layout in separate shared; do
+                check "$size: PyTorch, $shape, $layout" python3 "$here/torch_train.py" --config "$work/$size.json" --device "$device" --shape "$shape" \
+                    --groups 2 --layouts $layout --repeats "$repeats" || continue
+                grep '^{' "$work/out" | tail -1 >"$work/line"
+                case $(cat "$work/line") in
+                    *'"skipped"'*) row "  PyTorch, $layout" "not run: $(sed 's/.*"skipped": "\([^"]*\)".*/\1/' "$work/line")" ;;
+                    *) row "  PyTorch, $layout: tokens/s, share of the measured matrix product" \
+                        "$(sed 's/.*"tokens_per_second": \([0-9]*\).*/\1/' "$work/line"), $(share 0 "$(sed 's/.*"operations": \([0-9]*\).*/\1/' "$work/line")" "$(sed 's/.*"seconds": \([0-9.]*\).*/\1/' "$work/line")")" ;;
+                esac
+            done
+        done
+    done
 fi
 row 'table' "$table"
 exit "$failed"

@@ -44,6 +44,7 @@ mod kernel;
 pub mod kernels;
 mod selection;
 mod sim;
+mod times;
 
 use record::failure::{Failure, Result};
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Once;
+use std::time::Instant;
 
 use record::failure::{Failure, Result};
 
@@ -12,7 +13,7 @@ use crate::element::Element;
 use crate::gemm::Gemm;
 use crate::kernel::{Argument, Kernel, Shape};
 use crate::sim::Sim;
-use crate::{Device, Memory};
+use crate::{Device, Memory, times};
 
 /// The kind of hardware that computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -135,6 +136,23 @@ macro_rules! forward {
     };
 }
 
+impl Any {
+    /// Does `work`, and times it if times are asked for.
+    fn timed(
+        &mut self,
+        name: impl FnOnce() -> String,
+        work: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        let Some(times) = times::asked() else { return work(self) };
+        forward!(self, device => device.synchronize())?;
+        let started = Instant::now();
+        work(self)?;
+        forward!(self, device => device.synchronize())?;
+        times.add(name(), started.elapsed());
+        Ok(())
+    }
+}
+
 impl Device for Any {
     type Graph = <Cuda as Device>::Graph;
 
@@ -179,15 +197,18 @@ impl Device for Any {
     }
 
     fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {
-        forward!(self, device => device.launch(kernel, shape, arguments))
+        let launch = |any: &mut Self| forward!(any, device => device.launch(kernel, shape, arguments));
+        self.timed(|| kernel.name().to_owned(), launch)
     }
 
     fn gemm(&mut self, gemm: &Gemm<'_>) -> Result<()> {
-        forward!(self, device => device.gemm(gemm))
+        let name = || format!("gemm {} x {} x {}", gemm.rows, gemm.columns, gemm.depth);
+        self.timed(name, |any| forward!(any, device => device.gemm(gemm)))
     }
 
     fn synchronize(&mut self) -> Result<()> {
-        forward!(self, device => device.synchronize())
+        forward!(self, device => device.synchronize())?;
+        times::asked().map_or(Ok(()), times::Times::write)
     }
 
     fn begin_capture(&mut self) -> Result<bool> {
