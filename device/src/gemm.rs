@@ -97,9 +97,12 @@ impl<'a> Gemm<'a> {
         if addend.values.address != self.out.values.address && addend.values.overlaps(&self.out.values) {
             return wrong("the addend overlaps the result".to_owned());
         }
-        for (name, operand, rows, columns) in
-            [("left", self.left, m, k), ("right", self.right, k, n), ("out", self.out, m, n), ("addend", addend, m, n)]
-        {
+        for (name, operand, rows, columns) in [
+            ("left", self.left, m, k),
+            ("right", self.right, k, n),
+            ("out", self.out, m, n),
+            ("addend", addend, m, n),
+        ] {
             operand.values.check(arena)?;
             let (rows, width) = operand.stored(rows, columns);
             let needed = if rows == 0 || width == 0 { 0 } else { (rows - 1) * operand.stride + width };

@@ -81,7 +81,9 @@ fn products_take_every_layout_and_round_once() {
         device.download(apart.all(), &mut kept).unwrap();
         assert_eq!(beside, got, "{flip_a} {flip_b} {add}");
         assert!(kept.iter().all(|&value| value == if add { 2.0 } else { 0.0 }));
-        for addend in [Operand::new(sum.slice(1..), n), Operand::new(&rounded, n), Operand::new(&apart, n + 1)] {
+        for addend in
+            [Operand::new(sum.slice(1..), n), Operand::new(&rounded, n), Operand::new(&apart, n + 1)]
+        {
             assert!(device.gemm(&product.plus(addend)).is_err(), "overlap, type or stride");
         }
         device.download(rounded.all(), &mut short).unwrap();

@@ -220,7 +220,11 @@ fn what_a_gpu_cannot_do_is_one_sentence_and_a_hint() {
     let Some(fixture) = Fixture::new() else { return };
     let command = format!("envs tasks plan-path --count 1 --seed 7 | {ROLLOUT} --max-tokens 4 >rollout");
     for (variables, code, wanted) in [
-        (("STAND_IN_MEMORY", "100000"), 69, "the device is out of memory while ONNX Runtime loads the weights"),
+        (
+            ("STAND_IN_MEMORY", "100000"),
+            69,
+            "the device is out of memory while ONNX Runtime loads the weights",
+        ),
         (("STAND_IN_MEMORY", "1000000000"), 69, "MiB are free and"),
         (("STAND_IN_DRIVER", "12040"), 69, "the driver supports CUDA 12.4, but NVRTC is of CUDA 13"),
         (("TROUPE_SDPA_KERNEL", "flash"), 2, "is no choice of attention"),

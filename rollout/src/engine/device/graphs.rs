@@ -116,7 +116,9 @@ pub fn verify(run: &[SampledToken], [first, second]: &[Vec<SampledToken>; 2]) ->
     let others = run.iter().zip(first).filter(|(run, replay)| !near(run, replay)).count();
     if others > run.len() / 8 {
         let count = run.len();
-        return Err(Failure::work(format!("the replay of a captured run differs in {others} of {count} tokens")));
+        return Err(Failure::work(format!(
+            "the replay of a captured run differs in {others} of {count} tokens"
+        )));
     }
     Ok(())
 }

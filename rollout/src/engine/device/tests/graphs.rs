@@ -99,7 +99,7 @@ impl Device for Faulty {
 fn completions(scheduler: &mut Scheduler<impl Runner>) -> Vec<(u64, Vec<Completion>)> {
     for id in 0..4 {
         let sampling = SamplingParams { temperature: 0.9, ..SamplingParams::PLAIN };
-        let request = request(id, 10 + 7 * id as usize, 1 + id as usize, 24);
+        let request = request(id, 10 + 7 * id as usize, 1 + id as usize, 12 + 4 * id as usize);
         scheduler.submit(None, crate::engine::Request { sampling, ..request }).expect("accepted");
     }
     drain(scheduler)
