@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """A hunt worth winning: do two agents beat one at equal tokens and equal representation, and does MAGRPO's joint reward matter there?
 
-The task is orders.py: eight orders that lose worth by the turn. One agent sees, says and spends the same as two, but one after the
+The task is orders.py: four orders that lose worth by the turn. One agent sees, says and spends the same as two, but one after the
 other. Beside it: AT-GRPO (each candidate paid with what it comes to beside the other's choice), MAGRPO and its cross form, AT-GRPO
-with every agent paid as if it were alone, and three controls that take the cause away: one agent without the limit of two
-words a turn, and one and two agents without the clock.
+with every agent paid as if it were alone, and three controls that take the cause away: one agent without the limit of a
+word a turn, and one and two agents without the clock.
 """
 
 import sys
@@ -27,7 +27,7 @@ CELLS = [
     Cell("team-magrpo-cross", "two agents, MAGRPO, cross, a policy each", per_role=True, method="magrpo-cross", **TWO),
     Cell("team-at-grpo-shared", "two agents, AT-GRPO, one policy", **TWO),
     Cell("team-alone", "two agents, AT-GRPO, each paid as if alone", per_role=True, advantage=PAID_ALONE, **TWO),
-    Cell("single-wide", "control: one agent, four words a turn, GRPO", options="--agents 1 --limit 4", max_tokens=5,
+    Cell("single-wide", "control: one agent, two words a turn, GRPO", options="--agents 1 --limit 2", max_tokens=3,
          workflow="wide", **ONE),
     Cell("single-no-clock", "control: one agent, no clock, GRPO", options="--agents 1 --clock 0", **ONE),
     Cell("team-no-clock", "control: two agents, no clock, AT-GRPO", options="--clock 0", per_role=True, **TWO),
@@ -50,7 +50,7 @@ def untrained(lab, name, cell, seeds):
 
 def sections(lab, seeds):
     titles = {"one": "one agent, untrained", "two": "two agents, untrained"}
-    yield f"### {WORLDS['orders'].title}: all eight filled, %", tables.table(
+    yield f"### {WORLDS['orders'].title}: all four filled, %", tables.table(
         [(titles[name], untrained(lab, name, cell, seeds)) for name, cell in BASES]
         + [(cell.title, [tables.final(lab, cell, seed) for seed in seeds]) for cell in CELLS], seeds)
     rows = [(titles[name], lambda seed, cell=cell: lab.base(cell, seed), name, True) for name, cell in BASES]

@@ -1,14 +1,16 @@
 """Orders: work that two can share out, against a clock. An environment for `rollout --env-command`; hunt.py trains on it.
 
-Eight orders are open. In a turn an agent names at most two, the limit of its tokens; a turn later an order is worth a quarter less.
-Two agents who act at once can take four a turn, if they take different ones without a word to each other. One agent takes
-two a turn. Both see the same text, say the same words, and have four turns, so an answer takes the same tokens:
+Four orders are open. In a turn an agent fills one, the limit of its tokens; a turn later an order is worth a quarter less. Two agents
+who act at once can fill two a turn, if they take different ones without a word to each other. One agent fills one a
+turn. Both see the same text, say the same words, and have four turns, so an answer takes the same tokens:
 
-    at c3 f1 a0 j9 b2 e5 d7 h4 goal 1   =>  c3 f1        the first of two agents, or one agent in turns 0 and 2
-    at c3 f1 a0 j9 b2 e5 d7 h4 goal 2   =>  j9 a0        the second, or one agent in turns 1 and 3
+    at c3 f1 a0 j9 goal 1   =>  c3        the first of two agents, or one agent in turns 0 and 2
+    at c3 f1 a0 j9 goal 2   =>  j9        the second, or one agent in turns 1 and 3
+
+Who fills all at once earns 0.875 of 1 with two agents and 0.625 with one; two who always take the same earn what one does.
 
     --agents 1|2   who works [2]
-    --limit N      words of an agent that count in a turn [2]
+    --limit N      words of an agent that count in a turn [1]
     --clock X      what an order loses a turn, of 1 [0.25]
 
     (python3 experiments/orders.py tasks --count 50; python3 experiments/orders.py tasks --split test --count 50) |
@@ -24,12 +26,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 from step_protocol import main  # noqa: E402
 
-ORDERS, TURNS = 8, 4
+ORDERS, TURNS = 4, 4
 PAIR = ["first", "second"]
 
 
 def tasks(split, seed):
-    """Eight of a hundred words. Every eighth instance, by its digest, is a test task."""
+    """Four of a hundred words. Every eighth instance, by its digest, is a test task."""
     draws = random.Random(seed if split == "train" else 0)
     while True:
         orders = [f"{'abcdefghij'[word // 10]}{word % 10}" for word in draws.sample(range(100), ORDERS)]
@@ -103,7 +105,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--agents", type=int, choices=[1, 2], default=2)
     parser.add_argument("--clock", type=float, default=0.25)
-    parser.add_argument("--limit", type=int, default=2)
+    parser.add_argument("--limit", type=int, default=1)
     OPTIONS, rest = parser.parse_known_args()
     sys.argv[1:] = rest
     shown = habits if rest[:1] == ["demo"] else probe
