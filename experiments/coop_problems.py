@@ -43,15 +43,17 @@ def problem(choice, change, total):
             "test": f"def check(candidate):\n{asserted}", "aux": aux, "main": main}
 
 
-def main():
+def lines():
+    """Every problem as a task line."""
     for choice in CHOICES:
         for change in CHANGES:
             for total in SUMS:
                 spec = problem(choice, change, total)
                 name = spec["entry_point"]
                 split = "test" if hashlib.sha256(name.encode()).digest()[0] % 6 == 0 else "train"
-                print(json.dumps({"type": "task", "v": 1, "env": "coop-code", "task": f"coop-code/{split}/{name}", "split": split, "spec": spec}))
+                yield {"type": "task", "v": 1, "env": "coop-code", "task": f"coop-code/{split}/{name}", "split": split, "spec": spec}
 
 
 if __name__ == "__main__":
-    main()
+    for line in lines():
+        print(json.dumps(line))

@@ -56,8 +56,6 @@ def sections(lab, seeds):
     rows = [(titles[name], lambda seed, cell=cell: lab.base(cell, seed), name, True) for name, cell in BASES]
     rows += [(cell.title, lambda seed, cell=cell: lab.directory(cell, seed), "eval", True) for cell in CELLS]
     yield "What was filled, by what it was worth then, of 1; and the tokens of an answer", magrpo.rewards(lab, rows, seeds, ".3f")
-    marks = WORLDS["orders"].marks
-    yield "The same on the way (means over seeds)", magrpo.reward_curve(lab, CELLS, seeds, marks)
 
 
 if __name__ == "__main__":

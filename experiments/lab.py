@@ -62,6 +62,9 @@ class World:
 # A pretrained model: a step of 16 tasks, and an evaluation at the half and at the end, because its tokens cost a thousand times more.
 REAL = dict(model="smollm2", samples=128, test_tasks=300, marks=(1 / 2, 1))
 
+# Problems of coop-code: coop_problems.py prints them, magrpo.py keeps them here.
+PROBLEMS = "runs/coop-problems.jsonl"
+
 WORLDS = {
     "plan-path": World("plan-path", "Plan-Path, a third of the usual warm-up (1,200 steps)", turns=4, max_tokens=8, warmup=1200, budget=240_000),
     "plan-path-long": World("plan-path", "Plan-Path, the usual warm-up (3,600 steps)", turns=4, max_tokens=8, warmup=3600, budget=240_000),
@@ -76,14 +79,14 @@ WORLDS = {
                        settings=("encoding=full", "level=1"), **REAL),
     "write": World("write", "Write: two writers of one text", turns=2, max_tokens=24, warmup=400, budget=120_000),
     "math-team": World("math", "Math: a tool that calculates beside a reasoner", turns=2, max_tokens=24, warmup=600, budget=120_000),
-    "code-team": World("code", "Code: a coder beside a tester", turns=2, max_tokens=24, warmup=800, budget=60_000,
-                       marks=(1 / 4, 1), test_tasks=500),
-    "coop-code": World("coop-code", "a helper beside a main function, SmolLM2-135M-Instruct", turns=1, max_tokens=96, warmup=0,
-                       budget=160_000, settings=("turns=1",), **REAL),
+    "code-team": World("code", "Code: a coder beside a tester", turns=2, max_tokens=24, warmup=400, budget=24_000,
+                       samples=192, marks=(1,), test_tasks=500),
+    "coop-code": World("coop-code", "a helper beside a main function, SmolLM2-135M-Instruct", turns=1, max_tokens=64, warmup=0,
+                       budget=40_000, settings=("turns=1", f"data={PROBLEMS}"), **dict(REAL, samples=64, test_tasks=22)),
     "coop-small": World("coop-small", "a helper beside a main function, in one line each", turns=1, max_tokens=16, warmup=400,
-                        budget=60_000, marks=(1 / 4, 1), test_tasks=500, command="python3 experiments/coop_small.py"),
-    "orders": World("orders", "Orders: four orders against a clock", turns=4, max_tokens=2, warmup=400, budget=60_000,
-                    marks=(1 / 4, 1), test_tasks=500, command="python3 experiments/orders.py"),
+                        budget=24_000, samples=192, marks=(1,), test_tasks=500, command="python3 experiments/coop_small.py"),
+    "orders": World("orders", "Orders: four orders against a clock", turns=4, max_tokens=2, warmup=400, budget=24_000,
+                    samples=192, marks=(1,), test_tasks=500, command="python3 experiments/orders.py"),
     "sokoban": World("sokoban", "Sokoban 6x6, one box", turns=4, max_tokens=8, warmup=1200, budget=240_000),
 }
 

@@ -7,12 +7,14 @@ where each candidate has a reward of its own; all combinations of candidates (cr
 for their own part, one advantage for all (centralized) against one for each (decentralized).
 """
 
+import json
 import statistics
 import sys
 
+import coop_problems
 import tables
 from command import main
-from lab import WORLDS, Cell, Plan
+from lab import PROBLEMS, REPOSITORY, WORLDS, Cell, Plan
 from main_table import evaluate_warm_ups, untrained
 
 # Every agent of a joint action gets its mean reward, which is the same for all of them.
@@ -94,18 +96,6 @@ def rewards(lab, rows, seeds, digits=".2f"):
     return "\n".join(lines)
 
 
-def reward_curve(lab, cells, seeds, marks):
-    """Mean reward of an answer at each part of the budget: one row a cell."""
-    head = ["method", "seeds", *(f"{mark * cells[0].budget / 1000:.0f} k tokens" for mark in marks)]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for cell in cells:
-        runs = [sorted((lab.directory(cell, seed) / "eval").glob("step-*.jsonl"))[-len(marks):] for seed in seeds]
-        runs = [[tables.answers(file).reward for file in run] for run in runs if len(run) == len(marks)]
-        if runs:
-            lines.append(f"| {cell.title} | {len(runs)} | " + " | ".join(f"{statistics.mean(mark):.3f}" for mark in zip(*runs)) + " |")
-    return "\n".join(lines)
-
-
 def sections(lab, seeds, all_cells):
     for place in PLACES:
         there = place_of(all_cells, place)
@@ -127,7 +117,16 @@ def sections(lab, seeds, all_cells):
         yield f"{WORLDS[place].title}, success on the way (means over seeds)", tables.curve(lab, there, seeds)
 
 
+def write_problems():
+    """The problems of coop-code: its own are few, and too hard for a small model."""
+    file = REPOSITORY / PROBLEMS
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("".join(json.dumps(line) + "\n" for line in coop_problems.lines()), encoding="utf-8")
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["run"]:
+        write_problems()
     plan = Plan(CELLS)
     plan.after = lambda lab, seed: after(lab, seed, plan.cells)
     sys.exit(main(__doc__, plan, lambda lab, seeds: sections(lab, seeds, plan.cells)))

@@ -54,6 +54,18 @@ fn the_sizes_of_a_tree_are_those_of_the_paper() {
         let names: HashSet<String> = texts(&joint, "node").into_iter().collect();
         assert_eq!(names.len(), nodes, "{mode}");
         assert_eq!(of_type(&output, "episode").len(), 1);
+        if mode == "aligned" {
+            let branches = |action: &Value| -> HashSet<String> {
+                let members = action["members"].as_array().expect("members").iter();
+                members
+                    .map(|id| id.as_str().expect("an id").rsplit('/').next().unwrap_or("").to_owned())
+                    .collect()
+            };
+            assert!(
+                joint.iter().all(|action| branches(action).len() == 1),
+                "k goes with k, and with no other"
+            );
+        }
         let ids: HashSet<String> =
             samples.iter().chain(&joint).map(|line| line["id"].as_str().expect("an id").to_owned()).collect();
         assert_eq!(ids.len(), samples.len() + joint.len());
