@@ -45,6 +45,7 @@ for ((step = done_steps + 1; step <= steps; step++)); do
     evaluate_if_due "$step"
 done
 end_stages || exit $?
+settle
 [ "$eval_every" -gt 0 ] || page
 say "the run is in $run, its report in $run/report.html"
 exit

@@ -111,10 +111,12 @@ choose_defaults() { # those that follow the kind of policy
 }
 check_arguments() { # what has no effect is refused
     local name
-    for name in tasks branches turns max_tokens eval_tasks minibatches keep; do
+    for name in tasks branches turns max_tokens eval_tasks minibatches keep save_every; do
         [ "${!name:-1}" -gt 0 ] || die 2 "--${name//_/-} must be at least 1"
     done
     [[ $device =~ ^(cpu|sim|cuda(:[0-9]+)?)$ ]] || die 2 "--device $device: not a device" 'devices are cpu, cuda and cuda:N'
+    [ "$resident" = yes ] || [ "$save_every" = 1 ] ||
+        die 2 '--save-every has no effect without --resident' 'add --resident: a process a step ends with its state saved'
     if [ "$resident" = yes ]; then
         [ -z "$evaluate" ] || die 2 '--resident has no effect with --evaluate' 'leave out --resident'
         [ "$device" = cpu ] || die 2 "--resident has no effect with --device $device" 'leave out --resident: a device is shared by a process a step'

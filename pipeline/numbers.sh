@@ -15,6 +15,7 @@ minibatches N 2 2 2 optimizer steps a step
 clip X 0.2 0.2 0.2 clip range of a token'"'"'s ratio
 kl X 0 0 0 weight of the KL divergence from the first version
 keep N 2 2 2 versions of each policy to keep
+save_every N 1 1 1 steps between saves with --resident
 eval_every N 20 10 10 steps between evaluations; 0: none
 eval_tasks N 300 300 300 tasks of an evaluation, of the test split
 warmup N 3600 0 0 optimizer steps on demonstrations
@@ -113,7 +114,8 @@ Options:
   --keep-best           keep a copy of the policies that did best on the test tasks in DIR/best
   --resident            start the stages once and not for each step: the policies' weights and moments stay in memory.
                         The same bytes; with or without may change from run to run. On the CPU; of the stages only
-                        tasks can be replaced
+                        tasks can be replaced. With --save-every N the optimizer's state is saved every N steps and at the end:
+                        what is killed repeats the steps since, with the same bytes
   --tensorboard DIR     append TensorBoard events to DIR/RUN after each step
   --evaluate STEP       print the stream of an evaluation of --policies AGENT=DIR as step STEP, then stop
   --help                this text

@@ -10,7 +10,7 @@ stay() { # STEP FOLDER: plays and learns from what comes through the pipe tasks,
         (stage group group --quiet --resident) |
         (stage advantage advantage --quiet --resident) |
         tee_steps "$1" samples.jsonl |
-        (learn --resident) |
+        (learn --resident --save-every "$save_every") |
         tee_steps "$1" metrics.jsonl last >"$2/updates"
     statuses=("${PIPESTATUS[@]}")
     folders=("$run"/steps/*)
@@ -35,7 +35,7 @@ pass_on() { # STEP DIRECTORY
         folder=$(mktemp -d) && mkfifo "$folder/tasks" "$folder/updates" || die 74 "cannot make $folder/tasks"
         RUN=$run stay "$1" "$folder" &
         staying=$!
-        trap end_stages EXIT
+        trap 'end_stages && settle' EXIT
         exec 8>"$folder/tasks" 7<"$folder/updates"
         rm -r "$folder"
     fi

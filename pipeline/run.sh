@@ -155,6 +155,7 @@ commits() { (cd "$run/steps" && find . -mindepth 2 -maxdepth 2 -name done | sort
 version() { # POLICY DIRECTORY: the version that `current` names, such as 12:9f2c41d0
     [[ $(<"$1/current/version.json") =~ \"version\":\ *\"([^\"]+) ]] 2>/dev/null && echo "${BASH_REMATCH[1]}"
 }
+committing=() # directories of steps that wait until the optimizers' states are saved
 commit() { # STEP DIRECTORY: the step counts once `done` is there, which names every policy's version
     local folder versions='' number
     for folder in "${folders[@]}"; do
@@ -163,11 +164,19 @@ commit() { # STEP DIRECTORY: the step counts once `done` is there, which names e
     done
     printf '{"step":%d,"policies":{%s}}\n' "$1" "${versions#,}" >"$2/done.tmp" || die 74 "cannot write $2/done"
     durable "$2"/*.* "$2" "$run/steps"
-    mv "$2/done.tmp" "$2/done" || die 74 "cannot write $2/done"
-    durable "$2"
+    committing+=("$2")
+    [ $(($1 % save_every)) != 0 ] || settle
+}
+settle() { # now that the states are on the disk, what waited for them counts
+    local directory
+    for directory in "${committing[@]}"; do
+        mv "$directory/done.tmp" "$directory/done" || die 74 "cannot write $directory/done"
+        durable "$directory"
+    done
+    committing=()
 }
 go_back() { # DONE: takes back versions that were published but not committed, so that their step is repeated
-    local pairs pair name number
+    local pairs pair name number later
     pairs=$(json '[f"{name}:{version}" for name, version in lines[0]["policies"].items()]' <"$1") && [ -n "$pairs" ] ||
         die 74 "cannot read $1"
     for pair in $pairs; do
@@ -176,6 +185,13 @@ go_back() { # DONE: takes back versions that were published but not committed, s
         [ -d "$run/policies/$name/$number" ] || die 65 "$1 names $number of $name, which is not there" 'choose another --run'
         [ "$(readlink "$run/policies/$name/current")" = "$number" ] ||
             ln -sfn "$number" "$run/policies/$name/current" || die 74 "cannot write $run/policies/$name/current"
+        # A later version without the optimizer's state is no place to go on from (--save-every).
+        for later in "$run/policies/$name"/step-*; do
+            if [[ $later > $run/policies/$name/$number ]] && [ ! -f "$later/trainer_state.json" ]; then
+                mv "$later" "$run/policies/$name/.removed-${later##*/}" && rm -r "$run/policies/$name/.removed-${later##*/}" ||
+                    die 74 "cannot remove $later"
+            fi
+        done
     done
 }
 find_place() { # after $done_steps committed steps, with the policies as they were then

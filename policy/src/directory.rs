@@ -283,7 +283,7 @@ pub(crate) fn steps(root: &Path) -> Result<Vec<u64>> {
 }
 
 /// A digest that a version recorded: `digest`, its own, or `base`, that of its base.
-fn recorded(files: &Path, key: &str) -> Result<Option<String>> {
+pub(crate) fn recorded(files: &Path, key: &str) -> Result<Option<String>> {
     let path = files.join(VERSION_FILE);
     let Some(value) = read_json_if_present(&path)? else { return Ok(None) };
     match value.get(key).and_then(Value::as_str) {

@@ -60,8 +60,8 @@ pub struct NewVersion<'a> {
     pub tensors: &'a [NewTensor<'a>],
     /// Optimizer state; no file if empty.
     pub optimizer: &'a [NewTensor<'a>],
-    /// Trainer state; `version`, `digest` and `optimizer_digest` are added.
-    pub trainer_state: &'a Map<String, Value>,
+    /// Trainer state; `version`, `digest` and `optimizer_digest` are added. Without, no state is saved: see [`save_state`].
+    pub trainer_state: Option<&'a Map<String, Value>>,
 }
 
 /// Which versions are kept.
@@ -256,26 +256,70 @@ fn build(from: &Policy, next: &NewVersion, content: Content, step: u64, building
             digest::of_adapter(&written, Adapter::load(building)?.scale(), &directory::digest_of(base, None)?)
         }
     };
-    let mut notes = json!({ "version": Version::new(step, &digest).to_string(), "digest": digest });
-    if !next.optimizer.is_empty() {
-        let written =
-            checkpoint::write(&building.join(OPTIMIZER), next.optimizer, |tensor| match tensor.data {
-                Data::F32(_) | Data::Pieces(_) => ElementType::F32,
-                Data::LowerHalves(_) => ElementType::U16,
-            });
+    if let Some(state) = next.trainer_state {
+        let same = content == Content::Same && next.optimizer.is_empty();
+        let linked = if same { link_optimizer(from, building)? } else { None };
+        let version = Version::new(step, &digest);
+        write_state(building, (&version, &digest), next.optimizer, linked, state)?;
+    }
+    seal(building, step, &digest, from.base.as_deref(), Some((from, next.input)))
+}
+
+/// Writes optimizer state, if there is any, and trainer state into a folder. `linked` is the digest of optimizer state that
+/// is there already.
+fn write_state(
+    folder: &Path,
+    (version, digest): (&Version, &str),
+    optimizer: &[NewTensor],
+    linked: Option<Value>,
+    trainer_state: &Map<String, Value>,
+) -> Result<()> {
+    let mut notes = json!({ "version": version.to_string(), "digest": digest });
+    if !optimizer.is_empty() {
+        let written = checkpoint::write(&folder.join(OPTIMIZER), optimizer, |tensor| match tensor.data {
+            Data::F32(_) | Data::Pieces(_) => ElementType::F32,
+            Data::LowerHalves(_) => ElementType::U16,
+        });
         notes[OPTIMIZER_DIGEST] = written?.into();
-    } else if content == Content::Same
-        && let Some(digest) = link_optimizer(from, building)?
-    {
+    } else if let Some(digest) = linked {
         notes[OPTIMIZER_DIGEST] = digest;
     }
-    for (key, value) in next.trainer_state {
+    for (key, value) in trainer_state {
         if notes.get(key).is_none() {
             notes[key] = value.clone();
         }
     }
-    durable::write_json(&building.join(TRAINER_STATE), &notes)?;
-    seal(building, step, &digest, from.base.as_deref(), Some((from, next.input)))
+    durable::write_json(&folder.join(TRAINER_STATE), &notes)
+}
+
+/// Saves the training state of a version that was published without. If it is cut off in between, optimizer state is left
+/// without trainer state, which [`training_state`] refuses.
+///
+/// # Errors
+/// No version of a policy directory (exit 2); the disk's (74).
+pub fn save_state(
+    policy: &Policy,
+    optimizer: &[NewTensor],
+    trainer_state: &Map<String, Value>,
+) -> Result<()> {
+    let lock = lock(policy)?;
+    let building = policy.root.join(format!("{BUILDING}state"));
+    durable::create_directory(&building)?;
+    let digest = directory::recorded(&policy.files, "digest")?.unwrap_or_default();
+    write_state(&building, (&policy.version, &digest), optimizer, None, trainer_state)
+        .and_then(|()| durable::synchronize(&building))
+        .inspect_err(|_| {
+            // As in `publish`.
+            let _ = durable::remove(&building);
+        })?;
+    for name in [OPTIMIZER, TRAINER_STATE] {
+        if building.join(name).exists() {
+            durable::rename(&building.join(name), &policy.files.join(name))?;
+        }
+    }
+    durable::remove(&building)?;
+    drop(lock);
+    Ok(())
 }
 
 /// Writes a version's account of itself and waits until all of it is on disk.

@@ -71,14 +71,16 @@ fn a_part_that_is_cut_fails_after_the_whole_ones() {
     assert_eq!(must(&format!("readlink '{place}/policy/current'")).trim(), "step-000001");
 }
 
-/// Two runs with the same bytes, from `--steps` 4 by one pipe, and by a pipe a step, then on to 6 the other way round.
+/// Two runs with the same bytes, from `--steps` 4 by one pipe that saves its state at 3 and at the end, and by a pipe a step, then on
+/// to 6 the other way round.
 fn same_run(arguments: &[&str]) {
     let small =
         ["--warmup", "30", "--tasks", "6", "--branches", "4", "--eval-every", "3", "--eval-tasks", "20"];
     let folder = tempfile::tempdir().expect("a folder");
     let (stepwise, resident) = (folder.path().join("stepwise"), folder.path().join("resident"));
     let (by_itself, staying): (&[&str], &[&str]) = (&[], &["--resident"]);
-    for (steps, flags) in [("4", [by_itself, staying]), ("6", [staying, by_itself])] {
+    let seldom: &[&str] = &["--resident", "--save-every", "3"];
+    for (steps, flags) in [("4", [by_itself, seldom]), ("6", [staying, by_itself])] {
         for (run, flags) in [&stepwise, &resident].into_iter().zip(flags) {
             let arguments = [&small[..], arguments, &["--steps", steps], flags].concat();
             let output = pipeline(run, &arguments).output().expect("pipeline.sh runs");
@@ -106,11 +108,71 @@ fn so_it_does_for_two_policies_in_bfloat16() {
     same_run(&["--policies", "per-role", "--dtype", "bfloat16"]);
 }
 
+/// Whether the training state of a version is on the disk.
+fn saved(run: &Path, step: u64) -> bool {
+    let version = run.join(format!("policies/shared/step-{step:06}"));
+    let [state, moments] =
+        ["trainer_state.json", "optimizer.safetensors"].map(|name| version.join(name).exists());
+    assert_eq!(state, moments, "step {step}");
+    state
+}
+
+/// Saved every third step and at the end, whatever ends the run; a step counts once its state, or a later one, is saved.
+#[test]
+fn the_optimizers_state_is_saved_every_few_steps() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [run, whole] = ["run", "whole"].map(|name| folder.path().join(name));
+    let small = [
+        "--warmup",
+        "30",
+        "--tasks",
+        "6",
+        "--branches",
+        "4",
+        "--eval-every",
+        "0",
+        "--keep",
+        "9",
+        "--steps",
+        "8",
+    ];
+    let called = |run: &Path, more: &[&str]| {
+        let output = pipeline(run, &[&small[..], more].concat()).output().expect("pipeline.sh runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    // The tasks of step 6 fail until they may go: 4 and 5 are saved as the stages end.
+    let own =
+        "tasks=[ $STEP != 6 ] || [ -e $RUN/go ] || exit 3; envs tasks plan-path --count 6 --seed 100000$STEP";
+    fs::create_dir(&whole).expect("a folder");
+    fs::write(whole.join("go"), "").expect("written");
+    let (code, said) = called(&whole, &["--stage", own]);
+    assert_eq!(code, Some(0), "{said}");
+    let seldom = ["--resident", "--save-every", "3", "--stage", own];
+    let (code, said) = called(&run, &seldom);
+    assert_eq!(code, Some(3), "{said}");
+    assert_eq!([0, 1, 2, 3, 4, 5].map(|step| saved(&run, step)), [false, false, false, true, false, true]);
+    assert!(run.join("steps/000005/done").exists());
+    fs::write(run.join("go"), "").expect("written");
+    let (code, said) = called(&run, &seldom);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!([6, 7, 8].map(|step| saved(&run, step)), [true, false, true]);
+    let mut different = differences(&whole, &run);
+    different
+        .retain(|file| !file.contains("/trainer_state.json") && !file.contains("/optimizer.safetensors"));
+    assert!(different.is_empty(), "{different:#?}");
+    let newest =
+        |run: &Path| fs::read(run.join("policies/shared/current/optimizer.safetensors")).expect("a state");
+    assert!(newest(&whole) == newest(&run));
+    let (code, said) = called(&run, &["--save-every", "2", "--resident=no"]);
+    assert!(code == Some(2) && said.contains("--save-every has no effect without --resident"), "{said}");
+}
+
 #[test]
 fn what_cannot_stay_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     for (arguments, cause) in [
         (&["--stage", "group=cat"][..], "--stage group=... is a process a step"),
+        (&["--save-every", "0"][..], "--save-every must be at least 1"),
         (&["--device", "cuda"][..], "--resident has no effect with --device cuda"),
     ] {
         let arguments = [&["--resident"][..], arguments].concat();

@@ -95,7 +95,13 @@ fn a_run_of_joint_actions_ends_with_the_same_bytes_too() {
 /// The run that is left alone has a pipe a step, the killed one a pipe for all steps.
 #[test]
 fn stages_that_stay_end_with_the_same_bytes_too() {
-    storm(&SMALL, &["--resident"], 50);
+    storm(&SMALL, &["--resident"], 25);
+}
+
+/// At most the steps since the last save are repeated: here 3, or 1 of the rest.
+#[test]
+fn so_they_do_where_their_state_is_saved_seldom() {
+    storm(&SMALL, &["--resident", "--save-every", "3"], 50);
 }
 
 /// What a run of `pipeline.sh` with these arguments leaves, after one with `more` arguments that was killed `storms` times was

@@ -239,6 +239,12 @@ pub struct Arguments {
     #[arg(long, conflicts_with_all = ["check", "dry_run"], help_heading = "Running")]
     pub resident: bool,
 
+    /// Save the optimizer's state with every step whose number N divides, and at the end of the input, not with every
+    /// version: only from there can training go on when this process has ended
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..),
+          requires = "resident", help_heading = "Running")]
+    pub save_every: u64,
+
     /// No progress and no messages on stderr
     #[arg(long, short, help_heading = "Running")]
     pub quiet: bool,
@@ -269,6 +275,7 @@ impl Arguments {
             ("--lr-other", !muon && self.lr_other.is_some(), &optimizer),
             ("--betas", sgd && !self.betas.is_empty(), &optimizer),
             ("--isa", !cpu && self.isa.is_some(), &device),
+            ("--save-every", !cpu && self.save_every > 1, &device),
             ("--device-memory", cpu && self.device_memory.is_some(), "--device cpu"),
         ];
         if let Some((flag, _, setting)) = idle.iter().find(|(_, idle, _)| *idle) {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use device::{Any, DeviceKind};
@@ -10,7 +12,7 @@ use policy::config::Config;
 use policy::directory::{Policy, Version};
 use policy::ownership::{Owner, Ownership};
 use policy::publish::{Retention, published};
-use policy::weights::Weights as Tensors;
+use policy::weights::{ElementType, Weights as Tensors};
 use record::failure::{Failure, Result};
 use record::splice;
 use record::stage::{self, choice};
@@ -21,9 +23,12 @@ use crate::checkpoint::{self, Checkpoint, OptimizerState, TrainerState};
 use crate::learner::{CpuLearner, DeviceLearner, Learner};
 use crate::logprobs::{self, GapBounds};
 use crate::metrics;
-use crate::model::{DeviceModel, LoraAdapter, MemoryPlan, MemoryRequest, Model, Parameters, most_tokens};
+use crate::model::{
+    DeviceModel, Layout, LoraAdapter, MemoryPlan, MemoryRequest, Model, Parameters, Source, most_tokens,
+};
+use crate::optimizer::Method;
 use crate::plan::{self, ModelSpec, Plan};
-use crate::publish::{Change, next_version};
+use crate::publish::{self, Change, next_version};
 use crate::reader::SampleReader;
 use crate::samples::Samples;
 use crate::timing::{Times, Timing};
@@ -40,6 +45,34 @@ const TRAINING_GAPS: [f64; 2] = [0.01, 0.5];
 pub struct Kept {
     version: Version,
     learner: Box<dyn Learner>,
+    /// The newest version whose training state is on disk.
+    saved: Version,
+    unsaved: Option<Unsaved>,
+}
+
+/// What a learner's state is saved with.
+struct Unsaved {
+    directory: PathBuf,
+    layout: Arc<Layout>,
+    types: Vec<ElementType>,
+    method: Method,
+    state: TrainerState,
+}
+
+impl Kept {
+    /// Saves the training state of the version, unless it is saved.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn save(&mut self) -> Result<()> {
+        let Some(Unsaved { directory, layout, types, method, state }) = self.unsaved.take() else {
+            return Ok(());
+        };
+        let policy = Policy::open_version(&directory, &self.version.to_string())?;
+        publish::save(&policy, (&layout, &types), (self.learner.as_mut(), method), &state)?;
+        self.saved = self.version.clone();
+        Ok(())
+    }
 }
 
 /// One policy, its samples, and the version that they were sampled from.
@@ -115,9 +148,14 @@ impl<'a> PolicyUpdate<'a> {
         let started = Instant::now();
         // Dropped before anything else is loaded.
         let kept_learner = kept.take().filter(|kept| kept.version == self.from.version);
-        let pinned = [self.from.version.clone()];
+        let saved_version = kept_learner.as_ref().map_or(&self.from.version, |kept| &kept.saved).clone();
+        // A resumed run would start from these until it has recorded the new one.
+        let pinned = [self.from.version.clone(), saved_version.clone()];
         let retention = Retention { keep: self.arguments.keep as usize, pinned: &pinned };
-        if let Some(version) = published(&self.from, &self.input, &retention)? {
+        let published = published(&self.from, &self.input, &retention)?;
+        if let Some(version) = published
+            && self.is_whole(&version)?
+        {
             return self.already_published(&version).map(|line| (line, Times::new()));
         }
         // Fails before anything is read or allocated.
@@ -169,8 +207,8 @@ impl<'a> PolicyUpdate<'a> {
             settings: self.settings.clone(),
             metrics: splice::json(&values)?,
         };
-        let keep = self.arguments.keep as usize;
         let publishing = Instant::now();
+        let now = self.arguments.save_every == 1;
         let change = match (stats.optimizer_steps, continued) {
             // What is in memory was not read again, so the files are not known to be good.
             (0, true) if loaded => Change::Nothing,
@@ -178,15 +216,24 @@ impl<'a> PolicyUpdate<'a> {
             _ => Change::All,
         };
         let version = next_version(
-            (&self.from, &checkpoint),
+            (&self.from, &checkpoint.trained),
             (&self.input, change),
             (learner.as_mut(), settings.method),
-            &state,
-            keep,
+            now.then_some(&state),
+            &retention,
         )?;
+        let line = state.metrics.clone();
         // A device's memory is the next rollout's.
         if self.arguments.resident && self.arguments.device_kind()? == DeviceKind::Cpu {
-            *kept = Some(Kept { version: version.clone(), learner });
+            let unsaved = Unsaved {
+                directory: self.owned.directory.clone(),
+                layout: checkpoint.trained.layout().clone(),
+                types: checkpoint.trained.types().to_vec(),
+                method: settings.method,
+                state,
+            };
+            let (saved, unsaved) = if now { (version.clone(), None) } else { (saved_version, Some(unsaved)) };
+            *kept = Some(Kept { version: version.clone(), learner, saved, unsaved });
         } else {
             drop(learner);
         }
@@ -203,7 +250,17 @@ impl<'a> PolicyUpdate<'a> {
         report.insert("training_seconds".to_owned(), json!(trained));
         report.insert("unique_tokens_per_second".to_owned(), json!(speed));
         report.extend(timing.times());
-        Ok((self.line(&state.metrics, Some(&version), report)?, timing.times()))
+        Ok((self.line(&line, Some(&version), report)?, timing.times()))
+    }
+
+    /// Whether a version that an earlier call published is all that this one would: with `--save-every` it may have left
+    /// without the training state that the next one starts from.
+    fn is_whole(&self, version: &Version) -> Result<bool> {
+        if self.arguments.save_every == 1 {
+            return Ok(true);
+        }
+        let made = Policy::open_version(&self.owned.directory, &version.to_string())?;
+        Ok(checkpoint::saved_state(&made)?.is_some())
     }
 
     /// The metrics line of a version that an earlier call published from the same input.

@@ -5,16 +5,16 @@
 use std::cell::RefCell;
 
 use policy::directory::{Policy, Version};
-use policy::publish::{Data, NewTensor, NewVersion, Read, Retention, publish, publish_same};
+use policy::publish::{Data, NewTensor, NewVersion, Read, Retention, publish, publish_same, save_state};
 use policy::weights::ElementType;
 use record::failure::{Failure, Result};
 use serde_json::{Map, Value};
 
-use crate::checkpoint::{Checkpoint, TrainerState};
+use crate::checkpoint::TrainerState;
 use crate::learner::{Learner, StateKind};
-use crate::model::{Entry, Source};
+use crate::model::{Entry, Layout, Source};
 use crate::optimizer::{self, Method};
-use crate::weights::{completion, lower_half, published};
+use crate::weights::{CheckpointTensors, completion, lower_half, published};
 
 /// How a tensor's content is read.
 enum Content<'a> {
@@ -39,12 +39,8 @@ impl Tensor<'_> {
     }
 }
 
-fn notes(state: &TrainerState) -> Result<Map<String, Value>> {
-    match serde_json::to_value(state) {
-        Ok(Value::Object(notes)) => Ok(notes),
-        _ => Err(Failure::work("the trainer's state has no JSON form")),
-    }
-}
+/// Reads a learner's state of a tensor from a value on.
+type ReadState<'a> = dyn Fn(StateKind, usize, usize, &mut [f32]) -> Result<()> + 'a;
 
 /// What of a version's content is new after a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,31 +53,22 @@ pub enum Change {
     Nothing,
 }
 
-/// Publishes a learner's weights and optimizer state as the version after `from`, from which it started as `checkpoint`. What
-/// has not changed is not written again.
+/// Publishes a learner's weights, and its optimizer state if there is a trainer state, as the version after `from`, from
+/// which it started as `trained`. What has not changed is not written again.
 ///
 /// # Errors
 /// The device's, or the disk's.
 pub fn next_version(
-    (from, checkpoint): (&Policy, &Checkpoint),
+    (from, trained): (&Policy, &CheckpointTensors),
     (input, change): (&str, Change),
     (learner, method): (&mut dyn Learner, Method),
-    state: &TrainerState,
-    keep: usize,
+    state: Option<&TrainerState>,
+    retention: &Retention,
 ) -> Result<Version> {
-    let notes = notes(state)?;
     let learner = RefCell::new(learner);
-    let read = |kind: StateKind, tensor: usize, from: usize, values: &mut [f32]| {
-        learner.borrow_mut().read(kind, tensor, from, values)
-    };
-    let read = &read;
-    let (layout, types) = (checkpoint.trained.layout(), checkpoint.trained.types());
-    let whole = |name: String, tensor: usize, kind: StateKind| Tensor {
-        name,
-        entry: &layout.entries[tensor],
-        content: Content::Values(Box::new(move |from, values| read(kind, tensor, from, values))),
-    };
-
+    let read: &ReadState =
+        &|kind, tensor, from, values| learner.borrow_mut().read(kind, tensor, from, values);
+    let (layout, types) = (trained.layout(), trained.types());
     let weights: Vec<Tensor> = layout
         .entries
         .iter()
@@ -98,11 +85,51 @@ pub fn next_version(
             Tensor { name: entry.name.clone(), entry, content: Content::Values(Box::new(rounded)) }
         })
         .collect();
-    let mut optimizer: Vec<Tensor> = optimizer::tensors(method, layout)
+    let optimizer = match state {
+        Some(_) if change != Change::Nothing => optimizer_tensors(read, layout, types, method),
+        _ => Vec::new(),
+    };
+    let notes = state.map(notes).transpose()?;
+    let weights = if change == Change::All { weights } else { Vec::new() };
+    let (tensors, optimizer): (Vec<NewTensor>, Vec<NewTensor>) =
+        (weights.iter().map(Tensor::view).collect(), optimizer.iter().map(Tensor::view).collect());
+    let next = NewVersion { input, tensors: &tensors, optimizer: &optimizer, trainer_state: notes.as_ref() };
+    if change == Change::All { publish(from, &next, retention) } else { publish_same(from, &next, retention) }
+}
+
+/// Saves a learner's optimizer state beside its weights, which were published without.
+///
+/// # Errors
+/// The disk's.
+pub fn save(
+    policy: &Policy,
+    (layout, types): (&Layout, &[ElementType]),
+    (learner, method): (&mut dyn Learner, Method),
+    state: &TrainerState,
+) -> Result<()> {
+    let learner = RefCell::new(learner);
+    let read: &ReadState =
+        &|kind, tensor, from, values| learner.borrow_mut().read(kind, tensor, from, values);
+    let optimizer = optimizer_tensors(read, layout, types, method);
+    save_state(policy, &optimizer.iter().map(Tensor::view).collect::<Vec<_>>(), &notes(state)?)
+}
+
+/// The optimizer's moments, and what completes the published values to the master weights.
+fn optimizer_tensors<'a>(
+    read: &'a ReadState<'a>,
+    layout: &'a Layout,
+    types: &[ElementType],
+    method: Method,
+) -> Vec<Tensor<'a>> {
+    let whole = |name: String, tensor: usize, kind: StateKind| Tensor {
+        name,
+        entry: &layout.entries[tensor],
+        content: Content::Values(Box::new(move |from, values| read(kind, tensor, from, values))),
+    };
+    let mut tensors: Vec<Tensor> = optimizer::tensors(method, layout)
         .into_iter()
         .map(|kept| whole(kept.name, kept.tensor, StateKind::Moment(kept.moment)))
         .collect();
-    // What completes the published values to the master weights.
     for (tensor, (entry, &kind)) in layout.entries.iter().zip(types).enumerate() {
         let Some((name, kind)) = completion(&entry.name, kind) else { continue };
         let halves = move |from: usize, halves: &mut [u16]| {
@@ -111,22 +138,17 @@ pub fn next_version(
             halves.iter_mut().zip(values).for_each(|(half, value)| *half = lower_half(value));
             Ok(())
         };
-        optimizer.push(match kind {
+        tensors.push(match kind {
             ElementType::F32 => whole(name, tensor, StateKind::MasterWeight),
             _ => Tensor { name, entry, content: Content::Halves(Box::new(halves)) },
         });
     }
+    tensors
+}
 
-    let tensors = if change == Change::All { weights.iter().map(Tensor::view).collect() } else { Vec::new() };
-    let optimizer =
-        if change == Change::Nothing { Vec::new() } else { optimizer.iter().map(Tensor::view).collect() };
-    let next = NewVersion { input, tensors: &tensors, optimizer: &optimizer, trainer_state: &notes };
-    // A resumed run would start from this version until the run has recorded the new one.
-    let pinned = [from.version.clone()];
-    let retention = Retention { keep, pinned: &pinned };
-    if change == Change::All {
-        publish(from, &next, &retention)
-    } else {
-        publish_same(from, &next, &retention)
+fn notes(state: &TrainerState) -> Result<Map<String, Value>> {
+    match serde_json::to_value(state) {
+        Ok(Value::Object(notes)) => Ok(notes),
+        _ => Err(Failure::work("the trainer's state has no JSON form")),
     }
 }

@@ -41,7 +41,8 @@ pub fn run() -> Result<()> {
     let mut kept: Vec<Option<Kept>> = ownership.owners().iter().map(|_| None).collect();
     Reader::stdin().each_part(arguments.resident, |reader| {
         run_part(&arguments, (&ownership, &references), reader, &mut output, &mut kept)
-    })
+    })?;
+    kept.iter_mut().flatten().try_for_each(Kept::save)
 }
 
 /// Updates with one part of the input, which is all of it unless with `--resident`; `kept` is what stays in memory.
@@ -123,7 +124,7 @@ fn work<W: Write>(
 ) -> Result<()> {
     check_ownership(arguments, ownership, input)?;
     let mut updates = Vec::new();
-    for ((owned, samples), kept) in ownership.owners().iter().zip(&input.samples).zip(kept) {
+    for ((owned, samples), kept) in ownership.owners().iter().zip(&input.samples).zip(&mut *kept) {
         if samples.rows.is_empty() {
             arguments.log(format_args!("{}: no samples, keeps its version", owned.name));
             continue;
@@ -146,6 +147,10 @@ fn work<W: Write>(
             output.raw(&line)?;
             times.insert(update.name().to_owned(), json!(spent));
         }
+    }
+    let step = input.samples.iter().find_map(|samples| samples.step);
+    if step.is_none_or(|step| step.is_multiple_of(arguments.save_every)) {
+        kept.iter_mut().flatten().try_for_each(Kept::save)?;
     }
     failure.map_or(Ok(()), Err)
 }

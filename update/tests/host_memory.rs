@@ -110,8 +110,9 @@ fn step(from: &Policy, checkpoint: &Checkpoint, arguments: &Arguments, learner: 
         settings: Map::new(),
         metrics: "{}".to_owned(),
     };
-    next_version((from, checkpoint), ("input", Change::All), (learner, arguments.optimizer), &state, 2)
-        .unwrap();
+    let retention = Retention { keep: 2, pinned: &[] };
+    let (trained, input) = (&checkpoint.trained, ("input", Change::All));
+    next_version((from, trained), input, (learner, arguments.optimizer), Some(&state), &retention).unwrap();
 }
 
 /// Two calls, the second of which goes on from the first's state; the most bytes that the larger took, and the bytes of the

@@ -217,7 +217,7 @@ fn run(root: &Path, first: usize, versions: &mut Vec<Version>) -> Result<()> {
                 input: &format!("call {call}"),
                 tensors: &tensors,
                 optimizer: &tensors,
-                trainer_state: &Map::new(),
+                trainer_state: Some(&Map::new()),
             };
             let pinned = [from.version.clone()];
             let retention = Retention { keep: CALLS - call, pinned: &pinned };

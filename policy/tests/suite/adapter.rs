@@ -91,7 +91,7 @@ fn versions_are_published_and_pruned_beside_a_base_that_stays() {
             .collect();
         let input = format!("{round}");
         let next =
-            NewVersion { input: &input, tensors: &tensors, optimizer: &[], trainer_state: &Map::new() };
+            NewVersion { input: &input, tensors: &tensors, optimizer: &[], trainer_state: Some(&Map::new()) };
         let version = publish::publish(&adapter, &next, &Retention { keep: 1, pinned: &[] }).unwrap();
         adapter = Policy::open(&adapter.root).unwrap();
         assert_eq!((version.step, &version), (round, &adapter.version));

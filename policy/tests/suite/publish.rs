@@ -35,8 +35,12 @@ pub fn next_keeping(policy: &Policy, input: &str, keep: usize, pinned: &[Version
     let tensors = scaled(policy, 1.0 + input.len() as f32 / 64.0);
     let notes = Map::from_iter([("updates".to_owned(), json!(input.len()))]);
     let moments = scaled(policy, 0.5);
-    let version =
-        NewVersion { input, tensors: &view(&tensors), optimizer: &view(&moments), trainer_state: &notes };
+    let version = NewVersion {
+        input,
+        tensors: &view(&tensors),
+        optimizer: &view(&moments),
+        trainer_state: Some(&notes),
+    };
     publish::publish(policy, &version, &Retention { keep, pinned })
 }
 
@@ -88,7 +92,8 @@ fn the_same_values_give_the_same_file() {
     let directory = tempfile::tempdir().unwrap();
     let first = crate::tiny(directory.path(), "p");
     let same = scaled(&first, 1.0);
-    let version = NewVersion { input: "", tensors: &view(&same), optimizer: &[], trainer_state: &Map::new() };
+    let version =
+        NewVersion { input: "", tensors: &view(&same), optimizer: &[], trainer_state: Some(&Map::new()) };
     let version = publish::publish(&first, &version, &Retention { keep: 2, pinned: &[] }).unwrap();
     assert_eq!(version.digest, first.version.digest);
     assert_eq!(version.step, 1);
@@ -96,6 +101,27 @@ fn the_same_values_give_the_same_file() {
     let second = Policy::open(&first.root).unwrap();
     assert_eq!(fs::read(first.files.join(name)).unwrap(), fs::read(second.files.join(name)).unwrap());
     assert!(!second.files.join("optimizer.safetensors").exists());
+}
+
+/// With weights first and the optimizer's state later a version is the same files.
+#[test]
+fn training_state_may_follow_its_version() {
+    let directory = tempfile::tempdir().unwrap();
+    let [whole, bare] = ["whole", "bare"].map(|name| crate::tiny(directory.path(), name));
+    next(&whole, "one");
+    let (tensors, moments) = (scaled(&bare, 1.0 + 3.0 / 64.0), scaled(&bare, 0.5));
+    let version = NewVersion { input: "one", tensors: &view(&tensors), optimizer: &[], trainer_state: None };
+    let retention = Retention { keep: 9, pinned: &[] };
+    publish::publish(&bare, &version, &retention).unwrap();
+    let published = Policy::open(&bare.root).unwrap();
+    assert!(publish::training_state(&published).unwrap().is_none());
+    assert_eq!(publish::published(&bare, "one", &retention).unwrap().unwrap(), published.version);
+    let notes = Map::from_iter([("updates".to_owned(), json!(3))]);
+    publish::save_state(&published, &view(&moments), &notes).unwrap();
+    assert_eq!(entries(&bare.root), [".lock", "current", "step-000000", "step-000001"]);
+    let expected = Policy::open(&whole.root).unwrap();
+    assert!(crate::contents(&expected.files) == crate::contents(&published.files));
+    assert!(publish::training_state(&published).unwrap().is_some());
 }
 
 /// After a step that moved nothing: the files are the source's own, and stay when it goes.
@@ -106,7 +132,7 @@ fn a_version_with_the_same_content_is_links() {
     next(&first, "one");
     let second = Policy::open(&first.root).unwrap();
     let notes = Map::from_iter([("updates".to_owned(), json!(0))]);
-    let same = NewVersion { input: "flat", tensors: &[], optimizer: &[], trainer_state: &notes };
+    let same = NewVersion { input: "flat", tensors: &[], optimizer: &[], trainer_state: Some(&notes) };
     let retention = Retention { keep: 1, pinned: &[] };
     let version = publish::publish_same(&second, &same, &retention).unwrap();
     assert_eq!((version.step, &version.digest), (2, &second.version.digest));
@@ -150,8 +176,12 @@ fn moments_of_zeros_take_no_room() {
         NewTensor { name: "b", shape: &[8], data: Data::F32(&one) },
         NewTensor { name: "c", shape: &shape, data: Data::F32(&zeros) },
     ];
-    let next =
-        NewVersion { input: "", tensors: &view(&weights), optimizer: &moments, trainer_state: &Map::new() };
+    let next = NewVersion {
+        input: "",
+        tensors: &view(&weights),
+        optimizer: &moments,
+        trainer_state: Some(&Map::new()),
+    };
     publish::publish(&first, &next, &Retention { keep: 2, pinned: &[] }).unwrap();
     let second = Policy::open(&first.root).unwrap();
     let file = fs::metadata(second.files.join("optimizer.safetensors")).unwrap();
@@ -343,8 +373,12 @@ fn wrong_tensors_publish_nothing() {
     for change in changes {
         let mut tensors = good.clone();
         change(&mut tensors);
-        let version =
-            NewVersion { input: "", tensors: &view(&tensors), optimizer: &[], trainer_state: &Map::new() };
+        let version = NewVersion {
+            input: "",
+            tensors: &view(&tensors),
+            optimizer: &[],
+            trainer_state: Some(&Map::new()),
+        };
         assert_eq!(
             publish::publish(&first, &version, &Retention { keep: 2, pinned: &[] }).unwrap_err().code,
             1
