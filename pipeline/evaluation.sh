@@ -42,9 +42,11 @@ page() { # made from the files of the run: if it fails, nothing is lost
     report "$run" --html "$run/report.html" ${tensorboard:+--tensorboard "$tensorboard"} --quiet ||
         { rm -f "$run/report.html.tmp"; say "$run/report.html was not written, see above"; }
 }
+is_due() { # STEP: whether it ends with an evaluation
+    [ "$eval_every" -gt 0 ] && { [ $(($1 % eval_every)) = 0 ] || [ "$1" = "$steps" ]; }
+}
 evaluate_if_due() { # STEP
-    [ "$eval_every" -gt 0 ] || return 0
-    if [ $(($1 % eval_every)) = 0 ] || [ "$1" = "$steps" ]; then evaluate "$1"; fi
+    if is_due "$1"; then evaluate "$1"; fi
 }
 evaluate_only() { # --evaluate: a stream, and no run
     local pair

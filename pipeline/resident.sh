@@ -29,18 +29,35 @@ draw_file() { # STEP DIRECTORY
             <"$2/tasks.jsonl" >/dev/null ||
         die 65 "step $1: the stream of tasks does not end with its only \`end\` line" 'or leave out --resident'
 }
+start_stages() { # STEP: the first that they take
+    local folder
+    folder=$(mktemp -d) && mkfifo "$folder/tasks" "$folder/updates" || die 74 "cannot make $folder/tasks"
+    RUN=$run stay "$1" "$folder" &
+    staying=$!
+    trap 'end_stages && settle' EXIT
+    exec 8>"$folder/tasks" 7<"$folder/updates"
+    rm -r "$folder"
+}
+ahead='' # the step whose tasks, but not their `end`, are in the pipe
+play_ahead() { # STEP: begins it, while the one before is accounted for. It cannot end, nor anything be published
+    local directory
+    # A command of one's own may look at what is committed; an evaluation is of the versions that are there.
+    if [ "$1" -gt "$steps" ] || is_due $(($1 - 1)) || [ -n "${stage_command[tasks]:-}$env_command" ]; then return; fi
+    printf -v directory '%s/steps/%06d' "$run" "$1"
+    mkdir -p "$directory" || die 74 "cannot make $directory"
+    background draw_file "$1" "$directory" || return # again, with its exit code, when its time has come
+    sed '$d' "$directory/tasks.jsonl" >&8 2>/dev/null # where the stages are gone, pass_on says so
+    ahead=$1
+}
 pass_on() { # STEP DIRECTORY
-    local folder updated
-    if [ -z "$staying" ]; then
-        folder=$(mktemp -d) && mkfifo "$folder/tasks" "$folder/updates" || die 74 "cannot make $folder/tasks"
-        RUN=$run stay "$1" "$folder" &
-        staying=$!
-        trap 'end_stages && settle' EXIT
-        exec 8>"$folder/tasks" 7<"$folder/updates"
-        rm -r "$folder"
+    local updated
+    [ -n "$staying" ] || start_stages "$1"
+    if [ "$ahead" = "$1" ]; then
+        tail -n 1 "$2/tasks.jsonl" >&8 2>/dev/null
+    else
+        background draw_file "$@" || exit $?
+        cat "$2/tasks.jsonl" >&8 2>/dev/null # where the stages are gone, the next line says so
     fi
-    background draw_file "$@" || exit $?
-    cat "$2/tasks.jsonl" >&8 2>/dev/null # where the stages are gone, the next line says so
     if ! read -r -u 7 updated || [ "$updated" != "$1" ]; then
         end_stages || exit $?
         die 1 "step $1: the stages ended before it was done"

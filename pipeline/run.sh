@@ -152,16 +152,18 @@ make_policies() { # anew only where no step rests on them: what cannot be seen n
 }
 
 commits() { (cd "$run/steps" && find . -mindepth 2 -maxdepth 2 -name done | sort); }
-version() { # POLICY DIRECTORY: the version that `current` names, such as 12:9f2c41d0
-    [[ $(<"$1/current/version.json") =~ \"version\":\ *\"([^\"]+) ]] 2>/dev/null && echo "${BASH_REMATCH[1]}"
+versions='' # of all policies, as `done` names them: "shared":"12:9f2c41d0"
+read_versions() {
+    local folder text
+    versions=''
+    for folder in "${folders[@]}"; do
+        IFS= read -r -d '' text 2>/dev/null <"$folder/current/version.json"
+        [[ $text =~ \"version\":\ *\"([^\"]+) ]] || die 74 "cannot read $folder/current/version.json"
+        versions+=",\"${folder##*/}\":\"${BASH_REMATCH[1]}\""
+    done
 }
 committing=() # directories of steps that wait until the optimizers' states are saved
-commit() { # STEP DIRECTORY: the step counts once `done` is there, which names every policy's version
-    local folder versions='' number
-    for folder in "${folders[@]}"; do
-        number=$(version "$folder") && [ -n "$number" ] || die 74 "cannot read $folder/current/version.json"
-        versions+=",\"${folder##*/}\":\"$number\""
-    done
+commit() { # STEP DIRECTORY: the step counts once `done` is there, which names the version of every policy
     printf '{"step":%d,"policies":{%s}}\n' "$1" "${versions#,}" >"$2/done.tmp" || die 74 "cannot write $2/done"
     durable "$2"/*.* "$2" "$run/steps"
     committing+=("$2")
@@ -198,6 +200,7 @@ find_place() { # after $done_steps committed steps, with the policies as they we
     local last
     if [ -z "$committed" ]; then
         mkdir -p "$run/steps/000000" || die 74 "cannot make $run/steps/000000"
+        read_versions
         commit 0 "$run/steps/000000"
         committed=$(commits) || die 74 "cannot read $run/steps"
     fi

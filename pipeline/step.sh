@@ -37,37 +37,37 @@ play_and_update() { # STEP DIRECTORY
 rate() { # FILE: successes over episodes
     report evaluate --format line --allow-incomplete --quiet "$1" 2>/dev/null | cut -d , -f 1
 }
-flat() { # FILE: how many of the groups had nothing to compare
-    local line flat=0 groups=0
-    while read -r line; do
-        [[ $line =~ \"flat_groups\":\ *([0-9]+) ]] && flat=$((flat + BASH_REMATCH[1]))
-        [[ $line =~ \"groups\":\ *([0-9]+) ]] && groups=$((groups + BASH_REMATCH[1]))
-    done < <(grep '"type": *"metrics"' "$1")
-    echo "$flat of $groups groups flat"
-}
 flat_steps=0 # in a row
-trained_versions() {
-    local agent
-    for agent in ${train:-$agents}; do readlink "${folder[$agent]}/current"; done
+count_flat() { # FILE: sets $flat: how many of the groups had nothing to compare
+    local line empty=0 groups=0
+    while read -r line; do
+        [[ $line =~ \"type\":\ *\"metrics\" ]] || continue
+        [[ $line =~ \"flat_groups\":\ *([0-9]+) ]] && empty=$((empty + BASH_REMATCH[1]))
+        [[ $line =~ \"groups\":\ *([0-9]+) ]] && groups=$((groups + BASH_REMATCH[1]))
+    done <"$1"
+    flat="$empty of $groups groups flat"
+    if [ "$empty" = "$groups" ] && [ "$groups" != 0 ]; then flat_steps=$((flat_steps + 1)); else flat_steps=0; fi
 }
 train() { # STEP
-    local directory=$run/steps/$(printf %06d "$1") before
-    mkdir -p "$directory" || die 74 "cannot make $directory"
-    before=$(trained_versions)
+    local directory before flat
+    printf -v directory '%s/steps/%06d' "$run" "$1"
+    [ -d "$directory" ] || mkdir -p "$directory" || die 74 "cannot make $directory"
+    read_versions
+    before=$versions
     if [ "$resident" = yes ]; then
         pass_on "$1" "$directory"
     else
         background play_and_update "$1" "$directory" || exit $?
     fi
-    [ "$(trained_versions)" != "$before" ] ||
+    read_versions
+    [ "$versions" != "$before" ] ||
         die 1 "step $1: no policy has a new version" 'update ended well and published nothing: see the command of --stage update'
+    count_flat "$directory/metrics.jsonl"
+    # The next step begins, and cannot end before this one is committed.
+    [ "$resident" = no ] || [ "$flat_steps" = 3 ] || play_ahead $(($1 + 1))
     commit "$1" "$directory"
-    local groups of all
-    groups=$(flat "$directory/metrics.jsonl")
-    say "step $1: success in training $(rate "$directory/samples.jsonl" || echo none), $groups"
+    say "step $1: success in training $(rate "$directory/samples.jsonl" || echo none), $flat"
     [ -z "$tensorboard" ] && [ $((SECONDS - drawn)) -lt 10 ] || page # what a reader has open is not far behind
-    read -r groups of all _ <<<"$groups"
-    if [ "$groups" = "$all" ] && [ "$all" != 0 ]; then flat_steps=$((flat_steps + 1)); else flat_steps=0; fi
     [ "$flat_steps" -lt 3 ] ||
         die 1 "steps $(($1 - 2)) to $1: all groups are flat: the candidates of a group earn the same, so there is nothing to learn from" \
             'where all fail, an easier task (--set level=1), more --max-tokens, --branches or --temperature, or a --warmup; where all succeed, a harder task'
