@@ -17,17 +17,27 @@ stay() { # STEP FOLDER: plays and learns from what comes through the pipe tasks,
     context="step $((10#${folders[-1]##*/}))"
     leftmost_failure rollout group advantage 'tee samples.jsonl' update 'tee metrics.jsonl'
 }
-draw_file() { # STEP DIRECTORY
+draw_file() { # STEP FILE
     context="step $1"
     export RUN=$run STEP=$1
-    (draw "$1") >"$2/tasks.jsonl"
+    (draw "$1") >"$2"
     statuses=($?)
     leftmost_failure tasks
     # A part ends with its end: the stages would wait for another, or take what follows it for the next step.
-    [ -z "${stage_command[tasks]:-}$env_command" ] ||
-        json '[line["type"] for line in lines].count("end") == 1 and lines[-1]["type"] == "end" or sys.exit(1)' \
-            <"$2/tasks.jsonl" >/dev/null ||
+    is_own || json '[line["type"] for line in lines].count("end") == 1 and lines[-1]["type"] == "end" or sys.exit(1)' <"$2" >/dev/null ||
         die 65 "step $1: the stream of tasks does not end with its only \`end\` line" 'or leave out --resident'
+}
+is_own() { [ -z "${stage_command[tasks]:-}$env_command" ]; } # whether tasks are this project's own, which depend on nothing but the step
+drawn_ahead='' # the step whose tasks are in tasks.next
+draw_ahead() { # STEP: while the one before is played
+    [ "$1" -le "$steps" ] && is_own && background draw_file "$1" "$run/tasks.next" && drawn_ahead=$1
+}
+draw_once() { # STEP DIRECTORY
+    if [ "$drawn_ahead" = "$1" ]; then
+        mv "$run/tasks.next" "$2/tasks.jsonl"
+    else
+        background draw_file "$1" "$2/tasks.jsonl"
+    fi
 }
 start_stages() { # STEP: the first that they take
     local folder
@@ -42,10 +52,10 @@ ahead='' # the step whose tasks, but not their `end`, are in the pipe
 play_ahead() { # STEP: begins it, while the one before is accounted for. It cannot end, nor anything be published
     local directory
     # A command of one's own may look at what is committed; an evaluation is of the versions that are there.
-    if [ "$1" -gt "$steps" ] || is_due $(($1 - 1)) || [ -n "${stage_command[tasks]:-}$env_command" ]; then return; fi
+    if [ "$1" -gt "$steps" ] || is_due $(($1 - 1)) || ! is_own; then return; fi
     printf -v directory '%s/steps/%06d' "$run" "$1"
     mkdir -p "$directory" || die 74 "cannot make $directory"
-    background draw_file "$1" "$directory" || return # again, with its exit code, when its time has come
+    draw_once "$1" "$directory" || return # again, with its exit code, when its time has come
     sed '$d' "$directory/tasks.jsonl" >&8 2>/dev/null # where the stages are gone, pass_on says so
     ahead=$1
 }
@@ -55,9 +65,10 @@ pass_on() { # STEP DIRECTORY
     if [ "$ahead" = "$1" ]; then
         tail -n 1 "$2/tasks.jsonl" >&8 2>/dev/null
     else
-        background draw_file "$@" || exit $?
+        draw_once "$@" || exit $?
         cat "$2/tasks.jsonl" >&8 2>/dev/null # where the stages are gone, the next line says so
     fi
+    draw_ahead $(($1 + 1))
     if ! read -r -u 7 updated || [ "$updated" != "$1" ]; then
         end_stages || exit $?
         die 1 "step $1: the stages ended before it was done"
