@@ -158,6 +158,7 @@ read_versions() {
     local folder text
     versions=''
     for folder in "${folders[@]}"; do
+        text=''
         IFS= read -r -d '' text 2>/dev/null <"$folder/current/version.json"
         [[ $text =~ \"version\":\ *\"([^\"]+) ]] || die 74 "cannot read $folder/current/version.json"
         versions+=",\"${folder##*/}\":\"${BASH_REMATCH[1]}\""

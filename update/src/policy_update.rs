@@ -216,7 +216,7 @@ impl<'a> PolicyUpdate<'a> {
             _ => Change::All,
         };
         let version = next_version(
-            (&self.from, &checkpoint.trained),
+            (&self.from, &checkpoint),
             (&self.input, change),
             (learner.as_mut(), settings.method),
             now.then_some(&state),

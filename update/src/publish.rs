@@ -10,11 +10,11 @@ use policy::weights::ElementType;
 use record::failure::{Failure, Result};
 use serde_json::{Map, Value};
 
-use crate::checkpoint::TrainerState;
+use crate::checkpoint::{Checkpoint, TrainerState};
 use crate::learner::{Learner, StateKind};
 use crate::model::{Entry, Layout, Source};
 use crate::optimizer::{self, Method};
-use crate::weights::{CheckpointTensors, completion, lower_half, published};
+use crate::weights::{completion, lower_half, published};
 
 /// How a tensor's content is read.
 enum Content<'a> {
@@ -54,12 +54,12 @@ pub enum Change {
 }
 
 /// Publishes a learner's weights, and its optimizer state if there is a trainer state, as the version after `from`, from
-/// which it started as `trained`. What has not changed is not written again.
+/// which it started as `checkpoint`. What has not changed is not written again.
 ///
 /// # Errors
 /// The device's, or the disk's.
 pub fn next_version(
-    (from, trained): (&Policy, &CheckpointTensors),
+    (from, checkpoint): (&Policy, &Checkpoint),
     (input, change): (&str, Change),
     (learner, method): (&mut dyn Learner, Method),
     state: Option<&TrainerState>,
@@ -68,7 +68,7 @@ pub fn next_version(
     let learner = RefCell::new(learner);
     let read: &ReadState =
         &|kind, tensor, from, values| learner.borrow_mut().read(kind, tensor, from, values);
-    let (layout, types) = (trained.layout(), trained.types());
+    let (layout, types) = (checkpoint.trained.layout(), checkpoint.trained.types());
     let weights: Vec<Tensor> = layout
         .entries
         .iter()

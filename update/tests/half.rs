@@ -9,6 +9,7 @@ use common::{GOLDEN, Place, golden, masters, stream, version, weights};
 use device::Sim;
 use policy::config::Config;
 use policy::directory::Policy;
+use policy::publish::Retention;
 use policy::weights::{ElementType, Weights};
 use serde_json::{Map, Value, json};
 use std::fs;
@@ -209,7 +210,8 @@ fn what_passes_in_pieces_is_whole() {
             metrics: "{}".to_owned(),
         };
         let learner: (&mut dyn Learner, _) = (&mut learner, arguments.optimizer);
-        next_version((&from, &checkpoint), ("again", Change::All), learner, &notes, 9).unwrap();
+        let (input, retention) = (("again", Change::All), Retention { keep: 9, pinned: &[] });
+        next_version((&from, &checkpoint), input, learner, Some(&notes), &retention).unwrap();
         for file in ["model.safetensors", "optimizer.safetensors"] {
             assert!(read("step-000001", file) == read("step-000002", file), "{dtype}: {file}");
         }

@@ -24,6 +24,7 @@ use policy::adapter::{Adapter, Target};
 use policy::config::Config;
 use policy::directory::Policy;
 use policy::initial;
+use policy::publish::Retention;
 use record::failure::Result;
 use serde_json::{Map, json};
 use small::Weighted;
@@ -111,8 +112,8 @@ fn step(from: &Policy, checkpoint: &Checkpoint, arguments: &Arguments, learner: 
         metrics: "{}".to_owned(),
     };
     let retention = Retention { keep: 2, pinned: &[] };
-    let (trained, input) = (&checkpoint.trained, ("input", Change::All));
-    next_version((from, trained), input, (learner, arguments.optimizer), Some(&state), &retention).unwrap();
+    let (learner, input) = ((learner, arguments.optimizer), ("input", Change::All));
+    next_version((from, checkpoint), input, learner, Some(&state), &retention).unwrap();
 }
 
 /// Two calls, the second of which goes on from the first's state; the most bytes that the larger took, and the bytes of the
