@@ -1,7 +1,9 @@
 //! The policies of a run and the engines that run them: one engine per model, which serves the model and its adapters.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,6 +27,12 @@ struct Loaded {
     version: String,
 }
 
+/// A tokenizer that stays from one part of the input to the next, and the files that it was made from.
+pub struct KeptTokenizer {
+    files: BTreeMap<OsString, Vec<u8>>,
+    tokenizer: Arc<Tokenizer>,
+}
+
 /// What runs a model.
 enum Inference {
     /// Decoders on the threads that ask.
@@ -40,19 +48,28 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// Opens policies. CPU engines divide `options.cache_bytes`, device engines the free device memory.
+    /// Opens policies. CPU engines divide `options.cache_bytes`, device engines the free device memory. Tokenizers in `kept`
+    /// are used again for versions that have the same, and what is used now stays there.
     ///
     /// # Errors
     /// As [`Engine::load_all`] and [`device_engine::start`].
-    pub fn open(directories: &[&Path], device: DeviceKind, options: &Options) -> Result<Policies> {
+    pub fn open(
+        directories: &[&Path],
+        device: DeviceKind,
+        options: &Options,
+        kept: Option<&mut Vec<KeptTokenizer>>,
+    ) -> Result<Policies> {
         let opened: Vec<Policy> =
             directories.iter().map(|directory| Policy::open(directory)).collect::<Result<_>>()?;
         let groups = by_model(&opened);
         let cache_bytes = options.cache_bytes / groups.len().max(1);
         let (mut engines, mut policies) = (Vec::new(), Vec::new());
         // First of all: their child processes then share no memory with the engines.
-        let load = |group: &Vec<usize>| Tokenizer::load(opened[group[0]].model()).map(Arc::new);
-        let tokenizers = groups.iter().map(load).collect::<Result<Vec<_>>>()?;
+        let models: Vec<&Path> = groups.iter().map(|group| opened[group[0]].model()).collect();
+        let tokenizers = match kept {
+            Some(kept) => tokenizers(&models, kept)?,
+            None => models.iter().map(|model| Tokenizer::load(model).map(Arc::new)).collect::<Result<_>>()?,
+        };
         policy::directory::verify(&opened)?;
         for (engine, (group, tokenizer)) in groups.iter().zip(tokenizers).enumerate() {
             let members: Vec<&Policy> = group.iter().map(|&index| &opened[index]).collect();
@@ -99,6 +116,36 @@ impl Policies {
     }
 }
 
+/// The tokenizers of models, those in `kept` where the files are the same.
+fn tokenizers(models: &[&Path], kept: &mut Vec<KeptTokenizer>) -> Result<Vec<Arc<Tokenizer>>> {
+    let mut used = Vec::new();
+    for model in models {
+        let files = beside_weights(model)?;
+        let tokenizer = match kept.iter().find(|kept| kept.files == files) {
+            Some(kept) => kept.tokenizer.clone(),
+            None => Arc::new(Tokenizer::load(model)?),
+        };
+        used.push(KeptTokenizer { files, tokenizer });
+    }
+    *kept = used;
+    Ok(kept.iter().map(|kept| kept.tokenizer.clone()).collect())
+}
+
+/// The files of a version that stay from one to the next: a tokenizer is made from some of them.
+fn beside_weights(model: &Path) -> Result<BTreeMap<OsString, Vec<u8>>> {
+    let failure = |error: std::io::Error| Failure::io(format!("{}: {error}", model.display()));
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(model).map_err(failure)? {
+        let (name, path) = entry.map(|entry| (entry.file_name(), entry.path())).map_err(failure)?;
+        let changes = ["version.json", "trainer_state.json"].iter().any(|own| name == *own);
+        let weights = path.extension().is_some_and(|extension| extension == "safetensors");
+        if !changes && !weights && path.is_file() {
+            files.insert(name, fs::read(&path).map_err(failure)?);
+        }
+    }
+    Ok(files)
+}
+
 /// Indices of policies by base model: adapters of one base are together, with the base itself if it plays too.
 fn by_model(policies: &[Policy]) -> Vec<Vec<usize>> {
     let mut groups: Vec<(PathBuf, Vec<usize>)> = Vec::new();
@@ -130,6 +177,26 @@ mod tests {
     use super::*;
     use policy::adapter::{Adapter, Target};
     use policy::initial::{Preset, from_base, from_preset};
+
+    #[test]
+    fn versions_with_the_same_tokenizer_share_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let version = |seed: u64| {
+            let policy = from_preset(&folder.path().join(format!("{seed}")), Preset::Tiny, seed);
+            policy.expect("a policy").files
+        };
+        let [first, second, third] = [1, 2, 3].map(version);
+        let mut kept = Vec::new();
+        let mut open = |model: &Path| tokenizers(&[model], &mut kept).expect("a tokenizer").remove(0);
+        let shared = open(&first);
+        assert!(Arc::ptr_eq(&shared, &open(&second)), "other weights, the same tokenizer");
+        let path = third.join("tokenizer_config.json");
+        let text = fs::read_to_string(&path).expect("a file");
+        fs::write(&path, text + " ").expect("written");
+        let other = open(&third);
+        assert!(!Arc::ptr_eq(&shared, &other) && Arc::ptr_eq(&other, &open(&third)));
+        assert!(!Arc::ptr_eq(&shared, &open(&first)), "only the last are kept");
+    }
 
     #[test]
     fn a_base_and_its_adapters_are_one_model() {

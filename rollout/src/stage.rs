@@ -26,7 +26,7 @@ use crate::engine::device::SEQUENCES;
 use crate::engine::{Options, PhaseTimings};
 use crate::generator::Generator;
 use crate::lines::PolicyLabel;
-use crate::policies::{Policies, policy_of};
+use crate::policies::{KeptTokenizer, Policies, policy_of};
 use crate::queue::Queue;
 use crate::reader::TaskReader;
 use crate::runtime;
@@ -91,8 +91,9 @@ fn run(settings: &Settings) -> Result<()> {
     let external = settings.env_command.as_ref().map(|(command, timeout)| External::new(command, *timeout));
     let reader = Arc::new(Mutex::new(Reader::stdin()));
     let mut settings = Arc::new(settings.clone());
+    let mut tokenizers = Vec::new();
     while !settings.flags.resident || locked(&reader).begin_part()? {
-        run_part(&settings, external.clone(), &reader, &mut writer)?;
+        run_part(&settings, external.clone(), (&reader, &mut tokenizers), &mut writer)?;
         if !settings.flags.resident {
             break;
         }
@@ -101,15 +102,15 @@ fn run(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Plays one part of the input, which is all of it unless with `--resident`.
+/// Plays one part of the input, which is all of it unless with `--resident`; `tokenizers` are what stays in memory.
 fn run_part<W: Write>(
     settings: &Arc<Settings>,
     external: Option<External>,
-    reader: &Arc<Mutex<Reader<Stdin>>>,
+    (reader, tokenizers): (&Arc<Mutex<Reader<Stdin>>>, &mut Vec<KeptTokenizer>),
     writer: &mut Writer<W>,
 ) -> Result<()> {
     let started = Instant::now();
-    let opened = open(settings, external, reader);
+    let opened = open(settings, external, reader, settings.flags.resident.then_some(tokenizers));
     let load = started.elapsed();
     let (totals, outcome) = match opened {
         Ok(run) => play(run, writer),
@@ -144,6 +145,7 @@ fn open(
     settings: &Arc<Settings>,
     external: Option<External>,
     reader: &Arc<Mutex<Reader<Stdin>>>,
+    kept: Option<&mut Vec<KeptTokenizer>>,
 ) -> Result<Run<impl Iterator<Item = Result<Line>> + Send + 'static>> {
     let (ahead, first) = read_ahead(&mut locked(reader), settings.flags.resident)?;
     let external = external.map(|external| Box::new(external) as Box<dyn Environment>);
@@ -168,7 +170,7 @@ fn open(
     };
     let owners = settings.team.owners();
     let directories: Vec<&Path> = owners.iter().map(|owner| owner.directory.as_path()).collect();
-    let policies = Policies::open(&directories, settings.device, &options)?;
+    let policies = Policies::open(&directories, settings.device, &options, kept)?;
     let label = |(name, version): (&str, &str)| PolicyLabel { name: name.into(), version: version.into() };
     let names = owners.iter().map(|owner| owner.name.as_str());
     let labels = names.zip(policies.versions()).map(label).collect();
