@@ -13,7 +13,7 @@ lr_warmup N 5 2 2 optimizer steps of linear warm-up
 betas B1,B2 0.9,0.95 0.9,0.95 0.9,0.95 decay rates of its two moments
 minibatches N 2 2 2 optimizer steps a step
 clip X 0.2 0.2 0.2 clip range of a token'"'"'s ratio
-kl X 0 0 0 weight of the KL divergence from the first version
+kl X 0 0 0 weight of the KL from the first version
 keep N 2 2 2 versions of each policy to keep
 save_every N 1 1 1 steps between saves with --resident
 eval_every N 20 10 10 steps between evaluations; 0: none
@@ -80,7 +80,7 @@ Options:
   --setup               build the programs and fetch ONNX Runtime, then stop
   --run DIR             the run directory                                    [default: runs/ENV]
   --config FILE         a TOML file of flags: steps = 40, betas = [0.9, 0.95], resident = true, policies = "per-role"; NAME=VALUE
-                        flags are tables: [set], [flags], [stage], [policies]. The command line goes before it. Every run
+                        flags are tables: [set], [flags], [stage], [policies]. The command line goes before the file. Every run
                         writes all of its flags to RUN/config.toml
   --resume RUN          go on with a run and its RUN/config.toml; --steps may grow
   --env NAME            the environment (see `envs list`)                    [default: plan-path]
