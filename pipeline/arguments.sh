@@ -131,6 +131,7 @@ check_arguments() { # what has no effect is refused
         die 2 '--adapter needs --policies adapter-per-role' 'or make the adapters with policy init --adapter and name them: --policies AGENT=DIR'
     [ -z "$env_command" ] || [ -z "${given[env]:-}${given[set]:-}" ] ||
         die 2 '--env-command takes the place of --env and --set' 'give its settings in COMMAND: it is run by a shell'
+    [[ ! $kl =~ ^[+-]?0*\.?0*([eE].*)?$ ]] || kl=0 # 0.0 is none either
     [ -n "$dtype" ] || [ "$device" != cpu ] || dtype=float32
     dtype_flags=() # a device has but one
     [ -z "$dtype" ] || dtype_flags=(--dtype "$dtype")
