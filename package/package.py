@@ -4,7 +4,8 @@
     cargo build --release --workspace --bins && python3 package/package.py
     pip install dist/troupe-*.whl && troupe pipeline
 
-Both hold bin/ (the programs, without symbols, and `troupe`) and share/troupe/ (the loop's scripts, examples, documents). A wheel
+Both hold bin/ (the programs, without symbols, and `troupe`), share/troupe/ (the loop's scripts, examples, documents), manual pages and
+completions for bash, fish and zsh. A wheel
 needs no Rust where it is installed. The same files give the same bytes. Left out: building, and uploading anywhere.
 """
 import argparse
@@ -54,6 +55,11 @@ def contents(folder):
         if not (folder / name).is_file():
             stop(f"{folder} has no program {name}", "cargo build --release --workspace --bins builds them all")
         yield f"bin/{name}", stripped(folder / name), True
+    with tempfile.TemporaryDirectory() as share:
+        for name in PROGRAMS:
+            subprocess.run([folder / name], env={"TROUPE_MANUALS": share}, check=True)
+        for file in sorted(path for path in pathlib.Path(share).rglob("*") if path.is_file()):
+            yield f"share/{file.relative_to(share).as_posix()}", file.read_bytes(), False
     yield "bin/troupe", (ROOT / "package/troupe").read_bytes(), True
     for name in SHARED:
         top = ROOT / name

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::Instant;
 
 use clap::error::ErrorKind;
+use clap_complete::Shell;
 use serde_json::Value;
 
 use crate::failure::{self, Failure, Result};
@@ -99,8 +101,22 @@ pub fn choice(value: &impl clap::ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
+/// Names a folder that gets the program's manual pages and shell completions, laid out as below `share`, in place of what the
+/// program does.
+const MANUALS: &str = "TROUPE_MANUALS";
+
 /// The command line as `A`. Prints help or the version and exits 0; an unusable command line exits 2.
 pub fn parse<A: clap::Parser>() -> A {
+    if let Some(folder) = std::env::var_os(MANUALS).filter(|folder| !folder.is_empty()) {
+        let written = manuals(A::command(), Path::new(&folder));
+        std::process::exit(written.map_or_else(
+            |failure| {
+                report(MANUALS, &failure);
+                i32::from(failure.code)
+            },
+            |()| i32::from(failure::DONE),
+        ));
+    }
     match A::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -112,6 +128,21 @@ pub fn parse<A: clap::Parser>() -> A {
             std::process::exit(i32::from(failure::USAGE));
         }
     }
+}
+
+fn manuals(mut command: clap::Command, share: &Path) -> Result<()> {
+    let name = command.get_name().to_owned();
+    for (shell, folder) in [
+        (Shell::Bash, "bash-completion/completions"),
+        (Shell::Fish, "fish/vendor_completions.d"),
+        (Shell::Zsh, "zsh/site-functions"),
+    ] {
+        std::fs::create_dir_all(share.join(folder))?;
+        clap_complete::generate_to(shell, &mut command, &name, share.join(folder))?;
+    }
+    let pages = share.join("man/man1");
+    std::fs::create_dir_all(&pages)?;
+    Ok(clap_mangen::generate_to(command, pages)?)
 }
 
 /// A usage error in one line and a hint, in place of clap's paragraphs.

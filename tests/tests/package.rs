@@ -51,8 +51,21 @@ fn an_installed_wheel_trains_without_this_checkout() {
     let listed = must(folder, "troupe");
     for program in ["envs", "rollout", "group", "advantage", "update", "report", "policy"] {
         assert!(listed.contains(&format!("\n  {program} ")), "{listed}");
+        let share = folder.join("venv/share");
+        let page = std::fs::read_to_string(share.join(format!("man/man1/{program}.1"))).expect("a page");
+        assert!(page.contains(".SH SYNOPSIS") && page.contains("Examples"), "{page}");
+        for completions in [
+            format!("bash-completion/completions/{program}.bash"),
+            format!("fish/vendor_completions.d/{program}.fish"),
+            format!("zsh/site-functions/_{program}"),
+        ] {
+            assert!(share.join(&completions).is_file(), "{completions}");
+        }
         must(folder, &format!("{program} --version && troupe {program} --help"));
     }
+    let complete = "source venv/share/bash-completion/completions/update.bash; COMP_WORDS=(update --lea); COMP_CWORD=1; \
+                    _update update --lr-o update; echo ${COMPREPLY[@]}";
+    assert_eq!(must(folder, complete).trim(), "--lr-other");
     must(folder, "! command -v cargo && troupe pipeline --warmup 2 --steps 1 --tasks 2 --eval-every 0 2>&1");
     assert!(folder.join("runs/plan-path/steps/000001/done").exists());
     must(
