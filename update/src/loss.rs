@@ -167,3 +167,29 @@ impl RowLoss for BatchLoss<'_> {
         *self.by_tree[tree_index].lock().unwrap_or_else(std::sync::PoisonError::into_inner) = token_stats;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a step reports is the sum over its micro-batches, of gaps the largest.
+    #[test]
+    fn statistics_of_parts_add_up() {
+        let part = |number: usize| TokenStats {
+            tokens: number,
+            loss: number as f64,
+            kl: number as f64,
+            clipped_low: number,
+            clipped_high: number,
+            ratio: number as f64,
+            gap: number as f64,
+            largest_gap: number as f64,
+            not_finite: number,
+            truncated: number,
+        };
+        let mut sum = part(3);
+        sum.add(&part(5));
+        sum.add(&part(2));
+        assert_eq!(sum, TokenStats { largest_gap: 5.0, ..part(10) });
+    }
+}
