@@ -192,4 +192,13 @@ mod tests {
         sum.add(&part(2));
         assert_eq!(sum, TokenStats { largest_gap: 5.0, ..part(10) });
     }
+
+    #[test]
+    fn logprobs_that_are_no_numbers_are_counted() {
+        let mut stats = TokenStats::default();
+        stats.compare(f64::NAN, -1.0);
+        stats.compare(-1.0, -1.5);
+        stats.compare(f64::NEG_INFINITY, -1.0);
+        assert_eq!((stats.tokens, stats.not_finite), (3, 2));
+    }
 }
