@@ -306,6 +306,13 @@ fn the_same_lines_train_either_method() {
     assert_ne!(weights[0], weights[1]);
 }
 
+/// Numbers of the published rules, through the program that a trainer of another kind would call.
+#[test]
+fn rewards_are_the_published_ones_through_envs_step() {
+    let earned = must(&format!("python3 {}", root().join("tests/tests/magrpo/rewards.py").display()));
+    assert_eq!(earned.lines().count(), 7, "{earned}");
+}
+
 /// The team's reward on test tasks of `write`: mean, and half of its 95 % interval.
 fn reward_of_writers(folder: &Path, first: &str, second: &str) -> (f64, f64) {
     let at = |policy: &str| folder.join(policy).display().to_string();
