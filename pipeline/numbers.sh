@@ -92,8 +92,8 @@ Options:
                         itself. RECORD.md has them as flags; --flags replaces one           [default: at-grpo]
   --set NAME=VALUE      a setting of the environment (repeatable; see `envs list`)
   --workflow NAME       who acts, in which order          [default: team; the program's own]
-  --model NAME          what the policies begin as: tiny | smollm2 | a directory in
-                        Hugging Face format                                  [default: tiny]
+  --model NAME          what the policies begin as: tiny | smollm2 | a directory in Hugging Face format |
+                        hf:ORG/NAME, a model of the hub                      [default: tiny]
   --policies WHICH      shared | adapter-per-role | per-role | AGENT=DIR (repeatable)
                                                                              [default: shared]
   --adapter SETTINGS    of adapter-per-role, as of `policy init --adapter`   [default: rank=16,alpha=32]

@@ -6,12 +6,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use policy::adapter::{Adapter, Target};
 use serde_json::Value;
 
-/// Policies on disk: make them, check them, encode text for them, write their decoder graph
+/// Policies on disk: make them, check them, encode text for them, export them, write their decoder graph
 ///
 /// Examples:
 ///   policy init run/tool --preset tiny --seed 7
 ///   policy check run/tool
 ///   envs demo plan-path --count 1000 --seed 7 | policy encode --policy run/tool > demonstrations.jsonl
+///   policy export run/tool tool-export
 ///   policy graph run/tool
 #[derive(Parser)]
 #[command(name = "policy", version, verbatim_doc_comment, subcommand_required = true)]
@@ -29,6 +30,7 @@ pub enum Command {
     Init(Init),
     Encode(Encode),
     Check(Check),
+    Export(Export),
     Graph(Graph),
 }
 
@@ -37,7 +39,7 @@ pub enum Command {
 /// Examples:
 ///   policy init run/tool --preset tiny --seed 7
 ///   policy init run/tool --preset smollm2
-///   policy init run/tool --from Qwen3-0.6B --chat-template-kwargs '{"enable_thinking":false}'
+///   policy init run/tool --from hf:Qwen/Qwen3-0.6B --chat-template-kwargs '{"enable_thinking":false}'
 ///   policy init run/tool --from ~/models/Qwen3-0.6B-Q8_0.gguf
 ///   policy init run/tool --from run/base --adapter rank=8,alpha=16,targets=q_proj+v_proj
 #[derive(Args)]
@@ -53,8 +55,8 @@ pub struct Init {
     /// Random weights in the sizes of this config.json, with a tokenizer of its own
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     pub config: Option<PathBuf>,
-    /// A copy of this Hugging Face directory (omissions are named), or the model of a GGUF file
-    #[arg(long, value_name = "HF_DIR|GGUF")]
+    /// A copy of a Hugging Face directory (omissions are named), of a hub's or a GGUF file's model
+    #[arg(long, value_name = "HF_DIR|hf:ORG/NAME[@REVISION]|GGUF")]
     pub from: Option<PathBuf>,
     /// Type of the weights of a GGUF file or smollm2: float32, float16, bfloat16 (default)
     #[arg(long, value_name = "TYPE", hide_possible_values = true, conflicts_with_all = ["config", "adapter"])]
@@ -118,6 +120,35 @@ pub struct Check {
     /// A policy directory or a Hugging Face directory
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
+}
+
+/// Write a version for others: without the optimizer's state, with a model card
+///
+/// Examples:
+///   policy export run/tool tool-export
+///   policy export run/tool tool-merged --merge
+///   policy export run/tool/step-000012 tool-adapter --base Qwen/Qwen3-0.6B
+///
+/// transformers loads what is written, and PEFT an adapter. An adapter names its base by the hub's model that it was
+/// downloaded from, or by --base. The card has the settings and evaluations of the run in which the policy lies.
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub struct Export {
+    /// A policy directory, one of its versions, or a Hugging Face directory
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// The directory to make
+    #[arg(value_name = "OUT")]
+    pub output: PathBuf,
+    /// Add an adapter's product to the weights of its base: a whole model
+    #[arg(long)]
+    pub merge: bool,
+    /// What others call the model before training: a hub's ORG/NAME, or a path of theirs
+    #[arg(long, value_name = "NAME")]
+    pub base: Option<String>,
+    /// The run whose numbers the card has [default: RUN of RUN/policies/NAME]
+    #[arg(long, value_name = "RUN")]
+    pub run: Option<PathBuf>,
 }
 
 /// Write the decoder graph as model.onnx, to look at it

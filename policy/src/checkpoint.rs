@@ -11,9 +11,9 @@ use record::failure::{Failure, Result};
 use serde_json::{Map, Value, json};
 
 use crate::durable::{self, failure};
-use crate::header::PREFIX;
+use crate::header::{self, Entry, PREFIX};
 use crate::json::show;
-use crate::weights::ElementType;
+use crate::weights::{ElementType, Weights};
 
 /// Fills a slice with a tensor's values from this index on.
 pub type Read<'a, T> = dyn Fn(usize, &mut [T]) -> Result<()> + 'a;
@@ -177,6 +177,30 @@ pub(crate) fn write(
     let mut digest = blake3::Hasher::new();
     let mut writer = Writer::create(path, &head, &mut digest)?;
     tensors.iter().zip(types).try_for_each(|(tensor, dtype)| writer.tensor(tensor, dtype))?;
+    Ok(digest.finalize().to_hex().to_string())
+}
+
+/// Writes the files of a checkpoint anew into a directory, with the same headers: tensors that `tensor` writes, of which it
+/// says so, and the others as they are. Returns the digest of the bytes.
+pub(crate) fn rewrite(
+    source: &Weights,
+    directory: &Path,
+    mut tensor: impl FnMut(&mut Writer, &str, &Entry) -> Result<bool>,
+) -> Result<String> {
+    let mut digest = blake3::Hasher::new();
+    for (index, (path, old)) in source.files().enumerate() {
+        let path = directory.join(path.file_name().unwrap_or_default());
+        let start = header::data_start(old, &path)?;
+        // They fill the file without gaps: any other header is refused when it is read.
+        let mut entries: Vec<(&str, &Entry)> = source.tensors_of_file(index).collect();
+        entries.sort_by_key(|(_, entry)| (entry.offset, entry.length));
+        let mut writer = Writer::create(&path, &old[..start], &mut digest)?;
+        for (name, entry) in entries {
+            if !tensor(&mut writer, name, entry)? {
+                writer.bytes(&old[entry.offset..entry.offset + entry.length])?;
+            }
+        }
+    }
     Ok(digest.finalize().to_hex().to_string())
 }
 

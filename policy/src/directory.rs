@@ -18,6 +18,7 @@ use serde_json::Value;
 use crate::adapter::{self, Adapter};
 use crate::config::Config;
 use crate::digest;
+use crate::hub;
 use crate::json::{io_failure, read_json_if_present, show};
 use crate::weights::Weights;
 
@@ -347,6 +348,12 @@ fn no_policy(path: &Path) -> Failure {
         true => (Failure::data, "neither a policy directory nor a Hugging Face directory"),
         false => (Failure::usage, "no such directory"),
     };
-    failure(format!("{}: {what}", show(path)))
-        .hint(format!("make one with: policy init {} --preset tiny", show(path)))
+    let shown = show(path);
+    let hint = match shown.strip_prefix("hf:").filter(|name| hub::is_name(name)) {
+        Some(_) => format!("make a policy of it first: policy init DIR --from {shown}"),
+        None => "make one first: policy init DIR --from a Hugging Face directory, hf:ORG/NAME or a GGUF file; --preset tiny makes \
+                 one with random weights"
+            .to_owned(),
+    };
+    failure(format!("{shown}: {what}")).hint(hint)
 }

@@ -92,6 +92,35 @@ pub(crate) fn create_directory(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a directory that is there already, unless it is empty; makes its parent, and returns the hidden sibling in which it
+/// is to be built.
+pub(crate) fn place_of_new(root: &Path) -> Result<PathBuf> {
+    let occupied = fs::read_dir(root).is_ok_and(|mut entries| entries.next().is_some());
+    if occupied || fs::symlink_metadata(root).is_ok_and(|metadata| !metadata.is_dir()) {
+        return Err(Failure::usage(format!("{}: already there", show(root)))
+            .hint("nothing is ever overwritten: remove it or choose another name"));
+    }
+    let name = root.file_name().and_then(|name| name.to_str());
+    let name = name.ok_or_else(|| Failure::usage(format!("{}: not a directory's name", show(root))))?;
+    let parent = match root.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    fs::create_dir_all(parent).map_err(|error| Failure::io(format!("{}: {error}", show(parent))))?;
+    Ok(parent.join(format!(".{name}.new")))
+}
+
+/// Fills a new directory at `building` and renames it to `root`; if that fails, nothing is left.
+pub(crate) fn build(building: &Path, root: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    remove(building)?;
+    create_directory(building)?;
+    fill(building).inspect_err(|_| {
+        // The first failure is the one to report.
+        let _ = remove(building);
+    })?;
+    rename(building, root)
+}
+
 /// Renames within one directory and waits until the new name is on disk.
 pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
     fs::rename(from, to).map_err(|error| failure(to, &error))?;

@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::decoder::{Init, Stored, Target, Tensor};
 use crate::directory::Policy;
 use crate::durable;
+use crate::hub::HubModel;
 use crate::json::{io_failure, read_json, show};
 use crate::publish;
 use crate::side_files;
@@ -60,6 +61,14 @@ impl Preset {
     }
 }
 
+/// Refuses the place of a new policy where there is something already; makes its parent.
+///
+/// # Errors
+/// `root` exists already (exit 2); the disk's.
+pub fn refuse_occupied(root: &Path) -> Result<()> {
+    durable::place_of_new(root).map(drop)
+}
+
 /// A policy directory with random weights in a preset's sizes and the tokenizer of [`crate::vocabulary`].
 ///
 /// # Errors
@@ -99,6 +108,9 @@ pub fn from_directory(root: &Path, source: &Path, template: Option<&Value>) -> R
     }
     publish::create(root, None, |files| {
         side_files::copy(&source.files, files)?;
+        if let Some((path, note)) = HubModel::note(&source.files, files)? {
+            durable::write_json(&path, &note)?;
+        }
         if let Some(variables) = template {
             let path = files.join(chat::ARGUMENTS);
             durable::remove(&path)?;

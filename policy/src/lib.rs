@@ -4,6 +4,7 @@
 //! Left out: pipes and training. Stages read and write policies through this crate.
 
 pub mod adapter;
+mod card;
 mod chat;
 mod checkpoint;
 mod clock;
@@ -14,10 +15,12 @@ mod digest;
 pub mod directory;
 mod durable;
 pub mod experts;
+pub mod export;
 mod family;
 pub mod gguf;
 pub mod graph;
 mod header;
+pub mod hub;
 pub mod initial;
 mod json;
 mod onnx;

@@ -1,4 +1,4 @@
-//! `policy`: make, check, encode for, and draw policies from the command line.
+//! `policy`: make, check, encode for, export and draw policies from the command line.
 
 mod arguments;
 mod command;
@@ -14,6 +14,7 @@ fn main() -> ExitCode {
             Command::Init(arguments) => command::init::run(&arguments, quiet),
             Command::Encode(arguments) => command::encode::run(&arguments, quiet),
             Command::Check(arguments) => command::check::run(&arguments),
+            Command::Export(arguments) => command::export::run(&arguments),
             Command::Graph(arguments) => command::graph::run(&arguments),
         }
     })

@@ -28,7 +28,6 @@ use crate::decoder::Tensor;
 use crate::digest;
 use crate::directory::{self, BASE, CURRENT, Policy, VERSION_FILE, Version, step_name};
 use crate::durable;
-use crate::header::Entry;
 use crate::json::{io_failure, read_json, read_json_if_present, show};
 use crate::side_files;
 use crate::weights::{ElementType, HEAD, Weights};
@@ -191,28 +190,9 @@ pub(crate) fn create(
     base: Option<&Path>,
     fill: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<Policy> {
-    let occupied = fs::read_dir(root).is_ok_and(|mut entries| entries.next().is_some());
-    if occupied || fs::symlink_metadata(root).is_ok_and(|metadata| !metadata.is_dir()) {
-        return Err(Failure::usage(format!("{}: already there", show(root)))
-            .hint("policies are never overwritten: remove it or choose another name"));
-    }
-    let name = root.file_name().and_then(|name| name.to_str());
-    let name = name.ok_or_else(|| Failure::usage(format!("{}: not a directory's name", show(root))))?;
-    let parent = match root.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    fs::create_dir_all(parent).map_err(|error| Failure::io(format!("{}: {error}", show(parent))))?;
-
+    let building = durable::place_of_new(root)?;
     let _lock = base.map(|base| rest_on(base, root)).transpose()?;
-    let building = parent.join(format!(".{name}.new"));
-    durable::remove(&building)?;
-    durable::create_directory(&building)?;
-    first_version(root, &building, base, fill).inspect_err(|_| {
-        // As in `publish`.
-        let _ = durable::remove(&building);
-    })?;
-    durable::rename(&building, root)?;
+    durable::build(&building, root, |building| first_version(root, building, base, fill))?;
     Policy::open(root)
 }
 
@@ -390,32 +370,19 @@ fn write_weights(from: &Policy, tensors: &[NewTensor], building: &Path) -> Resul
     let decoder = config.decoder();
     let stored = decoder.stored().into_iter().filter(|stored| stored.parts.len() > 1);
     let fused: HashMap<String, Vec<&Tensor>> = stored.map(|stored| (stored.name, stored.parts)).collect();
-    let mut digest = blake3::Hasher::new();
-    for (index, (path, old)) in source.files().enumerate() {
-        let name = path.file_name().unwrap_or_default();
-        let path = building.join(name);
-        let start = crate::header::data_start(old, &path)?;
-        // They fill the file without gaps: any other header is refused when it is read.
-        let mut entries: Vec<(&str, &Entry)> = source.tensors_of_file(index).collect();
-        entries.sort_by_key(|(_, entry)| (entry.offset, entry.length));
-        let mut writer = checkpoint::Writer::create(&path, &old[..start], &mut digest)?;
-        for (name, entry) in entries {
-            if let Some(parts) = fused.get(name).filter(|_| from.base.is_none()) {
-                for part in parts {
-                    writer.tensor(new[part.name.as_str()], entry.dtype)?;
-                }
-                continue;
-            }
-            let new_name = if name == HEAD { config.head_name() } else { name };
-            match new.get(new_name) {
-                Some(tensor) if tensor.shape == entry.shape && entry.dtype.is_weight() => {
-                    writer.tensor(tensor, entry.dtype)?;
-                }
-                _ => writer.bytes(&old[entry.offset..entry.offset + entry.length])?,
-            }
+    checkpoint::rewrite(&source, building, |writer, name, entry| {
+        if let Some(parts) = fused.get(name).filter(|_| from.base.is_none()) {
+            parts.iter().try_for_each(|part| writer.tensor(new[part.name.as_str()], entry.dtype))?;
+            return Ok(true);
         }
-    }
-    Ok(digest.finalize().to_hex().to_string())
+        let new_name = if name == HEAD { config.head_name() } else { name };
+        match new.get(new_name) {
+            Some(tensor) if tensor.shape == entry.shape && entry.dtype.is_weight() => {
+                writer.tensor(tensor, entry.dtype).map(|()| true)
+            }
+            _ => Ok(false),
+        }
+    })
 }
 
 fn existing(from: &Policy, input: &str, retention: &Retention) -> Result<Option<Version>> {

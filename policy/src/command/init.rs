@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use policy::directory::Policy;
+use policy::hub::HubModel;
 use policy::weights::ElementType;
 use policy::{gguf, initial, pretrained, side_files};
 use record::failure::{Failure, Result};
@@ -13,11 +14,16 @@ use super::sources;
 use crate::arguments::{Dtype, Init, Preset};
 
 pub fn run(arguments: &Init, quiet: bool) -> Result<()> {
-    let Init { directory: root, config, from, adapter, .. } = arguments;
+    let Init { directory: root, config, adapter, .. } = arguments;
     if arguments.seed.is_some() && is_copy(arguments) {
         return Err(Failure::usage("--seed has no effect: a copy of a model has no random weights")
             .hint("leave --seed out"));
     }
+    let from = &match arguments.from.as_deref().map(HubModel::parse).transpose()?.flatten() {
+        // Before what may take an hour.
+        Some(model) => initial::refuse_occupied(root).and_then(|()| model.fetch(quiet).map(Some))?,
+        None => arguments.from.clone(),
+    };
     let gguf = from.as_deref().filter(|source| gguf::is_gguf(source));
     let dtype = dtype(arguments, gguf.is_some())?;
     let (seed, template) = (arguments.seed.unwrap_or(0), arguments.chat_template_kwargs.as_ref());

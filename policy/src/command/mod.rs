@@ -6,6 +6,7 @@ use record::failure::{Failure, Result};
 
 pub mod check;
 pub mod encode;
+pub mod export;
 pub mod graph;
 pub mod init;
 mod sources;

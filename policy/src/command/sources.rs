@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use policy::gguf;
+use policy::{gguf, hub};
 use record::failure::{Failure, Result};
 
 /// Refuses what is no directory of a model.
@@ -24,11 +24,10 @@ pub fn check(source: &Path) -> Result<()> {
     }
     if !source.exists() && !source.is_symlink() {
         let absent = |hint: String| Err(Failure::usage(format!("{shown}: no such directory")).hint(hint));
-        let Some(model) = hub_name(&shown) else { return absent(takes()) };
-        let hint = format!(
-            "if that is a model's name on a hub, download it first: hf download {shown} --local-dir {model}; then --from {model}"
-        );
-        return absent(hint);
+        return absent(match is_hub_name(&shown) {
+            true => format!("if that is a model's name on a hub: --from hf:{shown}"),
+            false => takes(),
+        });
     }
     let is_model = ["current", "config.json", "adapter_config.json"]
         .iter()
@@ -43,17 +42,14 @@ pub fn check(source: &Path) -> Result<()> {
 }
 
 fn takes() -> String {
-    "--from takes a directory with config.json, tokenizer.json and model.safetensors, a policy directory, or a GGUF file"
+    "--from takes a directory with config.json, tokenizer.json and model.safetensors, a policy directory, a hub's model as \
+     hf:ORG/NAME, or a GGUF file"
         .to_owned()
 }
 
-/// The second part of a name such as `Qwen/Qwen3-0.6B`.
-fn hub_name(text: &str) -> Option<&str> {
-    let is_part = |part: &str| {
-        let known = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        part.starts_with(|first: char| first.is_ascii_alphanumeric()) && part.chars().all(known)
-    };
-    text.split_once('/').filter(|(owner, model)| is_part(owner) && is_part(model)).map(|(_, model)| model)
+/// Whether it looks like `Qwen/Qwen3-0.6B`.
+fn is_hub_name(text: &str) -> bool {
+    text.contains('/') && hub::is_name(text)
 }
 
 /// The GGUF files of a directory, sorted.

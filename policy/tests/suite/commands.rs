@@ -252,6 +252,7 @@ fn help_begins_with_examples_and_version_works() {
         &["init", "--help"],
         &["encode", "--help"],
         &["check", "--help"],
+        &["export", "--help"],
         &["graph", "--help"],
     ] {
         let output = run(directory.path(), arguments, "");

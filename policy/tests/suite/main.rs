@@ -6,6 +6,8 @@ mod adapter;
 mod commands;
 mod config;
 mod damage;
+mod download;
+mod export;
 mod families;
 mod fuzz;
 mod gguf;

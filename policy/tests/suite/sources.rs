@@ -58,8 +58,8 @@ fn what_is_no_source_says_what_to_type() {
         (
             &["--from", "Qwen/Qwen3-0.6B"],
             2,
-            "policy: Qwen/Qwen3-0.6B: no such directory\nhint: if that is a model's name on a hub, download it first: \
-             hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B; then --from Qwen3-0.6B\n",
+            "policy: Qwen/Qwen3-0.6B: no such directory\nhint: if that is a model's name on a hub: --from \
+             hf:Qwen/Qwen3-0.6B\n",
         ),
         (
             &["--from", "./Qwen3"],

@@ -1,0 +1,154 @@
+//! The model card of an exported policy: what it is, how it is loaded, and the numbers of the run that made it.
+//!
+//! A run's directory holds `run.json` (its settings) and `eval/` (a record for each evaluation); `trainer_state.json` beside the
+//! weights has the settings and metrics of the last update. What is not there is left out of the card.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use record::failure::{Failure, Result};
+use record::line::Episode;
+use record::read::{Kind, Reader};
+use serde_json::{Map, Value};
+
+use crate::directory::Policy;
+use crate::hub::HubModel;
+use crate::json::{io_failure, read_json_if_present, show};
+use crate::publish::TRAINER_STATE;
+
+/// Metrics of the last update that say how training stood.
+const METRICS: [&str; 9] = [
+    "reward",
+    "frac_reward_zero_std",
+    "loss",
+    "kl",
+    "entropy",
+    "clip_ratio",
+    "grad_norm",
+    "completions/mean_length",
+    "sampling/logp_difference_max",
+];
+
+/// The card's Markdown, with the header that hubs read. `run` is the run's directory, if it is not the one the policy lies in.
+///
+/// # Errors
+/// Files of the run that cannot be read.
+pub(crate) fn text(
+    name: &str,
+    policy: &Policy,
+    base: Option<&HubModel>,
+    is_adapter: bool,
+    run: Option<&Path>,
+) -> Result<String> {
+    let mut card = String::from("---\n");
+    let library = if is_adapter { "peft" } else { "transformers" };
+    if let Some(base) = base {
+        let _ = writeln!(card, "base_model: {}", base.name);
+    }
+    let _ = write!(
+        card,
+        "library_name: {library}\npipeline_tag: text-generation\ntags:\n- troupe\n- reinforcement-learning\n"
+    );
+    card.push_str(if is_adapter { "- lora\n---\n\n" } else { "---\n\n" });
+    let version = &policy.version;
+    let _ =
+        write!(card, "# {name}\n\nTrained with Troupe: version `{version}`, after {} updates.", version.step);
+    if let Some(HubModel { name, revision }) = base {
+        let revision =
+            revision.as_ref().map_or(String::new(), |revision| format!(" at revision `{revision}`"));
+        let _ = write!(card, " The model before training was `{name}`{revision}.");
+    }
+    let class = if is_adapter {
+        "peft import AutoPeftModelForCausalLM as Model"
+    } else {
+        "transformers import AutoModelForCausalLM as Model"
+    };
+    let _ = write!(card, "\n\n```python\nfrom {class}\n\nmodel = Model.from_pretrained(\"{name}\")\n```\n");
+    if policy.model().join("chat_template_kwargs.json").exists() {
+        card.push_str("\nPrompts were made with the further variables of `chat_template_kwargs.json` for `apply_chat_template`.\n");
+    }
+    if let Some(run) = run_of(policy, run)? {
+        if let Some(Value::Object(settings)) = read_json_if_present(&run.join("run.json"))? {
+            table(&mut card, "The run", ["setting", "value"], &settings);
+        }
+        evaluations(&mut card, &run.join("eval"), version.step)?;
+    }
+    let notes = read_json_if_present(&policy.files.join(TRAINER_STATE))?.unwrap_or_default();
+    if let Value::Object(settings) = &notes["settings"] {
+        table(&mut card, "The optimizer", ["setting", "value"], settings);
+    }
+    let figures =
+        notes["figures"].as_str().and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok());
+    if let Some(figures) = figures {
+        let metrics = METRICS.iter().filter_map(|&key| Some((key.to_owned(), figures.get(key)?.clone())));
+        table(&mut card, "The last update", ["metric", "value"], &metrics.collect());
+    }
+    Ok(card)
+}
+
+/// The directory of the run: the one that was named, or `RUN` of `RUN/policies/NAME`.
+fn run_of(policy: &Policy, named: Option<&Path>) -> Result<Option<PathBuf>> {
+    if let Some(run) = named {
+        if !run.is_dir() {
+            return Err(Failure::usage(format!("--run {}: no such directory", show(run))));
+        }
+        let file = run.join("run.json");
+        fs::metadata(&file)
+            .map_err(|error| io_failure(&file, &error).hint("--run takes the directory of a run"))?;
+        return Ok(Some(run.to_owned()));
+    }
+    let root = policy.root.canonicalize().map_err(|error| io_failure(&policy.root, &error))?;
+    let run = root.parent().and_then(Path::parent).filter(|run| run.join("run.json").is_file());
+    Ok(run.map(Path::to_owned))
+}
+
+/// Settings or metrics; what is empty is left out.
+fn table(card: &mut String, title: &str, [key, value]: [&str; 2], entries: &Map<String, Value>) {
+    let shown = |value: &Value| match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.replace('\n', ", ")).filter(|text| !text.is_empty()),
+        other => Some(other.to_string()),
+    };
+    let mut rows = entries.iter().filter_map(|(key, value)| Some((key, shown(value)?))).peekable();
+    if rows.peek().is_none() {
+        return;
+    }
+    let _ = write!(card, "\n## {title}\n\n| {key} | {value} |\n|---|---|\n");
+    for (key, value) in rows {
+        let _ = writeln!(card, "| {key} | {} |", value.replace('|', "\\|"));
+    }
+}
+
+/// Success of each evaluation up to this step.
+fn evaluations(card: &mut String, folder: &Path, last: u64) -> Result<()> {
+    let mut files: Vec<(u64, PathBuf)> = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let step =
+            name.to_str().and_then(|name| name.strip_prefix("step-")?.strip_suffix(".jsonl")?.parse().ok());
+        files.extend(step.filter(|&step| step <= last).map(|step| (step, entry.path())));
+    }
+    files.sort_unstable();
+    if files.is_empty() {
+        return Ok(());
+    }
+    card.push_str("\n## Success on test tasks\n\n| update | success | episodes |\n|---|---|---|\n");
+    for (step, path) in files {
+        let (mut solved, mut all) = (0_u32, 0_u32);
+        let file = File::open(&path).map_err(|error| io_failure(&path, &error))?;
+        let mut reader = Reader::new(&path.to_string_lossy(), file);
+        while let Some(line) = reader.next()? {
+            if line.kind == Kind::Episode {
+                all += 1;
+                solved += u32::from(record::line::parse::<Episode>(&line)?.success);
+            }
+        }
+        let _ = writeln!(
+            card,
+            "| {step} | {:.3} | {solved} of {all} |",
+            f64::from(solved) / f64::from(all.max(1))
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! Models by name: `policy init --from hf:ORG/NAME`, through the hub's own Python client.
+//!
+//! `huggingface_hub` knows where its hub is and how to log in, shares its cache with `transformers`, resumes what was interrupted
+//! and reads HF_HOME, HF_ENDPOINT, HF_TOKEN and the proxies that its users have set. The crate `hf-hub` would link an HTTP
+//! stack of 75 to 300 packages for less of that, into programs that otherwise open no connection. Left out: uploads.
+
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use record::failure::{Failure, Result};
+use record::stage;
+use serde_json::{Value, json};
+
+use crate::directory::is_there;
+use crate::json::{read_json_if_present, show};
+
+/// Prefix of a model's name on the command line.
+const PREFIX: &str = "hf:";
+
+/// In a copy of a hub's model: where it is from.
+const SOURCE: &str = "source.json";
+
+/// Downloads a snapshot and prints its path, or what went wrong, as JSON.
+const SCRIPT: &str = r#"
+import json, sys
+try:
+    from huggingface_hub import snapshot_download
+except ImportError:
+    print(json.dumps({"kinds": ["ImportError"]}))
+    sys.exit()
+try:
+    path = snapshot_download(
+        sys.argv[1], revision=sys.argv[2] or None, ignore_patterns=["*/*", "consolidated*"],
+        allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "LICENSE*", "README.md"],
+    )
+    print(json.dumps({"path": path}))
+except KeyboardInterrupt:
+    sys.exit(130)
+except Exception as error:
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    print(json.dumps({"kinds": kinds, "text": " ".join(str(error).split())}))
+"#;
+
+/// A model on a hub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubModel {
+    /// `ORG/NAME`.
+    pub name: String,
+    /// A branch, tag or commit; the newest if `None`.
+    pub revision: Option<String>,
+}
+
+impl HubModel {
+    /// What `hf:ORG/NAME[@REVISION]` names; `None` for anything else.
+    ///
+    /// # Errors
+    /// Something else after `hf:`: exit 2.
+    pub fn parse(source: &Path) -> Result<Option<HubModel>> {
+        let Some(text) = source.to_str().and_then(|text| text.strip_prefix(PREFIX)) else { return Ok(None) };
+        let (name, revision) = match text.split_once('@') {
+            Some((name, revision)) => (name, Some(revision)),
+            None => (text, None),
+        };
+        if !is_name(name) || revision.is_some_and(str::is_empty) {
+            return Err(Failure::usage(format!("{}: no model's name on a hub", show(source)))
+                .hint("names look like hf:Qwen/Qwen3-0.6B, or hf:Qwen/Qwen3-0.6B@main for a revision"));
+        }
+        Ok(Some(HubModel { name: name.to_owned(), revision: revision.map(str::to_owned) }))
+    }
+
+    /// The directory of its snapshot in the hub's cache, downloaded if it is not there yet.
+    ///
+    /// # Errors
+    /// There is no such model, or it needs a login: 65. No Python, package, or network: 69.
+    pub fn fetch(&self, quiet: bool) -> Result<PathBuf> {
+        let name = &self.name;
+        if !quiet {
+            stage::note("policy", format_args!("fetching {name} with huggingface_hub"));
+        }
+        let mut command = Command::new("python3");
+        command.args(["-c", SCRIPT, name, self.revision.as_deref().unwrap_or_default()]).stdin(Stdio::null());
+        if quiet || !io::stderr().is_terminal() {
+            command.env("HF_HUB_DISABLE_PROGRESS_BARS", "1");
+        }
+        if std::env::var_os("HF_HUB_VERBOSITY").is_none() {
+            command.env("HF_HUB_VERBOSITY", "error");
+        }
+        let output = command.stderr(if quiet { Stdio::null() } else { Stdio::inherit() }).output();
+        let output = output.map_err(|error| {
+            Failure::unavailable(format!("{PREFIX}{name}: python3 cannot be started: {error}"))
+                .hint(self.by_hand("install Python and huggingface_hub"))
+        })?;
+        // A package that prints of its own accord does so before.
+        let last = String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .last()
+            .and_then(|line| serde_json::from_str(line).ok());
+        let told: Value = last.unwrap_or_default();
+        match told["path"].as_str() {
+            Some(path) => Ok(PathBuf::from(path)),
+            None => Err(self.failure(&told)),
+        }
+    }
+
+    /// What an exception of the client means.
+    fn failure(&self, told: &Value) -> Failure {
+        let kinds: Vec<&str> =
+            told["kinds"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let is = |kind: &str| kinds.contains(&kind);
+        let name = &self.name;
+        let text: String = told["text"].as_str().unwrap_or("python3 failed").chars().take(300).collect();
+        let failed = |cause: &str| format!("{PREFIX}{name}: {cause}");
+        if is("ImportError") {
+            let cause = failed("python3 has no package huggingface_hub");
+            return Failure::unavailable(cause).hint(self.by_hand("python3 -m pip install huggingface_hub"));
+        }
+        if is("GatedRepoError") {
+            return Failure::data(failed("its owner asks for a login before it can be downloaded"))
+                .hint("accept the terms on the model's page, then hf auth login, or set HF_TOKEN");
+        }
+        if is("RepositoryNotFoundError") {
+            return Failure::data(failed("the hub has no such model, or it is private"))
+                .hint("check the name; of a private model set HF_TOKEN or type hf auth login");
+        }
+        if is("RevisionNotFoundError") {
+            let revision = self.revision.as_deref().unwrap_or("main");
+            return Failure::data(failed(&format!("there is no revision {revision:?}")))
+                .hint("revisions are branches, tags or commits; leave @… out for the newest");
+        }
+        if ["LocalEntryNotFoundError", "OfflineModeIsEnabled", "OSError", "TransportError"]
+            .into_iter()
+            .any(is)
+        {
+            return Failure::unavailable(failed(&format!(
+                "it cannot be downloaded, and the cache has no copy: {text}"
+            )))
+            .hint(
+                self.by_hand(
+                    "check the network, HF_ENDPOINT and HF_HUB_OFFLINE, and run the same command again",
+                ),
+            );
+        }
+        Failure::unavailable(failed(&text)).hint(self.by_hand("run the same command again: it resumes"))
+    }
+
+    /// A hint that ends with the way without a network.
+    fn by_hand(&self, first: &str) -> String {
+        let name = &self.name;
+        let folder = name.rsplit('/').next().unwrap_or(name);
+        let revision =
+            self.revision.as_ref().map_or(String::new(), |revision| format!(" --revision {revision}"));
+        format!(
+            "{first}; or on a machine with a network: hf download {name}{revision} --local-dir {folder}; copy {folder} here, \
+             then --from {folder}"
+        )
+    }
+
+    /// The model of which a directory is a snapshot in the hub's cache, or an unchanged copy that says so.
+    ///
+    /// # Errors
+    /// A file that says it and cannot be read.
+    pub fn of(directory: &Path) -> Result<Option<HubModel>> {
+        if let Some(source) = read_json_if_present(&directory.join(SOURCE))? {
+            let text = |key: &str| source[key].as_str().map(str::to_owned);
+            return Ok(text("hub")
+                .filter(|name| is_name(name))
+                .map(|name| HubModel { name, revision: text("revision") }));
+        }
+        Ok(HubModel::of_snapshot(directory))
+    }
+
+    /// The same by the path: `models--ORG--NAME/snapshots/COMMIT`.
+    fn of_snapshot(directory: &Path) -> Option<HubModel> {
+        let canonical = directory.canonicalize().ok()?;
+        let mut parts = canonical.iter().rev().map(|part| part.to_str());
+        let (revision, folder, repository) = (parts.next()??, parts.next()??, parts.next()??);
+        let name = repository.strip_prefix("models--").filter(|_| folder == "snapshots")?.replace("--", "/");
+        is_name(&name).then(|| HubModel { name, revision: Some(revision.to_owned()) })
+    }
+
+    /// What a copy in `files` of a snapshot at `from` says of itself; `None` if it is of no hub or says it already.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(crate) fn note(from: &Path, files: &Path) -> Result<Option<(PathBuf, Value)>> {
+        let path = files.join(SOURCE);
+        let model = if is_there(&path)? { None } else { HubModel::of_snapshot(from) };
+        Ok(model.map(|HubModel { name, revision }| (path, json!({ "hub": name, "revision": revision }))))
+    }
+}
+
+/// Whether a text can be a model's name: `NAME` or `ORG/NAME`.
+pub fn is_name(text: &str) -> bool {
+    let is_part = |part: &str| {
+        let known = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        part.starts_with(|first: char| first.is_ascii_alphanumeric()) && part.chars().all(known)
+    };
+    text.split('/').count() <= 2 && text.split('/').all(is_part)
+}

@@ -1,0 +1,191 @@
+//! `policy export`: what others get, and what stays at home.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use policy::weights::Weights;
+use serde_json::{Value, json};
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(name)
+}
+
+fn policy(here: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_policy"));
+    command.args(arguments).current_dir(here).env("XDG_CACHE_HOME", here.join("cache")).output().unwrap()
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn must(here: &Path, arguments: &[&str]) -> String {
+    let output = policy(here, arguments);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", told(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_whole_model_has_a_card_with_the_numbers_of_its_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    fs::create_dir_all(here.join("run/policies")).unwrap();
+    fs::create_dir_all(here.join("run/eval")).unwrap();
+    must(here, &["init", "run/policies/team", "--preset", "tiny"]);
+    let version = here.join("run/policies/team/step-000000");
+    fs::write(version.join("optimizer.safetensors"), "large").unwrap();
+    fs::write(version.join("README.md"), "what the base was").unwrap();
+    let figures = json!({"reward": 0.25, "loss": -0.5, "kl": null, "other": 1}).to_string();
+    let state = json!({"settings": {"lr": 0.001, "reference": null}, "figures": figures});
+    fs::write(version.join("trainer_state.json"), state.to_string()).unwrap();
+    fs::write(here.join("run/run.json"), r#"{"env": "plan-path", "turns": "", "build": "a\nb|c"}"#).unwrap();
+    let episode = |success: bool| {
+        let line = json!({"type": "episode", "v": 1, "env": "e", "task": "t", "episode": "0.1", "success": success, "turns": 1,
+                          "reward": 0.0, "stop": "turns"});
+        format!("{line}\n")
+    };
+    for (step, lines) in [(0, [true, false, false, false]), (1, [true; 4])] {
+        let text: String = lines.map(episode).concat();
+        fs::write(here.join(format!("run/eval/step-{step:06}.jsonl")), text).unwrap();
+    }
+
+    let printed = must(here, &["export", "run/policies/team", "out/mine"]);
+    assert!(printed.starts_with("out/mine 0:"), "{printed}");
+    assert_eq!(
+        names(&here.join("out/mine")),
+        [
+            "README.md",
+            "config.json",
+            "generation_config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json"
+        ]
+    );
+    assert_eq!(names(&here.join("out")), ["mine"], "nothing is left beside it");
+    let (before, after) = (version.join("model.safetensors"), here.join("out/mine/model.safetensors"));
+    assert!(fs::read(before).unwrap() == fs::read(after).unwrap());
+    let card = fs::read_to_string(here.join("out/mine/README.md")).unwrap();
+    assert!(card.starts_with("---\nlibrary_name: transformers\npipeline_tag: text-generation\n"), "{card}");
+    for expected in [
+        "\n---\n\n# mine\n\nTrained with Troupe: version `0:",
+        "\n| env | plan-path |\n| build | a, b\\|c |\n",
+        // Later evaluations are of later versions.
+        "|---|---|---|\n| 0 | 0.250 | 1 of 4 |\n\n",
+        "\n| lr | 0.001 |\n\n",
+        "\n| reward | 0.25 |\n| loss | -0.5 |\n",
+    ] {
+        assert!(card.contains(expected), "{expected:?} in {card}");
+    }
+    assert!(!card.contains("what the base was") && !card.contains("other"), "{card}");
+    must(here, &["check", "out/mine"]);
+
+    let again = policy(here, &["export", "run/policies/team", "out/mine"]);
+    assert_eq!(
+        (again.status.code(), told(&again).as_str()),
+        (
+            Some(2),
+            "policy: out/mine: already there\nhint: nothing is ever overwritten: remove it or choose another name\n"
+        )
+    );
+    let absent = policy(here, &["export", "run/policies/team", "out/other", "--run", "nowhere"]);
+    assert_eq!(absent.status.code(), Some(2), "{}", told(&absent));
+    assert!(!here.join("out/other").exists());
+}
+
+#[test]
+fn an_adapter_is_merged_or_names_a_base_that_others_know() {
+    for (name, base) in
+        [("all", "qwen3-6-3-untied"), ("bias", "qwen2-4-2-bf16-shards"), ("phi3", "phi3-2-1-partial")]
+    {
+        let directory = tempfile::tempdir().unwrap();
+        let here = directory.path();
+        must(here, &["init", "base", "--from", golden(base).to_str().unwrap(), "--quiet"]);
+        let adapter = here.join("found");
+        fs::create_dir(&adapter).unwrap();
+        fs::copy(
+            golden("adapters").join(name).join("adapter_model.safetensors"),
+            adapter.join("adapter_model.safetensors"),
+        )
+        .unwrap();
+        let mut config: Value = serde_json::from_slice(
+            &fs::read(golden("adapters").join(name).join("adapter_config.json")).unwrap(),
+        )
+        .unwrap();
+        config["base_model_name_or_path"] = json!(here.join("base/step-000000"));
+        fs::write(adapter.join("adapter_config.json"), config.to_string()).unwrap();
+        must(here, &["init", "p", "--from", "found", "--quiet"]);
+
+        let refused = policy(here, &["export", "p", "out"]);
+        let message = told(&refused);
+        assert_eq!(refused.status.code(), Some(2), "{message}");
+        assert!(
+            message.starts_with("policy: p: its base is known only as ")
+                && message.contains("\nhint: --base ORG/NAME"),
+            "{message}"
+        );
+        assert!(!here.join("out").exists() && !here.join(".out.new").exists());
+
+        must(here, &["export", "p", "out", "--base", "lab/base"]);
+        assert_eq!(
+            names(&here.join("out")),
+            ["README.md", "adapter_config.json", "adapter_model.safetensors"]
+        );
+        let exported: Value =
+            serde_json::from_slice(&fs::read(here.join("out/adapter_config.json")).unwrap()).unwrap();
+        assert_eq!(exported["base_model_name_or_path"], json!("lab/base"));
+        let card = fs::read_to_string(here.join("out/README.md")).unwrap();
+        assert!(card.starts_with("---\nbase_model: lab/base\nlibrary_name: peft\n"), "{card}");
+
+        must(here, &["export", "p", "merged", "--merge"]);
+        must(here, &["check", "merged"]);
+        assert!(!here.join("merged/adapter_config.json").exists());
+        let (old, new) = (
+            Weights::open(&here.join("base/current")).unwrap(),
+            Weights::open(&here.join("merged")).unwrap(),
+        );
+        let factors = Weights::open_file(&adapter.join("adapter_model.safetensors")).unwrap();
+        let (rank, alpha) = (config["r"].as_f64().unwrap(), config["lora_alpha"].as_f64().unwrap());
+        let scale = alpha / if config["use_rslora"] == json!(true) { rank.sqrt() } else { rank };
+        let mut merged = 0;
+        for name in old.names() {
+            let (before, after) = (old.tensor(name).unwrap(), new.tensor(name).unwrap());
+            assert_eq!((before.dtype, before.shape), (after.dtype, after.shape));
+            let (before, after) = (before.to_f32().unwrap(), after.to_f32().unwrap());
+            let factor = |which: &str| {
+                factors.to_f32(&format!(
+                    "base_model.model.{}.lora_{which}.weight",
+                    name.trim_end_matches(".weight")
+                ))
+            };
+            let (Ok(a), Ok(b)) = (factor("A"), factor("B")) else {
+                assert_eq!(before, after, "{name}");
+                continue;
+            };
+            merged += 1;
+            let (rank, inputs) = (rank as usize, a.len() / rank as usize);
+            for (at, (before, after)) in before.iter().zip(&after).enumerate() {
+                let (row, column) = (at / inputs, at % inputs);
+                let product: f64 =
+                    (0..rank).map(|r| f64::from(b[row * rank + r]) * f64::from(a[r * inputs + column])).sum();
+                let expected = f64::from(*before) + scale * product;
+                // Half a unit in the last place of bf16.
+                assert!(
+                    (f64::from(*after) - expected).abs() <= expected.abs() / 256.0 + 1e-6,
+                    "{name}: {after} {expected}"
+                );
+            }
+        }
+        assert_eq!(merged * 2, factors.names().count());
+    }
+}
