@@ -7,10 +7,10 @@ use std::sync::Mutex;
 
 use crate::aggregate::Mean;
 use crate::arguments::Objective;
-use crate::model::RowLoss;
+use crate::model::{RowDerivative, RowLoss};
 use crate::objective;
 use crate::samples::Samples;
-use crate::tree::Tree;
+use crate::tree::{LossRow, Tree};
 
 /// Statistics of the scored tokens of a tree or of a minibatch.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -118,6 +118,15 @@ impl<'a> BatchLoss<'a> {
         total
     }
 
+    /// The gradient at a row whose log-probability is `new`; counted in `token_stats`.
+    fn row(&self, tree_index: usize, row: &LossRow, new: f32, token_stats: &mut TokenStats) -> f32 {
+        let sample = self.members[tree_index][row.sequence as usize];
+        let term = self.term(sample, row.index as usize, f64::from(new), token_stats);
+        let weight = self.mean.weight(self.samples.rows[sample].length());
+        token_stats.loss += weight * term.loss;
+        (weight * term.grad) as f32
+    }
+
     fn term(&self, sample: usize, index: usize, new: f64, token_stats: &mut TokenStats) -> objective::Term {
         let advantage = self.samples.rows[sample].advantage;
         if self.config.objective == Objective::Nll {
@@ -158,13 +167,19 @@ impl RowLoss for BatchLoss<'_> {
     fn rows(&self, tree_index: usize, tree: &Tree, logprobs: &[f32], derivative: &mut [f32]) {
         let mut token_stats = TokenStats::default();
         for ((row, &new), derivative) in tree.rows.iter().zip(logprobs).zip(derivative) {
-            let sample = self.members[tree_index][row.sequence as usize];
-            let term = self.term(sample, row.index as usize, f64::from(new), &mut token_stats);
-            let weight = self.mean.weight(self.samples.rows[sample].length());
-            token_stats.loss += weight * term.loss;
-            *derivative = (weight * term.grad) as f32;
+            *derivative = self.row(tree_index, row, new, &mut token_stats);
         }
         *self.by_tree[tree_index].lock().unwrap_or_else(std::sync::PoisonError::into_inner) = token_stats;
+    }
+
+    fn by_row(&self) -> Option<&dyn RowDerivative> {
+        Some(self)
+    }
+}
+
+impl RowDerivative for BatchLoss<'_> {
+    fn derivative(&self, tree_index: usize, tree: &Tree, row: usize, logprob: f32) -> f32 {
+        self.row(tree_index, &tree.rows[row], logprob, &mut TokenStats::default())
     }
 }
 

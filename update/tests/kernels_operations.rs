@@ -18,9 +18,11 @@ mod attention;
 #[path = "kernels/harness.rs"]
 mod harness;
 
-use harness::{HALF, Host, Results, SINGLE, batches, compare, forest, values};
+use harness::{HALF, Host, Results, SINGLE, batches, compare, forest, simulated, values};
 use small::{Random, relative, wide};
-use update::backend::{Activation, Dense, Embedding, Linear, LmHead, MicroBatch, QkNormRope, RmsNorm, Rows};
+use update::backend::{
+    Activation, Backend, Dense, Embedding, Linear, LmHead, MicroBatch, QkNormRope, RmsNorm, RowScores, Rows,
+};
 
 macro_rules! compare_both {
     ($name:expr, $width:expr, $operation:expr) => {
@@ -258,6 +260,43 @@ fn rows_are_gathered_and_scattered() {
         }
         compare_both!(&format!("rows, {name}"), 16, |b| run(b, &batch, width, &x, &rows));
     }
+}
+
+/// Enough scored nodes for several chunks of logits: scoring that differentiates at once gives the bits of two passes.
+#[test]
+fn scored_rows_with_their_gradient() {
+    let (vocabulary, hidden, nodes) = (16, 8, 2_500);
+    let mut random = Random(9);
+    let scored: Vec<u32> = (0..nodes).collect();
+    let mut rows: Vec<(u32, u32)> = scored.iter().map(|&node| (node, node % vocabulary as u32)).collect();
+    rows.extend((0..nodes).step_by(7).map(|node| (node, (node + 3) % vocabulary as u32)));
+    let mut by_node: Vec<u32> = (0..rows.len() as u32).collect();
+    by_node.sort_by_key(|&row| rows[row as usize].0);
+    let (ids, positions) = (vec![0; scored.len()], vec![0; scored.len()]);
+    let batch = MicroBatch { ids, positions, ends: vec![nodes; scored.len()], scored, rows, by_node };
+    let weight = Dense { offset: 8, outputs: vocabulary, inputs: hidden };
+    let w = values(&mut random, 8 + vocabulary * hidden);
+    let x = values(&mut random, nodes as usize * hidden);
+    let slopes = random.values(batch.rows.len());
+    let derivative = |row: usize, logprob: f32| slopes[row] * logprob;
+    let run = |at_once: bool| {
+        let mut gpu = simulated(16, 0);
+        let prepared = gpu.prepare(batch.clone());
+        let (wb, xb, mut d_x, mut g) = (gpu.put(&w), gpu.put(&x), gpu.put_single(&x), gpu.put_single(&w));
+        let (mut logprobs, mut entropies) = (vec![0.0; slopes.len()], vec![0.0; slopes.len()]);
+        let head = LmHead { hidden: &xb, weights: &wb, weight, temperature: 0.9 };
+        if at_once {
+            let scores = RowScores { logprobs: &mut logprobs, entropies: &mut entropies };
+            assert!(gpu.score_with_gradient(&prepared, &head, scores, &derivative, &mut d_x, Some(&mut g)));
+        } else {
+            gpu.score(&prepared, &head, &mut logprobs, &mut entropies);
+            let d: Vec<f32> =
+                logprobs.iter().enumerate().map(|(row, &value)| derivative(row, value)).collect();
+            gpu.score_backward(&prepared, &head, &d, &mut d_x, Some(&mut g));
+        }
+        [logprobs, entropies, gpu.get(&d_x, x.len()), gpu.get(&g, w.len())]
+    };
+    assert_eq!(run(true), run(false));
 }
 
 #[test]

@@ -221,6 +221,15 @@ pub struct LmHead<'a, T> {
     pub temperature: f32,
 }
 
+/// What scoring finds, in the order of the loss rows.
+#[derive(Debug)]
+pub struct RowScores<'a> {
+    /// Log-probabilities of the targets, nats.
+    pub logprobs: &'a mut [f32],
+    /// Entropies of the distributions, nats.
+    pub entropies: &'a mut [f32],
+}
+
 /// Hardware on which a decoder runs. One value serves one stream of work and owns its scratch memory.
 pub trait Backend {
     /// An array in the hardware's memory: f32, or for weights and activations the type it computes in.
@@ -229,6 +238,8 @@ pub trait Backend {
     type Batch;
     /// Whether activations are stored in fewer bits than f32.
     const LOW_PRECISION: bool = false;
+    /// Whether [`Backend::score_with_gradient`] may do something.
+    const SCORES_WITH_GRADIENT: bool = false;
 
     /// An empty buffer for weights or activations.
     fn buffer(&mut self) -> Self::Buffer;
@@ -441,6 +452,20 @@ pub trait Backend {
         logprobs: &mut [f32],
         entropies: &mut [f32],
     );
+
+    /// [`Backend::score`] and [`Backend::score_backward`] at once: `derivative` gives the gradient at a loss row, by its index,
+    /// from its log-probability. False, and nothing is done, where two passes cost the same.
+    fn score_with_gradient(
+        &mut self,
+        _batch: &Self::Batch,
+        _head: &LmHead<Self::Buffer>,
+        _scores: RowScores<'_>,
+        _derivative: &dyn Fn(usize, f32) -> f32,
+        _d_hidden: &mut Self::Buffer,
+        _gradients: Option<&mut Self::Buffer>,
+    ) -> bool {
+        false
+    }
 
     /// Gradient of the last [`Backend::score`], which must have had the same arguments.
     fn score_backward(

@@ -278,7 +278,7 @@ impl<D: Device> DeviceModel<D> {
             }
             let (first, trees) = (range.start, &trees[range]);
             found.extend(match loss {
-                None => self.worker.score(&decoder, &self.weights, trees).0,
+                None => self.worker.score(&decoder, &self.weights, trees, None).0,
                 Some(loss) => {
                     let gradients = self.gradients.as_mut().ok_or_else(frozen)?;
                     self.worker.differentiate(&decoder, &self.weights, (first, trees), gradients, loss)

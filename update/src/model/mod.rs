@@ -38,6 +38,17 @@ pub trait RowLoss: Sync {
     /// `logprobs` and `derivative` are in the order of `tree.rows`. Trees are visited in any order and from
     /// several threads, each exactly once.
     fn rows(&self, tree_index: usize, tree: &Tree, logprobs: &[f32], derivative: &mut [f32]);
+
+    /// The same a row at a time, where each depends on its own log-probability alone.
+    fn by_row(&self) -> Option<&dyn RowDerivative> {
+        None
+    }
+}
+
+/// A loss whose gradient at a row follows from that row.
+pub trait RowDerivative: Sync {
+    /// What [`RowLoss::rows`] writes for row `row` of a tree; asked any number of times.
+    fn derivative(&self, tree_index: usize, tree: &Tree, row: usize, logprob: f32) -> f32;
 }
 
 /// Results of one tree's loss rows, each in the order of `tree.rows`.
@@ -161,7 +172,7 @@ impl Model {
         schedule::on_threads(parallelism.streams, || {
             let mut worker = self.acquire(&factors, parallelism.threads);
             while let Some(range) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let (found, _) = worker.score(&decoder, &weights.values, &trees[range.clone()]);
+                let (found, _) = worker.score(&decoder, &weights.values, &trees[range.clone()], None);
                 schedule::lock(&scores)[range.clone()].clone_from_slice(&found);
             }
             self.release(worker);

@@ -10,7 +10,7 @@ use super::linear::{Accumulator, Fused, Linear, LoraAdapter, Operands};
 use super::workspace::{Batch, Counts, Workspace, rows};
 use crate::backend::{
     Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Experts, Heads,
-    LmHead, MicroBatch, QkNormRope, RmsNorm, Rows,
+    LmHead, MicroBatch, QkNormRope, RmsNorm, RowScores, Rows,
 };
 use policy::adapter::Target;
 use policy::config::Config;
@@ -102,20 +102,21 @@ impl Decoder<'_> {
         }
     }
 
-    /// Scores the loss rows of a micro-batch. Returns it, prepared, for [`Decoder::backward`].
+    /// Scores the loss rows of a micro-batch. Returns it, prepared, for [`Decoder::backward`]. With `gradient` the head's part of
+    /// that may be done already.
     pub(super) fn forward<B: Backend>(
         &self,
         backend: &mut B,
         space: &mut Workspace<B::Buffer>,
         weights: &B::Buffer,
         batch: MicroBatch,
-        logprobs: &mut [f32],
-        entropies: &mut [f32],
+        RowScores { logprobs, entropies }: RowScores<'_>,
+        gradient: Option<RowGradient<'_, B::Buffer>>,
     ) -> Prepared<B> {
         let config = self.config;
         let counts = Counts { tokens: batch.tokens(), scored: batch.scored.len() };
-        let prepared = Prepared { batch: backend.prepare(batch), counts };
-        self.batch(counts, false).reserve(backend, space);
+        let mut prepared = Prepared { batch: backend.prepare(batch), counts, head_done: false };
+        self.batch(counts, gradient.is_some()).reserve(backend, space);
         backend.embed(&prepared.batch, weights, self.embedding(), &mut space.inputs[0]);
         for layer in 0..config.num_layers {
             self.layer_forward(backend, space, weights, &prepared, layer);
@@ -123,7 +124,17 @@ impl Decoder<'_> {
         }
         let norm = self.norm(counts.scored, &space.output, weights, self.layout.final_norm);
         backend.rms_norm(&norm, &mut space.gathered);
-        backend.score(&prepared.batch, &self.lm_head(&space.gathered, weights), logprobs, entropies);
+        let head = self.lm_head(&space.gathered, weights);
+        if let Some(RowGradient { derivative, gradients }) = gradient {
+            let scores = RowScores { logprobs: &mut *logprobs, entropies: &mut *entropies };
+            let mut gradient = self.accumulator(gradients);
+            let (d_hidden, weights) = (&mut space.d_other, gradient.weights());
+            prepared.head_done =
+                backend.score_with_gradient(&prepared.batch, &head, scores, derivative, d_hidden, weights);
+        }
+        if !prepared.head_done {
+            backend.score(&prepared.batch, &head, logprobs, entropies);
+        }
         prepared
     }
 
@@ -168,7 +179,7 @@ impl Decoder<'_> {
     ) {
         let (config, offsets) = (self.config, &self.layout.layers[layer]);
         let hidden = config.hidden_size;
-        let Prepared { batch, counts } = prepared;
+        let Prepared { batch, counts, .. } = prepared;
         let (tokens, rows) = (counts.tokens, rows(config, layer));
         let count = counts.of(rows);
         let index = space.saved_index(layer);
@@ -230,11 +241,13 @@ impl Decoder<'_> {
         gradients: &mut B::Buffer,
     ) {
         let config = self.config;
-        let Prepared { batch, counts } = prepared;
+        let Prepared { batch, counts, head_done } = prepared;
         self.batch(*counts, true).reserve(backend, space);
         let gradient = &mut self.accumulator(gradients);
-        let head = self.lm_head(&space.gathered, weights);
-        backend.score_backward(batch, &head, d_logprobs, &mut space.d_other, gradient.weights());
+        if !head_done {
+            let head = self.lm_head(&space.gathered, weights);
+            backend.score_backward(batch, &head, d_logprobs, &mut space.d_other, gradient.weights());
+        }
         backend.zero(counts.scored * config.hidden_size, &mut space.d_stream);
         let norm = self.norm(counts.scored, &space.output, weights, self.layout.final_norm);
         backend.rms_norm_backward(&norm, &space.d_other, &mut space.d_stream, gradient.weights());
@@ -302,7 +315,7 @@ impl Decoder<'_> {
     ) {
         let (config, offsets) = (self.config, &self.layout.layers[layer]);
         let hidden = config.hidden_size;
-        let Prepared { batch, counts } = prepared;
+        let Prepared { batch, counts, .. } = prepared;
         let (tokens, rows) = (counts.tokens, rows(config, layer));
         let count = counts.of(rows);
         let index = space.saved_index(layer);
@@ -369,6 +382,14 @@ impl Decoder<'_> {
 pub(super) struct Prepared<B: Backend> {
     batch: B::Batch,
     counts: Counts,
+    /// Whether the gradient of the head, and of its input, is there already.
+    head_done: bool,
+}
+
+/// The gradient at a loss row, from its index and its log-probability, and where that of the weights is added.
+pub(super) struct RowGradient<'a, T> {
+    pub derivative: &'a dyn Fn(usize, f32) -> f32,
+    pub gradients: &'a mut T,
 }
 
 /// The gradient of what attention or the MLP adds to the stream, `elements` of it: through the norm of its output where

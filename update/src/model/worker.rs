@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::pass::{Decoder, Prepared};
+use super::pass::{Decoder, Prepared, RowGradient};
 use super::workspace::{self, Workspace};
 use super::{RowLoss, Scores};
-use crate::backend::{Backend, MicroBatch};
+use crate::backend::{Backend, MicroBatch, RowScores};
 use crate::tree::Tree;
 use policy::config::Config;
 
@@ -51,18 +51,20 @@ impl<B: Backend> Worker<B> {
         batch.reserve(&mut self.backend, &mut self.space);
     }
 
-    /// The forward pass of one micro-batch.
+    /// The forward pass of one micro-batch; see [`Decoder::forward`].
     pub(super) fn score(
         &mut self,
         decoder: &Decoder<'_>,
         weights: &B::Buffer,
         trees: &[Tree],
+        gradient: Option<RowGradient<'_, B::Buffer>>,
     ) -> (Vec<Scores>, Prepared<B>) {
         let started = Instant::now();
         let batch = MicroBatch::new(trees);
         let (mut logprobs, mut entropies) = (vec![0.0; batch.rows.len()], vec![0.0; batch.rows.len()]);
         let (backend, space) = (&mut self.backend, &mut self.space);
-        let prepared = decoder.forward(backend, space, weights, batch, &mut logprobs, &mut entropies);
+        let found = RowScores { logprobs: &mut logprobs, entropies: &mut entropies };
+        let prepared = decoder.forward(backend, space, weights, batch, found, gradient);
         let (mut logprobs, mut entropies) = (logprobs.into_iter(), entropies.into_iter());
         let of_tree = |tree: &Tree| Scores {
             logprobs: logprobs.by_ref().take(tree.rows.len()).collect(),
@@ -83,7 +85,23 @@ impl<B: Backend> Worker<B> {
         gradient: &mut B::Buffer,
         loss: &dyn RowLoss,
     ) -> Vec<Scores> {
-        let (scores, prepared) = self.score(decoder, weights, trees);
+        let starts: Vec<usize> = trees
+            .iter()
+            .scan(0, |end, tree| {
+                *end += tree.rows.len();
+                Some(*end - tree.rows.len())
+            })
+            .collect();
+        let by_row = loss.by_row().filter(|_| B::SCORES_WITH_GRADIENT);
+        let derivative = by_row.map(|loss| {
+            move |row: usize, logprob: f32| {
+                let tree = starts.partition_point(|&start| start <= row) - 1;
+                loss.derivative(first + tree, &trees[tree], row - starts[tree], logprob)
+            }
+        });
+        let row_gradient =
+            derivative.as_ref().map(|derivative| RowGradient { derivative, gradients: &mut *gradient });
+        let (scores, prepared) = self.score(decoder, weights, trees, row_gradient);
         let started = Instant::now();
         self.derivative.clear();
         for (index, (tree, scores)) in trees.iter().zip(&scores).enumerate() {

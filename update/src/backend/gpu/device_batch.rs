@@ -24,6 +24,8 @@ pub struct DeviceBatch {
     pub(super) distinct: usize,
     /// Order of the loss rows on the device: by node.
     pub(super) by_node: Vec<u32>,
+    /// Where the loss rows of each scored node begin in that order, and where the last ones end.
+    pub(super) row_starts: Vec<u32>,
     pub(super) last_position: usize,
 }
 
@@ -113,8 +115,9 @@ impl DeviceBatch {
                     || batch.ids[order[at as usize] as usize] != batch.ids[order[at as usize - 1] as usize]
             })
             .collect();
-        let row_starts = (0..=batch.scored.len() as u32)
-            .map(|node| batch.by_node.partition_point(|&row| batch.rows[row as usize].0 < node) as u32);
+        let row_starts: Vec<u32> = (0..=batch.scored.len() as u32)
+            .map(|node| batch.by_node.partition_point(|&row| batch.rows[row as usize].0 < node) as u32)
+            .collect();
         // In the order of `Table`.
         let tables = [
             add(&mut batch.ids.iter().copied()),
@@ -128,7 +131,7 @@ impl DeviceBatch {
             add(&mut starts.iter().map(|&at| batch.ids[order[at as usize] as usize])),
             add(&mut starts.iter().copied().chain([tokens as u32])),
             add(&mut order.iter().copied()),
-            add(&mut row_starts.into_iter()),
+            add(&mut row_starts.iter().copied()),
             add(&mut batch.by_node.iter().map(|&row| batch.rows[row as usize].1)),
         ];
         let prepared = DeviceBatch {
@@ -139,6 +142,7 @@ impl DeviceBatch {
             rows: batch.rows.len(),
             distinct: starts.len(),
             by_node: batch.by_node.clone(),
+            row_starts,
             last_position: batch.positions.iter().max().map_or(0, |&last| last as usize),
         };
         (prepared, integers)

@@ -1,7 +1,10 @@
 //! The LM head on the device: logits of a chunk of nodes in f32, reduced at once to log-probabilities and entropies.
 //!
-//! The loss needs all log-probabilities first, so the backward pass recomputes the logits of all chunks but the last, which
-//! are still held and which it begins with. `[tokens, vocabulary]` never exists.
+//! A loss whose gradient at a row follows from that row's log-probability alone, as all of ours do, needs the logits of a chunk
+//! once ([`Workspace::score_with_gradient`]). Else the backward pass recomputes them, unless one chunk held them all.
+//! `[tokens, vocabulary]` never exists.
+
+use std::ops::Range;
 
 use device::{Buffer, Device, Gemm, Operand, Shape, Slice};
 use half::bf16;
@@ -11,7 +14,7 @@ use super::device_batch::{DeviceBatch, Table};
 use super::threads;
 use super::values::{Values, reserve};
 use super::workspace::WorkspaceSizes;
-use crate::backend::{Dense, LmHead};
+use crate::backend::{Dense, LmHead, RowScores};
 use crate::kernels;
 
 /// Target size of a chunk's logits and their gradient, bytes.
@@ -33,8 +36,8 @@ pub(super) struct Workspace {
     /// Log-probabilities and entropies of the loss rows by node; in the backward pass the gradient of the former, and
     /// the rounding error of the logits' gradient at the targets.
     rows: Option<Buffer<f32>>,
-    /// First node of the chunk whose logits are still held.
-    kept: Option<usize>,
+    /// Whether `logits` still hold those of every node.
+    kept: bool,
 }
 
 /// Values from one row of logits to the next: rows begin at multiples of 16 bytes for both types.
@@ -75,7 +78,7 @@ impl<'a> Inputs<'a> {
     }
 
     /// Chunks of nodes: the first of each and how many.
-    fn chunks(&self) -> impl DoubleEndedIterator<Item = (usize, usize)> + use<> {
+    fn chunks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let nodes = self.batch.scored;
         let step = chunk(nodes, self.weight.outputs);
         (0..nodes).step_by(step).map(move |first| (first, step.min(nodes - first)))
@@ -125,36 +128,14 @@ impl Workspace {
         logprobs: &mut [f32],
         entropies: &mut [f32],
     ) -> Result<()> {
-        let batch = inputs.batch;
-        if batch.rows == 0 {
+        if inputs.batch.rows == 0 {
             return Ok(());
         }
-        let lse = reserve(device, &mut self.lse, batch.scored)?;
-        let rows = reserve(device, &mut self.rows, 2 * batch.rows)?;
-        let (vocabulary, stride, scale) = inputs.sizes();
-        for (first, count) in inputs.chunks() {
-            let logits = logits(device, &mut self.logits, inputs, (first, count))?;
-            self.kept = Some(first);
-            let arguments = [
-                rows.slice(..batch.rows).into(),
-                rows.slice(batch.rows..).into(),
-                lse.slice(first..first + count).into(),
-                logits.into(),
-                batch.table(Table::RowStarts)?.slice(first..=first + count).into(),
-                batch.table(Table::Targets)?.into(),
-                vocabulary.into(),
-                stride.into(),
-                scale.into(),
-            ];
-            device.launch(&kernels::SCORE_ROWS, inputs.shape(count), &arguments)?;
+        self.kept = inputs.chunks().count() == 1;
+        for chunk in inputs.chunks() {
+            self.score_chunk(device, inputs, chunk)?;
         }
-        let mut found = vec![0.0f32; 2 * batch.rows];
-        device.download(rows.slice(..2 * batch.rows), &mut found)?;
-        for (index, &row) in batch.by_node.iter().enumerate() {
-            logprobs[row as usize] = found[index];
-            entropies[row as usize] = found[batch.rows + index];
-        }
-        Ok(())
+        self.read_scores(device, inputs.batch, 0..inputs.batch.rows, RowScores { logprobs, entropies })
     }
 
     /// See [`crate::backend::Backend::score_backward`].
@@ -166,60 +147,150 @@ impl Workspace {
         d_hidden: Slice<f32>,
         gradients: Option<Slice<f32>>,
     ) -> Result<()> {
-        let (batch, weight) = (inputs.batch, inputs.weight);
+        let batch = inputs.batch;
         if batch.rows == 0 {
             return Ok(());
         }
         let by_node: Vec<f32> = batch.by_node.iter().map(|&row| d_logprobs[row as usize]).collect();
-        let lse = reserve(device, &mut self.lse, batch.scored)?;
         let rows = reserve(device, &mut self.rows, 2 * batch.rows)?;
         device.upload(&by_node, rows.slice(..batch.rows))?;
+        let kept = std::mem::take(&mut self.kept);
+        for chunk in inputs.chunks() {
+            if !kept {
+                logits(device, &mut self.logits, inputs, chunk)?;
+            }
+            self.chunk_backward(device, inputs, chunk, d_hidden, gradients)?;
+        }
+        Ok(())
+    }
+
+    /// See [`crate::backend::Backend::score_with_gradient`]: each chunk's logits are used for both while they are there. One
+    /// chunk alone is kept anyway.
+    pub(super) fn score_with_gradient<D: Device>(
+        &mut self,
+        device: &mut D,
+        inputs: Inputs,
+        RowScores { logprobs, entropies }: RowScores<'_>,
+        derivative: &dyn Fn(usize, f32) -> f32,
+        d_hidden: Slice<f32>,
+        gradients: Option<Slice<f32>>,
+    ) -> Result<bool> {
+        let batch = inputs.batch;
+        if inputs.chunks().count() < 2 {
+            return Ok(false);
+        }
+        self.kept = false;
+        for (first, count) in inputs.chunks() {
+            self.score_chunk(device, inputs, (first, count))?;
+            let range = batch.row_starts[first] as usize..batch.row_starts[first + count] as usize;
+            let scores = RowScores { logprobs: &mut *logprobs, entropies: &mut *entropies };
+            self.read_scores(device, batch, range.clone(), scores)?;
+            let d_logprobs: Vec<f32> = batch.by_node[range.clone()]
+                .iter()
+                .map(|&row| derivative(row as usize, logprobs[row as usize]))
+                .collect();
+            let rows = reserve(device, &mut self.rows, 2 * batch.rows)?;
+            device.upload(&d_logprobs, rows.slice(range))?;
+            self.chunk_backward(device, inputs, (first, count), d_hidden, gradients)?;
+        }
+        Ok(true)
+    }
+
+    /// Logits, log-probabilities and entropies of a chunk of nodes.
+    fn score_chunk<D: Device>(
+        &mut self,
+        device: &mut D,
+        inputs: Inputs,
+        (first, count): (usize, usize),
+    ) -> Result<()> {
+        let batch = inputs.batch;
+        let lse = reserve(device, &mut self.lse, batch.scored)?;
+        let rows = reserve(device, &mut self.rows, 2 * batch.rows)?;
         let (vocabulary, stride, scale) = inputs.sizes();
-        for (first, count) in inputs.chunks().rev() {
-            let step = stride as usize;
-            let logits = match self.kept.take() == Some(first) {
-                true => reserve(device, &mut self.logits, count * step)?,
-                false => logits(device, &mut self.logits, inputs, (first, count))?,
-            };
-            let d_logits = reserve(device, &mut self.d_logits, count * step)?;
-            let (starts, residues) =
-                (batch.table(Table::RowStarts)?.slice(first..=first + count), rows.slice(batch.rows..));
-            let arguments = [
-                d_logits.into(),
-                residues.into(),
-                logits.into(),
-                lse.slice(first..first + count).into(),
-                rows.slice(..batch.rows).into(),
-                starts.into(),
-                batch.table(Table::Targets)?.into(),
-                vocabulary.into(),
-                stride.into(),
-                scale.into(),
-            ];
-            device.launch(&kernels::SCORE_ROWS_BACKWARD, inputs.shape(count), &arguments)?;
-            let d_logits = Operand::new(d_logits, step);
-            let out = d_hidden.slice(first * weight.inputs..(first + count) * weight.inputs);
-            let extent = [count, weight.inputs, weight.outputs];
-            device.gemm(&Gemm::new(d_logits, inputs.weight(), Operand::new(out, weight.inputs), extent))?;
-            let arguments = [
-                out.into(),
-                inputs.weights.slice(weight.offset..).into(),
-                residues.into(),
-                starts.into(),
-                batch.table(Table::Targets)?.into(),
-                (weight.inputs as i32).into(),
-            ];
-            let shape = Shape::rows(count as u32, threads(weight.inputs));
-            device.launch(&kernels::SCORE_TARGETS_BACKWARD, shape, &arguments)?;
-            if let Some(gradients) = gradients {
-                let out = gradients.slice(weight.range());
-                let extent = [weight.outputs, weight.inputs, count];
-                let hidden = inputs.hidden(first, count);
-                let out = Operand::new(out, weight.inputs);
-                device.gemm(&Gemm::new(d_logits.transposed(), hidden, out, extent).adding(true))?;
+        let logits = logits(device, &mut self.logits, inputs, (first, count))?;
+        let arguments = [
+            rows.slice(..batch.rows).into(),
+            rows.slice(batch.rows..).into(),
+            lse.slice(first..first + count).into(),
+            logits.into(),
+            batch.table(Table::RowStarts)?.slice(first..=first + count).into(),
+            batch.table(Table::Targets)?.into(),
+            vocabulary.into(),
+            stride.into(),
+            scale.into(),
+        ];
+        device.launch(&kernels::SCORE_ROWS, inputs.shape(count), &arguments)
+    }
+
+    /// Waits for the scores of some rows, which are by node on the device.
+    fn read_scores<D: Device>(
+        &mut self,
+        device: &mut D,
+        batch: &DeviceBatch,
+        range: Range<usize>,
+        RowScores { logprobs, entropies }: RowScores<'_>,
+    ) -> Result<()> {
+        let rows = reserve(device, &mut self.rows, 2 * batch.rows)?;
+        let mut found = vec![0.0f32; range.len()];
+        for (to, start) in [(logprobs, 0), (entropies, batch.rows)] {
+            device.download(rows.slice(start + range.start..start + range.end), &mut found)?;
+            for (&row, &value) in batch.by_node[range.clone()].iter().zip(&found) {
+                to[row as usize] = value;
             }
         }
         Ok(())
+    }
+
+    /// Gradients of a chunk whose logits are held and whose rows' gradients are on the device.
+    fn chunk_backward<D: Device>(
+        &mut self,
+        device: &mut D,
+        inputs: Inputs,
+        (first, count): (usize, usize),
+        d_hidden: Slice<f32>,
+        gradients: Option<Slice<f32>>,
+    ) -> Result<()> {
+        let (batch, weight) = (inputs.batch, inputs.weight);
+        let lse = reserve(device, &mut self.lse, batch.scored)?;
+        let rows = reserve(device, &mut self.rows, 2 * batch.rows)?;
+        let (vocabulary, stride, scale) = inputs.sizes();
+        let step = stride as usize;
+        let logits = reserve(device, &mut self.logits, count * step)?;
+        let d_logits = reserve(device, &mut self.d_logits, count * step)?;
+        let (starts, residues) =
+            (batch.table(Table::RowStarts)?.slice(first..=first + count), rows.slice(batch.rows..));
+        let arguments = [
+            d_logits.into(),
+            residues.into(),
+            logits.into(),
+            lse.slice(first..first + count).into(),
+            rows.slice(..batch.rows).into(),
+            starts.into(),
+            batch.table(Table::Targets)?.into(),
+            vocabulary.into(),
+            stride.into(),
+            scale.into(),
+        ];
+        device.launch(&kernels::SCORE_ROWS_BACKWARD, inputs.shape(count), &arguments)?;
+        let d_logits = Operand::new(d_logits, step);
+        let out = d_hidden.slice(first * weight.inputs..(first + count) * weight.inputs);
+        let extent = [count, weight.inputs, weight.outputs];
+        device.gemm(&Gemm::new(d_logits, inputs.weight(), Operand::new(out, weight.inputs), extent))?;
+        let arguments = [
+            out.into(),
+            inputs.weights.slice(weight.offset..).into(),
+            residues.into(),
+            starts.into(),
+            batch.table(Table::Targets)?.into(),
+            (weight.inputs as i32).into(),
+        ];
+        let shape = Shape::rows(count as u32, threads(weight.inputs));
+        device.launch(&kernels::SCORE_TARGETS_BACKWARD, shape, &arguments)?;
+        let Some(gradients) = gradients else { return Ok(()) };
+        let out = Operand::new(gradients.slice(weight.range()), weight.inputs);
+        let extent = [weight.outputs, weight.inputs, count];
+        let product = Gemm::new(d_logits.transposed(), inputs.hidden(first, count), out, extent);
+        device.gemm(&product.adding(true))
     }
 }
 

@@ -21,7 +21,7 @@ use record::failure::{Failure, Result};
 
 use super::{
     Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Experts, Linear,
-    LmHead, MicroBatch, QkNormRope, RmsNorm, Rows,
+    LmHead, MicroBatch, QkNormRope, RmsNorm, RowScores, Rows,
 };
 use crate::kernels;
 use device_batch::{DeviceBatch, Table};
@@ -167,6 +167,7 @@ impl<D: Device> Backend for Gpu<D> {
     type Buffer = Values;
     type Batch = DeviceBatch;
     const LOW_PRECISION: bool = true;
+    const SCORES_WITH_GRADIENT: bool = true;
 
     fn buffer(&mut self) -> Values {
         Values::Half(None)
@@ -464,6 +465,27 @@ impl<D: Device> Backend for Gpu<D> {
             let inputs = lm_head::Inputs::new(batch, head)?;
             gpu.lm_head.score(&mut gpu.device, inputs, logprobs, entropies)
         });
+    }
+
+    fn score_with_gradient(
+        &mut self,
+        batch: &DeviceBatch,
+        head: &LmHead<Values>,
+        scores: RowScores<'_>,
+        derivative: &dyn Fn(usize, f32) -> f32,
+        d_hidden: &mut Values,
+        gradients: Option<&mut Values>,
+    ) -> bool {
+        let mut done = true;
+        self.attempt(|gpu| {
+            let inputs = lm_head::Inputs::new(batch, head)?;
+            let (device, d_hidden) = (&mut gpu.device, d_hidden.single()?);
+            let gradients = gradients.as_deref().map(Values::single).transpose()?;
+            done =
+                gpu.lm_head.score_with_gradient(device, inputs, scores, derivative, d_hidden, gradients)?;
+            Ok(())
+        });
+        done
     }
 
     fn score_backward(
