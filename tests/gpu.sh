@@ -383,6 +383,10 @@ if wanted decode; then
             if [ "$tier" = none ]; then kernels=''; fi
             name="$size: decode and prefill${kernels:+, sdpa_kernel $kernels}"
             if [ $graphs = off ]; then name="$name, no CUDA graphs"; fi
+            if [ "$kernels" = 11 ] && ! TROUPE_SDPA_KERNEL=11 rollout --version | grep -q 'sdpa_kernel 11$'; then
+                row "$name" 'not run: no cuDNN 9.5 or later is found'
+                continue
+            fi
             if check "$name" env TROUPE_SDPA_KERNEL="$kernels" TROUPE_CUDA_GRAPHS=$graphs generate --policy "$work/$size" --device "$device" \
                 --batch "$batches" --context "$contexts" --branches 4 --steps "$steps" --repeats "$repeats" && [ "$device$graphs" = "${device#sim}on" ]; then
                 row '  decode steps replay CUDA graphs' "$(sed -n 's/.*without a CUDA graph, which is slower: /not all: /p' "$work/out" | grep . || echo yes)"
