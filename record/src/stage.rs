@@ -142,7 +142,16 @@ fn manuals(mut command: clap::Command, share: &Path) -> Result<()> {
     }
     let pages = share.join("man/man1");
     std::fs::create_dir_all(&pages)?;
-    Ok(clap_mangen::generate_to(command, pages)?)
+    Ok(clap_mangen::generate_to(with_examples(command.disable_help_subcommand(true)), pages)?)
+}
+
+/// The command with the examples of its help where a manual page shows them.
+fn with_examples(mut command: clap::Command) -> clap::Command {
+    let help = command.render_long_help().to_string();
+    if let Some(examples) = help.split("\n\n").find(|paragraph| paragraph.starts_with("Examples:")) {
+        command = command.after_long_help(examples.to_owned());
+    }
+    command.mut_subcommands(with_examples)
 }
 
 /// A usage error in one line and a hint, in place of clap's paragraphs.
