@@ -95,8 +95,8 @@ impl<B: Backend> Worker<B> {
         let by_row = loss.by_row().filter(|_| B::SCORES_WITH_GRADIENT);
         let derivative = by_row.map(|loss| {
             move |row: usize, logprob: f32| {
-                let tree = starts.partition_point(|&start| start <= row) - 1;
-                loss.derivative(first + tree, &trees[tree], row - starts[tree], logprob)
+                let (tree, row) = place(&starts, row);
+                loss.derivative(first + tree, &trees[tree], row, logprob)
             }
         });
         let row_gradient =
@@ -117,5 +117,24 @@ impl<B: Backend> Worker<B> {
         }
         self.spent.backward += started.elapsed();
         scores
+    }
+}
+
+/// The tree of a micro-batch's loss row, and the row in it; `starts` are the first rows of all trees.
+fn place(starts: &[usize], row: usize) -> (usize, usize) {
+    let tree = starts.partition_point(|&start| start <= row) - 1;
+    (tree, row - starts[tree])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_belong_to_trees_that_have_some() {
+        // Two rows, none, three, none.
+        let starts = [0, 2, 2, 5];
+        let places: Vec<(usize, usize)> = (0..5).map(|row| place(&starts, row)).collect();
+        assert_eq!(places, [(0, 0), (0, 1), (2, 0), (2, 1), (2, 2)]);
     }
 }
