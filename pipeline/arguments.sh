@@ -61,9 +61,9 @@ take_value() { # FLAG KIND VALUE
                 *) die 2 "--policies $3: not shared, adapter-per-role, per-role or AGENT=DIR" ;;
             esac ;;
         --stage | --flags)
-            case ${3%%=*} in
-                tasks | rollout | group | advantage | update) [ "${3#*=}" != "$3" ] || die 2 "$1 $3: not NAME=VALUE" ;;
-                *) die 2 "$1 ${3%%=*}: no such stage" 'stages: tasks rollout group advantage update' ;;
+            case $1\ ${3%%=*} in
+                --stage\ reward | *\ tasks | *\ rollout | *\ group | *\ advantage | *\ update) [ "${3#*=}" != "$3" ] || die 2 "$1 $3: not NAME=VALUE" ;;
+                *) die 2 "$1 ${3%%=*}: no such stage" 'stages: tasks rollout group advantage update, and with --stage reward' ;;
             esac
             if [ "$1" = --stage ]; then stage_command[${3%%=*}]=${3#*=}; else stage_flags[${3%%=*}]+=" ${3#*=}"; fi ;;
         --train) train+="${train:+ }$3" ;;
@@ -120,7 +120,7 @@ check_arguments() { # what has no effect is refused
     if [ "$resident" = yes ]; then
         [ -z "$evaluate" ] || die 2 '--resident has no effect with --evaluate' 'leave out --resident'
         [ "$device" = cpu ] || die 2 "--resident has no effect with --device $device" 'leave out --resident: a device is shared by a process a step'
-        for name in rollout group advantage update; do
+        for name in rollout reward group advantage update; do
             [ -z "${stage_command[$name]:-}" ] ||
                 die 2 "--stage $name=... is a process a step, which --resident does not start" 'leave out --resident'
         done

@@ -72,6 +72,7 @@ Examples:
   ./pipeline.sh --env math --method magrpo         MAGRPO in place of AT-GRPO
   ./pipeline.sh --flags advantage='--estimator rloo'   more flags for a stage
   ./pipeline.sh --stage advantage='python3 mine.py'    any command in place of a stage
+  ./pipeline.sh --stage reward='python3 examples/judge.py'   a judge between rollout and group
   ./pipeline.sh --evaluate 0 --policies tool=A --policies planner=B | report evaluate   only evaluate policies
   ./pipeline.sh --setup                            build and fetch the runtime library, nothing else
   ./pipeline.sh --setup --device cuda              the same for an NVIDIA GPU: also CUDA's libraries, where missing
@@ -110,7 +111,7 @@ Options:
   --train AGENT         train only this agent's policy (repeatable)          [default: all]
   --flags NAME=FLAGS    more flags for a stage (tasks rollout group advantage update)
   --stage NAME=COMMAND  replaces a stage by a shell command, which finds $RUN, $STEP and the programs of this
-                        project on its PATH
+                        project on its PATH; reward is one between rollout and group, for a judge
   --keep-best           keep a copy of the policies that did best on the test tasks in DIR/best
   --resident            start the stages once and not for each step: the policies' weights and moments stay in memory.
                         The same bytes; with or without may change from run to run. On the CPU; of the stages only

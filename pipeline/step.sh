@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# One training step: a pipe of the five stages, its streams kept, and a commit.
+# One training step: a pipe of the five stages, and of a sixth that judges if there is one, its streams kept, and a commit.
 
 stage() { # NAME COMMAND...: the stage itself with its --flags, or the command of --stage
     local name=$1
@@ -17,6 +17,12 @@ play() { # STEP FLAG...
         --temperature "$temperature" --max-tokens "$max_tokens" --seed "$seed" --step "$1" --device "$device" \
         "${dtype_flags[@]}" --quiet "${@:2}"
 }
+judge_and_group() { # the judge is a process only where there is one
+    [ -n "${stage_command[reward]:-}" ] || stage group group --quiet
+    (stage reward) | (stage group group --quiet)
+    statuses=("${PIPESTATUS[@]}")
+    leftmost_failure reward group
+}
 learn() { # FLAG...
     stage update update "${train_flags[@]}" --optimizer "$optimizer" --lr "$lr" --warmup "$lr_warmup" --betas "$betas" \
         --weight-decay 0 --minibatches "$minibatches" "${update_flags[@]}" --seed "$seed" --device "$device" "${dtype_flags[@]}" --quiet "$@"
@@ -27,7 +33,7 @@ play_and_update() { # STEP DIRECTORY
     (draw "$1") |
         tee "$2/tasks.jsonl" |
         (play "$1") |
-        (stage group group --quiet) |
+        (judge_and_group) |
         (stage advantage advantage --quiet) |
         tee "$2/samples.jsonl" |
         (learn) >"$2/metrics.jsonl"
