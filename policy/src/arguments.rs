@@ -55,7 +55,7 @@ pub struct Init {
     /// Random weights in the sizes of this config.json, with a tokenizer of its own
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     pub config: Option<PathBuf>,
-    /// A copy of a Hugging Face directory (omissions are named), of a hub's or a GGUF file's model
+    /// A copy of a Hugging Face directory, a hub's model or a GGUF file; omissions are named
     #[arg(long, value_name = "HF_DIR|hf:ORG/NAME[@REVISION]|GGUF")]
     pub from: Option<PathBuf>,
     /// Type of the weights of a GGUF file or smollm2: float32, float16, bfloat16 (default)
