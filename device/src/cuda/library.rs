@@ -4,6 +4,7 @@
 //! packages of the Python on `PATH`. It is opened by its full path before `cudarc` opens it by name, which then finds it
 //! loaded; `cudarc` panics on a missing library, so every use goes through [`open`] first.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -185,17 +186,27 @@ pub(crate) fn cache() -> Option<PathBuf> {
 fn python_folders() -> &'static [PathBuf] {
     static FOLDERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     FOLDERS.get_or_init(|| {
-        let script = "import sys; print('\\n'.join(sys.path))";
-        let asked =
-            Command::new("python3").args(["-c", script]).stdin(Stdio::null()).stderr(Stdio::null()).output();
-        let Ok(answer) = asked else { return Vec::new() };
-        let text = String::from_utf8_lossy(&answer.stdout).into_owned();
-        text.lines()
+        // Where Python cannot be asked there are none of its folders.
+        let path = python_path().unwrap_or_default();
+        path.lines()
             .filter(|line| !line.is_empty())
             .flat_map(|line| subfolders(&Path::new(line).join("nvidia")))
             .map(|package| package.join("lib"))
             .collect()
     })
+}
+
+/// `sys.path` of the Python on `PATH`, a line each. Not by `Command::output`, which panics where the pipe cannot be read.
+fn python_path() -> std::io::Result<String> {
+    let mut python = Command::new("python3");
+    python.args(["-c", "import sys; print('\\n'.join(sys.path))"]);
+    python.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = python.spawn()?;
+    let mut bytes = Vec::new();
+    let read = child.stdout.take().map_or(Ok(0), |mut stdout| stdout.read_to_end(&mut bytes));
+    child.wait()?;
+    read?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Folders in a folder, in order of their names; none where it cannot be read.
