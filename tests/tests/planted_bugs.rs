@@ -254,10 +254,15 @@ fn attention(sim: &mut Sim, kernel: &'static Kernel, case: Case) -> Result<Vec<u
     let tiles: Vec<&[i32]> = ends.chunks(64).collect();
     let last: Vec<i32> = tiles.iter().map(|tile| tile.iter().copied().max().unwrap_or(0)).collect();
     let least = |tile: &&[i32]| if tile.len() < 64 { 0 } else { tile.iter().copied().min().unwrap_or(0) };
-    let least: Vec<i32> = tiles.iter().map(least).collect();
+    // Of each tile of keys the largest end, the smallest, and the next tile with a larger one than its own largest.
+    let later = |at: usize| (at + 1..last.len()).find(|&next| last[next] > last[at]).unwrap_or(last.len());
+    let next = (0..last.len()).map(|at| later(at) as i32);
+    let tables: Vec<i32> = last.iter().copied().chain(tiles.iter().map(least)).chain(next).collect();
+    let seen_by = |row: usize| last.iter().position(|&end| end > row as i32).unwrap_or(0) as i32;
+    let first_tiles: Vec<i32> = (0..tokens).step_by(64).map(seen_by).collect();
     let nodes: Vec<i32> = (0..tokens as i32).collect();
     let (nodes, ends) = (upload(sim, &nodes)?, upload(sim, &ends)?);
-    let (last, least) = (upload(sim, &last)?, upload(sim, &least)?);
+    let (first_tiles, tables) = (upload(sim, &first_tiles)?, upload(sim, &tables)?);
     let (queries, keys, both) = (
         halves(sim, tokens * heads * width, 1)?,
         halves(sim, tokens * width, 2)?,
@@ -273,12 +278,14 @@ fn attention(sim: &mut Sim, kernel: &'static Kernel, case: Case) -> Result<Vec<u
     };
     let numbers = [tokens, tokens, heads, 1, width, width].map(|number| Argument::from(number as i32));
     let scale: Argument<'_> = 0.25f32.into();
-    let tree: [Argument<'_>; 4] = [(&nodes).into(), (&ends).into(), (&last).into(), (&least).into()];
+    let tree: [Argument<'_>; 3] = [(&nodes).into(), (&ends).into(), (&tables).into()];
     let inputs: [Argument<'_>; 3] = [(&queries).into(), (&keys).into(), (&values_).into()];
     if case == Case::AttentionForward {
         let out = halves(sim, tokens * heads * width, 6)?;
         let outputs: [Argument<'_>; 2] = [(&out).into(), (&lse).into()];
-        let arguments = [&outputs[..], &inputs, &tree, &numbers, &[scale]].concat();
+        let (nodes, first_tiles) = (tree[0], Argument::from(&first_tiles));
+        let arguments =
+            [&outputs[..], &inputs, &[nodes, first_tiles], &tree[1..], &numbers, &[scale]].concat();
         sim.launch(kernel, shape(heads as u32, 128, 15_360), &arguments)?;
         return bits(sim, &out);
     }
