@@ -101,8 +101,7 @@ pub fn choice(value: &impl clap::ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// Names a folder that gets the program's manual pages and shell completions, laid out as below `share`, in place of what the
-/// program does.
+/// If set, a program writes its man pages and shell completions to this folder, laid out like `share`, and exits.
 const MANUALS: &str = "TROUPE_MANUALS";
 
 /// The command line as `A`. Prints help or the version and exits 0; an unusable command line exits 2.
@@ -110,8 +109,9 @@ pub fn parse<A: clap::Parser>() -> A {
     if let Some(folder) = std::env::var_os(MANUALS).filter(|folder| !folder.is_empty()) {
         let written = manuals(A::command(), Path::new(&folder));
         std::process::exit(written.map_or_else(
-            |failure| {
-                report(MANUALS, &failure);
+            |mut failure| {
+                failure.message = format!("{MANUALS}={}: {}", Path::new(&folder).display(), failure.message);
+                report(A::command().get_name(), &failure);
                 i32::from(failure.code)
             },
             |()| i32::from(failure::DONE),
