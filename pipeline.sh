@@ -14,7 +14,7 @@ set -uo pipefail
 { # Up to its end before any of it runs: an error while this file is read must not pass for its end.
 export ORT_DISABLE_TELEMETRY=1 LC_ALL=C
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-for part in processes numbers arguments programs environment run evaluation step resident; do
+for part in processes numbers arguments programs environment run evaluation shards step resident; do
     part_read='' # each part ends with its name in it: one that was cut, or could not be read, must not pass for nothing
     . "$root/pipeline/$part.sh"
     [ "$part_read" = "$part" ] || { printf 'pipeline.sh: cannot read %s\n' "$root/pipeline/$part.sh" >&2; exit 74; }

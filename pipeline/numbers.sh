@@ -44,6 +44,7 @@ flags TABLE
 stage TABLE
 keep_best YES
 resident YES
+shards N
 tensorboard TEXT
 run TEXT!
 evaluate N!
@@ -117,6 +118,8 @@ Options:
                         The same bytes; with or without may change from run to run. On the CPU; of the stages only
                         tasks can be replaced. With --save-every N the optimizer's state is saved every N steps and at the end:
                         what is killed repeats the steps since, with the same bytes
+  --shards N            play each step with N processes of rollout that deal its tasks in turn; one that fails or is killed is
+                        played again by itself. The same policies; N may change from run to run. On the CPU   [default: 1]
   --tensorboard DIR     append TensorBoard events to DIR/RUN after each step
   --evaluate STEP       print the stream of an evaluation of --policies AGENT=DIR as step STEP, then stop
   --help                this text

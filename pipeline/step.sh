@@ -30,6 +30,19 @@ learn() { # FLAG...
 play_and_update() { # STEP DIRECTORY
     context="step $1"
     export RUN=$run STEP=$1
+    forget_shards "$2"
+    if [ "$shards" -gt 1 ]; then
+        play_shards "$@"
+        cat "$2"/shard-*-of-"$shards".jsonl |
+            (judge_and_group) |
+            (stage advantage advantage --quiet) |
+            tee "$2/samples.jsonl" |
+            (learn) >"$2/metrics.jsonl"
+        statuses=("${PIPESTATUS[@]}")
+        leftmost_failure 'cat shards' group advantage 'tee samples.jsonl' update
+        rm "$2"/shard-* || die 74 "cannot remove $2/shard-*"
+        return
+    fi
     (draw "$1") |
         tee "$2/tasks.jsonl" |
         (play "$1") |

@@ -128,7 +128,7 @@ pub struct Arguments {
     #[arg(long)]
     pub greedy: bool,
 
-    /// Play the i-th of n shards of the tasks; `cat` joins the outputs of all shards.
+    /// Play every n-th task, from number i on; `cat` joins the outputs of all shards, in any order
     #[arg(long, value_name = "I/N", default_value = "0/1")]
     pub shard: String,
 

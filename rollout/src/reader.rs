@@ -12,7 +12,6 @@ use record::sample::Sample;
 use crate::arguments::Shard;
 use crate::queue::Queue;
 use crate::stats::Stats;
-use crate::streams::shard_of;
 use crate::task_run::{Output, QueuedTask};
 use crate::writer::Event;
 
@@ -71,12 +70,13 @@ impl TaskReader {
         }
         let index = self.index;
         self.index += 1;
-        if shard_of(&task.task, self.shard.count) != self.shard.number {
-            return Ok(true);
-        }
         let seen = self.seen.entry(task.task.clone()).or_insert(0);
         let occurrence = *seen;
         *seen += 1;
+        // Dealt in turn, once occurrences are counted: neither names nor random numbers depend on the shard.
+        if index % u64::from(self.shard.count) != u64::from(self.shard.number) {
+            return Ok(true);
+        }
         let sequence = self.next_sequence();
         Ok(self.queue.push(QueuedTask { sequence, index, occurrence, task }))
     }

@@ -53,8 +53,3 @@ impl Streams {
         Stream::named(self.seed, &parts)
     }
 }
-
-/// The shard, of `count`, that owns `task`: a function of the task alone, so shards neither overlap nor miss any.
-pub fn shard_of(task: &str, count: u32) -> u32 {
-    Draws::new(Stream::named(0, &[Part::Text("shard"), Part::Text(task)])).below(count)
-}

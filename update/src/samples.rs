@@ -1,9 +1,11 @@
 //! One policy's samples in memory: token ids, log-probabilities and advantages, no text.
 //!
 //! Consecutive equal prompts are stored once, so that a group stores its prompt once. Everything that affects the result
-//! enters a digest, by which a repeated call recognizes what it already published.
+//! enters a digest, by which a repeated call recognizes what it already published. Samples of shards are put in the order
+//! of their episodes, so that the order in which the shards were joined affects nothing.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::ops::Range;
 
 use record::failure::Result;
@@ -30,7 +32,14 @@ pub struct Row {
     pub task: u32,
     /// Number of its group, in order of first appearance.
     pub group: u32,
+    /// Index of its agent in [`Samples::agents`].
+    agent: Option<u32>,
+    place: Place,
 }
+
+/// Where an episode stands among all of a run, whatever shard it was played in: the step and index that rollout's names
+/// consist of (`12.7`). None for a name of another form.
+type Place = Option<(u64, u64)>;
 
 impl Row {
     /// Completion tokens, the stop token included.
@@ -42,7 +51,7 @@ impl Row {
 /// The samples of one policy.
 #[derive(Debug, Default)]
 pub struct Samples {
-    /// In stream order.
+    /// In stream order, or after [`Samples::sort`] in that of their episodes.
     pub rows: Vec<Row>,
     ids: Vec<u32>,
     logprobs: Vec<f32>,
@@ -54,9 +63,10 @@ pub struct Samples {
     pub step: Option<u64>,
     /// The agents seen, in order of first appearance.
     pub agents: Vec<String>,
-    hasher: blake3::Hasher,
-    /// Bytes for the hasher, which is fast over many at once.
-    unhashed: Vec<u8>,
+    /// Whether log-probabilities were needed, and so belong to the digest.
+    recorded: bool,
+    /// Whether a sample comes from one of several shards.
+    sharded: bool,
     /// The largest token id anywhere.
     pub largest_id: u32,
 }
@@ -102,13 +112,9 @@ impl Samples {
             true => sample.completion_logprobs.as_deref().unwrap_or_default(),
             false => &[],
         };
-        self.digest(prompt, completion, logprobs, temperature, advantage);
+        self.recorded = needs.logprobs;
+        self.sharded |= sample.shard.as_deref().is_some_and(|shard| !shard.ends_with("/1"));
         self.step = self.step.max(sample.step);
-        if let Some(agent) = &sample.agent
-            && !self.agents.contains(agent)
-        {
-            self.agents.push(agent.clone());
-        }
         self.largest_id = prompt.iter().chain(completion).copied().fold(self.largest_id, u32::max);
         let row = Row {
             prompt: self.store_prompt(prompt),
@@ -118,6 +124,8 @@ impl Samples {
             reward: sample.reward.flatten(),
             task: number(&mut self.tasks, task_key(sample, line)),
             group: number(&mut self.groups, group_key(sample, line)),
+            agent: sample.agent.as_deref().map(|agent| self.agent(agent)),
+            place: sample.episode.as_deref().and_then(place),
         };
         self.logprobs.resize(self.ids.len(), 0.0);
         self.logprobs[row.completion.clone()][..logprobs.len()].copy_from_slice(logprobs);
@@ -156,25 +164,33 @@ impl Samples {
         Ok(())
     }
 
-    fn digest(
-        &mut self,
-        prompt: &[u32],
-        completion: &[u32],
-        logprobs: &[f32],
-        temperature: f32,
-        advantage: f64,
-    ) {
-        let sizes = [prompt.len() as u64, completion.len() as u64, logprobs.len() as u64];
-        self.unhashed.extend_from_slice(bytemuck::cast_slice(&sizes));
-        self.unhashed.extend_from_slice(bytemuck::cast_slice(prompt));
-        self.unhashed.extend_from_slice(bytemuck::cast_slice(completion));
-        self.unhashed.extend_from_slice(bytemuck::cast_slice(logprobs));
-        self.unhashed.extend_from_slice(&temperature.to_le_bytes());
-        self.unhashed.extend_from_slice(&advantage.to_le_bytes());
-        if self.unhashed.len() >= HASH_BUFFER {
-            self.hasher.update(&self.unhashed);
-            self.unhashed.clear();
+    /// Index of an agent, by first appearance.
+    fn agent(&mut self, name: &str) -> u32 {
+        let known = self.agents.iter().position(|agent| agent == name);
+        known.unwrap_or_else(|| {
+            self.agents.push(name.to_owned());
+            self.agents.len() - 1
+        }) as u32
+    }
+
+    /// Puts samples of shards in the order of their episodes, as one process writes them, and numbers tasks, groups and
+    /// agents anew: however shards were joined, the result is the same. Leaves them as they are where an episode's name
+    /// says no place.
+    pub fn sort(&mut self) {
+        if !self.sharded || self.rows.iter().any(|row| row.place.is_none()) {
+            return;
         }
+        self.rows.sort_by_key(|row| row.place);
+        let (mut tasks, mut groups, mut agents) = (HashMap::new(), HashMap::new(), HashMap::new());
+        for row in &mut self.rows {
+            row.task = number(&mut tasks, row.task);
+            row.group = number(&mut groups, row.group);
+            row.agent = row.agent.map(|agent| number(&mut agents, agent));
+        }
+        let before = std::mem::take(&mut self.agents);
+        let mut order: Vec<(u32, u32)> = agents.into_iter().map(|(before, after)| (after, before)).collect();
+        order.sort_unstable();
+        self.agents = order.into_iter().map(|(_, agent)| before[agent as usize].clone()).collect();
     }
 
     fn store(&mut self, ids: &[u32]) -> Range<usize> {
@@ -221,10 +237,27 @@ impl Samples {
     }
 
     /// BLAKE3 over everything that affects the result: tokens, log-probabilities, temperatures, advantages, tasks and
-    /// groups, in stream order.
+    /// groups, in the order of the samples.
     pub fn input_digest(&self) -> blake3::Hash {
-        let mut hasher = self.hasher.clone();
-        hasher.update(&self.unhashed);
+        let mut hasher = blake3::Hasher::new();
+        let mut unhashed: Vec<u8> = Vec::new();
+        for (index, row) in self.rows.iter().enumerate() {
+            let Sequence { prompt, completion } = self.sequence(index);
+            let logprobs = if self.recorded { self.logprobs(index) } else { &[] };
+            let sizes = [prompt.len() as u64, completion.len() as u64, logprobs.len() as u64];
+            unhashed.extend_from_slice(bytemuck::cast_slice(&sizes));
+            unhashed.extend_from_slice(bytemuck::cast_slice(prompt));
+            unhashed.extend_from_slice(bytemuck::cast_slice(completion));
+            unhashed.extend_from_slice(bytemuck::cast_slice(logprobs));
+            unhashed.extend_from_slice(&row.temperature.to_le_bytes());
+            unhashed.extend_from_slice(&row.advantage.to_le_bytes());
+            // The hasher is fast over many bytes at once.
+            if unhashed.len() >= HASH_BUFFER {
+                hasher.update(&unhashed);
+                unhashed.clear();
+            }
+        }
+        hasher.update(&unhashed);
         for row in &self.rows {
             hasher.update(bytemuck::cast_slice(&[row.task, row.group]));
         }
@@ -233,9 +266,15 @@ impl Samples {
 }
 
 /// The number of a key, counted by first appearance.
-fn number(known: &mut HashMap<String, u32>, key: String) -> u32 {
+fn number<K: Eq + Hash>(known: &mut HashMap<K, u32>, key: K) -> u32 {
     let next = known.len() as u32;
     *known.entry(key).or_insert(next)
+}
+
+/// The place of an episode of this name.
+fn place(episode: &str) -> Place {
+    let (step, index) = episode.split_once('.')?;
+    Some((step.parse().ok()?, index.parse().ok()?))
 }
 
 /// The task of a sample, else its episode, else its group; a sample without any is alone.

@@ -24,7 +24,7 @@ use crate::output::Output;
 use crate::plan::{self, ModelSpec, Plan};
 use crate::policy_update::{Kept, PolicyUpdate};
 use crate::reader::{self, SampleReader};
-use crate::samples::Needs;
+use crate::samples::{Needs, Samples};
 
 /// Runs the stage.
 ///
@@ -59,6 +59,7 @@ fn run_part<R: Read, W: Write>(
     let mut stream = stream.every_shard().every_sample().every_group();
     let copy = arguments.pass_through.then_some(&mut *output);
     let read = input.read(reader, &mut stream, ownership, needs(arguments), arguments.resident, copy);
+    input.samples.iter_mut().for_each(Samples::sort);
     input.sampled_in_f32 = reader::sampled_in_f32(stream.ends());
     let reading = started.elapsed().as_secs_f64();
 
