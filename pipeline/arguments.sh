@@ -93,13 +93,17 @@ kind_of() { # DIRECTORY: tiny, pretrained or adapters, by its vocabulary; tiny w
         echo tiny
     fi 2>/dev/null
 }
+served_by() { [[ $1 = http://* || $1 = https://* ]]; } # WHAT: a server plays, and nothing of it is trained
 choose_defaults() { # those that follow the kind of policy
     local name tiny pretrained adapters
     case "$policies $model" in
         *=*)
             [ -z "${given[model]:-}" ] || die 2 '--model has no effect where --policies names directories' 'leave one of them out'
-            name=${policies%% *} # the first decides
-            policy_kind=$(kind_of "${name#*=}") ;;
+            for name in $policies; do # the first decides
+                served_by "${name#*=}" || { policy_kind=$(kind_of "${name#*=}"); break; }
+            done
+            [ -n "${policy_kind:-}" ] || [ -n "$evaluate" ] || die 2 '--policies: servers play all agents, so that nobody is trained' 'add --policies AGENT=DIR'
+            policy_kind=${policy_kind:-pretrained} ;;
         *\ tiny) policy_kind=tiny ;;
         adapter-per-role*) policy_kind=adapters ;;
         *) policy_kind=pretrained ;;

@@ -72,6 +72,7 @@ Examples:
   ./pipeline.sh --policies tool=A --policies planner=B   start from your own checkpoints (no warm-up)
   ./pipeline.sh --env math --method magrpo         MAGRPO in place of AT-GRPO
   ./pipeline.sh --flags advantage='--estimator rloo'   more flags for a stage
+  ./pipeline.sh --policies tool=A --policies planner=http://localhost:8000/v1   a served model is the partner
   ./pipeline.sh --stage advantage='python3 mine.py'    any command in place of a stage
   ./pipeline.sh --stage reward='python3 examples/judge.py'   a judge between rollout and group
   ./pipeline.sh --evaluate 0 --policies tool=A --policies planner=B | report evaluate   only evaluate policies
@@ -96,8 +97,8 @@ Options:
   --workflow NAME       who acts, in which order          [default: team; the program's own]
   --model NAME          what the policies begin as: tiny | smollm2 | a directory in Hugging Face format |
                         hf:ORG/NAME, a model of the hub                      [default: tiny]
-  --policies WHICH      shared | adapter-per-role | per-role | AGENT=DIR (repeatable)
-                                                                             [default: shared]
+  --policies WHICH      shared | adapter-per-role | per-role | AGENT=DIR, or AGENT=URL of an OpenAI-compatible
+                        server, which plays and is not trained (repeatable)  [default: shared]
   --adapter SETTINGS    of adapter-per-role, as of `policy init --adapter`   [default: rank=16,alpha=32]
   --select WHICH        the candidate that is executed: random | best (the paper's)   [default: random]
   --turns T             turns of an episode at most           [default: the environment's own]

@@ -2,13 +2,14 @@
 # Set-up: the programs built, and the runtime library fetched.
 
 set_up() { # TROUPE_BIN names a folder with built programs (a test's, or another machine's); nothing is built then
-    local bin program missing
+    local bin program missing features=()
     bin=${TROUPE_BIN:-$root/target/release}
     if [ -z "${TROUPE_BIN:-}" ]; then
         command -v cargo >/dev/null || die 69 'cargo is not installed' 'install Rust (rustup), or point TROUPE_BIN at built programs'
         [ -x "$bin/rollout" ] || printf 'pipeline.sh: building the programs, once: minutes, with Rust %s or newer\n' \
             "$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$root/Cargo.toml")" >&2
-        (cd "$root" && cargo build --release --workspace --bins --locked --quiet) || die 1 'the build failed'
+        [[ $policies != *=https://* ]] || features=(--features rollout/https)
+        (cd "$root" && cargo build --release --workspace --bins --locked --quiet "${features[@]}") || die 1 'the build failed'
     fi
     for program in envs policy rollout group advantage update report; do
         [ -x "$bin/$program" ] || die 69 "$bin has no program $program" 'cargo build --release --workspace --bins builds them all'

@@ -62,6 +62,7 @@ write_config() { # all that the run is made with, for --config and --resume
     printf -v resumable %q "$run"
 }
 declare -A folder=() # agent -> policy directory
+declare -A served=() # agent -> URL of the server that plays it
 declare -A source=() # policy name -> what it is made from
 choose_policies() { # who plays with which of them
     local agent pair name other
@@ -72,15 +73,22 @@ choose_policies() { # who plays with which of them
             for pair in $policies; do
                 agent=${pair%%=*}
                 [[ " $agents " = *" $agent "* ]] || die 2 "--policies $pair: $env/$workflow has no agent $agent" "agents: $agents"
+                if served_by "${pair#*=}"; then served[$agent]=${pair#*=}; continue; fi
                 name=$agent # agents that name one directory share one policy
                 for other in "${!source[@]}"; do [ "${source[$other]}" = "${pair#*=}" ] && name=$other; done
                 source[$name]=${pair#*=}
                 folder[$agent]=$run/policies/$name
             done
-            for agent in $agents; do [ -n "${folder[$agent]:-}" ] || die 2 "--policies: nobody plays $agent" "add --policies $agent=DIR"; done ;;
+            for agent in $agents; do [ -n "${folder[$agent]:-}${served[$agent]:-}" ] || die 2 "--policies: nobody plays $agent" "add --policies $agent=DIR"; done ;;
     esac
     policy_flags=()
-    for agent in $agents; do policy_flags+=(--policy "$agent=${folder[$agent]}"); done
+    for agent in $agents; do policy_flags+=(--policy "$agent=${served[$agent]:-${folder[$agent]:-}}"); done
+    for agent in $train; do
+        [ -z "${served[$agent]:-}" ] || die 2 "--train $agent: a server plays it" 'name an agent with a policy directory'
+    done
+    if [ ${#served[@]} -gt 0 ] && [ -z "$train" ]; then
+        for agent in $agents; do [ -n "${served[$agent]:-}" ] || train+="${train:+ }$agent"; done
+    fi
     train_flags=()
     for agent in ${train:-$agents}; do train_flags+=(--policy "$agent=${folder[$agent]}"); done
     update_flags=() # those of the numbers that update knows by itself

@@ -8,7 +8,7 @@ use record::failure::{Failure, Result};
 /// One policy of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// As the user wrote it.
+    /// As the user wrote it: a directory, or the URL of a server.
     pub directory: PathBuf,
     /// Its label in messages, samples and metrics: the last component of its directory, or all of it where two policies would
     /// have the same label.
@@ -23,7 +23,39 @@ pub struct Ownership {
     by_agent: BTreeMap<Option<String>, usize>,
 }
 
+impl Owner {
+    /// Whether it is an OpenAI-compatible server, by its URL.
+    pub fn is_server(&self) -> bool {
+        is_url(&self.directory)
+    }
+}
+
+fn is_url(text: &Path) -> bool {
+    ["http://", "https://"].iter().any(|scheme| text.to_string_lossy().starts_with(scheme))
+}
+
 impl Ownership {
+    /// As [`Ownership::parse`] for a program that needs weights.
+    ///
+    /// # Errors
+    /// As there, and a server (exit 2).
+    pub fn of_directories(flag: &str, values: &[String]) -> Result<Ownership> {
+        let ownership = Ownership::parse(flag, values)?;
+        match ownership.owners.iter().find(|owner| owner.is_server()) {
+            None => Ok(ownership),
+            Some(Owner { directory, .. }) => Err(Failure::usage(format!(
+                "{flag} {}: a server's policy is not trained",
+                directory.display()
+            ))
+            .hint("leave it out here: only rollout plays with servers, and what they say is not a `sample`")),
+        }
+    }
+
+    /// Whether a server plays an agent.
+    pub fn is_served(&self, agent: &str) -> bool {
+        self.of(agent).is_some_and(|owner| self.owners[owner].is_server())
+    }
+
     /// Parses the values of `flag`. `AGENT=DIR` owns that agent; a bare `DIR` owns all other agents. Values with the same
     /// directory are one policy.
     ///
@@ -87,6 +119,12 @@ impl Ownership {
 }
 
 fn last_part(directory: &Path) -> String {
+    if is_url(directory) {
+        // Host, port and path; settings follow.
+        let text = directory.to_string_lossy();
+        let place = text.split_once("://").map_or(&*text, |(_, place)| place);
+        return place.split('?').next().unwrap_or(place).trim_end_matches('/').to_owned();
+    }
     let whole = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
     whole.file_name().map_or_else(|| whole.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
@@ -132,6 +170,21 @@ mod tests {
         assert_eq!(names(&["tool=run/tool", "planner=run/other/"]), ["tool", "other"]);
         assert_eq!(names(&["run/shared"]), ["shared"]);
         assert_eq!(names(&["tool=a/policy", "planner=b/policy"]), ["a/policy", "b/policy"]);
+    }
+
+    #[test]
+    fn a_server_is_called_after_its_place_and_is_not_trained() {
+        let values = ["tool=run/tool", "planner=http://localhost:8000/v1/?model=a/b&max_tokens=3"];
+        let team = parse(&values).unwrap();
+        assert_eq!((team.owners()[0].is_server(), team.owners()[1].is_server()), (false, true));
+        assert_eq!(
+            (team.is_served("tool"), team.is_served("planner"), team.is_served("x")),
+            (false, true, false)
+        );
+        assert_eq!(team.owners()[1].name, "localhost:8000/v1");
+        assert!(parse(&["https://host/v1?model=a=b"]).unwrap().is_served("anybody"));
+        let refused = Ownership::of_directories("--policy", &values.map(str::to_owned)).unwrap_err();
+        assert_eq!(refused.code, 2);
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub enum Kind {
     Task,
     /// One candidate of one agent at one turn.
     Sample,
+    /// One candidate of an agent that a server plays.
+    Served,
     /// How one episode went.
     Episode,
     /// Why an episode could not be scored.

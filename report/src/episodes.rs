@@ -10,6 +10,7 @@ use record::line::{self, Episode, ErrorLine, Joint};
 use record::read::{Kind, Line};
 use record::sample::{Message, Sample};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::summary::raw;
@@ -160,6 +161,7 @@ impl EpisodeSampler {
             && self.unsolved >= self.limits.episodes;
         match (line.kind, sample) {
             (Kind::Sample, Some(sample)) if !full => self.sample(sample),
+            (Kind::Served, _) if !full => self.sample(&served(line)?),
             (Kind::Episode, _) => {
                 self.set.total += 1;
                 if !full {
@@ -284,6 +286,14 @@ impl Candidate {
             prompt: None,
         }
     }
+}
+
+/// What a server's agent said, with the fields of a sample that it has.
+fn served(line: &Line) -> Result<Sample> {
+    let mut value: Value = line::parse(line)?;
+    value["type"] = "sample".into();
+    value["policy"] = value["model"].take();
+    serde_json::from_value(value).map_err(|error| line.failure(error))
 }
 
 fn shown(prompt: &[Message]) -> Vec<Message> {

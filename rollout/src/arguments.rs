@@ -8,15 +8,16 @@ use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser
 use clap::{Arg, ArgAction, Args, Parser, ValueEnum, value_parser};
 use device::DeviceKind;
 use gemm::Isa;
-use policy::ownership::Ownership;
+use policy::ownership::{Owner, Ownership};
 use record::failure::{Failure, Result};
 use record::sample::Sampling;
 
 use crate::engine::{Precision, SamplingParams};
 use crate::episode::joint::{Expand, JointConfig, Mode};
-use crate::episode::{EpisodeConfig, Select};
+use crate::episode::{EpisodeConfig, Frozen, Select};
 use crate::lines::RunMetadata;
 use crate::prompts::raw_json;
+use crate::server::Patience;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,6 +28,9 @@ Examples:
   envs tasks plan-path --count 32 --seed 7 |
     rollout --policy tool=run/tool --policy planner=run/planner --branches 4 --turns 4 --seed 7 |
     group | advantage | update --policy tool=run/tool --policy planner=run/planner
+
+  # the planner is a large model on a server, which is not trained
+  envs tasks plan-path --count 32 | rollout --policy tool=run/tool --policy planner=http://localhost:8000/v1 > samples.jsonl
 
   # MAGRPO: what two agents say at once is scored together, and every joint action is followed
   envs tasks math --count 32 | rollout --policy run/shared --joint aligned --expand all --turns 2 |
@@ -53,8 +57,10 @@ pub enum SamplingMode {
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
     /// A policy directory, for one agent or, without AGENT=, for all agents without one of their own. Repeatable; flags that
-    /// name one directory are one policy (a second one: policy init NEW --from DIR).
-    #[arg(long, value_name = "[AGENT=]DIR", required_unless_present = "version")]
+    /// name one directory are one policy (a second one: policy init NEW --from DIR). Or an OpenAI-compatible server, which
+    /// plays and is not trained: 'http://HOST:PORT/v1?model=NAME&max_tokens=N&temperature=T' (each of the three may be left
+    /// out); its key is in OPENAI_API_KEY, or in another variable with api_key_var=NAME.
+    #[arg(long, value_name = "[AGENT=]DIR|URL", required_unless_present = "version")]
     pub policy: Vec<String>,
 
     /// The environment's workflow: which agents act, in which order. Default: the environment's first.
@@ -161,6 +167,15 @@ pub struct Arguments {
     #[arg(long, value_name = "SECONDS", requires = "env_command")]
     pub timeout: Option<f64>,
 
+    /// Seconds after which a call of a server is given up.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600.0, help_heading = "Servers")]
+    pub server_timeout: f64,
+
+    /// How often a call of a server is repeated that failed in a way that may pass (a lost connection, 408, 409, 429, 5xx), after
+    /// 0.5, 1, 2, … seconds or what the server asks for.
+    #[arg(long, value_name = "N", default_value_t = 5, help_heading = "Servers", value_parser = value_parser!(u32).range(..=20))]
+    pub server_retries: u32,
+
     /// Fail when more than this share of the episodes could not be scored.
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     pub max_error_rate: f64,
@@ -241,6 +256,8 @@ pub struct Settings {
     pub flags: Arguments,
     /// Which policy plays which agent.
     pub team: Ownership,
+    /// How long and how often servers are asked.
+    pub patience: Patience,
     /// How episodes are played.
     pub episodes: Arc<EpisodeConfig>,
     /// What all lines share.
@@ -298,14 +315,24 @@ impl Arguments {
         };
         sampling.check()?;
         let SamplingParams { temperature, top_p, top_k, greedy } = sampling;
+        let team = Ownership::parse("--policy", &self.policy)?;
+        let served = team.owners().iter().any(Owner::is_server);
+        if served && self.joint.is_some() {
+            return Err(Failure::usage(
+                "--joint: a server's agent has one candidate, so that its actions have no joint ones",
+            )
+            .hint("leave out --joint, or let a policy directory play every agent"));
+        }
         Ok(Settings {
-            team: Ownership::parse("--policy", &self.policy)?,
+            patience: self.patience()?,
             episodes: Arc::new(EpisodeConfig {
                 turns: self.turns,
                 select: self.select,
                 team_weight: self.team_weight,
                 joint: self.joint_config()?,
+                frozen: Frozen(served.then(|| Arc::new(team.clone()))),
             }),
+            team,
             metadata: RunMetadata {
                 step: self.step,
                 shard: format!("{}/{}", shard.number, shard.count),
@@ -323,6 +350,15 @@ impl Arguments {
             env_command: self.env_command.clone().map(|command| (command, timeout)),
             flags: self,
         })
+    }
+
+    /// How long and how often servers are asked.
+    fn patience(&self) -> Result<Patience> {
+        let seconds = self.server_timeout;
+        let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|timeout| !timeout.is_zero());
+        let timeout = timeout
+            .ok_or_else(|| Failure::usage(format!("--server-timeout {seconds}: must be above 0 seconds")))?;
+        Ok(Patience { timeout, retries: self.server_retries, quiet: self.quiet })
     }
 
     /// How joint actions are scored. Parallel episodes have one candidate an agent each, and one path.

@@ -21,6 +21,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use envs::{Outcome, State, Workflow};
+use policy::ownership::Ownership;
 use record::failure::{Failure, UNAVAILABLE};
 use record::sample::Message;
 
@@ -47,6 +48,18 @@ pub struct EpisodeConfig {
     pub team_weight: f64,
     /// How joint actions are scored; `None`: each candidate is scored for itself.
     pub joint: Option<JointConfig>,
+    /// Which agents are not trained: each has one candidate a turn, with which nothing is compared.
+    pub frozen: Frozen,
+}
+
+/// Agents that servers play.
+#[derive(Clone, Debug, Default)]
+pub struct Frozen(pub Option<Arc<Ownership>>);
+
+impl Frozen {
+    fn has(&self, agent: &str) -> bool {
+        self.0.as_ref().is_some_and(|team| team.is_served(agent))
+    }
 }
 
 /// Why an episode could not go on. It ends the episode, not the stage.
@@ -92,6 +105,17 @@ pub struct Candidate {
     pub logprobs: Vec<f32>,
     /// Whether it ended with a stop token, as opposed to at the token limit.
     pub stopped: bool,
+    /// What a server counted, whose tokens are not known here.
+    pub usage: ServerTokens,
+}
+
+/// Tokens of a candidate as a server counted them, where it did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerTokens {
+    /// Of the prompt.
+    pub prompt: Option<u64>,
+    /// Of the completion.
+    pub completion: Option<u64>,
 }
 
 /// A scored candidate.
@@ -444,8 +468,12 @@ impl Episode {
     }
 
     fn request(&self, agent: usize) -> PromptRequest {
-        let messages = self.state.observe(&self.agents()[agent]);
-        let (node, branches) = (self.node(), self.id.branches.clone());
+        let name = &self.agents()[agent];
+        let messages = self.state.observe(name);
+        let (node, mut branches) = (self.node(), self.id.branches.clone());
+        if self.config.frozen.has(name) {
+            branches.end = branches.start + 1;
+        }
         PromptRequest { node, turn: self.turn, agent, branches, messages }
     }
 

@@ -12,6 +12,7 @@ use record::sample::Message;
 
 use crate::engine::device::service::Client;
 use crate::engine::{Completion, Decoder, PhaseTimings, Request};
+use crate::server;
 
 /// One policy on one thread. It completes many prompts at once and returns each group when it finishes.
 pub trait Generator {
@@ -46,6 +47,14 @@ pub trait Generator {
     fn timings(&self) -> PhaseTimings {
         PhaseTimings::default()
     }
+}
+
+/// What plays for a policy on one thread.
+pub enum Player {
+    /// A model of this process.
+    Model(Box<dyn Generator>),
+    /// An OpenAI-compatible server.
+    Server(server::Client),
 }
 
 /// The inference backend of a policy on one thread.

@@ -18,6 +18,7 @@ pub mod prompts;
 pub mod queue;
 pub mod reader;
 pub mod runtime;
+pub mod server;
 pub mod stage;
 pub mod stats;
 pub mod streams;

@@ -1,4 +1,4 @@
-//! The bytes of `sample`, `joint`, `episode` and `error` lines.
+//! The bytes of `sample`, `served`, `joint`, `episode` and `error` lines.
 //!
 //! Serialized on the thread that made them, so that the writer only moves bytes. What the samples of a group share
 //! (prompt, prompt tokens, sampling) is serialized once and copied.
@@ -38,8 +38,10 @@ pub struct RunMetadata {
 pub struct PolicyLabel {
     /// Field `policy`.
     pub name: Arc<str>,
-    /// Field `policy_version`: the version that was loaded.
+    /// Field `policy_version`: the version that was loaded. Of a server its model.
     pub version: Arc<str>,
+    /// Whether a server plays it.
+    pub served: bool,
 }
 
 /// The task, and the run, that lines belong to.
@@ -105,7 +107,87 @@ struct SampleLine<'a> {
     truncated: bool,
 }
 
+/// One `served` line, in the order of its fields.
+#[derive(Serialize)]
+struct ServedLine<'a> {
+    r#type: &'static str,
+    v: u64,
+    step: u64,
+    shard: &'a str,
+    env: &'a str,
+    task: &'a str,
+    episode: &'a str,
+    turn: u32,
+    agent: &'a str,
+    branch: u32,
+    id: &'a str,
+    parent: Option<&'a str>,
+    selected: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sampling_mode: Option<&'static str>,
+    policy: &'a str,
+    model: &'a str,
+    prompt: &'a RawValue,
+    completion: &'a str,
+    prompt_tokens: Option<u64>,
+    completion_tokens: Option<u64>,
+    finish_reason: &'static str,
+    reward: f64,
+    rewards: &'a Rewards,
+    reward_components: &'a BTreeMap<String, f64>,
+    terminated: bool,
+    truncated: bool,
+}
+
 impl TaskRef<'_> {
+    /// Appends the `served` lines of `group`, which a server generated, in branch order.
+    ///
+    /// # Errors
+    /// None that finite rewards can cause.
+    pub fn write_served(
+        &self,
+        bytes: &mut Vec<u8>,
+        episode: &Episode,
+        group: &Group,
+        policy: &PolicyLabel,
+        prompt: &Prompt,
+    ) -> Result<()> {
+        let agent = episode.agents()[group.agent].as_str();
+        for member in &group.members {
+            let candidate = &member.candidate;
+            let line = ServedLine {
+                r#type: "served",
+                v: VERSION,
+                step: self.metadata.step,
+                shard: &self.metadata.shard,
+                env: self.env,
+                task: self.task,
+                episode: self.episode,
+                turn: group.turn,
+                agent,
+                branch: member.branch,
+                id: &episode.id().sample(&group.node, group.turn, agent, member.branch),
+                parent: group.parent.as_deref(),
+                selected: member.selected,
+                sampling_mode: self.metadata.parallel.then_some("parallel"),
+                policy: &policy.name,
+                model: &policy.version,
+                prompt: &prompt.messages_json,
+                completion: &candidate.text,
+                prompt_tokens: candidate.usage.prompt,
+                completion_tokens: candidate.usage.completion,
+                finish_reason: if candidate.stopped { "stop" } else { "length" },
+                reward: member.reward,
+                rewards: &member.outcome.rewards,
+                reward_components: &member.outcome.components,
+                terminated: member.outcome.terminated,
+                truncated: member.truncated,
+            };
+            push(bytes, &line)?;
+        }
+        Ok(())
+    }
+
     /// Appends the `sample` lines of `group`, in branch order.
     ///
     /// # Errors

@@ -10,13 +10,15 @@ use std::sync::Arc;
 
 use device::DeviceKind;
 use policy::directory::Policy;
-use policy::ownership::Ownership;
+use policy::ownership::{Owner, Ownership};
 use policy::tokenizer::Tokenizer;
 use record::failure::{Failure, Result};
 
 use crate::engine::device::{self as device_engine, service::Service};
 use crate::engine::{Engine, Options};
-use crate::generator::{Backend, EngineGenerator, Generator};
+use crate::generator::{Backend, EngineGenerator, Player};
+use crate::lines::PolicyLabel;
+use crate::server::{Patience, Server};
 
 /// A policy that is loaded.
 struct Loaded {
@@ -44,7 +46,14 @@ enum Inference {
 /// The policies of a run and the engines that run them.
 pub struct Policies {
     engines: Vec<Inference>,
-    policies: Vec<Loaded>,
+    /// In the order of the command line.
+    policies: Vec<Playing>,
+}
+
+/// What plays for a policy.
+enum Playing {
+    Model(Loaded),
+    Server(Server),
 }
 
 impl Policies {
@@ -52,18 +61,29 @@ impl Policies {
     /// are used again for versions that have the same, and what is used now stays there.
     ///
     /// # Errors
-    /// As [`Engine::load_all`] and [`device_engine::start`].
+    /// As [`Engine::load_all`], [`device_engine::start`] and [`Server::open`].
     pub fn open(
-        directories: &[&Path],
+        owners: &[Owner],
         device: DeviceKind,
         options: &Options,
+        patience: Patience,
         kept: Option<&mut Vec<KeptTokenizer>>,
     ) -> Result<Policies> {
-        let opened: Vec<Policy> =
-            directories.iter().map(|directory| Policy::open(directory)).collect::<Result<_>>()?;
+        let (mut places, mut opened, mut servers) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, owner) in owners.iter().enumerate() {
+            if owner.is_server() {
+                servers.push((
+                    place,
+                    Playing::Server(Server::open(&owner.directory.to_string_lossy(), patience)?),
+                ));
+            } else {
+                places.push(place);
+                opened.push(Policy::open(&owner.directory)?);
+            }
+        }
         let groups = by_model(&opened);
         let cache_bytes = options.cache_bytes / groups.len().max(1);
-        let (mut engines, mut policies) = (Vec::new(), Vec::new());
+        let (mut engines, mut policies) = (Vec::new(), servers);
         // First of all: their child processes then share no memory with the engines.
         let models: Vec<&Path> = groups.iter().map(|group| opened[group[0]].model()).collect();
         let tokenizers = match kept {
@@ -87,22 +107,34 @@ impl Policies {
                 let policy = &opened[index];
                 let adapter = policy.base.is_some().then(|| adapters.next()).flatten();
                 let (tokenizer, version) = (tokenizer.clone(), policy.version.to_string());
-                policies.push((index, Loaded { engine, adapter, tokenizer, version }));
+                policies
+                    .push((places[index], Playing::Model(Loaded { engine, adapter, tokenizer, version })));
             }
         }
-        policies.sort_by_key(|&(index, _)| index);
-        Ok(Policies { engines, policies: policies.into_iter().map(|(_, loaded)| loaded).collect() })
+        policies.sort_by_key(|&(place, _)| place);
+        Ok(Policies { engines, policies: policies.into_iter().map(|(_, playing)| playing).collect() })
     }
 
-    /// Versions, in the order of the policies.
-    pub fn versions(&self) -> impl Iterator<Item = &str> {
-        self.policies.iter().map(|policy| policy.version.as_str())
+    /// Labels, in the order of the policies.
+    pub fn labels(&self, owners: &[Owner]) -> Vec<PolicyLabel> {
+        let label = |(owner, playing): (&Owner, &Playing)| {
+            let (version, served) = match playing {
+                Playing::Model(loaded) => (loaded.version.as_str(), false),
+                Playing::Server(server) => (server.model(), true),
+            };
+            PolicyLabel { name: owner.name.as_str().into(), version: version.into(), served }
+        };
+        owners.iter().zip(&self.policies).map(label).collect()
     }
 
-    /// The generators of one thread, in the order of the policies.
-    pub fn generators(&self) -> Vec<Box<dyn Generator>> {
+    /// The players of one thread, in the order of the policies.
+    pub fn players(&self) -> Vec<Player> {
         let mut decoders = HashMap::new();
-        let generator = |policy: &Loaded| -> Box<dyn Generator> {
+        let player = |playing: &Playing| -> Player {
+            let policy = match playing {
+                Playing::Server(server) => return Player::Server(server.client()),
+                Playing::Model(loaded) => loaded,
+            };
             let backend = match &self.engines[policy.engine] {
                 Inference::Cpu(engine) => {
                     let new = || Rc::new(RefCell::new(engine.decoder()));
@@ -110,9 +142,9 @@ impl Policies {
                 }
                 Inference::Device(service) => Backend::Device(service.client(policy.adapter)),
             };
-            Box::new(EngineGenerator { backend, tokenizer: policy.tokenizer.clone() })
+            Player::Model(Box::new(EngineGenerator { backend, tokenizer: policy.tokenizer.clone() }))
         };
-        self.policies.iter().map(generator).collect()
+        self.policies.iter().map(player).collect()
     }
 }
 

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -24,8 +23,7 @@ use serde_json::{Map, Value, json};
 use crate::arguments::{CommandLine, Settings};
 use crate::engine::device::SEQUENCES;
 use crate::engine::{Options, PhaseTimings};
-use crate::generator::Generator;
-use crate::lines::PolicyLabel;
+use crate::generator::Player;
 use crate::policies::{KeptTokenizer, Policies, policy_of};
 use crate::queue::Queue;
 use crate::reader::TaskReader;
@@ -44,15 +42,15 @@ const ROWS: usize = 128;
 /// wait.
 const CACHE_BYTES: usize = 2 << 30;
 
-/// Makes the generators of a thread, on that thread: one for each policy.
-pub type MakeGenerators = Box<dyn Fn() -> Result<Vec<Box<dyn Generator>>> + Send + Sync>;
+/// Makes the players of a thread, on that thread: one for each policy.
+pub type MakePlayers = Box<dyn Fn() -> Result<Vec<Player>> + Send + Sync>;
 
 /// A run that is ready to start.
 pub struct Run<L> {
     /// What all tasks have in common.
     pub context: Arc<RunContext>,
     /// The policies.
-    pub generators: MakeGenerators,
+    pub players: MakePlayers,
     /// The input.
     pub lines: L,
     /// Tasks in progress on each thread, at most.
@@ -169,11 +167,8 @@ fn open(
         isa: settings.flags.isa,
     };
     let owners = settings.team.owners();
-    let directories: Vec<&Path> = owners.iter().map(|owner| owner.directory.as_path()).collect();
-    let policies = Policies::open(&directories, settings.device, &options, kept)?;
-    let label = |(name, version): (&str, &str)| PolicyLabel { name: name.into(), version: version.into() };
-    let names = owners.iter().map(|owner| owner.name.as_str());
-    let labels = names.zip(policies.versions()).map(label).collect();
+    let policies = Policies::open(owners, settings.device, &options, settings.patience, kept)?;
+    let labels = policies.labels(owners);
     let context = Arc::new(RunContext { settings: settings.clone(), external, labels });
     let (reader, resident) = (reader.clone(), settings.flags.resident);
     let mut at_end = false;
@@ -183,7 +178,7 @@ fn open(
         line.transpose()
     });
     let lines = ahead.into_iter().map(Ok).chain(rest);
-    Ok(Run { context, generators: Box::new(move || Ok(policies.generators())), lines, tasks_per_thread })
+    Ok(Run { context, players: Box::new(move || Ok(policies.players())), lines, tasks_per_thread })
 }
 
 /// The thread that reads tasks holds it for a line at a time, and is done before the next part.
@@ -228,7 +223,7 @@ pub fn play<W: Write>(
     run: Run<impl Iterator<Item = Result<Line>> + Send + 'static>,
     writer: &mut Writer<W>,
 ) -> (Totals, Result<()>) {
-    let Run { context, generators, lines, tasks_per_thread } = run;
+    let Run { context, players, lines, tasks_per_thread } = run;
     let settings = &context.settings;
     let queue = Arc::new(Queue::new(settings.threads, tasks_per_thread));
     let (sender, events) = channel();
@@ -241,8 +236,8 @@ pub fn play<W: Write>(
     let work = |sender: Sender<Event>| {
         let _stop = StopOnPanic(&queue);
         let mut times = ThreadTimes::default();
-        let worked = generators()
-            .and_then(|generators| Worker::new(&context, &queue, generators, &sender, &mut times).run());
+        let worked =
+            players().and_then(|players| Worker::new(&context, &queue, players, &sender, &mut times).run());
         if let Err(failure) = worked {
             // Without a receiver the run is already over.
             let _ = sender.send(Event::Failed(failure));

@@ -42,6 +42,9 @@ impl EnvironmentStats {
 /// What one agent generated and earned, in one group or more.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentStats {
+    /// Whether a server played it, and the prompt tokens that this counted.
+    served: bool,
+    served_prompt_tokens: u64,
     groups: u64,
     samples: u64,
     completion_tokens: u64,
@@ -54,11 +57,13 @@ pub struct AgentStats {
 
 impl AgentStats {
     /// The statistics of one group.
-    pub fn of(group: &Group) -> AgentStats {
-        let mut agent = AgentStats { groups: 1, ..AgentStats::default() };
+    pub fn of(group: &Group, served: bool) -> AgentStats {
+        let mut agent = AgentStats { groups: 1, served, ..AgentStats::default() };
         for member in &group.members {
+            let usage = member.candidate.usage;
             agent.samples += 1;
-            agent.completion_tokens += member.candidate.ids.len() as u64;
+            agent.completion_tokens += usage.completion.unwrap_or(member.candidate.ids.len() as u64);
+            agent.served_prompt_tokens += usage.prompt.unwrap_or(0);
             agent.cut += u64::from(!member.candidate.stopped);
             agent.reward += member.reward;
             agent.squared_reward += member.reward * member.reward;
@@ -70,6 +75,8 @@ impl AgentStats {
     }
 
     fn add(&mut self, other: &AgentStats) {
+        self.served |= other.served;
+        self.served_prompt_tokens += other.served_prompt_tokens;
         self.groups += other.groups;
         self.samples += other.samples;
         self.completion_tokens += other.completion_tokens;
@@ -185,26 +192,36 @@ impl Stats {
 
     /// `counts` of the `end` line.
     pub fn counts(&self) -> Map<String, Value> {
-        let of_agents = |count: fn(&AgentStats) -> u64| self.agents.values().map(count).sum::<u64>();
+        let played = |served: bool| self.agents.iter().filter(move |(_, agent)| agent.served == served);
+        let of_agents =
+            |count: fn(&AgentStats) -> u64| played(false).map(|(_, agent)| count(agent)).sum::<u64>();
+        // Later stages see no groups of these.
+        let served: u64 = played(true).map(|(_, agent)| agent.groups).sum();
         let dropped =
             BOUNDARIES.map(|name| (name.to_owned(), self.dropped.get(name).copied().unwrap_or(0).into()));
-        let agents = self.agents.iter().map(|(name, agent)| (name.clone(), agent.to_json()));
+        let agents = played(false).map(|(name, agent)| (name.clone(), agent.to_json()));
         let counts: [(&str, Value); 12] = [
             ("tasks", self.tasks.into()),
             ("episodes", self.episodes().into()),
             ("solved", self.environments.values().map(|environment| environment.solved).sum::<u64>().into()),
             ("errors", self.errors().into()),
-            ("groups_expected", self.groups_expected.into()),
-            ("groups", self.groups().1.into()),
-            ("samples", self.samples().into()),
+            ("groups_expected", (self.groups_expected - served).into()),
+            ("groups", of_agents(|agent| agent.groups).into()),
+            ("samples", of_agents(|agent| agent.samples).into()),
             ("prompt_tokens", self.prompt_tokens.into()),
             ("completion_tokens", of_agents(|agent| agent.completion_tokens).into()),
             ("dropped_groups", Map::from_iter(dropped).into()),
             ("environments", json!(self.environments)),
             ("agents", Map::from_iter(agents).into()),
         ];
+        let of_servers = |(name, agent): (&String, &AgentStats)| {
+            let mut json = agent.to_json();
+            json["prompt_tokens"] = agent.served_prompt_tokens.into();
+            (name.clone(), json)
+        };
+        let servers = (served > 0).then(|| ("served", Map::from_iter(played(true).map(of_servers)).into()));
         let joint = [("nodes", self.nodes.into()), ("joint_actions", self.joint_actions.into())];
         let joint = joint.into_iter().filter(|_| self.nodes > 0);
-        counts.into_iter().chain(joint).map(|(name, value)| (name.to_owned(), value)).collect()
+        counts.into_iter().chain(joint).chain(servers).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 }

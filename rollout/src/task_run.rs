@@ -232,10 +232,13 @@ impl TaskRun {
         let Some((prompt, policy)) = self.prompts.remove(&(index, group.agent)) else { return Ok(()) };
         let (episode, label) = (&self.episodes[index], &self.context.labels[policy]);
         let mut lines = Vec::new();
-        self.reference().write_group(&mut lines, episode, group, label, &prompt)?;
+        match label.served {
+            false => self.reference().write_group(&mut lines, episode, group, label, &prompt)?,
+            true => self.reference().write_served(&mut lines, episode, group, label, &prompt)?,
+        }
         let first = group.members.first().map_or(0, |member| member.branch);
         let order = (group.node.clone(), group.turn, group.agent, first);
-        self.written.push(PendingLines { order, lines, stats: Some(AgentStats::of(group)) });
+        self.written.push(PendingLines { order, lines, stats: Some(AgentStats::of(group, label.served)) });
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! A worker thread: a generator for each policy, and its own tasks in progress.
+//! A worker thread: a player for each policy, and its own tasks in progress.
 //!
 //! There is no barrier between episodes, turns or agents. As soon as a group is generated its candidates are scored, the
 //! next prompt is submitted, and the rows that it frees take the next task. Environments run on the same thread, between
@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 use record::failure::{DATA, Failure, Result, USAGE};
 
 use crate::engine::{Completion, PhaseTimings, Request};
-use crate::episode::{Candidate, EpisodeError};
-use crate::generator::Generator;
+use crate::episode::{Candidate, EpisodeError, ServerTokens};
+use crate::generator::Player;
 use crate::policies::policy_of;
 use crate::prompts::{Prompt, PromptCache};
 use crate::queue::Queue;
+use crate::server::CallError;
 use crate::task_run::{QueuedTask, RunContext, SharedRequest, TaskRun};
 use crate::writer::Event;
 
@@ -60,8 +61,8 @@ struct Pending {
 pub struct Worker<'a> {
     context: &'a Arc<RunContext>,
     queue: &'a Queue,
-    /// A generator and its prompts for each policy.
-    generators: Vec<(Box<dyn Generator>, PromptCache)>,
+    /// What plays for each policy, and its prompts.
+    players: Vec<(Player, PromptCache)>,
     /// Tasks in progress, by sequence number.
     runs: HashMap<u64, TaskRun>,
     /// Requests in progress, by id.
@@ -72,18 +73,17 @@ pub struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    /// A worker with one generator for each policy. It sends what it finishes to `writer` and adds its time to `times`.
+    /// A worker with one player for each policy. It sends what it finishes to `writer` and adds its time to `times`.
     pub fn new(
         context: &'a Arc<RunContext>,
         queue: &'a Queue,
-        generators: Vec<Box<dyn Generator>>,
+        players: Vec<Player>,
         writer: &'a Sender<Event>,
         times: &'a mut ThreadTimes,
     ) -> Worker<'a> {
-        let generators =
-            generators.into_iter().map(|generator| (generator, PromptCache::default())).collect();
+        let players = players.into_iter().map(|player| (player, PromptCache::default())).collect();
         let (runs, pending) = (HashMap::new(), HashMap::new());
-        Worker { context, queue, generators, runs, pending, last_id: 0, writer, times }
+        Worker { context, queue, players, runs, pending, last_id: 0, writer, times }
     }
 
     /// Works until the tasks are used up or the queue is stopped.
@@ -99,21 +99,40 @@ impl<'a> Worker<'a> {
             for task in tasks {
                 self.begin(task)?;
             }
-            for policy in 0..self.generators.len() {
-                let generator = &mut self.generators[policy].0;
-                if generator.is_idle() {
-                    continue;
-                }
-                let started = Instant::now();
-                let groups = generator.advance()?;
-                self.times.model += started.elapsed();
-                for (id, completions) in groups {
-                    self.complete(id, completions)?;
-                }
+            let generating = |(player, _): &(Player, PromptCache)| matches!(player, Player::Model(model) if !model.is_idle());
+            let wait = !self.players.iter().any(generating);
+            for policy in 0..self.players.len() {
+                self.advance(policy, wait)?;
             }
         }
-        self.times.phases = self.generators.iter().map(|(generator, _)| generator.timings()).collect();
+        let timings = |(player, _): &(Player, PromptCache)| match player {
+            Player::Model(generator) => generator.timings(),
+            Player::Server(_) => PhaseTimings::default(),
+        };
+        self.times.phases = self.players.iter().map(timings).collect();
         Ok(())
+    }
+
+    /// Runs a policy once, or may `wait` for its server a moment, and goes on with what it finished.
+    fn advance(&mut self, policy: usize, wait: bool) -> Result<()> {
+        let started = Instant::now();
+        match &mut self.players[policy].0 {
+            Player::Model(generator) if !generator.is_idle() => {
+                let groups = generator.advance()?;
+                self.times.model += started.elapsed();
+                groups.into_iter().try_for_each(|(id, completions)| self.complete(id, completions))
+            }
+            Player::Server(client) if !client.is_idle() => {
+                let groups = client.advance(wait);
+                self.times.model += started.elapsed();
+                groups.into_iter().try_for_each(|(id, answer)| match answer {
+                    Ok(candidates) => self.deliver(id, Ok(candidates)),
+                    Err(CallError::Episode(cause)) => self.deliver(id, Err(cause)),
+                    Err(CallError::Run(failure)) => Err(failure),
+                })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn begin(&mut self, task: QueuedTask) -> Result<()> {
@@ -152,9 +171,13 @@ impl<'a> Worker<'a> {
             let first = request.first();
             let agent = run.agents()[first.agent].clone();
             let policy = policy_of(&settings.team, &agent)?;
-            let (generator, prompts) = &mut self.generators[policy];
+            let (player, prompts) = &mut self.players[policy];
             let started = Instant::now();
-            let prompt = prompts.get(&first.messages, |messages| generator.encode(messages));
+            let prompt = prompts.get(&first.messages, |messages| match player {
+                Player::Model(generator) => generator.encode(messages),
+                // Its tokens are the server's.
+                Player::Server(_) => Ok(Vec::new()),
+            });
             self.times.text += started.elapsed();
             self.last_id += 1;
             let streams = run.streams();
@@ -169,7 +192,11 @@ impl<'a> Worker<'a> {
                     max_tokens: settings.flags.max_tokens as usize,
                     sampling: settings.sampling,
                 };
-                generator.submit(completion).map(|()| prompt)
+                match player {
+                    Player::Model(generator) => generator.submit(completion)?,
+                    Player::Server(client) => client.submit(&completion, &first.messages),
+                }
+                Ok(prompt)
             });
             match submitted {
                 Ok(prompt) => {
@@ -182,17 +209,26 @@ impl<'a> Worker<'a> {
     }
 
     fn complete(&mut self, id: u64, completions: Vec<Completion>) -> Result<()> {
-        let Some(Pending { task, policy, request, prompt }) = self.pending.remove(&id) else {
+        let policy = self.pending.get(&id).map(|pending| pending.policy);
+        let Some(Player::Model(generator)) = policy.map(|policy| &self.players[policy].0) else {
             return Err(Failure::work(format!("the engine returned an unknown request id {id}")));
         };
-        let Some(run) = self.runs.get_mut(&task) else { return Ok(()) };
         let started = Instant::now();
         let candidate = |Completion { ids, logprobs, stopped }| {
-            let text = self.generators[policy].0.decode(&ids)?;
-            Ok(Candidate { text, ids, logprobs, stopped })
+            let text = generator.decode(&ids)?;
+            Ok(Candidate { text, ids, logprobs, stopped, usage: ServerTokens::default() })
         };
         let candidates: Result<Vec<Candidate>> = completions.into_iter().map(candidate).collect();
         self.times.text += started.elapsed();
+        self.deliver(id, candidates.map_err(|failure| failure.message))
+    }
+
+    /// Goes on with the candidates of a request, or without.
+    fn deliver(&mut self, id: u64, candidates: std::result::Result<Vec<Candidate>, String>) -> Result<()> {
+        let Some(Pending { task, policy, request, prompt }) = self.pending.remove(&id) else {
+            return Err(Failure::work(format!("an answer to an unknown request id {id}")));
+        };
+        let Some(run) = self.runs.get_mut(&task) else { return Ok(()) };
         match candidates {
             Ok(candidates) => {
                 let started = Instant::now();
@@ -200,8 +236,8 @@ impl<'a> Worker<'a> {
                 self.times.environment += started.elapsed();
                 self.submit_all(task, requests)
             }
-            Err(failure) => {
-                run.fail(request, &EpisodeError::at("policy", failure.message));
+            Err(cause) => {
+                run.fail(request, &EpisodeError::at("policy", cause));
                 self.finish_if_over(task)
             }
         }

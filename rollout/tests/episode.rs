@@ -8,7 +8,8 @@ use common::{Talk, parallel, sequential, staged};
 use envs::{Outcome, State, Workflow};
 use record::sample::{Message, Rewards};
 use rollout::episode::{
-    Candidate, Episode, EpisodeConfig, EpisodeId, Group, PromptRequest, Select, Stop, Transition,
+    Candidate, Episode, EpisodeConfig, EpisodeId, Frozen, Group, PromptRequest, Select, ServerTokens, Stop,
+    Transition,
 };
 use rollout::streams::Streams;
 
@@ -19,7 +20,13 @@ fn begin(workflow: Arc<Workflow>, config: EpisodeConfig, branches: u32) -> (Epis
 }
 
 fn config() -> EpisodeConfig {
-    EpisodeConfig { turns: None, select: Select::Best, team_weight: 1.0, joint: None }
+    EpisodeConfig {
+        turns: None,
+        select: Select::Best,
+        team_weight: 1.0,
+        joint: None,
+        frozen: Frozen::default(),
+    }
 }
 
 fn step(episode: &mut Episode, request: PromptRequest, texts: &[&str]) -> Transition {
@@ -28,6 +35,7 @@ fn step(episode: &mut Episode, request: PromptRequest, texts: &[&str]) -> Transi
         ids: vec![1],
         logprobs: vec![-1.0],
         stopped: true,
+        usage: ServerTokens::default(),
     };
     episode.step(request, texts.iter().map(candidate).collect())
 }

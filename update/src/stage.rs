@@ -33,8 +33,8 @@ use crate::samples::{Needs, Samples};
 pub fn run() -> Result<()> {
     let arguments: Arguments = stage::parse();
     arguments.check()?;
-    let ownership = Ownership::parse("--policy", &arguments.policy)?;
-    let references = Ownership::parse("--reference", &arguments.reference)?;
+    let ownership = Ownership::of_directories("--policy", &arguments.policy)?;
+    let references = Ownership::of_directories("--reference", &arguments.reference)?;
     check_directories(&arguments, &ownership)?;
 
     let mut output = Output::new(Writer::stdout());

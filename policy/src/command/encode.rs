@@ -35,7 +35,7 @@ struct Ids {
 }
 
 pub fn run(arguments: &Encode, quiet: bool) -> Result<()> {
-    let ownership = Ownership::parse("--policy", &arguments.policies)?;
+    let ownership = Ownership::of_directories("--policy", &arguments.policies)?;
     let open = |directory| {
         let policy = Policy::open(directory)?;
         let tokenizer = Tokenizer::load(policy.model())?;

@@ -13,7 +13,7 @@ use record::sample::{Message, Rewards};
 use record::write::Writer;
 use rollout::arguments::{CommandLine, Settings};
 use rollout::engine::{Completion, Request};
-use rollout::generator::Generator;
+use rollout::generator::{Generator, Player};
 use rollout::lines::PolicyLabel;
 use rollout::stage::{self, Run, Totals};
 use rollout::task_run::RunContext;
@@ -222,12 +222,12 @@ pub fn play(
     limit: usize,
     input: &str,
 ) -> (String, Totals, Result<()>) {
-    let labels = vec![PolicyLabel { name: "fake".into(), version: "0:00000000".into() }];
+    let labels = vec![PolicyLabel { name: "fake".into(), version: "0:00000000".into(), served: false }];
     let external: Option<Box<dyn Environment>> = Some(Box::new(Talks(workflow)));
     let mut reader = Reader::new("tasks", std::io::Cursor::new(input.to_owned()));
     let run = Run {
         context: Arc::new(RunContext { settings: Arc::new(settings), external, labels }),
-        generators: Box::new(|| Ok(vec![Box::new(Dice::default()) as Box<dyn Generator>])),
+        players: Box::new(|| Ok(vec![Player::Model(Box::new(Dice::default()))])),
         lines: std::iter::from_fn(move || reader.next().transpose()),
         tasks_per_thread: limit,
     };

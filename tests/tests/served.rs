@@ -1,0 +1,371 @@
+//! A role that an OpenAI-compatible server plays: against a server of the test's own, which fails on purpose.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use troupe_tests::{must, pipeline, root, run};
+
+/// A request: its path, the key it came with, and its body.
+#[derive(Clone, Debug)]
+struct Asked {
+    path: String,
+    key: String,
+    body: Value,
+}
+
+/// What the server does with the n-th call of one body, from 0.
+type Behavior = fn(usize, &Value) -> Reply;
+
+enum Reply {
+    Text(&'static str),
+    Status(u16, &'static str, &'static str),
+    Hang(Duration),
+    /// The connection ends without an answer.
+    Drop,
+    Raw(&'static str),
+}
+
+struct Server {
+    url: String,
+    asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+impl Server {
+    fn start(models: &'static [&'static str], behavior: Behavior) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
+        let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
+        let (log, calls) = (asked.clone(), Arc::new(Mutex::new(HashMap::<String, usize>::new())));
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (log, calls) = (log.clone(), calls.clone());
+                thread::spawn(move || {
+                    // The client may be gone.
+                    let _ = answer(&stream, models, behavior, &log, &calls);
+                });
+            }
+        });
+        Server { url, asked }
+    }
+
+    fn asked(&self, path: &str) -> Vec<Asked> {
+        self.asked.lock().expect("requests").iter().filter(|asked| asked.path == path).cloned().collect()
+    }
+}
+
+fn answer(
+    mut stream: &TcpStream,
+    models: &[&str],
+    behavior: Behavior,
+    log: &Mutex<Vec<Asked>>,
+    calls: &Mutex<HashMap<String, usize>>,
+) -> std::io::Result<()> {
+    let mut lines = BufReader::new(stream);
+    let (mut first, mut key, mut length) = (String::new(), String::new(), 0);
+    lines.read_line(&mut first)?;
+    loop {
+        let mut line = String::new();
+        if lines.read_line(&mut line)? <= 2 {
+            break;
+        }
+        let (name, value) = line.split_once(':').unwrap_or_default();
+        match name.to_ascii_lowercase().as_str() {
+            "authorization" => key = value.trim().to_owned(),
+            "content-length" => length = value.trim().parse().unwrap_or(0),
+            _ => {}
+        }
+    }
+    let mut body = vec![0; length];
+    lines.read_exact(&mut body)?;
+    let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    log.lock().expect("requests").push(Asked { path: path.clone(), key, body: body.clone() });
+    let mut reply = |status: u16, headers: &str, text: &str| {
+        let length = text.len();
+        write!(
+            stream,
+            "HTTP/1.1 {status} X\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n{text}"
+        )
+    };
+    if path.ends_with("/models") {
+        let data: Vec<Value> = models.iter().map(|model| json!({ "id": model })).collect();
+        return reply(200, "", &json!({ "data": data }).to_string());
+    }
+    let count = {
+        let mut calls = calls.lock().expect("calls");
+        let count = calls.entry(body.to_string()).or_default();
+        *count += 1;
+        *count - 1
+    };
+    match behavior(count, &body) {
+        Reply::Text(text) => {
+            let choice = json!({"message": {"role": "assistant", "content": text}, "finish_reason": "stop"});
+            let usage = json!({"prompt_tokens": 11, "completion_tokens": 3});
+            reply(200, "", &json!({ "choices": [choice], "usage": usage }).to_string())
+        }
+        Reply::Raw(text) => reply(200, "", text),
+        Reply::Status(status, headers, text) => reply(status, headers, text),
+        Reply::Hang(time) => {
+            thread::sleep(time);
+            Ok(())
+        }
+        Reply::Drop => Ok(()),
+    }
+}
+
+/// A policy for the tool, tasks, and a directory for them.
+fn fixture() -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().display().to_string();
+    must(&format!(
+        "policy init {dir}/tool --preset tiny --seed 3 2>&1; envs tasks plan-path --count 6 --seed 5 > {dir}/tasks"
+    ));
+    (folder, dir)
+}
+
+fn rollout(dir: &str, planner: &str) -> String {
+    format!(
+        "OPENAI_API_KEY=secret rollout --policy tool={dir}/tool --policy 'planner={planner}' --branches 4 --turns 2 --max-tokens 8 \
+         --seed 7 --quiet < {dir}/tasks"
+    )
+}
+
+/// Answers, but not at first: overload, a lost connection, and another status that passes.
+fn moody(count: usize, body: &Value) -> Reply {
+    let seed = body["seed"].as_u64().expect("a seed");
+    match (count, seed % 4) {
+        (0, 0) => Reply::Status(503, "Retry-After: 0\r\n", "busy"),
+        (0, 1) => Reply::Drop,
+        (0, 2) => Reply::Status(429, "Retry-After: 0.01\r\n", r#"{"error": {"message": "slow down"}}"#),
+        _ if seed.is_multiple_of(3) => Reply::Text("d3 c3"),
+        _ => Reply::Text("no move at all"),
+    }
+}
+
+#[test]
+fn a_served_role_plays_and_the_others_are_trained() {
+    let (_folder, dir) = fixture();
+    let server = Server::start(&["large"], moody);
+    let play = rollout(&dir, &server.url);
+    let samples = must(&format!("{play} --threads 1 | tee {dir}/played | group --quiet | advantage --quiet"));
+    let lines: Vec<Value> = samples.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let of_type = |kind: &str| lines.iter().filter(|line| line["type"] == kind).collect::<Vec<_>>();
+    let (samples, served) = (of_type("sample"), of_type("served"));
+    assert!(
+        samples.len() >= 24
+            && samples.iter().all(|sample| sample["agent"] == "tool" && sample["advantage"].is_number())
+    );
+    assert!(served.len() >= 6);
+    for line in &served {
+        assert_eq!(
+            (&line["agent"], &line["model"], &line["selected"]),
+            (&json!("planner"), &json!("large"), &json!(true))
+        );
+        assert_eq!((&line["prompt_tokens"], &line["completion_tokens"]), (&json!(11), &json!(3)));
+        assert!(line["reward"].is_number() && line["prompt"].is_array() && line["completion_ids"].is_null());
+        assert!(line["group"].is_null() && line["advantage"].is_null(), "nothing is compared with it");
+    }
+    // Counted in the end line of rollout, apart from what is trained.
+    let played = must(&format!("tail -n 1 {dir}/played"));
+    let counts = serde_json::from_str::<Value>(&played).expect("an end")["counts"].clone();
+    assert_eq!(counts["samples"], json!(samples.len()));
+    let planner = &counts["served"]["planner"];
+    assert_eq!(
+        (&planner["samples"], &planner["completion_tokens"]),
+        (&json!(served.len()), &json!(3 * served.len()))
+    );
+    assert_eq!(
+        (&planner["prompt_tokens"], &counts["agents"]["planner"]),
+        (&json!(11 * served.len()), &Value::Null)
+    );
+
+    // What it was asked: as OpenAI's clients ask, and again where a call failed in a way that passes.
+    let asked = server.asked("/v1/chat/completions");
+    assert!(asked.len() > served.len(), "nothing was repeated");
+    for Asked { key, body, .. } in &asked {
+        assert_eq!(key, "Bearer secret");
+        assert_eq!(
+            (&body["model"], &body["max_tokens"], &body["temperature"]),
+            (&json!("large"), &json!(8), &json!(1.0))
+        );
+        assert!(body["messages"][0]["content"].is_string());
+    }
+
+    // The same bytes for any number of threads, where the server gives the same answers.
+    let text = |command: &str| must(&format!("{command} | grep -v '\"type\":\"end\"'"));
+    let again = Server::start(&["large"], moody);
+    let port = |server: &Server| server.url.rsplit(':').next().expect("a port").to_owned();
+    let [first, second] = [(1, &server), (3, &again)].map(|(threads, server)| {
+        text(&format!("{} --threads {threads}", rollout(&dir, &server.url))).replace(&port(server), "PORT")
+    });
+    assert_eq!(first, second);
+
+    // update trains the tool and lets the rest pass; it cannot train the planner.
+    must(&format!(
+        "group --quiet < {dir}/played | advantage --quiet | update --policy tool={dir}/tool --quiet"
+    ));
+    assert!(must(&format!("readlink {dir}/tool/current")).starts_with("step-000001"));
+    let (code, _, told) = run(&format!("update --policy planner={} < {dir}/played", server.url));
+    assert_eq!(
+        (code, told.contains("a server's policy is not trained\nhint: leave it out")),
+        (2, true),
+        "{told}"
+    );
+}
+
+#[test]
+fn settings_of_the_url_and_parallel_sampling() {
+    let (_folder, dir) = fixture();
+    let server = Server::start(&["a", "b"], |_, _| Reply::Text("d3"));
+    let url =
+        format!("{}?model=b&max_completion_tokens=300&temperature=0.2&api_key_var=OTHER_KEY", server.url);
+    let played = must(&format!("export OTHER_KEY=\" other\n\"; {} --sampling parallel", rollout(&dir, &url)));
+    let served = played.lines().filter(|line| line.contains(r#""type":"served""#)).count();
+    let asked = server.asked("/v1/chat/completions");
+    assert_eq!(asked.len(), served);
+    // Each of the four episodes of a task has a call of its own, with another seed.
+    assert!(served >= 24, "{served}");
+    let body = &asked[0].body;
+    assert_eq!(
+        (&body["model"], &body["max_completion_tokens"], &body["max_tokens"], &body["temperature"]),
+        (&json!("b"), &json!(300), &Value::Null, &json!(0.2))
+    );
+    assert!(asked.iter().all(|asked| asked.key == "Bearer other"));
+    assert!(server.asked("/v1/models").is_empty());
+    // A team that is served as a whole is evaluated.
+    let alone = format!("rollout --policy '{}?model=a' --greedy --turns 1 --quiet < {dir}/tasks", server.url);
+    let end: Value = serde_json::from_str(must(&alone).lines().last().expect("an end")).expect("JSON");
+    assert_eq!(
+        (&end["ok"], &end["counts"]["samples"], &end["counts"]["episodes"]),
+        (&json!(true), &json!(0), &json!(6))
+    );
+    assert_eq!(server.asked("/v1/chat/completions").last().expect("a call").body["temperature"], json!(0.0));
+}
+
+#[test]
+fn a_run_trains_beside_a_server_and_goes_on() {
+    let (_folder, dir) = fixture();
+    let server = Server::start(&["large"], moody);
+    let folder = Path::new(&dir);
+    let policies = [format!("tool={dir}/tool"), format!("planner={}", server.url)];
+    let play = |name: &str, steps: &str| {
+        let [tool, planner] = &policies;
+        let flags =
+            ["--policies", tool, "--policies", planner, "--steps", steps, "--tasks", "4", "--turns", "2"];
+        let more = ["--max-tokens", "8", "--eval-tasks", "3", "--eval-every", "2", "--kl", "0.01"];
+        let output =
+            pipeline(&folder.join(name), &[&flags[..], &more].concat()).output().expect("pipeline.sh runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    play("whole", "2");
+    play("parts", "1");
+    play("parts", "2");
+    assert!(must(&format!("readlink {dir}/whole/policies/tool/current")).starts_with("step-000002"));
+    assert_eq!(
+        must(&format!("ls {dir}/whole/policies")).split_whitespace().collect::<Vec<_>>(),
+        ["done", "tool"]
+    );
+    for line in ["whole", "parts"]
+        .map(|run| must(&format!("grep -v '\"end\"' {dir}/{run}/steps/000002/samples.jsonl")))
+        .windows(2)
+    {
+        assert_eq!(line[0], line[1]);
+    }
+    must(&format!(
+        "cmp {dir}/whole/policies/tool/current/model.safetensors {dir}/parts/policies/tool/current/model.safetensors"
+    ));
+    // The report's episodes have what the server said, and the curves do not count it.
+    let page = must(&format!("cat {dir}/whole/report.html"));
+    assert!(page.contains("d3 c3") && page.contains("\"policy\":\"large\""));
+    let url = &policies[1];
+    let (code, _, told) =
+        run(&format!("{}/pipeline.sh --policies {url} --policies tool=http://x/v1", root().display()));
+    assert_eq!((code, told.contains("servers play all agents")), (2, true), "{told}");
+}
+
+#[test]
+fn what_is_wrong_with_a_server_is_said() {
+    let (_folder, dir) = fixture();
+    let refused = |behavior: Behavior, flags: &str, code: i32, expected: &str| {
+        let server = Server::start(&["large"], behavior);
+        let (found, stdout, told) = run(&format!("{} {flags}", rollout(&dir, &server.url)));
+        assert_eq!(found, code, "{told}\n{stdout}");
+        assert!(told.contains(expected), "{expected:?} in {told}");
+        stdout
+    };
+    refused(
+        |_, _| Reply::Status(401, "", r#"{"error": {"message": "bad key"}}"#),
+        "",
+        69,
+        ": 401: bad key\nhint: set OPENAI_API_KEY",
+    );
+    refused(
+        |_, _| Reply::Status(404, "", "nothing here"),
+        "",
+        69,
+        ": 404: nothing here\nhint: the URL ends where",
+    );
+    // One prompt that has no answer ends its episode; too many of them end the run.
+    let failed = refused(
+        |_, _| Reply::Status(400, "", r#"{"message": "too long"}"#),
+        "",
+        1,
+        "episodes could not be scored",
+    );
+    let error = failed.lines().find(|line| line.contains(r#""type":"error""#)).expect("an error line");
+    assert!(error.contains(r#""boundary":"policy""#) && error.contains("400: too long"), "{error}");
+    let patience = "--server-timeout 0.3 --server-retries 1";
+    let failed =
+        refused(|_, _| Reply::Hang(Duration::from_secs(2)), patience, 1, "episodes could not be scored");
+    assert!(failed.contains("no answer in 0.3 s"), "{failed}");
+    let failed = refused(|_, _| Reply::Raw("<html>"), "", 1, "episodes could not be scored");
+    assert!(failed.contains("its answer is no JSON: <html>"), "{failed}");
+    let failed = refused(|_, _| Reply::Raw("{}"), "", 1, "episodes could not be scored");
+    assert!(failed.contains("its answer has no message: {}"), "{failed}");
+    // Some of them do not.
+    let some = |_: usize, body: &Value| match body["seed"].as_u64().unwrap_or_default() % 4 {
+        0 => Reply::Status(422, "", "no"),
+        _ => Reply::Text("d3"),
+    };
+    refused(some, "--max-error-rate 1", 0, "");
+
+    let server = Server::start(&["a", "b"], moody);
+    let busy = format!("http://127.0.0.1:{}", closed_port());
+    let of = |planner: &str, flags: &str| run(&format!("{} {flags}", rollout(&dir, planner)));
+    for (planner, flags, code, expected) in [
+        (server.url.as_str(), "", 2, "it has 2 models\nhint: name one: '"),
+        (
+            format!("{}?modle=a", server.url).as_str(),
+            "",
+            2,
+            "no setting \"modle=a\"\nhint: settings are model=NAME",
+        ),
+        (
+            &format!("{}?model=a", server.url),
+            "--joint aligned",
+            2,
+            "--joint: a server's agent has one candidate",
+        ),
+        (server.url.as_str(), "--server-timeout 0", 2, "--server-timeout 0: must be above 0 seconds"),
+        (busy.as_str(), "--server-retries 1", 69, "cannot be reached"),
+        ("http://key@host/v1", "", 2, "hint: put the key into OPENAI_API_KEY"),
+        ("http://host/v1?api_key_var=TROUPE_NO_KEY", "", 2, "TROUPE_NO_KEY is not set"),
+        ("https://host/v1", "", 2, "built without https\nhint: build it with: cargo build"),
+    ] {
+        let (found, _, told) = of(planner, flags);
+        assert_eq!(found, code, "{told}");
+        assert!(told.contains(expected), "{expected:?} in {told}");
+    }
+}
+
+/// A port on which nobody listens.
+fn closed_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
