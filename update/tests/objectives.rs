@@ -84,6 +84,7 @@ fn losses_and_slopes_are_those_of_autograd() {
             }
         }
         let token_stats = loss.token_stats();
+        assert_eq!((token_stats.tokens, token_stats.not_finite), (samples.tokens(), 0), "{name}");
         assert_eq!(
             token_stats.truncated > 0,
             name.starts_with("cap"),
@@ -95,4 +96,22 @@ fn losses_and_slopes_are_those_of_autograd() {
         assert!(difference < 1e-12, "{name} {aggregate:?}: loss off by {difference:e}");
         assert!(largest < 1e-7, "{name} {aggregate:?}: slopes off by {largest:e}");
     }
+}
+
+/// A weighted log-likelihood has no recorded log-probability to compare with, and counts its tokens all the same.
+#[test]
+fn log_likelihood_counts_tokens_and_what_is_no_number() {
+    let vectors: Value = serde_json::from_str(include_str!("vectors/vectors.json")).unwrap();
+    let samples = samples(&vectors["objectives"]);
+    let members = vec![vec![0]];
+    let config =
+        LossConfig { objective: Objective::Nll, clip_range: (0.2, 0.2), kl: 0.0, importance_cap: None };
+    let mean = Mean { aggregate: Aggregate::Token, samples: 1, tokens: 1, max_tokens: 1 };
+    let loss = BatchLoss::new(config, &samples, &members, mean, ReferenceLogprobs::default());
+    let tree = pack(&[samples.sequence(0)], true);
+    let mut new = vec![-1.0; tree.rows.len()];
+    new[0] = f32::NAN;
+    loss.rows(0, &tree, &new, &mut vec![0.0; new.len()]);
+    let token_stats = loss.token_stats();
+    assert_eq!((token_stats.tokens, token_stats.not_finite), (samples.rows[0].length(), 1));
 }
