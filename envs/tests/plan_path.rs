@@ -367,7 +367,12 @@ fn controls_speak_as_they_should() {
 
 #[test]
 fn every_level_in_prose_has_hundreds_of_test_tasks_and_short_prompts_that_begin_alike() {
-    for level in ["level=1", "level=2", "level=3"] {
+    let levels = [
+        ("level=1", 4, vec![1, 2, 3], 2),
+        ("level=2", 4, vec![2, 3, 4, 5], 3),
+        ("level=3", 5, vec![4, 5, 6, 7, 8, 9], 4),
+    ];
+    for (level, size, distances, turns) in levels {
         let texts = ["encoding=full", level];
         let boards = |split, count| -> HashSet<String> {
             let board =
@@ -376,6 +381,14 @@ fn every_level_in_prose_has_hundreds_of_test_tasks_and_short_prompts_that_begin_
         };
         let test = boards(Split::Test, 300);
         assert_eq!(test.len(), 300, "{level}");
+        let instances: Vec<Instance> =
+            tasks(Split::Train, 1, &texts, 2000).iter().map(|task| Instance::parse(&task.spec).unwrap()).collect();
+        let seen = |of: &dyn Fn(&Instance) -> u16| -> Vec<u16> {
+            instances.iter().map(of).collect::<std::collections::BTreeSet<u16>>().into_iter().collect()
+        };
+        assert_eq!(seen(&|instance| instance.map.size() as u16), [size], "{level}");
+        assert_eq!(seen(&|instance| instance.first), distances, "{level}");
+        assert_eq!(tasks(Split::Train, 1, &texts, 1)[0].spec["turns"], turns, "{level}");
         assert!(test.is_disjoint(&boards(Split::Train, 2000)), "{level}");
     }
     let spec = json!({"size": 4, "encoding": "full", "brief": true, "moves": 3, "turns": 2, "walls": ["b1"], "goal": "c0", "start": "a2"});
