@@ -381,8 +381,10 @@ fn every_level_in_prose_has_hundreds_of_test_tasks_and_short_prompts_that_begin_
         };
         let test = boards(Split::Test, 300);
         assert_eq!(test.len(), 300, "{level}");
-        let instances: Vec<Instance> =
-            tasks(Split::Train, 1, &texts, 2000).iter().map(|task| Instance::parse(&task.spec).unwrap()).collect();
+        let instances: Vec<Instance> = tasks(Split::Train, 1, &texts, 2000)
+            .iter()
+            .map(|task| Instance::parse(&task.spec).unwrap())
+            .collect();
         let seen = |of: &dyn Fn(&Instance) -> u16| -> Vec<u16> {
             instances.iter().map(of).collect::<std::collections::BTreeSet<u16>>().into_iter().collect()
         };
