@@ -62,11 +62,12 @@ fn split(starts: &[usize], total: usize, parts: usize) -> Vec<usize> {
         // Leaves a start for each remaining part.
         let last = starts.len() - (parts - part);
         let after = starts.partition_point(|&start| start < target);
-        let nearest = match after {
-            0 => 0,
-            after if after == starts.len() => after - 1,
-            after if target - starts[after - 1] <= starts[after] - target => after - 1,
-            after => after,
+        // The first start is 0 and lies before any target.
+        let before = starts[after - 1];
+        let nearest = if starts.get(after).is_none_or(|after| target - before <= after - target) {
+            after - 1
+        } else {
+            after
         };
         let chosen = nearest.clamp(next, last);
         edges.push(starts[chosen]);

@@ -134,3 +134,26 @@ fn temperatures_are_kept_apart() {
     assert_eq!(batches[1].temperature, 0.5);
     assert_eq!(batches[1].members.concat(), [1, 4, 6]);
 }
+
+#[test]
+fn an_edge_is_the_start_nearest_to_an_even_split() {
+    assert_eq!(split(&[0, 4, 6], 10, 2), [0, 4, 10], "of two equally near the first");
+    assert_eq!(split(&[0, 4, 11], 16, 2), [0, 11, 16]);
+    assert_eq!(split(&[0, 5, 15], 16, 2), [0, 5, 16]);
+    assert_eq!(split(&[0, 1], 10, 2), [0, 1, 10], "none is beyond the middle");
+    assert_eq!(split(&[0, 1, 2, 3], 100, 4), [0, 1, 2, 3, 100], "each part has a start left");
+    assert_eq!(split(&[0, 9, 10], 11, 3), [0, 9, 10, 11], "no part is empty");
+}
+
+#[test]
+fn no_tree_is_larger_than_was_planned() {
+    // Three tokens are computed for a task: its own and one for each group.
+    for (tasks, limit, planned) in [(6, 4096, 18), (6, 5, 5), (6, 1, 2), (40, 4096, 63 + 3), (40, 64, 64)] {
+        let samples = regular(tasks);
+        assert_eq!((unique_tokens(&samples), longest(&samples)), (3 * tasks, 2));
+        assert_eq!(largest_tree(&samples, limit), planned, "{tasks} tasks, limit {limit}");
+        let all: Vec<usize> = (0..samples.rows.len()).collect();
+        let batches = pack_trees(&samples, &all, limit);
+        assert!(batches.iter().flat_map(|batch| &batch.trees).all(|tree| tree.len() <= planned), "{limit}");
+    }
+}
