@@ -28,7 +28,7 @@ parts() {
 group         group      group/src                                              --bins --test process --test transcripts --test counts
 advantage     advantage  advantage/src                                          --bins --test process --test transcripts
 loss          update     update/src/{objective,aggregate,loss,minibatch,tree}.rs --lib --test objectives --test golden_step --test stage --test refusals
-optimizer     update     update/src/optimizer                                   --lib --test golden_step --test stage
+optimizer     update     update/src/optimizer                                   --lib --test golden_step --test stage --test device --test device_program
 episode       rollout    rollout/src/{episode.rs,episode,task_run.rs}            --test episode --test joint --test stage
 plan-path     envs       envs/src/plan_path                                     --lib --test plan_path
 sokoban       envs       envs/src/sokoban                                       --lib --test sokoban

@@ -200,7 +200,7 @@ mod tests {
             check(&sequences, &pack(&sequences, share));
         }
         assert_eq!(pack(&sequences, true).ids, [1, 2, 3, 4, 9]);
-        assert!(pack(&[], true).is_empty());
+        assert!(pack(&[], true).is_empty() && !pack(&sequences, true).is_empty());
     }
 
     #[test]

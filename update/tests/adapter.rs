@@ -89,7 +89,7 @@ fn logprobs_are_those_of_peft() {
                     let wanted: Vec<f32> = serde_json::from_value(item[key].clone()).unwrap();
                     assert_eq!(found[0].logprobs.len(), wanted.len());
                     for (found, wanted) in found[0].logprobs.iter().zip(wanted) {
-                        worst = worst.max((found - wanted).abs());
+                        worst = std::cmp::max_by(worst, (found - wanted).abs(), f32::total_cmp);
                     }
                 }
             }

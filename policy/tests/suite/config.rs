@@ -67,7 +67,7 @@ fn old_and_new_spellings_mean_the_same_and_frequencies_are_those_of_transformers
             assert!((f64::from(new.ropes()[0].attention_factor) - factor).abs() < 1e-7 * factor);
             assert_eq!(actual.len(), expected.len());
             let difference = actual.iter().zip(&expected).map(|(&a, &e)| ((f64::from(a) - e) / e).abs());
-            let largest = difference.fold(0.0, f64::max);
+            let largest = difference.max_by(f64::total_cmp).unwrap();
             println!("{:?}: largest relative difference {largest:.1e}", new.rope_scaling);
             assert!(largest < 5e-7, "{largest}");
             new.rope_scaling

@@ -157,3 +157,10 @@ fn no_tree_is_larger_than_was_planned() {
         assert!(batches.iter().flat_map(|batch| &batch.trees).all(|tree| tree.len() <= planned), "{limit}");
     }
 }
+
+#[test]
+fn a_tree_of_one_token_is_full_at_a_limit_of_one() {
+    let samples = samples(&[("a", "a", &[1], &[9]), ("a", "b", &[2], &[9])]);
+    let batches = pack_trees(&samples, &[0, 1], 1);
+    assert_eq!(batches[0].members, [[0], [1]]);
+}

@@ -157,3 +157,30 @@ impl DeviceOptimizer {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_end_where_decay_or_place_changes() {
+        let entry = |shape: &[usize], range| Entry { name: String::new(), shape: shape.to_vec(), range };
+        let entries = [
+            entry(&[2, 3], 0..6),
+            entry(&[1, 4], 6..10),
+            entry(&[5], 10..15),
+            entry(&[1], 15..16),
+            entry(&[2, 2], 16..20),
+            entry(&[2, 2], 24..28),
+        ];
+        assert_eq!(runs(&entries), [(0..10, true), (10..16, false), (16..20, true), (24..28, true)]);
+    }
+
+    #[test]
+    fn muon_has_no_kernel_and_plain_descent_no_moments() {
+        let refused = check(Method::Muon).unwrap_err().to_string();
+        assert!(refused.contains("--optimizer muon runs on the CPU only"), "{refused}");
+        assert!(check(Method::Adamw).is_ok() && check(Method::Sgd).is_ok());
+        assert_eq!((moment_bytes(Method::Adamw), moment_bytes(Method::Sgd)), (8, 0));
+    }
+}

@@ -15,9 +15,10 @@ fn numbers(value: &Value) -> Vec<f32> {
     value.as_array().expect("an array").iter().map(|x| x.as_f64().expect("a number") as f32).collect()
 }
 
+/// Not a number if one of them is none.
 fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).max_by(f32::total_cmp).expect("numbers")
 }
 
 #[test]
@@ -86,6 +87,70 @@ fn muon_takes_the_matrices_of_layers_only() {
     assert_eq!(ruled("model.layers.3.self_attn.q_proj.bias", &[4]), Rule::AdamW);
     assert_eq!(ruled("model.layers.3.self_attn.q_norm.weight", &[4]), Rule::AdamW);
     assert_eq!(ruled("model.norm.weight", &[4]), Rule::AdamW);
+}
+
+/// Clipping scales gradients: half the scale is half the gradient, to the last bit.
+#[test]
+fn a_scaled_gradient_is_a_smaller_gradient() {
+    let shape = |rows, columns| muon::Step { rate: 0.1, decay: 0.01, rows, columns };
+    let adamw = adamw::Step { rate: 0.1, betas: (0.9, 0.95), decay: 0.01, step: 2 };
+    let gradient: Vec<f32> = (0..6).map(|x| (x as f32).sin()).collect();
+    let halved: Vec<f32> = gradient.iter().map(|x| x * 0.5).collect();
+    let moved = |scale: f32, gradient: &[f32]| {
+        let mut state = [0.3_f32; 30];
+        let [a, b, c, d, e] = state.as_chunks_mut::<6>().0 else { unreachable!() };
+        adamw::step(&adamw, scale, a, gradient, b, c);
+        muon::step(&shape(2, 3), scale, d, gradient, e);
+        state
+    };
+    assert_eq!(moved(0.5, &gradient), moved(1.0, &halved));
+    assert_ne!(moved(0.5, &gradient), moved(1.0, &gradient));
+}
+
+#[test]
+fn the_schedule_scales_the_rate_and_muon_has_another_for_the_rest() {
+    let entry = Entry { name: "model.norm.weight".into(), shape: vec![1], range: 0..1 };
+    let moved = |method: Method, rule: Rule| {
+        let (mut values, mut first, mut second) = ([0.0], [0.0], [0.0]);
+        let (values_mut, first, second) = (&mut values[..], &mut first[..], &mut second[..]);
+        let piece = Piece { rule, entry: &entry, values: values_mut, gradient: &[4.0], first, second };
+        update(&Settings { max_grad_norm: 0.0, ..settings(method) }, 1, 1.0, 0.5, piece);
+        values[0]
+    };
+    // lr 0.01, lr_other 0.02, and half of it by the schedule; AdamW's first step is the gradient's sign.
+    let close =
+        |found: f32, expected: f32| assert!((found - expected).abs() < 1e-7, "{found} for {expected}");
+    close(moved(Method::Sgd, Rule::Sgd), -0.02);
+    close(moved(Method::Adamw, Rule::AdamW), -0.005);
+    close(moved(Method::Muon, Rule::AdamW), -0.01);
+}
+
+#[test]
+fn only_a_rule_by_element_is_cut_into_pieces() {
+    let length = PIECE + 1;
+    let entry = Entry { name: "model.norm.weight".into(), shape: vec![1, length], range: 0..length };
+    let sizes = |rule: Rule| {
+        let (mut values, gradient) = (vec![0.0; length], vec![0.0; length]);
+        let (mut first, mut second) = (vec![0.0; length], vec![0.0; length]);
+        let (values, first, second) = (&mut values[..], &mut first[..], &mut second[..]);
+        let mut pieces = Vec::new();
+        cut(Piece { rule, entry: &entry, values, gradient: &gradient, first, second }, &mut pieces);
+        pieces
+            .iter()
+            .map(|piece| [piece.values.len(), piece.gradient.len(), piece.first.len()])
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(sizes(Rule::Muon), [[length; 3]]);
+    assert_eq!(sizes(Rule::AdamW), [[PIECE; 3], [1; 3]]);
+}
+
+#[test]
+fn a_gradient_far_below_epsilon_hardly_moves() {
+    let rule = adamw::Step { rate: 1.0, betas: (0.9, 0.95), decay: 0.0, step: 1 };
+    let (mut value, mut first, mut second) = ([0.0], [0.0], [0.0]);
+    adamw::step(&rule, 1.0, &mut value, &[1e-9], &mut first, &mut second);
+    // |g| / (|g| + ε)
+    assert!((value[0] + 1.0 / 11.0).abs() < 1e-5, "{}", value[0]);
 }
 
 fn small_layout() -> Arc<Layout> {
