@@ -14,6 +14,7 @@ in a sandbox: they have signs, digits and two names. The demonstrated helper sto
 main function, which cannot know, goes on from either or does without: each half may be right and the whole wrong.
 
     --agents 1|2   who writes [2]
+    --alone N      weight of demonstrated main functions that go it alone; the others have 7 together [3]
 """
 
 import argparse
@@ -146,13 +147,14 @@ def habits(state, agent):
     first, second, third = state["chain"]
     auxes = [f"x {first}", f"x {first} {second}", "x", f"x {third}"]
     mains = [f"tool {second} {third}", f"tool {third}", f"x {first} {second} {third}", "tool", f"tool {second}"]
-    text = written(agent, draws.choices(auxes, [3, 3, 2, 1])[0], draws.choices(mains, [2, 2, 3, 2, 1])[0])
+    text = written(agent, draws.choices(auxes, [3, 3, 2, 1])[0], draws.choices(mains, [2, 2, OPTIONS.alone, 2, 1])[0])
     return [text], text, False
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--agents", type=int, choices=[1, 2], default=2)
+    parser.add_argument("--alone", type=int, default=3)
     OPTIONS, rest = parser.parse_known_args()
     sys.argv[1:] = rest
     shown = habits if rest[:1] == ["demo"] else probe

@@ -79,12 +79,14 @@ WORLDS = {
                        settings=("encoding=full", "level=1"), **REAL),
     "write": World("write", "Write: two writers of one text", turns=2, max_tokens=24, warmup=400, budget=120_000),
     "math-team": World("math", "Math: a tool that calculates beside a reasoner", turns=2, max_tokens=24, warmup=600, budget=120_000),
-    "code-team": World("code", "Code: a coder beside a tester", turns=2, max_tokens=24, warmup=400, budget=24_000,
-                       samples=192, marks=(1,), test_tasks=500),
+    "code-team": World("code", "Code: a coder beside a tester", turns=2, max_tokens=24, warmup=400, budget=120_000,
+                       settings=("turns=2",), samples=192, test_tasks=500),
     "coop-code": World("coop-code", "a helper beside a main function, SmolLM2-135M-Instruct", turns=1, max_tokens=64, warmup=0,
                        budget=40_000, settings=("turns=1", f"data={PROBLEMS}"), **dict(REAL, samples=64, test_tasks=22)),
     "coop-small": World("coop-small", "a helper beside a main function, in one line each", turns=1, max_tokens=16, warmup=400,
-                        budget=24_000, samples=192, marks=(1,), test_tasks=500, command="python3 experiments/coop_small.py"),
+                        budget=48_000, samples=192, test_tasks=500, command="python3 experiments/coop_small.py"),
+    "coop-shared": World("coop-small", "the same, and nobody is shown going it alone", turns=1, max_tokens=16, warmup=400,
+                         budget=48_000, samples=192, test_tasks=500, command="python3 experiments/coop_small.py --alone 0"),
     "orders": World("orders", "Orders: four orders against a clock", turns=4, max_tokens=2, warmup=400, budget=24_000,
                     samples=192, marks=(1,), test_tasks=500, command="python3 experiments/orders.py"),
     "sokoban": World("sokoban", "Sokoban 6x6, one box", turns=4, max_tokens=8, warmup=1200, budget=240_000),
@@ -176,8 +178,10 @@ class Lab:
         """Trains up to a number of steps in all, without pipeline.sh's evaluations."""
         directory.mkdir(parents=True, exist_ok=True)
         model = ["--model", cell.world.model] if cell.world.model and not more else []
+        # Processes that stay: a step of a tiny policy costs less than starting its stages. The bytes are the same.
+        stay = ["--resident"] if steps and not cell.advantage else []
         command = self.pipeline(cell, "--run", directory, "--seed", seed, "--steps", steps, "--warmup", cell.world.warmup,
-                                "--eval-every", 0, *model, *more)
+                                "--eval-every", 0, *stay, *model, *more)
         return self.run(command, directory / "log.txt")
 
     def warm_up(self, cell, seed):

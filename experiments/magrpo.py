@@ -28,6 +28,7 @@ PLACES = {
     "math-team": (dict(agents=("tool", "reasoner")), dict(agents=("reasoner",)), True),
     "code-team": (dict(agents=("coder", "tester")), dict(agents=("coder",)), True),
     "coop-small": (dict(agents=("aux", "main")), dict(agents=("coder",), options="--agents 1"), False),
+    "coop-shared": (dict(agents=("aux", "main")), dict(agents=("coder",), options="--agents 1"), False),
     "coop-code": (dict(agents=("aux", "main")), dict(agents=("coder",)), False),
 }
 
