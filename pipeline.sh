@@ -37,6 +37,7 @@ open_run
 heed_signals
 remember_values
 choose_policies
+choose_learner
 make_policies
 find_place
 evaluate_if_due "$done_steps"

@@ -2,7 +2,7 @@
 # The command line: the flags that set a run's numbers and choices, and which of them go together.
 
 env=plan-path env_command='' method=at-grpo workflow=team model=tiny policies=shared turns='' seed=1 device=cpu dtype=''
-run='' tensorboard='' keep_best=no setup=no resident=no shards=1 evaluate='' train='' select=random max_tokens='' adapter=rank=16,alpha=32
+run='' tensorboard='' keep_best=no setup=no resident=no shards=1 ranks=1 launcher=auto evaluate='' train='' select=random max_tokens='' adapter=rank=16,alpha=32
 settings='' config='' resume=''
 declare -A stage_command=() stage_flags=() given=() kinds=()
 while read -r name kind _; do kinds[$name]=${kind%!}; done <<<"$numbers"$'\n'"$choices"
@@ -115,15 +115,27 @@ choose_defaults() { # those that follow the kind of policy
 }
 check_arguments() { # what has no effect is refused
     local name
-    for name in tasks branches turns max_tokens eval_tasks minibatches keep save_every shards; do
+    for name in tasks branches turns max_tokens eval_tasks minibatches keep save_every shards parts ranks; do
         [ "${!name:-1}" -gt 0 ] || die 2 "--${name//_/-} must be at least 1"
     done
     [[ $device =~ ^(cpu|sim|cuda(:[0-9]+)?)$ ]] || die 2 "--device $device: not a device" 'devices are cpu, cuda and cuda:N'
     [ "$resident" = yes ] || [ "$save_every" = 1 ] ||
         die 2 '--save-every has no effect without --resident' 'add --resident: a process a step ends with its state saved'
+    [[ $launcher =~ ^(auto|local|mpirun|srun)$ ]] || die 2 "--launcher $launcher: not auto, local, mpirun or srun"
+    [ "$shards$ranks" != 11 ] || [ "$launcher" = auto ] ||
+        die 2 "--launcher $launcher has no effect with one shard and one rank" 'add --shards N or --ranks N, or leave it out'
+    starter=$launcher
+    [ "$launcher" != auto ] || [ -z "${SLURM_JOB_ID:-}" ] || ! command -v srun >/dev/null || starter=srun
+    if [ "$ranks" -gt 1 ]; then
+        [ $((ranks & ranks - 1)) = 0 ] && [ "$ranks" -le "$parts" ] ||
+            die 2 "--ranks $ranks: not a power of two up to --parts, $parts" 'each rank computes as many parts; the bytes of the policies depend on --parts'
+        [ -z "${stage_command[update]:-}" ] || die 2 '--ranks is of update, and --stage update=... is another command' 'leave out --ranks'
+        [ -z "$evaluate" ] || die 2 '--ranks has no effect with --evaluate' 'leave out --ranks'
+    fi
     if [ "$shards" -gt 1 ]; then
         [ "$resident" = no ] || die 2 '--shards are processes a step, which --resident does not start' 'leave out one of them'
-        [ "$device" = cpu ] || die 2 "--shards has no effect with --device $device" 'leave out --shards: its processes would share the device'
+        [ "$device" = cpu ] || [ "$starter" = srun ] ||
+            die 2 "--shards cannot play with --device $device" 'leave out --shards, or let Slurm give each its device: --launcher srun'
         [ -z "${stage_command[rollout]:-}" ] ||
             die 2 '--shards deals tasks to rollout, and --stage rollout=... is another command' 'leave out --shards'
         [ -z "$evaluate" ] || die 2 '--shards has no effect with --evaluate' 'leave out --shards'

@@ -16,6 +16,7 @@ clip X 0.2 0.2 0.2 clip range of a token'"'"'s ratio
 kl X 0 0 0 weight of the KL from the first version
 keep N 2 2 2 versions of each policy to keep
 save_every N 1 1 1 steps between saves with --resident
+parts N 1 1 1 parts of which `update` adds up a gradient
 eval_every N 20 10 10 steps between evaluations; 0: none
 eval_tasks N 300 300 300 tasks of an evaluation, of the test split
 warmup N 3600 0 0 optimizer steps on demonstrations
@@ -45,6 +46,8 @@ stage TABLE
 keep_best YES
 resident YES
 shards N
+ranks N
+launcher TEXT
 tensorboard TEXT
 run TEXT!
 evaluate N!
@@ -66,6 +69,7 @@ Examples:
   ./pipeline.sh --model smollm2 --policies adapter-per-role --env math --workflow check   a language model learns
                                                    word problems; its numbers are others, see below
   ./pipeline.sh --resident                         the stages stay from step to step; the same bytes
+  ./pipeline.sh --shards 4 --ranks 4 --parts 8     4 processes play each step, and 4 learn from it, by MPI (docs/cluster.md)
   ./pipeline.sh --config run.toml                  flags as lines of a file, such as lr = 1e-3
   ./pipeline.sh --resume runs/two                  go on with what the run was made with
   ./pipeline.sh --steps 120                        run again with more steps: it continues where it stopped
@@ -121,6 +125,10 @@ Options:
                         what is killed repeats the steps since, with the same bytes
   --shards N            play each step with N processes of rollout that deal its tasks in turn; one that fails or is killed is
                         played again by itself. The same policies; N may change from run to run. On the CPU   [default: 1]
+  --ranks N             train with N processes of MPI, a power of two up to --parts; the bytes depend on --parts alone. N may
+                        change from run to run                               [default: 1]
+  --launcher WHICH      what starts shards and ranks: local (this machine; ranks by mpirun) | mpirun (ranks; shards are
+                        here) | srun | auto: srun in an allocation of Slurm, else local       [default: auto]
   --tensorboard DIR     append TensorBoard events to DIR/RUN after each step
   --evaluate STEP       print the stream of an evaluation of --policies AGENT=DIR as step STEP, then stop
   --help                this text

@@ -10,9 +10,11 @@ set_up() { # TROUPE_BIN names a folder with built programs (a test's, or another
             "$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$root/Cargo.toml")" >&2
         [[ $policies != *=https://* ]] || features=(--features rollout/https)
         (cd "$root" && cargo build --release --workspace --bins --locked --quiet "${features[@]}") || die 1 'the build failed'
+        [ "$ranks" = 1 ] || (cd "$root" && cargo build --release --workspace --features update/mpi --bin update-mpi --locked --quiet) ||
+            die 1 'update-mpi cannot be built' 'it needs an MPI with mpicc: libopenmpi-dev, mpich, or a module of the cluster'
     fi
-    for program in envs policy rollout group advantage update report; do
-        [ -x "$bin/$program" ] || die 69 "$bin has no program $program" 'cargo build --release --workspace --bins builds them all'
+    for program in envs policy rollout group advantage update report $([ "$ranks" = 1 ] || echo update-mpi); do
+        [ -x "$bin/$program" ] || die 69 "$bin has no program $program" 'cargo build --release --workspace --bins builds them, and with --features update/mpi update-mpi'
     done
     case $device in
         cuda*)

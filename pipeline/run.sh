@@ -25,7 +25,7 @@ remember_values() {
     esac
     for name in env settings workflow policies turns seed device dtype select max_tokens stages $(cut -d' ' -f1 <<<"$numbers"); do
         case $name=${!name} in
-            steps=* | keep=* | save_every=* | clip=0.2 | kl=0) ;; # change no sample, or nothing where nobody asked for it
+            steps=* | keep=* | save_every=* | clip=0.2 | kl=0 | parts=1) ;; # change no sample, or nothing where nobody asked for it
             *) values+=("$name" "${!name}") ;;
         esac
     done
@@ -43,7 +43,7 @@ remember_values() {
 }
 write_config() { # all that the run is made with, for --config and --resume
     local name pair known=()
-    for name in env env_command workflow method adapter select turns max_tokens seed device dtype keep_best resident shards tensorboard \
+    for name in env env_command workflow method adapter select turns max_tokens seed device dtype keep_best resident shards ranks launcher tensorboard \
         $(cut -d' ' -f1 <<<"$numbers"); do
         [ -n "${!name}" ] && [ "${!name}" != - ] || continue # the program's own, or without effect
         case $name in
@@ -93,6 +93,7 @@ choose_policies() { # who plays with which of them
     for agent in ${train:-$agents}; do train_flags+=(--policy "$agent=${folder[$agent]}"); done
     update_flags=() # those of the numbers that update knows by itself
     [ "$clip" = 0.2 ] || update_flags+=(--clip "$clip")
+    [ "$parts" = 1 ] || update_flags+=(--parts "$parts")
     [ "$keep" = 2 ] || update_flags+=(--keep "$keep")
     if [ "$kl" != 0 ]; then
         update_flags+=(--kl "$kl")

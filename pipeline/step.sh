@@ -12,8 +12,9 @@ draw() { # STEP
     from_environment tasks --split train --count "$tasks" --seed $((seed * 1000000 + $1))
     stage tasks "${command[@]}"
 }
+player=(rollout) # the program, and what starts it
 play() { # STEP FLAG...
-    stage rollout rollout "${policy_flags[@]}" "${episode_flags[@]}" --branches "$branches" --select "$select" \
+    stage rollout "${player[@]}" "${policy_flags[@]}" "${episode_flags[@]}" --branches "$branches" --select "$select" \
         --temperature "$temperature" --max-tokens "$max_tokens" --seed "$seed" --step "$1" --device "$device" \
         "${dtype_flags[@]}" --quiet "${@:2}"
 }
@@ -24,7 +25,7 @@ judge_and_group() { # the judge is a process only where there is one
     leftmost_failure reward group
 }
 learn() { # FLAG...
-    stage update update "${train_flags[@]}" --optimizer "$optimizer" --lr "$lr" --warmup "$lr_warmup" --betas "$betas" \
+    stage update "${learner[@]}" "${train_flags[@]}" --optimizer "$optimizer" --lr "$lr" --warmup "$lr_warmup" --betas "$betas" \
         --weight-decay 0 --minibatches "$minibatches" "${update_flags[@]}" --seed "$seed" --device "$device" "${dtype_flags[@]}" --quiet "$@"
 }
 play_and_update() { # STEP DIRECTORY

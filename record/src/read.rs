@@ -114,6 +114,12 @@ impl Reader<Stdin> {
 }
 
 impl<R: Read> Reader<R> {
+    /// The same reader with its input in another, before anything is read.
+    pub fn map<S: Read>(self, around: impl FnOnce(R) -> S) -> Reader<S> {
+        let Reader { input, source, number, buffer, start, end } = self;
+        Reader { input: around(input), source, number, buffer, start, end }
+    }
+
     /// Reads `input`, called `name` in messages.
     pub fn new(name: &str, input: R) -> Self {
         Reader { input, source: Arc::from(name), number: 0, buffer: vec![0; BUFFER], start: 0, end: 0 }

@@ -61,7 +61,8 @@ fn code(name: &'static str, body: impl FnOnce() -> Result<()>) -> u8 {
     }
 }
 
-fn report(name: &str, failure: &Failure) {
+/// Prints a failure and its hint on stderr, as [`run`] does.
+pub fn report(name: &str, failure: &Failure) {
     if failure.is_closed() {
         return;
     }

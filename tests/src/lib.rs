@@ -32,6 +32,41 @@ pub fn programs() -> &'static Path {
     })
 }
 
+/// `update` for several processes, built once beside the other programs, if there is an MPI to build it with and start it.
+pub fn update_mpi() -> Option<&'static Path> {
+    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        let mpi = ["mpicc -show", "mpirun --version"];
+        if let Some(missing) = mpi.iter().find(|command| run(command).0 != 0) {
+            eprintln!(
+                "NOT RUN: `{missing}` fails, so there is no MPI: apt-get install openmpi-bin libopenmpi-dev"
+            );
+            return None;
+        }
+        let built = programs().join("update-mpi");
+        if std::env::var_os("TROUPE_TEST_PROGRAMS").is_some() {
+            return built.exists().then_some(built);
+        }
+        let mut build = Command::new(env!("CARGO"));
+        build.args([
+            "build",
+            "--workspace",
+            "--features",
+            "update/mpi",
+            "--bin",
+            "update-mpi",
+            "--locked",
+            "--quiet",
+        ]);
+        if !cfg!(debug_assertions) {
+            build.arg("--release");
+        }
+        assert!(build.current_dir(root()).status().expect("cargo runs").success());
+        Some(built)
+    });
+    built.as_deref()
+}
+
 /// The path of ONNX Runtime's library, fetched when it is not there yet.
 pub fn runtime() -> &'static str {
     static FETCHED: OnceLock<String> = OnceLock::new();

@@ -38,6 +38,9 @@ Examples:
   What would it do, and how much memory would it take?
     update --policy run/tool --dry-run < samples.jsonl
 
+  Four processes that share the work, and their machines' memory does not: the same bytes as by one with --parts 8
+    mpirun -n 4 update-mpi --policy run/tool --parts 8 < samples.jsonl
+
   Does this geometry fit the GPU? A directory with a config.json is enough
     update --policy Qwen3-8B --dry-run --device cuda --max-tokens-per-batch 32768 < /dev/null
 ";
@@ -194,6 +197,11 @@ pub struct Arguments {
           value_parser = PossibleValuesParser::new(Isa::NAMES).try_map(|name| name.parse::<Isa>()))]
     pub isa: Option<Isa>,
 
+    /// Parts of which the gradient of each optimizer batch is summed, as a tree: a power of two. The bytes of the result depend on
+    /// it, and not on how many processes share them: mpirun -n R update-mpi, with R a power of two up to N
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Running")]
+    pub parts: u64,
+
     /// Device memory to use at most, GB (10^9 bytes); with --dry-run, the memory to plan for [default: what is free]
     #[arg(long, value_name = "GB", help_heading = "Running")]
     pub device_memory: Option<f64>,
@@ -298,6 +306,31 @@ impl Arguments {
         self.check_threads()
     }
 
+    /// Fails where so many processes cannot share the work.
+    ///
+    /// # Errors
+    /// Usage (exit 2).
+    pub fn check_ranks(&self, count: usize) -> Result<()> {
+        if let Some(flag) =
+            [("--check", self.check), ("--dry-run", self.dry_run)].into_iter().find(|flag| flag.1)
+            && count > 1
+        {
+            return Err(Failure::usage(format!("{} is for one process, and these are {count}", flag.0))
+                .hint("run it without mpirun or srun"));
+        }
+        if self.parts.is_multiple_of(count as u64) {
+            return Ok(());
+        }
+        let (parts, least) = (self.parts, count.next_power_of_two());
+        Err(Failure::usage(format!(
+            "--parts {parts} cannot be dealt to {count} ranks: each computes as many of them"
+        ))
+        .hint(match least == count {
+            true => format!("--parts {least}, or more; the bytes of the result depend on it"),
+            false => "as many ranks as a power of two, and no more than --parts".to_owned(),
+        }))
+    }
+
     /// The device of `--device`.
     ///
     /// # Errors
@@ -345,6 +378,11 @@ impl Arguments {
         let betas =
             self.betas.is_empty() || (self.betas.len() == 2 && self.betas.iter().all(|&b| below_one(b)));
         let checks = [
+            (
+                "--parts",
+                "a power of two up to 1024, such as 8",
+                self.parts.is_power_of_two() && self.parts <= 1024,
+            ),
             ("--clip", "between 0 and 1", self.clip.is_none_or(|x| positive(x) && x < 1.0)),
             ("--clip-high", "above 0", self.clip_high.is_none_or(positive)),
             ("--kl", "0 or above", not_negative(self.kl)),

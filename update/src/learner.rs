@@ -36,6 +36,10 @@ pub trait Learner {
     /// Adds the gradient of `loss` over all trees, and returns the scores of the forward pass.
     fn accumulate(&mut self, trees: &[Tree], temperature: f32, loss: &dyn RowLoss) -> Result<Vec<Scores>>;
 
+    /// Lets `change` rewrite the gradients, in the order of the layout. They are complete then: nothing is accumulated before
+    /// [`Learner::zero_grad`].
+    fn change_gradients(&mut self, change: &mut dyn FnMut(&mut [f32])) -> Result<()>;
+
     /// The global L2 norm of the gradients.
     fn grad_norm(&mut self) -> Result<f64>;
 
@@ -148,6 +152,11 @@ impl Learner for CpuLearner {
         Ok(scores)
     }
 
+    fn change_gradients(&mut self, change: &mut dyn FnMut(&mut [f32])) -> Result<()> {
+        change(&mut self.host.gradients.values);
+        Ok(())
+    }
+
     fn grad_norm(&mut self) -> Result<f64> {
         Ok(timed(&mut self.timing.optimizer, || optimizer::norm(&self.host.gradients)))
     }
@@ -174,6 +183,8 @@ impl Learner for CpuLearner {
 pub struct DeviceLearner<D: Device> {
     model: DeviceModel<D>,
     trained: Trained,
+    /// Whether an adapter's gradients are on the host already.
+    downloaded: bool,
     timing: Timing,
 }
 
@@ -205,7 +216,12 @@ impl<D: Device> DeviceLearner<D> {
             let host = HostState::new(checkpoint.weights()?, settings, state, threads)?;
             let adapter = (adapter, &host.weights.forward().values[..]);
             let model = DeviceModel::new(device, config, Some(adapter), base, plan)?;
-            return Ok(DeviceLearner { model, trained: Trained::Adapter(Box::new(host)), timing });
+            return Ok(DeviceLearner {
+                model,
+                trained: Trained::Adapter(Box::new(host)),
+                downloaded: false,
+                timing,
+            });
         }
         let mut model = DeviceModel::new(device, config, None, &checkpoint.masters()?, plan)?;
         let mut optimizer = DeviceOptimizer::new(settings, &mut model)?;
@@ -213,7 +229,7 @@ impl<D: Device> DeviceLearner<D> {
             optimizer
                 .restore(&mut model, state.steps, |name, from, values| state.read(name, from, values))?;
         }
-        Ok(DeviceLearner { model, trained: Trained::Full(optimizer), timing })
+        Ok(DeviceLearner { model, trained: Trained::Full(optimizer), downloaded: false, timing })
     }
 }
 
@@ -224,6 +240,7 @@ impl<D: Device> Learner for DeviceLearner<D> {
     }
 
     fn zero_grad(&mut self) -> Result<()> {
+        self.downloaded = false;
         self.model.clear_gradients()
     }
 
@@ -234,11 +251,30 @@ impl<D: Device> Learner for DeviceLearner<D> {
         Ok(scores)
     }
 
+    fn change_gradients(&mut self, change: &mut dyn FnMut(&mut [f32])) -> Result<()> {
+        match &mut self.trained {
+            Trained::Full(_) => {
+                let mut values = vec![0.0; self.model.layout().len()];
+                self.model.gradients(&mut values)?;
+                change(&mut values);
+                self.model.set_gradients(&values)
+            }
+            Trained::Adapter(host) => {
+                self.model.gradients(&mut host.gradients.values)?;
+                change(&mut host.gradients.values);
+                self.downloaded = true;
+                Ok(())
+            }
+        }
+    }
+
     fn grad_norm(&mut self) -> Result<f64> {
         timed(&mut self.timing.optimizer, || match &mut self.trained {
             Trained::Full(_) => self.model.gradient_norm(),
             Trained::Adapter(host) => {
-                self.model.gradients(&mut host.gradients.values)?;
+                if !self.downloaded {
+                    self.model.gradients(&mut host.gradients.values)?;
+                }
                 Ok(optimizer::norm(&host.gradients))
             }
         })

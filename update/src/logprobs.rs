@@ -11,22 +11,28 @@ use crate::learner::TREES_AT_ONCE;
 use crate::loss::TokenStats;
 use crate::minibatch;
 use crate::model::Scores;
+use crate::ranks::{self, Ranks};
 use crate::samples::Samples;
 use crate::tree::Tree;
 
 /// The log-probability of every completion token of every sample, at the sample's temperature. `logprobs` scores trees at
-/// a temperature.
+/// a temperature. Ranks take turns, and each has them all in the end.
 pub fn of_samples(
+    ranks: &dyn Ranks,
     samples: &Samples,
     limit: usize,
     mut logprobs: impl FnMut(&[Tree], f32) -> Result<Vec<Scores>>,
 ) -> Result<Vec<Vec<f32>>> {
     let all = minibatch::minibatches(samples, 1, None, 0, 0).into_iter().next().unwrap_or_default();
     let mut found: Vec<Vec<f32>> = samples.rows.iter().map(|row| vec![0.0; row.length()]).collect();
+    let mut turn = (0..ranks.count()).cycle();
     for batch in minibatch::pack_trees(samples, &all, limit) {
         for (trees, members) in batch.trees.chunks(TREES_AT_ONCE).zip(batch.members.chunks(TREES_AT_ONCE)) {
             if stage::interrupted() {
                 return Err(Failure::interrupted());
+            }
+            if turn.next() != Some(ranks.rank()) {
+                continue;
             }
             let scores = logprobs(trees, batch.temperature)?;
             for ((tree, members), scores) in trees.iter().zip(members).zip(scores) {
@@ -35,6 +41,12 @@ pub fn of_samples(
                 }
             }
         }
+    }
+    if ranks.count() > 1 {
+        let mut flat = found.concat();
+        ranks::complete(ranks, &mut flat);
+        let mut flat = flat.into_iter();
+        found.iter_mut().flatten().zip(&mut flat).for_each(|(place, value)| *place = value);
     }
     Ok(found)
 }

@@ -52,6 +52,41 @@ impl TokenStats {
         self.truncated += other.truncated;
     }
 
+    /// As numbers, for another process.
+    pub fn words(&self) -> [u64; 10] {
+        [
+            self.tokens as u64,
+            self.loss.to_bits(),
+            self.kl.to_bits(),
+            self.clipped_low as u64,
+            self.clipped_high as u64,
+            self.ratio.to_bits(),
+            self.gap.to_bits(),
+            self.largest_gap.to_bits(),
+            self.not_finite as u64,
+            self.truncated as u64,
+        ]
+    }
+
+    /// Those that another process has as these numbers.
+    pub fn of_words(words: &[u64; 10]) -> TokenStats {
+        let [tokens, loss, kl, clipped_low, clipped_high, ratio, gap, largest_gap, not_finite, truncated] =
+            *words;
+        let (count, real) = (|word: u64| word as usize, f64::from_bits);
+        TokenStats {
+            tokens: count(tokens),
+            loss: real(loss),
+            kl: real(kl),
+            clipped_low: count(clipped_low),
+            clipped_high: count(clipped_high),
+            ratio: real(ratio),
+            gap: real(gap),
+            largest_gap: real(largest_gap),
+            not_finite: count(not_finite),
+            truncated: count(truncated),
+        }
+    }
+
     /// Compares one recomputed log-probability with the recorded one.
     pub fn compare(&mut self, recomputed: f64, recorded: f64) {
         let gap = (recomputed - recorded).abs();
@@ -206,6 +241,9 @@ mod tests {
         sum.add(&part(5));
         sum.add(&part(2));
         assert_eq!(sum, TokenStats { largest_gap: 5.0, ..part(10) });
+        let different =
+            TokenStats { kl: -0.0, clipped_low: 1, ratio: 1e-300, gap: f64::MAX, truncated: 9, ..sum };
+        assert_eq!(TokenStats::of_words(&different.words()), different);
     }
 
     #[test]

@@ -133,5 +133,8 @@ pub fn settings(arguments: &Arguments, reference: Option<&str>) -> Result<Map<St
     put("max_tokens_per_batch", json!(arguments.max_tokens_per_batch));
     put("dtype", json!(arguments.dtype()?.name()));
     put("seed", json!(arguments.seed));
+    if arguments.parts > 1 {
+        put("parts", json!(arguments.parts));
+    }
     Ok(settings)
 }

@@ -17,6 +17,11 @@ impl<W: Write> Output<W> {
         Output { writer: Some(writer) }
     }
 
+    /// Discards everything: of several processes one writes.
+    pub fn silent() -> Self {
+        Output { writer: None }
+    }
+
     /// Copies a line.
     pub fn raw(&mut self, text: &str) -> Result<()> {
         self.attempt(|writer| writer.raw(text))

@@ -18,6 +18,7 @@ use crate::metrics;
 use crate::minibatch::{self, TreeBatch};
 use crate::model::{self, Bytes, DeviceMemory, Layout, LoraAdapter, MemoryPlan, MemoryRequest};
 use crate::optimizer::{Optimizer, on_device::moment_bytes};
+use crate::parts::TreeSum;
 use crate::samples::Samples;
 
 /// Memory of an H200, which is planned for where there is no GPU: 143,771 MiB.
@@ -124,7 +125,15 @@ fn host_bytes(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryReques
         // Values and gradient, each also as packed factors.
         (if learns { 4 } else { 2 }) * layout.len() * size_of::<f32>() + moments
     });
-    (pieces + adapter) as u64
+    // Gradients of parts are added on the host: the sums that wait, and all weights' own.
+    let trained = spec.adapter.map_or(0, |adapter| adapter.layout().len());
+    let own = if spec.adapter.is_some() || arguments.parts == 1 { 0 } else { Layout::new(spec.config).len() };
+    let sums = if request.moments.is_some() {
+        TreeSum::buffers(arguments.parts as usize) * trained.max(own) + own
+    } else {
+        0
+    };
+    (pieces + adapter + sums * size_of::<f32>()) as u64
 }
 
 /// The memory that [`open_device`] would plan, for an H200 where there is no GPU.
@@ -192,7 +201,11 @@ fn on_host(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryRequest) 
     let sums = if adapter.is_some() { 2 } else { 1 };
     let bytes = Bytes {
         weights: base + values * sums + if learns && adapter.is_none() { masters } else { 0 },
-        gradients: if learns { values * sums } else { 0 } + passes.gradients,
+        gradients: if learns {
+            values * (sums + TreeSum::buffers(arguments.parts as usize) as u64)
+        } else {
+            0
+        } + passes.gradients,
         moments: if learns { Optimizer::state_bytes(arguments.optimizer, layout) as u64 } else { 0 },
         ..passes
     };

@@ -29,6 +29,7 @@ use crate::model::{
 use crate::optimizer::Method;
 use crate::plan::{self, ModelSpec, Plan};
 use crate::publish::{self, Change, next_version};
+use crate::ranks::{self, Ranks};
 use crate::reader::SampleReader;
 use crate::samples::Samples;
 use crate::timing::{Times, Timing};
@@ -78,6 +79,7 @@ impl Kept {
 /// One policy, its samples, and the version that they were sampled from.
 pub struct PolicyUpdate<'a> {
     arguments: &'a Arguments,
+    ranks: &'a dyn Ranks,
     owned: &'a Owner,
     samples: &'a Samples,
     reader: &'a SampleReader,
@@ -94,7 +96,7 @@ pub struct PolicyUpdate<'a> {
 impl<'a> PolicyUpdate<'a> {
     /// Opens the version that the samples name, which may be the one that is in memory, and `--kl`'s reference.
     pub fn open(
-        arguments: &'a Arguments,
+        (arguments, ranks): (&'a Arguments, &'a dyn Ranks),
         owned: &'a Owner,
         references: &Ownership,
         samples: &'a Samples,
@@ -125,6 +127,7 @@ impl<'a> PolicyUpdate<'a> {
         let input = hasher.finalize().to_hex().to_string();
         Ok(PolicyUpdate {
             arguments,
+            ranks,
             owned,
             samples,
             reader,
@@ -152,11 +155,14 @@ impl<'a> PolicyUpdate<'a> {
         // A resumed run would start from these until it has recorded the new one.
         let pinned = [self.from.version.clone(), saved_version.clone()];
         let retention = Retention { keep: self.arguments.keep as usize, pinned: &pinned };
-        let published = published(&self.from, &self.input, &retention)?;
-        if let Some(version) = published
-            && self.is_whole(&version)?
-        {
-            return self.already_published(&version).map(|line| (line, Times::new()));
+        let published = ranks::first(self.ranks, || {
+            Ok(match published(&self.from, &self.input, &retention)? {
+                Some(version) if self.is_whole(&version)? => version.to_string(),
+                _ => String::new(),
+            })
+        })?;
+        if !published.is_empty() {
+            return self.already_published(&published.parse()?).map(|line| (line, Times::new()));
         }
         // Fails before anything is read or allocated.
         let device = plan::open_device(self.arguments, self.spec(), &self.request(true))?;
@@ -188,7 +194,7 @@ impl<'a> PolicyUpdate<'a> {
         let single = self.is_single(&checkpoint)? && self.reader.sampled_in_f32;
         let bounds = GapBounds { most: self.max_logprob_gap(TRAINING_GAPS, single), single };
         let (arguments, samples) = (self.arguments, self.samples);
-        let trainer = Trainer { arguments, samples, reference, start, bounds };
+        let trainer = Trainer { arguments, ranks: self.ranks, samples, reference, start, bounds };
         let stats = trainer.run(learner.as_mut())?;
         timing.add(learner.take_timing());
         timing.device_bytes = learner.device_bytes();
@@ -215,13 +221,21 @@ impl<'a> PolicyUpdate<'a> {
             (0, false) => Change::State,
             _ => Change::All,
         };
-        let version = next_version(
-            (&self.from, &checkpoint),
-            (&self.input, change),
-            (learner.as_mut(), settings.method),
-            now.then_some(&state),
-            &retention,
-        )?;
+        if self.ranks.count() > 1 {
+            let layout = checkpoint.trained.layout();
+            ranks::compare(self.ranks, &publish::digest(layout, learner.as_mut(), settings.method)?)?;
+        }
+        let version = ranks::first(self.ranks, || {
+            let version = next_version(
+                (&self.from, &checkpoint),
+                (&self.input, change),
+                (learner.as_mut(), settings.method),
+                now.then_some(&state),
+                &retention,
+            )?;
+            Ok(version.to_string())
+        })?
+        .parse::<Version>()?;
         let line = state.metrics.clone();
         // A device's memory is the next rollout's.
         if self.arguments.resident && self.arguments.device_kind()? == DeviceKind::Cpu {
@@ -232,7 +246,11 @@ impl<'a> PolicyUpdate<'a> {
                 method: settings.method,
                 state,
             };
-            let (saved, unsaved) = if now { (version.clone(), None) } else { (saved_version, Some(unsaved)) };
+            // Rank 0 saves.
+            let (saved, unsaved) = match now || self.ranks.rank() > 0 {
+                true => (version.clone(), None),
+                false => (saved_version, Some(unsaved)),
+            };
             *kept = Some(Kept { version: version.clone(), learner, saved, unsaved });
         } else {
             drop(learner);
@@ -398,7 +416,7 @@ impl<'a> PolicyUpdate<'a> {
             let model = model.recomputing();
             timing.load += started.elapsed().as_secs_f64();
             started = Instant::now();
-            let found = logprobs::of_samples(self.samples, limit, |trees, temperature| {
+            let found = logprobs::of_samples(self.ranks, self.samples, limit, |trees, temperature| {
                 Ok(model.logprobs(weights.forward(), trees, temperature, threads))
             })?;
             timing.forward += started.elapsed().as_secs_f64();
@@ -413,7 +431,7 @@ impl<'a> PolicyUpdate<'a> {
         };
         timing.load += started.elapsed().as_secs_f64();
         started = Instant::now();
-        let found = logprobs::of_samples(self.samples, limit, |trees, temperature| {
+        let found = logprobs::of_samples(self.ranks, self.samples, limit, |trees, temperature| {
             model.logprobs(trees, temperature)
         })?;
         timing.forward += started.elapsed().as_secs_f64();
@@ -461,6 +479,9 @@ impl<'a> PolicyUpdate<'a> {
         let mut timing = stage::timing(started);
         timing.insert("device".to_owned(), json!(self.arguments.device));
         timing.insert("threads".to_owned(), json!(self.arguments.thread_count()));
+        if self.ranks.count() > 1 {
+            timing.insert("ranks".to_owned(), json!(self.ranks.count()));
+        }
         timing
     }
 }

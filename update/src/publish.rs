@@ -5,7 +5,9 @@
 use std::cell::RefCell;
 
 use policy::directory::{Policy, Version};
-use policy::publish::{Data, NewTensor, NewVersion, Read, Retention, publish, publish_same, save_state};
+use policy::publish::{
+    Data, NewTensor, NewVersion, PIECE, Read, Retention, publish, publish_same, save_state,
+};
 use policy::weights::ElementType;
 use record::failure::{Failure, Result};
 use serde_json::{Map, Value};
@@ -144,6 +146,27 @@ fn optimizer_tensors<'a>(
         });
     }
     tensors
+}
+
+/// Digest of a learner's master weights and moments.
+///
+/// # Errors
+/// The device's.
+pub fn digest(layout: &Layout, learner: &mut dyn Learner, method: Method) -> Result<blake3::Hash> {
+    let weights = (0..layout.entries.len()).map(|tensor| (StateKind::MasterWeight, tensor));
+    let moments = optimizer::tensors(method, layout);
+    let moments = moments.iter().map(|kept| (StateKind::Moment(kept.moment), kept.tensor));
+    let mut hasher = blake3::Hasher::new();
+    let mut values = vec![0.0f32; PIECE];
+    for (kind, tensor) in weights.chain(moments) {
+        let length = layout.entries[tensor].range.len();
+        for from in (0..length).step_by(PIECE) {
+            let piece = &mut values[..PIECE.min(length - from)];
+            learner.read(kind, tensor, from, piece)?;
+            hasher.update(bytemuck::cast_slice(piece));
+        }
+    }
+    Ok(hasher.finalize())
 }
 
 fn notes(state: &TrainerState) -> Result<Map<String, Value>> {

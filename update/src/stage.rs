@@ -23,6 +23,7 @@ use crate::metrics;
 use crate::output::Output;
 use crate::plan::{self, ModelSpec, Plan};
 use crate::policy_update::{Kept, PolicyUpdate};
+use crate::ranks::{self, Input, Ranks};
 use crate::reader::{self, SampleReader};
 use crate::samples::{Needs, Samples};
 
@@ -33,21 +34,32 @@ use crate::samples::{Needs, Samples};
 pub fn run() -> Result<()> {
     let arguments: Arguments = stage::parse();
     arguments.check()?;
+    let ranks = ranks::start()?;
+    let outcome = run_on(ranks.as_ref(), arguments);
+    ranks::end(ranks.as_ref(), outcome)
+}
+
+fn run_on(ranks: &dyn Ranks, mut arguments: Arguments) -> Result<()> {
+    arguments.check_ranks(ranks.count())?;
     let ownership = Ownership::of_directories("--policy", &arguments.policy)?;
     let references = Ownership::of_directories("--reference", &arguments.reference)?;
     check_directories(&arguments, &ownership)?;
 
     let mut output = Output::new(Writer::stdout());
+    if ranks.rank() > 0 {
+        (output, arguments.quiet) = (Output::silent(), true);
+    }
     let mut kept: Vec<Option<Kept>> = ownership.owners().iter().map(|_| None).collect();
-    Reader::stdin().each_part(arguments.resident, |reader| {
-        run_part(&arguments, (&ownership, &references), reader, &mut output, &mut kept)
+    let mut reader = Reader::stdin().map(|input| Input { ranks, input });
+    reader.each_part(arguments.resident, |reader| {
+        run_part((&arguments, ranks), (&ownership, &references), reader, &mut output, &mut kept)
     })?;
     kept.iter_mut().flatten().try_for_each(Kept::save)
 }
 
 /// Updates with one part of the input, which is all of it unless with `--resident`; `kept` is what stays in memory.
 fn run_part<R: Read, W: Write>(
-    arguments: &Arguments,
+    (arguments, ranks): (&Arguments, &dyn Ranks),
     (ownership, references): (&Ownership, &Ownership),
     reader: &mut Reader<R>,
     output: &mut Output<W>,
@@ -71,9 +83,9 @@ fn run_part<R: Read, W: Write>(
     let mut times = Map::new();
     let outcome = read.and_then(|()| match geometry {
         true => plan_geometry(arguments, ownership, output),
-        false => stream
-            .whole()
-            .and_then(|()| work(arguments, (ownership, references), &input, output, kept, &mut times)),
+        false => stream.whole().and_then(|()| {
+            work((arguments, ranks), (ownership, references), &input, output, kept, &mut times)
+        }),
     });
     let mut timing = stage::timing(started);
     timing.insert("reading_seconds".to_owned(), json!(reading));
@@ -116,7 +128,7 @@ fn check_directories(arguments: &Arguments, ownership: &Ownership) -> Result<()>
 
 /// Trains, checks or plans every policy that has samples.
 fn work<W: Write>(
-    arguments: &Arguments,
+    (arguments, ranks): (&Arguments, &dyn Ranks),
     (ownership, references): (&Ownership, &Ownership),
     input: &SampleReader,
     output: &mut Output<W>,
@@ -130,8 +142,9 @@ fn work<W: Write>(
             arguments.log(format_args!("{}: no samples, keeps its version", owned.name));
             continue;
         }
-        updates
-            .push((PolicyUpdate::open(arguments, owned, references, samples, input, kept.as_ref())?, kept));
+        let update =
+            PolicyUpdate::open((arguments, ranks), owned, references, samples, input, kept.as_ref())?;
+        updates.push((update, kept));
     }
     let mut failure = None;
     for (update, kept) in updates {

@@ -12,12 +12,17 @@ use crate::learner::Learner;
 use crate::logprobs::GapBounds;
 use crate::loss::{BatchLoss, LossConfig, ReferenceLogprobs, TokenStats};
 use crate::minibatch::{self, TreeBatch};
+use crate::model::Scores;
+use crate::parts::{self, Piece, TreeSum};
+use crate::ranks::{self, Ranks};
 use crate::samples::Samples;
 
 /// One policy's training, ready to run.
 pub struct Trainer<'a> {
     /// The command line.
     pub arguments: &'a Arguments,
+    /// The processes that share the work.
+    pub ranks: &'a dyn Ranks,
     /// The samples of this policy.
     pub samples: &'a Samples,
     /// Log-probabilities under the reference policy by sample, for `--kl`.
@@ -53,6 +58,39 @@ pub struct TrainingStats {
     pub unique_tokens: usize,
     /// Statistics of the minibatch before the first step: the only one under the weights that were sampled from.
     pub first: Option<TokenStats>,
+}
+
+/// What a piece of a part came to.
+#[derive(Clone, Debug, Default)]
+struct Tally {
+    /// Sum of the entropies of each tree.
+    entropies: Vec<f64>,
+    tokens: TokenStats,
+}
+
+impl Tally {
+    /// Those of all ranks, in their order.
+    fn of_all(ranks: &dyn Ranks, own: &[Tally]) -> Vec<Tally> {
+        let words = |tally: &Tally| {
+            let entropies = tally.entropies.iter().map(|entropy| entropy.to_bits());
+            let words: Vec<u64> = std::iter::once(tally.entropies.len() as u64)
+                .chain(entropies)
+                .chain(tally.tokens.words())
+                .collect();
+            words
+        };
+        let own: Vec<u64> = own.iter().flat_map(words).collect();
+        let mut tallies = Vec::new();
+        for bytes in ranks::gather(ranks, bytemuck::cast_slice(&own)) {
+            let mut words = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
+            while let Some(trees) = words.next() {
+                let entropies = words.by_ref().take(trees as usize).map(f64::from_bits).collect();
+                let tokens = TokenStats::of_words(&std::array::from_fn(|_| words.next().unwrap_or(0)));
+                tallies.push(Tally { entropies, tokens });
+            }
+        }
+        tallies
+    }
 }
 
 /// The position of a minibatch in a call.
@@ -131,15 +169,15 @@ impl Trainer<'_> {
             tokens: length,
             max_tokens: self.arguments.max_tokens.map_or(position.longest, |n| n as usize),
         };
-        learner.zero_grad()?;
+        let batches =
+            minibatch::pack_trees(self.samples, &active, self.arguments.max_tokens_per_batch as usize);
+        if position.first_epoch {
+            stats.unique_tokens += batches.iter().map(TreeBatch::unique_tokens).sum::<usize>();
+        }
         let mut tokens = TokenStats::default();
-        for batch in
-            minibatch::pack_trees(self.samples, &active, self.arguments.max_tokens_per_batch as usize)
-        {
-            if position.first_epoch {
-                stats.unique_tokens += batch.unique_tokens();
-            }
-            tokens.add(&self.accumulate(&batch, mean, learner, stats)?);
+        for tally in self.differentiate(&batches, mean, learner)? {
+            tally.entropies.iter().for_each(|entropy| stats.entropy += entropy);
+            tokens.add(&tally.tokens);
         }
         self.check(&tokens, stats.optimizer_steps)?;
         if stats.optimizer_steps == 0 && self.arguments.objective == Objective::Clip {
@@ -165,14 +203,42 @@ impl Trainer<'_> {
         Ok(tokens.loss)
     }
 
-    /// Adds one batch's gradient.
+    /// Leaves the gradient of all batches in the learner: that of this rank's parts, added up over ranks. Returns the tallies
+    /// of all pieces in their order.
+    fn differentiate(
+        &self,
+        batches: &[TreeBatch],
+        mean: Mean,
+        learner: &mut dyn Learner,
+    ) -> Result<Vec<Tally>> {
+        let ranks = self.ranks;
+        let parts = parts::cut(batches, self.arguments.parts as usize);
+        let own = &parts[ranks::share(ranks, parts.len())];
+        let (mut sum, mut tallies) = (TreeSum::new(own.len()), Vec::new());
+        for part in own {
+            learner.zero_grad()?;
+            for piece in part {
+                tallies.push(self.accumulate(&batches[piece.batch], piece, mean, learner)?);
+            }
+            if parts.len() > 1 {
+                learner.change_gradients(&mut |gradient| {
+                    if sum.add(gradient) && ranks.count() > 1 {
+                        ranks::sum(ranks, gradient);
+                    }
+                })?;
+            }
+        }
+        Ok(if ranks.count() > 1 { Tally::of_all(ranks, &tallies) } else { tallies })
+    }
+
+    /// Adds one piece's gradient.
     fn accumulate(
         &self,
         batch: &TreeBatch,
+        piece: &Piece,
         mean: Mean,
         learner: &mut dyn Learner,
-        stats: &mut TrainingStats,
-    ) -> Result<TokenStats> {
+    ) -> Result<Tally> {
         let config = LossConfig {
             objective: self.arguments.objective,
             clip_range: self.arguments.clip_range(),
@@ -181,20 +247,20 @@ impl Trainer<'_> {
         };
         let logprobs =
             ReferenceLogprobs { reference: self.reference.as_deref(), start: self.start.as_deref() };
-        let mut stats_of_batch = TokenStats::default();
+        let mut tally = Tally::default();
         let at_once = learner.trees_at_once();
-        for (trees, members) in batch.trees.chunks(at_once).zip(batch.members.chunks(at_once)) {
+        let (trees, members) = (&batch.trees[piece.trees.clone()], &batch.members[piece.trees.clone()]);
+        for (trees, members) in trees.chunks(at_once).zip(members.chunks(at_once)) {
             if stage::interrupted() {
                 return Err(Failure::interrupted());
             }
             let loss = BatchLoss::new(config, self.samples, members, mean, logprobs);
             let scores = learner.accumulate(trees, batch.temperature, &loss)?;
-            for scores in &scores {
-                stats.entropy += scores.entropies.iter().map(|&entropy| f64::from(entropy)).sum::<f64>();
-            }
-            stats_of_batch.add(&loss.token_stats());
+            let of_tree = |scores: &Scores| scores.entropies.iter().map(|&entropy| f64::from(entropy)).sum();
+            tally.entropies.extend(scores.iter().map(of_tree).collect::<Vec<f64>>());
+            tally.tokens.add(&loss.token_stats());
         }
-        Ok(stats_of_batch)
+        Ok(tally)
     }
 
     /// Fails for log-probabilities that no step should be based on.

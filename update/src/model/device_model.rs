@@ -229,6 +229,12 @@ impl<D: Device> DeviceModel<D> {
         self.worker.backend.check()
     }
 
+    /// Replaces the gradient of all weights.
+    pub fn set_gradients(&mut self, gradients: &[f32]) -> Result<()> {
+        self.worker.backend.write(gradients, self.gradients.as_mut().ok_or_else(frozen)?);
+        self.worker.backend.check()
+    }
+
     /// Sets the gradients to zero.
     pub fn clear_gradients(&mut self) -> Result<()> {
         let length = self.adapter.as_ref().map_or(self.layout.len(), LoraAdapter::len);

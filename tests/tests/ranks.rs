@@ -1,0 +1,356 @@
+//! Several processes that share one update (`mpirun -n R update-mpi`): the bytes depend on `--parts` and never on R, whatever
+//! fails ends all of them, and nothing half-made is published.
+//!
+//! Needs `mpicc` and `mpirun`; where they are missing these tests say NOT RUN.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use troupe_tests::{contents, must, pipeline, run, shell, update_mpi, without_timing};
+
+/// The command that starts so many ranks of what follows it, here on one machine and perhaps as root.
+fn mpirun(ranks: usize) -> String {
+    let open = run("mpirun --version").1.contains("Open MPI");
+    let own = if open { "--oversubscribe --bind-to none --quiet" } else { "" };
+    format!(
+        "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun {own} \
+         -n {ranks}"
+    )
+}
+
+/// Policies and scored samples: of full weights, of an adapter; many, and of two tasks.
+fn prepare(place: &Path) {
+    let play = |policy: &str, tasks: usize, to: &str| {
+        format!(
+            "envs tasks plan-path --count {tasks} --seed 5 | rollout --quiet --policy {policy} --branches 3 --turns 2 \
+             --max-tokens 6 --seed 3 --step 0 | \
+             sed -E 's/\"branch\":([0-9]+)(.*)\"reward\":[-0-9.e]+/\"branch\":\\1\\2\"reward\":\\1/' | group --quiet | \
+             advantage --quiet >{to}"
+        )
+    };
+    must(&format!(
+        "cd '{}' && policy init full --preset tiny --seed 7 >log && policy init other --preset tiny --seed 8 >log && \
+         policy init adapter --from full --adapter rank=4,alpha=8 --seed 1 >log && {} && {} && {}",
+        place.display(),
+        play("full", 24, "many"),
+        play("full", 2, "few"),
+        play("adapter", 24, "adapted")
+    ));
+}
+
+/// What an update with this command makes of a copy of the policy: all of its files, and the metrics.
+fn updated(
+    place: &Path,
+    command: &str,
+    policy: &str,
+    samples: &str,
+    flags: &str,
+) -> BTreeMap<String, Vec<u8>> {
+    let folder = tempfile::tempdir_in(place).expect("a folder");
+    let copy = folder.path().join("policy");
+    let lines = must(&format!(
+        "cd '{}' && cp -r {policy} '{copy}' && {command} --quiet --policy '{copy}' --lr 1e-3 --seed 4 --threads 1 {flags} <{samples}",
+        place.display(),
+        copy = copy.display()
+    ));
+    let mut made = contents(&copy);
+    assert!(made.keys().any(|name| name.starts_with("step-000001/")), "{:?}", made.keys());
+    let line = lines.lines().find(|line| line.starts_with("{\"type\":\"metrics\"")).expect("metrics");
+    made.insert(
+        "metrics".to_owned(),
+        without_timing(line).replace(&*copy.to_string_lossy(), "").into_bytes(),
+    );
+    made
+}
+
+fn assert_same(found: &BTreeMap<String, Vec<u8>>, expected: &BTreeMap<String, Vec<u8>>, what: &str) {
+    let differ: Vec<&String> =
+        expected.keys().filter(|name| found.get(*name) != expected.get(*name)).collect();
+    assert!(differ.is_empty() && found.len() == expected.len(), "{what}: {differ:?}");
+}
+
+/// For these flags: the result of 1, 4 and 16 parts on 1, 2 and 4 ranks, as far as these ranks divide the parts.
+fn same_on_all_ranks(policy: &str, samples: &str, flags: &str) {
+    let Some(program) = update_mpi() else { return };
+    let program = program.display();
+    let folder = tempfile::tempdir().expect("a folder");
+    prepare(folder.path());
+    let mut made = Vec::new();
+    for parts in [1, 4, 16] {
+        let flags = format!("{flags} --parts {parts}");
+        let one = updated(folder.path(), "update", policy, samples, &flags);
+        for ranks in [1, 2, 4].into_iter().filter(|ranks| *ranks <= parts) {
+            let several =
+                updated(folder.path(), &format!("{} '{program}'", mpirun(ranks)), policy, samples, &flags);
+            assert_same(&several, &one, &format!("{ranks} ranks, {flags}"));
+        }
+        made.push(one);
+    }
+    let weights = |made: &BTreeMap<String, Vec<u8>>| {
+        made.iter()
+            .find(|(name, _)| name.starts_with("step-000001") && name.ends_with("model.safetensors"))
+            .map(|pair| pair.1.clone())
+    };
+    assert!(
+        weights(&made[0]).is_some() && weights(&made[0]) != weights(&made[1]),
+        "parts change the order of sums"
+    );
+    // One part is what it was before there were parts.
+    assert_same(&updated(folder.path(), "update", policy, samples, flags), &made[0], "without --parts");
+}
+
+#[test]
+fn adamw_over_several_optimizer_steps() {
+    same_on_all_ranks("full", "many", "--minibatches 2 --epochs 2");
+}
+
+#[test]
+fn muon() {
+    same_on_all_ranks("full", "many", "--optimizer muon --lr-other 1e-3");
+}
+
+#[test]
+fn an_adapter() {
+    same_on_all_ranks("adapter", "adapted", "--minibatches 2");
+}
+
+#[test]
+fn a_reference_and_importance_weights() {
+    same_on_all_ranks("full", "many", "--kl 0.1 --reference other --importance-cap 2 --minibatches 2");
+}
+
+#[test]
+fn fewer_trees_than_parts() {
+    same_on_all_ranks("full", "few", "");
+}
+
+#[test]
+fn the_simulated_device() {
+    let Some(program) = update_mpi() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    prepare(folder.path());
+    for (policy, samples) in [("full", "few"), ("adapter", "adapted")] {
+        must(&format!(
+            "cd '{}' && grep -v '\"task\":\"[^\"]*[3-9a-f]\"' {samples} >less || true",
+            folder.path().display()
+        ));
+        let flags = "--device sim --parts 2 --allow-incomplete";
+        let one = updated(folder.path(), "update", policy, "less", flags);
+        let two =
+            updated(folder.path(), &format!("{} '{}'", mpirun(2), program.display()), policy, "less", flags);
+        assert_same(&two, &one, policy);
+    }
+}
+
+#[test]
+fn whatever_algorithms_the_library_chooses() {
+    let Some(program) = update_mpi() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    prepare(folder.path());
+    let one = updated(folder.path(), "update", "full", "many", "--parts 4");
+    for algorithms in [[1, 1], [2, 2], [3, 3], [4, 4]] {
+        let choice = format!(
+            "OMPI_MCA_coll_tuned_use_dynamic_rules=1 OMPI_MCA_coll_tuned_allgather_algorithm={} \
+             OMPI_MCA_coll_tuned_alltoall_algorithm={}",
+            algorithms[0], algorithms[1]
+        );
+        let command = format!("{choice} {} '{}'", mpirun(4), program.display());
+        assert_same(&updated(folder.path(), &command, "full", "many", "--parts 4"), &one, &choice);
+    }
+}
+
+#[test]
+fn parts_that_stay_resident() {
+    let Some(program) = update_mpi() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    prepare(folder.path());
+    let stay = |command: &str, copy: &str| {
+        let lines = must(&format!(
+            "cd '{}' && cp -r full {copy} && {command} --quiet --policy {copy} --parts 4 --resident --lr 1e-3 --threads 1 <many",
+            folder.path().display()
+        ));
+        (without_timing(&lines).replace(copy, ""), contents(&folder.path().join(copy)))
+    };
+    let (lines, made) = stay("update", "alone");
+    assert_eq!(lines.lines().count(), 2, "{lines}");
+    let (again, several) = stay(&format!("{} '{}'", mpirun(2), program.display()), "two");
+    assert_eq!(again, lines);
+    assert_same(&several, &made, "resident");
+}
+
+#[test]
+fn failures_end_all_ranks_with_their_exit_code_and_publish_nothing() {
+    let Some(program) = update_mpi() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    prepare(folder.path());
+    let program = program.display();
+    let before = contents(&folder.path().join("full"));
+    let two = mpirun(2);
+    for (command, code, cause) in [
+        (format!("head -n 5 many | {two} '{program}' --policy full --parts 2"), 65, "update: "),
+        (
+            format!("(head -n 5 many; echo nonsense) | {two} '{program}' --policy full --parts 2"),
+            65,
+            "stdin:6",
+        ),
+        (format!("{two} '{program}' --policy full <many"), 2, "--parts 1 cannot be dealt to 2 ranks"),
+        (
+            format!("{} '{program}' --policy full --parts 2 <many", mpirun(4)),
+            2,
+            "--parts 2 cannot be dealt to 4 ranks",
+        ),
+        (format!("{two} '{program}' --policy full --parts 2 --check <many"), 2, "--check is for one process"),
+        (
+            format!("{two} '{program}' --policy full --parts 3 <many"),
+            2,
+            "--parts must be a power of two up to 1024",
+        ),
+        (
+            format!("{two} '{program}' --policy full --parts 2 --max-logprob-gap 1e-12 <many"),
+            1,
+            "log-probabilit",
+        ),
+        (format!("{two} update --policy full --parts 2 <many"), 69, "this build knows nothing of the others"),
+    ] {
+        let (found, stdout, stderr) = run(&format!("cd '{}' && {command}", folder.path().display()));
+        assert_eq!(found, code, "{command}\n{stderr}");
+        assert!(stderr.contains(cause) && stderr.contains("hint: "), "{command}\n{stderr}");
+        assert!(!stdout.contains("\"type\":\"metrics\""), "{stdout}");
+        assert_eq!(contents(&folder.path().join("full")), before, "{command}");
+    }
+}
+
+#[test]
+fn a_rank_whose_weights_differ_by_a_bit_is_refused_by_name() {
+    let Some(program) = update_mpi() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    prepare(folder.path());
+    let at = |command: &str| run(&format!("cd '{}' && {command}", folder.path().display()));
+    let play = "envs tasks plan-path --count 4 --seed 6 | rollout --quiet --policy full --branches 3 --turns 2 --max-tokens 6 \
+                --step 1 | sed -E 's/\"branch\":([0-9]+)(.*)\"reward\":[-0-9.e]+/\"branch\":\\1\\2\"reward\":\\1/' | group --quiet | \
+                advantage --quiet >next";
+    let (code, _, stderr) =
+        at(&format!("update --quiet --policy full --lr 1e-3 <many >log && {play} && cp -r full copy"));
+    assert_eq!(code, 0, "{stderr}");
+    let state = folder.path().join("copy/current/optimizer.safetensors");
+    let mut bytes = fs::read(&state).expect("the state");
+    let last = bytes.len() - 3;
+    bytes[last] ^= 1;
+    fs::remove_file(&state).expect("the state");
+    fs::write(&state, bytes).expect("the state");
+    let before = [contents(&folder.path().join("full")), contents(&folder.path().join("copy"))];
+    let program = program.display();
+    let update = |policy: &str| format!("'{program}' --quiet --policy {policy} --parts 2 --lr 1e-3");
+    let (code, _, stderr) = at(&format!("{} {} : -n 1 {} <next", mpirun(1), update("full"), update("copy")));
+    assert_eq!(code, 1, "{stderr}");
+    assert!(
+        stderr.contains("update: rank 1 on ") && stderr.contains("made other weights than rank 0 on "),
+        "{stderr}"
+    );
+    assert_eq!([contents(&folder.path().join("full")), contents(&folder.path().join("copy"))], before);
+}
+
+/// Kills one of the ranks that train this policy, if there are any.
+fn kill_a_rank(policy: &Path, which: usize) -> bool {
+    let listed = must("ps -eo pid=,comm=,args=");
+    let ranks: Vec<&str> = listed
+        .lines()
+        .filter(|line| line.contains(&*policy.to_string_lossy()))
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let pid = words.next()?;
+            (words.next()? == "update-mpi").then_some(pid)
+        })
+        .collect();
+    let Some(rank) = ranks.get(which % ranks.len().max(1)) else { return false };
+    Command::new("kill")
+        .args(["-9", rank])
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+#[test]
+fn a_killed_rank_leaves_nothing_or_the_whole_version() {
+    let Some(program) = update_mpi() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    prepare(folder.path());
+    let flags = "--parts 4 --minibatches 4 --epochs 3";
+    let whole = updated(folder.path(), "update", "full", "many", flags);
+    let before = contents(&folder.path().join("full"));
+    let (mut killed, mut published) = (0, 0);
+    for moment in 0..20u64 {
+        let copy = folder.path().join("copy");
+        let _ = fs::remove_dir_all(&copy);
+        must(&format!("cp -r '{}/full' '{}'", folder.path().display(), copy.display()));
+        let mut command = shell(&format!(
+            "cd '{}' && {} '{}' --quiet --policy '{}' --lr 1e-3 --seed 4 --threads 1 {flags} <many >log",
+            folder.path().display(),
+            mpirun(2),
+            program.display(),
+            copy.display()
+        ));
+        let mut child = command.stderr(Stdio::null()).spawn().expect("bash runs");
+        std::thread::sleep(Duration::from_millis(150 + moment * 83 % 1600));
+        let ended = kill_a_rank(&copy, moment as usize);
+        let status = child.wait().expect("it ends");
+        killed += usize::from(ended && !status.success());
+        assert!(!ended || status.code() != Some(0) || copy.join("step-000001").exists(), "{status}");
+        let mut left = contents(&copy);
+        left.retain(|name, _| !name.starts_with('.'));
+        if left.keys().any(|name| name.starts_with("step-000001")) {
+            let expected: BTreeMap<_, _> = whole
+                .iter()
+                .filter(|(name, _)| *name != "metrics")
+                .map(|(a, b)| (a.clone(), b.clone()))
+                .collect();
+            assert_same(&left, &expected, "published by a killed update");
+            published += 1;
+        } else {
+            assert_same(&left, &before, "not published");
+        }
+    }
+    assert!(killed >= 5, "{killed} of 20 kills met a rank, {published} versions were published");
+}
+
+#[test]
+fn a_run_changes_its_ranks_and_not_its_parts() {
+    if update_mpi().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let [alone, changed] = ["alone", "changed"].map(|name| folder.path().join(name));
+    let small = "--warmup 12 --tasks 7 --branches 4 --eval-every 0 --parts 4";
+    let call = |run: &Path, more: &str| {
+        let arguments: Vec<&str> = small.split(' ').chain(more.split(' ')).collect();
+        let mut command = pipeline(run, &arguments);
+        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        let output =
+            command.env("OMPI_MCA_rmaps_base_oversubscribe", "1").output().expect("pipeline.sh runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(call(&alone, "--steps 3").0, Some(0));
+    for more in ["--steps 1 --ranks 2", "--steps 2 --ranks 4 --launcher local --resident", "--steps 3"] {
+        let (code, stderr) = call(&changed, more);
+        assert_eq!(code, Some(0), "{more}: {stderr}");
+    }
+    let differences = troupe_tests::differences(&alone, &changed);
+    assert!(differences.is_empty(), "{differences:?}");
+    for (more, cause) in [
+        ("--steps 4 --parts 2", "--parts 4"),
+        ("--steps 4 --ranks 3", "--ranks 3: not a power of two up to --parts"),
+        ("--steps 4 --ranks 8", "--ranks 8: not a power of two up to --parts"),
+        ("--steps 4 --launcher srun", "--launcher srun has no effect"),
+        ("--steps 4 --launcher ssh", "--launcher ssh: not auto, local, mpirun or srun"),
+    ] {
+        let (code, stderr) = call(&changed, more);
+        assert_eq!(code, Some(2), "{more}: {stderr}");
+        assert!(
+            stderr.contains(cause) && stderr.contains("hint: ") || more.ends_with("ssh"),
+            "{more}: {stderr}"
+        );
+    }
+}

@@ -1,0 +1,125 @@
+//! The parts of an optimizer batch (`--parts`), and the tree of their gradients' sums.
+//!
+//! The data alone decides which trees belong to which part. Each part's gradient is summed from zero, and parts are added as a
+//! balanced binary tree in their order: whichever rank computes which of them, and however many ranks there are, the sum has the
+//! same bits. One part is the plain sum over all trees.
+
+use std::ops::Range;
+
+use crate::minibatch::TreeBatch;
+use crate::ranks::add;
+use crate::tree::Tree;
+
+/// Trees of one batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Index of the batch.
+    pub batch: usize,
+    /// Which of its trees.
+    pub trees: Range<usize>,
+}
+
+/// Cuts the trees of all batches, in their order, into parts of about as many tokens: a tree belongs to the part in which its
+/// middle lies. With fewer trees than parts some are empty.
+pub fn cut(batches: &[TreeBatch], parts: usize) -> Vec<Vec<Piece>> {
+    let total = batches.iter().map(TreeBatch::unique_tokens).sum::<usize>().max(1);
+    let mut cut = vec![Vec::new(); parts];
+    let mut before = 0;
+    for (batch, TreeBatch { trees, .. }) in batches.iter().enumerate() {
+        for (tree, length) in trees.iter().map(Tree::len).enumerate() {
+            let part: &mut Vec<Piece> =
+                &mut cut[((2 * before + length) * parts / (2 * total)).min(parts - 1)];
+            match part.last_mut().filter(|piece| piece.batch == batch) {
+                Some(piece) => piece.trees.end = tree + 1,
+                None => part.push(Piece { batch, trees: tree..tree + 1 }),
+            }
+            before += length;
+        }
+    }
+    cut
+}
+
+/// The sum of a number of gradients, a power of two, that come one after another.
+pub struct TreeSum {
+    count: usize,
+    added: usize,
+    /// Sums of 2^k neighbors that wait for their other half, the largest first.
+    waiting: Vec<Vec<f32>>,
+}
+
+impl TreeSum {
+    /// A sum of so many.
+    pub fn new(count: usize) -> TreeSum {
+        TreeSum { count, added: 0, waiting: Vec::new() }
+    }
+
+    /// Gradients that are in memory at once, beside the one that is being computed.
+    pub fn buffers(count: usize) -> usize {
+        count.ilog2() as usize
+    }
+
+    /// Adds the next; after the last, whether it was that, `gradient` is the sum.
+    pub fn add(&mut self, gradient: &mut [f32]) -> bool {
+        let mut free = None;
+        // As many halves are complete as the number of those before ends in ones.
+        for _ in 0..self.added.trailing_ones() {
+            if let Some(half) = self.waiting.pop() {
+                add(gradient, &half);
+                free = Some(half);
+            }
+        }
+        self.added += 1;
+        if self.added == self.count {
+            return true;
+        }
+        let mut half = free.unwrap_or_else(|| vec![0.0; gradient.len()]);
+        half.copy_from_slice(gradient);
+        self.waiting.push(half);
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(lengths: &[usize]) -> TreeBatch {
+        let tree = |&length: &usize| Tree { ids: vec![0; length], ..Tree::default() };
+        TreeBatch { temperature: 1.0, trees: lengths.iter().map(tree).collect(), members: Vec::new() }
+    }
+
+    fn pieces(batches: &[TreeBatch], parts: usize) -> Vec<Vec<(usize, Range<usize>)>> {
+        let plain = |part: Vec<Piece>| part.into_iter().map(|piece| (piece.batch, piece.trees)).collect();
+        cut(batches, parts).into_iter().map(plain).collect()
+    }
+
+    #[test]
+    fn parts_have_all_trees_in_order_and_about_as_many_tokens() {
+        let batches = [batch(&[10, 10, 10]), batch(&[10])];
+        assert_eq!(pieces(&batches, 1), [[(0, 0..3), (1, 0..1)]]);
+        assert_eq!(pieces(&batches, 2), [vec![(0, 0..2)], vec![(0, 2..3), (1, 0..1)]]);
+        assert_eq!(pieces(&batches, 4), [[(0, 0..1)], [(0, 1..2)], [(0, 2..3)], [(1, 0..1)]]);
+        // Fewer trees than parts; trees without tokens; none at all.
+        let few = pieces(&[batch(&[7])], 4);
+        assert_eq!(few.concat(), [(0, 0..1)]);
+        assert_eq!(pieces(&[batch(&[0, 0])], 2).concat(), [(0, 0..2)]);
+        assert_eq!(pieces(&[], 2), [vec![], vec![]]);
+    }
+
+    #[test]
+    fn gradients_are_added_as_a_tree() {
+        let numbers = [1e8f32, 1.0, -1e8, 1.0, 3.0, 1e-8, 7.0, 0.1];
+        let mut sum = TreeSum::new(8);
+        let mut last = [0.0];
+        for (index, number) in numbers.into_iter().enumerate() {
+            last = [number];
+            assert_eq!(sum.add(&mut last), index == 7);
+            assert!(sum.waiting.len() <= TreeSum::buffers(8));
+        }
+        let [a, b, c, d, e, f, g, h] = numbers;
+        assert_eq!(last[0], ((a + b) + (c + d)) + ((e + f) + (g + h)));
+        assert_ne!(last[0], numbers.iter().sum::<f32>());
+        let mut one = [5.0];
+        assert!(TreeSum::new(1).add(&mut one) && one == [5.0]);
+    }
+}

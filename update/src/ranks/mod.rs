@@ -1,0 +1,266 @@
+//! The processes that share one update, and what they exchange.
+//!
+//! All read the same stream, which rank 0 hands on; each differentiates its share of the parts of an optimizer batch
+//! ([`crate::parts`]), and all take the same step. Rank 0 alone writes lines and publishes. Transport is MPI's, in a build
+//! with the feature `mpi`; sums are our own, because those of an MPI library depend on its algorithm. Left out: an optimizer
+//! in slices, so every rank holds all weights and moments.
+
+#[cfg(feature = "mpi")]
+mod mpi;
+
+use std::io::{self, Read};
+use std::ops::Range;
+
+use record::failure::{Failure, Result};
+use record::stage;
+
+/// Bytes that a rank hands out and receives at once in a sum.
+const SUM_BYTES: usize = 16 << 20;
+
+/// One of the processes.
+pub trait Ranks {
+    /// Its number, from 0.
+    fn rank(&self) -> usize;
+
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// Gives rank 0's bytes to all. Whoever waits leaves its core to others: what comes may be long in the making.
+    ///
+    /// # Errors
+    /// An interruption (130, 143).
+    fn broadcast(&self, bytes: &mut [u8]) -> Result<()>;
+
+    /// Gives everyone's `own` to all, one after another in the order of ranks. All are of one size.
+    fn all_gather(&self, own: &[u8], all: &mut [u8]);
+
+    /// Gives the r-th of `count` equal pieces of `own` to rank r, and receives as many in the order of ranks.
+    fn all_to_all(&self, own: &[u8], received: &mut [u8]);
+
+    /// The end of a process that has done its work.
+    fn finish(&self) {}
+
+    /// The end of all of them.
+    fn abort(&self, _code: u8) {}
+}
+
+/// One process.
+pub struct Alone;
+
+impl Ranks for Alone {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn broadcast(&self, _: &mut [u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn all_gather(&self, own: &[u8], all: &mut [u8]) {
+        all.copy_from_slice(own);
+    }
+
+    fn all_to_all(&self, own: &[u8], received: &mut [u8]) {
+        received.copy_from_slice(own);
+    }
+}
+
+/// The processes that `mpirun` or `srun` started, or this one alone.
+///
+/// # Errors
+/// Several were started by a launcher that this build does not know what to do with: each would train by itself (69).
+pub fn start() -> Result<Box<dyn Ranks>> {
+    // By Open MPI; by MPICH and its relatives; by Slurm.
+    let names = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"];
+    let started = names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok()).unwrap_or(1);
+    if started == 1 { Ok(Box::new(Alone)) } else { several(started) }
+}
+
+#[cfg(feature = "mpi")]
+fn several(started: usize) -> Result<Box<dyn Ranks>> {
+    let ranks = mpi::Mpi::start();
+    match ranks.count() {
+        count if count == started => Ok(Box::new(ranks)),
+        count => Err(Failure::unavailable(format!(
+            "{started} processes were started, and MPI sees {count} of them: each would train by itself"
+        ))
+        .hint(
+            "they are started by another MPI than this program is linked with; with Slurm: srun --mpi=pmix",
+        )),
+    }
+}
+
+#[cfg(not(feature = "mpi"))]
+fn several(started: usize) -> Result<Box<dyn Ranks>> {
+    Err(Failure::unavailable(format!(
+        "{started} processes were started, and this build knows nothing of the others: each would train by itself"
+    ))
+    .hint("cargo build --release --workspace --features update/mpi --bin update-mpi builds the program for several"))
+}
+
+/// Ends this rank, and where `outcome` is a failure all of them, with its exit code.
+pub fn end(ranks: &dyn Ranks, outcome: Result<()>) -> Result<()> {
+    if let Err(failure) = &outcome
+        && ranks.count() > 1
+        && !failure.is_closed()
+    {
+        if ranks.rank() == 0 {
+            stage::report("update", failure);
+        } else if !ended_by_rank_0() {
+            stage::report("update", &failure.clone().at(format_args!("rank {}", ranks.rank())));
+        }
+        ranks.abort(failure.code);
+    }
+    ranks.finish();
+    outcome
+}
+
+/// Where all fail alike, rank 0 says why, and ends the others: gives it the time to.
+fn ended_by_rank_0() -> bool {
+    (0..20).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        stage::interrupted()
+    })
+}
+
+/// Rank 0's input, for all.
+pub struct Input<'a, R> {
+    /// The processes.
+    pub ranks: &'a dyn Ranks,
+    /// Read by rank 0 only.
+    pub input: R,
+}
+
+impl<R: Read> Read for Input<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut length = 0;
+        if self.ranks.rank() == 0 {
+            length = self.input.read(buffer)?;
+        }
+        if self.ranks.count() > 1 {
+            // The reader looks for an interruption itself.
+            let interrupted = |_| io::Error::from(io::ErrorKind::Interrupted);
+            let mut bytes = length.to_le_bytes();
+            self.ranks.broadcast(&mut bytes).map_err(interrupted)?;
+            length = usize::from_le_bytes(bytes);
+            self.ranks.broadcast(&mut buffer[..length]).map_err(interrupted)?;
+        }
+        Ok(length)
+    }
+}
+
+/// What rank 0 finds, told to all. The others do not look for themselves.
+///
+/// # Errors
+/// Rank 0's, or an interruption.
+pub fn first(ranks: &dyn Ranks, find: impl FnOnce() -> Result<String>) -> Result<String> {
+    let found = if ranks.rank() == 0 { find()? } else { String::new() };
+    if ranks.count() == 1 {
+        return Ok(found);
+    }
+    let mut length = found.len().to_le_bytes();
+    ranks.broadcast(&mut length)?;
+    let mut bytes = found.into_bytes();
+    bytes.resize(usize::from_le_bytes(length), 0);
+    ranks.broadcast(&mut bytes)?;
+    String::from_utf8(bytes).map_err(|_| Failure::work("rank 0 said what is no text"))
+}
+
+/// Which of `parts` are this rank's: neighbors, so that they are a branch of the tree of sums.
+pub fn share(ranks: &dyn Ranks, parts: usize) -> Range<usize> {
+    let each = parts / ranks.count();
+    ranks.rank() * each..(ranks.rank() + 1) * each
+}
+
+/// Everyone's bytes, of any size, in the order of ranks.
+pub fn gather(ranks: &dyn Ranks, own: &[u8]) -> Vec<Vec<u8>> {
+    let mut lengths = vec![0; ranks.count() * size_of::<u64>()];
+    ranks.all_gather(&(own.len() as u64).to_le_bytes(), &mut lengths);
+    let lengths: Vec<usize> =
+        lengths.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes) as usize).collect();
+    let largest = lengths.iter().copied().max().unwrap_or(0).max(1);
+    let mut padded = own.to_vec();
+    padded.resize(largest, 0);
+    let mut all = vec![0; largest * ranks.count()];
+    ranks.all_gather(&padded, &mut all);
+    all.chunks(largest).zip(lengths).map(|(bytes, length)| bytes[..length].to_vec()).collect()
+}
+
+/// Replaces values by their sum over ranks, a power of two of them, as a balanced binary tree in the order of ranks: each
+/// rank adds a slice, and all hand theirs out.
+pub fn sum(ranks: &dyn Ranks, values: &mut [f32]) {
+    let count = ranks.count();
+    let most = SUM_BYTES / size_of::<f32>() / count;
+    let (mut own, mut received) = (Vec::new(), Vec::new());
+    for piece in values.chunks_mut(most * count) {
+        let slice = piece.len().div_ceil(count);
+        own.clear();
+        own.extend_from_slice(piece);
+        own.resize(slice * count, 0.0);
+        received.resize(slice * count, 0.0f32);
+        ranks.all_to_all(bytemuck::cast_slice(&own), bytemuck::cast_slice_mut(&mut received));
+        let mut apart = 1;
+        while apart < count {
+            for left in (0..count).step_by(2 * apart) {
+                let (sums, right) = received.split_at_mut((left + apart) * slice);
+                add(&mut sums[left * slice..][..slice], &right[..slice]);
+            }
+            apart *= 2;
+        }
+        ranks.all_gather(bytemuck::cast_slice(&received[..slice]), bytemuck::cast_slice_mut(&mut own));
+        piece.copy_from_slice(&own[..piece.len()]);
+    }
+}
+
+/// Adds values to a sum.
+pub fn add(sums: &mut [f32], values: &[f32]) {
+    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+}
+
+/// Completes values of which each rank has computed some and left the others at 0.
+pub fn complete(ranks: &dyn Ranks, values: &mut [f32]) {
+    for other in gather(ranks, bytemuck::cast_slice(values)) {
+        for (value, bytes) in values.iter_mut().zip(other.as_chunks().0) {
+            // All bits of 0 are 0.
+            *value = f32::from_bits(value.to_bits() | u32::from_le_bytes(*bytes));
+        }
+    }
+}
+
+/// Fails where a rank's digest of weights and moments is not that of the others.
+///
+/// # Errors
+/// 1, naming the ranks and their machines.
+pub fn compare(ranks: &dyn Ranks, digest: &blake3::Hash) -> Result<()> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let found = gather(ranks, &[digest.as_bytes(), host.trim().as_bytes()].concat());
+    let digests: Vec<&[u8]> = found.iter().map(|bytes| &bytes[..blake3::OUT_LEN]).collect();
+    let name = |rank: &usize| {
+        format!("rank {rank} on {}", String::from_utf8_lossy(&found[*rank][blake3::OUT_LEN..]))
+    };
+    let (right, wrong) = odd_ones(&digests);
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    let wrong: Vec<String> = wrong.iter().map(name).collect();
+    Err(Failure::work(format!(
+        "{} made other weights than {}; nothing was published",
+        wrong.join(" and "),
+        name(&right)
+    ))
+    .hint("a machine or a card is faulty, or they are of different kinds: leave it out, and repeat the step"))
+}
+
+/// A rank with the digest that most have, and those that have another. Of equally many rank 0's counts.
+fn odd_ones(digests: &[&[u8]]) -> (usize, Vec<usize>) {
+    let votes = |rank: &usize| digests.iter().filter(|digest| **digest == digests[*rank]).count();
+    let right = (0..digests.len()).rev().max_by_key(votes).unwrap_or(0);
+    (right, (0..digests.len()).filter(|&rank| digests[rank] != digests[right]).collect())
+}
+
+#[cfg(test)]
+mod tests;

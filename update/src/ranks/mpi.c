@@ -1,0 +1,71 @@
+/* What update asks of MPI. Compiled by mpicc, so that constants and handles are those of the library at hand. Lengths are bytes,
+   of which MPI counts an int's worth at once: longer messages go in pieces. */
+
+#include <mpi.h>
+#include <stddef.h>
+
+#define MOST ((size_t)1 << 30)
+
+static MPI_Request request;
+static char *rest;
+static size_t left;
+
+void ranks_start(int *rank, int *count) {
+    int provided;
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, rank);
+    MPI_Comm_size(MPI_COMM_WORLD, count);
+}
+
+static void next_piece(void) {
+    size_t piece = left < MOST ? left : MOST;
+    MPI_Ibcast(rest, (int)piece, MPI_BYTE, 0, MPI_COMM_WORLD, &request);
+    rest += piece;
+    left -= piece;
+}
+
+void ranks_broadcast_begin(void *bytes, size_t length) {
+    rest = bytes;
+    left = length;
+    next_piece();
+}
+
+int ranks_broadcast_is_done(void) {
+    int done;
+    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    if (!done || left == 0) return done;
+    next_piece();
+    return 0;
+}
+
+void ranks_all_gather(const void *own, size_t length, void *all) {
+    int count;
+    MPI_Comm_size(MPI_COMM_WORLD, &count);
+    if (length <= MOST) {
+        MPI_Allgather(own, (int)length, MPI_BYTE, all, (int)length, MPI_BYTE, MPI_COMM_WORLD);
+        return;
+    }
+    /* Rank by rank, in pieces. */
+    int rank;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    for (int root = 0; root < count; root++) {
+        char *place = (char *)all + (size_t)root * length;
+        if (root == rank) __builtin_memcpy(place, own, length);
+        for (size_t from = 0; from < length; from += MOST) {
+            size_t piece = length - from < MOST ? length - from : MOST;
+            MPI_Bcast(place + from, (int)piece, MPI_BYTE, root, MPI_COMM_WORLD);
+        }
+    }
+}
+
+void ranks_all_to_all(const void *own, size_t length, void *received) {
+    MPI_Alltoall(own, (int)length, MPI_BYTE, received, (int)length, MPI_BYTE, MPI_COMM_WORLD);
+}
+
+void ranks_finish(void) {
+    MPI_Finalize();
+}
+
+void ranks_abort(int code) {
+    MPI_Abort(MPI_COMM_WORLD, code);
+}

@@ -1,0 +1,94 @@
+//! MPI, through the functions of `mpi.c`, which `mpicc` compiles: so any MPI library will do, whatever its binary interface,
+//! and no other crate is needed. An error of MPI's own ends all ranks (its default error handler).
+
+use std::os::raw::{c_int, c_void};
+use std::time::Duration;
+
+use record::failure::{Failure, Result};
+use record::stage;
+
+use super::Ranks;
+
+/// The longest sleep between two looks at what is awaited.
+const PATIENCE: Duration = Duration::from_millis(2);
+
+unsafe extern "C" {
+    fn ranks_start(rank: *mut c_int, count: *mut c_int);
+    fn ranks_broadcast_begin(bytes: *mut c_void, length: usize);
+    fn ranks_broadcast_is_done() -> c_int;
+    fn ranks_all_gather(own: *const c_void, length: usize, all: *mut c_void);
+    fn ranks_all_to_all(own: *const c_void, length: usize, received: *mut c_void);
+    fn ranks_finish();
+    fn ranks_abort(code: c_int);
+}
+
+/// A process of an MPI program. All calls come from the thread that made it.
+pub struct Mpi {
+    rank: usize,
+    count: usize,
+    /// MPI is told that one thread calls it, so this must stay on that one.
+    _one_thread: std::marker::PhantomData<*mut ()>,
+}
+
+impl Mpi {
+    /// Joins the others.
+    pub fn start() -> Mpi {
+        let (mut rank, mut count) = (0, 0);
+        // SAFETY: it writes the two numbers. MPI is started once: by `update::stage::run`, which a process calls once.
+        unsafe { ranks_start(&raw mut rank, &raw mut count) };
+        Mpi { rank: rank as usize, count: count as usize, _one_thread: std::marker::PhantomData }
+    }
+}
+
+impl Ranks for Mpi {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn count(&self) -> usize {
+        self.count
+    }
+
+    fn broadcast(&self, bytes: &mut [u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(()); // their address may be one that means something else to MPI
+        }
+        let mut sleep = Duration::from_micros(20);
+        // SAFETY: the bytes outlive the request. It is over when this returns, unless by an interruption, after which the
+        // process calls MPI only to end.
+        unsafe {
+            ranks_broadcast_begin(bytes.as_mut_ptr().cast(), bytes.len());
+            while ranks_broadcast_is_done() == 0 {
+                if stage::interrupted() {
+                    return Err(Failure::interrupted());
+                }
+                std::thread::sleep(sleep);
+                sleep = (sleep * 2).min(PATIENCE);
+            }
+        }
+        Ok(())
+    }
+
+    fn all_gather(&self, own: &[u8], all: &mut [u8]) {
+        assert_eq!(all.len(), own.len() * self.count);
+        // SAFETY: `all` has room for as many times the bytes of `own` as there are ranks.
+        unsafe { ranks_all_gather(own.as_ptr().cast(), own.len(), all.as_mut_ptr().cast()) };
+    }
+
+    fn all_to_all(&self, own: &[u8], received: &mut [u8]) {
+        assert!(own.len() == received.len() && own.len().is_multiple_of(self.count));
+        let piece = own.len() / self.count;
+        // SAFETY: both hold as many pieces as there are ranks.
+        unsafe { ranks_all_to_all(own.as_ptr().cast(), piece, received.as_mut_ptr().cast()) };
+    }
+
+    fn finish(&self) {
+        // SAFETY: the last call.
+        unsafe { ranks_finish() };
+    }
+
+    fn abort(&self, code: u8) {
+        // SAFETY: it does not return.
+        unsafe { ranks_abort(c_int::from(code)) };
+    }
+}

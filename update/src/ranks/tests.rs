@@ -1,0 +1,151 @@
+//! Ranks as threads: what an exchange leaves on each of them.
+
+use std::sync::{Barrier, Mutex};
+
+use super::*;
+
+/// Where threads put what the others take.
+struct Table {
+    barrier: Barrier,
+    places: Vec<Mutex<Vec<u8>>>,
+}
+
+struct Thread<'a> {
+    rank: usize,
+    table: &'a Table,
+}
+
+impl Thread<'_> {
+    /// What everyone handed in.
+    fn exchange(&self, own: &[u8]) -> Vec<Vec<u8>> {
+        *self.table.places[self.rank].lock().unwrap() = own.to_vec();
+        self.table.barrier.wait();
+        let all = self.table.places.iter().map(|place| place.lock().unwrap().clone()).collect();
+        self.table.barrier.wait();
+        all
+    }
+}
+
+impl Ranks for Thread<'_> {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn count(&self) -> usize {
+        self.table.places.len()
+    }
+
+    fn broadcast(&self, bytes: &mut [u8]) -> Result<()> {
+        let all = self.exchange(bytes);
+        bytes.copy_from_slice(&all[0]);
+        Ok(())
+    }
+
+    fn all_gather(&self, own: &[u8], all: &mut [u8]) {
+        all.copy_from_slice(&self.exchange(own).concat());
+    }
+
+    fn all_to_all(&self, own: &[u8], received: &mut [u8]) {
+        let piece = own.len() / self.count();
+        let all = self.exchange(own);
+        let mine = all.iter().flat_map(|other| &other[self.rank * piece..][..piece]);
+        received.iter_mut().zip(mine).for_each(|(place, byte)| *place = *byte);
+    }
+}
+
+/// What each of `count` ranks comes to.
+fn each<T: Send>(count: usize, work: impl Fn(&dyn Ranks) -> T + Sync) -> Vec<T> {
+    let table =
+        Table { barrier: Barrier::new(count), places: (0..count).map(|_| Mutex::default()).collect() };
+    std::thread::scope(|scope| {
+        let (table, work) = (&table, &work);
+        let started: Vec<_> =
+            (0..count).map(|rank| scope.spawn(move || work(&Thread { rank, table }))).collect();
+        started.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Numbers whose sum depends on the order of additions.
+fn numbers(of: usize, length: usize) -> Vec<f32> {
+    let value = |index: usize| {
+        let bits = (index * 2_654_435_761 + of * 40_503) % 1_000_003;
+        (bits as f32 - 500_000.0) * 10f32.powi((bits % 13) as i32 - 6)
+    };
+    (0..length).map(value).collect()
+}
+
+#[test]
+fn a_sum_is_a_tree_in_the_order_of_ranks_whatever_the_length() {
+    for length in [0, 1, 5, 1000] {
+        let sums = each(4, |ranks| {
+            let mut values = numbers(ranks.rank(), length);
+            sum(ranks, &mut values);
+            values
+        });
+        let parts: Vec<Vec<f32>> = (0..4).map(|rank| numbers(rank, length)).collect();
+        let tree = |at: usize| (parts[0][at] + parts[1][at]) + (parts[2][at] + parts[3][at]);
+        let expected: Vec<f32> = (0..length).map(tree).collect();
+        assert!(sums.iter().all(|sum| *sum == expected), "{length}");
+        let in_line = |at: usize| parts[0][at] + parts[1][at] + parts[2][at] + parts[3][at];
+        assert!(length < 1000 || (0..length).any(|at| in_line(at) != expected[at]), "the order matters");
+    }
+}
+
+#[test]
+fn bytes_of_any_size_are_gathered_and_rank_0_is_heard() {
+    for found in each(4, |ranks| gather(ranks, &vec![ranks.rank() as u8; ranks.rank() * 3])) {
+        assert_eq!(found, [vec![], vec![1; 3], vec![2; 6], vec![3; 9]]);
+    }
+    let heard = each(2, |ranks| first(ranks, || Ok(format!("rank {}", ranks.rank()))).unwrap());
+    assert_eq!(heard, ["rank 0", "rank 0"]);
+    let shares = each(2, |ranks| share(ranks, 8));
+    assert_eq!(shares, [0..4, 4..8]);
+}
+
+#[test]
+fn all_read_what_rank_0_reads() {
+    let text = vec![7u8; 100_000];
+    let read = each(2, |ranks| {
+        let own = if ranks.rank() == 0 { &text[..] } else { &[] };
+        let (mut input, mut found, mut buffer) = (Input { ranks, input: own }, Vec::new(), [0; 4096]);
+        loop {
+            let length = input.read(&mut buffer).unwrap();
+            found.extend_from_slice(&buffer[..length]);
+            if length == 0 {
+                return found;
+            }
+        }
+    });
+    assert!(read[0] == text && read[1] == text);
+}
+
+#[test]
+fn values_computed_by_some_are_completed_to_the_bit() {
+    let whole = [1.5, -0.25, f32::NAN, f32::NEG_INFINITY, 0.0];
+    let found = each(2, |ranks| {
+        let mut own = whole;
+        (0..5).filter(|at| at % 2 != ranks.rank()).for_each(|at| own[at] = 0.0);
+        complete(ranks, &mut own);
+        own.map(f32::to_bits)
+    });
+    assert_eq!(found, [whole.map(f32::to_bits); 2]);
+}
+
+#[test]
+fn the_rank_that_differs_is_named() {
+    let outcomes = each(4, |ranks| {
+        let digest = blake3::hash(if ranks.rank() == 2 { b"other" } else { b"weights" });
+        compare(ranks, &digest).map_err(|failure| (failure.code, failure.message))
+    });
+    for outcome in outcomes {
+        let (code, message) = outcome.unwrap_err();
+        assert_eq!(code, 1);
+        assert!(
+            message.starts_with("rank 2 on ") && message.contains("made other weights than rank 0"),
+            "{message}"
+        );
+    }
+    assert_eq!(each(4, |ranks| compare(ranks, &blake3::hash(b"weights"))), vec![Ok(()); 4]);
+    assert_eq!(odd_ones(&[b"a", b"b"]), (0, vec![1]));
+    assert_eq!(odd_ones(&[b"a", b"b", b"b", b"b"]), (1, vec![0]));
+}
