@@ -26,9 +26,6 @@ impl Slurm {
                 ));
             }
         }
-        if !asked("PATH=$PATH:/usr/sbin srun --mpi=list 2>&1 | grep -q pmix") {
-            return Err("this Slurm knows no PMIx".to_owned());
-        }
         let host = must("hostname").trim().to_owned();
         let user = must("id -un").trim().to_owned();
         let port = 20_000 + std::process::id() % 20_000;
@@ -51,7 +48,11 @@ impl Slurm {
              slurmctld -f {place}/slurm.conf && slurmd -f {place}/slurm.conf && \
              for try in $(seq 100); do ! sinfo -h -o %t | grep -q idle || exit 0; sleep 0.2; done; exit 1"
         ));
-        if code == 0 { Ok(slurm) } else { Err(format!("the daemons do not start: {stderr}")) }
+        if code != 0 {
+            return Err(format!("the daemons do not start: {stderr}"));
+        }
+        let (_, known, more) = slurm.run("srun --mpi=list");
+        if (known + &more).contains("pmix") { Ok(slurm) } else { Err("it knows no PMIx".to_owned()) }
     }
 
     fn run(&self, command: &str) -> (i32, String, String) {

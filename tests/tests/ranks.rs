@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use troupe_tests::{contents, must, pipeline, run, shell, update_mpi, without_timing};
+use troupe_tests::{contents, must, pipeline, programs, run, shell, update_mpi, without_timing};
 
 /// The command that starts so many ranks of what follows it, here on one machine and perhaps as root.
 fn mpirun(ranks: usize) -> String {
@@ -33,11 +33,12 @@ fn prepare(place: &Path) {
     };
     must(&format!(
         "cd '{}' && policy init full --preset tiny --seed 7 >log && policy init other --preset tiny --seed 8 >log && \
-         policy init adapter --from full --adapter rank=4,alpha=8 --seed 1 >log && {} && {} && {}",
+         policy init adapter --from full --adapter rank=8,alpha=16 --seed 1 >log && {} && {} && {} && {}",
         place.display(),
         play("full", 24, "many"),
         play("full", 2, "few"),
-        play("adapter", 24, "adapted")
+        play("adapter", 24, "adapted"),
+        play("adapter", 2, "few-adapted")
     ));
 }
 
@@ -49,20 +50,19 @@ fn updated(
     samples: &str,
     flags: &str,
 ) -> BTreeMap<String, Vec<u8>> {
-    let folder = tempfile::tempdir_in(place).expect("a folder");
-    let copy = folder.path().join("policy");
+    let copy = tempfile::tempdir_in(place).expect("a folder"); // beside the policy, so that an adapter finds its base
+    let copy = copy.path();
     let lines = must(&format!(
-        "cd '{}' && cp -r {policy} '{copy}' && {command} --quiet --policy '{copy}' --lr 1e-3 --seed 4 --threads 1 {flags} <{samples}",
+        "cd '{}' && cp -r {policy}/. '{copy}' && {command} --quiet --policy '{copy}' --lr 1e-3 --seed 4 --threads 1 {flags} <{samples}",
         place.display(),
         copy = copy.display()
     ));
-    let mut made = contents(&copy);
+    let mut made = contents(copy);
+    made.retain(|name, _| !name.starts_with('.'));
     assert!(made.keys().any(|name| name.starts_with("step-000001/")), "{:?}", made.keys());
     let line = lines.lines().find(|line| line.starts_with("{\"type\":\"metrics\"")).expect("metrics");
-    made.insert(
-        "metrics".to_owned(),
-        without_timing(line).replace(&*copy.to_string_lossy(), "").into_bytes(),
-    );
+    let name = copy.file_name().expect("a name").to_string_lossy();
+    made.insert("metrics".to_owned(), without_timing(line).replace(&*name, "").into_bytes());
     made
 }
 
@@ -103,6 +103,13 @@ fn same_on_all_ranks(policy: &str, samples: &str, flags: &str) {
 }
 
 #[test]
+fn the_plain_program_needs_no_mpi() {
+    let linked = |program: &Path| must(&format!("ldd '{}'", program.display())).contains("libmpi");
+    assert!(!linked(&programs().join("update")));
+    assert!(update_mpi().is_none_or(linked));
+}
+
+#[test]
 fn adamw_over_several_optimizer_steps() {
     same_on_all_ranks("full", "many", "--minibatches 2 --epochs 2");
 }
@@ -132,15 +139,11 @@ fn the_simulated_device() {
     let Some(program) = update_mpi() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     prepare(folder.path());
-    for (policy, samples) in [("full", "few"), ("adapter", "adapted")] {
-        must(&format!(
-            "cd '{}' && grep -v '\"task\":\"[^\"]*[3-9a-f]\"' {samples} >less || true",
-            folder.path().display()
-        ));
-        let flags = "--device sim --parts 2 --allow-incomplete";
-        let one = updated(folder.path(), "update", policy, "less", flags);
+    for (policy, samples) in [("full", "few"), ("adapter", "few-adapted")] {
+        let flags = "--device sim --parts 2";
+        let one = updated(folder.path(), "update", policy, samples, flags);
         let two =
-            updated(folder.path(), &format!("{} '{}'", mpirun(2), program.display()), policy, "less", flags);
+            updated(folder.path(), &format!("{} '{}'", mpirun(2), program.display()), policy, samples, flags);
         assert_same(&two, &one, policy);
     }
 }
@@ -224,33 +227,28 @@ fn failures_end_all_ranks_with_their_exit_code_and_publish_nothing() {
 }
 
 #[test]
-fn a_rank_whose_weights_differ_by_a_bit_is_refused_by_name() {
+fn a_rank_that_computes_something_else_is_refused_by_name() {
     let Some(program) = update_mpi() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     prepare(folder.path());
-    let at = |command: &str| run(&format!("cd '{}' && {command}", folder.path().display()));
-    let play = "envs tasks plan-path --count 4 --seed 6 | rollout --quiet --policy full --branches 3 --turns 2 --max-tokens 6 \
-                --step 1 | sed -E 's/\"branch\":([0-9]+)(.*)\"reward\":[-0-9.e]+/\"branch\":\\1\\2\"reward\":\\1/' | group --quiet | \
-                advantage --quiet >next";
-    let (code, _, stderr) =
-        at(&format!("update --quiet --policy full --lr 1e-3 <many >log && {play} && cp -r full copy"));
-    assert_eq!(code, 0, "{stderr}");
-    let state = folder.path().join("copy/current/optimizer.safetensors");
-    let mut bytes = fs::read(&state).expect("the state");
-    let last = bytes.len() - 3;
-    bytes[last] ^= 1;
-    fs::remove_file(&state).expect("the state");
-    fs::write(&state, bytes).expect("the state");
-    let before = [contents(&folder.path().join("full")), contents(&folder.path().join("copy"))];
-    let program = program.display();
-    let update = |policy: &str| format!("'{program}' --quiet --policy {policy} --parts 2 --lr 1e-3");
-    let (code, _, stderr) = at(&format!("{} {} : -n 1 {} <next", mpirun(1), update("full"), update("copy")));
+    let before = contents(&folder.path().join("full"));
+    // A learning rate that is off by its last bits stands for a card that is.
+    let update =
+        |lr: &str| format!("'{}' --quiet --policy full --parts 4 --threads 1 --lr {lr}", program.display());
+    let ranks = format!(
+        "{} {} : -n 1 {} : -n 2 {} <many",
+        mpirun(1),
+        update("1e-3"),
+        update("1.0000001e-3"),
+        update("1e-3")
+    );
+    let (code, _, stderr) = run(&format!("cd '{}' && {ranks}", folder.path().display()));
     assert_eq!(code, 1, "{stderr}");
     assert!(
         stderr.contains("update: rank 1 on ") && stderr.contains("made other weights than rank 0 on "),
         "{stderr}"
     );
-    assert_eq!([contents(&folder.path().join("full")), contents(&folder.path().join("copy"))], before);
+    assert_eq!(contents(&folder.path().join("full")), before);
 }
 
 /// Kills one of the ranks that train this policy, if there are any.
@@ -280,7 +278,8 @@ fn a_killed_rank_leaves_nothing_or_the_whole_version() {
     prepare(folder.path());
     let flags = "--parts 4 --minibatches 4 --epochs 3";
     let whole = updated(folder.path(), "update", "full", "many", flags);
-    let before = contents(&folder.path().join("full"));
+    let mut before = contents(&folder.path().join("full"));
+    before.retain(|name, _| !name.starts_with('.'));
     let (mut killed, mut published) = (0, 0);
     for moment in 0..20u64 {
         let copy = folder.path().join("copy");
