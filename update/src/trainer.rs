@@ -62,34 +62,34 @@ pub struct TrainingStats {
 
 /// What a piece of a part came to.
 #[derive(Clone, Debug, Default)]
-struct Tally {
+struct PieceStats {
     /// Sum of the entropies of each tree.
     entropies: Vec<f64>,
     tokens: TokenStats,
 }
 
-impl Tally {
+impl PieceStats {
     /// Those of all ranks, in their order.
-    fn of_all(ranks: &dyn Ranks, own: &[Tally]) -> Vec<Tally> {
-        let words = |tally: &Tally| {
-            let entropies = tally.entropies.iter().map(|entropy| entropy.to_bits());
-            let words: Vec<u64> = std::iter::once(tally.entropies.len() as u64)
+    fn of_all(ranks: &dyn Ranks, own: &[PieceStats]) -> Vec<PieceStats> {
+        let words = |piece_stats: &PieceStats| {
+            let entropies = piece_stats.entropies.iter().map(|entropy| entropy.to_bits());
+            let words: Vec<u64> = std::iter::once(piece_stats.entropies.len() as u64)
                 .chain(entropies)
-                .chain(tally.tokens.words())
+                .chain(piece_stats.tokens.words())
                 .collect();
             words
         };
         let own: Vec<u64> = own.iter().flat_map(words).collect();
-        let mut tallies = Vec::new();
+        let mut stats_by_piece = Vec::new();
         for bytes in ranks::gather(ranks, bytemuck::cast_slice(&own)) {
             let mut words = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
             while let Some(trees) = words.next() {
                 let entropies = words.by_ref().take(trees as usize).map(f64::from_bits).collect();
                 let tokens = TokenStats::of_words(&std::array::from_fn(|_| words.next().unwrap_or(0)));
-                tallies.push(Tally { entropies, tokens });
+                stats_by_piece.push(PieceStats { entropies, tokens });
             }
         }
-        tallies
+        stats_by_piece
     }
 }
 
@@ -175,9 +175,9 @@ impl Trainer<'_> {
             stats.unique_tokens += batches.iter().map(TreeBatch::unique_tokens).sum::<usize>();
         }
         let mut tokens = TokenStats::default();
-        for tally in self.differentiate(&batches, mean, learner)? {
-            tally.entropies.iter().for_each(|entropy| stats.entropy += entropy);
-            tokens.add(&tally.tokens);
+        for piece_stats in self.differentiate(&batches, mean, learner)? {
+            piece_stats.entropies.iter().for_each(|entropy| stats.entropy += entropy);
+            tokens.add(&piece_stats.tokens);
         }
         self.check(&tokens, stats.optimizer_steps)?;
         if stats.optimizer_steps == 0 && self.arguments.objective == Objective::Clip {
@@ -203,22 +203,22 @@ impl Trainer<'_> {
         Ok(tokens.loss)
     }
 
-    /// Leaves the gradient of all batches in the learner: that of this rank's parts, added up over ranks. Returns the tallies
+    /// Leaves the gradient of all batches in the learner: that of this rank's parts, added up over ranks. Returns the stats_by_piece
     /// of all pieces in their order.
     fn differentiate(
         &self,
         batches: &[TreeBatch],
         mean: Mean,
         learner: &mut dyn Learner,
-    ) -> Result<Vec<Tally>> {
+    ) -> Result<Vec<PieceStats>> {
         let ranks = self.ranks;
         let parts = parts::cut(batches, self.arguments.parts as usize);
         let own = &parts[ranks::share(ranks, parts.len())];
-        let (mut sum, mut tallies) = (TreeSum::new(own.len()), Vec::new());
+        let (mut sum, mut stats_by_piece) = (TreeSum::new(own.len()), Vec::new());
         for part in own {
             learner.zero_grad()?;
             for piece in part {
-                tallies.push(self.accumulate(&batches[piece.batch], piece, mean, learner)?);
+                stats_by_piece.push(self.accumulate(&batches[piece.batch], piece, mean, learner)?);
             }
             if parts.len() > 1 {
                 learner.change_gradients(&mut |gradient| {
@@ -228,7 +228,7 @@ impl Trainer<'_> {
                 })?;
             }
         }
-        Ok(if ranks.count() > 1 { Tally::of_all(ranks, &tallies) } else { tallies })
+        Ok(if ranks.count() > 1 { PieceStats::of_all(ranks, &stats_by_piece) } else { stats_by_piece })
     }
 
     /// Adds one piece's gradient.
@@ -238,7 +238,7 @@ impl Trainer<'_> {
         piece: &Piece,
         mean: Mean,
         learner: &mut dyn Learner,
-    ) -> Result<Tally> {
+    ) -> Result<PieceStats> {
         let config = LossConfig {
             objective: self.arguments.objective,
             clip_range: self.arguments.clip_range(),
@@ -247,7 +247,7 @@ impl Trainer<'_> {
         };
         let logprobs =
             ReferenceLogprobs { reference: self.reference.as_deref(), start: self.start.as_deref() };
-        let mut tally = Tally::default();
+        let mut piece_stats = PieceStats::default();
         let at_once = learner.trees_at_once();
         let (trees, members) = (&batch.trees[piece.trees.clone()], &batch.members[piece.trees.clone()]);
         for (trees, members) in trees.chunks(at_once).zip(members.chunks(at_once)) {
@@ -257,10 +257,10 @@ impl Trainer<'_> {
             let loss = BatchLoss::new(config, self.samples, members, mean, logprobs);
             let scores = learner.accumulate(trees, batch.temperature, &loss)?;
             let of_tree = |scores: &Scores| scores.entropies.iter().map(|&entropy| f64::from(entropy)).sum();
-            tally.entropies.extend(scores.iter().map(of_tree).collect::<Vec<f64>>());
-            tally.tokens.add(&loss.token_stats());
+            piece_stats.entropies.extend(scores.iter().map(of_tree).collect::<Vec<f64>>());
+            piece_stats.tokens.add(&loss.token_stats());
         }
-        Ok(tally)
+        Ok(piece_stats)
     }
 
     /// Fails for log-probabilities that no step should be based on.
