@@ -453,10 +453,8 @@ impl Episode {
     /// The index of the member to execute.
     fn choose(&self, agent: &str, members: &[Member]) -> usize {
         match self.config.select {
-            Select::Random if members.len() > 1 => {
-                self.id.streams.choice(self.turn, agent).below(members.len() as u32) as usize
-            }
-            _ => (1..members.len()).fold(0, |best, index| {
+            Select::Random => self.id.streams.choice(self.turn, agent).below(members.len() as u32) as usize,
+            Select::Best => (1..members.len()).fold(0, |best, index| {
                 if members[index].reward > members[best].reward { index } else { best }
             }),
         }

@@ -289,6 +289,8 @@ fn a_parallel_episode_stops_on_agreement_of_the_choices_as_worked_out_by_hand() 
     let terminated =
         transition.groups.iter().flat_map(|group| &group.members).any(|one| one.outcome.terminated);
     assert!(!terminated && episode.stop().is_none());
+    let truncated = transition.groups.iter().flat_map(|group| &group.members).any(|one| one.truncated);
+    assert!(!truncated, "a turn is left");
     assert_eq!(transition.requests[0].messages[0].content, "asker [Some(7), Some(3)]");
 
     // Turn 1: the choices are by the other's last executed action. The doer's 7 would agree with the asker's last 7: 1 + .7.

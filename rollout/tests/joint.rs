@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use common::{of_type, parallel, play, sequential, settings, staged, tasks};
 use envs::Workflow;
+use rollout::episode::joint::{Expand, JointConfig, Mode};
 use serde_json::{Value, json};
 
 fn output(flags: &[&str], workflow: Arc<Workflow>, specs: &[Value]) -> String {
@@ -47,7 +48,12 @@ fn means(joint: &[Value], own: bool) -> BTreeMap<String, f64> {
 #[test]
 fn the_sizes_of_a_tree_are_those_of_the_paper() {
     for (mode, nodes, candidates, actions) in [("aligned", 5, 20, 20), ("cross", 17, 68, 272)] {
-        let output = shared(&["--joint", mode, "--expand", "all", "--branches", "4", "--turns", "2"]);
+        let flags = ["--joint", mode, "--expand", "all", "--branches", "4", "--turns", "2"];
+        let (output, totals, outcome) =
+            play(settings(&flags), parallel(), 4, &tasks(&[json!({"joint": "shared"})]));
+        outcome.expect("a run without failure");
+        let counts = totals.stats.counts();
+        assert_eq!((&counts["nodes"], &counts["joint_actions"]), (&json!(nodes), &json!(actions)));
         let (samples, joint) = (of_type(&output, "sample"), of_type(&output, "joint"));
         let of = |agent: &str| samples.iter().filter(|sample| sample["agent"] == agent).count();
         assert_eq!((of("asker"), of("doer"), joint.len()), (candidates, candidates, actions), "{mode}");
@@ -132,7 +138,10 @@ fn a_sample_earns_the_mean_over_its_joint_actions() {
                         },
                     "{sample}"
                 );
-                assert_eq!(sample["reward_components"].as_object().expect("components").len(), 1, "{sample}");
+                // Of the components of its joint actions those that are about it, without its name.
+                let digit: f64 =
+                    sample["completion"].as_str().and_then(|text| text.parse().ok()).unwrap_or(0.0);
+                assert_eq!(sample["reward_components"], json!({"digit": digit}), "{sample}");
             }
             if mode == "aligned" && !own {
                 let rewards: BTreeMap<String, f64> = of_type(&output, "sample")
@@ -163,9 +172,10 @@ fn the_executed_path_is_one_chain_of_the_best_joint_actions() {
             for action in &path {
                 assert_eq!(action["parent"], parent);
                 parent = action["id"].clone();
-                let siblings = joint.iter().filter(|other| other["node"] == action["node"]);
-                let most = siblings.map(|other| number(&other["reward"])).fold(f64::MIN, f64::max);
-                assert_eq!(number(&action["reward"]), most);
+                let siblings = || joint.iter().filter(|other| other["node"] == action["node"]);
+                let most = siblings().map(|other| number(&other["reward"])).fold(f64::MIN, f64::max);
+                let first = siblings().find(|other| number(&other["reward"]) == most).expect("the best");
+                assert_eq!(first["id"], action["id"]);
             }
             let members: Vec<&Value> =
                 path.iter().flat_map(|action| action["members"].as_array().expect("members")).collect();
@@ -180,7 +190,7 @@ fn the_executed_path_is_one_chain_of_the_best_joint_actions() {
             assert!((number(&episode["reward"]) - reward).abs() < 1e-12);
             assert_eq!((&episode["stop"], &episode["turns"]), (&json!("turns"), &json!(3)));
             let last: Vec<bool> =
-                joint.iter().map(|action| action["truncated"] == (action["turn"] == 2)).collect();
+                joint.iter().chain(&samples).map(|line| line["truncated"] == (line["turn"] == 2)).collect();
             assert!(last.iter().all(|&right| right));
         }
     }
@@ -193,8 +203,17 @@ fn a_random_choice_reaches_every_joint_action() {
         parallel(),
         &vec![json!({"joint": "shared"}); 40],
     );
-    let selected = of_type(&output, "joint").into_iter().filter(|action| action["selected"] == true);
+    let joint = of_type(&output, "joint");
+    let selected: Vec<&Value> = joint.iter().filter(|action| action["selected"] == true).collect();
+    let better = |one: &Value, other: &Value| {
+        one["episode"] == other["episode"] && number(&one["reward"]) > number(&other["reward"])
+    };
+    assert!(
+        selected.iter().any(|action| joint.iter().any(|other| better(other, action))),
+        "not always the best is chosen"
+    );
     let chosen: HashSet<String> = selected
+        .into_iter()
         .map(|action| action["id"].to_string().split_once('/').expect("a path").1.to_owned())
         .collect();
     assert_eq!(chosen.len(), 4, "{chosen:?}");
@@ -290,6 +309,22 @@ fn a_stage_of_one_agent_is_a_joint_of_one() {
         let nodes: HashSet<String> = texts(&joint, "node").into_iter().collect();
         assert!(nodes.len() <= stages);
     }
+    let alone = output(&["--joint", "aligned"], sequential(), &[json!({"joint": "never"})]);
+    assert!(!of_type(&alone, "joint").is_empty(), "an agent alone needs no scoring together");
+    // What `apply` rewards the agent for, `apply_together` would reward the team for.
+    let applied = output(&["--joint", "aligned"], sequential(), &[json!({"joint": "shared"})]);
+    for sample in of_type(&applied, "sample") {
+        assert_eq!(number(&sample["rewards"]["local"]), number(&sample["reward_components"]["digit"]) / 10.0);
+    }
+}
+
+#[test]
+fn a_tree_has_at_most_65536_nodes() {
+    let state = common::Talk::new(sequential());
+    let joint = JointConfig { mode: Mode::Aligned, expand: Expand::All, stop_above: None, parallel: false };
+    // Two stages of one joint action each: a node a stage.
+    assert!(joint.check(&state, 1, Some(32_768)).is_ok());
+    assert_eq!(joint.check(&state, 1, Some(32_769)).expect_err("one too many").code, 2);
 }
 
 #[test]

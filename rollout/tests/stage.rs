@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use common::{groups, of_type, parallel, play, sequential, settings, staged, tasks};
 use envs::Workflow;
+use rollout::episode::EpisodeError;
+use rollout::task_run::{QueuedTask, RunContext, SharedRequest, TaskRun};
 use serde_json::{Value, json};
 
 fn many(count: usize) -> String {
@@ -376,16 +378,25 @@ fn counts_are_those_of_the_lines() {
     assert_eq!(counts["prompt_tokens"], prompts);
 }
 
+/// A task that has begun, and its first requests.
+fn begin(flags: &[&str], workflow: Arc<Workflow>) -> (TaskRun, Vec<SharedRequest>) {
+    let (settings, labels) = (Arc::new(settings(flags)), Vec::new());
+    let context = Arc::new(RunContext { settings, external: None, labels });
+    let task = QueuedTask { sequence: 0, index: 0, occurrence: 0, task: record::line::Task::default() };
+    TaskRun::begin(context, task, Ok(Box::new(common::Talk::new(workflow))))
+}
+
+#[test]
+fn parallel_episodes_share_their_first_prompt() {
+    let (_, requests) = begin(&["--sampling", "parallel", "--branches", "3"], parallel());
+    let branches: Vec<Vec<u32>> = requests.iter().map(|request| request.branches().collect()).collect();
+    assert_eq!(branches, [[0, 1, 2], [0, 1, 2]], "one request for each agent");
+}
+
 /// Both agents of a stage fail: the episode has the first cause, and each group is dropped once.
 #[test]
 fn the_first_failure_of_a_stage_is_the_episodes() {
-    use rollout::episode::EpisodeError;
-    use rollout::task_run::{QueuedTask, RunContext, TaskRun};
-    let labels = Vec::new();
-    let context = Arc::new(RunContext { settings: Arc::new(settings(&[])), external: None, labels });
-    let task = QueuedTask { sequence: 0, index: 0, occurrence: 0, task: record::line::Task::default() };
-    let state = Box::new(common::Talk::new(parallel()));
-    let (mut run, requests) = TaskRun::begin(context, task, Ok(state));
+    let (mut run, requests) = begin(&[], parallel());
     let [first, second]: [_; 2] = requests.try_into().expect("two requests");
     assert!(run.needs(&first) && run.needs(&second));
     run.fail(first, &EpisodeError::at("policy", "the first"));
@@ -398,4 +409,14 @@ fn the_first_failure_of_a_stage_is_the_episodes() {
     assert_eq!(output.stats.groups(), (2, 0, 2));
     let dropped = &output.stats.counts()["dropped_groups"];
     assert_eq!((&dropped["policy"], &dropped["env"]), (&json!(2), &json!(0)));
+}
+
+/// What waits for nobody is taken back, and the task is over with the rest.
+#[test]
+fn a_request_that_is_not_needed_any_more_is_taken_back() {
+    let (mut run, requests) = begin(&[], parallel());
+    let [first, second]: [_; 2] = requests.try_into().expect("two requests");
+    run.fail(first, &EpisodeError::at("policy", "the first"));
+    run.cancel(second);
+    assert!(run.is_over());
 }

@@ -171,8 +171,8 @@ impl Episode {
         let mut scored = self.score_together(config, &complete)?;
         let chosen = match self.executed {
             true => self.choose_together(&scored),
-            // Beside the executed path nothing is chosen: this is the node's first child, the others fork from it.
-            false => scored.iter().position(|(action, _)| !action.outcome.terminated).unwrap_or(0),
+            // Beside the executed path nothing is chosen: this goes on as the first, the others fork from it.
+            false => 0,
         };
         if let Some((action, _)) = scored.get_mut(chosen).filter(|_| self.executed) {
             action.selected = true;
@@ -254,10 +254,11 @@ impl Episode {
     /// The index of the joint action to execute.
     fn choose_together(&self, scored: &[Scored]) -> usize {
         match self.config.select {
-            Select::Random if scored.len() > 1 => {
-                self.id.streams.joint_choice(self.turn, &self.node()).below(scored.len() as u32) as usize
+            Select::Random => {
+                self.id.streams.joint_choice(self.turn, &self.node()).below(scored.len().max(1) as u32)
+                    as usize
             }
-            _ => (1..scored.len()).fold(0, |best, index| {
+            Select::Best => (1..scored.len()).fold(0, |best, index| {
                 if scored[index].0.reward > scored[best].0.reward { index } else { best }
             }),
         }
