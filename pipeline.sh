@@ -40,6 +40,7 @@ choose_policies
 choose_learner
 make_policies
 find_place
+compress_step "$run/steps/$(printf %06d "$done_steps")" # it may have been killed before
 evaluate_if_due "$done_steps"
 for ((step = done_steps + 1; step <= steps; step++)); do
     train "$step"

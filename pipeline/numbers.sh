@@ -48,6 +48,7 @@ resident YES
 shards N
 ranks N
 launcher TEXT
+compress YES
 tensorboard TEXT
 run TEXT!
 evaluate N!
@@ -129,6 +130,8 @@ Options:
                         change from run to run                               [default: 1]
   --launcher WHICH      what starts shards and ranks: local (this machine; ranks by mpirun) | mpirun (ranks; shards are
                         here) | srun | auto: srun in an allocation of Slurm, else local       [default: auto]
+  --compress            of each committed step keep samples.jsonl.zst and tasks.jsonl.zst (zstd), which all programs read;
+                        `report compress RUN` does it later
   --tensorboard DIR     append TensorBoard events to DIR/RUN after each step
   --evaluate STEP       print the stream of an evaluation of --policies AGENT=DIR as step STEP, then stop
   --help                this text

@@ -43,7 +43,7 @@ remember_values() {
 }
 write_config() { # all that the run is made with, for --config and --resume
     local name pair known=()
-    for name in env env_command workflow method adapter select turns max_tokens seed device dtype keep_best resident shards ranks launcher tensorboard \
+    for name in env env_command workflow method adapter select turns max_tokens seed device dtype keep_best resident compress shards ranks launcher tensorboard \
         $(cut -d' ' -f1 <<<"$numbers"); do
         [ -n "${!name}" ] && [ "${!name}" != - ] || continue # the program's own, or without effect
         case $name in

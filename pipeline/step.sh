@@ -68,6 +68,12 @@ count_flat() { # FILE: sets $flat: how many of the groups had nothing to compare
     flat="$empty of $groups groups flat"
     if [ "$empty" = "$groups" ] && [ "$groups" != 0 ]; then flat_steps=$((flat_steps + 1)); else flat_steps=0; fi
 }
+compress_step() { # DIRECTORY: what nobody reads from step to step
+    local name files=()
+    [ "$compress" = yes ] || return 0
+    for name in samples tasks; do [ ! -f "$1/$name.jsonl" ] || files+=("$1/$name.jsonl"); done
+    [ ${#files[@]} = 0 ] || report compress --quiet "${files[@]}" || exit $?
+}
 train() { # STEP
     local directory before flat
     printf -v directory '%s/steps/%06d' "$run" "$1"
@@ -87,6 +93,7 @@ train() { # STEP
     [ "$resident" = no ] || [ "$flat_steps" = 3 ] || play_ahead $(($1 + 1))
     commit "$1" "$directory"
     say "step $1: success in training $(rate "$directory/samples.jsonl" || echo none), $flat"
+    compress_step "$directory"
     [ -z "$tensorboard" ] && [ $((SECONDS - drawn)) -lt 10 ] || page # what a reader has open is not far behind
     [ "$flat_steps" -lt 3 ] ||
         die 1 "steps $(($1 - 2)) to $1: all groups are flat: the candidates of a group earn the same, so there is nothing to learn from" \

@@ -4,6 +4,7 @@
 //! Left out: machine learning and policies.
 
 mod check;
+pub mod compressed;
 pub mod decorate;
 pub mod failure;
 mod finite;

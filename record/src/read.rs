@@ -13,6 +13,7 @@ use serde::de::value::{Error, StrDeserializer};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::compressed::{Frames, MAGIC};
 use crate::failure::{Failure, Result};
 use crate::signal;
 pub use crate::signal::Stdin;
@@ -91,6 +92,9 @@ impl Line {
 /// Reads a stream line by line, through one buffer.
 pub struct Reader<R: Read> {
     input: R,
+    /// Where the input is compressed; none before it is known.
+    frames: Option<Frames>,
+    begun: bool,
     source: Arc<str>,
     number: u64,
     buffer: Vec<u8>,
@@ -122,7 +126,17 @@ impl<R: Read> Reader<R> {
 
     /// Reads `input`, called `name` in messages.
     pub fn new(name: &str, input: R) -> Self {
-        Reader { input, source: Arc::from(name), number: 0, buffer: vec![0; BUFFER], start: 0, end: 0 }
+        let buffer = vec![0; BUFFER];
+        Reader {
+            input,
+            frames: None,
+            begun: false,
+            source: Arc::from(name),
+            number: 0,
+            buffer,
+            start: 0,
+            end: 0,
+        }
     }
 
     /// The next line; none at the end of the input. Blank lines are skipped.
@@ -235,16 +249,41 @@ impl<R: Read> Reader<R> {
         }
     }
 
+    /// Fills the buffer anew, decompressed where the input is.
     fn read(&mut self) -> Result<usize> {
-        loop {
-            if signal::interrupted() {
-                return Err(Failure::interrupted());
+        let Reader { input, frames, buffer, source, .. } = self;
+        if !self.begun {
+            self.begun = true;
+            let mut count = receive(input, buffer, source)?;
+            while count > 0 && count < MAGIC.len() && MAGIC.starts_with(&buffer[..count]) {
+                match receive(input, &mut buffer[count..], source)? {
+                    0 => break,
+                    more => count += more,
+                }
             }
-            match self.input.read(&mut self.buffer) {
-                Ok(count) => return Ok(count),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Failure::io(format!("reading {}: {error}", self.source))),
+            if !buffer[..count].starts_with(&MAGIC) {
+                return Ok(count);
             }
+            let begun = Frames::new(&buffer[..count]);
+            *frames = Some(begun.map_err(|error| Failure::work(format!("reading {source}: {error}")))?);
+        }
+        match frames {
+            Some(frames) => frames.read(source, buffer, |bytes| receive(input, bytes, source)),
+            None => receive(input, buffer, source),
+        }
+    }
+}
+
+/// Bytes of the input, as many as there are; 0 at its end.
+fn receive(input: &mut impl Read, bytes: &mut [u8], source: &str) -> Result<usize> {
+    loop {
+        if signal::interrupted() {
+            return Err(Failure::interrupted());
+        }
+        match input.read(bytes) {
+            Ok(count) => return Ok(count),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Failure::io(format!("reading {source}: {error}"))),
         }
     }
 }

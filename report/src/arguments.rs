@@ -46,6 +46,8 @@ pub struct Arguments {
 pub enum Command {
     /// Prints the result of an evaluation: success with its 95 % interval, pass@k, and the tokens it took
     Evaluate(Evaluate),
+    /// Compresses streams: FILE.zst takes the place of FILE, which every stage reads as before
+    Compress(Compress),
 }
 
 /// Which runs, and what to write.
@@ -107,6 +109,24 @@ pub struct Evaluate {
     /// Accept an incomplete stream: no `end` line, one that is not ok, or less than it announces
     #[arg(long)]
     pub allow_incomplete: bool,
+
+    /// Print nothing on stderr but errors
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// Compresses streams: FILE.zst takes the place of FILE. The stages read both, from files and pipes.
+///
+/// Examples:
+///   report compress runs/plan-path                 # of every committed step what samples and tasks are left
+///   report compress samples.jsonl
+///   zstdcat samples.jsonl.zst | jq .reward         # by hand
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub struct Compress {
+    /// Streams, or run directories of pipeline.sh
+    #[arg(value_name = "RUN|FILE", required = true)]
+    pub paths: Vec<PathBuf>,
 
     /// Print nothing on stderr but errors
     #[arg(long, short)]

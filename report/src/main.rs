@@ -4,6 +4,7 @@
 //! out: sending metrics to a service.
 
 mod arguments;
+mod compress;
 mod csv;
 mod episodes;
 mod evaluate;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         let arguments: Arguments = record::stage::parse();
         match &arguments.command {
             Some(Command::Evaluate(arguments)) => evaluate::run(arguments),
+            Some(Command::Compress(arguments)) => compress::run(arguments),
             None if arguments.runs.watch => watch::run(&arguments.runs.runs),
             None => stage::run(&arguments.runs),
         }

@@ -120,7 +120,7 @@ impl RunDirectory {
         let shown = limits.shown(&committed);
         for number in committed {
             let folder = directory.join("steps").join(format!("{number:06}"));
-            let (samples, metrics) = (folder.join("samples.jsonl"), folder.join("metrics.jsonl"));
+            let (samples, metrics) = (stream(&folder, "samples.jsonl"), folder.join("metrics.jsonl"));
             let files = [&*samples, &*metrics];
             run.add(
                 &cache,
@@ -150,11 +150,13 @@ impl RunDirectory {
     /// 74: a folder cannot be read.
     pub fn state(directory: &Path) -> Result<Snapshot> {
         let (committed, begun) = steps(directory)?;
-        let stream = |step| directory.join("steps").join(format!("{step:06}")).join("samples.jsonl");
+        let samples = |step| directory.join("steps").join(format!("{step:06}")).join("samples.jsonl");
         Ok(Snapshot {
             committed: committed.len(),
             evaluations: numbered(&directory.join("eval"), "step-", ".jsonl")?.len(),
-            bytes: begun.and_then(|step| std::fs::metadata(stream(step)).ok()).map_or(0, |facts| facts.len()),
+            bytes: begun
+                .and_then(|step| std::fs::metadata(samples(step)).ok())
+                .map_or(0, |facts| facts.len()),
             begun,
         })
     }
@@ -239,6 +241,24 @@ fn steps(directory: &Path) -> Result<(Vec<u64>, Option<u64>)> {
         found.into_iter().partition(|(_, path)| path.join("done").exists());
     let committed = committed.into_iter().map(|(number, _)| number).filter(|&number| number > 0);
     Ok((committed.collect(), begun.first().map(|(number, _)| *number)))
+}
+
+/// A stream of a step, compressed or not.
+fn stream(folder: &Path, name: &str) -> PathBuf {
+    let (plain, compressed) = (folder.join(name), folder.join(format!("{name}.zst")));
+    if !plain.exists() && compressed.exists() { compressed } else { plain }
+}
+
+/// The streams of committed steps that `report compress` would compress.
+///
+/// # Errors
+/// As [`RunDirectory::read`] where it is no run directory.
+pub fn uncompressed(directory: &Path) -> Result<Vec<PathBuf>> {
+    settings(directory)?;
+    let folders =
+        steps(directory)?.0.into_iter().map(|step| directory.join("steps").join(format!("{step:06}")));
+    let files = folders.flat_map(|folder| ["samples.jsonl", "tasks.jsonl"].map(|name| folder.join(name)));
+    Ok(files.filter(|file| file.is_file()).collect())
 }
 
 /// Sums up the streams of a training step: its samples and, if there is a second file, its metrics. The step of a

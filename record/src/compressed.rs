@@ -1,0 +1,192 @@
+//! Compressed streams (zstd, RFC 8878): told by their first bytes, so that files and pipes are read alike.
+//!
+//! A stream is one frame or several in a row, as `cat` joins them. Writing is for whole files that nobody reads any more:
+//! [`compress`]. Left out: dictionaries, and frames that are to be skipped.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
+use zstd::stream::write::Encoder;
+
+use crate::failure::{Failure, Result};
+
+/// How a frame begins.
+pub(crate) const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// Bytes asked of the input at once.
+const INPUT: usize = 1 << 17;
+/// The level of [`compress`].
+const LEVEL: i32 = 9;
+
+/// Takes frames in and gives out what they hold.
+pub(crate) struct Frames {
+    decoder: Decoder<'static>,
+    input: Vec<u8>,
+    start: usize,
+    /// Whether a frame is not at its end.
+    open: bool,
+}
+
+impl Frames {
+    /// `begun` is what was read of the first frame.
+    pub fn new(begun: &[u8]) -> io::Result<Frames> {
+        Ok(Frames { decoder: Decoder::new()?, input: begun.to_vec(), start: 0, open: false })
+    }
+
+    /// Fills the beginning of `output`, with more input from `receive` as needed; 0 bytes at the end of the stream.
+    pub fn read(
+        &mut self,
+        source: &str,
+        output: &mut [u8],
+        mut receive: impl FnMut(&mut [u8]) -> Result<usize>,
+    ) -> Result<usize> {
+        let broken = |cause: &dyn std::fmt::Display| {
+            Failure::data(format!("{source}: a compressed stream that is cut or broken: {cause}"))
+                .hint("zstd --test FILE checks a file")
+        };
+        loop {
+            if self.open || self.start < self.input.len() {
+                let mut from = InBuffer::around(&self.input[self.start..]);
+                let mut to = OutBuffer::around(output);
+                let wanted = self.decoder.run(&mut from, &mut to).map_err(|error| broken(&error))?;
+                self.start += from.pos();
+                self.open = wanted > 0;
+                if to.pos() > 0 {
+                    return Ok(to.pos());
+                }
+            }
+            if self.start == self.input.len() {
+                self.input.resize(INPUT, 0);
+                self.start = 0;
+                let count = receive(&mut self.input);
+                self.input.truncate(*count.as_ref().unwrap_or(&0));
+                match count? {
+                    0 if self.open => return Err(broken(&"it ends within a frame")),
+                    0 => return Ok(0),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// Puts `path.zst` in the place of the file `path`, with its time of last change. Whoever stops it leaves one or both, whole. The
+/// same file gives the same bytes. Returns bytes before and after.
+///
+/// # Errors
+/// 74 with the path.
+pub fn compress(path: &Path) -> Result<(u64, u64)> {
+    let with = |suffix: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    let (packed, half) = (with(".zst"), with(".zst.tmp"));
+    let write = || -> io::Result<(u64, u64)> {
+        let mut file = File::open(path)?;
+        let facts = file.metadata()?;
+        let mut encoder = Encoder::new(File::create(&half)?, LEVEL)?;
+        encoder.include_checksum(true)?;
+        io::copy(&mut file, &mut encoder)?;
+        let written = encoder.finish()?;
+        written.set_modified(facts.modified()?)?;
+        written.sync_all()?;
+        fs::rename(&half, &packed)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+        fs::remove_file(path)?;
+        Ok((facts.len(), written.metadata()?.len()))
+    };
+    write().map_err(|error| {
+        // What is left of it is of no use, and may be what fills the disk.
+        let _ = fs::remove_file(&half);
+        Failure::io(format!("{}: {error}", path.display()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+    use crate::read::Reader;
+
+    /// Gives a few bytes at a time, as pipes may.
+    struct Drip<'a>(&'a [u8], usize);
+
+    impl Read for Drip<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let count = self.1.min(self.0.len()).min(buffer.len());
+            buffer[..count].copy_from_slice(&self.0[..count]);
+            self.0 = &self.0[count..];
+            Ok(count)
+        }
+    }
+
+    fn lines(from: usize, to: usize) -> String {
+        let line =
+            |number| format!("{{\"type\":\"note\",\"v\":1,\"text\":\"{}\"}}\n", "ä".repeat(number % 700));
+        (from..to).map(line).collect()
+    }
+
+    fn read(bytes: &[u8], step: usize) -> Result<String> {
+        let (mut reader, mut text) = (Reader::new("t", Drip(bytes, step)), String::new());
+        while let Some(line) = reader.next()? {
+            text.push_str(&line.text);
+            text.push('\n');
+        }
+        Ok(text)
+    }
+
+    #[test]
+    fn frames_are_read_as_what_they_hold_however_they_come() {
+        let (first, second) = (lines(0, 3000), lines(3000, 3100));
+        let pack = |text: &str| zstd::encode_all(text.as_bytes(), 3).unwrap();
+        let both = [pack(&first), pack(&second)].concat();
+        for step in [1, 3, 4, 1 << 20] {
+            assert_eq!(read(&both, step).unwrap(), format!("{first}{second}"), "{step}");
+        }
+        assert_eq!(read(&pack(""), 2).unwrap(), "");
+        assert_eq!(read(first.as_bytes(), 1 << 10).unwrap(), first);
+    }
+
+    #[test]
+    fn a_cut_or_broken_frame_is_no_end() {
+        let mut bytes = zstd::encode_all(lines(0, 500).as_bytes(), 3).unwrap();
+        for cut in [4, 5, bytes.len() / 2, bytes.len() - 1] {
+            let failure = read(&bytes[..cut], 1 << 20).unwrap_err();
+            assert!(
+                failure.code == 65 && failure.message.starts_with("t: a compressed stream"),
+                "{failure:?}"
+            );
+        }
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 0x55;
+        assert_eq!(read(&bytes, 7).unwrap_err().code, 65);
+        // What only begins like a frame is a line that is no JSON.
+        assert!(read(&MAGIC[..3], 1).unwrap_err().message.starts_with("t:1:"));
+    }
+
+    #[test]
+    fn a_compressed_file_takes_the_place_of_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, again) = (folder.path().join("a.jsonl"), folder.path().join("b.jsonl"));
+        let text = lines(0, 2000);
+        for path in [&path, &again] {
+            fs::write(path, &text).unwrap();
+        }
+        let time = fs::metadata(&path).unwrap().modified().unwrap();
+        let (before, after) = compress(&path).unwrap();
+        compress(&again).unwrap();
+        assert!(before == text.len() as u64 && after < before / 20, "{before} {after}");
+        let packed = folder.path().join("a.jsonl.zst");
+        let bytes = fs::read(&packed).unwrap();
+        assert_eq!(bytes, fs::read(folder.path().join("b.jsonl.zst")).unwrap());
+        assert_eq!(fs::metadata(&packed).unwrap().modified().unwrap(), time);
+        assert!(!path.exists() && read(&bytes, 1 << 16).unwrap() == text);
+        let failure = compress(&path).unwrap_err();
+        assert!(failure.code == 74 && failure.message.contains("a.jsonl: "), "{failure:?}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+}
