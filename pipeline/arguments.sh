@@ -29,7 +29,7 @@ read_arguments() { # FLAGS...
     while [ $# -gt 0 ]; do
         flag=$1 value=yes
         case $flag in
-            --help | -h) usage; exit 0 ;;
+            --help | -h) usage | sed "s|[.]/pipeline[.]sh|$TROUPE_CALLED|"; exit 0 ;;
             --keep-best=yes | --keep-best=no | --resident=yes | --resident=no | --compress=yes | --compress=no) value=${flag#*=} flag=${flag%%=*} ;;
             --*=*) set -- "${flag%%=*}" "${flag#*=}" "${@:2}"; continue ;;
         esac

@@ -30,6 +30,7 @@ INSTEAD = {"policies": ["model", "adapter"], "env_command": ["env", "set"], "env
 
 
 def fail(message, hint, code=2):
+    hint = hint.replace("./pipeline.sh", os.environ.get("TROUPE_CALLED", "./pipeline.sh"))
     print(f"pipeline.sh: {message}\nhint: {hint}", file=sys.stderr)
     sys.exit(code)
 

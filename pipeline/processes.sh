@@ -2,10 +2,11 @@
 # Messages, exit codes and signals. Stages run in the background, so that a signal to pipeline.sh alone ends them and frees
 # the lock of the run.
 
+export TROUPE_CALLED=${TROUPE_CALLED:-./pipeline.sh} # what a user types: of a package it is `troupe pipeline`
 say() { printf '%s\n' "$*"; }
 die() { # CODE MESSAGE [HINT]
     printf 'pipeline.sh: %s\n' "$2" >&2
-    [ $# -gt 2 ] && printf 'hint: %s\n' "$3" >&2
+    [ $# -gt 2 ] && printf 'hint: %s\n' "${3//.\/pipeline.sh/$TROUPE_CALLED}" >&2
     exit "$1"
 }
 python() { (trap '' INT; exec python3 "$@"); } # soon done: Ctrl-C needs no traceback, pipeline.sh stops after it
@@ -74,7 +75,7 @@ stop() { # CODE
         kill -KILL "${pids[@]}" 2>/dev/null
     fi
     printf 'pipeline.sh: stopped%s\nhint: the same command goes on from there%s\n' "${step:+ in step $step}" \
-        "${resumable:+, and so does ./pipeline.sh --resume $resumable}" >&2
+        "${resumable:+, and so does $TROUPE_CALLED --resume $resumable}" >&2
     exit "$1"
 }
 running='' staying='' resumable='' # the run as a word, once it can be resumed

@@ -42,7 +42,7 @@ if os.path.exists(f"{run}/policies/done") and os.path.exists(path):
     if names:
         old, new = (" ".join(flags(name, side.get(name)) for name in names) for side in (before, values))
         print(f"pipeline.sh: {run} was started with {old}, not with {new}\n"
-              f"hint: ./pipeline.sh --resume {shlex.quote(run)} goes on as it was started (--steps may grow); or choose another --run",
+              f"hint: {os.environ['TROUPE_CALLED']} --resume {shlex.quote(run)} goes on as it was started (--steps may grow); or choose another --run",
               file=sys.stderr)
         sys.exit(2)
 else:

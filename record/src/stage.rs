@@ -61,6 +61,11 @@ fn code(name: &'static str, body: impl FnOnce() -> Result<()>) -> u8 {
     }
 }
 
+/// Whether this program came as a package, which has `troupe` beside it and the scripts elsewhere.
+fn is_installed() -> bool {
+    std::env::current_exe().is_ok_and(|program| program.with_file_name("troupe").is_file())
+}
+
 /// Prints a failure and its hint on stderr, as [`run`] does.
 pub fn report(name: &str, failure: &Failure) {
     if failure.is_closed() {
@@ -68,7 +73,9 @@ pub fn report(name: &str, failure: &Failure) {
     }
     let mut text = format!("{name}: {}\n", printable(&failure.message));
     if let Some(hint) = &failure.hint {
-        text.push_str(&format!("hint: {}\n", printable(hint)));
+        let hint =
+            if is_installed() { hint.replace("./pipeline.sh", "troupe pipeline") } else { hint.clone() };
+        text.push_str(&format!("hint: {}\n", printable(&hint)));
     }
     // A closed stderr leaves nobody to tell.
     let _ = io::stderr().lock().write_all(text.as_bytes());

@@ -38,6 +38,19 @@ fn an_installed_wheel_trains_without_this_checkout() {
         !must(folder, "rollout --version").contains("\nONNX Runtime "),
         "it finds one that it should not know"
     );
+    // What it says to type is there to be typed.
+    let told = must(
+        folder,
+        "policy init p --preset tiny 2>&1 && ! (envs tasks plan-path --count 1 | rollout --policy p) 2>&1 >/dev/null \
+         && ! troupe pipeline --steppes 3 2>&1 && troupe pipeline --help",
+    );
+    for hint in [
+        "hint: troupe pipeline --setup fetches it once",
+        "hint: did you mean --steps? run troupe pipeline --help",
+    ] {
+        assert!(told.contains(hint), "{hint} in {told}");
+    }
+    assert!(!told.contains("./pipeline.sh"), "{told}");
     must(
         folder,
         &format!(

@@ -84,7 +84,7 @@ fn mix(environment: &dyn Environment, text: Option<&str>) -> Result<Vec<(String,
     let known = environment.demonstrators();
     if known.is_empty() {
         return Err(Failure::usage(format!("{} has no demonstrators", environment.name()))
-            .hint("a pretrained policy needs none: pipeline.sh --model NAME, or --warmup 0"));
+            .hint("a pretrained policy needs none: ./pipeline.sh --model NAME, or --warmup 0"));
     }
     let Some(text) = text else {
         return Ok(known.iter().map(|(kind, share)| ((*kind).to_owned(), *share)).collect());
