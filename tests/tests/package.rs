@@ -86,3 +86,17 @@ fn an_installed_wheel_trains_without_this_checkout() {
         "mkdir unpacked && tar xzf dist/*.tar.gz -C unpacked && unpacked/*/bin/troupe envs list | grep -q plan-path",
     );
 }
+
+#[test]
+fn the_image_is_made_with_the_rust_that_the_workspace_needs() {
+    let text = |file| std::fs::read_to_string(root().join(file)).expect("a file");
+    let image = text("package/Dockerfile");
+    let rust = text("Cargo.toml")
+        .split("rust-version = \"")
+        .nth(1)
+        .and_then(|rest| rest.split('"').next().map(str::to_owned));
+    assert!(image.contains(&format!("FROM rust:{}-", rust.expect("a version"))), "{image}");
+    let feature =
+        image.split("--features rollout/").nth(1).and_then(|rest| rest.split(' ').next()).expect("a feature");
+    assert!(text("rollout/Cargo.toml").contains(&format!("\n{feature} = [")), "{feature}");
+}
