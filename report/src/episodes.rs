@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::boards::Boards;
 use crate::summary::raw;
 
 /// The longest text that is shown whole, in characters.
@@ -70,6 +71,9 @@ pub struct EpisodeTree {
     pub errors: Vec<String>,
     /// One for each turn, node and agent, in the order of the stream.
     pub groups: Vec<Candidates>,
+    /// The board at the end, where there are boards.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub board: Option<String>,
     /// Joint actions, in the order of the stream.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub joint: Vec<ScoredJoint>,
@@ -91,22 +95,36 @@ pub struct ScoredJoint {
 /// The end of an episode.
 #[derive(Debug, Serialize)]
 pub struct Ended {
-    success: bool,
+    /// Whether the task was solved.
+    pub success: bool,
     stop: String,
-    turns: u32,
+    /// Turns that were started.
+    pub turns: u32,
     reward: Option<f64>,
 }
 
 /// The candidates of one agent at one turn.
 #[derive(Debug, Serialize)]
 pub struct Candidates {
-    turn: u32,
+    /// From 0.
+    pub turn: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<String>,
-    agent: String,
+    /// Who acts.
+    pub agent: String,
+    /// The board before them, where the group before saw another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub board: Option<String>,
     policy: String,
     prompt: Vec<Message>,
     members: Vec<Candidate>,
+}
+
+impl Candidates {
+    /// The text of the candidate that was executed.
+    pub fn executed(&self) -> Option<&str> {
+        self.members.iter().find(|member| member.selected).map(|member| &*member.text)
+    }
 }
 
 /// One candidate.
@@ -133,22 +151,30 @@ struct Candidate {
 }
 
 /// Chooses episodes of one stream as it is read.
-#[derive(Debug)]
 pub struct EpisodeSampler {
     set: EpisodeSet,
     wanted: Vec<String>,
     limits: EpisodeLimits,
     /// Episodes that go on, each with the number of its parallel episodes.
     pending: Vec<(EpisodeTree, u32)>,
+    boards: Boards,
     solved: usize,
     unsolved: usize,
 }
 
 impl EpisodeSampler {
     /// A sampler for the stream of a step; it also takes the episodes that are `wanted` by name.
-    pub fn new(step: u64, held_out: bool, limits: EpisodeLimits, wanted: &[String]) -> Self {
+    pub fn new(step: u64, held_out: bool, limits: EpisodeLimits, wanted: &[String], boards: Boards) -> Self {
         let set = EpisodeSet { step, held_out, total: 0, episodes: Vec::new() };
-        EpisodeSampler { set, wanted: wanted.to_vec(), limits, pending: Vec::new(), solved: 0, unsolved: 0 }
+        EpisodeSampler {
+            set,
+            wanted: wanted.to_vec(),
+            limits,
+            pending: Vec::new(),
+            boards,
+            solved: 0,
+            unsolved: 0,
+        }
     }
 
     /// Takes in a line; `sample` is what it holds, if it is a sample.
@@ -227,7 +253,10 @@ impl EpisodeSampler {
         let kept = if solved { &mut self.solved } else { &mut self.unsolved };
         if *kept < self.limits.episodes || self.wanted.contains(&episode.episode) {
             *kept += 1;
-            self.set.episodes.extend(ended.map(|tree| raw(&tree)).transpose()?);
+            if let Some(mut tree) = ended {
+                self.boards.draw(&mut tree);
+                self.set.episodes.push(raw(&tree)?);
+            }
         }
         Ok(())
     }
@@ -250,6 +279,7 @@ impl EpisodeTree {
                 turn,
                 node: sample.node.clone(),
                 agent: agent.to_owned(),
+                board: None,
                 policy: sample.policy.clone().unwrap_or_default(),
                 prompt: shown(prompt),
                 members: Vec::new(),

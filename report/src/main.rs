@@ -4,6 +4,7 @@
 //! out: sending metrics to a service.
 
 mod arguments;
+mod boards;
 mod compress;
 mod csv;
 mod episodes;

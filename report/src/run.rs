@@ -14,6 +14,7 @@ use record::read::{Kind, Line, Reader};
 use record::sample::Sample;
 use serde_json::{Map, Value};
 
+use crate::boards::Boards;
 use crate::episodes::{EpisodeLimits, EpisodeSampler, EpisodeSet};
 use crate::index::Indexer;
 use crate::metrics;
@@ -87,7 +88,7 @@ impl RunDirectory {
         wanted: &[String],
     ) -> Result<RunDirectory> {
         if directory.is_file() {
-            let mut sampler = EpisodeSampler::new(0, false, limits, wanted);
+            let mut sampler = EpisodeSampler::new(0, false, limits, wanted, Boards::default());
             let folder = directory.parent().unwrap_or(directory);
             let summary = training(folder, 0, &[directory], &mut sampler)?;
             let mut episode_sets = vec![sampler.close()];
@@ -173,8 +174,12 @@ impl RunDirectory {
         read: impl Fn(&mut EpisodeSampler) -> Result<Summary>,
         limits: EpisodeLimits,
     ) -> Result<()> {
+        let boards = || match files[0].parent() {
+            Some(folder) if !held_out => Boards::of_step(&self.settings, &stream(folder, "tasks.jsonl")),
+            _ => Boards::of_evaluation(&self.settings),
+        };
         let sampled = |wanted: &[String]| -> Result<(Summary, EpisodeSet)> {
-            let mut sampler = EpisodeSampler::new(step, held_out, limits, wanted);
+            let mut sampler = EpisodeSampler::new(step, held_out, limits, wanted, boards());
             let summary = read(&mut sampler)?;
             Ok((summary, sampler.close()))
         };

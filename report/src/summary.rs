@@ -18,7 +18,7 @@ use crate::index::EpisodeIndex;
 use crate::metrics::Metric;
 
 /// Changes whenever a summary of an earlier build would not do.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// A stream, summed up.
 #[derive(Debug, Serialize, Deserialize)]

@@ -50,6 +50,7 @@ function episode(played) {
     h('div', {class: 'row keys'}, h('span', {}, h('mark', {}, 'word'), ' not in the candidate that was played'), h('span', {}, h('i', {style: 'background:var(--good)'}), `better than its ${joint.length ? 'node' : 'group'}`), h('span', {}, h('i', {style: 'background:var(--bad)'}), 'worse'),
       h('span', {}, h('i', {style: 'background:var(--idle)'}), 'no difference, or not compared'), h('span', {}, h('i', {class: 'ring'}), 'played')),
     ...turns,
+    played.board && h('div', {class: 'turn'}, h('div', {class: 'turn-name'}, 'At the end'), h('pre', {class: 'board'}, played.board)),
   ];
 }
 
@@ -146,6 +147,7 @@ function candidates(group) {
   const head = [group.policy && group.policy !== group.agent && h('span', {class: 'faint'}, `played by ${group.policy}`), node && h('span', {class: 'faint'}, node), h('span', {class: 'faint'}, summary)];
   return h(beside ? 'details' : 'div', {class: beside ? 'group beside' : 'group'},
     beside ? h('summary', {class: 'group-head'}, h('h3', {}, group.agent), ...head) : h('div', {class: 'group-head'}, h('h3', {}, group.agent), ...head),
+    group.board && h('pre', {class: 'board'}, group.board),
     h('details', {}, h('summary', {}, 'prompt', h('span', {class: 'preview'}, last(group.prompt)?.content.trim().slice(0, 160) || '')), messages(group.prompt)),
     h('div', {class: 'cards'}, alike(group.members).map(members => card(members, scale, reference(group)))));
 }
