@@ -3,7 +3,9 @@
 //! A run holds millions of candidates and a page should stay a few megabytes, so the choice is fixed and stated on the page:
 //! evenly spaced steps, and of each the first solved and the first unsolved episodes. Long texts are cut in the middle.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use record::failure::Result;
 use record::line::{self, Episode, ErrorLine, Joint};
@@ -15,6 +17,7 @@ use serde_json::value::RawValue;
 
 use crate::boards::Boards;
 use crate::summary::raw;
+use crate::vocabulary::Vocabularies;
 
 /// The longest text that is shown whole, in characters.
 const LONGEST: usize = 4000;
@@ -137,6 +140,9 @@ struct Candidate {
     text: String,
     tokens: usize,
     logprob: Option<f64>,
+    /// Characters that each token said, and its log-probability in hundredths, where its vocabulary is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pieces: Option<(Vec<usize>, Vec<i32>)>,
     reward: Option<f64>,
     team: Option<f64>,
     local: Option<f64>,
@@ -150,6 +156,15 @@ struct Candidate {
     prompt: Option<Vec<Message>>,
 }
 
+/// What a run knows of a stream's episodes beside the stream.
+#[derive(Default)]
+pub struct Beside {
+    /// What a person would have seen.
+    pub boards: Boards,
+    /// What tokens are called.
+    pub vocabularies: Rc<RefCell<Vocabularies>>,
+}
+
 /// Chooses episodes of one stream as it is read.
 pub struct EpisodeSampler {
     set: EpisodeSet,
@@ -157,21 +172,21 @@ pub struct EpisodeSampler {
     limits: EpisodeLimits,
     /// Episodes that go on, each with the number of its parallel episodes.
     pending: Vec<(EpisodeTree, u32)>,
-    boards: Boards,
+    beside: Beside,
     solved: usize,
     unsolved: usize,
 }
 
 impl EpisodeSampler {
     /// A sampler for the stream of a step; it also takes the episodes that are `wanted` by name.
-    pub fn new(step: u64, held_out: bool, limits: EpisodeLimits, wanted: &[String], boards: Boards) -> Self {
+    pub fn new(step: u64, held_out: bool, limits: EpisodeLimits, wanted: &[String], beside: Beside) -> Self {
         let set = EpisodeSet { step, held_out, total: 0, episodes: Vec::new() };
         EpisodeSampler {
             set,
             wanted: wanted.to_vec(),
             limits,
             pending: Vec::new(),
-            boards,
+            beside,
             solved: 0,
             unsolved: 0,
         }
@@ -226,11 +241,21 @@ impl EpisodeSampler {
     }
 
     fn sample(&mut self, sample: &Sample) {
+        let vocabularies = Rc::clone(&self.beside.vocabularies);
         let (tree, parallel) = self.tree(sample.episode.as_deref().unwrap_or_default());
         if sample.is_parallel() {
             *parallel = sample.branches.unwrap_or(1);
         }
-        tree.add(sample);
+        let pieces = || {
+            let text = sample.completion.as_deref().filter(|text| text.chars().count() <= LONGEST)?;
+            let lengths = vocabularies
+                .borrow_mut()
+                .get(sample.policy.as_deref()?)?
+                .lengths(text, sample.completion_ids.as_deref()?)?;
+            let hundredths = |logprob: &f32| (100.0 * logprob).round() as i32;
+            Some((lengths, sample.completion_logprobs.as_ref()?.iter().map(hundredths).collect()))
+        };
+        tree.add(sample, pieces());
     }
 
     /// Records how an episode ended, and keeps or drops it once all its parallel episodes have ended.
@@ -254,7 +279,7 @@ impl EpisodeSampler {
         if *kept < self.limits.episodes || self.wanted.contains(&episode.episode) {
             *kept += 1;
             if let Some(mut tree) = ended {
-                self.boards.draw(&mut tree);
+                self.beside.boards.draw(&mut tree);
                 self.set.episodes.push(raw(&tree)?);
             }
         }
@@ -268,7 +293,7 @@ impl EpisodeSampler {
 }
 
 impl EpisodeTree {
-    fn add(&mut self, sample: &Sample) {
+    fn add(&mut self, sample: &Sample, pieces: Option<(Vec<usize>, Vec<i32>)>) {
         let (turn, agent) = (sample.turn.unwrap_or_default(), sample.agent.as_deref().unwrap_or_default());
         let prompt = sample.prompt.as_deref().unwrap_or_default();
         let is_own =
@@ -287,7 +312,7 @@ impl EpisodeTree {
             self.groups.len() - 1
         });
         let group = &mut self.groups[index];
-        let mut member = Candidate::of(sample);
+        let mut member = Candidate { pieces, ..Candidate::of(sample) };
         if sample.is_parallel() {
             member.prompt = Some(shown(prompt)).filter(|prompt| *prompt != group.prompt);
         }
@@ -304,6 +329,7 @@ impl Candidate {
             branch: sample.branch.unwrap_or_default(),
             text: shortened(sample.completion.as_deref().unwrap_or_default()),
             tokens: sample.completion_ids.as_ref().map_or(0, Vec::len),
+            pieces: None,
             logprob: logprobs.map(|logprobs| logprobs.iter().map(|&logprob| f64::from(logprob)).sum()),
             reward: sample.reward.flatten(),
             team: sample.rewards.map(|rewards| rewards.team),

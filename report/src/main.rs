@@ -17,6 +17,7 @@ mod stage;
 mod stats;
 mod summary;
 mod tensorboard;
+mod vocabulary;
 mod watch;
 
 use std::process::ExitCode;

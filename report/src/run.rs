@@ -3,10 +3,12 @@
 //! Only committed steps are read (`steps/NNNNNN/done`), so a run in progress or a killed one gives the metrics of its finished
 //! part. Nothing is locked; only `report.cache/` is written.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use record::failure::{Failure, Result};
 use record::line::{self, End, Metrics};
@@ -15,11 +17,12 @@ use record::sample::Sample;
 use serde_json::{Map, Value};
 
 use crate::boards::Boards;
-use crate::episodes::{EpisodeLimits, EpisodeSampler, EpisodeSet};
+use crate::episodes::{Beside, EpisodeLimits, EpisodeSampler, EpisodeSet};
 use crate::index::Indexer;
 use crate::metrics;
 use crate::stats::{Environments, GroupStats, StreamStats};
 use crate::summary::{Cache, Summary};
+use crate::vocabulary::Vocabularies;
 
 /// A training step.
 #[derive(Debug)]
@@ -60,6 +63,8 @@ pub struct RunDirectory {
     pub begun: Option<u64>,
     /// Sampled episodes of some steps.
     pub episode_sets: Vec<EpisodeSet>,
+    /// What its policies' tokens are called.
+    pub vocabularies: Rc<RefCell<Vocabularies>>,
 }
 
 /// What there is to read of a run: a reader who waits for news compares it.
@@ -88,7 +93,7 @@ impl RunDirectory {
         wanted: &[String],
     ) -> Result<RunDirectory> {
         if directory.is_file() {
-            let mut sampler = EpisodeSampler::new(0, false, limits, wanted, Boards::default());
+            let mut sampler = EpisodeSampler::new(0, false, limits, wanted, Beside::default());
             let folder = directory.parent().unwrap_or(directory);
             let summary = training(folder, 0, &[directory], &mut sampler)?;
             let mut episode_sets = vec![sampler.close()];
@@ -99,12 +104,15 @@ impl RunDirectory {
                 streams: vec![summary],
                 begun: None,
                 episode_sets,
+                vocabularies: Rc::default(),
             });
         }
         let settings = settings(directory)?;
         let (committed, begun) = steps(directory)?;
         let cache = Cache::of(directory, limits.episodes);
-        let mut run = RunDirectory { name, settings, streams: Vec::new(), begun, episode_sets: Vec::new() };
+        let vocabularies = Rc::new(RefCell::new(Vocabularies::of(directory)));
+        let (streams, episode_sets) = (Vec::new(), Vec::new());
+        let mut run = RunDirectory { name, settings, streams, begun, episode_sets, vocabularies };
         let found = numbered(&directory.join("eval"), "step-", ".jsonl")?;
         let shown = limits.shown(&found.keys().copied().collect::<Vec<u64>>());
         for (number, path) in found {
@@ -178,8 +186,9 @@ impl RunDirectory {
             Some(folder) if !held_out => Boards::of_step(&self.settings, &stream(folder, "tasks.jsonl")),
             _ => Boards::of_evaluation(&self.settings),
         };
+        let beside = || Beside { boards: boards(), vocabularies: Rc::clone(&self.vocabularies) };
         let sampled = |wanted: &[String]| -> Result<(Summary, EpisodeSet)> {
-            let mut sampler = EpisodeSampler::new(step, held_out, limits, wanted, boards());
+            let mut sampler = EpisodeSampler::new(step, held_out, limits, wanted, beside());
             let summary = read(&mut sampler)?;
             Ok((summary, sampler.close()))
         };

@@ -188,6 +188,7 @@ mod tests {
             streams: vec![stream(300, metrics)],
             begun: None,
             episode_sets: Vec::new(),
+            vocabularies: Default::default(),
         };
         let bytes = events(&run);
         run.streams.push(stream(301, vec![metric("reward", 301, 1.0)]));

@@ -59,6 +59,12 @@ fn a_run_with_compressed_steps_is_the_same_run() {
     };
     assert_eq!(curves(&plain), curves(&packed));
 
+    // Its page has boards, drawn from the tasks, and the parts of texts, by the tokenizers of the policies.
+    let page = fs::read_to_string(packed.join("report.html")).expect("a page");
+    for part in ["\"board\":\"    a b c d e\\n  0 ", "\"pieces\":[["] {
+        assert!(page.contains(part), "{part}");
+    }
+
     // What was compressed later is no other file.
     let told = run(&format!("report compress {}", plain.display())).2;
     assert!(told.starts_with("report: 6 files, "), "{told}");

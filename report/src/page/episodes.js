@@ -47,7 +47,9 @@ function episode(played) {
     ...played.errors.map(error => h('p', {class: 'error'}, error)),
     h('div', {class: 'scroll'}, joint.length ? jointMap(played, anchors) : map(played, anchors)),
     joint.length > 0 && h('p', {class: 'note'}, `${plural(joint.length, 'joint action')} at ${plural(new Set(joint.map(nodeOf)).size, 'node')}: a dot is what the agents of a turn did together.`),
-    h('div', {class: 'row keys'}, h('span', {}, h('mark', {}, 'word'), ' not in the candidate that was played'), h('span', {}, h('i', {style: 'background:var(--good)'}), `better than its ${joint.length ? 'node' : 'group'}`), h('span', {}, h('i', {style: 'background:var(--bad)'}), 'worse'),
+    h('div', {class: 'row keys'}, played.groups.some(group => group.members.some(member => member.pieces)) && h('label', {},
+      h('input', {type: 'checkbox', checked: document.documentElement.classList.contains('tokens') || null, onchange: event => document.documentElement.classList.toggle('tokens', event.target.checked)}), ' tokens by probability'),
+    h('span', {}, h('mark', {}, 'word'), ' not in the candidate that was played'), h('span', {}, h('i', {style: 'background:var(--good)'}), `better than its ${joint.length ? 'node' : 'group'}`), h('span', {}, h('i', {style: 'background:var(--bad)'}), 'worse'),
       h('span', {}, h('i', {style: 'background:var(--idle)'}), 'no difference, or not compared'), h('span', {}, h('i', {class: 'ring'}), 'played')),
     ...turns,
     played.board && h('div', {class: 'turn'}, h('div', {class: 'turn-name'}, 'At the end'), h('pre', {class: 'board'}, played.board)),
@@ -171,6 +173,15 @@ function differences(text, other) {
   return out;
 }
 
+// The parts of a text that its tokens said, the darker the less likely.
+function pieces(member) {
+  const [lengths, logprobs] = member.pieces;
+  let at = 0;
+  return lengths.map((length, place) => {
+    const logprob = logprobs[place] / 100, likely = Math.exp(logprob), said = member.text.slice(at, at += length);
+    return h('span', {style: `background:color-mix(in oklab, var(--bad) ${Math.round(75 * (1 - likely))}%, transparent)`, title: `p ${short(likely)}, log ${logprob.toFixed(2).replace('-', '−')}`}, said || '·');
+  });
+}
 const messages = prompt => prompt.map(message => h('div', {class: 'message'}, h('div', {class: 'speaker'}, message.role), h('pre', {}, message.content)));
 
 function card(members, scale, compared) {
@@ -182,6 +193,7 @@ function card(members, scale, compared) {
     h('div', {class: 'edge', style: `background:${shade(member.advantage)}`}),
     h('div', {class: 'card-head'}, h('span', {class: 'faint branches', title: 'candidates'}, members.map(one => one.branch).join(' ')), members.length > 1 && h('b', {}, `× ${members.length}`), member.selected && h('b', {}, 'played'), member.cut && h('span', {class: 'tag'}, 'cut'), member.terminated && h('span', {class: 'tag'}, 'ends')),
     member.prompt && h('details', {}, h('summary', {}, 'its own prompt'), messages(member.prompt)),
+    member.pieces && h('pre', {class: `said by-token${member.text.length > 90 ? ' long' : ''}`}, pieces(member)),
     h('pre', {class: `said${member.text.length > 90 ? ' long' : ''}`}, member.text.trim() === '' ? '(nothing)' : differences(member.text.trim(), compared.text.trim())),
     h('div', {class: 'number main'}, h('span', {}, 'reward'), h('span', {}, member.reward === null ? 'not scored' : short(member.reward))),
     member.reward !== null && h('div', {class: 'bar'}, h('div', {style: `width:${(100 * Math.max(0, member.reward) / scale).toFixed(0)}%`})),
