@@ -28,7 +28,8 @@ def serve(reset, step, probe=None, joint=None):
     joint(state, actions) -> as step, for the actions (text by agent) of all who act in parallel; local rewards by agent. With it,
         `step` gets a fourth argument: what the others chose (text by agent), or None.
 
-    A situation is a pair: the state, which is any JSON, and what each agent sees of it, {agent: text}.
+    A situation is a pair: the state, which is any JSON, and what each agent sees of it, {agent: text}, or {agent: messages} where it is more than
+    one message of a user.
     """
     for line in sys.stdin:
         answer = {}
@@ -67,7 +68,7 @@ def respond(request, reset, step, probe, joint):
 
 
 def messages(seen):
-    return {agent: [{"role": "user", "content": text}] for agent, text in seen.items()}
+    return {agent: [{"role": "user", "content": sight}] if isinstance(sight, str) else sight for agent, sight in seen.items()}
 
 
 def demonstrate(stream, draws, share, reset, step, probe, joint=None):

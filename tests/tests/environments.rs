@@ -95,6 +95,36 @@ fn a_new_environment_keeps_the_contract_and_trains() {
     }
 }
 
+#[test]
+fn a_loop_of_function_calls_keeps_the_contract_and_trains() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (program, dir) =
+        (root().join("examples/tool_loop.py").display().to_string(), folder.path().display());
+    let table = must(&format!(
+        "(python3 {program} tasks --count 12; python3 {program} tasks --split test --count 6) | \
+         envs check --quiet --tasks 1 --episodes 20 --env-command 'python3 {program}'"
+    ));
+    assert!(table.lines().count() >= 18 && !table.contains("BROKEN"), "{table}");
+    // A conversation of calls and results, which only templates with the role `tool` can show.
+    let shown = must(&format!(
+        "python3 {program} demo --count 1 --share 1 | jq -c 'select(.turn == 2).prompt | map(.role)'"
+    ));
+    assert_eq!(shown.trim(), r#"["system","user","assistant","tool","assistant","tool"]"#);
+    let command = format!("python3 {program} --as-user");
+    must(&format!(
+        "cd {dir}; policy init p --preset tiny --seed 1; {command} tasks --count 3 | \
+         rollout --env-command '{command}' --policy p --branches 3 --turns 3 --max-tokens 6 --seed 7 --quiet | \
+         group --quiet | advantage --quiet | tee samples.jsonl | update --policy p --quiet > metrics.jsonl"
+    ));
+    // Nothing that a random policy says is a call: it is told so, and goes on.
+    let last = must(&format!(
+        "jq -c 'select(.type == \"sample\" and .turn == 2 and .branch == 0) | [.prompt[-1].content, (.prompt | length), .group_size]' \
+         {dir}/samples.jsonl | sort -u"
+    ));
+    let told = r#"["<tool_response>{\"error\": \"neither a call nor a number\"}</tool_response>",6,3]"#;
+    assert!(last.lines().any(|line| line == told), "{last}");
+}
+
 /// One that takes turns, one where all act at once, and one of Gymnasium: through the same wrapper.
 #[test]
 fn environments_of_others_are_wrapped_and_train() {

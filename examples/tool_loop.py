@@ -1,0 +1,136 @@
+"""Function calling: an agent that computes with tools, as chat models are asked to.
+
+The question is a product or sum of numbers too long for the head. The agent calls `add`, `subtract` or `multiply`
+
+    <tool_call>
+    {"name": "multiply", "arguments": {"a": 3402, "b": 817}}
+    </tool_call>
+
+(the form of Qwen's and Hermes' chat templates; blanks do not matter), reads the result as a message of the role `tool`, calls again, and at
+last says the number alone. Calls and results stay in the conversation. A turn is a call or an answer; a call is paid when it is the one that
+brings the solution closer, and the answer when the tools have computed it: a guess is no success.
+
+    python3 examples/tool_loop.py tasks --count 32 --seed 7 |
+      rollout --env-command 'python3 examples/tool_loop.py' --policy run/policy --max-tokens 64 --branches 8 | group | advantage | …
+
+    ./pipeline.sh --env-command 'python3 examples/tool_loop.py --as-user' --max-tokens 64 --warmup 1200 --steps 20
+
+With --as-user results come as <tool_response> from the user, for chat templates without the role `tool` (that of `policy init --preset tiny`,
+for one; Qwen's writes the role that way itself).
+"""
+
+import hashlib
+import json
+import random
+import re
+import sys
+
+from step_protocol import main
+
+TURNS = 5
+SIGNS = {"add": "+", "subtract": "-", "multiply": "*"}
+SYSTEM = (
+    'Compute with functions. <tool_call>{"name": NAME, "arguments": {"a": INTEGER, "b": INTEGER}}</tool_call> calls one of '
+    + ", ".join(SIGNS)
+    + ". Say the final number alone."
+)
+CALL = re.compile(r"\s*<tool_call>(.*)</tool_call>\s*", re.DOTALL)
+AS_USER = "--as-user" in sys.argv
+LONGEST = 400  # characters of a message that are kept
+
+
+def apply(name, a, b):
+    return a + b if name == "add" else a - b if name == "subtract" else a * b
+
+
+def tasks(split, seed):
+    """Two operations one after the other. Every eighth instance, by its digest, is a test task, so that no seed mixes the splits."""
+    draws = random.Random(seed if split == "train" else 0)
+    while True:
+        names = [draws.choice(list(SIGNS)) for _ in range(2)]
+        numbers = [draws.randrange(100, 10000) for _ in range(3)]
+        instance = f"{numbers[0]}-{names[0]}-{numbers[1]}-{names[1]}-{numbers[2]}"
+        if (hashlib.sha256(instance.encode()).digest()[0] % 8 == 0) == (split == "test"):
+            yield instance, {"numbers": numbers, "names": names}
+
+
+def see(state):
+    return state, {"solver": [{"role": "system", "content": SYSTEM}, *state["said"]]}
+
+
+def reset(spec):
+    (a, b, c), (first, second) = spec["numbers"], spec["names"]
+    question = f"({a} {SIGNS[first]} {b}) {SIGNS[second]} {c}"
+    said = [{"role": "user", "content": question}]
+    state = {"numbers": [a, b, c], "names": [first, second], "done": 0, "value": a, "over": False, "said": said}
+    return see(state), ["solver"], "sequential", TURNS
+
+
+def read(text):
+    """What a text calls, as name, a, b; else the number that it says; else None."""
+    called = CALL.fullmatch(text)
+    if called:
+        try:
+            call = json.loads(called[1])
+            name, (a, b) = call["name"], (call["arguments"][key] for key in "ab")
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None
+        whole = all(type(number) is int and abs(number) < 10**15 for number in (a, b))
+        return (name, a, b) if name in SIGNS and whole and len(call["arguments"]) == 2 else None
+    return int(text) if re.fullmatch(r"\s*-?[0-9]{1,15}\s*", text, re.ASCII) else None
+
+
+def shown(result):
+    if AS_USER:
+        return {"role": "user", "content": f"<tool_response>{result}</tool_response>"}
+    return {"role": "tool", "content": result}
+
+
+def wanted(state):
+    """The call that comes next; None where only the answer is missing."""
+    done = state["done"]
+    return None if done == 2 else (state["names"][done], state["value"], state["numbers"][done + 1])
+
+
+def step(state, agent, text):
+    if agent != "solver" or state["over"]:
+        raise ValueError(f"nothing is asked of {agent}")
+    meant, expected = read(text), wanted(state)
+    said = [*state["said"], {"role": "assistant", "content": text.strip()[:LONGEST]}]
+    useful = solved = False
+    if isinstance(meant, tuple):
+        result = {"result": apply(*meant)}
+        useful = meant == expected
+        if useful:
+            state = dict(state, done=state["done"] + 1, value=result["result"])
+    elif meant is None:
+        result = {"error": "neither a call nor a number"}
+    elif expected is not None:
+        result = {"error": "not computed yet"}
+    else:
+        useful = solved = meant == state["value"]
+        result = {"error": "that is not the result"}
+    said.append(shown(json.dumps(result)))
+    state = dict(state, said=said, over=solved)
+    parts = {"format": float(meant is not None), "useful": float(useful)}
+    # Tenths are summed as whole numbers, because .1 + .9 need not be 1 in binary.
+    rewards = {"team": float(solved), "local": (parts["format"] + 9 * parts["useful"]) / 10}
+    return see(state), rewards, parts, solved, solved
+
+
+def call(name, a, b):
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': {'a': a, 'b': b}})}</tool_call>"
+
+
+def probe(state, agent):
+    if state["over"]:
+        return [], None, True
+    expected = wanted(state)
+    best = str(state["value"]) if expected is None else call(*expected)
+    others = ["", "a number", "17", f" {state['value']}\n", call("add", 1, 2), call("divide", 1, 2), call("add", 1, "2")]
+    return [best, *others, "<tool_call>{}</tool_call>", "<tool_call>[</tool_call>"], best, False
+
+
+if __name__ == "__main__":
+    sys.argv = [argument for argument in sys.argv if argument != "--as-user"]
+    main("tool-loop", tasks, reset=reset, step=step, probe=probe)
