@@ -13,8 +13,7 @@ brings the solution closer, and the answer when the tools have computed it: a gu
     python3 examples/tool_loop.py tasks --count 32 --seed 7 |
       rollout --env-command 'python3 examples/tool_loop.py' --policy run/policy --max-tokens 64 --branches 8 | group | advantage | …
 
-    ./pipeline.sh --env-command 'python3 examples/tool_loop.py --as-user' --max-tokens 64 --warmup 1200 --steps 20
-
+It is meant for pretrained models: conversations are long for tiny ones, and how well one learns it has not been measured.
 With --as-user results come as <tool_response> from the user, for chat templates without the role `tool` (that of `policy init --preset tiny`,
 for one; Qwen's writes the role that way itself).
 """
