@@ -54,7 +54,7 @@ def sections(lab, seeds):
         [(titles[name], untrained(lab, name, cell, seeds)) for name, cell in BASES]
         + [(cell.title, [tables.final(lab, cell, seed) for seed in seeds]) for cell in CELLS], seeds)
     rows = [(titles[name], lambda seed, cell=cell: lab.base(cell, seed), name, True) for name, cell in BASES]
-    rows += [(cell.title, lambda seed, cell=cell: lab.directory(cell, seed), "eval", True) for cell in CELLS]
+    rows += [(cell.title, magrpo.trained(lab, cell), "eval", True) for cell in CELLS]
     yield "What was filled, by what it was worth then, of 1; and the tokens of an answer", magrpo.rewards(lab, rows, seeds, ".3f")
 
 

@@ -75,7 +75,12 @@ def after(lab, seed, cells):
 
 def last(directory, name="eval"):
     """The newest evaluation of a run; None where there is none."""
-    return max((directory / name).glob("step-*.jsonl"), default=None)
+    return max((directory / name).glob("step-*.jsonl"), default=None) if directory else None
+
+
+def trained(lab, cell):
+    """The directory of a run by its seed; None where it has not spent its budget."""
+    return lambda seed: lab.directory(cell, seed) if tables.final(lab, cell, seed) else None
 
 
 def rewards(lab, rows, seeds, digits=".2f"):
@@ -110,7 +115,7 @@ def sections(lab, seeds, all_cells):
             + [(cell.title, [tables.final(lab, cell, seed) for seed in seeds]) for cell in there], seeds)
         rows = [(title, lambda seed, cell=cell: lab.base(cell, seed), "eval", cell.workflow != "pipeline") for title, cell in bases]
         for cell in there:
-            directory = lambda seed, cell=cell: lab.directory(cell, seed)
+            directory = trained(lab, cell)
             rows.append((cell.title, directory, "eval", True))
             if place == "write" and cell.per_role:
                 rows += [(f"– its {agent} beside an untrained partner", directory, f"only-{agent}", True) for agent in cell.agents]
