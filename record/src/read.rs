@@ -120,8 +120,8 @@ impl Reader<Stdin> {
 impl<R: Read> Reader<R> {
     /// The same reader with its input in another, before anything is read.
     pub fn map<S: Read>(self, around: impl FnOnce(R) -> S) -> Reader<S> {
-        let Reader { input, source, number, buffer, start, end } = self;
-        Reader { input: around(input), source, number, buffer, start, end }
+        let Reader { input, frames, begun, source, number, buffer, start, end } = self;
+        Reader { input: around(input), frames, begun, source, number, buffer, start, end }
     }
 
     /// Reads `input`, called `name` in messages.
