@@ -288,7 +288,8 @@ fn a_killed_rank_leaves_nothing_or_the_whole_version() {
         let mut command = shell(&format!(
             "cd '{}' && {} '{}' --quiet --policy '{}' --lr 1e-3 --seed 4 --threads 1 {flags} <many >log",
             folder.path().display(),
-            mpirun(2),
+            // Open MPI 4.1 once did not notice the end of a rank that was killed as it started, and waited for it.
+            mpirun(2).replace("mpirun ", "timeout -k 5 60 mpirun "),
             program.display(),
             copy.display()
         ));
