@@ -30,12 +30,12 @@ advantage     advantage  advantage/src                                          
 loss          update     update/src/{objective,aggregate,loss,minibatch,tree}.rs --lib --test objectives --test golden_step --test stage --test refusals
 optimizer     update     update/src/optimizer                                   --lib --test golden_step --test stage --test device --test device_program
 episode       rollout    rollout/src/{episode.rs,episode,task_run.rs}            --test episode --test joint --test stage
-plan-path     envs       envs/src/plan_path                                     --lib --test plan_path
-sokoban       envs       envs/src/sokoban                                       --lib --test sokoban
-sudoku        envs       envs/src/sudoku                                        --lib --test sudoku
-tic-tac-toe   envs       envs/src/tic_tac_toe                                   --lib
-math          envs       envs/src/math                                          --lib --test math
-code          envs       envs/src/code                                          --lib --test code
+plan-path     envs       envs/src/plan_path                                     --lib --test plan_path --test contract --test tasks
+sokoban       envs       envs/src/sokoban                                       --lib --test sokoban --test contract --test tasks
+sudoku        envs       envs/src/sudoku                                        --lib --test sudoku --test contract --test tasks
+tic-tac-toe   envs       envs/src/tic_tac_toe                                   --lib --test contract --test tasks
+math          envs       envs/src/math                                          --lib --test math --test tasks
+code          envs       envs/src/code                                          --lib --test code --test tasks
 TABLE
 }
 
