@@ -161,8 +161,8 @@ fn bounded(value: BigRational) -> Option<BigRational> {
 /// A power, with the real root where the base is negative and the degree odd.
 fn real_power(base: f64, exponent: f64) -> f64 {
     let degree = 1.0 / exponent;
-    let odd = (degree - degree.round()).abs() < 1e-12 && degree.round() % 2.0 != 0.0;
-    if base < 0.0 && exponent.fract() != 0.0 && odd { -(-base).powf(exponent) } else { base.powf(exponent) }
+    let odd = (degree - degree.round()).abs() <= 1e-12 && degree.round() % 2.0 != 0.0;
+    if odd { base.abs().powf(exponent).copysign(base) } else { base.powf(exponent) }
 }
 
 /// A power that is a fraction.
@@ -189,4 +189,68 @@ fn root(value: &BigInt, degree: u32) -> Option<BigInt> {
 fn factorial(value: &BigRational) -> Option<BigRational> {
     let most = value.is_integer().then(|| value.to_u32()).flatten().filter(|most| *most <= MOST_FACTORIAL)?;
     Some(BigRational::from_integer((1..=most).map(BigInt::from).product()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::formula::formula;
+    use super::super::token::tokens;
+    use super::*;
+
+    fn exact(text: &str) -> Option<BigRational> {
+        formula(&tokens(text).unwrap()).unwrap().exact(&[])
+    }
+
+    fn fraction(top: i64, bottom: i64) -> BigRational {
+        BigRational::new(top.into(), bottom.into())
+    }
+
+    /// Worked out by hand: (37 (point + 2) + 101 (index + 1)) / (29 + 12 point + 7 index).
+    #[test]
+    fn test_points_are_other_fractions_for_each_variable_and_later_ones_partly_negative() {
+        let names: BTreeSet<String> = ["a", "b", "c", "d", "e", "f"].map(String::from).into();
+        for (point, index, top, bottom) in [
+            (0, 0, 175, 29),
+            (0, 1, 276, 36),
+            (3, 0, 286, 65),
+            (3, 2, 488, 79),
+            (4, 0, 323, 77),
+            (4, 1, -424, 84),
+            (4, 5, -828, 112),
+            (5, 0, -360, 89),
+            (5, 1, 461, 96),
+        ] {
+            let (name, value) = &test_point(&names, point)[index];
+            assert_eq!((name, value), (names.iter().nth(index).unwrap(), &fraction(top, bottom)), "{point}");
+        }
+    }
+
+    #[test]
+    fn exact_values_end_where_they_grow_too_large_or_are_none() {
+        for (text, top, bottom) in [
+            ("2^{-1}", 1, 2),
+            ("0^2", 0, 1),
+            ("\\sqrt{4}", 2, 1),
+            ("\\sqrt[3]{-8}", -2, 1),
+            ("(4/9)^{-3/2}", 27, 8),
+            ("|-1/3|", 1, 3),
+            // 2 has two bits: a power's size is estimated, and 16,384 are allowed.
+            ("2^{8192}/2^{8191}", 2, 1),
+        ] {
+            assert_eq!(exact(text), Some(fraction(top, bottom)), "{text}");
+        }
+        for text in [
+            "0^0",
+            "0^{-1}",
+            "1/0",
+            "\\sqrt{-4}",
+            "\\sqrt{2}",
+            "2^{8193}",
+            "2^{8000} 2^{8000} 2^{8000}",
+            "2^{-8000} 2^{-8000} 2^{-8000}",
+        ] {
+            // A product of numbers needs its sign.
+            assert_eq!(exact(&text.replace(' ', "*")), None, "{text}");
+        }
+    }
 }

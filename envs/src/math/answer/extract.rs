@@ -46,7 +46,7 @@ fn result(text: &str) -> Option<String> {
     let end =
         after.find(|sign: char| !matches!(sign, '0'..='9' | '.' | ',' | '/' | '-')).unwrap_or(after.len());
     let number = after[..end].trim_end_matches(['.', ',']);
-    (number.chars().any(|sign| sign.is_ascii_digit()) && is_mathematics(number)).then(|| number.to_owned())
+    is_mathematics(number).then(|| number.to_owned())
 }
 
 /// The content of the last box that is not empty.
@@ -119,8 +119,9 @@ fn bare(text: &str) -> Option<String> {
     (lines.next().is_none() && line.len() <= 64 && is_mathematics(line)).then(|| line.to_owned())
 }
 
+/// Whether `line`, which is [`plain`], only says in which language a block is.
 fn is_fence(line: &str) -> bool {
-    matches!(line, "json" | "text" | "latex" | "```")
+    matches!(line, "json" | "text" | "latex")
 }
 
 /// A line without the decoration around it.
@@ -150,6 +151,10 @@ mod tests {
             ("####42", "42"),
             ("####\n```\n42\n```", "42"),
             ("**#### 42**", "42"),
+            ("####\n```json\n42\n```", "42"),
+            ("```latex\n\n42\n```", "42"),
+            ("\\boxed{a\\}b}", "a\\}b"),
+            ("\\boxed{\\{1\\\\\\}}", "\\{1\\\\\\}"),
             ("The final answer is 3/4. I checked it.", "3/4"),
             ("**Answer:** $12$", "$12$"),
             ("42", "42"),
@@ -207,6 +212,8 @@ mod tests {
             ("= $1,250.", Some("1,250")),
             ("8 - 3 = five", None),
             ("8 - 3 =", None),
+            ("8 - 3 = 5/", None),
+            ("8 - 3 = -", None),
             ("5", None),
             ("", None),
         ] {

@@ -28,20 +28,18 @@ pub fn formula(tokens: &[Spaced]) -> Option<Expression> {
 
 /// Whether `tokens` begin with a word and contain no number but exponents.
 fn is_unit(tokens: &[Spaced]) -> bool {
+    let Some((Spaced { token: Token::Word(_), .. }, rest)) = tokens.split_first() else { return false };
     let mut before = ' ';
-    let mut word = false;
-    for (at, spaced) in tokens.iter().enumerate() {
+    for spaced in rest {
         match &spaced.token {
-            Token::Word(_) => word = true,
-            Token::Letter(_) if word => {}
+            Token::Word(_) | Token::Letter(_) | Token::Sign('^' | '/' | '*' | '}') => {}
             Token::Number(_, false) if before == '^' => {}
             Token::Sign('-' | '{') if before == '^' => continue,
-            Token::Sign('^' | '/' | '*' | '}') if at > 0 => {}
             _ => return false,
         }
         before = sign(spaced).unwrap_or(' ');
     }
-    word
+    true
 }
 
 struct Parser<'a> {

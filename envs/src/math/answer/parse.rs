@@ -74,24 +74,25 @@ fn is_comma(spaced: &Spaced) -> bool {
     }
 }
 
-/// 1 for a bracket that opens, -1 for one that closes.
-fn nesting(spaced: &Spaced) -> i32 {
+/// How many brackets are open after `spaced`, of `depth` before it.
+fn nesting(spaced: &Spaced, depth: i32) -> i32 {
     match sign(spaced) {
-        Some('(' | '[' | '{' | '<') => 1,
-        Some(')' | ']' | '}' | '>') => -1,
-        _ => 0,
+        Some('(' | '[' | '{' | '<') => depth + 1,
+        Some(')' | ']' | '}' | '>') => depth - 1,
+        _ => depth,
     }
 }
 
 /// The parts between the tokens outside of brackets that `cut` selects.
 fn split(tokens: &[Spaced], cut: impl Fn(&Spaced) -> bool) -> Vec<&[Spaced]> {
-    let (mut parts, mut depth, mut begin) = (Vec::new(), 0_i32, 0);
+    let (mut parts, mut depth, mut begin) = (Vec::new(), 0, 0);
     for (at, spaced) in tokens.iter().enumerate() {
-        depth += nesting(spaced);
-        if depth == 0 && nesting(spaced) == 0 && cut(spaced) {
+        let after = nesting(spaced, depth);
+        if (depth, after) == (0, 0) && cut(spaced) {
             parts.push(&tokens[begin..at]);
             begin = at + 1;
         }
+        depth = after;
     }
     parts.push(&tokens[begin..]);
     parts
@@ -100,9 +101,9 @@ fn split(tokens: &[Spaced], cut: impl Fn(&Spaced) -> bool) -> Vec<&[Spaced]> {
 /// The content of the first bracket, if the last token closes it.
 fn enclosed(tokens: &[Spaced]) -> Option<(char, &[Spaced], char)> {
     let open = sign(tokens.first()?)?;
-    let mut depth = 0_i32;
+    let mut depth = 0;
     for (at, spaced) in tokens.iter().enumerate() {
-        depth += nesting(spaced);
+        depth = nesting(spaced, depth);
         if depth == 0 {
             let close = sign(spaced).filter(|_| at > 0 && at + 1 == tokens.len())?;
             return Some((open, &tokens[1..at], close));
@@ -172,9 +173,12 @@ fn structure(tokens: &[Spaced], depth: u32) -> Option<Answer> {
 
 /// Whether `tokens` say of different values that they are equal.
 fn contradicts(tokens: &[Spaced], depth: u32) -> bool {
+    if depth == DEEPEST {
+        return false;
+    }
     let parts = split(tokens, is_comma);
-    if depth > DEEPEST || parts.len() > 1 {
-        return parts.iter().any(|part| depth <= DEEPEST && contradicts(part, depth + 1));
+    if parts.len() > 1 {
+        return parts.iter().any(|part| contradicts(part, depth + 1));
     }
     let sides = split(tokens, |spaced| sign(spaced) == Some('='));
     if sides.len() == 1 {
@@ -227,4 +231,59 @@ fn ratio(parts: &[&[Spaced]], depth: u32) -> Option<Answer> {
         return Some(Answer::One(Expression::quotient(left.clone(), right.clone())));
     }
     Some(Answer::Tuple([':'; 2], formulas.into_iter().map(Answer::One).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_word(text: &str) -> bool {
+        matches!(Answer::read(text), Some(Answer::Word(_)))
+    }
+
+    /// Brackets around something, as deep as they may be, mean what one pair of them means; one pair more does not.
+    #[test]
+    fn brackets_in_brackets_are_read_to_a_depth() {
+        for (before, open, inside, close, after, deepest) in [
+            ("", "(", "1", ")", "", 60),
+            ("", "{", "1", "}", "", 60),
+            ("x = ", "(", "1", ")", "", 59),
+            ("Answer: ", "(", "1", ")", "", 59),
+            ("", "(", "1", ")", " = x", 59),
+            ("", "(", "8", ")", " = 9", 59),
+            ("", "(", "8 = 9", ")", "", 59),
+        ] {
+            let read = |depth: usize| {
+                Answer::read(&format!("{before}{}{inside}{}{after}", open.repeat(depth), close.repeat(depth)))
+            };
+            assert_eq!(read(deepest), read(1), "{before}{open}{inside}{close}{after}");
+            assert_ne!(read(deepest + 1), read(1), "{before}{open}{inside}{close}{after}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_is_a_word() {
+        let members = |count: usize| vec!["1"; count].join(", ");
+        assert!(matches!(Answer::read(&members(100)), Some(Answer::Set(items)) if items.len() == 100));
+        let divisions = |count: usize| format!("2{}", "/1".repeat(count));
+        assert_eq!(
+            Answer::read(&divisions(200)).map(|read| read.same(&Answer::read("2").unwrap())),
+            Some(true)
+        );
+        let digits = |count: usize| "7".repeat(count);
+        assert!(matches!(Answer::read(&digits(4000)), Some(Answer::One(Expression::Number(..)))));
+        for text in [members(101), members(102), divisions(201), digits(4001)] {
+            assert!(is_word(&text), "{} bytes", text.len());
+        }
+    }
+
+    #[test]
+    fn only_a_name_says_what_stands_on_the_other_side() {
+        for text in ["x = 6", "x_1 = 6", "x_{12} = 6", "6 = x_1", "v_{max} = 6"] {
+            assert_eq!(Answer::read(text), Answer::read("6"), "{text}");
+        }
+        for text in ["x_1(2) = 6", "x{3} = 6", "2x = 6"] {
+            assert!(matches!(Answer::read(text), Some(Answer::Equation(..))), "{text}");
+        }
+    }
 }

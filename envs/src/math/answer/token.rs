@@ -249,7 +249,7 @@ fn number(letters: &[char], at: usize, depth: usize) -> Option<(BigRational, boo
     }
     let mut places = 0;
     let mut rounded = false;
-    if letters.get(next) == Some(&'.') && (digits_at(next + 1) > 0 || !digits.is_empty()) {
+    if letters.get(next) == Some(&'.') {
         let fraction = digits_at(next + 1);
         digits.extend(&letters[next + 1..next + 1 + fraction]);
         places = fraction;
@@ -294,4 +294,38 @@ fn overlined(letters: &[char], at: usize) -> Option<(String, usize)> {
         braces(letters, at + command.len()).filter(|_| letters[at..].starts_with(&command))?;
     let fits = (1..=100).contains(&digits.len()) && digits.chars().all(|digit| digit.is_ascii_digit());
     fits.then_some((digits, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_exact_and_decimals_say_so() {
+        for (text, top, bottom, rounded) in [
+            ("5.", 5, 1, false),
+            ("5.0", 5, 1, true),
+            (".25", 1, 4, true),
+            ("1,234", 1234, 1, false),
+            ("2.5e-1", 1, 4, true),
+            ("2E+3", 2000, 1, false),
+            ("0.\\overline{3}", 1, 3, false),
+            ("1.\\overline{3}e2", 400, 3, false),
+            ("0.1\\overline{6}", 1, 6, false),
+        ] {
+            let expected = Token::Number(BigRational::new(top.into(), bottom.into()), rounded);
+            assert_eq!(tokens(text), Some(vec![Spaced { token: expected, space: false }]), "{text}");
+        }
+        assert_eq!(tokens("."), None);
+        // No exponent follows: Euler's number does.
+        assert_eq!(tokens("2e").map(|found| found.len()), Some(2));
+    }
+
+    #[test]
+    fn a_repeated_group_has_a_hundred_digits_at_most() {
+        let group = |count: usize| tokens(&format!("0.\\overline{{{}}}", "9".repeat(count))).unwrap();
+        let one = Token::Number(BigRational::from_integer(1.into()), false);
+        assert_eq!(group(100), [Spaced { token: one, space: false }]);
+        assert!(group(101).len() > 1);
+    }
 }

@@ -76,7 +76,7 @@ pub fn word(text: &str) -> Option<String> {
 
 /// `5 > x` as `x < 5`.
 fn from_below(text: &str) -> String {
-    if !text.contains('>') || text.contains('<') {
+    if text.contains('<') {
         return text.to_owned();
     }
     let sides: Vec<&str> = text.split('>').collect();
@@ -105,6 +105,9 @@ mod tests {
             ("x \\leq 5", "x<=5"),
             ("5 ≥ x", "x<=5"),
             ("7 > y > 3", "3<y<7"),
+            ("a < b > c", "a<b>c"),
+            ("x^2 &", "x^2&"),
+            ("below -5", "below-5"),
             ("-1 < x \\le 2", "-1<x<=2"),
             ("\\begin{pmatrix} 1 & -2 \\\\ 3 & 4 \\end{pmatrix}", "\\beginpmatrix1&-2;3&4\\endpmatrix"),
         ] {
