@@ -126,6 +126,95 @@ fn malformed_answers_earn_and_move_nothing() {
     }
 }
 
+#[test]
+fn components_are_those_of_the_papers_table() {
+    let one = |agent: &str| state(if agent == "tool" { "team" } else { "single" }, "compact");
+    // Box d3 is one push away from its goal, and d1 four moves more.
+    let spec = json!({
+        "size": 6, "encoding": "compact", "moves": 3, "turns": 4, "walls": [], "goals": ["d1", "d3"],
+        "boxes": ["c1", "c3"], "player": "b3",
+    });
+    let two = |_: &str| environment().reset(&spec, "single").unwrap();
+    type New<'a> = &'a dyn Fn(&str) -> Box<dyn State>;
+    for (new, agent, text, [legal, improvement, on_goals], local) in [
+        (&one as New, "planner", " U R", [1.0, 1.0, 1.0], 1.0),
+        // Into the rim, which is no deadlock.
+        (&one, "planner", " L", [0.0, 0.0, 0.0], 0.5),
+        (&one, "planner", " U L L", [0.0, 0.5, 0.0], 0.7),
+        (&one, "tool", " b3 c3", [1.0, 1.0, 1.0], 1.0),
+        // Cells that are no neighbors end the route.
+        (&one, "tool", " b3 d1", [0.0, 0.5, 0.0], 0.5),
+        (&two, "planner", " R", [1.0, 1.0 / 3.0, 0.5], 0.2 + 0.4 * 4.0 / 3.0),
+    ] {
+        let outcome = new(agent).apply(agent, text).unwrap();
+        let name = if agent == "tool" { "executes" } else { "legal" };
+        let mut expected =
+            vec![("format", 1.0), (name, legal), ("improvement", improvement), ("on_goals", on_goals)];
+        if agent == "planner" {
+            expected.push(("no_deadlock", 1.0));
+        }
+        let expected: BTreeMap<String, f64> =
+            expected.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        assert_eq!(outcome.components, expected, "{agent} {text:?}");
+        assert!((outcome.rewards.local - local).abs() < 1e-12, "{agent} {text:?}: {}", outcome.rewards.local);
+    }
+}
+
+#[test]
+fn what_check_and_play_need_is_there() {
+    let compact = state("team", "compact");
+    assert_eq!(compact.draw(), "######\n#----#\n##---#\n#-$.-#\n#@---#\n######\n");
+    let actions = compact.test_actions("planner");
+    for action in [" U", " U R", " D L U", " c3", " d3", " b4", " z25", "", "box"] {
+        assert!(actions.iter().any(|other| other == action), "{action:?} is not tried: {actions:?}");
+    }
+    let cases = environment().extraction_cases();
+    for (encoding, agent) in [("full", "tool"), ("full", "planner"), ("compact", "planner")] {
+        for read in [true, false] {
+            let found = cases.iter().any(|case| {
+                case.spec["encoding"] == encoding && case.agent == agent && case.means.is_some() == read
+            });
+            assert!(found, "{encoding} {agent} {read}");
+        }
+    }
+}
+
+#[test]
+fn a_task_carries_its_settings() {
+    let spec = |settings: &[&str]| tasks(Split::Train, 1, settings, 1)[0].spec.clone();
+    let full = spec(&["size=7", "encoding=full", "moves=5", "turns=3", "reward=success"]);
+    for (key, value) in [
+        ("size", json!(7)),
+        ("encoding", json!("full")),
+        ("moves", json!(5)),
+        ("turns", json!(3)),
+        ("reward", json!("success")),
+    ] {
+        assert_eq!(full[key], value, "{key}");
+    }
+    assert_eq!(spec(&["proposal=moves"])["proposal"], "moves");
+    let default = spec(&[]);
+    assert!(default.get("proposal").is_none() && default.get("reward").is_none(), "{default}");
+}
+
+#[test]
+fn what_cannot_be_drawn_is_told_with_its_numbers() {
+    let refused = |settings: &[&str]| {
+        let selection = selection(Split::Train, 1, settings);
+        let first = environment().tasks(&selection).and_then(|mut tasks| tasks.next().unwrap());
+        let failure = first.unwrap_err();
+        (failure.message, failure.hint.unwrap())
+    };
+    // 100 cells inside, 15 of them walls: 85 x 84 x 83 x 82 / 24 ways to choose four, times 85 for the player.
+    let (message, hint) = refused(&["size=12", "boxes=4"]);
+    assert_eq!(message, "--set size=12 boxes=4: 172106725 situations, and the solver takes up to 4000000");
+    assert_eq!(hint, "fewer boxes or a smaller size");
+    // Three walls and six boxes leave no cell of nine to the player.
+    let (message, hint) = refused(&["size=5", "boxes=6", "density=0.6"]);
+    assert_eq!(message, "no train task in 5000 draws: size=5 boxes=6 density=0.6 nearest=4 farthest=9");
+    assert_eq!(hint, "a larger size, fewer walls or a smaller nearest leaves more room");
+}
+
 /// Least number of moves, found forwards and without the table of the level.
 fn solve(instance: &Instance) -> Option<u32> {
     let level = &instance.level;
@@ -283,6 +372,9 @@ fn broken_specs_and_states_are_refused() {
         ("size", json!(2), "size"),
         ("moves", json!(0), "moves"),
         ("walls", json!(["a0"]), "'a0' is no cell inside"),
+        ("walls", json!(["b5"]), "'b5' is no cell inside"),
+        ("walls", json!(["f2"]), "'f2' is no cell inside"),
+        ("goals", json!(["f5"]), "'f5' is no cell inside"),
         ("goals", json!(["b2"]), "goals"),
         ("goals", json!([]), "goals"),
         ("goals", json!(["d3", "d4"]), "1 of them for 2 goals"),

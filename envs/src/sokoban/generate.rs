@@ -39,7 +39,7 @@ pub(crate) fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Va
 }
 
 /// Walls and goals by chance, each in the order of reading.
-fn board(rules: &Rules, draws: &mut Draws) -> (Vec<Position>, Vec<Position>) {
+pub(super) fn board(rules: &Rules, draws: &mut Draws) -> (Vec<Position>, Vec<Position>) {
     let side = rules.spec.size - 2;
     let mut order: Vec<Position> = (0..side * side)
         .map(|cell| Position { row: (1 + cell / side) as u8, column: (1 + cell % side) as u8 })
@@ -55,7 +55,7 @@ fn board(rules: &Rules, draws: &mut Draws) -> (Vec<Position>, Vec<Position>) {
 }
 
 /// A start, at a distance by chance among those that exist within the bounds.
-fn start(rules: &Rules, level: &Level, draws: &mut Draws) -> Option<Situation> {
+pub(super) fn start(rules: &Rules, level: &Level, draws: &mut Draws) -> Option<Situation> {
     let starts: Vec<(Situation, u16)> = level
         .solvable()
         .filter(|(situation, distance)| {

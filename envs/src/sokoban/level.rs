@@ -80,6 +80,11 @@ pub fn table_size(free: usize, boxes: usize) -> usize {
     choose(free, boxes).saturating_mul(free)
 }
 
+/// Whether the solver takes a level with so many free cells and boxes.
+pub fn fits(free: usize, boxes: usize) -> bool {
+    table_size(free, boxes) <= LARGEST_TABLE
+}
+
 impl Level {
     /// A level of `size` × `size` cells whose rim is wall, with more walls inside; solved when every goal has a
     /// box. None if a goal is no free cell or named twice, or if the table would be larger than
@@ -98,8 +103,7 @@ impl Level {
             }
         }
         let boxes = goals.len();
-        if boxes == 0 || boxes > MOST_BOXES || size > LARGEST || table_size(free.len(), boxes) > LARGEST_TABLE
-        {
+        if boxes == 0 || boxes > MOST_BOXES || size > LARGEST || !fits(free.len(), boxes) {
             return None;
         }
         let mut level = Level {
@@ -250,8 +254,7 @@ impl Level {
                 }
                 let walked = Situation { player: from, ..situation };
                 let ahead = self.neighbors[usize::from(here)][forth as usize];
-                let pushed = (ahead != NOWHERE && situation.boxes().contains(&ahead))
-                    .then(|| situation.with(from, ahead, here));
+                let pushed = situation.boxes().contains(&ahead).then(|| situation.with(from, ahead, here));
                 for before in [Some(walked), pushed].into_iter().flatten() {
                     let index = self.index(&before);
                     if self.distances[index] == DEAD {
@@ -295,6 +298,23 @@ mod tests {
         assert_eq!(level.step(&start, Move::Down), None, "a wall");
         assert_eq!(level.step(&start, Move::Left), None, "the rim");
         assert_eq!(level.distance(&start), 2);
+    }
+
+    #[test]
+    fn places_off_the_level_are_no_cells() {
+        let level = level(6, &["b2"], &["e1"]);
+        // Of a level six rows high, row 0 column 7 is stored where row 1 column 1 is.
+        for (row, column) in [(0, 0), (2, 1), (6, 0), (6, 6), (5, 6), (0, 7), (7, 0), (25, 25)] {
+            assert_eq!(level.cell(Position { row, column }), None, "row {row}, column {column}");
+        }
+        assert_eq!(level.cell(Position { row: 4, column: 4 }), Some(14));
+    }
+
+    #[test]
+    fn the_solver_takes_up_to_four_million_situations() {
+        // 40 x 39 x 38 x 37 / 24 x 40 = 3,655,600, and with one cell more 41 x 40 x 39 x 38 / 24 x 41 = 4,152,070.
+        assert_eq!([table_size(40, 4), table_size(41, 4)], [3_655_600, 4_152_070]);
+        assert_eq!([fits(40, 4), fits(41, 4)], [true, false]);
     }
 
     #[test]

@@ -10,6 +10,8 @@ pub mod generate;
 pub mod level;
 mod prompts;
 mod rules;
+#[cfg(test)]
+mod tests;
 
 use record::failure::{Failure, Result};
 use record::philox::Draws;
@@ -21,7 +23,7 @@ use crate::grid::world::{Episode, Grid, GridWorld, Situations};
 use crate::grid::{ActionFormat, ActionSpace, Move, Parsed, Position, walker};
 use crate::settings::{ENCODING, Encoding, PROPOSAL, REWARD, RewardMode, Setting, Settings, TURNS};
 use crate::spec::{checked, fail, read};
-use level::{Cell, DEAD, LARGEST, LARGEST_TABLE, Level, MOST_BOXES, Situation, table_size};
+use level::{Cell, DEAD, LARGEST, LARGEST_TABLE, Level, MOST_BOXES, Situation, fits, table_size};
 use rules::Progress;
 
 /// The environment.
@@ -194,7 +196,7 @@ impl GridWorld for Instance {
         let density = settings.number("density", 0.15, 0.0, 0.6)?;
         let cells = (size - 2) * (size - 2);
         let free = cells - (density * cells as f64).round() as usize;
-        if table_size(free, boxes) > LARGEST_TABLE {
+        if !fits(free, boxes) {
             return Err(Failure::usage(format!(
                 "--set size={size} boxes={boxes}: {} situations, and the solver takes up to {LARGEST_TABLE}",
                 table_size(free, boxes)
@@ -291,7 +293,7 @@ impl GridWorld for Instance {
             on_goals: level.on_goals(&after) as f64 / boxes as f64,
         };
         let outcome = components.outcome(agent, progress.team(end));
-        let paid = (*paid).max(progress.shares(end).min(progress.boxes - 1));
+        let paid = (*paid).max(progress.shares(end));
         let after = Paid { situation: after, paid };
         (after, Outcome { terminated: end == 0 || end == DEAD, success: end == 0, ..outcome })
     }

@@ -77,3 +77,20 @@ pub fn prompt(instance: &Instance, situation: &Situation, proposal: Option<&str>
     let picture = picture(level, situation);
     format!("{preamble}{picture}\nBoxes on goals: {on} of {goals}.\n\n{role}{}", prose::ANSWER)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_thing_has_its_sign() {
+        let place = |text: &str| Position::parse(text).unwrap();
+        let level = Level::new(6, &[place("b2")], &[place("c2"), place("d3")]).unwrap();
+        let drawn = |player: &str, boxes: [&str; 2]| {
+            let boxes = boxes.map(|text| level.cell(place(text)).unwrap());
+            picture(&level, &Situation::new(level.cell(place(player)).unwrap(), &boxes).unwrap())
+        };
+        assert_eq!(drawn("c2", ["d3", "b4"]), "######\n#----#\n##+--#\n#--*-#\n#$---#\n######\n");
+        assert_eq!(drawn("e1", ["b3", "b4"]), "######\n#---@#\n##.--#\n#$-.-#\n#$---#\n######\n");
+    }
+}
