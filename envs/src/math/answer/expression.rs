@@ -97,6 +97,32 @@ impl Expression {
         matches!(self, Expression::Number(_, true)) || self.parts().iter().any(Expression::is_rounded)
     }
 
+    /// Whether it comes to a number and is not written as one: as digits, a reduced fraction or a mixed number, perhaps with
+    /// a minus sign. `2√3` and `x + 1` come to none.
+    pub fn is_unfinished(&self) -> bool {
+        let Expression::Apply(operator, parts) = self else { return false };
+        let one = BigRational::one();
+        match (operator, parts.as_slice()) {
+            (Operator::Quotient, [Expression::Number(top, false), Expression::Number(bottom, false)]) => {
+                *bottom <= one || (top / bottom).denom() != bottom.numer()
+            }
+            (
+                Operator::Sum,
+                [Expression::Number(_, false), part @ Expression::Apply(Operator::Quotient, _)],
+            ) => part.is_unfinished() || part.exact(&[]).is_some_and(|part| part >= one),
+            (Operator::Product, [Expression::Number(sign, false), other])
+                if *sign == -one && !matches!(other, Expression::Number(..)) =>
+            {
+                other.is_unfinished()
+            }
+            // By way of an irrational number, too: `e^0`.
+            _ => {
+                let whole = |value: f64| (value - value.round()).abs() <= 1e-9;
+                self.exact(&[]).is_some() || self.value(&[]).is_some_and(whole)
+            }
+        }
+    }
+
     /// Its exact value at `point`; `None` where there is none, or none of reasonable size.
     pub fn exact(&self, point: &Assignment) -> Option<BigRational> {
         let (operator, parts) = match self {

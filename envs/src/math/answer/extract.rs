@@ -15,28 +15,21 @@ pub fn answer(text: &str) -> Option<String> {
 /// The answer of who was asked for a calculation: as [`answer`], but a line with equations says what the last comes to, and
 /// what is still to be calculated is no answer: that would be the question.
 pub fn calculation(text: &str) -> Option<String> {
-    let done = |answer: &String| !is_unfinished(answer) && Answer::read(answer).is_some();
+    let done = |answer: &String| {
+        !has_operator(answer) && Answer::read(answer).is_some_and(|answer| !answer.is_unfinished())
+    };
     let stated = boxed(text).or_else(|| marked(text)).or_else(|| announced(text)).filter(done);
     stated.or_else(|| result(text).filter(done)).or_else(|| bare(text).filter(done))
 }
 
-/// Whether an operator stands between numbers, or a fraction could be reduced.
-fn is_unfinished(answer: &str) -> bool {
+/// Whether an operator stands behind a number: also in what says its result after an `=`, or has none.
+fn has_operator(answer: &str) -> bool {
     let signs: Vec<char> = answer.chars().filter(|sign| !sign.is_whitespace()).collect();
     let operator = |pair: &[char]| {
         (pair[0].is_ascii_digit() || pair[0] == ')')
             && matches!(pair[1], '+' | '-' | '\u{2212}' | '*' | '×' | '·' | '÷' | '^')
     };
-    let whole = |text: &str| text.trim_matches(['=', '$', ' ']).parse::<u64>().ok();
-    let reducible = answer.split_once('/').and_then(|(above, below)| Some((whole(above)?, whole(below)?)));
-    signs.windows(2).any(operator)
-        || ["\\times", "\\cdot", "\\div"].iter().any(|name| answer.contains(name))
-        || reducible.is_some_and(|(above, below)| common_divisor(above, below) != 1)
-}
-
-/// Euclid's greatest common divisor.
-fn common_divisor(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { common_divisor(b, a % b) }
+    signs.windows(2).any(operator) || ["\\times", "\\cdot", "\\div"].iter().any(|name| answer.contains(name))
 }
 
 /// What the last line with an equation comes to: the number after its last `=`.
@@ -175,12 +168,58 @@ mod tests {
             "6 × 7",
             "$6 \\times 7$",
             "(40) + 2",
+            // 42 in each, by signs that a list of operators between digits does not know.
+            "$27$ + $15$",
+            "{27}+{15}",
+            "[27]+[15]",
+            "27\\,+15",
+            "27°+15",
+            "57\u{2013}15",
+            "57\u{ff0d}15",
+            "6⋅7",
+            "6 \\ast 7",
+            "6(7)",
+            "12(7/2)",
+            "(-1)(-42)",
+            "84:2",
+            "84/(2)",
+            "84.0/2",
+            "84/2 apples",
+            "42/1",
+            "0 84/2",
+            "2 80/2",
+            "-84/-2",
+            "The answer is -84/2.",
+            "\\frac{84}{2}",
+            "\\boxed{\\frac{84}{2}}",
+            "x = \\frac{84}{2}",
+            "\\{{27}+{15}\\}",
+            "√1764",
+            "{27}+{15}e^0",
+            "{27}+{15}%",
+            "2 \\frac{4}{6}",
+            "2 \\frac{5}{3}",
         ] {
             assert_eq!(calculation(text), None, "{text:?}");
         }
-        for (text, expected) in
-            [("= 3/4", "3/4"), ("-5", "-5"), ("The answer is 27 + 15 = 42.", "42"), ("= 1,250", "1,250")]
-        {
+        for (text, expected) in [
+            ("= 3/4", "3/4"),
+            ("-5", "-5"),
+            ("The answer is 27 + 15 = 42.", "42"),
+            ("= 1,250", "1,250"),
+            ("-3/4", "-3/4"),
+            ("\\frac{3}{4}", "\\frac{3}{4}"),
+            ("2 1/3", "2 1/3"),
+            ("-2\\frac13", "-2\\frac13"),
+            ("50%", "50%"),
+            ("3:4", "3:4"),
+            ("2√3", "2√3"),
+            ("-π", "-π"),
+            ("\\{1, 2\\}", "\\{1, 2\\}"),
+            ("0.\\overline{3}", "0.\\overline{3}"),
+            ("(42)", "(42)"),
+            ("42 \\text{ cm}^2", "42 \\text{ cm}^2"),
+        ] {
             assert_eq!(calculation(text).as_deref(), Some(expected), "{text:?}");
         }
     }

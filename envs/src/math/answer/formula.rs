@@ -4,6 +4,7 @@
 //! further number.
 
 use num_bigint::BigInt;
+use num_rational::BigRational;
 use num_traits::{ToPrimitive, Zero};
 
 use super::expression::{Expression, Operator};
@@ -141,6 +142,9 @@ impl Parser<'_> {
             Some(Token::Number(value, false)) => Some(value.clone()),
             _ => None,
         };
+        let mixed = |whole: BigRational, fraction: Expression| {
+            Expression::Apply(Operator::Sum, vec![Expression::Number(whole, false), fraction])
+        };
         let Some(first) = whole(self.ahead(0)) else { return self.power() };
         if self.ahead(1) == Some(&Token::Word("frac".to_owned())) {
             let mut fraction = Parser { tokens: self.tokens, at: self.at + 1, depth: self.depth };
@@ -149,10 +153,7 @@ impl Parser<'_> {
             {
                 self.at = fraction.at;
                 let fraction = Expression::Apply(Operator::Quotient, parts);
-                return Some(Expression::Apply(
-                    Operator::Sum,
-                    vec![Expression::Number(first, false), fraction],
-                ));
+                return Some(mixed(first, fraction));
             }
         }
         if let (Some(top), Some(Token::Sign('/')), Some(bottom)) =
@@ -161,7 +162,9 @@ impl Parser<'_> {
             && !bottom.is_zero()
         {
             self.at += 4;
-            return Some(Expression::Number(first + top / bottom, false));
+            let fraction =
+                Expression::quotient(Expression::Number(top, false), Expression::Number(bottom, false));
+            return Some(mixed(first, fraction));
         }
         self.power()
     }

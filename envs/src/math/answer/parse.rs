@@ -64,6 +64,19 @@ impl Answer {
             Answer::Equation(..) | Answer::Word(_) => false,
         }
     }
+
+    /// Whether something in it is left to calculate: see [`Expression::is_unfinished`].
+    pub fn is_unfinished(&self) -> bool {
+        match self {
+            Answer::One(formula) | Answer::Percent(formula) | Answer::Equation(_, formula) => {
+                formula.is_unfinished()
+            }
+            Answer::Set(items) | Answer::Union(items) | Answer::Tuple(_, items) => {
+                items.iter().any(Answer::is_unfinished)
+            }
+            Answer::Word(_) => false,
+        }
+    }
 }
 
 fn is_comma(spaced: &Spaced) -> bool {
