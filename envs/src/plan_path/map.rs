@@ -161,8 +161,16 @@ mod tests {
         assert_eq!(distance("b2"), UNREACHABLE);
         assert_eq!(map.nearer(map.cell(place("e3"))), Some(Move::Left));
         assert_eq!(map.nearer(map.goal()), None);
+        assert_eq!(map.nearer(map.cell(place("b4"))), None, "no way leads anywhere");
         assert_eq!(map.reachable().count(), 17);
         assert_eq!(map.position(map.cell(place("e3"))), place("e3"));
+    }
+
+    #[test]
+    fn a_board_ends_at_its_sides() {
+        let map = Map::new(5, &[], place("c1"));
+        let held = ["a0", "e4", "e0", "a4", "f0", "a5", "f4", "e5", "z25"].map(|text| map.holds(place(text)));
+        assert_eq!(held, [true, true, true, true, false, false, false, false, false]);
     }
 
     #[test]

@@ -10,6 +10,8 @@ pub mod generate;
 pub mod map;
 mod prompts;
 mod rules;
+#[cfg(test)]
+mod tests;
 
 use record::failure::{Failure, Result};
 use record::philox::Draws;
@@ -382,12 +384,13 @@ impl GridWorld for Instance {
         let map = &self.map;
         let goal = map.position(map.goal());
         walker::demonstrate(kind, self.episode.steps, self.position(situation), draws, |position| {
-            let distance = map.distance(map.cell(*position));
-            let takes = |next: Position| match kind {
-                "random" => true,
-                "manhattan" => next.apart(goal) < position.apart(goal),
-                _ => map.distance(map.cell(next)) < distance,
+            let far = |place: Position| match kind {
+                "random" => 0,
+                "manhattan" => u16::from(place.apart(goal)),
+                _ => map.distance(map.cell(place)),
             };
+            // A step leaves neither distance as it is: what is no farther is nearer.
+            let takes = |next: Position| far(next) <= far(*position);
             let on_board = |step| Some((step, position.step(step).filter(|next| map.holds(*next))?));
             let steps = Move::ALL.into_iter().filter_map(on_board).filter(|(_, next)| takes(*next));
             (*position != goal).then(|| steps.map(|(step, next)| (step, Some(next))).collect())

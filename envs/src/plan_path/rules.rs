@@ -45,7 +45,7 @@ pub fn walk(map: &Map, start: Cell, moves: &[Move]) -> Walk {
             walk.blocked = true;
             break;
         }
-        agrees &= distance < map.distance(walk.end);
+        agrees &= distance + 1 == map.distance(walk.end);
         walk.agreeing += u32::from(agrees);
         walk.least = walk.least.min(distance);
         walk.end = next;
