@@ -21,7 +21,7 @@ choose_learner() {
 has_threads() { [[ " ${stage_flags[$1]:-}" == *' --threads'[\ =]* ]]; } # STAGE, by its --flags
 share_of_cores() { echo $((($(nproc) + $1 - 1) / $1)); }              # PROCESSES on this machine, which take each core once
 play_shards() { # STEP DIRECTORY: writes DIRECTORY/shard-I-of-N.jsonl of the tasks in DIRECTORY/tasks.jsonl
-    local shard players=() player names=()
+    local shard process processes=() names=()
     if ! compgen -G "$2/shard-*-of-$shards.jsonl" >/dev/null; then # else these are the tasks that they were played from
         (draw "$1") >"$2/tasks.jsonl"
         statuses=($?)
@@ -29,12 +29,12 @@ play_shards() { # STEP DIRECTORY: writes DIRECTORY/shard-I-of-N.jsonl of the tas
     fi
     for ((shard = 0; shard < shards; shard++)); do
         play_shard "$1" "$2" "$shard" &
-        players+=($!)
+        processes+=($!)
         names+=("rollout --shard $shard/$shards")
     done
     statuses=()
-    for player in "${players[@]}"; do
-        wait "$player"
+    for process in "${processes[@]}"; do
+        wait "$process"
         statuses+=($?)
     done
     leftmost_failure "${names[@]}"

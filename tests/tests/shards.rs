@@ -165,7 +165,7 @@ fn shards_that_would_have_no_effect_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     for (more, cause) in [
         (&["--resident"][..], "--resident does not start"),
-        (&["--device", "sim"], "--shards has no effect with --device sim"),
+        (&["--device", "sim"], "--shards cannot play with --device sim"),
         (&["--stage", "rollout=cat"], "--stage rollout=... is another command"),
     ] {
         let arguments = [&["--shards", "2"], more].concat();
