@@ -218,6 +218,11 @@ fn the_splits_of_four_share_no_puzzle_in_any_form() {
     assert!(train.len() > (all.len() - held_out) * 9 / 10, "{} of {}", train.len(), all.len() - held_out);
 }
 
+/// The 16 digits of a board in a compact prompt.
+fn board_of(prompt: &str) -> String {
+    prompt.split(' ').skip(1).take(16).map(|word| word.trim_start_matches('x')).collect()
+}
+
 fn demonstrations(workflow: &str, mix: &[(&str, f64)], follow: f64, count: usize) -> Vec<Vec<Sample>> {
     let demonstration = Demonstration {
         tasks: selection(Split::Train, 4, &[]),
@@ -238,11 +243,9 @@ fn optimal_demonstrations_earn_all_and_lazy_ones_one_digit() {
         {
             for sample in batch {
                 let prompt = &sample.prompt.unwrap()[0].content;
-                let digits: String =
-                    prompt.split(' ').skip(1).take(16).map(|word| word.trim_start_matches('x')).collect();
                 let agent = sample.agent.unwrap();
                 let mut json = environment().reset(&task.spec, "team").unwrap().to_json();
-                json["board"] = digits.as_str().into();
+                json["board"] = board_of(prompt).into();
                 let mut state = environment().restore(&json).unwrap();
                 let completion = sample.completion.unwrap();
                 let outcome = state.apply(&agent, &completion).unwrap();
@@ -255,6 +258,78 @@ fn optimal_demonstrations_earn_all_and_lazy_ones_one_digit() {
             }
         }
     }
+}
+
+#[test]
+fn legal_demonstrations_clash_with_nothing_and_random_ones_may() {
+    let shape = Shape::new(4).unwrap();
+    for (kind, may_clash) in [("legal", false), ("random", true)] {
+        let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut clashes = 0;
+        for sample in demonstrations("single", &[(kind, 1.0)], 0.5, 100).concat() {
+            let mut board =
+                shape.parse(&board_of(&sample.prompt.unwrap()[0].content).replace('0', ".")).unwrap();
+            let completion = sample.completion.unwrap();
+            let words: Vec<&str> = completion.split_whitespace().collect();
+            *counts.entry(words.len() / 2).or_default() += 1;
+            for placement in words.chunks(2) {
+                let place = placement[0].as_bytes();
+                let (cell, digit) =
+                    (usize::from(place[1] - b'0') * 4 + usize::from(place[0] - b'a'), placement[1]);
+                let digit = digit.parse().unwrap();
+                // Beside wrong digits there may be no empty cell, or one that no digit fits.
+                let fits = board[cell] == 0
+                    && (1..=4).any(|digit| shape.clashes(&board, cell, digit).next().is_none());
+                clashes += usize::from(fits && shape.clashes(&board, cell, digit).next().is_some());
+                board[cell] = digit;
+            }
+        }
+        // One or two digits a turn, as often.
+        let all: usize = counts.values().sum();
+        assert!(counts.keys().eq(&[1, 2]) && counts[&1].abs_diff(all / 2) < all / 10, "{kind}: {counts:?}");
+        assert_eq!(clashes > 0, may_clash, "{kind}: {clashes}");
+    }
+}
+
+#[test]
+fn what_check_and_play_need_is_there() {
+    let compact = state("team", "compact", 2);
+    assert_eq!(compact.draw(), "1 2 | . 4\n. 4 | 1 2\n----+----\n2 1 | 4 3\n4 . | 2 .\n");
+    let actions = compact.test_actions("planner");
+    for action in [" c0 3", " c0 1", " a0 4", " c0 3 c0 4", " c0 3 c0 3 c0 3", " a0 9", " z9 1", "", "sudoku"]
+    {
+        assert!(actions.iter().any(|other| other == action), "{action:?} is not tried: {actions:?}");
+    }
+    let cases = environment().extraction_cases();
+    for (encoding, agent) in [("full", "tool"), ("full", "planner"), ("compact", "planner")] {
+        for read in [true, false] {
+            let found = cases.iter().any(|case| {
+                case.spec["encoding"] == encoding && case.agent == agent && case.means.is_some() == read
+            });
+            assert!(found, "{encoding} {agent} {read}");
+        }
+    }
+}
+
+#[test]
+fn a_proposal_in_prose_is_shown_as_a_list() {
+    let mut state = state("team", "full", 4);
+    state.apply("tool", "Row 0 lacks a 3.\n#### [(0, 2, 3), (1, 0, 3)]").unwrap();
+    let prompt = content(&*state, "planner");
+    assert!(prompt.contains("[[0, 2, 3], [1, 0, 3]]") && !prompt.contains("c0"), "{prompt}");
+}
+
+#[test]
+fn puzzles_that_are_not_found_are_named_with_advice() {
+    let selection = selection(Split::Train, 1, &["size=9", "fewest=64", "most=64"]);
+    let failure = environment().tasks(&selection).and_then(|mut tasks| tasks.next().unwrap()).unwrap_err();
+    assert_eq!(
+        (failure.message.as_str(), failure.hint.as_deref()),
+        (
+            "no train task in 2000 draws: size=9 fewest=64 most=64",
+            Some("puzzles with fewer empty cells are easier to find")
+        )
+    );
 }
 
 #[test]

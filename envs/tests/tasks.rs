@@ -25,6 +25,7 @@ fn tasks_of_a_seed_are_those_of_every_version() {
         ("plan-path", &["encoding=full", "level=2"], ["9cd62ca3ea74", "0c9132085f7a"]),
         ("sokoban", &[], ["ddc0d24dcefc", "3f9bfc6fcc39"]),
         ("sudoku", &[], ["4df73c67c375", "1214debe4a53"]),
+        ("sudoku", &["size=9"], ["b2c146d0df3e", "fb9b057313ef"]),
         ("tic-tac-toe", &[], ["a8d4dcf5b9c5", "e76463f9ef8e"]),
         ("math", &[], ["8c60e6078191", "b0abb0cdde38"]),
         ("math", &["encoding=full", "level=3"], ["ad5902d52fe6", "4651c0c128bc"]),

@@ -138,7 +138,17 @@ fn factor(words: &mut Words<'_>, x: i128, depth: u32) -> Option<i128> {
 
 #[cfg(test)]
 mod tests {
-    use super::evaluate;
+    use super::{Chain, evaluate};
+
+    #[test]
+    fn chains_are_told_and_mistaken() {
+        let chain = |signs: &str| Chain(signs.chars().zip(3..).collect());
+        let prose = |signs| chain(signs).prose();
+        assert_eq!(prose("+-*"), "Add 3 to x, then subtract 4, then multiply by 5.");
+        assert_eq!(prose("-+"), "Subtract 3 from x, then add 4.");
+        assert_eq!(prose("*"), "Multiply x by 3.");
+        assert_eq!(chain("+-*").slips(), ["--*", "++*", "+-+"].map(chain));
+    }
 
     #[test]
     fn expressions_mean_what_they_mean_in_python() {
@@ -159,11 +169,16 @@ mod tests {
             (" x * * 2", None),
             ("", None),
             (" y", None),
+            // A sign is a word of its own.
+            (" -5", None),
         ] {
             assert_eq!(evaluate(text, 4), value, "{text}");
         }
         assert_eq!(evaluate(&format!(" x{}", " * 9".repeat(60)), 9), None, "beyond 128 bits");
-        assert_eq!(evaluate(&" (".repeat(5000), 1), None);
-        assert_eq!(evaluate(&" -".repeat(5000), 1), None);
+        for (open, close) in [(" (", " )"), (" -", ""), (" +", "")] {
+            let nested = |depth| format!("{} x{}", open.repeat(depth), close.repeat(depth));
+            let values = [100, 101, 5000].map(|depth| evaluate(&nested(depth), 1));
+            assert_eq!(values, [Some(1), None, None], "{open}");
+        }
     }
 }

@@ -94,6 +94,7 @@ mod tests {
             "**Test Input**:\n```\n9\n```\n**Test Output**:\n```\n9\n```\nNo:\n**Test Input**:\n```\n2\n1 2\n```\n\
              **Test Output**:\n```\n3\n```",
             "Input:\n```\n2\n1 2\n```\nExpected output: `3`",
+            "Test Input:\n2\n1 2\n\nTest Output: 3\n\nas from\n```\nprint(3)\n```",
             "<think>Test Input: 1\nTest Output: 1</think>1. Input:\n~~~\n2\n1 2\n~~~\n2. Output:\n~~~\n3",
         ] {
             let found =

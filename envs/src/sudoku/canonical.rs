@@ -28,11 +28,11 @@ fn orders(shape: Shape) -> Vec<Vec<usize>> {
         orders = orders
             .iter()
             .flat_map(|order| {
+                // Bands are whole wherever one begins, so that a row that was not taken begins a band that was not.
                 let fits = move |row: &usize| {
                     let begins = place % band == 0;
                     let together = begins || order.last().is_some_and(|last| last / band == row / band);
-                    let fresh = !begins || order.iter().all(|other| other / band != row / band);
-                    together && fresh && !order.contains(row)
+                    together && !order.contains(row)
                 };
                 (0..shape.size()).filter(fits).map(|row| order.iter().copied().chain([row]).collect())
             })
@@ -45,31 +45,24 @@ fn orders(shape: Shape) -> Vec<Vec<usize>> {
 fn least(shape: Shape, clues: &[u8]) -> Vec<u8> {
     let orders = orders(shape);
     let size = shape.size();
-    let mut least: Option<Vec<u8>> = None;
-    for turned in [false, true] {
-        for rows in &orders {
-            for columns in &orders {
-                let mut names = [0_u8; 10];
-                let mut named = 0;
-                let arranged: Vec<u8> = (0..shape.cells())
-                    .map(|cell| {
-                        let (row, column) = (rows[cell / size], columns[cell % size]);
-                        let from = if turned { column * size + row } else { row * size + column };
-                        let digit = usize::from(clues[from]);
-                        if digit != 0 && names[digit] == 0 {
-                            named += 1;
-                            names[digit] = named;
-                        }
-                        names[digit]
-                    })
-                    .collect();
-                if least.as_ref().is_none_or(|least| arranged < *least) {
-                    least = Some(arranged);
-                }
+    let arranged = |turned: bool, rows: &[usize], columns: &[usize]| -> Vec<u8> {
+        let mut names = [0_u8; 10];
+        let mut named = 0;
+        let arranged = (0..shape.cells()).map(|cell| {
+            let (row, column) = (rows[cell / size], columns[cell % size]);
+            let from = if turned { column * size + row } else { row * size + column };
+            let digit = usize::from(clues[from]);
+            if digit != 0 && names[digit] == 0 {
+                named += 1;
+                names[digit] = named;
             }
-        }
-    }
-    least.unwrap_or_default()
+            names[digit]
+        });
+        arranged.collect()
+    };
+    let both = |rows| orders.iter().flat_map(move |columns| [(false, rows, columns), (true, rows, columns)]);
+    let all = orders.iter().flat_map(both).map(|(turned, rows, columns)| arranged(turned, rows, columns));
+    all.min().unwrap_or_default()
 }
 
 /// A number that looks like chance and depends on one number (the finalizer of SplitMix64).
