@@ -22,8 +22,8 @@ eval_tasks N 300 300 300 tasks of an evaluation, of the test split
 warmup N 3600 0 0 optimizer steps on demonstrations
 warmup_tasks N 8 2 2 tasks demonstrated in each
 warmup_optimizer NAME muon adamw adamw its optimizer
-warmup_lr X 0.03 3e-5 3e-5 its learning rate
-warmup_lr_warmup N 50 10 10 its optimizer steps of linear warm-up
+warmup_lr X 0.03 3e-5 5e-4 its learning rate
+warmup_lr_warmup N 50 10 2 its optimizer steps of linear warm-up
 warmup_lr_other X 4e-3 - - the same of what muon leaves to AdamW'
 # What else is a flag: its kind, as pipeline/config.py has them. Those with ! are no part of what a run is made with.
 choices='env TEXT
@@ -143,7 +143,8 @@ TEXT
         printf '  --%-22s%-42s%-10s%-12s%s\n' "${name//_/-} $kind" "$meaning" "$tiny" "$pretrained" "$adapters"
     done <<<"$numbers"
     cat <<'TEXT'
-A warm-up trains all weights. With --env-command its default is 0. In prose (encoding=full) is the default where a policy is pretrained.
+A warm-up trains all weights; of a pretrained model under adapters it trains one adapter, with a copy of which each role
+begins. With --env-command its default is 0. In prose (encoding=full) is the default where a policy is pretrained.
 Exit codes: 0 done, 2 usage, otherwise the code of the leftmost stage that failed.
 TEXT
 }

@@ -100,7 +100,9 @@ choose_policies() { # who plays with which of them
         for agent in ${train:-$agents}; do # from what it was before the first step
             case $policies in
                 *=*) update_flags+=(--reference "$agent=$run/reference/${folder[$agent]##*/}") ;;
-                adapter-per-role) update_flags+=(--reference "$agent=$run/policies/base") ;;
+                adapter-per-role)
+                    [ "$policy_kind" = adapters ] && [ "$warmup" -gt 0 ] && name=warmup/policy || name=policies/base
+                    update_flags+=(--reference "$agent=$run/$name") ;;
                 *) update_flags+=(--reference "$agent=$run/warmup/policy") ;;
             esac
         done
@@ -142,13 +144,18 @@ make_policies() { # anew only where no step rests on them: what cannot be seen n
             */* | .*) begin=(--from "$model") ;;
             *) begin=(--preset "$model") ;;
         esac
+        # What is pretrained stays as it is under adapters: the warm-up trains one of them, and each role begins with a copy.
+        # A base is beside the adapters, so that they find it wherever the run is moved to.
+        if [ "$policy_kind" = adapters ]; then
+            policy init "$run/policies/base" "${begin[@]}" || exit $?
+            begin=(--from "$run/policies/base" --adapter "$adapter" --seed "$seed")
+        fi
         policy init "$run/warmup/policy" "${begin[@]}" || exit $?
         if [ "$warmup" -gt 0 ]; then
             say "warm-up: $warmup optimizer steps on imperfect demonstrations"
             background warm_up || exit $?
         fi
-        if [ "$policies" = adapter-per-role ]; then
-            # Beside the adapters, so that they find it wherever the run is moved to.
+        if [ "$policies $policy_kind" = 'adapter-per-role tiny' ]; then
             policy init "$run/policies/base" --from "$run/warmup/policy" || exit $?
             for directory in "${folders[@]}"; do
                 policy init "$directory" --from "$run/policies/base" --adapter "$adapter" --seed "$seed" || exit $?

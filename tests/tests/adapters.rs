@@ -100,3 +100,31 @@ fn roles_learn_as_adapters_of_one_base_that_stays_as_it_is() {
     assert_eq!(code, 65, "{stderr}");
     assert!(stderr.contains("the link names its frozen base"), "{stderr}");
 }
+
+#[test]
+fn a_warm_up_leaves_a_pretrained_base_as_it_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (model, run) = (folder.path().join("model"), folder.path().join("run"));
+    must(&format!("policy init '{}' --preset tiny --seed 3", model.display()));
+    let named = model.display().to_string();
+    let arguments = "--policies adapter-per-role --adapter rank=4,alpha=8 --set encoding=compact --warmup 4 --steps 1 --tasks 3 \
+                     --branches 2 --kl 0.01 --eval-every 0";
+    let arguments: Vec<&str> = ["--model", &named].into_iter().chain(arguments.split_whitespace()).collect();
+    let output = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let of = |folder: &Path, name: &str| files(folder).remove(name).expect("weights");
+    let base = run.join("policies/base/current");
+    assert!(
+        of(&base, "model.safetensors") == of(&model.join("current"), "model.safetensors"),
+        "the base was trained"
+    );
+    let adapter = |version: &str| of(&run.join(version), "adapter_model.safetensors");
+    let shown = adapter("warmup/policy/current");
+    assert!(shown != adapter("warmup/policy/step-000000"), "nothing was learned from demonstrations");
+    for role in ["tool", "planner"] {
+        assert!(
+            adapter(&format!("policies/{role}/step-000000")) == shown,
+            "{role} begins with something else"
+        );
+    }
+}
