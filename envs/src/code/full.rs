@@ -162,3 +162,74 @@ pub fn write_case(case: &Test) -> String {
         case.output.trim_end()
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn test(input: &str, output: &str) -> Test {
+        Test { input: input.to_owned(), output: output.to_owned() }
+    }
+
+    /// One problem for programs that read, one for functions.
+    fn problem(style: Style) -> CodeProblem {
+        let (function, tests) = match style {
+            Style::Stdin => (None, vec![test("1 2\n", "3\n"), test("5\n", "5\n")]),
+            Style::Function => (Some("add".to_owned()), vec![test("[[1, 2]]", "3"), test("[[5]]", "5")]),
+        };
+        CodeProblem {
+            name: "sum".to_owned(),
+            statement: "Add up the numbers.\n".to_owned(),
+            style,
+            function,
+            tests,
+            examples: 1,
+            solution: None,
+            wrong: Vec::new(),
+        }
+    }
+
+    /// Every prompt that differs from the others in what decides it, as tests/prompts/code.txt has them.
+    #[test]
+    fn prompts_are_what_they_were() {
+        let fails = |got: Option<&str>| Disagreement {
+            case: test("1 2\n", "3\n"),
+            got: got.map(str::to_owned),
+            fault: "NameError: x".to_owned(),
+        };
+        let (wrong, silent, failed) = (fails(Some("4\n")), fails(Some(" \n")), fails(None));
+        let histories = [
+            ("after no test case", "print(4)\n", None),
+            ("after a wrong result", "print(4)\n", Some(&wrong)),
+            ("after nothing printed", "pass\n", Some(&silent)),
+            ("after a failure", "print(x)\n", Some(&failed)),
+        ];
+        let mut all = String::new();
+        for (style, what) in [(Style::Stdin, "program"), (Style::Function, "function")] {
+            for (reasoning, how) in [(Reasoning::Brief, "brief"), (Reasoning::Steps, "with room")] {
+                for (agent, alone, who) in
+                    [("coder", false, "coder"), ("coder", true, "coder alone"), ("tester", false, "tester")]
+                {
+                    let text =
+                        |program, last| prompt(&problem(style), reasoning, agent, alone, program, last);
+                    let fresh = text(None, None);
+                    let _ = write!(all, "=== {what}, {how}: {who}\n{fresh}\n");
+                    // What is said of the past comes after the task and does not depend on it.
+                    for (when, program, last) in
+                        histories.iter().filter(|_| (style, reasoning) == (Style::Stdin, Reasoning::Brief))
+                    {
+                        let text = text(Some(*program), *last);
+                        let _ = write!(all, "=== {who}, {when}\n{}\n", text.strip_prefix(&fresh).unwrap());
+                    }
+                }
+            }
+        }
+        assert_eq!(all, include_str!("../../tests/prompts/code.txt"));
+    }
+
+    #[test]
+    fn what_is_long_is_cut_at_2000_characters() {
+        let [fits, long] = [2000, 2001].map(|length| "é".repeat(length));
+        assert_eq!((clip(&fits), clip(&long)), (fits.clone(), format!("{fits}…")));
+    }
+}
