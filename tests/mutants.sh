@@ -35,7 +35,7 @@ sokoban       envs       envs/src/sokoban                                       
 sudoku        envs       envs/src/sudoku                                        --lib --test sudoku --test contract --test tasks
 tic-tac-toe   envs       envs/src/tic_tac_toe                                   --lib --test tic_tac_toe --test contract --test tasks
 math          envs       envs/src/math                                          --lib --test math --test tasks
-code          envs       envs/src/code                                          --lib --test code --test tasks
+code          envs       envs/src/code                                          --lib --test code_judge --test code --test no_sandbox --test tasks
 TABLE
 }
 

@@ -38,6 +38,17 @@ fn without_namespaces_nothing_runs() {
         "{code:?} {said} {errors}"
     );
     assert!(!trace.exists());
+    // Expressions are evaluated without one.
+    let spec = r#"{"problem": "x + 3 * 2", "encoding": "compact", "turns": 4, "cpu": 2.0, "memory": 128,
+        "style": "function", "function": "f", "tests": [{"input": "[4]", "output": "14"}]}"#;
+    let chain = format!(
+        r#"{{"env": "code", "spec": {spec}, "workflow": "team", "turn": 0, "best": 0, "over": false}}"#
+    );
+    let chain = chain.replace('\n', " ");
+    let chain =
+        format!(r#"{{"request": 1, "state": {chain}, "agent": "coder", "action": " ( x + 3 ) * 2"}}"#);
+    let (code, said, errors) = run(&["step", "code"], &chain);
+    assert!(said.contains("\"golden\":1.0"), "{code:?} {said} {errors}");
     let (code, said, errors) = run(&["check", "code", "--tasks", "1", "--episodes", "1"], "");
     assert_eq!((code, said.as_str()), (Some(69), ""), "{errors}");
     let lines: Vec<&str> = errors.lines().collect();

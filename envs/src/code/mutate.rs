@@ -91,6 +91,11 @@ mod tests {
     }
 
     #[test]
+    fn the_first_word_may_be_changed() {
+        assert_eq!(mutants("max(a, b)"), ["min(a, b)"]);
+    }
+
+    #[test]
     fn signs_without_spaces() {
         let source = "print(*sorted(x), a-b, f(x)*2, 1e-5, 2**k, -c, 'a-b')";
         let changes = [("sorted", "list"), ("a-b, f", "a+b, f"), ("*2,", "+2,")];
