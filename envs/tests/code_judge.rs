@@ -213,6 +213,40 @@ fn what_check_needs_is_there() {
 }
 
 #[test]
+fn specs_that_cannot_be_are_refused() {
+    let tests = |input: &str, output: &str| json!([{"input": input, "output": output}]);
+    for (key, value, cause) in [
+        ("turns", json!(0), "turns"),
+        ("turns", json!(100), "turns"),
+        ("cpu", json!(0.05), "cpu"),
+        ("cpu", json!(61), "cpu"),
+        ("wall", json!(0.05), "wall"),
+        ("wall", json!(601), "wall"),
+        ("memory", json!(15), "memory"),
+        ("memory", json!(4097), "memory"),
+        ("problem", json!(" "), "problem: it is empty"),
+        ("tests", json!([]), "tests: there are none"),
+        ("examples", json!(3), "examples: 3 of 2 tests"),
+        ("function", json!(""), "function: it has no name"),
+        ("function", Value::Null, "function: it has no name"),
+        ("tests", tests("4", "14"), "tests[0].input: not a JSON array of arguments"),
+        ("tests", tests("[4]", "fourteen"), "tests[0].output: not a JSON value"),
+    ] {
+        let failure = code().reset(&with(chain(), &[(key, value.clone())]), "team").err();
+        let failure = failure.map(|failure| failure.message).unwrap_or_default();
+        assert!(failure.contains(cause), "{key} {value}: {failure:?} does not say {cause:?}");
+    }
+    for (key, value) in
+        [("turns", json!(99)), ("cpu", json!(60)), ("wall", json!(600)), ("memory", json!(4096))]
+    {
+        assert!(code().reset(&with(chain(), &[(key, value.clone())]), "team").is_ok(), "{key} {value}");
+    }
+    // Programs that read take any text.
+    let text = with(sum(), &[("tests", tests("4", "fourteen"))]);
+    assert!(code().reset(&text, "team").is_ok());
+}
+
+#[test]
 fn states_that_cannot_be_are_refused() {
     let json = start(&chain(), "team").to_json();
     for (best, is_fine) in [(0, true), (2, true), (3, false)] {

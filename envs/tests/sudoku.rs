@@ -277,6 +277,7 @@ fn legal_demonstrations_clash_with_nothing_and_random_ones_may() {
                 let (cell, digit) =
                     (usize::from(place[1] - b'0') * 4 + usize::from(place[0] - b'a'), placement[1]);
                 let digit = digit.parse().unwrap();
+                assert!((1..=4).contains(&digit), "{completion}");
                 assert!(
                     may_clash || board[cell] == 0 || !board.contains(&0),
                     "{completion} replaces a digit"

@@ -1,8 +1,9 @@
-//! The tasks of a seed stay the same from version to version: a published result names its seed, not its boards.
+//! The tasks and demonstrations of a seed stay the same from version to version: a published result names its seed, not its
+//! boards.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use envs::{Selection, Settings, Split, find};
+use envs::{Demonstration, Selection, Settings, Split, find};
 
 /// The first digits of a BLAKE3 digest over the specs of the first 200 tasks.
 fn digest(name: &str, settings: &[&str], split: Split) -> String {
@@ -43,4 +44,46 @@ fn tasks_of_a_seed_are_those_of_every_version() {
         }
     }
     assert!(wrong.is_empty(), "other tasks than before:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn demonstrations_of_a_seed_are_those_of_every_version() {
+    let cases: &[(&str, &[&str], &str)] = &[
+        ("plan-path", &["team"], "1bc0eda1e689"),
+        ("sokoban", &["team"], "23872b919432"),
+        ("sudoku", &["team"], "e46b48b38ff5"),
+        ("sudoku", &["single", "size=9"], "37c93f4ede55"),
+        ("tic-tac-toe", &["team"], "a60f70858a75"),
+        ("math", &["team"], "28767b10e267"),
+        ("code", &["team"], "f6429543a3b3"),
+    ];
+    let mut wrong = Vec::new();
+    for &(name, settings, expected) in cases {
+        let environment = find(name).unwrap();
+        let texts: Vec<String> = settings[1..].iter().map(|text| (*text).to_owned()).collect();
+        let tasks = Selection {
+            split: Split::Train,
+            seed: 5,
+            settings: Settings::parse(&texts, name, environment.settings()).unwrap(),
+        };
+        let shares = environment.demonstrators().iter();
+        let demonstration = Demonstration {
+            tasks,
+            workflow: settings[0].to_owned(),
+            mix: shares.map(|(kind, share)| ((*kind).to_owned(), *share)).collect(),
+            states: 6,
+            follow: 0.5,
+        };
+        let mut hasher = blake3::Hasher::new();
+        for batch in environment.demonstrations(&demonstration).unwrap().take(50) {
+            for sample in batch.unwrap() {
+                hasher.update(serde_json::to_string(&sample).unwrap().as_bytes());
+            }
+        }
+        let found = &hasher.finalize().to_hex()[..12];
+        if found != expected {
+            wrong.push(format!("{name} {settings:?}: {found:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "other demonstrations than before:\n{}", wrong.join("\n"));
 }

@@ -31,11 +31,7 @@ pub fn mutants(source: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut quote: Option<char> = None;
     let mut comment = false;
-    let mut skip = 0;
     for (place, sign) in source.char_indices() {
-        if place < skip {
-            continue;
-        }
         match (sign, quote) {
             ('\n', _) => comment = false,
             _ if comment => continue,
@@ -51,7 +47,6 @@ pub fn mutants(source: &str) -> Vec<String> {
         let change = CHANGES.iter().copied().find(|(from, _)| rest.starts_with(from));
         if let Some((from, to)) = change.or_else(|| between(&source[..place], rest)) {
             found.push(format!("{}{to}{}", &source[..place], &rest[from.len()..]));
-            skip = place + from.len();
         }
     }
     found
@@ -96,9 +91,15 @@ mod tests {
     }
 
     #[test]
+    fn an_apostrophe_in_a_comment_opens_no_text() {
+        assert_eq!(mutants("# don't\nprint(a + 1)"), ["# don't\nprint(a)"]);
+    }
+
+    #[test]
     fn signs_without_spaces() {
-        let source = "print(*sorted(x), a-b, f(x)*2, 1e-5, 2**k, -c, 'a-b')";
-        let changes = [("sorted", "list"), ("a-b, f", "a+b, f"), ("*2,", "+2,")];
+        let source = "print(*sorted(x), a-b, f(x)*2, 1e-5, 2**k, -c, 'a-b', x+y, size-c)";
+        let changes =
+            [("sorted", "list"), ("a-b, f", "a+b, f"), ("*2,", "+2,"), ("x+y", "x-y"), ("size-c", "size+c")];
         assert_eq!(mutants(source), changes.map(|(from, to)| source.replacen(from, to, 1)));
     }
 }
