@@ -239,6 +239,24 @@ mod tests {
         }
     }
 
+    /// What each agent is told, as tests/prompts/sudoku.txt has it.
+    #[test]
+    fn prompts_are_what_they_were() {
+        let spec = serde_json::json!({"size": 4, "encoding": "full", "fills": 3, "turns": 4, "clues": "12.4.41221434.2."});
+        let instance = Instance::parse(&spec).unwrap();
+        let board = instance.shape.parse("1234.41221434.2.").unwrap();
+        let mut all = String::new();
+        for (who, agent, proposal) in [
+            ("tool", "tool", Some("")),
+            ("planner, after a proposal", "planner", Some("[[1, 0, 3]]")),
+            ("planner, after none that can be read", "planner", Some("")),
+            ("planner alone", "planner", None),
+        ] {
+            all += &format!("=== {who}\n{}\n", prompt(&instance, &board, proposal, agent));
+        }
+        assert_eq!(all, include_str!("../../tests/prompts/sudoku.txt"));
+    }
+
     #[test]
     fn boards_are_drawn_with_boxes() {
         let shape = Shape::new(4).unwrap();
