@@ -3,6 +3,8 @@
 use crate::bf16::RoundedToBf16;
 use crate::blocking::{self, Right};
 use crate::micro_kernel::{MicroKernel, Word};
+#[cfg(target_arch = "aarch64")]
+use crate::neon;
 use crate::{Onto, Scratch, View, ViewMut, portable};
 #[cfg(target_arch = "x86_64")]
 use crate::{avx2, avx512};
@@ -21,6 +23,8 @@ pub enum Isa {
     Avx512,
     /// 256-bit vectors with fused multiply-add.
     Avx2,
+    /// 128-bit vectors with fused multiply-add: every 64-bit ARM.
+    Neon,
     /// Plain Rust.
     Portable,
 }
@@ -30,7 +34,7 @@ static SELECTED: OnceLock<Isa> = OnceLock::new();
 
 impl Isa {
     /// The names, as [`FromStr`] takes them.
-    pub const NAMES: [&str; 4] = ["avx512-bf16", "avx512", "avx2", "portable"];
+    pub const NAMES: [&str; 5] = ["avx512-bf16", "avx512", "avx2", "neon", "portable"];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -53,6 +57,9 @@ impl Isa {
             if fused {
                 found.push(Isa::Avx2);
             }
+        }
+        if cfg!(target_arch = "aarch64") {
+            found.push(Isa::Neon);
         }
         found.push(Isa::Portable);
         found
@@ -83,7 +90,7 @@ impl FromStr for Isa {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Isa, String> {
-        let all = [Isa::Avx512BFloat16, Isa::Avx512, Isa::Avx2, Isa::Portable];
+        let all = [Isa::Avx512BFloat16, Isa::Avx512, Isa::Avx2, Isa::Neon, Isa::Portable];
         let found = all.into_iter().find(|isa| isa.name() == name);
         found.ok_or_else(|| format!("{name} is none of {}", Isa::NAMES.join(", ")))
     }
@@ -158,6 +165,10 @@ impl Dispatch {
             (Isa::Avx2, Float32) => Dispatch::with::<avx2::Avx2>(),
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx2, BFloat16) => Dispatch::with::<RoundedToBf16<avx2::Avx2>>(),
+            #[cfg(target_arch = "aarch64")]
+            (Isa::Neon, Float32) => Dispatch::with::<neon::Neon>(),
+            #[cfg(target_arch = "aarch64")]
+            (Isa::Neon, BFloat16) => Dispatch::with::<RoundedToBf16<neon::Neon>>(),
             (_, Float32) => Dispatch::with::<portable::Portable>(),
             (_, BFloat16) => Dispatch::with::<RoundedToBf16<portable::Portable>>(),
         }
@@ -195,13 +206,12 @@ fn pairs_are_faster() -> bool {
     })
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
 
     /// Which of the two a process takes must not show.
     #[test]
-    #[cfg(target_arch = "x86_64")]
     fn pairs_and_rounded_values_give_the_same_bits() {
         if !Isa::available().contains(&Isa::Avx512BFloat16) {
             return println!("NOT RUN: this processor has no bf16 instructions");

@@ -15,6 +15,8 @@ mod blocking;
 mod cut;
 mod dispatch;
 mod micro_kernel;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod pack;
 mod packed;
 mod portable;

@@ -189,6 +189,34 @@ fn every_instruction_set_gives_the_same_bits() {
     }
 }
 
+/// The same on processors of other kinds: these sums were taken with AVX2, and are those of AVX-512 and of NEON.
+#[test]
+fn processors_that_fuse_give_these_bits() {
+    const SINGLE: u64 = 0xeb9a_5a51_0fbe_5113;
+    const HALF: u64 = 0xbe36_e9c8_a7bd_4de8;
+    let [rows, columns, inner] = [23, 75, 1601];
+    let (a, b) = {
+        let mut random = Random(17);
+        (random.values(rows * inner), random.values(inner * columns))
+    };
+    for isa in Isa::available() {
+        let sum = |precision| {
+            let mut c = vec![0.0; rows * columns];
+            let (a, b, c_rows) =
+                (View::new(&a, inner), View::new(&b, columns), ViewMut::new(&mut c, columns));
+            multiply(&mut Scratch::new(isa), precision, [rows, columns, inner], a, b, Onto::Zero, c_rows);
+            // FNV-1a, 32 bits at a time.
+            c.iter().fold(0xcbf2_9ce4_8422_2325, |sum: u64, value| {
+                (sum ^ u64::from(value.to_bits())).wrapping_mul(0x0000_0100_0000_01b3)
+            })
+        };
+        // Plain Rust rounds an f32 product before it adds it.
+        let [single, half] = [sum(Precision::Float32), sum(Precision::BFloat16)];
+        let fuses = isa != Isa::Portable;
+        assert_eq!((single == SINGLE, half), (fuses, HALF), "{isa}: {single:#018x} {half:#018x}");
+    }
+}
+
 #[test]
 fn a_row_does_not_depend_on_its_neighbors() {
     let mut random = Random(2);

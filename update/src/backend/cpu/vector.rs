@@ -31,7 +31,7 @@ macro_rules! vectorized {
                     },
                     // SAFETY: as above.
                     gemm::Isa::Avx2 => return unsafe { avx2($($argument),*) },
-                    gemm::Isa::Portable => {}
+                    gemm::Isa::Neon | gemm::Isa::Portable => {}
                 }
             }
             body($($argument),*)
