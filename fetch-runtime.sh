@@ -11,8 +11,9 @@ version=1.31.1
 
 machine=$(uname -m)
 case "$(uname -s) $machine" in
-    'Linux x86_64') checksum=fc44112fbe06d7d689c57e11d3862031f64711007e4ee020f8eed5185fd2c1d3 ;;
-    'Linux aarch64') checksum=8aa3b76b28c778a2b1dd660d34161adb1d508c9ccd04ff9dc80e26eca5df8467 ;;
+    'Linux x86_64') platform=manylinux_2_28_x86_64 checksum=fc44112fbe06d7d689c57e11d3862031f64711007e4ee020f8eed5185fd2c1d3 ;;
+    'Linux aarch64') platform=manylinux_2_28_aarch64 checksum=8aa3b76b28c778a2b1dd660d34161adb1d508c9ccd04ff9dc80e26eca5df8467 ;;
+    'Darwin arm64') platform=macosx_14_0_arm64 checksum=d586cbe89effc085a09d3341b3cfbd5c322517f9d397aeb20814af21433f2b36 ;;
     *)
         printf 'fetch-runtime.sh: no ONNX Runtime %s is known for %s %s\n' "$version" "$(uname -s)" "$machine" >&2
         printf 'hint: set ORT_DYLIB_PATH to a library of your own\n' >&2
@@ -22,7 +23,10 @@ esac
 
 cache=${XDG_CACHE_HOME:-${HOME:?fetch-runtime.sh: neither XDG_CACHE_HOME nor HOME is set}/.cache}/troupe
 folder=$cache/onnxruntime-$version
-library=$folder/libonnxruntime.so.$version
+case $platform in
+    macosx*) library=$folder/libonnxruntime.$version.dylib ;;
+    *) library=$folder/libonnxruntime.so.$version ;;
+esac
 
 if [ ! -f "$library" ]; then
     command -v python3 >/dev/null || {
@@ -30,10 +34,10 @@ if [ ! -f "$library" ]; then
         exit 69
     }
     mkdir -p "$cache"
-    python3 - "$version" "$machine" "$checksum" "$cache" "$folder" "$library" <<'PYTHON'
+    python3 - "$version" "$platform" "$checksum" "$cache" "$folder" "$library" <<'PYTHON'
 import fcntl, hashlib, os, pathlib, shutil, subprocess, sys, tempfile, zipfile
 
-version, machine, checksum, cache, folder, library = sys.argv[1:]
+version, platform, checksum, cache, folder, library = sys.argv[1:]
 
 
 def stop(message, hint):
@@ -51,14 +55,14 @@ with tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as work:
     # The library does not depend on the Python version; naming one selects the same wheel everywhere.
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
                "--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp", "--abi", "cp312",
-               "--platform", f"manylinux_2_28_{machine}", "--dest", work, f"onnxruntime=={version}"]
+               "--platform", platform, "--dest", work, f"onnxruntime=={version}"]
     if subprocess.run(command, stdout=sys.stderr).returncode != 0:
         stop(f"pip could not download onnxruntime {version}",
              "check the network and `python3 -m pip --version`, or set ORT_DYLIB_PATH to a library of your own")
     ready = pathlib.Path(work) / "ready"
     ready.mkdir()
     with zipfile.ZipFile(next(pathlib.Path(work).glob("*.whl"))) as wheel:
-        for member in (f"capi/libonnxruntime.so.{version}", "LICENSE", "ThirdPartyNotices.txt"):
+        for member in (f"capi/{pathlib.Path(library).name}", "LICENSE", "ThirdPartyNotices.txt"):
             with wheel.open(f"onnxruntime/{member}") as source:
                 with open(ready / pathlib.Path(member).name, "wb") as target:
                     shutil.copyfileobj(source, target)

@@ -69,7 +69,11 @@ pub fn find(build: Build) -> Result<PathBuf> {
         });
     }
     let version = fetched_version();
-    let file = format!("libonnxruntime.so.{version}");
+    // As the makers name it.
+    let file = match cfg!(target_os = "macos") {
+        true => format!("libonnxruntime.{version}.dylib"),
+        false => format!("libonnxruntime.so.{version}"),
+    };
     let fetched = cache().map(|cache| cache.join("troupe").join(build.folder()).join(&file));
     let installed =
         || if build == Build::Cpu { installed(&std::env::current_exe().ok()?, &file) } else { None };
