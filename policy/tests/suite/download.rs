@@ -12,6 +12,9 @@ use serde_json::{Value, json};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
+/// A file that takes long to come.
+const LARGE: &str = "large.txt";
+
 /// What the client does as far as `policy` relies on it: the client's arguments, cache, errors and environment.
 const STAND_IN: &str = r#"
 import fnmatch, json, os, urllib.error, urllib.request
@@ -46,7 +49,7 @@ def snapshot_download(repo_id, *, revision, allow_patterns, ignore_patterns):
 /// Requests so far: first line and headers.
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// A hub with the models `lab/tiny`, `lab/gated` and no other; the first transfer of the weights is cut in its middle.
+/// A hub with the models `lab/tiny`, `lab/gated` and no other; the first transfer of its largest file to the client is cut.
 struct Hub {
     endpoint: String,
     log: Log,
@@ -90,13 +93,15 @@ fn golden() -> PathBuf {
 fn file(name: &str) -> Vec<u8> {
     match name {
         "pytorch_model.bin" | "onnx/model.onnx" => b"other formats".to_vec(),
+        // The client keeps what came in pieces of 10 MiB.
+        LARGE => vec![b'-'; 12 << 20],
         _ => fs::read(golden().join(name)).unwrap(),
     }
 }
 
 fn names() -> Vec<String> {
     let own = fs::read_dir(golden()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    own.chain(["pytorch_model.bin".to_owned(), "onnx/model.onnx".to_owned()]).collect()
+    own.chain(["pytorch_model.bin", "onnx/model.onnx", LARGE].map(str::to_owned)).collect()
 }
 
 fn answer(stream: &TcpStream, log: &Log) -> std::io::Result<()> {
@@ -153,8 +158,8 @@ fn answer(stream: &TcpStream, log: &Log) -> std::io::Result<()> {
         return reply("206 Partial Content", &range, &content[start..], content.len() - start);
     }
     let first = !before.iter().any(|request| request.starts_with(&format!("GET {path} ")));
-    let cut = first && name == "model.safetensors" && request.to_ascii_lowercase().contains("huggingface");
-    reply("200 OK", &own, &content, if cut { content.len() / 2 } else { content.len() })
+    let cut = first && name == LARGE && request.to_ascii_lowercase().contains("hf_hub");
+    reply("200 OK", &own, &content, if cut { content.len() - 1000 } else { content.len() })
 }
 
 /// A machine's state: the hub that it knows, and what its Python has.
@@ -307,7 +312,7 @@ fn a_model_is_downloaded_by_its_name_with_the_client_itself() {
     downloads(&machine);
     let requests = machine.hub.requests();
     let resumed = |request: &String| {
-        request.contains("model.safetensors") && request.to_ascii_lowercase().contains("range: bytes=")
+        request.contains(LARGE) && request.to_ascii_lowercase().contains("range: bytes=10485760-")
     };
     assert!(requests.iter().any(resumed), "a transfer that was cut is resumed: {requests:?}");
 }
