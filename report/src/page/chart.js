@@ -50,7 +50,7 @@ function scales(spec, series, width, height) {
     if (!spec.log && y0 > 0 && y0 < 0.6 * y1) y0 = 0;
   }
   if (spec.domain) [y0, y1] = [Math.min(y0, spec.domain[0] ?? y0), Math.max(y1, spec.domain[1] ?? y1)];
-  if (y0 === y1) { const room = Math.abs(y0) * 0.1 || 1; y0 -= spec.log ? 0 : room; y1 += room; }
+  if (y0 === y1) { const room = Math.abs(y0) * 0.1 || 1; y0 -= spec.log || y0 === 0 ? 0 : room; y1 += room; }
   const inner = height - MARGIN.top - MARGIN.bottom;
   let yTicks, place;
   if (spec.log) {
