@@ -11,6 +11,7 @@
 #
 # This file is the order of things; what each of them is, is in pipeline/.
 set -uo pipefail
+[ "${BASH_VERSINFO[0]}" -ge 4 ] || { printf 'pipeline.sh: bash %s is too old\nhint: bash 4.4 or newer runs it (macOS: brew install bash)\n' "$BASH_VERSION" >&2; exit 69; }
 { # Up to its end before any of it runs: an error while this file is read must not pass for its end.
 export ORT_DISABLE_TELEMETRY=1 LC_ALL=C
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -19,7 +19,7 @@ choose_learner() {
     esac
 }
 has_threads() { [[ " ${stage_flags[$1]:-}" == *' --threads'[\ =]* ]]; } # STAGE, by its --flags
-share_of_cores() { echo $((($(nproc) + $1 - 1) / $1)); }              # PROCESSES on this machine, which take each core once
+share_of_cores() { echo $((($(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + $1 - 1) / $1)); }              # PROCESSES on this machine, which take each core once
 play_shards() { # STEP DIRECTORY: writes DIRECTORY/shard-I-of-N.jsonl of the tasks in DIRECTORY/tasks.jsonl
     local shard process processes=() names=()
     if ! compgen -G "$2/shard-*-of-$shards.jsonl" >/dev/null; then # else these are the tasks that they were played from
