@@ -114,6 +114,17 @@ const MANUALS: &str = "TROUPE_MANUALS";
 
 /// The command line as `A`. Prints help or the version and exits 0; an unusable command line exits 2.
 pub fn parse<A: clap::Parser>() -> A {
+    try_parse().unwrap_or_else(|failure| {
+        report(A::command().get_name(), &failure);
+        std::process::exit(i32::from(failure.code));
+    })
+}
+
+/// The same, where an unusable command line is the caller's to report.
+///
+/// # Errors
+/// Usage (exit 2).
+pub fn try_parse<A: clap::Parser>() -> Result<A> {
     if let Some(folder) = std::env::var_os(MANUALS).filter(|folder| !folder.is_empty()) {
         let written = manuals(A::command(), Path::new(&folder));
         std::process::exit(written.map_or_else(
@@ -125,15 +136,25 @@ pub fn parse<A: clap::Parser>() -> A {
             |()| i32::from(failure::DONE),
         ));
     }
-    match A::try_parse() {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            if !error.use_stderr() {
-                error.exit();
-            }
-            let (name, failure) = usage::<A>(&error);
-            report(&name, &failure);
-            std::process::exit(i32::from(failure::USAGE));
+    A::try_parse().map_err(|error| {
+        if !error.use_stderr() {
+            error.exit();
+        }
+        usage::<A>(&error)
+    })
+}
+
+/// Waits until what was written to stderr has been read, if that is a pipe, 5 s at most: a launcher that ends with this process
+/// may never read the rest.
+pub fn drain_stderr() {
+    for _ in 0..250 {
+        let mut left: libc::c_int = 0;
+        // SAFETY: it writes one int.
+        let asked = unsafe { libc::ioctl(libc::STDERR_FILENO, libc::FIONREAD, &raw mut left) };
+        // Also after the last look: the reader has to pass it on.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        if asked != 0 || left == 0 {
+            return;
         }
     }
 }
@@ -163,11 +184,11 @@ fn with_examples(mut command: clap::Command) -> clap::Command {
 }
 
 /// A usage error in one line and a hint, in place of clap's paragraphs.
-fn usage<A: clap::Parser>(error: &clap::Error) -> (String, Failure) {
+fn usage<A: clap::Parser>(error: &clap::Error) -> Failure {
     let name = A::command().get_name().to_owned();
     let see = format!("see {name} --help");
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return (name, Failure::usage("a command is missing").hint(see));
+        return Failure::usage("a command is missing").hint(see);
     }
     let rendered = error.render().to_string();
     let mut paragraphs = rendered.split("\n\n");
@@ -177,7 +198,7 @@ fn usage<A: clap::Parser>(error: &clap::Error) -> (String, Failure) {
     // That a value may follow `--` is true and of no use: no argument of ours begins with a dash.
     let tips = rendered.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
     let hint = tips.map(str::to_owned).find(|tip| !tip.starts_with("to pass ")).unwrap_or(see);
-    (name, Failure::usage(message).hint(hint))
+    Failure::usage(message).hint(hint)
 }
 
 /// The build of this program, for the `timing` object of `end` and `metrics` lines.

@@ -139,3 +139,10 @@ fn the_batch_file_of_the_page_leaves_the_bytes_of_one_process() {
     assert!(metrics.contains("\"ranks\":2"), "{metrics}");
     assert!(programs().join("update-mpi").exists());
 }
+
+#[test]
+fn the_page_has_the_table_of_the_model() {
+    let page = fs::read_to_string(root().join("docs/cluster.md")).expect("the page");
+    let table = must(&format!("python3 '{}'", root().join("benches/cluster_model.py").display()));
+    assert!(table.lines().count() > 6 && page.contains(&table), "{table}");
+}

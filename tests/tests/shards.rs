@@ -158,6 +158,27 @@ fn what_was_played_is_kept_for_the_next_call_and_the_number_of_shards_may_change
     succeeded(&output);
     assert!(played.is_empty(), "one process: {played:?}");
     assert_eq!(trained(&whole), trained(&shards));
+
+    // What is compressed is compressed when the shards are joined.
+    let (output, played) = call(&["--shards", "2", "--compress", "--steps", "3"]);
+    succeeded(&output);
+    assert_eq!(played.len(), 2);
+    succeeded(
+        &pipeline(&whole, &[&SMALL[..], &["--steps", "3"]].concat()).output().expect("pipeline.sh runs"),
+    );
+    let without_tasks = |run: &Path| {
+        let mut made = trained(run);
+        made.retain(|(name, _)| !name.ends_with("tasks.jsonl"));
+        made
+    };
+    assert_eq!(without_tasks(&whole), without_tasks(&shards));
+    let mut left: Vec<String> = contents(&shards).into_keys().collect();
+    left.retain(|name| name.starts_with("steps/000003/"));
+    assert_eq!(
+        left,
+        ["done", "metrics.jsonl", "samples.jsonl.zst", "tasks.jsonl.zst"]
+            .map(|name| format!("steps/000003/{name}"))
+    );
 }
 
 #[test]

@@ -202,6 +202,11 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Running")]
     pub parts: u64,
 
+    /// With --dry-run: plan the memory of each of so many processes
+    #[arg(long, value_name = "R", requires = "dry_run", value_parser = clap::value_parser!(u64).range(1..),
+          help_heading = "Running")]
+    pub ranks: Option<u64>,
+
     /// Device memory to use at most, GB (10^9 bytes); with --dry-run, the memory to plan for [default: what is free]
     #[arg(long, value_name = "GB", help_heading = "Running")]
     pub device_memory: Option<f64>,
@@ -303,6 +308,7 @@ impl Arguments {
             isa.select().map_err(|error| Failure::unavailable(format!("--isa {isa}: {error}")))?;
         }
         self.check_ranges()?;
+        self.ranks.map_or(Ok(()), |ranks| self.check_parts(ranks as usize))?;
         self.check_threads()
     }
 
@@ -318,6 +324,10 @@ impl Arguments {
             return Err(Failure::usage(format!("{} is for one process, and these are {count}", flag.0))
                 .hint("run it without mpirun or srun"));
         }
+        self.check_parts(count)
+    }
+
+    fn check_parts(&self, count: usize) -> Result<()> {
         if self.parts.is_multiple_of(count as u64) {
             return Ok(());
         }

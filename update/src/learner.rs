@@ -1,14 +1,16 @@
 //! A policy in training, on the CPU or on a device, behind one trait.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use device::Device;
 use record::failure::Result;
 
 use crate::checkpoint::{Checkpoint, OptimizerState};
-use crate::model::{DeviceModel, Gradients, MemoryPlan, Model, RowLoss, Scores};
+use crate::model::{DeviceModel, Gradients, Layout, MemoryPlan, Model, RowLoss, Scores};
 use crate::optimizer::on_device::DeviceOptimizer;
 use crate::optimizer::{self, Moment, Optimizer, Settings};
+use crate::ranks::{self, Ranks};
 use crate::timing::Timing;
 use crate::tree::Tree;
 use crate::weights::Weights;
@@ -43,8 +45,9 @@ pub trait Learner {
     /// The global L2 norm of the gradients.
     fn grad_norm(&mut self) -> Result<f64>;
 
-    /// One optimizer step at `factor` times the peak learning rates; `norm` is [`Learner::grad_norm`].
-    fn optimizer_step(&mut self, norm: f64, factor: f64) -> Result<()>;
+    /// One optimizer step at `factor` times the peak learning rates; `norm` is [`Learner::grad_norm`]. Each of the ranks steps
+    /// its slice, and all receive the weights.
+    fn optimizer_step(&mut self, ranks: &dyn Ranks, norm: f64, factor: f64) -> Result<()>;
 
     /// Optimizer steps taken since the optimizer's state was initialized.
     fn optimizer_steps(&self) -> u64;
@@ -57,7 +60,8 @@ pub trait Learner {
         None
     }
 
-    /// Copies state of the layout's tensor number `tensor` to `values`, from its value `from` on.
+    /// Copies state of the layout's tensor number `tensor` to `values`, from its value `from` on: moments of this rank's slice
+    /// only.
     fn read(&mut self, kind: StateKind, tensor: usize, from: usize, values: &mut [f32]) -> Result<()>;
 }
 
@@ -74,19 +78,39 @@ impl HostState {
         weights: Weights,
         settings: Settings,
         state: Option<&OptimizerState<'_>>,
-        threads: usize,
+        (ranks, threads): (&dyn Ranks, usize),
     ) -> Result<HostState> {
         let layout = weights.forward().layout();
-        let mut optimizer = Optimizer::new(settings, layout);
+        let own = own_slice(settings, layout, ranks);
+        let mut optimizer = Optimizer::of_slice(settings, layout, own);
         if let Some(state) = state {
-            optimizer.restore(state.steps, |name, values| state.read(name, 0, values))?;
+            optimizer.restore(state.steps, |name, from, values| state.read(name, from, values))?;
         }
         Ok(HostState { gradients: Gradients::zeros(layout), weights, optimizer, threads })
     }
 
-    fn step(&mut self, norm: f64, factor: f64) {
+    fn step(&mut self, ranks: &dyn Ranks, norm: f64, factor: f64) -> Result<()> {
         let HostState { weights, gradients, optimizer, threads } = self;
-        weights.step(|master| optimizer.step(master, gradients, norm, factor, *threads));
+        weights.step(|master| {
+            optimizer.step(master, gradients, norm, factor, *threads);
+            if ranks.count() == 1 {
+                return Ok(());
+            }
+            let slices = optimizer.slices(ranks.count());
+            ranks::exchange(
+                ranks,
+                &slices,
+                master,
+                |master, from, values| {
+                    values.copy_from_slice(&master.values[from..][..values.len()]);
+                    Ok(())
+                },
+                |master, from, values| {
+                    master.values[from..][..values.len()].copy_from_slice(values);
+                    Ok(())
+                },
+            )
+        })
     }
 
     fn read(&self, kind: StateKind, tensor: usize, from: usize, values: &mut [f32]) -> Result<()> {
@@ -96,11 +120,19 @@ impl HostState {
                 Ok(())
             }
             StateKind::Moment(moment) => {
-                values.copy_from_slice(&self.optimizer.moment(moment, tensor)[from..][..values.len()]);
+                let start = self.weights.forward().layout().entries[tensor].range.start;
+                let before = self.optimizer.own().start.saturating_sub(start);
+                let kept = &self.optimizer.moment(moment, tensor)[from - before..];
+                values.copy_from_slice(&kept[..values.len()]);
                 Ok(())
             }
         }
     }
+}
+
+/// The values that this of the ranks steps.
+fn own_slice(settings: Settings, layout: &Layout, ranks: &dyn Ranks) -> Range<usize> {
+    optimizer::slices(settings.method, layout, ranks.count()).swap_remove(ranks.rank())
 }
 
 /// Training on the CPU.
@@ -119,7 +151,7 @@ fn timed<T>(seconds: &mut f64, work: impl FnOnce() -> T) -> T {
 }
 
 impl CpuLearner {
-    /// Trains these weights on so many threads, from the optimizer's state if there is one.
+    /// Trains these weights on so many threads of each rank, from the optimizer's state if there is one.
     ///
     /// # Errors
     /// The files'.
@@ -127,9 +159,9 @@ impl CpuLearner {
         (model, weights): (Model, Weights),
         settings: Settings,
         state: Option<&OptimizerState<'_>>,
-        threads: usize,
+        (ranks, threads): (&dyn Ranks, usize),
     ) -> Result<CpuLearner> {
-        let host = HostState::new(weights, settings, state, threads)?;
+        let host = HostState::new(weights, settings, state, (ranks, threads))?;
         Ok(CpuLearner { model, host, timing: Timing::default() })
     }
 }
@@ -161,9 +193,8 @@ impl Learner for CpuLearner {
         Ok(timed(&mut self.timing.optimizer, || optimizer::norm(&self.host.gradients)))
     }
 
-    fn optimizer_step(&mut self, norm: f64, factor: f64) -> Result<()> {
-        timed(&mut self.timing.optimizer, || self.host.step(norm, factor));
-        Ok(())
+    fn optimizer_step(&mut self, ranks: &dyn Ranks, norm: f64, factor: f64) -> Result<()> {
+        timed(&mut self.timing.optimizer, || self.host.step(ranks, norm, factor))
     }
 
     fn optimizer_steps(&self) -> u64 {
@@ -208,12 +239,12 @@ impl<D: Device> DeviceLearner<D> {
         checkpoint: &Checkpoint,
         settings: Settings,
         state: Option<&OptimizerState<'_>>,
-        threads: usize,
+        (ranks, threads): (&dyn Ranks, usize),
     ) -> Result<DeviceLearner<D>> {
         let timing = Timing::default();
         let config = &checkpoint.config;
         if let Some((adapter, base)) = checkpoint.adapter() {
-            let host = HostState::new(checkpoint.weights()?, settings, state, threads)?;
+            let host = HostState::new(checkpoint.weights()?, settings, state, (ranks, threads))?;
             let adapter = (adapter, &host.weights.forward().values[..]);
             let model = DeviceModel::new(device, config, Some(adapter), base, plan)?;
             return Ok(DeviceLearner {
@@ -224,7 +255,8 @@ impl<D: Device> DeviceLearner<D> {
             });
         }
         let mut model = DeviceModel::new(device, config, None, &checkpoint.masters()?, plan)?;
-        let mut optimizer = DeviceOptimizer::new(settings, &mut model)?;
+        let own = own_slice(settings, model.layout(), ranks);
+        let mut optimizer = DeviceOptimizer::of_slice(settings, &mut model, own)?;
         if let Some(state) = state {
             optimizer
                 .restore(&mut model, state.steps, |name, from, values| state.read(name, from, values))?;
@@ -280,15 +312,20 @@ impl<D: Device> Learner for DeviceLearner<D> {
         })
     }
 
-    fn optimizer_step(&mut self, norm: f64, factor: f64) -> Result<()> {
+    fn optimizer_step(&mut self, ranks: &dyn Ranks, norm: f64, factor: f64) -> Result<()> {
         timed(&mut self.timing.optimizer, || match &mut self.trained {
             Trained::Full(optimizer) => {
                 optimizer.step(&mut self.model, norm, factor)?;
+                if ranks.count() > 1 {
+                    let slices = optimizer.slices(ranks.count());
+                    let (read, write) = (DeviceModel::masters, DeviceModel::replace_masters);
+                    ranks::exchange(ranks, &slices, &mut self.model, read, write)?;
+                }
                 // Kernels run asynchronously; the time is known when they are done.
                 self.model.device().synchronize()
             }
             Trained::Adapter(host) => {
-                host.step(norm, factor);
+                host.step(ranks, norm, factor)?;
                 self.model.set_adapter(&host.weights.forward().values)
             }
         })

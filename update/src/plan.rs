@@ -4,6 +4,8 @@
 //! On a device the answer is exact, because its memory is reserved once, as planned. On the CPU it is an upper bound of
 //! weights, gradients and activations; the samples and the process itself come on top.
 
+use std::ops::Range;
+
 use device::cuda::{Library, open_library};
 use device::{Any, Device, DeviceKind, GEMM_WORKSPACE};
 use policy::config::Config;
@@ -17,7 +19,7 @@ use crate::arguments::Arguments;
 use crate::metrics;
 use crate::minibatch::{self, TreeBatch};
 use crate::model::{self, Bytes, DeviceMemory, Layout, LoraAdapter, MemoryPlan, MemoryRequest};
-use crate::optimizer::{Optimizer, on_device::moment_bytes};
+use crate::optimizer::{self, Optimizer, on_device::moment_bytes};
 use crate::parts::TreeSum;
 use crate::samples::Samples;
 
@@ -58,8 +60,8 @@ pub struct ModelSpec<'a> {
     pub adapter: Option<&'a LoraAdapter>,
 }
 
-/// The memory request of a call; `learns` says whether it trains.
-pub fn request(arguments: &Arguments, samples: &Samples, learns: bool) -> MemoryRequest {
+/// The memory request of a call on each of so many processes, or of `--ranks`; `learns` says whether it trains.
+pub fn request(arguments: &Arguments, samples: &Samples, ranks: usize, learns: bool) -> MemoryRequest {
     let limit = arguments.max_tokens_per_batch as usize;
     let largest = minibatch::largest_tree(samples, limit);
     MemoryRequest {
@@ -68,6 +70,7 @@ pub fn request(arguments: &Arguments, samples: &Samples, learns: bool) -> Memory
         rows: samples.tokens(),
         positions: minibatch::longest(samples),
         moments: learns.then(|| moment_bytes(arguments.optimizer)),
+        ranks: arguments.ranks.map_or(ranks, |ranks| ranks as usize),
     }
 }
 
@@ -76,7 +79,8 @@ pub fn request(arguments: &Arguments, samples: &Samples, learns: bool) -> Memory
 pub fn largest_request(arguments: &Arguments, max_positions: usize) -> MemoryRequest {
     let tokens = arguments.max_tokens_per_batch as usize;
     let moments = Some(moment_bytes(arguments.optimizer));
-    MemoryRequest { tokens, largest: 1, rows: tokens, positions: max_positions.min(tokens), moments }
+    let (positions, ranks) = (max_positions.min(tokens), arguments.ranks.unwrap_or(1) as usize);
+    MemoryRequest { tokens, largest: 1, rows: tokens, positions, moments, ranks }
 }
 
 /// Opens the device of `--device` and plans its memory; nothing for the CPU.
@@ -121,7 +125,7 @@ fn host_bytes(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryReques
     let adapter = spec.adapter.map_or(0, |adapter| {
         let layout = adapter.layout();
         let learns = request.moments.is_some();
-        let moments = if learns { Optimizer::state_bytes(arguments.optimizer, layout) } else { 0 };
+        let moments = if learns { state_bytes(arguments, layout, request.ranks) } else { 0 };
         // Values and gradient, each also as packed factors.
         (if learns { 4 } else { 2 }) * layout.len() * size_of::<f32>() + moments
     });
@@ -129,7 +133,7 @@ fn host_bytes(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryReques
     let trained = spec.adapter.map_or(0, |adapter| adapter.layout().len());
     let own = if spec.adapter.is_some() || arguments.parts == 1 { 0 } else { Layout::new(spec.config).len() };
     let sums = if request.moments.is_some() {
-        TreeSum::buffers(arguments.parts as usize) * trained.max(own) + own
+        TreeSum::buffers(arguments.parts as usize / request.ranks) * trained.max(own) + own
     } else {
         0
     };
@@ -178,6 +182,13 @@ fn free(arguments: &Arguments, found: u64) -> u64 {
     arguments.device_memory.map_or(found, |gigabytes| (gigabytes * 1e9) as u64)
 }
 
+/// Bytes of optimizer state on the rank that has the most.
+fn state_bytes(arguments: &Arguments, layout: &Layout, ranks: usize) -> usize {
+    let slices = optimizer::slices(arguments.optimizer, layout, ranks);
+    let bytes = |slice: &Range<usize>| Optimizer::state_bytes(arguments.optimizer, layout, slice);
+    slices.iter().map(bytes).max().unwrap_or(0)
+}
+
 fn on_host(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryRequest) -> Result<MemoryEstimate> {
     let ModelSpec { config, stored, adapter } = spec;
     let whole = Layout::new(config);
@@ -202,11 +213,11 @@ fn on_host(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryRequest) 
     let bytes = Bytes {
         weights: base + values * sums + if learns && adapter.is_none() { masters } else { 0 },
         gradients: if learns {
-            values * (sums + TreeSum::buffers(arguments.parts as usize) as u64)
+            values * (sums + TreeSum::buffers(arguments.parts as usize / request.ranks) as u64)
         } else {
             0
         } + passes.gradients,
-        moments: if learns { Optimizer::state_bytes(arguments.optimizer, layout) as u64 } else { 0 },
+        moments: if learns { state_bytes(arguments, layout, request.ranks) as u64 } else { 0 },
         ..passes
     };
     let bytes = bytes.summed();

@@ -65,12 +65,14 @@ impl Kept {
     ///
     /// # Errors
     /// The disk's.
-    pub fn save(&mut self) -> Result<()> {
+    pub fn save(&mut self, ranks: &dyn Ranks) -> Result<()> {
         let Some(Unsaved { directory, layout, types, method, state }) = self.unsaved.take() else {
             return Ok(());
         };
-        let policy = Policy::open_version(&directory, &self.version.to_string())?;
-        publish::save(&policy, (&layout, &types), (self.learner.as_mut(), method), &state)?;
+        publish::with_state(ranks, &layout, (self.learner.as_mut(), method), |read| {
+            let policy = Policy::open_version(&directory, &self.version.to_string())?;
+            publish::save(&policy, (&layout, &types), (read, method), &state)
+        })?;
         self.saved = self.version.clone();
         Ok(())
     }
@@ -223,19 +225,15 @@ impl<'a> PolicyUpdate<'a> {
         };
         if self.ranks.count() > 1 {
             let layout = checkpoint.trained.layout();
-            ranks::compare(self.ranks, &publish::digest(layout, learner.as_mut(), settings.method)?)?;
+            ranks::compare(self.ranks, &publish::digest(layout, learner.as_mut(), &self.input)?)?;
         }
-        let version = ranks::first(self.ranks, || {
-            let version = next_version(
-                (&self.from, &checkpoint),
-                (&self.input, change),
-                (learner.as_mut(), settings.method),
-                now.then_some(&state),
-                &retention,
-            )?;
-            Ok(version.to_string())
-        })?
-        .parse::<Version>()?;
+        let (layout, method) = (checkpoint.trained.layout(), settings.method);
+        let published = publish::with_state(self.ranks, layout, (learner.as_mut(), method), |read| {
+            let (from, new) = ((&self.from, &checkpoint), (&*self.input, change));
+            next_version(from, new, (read, method), now.then_some(&state), &retention)
+        })?;
+        let version = published.map_or_else(String::new, |version| version.to_string());
+        let version = ranks::first(self.ranks, || Ok(version))?.parse::<Version>()?;
         let line = state.metrics.clone();
         // A device's memory is the next rollout's.
         if self.arguments.resident && self.arguments.device_kind()? == DeviceKind::Cpu {
@@ -246,8 +244,7 @@ impl<'a> PolicyUpdate<'a> {
                 method: settings.method,
                 state,
             };
-            // Rank 0 saves.
-            let (saved, unsaved) = match now || self.ranks.rank() > 0 {
+            let (saved, unsaved) = match now {
                 true => (version.clone(), None),
                 false => (saved_version, Some(unsaved)),
             };
@@ -355,7 +352,7 @@ impl<'a> PolicyUpdate<'a> {
     }
 
     fn request(&self, learns: bool) -> MemoryRequest {
-        plan::request(self.arguments, self.samples, learns)
+        plan::request(self.arguments, self.samples, self.ranks.count(), learns)
     }
 
     /// A checkpoint in host memory, and its decoder in the precision of `--dtype`.
@@ -391,11 +388,12 @@ impl<'a> PolicyUpdate<'a> {
         state: Option<&OptimizerState<'_>>,
         device: Option<(Any, MemoryPlan)>,
     ) -> Result<Box<dyn Learner>> {
-        let (settings, threads) = (self.arguments.optimizer_settings(), self.arguments.thread_count());
+        let settings = self.arguments.optimizer_settings();
+        let workers = (self.ranks, self.arguments.thread_count());
         Ok(match device {
-            None => Box::new(CpuLearner::new(self.on_host(checkpoint)?, settings, state, threads)?),
+            None => Box::new(CpuLearner::new(self.on_host(checkpoint)?, settings, state, workers)?),
             Some((device, plan)) => {
-                Box::new(DeviceLearner::new(device, &plan, checkpoint, settings, state, threads)?)
+                Box::new(DeviceLearner::new(device, &plan, checkpoint, settings, state, workers)?)
             }
         })
     }

@@ -15,7 +15,8 @@ use serde_json::{Map, Value};
 use crate::checkpoint::{Checkpoint, TrainerState};
 use crate::learner::{Learner, StateKind};
 use crate::model::{Entry, Layout, Source};
-use crate::optimizer::{self, Method};
+use crate::optimizer::{self, Method, Moment, overlap};
+use crate::ranks::Ranks;
 use crate::weights::{completion, lower_half, published};
 
 /// How a tensor's content is read.
@@ -42,7 +43,68 @@ impl Tensor<'_> {
 }
 
 /// Reads a learner's state of a tensor from a value on.
-type ReadState<'a> = dyn Fn(StateKind, usize, usize, &mut [f32]) -> Result<()> + 'a;
+pub type ReadState<'a> = dyn Fn(StateKind, usize, usize, &mut [f32]) -> Result<()> + 'a;
+
+/// Lets rank 0 do what needs all of a learner's state, of which each rank has the moments of its slice: the others hand out theirs
+/// meanwhile, and come to nothing.
+///
+/// # Errors
+/// Those of `write`, or an interruption.
+pub fn with_state<T>(
+    ranks: &dyn Ranks,
+    layout: &Layout,
+    (learner, method): (&mut dyn Learner, Method),
+    write: impl FnOnce(&ReadState) -> Result<T>,
+) -> Result<Option<T>> {
+    let learner = RefCell::new(learner);
+    let slices = optimizer::slices(method, layout, ranks.count());
+    // A piece of a moment: 0 for none, 1 or 2; tensor, first value, values.
+    let ask = |wanted: [u64; 4]| {
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(bytemuck::cast_slice(&wanted));
+        ranks.broadcast(&mut bytes)?;
+        Ok::<[u64; 4], Failure>(bytemuck::cast(bytes))
+    };
+    let hand_out = |moment: Moment, tensor: usize, from: usize, all: &mut [f32], length: usize| {
+        let start = layout.entries[tensor].range.start;
+        let wanted = start + from..start + from + length;
+        let own = overlap(&wanted, &slices[ranks.rank()]);
+        let mut values = vec![0.0f32; own.len()];
+        if !own.is_empty() {
+            learner.borrow_mut().read(StateKind::Moment(moment), tensor, own.start - start, &mut values)?;
+        }
+        // Slices are in the order of ranks.
+        let bytes = |slice| overlap(&wanted, slice).len() * size_of::<f32>();
+        let lengths: Vec<usize> = slices.iter().map(bytes).collect();
+        ranks.gather_on_first(bytemuck::cast_slice(&values), &lengths, bytemuck::cast_slice_mut(all));
+        Ok::<(), Failure>(())
+    };
+    if ranks.rank() > 0 {
+        loop {
+            let [moment, tensor, from, length] = ask([0; 4])?.map(|word| word as usize);
+            match moment {
+                0 => return Ok(None),
+                1 => hand_out(Moment::First, tensor, from, &mut [], length)?,
+                _ => hand_out(Moment::Second, tensor, from, &mut [], length)?,
+            }
+        }
+    }
+    let read = |kind: StateKind, tensor: usize, from: usize, values: &mut [f32]| {
+        let StateKind::Moment(moment) = kind else {
+            return learner.borrow_mut().read(kind, tensor, from, values);
+        };
+        if ranks.count() == 1 {
+            return learner.borrow_mut().read(kind, tensor, from, values);
+        }
+        let number = if moment == Moment::First { 1 } else { 2 };
+        ask([number, tensor as u64, from as u64, values.len() as u64])?;
+        let length = values.len();
+        hand_out(moment, tensor, from, values, length)
+    };
+    let written = write(&read)?;
+    ask([0; 4])?;
+    Ok(Some(written))
+}
 
 /// What of a version's content is new after a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,21 +117,18 @@ pub enum Change {
     Nothing,
 }
 
-/// Publishes a learner's weights, and its optimizer state if there is a trainer state, as the version after `from`, from
-/// which it started as `checkpoint`. What has not changed is not written again.
+/// Publishes the weights of a learner, whose state `read` reads, and its optimizer state if there is a trainer state, as the
+/// version after `from`, from which it started as `checkpoint`. What has not changed is not written again.
 ///
 /// # Errors
 /// The device's, or the disk's.
 pub fn next_version(
     (from, checkpoint): (&Policy, &Checkpoint),
     (input, change): (&str, Change),
-    (learner, method): (&mut dyn Learner, Method),
+    (read, method): (&ReadState, Method),
     state: Option<&TrainerState>,
     retention: &Retention,
 ) -> Result<Version> {
-    let learner = RefCell::new(learner);
-    let read: &ReadState =
-        &|kind, tensor, from, values| learner.borrow_mut().read(kind, tensor, from, values);
     let (layout, types) = (checkpoint.trained.layout(), checkpoint.trained.types());
     let weights: Vec<Tensor> = layout
         .entries
@@ -106,12 +165,9 @@ pub fn next_version(
 pub fn save(
     policy: &Policy,
     (layout, types): (&Layout, &[ElementType]),
-    (learner, method): (&mut dyn Learner, Method),
+    (read, method): (&ReadState, Method),
     state: &TrainerState,
 ) -> Result<()> {
-    let learner = RefCell::new(learner);
-    let read: &ReadState =
-        &|kind, tensor, from, values| learner.borrow_mut().read(kind, tensor, from, values);
     let optimizer = optimizer_tensors(read, layout, types, method);
     save_state(policy, &optimizer.iter().map(Tensor::view).collect::<Vec<_>>(), &notes(state)?)
 }
@@ -148,21 +204,19 @@ fn optimizer_tensors<'a>(
     tensors
 }
 
-/// Digest of a learner's master weights and moments.
+/// Digest of a learner's master weights, and of what else ranks must agree on. Moments are each on one rank only.
 ///
 /// # Errors
 /// The device's.
-pub fn digest(layout: &Layout, learner: &mut dyn Learner, method: Method) -> Result<blake3::Hash> {
-    let weights = (0..layout.entries.len()).map(|tensor| (StateKind::MasterWeight, tensor));
-    let moments = optimizer::tensors(method, layout);
-    let moments = moments.iter().map(|kept| (StateKind::Moment(kept.moment), kept.tensor));
+pub fn digest(layout: &Layout, learner: &mut dyn Learner, input: &str) -> Result<blake3::Hash> {
     let mut hasher = blake3::Hasher::new();
+    hasher.update(input.as_bytes());
     let mut values = vec![0.0f32; PIECE];
-    for (kind, tensor) in weights.chain(moments) {
-        let length = layout.entries[tensor].range.len();
+    for (tensor, entry) in layout.entries.iter().enumerate() {
+        let length = entry.range.len();
         for from in (0..length).step_by(PIECE) {
             let piece = &mut values[..PIECE.min(length - from)];
-            learner.read(kind, tensor, from, piece)?;
+            learner.read(StateKind::MasterWeight, tensor, from, piece)?;
             hasher.update(bytemuck::cast_slice(piece));
         }
     }

@@ -32,9 +32,11 @@ use crate::samples::{Needs, Samples};
 /// # Errors
 /// Whatever stops the stage, after an `end` line with `ok:false` where that could be written.
 pub fn run() -> Result<()> {
-    let arguments: Arguments = stage::parse();
-    arguments.check()?;
-    let ranks = ranks::start()?;
+    let ready = stage::try_parse::<Arguments>().and_then(|arguments| {
+        arguments.check()?;
+        Ok((ranks::start()?, arguments))
+    });
+    let (ranks, arguments) = ready.map_err(ranks::refused)?;
     let outcome = run_on(ranks.as_ref(), arguments);
     ranks::end(ranks.as_ref(), outcome)
 }
@@ -54,7 +56,7 @@ fn run_on(ranks: &dyn Ranks, mut arguments: Arguments) -> Result<()> {
     reader.each_part(arguments.resident, |reader| {
         run_part((&arguments, ranks), (&ownership, &references), reader, &mut output, &mut kept)
     })?;
-    kept.iter_mut().flatten().try_for_each(Kept::save)
+    kept.iter_mut().flatten().try_for_each(|kept| kept.save(ranks))
 }
 
 /// Updates with one part of the input, which is all of it unless with `--resident`; `kept` is what stays in memory.
@@ -164,7 +166,7 @@ fn work<W: Write>(
     }
     let step = input.samples.iter().find_map(|samples| samples.step);
     if step.is_none_or(|step| step.is_multiple_of(arguments.save_every)) {
-        kept.iter_mut().flatten().try_for_each(Kept::save)?;
+        kept.iter_mut().flatten().try_for_each(|kept| kept.save(ranks))?;
     }
     failure.map_or(Ok(()), Err)
 }

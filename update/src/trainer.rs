@@ -195,7 +195,7 @@ impl Trainer<'_> {
             position.index,
             position.horizon,
         );
-        learner.optimizer_step(norm, factor)?;
+        learner.optimizer_step(self.ranks, norm, factor)?;
         stats.optimizer_steps += 1;
         stats.grad_norm += norm;
         stats.lr = arguments.lr * factor;

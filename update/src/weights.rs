@@ -88,20 +88,21 @@ impl Weights {
     }
 
     /// Applies `change` to the master weights, then rounds them to the published values.
-    pub fn step(&mut self, change: impl FnOnce(&mut Parameters)) {
+    pub fn step<T>(&mut self, change: impl FnOnce(&mut Parameters) -> T) -> T {
         let Weights { forward, master, types } = self;
         let layout = forward.layout().clone();
         let tensors = || layout.entries.iter().zip(types.iter());
         match master {
             MasterParts::Same => change(forward),
             MasterParts::Whole(master) => {
-                change(master);
+                let outcome = change(master);
                 for (entry, &kind) in tensors() {
                     let rounded = forward.values[entry.range.clone()].iter_mut();
                     for (rounded, exact) in rounded.zip(&mut master.values[entry.range.clone()]) {
                         *rounded = round(exact, kind);
                     }
                 }
+                outcome
             }
             // In place: for the time of the step the published values are the masters.
             MasterParts::Lower(lower) => {
@@ -112,7 +113,7 @@ impl Weights {
                     let values = forward.values[entry.range.clone()].iter_mut();
                     values.zip(halves).for_each(|(value, &half)| *value = join(*value, half));
                 }
-                change(forward);
+                let outcome = change(forward);
                 for entry in narrow() {
                     let halves = lower[entry.range.clone()].iter_mut();
                     for (value, half) in forward.values[entry.range.clone()].iter_mut().zip(halves) {
@@ -120,6 +121,7 @@ impl Weights {
                         *value = published(*value, ElementType::BF16);
                     }
                 }
+                outcome
             }
         }
     }

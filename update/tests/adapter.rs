@@ -232,7 +232,8 @@ fn a_device_computes_what_the_processor_does() {
         let wide = |values: &[f32]| -> Vec<f64> { values.iter().map(|&value| f64::from(value)).collect() };
         let mut bits: Option<Vec<f32>> = None;
         for (tokens, recompute, seed) in [(4096, false, 0), (4096, true, 1), (1, false, 2)] {
-            let request = MemoryRequest { tokens, largest, rows: 4096, positions: 128, moments: Some(8) };
+            let request =
+                MemoryRequest { tokens, largest, rows: 4096, positions: 128, moments: Some(8), ranks: 1 };
             let available = DeviceMemory { free: 8 << 30, workspace: 0 };
             let (adapter, base) = model.adapter().unwrap();
             let plan = MemoryPlan::new(model.config(), Some(adapter), request, available).unwrap();

@@ -57,7 +57,8 @@ fn device_model(
     tokens: usize,
     recompute: bool,
 ) -> DeviceModel<Any> {
-    let request = MemoryRequest { tokens, largest: tokens, rows: 4096, positions: 128, moments: Some(8) };
+    let request =
+        MemoryRequest { tokens, largest: tokens, rows: 4096, positions: 128, moments: Some(8), ranks: 1 };
     let available = DeviceMemory { free: 8 << 30, workspace: 64 << 20 };
     let plan = MemoryPlan { recompute, ..MemoryPlan::new(model.config(), None, request, available).unwrap() };
     DeviceModel::new(Any::for_tests(seed).unwrap(), model.config(), None, parameters, &plan).unwrap()

@@ -17,9 +17,10 @@ use std::path::{Path, PathBuf};
 use update::arguments::Arguments;
 use update::checkpoint::{Checkpoint, TrainerState};
 use update::learner::{DeviceLearner, Learner};
-use update::model::{DeviceMemory, MemoryPlan, MemoryRequest};
+use update::model::{DeviceMemory, MemoryPlan, MemoryRequest, Source};
 use update::optimizer::on_device::moment_bytes;
-use update::publish::{Change, next_version};
+use update::publish::{Change, next_version, with_state};
+use update::ranks::Alone;
 
 const PLAIN: &str = "--optimizer adamw --lr 3e-4 --weight-decay 0.01";
 
@@ -196,12 +197,13 @@ fn what_passes_in_pieces_is_whole() {
             rows: 8,
             positions: 8,
             moments: Some(moment_bytes(arguments.optimizer)),
+            ranks: 1,
         };
         let available = DeviceMemory { free: 8 << 30, workspace: 0 };
         let plan = MemoryPlan::new(&config, None, request, available).unwrap();
         let (device, settings) = (Sim::new(1, 0).unwrap(), arguments.optimizer_settings());
         let mut learner =
-            DeviceLearner::new(device, &plan, &checkpoint, settings, state.as_ref(), 1).unwrap();
+            DeviceLearner::new(device, &plan, &checkpoint, settings, state.as_ref(), (&Alone, 1)).unwrap();
         let notes = TrainerState {
             optimizer: record::stage::choice(&arguments.optimizer),
             objective: "clip".to_owned(),
@@ -209,9 +211,12 @@ fn what_passes_in_pieces_is_whole() {
             settings: Map::new(),
             metrics: "{}".to_owned(),
         };
-        let learner: (&mut dyn Learner, _) = (&mut learner, arguments.optimizer);
         let (input, retention) = (("again", Change::All), Retention { keep: 9, pinned: &[] });
-        next_version((&from, &checkpoint), input, learner, Some(&notes), &retention).unwrap();
+        with_state(&Alone, checkpoint.trained.layout(), (&mut learner, arguments.optimizer), |read| {
+            let read = (read, arguments.optimizer);
+            next_version((&from, &checkpoint), input, read, Some(&notes), &retention)
+        })
+        .unwrap();
         for file in ["model.safetensors", "optimizer.safetensors"] {
             assert!(read("step-000001", file) == read("step-000002", file), "{dtype}: {file}");
         }

@@ -34,7 +34,8 @@ use update::learner::{CpuLearner, DeviceLearner, Learner};
 use update::model::{DeviceMemory, MemoryPlan, MemoryRequest, Source};
 use update::optimizer::on_device::moment_bytes;
 use update::plan::{ModelSpec, estimate};
-use update::publish::{Change, next_version};
+use update::publish::{Change, next_version, with_state};
+use update::ranks::Alone;
 use update::tree::{Sequence, Tree, pack};
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
@@ -103,7 +104,7 @@ fn step(from: &Policy, checkpoint: &Checkpoint, arguments: &Arguments, learner: 
     learner.zero_grad().unwrap();
     learner.accumulate(&trees(), 1.0, &Weighted).unwrap();
     let norm = learner.grad_norm().unwrap();
-    learner.optimizer_step(norm, 1.0).unwrap();
+    learner.optimizer_step(&Alone, norm, 1.0).unwrap();
     let state = TrainerState {
         optimizer: record::stage::choice(&arguments.optimizer),
         objective: "clip".to_owned(),
@@ -112,8 +113,11 @@ fn step(from: &Policy, checkpoint: &Checkpoint, arguments: &Arguments, learner: 
         metrics: "{}".to_owned(),
     };
     let retention = Retention { keep: 2, pinned: &[] };
-    let (learner, input) = ((learner, arguments.optimizer), ("input", Change::All));
-    next_version((from, checkpoint), input, learner, Some(&state), &retention).unwrap();
+    with_state(&Alone, checkpoint.trained.layout(), (learner, arguments.optimizer), |read| {
+        let (read, input) = ((read, arguments.optimizer), ("input", Change::All));
+        next_version((from, checkpoint), input, read, Some(&state), &retention)
+    })
+    .unwrap();
 }
 
 /// Two calls, the second of which goes on from the first's state; the most bytes that the larger took, and the bytes of the
@@ -149,7 +153,7 @@ fn two_calls(
 fn request() -> MemoryRequest {
     let tokens = trees()[0].len();
     let moments = Some(moment_bytes(update::optimizer::Method::Adamw));
-    MemoryRequest { tokens, largest: tokens, rows: 8, positions: 8, moments }
+    MemoryRequest { tokens, largest: tokens, rows: 8, positions: 8, moments, ranks: 1 }
 }
 
 fn arguments() -> Arguments {
@@ -168,7 +172,14 @@ fn on_a_device_weights_and_moments_pass_by_in_pieces() {
             let available = DeviceMemory { free: 8 << 30, workspace: 0 };
             let plan = MemoryPlan::new(&checkpoint.config, None, request(), available)?;
             let settings = arguments.optimizer_settings();
-            Ok(Box::new(DeviceLearner::new(Sim::new(1, 0)?, &plan, checkpoint, settings, state.as_ref(), 1)?))
+            Ok(Box::new(DeviceLearner::new(
+                Sim::new(1, 0)?,
+                &plan,
+                checkpoint,
+                settings,
+                state.as_ref(),
+                (&Alone, 1),
+            )?))
         });
         println!(
             "{dtype}: {peak} bytes, {} of the largest tensor, of {all} bytes of weights in f32",
@@ -195,7 +206,7 @@ fn on_a_device_the_weights_under_an_adapter_pass_by_in_pieces() {
         let plan = MemoryPlan::new(&checkpoint.config, Some(adapter), request(), available)?;
         let settings = arguments.optimizer_settings();
         let device = Sim::new(1, 0)?;
-        Ok(Box::new(DeviceLearner::new(device, &plan, checkpoint, settings, state.as_ref(), 1)?))
+        Ok(Box::new(DeviceLearner::new(device, &plan, checkpoint, settings, state.as_ref(), (&Alone, 1))?))
     });
     println!(
         "adapter: {peak} bytes, {} of the largest tensor, over {all} bytes of weights in f32",
@@ -218,7 +229,7 @@ fn on_the_cpu_it_is_what_the_plan_says() {
                 checkpoint.on_host()?,
                 arguments.optimizer_settings(),
                 state.as_ref(),
-                1,
+                (&Alone, 1),
             )?))
         });
         let spec = ModelSpec { config: &config, stored: config.dtype, adapter: None };
@@ -244,7 +255,7 @@ fn smollm2(dtype: &str) -> Config {
 fn a_model_of_135_million_weights_trains_in_three_gigabytes_and_threads_share_them() {
     // Groups of 8 answers of 48 tokens to a prompt of 100.
     let moments = Some(moment_bytes(update::optimizer::Method::Adamw));
-    let request = MemoryRequest { tokens: 4096, largest: 484, rows: 3072, positions: 148, moments };
+    let request = MemoryRequest { tokens: 4096, largest: 484, rows: 3072, positions: 148, moments, ranks: 1 };
     for dtype in ["float32", "bfloat16"] {
         let config = smollm2(dtype);
         let adapter = update::model::LoraAdapter::new(&Adapter::new(16, 32.0, Target::ALL.to_vec()), &config);

@@ -48,6 +48,7 @@ fn what_is_planned_is_what_is_taken() {
                 rows: trees[0].rows.len(),
                 positions: longest,
                 moments: method.map(moment_bytes),
+                ranks: 1,
             };
             let plan_with = |free: u64| {
                 MemoryPlan::new(model.config(), None, request, DeviceMemory { free, workspace: 0 })
@@ -154,6 +155,18 @@ fn any_geometry_is_planned_without_weights_samples_or_a_gpu() {
     assert_eq!(outcome.code, 69, "{outcome:?}");
     assert!(outcome.stderr.contains("(131.1 GB for weights, gradients and moments"), "{}", outcome.stderr);
     assert!(outcome.of_type("plan").is_empty() && outcome.end()["ok"] == false);
+
+    // On eight cards of 80 GB each steps an eighth of the weights, and keeps its moments.
+    let outcome = ask("--device sim --device-memory 80 --parts 8 --ranks 8");
+    let plan = outcome.ok().of_type("plan").remove(0);
+    assert_eq!(bytes(&plan, "moments"), 8_190_735_360);
+    let state = bytes(&plan, "weights") + bytes(&plan, "gradients") + bytes(&plan, "moments");
+    assert_eq!(state, 9 * 8_190_735_360);
+    assert!(bytes(&plan, "total") <= 80_000_000_000, "{plan}");
+    assert!(plan["tokens_at_once"].as_u64().unwrap() >= 1024, "{plan}");
+    for (wrong, code) in [("--parts 4 --ranks 8", 2), ("--parts 4 --ranks 4 --device-memory 60", 69)] {
+        assert_eq!(ask(&format!("--device sim {wrong}")).code, code, "{wrong}");
+    }
 
     // No machine of ours has what its threads would need on the CPU.
     let outcome = ask("--threads 1000");

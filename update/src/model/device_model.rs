@@ -163,25 +163,34 @@ impl<D: Device> DeviceModel<D> {
 
     /// Loads the f32 master weights, a piece at a time.
     fn set_masters(&mut self, masters: &dyn Source) -> Result<()> {
+        let largest = PIECE.min(self.staging.len());
+        let mut values = vec![0.0; largest];
+        for entry in &self.layout.clone().entries {
+            for (place, start) in entry.range.clone().step_by(largest).enumerate() {
+                let piece = &mut values[..largest.min(entry.range.end - start)];
+                masters.read(entry, place * largest, piece)?;
+                self.replace_masters(start, piece)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces f32 master weights, from index `from` of the flat array on.
+    pub fn replace_masters(&mut self, from: usize, masters: &[f32]) -> Result<()> {
         let device = &mut self.worker.backend.device;
         let weights = self.weights.half()?;
         let moving = self.gradients.is_some() && self.adapter.is_none();
-        let largest = PIECE.min(self.staging.len());
-        let mut values = vec![0.0; largest];
-        for entry in &self.layout.entries {
-            for (place, start) in entry.range.clone().step_by(largest).enumerate() {
-                let range = start..(start + largest).min(entry.range.end);
-                let piece = &mut values[..range.len()];
-                masters.read(entry, place * largest, piece)?;
-                device.upload(piece, self.staging.slice(..piece.len()))?;
-                let arguments = [
-                    weights.slice(range.clone()).into(),
-                    self.remainders.slice(if moving { range } else { 0..piece.len() }).into(),
-                    (&self.staging).into(),
-                    (piece.len() as u64).into(),
-                ];
-                device.launch(&kernels::SPLIT_MASTERS, passing(piece.len()), &arguments)?;
-            }
+        for (index, piece) in masters.chunks(self.staging.len()).enumerate() {
+            let start = from + index * self.staging.len();
+            let range = start..start + piece.len();
+            device.upload(piece, self.staging.slice(..piece.len()))?;
+            let arguments = [
+                weights.slice(range.clone()).into(),
+                self.remainders.slice(if moving { range } else { 0..piece.len() }).into(),
+                (&self.staging).into(),
+                (piece.len() as u64).into(),
+            ];
+            device.launch(&kernels::SPLIT_MASTERS, passing(piece.len()), &arguments)?;
         }
         Ok(())
     }

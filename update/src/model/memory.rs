@@ -67,6 +67,8 @@ pub struct MemoryRequest {
     pub positions: usize,
     /// Bytes of optimizer state a weight; nothing where nothing is trained.
     pub moments: Option<u64>,
+    /// Processes that share the optimizer's state.
+    pub ranks: usize,
 }
 
 /// What a device has.
@@ -166,7 +168,7 @@ impl MemoryPlan {
                 + values(if learns && adapter.is_none() { weights } else { staging }, 2)
                 + adapter.map_or(0, |adapter| values(adapter.len(), 2)),
             gradients: if learns { values(trained, 4) } else { 0 },
-            moments: (moments / 4) as u64 * values(weights, 4),
+            moments: (moments / 4) as u64 * values(weights.div_ceil(request.ranks), 4),
             activations: activations.all().into_iter().map(|bytes| *bytes).sum(),
             logits: logits.into_iter().map(footprint).sum(),
             other: values(staging, 4) + values(NORM_BLOCKS, 4) + workspace + own,
@@ -308,7 +310,8 @@ mod tests {
     }
 
     fn plan(config: &Config, free: u64, moments: Option<u64>, largest: usize) -> Result<MemoryPlan> {
-        let request = MemoryRequest { tokens: 32_768, largest, rows: 32_768, positions: 4096, moments };
+        let request =
+            MemoryRequest { tokens: 32_768, largest, rows: 32_768, positions: 4096, moments, ranks: 1 };
         MemoryPlan::new(config, None, request, DeviceMemory { free, workspace: device::GEMM_WORKSPACE })
     }
 
@@ -370,6 +373,7 @@ mod tests {
             rows: 2 << 20,
             positions: 4096,
             moments: Some(8),
+            ranks: 1,
         };
         let plan =
             MemoryPlan::new(&config, None, request, DeviceMemory { free: 1 << 42, workspace: 0 }).unwrap();

@@ -8,7 +8,8 @@
 //! | `muon` | Muon at `--lr`, decayed | AdamW at `--lr-other`, decayed | AdamW at `--lr-other` |
 //!
 //! Weight decay applies to tensors of two dimensions only, not to norms and biases. The gradient is clipped by its global
-//! norm first. Every rule works on one tensor, or a piece of one, by itself, so results do not depend on the threads.
+//! norm first. Every rule works on one tensor, or a piece of one, by itself, so results depend neither on the threads nor on
+//! how ranks divide the steps among them ([`slices`]).
 
 mod adamw;
 mod muon;
@@ -18,6 +19,7 @@ pub mod schedule;
 use crate::model::{Entry, Gradients, Layout, Parameters, on_threads};
 use clap::ValueEnum;
 use record::failure::Result;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Values handed to a thread at once by the elementwise rules.
@@ -65,9 +67,11 @@ pub struct Optimizer {
     settings: Settings,
     layout: Arc<Layout>,
     rules: Vec<Rule>,
-    /// First moment (AdamW) or momentum (Muon) of each tensor; empty for SGD.
+    /// The values that this optimizer steps, in the order of the layout.
+    own: Range<usize>,
+    /// First moment (AdamW) or momentum (Muon) of its values of each tensor; empty for SGD.
     first: Vec<Vec<f32>>,
-    /// Second moment of each tensor; empty unless AdamW.
+    /// Second moment of its values of each tensor; empty unless AdamW.
     second: Vec<Vec<f32>>,
     steps: u64,
 }
@@ -111,6 +115,25 @@ pub fn tensors(method: Method, layout: &Layout) -> Vec<StateTensor> {
     kept
 }
 
+/// The slices of a layout's values that so many ranks step, one after another and of about equal size: a matrix that its rule
+/// takes whole is in one of them.
+pub fn slices(method: Method, layout: &Layout, count: usize) -> Vec<Range<usize>> {
+    let cut = |index: usize| {
+        let at = (layout.len() * index).div_ceil(count);
+        let whole = |entry: &&Entry| {
+            entry.range.start < at && at < entry.range.end && rule(method, entry) == Rule::Muon
+        };
+        layout.entries.iter().find(whole).map_or(at, |entry| entry.range.end)
+    };
+    (0..count).map(|rank| cut(rank)..cut(rank + 1)).collect()
+}
+
+/// What two ranges have in common; empty if nothing.
+pub fn overlap(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
+    let start = one.start.max(other.start);
+    start..one.end.min(other.end).max(start)
+}
+
 /// One piece of a tensor and of its state.
 struct Piece<'a> {
     rule: Rule,
@@ -134,14 +157,21 @@ pub fn norm(gradients: &Gradients) -> f64 {
 impl Optimizer {
     /// An optimizer that has taken no step.
     pub fn new(settings: Settings, layout: &Arc<Layout>) -> Optimizer {
+        Optimizer::of_slice(settings, layout, 0..layout.len())
+    }
+
+    /// One that steps a slice of the values ([`slices`]), and keeps the state of these only.
+    pub fn of_slice(settings: Settings, layout: &Arc<Layout>, own: Range<usize>) -> Optimizer {
         let rules: Vec<Rule> = layout.entries.iter().map(|entry| rule(settings.method, entry)).collect();
         let state = |wanted: &dyn Fn(Rule) -> bool| -> Vec<Vec<f32>> {
             let sizes = rules.iter().zip(&layout.entries);
-            sizes.map(|(&rule, entry)| vec![0.0; if wanted(rule) { entry.range.len() } else { 0 }]).collect()
+            let length =
+                |rule, entry: &Entry| if wanted(rule) { overlap(&entry.range, &own).len() } else { 0 };
+            sizes.map(|(&rule, entry)| vec![0.0; length(rule, entry)]).collect()
         };
         let first = state(&|rule| rule != Rule::Sgd);
         let second = state(&|rule| rule == Rule::AdamW);
-        Optimizer { settings, layout: layout.clone(), rules, first, second, steps: 0 }
+        Optimizer { settings, layout: layout.clone(), rules, own, first, second, steps: 0 }
     }
 
     /// Optimizer steps taken since the state was made.
@@ -149,7 +179,17 @@ impl Optimizer {
         self.steps
     }
 
-    /// Takes one step. `factor` multiplies the peak rates (see [`schedule`]); `norm` is [`norm`] of `gradients`.
+    /// The values that it steps, in the order of the layout.
+    pub fn own(&self) -> Range<usize> {
+        self.own.clone()
+    }
+
+    /// The [`slices`] of so many ranks.
+    pub fn slices(&self, count: usize) -> Vec<Range<usize>> {
+        slices(self.settings.method, &self.layout, count)
+    }
+
+    /// Takes one step of its values. `factor` multiplies the peak rates (see [`schedule`]); `norm` is [`norm`] of `gradients`.
     pub fn step(
         &mut self,
         parameters: &mut Parameters,
@@ -167,13 +207,18 @@ impl Optimizer {
         for ((entry, &rule), (first, second)) in self.layout.entries.iter().zip(&self.rules).zip(states) {
             let (values, after) = rest.split_at_mut(entry.range.len());
             rest = after;
-            let gradient = &gradients.values[entry.range.clone()];
+            let own = overlap(&entry.range, &self.own);
+            if own.is_empty() {
+                continue;
+            }
+            let values = &mut values[own.start - entry.range.start..][..own.len()];
+            let gradient = &gradients.values[own];
             cut(Piece { rule, entry, values, gradient, first, second }, &mut pieces);
         }
         spread(pieces, threads, |piece| update(&settings, step, scale, factor, piece));
     }
 
-    /// A tensor's moment; empty where its rule has none.
+    /// A tensor's moment, of the values that it steps; empty where its rule has none.
     pub fn moment(&self, moment: Moment, tensor: usize) -> &[f32] {
         match moment {
             Moment::First => &self.first[tensor],
@@ -181,26 +226,33 @@ impl Optimizer {
         }
     }
 
-    /// Restores saved state: its [`tensors`], which `read` fills by name, and the number of steps taken.
+    /// Restores saved state: its [`tensors`], which `read` fills by name from an index of the tensor on, and the number of
+    /// steps taken.
     ///
     /// # Errors
     /// The first error of `read`.
     pub fn restore(
         &mut self,
         steps: u64,
-        mut read: impl FnMut(&str, &mut [f32]) -> Result<()>,
+        mut read: impl FnMut(&str, usize, &mut [f32]) -> Result<()>,
     ) -> Result<()> {
         for StateTensor { name, tensor, moment } in tensors(self.settings.method, &self.layout) {
+            let range = &self.layout.entries[tensor].range;
+            let own = overlap(range, &self.own);
             let tensors = if moment == Moment::First { &mut self.first } else { &mut self.second };
-            read(&name, &mut tensors[tensor])?;
+            if !own.is_empty() {
+                read(&name, own.start - range.start, &mut tensors[tensor])?;
+            }
         }
         self.steps = steps;
         Ok(())
     }
 
-    /// Bytes of the state that an optimizer of this method keeps for a layout.
-    pub fn state_bytes(method: Method, layout: &Layout) -> usize {
-        let values = tensors(method, layout).into_iter().map(|kept| layout.entries[kept.tensor].range.len());
+    /// Bytes of the state that an optimizer of this method keeps for a slice of a layout.
+    pub fn state_bytes(method: Method, layout: &Layout, own: &Range<usize>) -> usize {
+        let values = tensors(method, layout)
+            .into_iter()
+            .map(|kept| overlap(&layout.entries[kept.tensor].range, own).len());
         values.sum::<usize>() * size_of::<f32>()
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! Left out: Muon, whose iteration needs f32 GEMMs of every matrix; it runs on the CPU only.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use device::{Argument, Buffer, Device};
 use policy::publish::PIECE;
 use record::failure::{Failure, Result};
 
-use super::{Method, Moment, Settings, StateTensor, adamw, clipping, tensors};
+use super::{Method, Moment, Settings, StateTensor, adamw, clipping, overlap, tensors};
 use crate::kernels;
 use crate::model::{DeviceModel, Entry, Layout, elementwise};
 
@@ -17,7 +18,9 @@ pub struct DeviceOptimizer {
     settings: Settings,
     layout: Arc<Layout>,
     steps: u64,
-    /// First and second moments of every weight; none for SGD.
+    /// The weights that it steps, in the order of the layout.
+    own: Range<usize>,
+    /// First and second moments of these; none for SGD.
     moments: Option<(Buffer<f32>, Buffer<f32>)>,
 }
 
@@ -59,20 +62,33 @@ impl DeviceOptimizer {
     /// # Errors
     /// Memory (69).
     pub fn new<D: Device>(settings: Settings, model: &mut DeviceModel<D>) -> Result<DeviceOptimizer> {
+        let whole = 0..model.layout().len();
+        DeviceOptimizer::of_slice(settings, model, whole)
+    }
+
+    /// One that steps a slice of the weights ([`super::slices`]), and keeps the state of these only.
+    ///
+    /// # Errors
+    /// Memory (69).
+    pub fn of_slice<D: Device>(
+        settings: Settings,
+        model: &mut DeviceModel<D>,
+        own: Range<usize>,
+    ) -> Result<DeviceOptimizer> {
         check(settings.method)?;
         let layout = model.layout().clone();
         let device = model.device();
         let moments = match settings.method {
             Method::Adamw => {
                 let (first, second) =
-                    (device.allocate::<f32>(layout.len())?, device.allocate::<f32>(layout.len())?);
+                    (device.allocate::<f32>(own.len())?, device.allocate::<f32>(own.len())?);
                 device.clear(first.all())?;
                 device.clear(second.all())?;
                 Some((first, second))
             }
             _ => None,
         };
-        Ok(DeviceOptimizer { settings, layout, steps: 0, moments })
+        Ok(DeviceOptimizer { settings, layout, steps: 0, own, moments })
     }
 
     /// Restores saved state like [`super::Optimizer::restore`], but a piece of a tensor at a time: `read` is also given the
@@ -90,18 +106,20 @@ impl DeviceOptimizer {
         for StateTensor { name, tensor, moment } in tensors(self.settings.method, &self.layout) {
             let Some(buffer) = self.buffer(moment) else { continue };
             let range = &self.layout.entries[tensor].range;
-            for start in range.clone().step_by(PIECE) {
-                let end = (start + PIECE).min(range.end);
+            let own = overlap(range, &self.own);
+            for start in own.clone().step_by(PIECE) {
+                let end = (start + PIECE).min(own.end);
                 values.resize(end - start, 0.0);
                 read(&name, start - range.start, &mut values)?;
-                model.device().upload(&values, buffer.slice(start..end))?;
+                let first = self.own.start;
+                model.device().upload(&values, buffer.slice(start - first..end - first))?;
             }
         }
         self.steps = steps;
         Ok(())
     }
 
-    /// Copies a tensor's moments to the host, from the one of index `from` on.
+    /// Copies a tensor's moments to the host, from the one of index `from` on: of weights that it steps.
     pub fn moment<D: Device>(
         &self,
         model: &mut DeviceModel<D>,
@@ -111,13 +129,18 @@ impl DeviceOptimizer {
         values: &mut [f32],
     ) -> Result<()> {
         let Some(buffer) = self.buffer(moment) else { return Ok(()) };
-        let start = self.layout.entries[tensor].range.start + from;
+        let start = self.layout.entries[tensor].range.start + from - self.own.start;
         model.device().download(buffer.slice(start..start + values.len()), values)
     }
 
     fn buffer(&self, moment: Moment) -> Option<&Buffer<f32>> {
         let (first, second) = self.moments.as_ref()?;
         Some(if moment == Moment::First { first } else { second })
+    }
+
+    /// The [`super::slices`] of so many ranks.
+    pub fn slices(&self, count: usize) -> Vec<Range<usize>> {
+        super::slices(self.settings.method, &self.layout, count)
     }
 
     /// Optimizer steps taken since the state was made.
@@ -133,14 +156,19 @@ impl DeviceOptimizer {
         let rate = settings.lr * factor;
         let parts = model.optimizer_tensors()?;
         for (range, decayed) in runs(&self.layout.entries) {
+            let range = overlap(&range, &self.own);
+            if range.is_empty() {
+                continue;
+            }
+            let kept = range.start - self.own.start..range.end - self.own.start;
             let decay = if decayed { settings.weight_decay } else { 0.0 };
             let length = range.len() as u64;
             let gradients = parts.gradients.slice(range.clone());
             let mut arguments: Vec<Argument> =
-                vec![parts.weights.slice(range.clone()).into(), parts.remainders.slice(range.clone()).into()];
+                vec![parts.weights.slice(range.clone()).into(), parts.remainders.slice(range).into()];
             if let Some((first, second)) = &self.moments {
-                arguments.push(first.slice(range.clone()).into());
-                arguments.push(second.slice(range).into());
+                arguments.push(first.slice(kept.clone()).into());
+                arguments.push(second.slice(kept).into());
             }
             arguments.extend([Argument::from(gradients), length.into(), scale.into()]);
             let kernel = if self.moments.is_some() {

@@ -201,8 +201,8 @@ fn steps(method: Method, threads: usize, reload: bool) -> (Parameters, Optimizer
                 .map(|kept| (kept.name, optimizer.moment(kept.moment, kept.tensor).to_vec()))
                 .collect();
             let mut other = Optimizer::new(settings(method), &layout);
-            let read = |name: &str, values: &mut [f32]| {
-                values.copy_from_slice(&saved[name]);
+            let read = |name: &str, from: usize, values: &mut [f32]| {
+                values.copy_from_slice(&saved[name][from..][..values.len()]);
                 Ok(())
             };
             other.restore(optimizer.steps(), read).expect("all tensors are there");
@@ -220,6 +220,39 @@ fn neither_threads_nor_saving_change_a_bit() {
         assert_ne!(expected, wavy(&small_layout(), 0.0));
         for (threads, reload) in [(1, true), (2, false), (5, true)] {
             assert_eq!(steps(method, threads, reload).0, expected, "{method:?}, {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn slices_hold_everything_once_and_step_to_the_same_bits() {
+    let layout = small_layout();
+    for method in [Method::Adamw, Method::Sgd, Method::Muon] {
+        let (expected, whole) = steps(method, 1, false);
+        for count in [1, 2, 4, 8] {
+            let slices = slices(method, &layout, count);
+            assert_eq!((slices[0].start, slices[count - 1].end), (0, layout.len()));
+            assert!(slices.windows(2).all(|pair| pair[0].end == pair[1].start), "{slices:?}");
+            let mut parameters = wavy(&layout, 0.0);
+            let mut kept = 0;
+            for own in &slices {
+                let mut optimizer = Optimizer::of_slice(settings(method), &layout, own.clone());
+                for step in 0..3 {
+                    let gradient = wavy(&layout, 1.0 + step as f32);
+                    optimizer.step(&mut parameters, &gradient, norm(&gradient), 0.5, 2);
+                }
+                kept += Optimizer::state_bytes(method, &layout, own);
+                for StateTensor { tensor, moment, .. } in tensors(method, &layout) {
+                    let range = &layout.entries[tensor].range;
+                    let own = overlap(range, own);
+                    let all = whole.moment(moment, tensor);
+                    let part =
+                        if own.is_empty() { &[][..] } else { &all[own.start - range.start..][..own.len()] };
+                    assert_eq!(optimizer.moment(moment, tensor), part);
+                }
+            }
+            assert_eq!(parameters, expected, "{method:?} in {count} slices");
+            assert_eq!(kept, Optimizer::state_bytes(method, &layout, &(0..layout.len())));
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! All read the same stream, which rank 0 hands on; each differentiates its share of the parts of an optimizer batch
 //! ([`crate::parts`]), and all take the same step. Rank 0 alone writes lines and publishes. Transport is MPI's, in a build
-//! with the feature `mpi`; sums are our own, because those of an MPI library depend on its algorithm. Left out: an optimizer
-//! in slices, so every rank holds all weights and moments.
+//! with the feature `mpi`; sums are our own, because those of an MPI library depend on its algorithm. Each steps a slice of the
+//! weights and keeps its moments, then all receive the rest. Left out: gradients and weights in slices.
 
 #[cfg(feature = "mpi")]
 mod mpi;
@@ -37,6 +37,10 @@ pub trait Ranks {
     /// Gives the r-th of `count` equal pieces of `own` to rank r, and receives as many in the order of ranks.
     fn all_to_all(&self, own: &[u8], received: &mut [u8]);
 
+    /// Gives everyone's `own` to rank 0, one after another in the order of ranks; `lengths` says how many bytes each has. `all`
+    /// is rank 0's only.
+    fn gather_on_first(&self, own: &[u8], lengths: &[usize], all: &mut [u8]);
+
     /// The end of a process that has done its work.
     fn finish(&self) {}
 
@@ -67,6 +71,10 @@ impl Ranks for Alone {
     fn all_to_all(&self, own: &[u8], received: &mut [u8]) {
         received.copy_from_slice(own);
     }
+
+    fn gather_on_first(&self, own: &[u8], _: &[usize], all: &mut [u8]) {
+        all.copy_from_slice(own);
+    }
 }
 
 /// The processes that `mpirun` or `srun` started, or this one alone.
@@ -74,10 +82,13 @@ impl Ranks for Alone {
 /// # Errors
 /// Several were started by a launcher that this build does not know what to do with: each would train by itself (69).
 pub fn start() -> Result<Box<dyn Ranks>> {
-    // By Open MPI; by MPICH and its relatives; by Slurm.
-    let names = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"];
-    let started = names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok()).unwrap_or(1);
+    let started = started();
     if started == 1 { Ok(Box::new(Alone)) } else { several(started) }
+}
+
+/// How many processes a launcher has started.
+fn started() -> usize {
+    of_launcher(["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"]).unwrap_or(1)
 }
 
 #[cfg(feature = "mpi")]
@@ -108,23 +119,43 @@ pub fn end(ranks: &dyn Ranks, outcome: Result<()>) -> Result<()> {
         && ranks.count() > 1
         && !failure.is_closed()
     {
-        if ranks.rank() == 0 {
-            stage::report("update", failure);
-        } else if !ended_by_rank_0() {
-            stage::report("update", &failure.clone().at(format_args!("rank {}", ranks.rank())));
-        }
+        say(ranks.rank(), failure);
         ranks.abort(failure.code);
     }
     ranks.finish();
     outcome
 }
 
-/// Where all fail alike, rank 0 says why, and ends the others: gives it the time to.
+/// What stops a process before it has joined the others, if there are any: said once, and their launcher ends them.
+pub fn refused(failure: Failure) -> Failure {
+    if started() > 1 {
+        say(of_launcher(["OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"]).unwrap_or(0), &failure);
+        std::process::exit(i32::from(failure.code));
+    }
+    failure
+}
+
+/// Where all fail alike, rank 0 says why; the others do if that has not ended them.
+fn say(rank: usize, failure: &Failure) {
+    if rank == 0 {
+        stage::report("update", failure);
+    } else if !ended_by_rank_0() {
+        stage::report("update", &failure.clone().at(format_args!("rank {rank}")));
+    }
+    stage::drain_stderr();
+}
+
+/// Whether it does within 10 s.
 fn ended_by_rank_0() -> bool {
-    (0..20).any(|_| {
+    (0..100).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(100));
         stage::interrupted()
     })
+}
+
+/// A number that Open MPI, MPICH and its relatives, or Slurm tells a process that it starts.
+fn of_launcher(names: [&str; 3]) -> Option<usize> {
+    names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
 }
 
 /// Rank 0's input, for all.
@@ -214,6 +245,37 @@ pub fn sum(ranks: &dyn Ranks, values: &mut [f32]) {
         ranks.all_gather(bytemuck::cast_slice(&received[..slice]), bytemuck::cast_slice_mut(&mut own));
         piece.copy_from_slice(&own[..piece.len()]);
     }
+}
+
+/// Gives every rank's slice of the values of `state` to all, a piece at a time: `read` copies values from an index on, `write`
+/// replaces them.
+///
+/// # Errors
+/// Those of `read` and `write`.
+pub fn exchange<T>(
+    ranks: &dyn Ranks,
+    slices: &[Range<usize>],
+    state: &mut T,
+    read: impl Fn(&mut T, usize, &mut [f32]) -> Result<()>,
+    write: impl Fn(&mut T, usize, &[f32]) -> Result<()>,
+) -> Result<()> {
+    let longest = slices.iter().map(Range::len).max().unwrap_or(0);
+    let most = (SUM_BYTES / size_of::<f32>() / slices.len()).min(longest).max(1);
+    let (mut own, mut all) = (vec![0.0f32; most], vec![0.0f32; most * slices.len()]);
+    for from in (0..longest).step_by(most) {
+        let piece = |slice: &Range<usize>| {
+            let start = (slice.start + from).min(slice.end);
+            start..(start + most).min(slice.end)
+        };
+        let mine = piece(&slices[ranks.rank()]);
+        read(state, mine.start, &mut own[..mine.len()])?;
+        ranks.all_gather(bytemuck::cast_slice(&own), bytemuck::cast_slice_mut(&mut all));
+        for (rank, slice) in slices.iter().enumerate().filter(|(rank, _)| *rank != ranks.rank()) {
+            let piece = piece(slice);
+            write(state, piece.start, &all[rank * most..][..piece.len()])?;
+        }
+    }
+    Ok(())
 }
 
 /// Adds values to a sum.

@@ -62,6 +62,19 @@ void ranks_all_to_all(const void *own, size_t length, void *received) {
     MPI_Alltoall(own, (int)length, MPI_BYTE, received, (int)length, MPI_BYTE, MPI_COMM_WORLD);
 }
 
+/* Lengths are those of pieces of a tensor, far from an int's limit; as many as there may be parts. */
+void ranks_gather_on_first(const void *own, size_t length, void *all, const size_t *lengths) {
+    static int counts[1024], places[1024];
+    int count, place = 0;
+    MPI_Comm_size(MPI_COMM_WORLD, &count);
+    for (int rank = 0; rank < count; rank++) {
+        counts[rank] = (int)lengths[rank];
+        places[rank] = place;
+        place += counts[rank];
+    }
+    MPI_Gatherv(own, (int)length, MPI_BYTE, all, counts, places, MPI_BYTE, 0, MPI_COMM_WORLD);
+}
+
 void ranks_finish(void) {
     MPI_Finalize();
 }

@@ -17,6 +17,7 @@ unsafe extern "C" {
     fn ranks_broadcast_begin(bytes: *mut c_void, length: usize);
     fn ranks_broadcast_is_done() -> c_int;
     fn ranks_all_gather(own: *const c_void, length: usize, all: *mut c_void);
+    fn ranks_gather_on_first(own: *const c_void, length: usize, all: *mut c_void, lengths: *const usize);
     fn ranks_all_to_all(own: *const c_void, length: usize, received: *mut c_void);
     fn ranks_finish();
     fn ranks_abort(code: c_int);
@@ -80,6 +81,15 @@ impl Ranks for Mpi {
         let piece = own.len() / self.count;
         // SAFETY: both hold as many pieces as there are ranks.
         unsafe { ranks_all_to_all(own.as_ptr().cast(), piece, received.as_mut_ptr().cast()) };
+    }
+
+    fn gather_on_first(&self, own: &[u8], lengths: &[usize], all: &mut [u8]) {
+        assert!(lengths.len() == self.count && own.len() == lengths[self.rank]);
+        assert!(self.rank > 0 || all.len() == lengths.iter().sum::<usize>());
+        // SAFETY: `all` of rank 0 has room for all lengths, and that of others is not used.
+        unsafe {
+            ranks_gather_on_first(own.as_ptr().cast(), own.len(), all.as_mut_ptr().cast(), lengths.as_ptr());
+        }
     }
 
     fn finish(&self) {

@@ -51,6 +51,14 @@ impl Ranks for Thread<'_> {
         let mine = all.iter().flat_map(|other| &other[self.rank * piece..][..piece]);
         received.iter_mut().zip(mine).for_each(|(place, byte)| *place = *byte);
     }
+
+    fn gather_on_first(&self, own: &[u8], lengths: &[usize], all: &mut [u8]) {
+        let found = self.exchange(own);
+        assert!(found.iter().map(Vec::len).eq(lengths.iter().copied()));
+        if self.rank == 0 {
+            all.copy_from_slice(&found.concat());
+        }
+    }
 }
 
 /// What each of `count` ranks comes to.
@@ -117,6 +125,32 @@ fn all_read_what_rank_0_reads() {
         }
     });
     assert!(read[0] == text && read[1] == text);
+}
+
+#[test]
+fn slices_are_handed_to_all() {
+    for slices in [[0..3, 3..6, 6..9, 9..10], [0..0, 0..9, 9..10, 10..10]] {
+        let found = each(4, |ranks| {
+            let mut own = [0.0; 10];
+            slices[ranks.rank()].clone().for_each(|index| own[index] = index as f32);
+            exchange(
+                ranks,
+                &slices,
+                &mut own,
+                |own, from, values| {
+                    values.copy_from_slice(&own[from..][..values.len()]);
+                    Ok(())
+                },
+                |own, from, values| {
+                    own[from..][..values.len()].copy_from_slice(values);
+                    Ok(())
+                },
+            )
+            .unwrap();
+            own
+        });
+        assert_eq!(found, [std::array::from_fn(|index| index as f32); 4]);
+    }
 }
 
 #[test]

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""What a step of `update` takes on several cards, by a model on paper: prints the table of docs/cluster.md.
+
+    python3 benches/cluster_model.py
+    python3 benches/cluster_model.py --measure POLICY SAMPLES    # beside 1, 2 and 4 processes of this machine
+
+The model has three terms, and every assumption is a constant below. Compute is 6 operations a weight and token, divided evenly.
+Each rank hands its gradient out in slices and receives the sums (`ranks::sum`), then receives the weights that others stepped
+(`ranks::exchange`): 12 bytes a weight, of which each rank keeps its own share. On cards the same bytes pass between card and host.
+A wire carries what leaves a node.
+
+With --measure one process says how fast this machine computes, a copy in memory how fast processes exchange, and the model predicts
+two and four processes, each on one thread; they take turns where there are fewer cores. Left out: how uneven trees are, `rollout`,
+reading and publishing.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+CARD = 0.55 * 790e12  # operations a second
+STAGING = 50e9  # bytes a second between card and host
+TOKENS = 1600  # computed a sample
+SAMPLES = 4 * 2 * 4  # an episode: turns, agents, candidates
+NODE = 8  # cards
+EXCHANGED = 12  # bytes a weight: gradients out, their sums in, stepped weights in
+WIRES = {"8 × 400": NODE * 50e9, "1 × 200": 25e9}  # bytes a second out of a node
+MODELS = {"1.7B": (1.72e9, 32), "8B": (8.19e9, 256)}  # weights, episodes a step
+
+
+def compute(weights, tokens, ranks, rate):
+    """Seconds of the passes, at so many operations a second and rank."""
+    return 6 * weights * tokens / ranks / rate
+
+
+def exchange(weights, ranks, speed, near=1):
+    """Seconds for what a rank exchanges with all but the `near` ranks that this link does not reach."""
+    return EXCHANGED * weights * max(0, ranks - near) / ranks / speed
+
+
+def table():
+    wires = " | ".join(f"wire, {name}" for name in WIRES)
+    print(f"| model, episodes a step | cards | compute | card to host and back | {wires} |")
+    print("|---|---|---|---|" + "---|" * len(WIRES))
+    for name, (weights, episodes) in MODELS.items():
+        for cards in (1, 8, 16, 64) if name == "1.7B" else (8, 16, 64):
+            tokens = episodes * SAMPLES * TOKENS
+            seconds = [compute(weights, tokens, cards, CARD), exchange(weights, cards, STAGING)]
+            # The links of a node are shared by its cards.
+            seconds += [exchange(weights, cards, speed / NODE, NODE) for speed in WIRES.values()]
+            print(f"| {name}, {episodes} | {cards} | " + " | ".join(f"{s:.2g}" if s < 10 else f"{s:.0f}" for s in seconds) + " |")
+
+
+def copy_speed(size=64 << 20):
+    """Bytes a second of the fastest of five copies in memory."""
+    source, best = bytes(size), 0.0
+    for _ in range(5):
+        begun = time.perf_counter()
+        bytearray(source)
+        best = max(best, size / (time.perf_counter() - begun))
+    return best
+
+
+def measured(policy, samples, ranks):
+    """Seconds of training by so many processes, and the weights trained."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = os.path.join(folder, "policy")
+        shutil.copytree(policy, copy, symlinks=True)
+        command = ["mpirun", "--oversubscribe", "--bind-to", "none", "--quiet", "-n", str(ranks), "update-mpi"]
+        command += ["--policy", copy, "--parts", "4", "--threads", "1", "--lr", "1e-4", "--quiet"]
+        with open(samples) as stream:
+            lines = subprocess.run(command, stdin=stream, stdout=subprocess.PIPE, check=True, text=True).stdout
+        plan = ["update", "--policy", copy, "--dry-run", "--quiet"]
+        planned = json.loads(subprocess.run(plan, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True).stdout.splitlines()[0])
+    metrics = next(line for line in map(json.loads, lines.splitlines()) if line["type"] == "metrics")
+    timing = metrics["timing"]
+    return sum(timing[f"{phase}_seconds"] for phase in ("forward", "backward")), timing["training_seconds"], planned["trainable_parameters"]
+
+
+def compare(policy, samples):
+    passes, alone, weights = measured(policy, samples, 1)
+    speed, cores = copy_speed(), len(os.sched_getaffinity(0))
+    print(f"{weights:,} weights, {cores} cores, copies at {speed / 1e9:.1f} GB/s\n")
+    print("| processes | predicted, s | measured, s | measured / predicted |\n|---|---|---|---|")
+    for ranks in (1, 2, 4):
+        turns = max(1, ranks / cores)
+        predicted = alone - passes + passes / ranks * turns
+        # Each value is written by one process and read by another.
+        predicted += 2 * turns * exchange(weights, ranks, speed)
+        found = alone if ranks == 1 else measured(policy, samples, ranks)[1]
+        print(f"| {ranks} | {predicted:.3f} | {found:.3f} | {found / predicted:.2f} |")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--measure"] and len(sys.argv) == 4:
+        compare(*sys.argv[2:])
+    elif len(sys.argv) == 1:
+        table()
+    else:
+        sys.exit(__doc__)
