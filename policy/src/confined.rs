@@ -115,17 +115,12 @@ fn child(
     }
 }
 
-/// Gives up all of the parent's descriptors but two, and memory above the limit.
+/// Gives up all of the parent's descriptors but two, and memory above the limit on Linux; macOS takes a limit and does not hold it.
 fn confine(requests: i32, replies: i32) -> io::Result<()> {
-    let pages = std::fs::read_to_string("/proc/self/statm")?;
+    let linux = cfg!(target_os = "linux");
+    let pages = if linux { std::fs::read_to_string("/proc/self/statm")? } else { String::new() };
     let pages: u64 = pages.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0);
     // Otherwise whoever reads the parent's output would wait for this process, too.
-    let close = |first: i32, last: i32| {
-        if first <= last {
-            // SAFETY: no pointers; nothing here uses these descriptors.
-            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
-        }
-    };
     let (low, high) = (requests.min(replies), requests.max(replies));
     close(0, low - 1);
     close(low + 1, high - 1);
@@ -138,12 +133,30 @@ fn confine(requests: i32, replies: i32) -> io::Result<()> {
         libc::signal(libc::SIGALRM, libc::SIG_DFL);
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         libc::setrlimit(libc::RLIMIT_CORE, &raw const limit);
+        if !linux {
+            return Ok(());
+        }
         libc::getrlimit(libc::RLIMIT_AS, &raw mut limit);
         limit.rlim_cur = limit.rlim_max.min(pages * libc::sysconf(libc::_SC_PAGESIZE) as u64 + MEMORY);
         match libc::setrlimit(libc::RLIMIT_AS, &raw const limit) {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
+    }
+}
+
+/// Closes the descriptors from `first` to `last`, whichever are open.
+fn close(first: i32, last: i32) {
+    #[cfg(target_os = "linux")]
+    if first <= last {
+        // SAFETY: no pointers; nothing here uses these descriptors.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    }
+    // SAFETY: as above.
+    #[cfg(not(target_os = "linux"))]
+    for descriptor in first..=last.min(unsafe { libc::getdtablesize() } - 1) {
+        // SAFETY: as above.
+        unsafe { libc::close(descriptor) };
     }
 }
 

@@ -47,6 +47,12 @@ fn compiler() -> cc::Build {
     for flag in FLAGS {
         build.flag_if_supported(flag);
     }
+    // Apple's ucontext.h stops the compiler without the first; the second gives back what the first takes away, and its functions are
+    // deprecated for nothing better.
+    if std::env::var("CARGO_CFG_TARGET_VENDOR").is_ok_and(|vendor| vendor == "apple") {
+        build.define("_XOPEN_SOURCE", "700").define("_DARWIN_C_SOURCE", None);
+        build.flag("-Wno-deprecated-declarations");
+    }
     build
 }
 
