@@ -175,6 +175,11 @@ fn a_situation_is_drawn() {
     full.apply_together(&[("coder", "```python\nprint(3)\n```"), ("tester", case)]).unwrap();
     let shown = "Print the sum.\nturn 1\nprogram:\nprint(3)\ncase, input:\n1\n2\ncase, output:\n3\n";
     assert_eq!(full.draw(), shown);
+    // A program that reads lines gets a whole last line, and a function its arguments as they are.
+    assert_eq!(full.to_json()["case"]["input"], "1\n2\n");
+    let mut function = start(&with(chain(), &[("encoding", json!("full"))]), "team");
+    function.apply("tester", "Test Input: [4]\nTest Output: 14").unwrap();
+    assert_eq!(function.to_json()["case"]["input"], "[4]");
 }
 
 #[test]
