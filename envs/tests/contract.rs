@@ -44,6 +44,8 @@ enum Flaw {
     FirstEarns,
     /// A joint action says what one of its agents earned, and not what the other did.
     NamesOne,
+    /// A tool is paid the same for everything.
+    FlatTool,
 }
 
 struct Flawed(Flaw);
@@ -141,6 +143,10 @@ impl State for FlawedState {
                 outcome.success = true;
             }
             Flaw::PaysForNonsense if outcome.components["format"] == 0.0 => outcome.rewards.local = 0.05,
+            Flaw::FlatTool if agent == "tool" => {
+                outcome.rewards.team = 0.0;
+                outcome.rewards.local = 0.5;
+            }
             Flaw::OutOfRange => outcome.rewards.team *= 1.5,
             Flaw::Moody => {
                 outcome.rewards.local *= 1.0 - (MOOD.fetch_add(1, Ordering::Relaxed) % 3) as f64 / 10.0
@@ -232,6 +238,20 @@ fn environments_in_which_idling_pays_are_named() {
         let advice = findings.iter().find(|finding| finding.advice).unwrap();
         assert_eq!(advice.rule, "idling pays nothing under --credit return");
         assert_eq!(advice.broken.is_some(), pays, "{} {setting}: {advice:?}", environment.name());
+    }
+}
+
+#[test]
+fn an_agent_that_earns_the_same_for_everything_is_named() {
+    for (flaw, broken) in [
+        (Flaw::None, None),
+        (Flaw::FlatTool, Some("tool earned 0.5 in every turn: all of its groups will be flat")),
+    ] {
+        let findings = findings(flaw);
+        let rule = "what an agent earns depends on what it says";
+        let finding = findings.iter().find(|finding| finding.rule == rule).unwrap();
+        assert!(finding.advice && finding.tried == 2, "{finding:?}");
+        assert_eq!(finding.broken.as_deref(), broken);
     }
 }
 

@@ -125,11 +125,11 @@ fn a_loop_of_function_calls_keeps_the_contract_and_trains() {
     assert!(last.lines().any(|line| line == told), "{last}");
 }
 
-/// One that takes turns, one where all act at once, and one of Gymnasium: through the same wrapper.
+/// Two that take turns, one where all act at once, and one of Gymnasium: through the same wrapper.
 #[test]
 fn environments_of_others_are_wrapped_and_train() {
     let python = std::env::var("TROUPE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let modules = "import gymnasium, pettingzoo.classic.connect_four_v3, pettingzoo.classic.rps_v2";
+    let modules = "import gymnasium, pettingzoo.classic.connect_four_v3, pettingzoo.classic.rps_v2, pettingzoo.classic.tictactoe_v3";
     if run(&format!("'{python}' -W ignore -c '{modules}'")).0 != 0 {
         let note = format!(
             "NOT RUN: {python} has no PettingZoo and Gymnasium; set TROUPE_TEST_PYTHON to one that has them\n"
@@ -139,6 +139,7 @@ fn environments_of_others_are_wrapped_and_train() {
     }
     for (game, agents) in [
         ("pettingzoo.classic.connect_four_v3 --team player_0 --turns 2", 2),
+        ("pettingzoo.classic.tictactoe_v3 --team player_1 --turns 2", 2),
         ("pettingzoo.classic.rps_v2 --parallel --team player_0 --turns 2", 2),
         ("gymnasium:FrozenLake-v1 --range 0 1 --turns 3", 1),
     ] {

@@ -1,5 +1,6 @@
-//! Many random episodes: the rewards they collect, and how they end.
+//! Many random episodes: the rewards they collect, whether these vary, and how they end.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use record::failure::Result;
@@ -21,13 +22,14 @@ pub fn play(
     ledger: &mut Ledger,
     advance: &mut dyn FnMut(),
 ) -> Result<()> {
+    let mut earned = Earned::new();
     for (number, task) in (0..effort.episodes).zip(tasks.iter().cycle()) {
         let workflow = &target.workflows[number as usize % target.workflows.len()];
         let name = [Part::Text("check"), Part::Text(target.environment.name()), Part::Number(number)];
         let mut draws = Draws::new(Stream::named(effort.seed, &name));
         let start = target.begin(task, workflow)?;
         let best = match has_oracle(&*start) {
-            true => Some(collect(&mut *start.clone_state(), ledger, &mut |state, agent| {
+            true => Some(collect(&mut *start.clone_state(), ledger, &mut earned, &mut |state, agent| {
                 state.oracle(agent).unwrap_or_default()
             })?),
             false => None,
@@ -36,7 +38,7 @@ pub fn play(
         // A quarter of the episodes goes back and forth, which exploits careless rewards.
         let stubborn = draws.below(4) == 0;
         let mut turn = 0;
-        let random = collect(&mut *state, ledger, &mut |state, agent| {
+        let random = collect(&mut *state, ledger, &mut earned, &mut |state, agent| {
             let actions = state.test_actions(agent);
             turn += 1;
             match draws.choose(&actions) {
@@ -56,14 +58,22 @@ pub fn play(
         }
         // Empty actions only: the episode runs out of turns.
         let mut idle = target.begin(task, workflow)?;
-        let nothing = collect(&mut *idle, ledger, &mut |_, _| String::new())?;
+        let nothing = collect(&mut *idle, ledger, &mut earned, &mut |_, _| String::new())?;
         ledger.rule("running out of turns is no success", !nothing.success, || task.task.clone());
         if number % STRIDE == STRIDE - 1 {
             advance();
         }
     }
+    for (agent, (least, most)) in earned {
+        ledger.advice("what an agent earns depends on what it says", least < most, || {
+            format!("{agent} earned {least} in every turn: all of its groups will be flat")
+        });
+    }
     Ok(())
 }
+
+/// By agent, the least and the most that a turn earned it: the team's reward and its own.
+type Earned = BTreeMap<String, (f64, f64)>;
 
 struct Total {
     team: f64,
@@ -74,6 +84,7 @@ struct Total {
 fn collect(
     state: &mut dyn State,
     ledger: &mut Ledger,
+    earned: &mut Earned,
     answer: &mut dyn FnMut(&dyn State, &str) -> String,
 ) -> Result<Total> {
     let workflow = Arc::clone(state.workflow());
@@ -97,6 +108,12 @@ fn collect(
             outcome_rules(here.reward_range(), &outcome, ledger, || {
                 texts.iter().map(|(agent, text)| place(&*here, agent, text)).collect::<Vec<_>>().join("; ")
             });
+            for agent in agents {
+                let own = outcome.locals.get(agent).copied().unwrap_or(outcome.rewards.local);
+                let reward = outcome.rewards.team + own;
+                let (least, most) = earned.entry(agent.clone()).or_insert((reward, reward));
+                (*least, *most) = (least.min(reward), most.max(reward));
+            }
             let over = outcome.terminated;
             last = Some(outcome);
             if over {
