@@ -33,7 +33,7 @@ episode       rollout    rollout/src/{episode.rs,episode,task_run.rs}           
 plan-path     envs       envs/src/plan_path                                     --lib --test plan_path --test contract --test tasks
 sokoban       envs       envs/src/sokoban                                       --lib --test sokoban --test contract --test tasks
 sudoku        envs       envs/src/sudoku                                        --lib --test sudoku --test contract --test tasks
-tic-tac-toe   envs       envs/src/tic_tac_toe                                   --lib --test tic_tac_toe --test contract --test tasks
+tic-tac-toe   envs       envs/src/tic_tac_toe                                   --lib --test tic_tac_toe --test contract --test tasks --test command_line
 math          envs       envs/src/math                                          --lib --test math --test tasks
 code          envs       envs/src/code                                          --lib --test code_judge --test code --test no_sandbox --test tasks
 TABLE
