@@ -46,9 +46,22 @@ fn a_game_without_a_fault_pays_the_team() {
 }
 
 #[test]
+fn a_game_that_was_saved_goes_on() {
+    // x blocks instead of winning, or does not.
+    for (first, is_flawless) in [(" c1", false), (" c0", true)] {
+        let mut game = state("xx..o....");
+        game.apply("x", first).unwrap();
+        let json = game.to_json();
+        let restored = environment().restore(&json).unwrap();
+        assert_eq!(restored.to_json(), json);
+        assert_eq!(restored.is_solved(), is_flawless);
+    }
+}
+
+#[test]
 fn a_move_that_is_none_places_nothing_and_spoils_the_game() {
     for (text, components, local) in
-        [(" a0", [1.0, 0.0, 0.0], 0.1), (" d0", [0.0; 3], 0.0), ("", [0.0; 3], 0.0)]
+        [(" a0", [1.0, 0.0, 0.0], 0.1), (" d0", [0.0; 3], 0.0), (" a3", [0.0; 3], 0.0), ("", [0.0; 3], 0.0)]
     {
         let mut state = state("xx.oo....");
         assert_eq!(apply(&mut *state, "x", text), (0.0, local, components, false, false), "{text:?}");
