@@ -61,7 +61,7 @@ fn small(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<Dra
     let mut inputs: Vec<i64> = (0..10).collect();
     draws.shuffle(&mut inputs);
     inputs.truncate(settings.tests);
-    if (0..10).any(|x| chain.answer(x).abs() > LARGEST_SMALL) {
+    if !(0..10).all(|x| (-LARGEST_SMALL..=LARGEST_SMALL).contains(&chain.answer(x))) {
         return None;
     }
     // What is said from left to right and copied as an expression is wrong, or the task would be to copy.
