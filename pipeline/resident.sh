@@ -75,11 +75,12 @@ pass_on() { # STEP DIRECTORY
     fi
 }
 end_stages() { # nothing more comes for them; the exit code of the leftmost that failed
+    local code=0
     exec 8>&-
-    [ -z "$staying" ] || wait "$staying"
-    set -- $?
+    # Where one failed, no state was saved: what waits for it does not count, and is repeated.
+    [ -z "$staying" ] || wait "$staying" || { code=$? committing=(); }
     staying=''
-    return "$1"
+    return "$code"
 }
 
 part_read=resident

@@ -104,6 +104,36 @@ fn so_they_do_where_their_state_is_saved_seldom() {
     storm(&SMALL, &["--resident", "--save-every", "3"], 50);
 }
 
+/// A step is committed with the optimizer's state, and not when the stages have failed: it would go on without its moments.
+#[test]
+fn a_step_whose_state_was_not_saved_does_not_count() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [calm, stormy] = ["calm", "stormy"].map(|name| folder.path().join(name));
+    let seldom = [&SMALL[..], &["--resident", "--save-every", "100"]].concat();
+    let whole = pipeline(&calm, &seldom).output().expect("pipeline.sh runs");
+    assert!(whole.status.success(), "{}", String::from_utf8_lossy(&whole.stderr));
+
+    let child =
+        pipeline(&stormy, &seldom).process_group(0).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let mut child = child.expect("pipeline.sh starts");
+    let first = stormy.join("steps/000001");
+    while !first.join("done.tmp").exists() {
+        assert!(child.try_wait().expect("its state").is_none(), "the run ended before a step was done");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let update = members(child.id(), "update");
+    kill(&update.first().expect("update stays").to_string());
+    let output = child.wait_with_output().expect("its end");
+    assert_eq!(output.status.code(), Some(137), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!first.join("done").exists());
+    policies_are_whole(&stormy);
+
+    let resumed = pipeline(&stormy, &seldom).output().expect("pipeline.sh runs");
+    assert!(resumed.status.success(), "{}", String::from_utf8_lossy(&resumed.stderr));
+    let different = differences(&calm, &stormy);
+    assert!(different.is_empty(), "{different:#?}");
+}
+
 /// What a run of `pipeline.sh` with these arguments leaves, after one with `more` arguments that was killed `storms` times was
 /// resumed to the same.
 fn storm(arguments: &[&str], more: &[&str], storms: usize) -> BTreeMap<String, Vec<u8>> {
