@@ -1,4 +1,5 @@
-//! What a seed draws stays the same from version to version: a published result names its seed, not its boards.
+//! What a seed draws stays the same from version to version (a published result names its seed, not its boards), and so does what
+//! `envs check` tries.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -110,4 +111,30 @@ fn check_tries_the_same_actions_in_every_version() {
             agents.flat_map(|agent| state.checks().unwrap().test_actions(agent)).collect::<Vec<_>>()
         }))
     });
+}
+
+/// Texts that mean something and texts that do not, for every agent that is named here.
+#[test]
+fn check_knows_styles_of_answers() {
+    for (name, encoding, agents) in [
+        ("plan-path", "full", &["tool", "planner"][..]),
+        ("plan-path", "compact", &["planner"]),
+        ("sokoban", "full", &["tool", "planner"]),
+        ("sokoban", "compact", &["planner"]),
+        ("sudoku", "full", &["tool", "planner"]),
+        ("sudoku", "compact", &["planner"]),
+        ("tic-tac-toe", "", &["x"]),
+        ("code", "full", &["coder", "tester"]),
+        ("code", "compact", &["coder", "tester"]),
+    ] {
+        let cases = find(name).unwrap().extraction_cases();
+        for (agent, read) in agents.iter().flat_map(|agent| [(*agent, true), (*agent, false)]) {
+            let found = cases.iter().any(|case| {
+                case.spec["encoding"].as_str().unwrap_or_default() == encoding
+                    && case.agent == agent
+                    && case.means.is_some() == read
+            });
+            assert!(found, "{name} {encoding} {agent} {read}");
+        }
+    }
 }

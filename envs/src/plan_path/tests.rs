@@ -114,15 +114,6 @@ fn what_check_and_play_need_is_there() {
     assert_eq!(state.draw(), format!("{above}  3 . # . . .\n  4 # . # # .\n").replace("2 . # .", "2 . # @"));
     state.apply("planner", " U").unwrap();
     assert!(state.is_solved());
-    let cases = find("plan-path").unwrap().extraction_cases();
-    for (encoding, agent) in [("full", "tool"), ("full", "planner"), ("compact", "planner")] {
-        for read in [true, false] {
-            let found = cases.iter().any(|case| {
-                case.spec["encoding"] == encoding && case.agent == agent && case.means.is_some() == read
-            });
-            assert!(found, "{encoding} {agent} {read}");
-        }
-    }
 }
 
 #[test]
