@@ -1,7 +1,6 @@
 //! `config.json`: a model's sizes and the variants of the decoder it needs.
 //!
-//! Reads both spellings that `transformers` has used: `rope_theta` with `rope_scaling`, and `rope_parameters`; `torch_dtype`
-//! and `dtype`. Settings that would change the arithmetic and are not implemented are refused by name: ignoring one gives
+//! Reads both spellings that `transformers` has used, as `torch_dtype` and `dtype`. Rotary positions are in [`crate::rope`]. Settings that would change the arithmetic and are not implemented are refused by name: ignoring one gives
 //! wrong numbers, not an error. Left out: generation settings (stop tokens are in [`crate::tokenizer`]).
 
 use std::path::Path;
@@ -14,48 +13,7 @@ use crate::experts::Experts;
 use crate::family::Family;
 use crate::header::ElementType;
 use crate::json::{flag, in_file, positive, present, read_json, size};
-
-/// RoPE scaling, for contexts longer than those of pretraining.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum RopeScaling {
-    /// Plain rotary embedding (RoFormer, arXiv 2104.09864).
-    None,
-    /// Every frequency divided by `factor` (arXiv 2306.15595).
-    Linear {
-        /// Divisor of every frequency.
-        factor: f32,
-    },
-    /// Llama 3.1: long wavelengths divided by `factor`, short ones kept, a linear ramp between (arXiv 2407.21783).
-    Llama3 {
-        /// Divisor of the low frequencies.
-        factor: f32,
-        /// A wavelength above `original_max_positions / low_freq_factor` is scaled fully.
-        low_freq_factor: f32,
-        /// A wavelength below `original_max_positions / high_freq_factor` is kept.
-        high_freq_factor: f32,
-        /// Context length of pretraining, in tokens.
-        original_max_positions: usize,
-    },
-    /// YaRN: a ramp between kept and divided frequencies, and cosines and sines times a factor (arXiv 2309.00071).
-    Yarn {
-        /// Divisor of the low frequencies.
-        factor: f32,
-        /// Factor of every cosine and sine.
-        attention_factor: f32,
-        /// Pairs from the first to the second are between kept and divided.
-        ramp: [f32; 2],
-    },
-}
-
-/// Rotary positions of some layers.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Rope {
-    /// Radians a position of each pair, as [`Config::inverse_frequencies`]. Pair `i` is elements `i` and
-    /// `i + frequencies.len()` of a head; elements beyond the pairs are not rotated.
-    pub frequencies: Vec<f32>,
-    /// Factor of every cosine and sine.
-    pub attention_factor: f32,
-}
+use crate::rope::{self, Rope, RopeScaling};
 
 /// What a decoder has beyond Llama's parts. The default is Llama's.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -185,18 +143,14 @@ impl Config {
             ))
             .hint(format!("head sizes are multiples of 16 up to {LARGEST_HEAD}")));
         }
-        let positions = size(json, "max_position_embeddings")?;
         let rope_layers = family.rope_layers(json, num_layers)?;
         let windows = family.windows(json, &rope_layers)?;
-        let (rope, local) = rope_settings(json, family)?;
-        let rotary_dim = rotary_dim(json, rope, family, head_dim)?;
-        let (rope_theta, rope_scaling) =
-            rope_of(json, rope, family, (positions, rotary_dim.unwrap_or(head_dim)))?;
+        let rope = rope::Settings::read(json, family, size(json, "max_position_embeddings")?, head_dim)?;
         let attention_bias = family.attention_bias_key && flag(json, "attention_bias")?.unwrap_or(false);
         let variant = Variant {
             windows: if windows.iter().any(Option::is_some) { windows } else { Vec::new() },
-            local_rope_theta: local.map(|local| local_theta(json, local)).transpose()?,
-            rotary_dim,
+            local_rope_theta: rope.local_theta,
+            rotary_dim: rope.rotary_dim,
             output_bias: attention_bias,
             mlp_bias: family.mlp_bias_key && flag(json, "mlp_bias")?.unwrap_or(false),
             fused_projections: family.fused_projections,
@@ -216,74 +170,37 @@ impl Config {
                 Some(_) => positive(json, "rms_norm_eps")?,
                 None => family.rms_norm_eps,
             },
-            rope_theta,
-            rope_scaling,
+            rope_theta: rope.theta,
+            rope_scaling: rope.scaling,
             tie_word_embeddings: flag(json, "tie_word_embeddings")?.unwrap_or(family.tied),
             qk_norm: family.qk_norm,
             attention_bias: family.attention_bias || attention_bias,
             rope_layers,
-            max_positions: positions,
+            max_positions: rope.positions,
             variant,
             dtype: data_type(json)?,
         })
     }
 
     /// Rotary frequencies, half as many as elements of a head are rotated (all, for most families), in radians a position:
-    /// pair `i` (elements `i` and `i + half` of a head) turns by `position * frequency[i]`. `theta^(-2i / rotated)` (RoFormer,
-    /// arXiv 2104.09864, eq. 15) after [`RopeScaling`], with the operations of `transformers` in their order.
+    /// pair `i` (elements `i` and `i + half` of a head) turns by `position * frequency[i]`.
     pub fn inverse_frequencies(&self) -> Vec<f32> {
-        let plain = self.plain_frequencies(self.rope_theta);
-        match self.rope_scaling {
-            RopeScaling::None => plain.collect(),
-            RopeScaling::Linear { factor } => plain.map(|frequency| frequency / factor).collect(),
-            RopeScaling::Yarn { factor, ramp: [low, high], .. } => plain
-                .enumerate()
-                .map(|(pair, frequency)| {
-                    let divided = ((pair as f32 - low) / (high - low)).clamp(0.0, 1.0);
-                    let kept = 1.0 - divided;
-                    1.0 / (factor * (1.0 / frequency)) * (1.0 - kept) + frequency * kept
-                })
-                .collect(),
-            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_positions } => {
-                let original = original_max_positions as f32;
-                let longest_kept = original / high_freq_factor;
-                let shortest_stretched = original / low_freq_factor;
-                plain
-                    .map(|frequency| {
-                        let wavelength = 2.0 * std::f32::consts::PI / frequency;
-                        if wavelength < longest_kept {
-                            frequency
-                        } else if wavelength > shortest_stretched {
-                            frequency / factor
-                        } else {
-                            let smooth = (original / wavelength - low_freq_factor)
-                                / (high_freq_factor - low_freq_factor);
-                            (1.0 - smooth) * frequency / factor + smooth * frequency
-                        }
-                    })
-                    .collect()
-            }
-        }
+        self.rope_scaling.scale(self.plain_frequencies(self.rope_theta))
     }
 
     fn plain_frequencies(&self, theta: f32) -> impl Iterator<Item = f32> {
-        let rotated = self.variant.rotary_dim.unwrap_or(self.head_dim);
-        (0..rotated / 2).map(move |pair| {
-            let exponent = (2 * pair) as f32 / rotated as f32;
-            1.0 / (f64::from(theta).powf(f64::from(exponent)) as f32)
-        })
+        rope::frequencies(theta, self.variant.rotary_dim.unwrap_or(self.head_dim))
     }
 
     /// The kinds of rotary positions in the model, at least one.
     pub fn ropes(&self) -> Vec<Rope> {
-        let attention_factor = match self.rope_scaling {
-            RopeScaling::Yarn { attention_factor, .. } => attention_factor,
-            _ => 1.0,
+        let global = Rope {
+            frequencies: self.inverse_frequencies(),
+            attention_factor: self.rope_scaling.attention_factor(),
         };
-        let local = self.variant.local_rope_theta;
-        let local = local.map(|theta| (self.plain_frequencies(theta).collect(), 1.0));
-        let ropes = [(self.inverse_frequencies(), attention_factor)].into_iter().chain(local);
-        ropes.map(|(frequencies, attention_factor)| Rope { frequencies, attention_factor }).collect()
+        let local =
+            |theta| Rope { frequencies: self.plain_frequencies(theta).collect(), attention_factor: 1.0 };
+        [global].into_iter().chain(self.variant.local_rope_theta.map(local)).collect()
     }
 
     /// Which of [`Config::ropes`] a layer has; `None` where it has no rotary positions.
@@ -321,7 +238,6 @@ impl Config {
     /// What the kernels for devices do not compute, if the decoder has it.
     pub fn unsupported_on_devices(&self) -> Option<&'static str> {
         let variant = &self.variant;
-        let scaled = matches!(self.rope_scaling, RopeScaling::Yarn { attention_factor, .. } if attention_factor != 1.0);
         let parts = [
             (variant.gelu || variant.post_norms || variant.norms_minus_one, "Gemma's norms and activation"),
             (variant.experts.is_some(), "experts"),
@@ -331,7 +247,10 @@ impl Config {
             (variant.rotary_dim.is_some(), "partial rotary positions"),
             (variant.output_bias, "a bias of the output projection"),
             (variant.mlp_bias, "biases in the MLP"),
-            (scaled && self.rope_layers.contains(&false), "yarn beside layers without rotary positions"),
+            (
+                self.rope_scaling.attention_factor() != 1.0 && self.rope_layers.contains(&false),
+                "yarn beside layers without rotary positions",
+            ),
         ];
         parts.into_iter().find(|(has, _)| *has).map(|(_, what)| what)
     }
@@ -445,148 +364,6 @@ fn gemma_parts(json: &Value, family: &Family, hidden_size: usize) -> Result<Vari
         attention_scale: Some(f64::from(scalar).powf(-0.5) as f32),
         ..Variant::default()
     })
-}
-
-/// The elements of a head that are rotated, if not all.
-fn rotary_dim(json: &Value, rope: Option<&Value>, family: &Family, head_dim: usize) -> Result<Option<usize>> {
-    let key = "partial_rotary_factor";
-    let ratio = rope.and_then(|rope| present(rope, key)).or_else(|| present(json, key));
-    let Some(ratio) = ratio.filter(|value| value.as_f64() != Some(1.0)) else { return Ok(None) };
-    if !family.partial_rotary {
-        return Err(Failure::data(format!("{key} is {ratio}; this family rotates whole heads")));
-    }
-    let rotated = ratio.as_f64().map(|ratio| (head_dim as f64 * ratio) as usize);
-    match rotated.filter(|rotated| (2..=head_dim).contains(rotated) && rotated % 2 == 0) {
-        Some(rotated) => Ok(Some(rotated)),
-        None => Err(Failure::data(format!("{key} is {ratio}, which is no even part of {head_dim} elements"))),
-    }
-}
-
-/// The object with the rotary settings, from `rope_parameters` (new) or `rope_scaling` (old), and for Gemma also that of layers
-/// with a window.
-fn rope_settings<'a>(
-    json: &'a Value,
-    family: &Family,
-) -> Result<(Option<&'a Value>, Option<Option<&'a Value>>)> {
-    let found = present(json, "rope_parameters").or_else(|| present(json, "rope_scaling"));
-    let Some(found) = found else { return Ok((None, family.gemma.then_some(None))) };
-    let object = found
-        .as_object()
-        .ok_or_else(|| Failure::data(format!("the rope settings are {found}, not an object")))?;
-    let Some((kind, _)) = object.iter().find(|(_, value)| value.is_object()) else {
-        return Ok((Some(found), family.gemma.then_some(None)));
-    };
-    if !family.gemma {
-        return Err(Failure::data(format!(
-            "the rope settings differ between layers ({kind}), which is not implemented"
-        )));
-    }
-    Ok((present(found, "full_attention"), Some(present(found, "sliding_attention"))))
-}
-
-/// Base of the rotary frequencies in Gemma's layers with a window.
-fn local_theta(json: &Value, settings: Option<&Value>) -> Result<f32> {
-    if let Some(settings) = settings {
-        let kind = present(settings, "rope_type").or_else(|| present(settings, "type"));
-        if let Some(kind) = kind.filter(|kind| kind.as_str() != Some("default")) {
-            return Err(Failure::data(format!("rope_type of sliding_attention is {kind}, not \"default\"")));
-        }
-        if present(settings, "rope_theta").is_some() {
-            return positive(settings, "rope_theta");
-        }
-    }
-    match present(json, "rope_local_base_freq") {
-        Some(_) => positive(json, "rope_local_base_freq"),
-        None => Ok(10_000.0),
-    }
-}
-
-/// Base and scaling of the rotary frequencies; the positions and the rotated elements are YaRN's business.
-fn rope_of(
-    json: &Value,
-    parameters: Option<&Value>,
-    family: &Family,
-    (positions, rotated): (usize, usize),
-) -> Result<(f32, RopeScaling)> {
-    let empty = Value::Object(serde_json::Map::new());
-    let parameters = parameters.unwrap_or(&empty);
-    let theta = match (present(parameters, "rope_theta"), present(json, "rope_theta")) {
-        (Some(_), _) => positive(parameters, "rope_theta")?,
-        (None, Some(_)) => positive(json, "rope_theta")?,
-        (None, None) => family.rope_theta,
-    };
-    let kind = present(parameters, "rope_type").or_else(|| present(parameters, "type"));
-    let scaling = match kind.map(|kind| kind.as_str().unwrap_or_default()) {
-        None if present(parameters, "factor").is_some() => {
-            return Err(Failure::data("the rope settings have a factor but no rope_type"));
-        }
-        None | Some("default") => RopeScaling::None,
-        Some("linear") if family.scaled_rope => {
-            RopeScaling::Linear { factor: positive(parameters, "factor")? }
-        }
-        Some("llama3") if family.scaled_rope => {
-            let low = positive(parameters, "low_freq_factor")?;
-            let high = positive(parameters, "high_freq_factor")?;
-            if high <= low {
-                return Err(Failure::data(format!(
-                    "high_freq_factor {high} is not above low_freq_factor {low} in the rope settings"
-                )));
-            }
-            RopeScaling::Llama3 {
-                factor: positive(parameters, "factor")?,
-                low_freq_factor: low,
-                high_freq_factor: high,
-                original_max_positions: size(parameters, "original_max_position_embeddings")?,
-            }
-        }
-        Some("yarn") if family.scaled_rope => yarn(parameters, theta, positions, rotated)?,
-        Some(other) => {
-            let known = if family.scaled_rope { "default, linear, llama3, yarn" } else { "default" };
-            return Err(Failure::data(format!("rope_type is {other:?}, which is not implemented"))
-                .hint(format!("rope types of this family: {known}")));
-        }
-    };
-    Ok((theta, scaling))
-}
-
-/// YaRN with the defaults of `transformers`.
-fn yarn(parameters: &Value, theta: f32, positions: usize, rotated: usize) -> Result<RopeScaling> {
-    let optional = |key: &str| present(parameters, key).map(|_| positive(parameters, key)).transpose();
-    let original = match present(parameters, "original_max_position_embeddings") {
-        Some(_) => size(parameters, "original_max_position_embeddings")?,
-        None => positions,
-    } as f64;
-    let factor = match optional("factor")? {
-        Some(factor) => f64::from(factor),
-        None => positions as f64 / original,
-    };
-    // Of the paper's appendix A.2, with the weights of DeepSeek's variant.
-    let scale = |weight: f64| if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 };
-    let attention_factor =
-        match (optional("attention_factor")?, optional("mscale")?, optional("mscale_all_dim")?) {
-            (Some(given), ..) => given,
-            (None, Some(above), Some(below)) => (scale(f64::from(above)) / scale(f64::from(below))) as f32,
-            _ => scale(1.0) as f32,
-        };
-    // The pair that turns so many times within the original context.
-    let pair = |turns: f64| {
-        rotated as f64 * (original / (turns * std::f64::consts::TAU)).ln() / (2.0 * f64::from(theta).ln())
-    };
-    let fast = f64::from(optional("beta_fast")?.unwrap_or(32.0));
-    let slow = f64::from(optional("beta_slow")?.unwrap_or(1.0));
-    let (mut low, mut high) = (pair(fast), pair(slow));
-    if flag(parameters, "truncate")?.unwrap_or(true) {
-        (low, high) = (low.floor(), high.ceil());
-    }
-    (low, high) = (low.max(0.0), high.min(rotated as f64 - 1.0));
-    if low == high {
-        high += 0.001;
-    }
-    let ramp = [low as f32, high as f32];
-    if ramp.iter().any(|edge| !edge.is_finite()) {
-        return Err(Failure::data("the settings of yarn give no finite frequencies"));
-    }
-    Ok(RopeScaling::Yarn { factor: factor as f32, attention_factor, ramp })
 }
 
 fn data_type(json: &Value) -> Result<ElementType> {

@@ -45,8 +45,10 @@ pub(crate) struct Family {
     nope: bool,
     /// `partial_rotary_factor` is read.
     pub partial_rotary: bool,
-    /// Rotary positions may be scaled: `rope_type` is not only `default`.
+    /// Rotary positions may be scaled by `linear`, `llama3` and `yarn`.
     pub scaled_rope: bool,
+    /// Rotary positions may be scaled by `longrope`.
+    pub long_rope: bool,
     /// Queries, keys and values are one tensor on disk, and so are gate and up.
     pub fused_projections: bool,
     /// Some layers have experts in place of the MLP.
@@ -77,6 +79,7 @@ const LLAMA: Family = Family {
     nope: false,
     partial_rotary: false,
     scaled_rope: true,
+    long_rope: false,
     fused_projections: false,
     experts: false,
     gemma: false,
@@ -131,7 +134,7 @@ const FAMILIES: &[Family] = &[
         rope_theta: 2_000_000.0,
         ..LLAMA
     },
-    // Also Phi-4; Phi-3.5 and Phi-4-mini scale their rotary positions by longrope.
+    // Also Phi-3.5, Phi-4 and Phi-4-mini.
     Family {
         model_type: "phi3",
         name: "Phi3",
@@ -140,6 +143,7 @@ const FAMILIES: &[Family] = &[
         windowed: Windowed::Always,
         partial_rotary: true,
         scaled_rope: false,
+        long_rope: true,
         fused_projections: true,
         rms_norm_eps: 1e-5,
         ..LLAMA

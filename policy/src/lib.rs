@@ -27,6 +27,7 @@ mod onnx;
 pub mod ownership;
 pub mod pretrained;
 pub mod publish;
+pub mod rope;
 pub mod side_files;
 pub mod tokenizer;
 mod vocabulary;

@@ -25,7 +25,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
-from transformers import (AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Qwen2Config, Qwen3Config)
+from transformers import (AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Phi3Config, Qwen2Config,
+                          Qwen3Config)
 
 PROGRAM = sys.argv[1]
 TEXTS = ["walls a0 b2 e2 goal c1 at e3 tool", "walls a0 at e3 route d3 c3 c2 planner", " d3 c3 c2", " L L U", "",
@@ -139,6 +140,15 @@ def frequencies(base, llama3, work):
     for index, rope in enumerate([{"rope_type": "default", "rope_theta": 1e6}, linear, llama3, yarn, weighted]):
         config = LlamaConfig(**{**base, "max_position_embeddings": 2048, "head_dim": 64}, rope_parameters=rope)
         directory = os.path.join(work, f"rope-{index}")
+        config.save_pretrained(directory)
+        yield config, directory
+    # Phi-3's class does not know head_dim.
+    long = {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75, "short_factor": [1.0, 1.05, 1.2, 1.5, 2.0, 3.0],
+            "long_factor": [1.0, 1.5, 2.5, 6.0, 20.0, 40.0]}
+    for index, more in enumerate([{}, {"attention_factor": 1.25}]):
+        sizes = {**base, "max_position_embeddings": 2048, "original_max_position_embeddings": 256, "pad_token_id": None}
+        config = Phi3Config(**sizes, rope_parameters={**long, **more})
+        directory = os.path.join(work, f"rope-long-{index}")
         config.save_pretrained(directory)
         yield config, directory
 

@@ -114,6 +114,15 @@ CHECKPOINTS = {
         rope_theta=1e4, gradient=1.0,
         config=dict(sliding_window=30), rope_scaling=dict(partial_rotary_factor=0.75),
     ),
+    # As Phi-4-mini: LongRoPE's divisors for contexts up to that of pretraining, which is longer than every golden sequence.
+    "phi3-2-1-long-rope": dict(
+        family="phi3", seed=31, hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, ffn=24, tied=True,
+        rope_theta=1e4, gradient=1.0, config=dict(original_max_position_embeddings=128),
+        rope_scaling=dict(
+            rope_type="longrope", partial_rotary_factor=0.75, short_factor=[1.0, 1.1, 1.3, 1.7, 2.5, 4.0],
+            long_factor=[1.0, 1.5, 2.5, 6.0, 20.0, 40.0],
+        ),
+    ),
     # Window, all, window; two rotary bases of which one is scaled; a scale of attention that is not the head's.
     "gemma3-2-1-local": dict(
         family="gemma3_text", seed=23, hidden=32, layers=3, heads=2, kv_heads=1, head_dim=32, ffn=24, tied=True,

@@ -124,6 +124,7 @@ fn windows_biases_and_scaled_rotary_positions() {
 #[test]
 fn fused_projections_are_published_as_they_were() {
     check("phi3-2-1-partial");
+    check("phi3-2-1-long-rope");
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! `policy check`: finds whatever is wrong with a policy before it runs.
 
-use policy::config::{Config, RopeScaling, Variant};
+use policy::config::{Config, Variant};
 use policy::decoder::Tensor;
 use policy::directory::Policy;
 use policy::graph::{self, Kind};
+use policy::rope::RopeScaling;
 use policy::tokenizer::Tokenizer;
 use policy::weights::Weights;
 use record::failure::{Failure, Result};
@@ -45,8 +46,11 @@ pub fn run(arguments: &Check) -> Result<()> {
     let hello = Message { role: "user".to_owned(), content: "hello".to_owned() };
     let prompt = tokenizer.chat(&[hello])?;
 
-    let scaling = match config.rope_scaling {
+    let scaling = match &config.rope_scaling {
         RopeScaling::None => String::new(),
+        RopeScaling::LongRope { attention_factor, .. } => {
+            format!(" LongRope {{ attention_factor: {attention_factor} }}")
+        }
         other => format!(" {other:?}"),
     };
     let nope = match config.rope_layers.iter().filter(|&&rope| !rope).count() {

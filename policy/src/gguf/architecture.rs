@@ -7,9 +7,10 @@ use record::failure::{Failure, Result};
 use serde_json::{Map, Value, json};
 
 use super::header::{Header, Metadata, Stored};
-use crate::config::{Config, LARGEST_HEAD, RopeScaling};
+use crate::config::{Config, LARGEST_HEAD};
 use crate::decoder::Tensor;
 use crate::header::ElementType;
+use crate::rope::RopeScaling;
 
 /// What llama.cpp calls a family, and what it changes in it.
 #[derive(Debug)]

@@ -20,10 +20,11 @@ use std::path::Path;
 
 use record::failure::{Failure, Result};
 
-use crate::config::{Config, Rope};
+use crate::config::Config;
 use crate::decoder::{Decoder, Layer, Projection, Site, Target, Tensor};
 use crate::json::show;
 use crate::onnx::{Attribute, Element, Graph};
+use crate::rope::Rope;
 use crate::weights::{ElementType, Weights};
 
 pub use crate::decoder::SITES;

@@ -30,9 +30,9 @@
 use record::failure::Result;
 
 use super::{Arithmetic, Builder, DOMAIN, Kind, MICROSOFT};
-use crate::config::Rope;
 use crate::decoder::{Layer, Site};
 use crate::onnx::{Attribute, Element};
+use crate::rope::Rope;
 
 /// Tokens of a block for heads of `head_dim`. A tile of FlashAttention's split kernel must not cross a block, and tiles
 /// are the longer the narrower the heads.

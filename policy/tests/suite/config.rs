@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use policy::config::{Config, RopeScaling};
+use policy::config::Config;
+use policy::rope::RopeScaling;
 use policy::weights::ElementType;
 use serde_json::{Value, json};
 
@@ -70,6 +71,8 @@ fn old_and_new_spellings_mean_the_same_and_frequencies_are_those_of_transformers
             let largest = difference.max_by(f64::total_cmp).unwrap();
             println!("{:?}: largest relative difference {largest:.1e}", new.rope_scaling);
             assert!(largest < 5e-7, "{largest}");
+            let long = matches!(new.rope_scaling, RopeScaling::LongRope { .. });
+            assert_eq!(new.max_positions, if long { 256 } else { 2048 });
             new.rope_scaling
         })
         .collect();
@@ -80,7 +83,9 @@ fn old_and_new_spellings_mean_the_same_and_frequencies_are_those_of_transformers
             RopeScaling::Linear { .. },
             RopeScaling::Llama3 { .. },
             RopeScaling::Yarn { .. },
-            RopeScaling::Yarn { .. }
+            RopeScaling::Yarn { .. },
+            RopeScaling::LongRope { .. },
+            RopeScaling::LongRope { .. }
         ]
     ));
 }
@@ -296,6 +301,14 @@ fn what_is_not_implemented_is_refused_by_name() {
         (
             json!({"rope_scaling": {"type": "longrope", "factor": 4.0}}),
             r#"config.json: rope_type is "longrope", which is not implemented"#,
+        ),
+        (
+            json!({"model_type": "phi3", "rope_scaling": {"type": "longrope", "long_factor": [1.0]}}),
+            "config.json: short_factor of the rope settings is not 8 positive numbers",
+        ),
+        (
+            json!({"model_type": "phi3", "rope_scaling": {"type": "su", "short_factor": [1, 1, 1, 1, 1, 1, 1, 0]}}),
+            "config.json: short_factor of the rope settings is not 8 positive numbers",
         ),
         (
             json!({"model_type": "phi3", "rope_scaling": {"type": "yarn", "factor": 4.0}}),

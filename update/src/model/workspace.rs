@@ -223,7 +223,8 @@ fn mlp_width(config: &Config) -> usize {
 mod tests {
     use super::*;
     use crate::backend::Cpu;
-    use policy::config::{RopeScaling, Variant};
+    use policy::config::Variant;
+    use policy::rope::RopeScaling;
     use policy::weights::ElementType;
 
     #[test]

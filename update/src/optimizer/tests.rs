@@ -1,7 +1,8 @@
 //! The rules against PyTorch's, and the state against itself.
 
 use super::*;
-use policy::config::{Config, RopeScaling, Variant};
+use policy::config::{Config, Variant};
+use policy::rope::RopeScaling;
 use policy::weights::ElementType;
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! Small decoders, random weights and random groups.
 
-use policy::config::{Config, RopeScaling, Variant};
+use policy::config::{Config, Variant};
+use policy::rope::RopeScaling;
 use policy::weights::ElementType;
 use std::convert::Infallible;
 use update::model::{Entry, Model, Parameters, RowLoss};

@@ -1,6 +1,7 @@
 //! The cos/sin caches of the rotary embedding (RoPE, Su et al., arXiv 2104.09864).
 
-use policy::config::{self, Config};
+use policy::config::Config;
+use policy::rope;
 use std::ptr;
 
 /// The angles of one position.
@@ -27,7 +28,7 @@ pub struct Rope {
 
 #[derive(Debug, Clone)]
 struct Table {
-    rope: config::Rope,
+    rope: rope::Rope,
     cosines: Vec<f32>,
     sines: Vec<f32>,
 }

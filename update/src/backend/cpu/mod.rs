@@ -24,7 +24,8 @@ use super::{
 };
 use gemm::{Onto, Precision, View};
 use held_rows::HeldRows;
-use policy::config::{Config, Rope};
+use policy::config::Config;
+use policy::rope::Rope;
 use prepared::Prepared;
 use products::Gemm;
 use std::ops::Range;
