@@ -333,6 +333,11 @@ fn a_tools_python_runs_in_the_sandbox_and_is_read_by_what_it_prints() {
     let sleeps = "```python\nimport time\nprint('5/6')\ntime.sleep(25)\n```";
     let outcome = begin(&hasty, "team").apply("tool", sleeps).unwrap();
     assert_eq!(outcome.rewards.local, 0.0, "{outcome:?}");
+    // Others see the end of a long output.
+    let mut talkative = state.clone_state();
+    talkative.apply("tool", "```python\nprint('o' * 600 + 'é' * 999 + '.')\n```").unwrap();
+    let shown = talkative.to_json().to_string();
+    assert!(shown.contains(&format!("Output: {}.", "é".repeat(999))), "{shown}");
     // What it prints differs from run to run, and yet the same program has the same consequence.
     let random = "```python\nimport os\nprint(int.from_bytes(os.urandom(8), 'big'))\n```";
     let said = |mut state: Box<dyn State>| {

@@ -21,11 +21,10 @@ pub const KINDS: &[(&str, f64)] = &[("opt", 0.35), ("short", 0.45), ("slip", 0.1
 pub fn answer(kind: &str, role: Role, encoding: Encoding, chain: &Chain, draws: &mut Draws) -> String {
     let mut chain = chain.clone();
     match kind {
-        "short" if chain.steps.len() > 1 => {
+        // Of a story of one step that leaves what it begins with.
+        "short" => {
             chain.steps.pop();
         }
-        // A story of one step: what it begins with.
-        "short" => chain.steps.clear(),
         "random" => chain = Chain::draw(1 + draws.below(3), 20, DIGIT, draws),
         "slip" if role == Role::Tool => {
             let at = draws.below(chain.steps.len().max(1) as u32) as usize;

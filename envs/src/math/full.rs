@@ -119,10 +119,45 @@ pub fn write_calculation(chain: &Chain, totals: &[u64]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fmt::Write as _;
+
+    /// What everyone is told, alone and after others, as tests/prompts/math.txt has it.
+    #[test]
+    fn prompts_are_what_they_were() {
+        let said = |shown: &str, answer: Option<String>| AgentMessage {
+            shown: shown.to_owned(),
+            answer,
+            stands: false,
+        };
+        let first = said("5 + 6 = 11 ", Some("11".to_owned()));
+        let second = said("I do not know.", None);
+        let histories = [
+            ("first", vec![]),
+            ("after one", vec![("solver", &first)]),
+            ("after two", vec![("solver", &first), ("tool", &second)]),
+        ];
+        let mut all = String::new();
+        for (reasoning, how) in [(Reasoning::Brief, "brief"), (Reasoning::Steps, "with room")] {
+            for (role, who, may_begin) in [
+                (Role::Reasoner, "reasoner", true),
+                (Role::Tool, "tool", true),
+                (Role::Checker, "checker", false),
+                (Role::Judge, "judge", false),
+            ] {
+                for (when, said) in histories.iter().filter(|(_, said)| may_begin || !said.is_empty()) {
+                    let text = prompt(" What is 5 plus 6?\n", said.iter().copied(), role, reasoning);
+                    let _ = write!(all, "=== {who}, {how}, {when}\n{text}\n");
+                }
+            }
+        }
+        assert_eq!(all, include_str!("../../tests/prompts/math.txt"));
+    }
 
     #[test]
     fn long_solutions_lose_their_middle() {
-        assert_eq!(shorten("short"), "short");
+        for short in ["short".to_owned(), "é".repeat(2 * SHOWN)] {
+            assert_eq!(shorten(&short), short);
+        }
         let long = format!("{}{}", "a".repeat(3000), "é".repeat(500));
         let shown = shorten(&long);
         assert!(shown.starts_with("aaa") && shown.ends_with("é") && shown.chars().count() == 2 * SHOWN + 5);

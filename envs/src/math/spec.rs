@@ -199,3 +199,64 @@ impl MathProblem {
         Workflow::staged("ensemble", vec![proposers, vec!["judge".to_owned()]])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_setting_reaches_the_rules() {
+        let read = |texts: &[&str]| {
+            let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+            let rules = Rules::from_settings(&Settings::parse(&texts, "math", SETTINGS).unwrap()).unwrap();
+            let spec = serde_json::to_value(&rules.spec).unwrap();
+            json!([rules.level, rules.largest, rules.operand, rules.most_steps(), spec])
+        };
+        let spec = |change: Value| {
+            let mut spec = serde_json::to_value(Spec::default()).unwrap();
+            spec.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+            spec
+        };
+        assert_eq!(read(&[]), json!([3, 20, 9, 3, spec(json!({"encoding": "compact"}))]));
+        let brief = spec(json!({"encoding": "full", "reasoning": "brief"}));
+        assert_eq!(read(&["encoding=full"]), json!([1, 100, 50, 1, brief]));
+        let settings = [
+            "encoding=full",
+            "level=4",
+            "largest=200",
+            "operand=77",
+            "turns=7",
+            "reward=success",
+            "reasoners=5",
+            "tools=0",
+            "wall=2.5",
+            "reasoning=steps",
+        ];
+        // Reasoning in steps is what a task without the key means.
+        let expected = json!({"encoding": "full", "turns": 7, "reward": "success", "reasoners": 5, "tools": 0, "wall": 2.5});
+        assert_eq!(read(&settings), json!([4, 200, 77, 3, spec(expected)]));
+    }
+
+    #[test]
+    fn a_task_out_of_range_is_refused() {
+        let task = json!({"problem": "has 7 gets 5", "answer": "12", "encoding": "compact"});
+        assert!(MathProblem::parse(&task).is_ok());
+        for (key, value) in [
+            ("turns", json!(0)),
+            ("turns", json!(100)),
+            ("reasoners", json!(0)),
+            ("reasoners", json!(17)),
+            ("tools", json!(17)),
+            ("wall", json!(0.05)),
+            ("wall", json!(601)),
+            ("answer", json!("13")),
+            ("problem", json!(" ")),
+        ] {
+            let mut wrong = task.clone();
+            wrong[key] = value;
+            let message = MathProblem::parse(&wrong).unwrap_err().message;
+            assert!(message.contains(key), "{message}");
+        }
+    }
+}

@@ -31,8 +31,6 @@ use crate::workflow::Workflow;
 
 /// Characters of a program's output that others are shown and answers are read from.
 const LONGEST_OUTPUT: usize = 1000;
-/// Processor time of a tool's program in seconds.
-const CPU_SECONDS: f64 = 5.0;
 
 /// One in this many word problems is for testing.
 const TEST_SHARE: u64 = 8;
@@ -90,9 +88,8 @@ pub struct Answers {
 /// # Errors
 /// No sandbox: unavailable.
 fn python(source: &str, wall: Option<f64>) -> Result<(bool, String)> {
-    let limits = Limits::default();
-    let wall_seconds = wall.unwrap_or(limits.wall_seconds);
-    let limits = Limits { cpu_seconds: CPU_SECONDS, wall_seconds, ..limits };
+    let mut limits = Limits::default();
+    limits.wall_seconds = wall.unwrap_or(limits.wall_seconds);
     let execution = run::run(&Program { source, entry: Entry::Script, stdin: "", limits })?;
     let ran = execution.is_success();
     let said = match ran {
