@@ -271,6 +271,55 @@ fn a_rank_that_computes_something_else_is_refused_by_name() {
     assert_eq!(contents(&folder.path().join("full")), before);
 }
 
+/// MPI as it is, but for the lowest bit of one of rank 1's values: of what it receives in the FLIP-th exchange of gradients and
+/// weights, those of more than 64 KiB. Says how many there are.
+const FLIP: &str = r#"
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+static int exchanges;
+int MPI_Allgather(const void *own, int length, MPI_Datatype type, void *all, int each, MPI_Datatype as, MPI_Comm ranks) {
+    int rank, code = PMPI_Allgather(own, length, type, all, each, as, ranks);
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (length > 65536 && rank == 1 && ++exchanges == atoi(getenv("FLIP"))) ((char *)all)[400] ^= 1;
+    return code;
+}
+int MPI_Finalize(void) {
+    if (exchanges) fprintf(stderr, "exchanges: %d\n", exchanges);
+    return PMPI_Finalize();
+}
+"#;
+
+#[test]
+fn a_rank_with_one_flipped_bit_is_refused_by_name() {
+    let Some(program) = update_mpi() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    prepare(folder.path());
+    fs::write(folder.path().join("flip.c"), FLIP).expect("a file");
+    must(&format!("cd '{}' && mpicc -shared -fPIC -o flip.so flip.c", folder.path().display()));
+    let update = |exchange: usize| {
+        run(&format!(
+            "cd '{}' && rm -rf copy && cp -r full copy && {} env LD_PRELOAD=\"$PWD/flip.so\" FLIP={exchange} '{}' --quiet \
+             --policy copy --parts 2 --minibatches 2 --lr 1e-3 --seed 4 --threads 1 <many",
+            folder.path().display(),
+            mpirun(2),
+            program.display()
+        ))
+    };
+    let (code, _, stderr) = update(0);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stderr.contains("exchanges: 4\n"), "a gradient and weights, in two optimizer steps: {stderr}");
+    let before = contents(&folder.path().join("full"));
+    for exchange in 1..=4 {
+        let (code, stdout, stderr) = update(exchange);
+        assert_eq!(code, 1, "{exchange}: {stderr}");
+        let named = stderr.contains("update: rank 1 on ") && stderr.contains(" than rank 0 on ");
+        assert!(named && stderr.matches("hint: ").count() == 1, "{exchange}: {stderr}");
+        assert!(!stdout.contains("\"type\":\"metrics\""), "{exchange}: {stdout}");
+        assert_eq!(contents(&folder.path().join("copy")), before, "{exchange}");
+    }
+}
+
 /// The ranks that train this policy.
 fn ranks_of(policy: &Path) -> Vec<String> {
     let listed = must("ps -eo pid=,comm=,args=");

@@ -196,7 +196,8 @@ impl<'a> PolicyUpdate<'a> {
         let single = self.is_single(&checkpoint)? && self.reader.sampled_in_f32;
         let bounds = GapBounds { most: self.max_logprob_gap(TRAINING_GAPS, single), single };
         let (arguments, samples) = (self.arguments, self.samples);
-        let trainer = Trainer { arguments, ranks: self.ranks, samples, reference, start, bounds };
+        let layout = checkpoint.trained.layout();
+        let trainer = Trainer { arguments, ranks: self.ranks, layout, samples, reference, start, bounds };
         let stats = trainer.run(learner.as_mut())?;
         timing.add(learner.take_timing());
         timing.device_bytes = learner.device_bytes();
@@ -225,7 +226,8 @@ impl<'a> PolicyUpdate<'a> {
         };
         if self.ranks.count() > 1 {
             let layout = checkpoint.trained.layout();
-            ranks::compare(self.ranks, &publish::digest(layout, learner.as_mut(), &self.input)?)?;
+            let digest = publish::digest(layout, learner.as_mut(), &self.input)?;
+            ranks::compare(self.ranks, digest.as_bytes(), "made other weights")?;
         }
         let (layout, method) = (checkpoint.trained.layout(), settings.method);
         let published = publish::with_state(self.ranks, layout, (learner.as_mut(), method), |read| {

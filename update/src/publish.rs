@@ -211,16 +211,25 @@ fn optimizer_tensors<'a>(
 pub fn digest(layout: &Layout, learner: &mut dyn Learner, input: &str) -> Result<blake3::Hash> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(input.as_bytes());
+    masters(layout, learner, |values| drop(hasher.update(bytemuck::cast_slice(values))))?;
+    Ok(hasher.finalize())
+}
+
+/// Shows all of a learner's master weights, a piece at a time.
+///
+/// # Errors
+/// The device's.
+pub fn masters(layout: &Layout, learner: &mut dyn Learner, mut show: impl FnMut(&[f32])) -> Result<()> {
     let mut values = vec![0.0f32; PIECE];
     for (tensor, entry) in layout.entries.iter().enumerate() {
         let length = entry.range.len();
         for from in (0..length).step_by(PIECE) {
             let piece = &mut values[..PIECE.min(length - from)];
             learner.read(StateKind::MasterWeight, tensor, from, piece)?;
-            hasher.update(bytemuck::cast_slice(piece));
+            show(piece);
         }
     }
-    Ok(hasher.finalize())
+    Ok(())
 }
 
 fn notes(state: &TrainerState) -> Result<Map<String, Value>> {

@@ -12,9 +12,10 @@ use crate::learner::Learner;
 use crate::logprobs::GapBounds;
 use crate::loss::{BatchLoss, LossConfig, ReferenceLogprobs, TokenStats};
 use crate::minibatch::{self, TreeBatch};
-use crate::model::Scores;
+use crate::model::{Layout, Scores};
 use crate::parts::{self, Piece, TreeSum};
-use crate::ranks::{self, Ranks};
+use crate::publish;
+use crate::ranks::{self, Checksum, Ranks};
 use crate::samples::Samples;
 
 /// One policy's training, ready to run.
@@ -23,6 +24,8 @@ pub struct Trainer<'a> {
     pub arguments: &'a Arguments,
     /// The processes that share the work.
     pub ranks: &'a dyn Ranks,
+    /// The weights' names, shapes and places.
+    pub layout: &'a Layout,
     /// The samples of this policy.
     pub samples: &'a Samples,
     /// Log-probabilities under the reference policy by sample, for `--kl`.
@@ -175,7 +178,8 @@ impl Trainer<'_> {
             stats.unique_tokens += batches.iter().map(TreeBatch::unique_tokens).sum::<usize>();
         }
         let mut tokens = TokenStats::default();
-        for piece_stats in self.differentiate(&batches, mean, learner)? {
+        let (stats_by_piece, gradient) = self.differentiate(&batches, mean, learner)?;
+        for piece_stats in stats_by_piece {
             piece_stats.entropies.iter().for_each(|entropy| stats.entropy += entropy);
             tokens.add(&piece_stats.tokens);
         }
@@ -195,6 +199,7 @@ impl Trainer<'_> {
             position.index,
             position.horizon,
         );
+        self.compare(&gradient, norm, learner)?;
         learner.optimizer_step(self.ranks, norm, factor)?;
         stats.optimizer_steps += 1;
         stats.grad_norm += norm;
@@ -203,15 +208,15 @@ impl Trainer<'_> {
         Ok(tokens.loss)
     }
 
-    /// Leaves the gradient of all batches in the learner: that of this rank's parts, added up over ranks. Returns the stats_by_piece
-    /// of all pieces in their order.
+    /// Leaves the gradient of all batches in the learner: that of this rank's parts, added up over ranks. Returns the statistics
+    /// of all pieces in their order, and of several ranks the gradient's checksum.
     fn differentiate(
         &self,
         batches: &[TreeBatch],
         mean: Mean,
         learner: &mut dyn Learner,
-    ) -> Result<Vec<PieceStats>> {
-        let ranks = self.ranks;
+    ) -> Result<(Vec<PieceStats>, Checksum)> {
+        let (ranks, mut checksum) = (self.ranks, Checksum::default());
         let parts = parts::cut(batches, self.arguments.parts as usize);
         let own = &parts[ranks::share(ranks, parts.len())];
         let (mut sum, mut stats_by_piece) = (TreeSum::new(own.len()), Vec::new());
@@ -224,11 +229,28 @@ impl Trainer<'_> {
                 learner.change_gradients(&mut |gradient| {
                     if sum.add(gradient) && ranks.count() > 1 {
                         ranks::sum(ranks, gradient);
+                        checksum.add(gradient);
                     }
                 })?;
             }
         }
-        Ok(if ranks.count() > 1 { PieceStats::of_all(ranks, &stats_by_piece) } else { stats_by_piece })
+        if ranks.count() > 1 {
+            stats_by_piece = PieceStats::of_all(ranks, &stats_by_piece);
+        }
+        Ok((stats_by_piece, checksum))
+    }
+
+    /// Fails where a rank has other weights or another gradient than the rest. Its part in the gradient is in everyone's then, and
+    /// the step would give it everyone's weights: afterwards nobody could tell.
+    fn compare(&self, gradient: &Checksum, norm: f64, learner: &mut dyn Learner) -> Result<()> {
+        if self.ranks.count() == 1 {
+            return Ok(());
+        }
+        let mut weights = Checksum::default();
+        publish::masters(self.layout, learner, |values| weights.add(values))?;
+        let held = [weights.sum, gradient.sum, norm.to_bits()];
+        let has = "would step from other weights, or by another gradient,";
+        ranks::compare(self.ranks, bytemuck::cast_slice(&held), has)
     }
 
     /// Adds one piece's gradient.

@@ -166,10 +166,29 @@ fn values_computed_by_some_are_completed_to_the_bit() {
 }
 
 #[test]
+fn a_checksum_sees_every_bit_and_every_place() {
+    let of = |values: &[f32]| {
+        let mut checksum = Checksum::default();
+        values.chunks(3).for_each(|piece| checksum.add(piece));
+        checksum.sum
+    };
+    let values = numbers(1, 100);
+    for bit in 0..100 * 32 {
+        let mut flipped = values.clone();
+        flipped[bit / 32] = f32::from_bits(values[bit / 32].to_bits() ^ (1 << (bit % 32)));
+        assert_ne!(of(&flipped), of(&values), "{bit}");
+    }
+    let mut swapped = values.clone();
+    swapped.swap(3, 70);
+    assert_ne!(of(&swapped), of(&values));
+}
+
+#[test]
 fn the_rank_that_differs_is_named() {
     let outcomes = each(4, |ranks| {
         let digest = blake3::hash(if ranks.rank() == 2 { b"other" } else { b"weights" });
-        compare(ranks, &digest).map_err(|failure| (failure.code, failure.message))
+        compare(ranks, digest.as_bytes(), "made other weights")
+            .map_err(|failure| (failure.code, failure.message))
     });
     for outcome in outcomes {
         let (code, message) = outcome.unwrap_err();
@@ -179,7 +198,7 @@ fn the_rank_that_differs_is_named() {
             "{message}"
         );
     }
-    assert_eq!(each(4, |ranks| compare(ranks, &blake3::hash(b"weights"))), vec![Ok(()); 4]);
+    assert_eq!(each(4, |ranks| compare(ranks, b"weights", "made others")), vec![Ok(()); 4]);
     assert_eq!(odd_ones(&[b"a", b"b"]), (0, vec![1]));
     assert_eq!(odd_ones(&[b"a", b"b", b"b", b"b"]), (1, vec![0]));
 }
