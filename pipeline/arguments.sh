@@ -2,7 +2,7 @@
 # The command line: the flags that set a run's numbers and choices, and which of them go together.
 
 env=plan-path env_command='' method=at-grpo workflow=team model=tiny policies=shared turns='' seed=1 device=cpu dtype=''
-run='' tensorboard='' keep_best=no setup=no resident=no compress=no shards=1 ranks=1 launcher=auto evaluate='' train='' select=random max_tokens='' adapter=rank=16,alpha=32
+run='' tensorboard='' keep_best=no setup=no resident=no compress=no shards=1 ranks=1 side_by_side=no launcher=auto evaluate='' train='' select=random max_tokens='' adapter=rank=16,alpha=32
 settings='' config='' resume=''
 declare -A stage_command=() stage_flags=() given=() kinds=()
 while read -r name kind _; do kinds[$name]=${kind%!}; done <<<"$numbers"$'\n'"$choices"
@@ -30,7 +30,7 @@ read_arguments() { # FLAGS...
         flag=$1 value=yes
         case $flag in
             --help | -h) usage | sed "s|[.]/pipeline[.]sh|$TROUPE_CALLED|"; exit 0 ;;
-            --keep-best=yes | --keep-best=no | --resident=yes | --resident=no | --compress=yes | --compress=no) value=${flag#*=} flag=${flag%%=*} ;;
+            --keep-best=yes | --keep-best=no | --resident=yes | --resident=no | --compress=yes | --compress=no | --side-by-side=yes | --side-by-side=no) value=${flag#*=} flag=${flag%%=*} ;;
             --*=*) set -- "${flag%%=*}" "${flag#*=}" "${@:2}"; continue ;;
         esac
         name=${flag#--} name=${name//-/_}
@@ -113,6 +113,11 @@ choose_defaults() { # those that follow the kind of policy
         [ -n "${given[$name]:-}" ] || printf -v "$name" %s "${!policy_kind}"
     done <<<"$numbers"
 }
+share_parts() { # RANKS that train one policy
+    [ $(($1 & $1 - 1)) = 0 ] && [ "$1" -le "$parts" ] ||
+        die 2 "--ranks $ranks: not a power of two up to --parts, $parts$([ "$1" = "$ranks" ] || echo ", for each of $((ranks / $1)) policies")" \
+            'each rank computes as many parts; the bytes of the policies depend on --parts'
+}
 check_arguments() { # what has no effect is refused
     local name
     for name in tasks branches turns max_tokens eval_tasks minibatches keep save_every shards parts ranks; do
@@ -127,11 +132,11 @@ check_arguments() { # what has no effect is refused
     starter=$launcher
     [ "$launcher" != auto ] || [ -z "${SLURM_JOB_ID:-}" ] || ! command -v srun >/dev/null || starter=srun
     if [ "$ranks" -gt 1 ]; then
-        [ $((ranks & ranks - 1)) = 0 ] && [ "$ranks" -le "$parts" ] ||
-            die 2 "--ranks $ranks: not a power of two up to --parts, $parts" 'each rank computes as many parts; the bytes of the policies depend on --parts'
+        [ "$side_by_side" = yes ] || share_parts "$ranks" # else once it is known how many policies there are
         [ -z "${stage_command[update]:-}" ] || die 2 '--ranks is of update, and --stage update=... is another command' 'leave out --ranks'
         [ -z "$evaluate" ] || die 2 '--ranks has no effect with --evaluate' 'leave out --ranks'
     fi
+    [ "$side_by_side$ranks" != yes1 ] || die 2 '--side-by-side needs --ranks N' 'as many as there are policies, or a multiple: --ranks 2'
     if [ "$shards" -gt 1 ]; then
         [ "$resident" = no ] || die 2 '--shards are processes a step, which --resident does not start' 'leave out one of them'
         [ "$device" = cpu ] || [ "$starter" = srun ] ||

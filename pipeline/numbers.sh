@@ -47,6 +47,7 @@ keep_best YES
 resident YES
 shards N
 ranks N
+side_by_side YES
 launcher TEXT
 compress YES
 tensorboard TEXT
@@ -71,6 +72,7 @@ Examples:
                                                    word problems; its numbers are others, see below
   ./pipeline.sh --resident                         the stages stay from step to step; the same bytes
   ./pipeline.sh --shards 4 --ranks 4 --parts 8     4 processes play each step, and 4 learn from it, by MPI (docs/cluster.md)
+  ./pipeline.sh --policies per-role --ranks 2 --side-by-side   a process learns for each role, at the same time
   ./pipeline.sh --config run.toml                  flags as lines of a file, such as lr = 1e-3
   ./pipeline.sh --resume runs/two                  go on with what the run was made with
   ./pipeline.sh --steps 120                        run again with more steps: it continues where it stopped
@@ -127,7 +129,9 @@ Options:
   --shards N            play each step with N processes of rollout that deal its tasks in turn; one that fails or is killed is
                         played again by itself. The same policies; N may change from run to run. On the CPU   [default: 1]
   --ranks N             train with N processes of MPI, a power of two up to --parts; the bytes depend on --parts alone. N may
-                        change from run to run                               [default: 1]
+                        change from run to run. One policy after another, without --side-by-side                [default: 1]
+  --side-by-side        train the policies at the same time, each on as many of the --ranks: 4 ranks are 2 for each of two policies,
+                        a power of two up to --parts. The same bytes; with or without may change from run to run
   --launcher WHICH      what starts shards and ranks: local (this machine; ranks by mpirun) | mpirun (ranks; shards are
                         here) | srun | auto: srun in an allocation of Slurm, else local       [default: auto]
   --compress            of each committed step keep samples.jsonl.zst and tasks.jsonl.zst (zstd), which all programs read;

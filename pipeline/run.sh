@@ -43,7 +43,7 @@ remember_values() {
 }
 write_config() { # all that the run is made with, for --config and --resume
     local name pair known=()
-    for name in env env_command workflow method adapter select turns max_tokens seed device dtype keep_best resident compress shards ranks launcher tensorboard \
+    for name in env env_command workflow method adapter select turns max_tokens seed device dtype keep_best resident compress shards ranks side_by_side launcher tensorboard \
         $(cut -d' ' -f1 <<<"$numbers"); do
         [ -n "${!name}" ] && [ "${!name}" != - ] || continue # the program's own, or without effect
         case $name in
@@ -108,6 +108,13 @@ choose_policies() { # who plays with which of them
         done
     fi
     mapfile -t folders < <(printf '%s\n' "${folder[@]}" | sort -u)
+    if [ "$side_by_side" = yes ]; then
+        name=$(for agent in ${train:-$agents}; do echo "${folder[$agent]}"; done | sort -u | wc -l)
+        [ "$name" -gt 1 ] || die 2 '--side-by-side has no effect where one policy is trained' 'leave it out, or add --policies per-role'
+        [ $((ranks % name)) = 0 ] || die 2 "--side-by-side: $name policies cannot have as many of $ranks ranks each" "--ranks $name, or a multiple"
+        share_parts $((ranks / name))
+        update_flags+=(--side-by-side)
+    fi
 }
 
 warm_up() { # supervised, on demonstrations that know the action format and have a bad habit to lose

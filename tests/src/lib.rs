@@ -67,6 +67,17 @@ pub fn update_mpi() -> Option<&'static Path> {
     built.as_deref()
 }
 
+/// The command that starts so many ranks of what follows it, here on one machine and perhaps as root.
+pub fn mpirun(ranks: usize) -> String {
+    let open = run("mpirun --version").1.contains("Open MPI");
+    let own = if open { "--oversubscribe --bind-to none --quiet" } else { "" };
+    // Open MPI removes the folder of all sessions when one ends, perhaps just when another has found it: each test has its own.
+    format!(
+        "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_vader_single_copy_mechanism=none \
+         OMPI_MCA_orte_tmpdir_base=\"$PWD\" mpirun {own} -n {ranks}"
+    )
+}
+
 /// The path of ONNX Runtime's library, fetched when it is not there yet.
 pub fn runtime() -> &'static str {
     static FETCHED: OnceLock<String> = OnceLock::new();

@@ -9,18 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use troupe_tests::{contents, must, pipeline, programs, run, shell, update_mpi, without_timing};
-
-/// The command that starts so many ranks of what follows it, here on one machine and perhaps as root.
-fn mpirun(ranks: usize) -> String {
-    let open = run("mpirun --version").1.contains("Open MPI");
-    let own = if open { "--oversubscribe --bind-to none --quiet" } else { "" };
-    // Open MPI removes the folder of all sessions when one ends, perhaps just when another has found it: each test has its own.
-    format!(
-        "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_vader_single_copy_mechanism=none \
-         OMPI_MCA_orte_tmpdir_base=\"$PWD\" mpirun {own} -n {ranks}"
-    )
-}
+use troupe_tests::{contents, mpirun, must, pipeline, programs, run, shell, update_mpi, without_timing};
 
 /// Policies and scored samples: of full weights, of an adapter; many, and of two tasks.
 fn prepare(place: &Path) {

@@ -41,6 +41,9 @@ Examples:
   Four processes that share the work, and their machines' memory does not: the same bytes as by one with --parts 8
     mpirun -n 4 update-mpi --policy run/tool --parts 8 < samples.jsonl
 
+  Two policies at the same time, two processes each
+    mpirun -n 4 update-mpi --policy tool=run/tool --policy planner=run/planner --side-by-side --parts 8 < samples.jsonl
+
   Does this geometry fit the GPU? A directory with a config.json is enough
     update --policy Qwen3-8B --dry-run --device cuda --max-tokens-per-batch 32768 < /dev/null
 ";
@@ -202,6 +205,11 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Running")]
     pub parts: u64,
 
+    /// Train the policies at the same time, each by as many of the processes: mpirun -n R update-mpi, with R a multiple of their
+    /// number. The same bytes as one after another by all of them, which takes less memory: more of them divide a policy's moments
+    #[arg(long, conflicts_with_all = ["check", "dry_run"], help_heading = "Running")]
+    pub side_by_side: bool,
+
     /// With --dry-run: plan the memory of each of so many processes
     #[arg(long, value_name = "R", requires = "dry_run", value_parser = clap::value_parser!(u64).range(1..),
           help_heading = "Running")]
@@ -312,11 +320,11 @@ impl Arguments {
         self.check_threads()
     }
 
-    /// Fails where so many processes cannot share the work.
+    /// Fails where so many processes cannot share the work on so many policies.
     ///
     /// # Errors
     /// Usage (exit 2).
-    pub fn check_ranks(&self, count: usize) -> Result<()> {
+    pub fn check_ranks(&self, count: usize, policies: usize) -> Result<()> {
         if let Some(flag) =
             [("--check", self.check), ("--dry-run", self.dry_run)].into_iter().find(|flag| flag.1)
             && count > 1
@@ -324,7 +332,21 @@ impl Arguments {
             return Err(Failure::usage(format!("{} is for one process, and these are {count}", flag.0))
                 .hint("run it without mpirun or srun"));
         }
-        self.check_parts(count)
+        if !self.side_by_side {
+            return self.check_parts(count);
+        }
+        if policies == 1 {
+            return Err(Failure::usage("--side-by-side has no effect with one policy").hint("leave it out"));
+        }
+        if !count.is_multiple_of(policies) {
+            return Err(Failure::usage(format!(
+                "--side-by-side: {policies} policies cannot have as many of {count} ranks each"
+            ))
+            .hint(format!(
+                "start a multiple of {policies}, such as mpirun -n {policies} update-mpi, or leave it out"
+            )));
+        }
+        self.check_parts(count / policies)
     }
 
     fn check_parts(&self, count: usize) -> Result<()> {

@@ -2,7 +2,7 @@
 //!
 //! Nothing is published for an incomplete stream, and nothing of a policy before all of its training has succeeded. All
 //! policies are opened before the first is trained, so that a missing version is found while nothing has changed. They
-//! are published one by one, and a repeated call recognizes those that were.
+//! are published one by one, with `--side-by-side` each by processes of its own, and a repeated call recognizes those that were.
 
 use std::io::{Read, Write};
 use std::time::Instant;
@@ -12,6 +12,7 @@ use policy::directory::Policy;
 use policy::ownership::Ownership;
 use record::failure::{Failure, Result};
 use record::read::Reader;
+use record::splice;
 use record::stage;
 use record::stream::Stream;
 use record::write::Writer;
@@ -23,7 +24,7 @@ use crate::metrics;
 use crate::output::Output;
 use crate::plan::{self, ModelSpec, Plan};
 use crate::policy_update::{Kept, PolicyUpdate};
-use crate::ranks::{self, Input, Ranks};
+use crate::ranks::{self, Input, PolicyRanks, Ranks};
 use crate::reader::{self, SampleReader};
 use crate::samples::{Needs, Samples};
 
@@ -42,8 +43,8 @@ pub fn run() -> Result<()> {
 }
 
 fn run_on(ranks: &dyn Ranks, mut arguments: Arguments) -> Result<()> {
-    arguments.check_ranks(ranks.count())?;
     let ownership = Ownership::of_directories("--policy", &arguments.policy)?;
+    arguments.check_ranks(ranks.count(), ownership.owners().len())?;
     let references = Ownership::of_directories("--reference", &arguments.reference)?;
     check_directories(&arguments, &ownership)?;
 
@@ -52,16 +53,25 @@ fn run_on(ranks: &dyn Ranks, mut arguments: Arguments) -> Result<()> {
         (output, arguments.quiet) = (Output::silent(), true);
     }
     let mut kept: Vec<Option<Kept>> = ownership.owners().iter().map(|_| None).collect();
+    let processes = PolicyRanks::new(ranks, ownership.owners().len(), arguments.side_by_side);
     let mut reader = Reader::stdin().map(|input| Input { ranks, input });
     reader.each_part(arguments.resident, |reader| {
-        run_part((&arguments, ranks), (&ownership, &references), reader, &mut output, &mut kept)
+        run_part((&arguments, &processes), (&ownership, &references), reader, &mut output, &mut kept)
     })?;
-    kept.iter_mut().flatten().try_for_each(|kept| kept.save(ranks))
+    save(&processes, &mut kept)
+}
+
+/// Saves the training states of all policies that this process trains.
+fn save(processes: &PolicyRanks, kept: &mut [Option<Kept>]) -> Result<()> {
+    kept.iter_mut()
+        .flatten()
+        .try_for_each(|kept| kept.save(processes.own()))
+        .map_err(|failure| processes.failed(failure))
 }
 
 /// Updates with one part of the input, which is all of it unless with `--resident`; `kept` is what stays in memory.
 fn run_part<R: Read, W: Write>(
-    (arguments, ranks): (&Arguments, &dyn Ranks),
+    (arguments, processes): (&Arguments, &PolicyRanks),
     (ownership, references): (&Ownership, &Ownership),
     reader: &mut Reader<R>,
     output: &mut Output<W>,
@@ -86,7 +96,7 @@ fn run_part<R: Read, W: Write>(
     let outcome = read.and_then(|()| match geometry {
         true => plan_geometry(arguments, ownership, output),
         false => stream.whole().and_then(|()| {
-            work((arguments, ranks), (ownership, references), &input, output, kept, &mut times)
+            work((arguments, processes), (ownership, references), &input, output, kept, &mut times)
         }),
     });
     let mut timing = stage::timing(started);
@@ -130,7 +140,7 @@ fn check_directories(arguments: &Arguments, ownership: &Ownership) -> Result<()>
 
 /// Trains, checks or plans every policy that has samples.
 fn work<W: Write>(
-    (arguments, ranks): (&Arguments, &dyn Ranks),
+    (arguments, processes): (&Arguments, &PolicyRanks),
     (ownership, references): (&Ownership, &Ownership),
     input: &SampleReader,
     output: &mut Output<W>,
@@ -138,17 +148,24 @@ fn work<W: Write>(
     times: &mut Map<String, Value>,
 ) -> Result<()> {
     check_ownership(arguments, ownership, input)?;
-    let mut updates = Vec::new();
-    for ((owned, samples), kept) in ownership.owners().iter().zip(&input.samples).zip(&mut *kept) {
+    let (mut updates, mut names) = (Vec::new(), Vec::new());
+    for (index, ((owned, samples), kept)) in
+        ownership.owners().iter().zip(&input.samples).zip(&mut *kept).enumerate()
+    {
         if samples.rows.is_empty() {
             arguments.log(format_args!("{}: no samples, keeps its version", owned.name));
             continue;
         }
-        let update =
-            PolicyUpdate::open((arguments, ranks), owned, references, samples, input, kept.as_ref())?;
-        updates.push((update, kept));
+        names.push((index, &owned.name));
+        if processes.trains(index) {
+            let ranks = processes.own();
+            let update =
+                PolicyUpdate::open((arguments, ranks), owned, references, samples, input, kept.as_ref());
+            updates.push((update.map_err(|failure| processes.failed(failure))?, kept));
+        }
     }
-    let mut failure = None;
+    processes.wait();
+    let (mut failure, mut own) = (None, String::new());
     for (update, kept) in updates {
         if arguments.dry_run {
             output.object(&update.plan()?)?;
@@ -159,14 +176,27 @@ fn work<W: Write>(
             // All policies are checked; the first that disagrees fails the call.
             failure = failure.or(agreement.err());
         } else {
-            let (line, spent) = update.train(kept)?;
-            output.raw(&line)?;
-            times.insert(update.name().to_owned(), json!(spent));
+            let (line, spent) = update.train(kept).map_err(|failure| processes.failed(failure))?;
+            if processes.is_split() {
+                own = splice::json(&(line, spent))?;
+            } else {
+                output.raw(&line)?;
+                times.insert(update.name().to_owned(), json!(spent));
+            }
         }
     }
     let step = input.samples.iter().find_map(|samples| samples.step);
     if step.is_none_or(|step| step.is_multiple_of(arguments.save_every)) {
-        kept.iter_mut().flatten().try_for_each(|kept| kept.save(ranks))?;
+        save(processes, kept)?;
+    }
+    if processes.is_split() {
+        for (index, name) in names {
+            let told = processes.told(index, || Ok(std::mem::take(&mut own)))?;
+            let (line, spent): (String, Value) = serde_json::from_str(&told)
+                .map_err(|error| Failure::work(format!("what the ranks of {name} say: {error}")))?;
+            output.raw(&line)?;
+            times.insert(name.clone(), spent);
+        }
     }
     failure.map_or(Ok(()), Err)
 }

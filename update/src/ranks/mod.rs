@@ -3,7 +3,8 @@
 //! All read the same stream, which rank 0 hands on; each differentiates its share of the parts of an optimizer batch
 //! ([`crate::parts`]), and all take the same step. Rank 0 alone writes lines and publishes. Transport is MPI's, in a build
 //! with the feature `mpi`; sums are our own, because those of an MPI library depend on its algorithm. Each steps a slice of the
-//! weights and keeps its moments, then all receive the rest. Left out: gradients and weights in slices.
+//! weights and keeps its moments, then all receive the rest. With `--side-by-side` each policy has ranks of its own ([`PolicyRanks`]). Left
+//! out: gradients and weights in slices.
 
 #[cfg(feature = "mpi")]
 mod mpi;
@@ -25,11 +26,19 @@ pub trait Ranks {
     /// How many there are.
     fn count(&self) -> usize;
 
-    /// Gives rank 0's bytes to all. Whoever waits leaves its core to others: what comes may be long in the making.
+    /// Those of as many equal groups of neighbors, `count` being a multiple, that this one belongs to, numbered from 0.
+    fn split(&self, groups: usize) -> Box<dyn Ranks>;
+
+    /// The number of one of these among all that the launcher has started.
+    fn number(&self, rank: usize) -> usize {
+        rank
+    }
+
+    /// Gives the bytes of rank `root` to all. Whoever waits leaves its core to others: what comes may be long in the making.
     ///
     /// # Errors
     /// An interruption (130, 143).
-    fn broadcast(&self, bytes: &mut [u8]) -> Result<()>;
+    fn broadcast(&self, root: usize, bytes: &mut [u8]) -> Result<()>;
 
     /// Gives everyone's `own` to all, one after another in the order of ranks. All are of one size.
     fn all_gather(&self, own: &[u8], all: &mut [u8]);
@@ -60,7 +69,11 @@ impl Ranks for Alone {
         1
     }
 
-    fn broadcast(&self, _: &mut [u8]) -> Result<()> {
+    fn split(&self, _: usize) -> Box<dyn Ranks> {
+        Box::new(Alone)
+    }
+
+    fn broadcast(&self, _: usize, _: &mut [u8]) -> Result<()> {
         Ok(())
     }
 
@@ -74,6 +87,62 @@ impl Ranks for Alone {
 
     fn gather_on_first(&self, own: &[u8], _: &[usize], all: &mut [u8]) {
         all.copy_from_slice(own);
+    }
+}
+
+/// All processes of a call, and with `--side-by-side` those of them that train one policy with this one.
+pub struct PolicyRanks<'a> {
+    /// All of them.
+    pub all: &'a dyn Ranks,
+    own: Option<Box<dyn Ranks>>,
+}
+
+impl PolicyRanks<'_> {
+    /// Deals processes to so many policies where they train side by side, else all of them to each.
+    pub fn new(all: &dyn Ranks, policies: usize, side_by_side: bool) -> PolicyRanks<'_> {
+        PolicyRanks { all, own: side_by_side.then(|| all.split(policies)) }
+    }
+
+    /// Whether each policy has processes of its own.
+    pub fn is_split(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// The processes that train a policy with this one.
+    pub fn own(&self) -> &dyn Ranks {
+        self.own.as_deref().unwrap_or(self.all)
+    }
+
+    /// Whether this process trains a policy.
+    pub fn trains(&self, policy: usize) -> bool {
+        !self.is_split() || self.all.rank() / self.own().count() == policy
+    }
+
+    /// Waits for all, where policies train side by side.
+    pub fn wait(&self) {
+        if self.is_split() {
+            gather(self.all, &[]);
+        }
+    }
+
+    /// What the first process of a policy has, told to all.
+    ///
+    /// # Errors
+    /// An interruption.
+    pub fn told(&self, policy: usize, has: impl FnOnce() -> Result<String>) -> Result<String> {
+        told(self.all, policy * self.own().count(), has)
+    }
+
+    /// Where policies train side by side, ends all with the failure of one, of which rank 0 knows nothing.
+    pub fn failed(&self, failure: Failure) -> Failure {
+        let rank = self.all.rank();
+        // Where rank 0 fails, too, it says why.
+        if self.is_split() && rank > 0 && self.own().rank() == 0 && !ended_by_rank_0(1) {
+            stage::report("update", &failure.clone().at(format_args!("rank {rank}")));
+            stage::drain_stderr();
+            self.all.abort(failure.code);
+        }
+        failure
     }
 }
 
@@ -139,15 +208,15 @@ pub fn refused(failure: Failure) -> Failure {
 fn say(rank: usize, failure: &Failure) {
     if rank == 0 {
         stage::report("update", failure);
-    } else if !ended_by_rank_0() {
+    } else if !ended_by_rank_0(10) {
         stage::report("update", &failure.clone().at(format_args!("rank {rank}")));
     }
     stage::drain_stderr();
 }
 
-/// Whether it does within 10 s.
-fn ended_by_rank_0() -> bool {
-    (0..100).any(|_| {
+/// Whether it does within so many seconds.
+fn ended_by_rank_0(seconds: u32) -> bool {
+    (0..10 * seconds).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(100));
         stage::interrupted()
     })
@@ -176,9 +245,9 @@ impl<R: Read> Read for Input<'_, R> {
             // The reader looks for an interruption itself.
             let interrupted = |_| io::Error::from(io::ErrorKind::Interrupted);
             let mut bytes = length.to_le_bytes();
-            self.ranks.broadcast(&mut bytes).map_err(interrupted)?;
+            self.ranks.broadcast(0, &mut bytes).map_err(interrupted)?;
             length = usize::from_le_bytes(bytes);
-            self.ranks.broadcast(&mut buffer[..length]).map_err(interrupted)?;
+            self.ranks.broadcast(0, &mut buffer[..length]).map_err(interrupted)?;
         }
         Ok(length)
     }
@@ -189,16 +258,20 @@ impl<R: Read> Read for Input<'_, R> {
 /// # Errors
 /// Rank 0's, or an interruption.
 pub fn first(ranks: &dyn Ranks, find: impl FnOnce() -> Result<String>) -> Result<String> {
-    let found = if ranks.rank() == 0 { find()? } else { String::new() };
+    told(ranks, 0, find)
+}
+
+fn told(ranks: &dyn Ranks, root: usize, find: impl FnOnce() -> Result<String>) -> Result<String> {
+    let found = if ranks.rank() == root { find()? } else { String::new() };
     if ranks.count() == 1 {
         return Ok(found);
     }
     let mut length = found.len().to_le_bytes();
-    ranks.broadcast(&mut length)?;
+    ranks.broadcast(root, &mut length)?;
     let mut bytes = found.into_bytes();
     bytes.resize(usize::from_le_bytes(length), 0);
-    ranks.broadcast(&mut bytes)?;
-    String::from_utf8(bytes).map_err(|_| Failure::work("rank 0 said what is no text"))
+    ranks.broadcast(root, &mut bytes)?;
+    String::from_utf8(bytes).map_err(|_| Failure::work(format!("rank {root} said what is no text")))
 }
 
 /// Which of `parts` are this rank's: neighbors, so that they are a branch of the tree of sums.
@@ -321,8 +394,10 @@ pub fn compare(ranks: &dyn Ranks, digest: &[u8], has: &str) -> Result<()> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let found = gather(ranks, &[digest, host.trim().as_bytes()].concat());
     let digests: Vec<&[u8]> = found.iter().map(|bytes| &bytes[..digest.len()]).collect();
-    let name =
-        |rank: &usize| format!("rank {rank} on {}", String::from_utf8_lossy(&found[*rank][digest.len()..]));
+    let name = |rank: &usize| {
+        let host = String::from_utf8_lossy(&found[*rank][digest.len()..]);
+        format!("rank {} on {host}", ranks.number(*rank))
+    };
     let (right, wrong) = odd_ones(&digests);
     if wrong.is_empty() {
         return Ok(());

@@ -14,19 +14,33 @@ const PATIENCE: Duration = Duration::from_millis(2);
 
 unsafe extern "C" {
     fn ranks_start(rank: *mut c_int, count: *mut c_int);
-    fn ranks_broadcast_begin(bytes: *mut c_void, length: usize);
+    fn ranks_split(which: c_int, rank: *mut c_int, count: *mut c_int);
+    fn ranks_broadcast_begin(of: c_int, root: c_int, bytes: *mut c_void, length: usize);
     fn ranks_broadcast_is_done() -> c_int;
-    fn ranks_all_gather(own: *const c_void, length: usize, all: *mut c_void);
-    fn ranks_gather_on_first(own: *const c_void, length: usize, all: *mut c_void, lengths: *const usize);
-    fn ranks_all_to_all(own: *const c_void, length: usize, received: *mut c_void);
+    fn ranks_all_gather(of: c_int, own: *const c_void, length: usize, all: *mut c_void);
+    fn ranks_gather_on_first(
+        of: c_int,
+        own: *const c_void,
+        length: usize,
+        all: *mut c_void,
+        lengths: *const usize,
+    );
+    fn ranks_all_to_all(of: c_int, own: *const c_void, length: usize, received: *mut c_void);
     fn ranks_finish();
     fn ranks_abort(code: c_int);
 }
 
+/// The communicators of `mpi.c`: of all ranks, and of those of one policy.
+const OF_ALL: c_int = 0;
+const OF_SOME: c_int = 1;
+
 /// A process of an MPI program. All calls come from the thread that made it.
 pub struct Mpi {
+    of: c_int,
     rank: usize,
     count: usize,
+    /// The number among all of the first.
+    first: usize,
     /// MPI is told that one thread calls it, so this must stay on that one.
     _one_thread: std::marker::PhantomData<*mut ()>,
 }
@@ -37,7 +51,12 @@ impl Mpi {
         let (mut rank, mut count) = (0, 0);
         // SAFETY: it writes the two numbers. MPI is started once: by `update::stage::run`, which a process calls once.
         unsafe { ranks_start(&raw mut rank, &raw mut count) };
-        Mpi { rank: rank as usize, count: count as usize, _one_thread: std::marker::PhantomData }
+        Mpi::new(OF_ALL, (rank, count), 0)
+    }
+
+    fn new(of: c_int, (rank, count): (c_int, c_int), first: usize) -> Mpi {
+        let (rank, count) = (rank as usize, count as usize);
+        Mpi { of, rank, count, first, _one_thread: std::marker::PhantomData }
     }
 }
 
@@ -50,7 +69,19 @@ impl Ranks for Mpi {
         self.count
     }
 
-    fn broadcast(&self, bytes: &mut [u8]) -> Result<()> {
+    fn split(&self, groups: usize) -> Box<dyn Ranks> {
+        let each = self.count / groups;
+        let (which, mut rank, mut count) = (self.rank / each, 0, 0);
+        // SAFETY: it writes the two numbers. Called once: by `update::stage::run`.
+        unsafe { ranks_split(which as c_int, &raw mut rank, &raw mut count) };
+        Box::new(Mpi::new(OF_SOME, (rank, count), which * each))
+    }
+
+    fn number(&self, rank: usize) -> usize {
+        self.first + rank
+    }
+
+    fn broadcast(&self, root: usize, bytes: &mut [u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(()); // their address may be one that means something else to MPI
         }
@@ -58,7 +89,7 @@ impl Ranks for Mpi {
         // SAFETY: the bytes outlive the request. It is over when this returns, unless by an interruption, after which the
         // process calls MPI only to end.
         unsafe {
-            ranks_broadcast_begin(bytes.as_mut_ptr().cast(), bytes.len());
+            ranks_broadcast_begin(self.of, root as c_int, bytes.as_mut_ptr().cast(), bytes.len());
             while ranks_broadcast_is_done() == 0 {
                 if stage::interrupted() {
                     return Err(Failure::interrupted());
@@ -73,14 +104,14 @@ impl Ranks for Mpi {
     fn all_gather(&self, own: &[u8], all: &mut [u8]) {
         assert_eq!(all.len(), own.len() * self.count);
         // SAFETY: `all` has room for as many times the bytes of `own` as there are ranks.
-        unsafe { ranks_all_gather(own.as_ptr().cast(), own.len(), all.as_mut_ptr().cast()) };
+        unsafe { ranks_all_gather(self.of, own.as_ptr().cast(), own.len(), all.as_mut_ptr().cast()) };
     }
 
     fn all_to_all(&self, own: &[u8], received: &mut [u8]) {
         assert!(own.len() == received.len() && own.len().is_multiple_of(self.count));
         let piece = own.len() / self.count;
         // SAFETY: both hold as many pieces as there are ranks.
-        unsafe { ranks_all_to_all(own.as_ptr().cast(), piece, received.as_mut_ptr().cast()) };
+        unsafe { ranks_all_to_all(self.of, own.as_ptr().cast(), piece, received.as_mut_ptr().cast()) };
     }
 
     fn gather_on_first(&self, own: &[u8], lengths: &[usize], all: &mut [u8]) {
@@ -88,7 +119,8 @@ impl Ranks for Mpi {
         assert!(self.rank > 0 || all.len() == lengths.iter().sum::<usize>());
         // SAFETY: `all` of rank 0 has room for all lengths, and that of others is not used.
         unsafe {
-            ranks_gather_on_first(own.as_ptr().cast(), own.len(), all.as_mut_ptr().cast(), lengths.as_ptr());
+            let (own, length, all) = (own.as_ptr().cast(), own.len(), all.as_mut_ptr().cast());
+            ranks_gather_on_first(self.of, own, length, all, lengths.as_ptr());
         }
     }
 

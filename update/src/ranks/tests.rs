@@ -35,9 +35,13 @@ impl Ranks for Thread<'_> {
         self.table.places.len()
     }
 
-    fn broadcast(&self, bytes: &mut [u8]) -> Result<()> {
+    fn split(&self, _: usize) -> Box<dyn Ranks> {
+        Box::new(Alone)
+    }
+
+    fn broadcast(&self, root: usize, bytes: &mut [u8]) -> Result<()> {
         let all = self.exchange(bytes);
-        bytes.copy_from_slice(&all[0]);
+        bytes.copy_from_slice(&all[root]);
         Ok(())
     }
 
@@ -59,6 +63,24 @@ impl Ranks for Thread<'_> {
             all.copy_from_slice(&found.concat());
         }
     }
+}
+
+#[test]
+fn side_by_side_each_policy_has_ranks_of_its_own_and_all_are_told() {
+    let found = each(3, |ranks| {
+        let processes = PolicyRanks::new(ranks, 3, true);
+        processes.wait();
+        let trains: Vec<usize> = (0..3).filter(|policy| processes.trains(*policy)).collect();
+        let told = |policy| processes.told(policy, || Ok(format!("{trains:?}"))).unwrap();
+        (trains.clone(), [0, 1, 2].map(told).concat())
+    });
+    let told = "[0][1][2]".to_owned();
+    assert_eq!(found, [(vec![0], told.clone()), (vec![1], told.clone()), (vec![2], told)]);
+    let all = each(2, |ranks| {
+        let processes = PolicyRanks::new(ranks, 3, false);
+        (0..3).all(|policy| processes.trains(policy)) && processes.own().count() == 2
+    });
+    assert_eq!(all, [true; 2]);
 }
 
 /// What each of `count` ranks comes to.
