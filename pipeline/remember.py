@@ -29,7 +29,7 @@ def flags(name, value):
         flag, values = "--stage", value.rstrip(";").split(";") if value else []
     else:
         flag = "--set" if name == "settings" else f"--{name.replace('_', '-')}"
-        values = value.split() if name in ("settings", "train", "policies") else [value]
+        values = (value or "").split() if name in ("settings", "train", "policies") else [value]
     if value is None or not any(values):
         return f"no {flag}"
     return " ".join(f"{flag} {shlex.quote(one)}" for one in values)
