@@ -2,7 +2,7 @@
 # The command line: the flags that set a run's numbers and choices, and which of them go together.
 
 env=plan-path env_command='' method=at-grpo workflow=team model=tiny policies=shared turns='' seed=1 device=cpu dtype=''
-run='' tensorboard='' keep_best=no setup=no resident=no compress=no shards=1 ranks=1 side_by_side=no launcher=auto evaluate='' train='' select=random max_tokens='' adapter=rank=16,alpha=32
+run='' tensorboard='' keep_best=no setup=no resident=no compress=no shards=1 ranks=1 side_by_side=no launcher=auto local='' evaluate='' train='' select=random max_tokens='' adapter=rank=16,alpha=32
 settings='' config='' resume=''
 declare -A stage_command=() stage_flags=() given=() kinds=()
 while read -r name kind _; do kinds[$name]=${kind%!}; done <<<"$numbers"$'\n'"$choices"

@@ -53,6 +53,7 @@ evaluate_only() { # --evaluate: a stream, and no run
     [ "${policies#*=}" != "$policies" ] || die 2 '--evaluate needs --policies AGENT=DIR' 'policies are played as they are'
     policy_flags=()
     for pair in $policies; do policy_flags+=(--policy "$pair"); done
+    [ -z "$local" ] || policy_flags+=(--local "$local")
     play_test_tasks "$evaluate"
     exit 0
 }

@@ -49,6 +49,7 @@ shards N
 ranks N
 side_by_side YES
 launcher TEXT
+local TEXT
 compress YES
 tensorboard TEXT
 run TEXT!
@@ -134,6 +135,8 @@ Options:
                         a power of two up to --parts. The same bytes; with or without may change from run to run
   --launcher WHICH      what starts shards and ranks: local (this machine; ranks by mpirun) | mpirun (ranks; shards are
                         here) | srun | auto: srun in an allocation of Slurm, else local       [default: auto]
+  --local DIR           rollout reads weights from a copy in DIR, on a disk of the machine that it runs on: made once for all shards
+                        there, whole or not at all, and removed when a newer version is copied
   --compress            of each committed step keep samples.jsonl.zst and tasks.jsonl.zst (zstd), which all programs read;
                         `report compress RUN` does it later
   --tensorboard DIR     append TensorBoard events to DIR/RUN after each step

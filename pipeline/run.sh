@@ -43,7 +43,7 @@ remember_values() {
 }
 write_config() { # all that the run is made with, for --config and --resume
     local name pair known=()
-    for name in env env_command workflow method adapter select turns max_tokens seed device dtype keep_best resident compress shards ranks side_by_side launcher tensorboard \
+    for name in env env_command workflow method adapter select turns max_tokens seed device dtype keep_best resident compress shards ranks side_by_side launcher local tensorboard \
         $(cut -d' ' -f1 <<<"$numbers"); do
         [ -n "${!name}" ] && [ "${!name}" != - ] || continue # the program's own, or without effect
         case $name in
@@ -83,6 +83,7 @@ choose_policies() { # who plays with which of them
     esac
     policy_flags=()
     for agent in $agents; do policy_flags+=(--policy "$agent=${served[$agent]:-${folder[$agent]:-}}"); done
+    [ -z "$local" ] || policy_flags+=(--local "$local")
     for agent in $train; do
         [ -z "${served[$agent]:-}" ] || die 2 "--train $agent: a server plays it" 'name an agent with a policy directory'
     done

@@ -23,6 +23,7 @@ mod header;
 pub mod hub;
 pub mod initial;
 mod json;
+pub mod local;
 mod onnx;
 pub mod ownership;
 pub mod pretrained;

@@ -517,6 +517,11 @@ fn lock(policy: &Policy) -> Result<File> {
 }
 
 fn lock_root(root: &Path) -> Result<File> {
+    lock_folder(root, &[BUILDING, REMOVING, LINKING])
+}
+
+/// Waits for exclusive access to a folder, or for a signal; removes what a crash left there, by its prefixes.
+pub(crate) fn lock_folder(root: &Path, leftovers: &[&str]) -> Result<File> {
     let path = root.join(LOCK);
     let failure = |error: std::io::Error| Failure::io(format!("{}: {error}", show(&path)));
     // To open a FIFO would wait for its other end.
@@ -534,8 +539,7 @@ fn lock_root(root: &Path) -> Result<File> {
     for entry in fs::read_dir(root).map_err(|error| io_failure(root, &error))? {
         let entry = entry.map_err(|error| io_failure(root, &error))?;
         let name = entry.file_name();
-        let leftover =
-            |name: &str| [BUILDING, REMOVING, LINKING].iter().any(|prefix| name.starts_with(prefix));
+        let leftover = |name: &str| leftovers.iter().any(|prefix| name.starts_with(prefix));
         if name.to_str().is_some_and(leftover) {
             durable::remove(&entry.path())?;
         }

@@ -75,6 +75,11 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// What belongs to the policy in a directory beside its weights, as paths from there, sorted.
+pub(crate) fn names(from: &Path) -> Result<Vec<String>> {
+    Ok(survey(from)?.files)
+}
+
 /// Files to copy, as paths from the directory, and what stays behind.
 #[derive(Default)]
 struct Survey {

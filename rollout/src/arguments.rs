@@ -1,5 +1,6 @@
 //! The command line of `rollout`, and the checked settings it comes to.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +36,9 @@ Examples:
   # MAGRPO: what two agents say at once is scored together, and every joint action is followed
   envs tasks math --count 32 | rollout --policy run/shared --joint aligned --expand all --turns 2 |
     group | advantage --credit tree --estimator dr-grpo > samples.jsonl
+
+  # one of 8 processes, whose machine copies the weights to its own disk once for all of them there
+  rollout --policy run/shared --shard 3/8 --local /tmp/troupe < tasks.jsonl > shard-3.jsonl
 
   # success rate on held-out tasks
   envs tasks plan-path --split test --count 200 | rollout --policy run/shared --greedy |
@@ -153,6 +157,11 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME",
           value_parser = PossibleValuesParser::new(Isa::NAMES).try_map(|name| name.parse::<Isa>()))]
     pub isa: Option<Isa>,
+
+    /// Read weights from a copy in DIR, a folder on a disk of this machine: the first process here that needs a version copies it,
+    /// the others wait for that. Copies that nobody uses are removed when a newer one of their policy is made.
+    #[arg(long, value_name = "DIR")]
+    pub local: Option<PathBuf>,
 
     /// Threads, each with episodes of its own. Default: the number of processors.
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]

@@ -10,9 +10,11 @@ use std::sync::Arc;
 
 use device::DeviceKind;
 use policy::directory::Policy;
+use policy::local::{self, LocalCopy};
 use policy::ownership::{Owner, Ownership};
 use policy::tokenizer::Tokenizer;
 use record::failure::{Failure, Result};
+use record::stage;
 
 use crate::engine::device::{self as device_engine, service::Service};
 use crate::engine::{Engine, Options};
@@ -48,6 +50,8 @@ pub struct Policies {
     engines: Vec<Inference>,
     /// In the order of the command line.
     policies: Vec<Playing>,
+    /// The copies that they read, which stay as long.
+    _copies: Vec<LocalCopy>,
 }
 
 /// What plays for a policy.
@@ -58,18 +62,20 @@ enum Playing {
 
 impl Policies {
     /// Opens policies. CPU engines divide `options.cache_bytes`, device engines the free device memory. Tokenizers in `kept`
-    /// are used again for versions that have the same, and what is used now stays there.
+    /// are used again for versions that have the same, and what is used now stays there. Weights are read from copies in the
+    /// folder `local`, if there is one.
     ///
     /// # Errors
-    /// As [`Engine::load_all`], [`device_engine::start`] and [`Server::open`].
+    /// As [`local::copy`], [`Engine::load_all`], [`device_engine::start`] and [`Server::open`].
     pub fn open(
         owners: &[Owner],
         device: DeviceKind,
         options: &Options,
         patience: Patience,
-        kept: Option<&mut Vec<KeptTokenizer>>,
+        (kept, local): (Option<&mut Vec<KeptTokenizer>>, Option<&Path>),
     ) -> Result<Policies> {
-        let (mut places, mut opened, mut servers) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut places, mut opened, mut servers, mut copies) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (place, owner) in owners.iter().enumerate() {
             if owner.is_server() {
                 servers.push((
@@ -78,7 +84,17 @@ impl Policies {
                 ));
             } else {
                 places.push(place);
-                opened.push(Policy::open(&owner.directory)?);
+                let mut policy = Policy::open(&owner.directory)?;
+                if let Some(folder) = local {
+                    let copy = local::copy(&policy, folder)?;
+                    if copy.copied && !patience.quiet {
+                        let (version, folder) = (&policy.version, folder.display());
+                        stage::note(stage::name(), format!("{}: copied {version} to {folder}", owner.name));
+                    }
+                    policy = copy.policy.clone();
+                    copies.push(copy);
+                }
+                opened.push(policy);
             }
         }
         let groups = by_model(&opened);
@@ -90,7 +106,13 @@ impl Policies {
             Some(kept) => tokenizers(&models, kept)?,
             None => models.iter().map(|model| Tokenizer::load(model).map(Arc::new)).collect::<Result<_>>()?,
         };
-        policy::directory::verify(&opened)?;
+        policy::directory::verify(&opened).map_err(|failure| match local {
+            Some(folder) => failure.hint(format!(
+                "what is in {} are copies: remove the damaged one, and it is made again",
+                folder.display()
+            )),
+            None => failure,
+        })?;
         for (engine, (group, tokenizer)) in groups.iter().zip(tokenizers).enumerate() {
             let members: Vec<&Policy> = group.iter().map(|&index| &opened[index]).collect();
             let stop_ids = tokenizer.stop_ids().to_vec();
@@ -112,7 +134,8 @@ impl Policies {
             }
         }
         policies.sort_by_key(|&(place, _)| place);
-        Ok(Policies { engines, policies: policies.into_iter().map(|(_, playing)| playing).collect() })
+        let policies = policies.into_iter().map(|(_, playing)| playing).collect();
+        Ok(Policies { engines, policies, _copies: copies })
     }
 
     /// Labels, in the order of the policies.

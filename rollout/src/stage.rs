@@ -167,7 +167,8 @@ fn open(
         isa: settings.flags.isa,
     };
     let owners = settings.team.owners();
-    let policies = Policies::open(owners, settings.device, &options, settings.patience, kept)?;
+    let local = settings.flags.local.as_deref();
+    let policies = Policies::open(owners, settings.device, &options, settings.patience, (kept, local))?;
     let labels = policies.labels(owners);
     let context = Arc::new(RunContext { settings: settings.clone(), external, labels });
     let (reader, resident) = (reader.clone(), settings.flags.resident);
