@@ -4,12 +4,16 @@
 //! Needs `mpicc` and `mpirun`; where they are missing these tests say NOT RUN.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use troupe_tests::{contents, differences, mpirun, must, pipeline, run, update_mpi, without_timing};
+use troupe_tests::{
+    contents, differences, mpirun, must, pipeline, programs, run, update_mpi, without_timing,
+};
 
 /// Two policies, and what they played together; samples of one of them only.
 fn prepare(place: &Path) {
@@ -160,8 +164,69 @@ fn kill(target: &str) -> bool {
     kill.args(["-9", "--", target]).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// `TROUPE_RANK_KILLS` moments (8) in which a rank is killed that trains one of the policies: perhaps one is published and the other
-/// is not.
+/// MPI as it is, but rank 1 stays behind when all have opened their policies.
+const STAY: &str = r#"
+#include <mpi.h>
+#include <unistd.h>
+int MPI_Allgather(const void *own, int length, MPI_Datatype type, void *all, int each, MPI_Datatype as, MPI_Comm ranks) {
+    static int calls;
+    int rank, code = PMPI_Allgather(own, length, type, all, each, as, ranks);
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (rank == 1 && ++calls == 2) sleep(600);
+    return code;
+}
+"#;
+
+#[test]
+fn a_step_with_one_of_two_policies_published_is_repeated() {
+    let Some(program) = update_mpi() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let [calm, torn, bin] = ["calm", "torn", "bin"].map(|name| folder.path().join(name));
+    assert_eq!(called(&calm, "2").0, Some(0));
+    fs::create_dir(&bin).expect("a folder");
+    for entry in fs::read_dir(programs()).expect("the programs").map(|entry| entry.expect("an entry").path())
+    {
+        if entry.is_file() && entry != program {
+            symlink(&entry, bin.join(entry.file_name().expect("a name"))).expect("a link");
+        }
+    }
+    fs::write(folder.path().join("stay.c"), STAY).expect("a file");
+    let script = format!(
+        "#!/bin/sh\nLD_PRELOAD='{}/stay.so' exec '{}' \"$@\"\n",
+        folder.path().display(),
+        program.display()
+    );
+    fs::write(bin.join("update-mpi"), script).expect("a script");
+    must(&format!(
+        "cd '{}' && mpicc -shared -fPIC -o stay.so stay.c && chmod +x bin/update-mpi",
+        folder.path().display()
+    ));
+
+    let current = |policy: &str| fs::read_link(torn.join("policies").join(policy).join("current")).ok();
+    let mut command = small(&torn, "2 --ranks 2 --side-by-side");
+    let mut child = command.env("TROUPE_BIN", &bin).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let child = child.as_mut().expect("pipeline.sh starts");
+    while !torn.join("policies/done").exists() || current("tool") == current("planner") {
+        assert!(child.try_wait().expect("a child").is_none(), "the run ended before a version was published");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let behind = |pid: &&String| {
+        let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        variables
+            .split(|byte| *byte == 0)
+            .any(|variable| variable == b"OMPI_COMM_WORLD_RANK=1" || variable == b"PMI_RANK=1")
+    };
+    let ranks = ranks_of(&torn);
+    assert!(kill(ranks.iter().find(behind).expect("rank 1")));
+    assert!(!child.wait().expect("its end").success());
+    assert!(current("tool") != current("planner") && !torn.join("steps/000001/done").exists());
+    let (code, stderr) = called(&torn, "2 --ranks 2 --side-by-side");
+    assert_eq!(code, Some(0), "{stderr}");
+    let differences = differences(&calm, &torn);
+    assert!(differences.is_empty(), "{differences:?}");
+}
+
+/// `TROUPE_RANK_KILLS` moments (4) in which a rank is killed that trains one of the policies.
 #[test]
 fn a_killed_rank_of_one_policy_leaves_a_run_that_ends_with_the_same_bytes() {
     if update_mpi().is_none() {
@@ -170,7 +235,7 @@ fn a_killed_rank_of_one_policy_leaves_a_run_that_ends_with_the_same_bytes() {
     let folder = tempfile::tempdir().expect("a folder");
     let [calm, stormy] = ["calm", "stormy"].map(|name| folder.path().join(name));
     assert_eq!(called(&calm, "3").0, Some(0));
-    let kills = std::env::var("TROUPE_RANK_KILLS").map_or(8, |count| count.parse().expect("a number"));
+    let kills = std::env::var("TROUPE_RANK_KILLS").map_or(4, |count| count.parse().expect("a number"));
     let (mut killed, mut torn) = (0, 0);
     for attempt in 0.. {
         assert!(attempt < 20 * kills + 20, "the run never got through");
@@ -200,8 +265,7 @@ fn a_killed_rank_of_one_policy_leaves_a_run_that_ends_with_the_same_bytes() {
             let (code, _, stderr) = run(&format!("policy check '{}'", policy.display()));
             assert!(code == 0 || !stormy.join("policies/done").exists(), "{stderr}");
         }
-        let current =
-            |policy: &str| std::fs::read_link(stormy.join("policies").join(policy).join("current")).ok();
+        let current = |policy: &str| fs::read_link(stormy.join("policies").join(policy).join("current")).ok();
         torn += usize::from(current("tool") != current("planner"));
         if child.wait().expect("its end").success() {
             let differences = differences(&calm, &stormy);
@@ -209,7 +273,7 @@ fn a_killed_rank_of_one_policy_leaves_a_run_that_ends_with_the_same_bytes() {
             if killed >= kills {
                 break;
             }
-            std::fs::remove_dir_all(&stormy).expect("the finished run");
+            fs::remove_dir_all(&stormy).expect("the finished run");
         }
     }
     println!("{killed} kills met a rank, {torn} left one policy published and the other not");
