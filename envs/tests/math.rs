@@ -235,7 +235,14 @@ fn settings_decide_how_many_play_in_an_ensemble() {
     ];
     assert!(!together(&mut *state, &all).1);
     // The judge can adopt what was said, right or wrong, and nothing else.
-    assert_eq!(say(&mut *state.clone_state(), "judge", " = 7 6"), (0.0, 0.2, false, false));
+    let mut undecided = state.clone_state();
+    assert_eq!(say(&mut *undecided, "judge", " = 7 6"), (0.0, 0.2, false, false));
+    assert!(!together(&mut *undecided, &all).1, "who proposes the same again has not decided it");
+    assert_eq!(
+        say(&mut *undecided, "judge", " = 7 6"),
+        (0.0, 0.2, false, false),
+        "nor has the judge proposed it"
+    );
     assert_eq!(say(&mut *state.clone_state(), "judge", &says_wrong), (0.0, 0.2, true, false));
     assert_eq!(say(&mut *state, "judge", &says_right), (1.0, 1.0, true, true));
     assert_eq!(environment().restore(&state.to_json()).unwrap().to_json(), state.to_json());
