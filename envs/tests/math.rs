@@ -103,6 +103,31 @@ fn one_answer_and_the_same_answer_twice() {
     assert_eq!(say(&mut *turns, "reasoner", " = 9"), (1.0, 1.0, true, true));
 }
 
+#[test]
+fn turns_are_the_tasks_except_where_one_answer_ends_it() {
+    for (workflow, turns) in [("team", 7), ("turns", 7), ("ensemble", 7), ("single", 1), ("check", 1)] {
+        let mut spec = compact();
+        spec["turns"] = json!(7);
+        assert_eq!(begin(&spec, workflow).turn_limit(), turns, "{workflow}");
+    }
+}
+
+#[test]
+fn a_situation_is_drawn_as_the_problem_and_everybodys_answer() {
+    let mut state = begin(&compact(), "team");
+    say(&mut *state, "tool", " 7 + 5");
+    let drawn = state.checks().unwrap().draw();
+    assert_eq!(drawn, "has 7 gets 5 loses 3\ntool: 12\n");
+}
+
+#[test]
+fn a_state_of_another_workflow_is_refused() {
+    let mut state = begin(&compact(), "team").to_json();
+    state["workflow"] = json!("ensemble");
+    let failure = environment().restore(&state).err().unwrap();
+    assert_eq!((failure.code, failure.message.as_str()), (65, "state: said: 2 entries for 4 agents"));
+}
+
 fn in_prose() -> Value {
     json!({"problem": "What is 27 plus 15?", "answer": "42", "encoding": "full", "reasoning": "brief", "chain": " 2 7 + 1 5"})
 }

@@ -45,6 +45,7 @@ fn tasks_of_a_seed_are_those_of_every_version() {
         ("sudoku", &["size=9"], "b69c98a0639f c0c3651d48c1"),
         ("tic-tac-toe", &[], "bd1a188d4d55 d7dc3c55df45"),
         ("math", &[], "4c5134e21f6c a19a6f2f7d54"),
+        ("math", &["encoding=full"], "6f18c1516f53 a8553733da60"),
         ("math", &["encoding=full", "level=3"], "57ed8c066ae6 a7fc76360678"),
         ("code", &[], "8901527766b7 e551ceb73d3b"),
         ("code", &["least=1", "most=4", "tests=3"], "2c2dc1ca162f 4ad562567b29"),
@@ -72,6 +73,8 @@ fn demonstrations_of_a_seed_are_those_of_every_version() {
         ("sudoku", &["single", "size=9"], "37c93f4ede55"),
         ("tic-tac-toe", &["team"], "a60f70858a75"),
         ("math", &["team"], "28767b10e267"),
+        ("math", &["team", "encoding=full", "level=4"], "bbb6eddede38"),
+        ("math", &["check", "encoding=full"], "9435af42ba90"),
         ("code", &["team"], "f6429543a3b3"),
     ];
     pinned(cases, |environment, settings| {
@@ -124,6 +127,7 @@ fn check_knows_styles_of_answers() {
         ("sudoku", "full", &["tool", "planner"]),
         ("sudoku", "compact", &["planner"]),
         ("tic-tac-toe", "", &["x"]),
+        ("math", "compact", &["tool", "reasoner"]),
         ("code", "full", &["coder", "tester"]),
         ("code", "compact", &["coder", "tester"]),
     ] {
