@@ -48,17 +48,23 @@ const SIGNS: [(char, &str); 10] = [
     ('|', "lvert rvert vert mid"),
 ];
 
+/// Brackets inside brackets: what reads them calls itself.
+const DEEPEST: usize = 60;
+
 /// Whether `word` is one of the `words`.
 pub(super) fn is_among(words: &str, word: &str) -> bool {
     words.split(' ').any(|known| known == word)
 }
 
-/// Splits `text`; `None` if something in it is no mathematics.
+/// Splits `text`; `None` if something in it is no mathematics, or brackets stand in too many others.
 pub fn tokens(text: &str) -> Option<Vec<Spaced>> {
     let mut lexer =
         Lexer { letters: text.chars().collect(), at: 0, space: false, depth: 0, found: Vec::new() };
     while let Some(letter) = lexer.letters.get(lexer.at).copied() {
         lexer.next(letter)?;
+        if lexer.depth > DEEPEST {
+            return None;
+        }
     }
     Some(lexer.found)
 }

@@ -82,8 +82,8 @@ fn from_below(text: &str) -> String {
     let sides: Vec<&str> = text.split('>').collect();
     let mut turned = String::new();
     for (number, side) in sides.iter().enumerate().rev() {
-        // The sign before a side ends at its `=`, if it has one.
-        let bare = side.strip_prefix('=').filter(|_| number > 0);
+        // The sign before a side ends at its `=`, if it has one; before the first side it says nothing.
+        let bare = side.strip_prefix('=');
         turned.push_str(bare.unwrap_or(side));
         if number > 0 {
             turned.push_str(if bare.is_some() { "<=" } else { "<" });
@@ -105,6 +105,8 @@ mod tests {
             ("x \\leq 5", "x<=5"),
             ("5 ≥ x", "x<=5"),
             ("7 > y > 3", "3<y<7"),
+            ("= 7 > y", "y<7"),
+            ("y \\ge 50\\%", "50%<=y"),
             ("a < b > c", "a<b>c"),
             ("x^2 &", "x^2&"),
             ("below -5", "below-5"),
