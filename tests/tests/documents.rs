@@ -1,11 +1,12 @@
 //! What the documents name exists (files, `file::name` pairs, links with their headings), and their commands run.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use troupe_tests::{root, shell};
+use troupe_tests::{must, root, shell};
 
 /// Names with these endings are files of the repository, also without their folder.
 const SOURCES: [&str; 9] = [".rs", ".cu", ".cuh", ".cpp", ".py", ".sh", ".md", ".toml", ".c"];
@@ -124,33 +125,74 @@ fn every_link_leads_somewhere() {
 }
 
 /// A block that trains by comparing candidates starts from a policy that can learn: at most half of its groups are flat.
-fn learns(page: &str, block: &str, printed: &str) {
-    let lines = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+fn learns(page: &str, block: &str, metrics: &str) {
+    let lines = metrics.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let counts = |line: Value| Some((line["groups"].as_u64()?, line["flat_groups"].as_u64()?));
     let mut updates = 0;
     for (groups, flat) in lines.filter(|line| line["type"] == "metrics").filter_map(counts) {
         updates += usize::from(groups > 0);
         assert!(2 * flat <= groups, "{page}: {flat} of {groups} groups are flat in\n{block}");
     }
-    assert!(updates > 0 || !block.contains("advantage | update"), "{page}: nothing was trained in\n{block}");
+    let trains = block.contains("advantage | update") || block.contains("pipeline.sh");
+    let evaluates = block.contains("--evaluate") || block.contains("--setup");
+    assert!(updates > 0 || !trains || evaluates, "{page}: nothing was trained in\n{block}");
 }
 
-/// Everything but whole runs of `pipeline.sh`.
+/// What `./pipeline.sh` is where a page's blocks are run: the same with small numbers, which go before those of the page.
+const SMALL: &str = "--steps 2 --tasks 8 --warmup 120 --eval-tasks 6";
+
+/// Runs the `sh` blocks of a page in `folder`, one after another, but for those that `left_out` matches.
+fn run_blocks(page: &str, folder: &Path, left_out: &[&str]) {
+    let text = std::fs::read_to_string(root().join(page)).expect("a page");
+    for file in text.split("```toml\n# ").skip(1).filter_map(|rest| rest.split("```").next()) {
+        let (name, lines) = file.split_once('\n').expect("a file's name, then its lines");
+        std::fs::write(folder.join(name), lines).expect("written");
+    }
+    let blocks: Vec<&str> =
+        text.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    // A pipe without a language is shown only; what trains is in a block that is run, too.
+    for shown in text.split("```\n").filter(|shown| shown.starts_with("envs ")) {
+        let is_run = blocks.iter().any(|block| block.contains(shown));
+        assert!(is_run, "{page} shows this, and no block that is run has it:\n{shown}");
+    }
+    let here = folder.display().to_string();
+    for block in blocks.into_iter().filter(|block| !left_out.iter().any(|part| block.contains(part))) {
+        let trained = || must(&format!("cat '{here}'/runs/*/steps/*/metrics.jsonl 2>/dev/null || true"));
+        let before = trained().len();
+        let output = shell(&format!("set -e; {block}")).current_dir(folder).output().expect("bash runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{page}: {block}\n{said}");
+        let more = if trained().len() > before { trained() } else { String::new() };
+        learns(page, block, &(String::from_utf8_lossy(&output.stdout).into_owned() + &more));
+    }
+}
+
+/// A folder like a checkout, as far as blocks can see.
+fn checkout() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::os::unix::fs::symlink(root().join("examples"), folder.path().join("examples")).expect("a link");
+    let script = format!("#!/bin/bash\nexec '{}/pipeline.sh' \"$@\" {SMALL}\n", root().display());
+    let path = folder.path().join("pipeline.sh");
+    std::fs::write(&path, script).expect("written");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("a program");
+    folder
+}
+
 #[test]
 fn the_commands_of_the_pages_run() {
     for page in ["docs/adapters.md", "docs/environments.md", "docs/collaboration.md", "docs/scaling.md"] {
-        let text = std::fs::read_to_string(root().join(page)).expect("a page");
-        let folder = tempfile::tempdir().expect("a folder");
-        std::os::unix::fs::symlink(root().join("examples"), folder.path().join("examples")).expect("a link");
-        let blocks = text.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
-        for block in blocks.filter(|block| !block.contains("pipeline.sh")) {
-            let mut command = shell(&format!("set -e; {block}"));
-            let output = command.current_dir(folder.path()).output().expect("bash runs");
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{page}: {block}\n{said}");
-            learns(page, block, &String::from_utf8_lossy(&output.stdout));
-        }
+        run_blocks(page, checkout().path(), &[]);
     }
+}
+
+/// README from its first command on, and pages that go on with its run.
+#[test]
+fn what_a_newcomer_types_runs_and_learns() {
+    let folder = checkout();
+    run_blocks("README.md", folder.path(), &["smollm2", "cargo ", "package/package.py"]);
+    run_blocks("docs/configuration.md", folder.path(), &[]);
+    run_blocks("docs/evaluation.md", folder.path(), &["steps/*/", "--watch"]);
+    run_blocks("docs/gpu.md", folder.path(), &["cuda", "gpu.sh"]);
 }
 
 #[test]
