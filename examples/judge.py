@@ -4,24 +4,37 @@
 
 Reads the record and writes it. A judged sample's `reward` is the environment's plus WEIGHT x the judge's score, and what each of them
 said is in `reward_components`. Every other line passes byte for byte. With JUDGE_URL an OpenAI-compatible server is the judge, here
-in few words and one call a sample; without it brevity is. A candidate that cannot be judged gets null, which is not 0: `group` then says
-what it does with it. Left out: several calls at once, and retries.
+in few words and one call a sample; without it brevity is. A candidate that the judge does not rate gets null, which is not 0: `group` then says
+what it does with it. A judge that cannot be asked ends the step. Left out: several calls at once, and retries.
 """
 
 import json
 import os
 import re
+import signal
 import sys
 import urllib.request
 
-WEIGHT = float(os.environ.get("JUDGE_WEIGHT", "0.1"))
+signal.signal(signal.SIGINT, signal.SIG_DFL), signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # no traceback
+
+
+def fail(code, cause, hint):  # without an `end` line the next stage refuses what was written
+    sys.stdout.flush()
+    print(f"judge.py: {cause}\nhint: {hint}", file=sys.stderr)
+    sys.exit(code)
+
+
+try:
+    WEIGHT = float(os.environ.get("JUDGE_WEIGHT", "0.1"))
+except ValueError as error:
+    fail(2, f"JUDGE_WEIGHT: {error}", "it is a number, such as 0.1")
 URL = os.environ.get("JUDGE_URL")  # such as http://localhost:8000/v1
 QUESTION = "Rate the answer from 0 (useless) to 10 (perfect). Say the number only.\n\nThe task:\n{task}\n\nThe answer:\n{answer}"
 
 
 def brevity(sample):
-    """1 for one token, 0 for a hundred."""
-    return 1.0 - min(len(sample["completion_ids"]), 100) / 100
+    """1 for one token, 0 from the hundred-and-first on."""
+    return 1.0 - min(len(sample["completion_ids"]) - 1, 100) / 100
 
 
 def ask(sample):
@@ -31,16 +44,22 @@ def ask(sample):
             "messages": [{"role": "user", "content": question}]}
     headers = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ.get("OPENAI_API_KEY", "none")}
     request = urllib.request.Request(URL.rstrip("/") + "/chat/completions", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=120) as reply:
-        rating = re.search(r"\d+(\.\d+)?", json.load(reply)["choices"][0]["message"]["content"] or "")
+    try:
+        with urllib.request.urlopen(request, timeout=120) as reply:
+            rating = re.search(r"\d+(\.\d+)?", json.load(reply)["choices"][0]["message"]["content"] or "")
+    except (OSError, ValueError, LookupError, TypeError) as error:  # of no connection, of a status, of an answer that is none
+        fail(69, f"{URL}: {type(error).__name__}: {error}", "JUDGE_URL ends where /chat/completions follows; JUDGE_MODEL names the model")
     return min(float(rating[0]), 10.0) / 10 if rating else None
 
 
-for line in sys.stdin:
-    sample = json.loads(line)
+for number, line in enumerate(sys.stdin, 1):
+    try:
+        sample = json.loads(line)
+    except ValueError as error:
+        fail(65, f"stdin:{number}: {error}", "it reads the lines of `rollout`: RECORD.md")
     if sample["type"] == "sample" and sample["reward"] is not None:
         score = ask(sample) if URL else brevity(sample)
-        sample["reward_components"]["judge"] = score if score is not None else 0.0
+        sample.setdefault("reward_components", {})["judge"] = score if score is not None else 0.0
         sample["reward"] = None if score is None else sample["reward"] + WEIGHT * score
         line = json.dumps(sample, separators=(",", ":"), ensure_ascii=False) + "\n"
     sys.stdout.write(line)

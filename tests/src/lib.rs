@@ -4,6 +4,8 @@
 //! script (`runtime`), and a `Pipeline` is one call of `pipeline.sh` with small numbers. What these helpers leave
 //! out on purpose: any knowledge of a stage's insides; a test reads files and streams only.
 
+pub mod server;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
