@@ -6,7 +6,7 @@
 
 Both hold bin/ (the programs, without symbols, and `troupe`), share/troupe/ (the loop's scripts, examples, documents), manual pages and
 completions for bash, fish and zsh. A wheel
-needs no Rust where it is installed. The same files give the same bytes. Left out: building, and uploading anywhere.
+needs no Rust where it is installed; its Python is one for which ONNX Runtime has a wheel, 3.11 or newer. The same files give the same bytes. Left out: building, and uploading anywhere.
 """
 import argparse
 import base64
@@ -83,7 +83,7 @@ def wheel(files, version, runtime, out):
     name = f"troupe-{version}"
     info = f"{name}.dist-info"
     metadata = (f"Metadata-Version: 2.1\nName: troupe\nVersion: {version}\nSummary: {SUMMARY}\nLicense: MIT OR Apache-2.0\n"
-                f"Requires-Python: >=3.9\nRequires-Dist: onnxruntime=={runtime}\nDescription-Content-Type: text/markdown\n\n"
+                f"Requires-Python: >=3.11\nRequires-Dist: onnxruntime=={runtime}\nDescription-Content-Type: text/markdown\n\n"
                 + (ROOT / "README.md").read_text())
     placed = {"bin": f"{name}.data/scripts", "share": f"{name}.data/data/share"}
     entries = [(f"{placed[path.split('/', 1)[0]]}/{path.split('/', 1)[1]}", data, run) for path, data, run in files]

@@ -5,6 +5,8 @@ use std::process::Command;
 
 use troupe_tests::{programs, root, runtime};
 
+const PROGRAMS: [&str; 7] = ["envs", "policy", "rollout", "group", "advantage", "update", "report"];
+
 /// The output of a command that must succeed, with nothing of this machine but its system's programs and `folder` as home.
 fn must(folder: &Path, command: &str) -> String {
     let path = format!("{}/venv/bin:/usr/bin:/bin", folder.display());
@@ -20,9 +22,15 @@ fn must(folder: &Path, command: &str) -> String {
 fn an_installed_wheel_trains_without_this_checkout() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
+    // A build that goes on beside this test replaces programs: both packages are made of one copy.
+    let built = folder.join("built");
+    std::fs::create_dir(&built).expect("a folder");
+    for program in PROGRAMS {
+        std::fs::copy(programs().join(program), built.join(program)).expect("a copy");
+    }
     for out in ["dist", "again"] {
         let mut package = Command::new("python3");
-        package.arg(root().join("package/package.py")).arg("--programs").arg(programs());
+        package.arg(root().join("package/package.py")).arg("--programs").arg(&built);
         assert!(package.arg("--out").arg(folder.join(out)).status().expect("python3 runs").success());
     }
     must(folder, "diff -r dist again");
@@ -62,7 +70,7 @@ fn an_installed_wheel_trains_without_this_checkout() {
     assert!(must(folder, "rollout --version").contains(&format!("\nONNX Runtime {version}")));
 
     let listed = must(folder, "troupe");
-    for program in ["envs", "rollout", "group", "advantage", "update", "report", "policy"] {
+    for program in PROGRAMS {
         assert!(listed.contains(&format!("\n  {program} ")), "{listed}");
         let share = folder.join("venv/share");
         let page = std::fs::read_to_string(share.join(format!("man/man1/{program}.1"))).expect("a page");
@@ -99,4 +107,24 @@ fn the_image_is_made_with_the_rust_that_the_workspace_needs() {
     let feature =
         image.split("--features rollout/").nth(1).and_then(|rest| rest.split(' ').next()).expect("a feature");
     assert!(text("rollout/Cargo.toml").contains(&format!("\n{feature} = [")), "{feature}");
+}
+
+/// README promises Python 3.9. The wheel's own promise is that of the ONNX Runtime which it depends on.
+#[test]
+fn what_is_shipped_in_python_is_read_by_the_oldest_that_is_promised() {
+    let parse = "import ast, pathlib, sys\n\
+                 for file in sys.argv[1:]: ast.parse(pathlib.Path(file).read_text(), file, feature_version=(3, 9))";
+    let mut python = Command::new("python3");
+    python.args(["-c", parse]).current_dir(root());
+    for folder in ["pipeline", "examples", "sandbox/src", "package"] {
+        for entry in std::fs::read_dir(root().join(folder)).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.extension().is_some_and(|extension| extension == "py") {
+                python.arg(path);
+            }
+        }
+    }
+    assert!(python.get_args().count() > 15, "{python:?}");
+    let output = python.output().expect("python3 runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
