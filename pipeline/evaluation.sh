@@ -6,7 +6,7 @@ play_test_tasks() { # STEP: greedy, on a fixed part of the test split
     from_environment tasks --split test --count "$eval_tasks"
     "${command[@]}" |
         rollout "${policy_flags[@]}" "${episode_flags[@]}" --max-tokens "$max_tokens" --greedy \
-            --step "$1" --device "$device" "${dtype_flags[@]}" --quiet
+            --step "$1" --device "$device" "${dtype_flags[@]}" "${quiet[@]}"
     statuses=("${PIPESTATUS[@]}")
     leftmost_failure "${env_command:-envs} tasks" rollout
 }

@@ -3,10 +3,20 @@
 # the lock of the run.
 
 export TROUPE_CALLED=${TROUPE_CALLED:-./pipeline.sh} # what a user types: of a package it is `troupe pipeline`
-say() { printf '%s\n' "$*"; }
+quiet=(--quiet) # of stages that take long. On a terminal they say how far they are, one at a time: `update` begins where `rollout` ends
+[ ! -t 2 ] || quiet=()
+say() { # a stage that stays may have begun a line there
+    [ ! -t 1 ] || [ ! -t 2 ] || printf '\r\033[K'
+    printf '%s\n' "$*"
+}
 die() { # CODE MESSAGE [HINT]
+    local hint=${3:-}
+    [ -n "$hint" ] || case $1 in
+        2) hint='./pipeline.sh --help says what the flags take' ;;
+        74) hint='see that there is room on that disk (df -h), and who may write there (ls -l)' ;;
+    esac
     printf 'pipeline.sh: %s\n' "$2" >&2
-    [ $# -gt 2 ] && printf 'hint: %s\n' "${3//.\/pipeline.sh/$TROUPE_CALLED}" >&2
+    [ -z "$hint" ] || printf 'hint: %s\n' "${hint//.\/pipeline.sh/$TROUPE_CALLED}" >&2
     exit "$1"
 }
 python() { (trap '' INT; exec python3 "$@"); } # soon done: Ctrl-C needs no traceback, pipeline.sh stops after it

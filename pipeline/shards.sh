@@ -41,6 +41,7 @@ play_shards() { # STEP DIRECTORY: writes DIRECTORY/shard-I-of-N.jsonl of the tas
 }
 play_shard() { # STEP DIRECTORY SHARD
     local file=$2/shard-$3-of-$shards.jsonl try code=0 threads=()
+    [ "$3" = 0 ] || quiet=(--quiet) # the first speaks for all
     if [ "$starter" = srun ]; then
         # The shard opens its files where it runs: Slurm breaks long lines of what it passes on.
         player=(srun --ntasks=1 --exact --input=none --quiet bash -c 'exec "${@:3}" <"$1" >"$2"' shard "$2/tasks.jsonl" "$file.tmp" rollout)

@@ -16,7 +16,7 @@ player=(rollout) # the program, and what starts it
 play() { # STEP FLAG...
     stage rollout "${player[@]}" "${policy_flags[@]}" "${episode_flags[@]}" --branches "$branches" --select "$select" \
         --temperature "$temperature" --max-tokens "$max_tokens" --seed "$seed" --step "$1" --device "$device" \
-        "${dtype_flags[@]}" --quiet "${@:2}"
+        "${dtype_flags[@]}" "${quiet[@]}" "${@:2}"
 }
 judge_and_group() { # the judge is a process only where there is one
     [ -n "${stage_command[reward]:-}" ] || stage group group --quiet
@@ -26,7 +26,7 @@ judge_and_group() { # the judge is a process only where there is one
 }
 learn() { # FLAG...
     stage update "${learner[@]}" "${train_flags[@]}" --optimizer "$optimizer" --lr "$lr" --warmup "$lr_warmup" --betas "$betas" \
-        --weight-decay 0 --minibatches "$minibatches" "${update_flags[@]}" --seed "$seed" --device "$device" "${dtype_flags[@]}" --quiet "$@"
+        --weight-decay 0 --minibatches "$minibatches" "${update_flags[@]}" --seed "$seed" --device "$device" "${dtype_flags[@]}" "${quiet[@]}" "$@"
 }
 play_and_update() { # STEP DIRECTORY
     context="step $1"

@@ -64,6 +64,15 @@ impl Progress {
         }
     }
 
+    /// Says how much there is in all, where that becomes known later.
+    pub fn set_total(&mut self, total: u64) {
+        self.total = Some(total);
+        if let Style::Bar(bar) = &self.style {
+            bar.set_length(total);
+            bar.set_style(style(self.total));
+        }
+    }
+
     /// Says what is being worked on or waited for.
     pub fn set_message(&mut self, message: impl Into<String>) {
         self.message = printable(&message.into());
@@ -87,19 +96,19 @@ impl Drop for Progress {
 }
 
 fn bar(name: &str, total: Option<u64>) -> ProgressBar {
-    let bar = match total {
-        Some(total) => ProgressBar::new(total),
-        None => ProgressBar::new_spinner(),
-    };
+    let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
     bar.set_draw_target(ProgressDrawTarget::stderr());
+    bar.set_style(style(total));
+    bar.set_prefix(name.to_owned());
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+fn style(total: Option<u64>) -> ProgressStyle {
     let template = match total {
         Some(_) => "{prefix} [{bar:30}] {pos}/{len} {elapsed} (eta {eta}) {msg}",
         None => "{prefix} {spinner} {pos} {elapsed} {msg}",
     };
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    bar.set_prefix(name.to_owned());
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    style.progress_chars("=> ")
 }

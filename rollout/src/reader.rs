@@ -22,6 +22,8 @@ pub struct TaskReader {
     shard: Shard,
     /// Position among all tasks of the stream, so that an episode's name does not depend on the shard.
     index: u64,
+    /// Tasks of this shard.
+    own: u64,
     /// Position among the output of this shard.
     sequence: u64,
     seen: HashMap<String, u64>,
@@ -30,7 +32,7 @@ pub struct TaskReader {
 impl TaskReader {
     /// A reader of the tasks of `shard`.
     pub fn new(queue: Arc<Queue>, writer: Sender<Event>, shard: Shard) -> TaskReader {
-        TaskReader { queue, writer, shard, index: 0, sequence: 0, seen: HashMap::new() }
+        TaskReader { queue, writer, shard, index: 0, own: 0, sequence: 0, seen: HashMap::new() }
     }
 
     /// Reads until the input ends or fails, or nobody works any more.
@@ -39,7 +41,7 @@ impl TaskReader {
         // Without a receiver the run is already over.
         let _ = match stopped {
             Some(Err(failure)) => self.writer.send(Event::Failed(failure)),
-            _ => self.writer.send(Event::Tasks(self.index)),
+            _ => self.writer.send(Event::Tasks { read: self.index, own: self.own }),
         };
         self.queue.close();
     }
@@ -77,6 +79,7 @@ impl TaskReader {
         if index % u64::from(self.shard.count) != u64::from(self.shard.number) {
             return Ok(true);
         }
+        self.own += 1;
         let sequence = self.next_sequence();
         Ok(self.queue.push(QueuedTask { sequence, index, occurrence, task }))
     }

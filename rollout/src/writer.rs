@@ -26,7 +26,12 @@ pub enum Event {
     /// The `end` line of an earlier stage.
     End(Box<End>),
     /// The input has ended after so many tasks, those of other shards included.
-    Tasks(u64),
+    Tasks {
+        /// All of them.
+        read: u64,
+        /// Those of this shard.
+        own: u64,
+    },
     /// The run cannot go on.
     Failed(Failure),
 }
@@ -55,7 +60,10 @@ pub fn write_in_order<W: Write>(
             Err(RecvTimeoutError::Timeout) => writer.flush()?,
             Ok(Event::Failed(failure)) => return Err(failure),
             Ok(Event::End(end)) => totals.ends.push(*end),
-            Ok(Event::Tasks(read)) => totals.tasks_read = read,
+            Ok(Event::Tasks { read, own }) => {
+                totals.tasks_read = read;
+                progress.set_total(own);
+            }
             Ok(Event::Output(output)) => drop(held.insert(output.sequence, output)),
         }
         let first = next;
@@ -63,8 +71,8 @@ pub fn write_in_order<W: Write>(
             writer.raw(&output.text)?;
             next += 1;
             totals.stats.add(&output.stats);
-            progress.inc(output.stats.samples());
-            progress.set_message(format!("samples of {} tasks", totals.stats.tasks));
+            progress.inc(output.stats.tasks);
+            progress.set_message(format!("tasks played, {} samples", totals.stats.samples()));
         }
         if next > first {
             queue.written(next);

@@ -133,8 +133,9 @@ fn a_directory_that_is_not_there_is_a_slip_of_the_command_line() {
 
 /// Runs a stage as at a terminal, where its input is ended at once (Ctrl-D), and prints all that the terminal shows.
 const TERMINAL: &str = "
-import os, pty, subprocess, sys
+import fcntl, os, pty, struct, subprocess, sys, termios
 master, slave = pty.openpty()
+fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack(\"HHHH\", 40, 120, 0, 0))
 stage = subprocess.Popen(sys.argv[1:], stdin=slave, stdout=slave, stderr=slave)
 os.close(slave)
 os.write(master, bytes([4]))
@@ -157,4 +158,47 @@ fn a_stage_at_a_terminal_says_what_it_waits_for_and_prints_no_end_when_it_fails(
         assert!(shown.contains("stdin ended without an `end` line\nhint: "), "{stage}: {shown}");
         assert!(!shown.contains("{\"type\":\"end\""), "{stage}: {shown}");
     }
+}
+
+/// Evaluation, sampling and training: whoever watches sees how far each of them is; a log does not fill with it.
+#[test]
+fn long_stages_of_a_run_show_their_progress_on_a_terminal_only() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let small = ["--warmup", "20", "--tasks", "6", "--steps", "2", "--eval-tasks", "10", "--eval-every", "2"];
+    for more in [&[][..], &["--resident"], &["--shards", "2"]] {
+        let name = more.first().copied().unwrap_or("plain");
+        let script = format!(
+            "python3 -c '{TERMINAL}' ./pipeline.sh --run {} {} {}",
+            at(name).display(),
+            small.join(" "),
+            more.join(" ")
+        );
+        let (code, shown, said) = run(&script);
+        assert_eq!(code, 0, "{shown}{said}");
+        let played = if name == "--shards" { "/3" } else { "/6" };
+        for (program, total) in
+            [("update [", "/20 "), ("rollout [", "/10 "), ("rollout [", played), ("update [", "/2 ")]
+        {
+            let is_shown = shown
+                .split(program)
+                .skip(1)
+                .any(|bar| bar.lines().next().is_some_and(|bar| bar.contains(total)));
+            assert!(is_shown, "{name}: no {program} of {total} in\n{shown}");
+        }
+        // What is said stands at the beginning of a line of its own.
+        for line in [
+            "step 0: success on 10 test tasks ",
+            "step 1: success in training ",
+            "step 2: success in training ",
+        ] {
+            let begins = shown.split(line).next().expect("a part");
+            assert!(shown.contains(line) && begins.ends_with(['\n', 'K']), "{name}: {line:?} in {shown:?}");
+        }
+    }
+    let output = pipeline(&at("logged"), &small).output().expect("pipeline.sh runs");
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !said.contains("rollout ") && !said.contains('\u{1b}'), "{said}");
+    assert!(troupe_tests::differences(&at("plain"), &at("logged")).is_empty(), "the same run");
 }
