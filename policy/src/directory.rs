@@ -164,9 +164,8 @@ impl Policy {
         let files = root.join(step_name(step));
         let is_adapter = is_there(&files.join(adapter::CONFIG))?;
         if !is_adapter && !is_there(&files.join("config.json"))? {
-            let there: Vec<String> = steps(root).unwrap_or_default().into_iter().map(step_name).collect();
-            return Err(Failure::data(format!("{}: not a complete version", show(&files)))
-                .hint(format!("let {CURRENT} point to one of: {}", there.join(" "))));
+            let failure = Failure::data(format!("{}: not a complete version", show(&files)));
+            return Err(failure.hint(versions_there(root)));
         }
         let base = if is_adapter { Some(linked_base(root)?) } else { None };
         let digest = match recorded(&files, "digest")? {
@@ -342,7 +341,20 @@ fn list(root: &Path) -> String {
     versions.collect::<Vec<String>>().join(" ")
 }
 
+/// What to do in a policy directory whose `current` leads nowhere.
+fn versions_there(root: &Path) -> String {
+    let there: Vec<String> = steps(root).unwrap_or_default().into_iter().map(step_name).collect();
+    match there.is_empty() {
+        true => "no version is there: copy the policy directory again, all of it".to_owned(),
+        false => format!("let {CURRENT} point to one of: {}", there.join(" ")),
+    }
+}
+
 fn no_policy(path: &Path) -> Failure {
+    if steps(path).is_ok_and(|steps| !steps.is_empty()) {
+        let message = format!("{}: a policy directory without {CURRENT}", show(path));
+        return Failure::data(message).hint(versions_there(path));
+    }
     // Nothing there is a slip of the command line, as in every program.
     let (failure, what): (fn(String) -> Failure, _) = match path.exists() {
         true => (Failure::data, "neither a policy directory nor a Hugging Face directory"),

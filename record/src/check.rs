@@ -228,7 +228,9 @@ fn diagnose(line: &Line, error: &serde_json::Error) -> Failure {
             return line.failure(format!("{place}duplicate key `{key}`"));
         }
         if let Err(cause) = alone(key, raw) {
-            return line.failure(format!("{place}`{key}`: {cause}"));
+            return line
+                .failure(format!("{place}`{key}`: {cause}"))
+                .hint("RECORD.md has the type of each field, under Fields of a sample");
         }
     }
     line.failure(format!("{place}{}", without_line(error)))

@@ -195,7 +195,7 @@ fn run_part<R: Read, W: Write>(
     };
     stream.close(writer, outcome, counts, stage::timing(started))?;
     if !flags.quiet {
-        stage::note(name, stage.summary(&stats));
+        stage::note(stage::name(), stage.summary(&stats));
     }
     Ok(())
 }

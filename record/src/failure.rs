@@ -5,6 +5,8 @@
 //! chains and backtraces.
 
 use std::fmt::{self, Display};
+use std::io;
+use std::path::Path;
 
 /// Success, also if the reader of our output closed the pipe.
 pub const DONE: u8 = 0;
@@ -22,6 +24,15 @@ pub const IO: u8 = 74;
 pub const INTERRUPTED: u8 = 130;
 /// Stopped by SIGTERM.
 pub const TERMINATED: u8 = 143;
+
+/// What to do about errors of the system, by how the standard library's messages end.
+const SYSTEM_HINTS: [(&str, &str); 5] = [
+    ("(os error 2)", "see that the path is right, and that its folder is there"),
+    ("(os error 13)", "see who may read and write there: ls -l"),
+    ("(os error 21)", "this is a directory: name a file in it"),
+    ("(os error 28)", "make room on that disk (df -h), then run the same command again"),
+    ("(os error 30)", "nothing can be written there: choose a path on another disk"),
+];
 
 /// What a stage or a library function returns.
 pub type Result<T> = std::result::Result<T, Failure>;
@@ -62,9 +73,21 @@ impl Failure {
         Self::new(UNAVAILABLE, message)
     }
 
-    /// Reading or writing failed (exit 74).
+    /// Reading or writing failed (exit 74); where the system's error says enough, with a hint.
     pub fn io(message: impl Display) -> Self {
-        Self::new(IO, message)
+        let failure = Self::new(IO, message);
+        let known = SYSTEM_HINTS.iter().find(|(error, _)| failure.message.ends_with(error));
+        Failure { hint: known.map(|(_, hint)| (*hint).to_owned()), ..failure }
+    }
+
+    /// A file that the command line names cannot be read: a slip where it is not there (exit 2), else exit 74.
+    pub fn named_file(path: &Path, error: &io::Error) -> Self {
+        let path = path.display();
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::usage(format!("{path}: no such file"))
+                .hint("a relative path begins in the folder where the program was started"),
+            _ => Self::io(format!("reading {path}: {error}")),
+        }
     }
 
     /// Stopped by a signal (exit 130 for SIGINT, 143 for SIGTERM).

@@ -138,10 +138,19 @@ pub fn try_parse<A: clap::Parser>() -> Result<A> {
     }
     A::try_parse().map_err(|error| {
         if !error.use_stderr() {
-            error.exit();
+            let printed = error.print().and_then(|()| io::stdout().flush());
+            match printed {
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return unwritten(&error),
+                _ => std::process::exit(i32::from(failure::DONE)),
+            }
         }
         usage::<A>(&error)
     })
+}
+
+/// The output cannot be written (exit 74).
+pub fn unwritten(error: &io::Error) -> Failure {
+    Failure::io(format!("writing the output: {error}"))
 }
 
 /// Waits until what was written to stderr has been read, if that is a pipe, 5 s at most: a launcher that ends with this process

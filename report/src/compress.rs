@@ -2,6 +2,8 @@
 //!
 //! Left out: metrics, which are small, and evaluations, which every end of a run reads.
 
+use std::io::ErrorKind;
+
 use record::compressed;
 use record::failure::{Failure, Result};
 use record::stage;
@@ -19,7 +21,7 @@ pub fn run(arguments: &Compress) -> Result<()> {
         match path.is_dir() {
             true => files.extend(run::uncompressed(path)?),
             false if !path.exists() => {
-                return Err(Failure::usage(format!("{}: no such file", path.display())));
+                return Err(Failure::named_file(path, &ErrorKind::NotFound.into()));
             }
             false => files.push(path.clone()),
         }

@@ -335,9 +335,9 @@ fn evaluation(directory: &Path, step: u64, path: &Path, sampler: &mut EpisodeSam
 /// Opens a file for reading.
 ///
 /// # Errors
-/// 74 with the path.
+/// It is not there (2), or cannot be read (74).
 pub fn open(path: &Path) -> Result<File> {
-    File::open(path).map_err(|error| Failure::io(format!("{}: {error}", path.display())))
+    File::open(path).map_err(|error| Failure::named_file(path, &error))
 }
 
 /// Shows every line of a file to `visit`, samples parsed. Messages name the file by its path in the run directory.

@@ -104,11 +104,14 @@ fn place(file: &Path, number: usize) -> String {
 /// The records of a file: the elements of its one array, or one value after another.
 fn records(file: &Path) -> Result<Vec<Value>> {
     let mut text = String::new();
-    let read = match file.as_os_str() == "-" {
-        true => std::io::stdin().read_to_string(&mut text),
-        false => std::fs::File::open(file).and_then(|mut file| file.read_to_string(&mut text)),
+    match file.as_os_str() == "-" {
+        true => std::io::stdin()
+            .read_to_string(&mut text)
+            .map_err(|error| Failure::io(format!("reading stdin: {error}")))?,
+        false => std::fs::File::open(file)
+            .and_then(|mut file| file.read_to_string(&mut text))
+            .map_err(|error| Failure::named_file(file, &error))?,
     };
-    read.map_err(|error| Failure::io(format!("reading {}: {error}", file.display())))?;
     let mut records = Vec::new();
     for value in serde_json::Deserializer::from_str(&text).into_iter::<Value>() {
         let unreadable = |error| Failure::data(error).at(place(file, records.len()));

@@ -1,6 +1,7 @@
 //! `policy init`: a new policy directory.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 
 use policy::directory::Policy;
@@ -28,7 +29,10 @@ pub fn run(arguments: &Init, quiet: bool) -> Result<()> {
     let dtype = dtype(arguments, gguf.is_some())?;
     let (seed, template) = (arguments.seed.unwrap_or(0), arguments.chat_template_kwargs.as_ref());
     let policy = match (config, from, adapter) {
-        (Some(config), ..) => initial::from_config(root, config, seed)?,
+        (Some(config), ..) => {
+            fs::read(config).map_err(|error| Failure::named_file(config, &error))?;
+            initial::from_config(root, config, seed)?
+        }
         (_, Some(source), Some(adapter)) => {
             sources::check(source)?;
             initial::from_base(root, source, adapter, seed)?

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use record::failure::{Failure, Result};
+use record::stage;
 
 pub mod check;
 pub mod encode;
@@ -15,6 +16,6 @@ mod sources;
 fn print(lines: &[String]) -> Result<()> {
     match writeln!(io::stdout().lock(), "{}", lines.join("\n")) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::closed()),
-        other => Ok(other?),
+        other => other.map_err(|error| stage::unwritten(&error)),
     }
 }

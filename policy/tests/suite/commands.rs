@@ -41,7 +41,7 @@ fn encode_adds_ids_and_leaves_the_rest_as_it_is() {
     let input = format!("{other}\n{SAMPLE}\n{known}\n{cut}\n{END}\n");
     let output = run(directory.path(), &["encode", "--policy", "p"], &input);
     assert_eq!(output.status.code(), Some(0), "{}", told(&output));
-    assert_eq!(told(&output), "encode: 2 of 3 samples encoded\n");
+    assert_eq!(told(&output), "policy: 2 of 3 samples encoded\n");
 
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     let text: Vec<&str> = text.lines().collect();

@@ -55,6 +55,17 @@ fn file(path: &Path, arguments: &Evaluate) -> Result<Evaluated> {
     read(&name, Reader::new(&name, open(path)?), arguments)
 }
 
+/// What is said of the stream as `stdin` is said of the file, where it is one.
+fn named(mut failure: Failure, name: &str) -> Failure {
+    match failure.message.strip_prefix("stdin ") {
+        None => failure.at(name),
+        Some(rest) => {
+            failure.message = format!("{name} {rest}");
+            failure
+        }
+    }
+}
+
 fn read<R: std::io::Read>(name: &str, mut reader: Reader<R>, arguments: &Evaluate) -> Result<Evaluated> {
     let mut stream = Stream::new("report", arguments.allow_incomplete);
     let mut environments = Environments::default();
@@ -67,7 +78,7 @@ fn read<R: std::io::Read>(name: &str, mut reader: Reader<R>, arguments: &Evaluat
         }
         environments.take(&line, sample.as_ref())?;
     }
-    stream.whole().map_err(|failure| failure.at(name))?;
+    stream.whole().map_err(|failure| named(failure, name))?;
     let told = |end: &End| end.counts.get("episodes").and_then(Value::as_u64);
     let expected = ends_of(stream.ends(), "rollout").map(told).sum::<Option<u64>>().unwrap_or_default();
     let episodes: u64 = environments.played().map(|(_, stats)| stats.episodes()).sum();
