@@ -13,9 +13,9 @@ brings the solution closer, and the answer when the tools have computed it: a gu
     python3 examples/tool_loop.py tasks --count 32 --seed 7 |
       rollout --env-command 'python3 examples/tool_loop.py' --policy run/policy --max-tokens 64 --branches 8 | group | advantage | …
 
-It is meant for pretrained models: conversations are long for tiny ones, and how well one learns it has not been measured.
 With --as-user results come as <tool_response> from the user, for chat templates without the role `tool` (that of `policy init --preset tiny`,
-for one; Qwen's writes the role that way itself).
+for one; Qwen's writes the role that way itself). --small is for tiny policies: the same with numbers below ten and without the message of
+the system. docs/environments.md says how well one learns it.
 """
 
 import hashlib
@@ -34,7 +34,9 @@ SYSTEM = (
     + ". Say the final number alone."
 )
 CALL = re.compile(r"\s*<tool_call>(.*)</tool_call>\s*", re.DOTALL)
-AS_USER = "--as-user" in sys.argv
+SMALL = "--small" in sys.argv
+AS_USER = SMALL or "--as-user" in sys.argv
+NUMBERS = range(1, 10) if SMALL else range(100, 10000)
 LONGEST = 400  # characters of a message that are kept
 
 
@@ -47,14 +49,14 @@ def tasks(split, seed):
     draws = random.Random(seed if split == "train" else 0)
     while True:
         names = [draws.choice(list(SIGNS)) for _ in range(2)]
-        numbers = [draws.randrange(100, 10000) for _ in range(3)]
+        numbers = [draws.choice(NUMBERS) for _ in range(3)]
         instance = f"{numbers[0]}-{names[0]}-{numbers[1]}-{names[1]}-{numbers[2]}"
         if (hashlib.sha256(instance.encode()).digest()[0] % 8 == 0) == (split == "test"):
             yield instance, {"numbers": numbers, "names": names}
 
 
 def see(state):
-    return state, {"solver": [{"role": "system", "content": SYSTEM}, *state["said"]]}
+    return state, {"solver": state["said"] if SMALL else [{"role": "system", "content": SYSTEM}, *state["said"]]}
 
 
 def reset(spec):
@@ -131,5 +133,5 @@ def probe(state, agent):
 
 
 if __name__ == "__main__":
-    sys.argv = [argument for argument in sys.argv if argument != "--as-user"]
+    sys.argv = [argument for argument in sys.argv if argument not in ("--as-user", "--small")]
     main("tool-loop", tasks, reset=reset, step=step, probe=probe)
