@@ -17,6 +17,7 @@ use crate::durable;
 use crate::hub::HubModel;
 use crate::json::{read_json, show};
 use crate::side_files;
+use crate::tokenizer::Tokenizer;
 use crate::weights::Weights;
 
 /// What to do with an adapter, and what to say of the run.
@@ -34,8 +35,8 @@ pub struct Settings<'a> {
 /// card. All of it or nothing.
 ///
 /// # Errors
-/// `to` exists already, or an adapter's base has no name that others know (2); weights that are not those of the version
-/// (65); the disk's (74).
+/// `to` exists already, or an adapter's base has no name that others know (2); weights that are not those of the version,
+/// or no tokenizer (65); the disk's (74).
 pub fn export(policy: &Policy, to: &Path, settings: Settings) -> Result<()> {
     let building = durable::place_of_new(to)?;
     policy.verify()?;
@@ -43,6 +44,7 @@ pub fn export(policy: &Policy, to: &Path, settings: Settings) -> Result<()> {
     let named = settings.base.map(|name| HubModel { name: name.to_owned(), revision: None });
     let base = named.or(source);
     let config = Config::load(policy.model())?;
+    Tokenizer::load(policy.model())?;
     let found = policy.adapter(&config)?;
     let name = to.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let is_adapter = found.is_some() && !settings.merge;

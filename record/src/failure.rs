@@ -26,9 +26,10 @@ pub const INTERRUPTED: u8 = 130;
 pub const TERMINATED: u8 = 143;
 
 /// What to do about errors of the system, by how the standard library's messages end.
-const SYSTEM_HINTS: [(&str, &str); 5] = [
+const SYSTEM_HINTS: [(&str, &str); 6] = [
     ("(os error 2)", "see that the path is right, and that its folder is there"),
     ("(os error 13)", "see who may read and write there: ls -l"),
+    ("(os error 20)", "a part of that path is a file: see where it should lead"),
     ("(os error 21)", "this is a directory: name a file in it"),
     ("(os error 28)", "make room on that disk (df -h), then run the same command again"),
     ("(os error 30)", "nothing can be written there: choose a path on another disk"),
