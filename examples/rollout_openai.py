@@ -14,11 +14,17 @@ import subprocess
 import sys
 import urllib.request
 
-signal.signal(signal.SIGINT, signal.SIG_DFL), signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # no traceback
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback
+
+
+def write(line):
+    try:
+        print(json.dumps(line, ensure_ascii=False), flush=True)
+    except BrokenPipeError:  # the reader went away
+        os._exit(0)
 
 
 def fail(code, cause, hint):  # without an `end` line the next stage refuses what was written
-    sys.stdout.flush()
     print(f"rollout_openai.py: {cause}\nhint: {hint}", file=sys.stderr)
     sys.exit(code)
 
@@ -66,17 +72,17 @@ for line in map(json.loads, sys.stdin):
             reward, over = sum(state["rewards"].values()), state["terminated"]
             total += reward
             last = not over and turn + 1 == turns and agent == agents[-1]
-            print(json.dumps({"type": "served", **about, "turn": turn, "agent": agent, "branch": 0, "id": id, "parent": parent, "selected": True,
-                              "policy": url, "model": model, "prompt": prompt, "completion": text, "prompt_tokens": usage.get("prompt_tokens"),
-                              "completion_tokens": usage.get("completion_tokens"), "finish_reason": "length" if finish == "length" else "stop",
-                              "reward": reward, "rewards": state["rewards"], "reward_components": state.get("reward_components", {}),
-                              "terminated": over, "truncated": last}, ensure_ascii=False))
+            write({"type": "served", **about, "turn": turn, "agent": agent, "branch": 0, "id": id, "parent": parent, "selected": True,
+                   "policy": url, "model": model, "prompt": prompt, "completion": text, "prompt_tokens": usage.get("prompt_tokens"),
+                   "completion_tokens": usage.get("completion_tokens"), "finish_reason": "length" if finish == "length" else "stop",
+                   "reward": reward, "rewards": state["rewards"], "reward_components": state.get("reward_components", {}),
+                   "terminated": over, "truncated": last})
             parent = id
             if over:
                 break
         turn += 1
     success = state.get("success", False)
     stop = "success" if success else "terminated" if over else "turns"
-    print(json.dumps({"type": "episode", **about, "success": success, "turns": turn, "reward": total, "stop": stop}))
+    write({"type": "episode", **about, "success": success, "turns": turn, "reward": total, "stop": stop})
     counts |= {"tasks": counts["tasks"] + 1, "episodes": counts["episodes"] + 1, "solved": counts["solved"] + success}
-print(json.dumps({"type": "end", "v": 1, "stage": "rollout", "ok": True, "step": 0, "shard": "0/1", "counts": counts, "after": [], "timing": {}}))
+write({"type": "end", "v": 1, "stage": "rollout", "ok": True, "step": 0, "shard": "0/1", "counts": counts, "after": [], "timing": {}})
