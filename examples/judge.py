@@ -15,11 +15,10 @@ import signal
 import sys
 import urllib.request
 
-signal.signal(signal.SIGINT, signal.SIG_DFL), signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # no traceback
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback
 
 
 def fail(code, cause, hint):  # without an `end` line the next stage refuses what was written
-    sys.stdout.flush()
     print(f"judge.py: {cause}\nhint: {hint}", file=sys.stderr)
     sys.exit(code)
 
@@ -62,4 +61,7 @@ for number, line in enumerate(sys.stdin, 1):
         sample.setdefault("reward_components", {})["judge"] = score if score is not None else 0.0
         sample["reward"] = None if score is None else sample["reward"] + WEIGHT * score
         line = json.dumps(sample, separators=(",", ":"), ensure_ascii=False) + "\n"
-    sys.stdout.write(line)
+    try:
+        print(line, end="", flush=True)
+    except BrokenPipeError:  # the reader went away, and says why
+        os._exit(0)

@@ -14,7 +14,7 @@ brings the solution closer, and the answer when the tools have computed it: a gu
       rollout --env-command 'python3 examples/tool_loop.py' --policy run/policy --max-tokens 64 --branches 8 | group | advantage | …
 
 With --as-user results come as <tool_response> from the user, for chat templates without the role `tool` (that of `policy init --preset tiny`,
-for one; Qwen's writes the role that way itself). --small is for tiny policies: the same with numbers below ten and without the message of
+for one; Qwen's writes the role that way itself). --small is for tiny policies: the same with numbers up to five and without the message of
 the system. docs/environments.md says how well one learns it.
 """
 
@@ -36,7 +36,7 @@ SYSTEM = (
 CALL = re.compile(r"\s*<tool_call>(.*)</tool_call>\s*", re.DOTALL)
 SMALL = "--small" in sys.argv
 AS_USER = SMALL or "--as-user" in sys.argv
-NUMBERS = range(1, 10) if SMALL else range(100, 10000)
+NUMBERS = range(1, 6) if SMALL else range(100, 10000)
 LONGEST = 400  # characters of a message that are kept
 
 

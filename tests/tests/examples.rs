@@ -115,6 +115,12 @@ fn a_served_judge_rates_or_leaves_a_candidate_unscored() {
         assert!(said.contains(cause) && said.contains("\nhint: "), "{said}");
         assert!(!printed.contains("\"type\":\"end\""), "{printed}");
     }
+    // Where the reader is gone it ends well, as every stage does: `group` says what was wrong.
+    let (_, ended, said) = run(&format!(
+        "JUDGE_URL={} python3 examples/judge.py < {dir}/played | false; echo ${{PIPESTATUS[0]}}",
+        server.url
+    ));
+    assert_eq!((ended.as_str(), said.as_str()), ("0\n", ""));
     let (code, _, said) = run("echo '{\"type\":' | python3 examples/judge.py");
     assert!(code == 65 && said.starts_with("judge.py: stdin:1: ") && said.lines().count() == 2, "{said}");
 }
