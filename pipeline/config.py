@@ -7,7 +7,8 @@
 
 FLAGS describes them, a line each: name, kind, three defaults, meaning; a kind that ends with ! has no place in a file. Read
 here, and not by Python's tomllib, because errors name lines, because a number must stay as it was written (1e-3 is no 0.001
-in run.json), and because Python 3.9 and 3.10, which run the rest of this, have no tomllib. Left out of TOML: dates, arrays of tables, and numbers that are not decimal.
+in run.json), and because Python 3.9 and 3.10, which run the rest of this, have no tomllib. Left out of TOML: dates, arrays of
+tables, and numbers that are not decimal.
 """
 
 import difflib, json, os, re, shlex, sys
