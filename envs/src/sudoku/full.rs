@@ -220,6 +220,7 @@ mod tests {
             "####",
             "#### [[0, 2]]",
             "#### [[0, 4, 1]]",
+            "#### [[4, 0, 1]]",
             "#### [[0, 2, 0]]",
             "#### [[0, 2, x]]",
             "a 3 belongs in row 0",
@@ -228,6 +229,8 @@ mod tests {
         ] {
             assert_eq!(read_here(text), None, "{text:?}");
         }
+        let all_that_may_be = "[[0, 2, 3], [1, 0, 3], [3, 1, 3], [3, 3, 1]]";
+        assert_eq!(read_here(all_that_may_be).as_deref(), Some(all_that_may_be));
     }
 
     #[test]
