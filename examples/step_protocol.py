@@ -92,9 +92,9 @@ def demonstrate(stream, draws, share, reset, step, probe, joint=None):
         yield instance, actions
 
 
-def main(name, tasks, **functions):
+def main(name, tasks, share=0.5, **functions):
     """`PROGRAM` answers requests; `PROGRAM tasks` prints task lines, `PROGRAM demo` demonstrations. tasks(split, seed) yields
-    (instance, spec) for ever."""
+    (instance, spec) for ever; share is how often a demonstration takes the best action."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     commands = parser.add_subparsers(dest="command")
     printing = commands.add_parser("tasks", help="print task lines for the stdin of rollout")
@@ -104,7 +104,7 @@ def main(name, tasks, **functions):
     showing = commands.add_parser("demo", help="print demonstrations on train tasks, for policy encode and update")
     showing.add_argument("--count", type=int, default=1, help="tasks demonstrated")
     showing.add_argument("--seed", type=int, default=0)
-    showing.add_argument("--share", type=float, default=0.5, help="probability of the best action")
+    showing.add_argument("--share", type=float, default=share, help="probability of the best action")
     arguments = parser.parse_args()
     if arguments.command is None:
         serve(**functions)

@@ -134,4 +134,4 @@ def probe(state, agent):
 
 if __name__ == "__main__":
     sys.argv = [argument for argument in sys.argv if argument not in ("--as-user", "--small")]
-    main("tool-loop", tasks, reset=reset, step=step, probe=probe)
+    main("tool-loop", tasks, share=0.8 if SMALL else 0.5, reset=reset, step=step, probe=probe)
