@@ -39,15 +39,15 @@ pub enum Reply {
 }
 
 /// It answers until the process ends.
-pub struct Server {
+pub struct StandInServer {
     /// As clients are told: with `/v1`.
     pub url: String,
     asked: Arc<Mutex<Vec<Asked>>>,
 }
 
-impl Server {
+impl StandInServer {
     /// A server that has `models`.
-    pub fn start(models: &'static [&'static str], behavior: Behavior) -> Server {
+    pub fn start(models: &'static [&'static str], behavior: Behavior) -> StandInServer {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
         let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
@@ -61,7 +61,7 @@ impl Server {
                 });
             }
         });
-        Server { url, asked }
+        StandInServer { url, asked }
     }
 
     /// What was asked of `path`.

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use troupe_tests::server::{Behavior, Reply, Server, closed_port};
+use troupe_tests::server::{Behavior, Reply, StandInServer, closed_port};
 use troupe_tests::{must, pipeline, root, run};
 
 fn lines(text: &str) -> Vec<Value> {
@@ -65,7 +65,7 @@ fn a_served_judge_rates_or_leaves_a_candidate_unscored() {
             "OPENAI_API_KEY=secret JUDGE_MODEL=large JUDGE_URL={url} {flags} python3 examples/judge.py < {dir}/played"
         ))
     };
-    let server = Server::start(&["large"], |_, _| Reply::Text("I say 7 of 10"));
+    let server = StandInServer::start(&["large"], |_, _| Reply::Text("I say 7 of 10"));
     let (code, judged, said) = judge(&server.url, "");
     assert_eq!(code, 0, "{said}");
     let (before, after) = (must(&format!("cat {dir}/played")), lines(&judged));
@@ -91,9 +91,10 @@ fn a_served_judge_rates_or_leaves_a_candidate_unscored() {
     assert_eq!(asked[0].body["model"], json!("large"));
 
     // More than ten is ten. No rating is null, and group is asked what null means.
-    let (_, judged, _) = judge(&Server::start(&["large"], |_, _| Reply::Text("11")).url, "");
+    let (_, judged, _) = judge(&StandInServer::start(&["large"], |_, _| Reply::Text("11")).url, "");
     of_type(&lines(&judged), "sample").into_iter().for_each(|sample| is_judged(sample, 1.0, 0.1));
-    let (code, judged, said) = judge(&Server::start(&["large"], |_, _| Reply::Text("no idea")).url, "");
+    let (code, judged, said) =
+        judge(&StandInServer::start(&["large"], |_, _| Reply::Text("no idea")).url, "");
     assert_eq!(code, 0, "{said}");
     assert!(of_type(&lines(&judged), "sample").iter().all(|sample| sample["reward"].is_null()));
     std::fs::write(Path::new(&dir).join("unscored"), judged).expect("written");
@@ -102,8 +103,8 @@ fn a_served_judge_rates_or_leaves_a_candidate_unscored() {
 
     // What stops it, in one line and a hint, and no `end` line: group refuses what came.
     let nobody = format!("http://127.0.0.1:{}/v1", closed_port());
-    let refusing = Server::start(&["large"], |_, _| Reply::Status(401, "", "bad key"));
-    let mad = Server::start(&["large"], |_, _| Reply::Raw("<html>"));
+    let refusing = StandInServer::start(&["large"], |_, _| Reply::Status(401, "", "bad key"));
+    let mad = StandInServer::start(&["large"], |_, _| Reply::Raw("<html>"));
     for (url, flags, code, cause) in [
         (nobody.as_str(), "", 69, "judge.py: http://127.0.0.1:"),
         (&refusing.url, "", 69, "HTTPError: HTTP Error 401"),
@@ -140,7 +141,7 @@ fn player(_: usize, body: &Value) -> Reply {
 fn a_rollout_by_a_server_is_that_of_the_programs() {
     let folder = tempfile::tempdir().expect("a folder");
     let dir = folder.path().display().to_string();
-    let server = Server::start(&["large"], player as Behavior);
+    let server = StandInServer::start(&["large"], player as Behavior);
     must(&format!("envs tasks plan-path --count 12 --seed 5 > {dir}/tasks"));
     let example = format!(
         "OPENAI_API_KEY=secret python3 examples/rollout_openai.py {} large 'envs step plan-path' < {dir}/tasks",
@@ -186,9 +187,9 @@ fn a_rollout_by_a_server_is_that_of_the_programs() {
 #[test]
 fn what_stops_a_rollout_by_a_server_is_said() {
     let nobody = format!("http://127.0.0.1:{}/v1", closed_port());
-    let busy = Server::start(&["large"], |_, _| Reply::Status(500, "", "busy"));
-    let mad = Server::start(&["large"], |_, _| Reply::Raw("{}"));
-    let fine = Server::start(&["large"], player as Behavior);
+    let busy = StandInServer::start(&["large"], |_, _| Reply::Status(500, "", "busy"));
+    let mad = StandInServer::start(&["large"], |_, _| Reply::Raw("{}"));
+    let fine = StandInServer::start(&["large"], player as Behavior);
     for (arguments, code, cause) in [
         (format!("{nobody} large 'envs step plan-path'"), 69, "rollout_openai.py: http://127.0.0.1:"),
         (format!("{} large 'envs step plan-path'", busy.url), 69, "HTTPError: HTTP Error 500"),

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use troupe_tests::server::{Asked, Behavior, Reply, Server, closed_port};
+use troupe_tests::server::{Asked, Behavior, Reply, StandInServer, closed_port};
 use troupe_tests::{must, pipeline, root, run};
 
 /// A policy for the tool, tasks, and a directory for them.
@@ -39,7 +39,7 @@ fn moody(count: usize, body: &Value) -> Reply {
 #[test]
 fn a_served_role_plays_and_the_others_are_trained() {
     let (_folder, dir) = fixture();
-    let server = Server::start(&["large"], moody);
+    let server = StandInServer::start(&["large"], moody);
     let play = rollout(&dir, &server.url);
     let samples = must(&format!("{play} --threads 1 | tee {dir}/played | group --quiet | advantage --quiet"));
     let lines: Vec<Value> = samples.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -87,8 +87,8 @@ fn a_served_role_plays_and_the_others_are_trained() {
 
     // The same bytes for any number of threads, where the server gives the same answers.
     let text = |command: &str| must(&format!("{command} | grep -v '\"type\":\"end\"'"));
-    let again = Server::start(&["large"], moody);
-    let port = |server: &Server| server.url.rsplit(':').next().expect("a port").to_owned();
+    let again = StandInServer::start(&["large"], moody);
+    let port = |server: &StandInServer| server.url.rsplit(':').next().expect("a port").to_owned();
     let [first, second] = [(1, &server), (3, &again)].map(|(threads, server)| {
         text(&format!("{} --threads {threads}", rollout(&dir, &server.url))).replace(&port(server), "PORT")
     });
@@ -110,7 +110,7 @@ fn a_served_role_plays_and_the_others_are_trained() {
 #[test]
 fn settings_of_the_url_and_parallel_sampling() {
     let (_folder, dir) = fixture();
-    let server = Server::start(&["a", "b"], |_, _| Reply::Text("d3"));
+    let server = StandInServer::start(&["a", "b"], |_, _| Reply::Text("d3"));
     let url =
         format!("{}?model=b&max_completion_tokens=300&temperature=0.2&api_key_var=OTHER_KEY", server.url);
     let played = must(&format!("export OTHER_KEY=\" other\n\"; {} --sampling parallel", rollout(&dir, &url)));
@@ -139,7 +139,7 @@ fn settings_of_the_url_and_parallel_sampling() {
 #[test]
 fn a_run_trains_beside_a_server_and_goes_on() {
     let (_folder, dir) = fixture();
-    let server = Server::start(&["large"], moody);
+    let server = StandInServer::start(&["large"], moody);
     let folder = Path::new(&dir);
     let policies = [format!("tool={dir}/tool"), format!("planner={}", server.url)];
     let play = |name: &str, steps: &str| {
@@ -181,7 +181,7 @@ fn a_run_trains_beside_a_server_and_goes_on() {
 fn what_is_wrong_with_a_server_is_said() {
     let (_folder, dir) = fixture();
     let refused = |behavior: Behavior, flags: &str, code: i32, expected: &str| {
-        let server = Server::start(&["large"], behavior);
+        let server = StandInServer::start(&["large"], behavior);
         let (found, stdout, told) = run(&format!("{} {flags}", rollout(&dir, &server.url)));
         assert_eq!(found, code, "{told}\n{stdout}");
         assert!(told.contains(expected), "{expected:?} in {told}");
@@ -223,7 +223,7 @@ fn what_is_wrong_with_a_server_is_said() {
     };
     refused(some, "--max-error-rate 1", 0, "");
 
-    let server = Server::start(&["a", "b"], moody);
+    let server = StandInServer::start(&["a", "b"], moody);
     let busy = format!("http://127.0.0.1:{}", closed_port());
     let of = |planner: &str, flags: &str| run(&format!("{} {flags}", rollout(&dir, planner)));
     for (planner, flags, code, expected) in [
