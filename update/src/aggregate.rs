@@ -10,6 +10,9 @@
 //! constant  loss = Σᵢ sᵢ / (N·L)            L a fixed length: no length bias (Dr. GRPO, arXiv 2503.20783)
 //! ```
 //!
+//! Each is a weight of a sample's terms, which the sample alone determines, times a scale, which all of them do. Gradients are added up
+//! with the weights, and scaled by the optimizer's step: they can begin before the last sample is known.
+//!
 //! Samples of flat groups are not run through the model, because their terms are 0, but they count in N and Σ nᵢ. (`advantage --drop-flat` removes them from the stream instead.)
 
 use clap::ValueEnum;
@@ -38,12 +41,22 @@ pub struct Mean {
     pub max_tokens: usize,
 }
 
+impl Aggregate {
+    /// The weight of every token term of a sample with `length` completion tokens.
+    pub fn weight(self, length: usize) -> f64 {
+        match self {
+            Aggregate::Token | Aggregate::Constant => 1.0,
+            Aggregate::Sequence => 1.0 / length as f64,
+        }
+    }
+}
+
 impl Mean {
-    /// The factor of every token term of a sample with `length` completion tokens.
-    pub fn weight(&self, length: usize) -> f64 {
+    /// The factor of the sum of all weighted terms.
+    pub fn scale(&self) -> f64 {
         match self.aggregate {
             Aggregate::Token => 1.0 / self.tokens as f64,
-            Aggregate::Sequence => 1.0 / (self.samples as f64 * length as f64),
+            Aggregate::Sequence => 1.0 / self.samples as f64,
             Aggregate::Constant => 1.0 / (self.samples as f64 * self.max_tokens as f64),
         }
     }
@@ -57,12 +70,14 @@ mod tests {
     #[test]
     fn by_hand() {
         let mean = |aggregate| Mean { aggregate, samples: 2, tokens: 4, max_tokens: 8 };
-        let total =
-            |aggregate| [1usize, 3].iter().map(|&n| n as f64 * mean(aggregate).weight(n)).sum::<f64>();
+        let total = |aggregate: Aggregate| {
+            let sum: f64 = [1usize, 3].iter().map(|&n| n as f64 * aggregate.weight(n)).sum();
+            sum * mean(aggregate).scale()
+        };
         assert_eq!(total(Aggregate::Token), 1.0);
         assert_eq!(total(Aggregate::Sequence), 1.0);
         assert_eq!(total(Aggregate::Constant), 0.25);
-        assert_eq!(mean(Aggregate::Token).weight(3), 0.25);
-        assert_eq!(mean(Aggregate::Sequence).weight(3), 1.0 / 6.0);
+        assert_eq!(mean(Aggregate::Token).scale(), 0.25);
+        assert_eq!(Aggregate::Sequence.weight(3), 1.0 / 3.0);
     }
 }

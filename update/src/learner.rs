@@ -9,7 +9,7 @@ use record::failure::Result;
 use crate::checkpoint::{Checkpoint, OptimizerState};
 use crate::model::{DeviceModel, Gradients, Layout, MemoryPlan, Model, RowLoss, Scores};
 use crate::optimizer::on_device::DeviceOptimizer;
-use crate::optimizer::{self, Moment, Optimizer, Settings};
+use crate::optimizer::{self, Moment, Optimizer, Settings, StepScale};
 use crate::ranks::{self, Ranks};
 use crate::timing::Timing;
 use crate::tree::Tree;
@@ -45,9 +45,8 @@ pub trait Learner {
     /// The global L2 norm of the gradients.
     fn grad_norm(&mut self) -> Result<f64>;
 
-    /// One optimizer step at `factor` times the peak learning rates; `norm` is [`Learner::grad_norm`]. Each of the ranks steps
-    /// its slice, and all receive the weights.
-    fn optimizer_step(&mut self, ranks: &dyn Ranks, norm: f64, factor: f64) -> Result<()>;
+    /// One optimizer step. Each of the ranks steps its slice, and all receive the weights.
+    fn optimizer_step(&mut self, ranks: &dyn Ranks, scale: StepScale) -> Result<()>;
 
     /// Optimizer steps taken since the optimizer's state was initialized.
     fn optimizer_steps(&self) -> u64;
@@ -89,10 +88,10 @@ impl HostState {
         Ok(HostState { gradients: Gradients::zeros(layout), weights, optimizer, threads })
     }
 
-    fn step(&mut self, ranks: &dyn Ranks, norm: f64, factor: f64) -> Result<()> {
+    fn step(&mut self, ranks: &dyn Ranks, scale: StepScale) -> Result<()> {
         let HostState { weights, gradients, optimizer, threads } = self;
         weights.step(|master| {
-            optimizer.step(master, gradients, norm, factor, *threads);
+            optimizer.step(master, gradients, scale, *threads);
             if ranks.count() == 1 {
                 return Ok(());
             }
@@ -193,8 +192,8 @@ impl Learner for CpuLearner {
         Ok(timed(&mut self.timing.optimizer, || optimizer::norm(&self.host.gradients)))
     }
 
-    fn optimizer_step(&mut self, ranks: &dyn Ranks, norm: f64, factor: f64) -> Result<()> {
-        timed(&mut self.timing.optimizer, || self.host.step(ranks, norm, factor))
+    fn optimizer_step(&mut self, ranks: &dyn Ranks, scale: StepScale) -> Result<()> {
+        timed(&mut self.timing.optimizer, || self.host.step(ranks, scale))
     }
 
     fn optimizer_steps(&self) -> u64 {
@@ -312,10 +311,10 @@ impl<D: Device> Learner for DeviceLearner<D> {
         })
     }
 
-    fn optimizer_step(&mut self, ranks: &dyn Ranks, norm: f64, factor: f64) -> Result<()> {
+    fn optimizer_step(&mut self, ranks: &dyn Ranks, scale: StepScale) -> Result<()> {
         timed(&mut self.timing.optimizer, || match &mut self.trained {
             Trained::Full(optimizer) => {
-                optimizer.step(&mut self.model, norm, factor)?;
+                optimizer.step(&mut self.model, scale)?;
                 if ranks.count() > 1 {
                     let slices = optimizer.slices(ranks.count());
                     let (read, write) = (DeviceModel::masters, DeviceModel::replace_masters);
@@ -325,7 +324,7 @@ impl<D: Device> Learner for DeviceLearner<D> {
                 self.model.device().synchronize()
             }
             Trained::Adapter(host) => {
-                host.step(ranks, norm, factor)?;
+                host.step(ranks, scale)?;
                 self.model.set_adapter(&host.weights.forward().values)
             }
         })

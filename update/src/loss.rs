@@ -5,7 +5,7 @@
 
 use std::sync::Mutex;
 
-use crate::aggregate::Mean;
+use crate::aggregate::Aggregate;
 use crate::arguments::Objective;
 use crate::model::{RowDerivative, RowLoss};
 use crate::objective;
@@ -17,7 +17,7 @@ use crate::tree::{LossRow, Tree};
 pub struct TokenStats {
     /// Scored tokens.
     pub tokens: usize,
-    /// Weighted sum of the token terms: this part of the loss.
+    /// Weighted sum of the token terms: scaled, this part of the loss.
     pub loss: f64,
     /// Sum of k3, the KL estimate.
     pub kl: f64,
@@ -121,27 +121,27 @@ pub struct ReferenceLogprobs<'a> {
     pub start: Option<&'a [Vec<f32>]>,
 }
 
-/// The loss of the trees of one batch.
+/// The loss of the trees of one batch, not yet scaled ([`crate::aggregate`]).
 pub struct BatchLoss<'a> {
     config: LossConfig,
     samples: &'a Samples,
     members: &'a [Vec<usize>],
-    mean: Mean,
+    aggregate: Aggregate,
     logprobs: ReferenceLogprobs<'a>,
     by_tree: Vec<Mutex<TokenStats>>,
 }
 
 impl<'a> BatchLoss<'a> {
-    /// The loss of trees whose sequences are the samples `members`, as their part of `mean`.
+    /// The loss of trees whose sequences are the samples `members`.
     pub fn new(
         config: LossConfig,
         samples: &'a Samples,
         members: &'a [Vec<usize>],
-        mean: Mean,
+        aggregate: Aggregate,
         logprobs: ReferenceLogprobs<'a>,
     ) -> Self {
         let by_tree = members.iter().map(|_| Mutex::default()).collect();
-        BatchLoss { config, samples, members, mean, logprobs, by_tree }
+        BatchLoss { config, samples, members, aggregate, logprobs, by_tree }
     }
 
     /// The statistics of all trees.
@@ -157,7 +157,7 @@ impl<'a> BatchLoss<'a> {
     fn row(&self, tree_index: usize, row: &LossRow, new: f32, token_stats: &mut TokenStats) -> f32 {
         let sample = self.members[tree_index][row.sequence as usize];
         let term = self.term(sample, row.index as usize, f64::from(new), token_stats);
-        let weight = self.mean.weight(self.samples.rows[sample].length());
+        let weight = self.aggregate.weight(self.samples.rows[sample].length());
         token_stats.loss += weight * term.loss;
         (weight * term.grad) as f32
     }

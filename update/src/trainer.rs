@@ -13,6 +13,7 @@ use crate::logprobs::GapBounds;
 use crate::loss::{BatchLoss, LossConfig, ReferenceLogprobs, TokenStats};
 use crate::minibatch::{self, TreeBatch};
 use crate::model::{Layout, Scores};
+use crate::optimizer::StepScale;
 use crate::parts::{self, Piece, TreeSum};
 use crate::publish;
 use crate::ranks::{self, Checksum, Ranks};
@@ -178,16 +179,18 @@ impl Trainer<'_> {
             stats.unique_tokens += batches.iter().map(TreeBatch::unique_tokens).sum::<usize>();
         }
         let mut tokens = TokenStats::default();
-        let (stats_by_piece, gradient) = self.differentiate(&batches, mean, learner)?;
+        let (stats_by_piece, gradient) = self.differentiate(&batches, learner)?;
         for piece_stats in stats_by_piece {
             piece_stats.entropies.iter().for_each(|entropy| stats.entropy += entropy);
             tokens.add(&piece_stats.tokens);
         }
+        let scale = mean.scale();
+        tokens.loss *= scale;
         self.check(&tokens, stats.optimizer_steps)?;
         if stats.optimizer_steps == 0 && self.arguments.objective == Objective::Clip {
             stats.first = Some(tokens.clone());
         }
-        let norm = learner.grad_norm()?;
+        let norm = learner.grad_norm()? * scale;
         if !norm.is_finite() {
             return Err(Failure::work("the gradient is not finite; nothing was published")
                 .hint("lower --lr, or look for extreme advantages or log-probabilities in the samples"));
@@ -200,7 +203,7 @@ impl Trainer<'_> {
             position.horizon,
         );
         self.compare(&gradient, norm, learner)?;
-        learner.optimizer_step(self.ranks, norm, factor)?;
+        learner.optimizer_step(self.ranks, StepScale { gradient: scale, norm, rate: factor })?;
         stats.optimizer_steps += 1;
         stats.grad_norm += norm;
         stats.lr = arguments.lr * factor;
@@ -213,7 +216,6 @@ impl Trainer<'_> {
     fn differentiate(
         &self,
         batches: &[TreeBatch],
-        mean: Mean,
         learner: &mut dyn Learner,
     ) -> Result<(Vec<PieceStats>, Checksum)> {
         let (ranks, mut checksum) = (self.ranks, Checksum::default());
@@ -223,7 +225,7 @@ impl Trainer<'_> {
         for part in own {
             learner.zero_grad()?;
             for piece in part {
-                stats_by_piece.push(self.accumulate(&batches[piece.batch], piece, mean, learner)?);
+                stats_by_piece.push(self.accumulate(&batches[piece.batch], piece, learner)?);
             }
             if parts.len() > 1 {
                 learner.change_gradients(&mut |gradient| {
@@ -258,7 +260,6 @@ impl Trainer<'_> {
         &self,
         batch: &TreeBatch,
         piece: &Piece,
-        mean: Mean,
         learner: &mut dyn Learner,
     ) -> Result<PieceStats> {
         let config = LossConfig {
@@ -276,7 +277,7 @@ impl Trainer<'_> {
             if stage::interrupted() {
                 return Err(Failure::interrupted());
             }
-            let loss = BatchLoss::new(config, self.samples, members, mean, logprobs);
+            let loss = BatchLoss::new(config, self.samples, members, self.arguments.aggregate, logprobs);
             let scores = learner.accumulate(trees, batch.temperature, &loss)?;
             let of_tree = |scores: &Scores| scores.entropies.iter().map(|&entropy| f64::from(entropy)).sum();
             piece_stats.entropies.extend(scores.iter().map(of_tree).collect::<Vec<f64>>());

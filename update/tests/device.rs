@@ -29,7 +29,7 @@ use update::model::{
 };
 use update::optimizer::StateTensor;
 use update::optimizer::on_device::DeviceOptimizer;
-use update::optimizer::{self, Method, Optimizer, Settings};
+use update::optimizer::{self, Method, Optimizer, Settings, StepScale};
 use update::tree::{Sequence, Tree, pack};
 
 /// Least cosine of a whole gradient with that of PyTorch in f64.
@@ -281,8 +281,9 @@ fn steps_are_those_of_the_processor_by_the_same_gradients() {
             gradients.values.copy_from_slice(&found);
             let norm = device_model.gradient_norm().unwrap();
             assert!((norm / optimizer::norm(&gradients) - 1.0).abs() < 1e-5);
-            host.step(&mut masters, &gradients, norm, 0.5, 1);
-            moved.step(&mut device_model, norm, 0.5).unwrap();
+            let scale = StepScale { gradient: 1.0, norm, rate: 0.5 };
+            host.step(&mut masters, &gradients, scale, 1);
+            moved.step(&mut device_model, scale).unwrap();
             let mut found = vec![0.0; masters.values.len()];
             device_model.masters(0, &mut found).unwrap();
             let differing =

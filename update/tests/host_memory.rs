@@ -32,6 +32,7 @@ use update::arguments::Arguments;
 use update::checkpoint::{Checkpoint, TrainerState};
 use update::learner::{CpuLearner, DeviceLearner, Learner};
 use update::model::{DeviceMemory, MemoryPlan, MemoryRequest, Source};
+use update::optimizer::StepScale;
 use update::optimizer::on_device::moment_bytes;
 use update::plan::{ModelSpec, estimate};
 use update::publish::{Change, next_version, with_state};
@@ -104,7 +105,7 @@ fn step(from: &Policy, checkpoint: &Checkpoint, arguments: &Arguments, learner: 
     learner.zero_grad().unwrap();
     learner.accumulate(&trees(), 1.0, &Weighted).unwrap();
     let norm = learner.grad_norm().unwrap();
-    learner.optimizer_step(&Alone, norm, 1.0).unwrap();
+    learner.optimizer_step(&Alone, StepScale { gradient: 1.0, norm, rate: 1.0 }).unwrap();
     let state = TrainerState {
         optimizer: record::stage::choice(&arguments.optimizer),
         objective: "clip".to_owned(),

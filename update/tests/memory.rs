@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use small::Weighted;
 use update::model::{DeviceMemory, DeviceModel, MemoryPlan, MemoryRequest};
 use update::optimizer::on_device::{DeviceOptimizer, moment_bytes};
-use update::optimizer::{Method, Moment, Settings};
+use update::optimizer::{Method, Moment, Settings, StepScale};
 use update::tree::pack;
 
 #[test]
@@ -73,7 +73,7 @@ fn what_is_planned_is_what_is_taken() {
                     let mut moved = DeviceOptimizer::new(settings, &mut device_model).unwrap();
                     device_model.accumulate(&trees, 1.0, &Weighted).unwrap();
                     let norm = device_model.gradient_norm().unwrap();
-                    moved.step(&mut device_model, norm, 1.0).unwrap();
+                    moved.step(&mut device_model, StepScale { gradient: 1.0, norm, rate: 1.0 }).unwrap();
                     let mut masters = parameters.clone();
                     device_model.masters(0, &mut masters.values).unwrap();
                     moved.moment(&mut device_model, Moment::First, 0, 0, &mut masters.values[..8]).unwrap();

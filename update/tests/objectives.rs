@@ -65,7 +65,7 @@ fn losses_and_slopes_are_those_of_autograd() {
             reference: with_kl.then_some(&reference[..]),
             start: (name == "cap+start").then_some(&start[..]),
         };
-        let loss = BatchLoss::new(config, &samples, &members, mean, reference_logprobs);
+        let loss = BatchLoss::new(config, &samples, &members, aggregate, reference_logprobs);
         let mut largest = 0.0f64;
         for (tree_index, members) in members.iter().enumerate() {
             let sequences: Vec<Sequence> = members.iter().map(|&index| samples.sequence(index)).collect();
@@ -85,7 +85,11 @@ fn losses_and_slopes_are_those_of_autograd() {
             }
             for (row, &slope) in tree.rows.iter().zip(&slopes) {
                 let expected = numbers(&case["slopes"][place(row).0])[place(row).1];
-                largest = std::cmp::max_by(largest, (f64::from(slope) - expected).abs(), f64::total_cmp);
+                largest = std::cmp::max_by(
+                    largest,
+                    (f64::from(slope) * mean.scale() - expected).abs(),
+                    f64::total_cmp,
+                );
             }
         }
         let token_stats = loss.token_stats();
@@ -96,7 +100,7 @@ fn losses_and_slopes_are_those_of_autograd() {
             "{name}: {} truncated",
             token_stats.truncated
         );
-        let difference = (token_stats.loss - case["loss"].as_f64().unwrap()).abs();
+        let difference = (token_stats.loss * mean.scale() - case["loss"].as_f64().unwrap()).abs();
         println!("{name} {aggregate:?}: loss off by {difference:e}, slopes by up to {largest:e}");
         assert!(difference < 1e-12, "{name} {aggregate:?}: loss off by {difference:e}");
         assert!(largest < 1e-7, "{name} {aggregate:?}: slopes off by {largest:e}");
@@ -111,8 +115,8 @@ fn log_likelihood_counts_tokens_and_what_is_no_number() {
     let members = vec![vec![0]];
     let config =
         LossConfig { objective: Objective::Nll, clip_range: (0.2, 0.2), kl: 0.0, importance_cap: None };
-    let mean = Mean { aggregate: Aggregate::Token, samples: 1, tokens: 1, max_tokens: 1 };
-    let loss = BatchLoss::new(config, &samples, &members, mean, ReferenceLogprobs::default());
+    let aggregate = Aggregate::Token;
+    let loss = BatchLoss::new(config, &samples, &members, aggregate, ReferenceLogprobs::default());
     let tree = pack(&[samples.sequence(0)], true);
     let mut new = vec![-1.0; tree.rows.len()];
     new[0] = f32::NAN;

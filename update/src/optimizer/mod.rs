@@ -144,6 +144,25 @@ struct Piece<'a> {
     second: &'a mut [f32],
 }
 
+/// How one step is scaled.
+#[derive(Clone, Copy, Debug)]
+pub struct StepScale {
+    /// Factor of the gradients that were added up: that of the loss ([`crate::aggregate`]).
+    pub gradient: f64,
+    /// The global L2 norm of the gradients, so scaled.
+    pub norm: f64,
+    /// Factor of the peak learning rates (see [`schedule`]).
+    pub rate: f64,
+}
+
+impl StepScale {
+    /// The factor of the gradients that also brings their norm to at most `max_norm`, as PyTorch's `clip_grad_norm_`.
+    fn clipped(self, max_norm: f64) -> f32 {
+        let clipping = if max_norm > 0.0 { (max_norm / (self.norm + 1e-6)).min(1.0) } else { 1.0 };
+        (self.gradient * clipping) as f32
+    }
+}
+
 /// The global L2 norm of a gradient, summed in f64 in the order of the layout.
 pub fn norm(gradients: &Gradients) -> f64 {
     gradients
@@ -189,18 +208,17 @@ impl Optimizer {
         slices(self.settings.method, &self.layout, count)
     }
 
-    /// Takes one step of its values. `factor` multiplies the peak rates (see [`schedule`]); `norm` is [`norm`] of `gradients`.
+    /// Takes one step of its values.
     pub fn step(
         &mut self,
         parameters: &mut Parameters,
         gradients: &Gradients,
-        norm: f64,
-        factor: f64,
+        scale: StepScale,
         threads: usize,
     ) {
         self.steps += 1;
-        let (settings, step) = (self.settings, self.steps);
-        let scale = clipping(norm, settings.max_grad_norm);
+        let (settings, step, factor) = (self.settings, self.steps, scale.rate);
+        let scale = scale.clipped(settings.max_grad_norm);
         let mut pieces: Vec<Piece> = Vec::new();
         let mut rest = parameters.values.as_mut_slice();
         let states = self.first.iter_mut().zip(&mut self.second);
@@ -270,11 +288,6 @@ fn rule(method: Method, entry: &Entry) -> Rule {
 /// Whether the tensor is a projection inside a layer: neither embedding nor head nor a vector.
 fn is_layer_matrix(entry: &Entry) -> bool {
     entry.shape.len() == 2 && entry.name.contains("model.layers.")
-}
-
-/// The factor that brings the gradient's norm to at most `max_norm`, as PyTorch's `clip_grad_norm_`.
-fn clipping(norm: f64, max_norm: f64) -> f32 {
-    if max_norm > 0.0 { (max_norm / (norm + 1e-6)).min(1.0) as f32 } else { 1.0 }
 }
 
 /// Cuts a tensor into pieces that threads can take; Muon needs its matrix whole.

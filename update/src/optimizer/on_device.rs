@@ -9,7 +9,7 @@ use device::{Argument, Buffer, Device};
 use policy::publish::PIECE;
 use record::failure::{Failure, Result};
 
-use super::{Method, Moment, Settings, StateTensor, adamw, clipping, overlap, tensors};
+use super::{Method, Moment, Settings, StateTensor, StepScale, adamw, overlap, tensors};
 use crate::kernels;
 use crate::model::{DeviceModel, Entry, Layout, elementwise};
 
@@ -149,11 +149,11 @@ impl DeviceOptimizer {
     }
 
     /// See [`super::Optimizer::step`].
-    pub fn step<D: Device>(&mut self, model: &mut DeviceModel<D>, norm: f64, factor: f64) -> Result<()> {
+    pub fn step<D: Device>(&mut self, model: &mut DeviceModel<D>, scale: StepScale) -> Result<()> {
         self.steps += 1;
         let settings = self.settings;
-        let scale = clipping(norm, settings.max_grad_norm);
-        let rate = settings.lr * factor;
+        let rate = settings.lr * scale.rate;
+        let scale = scale.clipped(settings.max_grad_norm);
         let parts = model.optimizer_tensors()?;
         for (range, decayed) in runs(&self.layout.entries) {
             let range = overlap(&range, &self.own);

@@ -70,12 +70,17 @@ fn gradients_are_clipped_as_in_pytorch() {
     for case in vectors()["clipping"].as_array().expect("cases") {
         let gradient = numbers(&case["gradient"]);
         let norm = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
-        let scale = clipping(norm, case["limit"].as_f64().expect("limit"));
-        let clipped: Vec<f32> = gradient.iter().map(|g| g * scale).collect();
-        let difference = largest_difference(&clipped, &numbers(&case["clipped"]));
-        assert!(difference < 2e-7, "{difference:e}");
+        let limit = case["limit"].as_f64().expect("limit");
+        // A gradient that is to be scaled yet has the norm that it will have.
+        for size in [1.0, 8.0, 0.125] {
+            let scale = StepScale { gradient: 1.0 / size, norm, rate: 1.0 }.clipped(limit);
+            let clipped: Vec<f32> = gradient.iter().map(|g| g * size as f32 * scale).collect();
+            let difference = largest_difference(&clipped, &numbers(&case["clipped"]));
+            assert!(difference < 2e-7, "{difference:e}");
+        }
     }
-    assert_eq!(clipping(50.0, 0.0), 1.0, "0 turns clipping off");
+    let unclipped = StepScale { gradient: 0.25, norm: 50.0, rate: 1.0 }.clipped(0.0);
+    assert_eq!(unclipped, 0.25, "0 turns clipping off");
 }
 
 #[test]
@@ -187,6 +192,10 @@ fn settings(method: Method) -> Settings {
     Settings { method, lr: 0.01, lr_other: 0.02, betas: (0.9, 0.95), weight_decay: 0.1, max_grad_norm: 1.0 }
 }
 
+fn scale(gradient: &Gradients) -> StepScale {
+    StepScale { gradient: 1.0, norm: norm(gradient), rate: 0.5 }
+}
+
 /// Some steps, and between them, if asked, a trip through the saved form.
 fn steps(method: Method, threads: usize, reload: bool) -> (Parameters, Optimizer) {
     let layout = small_layout();
@@ -194,8 +203,7 @@ fn steps(method: Method, threads: usize, reload: bool) -> (Parameters, Optimizer
     let mut optimizer = Optimizer::new(settings(method), &layout);
     for step in 0..3 {
         let gradient = wavy(&layout, 1.0 + step as f32);
-        let norm = norm(&gradient);
-        optimizer.step(&mut parameters, &gradient, norm, 0.5, threads);
+        optimizer.step(&mut parameters, &gradient, scale(&gradient), threads);
         if reload {
             let saved: BTreeMap<String, Vec<f32>> = tensors(method, &layout)
                 .into_iter()
@@ -240,7 +248,7 @@ fn slices_hold_everything_once_and_step_to_the_same_bits() {
                 let mut optimizer = Optimizer::of_slice(settings(method), &layout, own.clone());
                 for step in 0..3 {
                     let gradient = wavy(&layout, 1.0 + step as f32);
-                    optimizer.step(&mut parameters, &gradient, norm(&gradient), 0.5, 2);
+                    optimizer.step(&mut parameters, &gradient, scale(&gradient), 2);
                 }
                 kept += Optimizer::state_bytes(method, &layout, own);
                 for StateTensor { tensor, moment, .. } in tensors(method, &layout) {
@@ -264,7 +272,8 @@ fn vectors_are_not_decayed() {
     let mut parameters = wavy(&layout, 0.0);
     let before = parameters.clone();
     let mut optimizer = Optimizer::new(settings(Method::Sgd), &layout);
-    optimizer.step(&mut parameters, &Parameters::zeros(&layout), 0.0, 1.0, 1);
+    let zeros = Parameters::zeros(&layout);
+    optimizer.step(&mut parameters, &zeros, StepScale { gradient: 1.0, norm: 0.0, rate: 1.0 }, 1);
     for (entry, values) in parameters.tensors() {
         let old = before.get(&entry.name).expect("the same tensors");
         let factor = if entry.shape.len() == 2 { 1.0 - 0.01 * 0.1 } else { 1.0 };
