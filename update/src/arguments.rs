@@ -131,7 +131,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Objective")]
     pub max_tokens: Option<u64>,
 
-    /// Optimizer steps per epoch: minibatches that the samples are split into, between tasks
+    /// Optimizer steps per epoch: minibatches to which tasks are dealt
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..),
           help_heading = "Optimizer")]
     pub minibatches: u64,

@@ -1,9 +1,8 @@
 //! From samples to minibatches, and from a minibatch to packed trees.
 //!
-//! Samples are ordered by task and group, because those share prefixes, which a tree computes once. Minibatches are
-//! contiguous in that order, split between tasks where there are enough of them, else between groups, else between
-//! samples, and as even as that allows. Left out: balancing by tokens. A minibatch is defined in samples, so that flat
-//! groups count like others.
+//! Tasks are dealt to minibatches like cards, or groups where there are too few tasks, or samples: whose a task is follows from those
+//! before it, so that the first minibatch can begin while later tasks are still played. Within a minibatch samples are ordered by
+//! task and group, because those share prefixes, which a tree computes once. Left out: balancing by samples or tokens.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +19,8 @@ const LEAST_TOKENS: usize = 64;
 
 /// The samples of each minibatch of one epoch.
 ///
-/// With a seed the tasks are shuffled, by an RNG stream for each `step` and `epoch`; without, they keep the input's order.
-/// There are fewer than `minibatches` if there are fewer samples.
+/// With a seed tasks are dealt in random order, by an RNG stream for each `step` and `epoch`. There are fewer than `minibatches` if
+/// there are fewer samples.
 pub fn minibatches(
     samples: &Samples,
     minibatches: usize,
@@ -29,52 +28,46 @@ pub fn minibatches(
     epoch: u64,
     step: u64,
 ) -> Vec<Vec<usize>> {
-    let tasks = samples.rows.iter().map(|row| row.task + 1).max().unwrap_or(0);
-    let mut rank: Vec<u32> = (0..tasks).collect();
-    if let Some(seed) = seed {
+    let rows = &samples.rows;
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by_key(|&index| (rows[index].task, rows[index].group));
+    // What is dealt is numbered; of each sample, the number of what it belongs to.
+    let numbered = |differ: &dyn Fn(usize, usize) -> bool| -> Vec<usize> {
+        let mut number = 0;
+        let numbers = (0..order.len()).map(|at| {
+            number += usize::from(at > 0 && differ(order[at - 1], order[at]));
+            number
+        });
+        numbers.collect()
+    };
+    let by_task = numbered(&|a, b| rows[a].task != rows[b].task);
+    let by_group = numbered(&|a, b| (rows[a].task, rows[a].group) != (rows[b].task, rows[b].group));
+    let by_sample = numbered(&|_, _| true);
+    let count = minibatches.min(order.len());
+    let enough = |numbers: &Vec<usize>| numbers.last().is_some_and(|&last| last >= count.saturating_sub(1));
+    let Some(numbers) = [by_task, by_group, by_sample].into_iter().find(enough) else { return Vec::new() };
+    let draws = seed.map(|seed| {
         let parts =
             [Part::Text("update"), Part::Text("minibatches"), Part::Number(step), Part::Number(epoch)];
-        Draws::new(Stream::named(seed, &parts)).shuffle(&mut rank);
-    }
-    let mut order: Vec<usize> = (0..samples.rows.len()).collect();
-    order.sort_by_key(|&index| (rank[samples.rows[index].task as usize], samples.rows[index].group));
-
-    let starts = |differ: &dyn Fn(usize, usize) -> bool| -> Vec<usize> {
-        let inner = (1..order.len()).filter(|&at| differ(order[at - 1], order[at]));
-        std::iter::once(0).chain(inner).collect()
-    };
-    let rows = &samples.rows;
-    let by_task = starts(&|a, b| rows[a].task != rows[b].task);
-    let by_group = starts(&|a, b| (rows[a].task, rows[a].group) != (rows[b].task, rows[b].group));
-    let by_sample = starts(&|_, _| true);
-    let parts = minibatches.min(order.len());
-    let starts = [by_task, by_group, by_sample].into_iter().find(|starts| starts.len() >= parts);
-    let Some(starts) = starts else { return Vec::new() };
-    split(&starts, order.len(), parts).windows(2).map(|edges| order[edges[0]..edges[1]].to_vec()).collect()
+        Draws::new(Stream::named(seed, &parts))
+    });
+    let minibatch_of = deal(numbers.last().map_or(0, |&last| last + 1), count, draws);
+    let mut dealt = vec![Vec::new(); count];
+    order.into_iter().zip(numbers).for_each(|(index, number)| dealt[minibatch_of[number]].push(index));
+    dealt
 }
 
-/// Edges of `parts` non-empty ranges of `total` samples, each at the allowed start nearest to an even split.
-fn split(starts: &[usize], total: usize, parts: usize) -> Vec<usize> {
-    let mut edges = vec![0];
-    let mut next = 1;
-    for part in 1..parts {
-        let target = part * total / parts;
-        // Leaves a start for each remaining part.
-        let last = starts.len() - (parts - part);
-        let after = starts.partition_point(|&start| start < target);
-        // The first start is 0 and lies before any target.
-        let before = starts[after - 1];
-        let nearest = if starts.get(after).is_none_or(|after| target - before <= after - target) {
-            after - 1
-        } else {
-            after
-        };
-        let chosen = nearest.clamp(next, last);
-        edges.push(starts[chosen]);
-        next = chosen + 1;
+/// The minibatch of each of `things`: of as many in a row as there are minibatches, each gets one. What comes later changes nothing.
+fn deal(things: usize, minibatches: usize, mut draws: Option<Draws>) -> Vec<usize> {
+    let mut dealt = Vec::with_capacity(things + minibatches);
+    while dealt.len() < things {
+        let mut round: Vec<usize> = (0..minibatches).collect();
+        if let Some(draws) = &mut draws {
+            draws.shuffle(&mut round);
+        }
+        dealt.extend(round);
     }
-    edges.push(total);
-    edges
+    dealt
 }
 
 /// Trees of one temperature, with the samples packed into each.
@@ -111,10 +104,14 @@ pub fn pack_trees(samples: &Samples, order: &[usize], limit: usize) -> Vec<TreeB
     let batch = |temperature: f32| {
         let own = order.iter().copied().filter(|&index| samples.rows[index].temperature == temperature);
         let members = tree_members(samples, own, limit);
-        let trees = members.iter().map(|members| pack(&sequences(samples, members), true)).collect();
-        TreeBatch { temperature, trees, members }
+        TreeBatch { temperature, trees: trees(samples, &members), members }
     };
     temperatures.into_iter().map(batch).collect()
+}
+
+/// A tree for each of these sets of samples.
+pub fn trees(samples: &Samples, members: &[Vec<usize>]) -> Vec<Tree> {
+    members.iter().map(|members| pack(&sequences(samples, members), true)).collect()
 }
 
 /// An upper bound of the tokens of any tree by [`pack_trees`].
@@ -157,8 +154,9 @@ fn added(before: &Sequence, sequence: &Sequence) -> usize {
     computed(sequence).saturating_sub(shared.min(computed(before)))
 }
 
-/// The samples of each tree.
-fn tree_members(samples: &Samples, order: impl Iterator<Item = usize>, limit: usize) -> Vec<Vec<usize>> {
+/// The samples of each tree, of those in `order`. A tree that is not the last depends on what comes before it, and on the first
+/// sample that is not in it.
+pub fn tree_members(samples: &Samples, order: impl Iterator<Item = usize>, limit: usize) -> Vec<Vec<usize>> {
     let mut runs: Vec<Vec<usize>> = Vec::new();
     let mut size = 0;
     for index in order {

@@ -134,10 +134,15 @@ fn minibatches_are_calls_one_after_the_other() {
         let (other_place, other, _) = one();
         let is_sample = |line: &&str| line.contains("\"type\":\"sample\"");
         let (samples, rest): (Vec<&str>, Vec<&str>) = input.lines().partition(is_sample);
-        let mut samples = samples.into_iter();
-        for part in sizes {
-            let part = samples.by_ref().take(part["samples"].as_u64().unwrap() as usize);
+        let task = |line: &str| serde_json::from_str::<Value>(line).unwrap()["task"].to_string();
+        let mut tasks: Vec<String> = samples.iter().map(|line| task(line)).collect();
+        tasks.dedup();
+        assert!(tasks.len() >= 3, "{tasks:?}");
+        for (index, size) in sizes.iter().enumerate() {
+            let own: Vec<&String> = tasks.iter().skip(index).step_by(3).collect();
+            let part = samples.iter().copied().filter(|line| own.contains(&&task(line)));
             let part: Vec<&str> = part.chain(rest.iter().copied()).collect();
+            assert_eq!(size["samples"], part.len() - rest.len());
             let part = format!("{}\n", part.join("\n"));
             let part = part.replace(&stream_version(&input), &version(&other));
             other_place.update(&format!("{arguments} --allow-incomplete"), &part).ok();

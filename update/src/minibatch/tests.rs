@@ -41,20 +41,34 @@ fn sorted(parts: &[Vec<usize>]) -> Vec<usize> {
 }
 
 #[test]
-fn minibatches_are_cut_between_tasks_then_groups_then_samples() {
+fn tasks_are_dealt_then_groups_then_samples() {
     let samples = regular(6);
-    let cuts = |count: usize| -> Vec<Vec<usize>> { minibatches(&samples, count, None, 0, 0) };
-    let sizes = |count: usize| cuts(count).iter().map(Vec::len).collect::<Vec<_>>();
+    let dealt = |count: usize| -> Vec<Vec<usize>> { minibatches(&samples, count, None, 0, 0) };
+    let sizes = |count: usize| dealt(count).iter().map(Vec::len).collect::<Vec<_>>();
     assert_eq!(sizes(1), [24]);
     assert_eq!(sizes(3), [8, 8, 8]);
-    assert_eq!(sizes(4), [4, 8, 4, 8], "between tasks, so not all equal");
+    assert_eq!(sizes(4), [8, 8, 4, 4], "whole tasks, so not all equal");
     assert_eq!(sizes(6), [4; 6]);
-    assert_eq!(sizes(12), [2; 12], "more minibatches than tasks: between groups");
-    assert_eq!(sizes(24), [1; 24], "more minibatches than groups: between samples");
+    assert_eq!(sizes(12), [2; 12], "more minibatches than tasks: whole groups");
+    assert_eq!(sizes(24), [1; 24], "more minibatches than groups: single samples");
     assert_eq!(sizes(99), [1; 24], "more minibatches than samples: as many as there are");
     for count in [1, 3, 4, 5, 6, 7, 11, 12, 13, 24] {
-        assert_eq!(sorted(&cuts(count)), (0..24).collect::<Vec<_>>(), "{count}");
-        assert!(cuts(count).iter().all(|part| !part.is_empty()), "{count}");
+        assert_eq!(sorted(&dealt(count)), (0..24).collect::<Vec<_>>(), "{count}");
+        assert!(dealt(count).iter().all(|part| !part.is_empty()), "{count}");
+    }
+    assert!(minibatches(&Samples::default(), 2, Some(1), 0, 0).is_empty());
+}
+
+/// What the first minibatch begins with is known before the last task is.
+#[test]
+fn later_tasks_change_nothing_of_earlier_ones() {
+    let dealt = |tasks: usize| minibatches(&regular(tasks), 3, Some(7), 0, 2);
+    let all = dealt(30);
+    assert!(all.iter().all(|part| part.len() == 40));
+    for tasks in 3..30 {
+        for (part, whole) in dealt(tasks).iter().zip(&all) {
+            assert!(whole.starts_with(part) && part.len() / 4 - tasks / 3 <= 1, "{tasks}");
+        }
     }
 }
 
@@ -72,15 +86,16 @@ fn scattered_samples_of_a_task_lie_together() {
 }
 
 #[test]
-fn a_seed_shuffles_tasks_anew_each_epoch() {
+fn a_seed_deals_tasks_anew_each_epoch() {
     let samples = regular(30);
-    let shuffled = |seed, epoch, step| minibatches(&samples, 1, Some(seed), epoch, step).concat();
-    let first = shuffled(7, 0, 3);
-    assert_eq!(first, shuffled(7, 0, 3));
-    assert_ne!(first, shuffled(7, 1, 3));
-    assert_ne!(first, shuffled(7, 0, 4));
-    assert_ne!(first, shuffled(8, 0, 3));
-    for task in first.chunks(4) {
+    let dealt = |seed, epoch, step| minibatches(&samples, 2, Some(seed), epoch, step);
+    let first = dealt(7, 0, 3);
+    assert_eq!(first, dealt(7, 0, 3));
+    assert_ne!(first, dealt(7, 1, 3));
+    assert_ne!(first, dealt(7, 0, 4));
+    assert_ne!(first, dealt(8, 0, 3));
+    assert_ne!(first, minibatches(&samples, 2, None, 0, 3));
+    for task in first.concat().chunks(4) {
         let start = task[0] / 4 * 4;
         assert_eq!(task, [start, start + 1, start + 2, start + 3], "a task stays together and in order");
     }
@@ -133,16 +148,6 @@ fn temperatures_are_kept_apart() {
     assert_eq!(batches[0].members.concat(), [0, 2, 3, 5, 7]);
     assert_eq!(batches[1].temperature, 0.5);
     assert_eq!(batches[1].members.concat(), [1, 4, 6]);
-}
-
-#[test]
-fn an_edge_is_the_start_nearest_to_an_even_split() {
-    assert_eq!(split(&[0, 4, 6], 10, 2), [0, 4, 10], "of two equally near the first");
-    assert_eq!(split(&[0, 4, 11], 16, 2), [0, 11, 16]);
-    assert_eq!(split(&[0, 5, 15], 16, 2), [0, 5, 16]);
-    assert_eq!(split(&[0, 1], 10, 2), [0, 1, 10], "none is beyond the middle");
-    assert_eq!(split(&[0, 1, 2, 3], 100, 4), [0, 1, 2, 3, 100], "each part has a start left");
-    assert_eq!(split(&[0, 9, 10], 11, 3), [0, 9, 10, 11], "no part is empty");
 }
 
 #[test]
