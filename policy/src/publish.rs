@@ -83,7 +83,7 @@ pub fn published(from: &Policy, input: &str, retention: &Retention) -> Result<Op
 }
 
 /// Publishes the version after `from` and makes it the newest. A version of that number made from another input is replaced,
-/// with all later ones; one made from the same input stays.
+/// with all later ones; one made from the same input stays. Older ones stay until [`retire`].
 ///
 /// # Errors
 /// `from` is no version of a policy directory (exit 2); tensors that are not those of the model; the disk's (74).
@@ -135,9 +135,18 @@ fn publish_content(
     }
     durable::rename(&building, &target)?;
     durable::relink(&root.join(CURRENT), &step_name(step), &root.join(LINKING))?;
-    retire(root, from.version.step, &version, retention)?;
     drop(lock);
     Ok(version)
+}
+
+/// Removes versions beyond the retention, and optimizer state that nothing starts from; `newest`, the version after `input`, is
+/// published.
+///
+/// # Errors
+/// The disk's (74).
+pub fn retire(root: &Path, input: u64, newest: &Version, retention: &Retention) -> Result<()> {
+    let _lock = lock_root(root)?;
+    retire_locked(root, input, newest, retention)
 }
 
 /// Optimizer state, if the version was published with one, and [`NewVersion::trainer_state`].
@@ -405,7 +414,7 @@ fn existing(from: &Policy, input: &str, retention: &Retention) -> Result<Option<
     }
     let version = Policy::open_step(root, step)?.version;
     if newest.is_none_or(|newest| newest <= step) {
-        retire(root, from.version.step, &version, retention)?;
+        retire_locked(root, from.version.step, &version, retention)?;
     }
     Ok(Some(version))
 }
@@ -427,8 +436,7 @@ fn refuse_pinned(target: &Path, from: &Policy, step: u64, retention: &Retention)
     Ok(())
 }
 
-/// Removes versions beyond the retention, and optimizer state that nothing starts from; `newest` is published.
-fn retire(root: &Path, input: u64, newest: &Version, retention: &Retention) -> Result<()> {
+fn retire_locked(root: &Path, input: u64, newest: &Version, retention: &Retention) -> Result<()> {
     let failure = |failure: Failure| {
         let hint = "the next update removes them; nothing of the new version is missing";
         failure.at(format!("version {newest} is published, but older ones were not removed")).hint(hint)

@@ -221,14 +221,16 @@ fn run(root: &Path, first: usize, versions: &mut Vec<Version>) -> Result<()> {
             };
             let pinned = [from.version.clone()];
             let retention = Retention { keep: CALLS - call, pinned: &pinned };
-            match call {
+            let version = match call {
                 SAME => publish::publish_same(
                     &from,
                     &NewVersion { tensors: &[], optimizer: &[], ..next },
                     &retention,
                 )?,
                 _ => publish::publish(&from, &next, &retention)?,
-            }
+            };
+            publish::retire(root, from.version.step, &version, &retention)?;
+            version
         };
         versions.truncate(call);
         versions.push(version);

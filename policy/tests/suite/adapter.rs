@@ -92,7 +92,9 @@ fn versions_are_published_and_pruned_beside_a_base_that_stays() {
         let input = format!("{round}");
         let next =
             NewVersion { input: &input, tensors: &tensors, optimizer: &[], trainer_state: Some(&Map::new()) };
-        let version = publish::publish(&adapter, &next, &Retention { keep: 1, pinned: &[] }).unwrap();
+        let retention = Retention { keep: 1, pinned: &[] };
+        let version = publish::publish(&adapter, &next, &retention).unwrap();
+        publish::retire(&adapter.root, adapter.version.step, &version, &retention).unwrap();
         adapter = Policy::open(&adapter.root).unwrap();
         assert_eq!((version.step, &version), (round, &adapter.version));
         used(&adapter.root).unwrap();
@@ -102,7 +104,7 @@ fn versions_are_published_and_pruned_beside_a_base_that_stays() {
         let failure = publish::publish(
             &adapter,
             &NewVersion { input: "x", tensors: &tensors[1..], ..next },
-            &Retention { keep: 1, pinned: &[] },
+            &retention,
         );
         assert!(failure.is_err());
     }

@@ -41,7 +41,13 @@ pub fn next_keeping(policy: &Policy, input: &str, keep: usize, pinned: &[Version
         optimizer: &view(&moments),
         trainer_state: Some(&notes),
     };
-    publish::publish(policy, &version, &Retention { keep, pinned })
+    let retention = Retention { keep, pinned };
+    let version = publish::publish(policy, &version, &retention)?;
+    retire(policy, version, &retention)
+}
+
+fn retire(from: &Policy, version: Version, retention: &Retention) -> Result<Version> {
+    publish::retire(&from.root, from.version.step, &version, retention).map(|()| version)
 }
 
 pub fn next(policy: &Policy, input: &str) -> Version {
@@ -135,6 +141,8 @@ fn a_version_with_the_same_content_is_links() {
     let same = NewVersion { input: "flat", tensors: &[], optimizer: &[], trainer_state: Some(&notes) };
     let retention = Retention { keep: 1, pinned: &[] };
     let version = publish::publish_same(&second, &same, &retention).unwrap();
+    assert!(second.files.exists(), "until it is retired");
+    let version = retire(&second, version, &retention).unwrap();
     assert_eq!((version.step, &version.digest), (2, &second.version.digest));
     let third = Policy::open(&first.root).unwrap();
     assert_eq!(third.version, version);
@@ -144,7 +152,8 @@ fn a_version_with_the_same_content_is_links() {
     let (moments, found) = publish::training_state(&third).unwrap().unwrap();
     assert_eq!(moments.unwrap().to_f32("model.norm.weight").unwrap(), vec![0.5; 96]);
     assert_eq!(found, notes);
-    assert_eq!(publish::publish_same(&third, &same, &retention).unwrap().step, 3);
+    let version = publish::publish_same(&third, &same, &retention).unwrap();
+    assert_eq!(retire(&third, version, &retention).unwrap().step, 3);
     let fourth = Policy::open(&first.root).unwrap();
     for name in ["model.safetensors", "optimizer.safetensors"] {
         let nodes =
