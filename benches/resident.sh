@@ -4,7 +4,7 @@
 #
 # Prints for each round and in the median: seconds of the whole call on the clock and of CPU, and milliseconds a step on
 # the clock beside the model and the environment (`timing` of rollout: model and environment; of update: forward, backward,
-# optimizer). Needs built programs: those of ./pipeline.sh --setup, or of the folder that TROUPE_BIN names.
+# optimizer; not what update did ahead, so that no second counts twice). Needs built programs: those of ./pipeline.sh --setup, or of the folder that TROUPE_BIN names.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-5} steps=${2:-80}
@@ -23,6 +23,7 @@ for name in glob.glob(f"{folder}/steps/*/metrics.jsonl"):
     for line in map(json.loads, open(name)):
         if line["type"] == "metrics":
             work += sum(line["timing"][phase + "_seconds"] for phase in ("forward", "backward", "optimizer"))
+            work -= line["timing"]["overlap_seconds"] # while the model played, or would have been waited for
         while line.get("after"):
             line = line["after"][0]
             if line["stage"] == "rollout":

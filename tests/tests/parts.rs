@@ -1,8 +1,13 @@
 //! Stages that stay (`--resident`): one part of a stream after another gives the bytes of a process a part.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::Duration;
 
+use serde_json::Value;
 use troupe_tests::{differences, must, pipeline, run, shell, without_timing};
 
 /// A step's samples as `rollout` writes them, twice, with different bytes.
@@ -221,4 +226,117 @@ fn a_signal_ends_the_stages_that_stay() {
     assert_eq!(child.wait().expect("its end").code(), Some(143));
     let rest = must(&format!("ps -eo args= | grep -F '{}' | grep -v grep || true", folder.path().display()));
     assert_eq!(rest, "", "still there");
+}
+
+/// The order in which samples arrive.
+#[derive(Clone, Copy)]
+enum Order {
+    OfTasks,
+    /// A sample of the first task comes last.
+    Scattered,
+    /// The second of two shards comes first.
+    OfShards,
+}
+
+/// The lines of a step's samples by a version, and its `end`. Random weights earn all alike: every second candidate is told that
+/// it did well.
+fn part(text: &str, version: &str, order: Order) -> (String, String) {
+    let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let end = lines.pop().expect("an end");
+    lines.retain(|line| line["type"] == "sample");
+    for (index, sample) in lines.iter_mut().enumerate() {
+        sample["advantage"] = if index % 2 == 0 { 1.0 } else { -0.5 }.into();
+        sample["policy_version"] = version.into();
+    }
+    match order {
+        Order::OfTasks => {}
+        Order::Scattered => lines.rotate_left(1),
+        Order::OfShards => {
+            let half = lines.len() / 2;
+            lines.iter_mut().enumerate().for_each(|(index, line)| {
+                line["shard"] = if index < half { "0/2" } else { "1/2" }.into();
+            });
+            lines.rotate_left(half);
+        }
+    }
+    (lines.iter().map(|line| format!("{line}\n")).collect(), format!("{end}\n"))
+}
+
+/// Two parts through one process, with a pause before the last `end`: what it published, and how long it overlapped.
+fn stayed(update: &str, place: &Path, texts: &[String], order: Order, pause: Duration) -> (String, f64) {
+    let command = format!("cd '{}' && exec {update} --resident --policy staying", place.display());
+    let mut process = shell(&command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("update");
+    let mut input = process.stdin.take().expect("a pipe");
+    let mut output = BufReader::new(process.stdout.take().expect("a pipe")).lines();
+    let (mut version, mut overlap) = (current(&place.join("staying")), 0.0);
+    for (text, pause) in texts.iter().zip([Duration::ZERO, pause]) {
+        let (samples, end) = part(text, &version, order);
+        input.write_all(samples.as_bytes()).expect("room");
+        sleep(pause);
+        input.write_all(end.as_bytes()).expect("room");
+        let line: Value = serde_json::from_str(&output.next().expect("a line").expect("text")).expect("JSON");
+        version = line["policy_version"].as_str().expect("a version").to_owned();
+        overlap = line["timing"]["overlap_seconds"].as_f64().expect("seconds");
+        output.next().expect("an end").expect("text");
+    }
+    drop(input);
+    assert!(process.wait().expect("an exit").success());
+    (version, overlap)
+}
+
+fn current(policy: &Path) -> String {
+    let text = fs::read_to_string(policy.join("current/version.json")).expect("a version");
+    serde_json::from_str::<Value>(&text).expect("JSON")["version"].as_str().expect("a version").to_owned()
+}
+
+#[test]
+fn the_first_minibatch_begins_before_the_stream_ends() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = folder.path();
+    must(&format!("cd '{}' && policy init begin --preset tiny --seed 7 >/dev/null", place.display()));
+    let texts = [3, 4].map(|step| {
+        must(&format!(
+            "cd '{}' && envs tasks plan-path --count 120 --seed {step} | rollout --quiet --policy begin --branches 2 --turns 1 \
+             --max-tokens 4 --step {step} | group --quiet | advantage --quiet",
+            place.display()
+        ))
+    });
+    for (flags, order, begins) in [
+        ("--minibatches 1", Order::OfTasks, true),
+        ("--minibatches 2 --seed 5 --aggregate sequence", Order::OfTasks, true),
+        ("--minibatches 2 --seed 5 --epochs 2 --aggregate constant", Order::OfTasks, true),
+        ("--minibatches 1", Order::Scattered, false),
+        ("--minibatches 1 --allow-incomplete", Order::OfShards, false),
+        // These need all samples first: log-probabilities before the first step, a reference's, the sizes of parts.
+        ("--minibatches 2 --importance-cap 2", Order::OfTasks, false),
+        ("--kl 0.1 --reference begin", Order::OfTasks, false),
+        ("--parts 2", Order::OfTasks, false),
+    ] {
+        // The second part, too, was sampled from the first version.
+        let update = format!("update --quiet --max-logprob-gap 0 {flags}");
+        let fresh =
+            |name: &str| must(&format!("cd '{}' && rm -rf {name} && cp -a begin {name}", place.display()));
+        fresh("single");
+        for text in &texts {
+            let (samples, end) = part(text, &current(&place.join("single")), order);
+            fs::write(place.join("part"), samples + &end).expect("a file");
+            must(&format!("cd '{}' && {update} --policy single <part", place.display()));
+        }
+        let mut overlap = 0.0;
+        for seconds in [1, 5, 20] {
+            fresh("staying");
+            let version;
+            (version, overlap) = stayed(&update, place, &texts, order, Duration::from_secs(seconds));
+            assert_eq!(version, current(&place.join("single")), "{flags}");
+            if overlap > 0.0 || !begins {
+                break; // a busy machine may not come to it within a second
+            }
+        }
+        assert_eq!(overlap > 0.0, begins, "{flags}: {overlap} s");
+        assert_eq!(
+            differences(&place.join("single"), &place.join("staying")),
+            Vec::<String>::new(),
+            "{flags}"
+        );
+    }
 }

@@ -17,6 +17,8 @@ use crate::weights::Weights;
 
 /// Trees that the CPU's threads share at once.
 pub const TREES_AT_ONCE: usize = 32;
+/// The same of the first of them: what is small begins early ([`crate::overlap`]).
+const FIRST_TREES_AT_ONCE: usize = 8;
 
 /// A kind of training state, of which each weight has one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +31,8 @@ pub enum StateKind {
 
 /// A policy in training. A method fails if the device does.
 pub trait Learner {
-    /// Trees per [`Learner::accumulate`]: enough to keep the hardware busy, few enough to notice an interruption.
-    fn trees_at_once(&self) -> usize;
+    /// Trees per [`Learner::accumulate`] after so many: enough to keep the hardware busy, few enough to notice an interruption.
+    fn trees_at_once(&self, before: usize) -> usize;
 
     /// Sets the gradients to zero.
     fn zero_grad(&mut self) -> Result<()>;
@@ -166,8 +168,8 @@ impl CpuLearner {
 }
 
 impl Learner for CpuLearner {
-    fn trees_at_once(&self) -> usize {
-        TREES_AT_ONCE
+    fn trees_at_once(&self, before: usize) -> usize {
+        if before < TREES_AT_ONCE { FIRST_TREES_AT_ONCE } else { TREES_AT_ONCE }
     }
 
     fn zero_grad(&mut self) -> Result<()> {
@@ -266,7 +268,7 @@ impl<D: Device> DeviceLearner<D> {
 
 impl<D: Device> Learner for DeviceLearner<D> {
     /// All: a device cuts its own micro-batches, and looks for an interruption between them.
-    fn trees_at_once(&self) -> usize {
+    fn trees_at_once(&self, _: usize) -> usize {
         usize::MAX
     }
 

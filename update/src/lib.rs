@@ -14,6 +14,7 @@ pub mod model;
 mod objective;
 pub mod optimizer;
 mod output;
+mod overlap;
 mod parts;
 pub mod plan;
 mod policy_update;

@@ -11,7 +11,7 @@ use gemm::Precision;
 use policy::config::Config;
 use policy::directory::{Policy, Version};
 use policy::ownership::{Owner, Ownership};
-use policy::publish::{Retention, published};
+use policy::publish::{Retention, published, retire};
 use policy::weights::{ElementType, Weights as Tensors};
 use record::failure::{Failure, Result};
 use record::splice;
@@ -27,6 +27,7 @@ use crate::model::{
     DeviceModel, Layout, LoraAdapter, MemoryPlan, MemoryRequest, Model, Parameters, Source, most_tokens,
 };
 use crate::optimizer::Method;
+use crate::overlap::Overlap;
 use crate::plan::{self, ModelSpec, Plan};
 use crate::publish::{self, Change, next_version};
 use crate::ranks::{self, Ranks};
@@ -49,6 +50,25 @@ pub struct Kept {
     /// The newest version whose training state is on disk.
     saved: Version,
     unsaved: Option<Unsaved>,
+    vocabulary: usize,
+    /// Versions that it made superfluous.
+    older: Option<Older>,
+    /// What it has done of the next update.
+    overlap: Overlap,
+}
+
+/// Versions of a policy that are kept or not, now that there is a newer one.
+struct Older {
+    root: PathBuf,
+    from: u64,
+    keep: usize,
+    pinned: [Version; 2],
+}
+
+impl Older {
+    fn retire(self, newest: &Version) -> Result<()> {
+        retire(&self.root, self.from, newest, &Retention { keep: self.keep, pinned: &self.pinned })
+    }
 }
 
 /// What a learner's state is saved with.
@@ -61,6 +81,26 @@ struct Unsaved {
 }
 
 impl Kept {
+    /// Begins the next update with the samples so far, if they are the version's own.
+    ///
+    /// # Errors
+    /// The device's, or an interruption.
+    pub fn begin(&mut self, arguments: &Arguments, samples: &Samples) -> Result<()> {
+        let is_own = |(version, _): &(String, String)| *version == self.version.to_string();
+        if samples.version.as_ref().is_some_and(is_own) && (samples.largest_id as usize) < self.vocabulary {
+            self.overlap.advance(arguments, samples, self.learner.as_mut())?;
+        }
+        Ok(())
+    }
+
+    /// Removes what the version made superfluous.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn retire(&mut self) -> Result<()> {
+        self.older.take().map_or(Ok(()), |older| older.retire(&self.version))
+    }
+
     /// Saves the training state of the version, unless it is saved.
     ///
     /// # Errors
@@ -156,7 +196,8 @@ impl<'a> PolicyUpdate<'a> {
         let saved_version = kept_learner.as_ref().map_or(&self.from.version, |kept| &kept.saved).clone();
         // A resumed run would start from these until it has recorded the new one.
         let pinned = [self.from.version.clone(), saved_version.clone()];
-        let retention = Retention { keep: self.arguments.keep as usize, pinned: &pinned };
+        let keep = self.arguments.keep as usize;
+        let retention = Retention { keep, pinned: &pinned };
         let published = ranks::first(self.ranks, || {
             Ok(match published(&self.from, &self.input, &retention)? {
                 Some(version) if self.is_whole(&version)? => version.to_string(),
@@ -188,16 +229,17 @@ impl<'a> PolicyUpdate<'a> {
         let reference = self.reference_logprobs(&mut timing)?;
         let start = self.start_logprobs(&checkpoint, &mut timing)?;
         let loading = Instant::now();
-        let mut learner = match kept_learner {
-            Some(Kept { learner, .. }) => learner,
-            None => self.learner(&checkpoint, saved.as_ref(), device)?,
+        let (mut learner, overlap) = match kept_learner {
+            Some(Kept { learner, overlap, .. }) => (learner, overlap),
+            None => (self.learner(&checkpoint, saved.as_ref(), device)?, Overlap::default()),
         };
         timing.load += loading.elapsed().as_secs_f64();
         let single = self.is_single(&checkpoint)? && self.reader.sampled_in_f32;
         let bounds = GapBounds { most: self.max_logprob_gap(TRAINING_GAPS, single), single };
         let (arguments, samples) = (self.arguments, self.samples);
         let layout = checkpoint.trained.layout();
-        let trainer = Trainer { arguments, ranks: self.ranks, layout, samples, reference, start, bounds };
+        let trainer =
+            Trainer { arguments, ranks: self.ranks, layout, samples, reference, start, bounds, overlap };
         let stats = trainer.run(learner.as_mut())?;
         timing.add(learner.take_timing());
         timing.device_bytes = learner.device_bytes();
@@ -237,6 +279,8 @@ impl<'a> PolicyUpdate<'a> {
         let version = published.map_or_else(String::new, |version| version.to_string());
         let version = ranks::first(self.ranks, || Ok(version))?.parse::<Version>()?;
         let line = state.metrics.clone();
+        let (root, from) = (self.from.root.clone(), self.from.version.step);
+        let older = (self.ranks.rank() == 0).then_some(Older { root, from, keep, pinned });
         // A device's memory is the next rollout's.
         if self.arguments.resident && self.arguments.device_kind()? == DeviceKind::Cpu {
             let unsaved = Unsaved {
@@ -250,9 +294,20 @@ impl<'a> PolicyUpdate<'a> {
                 true => (version.clone(), None),
                 false => (saved_version, Some(unsaved)),
             };
-            *kept = Some(Kept { version: version.clone(), learner, saved, unsaved });
+            let vocabulary = self.config.vocab_size;
+            let version = version.clone();
+            *kept = Some(Kept {
+                version,
+                learner,
+                saved,
+                unsaved,
+                vocabulary,
+                older,
+                overlap: Overlap::default(),
+            });
         } else {
             drop(learner);
+            older.map_or(Ok(()), |older| older.retire(&version))?;
         }
         timing.publish += publishing.elapsed().as_secs_f64();
         if stats.optimizer_steps == 0 {
@@ -265,6 +320,7 @@ impl<'a> PolicyUpdate<'a> {
         let epochs = self.arguments.epochs as f64;
         let speed = finite(stats.unique_tokens as f64 * epochs / trained);
         report.insert("training_seconds".to_owned(), json!(trained));
+        report.insert("overlap_seconds".to_owned(), json!(stats.overlap_seconds));
         report.insert("unique_tokens_per_second".to_owned(), json!(speed));
         report.extend(timing.times());
         Ok((self.line(&line, Some(&version), report)?, timing.times()))

@@ -1,18 +1,25 @@
 //! Reads all of stdin: each policy's samples, and the `end` lines.
 //!
-//! Training starts, and allocates, only after stdin closes: the stages before this one may still use the machine.
+//! Training starts, and allocates, only after stdin closes: the stages before this one may still use the machine. What is in memory
+//! from the step before may begin earlier ([`crate::overlap`]).
 
-use std::io::{Read, Write};
+use std::io::{self, Cursor, ErrorKind, Read, Write};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
 
 use policy::ownership::Ownership;
 use record::failure::Result;
 use record::line::End;
 use record::read::{Kind, Reader};
 use record::sample::{Field, Sample};
+use record::stage::interrupted;
 use record::stream::{Stream, with_earlier};
 
 use crate::output::Output;
 use crate::samples::{Needs, Samples};
+
+/// Bytes that a Linux pipe holds.
+const PIPE: usize = 1 << 16;
 
 /// The samples of the stream, by policy.
 #[derive(Default)]
@@ -43,16 +50,16 @@ impl SampleReader {
     }
 
     /// Reads to the end of the input, or if it is `resident` of this part; `copy` receives every line but `end` lines unchanged.
+    /// `waiting` is called with all samples so far before the input is waited for.
     pub fn read<R: Read, W: Write>(
         &mut self,
         reader: &mut Reader<R>,
         stream: &mut Stream,
         ownership: &Ownership,
-        needs: Needs,
-        resident: bool,
-        copy: Option<&mut Output<W>>,
+        (needs, resident): (Needs, bool),
+        mut copy: Option<&mut Output<W>>,
+        mut waiting: impl FnMut(&[Samples]) -> Result<()>,
     ) -> Result<()> {
-        let mut copy = copy;
         let Some(mut line) = reader.next()? else { return Ok(()) };
         loop {
             match line.kind {
@@ -74,7 +81,13 @@ impl SampleReader {
             if let Some(output) = copy.as_deref_mut().filter(|_| line.kind != Kind::End) {
                 output.raw(&line.text)?;
             }
-            if resident && line.kind == Kind::End || !reader.read_into(&mut line)? {
+            if resident && line.kind == Kind::End {
+                return Ok(());
+            }
+            if reader.would_wait() {
+                waiting(&self.samples)?;
+            }
+            if !reader.read_into(&mut line)? {
                 return Ok(());
             }
         }
@@ -90,5 +103,78 @@ impl SampleReader {
         if !self.unowned.iter().any(|known| known == agent) {
             self.unowned.push(agent.to_owned());
         }
+    }
+}
+
+/// An input that a thread reads as it comes: whoever writes it never waits, however long nothing is read here.
+pub struct Unbounded {
+    pieces: Receiver<io::Result<Vec<u8>>>,
+    piece: Cursor<Vec<u8>>,
+}
+
+impl Unbounded {
+    /// Begins to read.
+    ///
+    /// # Errors
+    /// The system starts no thread.
+    pub fn new(mut input: impl Read + Send + 'static) -> io::Result<Unbounded> {
+        let (sender, pieces) = mpsc::channel();
+        let read_all = move || {
+            let mut buffer = vec![0; PIPE];
+            loop {
+                let read = input.read(&mut buffer).map(|count| buffer[..count].to_vec());
+                let is_last = match &read {
+                    Ok(piece) => piece.is_empty(),
+                    Err(error) => error.kind() != ErrorKind::Interrupted || interrupted(),
+                };
+                if sender.send(read).is_err() || is_last {
+                    return;
+                }
+            }
+        };
+        thread::Builder::new().spawn(read_all)?;
+        Ok(Unbounded { pieces, piece: Cursor::default() })
+    }
+}
+
+impl Read for Unbounded {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.piece.position() == self.piece.get_ref().len() as u64 {
+            // After the last there is no sender.
+            self.piece = Cursor::new(self.pieces.recv().unwrap_or_else(|_| Ok(Vec::new()))?);
+        }
+        self.piece.read(buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::pipe;
+
+    #[test]
+    fn nobody_waits_to_write_what_is_not_read_yet() {
+        let (input, mut output) = pipe().unwrap();
+        let mut unbounded = Unbounded::new(input).unwrap();
+        let sent: Vec<u8> = (0..20 * PIPE).map(|index| index as u8).collect();
+        output.write_all(&sent).unwrap();
+        drop(output);
+        let mut received = Vec::new();
+        unbounded.read_to_end(&mut received).unwrap();
+        assert!(received == sent);
+        assert_eq!(unbounded.read(&mut [0; 8]).unwrap(), 0, "the end stays the end");
+    }
+
+    #[test]
+    fn what_reading_fails_with_arrives() {
+        struct Failing(Vec<ErrorKind>);
+        impl Read for Failing {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(self.0.pop().map_or(ErrorKind::Other, |kind| kind).into())
+            }
+        }
+        let mut unbounded = Unbounded::new(Failing(vec![ErrorKind::Interrupted])).unwrap();
+        let kinds: Vec<ErrorKind> = (0..2).map(|_| unbounded.read(&mut [0]).unwrap_err().kind()).collect();
+        assert_eq!(kinds, [ErrorKind::Interrupted, ErrorKind::Other]);
     }
 }

@@ -193,6 +193,11 @@ impl Samples {
         self.agents = order.into_iter().map(|(_, agent)| before[agent as usize].clone()).collect();
     }
 
+    /// Whether samples come from several shards, so that they may have another order in the end.
+    pub fn is_sharded(&self) -> bool {
+        self.sharded
+    }
+
     fn store(&mut self, ids: &[u32]) -> Range<usize> {
         let start = self.ids.len();
         self.ids.extend_from_slice(ids);

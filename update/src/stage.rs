@@ -11,7 +11,7 @@ use policy::config::Config;
 use policy::directory::Policy;
 use policy::ownership::Ownership;
 use record::failure::{Failure, Result};
-use record::read::Reader;
+use record::read::{Reader, Stdin};
 use record::splice;
 use record::stage;
 use record::stream::Stream;
@@ -22,10 +22,11 @@ use crate::arguments::{Arguments, Objective};
 use crate::checkpoint;
 use crate::metrics;
 use crate::output::Output;
+use crate::overlap::Overlap;
 use crate::plan::{self, ModelSpec, Plan};
 use crate::policy_update::{Kept, PolicyUpdate};
 use crate::ranks::{self, Input, PolicyRanks, Ranks};
-use crate::reader::{self, SampleReader};
+use crate::reader::{self, SampleReader, Unbounded};
 use crate::samples::{Needs, Samples};
 
 /// Runs the stage.
@@ -54,7 +55,14 @@ fn run_on(ranks: &dyn Ranks, mut arguments: Arguments) -> Result<()> {
     }
     let mut kept: Vec<Option<Kept>> = ownership.owners().iter().map(|_| None).collect();
     let processes = PolicyRanks::new(ranks, ownership.owners().len(), arguments.side_by_side);
-    let mut reader = Reader::stdin().map(|input| Input { ranks, input });
+    let overlaps = Overlap::is_allowed(&arguments) && ranks.count() == 1;
+    let input: Box<dyn Read> = match overlaps {
+        true => {
+            Box::new(Unbounded::new(Stdin).map_err(|error| Failure::io(format!("reading stdin: {error}")))?)
+        }
+        false => Box::new(Stdin),
+    };
+    let mut reader = Reader::stdin().map(|_| Input { ranks, input });
     reader.each_part(arguments.resident, |reader| {
         run_part((&arguments, &processes), (&ownership, &references), reader, &mut output, &mut kept)
     })?;
@@ -82,7 +90,15 @@ fn run_part<R: Read, W: Write>(
     let stream = Stream::new("update", arguments.allow_incomplete);
     let mut stream = stream.every_shard().every_sample().every_group();
     let copy = arguments.pass_through.then_some(&mut *output);
-    let read = input.read(reader, &mut stream, ownership, needs(arguments), arguments.resident, copy);
+    let overlaps = Overlap::is_allowed(arguments) && processes.own().count() == 1;
+    let begin = |samples: &[Samples]| {
+        let mut kept = kept.iter_mut().zip(samples).filter(|_| overlaps);
+        kept.try_for_each(|(kept, samples)| {
+            kept.as_mut().map_or(Ok(()), |kept| kept.begin(arguments, samples))
+        })
+    };
+    let read =
+        input.read(reader, &mut stream, ownership, (needs(arguments), arguments.resident), copy, begin);
     input.samples.iter_mut().for_each(Samples::sort);
     input.sampled_in_f32 = reader::sampled_in_f32(stream.ends());
     let reading = started.elapsed().as_secs_f64();
@@ -107,7 +123,9 @@ fn run_part<R: Read, W: Write>(
     match output.writer() {
         Some(writer) => stream.close(writer, outcome, counts(&input, ownership), timing),
         None => outcome,
-    }
+    }?;
+    // Nobody waits for it.
+    kept.iter_mut().flatten().try_for_each(Kept::retire)
 }
 
 /// The fields that the objective requires of each sample.

@@ -14,10 +14,12 @@ use crate::loss::{BatchLoss, LossConfig, ReferenceLogprobs, TokenStats};
 use crate::minibatch::{self, TreeBatch};
 use crate::model::{Layout, Scores};
 use crate::optimizer::StepScale;
+use crate::overlap::Overlap;
 use crate::parts::{self, Piece, TreeSum};
 use crate::publish;
 use crate::ranks::{self, Checksum, Ranks};
 use crate::samples::Samples;
+use crate::tree::Tree;
 
 /// One policy's training, ready to run.
 pub struct Trainer<'a> {
@@ -35,6 +37,8 @@ pub struct Trainer<'a> {
     pub start: Option<Vec<Vec<f32>>>,
     /// How far recorded log-probabilities may be from those before the first step.
     pub bounds: GapBounds,
+    /// What the learner has done of the first minibatch already.
+    pub overlap: Overlap,
 }
 
 /// Statistics of a training.
@@ -58,6 +62,8 @@ pub struct TrainingStats {
     pub entropy: f64,
     /// Completion tokens of all minibatches, those of flat groups too.
     pub completion_tokens: usize,
+    /// Seconds of forward and backward while the samples still arrived.
+    pub overlap_seconds: f64,
     /// Tokens computed in the first epoch, shared ones once.
     pub unique_tokens: usize,
     /// Statistics of the minibatch before the first step: the only one under the weights that were sampled from.
@@ -66,13 +72,18 @@ pub struct TrainingStats {
 
 /// What a piece of a part came to.
 #[derive(Clone, Debug, Default)]
-struct PieceStats {
+pub struct PieceStats {
     /// Sum of the entropies of each tree.
     entropies: Vec<f64>,
     tokens: TokenStats,
 }
 
 impl PieceStats {
+    fn add(&mut self, other: &PieceStats) {
+        self.entropies.extend(&other.entropies);
+        self.tokens.add(&other.tokens);
+    }
+
     /// Those of all ranks, in their order.
     fn of_all(ranks: &dyn Ranks, own: &[PieceStats]) -> Vec<PieceStats> {
         let words = |piece_stats: &PieceStats| {
@@ -107,6 +118,32 @@ struct Position {
     first_epoch: bool,
     /// Tokens of the call's longest completion.
     longest: usize,
+}
+
+/// Adds the gradient of some trees to the learner's, as they are weighted but not scaled.
+///
+/// # Errors
+/// The device's, or an interruption.
+pub fn accumulate(
+    (arguments, samples): (&Arguments, &Samples),
+    (trees, members): (&[Tree], &[Vec<usize>]),
+    temperature: f32,
+    logprobs: ReferenceLogprobs,
+    learner: &mut dyn Learner,
+) -> Result<PieceStats> {
+    if stage::interrupted() {
+        return Err(Failure::interrupted());
+    }
+    let config = LossConfig {
+        objective: arguments.objective,
+        clip_range: arguments.clip_range(),
+        kl: arguments.kl,
+        importance_cap: arguments.importance_cap,
+    };
+    let loss = BatchLoss::new(config, samples, members, arguments.aggregate, logprobs);
+    let scores = learner.accumulate(trees, temperature, &loss)?;
+    let of_tree = |scores: &Scores| scores.entropies.iter().map(|&entropy| f64::from(entropy)).sum();
+    Ok(PieceStats { entropies: scores.iter().map(of_tree).collect(), tokens: loss.token_stats() })
 }
 
 impl Trainer<'_> {
@@ -179,7 +216,10 @@ impl Trainer<'_> {
             stats.unique_tokens += batches.iter().map(TreeBatch::unique_tokens).sum::<usize>();
         }
         let mut tokens = TokenStats::default();
-        let (stats_by_piece, gradient) = self.differentiate(&batches, learner)?;
+        let overlap = Some(&self.overlap)
+            .filter(|overlap| position.index == 0 && overlap.begins(self.samples, &batches));
+        stats.overlap_seconds += overlap.map_or(0.0, |overlap| overlap.seconds);
+        let (stats_by_piece, gradient) = self.differentiate(&batches, overlap, learner)?;
         for piece_stats in stats_by_piece {
             piece_stats.entropies.iter().for_each(|entropy| stats.entropy += entropy);
             tokens.add(&piece_stats.tokens);
@@ -211,11 +251,13 @@ impl Trainer<'_> {
         Ok(tokens.loss)
     }
 
-    /// Leaves the gradient of all batches in the learner: that of this rank's parts, added up over ranks. Returns the statistics
-    /// of all pieces in their order, and of several ranks the gradient's checksum.
+    /// Leaves the gradient of all batches in the learner: that of this rank's parts, added up over ranks. What `overlap` has done is in
+    /// it already, the one part's beginning. Returns the statistics of all pieces in their order, and of several ranks the
+    /// gradient's checksum.
     fn differentiate(
         &self,
         batches: &[TreeBatch],
+        overlap: Option<&Overlap>,
         learner: &mut dyn Learner,
     ) -> Result<(Vec<PieceStats>, Checksum)> {
         let (ranks, mut checksum) = (self.ranks, Checksum::default());
@@ -223,9 +265,12 @@ impl Trainer<'_> {
         let own = &parts[ranks::share(ranks, parts.len())];
         let (mut sum, mut stats_by_piece) = (TreeSum::new(own.len()), Vec::new());
         for part in own {
-            learner.zero_grad()?;
+            if overlap.is_none() {
+                learner.zero_grad()?;
+            }
             for piece in part {
-                stats_by_piece.push(self.accumulate(&batches[piece.batch], piece, learner)?);
+                let done = overlap.filter(|_| piece.batch == 0).map_or(&[][..], Overlap::stats);
+                stats_by_piece.push(self.accumulate(&batches[piece.batch], piece, done, learner)?);
             }
             if parts.len() > 1 {
                 learner.change_gradients(&mut |gradient| {
@@ -255,33 +300,29 @@ impl Trainer<'_> {
         ranks::compare(self.ranks, bytemuck::cast_slice(&held), has)
     }
 
-    /// Adds one piece's gradient.
+    /// Adds one piece's gradient, but not that of its first chunks of trees, which is `done`.
     fn accumulate(
         &self,
         batch: &TreeBatch,
         piece: &Piece,
+        done: &[PieceStats],
         learner: &mut dyn Learner,
     ) -> Result<PieceStats> {
-        let config = LossConfig {
-            objective: self.arguments.objective,
-            clip_range: self.arguments.clip_range(),
-            kl: self.arguments.kl,
-            importance_cap: self.arguments.importance_cap,
-        };
         let logprobs =
             ReferenceLogprobs { reference: self.reference.as_deref(), start: self.start.as_deref() };
         let mut piece_stats = PieceStats::default();
-        let at_once = learner.trees_at_once();
-        let (trees, members) = (&batch.trees[piece.trees.clone()], &batch.members[piece.trees.clone()]);
-        for (trees, members) in trees.chunks(at_once).zip(members.chunks(at_once)) {
-            if stage::interrupted() {
-                return Err(Failure::interrupted());
+        done.iter().for_each(|chunk_stats| piece_stats.add(chunk_stats));
+        let (mut from, mut chunks) = (piece.trees.start, 0);
+        while from < piece.trees.end {
+            let at_once = learner.trees_at_once(from - piece.trees.start);
+            let chunk = from..from.saturating_add(at_once).min(piece.trees.end);
+            if chunks >= done.len() {
+                let (trees, members) = (&batch.trees[chunk.clone()], &batch.members[chunk.clone()]);
+                let inputs = (self.arguments, self.samples);
+                let stats = accumulate(inputs, (trees, members), batch.temperature, logprobs, learner)?;
+                piece_stats.add(&stats);
             }
-            let loss = BatchLoss::new(config, self.samples, members, self.arguments.aggregate, logprobs);
-            let scores = learner.accumulate(trees, batch.temperature, &loss)?;
-            let of_tree = |scores: &Scores| scores.entropies.iter().map(|&entropy| f64::from(entropy)).sum();
-            piece_stats.entropies.extend(scores.iter().map(of_tree).collect::<Vec<f64>>());
-            piece_stats.tokens.add(&loss.token_stats());
+            (from, chunks) = (chunk.end, chunks + 1);
         }
         Ok(piece_stats)
     }

@@ -1,0 +1,105 @@
+//! Overlaps the first minibatch with sampling (`--resident`): forward and backward of its first trees while `rollout` still plays other
+//! tasks, in the time in which this stage would wait.
+//!
+//! Still on-policy, and the same bytes: what is computed are the chunks of trees that the complete minibatch begins with, in their
+//! order. Whose a task is follows from those before it, and gradients are scaled last. When the stream has ended the
+//! trainer makes its plan of all samples, and drops what was computed if the plan does not begin so, as with samples of a task
+//! that do not lie together, or of shards. Left out: whatever needs more than the samples so far, which is `--kl`, several steps with
+//! `--importance-cap`, parts and ranks; and devices, whose memory is rollout's meanwhile.
+
+use std::time::Instant;
+
+use record::failure::Result;
+
+use crate::arguments::Arguments;
+use crate::learner::Learner;
+use crate::loss::ReferenceLogprobs;
+use crate::minibatch::{self, TreeBatch, tree_members};
+use crate::samples::Samples;
+use crate::trainer::{PieceStats, accumulate};
+
+/// What was computed of a minibatch.
+#[derive(Default)]
+pub struct Overlap {
+    /// The samples of each tree, in order.
+    members: Vec<Vec<usize>>,
+    temperature: f32,
+    /// Of each chunk of trees.
+    stats: Vec<PieceStats>,
+    /// Tasks that were complete when this was last looked at.
+    tasks: u32,
+    /// Seconds that it took.
+    pub seconds: f64,
+}
+
+impl Overlap {
+    /// Whether these flags allow it.
+    pub fn is_allowed(arguments: &Arguments) -> bool {
+        let one_step = arguments.minibatches * arguments.epochs == 1;
+        arguments.resident
+            && !arguments.check
+            && arguments.kl == 0.0
+            && (arguments.importance_cap.is_none() || one_step)
+            && arguments.parts == 1
+    }
+
+    /// Computes the next chunk of trees, if the samples so far complete one.
+    ///
+    /// # Errors
+    /// The device's, or an interruption.
+    pub fn advance(
+        &mut self,
+        arguments: &Arguments,
+        samples: &Samples,
+        learner: &mut dyn Learner,
+    ) -> Result<()> {
+        let started = Instant::now();
+        // The last task may have further samples.
+        let tasks = samples.rows.iter().map(|row| row.task).max().unwrap_or(0);
+        let minibatches = arguments.minibatches as usize;
+        if tasks == self.tasks || (tasks as usize) < minibatches || samples.is_sharded() {
+            return Ok(());
+        }
+        self.tasks = tasks;
+        let (flat, step) = (samples.flat_groups(), samples.step.unwrap_or(0));
+        let first = minibatch::minibatches(samples, minibatches, arguments.seed, 0, step).swap_remove(0);
+        let temperature = samples.rows[0].temperature;
+        let done = self.members.iter().map(Vec::len).sum();
+        let active = first.into_iter().filter(|&sample| {
+            let row = &samples.rows[sample];
+            row.task < tasks && row.temperature == temperature && !flat[row.group as usize]
+        });
+        let mut members = tree_members(samples, active.skip(done), arguments.max_tokens_per_batch as usize);
+        members.pop(); // may go on
+        let mut members = &members[..];
+        while let Some((chunk, rest)) = members.split_at_checked(learner.trees_at_once(self.members.len())) {
+            members = rest;
+            if self.stats.is_empty() {
+                learner.zero_grad()?;
+                self.temperature = temperature;
+            }
+            let trees = minibatch::trees(samples, chunk);
+            let inputs = (arguments, samples);
+            let stats =
+                accumulate(inputs, (&trees, chunk), temperature, ReferenceLogprobs::default(), learner)?;
+            self.stats.push(stats);
+            self.members.extend_from_slice(chunk);
+        }
+        self.seconds += started.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Whether a minibatch of these samples, packed so, begins with what was computed.
+    pub fn begins(&self, samples: &Samples, batches: &[TreeBatch]) -> bool {
+        !self.stats.is_empty()
+            && !samples.is_sharded()
+            && batches.first().is_some_and(|batch| {
+                batch.temperature == self.temperature && batch.members.starts_with(&self.members)
+            })
+    }
+
+    /// The statistics of each chunk of trees that was computed.
+    pub fn stats(&self) -> &[PieceStats] {
+        &self.stats
+    }
+}
