@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Steps by stages that stay (--resident): the tasks of one step after another go into one pipe.
 
-tee_steps() { # STEP NAME [last]: writes each part of stdin into the folder of its step
+tee_steps() { # STEP NAME [TASKS]: writes each part of stdin into the folder of its step
     python3 "$root/pipeline/tee_steps.py" "$run" "$@"
 }
 stay() { # STEP FOLDER: plays and learns from what comes through the pipe tasks, and says in the pipe updates which steps are done
@@ -11,7 +11,7 @@ stay() { # STEP FOLDER: plays and learns from what comes through the pipe tasks,
         (stage advantage advantage --quiet --resident) |
         tee_steps "$1" samples.jsonl |
         (learn --resident --save-every "$save_every") |
-        tee_steps "$1" metrics.jsonl last >"$2/updates"
+        tee_steps "$1" metrics.jsonl "$2/tasks" >"$2/updates"
     statuses=("${PIPESTATUS[@]}")
     folders=("$run"/steps/*)
     context="step $((10#${folders[-1]##*/}))"
@@ -28,48 +28,41 @@ draw_file() { # STEP FILE
         die 65 "step $1: the stream of tasks does not end with its only \`end\` line" 'or leave out --resident'
 }
 is_own() { [ -z "${stage_command[tasks]:-}$env_command" ]; } # whether tasks are this project's own, which depend on nothing but the step
-drawn_ahead='' # the step whose tasks are in tasks.next
-draw_ahead() { # STEP: while the one before is played
-    [ "$1" -le "$steps" ] && is_own && background draw_file "$1" "$run/tasks.next" && drawn_ahead=$1
+next_tasks='' # where the next step's tasks are, if they are drawn
+draw_ahead() { # STEP: while the one before is played, which tee_steps.py lets it follow at once
+    [ "$1" -le "$steps" ] && is_own && background draw_file "$1" "$run/tasks.drawn" && next_tasks=$run/tasks.drawn || return 0
+    # An evaluation is of the versions that are there; so is the advice after three flat steps; a command of one's own may publish none.
+    if is_due $(($1 - 1)) || [ "$flat_steps" -gt 1 ] || [ -n "${stage_command[update]:-}" ]; then return; fi
+    mv "$next_tasks" "$run/tasks.next" && next_tasks=$run/tasks.next
 }
 draw_once() { # STEP DIRECTORY
-    if [ "$drawn_ahead" = "$1" ]; then
-        mv "$run/tasks.next" "$2/tasks.jsonl"
+    if [ -n "$next_tasks" ]; then
+        mv "$next_tasks" "$2/tasks.jsonl" && next_tasks=''
     else
         background draw_file "$1" "$2/tasks.jsonl"
     fi
 }
+pipes='' # the folder of the pipes of the stages that stay
 start_stages() { # STEP: the first that they take
-    local folder
-    folder=$(mktemp -d) && mkfifo "$folder/tasks" "$folder/updates" || die 74 "cannot make $folder/tasks"
-    RUN=$run stay "$1" "$folder" &
+    pipes=$(mktemp -d) && mkfifo "$pipes/tasks" "$pipes/updates" || die 74 "cannot make $pipes/tasks"
+    RUN=$run stay "$1" "$pipes" &
     staying=$!
     trap 'end_stages && settle' EXIT
-    exec 8>"$folder/tasks" 7<"$folder/updates"
-    rm -r "$folder"
+    exec 8>"$pipes/tasks" 7<"$pipes/updates"
 }
-ahead='' # the step whose tasks, but not their `end`, are in the pipe
-play_ahead() { # STEP: begins it, while the one before is accounted for. It cannot end, nor anything be published
-    local directory
-    # A command of one's own may look at what is committed; an evaluation is of the versions that are there.
-    if [ "$1" -gt "$steps" ] || is_due $(($1 - 1)) || ! is_own; then return; fi
-    printf -v directory '%s/steps/%06d' "$run" "$1"
-    mkdir -p "$directory" || die 74 "cannot make $directory"
-    draw_once "$1" "$directory" || return # again, with its exit code, when its time has come
-    sed '$d' "$directory/tasks.jsonl" >&8 2>/dev/null # where the stages are gone, pass_on says so
-    ahead=$1
-}
+is_ahead='' # whether the tasks of the next step, but not their `end`, are in the pipe
 pass_on() { # STEP DIRECTORY
     local updated
     [ -n "$staying" ] || start_stages "$1"
-    if [ "$ahead" = "$1" ]; then
+    if [ -n "$is_ahead" ]; then
+        next_tasks=''
         tail -n 1 "$2/tasks.jsonl" >&8 2>/dev/null
     else
         draw_once "$@" || exit $?
         cat "$2/tasks.jsonl" >&8 2>/dev/null # where the stages are gone, the next line says so
     fi
     draw_ahead $(($1 + 1))
-    if ! read -r -u 7 updated || [ "$updated" != "$1" ]; then
+    if ! read -r -u 7 updated is_ahead || [ "$updated" != "$1" ]; then
         end_stages || exit $?
         die 1 "step $1: the stages ended before it was done"
     fi
@@ -79,6 +72,7 @@ end_stages() { # nothing more comes for them; the exit code of the leftmost that
     exec 8>&-
     # Where one failed, no state was saved: what waits for it does not count, and is repeated.
     [ -z "$staying" ] || wait "$staying" || { code=$? committing=(); }
+    rm -rf "$pipes"
     staying=''
     return "$code"
 }

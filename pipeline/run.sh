@@ -5,7 +5,7 @@ open_run() {
     mkdir -p "$run/steps" "$run/eval" "$run/policies" || die 74 "cannot make $run"
     run=$(cd "$run" && pwd) || die 74 "cannot read $run"
     lock_run
-    rm -f "$run/tasks.next" # of a run that was killed
+    rm -f "$run"/tasks.{drawn,next} # of a run that was killed
 }
 digest_of() { # the identity of a policy that was handed in: its weights' bytes
     cat "$1"/current/*.safetensors "$1"/*.safetensors 2>/dev/null | cksum | cut -d' ' -f1

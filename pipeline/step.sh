@@ -89,8 +89,6 @@ train() { # STEP
     [ "$versions" != "$before" ] ||
         die 1 "step $1: no policy has a new version" 'update ended well and published nothing: see the command of --stage update'
     count_flat "$directory/metrics.jsonl"
-    # The next step begins, and cannot end before this one is committed.
-    [ "$resident" = no ] || [ "$flat_steps" = 3 ] || play_ahead $(($1 + 1))
     commit "$1" "$directory"
     say "step $1: success in training $(rate "$directory/samples.jsonl" || echo none), $flat"
     compress_step "$directory"
