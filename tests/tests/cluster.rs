@@ -1,13 +1,17 @@
-//! The batch file of docs/cluster.md under a Slurm of one node, started for this test: the run leaves the bytes of one on this
-//! machine without it.
+//! The batch file of docs/cluster.md, and policies that train side by side, under a Slurm of one node, started for each test: the
+//! run leaves the bytes of one on this machine without it.
 //!
 //! Needs Slurm's daemons, munge and MPI; where one is missing the test says NOT RUN.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use troupe_tests::{contents, must, pipeline, programs, root, run, shell, update_mpi};
+use troupe_tests::{contents, differences, must, pipeline, programs, root, run, shell, update_mpi};
+
+/// Ports that a Slurm of this process has taken.
+static PORTS: AtomicU32 = AtomicU32::new(0);
 
 /// A Slurm of this machine with two processors, whose daemons end with it.
 struct Slurm {
@@ -28,7 +32,7 @@ impl Slurm {
         }
         let host = must("hostname").trim().to_owned();
         let user = must("id -un").trim().to_owned();
-        let port = 20_000 + std::process::id() % 20_000;
+        let port = 20_000 + (std::process::id() + PORTS.fetch_add(2, Relaxed)) % 20_000;
         let conf = format!(
             "ClusterName=one\nSlurmctldHost={host}(127.0.0.1)\nSlurmUser={user}\nSlurmdUser={user}\nAuthType=auth/munge\n\
              AuthInfo=socket={place}/munge.socket\nCredType=cred/munge\nSlurmctldPort={port}\nSlurmdPort={}\n\
@@ -61,6 +65,30 @@ impl Slurm {
         let output = output.expect("bash runs");
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+    }
+
+    /// Runs this batch file to its end: what it printed.
+    fn completed(&self, batch: &str) -> String {
+        let [job, log] = ["job", "log"].map(|name| self.folder.join(name));
+        fs::write(&job, batch).expect("the batch file");
+        let submit = format!("sbatch --parsable --output='{}' '{}'", log.display(), job.display());
+        let (code, said, stderr) = self.run(&submit);
+        assert_eq!(code, 0, "{stderr}");
+        let (job, begun) = (said.trim().to_owned(), Instant::now());
+        let state = loop {
+            std::thread::sleep(Duration::from_millis(500));
+            let (_, shown, _) = self.run(&format!("scontrol show job {job} -o"));
+            let state =
+                shown.split_whitespace().find_map(|word| word.strip_prefix("JobState=")).map(str::to_owned);
+            match state.as_deref() {
+                Some("PENDING" | "RUNNING" | "COMPLETING" | "CONFIGURING")
+                    if begun.elapsed().as_secs() < 600 => {}
+                _ => break state,
+            }
+        };
+        let log = fs::read_to_string(&log).unwrap_or_default();
+        assert_eq!(state.as_deref(), Some("COMPLETED"), "{log}");
+        log
     }
 }
 
@@ -103,28 +131,7 @@ fn the_batch_file_of_the_page_leaves_the_bytes_of_one_process() {
         assert!(batch.contains(from), "{from} in {batch}");
         batch.replace(from, to)
     });
-    fs::write(folder.path().join("job"), batch).expect("the batch file");
-    let log = folder.path().join("log");
-    let (code, said, stderr) = slurm.run(&format!(
-        "sbatch --parsable --output='{}' '{}'",
-        log.display(),
-        folder.path().join("job").display()
-    ));
-    assert_eq!(code, 0, "{stderr}");
-    let (job, begun) = (said.trim().to_owned(), Instant::now());
-    let state = loop {
-        std::thread::sleep(Duration::from_millis(500));
-        let (_, shown, _) = slurm.run(&format!("scontrol show job {job} -o"));
-        let state =
-            shown.split_whitespace().find_map(|word| word.strip_prefix("JobState=")).map(str::to_owned);
-        match state.as_deref() {
-            Some("PENDING" | "RUNNING" | "COMPLETING" | "CONFIGURING") if begun.elapsed().as_secs() < 600 => {
-            }
-            _ => break state,
-        }
-    };
-    let log = fs::read_to_string(&log).unwrap_or_default();
-    assert_eq!(state.as_deref(), Some("COMPLETED"), "{log}");
+    let log = slurm.completed(&batch);
     assert!(log.contains("step 2: success in training"), "{log}");
 
     // The streams say which shard they are of; policies, versions and tasks are the same.
@@ -138,6 +145,30 @@ fn the_batch_file_of_the_page_leaves_the_bytes_of_one_process() {
     let metrics = fs::read_to_string(cluster.join("steps/000002/metrics.jsonl")).expect("the metrics");
     assert!(metrics.contains("\"ranks\":2"), "{metrics}");
     assert!(programs().join("update-mpi").exists());
+}
+
+#[test]
+fn two_policies_train_side_by_side_with_the_bytes_of_one_process() {
+    if update_mpi().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemons = tempfile::Builder::new().prefix("slurm").tempdir_in("/tmp").expect("a short path");
+    let slurm = match Slurm::start(daemons.path()) {
+        Ok(slurm) => slurm,
+        Err(why) => return eprintln!("NOT RUN: no Slurm of one node: {why}"),
+    };
+    let [alone, cluster] = ["alone", "cluster"].map(|name| folder.path().join(name));
+    let small = "--policies per-role --warmup 12 --steps 2 --tasks 4 --branches 4 --eval-every 0";
+    let whole = pipeline(&alone, &small.split(' ').collect::<Vec<_>>()).output().expect("pipeline.sh runs");
+    assert!(whole.status.success(), "{}", String::from_utf8_lossy(&whole.stderr));
+    let log = slurm.completed(&format!(
+        "#!/bin/bash\n#SBATCH --ntasks=2\n./pipeline.sh --run '{}' {small} --ranks 2 --side-by-side --launcher srun\n",
+        cluster.display()
+    ));
+    assert!(log.contains("step 2: success in training"), "{log}");
+    let differences = differences(&alone, &cluster);
+    assert!(differences.is_empty(), "{differences:?}");
 }
 
 #[test]
