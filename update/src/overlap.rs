@@ -35,7 +35,7 @@ pub struct Overlap {
 impl Overlap {
     /// Whether these flags allow it.
     pub fn is_allowed(arguments: &Arguments) -> bool {
-        let one_step = arguments.minibatches * arguments.epochs == 1;
+        let one_step = arguments.minibatches.saturating_mul(arguments.epochs) == 1;
         arguments.resident
             && !arguments.check
             && arguments.kl == 0.0
