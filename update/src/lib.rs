@@ -4,6 +4,7 @@ pub mod aggregate;
 pub mod arguments;
 pub mod backend;
 pub mod checkpoint;
+mod kept;
 mod kernels;
 pub mod learner;
 mod logprobs;

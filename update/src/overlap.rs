@@ -28,7 +28,9 @@ pub struct Overlap {
     stats: Vec<PieceStats>,
     /// Tasks that were complete when this was last looked at.
     tasks: u32,
-    /// Seconds that it took.
+    /// When the last call that computed began and ended.
+    last: Option<[Instant; 2]>,
+    /// Seconds that it took, while samples still arrived.
     pub seconds: f64,
 }
 
@@ -85,8 +87,16 @@ impl Overlap {
             self.stats.push(stats);
             self.members.extend_from_slice(chunk);
         }
+        self.last = Some([started, Instant::now()]);
         self.seconds += started.elapsed().as_secs_f64();
         Ok(())
+    }
+
+    /// Stops the clock when the last sample arrived: what was computed later overlapped with nothing.
+    pub fn end(&mut self, at: Instant) {
+        if let Some([started, ended]) = self.last {
+            self.seconds -= ended.saturating_duration_since(at.max(started)).as_secs_f64();
+        }
     }
 
     /// Whether a minibatch of these samples, packed so, begins with what was computed.
@@ -101,5 +111,25 @@ impl Overlap {
     /// The statistics of each chunk of trees that was computed.
     pub fn stats(&self) -> &[PieceStats] {
         &self.stats
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn what_is_computed_after_the_last_sample_is_no_overlap() {
+        let start = Instant::now() + Duration::from_secs(10);
+        let second = |number| start + Duration::from_secs(number);
+        // Of 5 s in all the last call took 4.
+        for (arrival, overlapped) in
+            [(start - Duration::from_secs(1), 1.0), (second(1), 2.0), (second(9), 5.0)]
+        {
+            let mut overlap = Overlap { last: Some([start, second(4)]), seconds: 5.0, ..Overlap::default() };
+            overlap.end(arrival);
+            assert_eq!(overlap.seconds, overlapped);
+        }
     }
 }

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Instant;
 
 use device::{Any, DeviceKind};
@@ -11,8 +9,8 @@ use gemm::Precision;
 use policy::config::Config;
 use policy::directory::{Policy, Version};
 use policy::ownership::{Owner, Ownership};
-use policy::publish::{Retention, published, retire};
-use policy::weights::{ElementType, Weights as Tensors};
+use policy::publish::{Retention, published};
+use policy::weights::Weights as Tensors;
 use record::failure::{Failure, Result};
 use record::splice;
 use record::stage::{self, choice};
@@ -20,13 +18,13 @@ use serde_json::{Map, Value, json};
 
 use crate::arguments::Arguments;
 use crate::checkpoint::{self, Checkpoint, OptimizerState, TrainerState};
+use crate::kept::{Kept, Older, Unsaved};
 use crate::learner::{CpuLearner, DeviceLearner, Learner};
 use crate::logprobs::{self, GapBounds};
 use crate::metrics;
 use crate::model::{
-    DeviceModel, Layout, LoraAdapter, MemoryPlan, MemoryRequest, Model, Parameters, Source, most_tokens,
+    DeviceModel, LoraAdapter, MemoryPlan, MemoryRequest, Model, Parameters, Source, most_tokens,
 };
-use crate::optimizer::Method;
 use crate::overlap::Overlap;
 use crate::plan::{self, ModelSpec, Plan};
 use crate::publish::{self, Change, next_version};
@@ -42,81 +40,6 @@ use crate::weights::Weights;
 const CHECK_GAPS: [f64; 2] = [1e-3, 0.3];
 /// The same for training: a long run should not stop for one unlikely token.
 const TRAINING_GAPS: [f64; 2] = [0.01, 0.5];
-
-/// A policy's learner that stays in memory, and the version that its weights are.
-pub struct Kept {
-    version: Version,
-    learner: Box<dyn Learner>,
-    /// The newest version whose training state is on disk.
-    saved: Version,
-    unsaved: Option<Unsaved>,
-    vocabulary: usize,
-    /// Versions that it made superfluous.
-    older: Option<Older>,
-    /// What it has done of the next update.
-    overlap: Overlap,
-}
-
-/// Versions of a policy that are kept or not, now that there is a newer one.
-struct Older {
-    root: PathBuf,
-    from: u64,
-    keep: usize,
-    pinned: [Version; 2],
-}
-
-impl Older {
-    fn retire(self, newest: &Version) -> Result<()> {
-        retire(&self.root, self.from, newest, &Retention { keep: self.keep, pinned: &self.pinned })
-    }
-}
-
-/// What a learner's state is saved with.
-struct Unsaved {
-    directory: PathBuf,
-    layout: Arc<Layout>,
-    types: Vec<ElementType>,
-    method: Method,
-    state: TrainerState,
-}
-
-impl Kept {
-    /// Begins the next update with the samples so far, if they are the version's own.
-    ///
-    /// # Errors
-    /// The device's, or an interruption.
-    pub fn begin(&mut self, arguments: &Arguments, samples: &Samples) -> Result<()> {
-        let is_own = |(version, _): &(String, String)| *version == self.version.to_string();
-        if samples.version.as_ref().is_some_and(is_own) && (samples.largest_id as usize) < self.vocabulary {
-            self.overlap.advance(arguments, samples, self.learner.as_mut())?;
-        }
-        Ok(())
-    }
-
-    /// Removes what the version made superfluous.
-    ///
-    /// # Errors
-    /// The disk's.
-    pub fn retire(&mut self) -> Result<()> {
-        self.older.take().map_or(Ok(()), |older| older.retire(&self.version))
-    }
-
-    /// Saves the training state of the version, unless it is saved.
-    ///
-    /// # Errors
-    /// The disk's.
-    pub fn save(&mut self, ranks: &dyn Ranks) -> Result<()> {
-        let Some(Unsaved { directory, layout, types, method, state }) = self.unsaved.take() else {
-            return Ok(());
-        };
-        publish::with_state(ranks, &layout, (self.learner.as_mut(), method), |read| {
-            let policy = Policy::open_version(&directory, &self.version.to_string())?;
-            publish::save(&policy, (&layout, &types), (read, method), &state)
-        })?;
-        self.saved = self.version.clone();
-        Ok(())
-    }
-}
 
 /// One policy, its samples, and the version that they were sampled from.
 pub struct PolicyUpdate<'a> {

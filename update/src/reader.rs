@@ -3,9 +3,12 @@
 //! Training starts, and allocates, only after stdin closes: the stages before this one may still use the machine. What is in memory
 //! from the step before may begin earlier ([`crate::overlap`]).
 
+use std::cell::Cell;
 use std::io::{self, Cursor, ErrorKind, Read, Write};
+use std::rc::Rc;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
+use std::time::Instant;
 
 use policy::ownership::Ownership;
 use record::failure::Result;
@@ -108,16 +111,20 @@ impl SampleReader {
 
 /// An input that a thread reads as it comes: whoever writes it never waits, however long nothing is read here.
 pub struct Unbounded {
-    pieces: Receiver<io::Result<Vec<u8>>>,
+    pieces: Receiver<(Instant, io::Result<Vec<u8>>)>,
     piece: Cursor<Vec<u8>>,
+    arrival: Arrival,
 }
+
+/// When the last piece that was read arrived.
+pub type Arrival = Rc<Cell<Option<Instant>>>;
 
 impl Unbounded {
     /// Begins to read.
     ///
     /// # Errors
     /// The system starts no thread.
-    pub fn new(mut input: impl Read + Send + 'static) -> io::Result<Unbounded> {
+    pub fn new(mut input: impl Read + Send + 'static, arrival: Arrival) -> io::Result<Unbounded> {
         let (sender, pieces) = mpsc::channel();
         let read_all = move || {
             let mut buffer = vec![0; PIPE];
@@ -127,13 +134,13 @@ impl Unbounded {
                     Ok(piece) => piece.is_empty(),
                     Err(error) => error.kind() != ErrorKind::Interrupted || interrupted(),
                 };
-                if sender.send(read).is_err() || is_last {
+                if sender.send((Instant::now(), read)).is_err() || is_last {
                     return;
                 }
             }
         };
         thread::Builder::new().spawn(read_all)?;
-        Ok(Unbounded { pieces, piece: Cursor::default() })
+        Ok(Unbounded { pieces, piece: Cursor::default(), arrival })
     }
 }
 
@@ -141,7 +148,9 @@ impl Read for Unbounded {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.piece.position() == self.piece.get_ref().len() as u64 {
             // After the last there is no sender.
-            self.piece = Cursor::new(self.pieces.recv().unwrap_or_else(|_| Ok(Vec::new()))?);
+            let Ok((at, piece)) = self.pieces.recv() else { return Ok(0) };
+            self.arrival.set(Some(at));
+            self.piece = Cursor::new(piece?);
         }
         self.piece.read(buffer)
     }
@@ -155,7 +164,7 @@ mod tests {
     #[test]
     fn nobody_waits_to_write_what_is_not_read_yet() {
         let (input, mut output) = pipe().unwrap();
-        let mut unbounded = Unbounded::new(input).unwrap();
+        let mut unbounded = Unbounded::new(input, Arrival::default()).unwrap();
         let sent: Vec<u8> = (0..20 * PIPE).map(|index| index as u8).collect();
         output.write_all(&sent).unwrap();
         drop(output);
@@ -173,7 +182,8 @@ mod tests {
                 Err(self.0.pop().map_or(ErrorKind::Other, |kind| kind).into())
             }
         }
-        let mut unbounded = Unbounded::new(Failing(vec![ErrorKind::Interrupted])).unwrap();
+        let failing = Failing(vec![ErrorKind::Interrupted]);
+        let mut unbounded = Unbounded::new(failing, Arrival::default()).unwrap();
         let kinds: Vec<ErrorKind> = (0..2).map(|_| unbounded.read(&mut [0]).unwrap_err().kind()).collect();
         assert_eq!(kinds, [ErrorKind::Interrupted, ErrorKind::Other]);
     }

@@ -20,13 +20,14 @@ use serde_json::{Map, Value, json};
 
 use crate::arguments::{Arguments, Objective};
 use crate::checkpoint;
+use crate::kept::Kept;
 use crate::metrics;
 use crate::output::Output;
 use crate::overlap::Overlap;
 use crate::plan::{self, ModelSpec, Plan};
-use crate::policy_update::{Kept, PolicyUpdate};
+use crate::policy_update::PolicyUpdate;
 use crate::ranks::{self, Input, PolicyRanks, Ranks};
-use crate::reader::{self, SampleReader, Unbounded};
+use crate::reader::{self, Arrival, SampleReader, Unbounded};
 use crate::samples::{Needs, Samples};
 
 /// Runs the stage.
@@ -56,15 +57,16 @@ fn run_on(ranks: &dyn Ranks, mut arguments: Arguments) -> Result<()> {
     let mut kept: Vec<Option<Kept>> = ownership.owners().iter().map(|_| None).collect();
     let processes = PolicyRanks::new(ranks, ownership.owners().len(), arguments.side_by_side);
     let overlaps = Overlap::is_allowed(&arguments) && ranks.count() == 1;
-    let input: Box<dyn Read> = match overlaps {
-        true => {
-            Box::new(Unbounded::new(Stdin).map_err(|error| Failure::io(format!("reading stdin: {error}")))?)
-        }
-        false => Box::new(Stdin),
+    let arrival = Arrival::default();
+    let unbounded = || {
+        let input = Unbounded::new(Stdin, arrival.clone());
+        input.map_err(|error| Failure::io(format!("reading stdin: {error}")))
     };
+    let input: Box<dyn Read> = if overlaps { Box::new(unbounded()?) } else { Box::new(Stdin) };
     let mut reader = Reader::stdin().map(|_| Input { ranks, input });
     reader.each_part(arguments.resident, |reader| {
-        run_part((&arguments, &processes), (&ownership, &references), reader, &mut output, &mut kept)
+        let input = (reader, &arrival);
+        run_part((&arguments, &processes), (&ownership, &references), input, &mut output, &mut kept)
     })?;
     save(&processes, &mut kept)
 }
@@ -81,7 +83,7 @@ fn save(processes: &PolicyRanks, kept: &mut [Option<Kept>]) -> Result<()> {
 fn run_part<R: Read, W: Write>(
     (arguments, processes): (&Arguments, &PolicyRanks),
     (ownership, references): (&Ownership, &Ownership),
-    reader: &mut Reader<R>,
+    (reader, arrival): (&mut Reader<R>, &Arrival),
     output: &mut Output<W>,
     kept: &mut [Option<Kept>],
 ) -> Result<()> {
@@ -99,6 +101,9 @@ fn run_part<R: Read, W: Write>(
     };
     let read =
         input.read(reader, &mut stream, ownership, (needs(arguments), arguments.resident), copy, begin);
+    if let Some(at) = arrival.get() {
+        kept.iter_mut().flatten().for_each(|kept| kept.overlap.end(at));
+    }
     input.samples.iter_mut().for_each(Samples::sort);
     input.sampled_in_f32 = reader::sampled_in_f32(stream.ends());
     let reading = started.elapsed().as_secs_f64();

@@ -1,0 +1,112 @@
+//! What stays of a policy in memory from one update to the next (`--resident`): its learner, and what is still to be done on the
+//! disk. On a CPU only; a device's memory is the next rollout's.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use policy::directory::{Policy, Version};
+use policy::publish::{Retention, retire};
+use policy::weights::ElementType;
+use record::failure::Result;
+
+use crate::arguments::Arguments;
+use crate::checkpoint::TrainerState;
+use crate::learner::Learner;
+use crate::model::Layout;
+use crate::optimizer::Method;
+use crate::overlap::Overlap;
+use crate::publish;
+use crate::ranks::Ranks;
+use crate::samples::Samples;
+
+/// A policy's learner that stays in memory.
+pub struct Kept {
+    /// The version that its weights are.
+    pub version: Version,
+    /// Weights and moments.
+    pub learner: Box<dyn Learner>,
+    /// The newest version whose training state is on disk.
+    pub saved: Version,
+    /// What is to be saved with the learner's state.
+    pub unsaved: Option<Unsaved>,
+    /// Tokens that the model knows.
+    pub vocabulary: usize,
+    /// Versions that it made superfluous.
+    pub older: Option<Older>,
+    /// What it has done of the next update.
+    pub overlap: Overlap,
+}
+
+/// Versions of a policy that are kept or not, now that there is a newer one.
+pub struct Older {
+    /// The policy's directory.
+    pub root: PathBuf,
+    /// The step of the version before.
+    pub from: u64,
+    /// How many stay.
+    pub keep: usize,
+    /// Which stay whatever their number.
+    pub pinned: [Version; 2],
+}
+
+impl Older {
+    /// Removes those that are not kept.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn retire(self, newest: &Version) -> Result<()> {
+        retire(&self.root, self.from, newest, &Retention { keep: self.keep, pinned: &self.pinned })
+    }
+}
+
+/// What a learner's state is saved with.
+pub struct Unsaved {
+    /// The policy's directory.
+    pub directory: PathBuf,
+    /// The trained tensors.
+    pub layout: Arc<Layout>,
+    /// Their types on disk.
+    pub types: Vec<ElementType>,
+    /// The optimizer.
+    pub method: Method,
+    /// What is written beside.
+    pub state: TrainerState,
+}
+
+impl Kept {
+    /// Begins the next update with the samples so far, if they are the version's own.
+    ///
+    /// # Errors
+    /// The device's, or an interruption.
+    pub fn begin(&mut self, arguments: &Arguments, samples: &Samples) -> Result<()> {
+        let is_own = |(version, _): &(String, String)| *version == self.version.to_string();
+        if samples.version.as_ref().is_some_and(is_own) && (samples.largest_id as usize) < self.vocabulary {
+            self.overlap.advance(arguments, samples, self.learner.as_mut())?;
+        }
+        Ok(())
+    }
+
+    /// Removes what the version made superfluous.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn retire(&mut self) -> Result<()> {
+        self.older.take().map_or(Ok(()), |older| older.retire(&self.version))
+    }
+
+    /// Saves the training state of the version, unless it is saved.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn save(&mut self, ranks: &dyn Ranks) -> Result<()> {
+        let Some(Unsaved { directory, layout, types, method, state }) = self.unsaved.take() else {
+            return Ok(());
+        };
+        publish::with_state(ranks, &layout, (self.learner.as_mut(), method), |read| {
+            let policy = Policy::open_version(&directory, &self.version.to_string())?;
+            publish::save(&policy, (&layout, &types), (read, method), &state)
+        })?;
+        self.saved = self.version.clone();
+        Ok(())
+    }
+}
