@@ -4,10 +4,11 @@
 //! Needs Slurm's daemons, munge and MPI; where one is missing the test says NOT RUN.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
 use troupe_tests::{contents, differences, must, pipeline, programs, root, run, shell, update_mpi};
 
 /// Ports that a Slurm of this process has taken.
@@ -15,13 +16,21 @@ static PORTS: AtomicU32 = AtomicU32::new(0);
 
 /// A Slurm of this machine with two processors, whose daemons end with it.
 struct Slurm {
-    folder: PathBuf,
+    folder: TempDir,
+}
+
+/// A Slurm, where there is MPI; or says that the test is not run.
+fn slurm() -> Option<Slurm> {
+    update_mpi()?;
+    Slurm::start().map_err(|why| eprintln!("NOT RUN: no Slurm of one node: {why}")).ok()
 }
 
 impl Slurm {
-    /// Starts one in this folder, or says why not.
-    fn start(folder: &Path) -> Result<Slurm, String> {
-        let place = folder.display();
+    /// Starts one, or says why not.
+    fn start() -> Result<Slurm, String> {
+        let folder = tempfile::Builder::new().prefix("slurm").tempdir_in("/tmp").expect("a short path");
+        let slurm = Slurm { folder };
+        let place = slurm.folder.path().display();
         let asked = |command: &str| run(command).0 == 0;
         for program in ["munged", "slurmctld", "slurmd", "sbatch", "srun"] {
             if !asked(&format!("PATH=$PATH:/usr/sbin command -v {program}")) {
@@ -43,8 +52,7 @@ impl Slurm {
              NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN\nPartitionName=all Nodes=ALL Default=YES State=UP\n",
             port + 1
         );
-        fs::write(folder.join("slurm.conf"), conf).map_err(|error| error.to_string())?;
-        let slurm = Slurm { folder: folder.to_path_buf() };
+        fs::write(slurm.folder.path().join("slurm.conf"), conf).map_err(|error| error.to_string())?;
         let (code, _, stderr) = slurm.run(&format!(
             "cd '{place}' && mkdir state spool && dd if=/dev/urandom of=munge.key bs=1024 count=1 status=none && \
              chmod 600 munge.key && munged --force --key-file={place}/munge.key --socket={place}/munge.socket \
@@ -60,7 +68,7 @@ impl Slurm {
     }
 
     fn run(&self, command: &str) -> (i32, String, String) {
-        let conf = self.folder.join("slurm.conf");
+        let conf = self.folder.path().join("slurm.conf");
         let output = shell(&format!("PATH=$PATH:/usr/sbin; {command}")).env("SLURM_CONF", conf).output();
         let output = output.expect("bash runs");
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
@@ -69,7 +77,7 @@ impl Slurm {
 
     /// Runs this batch file to its end: what it printed.
     fn completed(&self, batch: &str) -> String {
-        let [job, log] = ["job", "log"].map(|name| self.folder.join(name));
+        let [job, log] = ["job", "log"].map(|name| self.folder.path().join(name));
         fs::write(&job, batch).expect("the batch file");
         let submit = format!("sbatch --parsable --output='{}' '{}'", log.display(), job.display());
         let (code, said, stderr) = self.run(&submit);
@@ -94,7 +102,7 @@ impl Slurm {
 
 impl Drop for Slurm {
     fn drop(&mut self) {
-        let place = self.folder.display();
+        let place = self.folder.path().display();
         run(&format!(
             "for name in slurmd slurmctld munge; do kill $(cat '{place}'/$name.pid); done; sleep 1"
         ));
@@ -103,15 +111,8 @@ impl Drop for Slurm {
 
 #[test]
 fn the_batch_file_of_the_page_leaves_the_bytes_of_one_process() {
-    if update_mpi().is_none() {
-        return;
-    }
+    let Some(slurm) = slurm() else { return };
     let folder = tempfile::tempdir().expect("a folder");
-    let daemons = tempfile::Builder::new().prefix("slurm").tempdir_in("/tmp").expect("a short path");
-    let slurm = match Slurm::start(daemons.path()) {
-        Ok(slurm) => slurm,
-        Err(why) => return eprintln!("NOT RUN: no Slurm of one node: {why}"),
-    };
     let [alone, cluster] = ["alone", "cluster"].map(|name| folder.path().join(name));
     let small = "--warmup 12 --steps 2 --tasks 7 --branches 4 --eval-every 0 --parts 8";
     let whole = pipeline(&alone, &small.split(' ').collect::<Vec<_>>()).output().expect("pipeline.sh runs");
@@ -149,15 +150,8 @@ fn the_batch_file_of_the_page_leaves_the_bytes_of_one_process() {
 
 #[test]
 fn two_policies_train_side_by_side_with_the_bytes_of_one_process() {
-    if update_mpi().is_none() {
-        return;
-    }
+    let Some(slurm) = slurm() else { return };
     let folder = tempfile::tempdir().expect("a folder");
-    let daemons = tempfile::Builder::new().prefix("slurm").tempdir_in("/tmp").expect("a short path");
-    let slurm = match Slurm::start(daemons.path()) {
-        Ok(slurm) => slurm,
-        Err(why) => return eprintln!("NOT RUN: no Slurm of one node: {why}"),
-    };
     let [alone, cluster] = ["alone", "cluster"].map(|name| folder.path().join(name));
     let small = "--policies per-role --warmup 12 --steps 2 --tasks 4 --branches 4 --eval-every 0";
     let whole = pipeline(&alone, &small.split(' ').collect::<Vec<_>>()).output().expect("pipeline.sh runs");
