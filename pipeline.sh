@@ -46,6 +46,7 @@ evaluate_if_due "$done_steps"
 for ((step = done_steps + 1; step <= steps; step++)); do
     train "$step"
     evaluate_if_due "$step"
+    stop_if_flat "$step"
 done
 end_stages || exit $?
 settle

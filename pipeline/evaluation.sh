@@ -42,8 +42,8 @@ page() { # made from the files of the run: if it fails, nothing is lost
     report "$run" --html "$run/report.html" ${tensorboard:+--tensorboard "$tensorboard"} --quiet ||
         { rm -f "$run/report.html.tmp"; say "$run/report.html was not written, see above"; }
 }
-is_due() { # STEP: whether it ends with an evaluation
-    [ "$eval_every" -gt 0 ] && { [ $(($1 % eval_every)) = 0 ] || [ "$1" = "$steps" ]; }
+is_due() { # STEP: whether it ends with an evaluation; the last step does, also of a run that stops because all groups are flat
+    [ "$eval_every" -gt 0 ] && { [ $(($1 % eval_every)) = 0 ] || [ "$1" = "$steps" ] || [ "$flat_steps" -ge 3 ]; }
 }
 evaluate_if_due() { # STEP
     if is_due "$1"; then evaluate "$1"; fi

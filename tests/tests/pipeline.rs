@@ -183,7 +183,8 @@ fn a_run_without_anything_to_learn_stops_with_advice() {
     let folder = tempfile::tempdir().expect("a folder");
     let run = folder.path().join("flat");
     let flat = "advantage=jq -c 'if .type==\"sample\" then .advantage=0 else . end'";
-    let arguments = ["--warmup", "5", "--steps", "5", "--tasks", "4", "--eval-every", "0", "--stage", flat];
+    let arguments = "--warmup 5 --steps 5 --tasks 4 --eval-every 5 --eval-tasks 4 --stage".split(' ');
+    let arguments: Vec<&str> = arguments.chain([flat]).collect();
     let output = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
     let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{printed}");
@@ -192,6 +193,7 @@ fn a_run_without_anything_to_learn_stops_with_advice() {
         "{printed}"
     );
     assert!(run.join("steps/000003/done").exists() && !run.join("steps/000004").exists());
+    assert!(run.join("eval/step-000003.jsonl").exists(), "what it came to is known");
 }
 
 #[test]
