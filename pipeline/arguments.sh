@@ -20,9 +20,10 @@ read_config() { # FLAGS...: sets $arguments: the lines of --config or --resume, 
         esac
     done
 }
-need_python() {
+need_python() { # resolved once: the shims of pyenv and asdf take 0.1 s at each call
     command -v python3 >/dev/null ||
         die 69 'python3 is not installed' 'pipeline.sh reads the lines of its stages with it; the stages need it for environments in Python'
+    python3=$(python -c 'import sys; print(sys.executable or "python3")') || die 69 'python3 does not run' 'see the message above'
 }
 read_arguments() { # FLAGS...
     local flag kind name value near

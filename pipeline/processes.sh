@@ -19,7 +19,10 @@ die() { # CODE MESSAGE [HINT]
     [ -z "$hint" ] || printf 'hint: %s\n' "${hint//.\/pipeline.sh/$TROUPE_CALLED}" >&2
     exit "$1"
 }
-python() { (trap '' INT; exec python3 "$@"); } # soon done: Ctrl-C needs no traceback, pipeline.sh stops after it
+python3=python3
+# Isolated (-I), so that a json.py in the working directory shadows nothing, and without site packages (-S), which are slow to load.
+# Ctrl-C needs no traceback: it is soon done, and pipeline.sh stops after it.
+python() { (trap '' INT; exec "$python3" -IS "$@"); }
 json() { # EXPRESSION ARGUMENTS...: a Python expression over `lines`, the JSON values on stdin, if there are any, and `argv`
     python -c 'import json, sys
 text, argv = sys.stdin.read(), sys.argv[2:]

@@ -2,7 +2,7 @@
 # Steps by stages that stay (--resident): the tasks of one step after another go into one pipe.
 
 tee_steps() { # STEP NAME [TASKS]: writes each part of stdin into the folder of its step
-    python3 "$root/pipeline/tee_steps.py" "$run" "$@"
+    "$python3" -IS "$root/pipeline/tee_steps.py" "$run" "$@"
 }
 stay() { # STEP FOLDER: plays and learns from what comes through the pipe tasks, and says in the pipe updates which steps are done
     local folders
@@ -51,15 +51,17 @@ start_stages() { # STEP: the first that they take
     exec 8>"$pipes/tasks" 7<"$pipes/updates"
 }
 is_ahead='' # whether the tasks of the next step, but not their `end`, are in the pipe
+pass_end() { # STEP: of a step whose tasks went ahead, now that the one before is accounted for
+    [ -n "$is_ahead" ] || return 0
+    next_tasks=''
+    tail -n 1 "$run/steps/$(printf %06d "$1")/tasks.jsonl" >&8 2>/dev/null # as below
+}
 pass_on() { # STEP DIRECTORY
     local updated
     [ -n "$staying" ] || start_stages "$1"
-    if [ -n "$is_ahead" ]; then
-        next_tasks=''
-        tail -n 1 "$2/tasks.jsonl" >&8 2>/dev/null
-    else
+    if [ -z "$is_ahead" ]; then
         draw_once "$@" || exit $?
-        cat "$2/tasks.jsonl" >&8 2>/dev/null # where the stages are gone, the next line says so
+        cat "$2/tasks.jsonl" >&8 2>/dev/null # where the stages are gone, what follows says so
     fi
     draw_ahead $(($1 + 1))
     if ! read -r -u 7 updated is_ahead || [ "$updated" != "$1" ]; then

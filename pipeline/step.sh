@@ -54,8 +54,8 @@ play_and_update() { # STEP DIRECTORY
     statuses=("${PIPESTATUS[@]}")
     leftmost_failure tasks 'tee tasks.jsonl' rollout group advantage 'tee samples.jsonl' update
 }
-rate() { # FILE: successes over episodes
-    report evaluate --format line --allow-incomplete --quiet "$1" 2>/dev/null | cut -d , -f 1
+rate() { # FILE: successes over episodes, from the `episode` lines alone: samples are most of the file
+    grep -E '"type": *"episode"' "$1" | report evaluate --format line --allow-incomplete --quiet 2>/dev/null | cut -d , -f 1
 }
 flat_steps=0 # in a row
 count_flat() { # FILE: sets $flat: how many of the groups had nothing to compare
@@ -78,7 +78,7 @@ train() { # STEP
     local directory before flat
     printf -v directory '%s/steps/%06d' "$run" "$1"
     [ -d "$directory" ] || mkdir -p "$directory" || die 74 "cannot make $directory"
-    read_versions
+    [ -n "$is_ahead" ] || read_versions # a step that went ahead may be done by now
     before=$versions
     if [ "$resident" = yes ]; then
         pass_on "$1" "$directory"
@@ -90,6 +90,7 @@ train() { # STEP
         die 1 "step $1: no policy has a new version" 'update ended well and published nothing: see the command of --stage update'
     count_flat "$directory/metrics.jsonl"
     commit "$1" "$directory"
+    pass_end $(($1 + 1))
     say "step $1: success in training $(rate "$directory/samples.jsonl" || echo none), $flat"
     compress_step "$directory"
     [ -z "$tensorboard" ] && [ $((SECONDS - drawn)) -lt 10 ] || page # what a reader has open is not far behind

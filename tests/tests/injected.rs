@@ -121,8 +121,14 @@ impl Stage {
             // errors only.
             let strace = format!("exec strace -f -qq -o \"$SEEN/{program}.$n/log\"");
             let inject = format!("-e trace=\"${{fault%%:*}}\" -e inject=\"$fault\" {real} \"$@\"");
+            // pipeline.sh resolves the interpreter, which must be this wrapper.
+            let here = if *program == "python3" {
+                "case \"$*\" in *sys.executable*) echo \"$0\"; exit ;; esac\n"
+            } else {
+                ""
+            };
             let wrapper = format!(
-                "#!/bin/sh\nn=1\nuntil /bin/mkdir \"$SEEN/{program}.$n\" 2>/dev/null || [ $n = 200 ]; do n=$((n+1)); done\n\
+                "#!/bin/sh\n{here}n=1\nuntil /bin/mkdir \"$SEEN/{program}.$n\" 2>/dev/null || [ $n = 200 ]; do n=$((n+1)); done\n\
                  for fault in $FAULTS; do\n  name=${{fault%%=*}} fault=${{fault#*=}}\n  case $name:$fault in\n\
                  {TRACE}:*) {strace} {real} \"$@\" ;;\n  {program}.$n:*:signal=*) {strace} {inject} ;;\n\
                  {program}.$n:*) {strace} --seccomp-bpf {inject} ;;\n  esac\ndone\nexec {real} \"$@\"\n"
@@ -161,7 +167,9 @@ impl Stage {
             if fault.is_empty() { victim.clone() } else { format!("{victim}={fault}") }
         };
         let told = faults.iter().map(told).collect::<Vec<_>>().join(" ");
-        command.env("TROUPE_BIN", self.path("bin")).env("SEEN", &seen).env("FAULTS", &told);
+        let (bin, others) = (self.path("bin"), std::env::var("PATH").expect("a PATH"));
+        command.env("PATH", format!("{}:{others}", bin.display()));
+        command.env("TROUPE_BIN", bin).env("SEEN", &seen).env("FAULTS", &told);
         let (stdout, stderr) = (self.path("stdout"), self.path("stderr"));
         command.current_dir(troupe_tests::root()).stdin(Stdio::null()).process_group(0);
         command.stdout(File::create(&stdout).expect("a file")).stderr(File::create(&stderr).expect("a file"));

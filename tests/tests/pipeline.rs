@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use troupe_tests::{must, pipeline, root, shell};
+use troupe_tests::{must, pipeline, programs, root, shell};
 
 const SMALL: [&str; 10] =
     ["--warmup", "30", "--steps", "2", "--tasks", "6", "--branches", "4", "--eval-every", "2"];
@@ -154,7 +154,9 @@ fn a_lock_that_cannot_be_taken_says_why() {
     let refused = |stand_in: &str| {
         let python = folder.path().join("python3");
         let real = must("command -v python3");
-        std::fs::write(&python, format!("#!/bin/sh\n{stand_in}\nexec '{}' \"$@\"\n", real.trim()))
+        let own = python.display();
+        let asked = format!("case $3 in *sys.executable*) echo '{own}'; exit ;; esac");
+        std::fs::write(&python, format!("#!/bin/sh\n{asked}\n{stand_in}\nexec '{}' \"$@\"\n", real.trim()))
             .expect("a file");
         must(&format!("chmod +x '{}'", python.display()));
         let mut command = pipeline(&run, &SMALL);
@@ -168,9 +170,9 @@ fn a_lock_that_cannot_be_taken_says_why() {
     let (code, said) = refused("");
     assert!(code == Some(1) && said.contains("is in use by another run"), "{code:?}: {said}");
     drop(held);
-    let (code, said) = refused("case $2 in *flock*) kill -9 $$ ;; esac");
+    let (code, said) = refused("case $3 in *flock*) kill -9 $$ ;; esac");
     assert!(code == Some(74) && said.contains("cannot be locked"), "{code:?}: {said}");
-    let (code, said) = refused("case $2 in *lines*) kill -9 $$ ;; esac");
+    let (code, said) = refused("case $3 in *lines*) kill -9 $$ ;; esac");
     assert!(code == Some(137) && !said.contains("there is no workflow"), "{code:?}: {said}");
     std::fs::remove_file(run.join("lock")).expect("removed");
     std::fs::create_dir(run.join("lock")).expect("a folder");
@@ -194,6 +196,25 @@ fn a_run_without_anything_to_learn_stops_with_advice() {
     );
     assert!(run.join("steps/000003/done").exists() && !run.join("steps/000004").exists());
     assert!(run.join("eval/step-000003.jsonl").exists(), "what it came to is known");
+}
+
+/// With `--resident` the next step goes on while the page is drawn, and may be done first.
+#[test]
+fn a_page_may_take_longer_than_the_next_step() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (bin, run) = (folder.path().join("bin"), folder.path().join("run"));
+    let (bin, real) = (bin.display(), programs());
+    let real = real.display();
+    let slow = format!("#!/bin/sh\ncase \"$*\" in *--html*) sleep 3 ;; esac\nexec '{real}/report' \"$@\"\n");
+    must(&format!("mkdir '{bin}' && ln -s '{real}'/* '{bin}' && rm '{bin}/report'"));
+    std::fs::write(format!("{bin}/report"), slow).expect("a file");
+    must(&format!("chmod +x '{bin}/report'"));
+    let logs = folder.path().join("logs").display().to_string();
+    let arguments = "--warmup 20 --steps 3 --tasks 4 --eval-every 0 --resident --tensorboard".split(' ');
+    let arguments: Vec<&str> = arguments.chain([logs.as_str()]).collect();
+    let output =
+        pipeline(&run, &arguments).env("TROUPE_BIN", bin.to_string()).output().expect("pipeline.sh runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
