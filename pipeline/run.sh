@@ -195,11 +195,11 @@ commit() { # STEP DIRECTORY: the step counts once `done` is there, which names t
     committing+=("$2")
     [ $(($1 % save_every)) != 0 ] || settle
 }
-settle() { # now that the states are on the disk, what waited for them counts
-    local directory
-    for directory in "${committing[@]}"; do
-        mv "$directory/done.tmp" "$directory/done" || die 74 "cannot write $directory/done"
-        durable "$directory"
+settle() { # now that the states are on the disk, what waited for them counts: the last first, the only one with its state
+    local i
+    for ((i = ${#committing[@]} - 1; i >= 0; i--)); do
+        mv "${committing[i]}/done.tmp" "${committing[i]}/done" || die 74 "cannot write ${committing[i]}/done"
+        durable "${committing[i]}"
     done
     committing=()
 }
@@ -213,9 +213,9 @@ go_back() { # DONE: takes back versions that were published but not committed, s
         [ -d "$run/policies/$name/$number" ] || die 65 "$1 names $number of $name, which is not there" 'choose another --run'
         [ "$(readlink "$run/policies/$name/current")" = "$number" ] ||
             ln -sfn "$number" "$run/policies/$name/current" || die 74 "cannot write $run/policies/$name/current"
-        # A later version without the optimizer's state is no place to go on from (--save-every).
+        # `update` would go on from a later one that has its state, and remove this one (--save-every).
         for later in "$run/policies/$name"/step-*; do
-            if [[ $later > $run/policies/$name/$number ]] && [ ! -f "$later/trainer_state.json" ]; then
+            if [[ $later > $run/policies/$name/$number ]]; then
                 mv "$later" "$run/policies/$name/.removed-${later##*/}" && rm -r "$run/policies/$name/.removed-${later##*/}" ||
                     die 74 "cannot remove $later"
             fi
@@ -223,19 +223,23 @@ go_back() { # DONE: takes back versions that were published but not committed, s
     done
 }
 find_place() { # after $done_steps committed steps, with the policies as they were then
-    local last
+    local last number directory
     if [ -z "$committed" ]; then
         mkdir -p "$run/steps/000000" || die 74 "cannot make $run/steps/000000"
         read_versions
         commit 0 "$run/steps/000000"
         committed=$(commits) || die 74 "cannot read $run/steps"
     fi
-    done_steps=0
-    while [ -f "$run/steps/$(printf %06d $((done_steps + 1)))/done" ]; do done_steps=$((done_steps + 1)); done
-    last=${committed##*./} last=${last%/done}
-    [ $((10#$last)) = "$done_steps" ] ||
-        die 65 "$run/steps/$(printf %06d $((done_steps + 1)))/done is missing, but step $((10#$last)) is committed" \
-            'restore that file (its versions are long gone), or choose another --run'
+    last=${committed##*./} last=${last%/done} done_steps=$((10#$last))
+    for ((number = 1; number < done_steps; number++)); do
+        printf -v directory '%s/steps/%06d' "$run" "$number"
+        [ ! -f "$directory/done" ] || continue
+        [ -f "$directory/done.tmp" ] || # it was about to count
+            die 65 "$directory/done is missing, but step $done_steps is committed" \
+                'restore that file (its versions are long gone), or choose another --run'
+        committing+=("$directory")
+    done
+    settle
     go_back "$run/steps/$(printf %06d "$done_steps")/done"
 }
 

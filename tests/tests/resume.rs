@@ -134,6 +134,70 @@ fn a_step_whose_state_was_not_saved_does_not_count() {
     assert!(different.is_empty(), "{different:#?}");
 }
 
+/// A state is also saved where tasks end early, and then the version that the run goes back to must not be removed for its sake.
+#[test]
+fn a_state_that_was_saved_before_its_step_counted_is_not_gone_on_from() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [calm, stormy] = ["calm", "stormy"].map(|name| folder.path().join(name));
+    let seldom = [&SMALL[..], &["--resident", "--save-every", "100"]].concat();
+    let whole = pipeline(&calm, &seldom).output().expect("pipeline.sh runs");
+    assert!(whole.status.success(), "{}", String::from_utf8_lossy(&whole.stderr));
+
+    let short = [&SMALL[..], &["--keep", "3", "--steps", "2"]].concat();
+    let begun = pipeline(&stormy, &short).output().expect("pipeline.sh runs");
+    assert!(begun.status.success(), "{}", String::from_utf8_lossy(&begun.stderr));
+    for step in [1, 2] {
+        std::fs::remove_file(stormy.join(format!("steps/{step:06}/done"))).expect("a committed step");
+    }
+    let mut child =
+        pipeline(&stormy, &seldom).process_group(0).stderr(Stdio::null()).spawn().expect("it starts");
+    let third = stormy.join("steps/000003");
+    while !third.join("done.tmp").exists() {
+        assert!(child.try_wait().expect("its state").is_none(), "the run ended before a step was done");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    kill(&format!("-{}", child.id()));
+    child.wait().expect("its end");
+    assert!(!third.join("done").exists());
+
+    let resumed = pipeline(&stormy, &seldom).output().expect("pipeline.sh runs");
+    assert!(resumed.status.success(), "{}", String::from_utf8_lossy(&resumed.stderr));
+    let different = differences(&calm, &stormy);
+    assert!(different.is_empty(), "{different:#?}");
+}
+
+/// Steps that waited for a state count all together, wherever it is cut off.
+#[test]
+fn a_kill_while_steps_are_made_to_count_loses_none() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [calm, stormy, bin] = ["calm", "stormy", "bin"].map(|name| folder.path().join(name));
+    let seldom = [&SMALL[..], &["--resident", "--save-every", "100"]].concat();
+    let whole = pipeline(&calm, &seldom).output().expect("pipeline.sh runs");
+    assert!(whole.status.success(), "{}", String::from_utf8_lossy(&whole.stderr));
+
+    let once = folder.path().join("once");
+    let real = troupe_tests::must("command -v mv");
+    let killing = format!(
+        "#!/bin/sh\ncase $1 in */steps/00000[1-9]/done.tmp) mkdir '{0}' || [ -d '{0}/2' ] || {{ mkdir '{0}/2'; kill -9 $PPID; exit; }} ;; esac\n\
+         exec {1} \"$@\"\n",
+        once.display(),
+        real.trim()
+    );
+    std::fs::create_dir(&bin).expect("a folder");
+    std::fs::write(bin.join("mv"), killing).expect("a file");
+    troupe_tests::must(&format!("chmod +x '{}/mv'", bin.display()));
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("a PATH"));
+    let killed = pipeline(&stormy, &seldom).env("PATH", &path).output().expect("pipeline.sh runs");
+    assert_eq!(killed.status.code(), None, "{}", String::from_utf8_lossy(&killed.stderr));
+
+    let resumed = pipeline(&stormy, &seldom).output().expect("pipeline.sh runs");
+    let printed = String::from_utf8_lossy(&resumed.stdout).into_owned();
+    assert!(resumed.status.success(), "{}", String::from_utf8_lossy(&resumed.stderr));
+    assert!(!printed.contains("success in training"), "nothing is repeated: {printed}");
+    let different = differences(&calm, &stormy);
+    assert!(different.is_empty(), "{different:#?}");
+}
+
 /// What a run of `pipeline.sh` with these arguments leaves, after one with `more` arguments that was killed `storms` times was
 /// resumed to the same.
 fn storm(arguments: &[&str], more: &[&str], storms: usize) -> BTreeMap<String, Vec<u8>> {
