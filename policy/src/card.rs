@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use crate::directory::Policy;
 use crate::hub::HubModel;
 use crate::json::{io_failure, read_json_if_present, show};
-use crate::publish::TRAINER_STATE;
+use crate::training_state::TRAINER_STATE;
 
 /// Metrics of the last update that say how training stood.
 const METRICS: [&str; 9] = [

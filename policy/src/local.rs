@@ -15,7 +15,7 @@ use crate::adapter;
 use crate::directory::{Policy, VERSION_FILE, Version, digest_of, is_there};
 use crate::durable;
 use crate::json::io_failure;
-use crate::publish::lock_folder;
+use crate::lock::lock_folder;
 use crate::side_files;
 use crate::weights::Weights;
 

@@ -5,19 +5,14 @@
 //!
 //! Weights keep their type, file and place: the new file's header is the source's, byte for byte. bf16 weights are rounded
 //! to nearest even, and what rounding loses can be saved beside the optimizer state. Other files of the policy are copied
-//! ([`crate::side_files`]).
-//!
-//! The optimizer state lies beside the newest version and the one it was made from, so that publishing again from the same
-//! version with other samples starts from the same state.
+//! ([`crate::side_files`]). Left out: what is saved of the training ([`crate::training_state`]), and which versions stay
+//! ([`crate::retention`]).
 
-use std::collections::{BTreeSet, HashMap};
-use std::fs::{self, File, TryLockError};
-use std::io::{ErrorKind, Write};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
 
 use record::failure::{Failure, Result};
-use record::stage::interrupted;
 use serde_json::{Map, Value, json};
 
 use crate::adapter::Adapter;
@@ -28,26 +23,12 @@ use crate::decoder::Tensor;
 use crate::digest;
 use crate::directory::{self, BASE, CURRENT, Policy, VERSION_FILE, Version, step_name};
 use crate::durable;
-use crate::json::{io_failure, read_json, read_json_if_present, show};
+use crate::json::{read_json, show};
+use crate::lock::{BUILDING, LINKING, lock};
+use crate::retention::{Retention, adapters_rest_on, discard, link_to, rest_on, retire_locked};
 use crate::side_files;
-use crate::weights::{ElementType, HEAD, Weights};
-
-/// Optimizer state, beside the weights.
-pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
-/// Trainer state, beside the weights.
-pub(crate) const TRAINER_STATE: &str = "trainer_state.json";
-/// Key of the trainer state: the digest of the optimizer state.
-const OPTIMIZER_DIGEST: &str = "optimizer_digest";
-/// In a version on which adapters rest: a line for each. It is kept while there is one.
-const ADAPTERS: &str = ".adapters";
-/// Held while a policy directory changes.
-const LOCK: &str = ".lock";
-/// How long until a lock that somebody else holds is tried again.
-const LOCK_WAIT: Duration = Duration::from_millis(20);
-/// Prefixes of what is being built, removed or linked; found without the lock held, it was left by a crash.
-const BUILDING: &str = ".publish-";
-const REMOVING: &str = ".removed-";
-const LINKING: &str = ".current";
+use crate::training_state::{link_optimizer, write_state};
+use crate::weights::{HEAD, Weights};
 
 /// A version to publish.
 #[derive(Clone, Copy)]
@@ -59,17 +40,9 @@ pub struct NewVersion<'a> {
     pub tensors: &'a [NewTensor<'a>],
     /// Optimizer state; no file if empty.
     pub optimizer: &'a [NewTensor<'a>],
-    /// Trainer state; `version`, `digest` and `optimizer_digest` are added. Without, no state is saved: see [`save_state`].
+    /// Trainer state; `version`, `digest` and `optimizer_digest` are added. Without, no state is saved: see
+    /// [`crate::training_state::save_state`].
     pub trainer_state: Option<&'a Map<String, Value>>,
-}
-
-/// Which versions are kept.
-#[derive(Clone, Copy, Debug)]
-pub struct Retention<'a> {
-    /// How many of the newest; at least 1.
-    pub keep: usize,
-    /// Versions that are kept however old they are: those that a resumed run would start from.
-    pub pinned: &'a [Version],
 }
 
 /// The version after `from`, if it was already published with the same `input`. Finishes that publish if it was interrupted
@@ -83,7 +56,8 @@ pub fn published(from: &Policy, input: &str, retention: &Retention) -> Result<Op
 }
 
 /// Publishes the version after `from` and makes it the newest. A version of that number made from another input is replaced,
-/// with all later ones; one made from the same input stays. Older ones stay until [`retire`].
+/// with all later ones; one made from the same input stays. Older ones stay until
+/// [`crate::retention::retire`].
 ///
 /// # Errors
 /// `from` is no version of a policy directory (exit 2); tensors that are not those of the model; the disk's (74).
@@ -139,56 +113,6 @@ fn publish_content(
     Ok(version)
 }
 
-/// Removes versions beyond the retention, and optimizer state that nothing starts from; `newest`, the version after `input`, is
-/// published.
-///
-/// # Errors
-/// The disk's (74).
-pub fn retire(root: &Path, input: u64, newest: &Version, retention: &Retention) -> Result<()> {
-    let _lock = lock_root(root)?;
-    retire_locked(root, input, newest, retention)
-}
-
-/// Optimizer state, if the version was published with one, and [`NewVersion::trainer_state`].
-pub type TrainingState = (Option<Weights>, Map<String, Value>);
-
-/// A version's training state, if it was saved.
-///
-/// # Errors
-/// Optimizer state without trainer state; state of other weights.
-pub fn training_state(policy: &Policy) -> Result<Option<TrainingState>> {
-    let path = policy.files.join(TRAINER_STATE);
-    let optimizer = policy.files.join(OPTIMIZER);
-    let Some(Value::Object(mut notes)) = read_json_if_present(&path)? else {
-        if optimizer.exists() {
-            return Err(Failure::data(format!("{}: not beside {}", show(&path), show(&optimizer)))
-                .hint("remove the optimizer's state to start with a fresh one"));
-        }
-        return Ok(None);
-    };
-    let version = notes.remove("version");
-    notes.remove("digest");
-    if version.as_ref().and_then(Value::as_str) != Some(&policy.version.to_string()) {
-        return Err(Failure::data(format!(
-            "{}: written for another version than {}",
-            show(&path),
-            policy.version
-        ))
-        .hint("remove it and the optimizer state beside it to start with a fresh optimizer"));
-    }
-    let recorded = notes.remove(OPTIMIZER_DIGEST);
-    let state = if optimizer.exists() { Some(Weights::open_file(&optimizer)?) } else { None };
-    if let (Some(state), Some(recorded)) = (&state, recorded)
-        && recorded != digest::of(state)
-    {
-        return Err(Failure::data(format!("{}: the state is not the one that was saved", show(&optimizer)))
-            .hint(format!(
-                "the file is damaged: remove it and {TRAINER_STATE} to start with a fresh optimizer"
-            )));
-    }
-    Ok(Some((state, notes)))
-}
-
 /// Makes a policy directory at `root` with the files that `fill` writes into its version 0: a whole model, or an adapter
 /// over the model in `base`, which is canonical.
 ///
@@ -226,15 +150,6 @@ fn first_version(
     durable::relink(&building.join(CURRENT), &step_name(0), &building.join(LINKING))
 }
 
-/// The target of the link to the base: relative if both lie in one folder, so that the folder can be moved.
-fn link_to(base: &Path, root: &Path) -> PathBuf {
-    let parent = root.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match parent.canonicalize().ok().and_then(|parent| base.strip_prefix(parent).ok().map(Path::to_owned)) {
-        Some(within) => Path::new("..").join(within),
-        None => base.to_owned(),
-    }
-}
-
 fn build(from: &Policy, next: &NewVersion, content: Content, step: u64, building: &Path) -> Result<Version> {
     side_files::copy(&from.files, building)?;
     let digest = match (content, &from.base) {
@@ -252,63 +167,6 @@ fn build(from: &Policy, next: &NewVersion, content: Content, step: u64, building
         write_state(building, (&version, &digest), next.optimizer, linked, state)?;
     }
     seal(building, step, &digest, from.base.as_deref(), Some((from, next.input)))
-}
-
-/// Writes optimizer state, if there is any, and trainer state into a folder. `linked` is the digest of optimizer state that
-/// is there already.
-fn write_state(
-    folder: &Path,
-    (version, digest): (&Version, &str),
-    optimizer: &[NewTensor],
-    linked: Option<Value>,
-    trainer_state: &Map<String, Value>,
-) -> Result<()> {
-    let mut notes = json!({ "version": version.to_string(), "digest": digest });
-    if !optimizer.is_empty() {
-        let written = checkpoint::write(&folder.join(OPTIMIZER), optimizer, |tensor| match tensor.data {
-            Data::F32(_) | Data::Pieces(_) => ElementType::F32,
-            Data::LowerHalves(_) => ElementType::U16,
-        });
-        notes[OPTIMIZER_DIGEST] = written?.into();
-    } else if let Some(digest) = linked {
-        notes[OPTIMIZER_DIGEST] = digest;
-    }
-    for (key, value) in trainer_state {
-        if notes.get(key).is_none() {
-            notes[key] = value.clone();
-        }
-    }
-    durable::write_json(&folder.join(TRAINER_STATE), &notes)
-}
-
-/// Saves the training state of a version that was published without. If it is cut off in between, optimizer state is left
-/// without trainer state, which [`training_state`] refuses.
-///
-/// # Errors
-/// No version of a policy directory (exit 2); the disk's (74).
-pub fn save_state(
-    policy: &Policy,
-    optimizer: &[NewTensor],
-    trainer_state: &Map<String, Value>,
-) -> Result<()> {
-    let lock = lock(policy)?;
-    let building = policy.root.join(format!("{BUILDING}state"));
-    durable::create_directory(&building)?;
-    let digest = directory::recorded(&policy.files, "digest")?.unwrap_or_default();
-    write_state(&building, (&policy.version, &digest), optimizer, None, trainer_state)
-        .and_then(|()| durable::synchronize(&building))
-        .inspect_err(|_| {
-            // As in `publish`.
-            let _ = durable::remove(&building);
-        })?;
-    for name in [OPTIMIZER, TRAINER_STATE] {
-        if building.join(name).exists() {
-            durable::rename(&building.join(name), &policy.files.join(name))?;
-        }
-    }
-    durable::remove(&building)?;
-    drop(lock);
-    Ok(())
 }
 
 /// Writes a version's account of itself and waits until all of it is on disk.
@@ -343,15 +201,6 @@ fn link_weights(from: &Policy, building: &Path) -> Result<String> {
         durable::link(path, &building.join(path.file_name().unwrap_or_default()))?;
     }
     directory::digest_of(&from.files, from.base.as_deref())
-}
-
-/// Links a version's optimizer state, if it has one; returns the digest recorded with it.
-fn link_optimizer(from: &Policy, building: &Path) -> Result<Option<Value>> {
-    let path = from.files.join(OPTIMIZER);
-    let notes = read_json_if_present(&from.files.join(TRAINER_STATE))?;
-    let Some(digest) = notes.as_ref().and_then(|notes| notes.get(OPTIMIZER_DIGEST)) else { return Ok(None) };
-    durable::link(&path, &building.join(OPTIMIZER))?;
-    Ok(Some(digest.clone()))
 }
 
 /// Writes the source's weight files with new values; returns the digest of their bytes.
@@ -434,123 +283,4 @@ fn refuse_pinned(target: &Path, from: &Policy, step: u64, retention: &Retention)
         .hint(format!("the samples were made by version {}: use the newest version's", from.version)));
     }
     Ok(())
-}
-
-fn retire_locked(root: &Path, input: u64, newest: &Version, retention: &Retention) -> Result<()> {
-    let failure = |failure: Failure| {
-        let hint = "the next update removes them; nothing of the new version is missing";
-        failure.at(format!("version {newest} is published, but older ones were not removed")).hint(hint)
-    };
-    prune(root, input, newest.step, retention).map_err(failure)
-}
-
-fn prune(root: &Path, input: u64, newest: u64, retention: &Retention) -> Result<()> {
-    let pinned: BTreeSet<u64> = retention.pinned.iter().map(|version| version.step).collect();
-    let steps = directory::steps(root)?;
-    let mut kept = 0;
-    for &step in steps.iter().rev() {
-        let recent = step <= newest && kept < retention.keep.max(1);
-        kept += usize::from(step <= newest);
-        let files = root.join(step_name(step));
-        if !recent && !pinned.contains(&step) && !adapters_rest_on(&files) {
-            discard(root, &step_name(step))?;
-        } else if step != newest && step != input && !pinned.contains(&step) {
-            // In this order: optimizer state without trainer state is refused, never used.
-            durable::remove(&files.join(TRAINER_STATE))?;
-            durable::remove(&files.join(OPTIMIZER))?;
-        }
-    }
-    Ok(())
-}
-
-/// Hides a version in one step, then removes it.
-fn discard(root: &Path, name: &str) -> Result<()> {
-    let hidden = root.join(format!("{REMOVING}{name}"));
-    durable::rename(&root.join(name), &hidden)?;
-    durable::remove(&hidden)
-}
-
-/// Records in a version of a policy directory that the adapter at `root` rests on it. Nothing is removed there until the
-/// returned lock is released. Where nothing can be written, as in another user's directory, there is no record.
-fn rest_on(base: &Path, root: &Path) -> Result<Option<File>> {
-    let Some(policy) = base.parent() else { return Ok(None) };
-    if !directory::is_policy_directory(policy)? {
-        return Ok(None);
-    }
-    let path = base.join(ADAPTERS);
-    let failure = |error: std::io::Error| durable::failure(&path, &error);
-    let mut record = match File::options().create(true).append(true).open(&path) {
-        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
-            return Ok(None);
-        }
-        opened => opened.map_err(failure)?,
-    };
-    let lock = lock_root(policy)?;
-    // As relative as the link to the base, so that both can move together.
-    let link = link_to(base, root);
-    let adapter = match link.is_relative() {
-        true => PathBuf::from_iter(link.components().skip(1).map(|_| ".."))
-            .join(root.file_name().unwrap_or_default()),
-        false => std::path::absolute(root).map_err(failure)?,
-    };
-    writeln!(record, "{}", adapter.display()).and_then(|()| record.sync_all()).map_err(failure)?;
-    if path.exists() { Ok(Some(lock)) } else { Err(io_failure(base, &ErrorKind::NotFound.into())) }
-}
-
-/// Whether an adapter of another policy directory rests on a version. One in the same folder counts until it is removed;
-/// others may have been moved and always count.
-fn adapters_rest_on(files: &Path) -> bool {
-    let place = files.canonicalize().ok();
-    let rests = |line: &str| {
-        let base = files.join(line).join(BASE);
-        Path::new(line).is_absolute() || base.canonicalize().ok() == place
-    };
-    match fs::read_to_string(files.join(ADAPTERS)) {
-        Ok(adapters) => adapters.lines().any(rests),
-        Err(error) => error.kind() != ErrorKind::NotFound,
-    }
-}
-
-/// Waits for exclusive access to the policy directory, or for a signal; removes what a crash left there.
-fn lock(policy: &Policy) -> Result<File> {
-    let root = &policy.root;
-    if !policy.is_writable_layout()? {
-        return Err(Failure::usage(format!(
-            "{}: a plain Hugging Face directory is never written to",
-            show(root)
-        ))
-        .hint(format!("make a policy directory of it: policy init DIR --from {}", show(root))));
-    }
-    lock_root(root)
-}
-
-fn lock_root(root: &Path) -> Result<File> {
-    lock_folder(root, &[BUILDING, REMOVING, LINKING])
-}
-
-/// Waits for exclusive access to a folder, or for a signal; removes what a crash left there, by its prefixes.
-pub(crate) fn lock_folder(root: &Path, leftovers: &[&str]) -> Result<File> {
-    let path = root.join(LOCK);
-    let failure = |error: std::io::Error| Failure::io(format!("{}: {error}", show(&path)));
-    // To open a FIFO would wait for its other end.
-    if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
-        return Err(Failure::io(format!("{}: not a regular file", show(&path))).hint("remove it"));
-    }
-    let file = File::options().create(true).append(true).open(&path).map_err(failure)?;
-    while let Err(error) = file.try_lock() {
-        match error {
-            TryLockError::Error(error) => return Err(failure(error)),
-            TryLockError::WouldBlock if interrupted() => return Err(Failure::interrupted()),
-            TryLockError::WouldBlock => std::thread::sleep(LOCK_WAIT),
-        }
-    }
-    for entry in fs::read_dir(root).map_err(|error| io_failure(root, &error))? {
-        let entry = entry.map_err(|error| io_failure(root, &error))?;
-        let name = entry.file_name();
-        let leftover = |name: &str| leftovers.iter().any(|prefix| name.starts_with(prefix));
-        if name.to_str().is_some_and(leftover) {
-            durable::remove(&entry.path())?;
-        }
-    }
-    Ok(file)
 }

@@ -15,7 +15,7 @@ use crate::adapter;
 use crate::directory::{Policy, VERSION_FILE};
 use crate::durable;
 use crate::json::{io_failure, show};
-use crate::publish::{OPTIMIZER, TRAINER_STATE};
+use crate::training_state::{OPTIMIZER, TRAINER_STATE};
 use crate::weights::{INDEX, SINGLE, Weights};
 
 /// Extensions of weights and optimizer states in formats that are not read.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use policy::config::Config;
 use policy::directory::Policy;
-use policy::publish::training_state;
+use policy::training_state::training_state;
 use policy::weights::{ElementType, Weights as Tensors};
 use record::failure::{Failure, Result};
 use record::stage::choice;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use policy::directory::{Policy, Version};
-use policy::publish::{Retention, retire};
+use policy::retention::{Retention, retire};
 use policy::weights::ElementType;
 use record::failure::Result;
 

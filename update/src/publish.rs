@@ -5,9 +5,9 @@
 use std::cell::RefCell;
 
 use policy::directory::{Policy, Version};
-use policy::publish::{
-    Data, NewTensor, NewVersion, PIECE, Read, Retention, publish, publish_same, save_state,
-};
+use policy::publish::{Data, NewTensor, NewVersion, PIECE, Read, publish, publish_same};
+use policy::retention::Retention;
+use policy::training_state::save_state;
 use policy::weights::ElementType;
 use record::failure::{Failure, Result};
 use serde_json::{Map, Value};

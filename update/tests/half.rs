@@ -9,7 +9,7 @@ use common::{GOLDEN, Place, golden, masters, stream, version, weights};
 use device::Sim;
 use policy::config::Config;
 use policy::directory::Policy;
-use policy::publish::Retention;
+use policy::retention::Retention;
 use policy::weights::{ElementType, Weights};
 use serde_json::{Map, Value, json};
 use std::fs;

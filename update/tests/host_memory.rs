@@ -24,7 +24,7 @@ use policy::adapter::{Adapter, Target};
 use policy::config::Config;
 use policy::directory::Policy;
 use policy::initial;
-use policy::publish::Retention;
+use policy::retention::Retention;
 use record::failure::Result;
 use serde_json::{Map, json};
 use small::Weighted;

@@ -15,7 +15,8 @@ use crate::config::Config;
 use crate::decoder::Tensor;
 use crate::directory::{Policy, Version};
 use crate::initial;
-use crate::publish::{self, Data, NewTensor, NewVersion, Retention};
+use crate::publish::{self, Data, NewTensor, NewVersion};
+use crate::retention::{Retention, retire};
 use crate::weights::Weights;
 
 #[test]
@@ -205,7 +206,7 @@ fn run(root: &Path, first: usize, versions: &mut Vec<Version>) -> Result<()> {
             let from = Policy::open_version(root, &versions[SOURCES[call]].to_string())?;
             from.verify()?;
             let (weights, config) = (Weights::open(&from.files)?, Config::load(&from.files)?);
-            let state = publish::training_state(&from)?;
+            let state = crate::training_state::training_state(&from)?;
             assert_eq!(state.is_some(), SOURCES[call] > 0, "the training state is there");
             let mut values = Vec::new();
             for tensor in config.tensors() {
@@ -229,7 +230,7 @@ fn run(root: &Path, first: usize, versions: &mut Vec<Version>) -> Result<()> {
                 )?,
                 _ => publish::publish(&from, &next, &retention)?,
             };
-            publish::retire(root, from.version.step, &version, &retention)?;
+            retire(root, from.version.step, &version, &retention)?;
             version
         };
         versions.truncate(call);

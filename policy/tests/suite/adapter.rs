@@ -7,7 +7,8 @@ use policy::adapter::{Adapter, Target};
 use policy::config::Config;
 use policy::directory::Policy;
 use policy::initial;
-use policy::publish::{self, Data, NewTensor, NewVersion, Retention};
+use policy::publish::{self, Data, NewTensor, NewVersion};
+use policy::retention::{Retention, retire};
 use policy::weights::Weights;
 use record::failure::{Failure, Result};
 use serde_json::{Map, Value, json};
@@ -94,7 +95,7 @@ fn versions_are_published_and_pruned_beside_a_base_that_stays() {
             NewVersion { input: &input, tensors: &tensors, optimizer: &[], trainer_state: Some(&Map::new()) };
         let retention = Retention { keep: 1, pinned: &[] };
         let version = publish::publish(&adapter, &next, &retention).unwrap();
-        publish::retire(&adapter.root, adapter.version.step, &version, &retention).unwrap();
+        retire(&adapter.root, adapter.version.step, &version, &retention).unwrap();
         adapter = Policy::open(&adapter.root).unwrap();
         assert_eq!((version.step, &version), (round, &adapter.version));
         used(&adapter.root).unwrap();

@@ -8,8 +8,10 @@ use policy::adapter::{Adapter, Target};
 use policy::config::Config;
 use policy::directory::Policy;
 use policy::initial;
-use policy::publish::{self, Retention};
+use policy::publish;
+use policy::retention::Retention;
 use policy::side_files;
+use policy::training_state::training_state;
 use policy::weights::Weights;
 use serde_json::Value;
 
@@ -74,9 +76,9 @@ fn a_flipped_bit_is_seen_in_weights_bases_and_optimizer_state() {
     next(&first, "one");
     let second = Policy::open(&first.root).unwrap();
     second.verify().unwrap();
-    assert!(publish::training_state(&second).unwrap().is_some());
+    assert!(training_state(&second).unwrap().is_some());
     flip(&second.files.join("optimizer.safetensors"));
-    let failure = publish::training_state(&second).unwrap_err();
+    let failure = training_state(&second).unwrap_err();
     assert!(failure.code == 65 && failure.message.contains("is not the one that was saved"), "{failure}");
     flip(&second.files.join("model.safetensors"));
     assert_eq!(Policy::open(&first.root).unwrap().verify().unwrap_err().code, 65);

@@ -7,7 +7,9 @@ use std::path::Path;
 use half::bf16;
 use policy::config::Config;
 use policy::directory::{Policy, Version};
-use policy::publish::{self, Data, NewTensor, NewVersion, Retention};
+use policy::publish::{self, Data, NewTensor, NewVersion};
+use policy::retention::{self, Retention};
+use policy::training_state::{save_state, training_state};
 use policy::weights::Weights;
 use record::failure::Result;
 use serde_json::{Map, Value, json};
@@ -47,7 +49,7 @@ pub fn next_keeping(policy: &Policy, input: &str, keep: usize, pinned: &[Version
 }
 
 fn retire(from: &Policy, version: Version, retention: &Retention) -> Result<Version> {
-    publish::retire(&from.root, from.version.step, &version, retention).map(|()| version)
+    retention::retire(&from.root, from.version.step, &version, retention).map(|()| version)
 }
 
 pub fn next(policy: &Policy, input: &str) -> Version {
@@ -87,10 +89,10 @@ fn a_version_is_complete_and_everything_but_the_weights_is_the_same_bytes() {
     }
     second.verify().unwrap();
 
-    let (moments, notes) = publish::training_state(&second).unwrap().unwrap();
+    let (moments, notes) = training_state(&second).unwrap().unwrap();
     assert_eq!(notes, Map::from_iter([("updates".to_owned(), json!(3))]));
     assert_eq!(moments.unwrap().to_f32("model.norm.weight").unwrap(), vec![0.5; 96]);
-    assert!(publish::training_state(&first).unwrap().is_none());
+    assert!(training_state(&first).unwrap().is_none());
 }
 
 #[test]
@@ -120,14 +122,14 @@ fn training_state_may_follow_its_version() {
     let retention = Retention { keep: 9, pinned: &[] };
     publish::publish(&bare, &version, &retention).unwrap();
     let published = Policy::open(&bare.root).unwrap();
-    assert!(publish::training_state(&published).unwrap().is_none());
+    assert!(training_state(&published).unwrap().is_none());
     assert_eq!(publish::published(&bare, "one", &retention).unwrap().unwrap(), published.version);
     let notes = Map::from_iter([("updates".to_owned(), json!(3))]);
-    publish::save_state(&published, &view(&moments), &notes).unwrap();
+    save_state(&published, &view(&moments), &notes).unwrap();
     assert_eq!(entries(&bare.root), [".lock", "current", "step-000000", "step-000001"]);
     let expected = Policy::open(&whole.root).unwrap();
     assert!(crate::contents(&expected.files) == crate::contents(&published.files));
-    assert!(publish::training_state(&published).unwrap().is_some());
+    assert!(training_state(&published).unwrap().is_some());
 }
 
 /// After a step that moved nothing: the files are the source's own, and stay when it goes.
@@ -149,7 +151,7 @@ fn a_version_with_the_same_content_is_links() {
     third.verify().unwrap();
     // The source is gone, its files are not.
     assert!(!second.files.exists());
-    let (moments, found) = publish::training_state(&third).unwrap().unwrap();
+    let (moments, found) = training_state(&third).unwrap().unwrap();
     assert_eq!(moments.unwrap().to_f32("model.norm.weight").unwrap(), vec![0.5; 96]);
     assert_eq!(found, notes);
     let version = publish::publish_same(&third, &same, &retention).unwrap();
@@ -200,7 +202,7 @@ fn moments_of_zeros_take_no_room() {
         file.len(),
         file.blocks()
     );
-    let read = publish::training_state(&second).unwrap().unwrap().0.unwrap();
+    let read = training_state(&second).unwrap().unwrap().0.unwrap();
     for NewTensor { name, data, .. } in moments {
         let Data::F32(values) = data else { unreachable!("values in memory") };
         assert_eq!(read.to_f32(name).unwrap(), values, "{name}");
@@ -479,7 +481,7 @@ fn state_of_other_weights_is_refused() {
     for name in ["optimizer.safetensors", "trainer_state.json"] {
         fs::copy(second.files.join(name), first.files.join(name)).unwrap();
     }
-    assert_eq!(publish::training_state(&first).unwrap_err().code, 65);
+    assert_eq!(training_state(&first).unwrap_err().code, 65);
     fs::remove_file(first.files.join("trainer_state.json")).unwrap();
-    assert_eq!(publish::training_state(&first).unwrap_err().code, 65);
+    assert_eq!(training_state(&first).unwrap_err().code, 65);
 }
