@@ -1,5 +1,7 @@
 //! One policy in one call: opened at the version that its samples name, then trained, checked or planned.
 
+mod scoring;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Instant;
@@ -23,9 +25,7 @@ use crate::kept::{Kept, Older, Unsaved};
 use crate::learner::{CpuLearner, DeviceLearner, Learner};
 use crate::logprobs::{self, GapBounds};
 use crate::metrics;
-use crate::model::{
-    DeviceModel, LoraAdapter, MemoryPlan, MemoryRequest, Model, Parameters, Source, most_tokens,
-};
+use crate::model::{LoraAdapter, MemoryPlan, MemoryRequest, Model, Source, most_tokens};
 use crate::overlap::Overlap;
 use crate::plan::{self, ModelSpec, Plan};
 use crate::publish::{self, Change, next_version};
@@ -36,10 +36,8 @@ use crate::timing::{Times, Timing};
 use crate::trainer::Trainer;
 use crate::weights::Weights;
 
-/// Defaults of `--max-logprob-gap`, nats: with `--check` for f32 weights and arithmetic, and where either has 16 bits. Right
-/// runs of up to 30 layers have means of 4e-6 and 0.011, and single tokens at up to 8e-5 and 0.15.
-const CHECK_GAPS: [f64; 2] = [1e-3, 0.3];
-/// The same for training: a long run should not stop for one unlikely token.
+/// Defaults of `--max-logprob-gap` in training, nats: for f32 weights and arithmetic, and where either has 16 bits. Wider than those
+/// of `--check`, as a long run should not stop for one unlikely token.
 const TRAINING_GAPS: [f64; 2] = [0.01, 0.5];
 
 /// One policy, its samples, and the version that they were sampled from.
@@ -270,37 +268,6 @@ impl<'a> PolicyUpdate<'a> {
         self.line(&metrics, Some(version), stage::timing(Instant::now()))
     }
 
-    /// Recomputes the recorded log-probabilities; returns the metrics line, the phase timings, and a failure if they
-    /// differ too much.
-    pub fn check(&self) -> Result<(String, Times, Result<()>)> {
-        let started = Instant::now();
-        // Kept open: opening the same device again is then quick.
-        let _device = plan::open_device(self.arguments, self.spec(), &self.request(false))?;
-        let mut timing = Timing::default();
-        let checkpoint = Checkpoint::open(&self.from, &self.config)?;
-        let stats = logprobs::compare(self.samples, &self.logprobs(&checkpoint, &mut timing)?);
-        let single = self.is_single(&checkpoint)?;
-        let allowed = self.max_logprob_gap(CHECK_GAPS, single);
-        let (tokens, gap) = (stats.tokens as f64, stats.largest_gap);
-        let mut values = metrics::of_samples(self.samples);
-        let mut put = |name: &str, value: Value| values.insert(name.to_owned(), value);
-        put("check", json!(true));
-        put("sampling/logp_difference_mean", json!(finite(stats.gap / tokens)));
-        put("sampling/logp_difference_max", json!(finite(gap)));
-        put("sampling/logp_difference_allowed", json!(finite(allowed)));
-        put("sampling/importance_sampling_ratio_mean", json!(finite(stats.ratio / tokens)));
-        values.extend(self.description());
-        let mut report = self.timing(started);
-        report.extend(timing.times());
-        let line = self.line(&splice::json(&values)?, None, report)?;
-        let bounds = GapBounds { most: allowed, single };
-        let Some((cause, hint)) = bounds.exceeded(&stats) else {
-            self.log(format_args!("{} log-probabilities agree within {gap:.1e}", stats.tokens));
-            return Ok((line, timing.times(), Ok(())));
-        };
-        Ok((line, timing.times(), Err(Failure::work(cause).at(&self.owned.name).hint(hint))))
-    }
-
     /// What training would do, and the memory it would use.
     pub fn plan(&self) -> Result<Plan> {
         let spec = self.spec();
@@ -345,24 +312,6 @@ impl<'a> PolicyUpdate<'a> {
         Ok((model.rounding(self.arguments.dtype()?).planned_for(planned), weights))
     }
 
-    fn reference_logprobs(&self, timing: &mut Timing) -> Result<Option<Vec<Vec<f32>>>> {
-        let Some(reference) = &self.reference else { return Ok(None) };
-        let config = Config::load(reference.model())?;
-        let checkpoint = Checkpoint::open(reference, &config)?;
-        self.logprobs(&checkpoint, timing).map(Some)
-    }
-
-    /// The trainer's own log-probabilities under the weights that were sampled from. A single step needs none: its forward
-    /// pass computes them.
-    fn start_logprobs(&self, checkpoint: &Checkpoint, timing: &mut Timing) -> Result<Option<Vec<Vec<f32>>>> {
-        let arguments = self.arguments;
-        let steps = arguments.minibatches.saturating_mul(arguments.epochs);
-        match arguments.importance_cap {
-            Some(_) if steps > 1 => self.logprobs(checkpoint, timing).map(Some),
-            _ => Ok(None),
-        }
-    }
-
     /// Loads the checkpoint for training. No device memory is allocated before this.
     fn learner(
         &self,
@@ -378,44 +327,6 @@ impl<'a> PolicyUpdate<'a> {
                 Box::new(DeviceLearner::new(device, &plan, checkpoint, settings, state, workers)?)
             }
         })
-    }
-
-    /// The log-probability of every completion token under the weights of a checkpoint.
-    fn logprobs(&self, checkpoint: &Checkpoint, timing: &mut Timing) -> Result<Vec<Vec<f32>>> {
-        let limit = self.arguments.max_tokens_per_batch as usize;
-        let threads = self.arguments.thread_count();
-        let mut started = Instant::now();
-        // The checkpoint may be the reference, and then an adapter where the policy is not, or the other way round.
-        let adapter = checkpoint.adapter().map(|(adapter, _)| adapter);
-        let config = &checkpoint.config;
-        let spec = ModelSpec { config, stored: self.config.dtype, adapter };
-        let device = plan::open_device(self.arguments, spec, &self.request(false))?;
-        let Some((device, plan)) = device else {
-            let (model, weights) = self.on_host(checkpoint)?;
-            // Nothing is kept for a backward pass.
-            let model = model.recomputing();
-            timing.load += started.elapsed().as_secs_f64();
-            started = Instant::now();
-            let found = logprobs::of_samples(self.ranks, self.samples, limit, |trees, temperature| {
-                Ok(model.logprobs(weights.forward(), trees, temperature, threads))
-            })?;
-            timing.forward += started.elapsed().as_secs_f64();
-            return Ok(found);
-        };
-        let mut model = match checkpoint.adapter() {
-            None => DeviceModel::new(device, config, None, &checkpoint.trained, &plan)?,
-            Some((adapter, base)) => {
-                let trained = Parameters::of(&checkpoint.trained)?;
-                DeviceModel::new(device, config, Some((adapter, &trained.values)), base, &plan)?
-            }
-        };
-        timing.load += started.elapsed().as_secs_f64();
-        started = Instant::now();
-        let found = logprobs::of_samples(self.ranks, self.samples, limit, |trees, temperature| {
-            model.logprobs(trees, temperature)
-        })?;
-        timing.forward += started.elapsed().as_secs_f64();
-        Ok(found)
     }
 
     fn log(&self, text: fmt::Arguments) {
