@@ -14,8 +14,9 @@ use serde::Serialize;
 use serde_json::Map;
 use serde_json::value::RawValue;
 
+use crate::episode::group::{Group, Member};
 use crate::episode::joint::{JointAction, Node};
-use crate::episode::{Episode, Group, Member, Stop};
+use crate::episode::{Episode, Stop};
 use crate::prompts::Prompt;
 
 /// Fields that all lines of a run share.

@@ -22,7 +22,7 @@ use ureq::Agent;
 use ureq::http::{Response, StatusCode};
 
 use crate::engine::Request;
-use crate::episode::{Candidate, ServerTokens};
+use crate::episode::group::{Candidate, ServerTokens};
 use crate::runtime;
 
 /// Calls at the same time.

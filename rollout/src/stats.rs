@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::episode::{Group, Stop};
+use crate::episode::Stop;
+use crate::episode::group::Group;
 
 /// Where an episode can fail, in the order of `dropped_groups`.
 const BOUNDARIES: [&str; 4] = ["policy", "env", "sandbox", "task"];

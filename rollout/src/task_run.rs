@@ -14,8 +14,9 @@ use record::failure::{Failure, Result};
 use record::line::Task;
 
 use crate::arguments::Settings;
+use crate::episode::group::{Candidate, Group, PromptRequest};
 use crate::episode::joint::{Expand, JointAction, Node};
-use crate::episode::{Candidate, Episode, EpisodeError, EpisodeId, Group, PromptRequest, Stop};
+use crate::episode::{Episode, EpisodeError, EpisodeId, Stop};
 use crate::lines::{EpisodeEnd, PolicyLabel, TaskRef};
 use crate::prompts::Prompt;
 use crate::stats::{AgentStats, Stats};

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use record::failure::{DATA, Failure, Result, USAGE};
 
 use crate::engine::{Completion, PhaseTimings, Request};
-use crate::episode::{Candidate, EpisodeError, ServerTokens};
+use crate::episode::EpisodeError;
+use crate::episode::group::{Candidate, ServerTokens};
 use crate::generator::Player;
 use crate::policies::policy_of;
 use crate::prompts::{Prompt, PromptCache};

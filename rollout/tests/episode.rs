@@ -7,10 +7,8 @@ use std::sync::Arc;
 use common::{Talk, parallel, sequential, staged};
 use envs::{Outcome, State, Workflow};
 use record::sample::{Message, Rewards};
-use rollout::episode::{
-    Candidate, Episode, EpisodeConfig, EpisodeId, Frozen, Group, PromptRequest, Select, ServerTokens, Stop,
-    Transition,
-};
+use rollout::episode::group::{Candidate, Group, PromptRequest, ServerTokens};
+use rollout::episode::{Episode, EpisodeConfig, EpisodeId, Frozen, Select, Stop, Transition};
 use rollout::streams::Streams;
 
 fn begin(workflow: Arc<Workflow>, config: EpisodeConfig, branches: u32) -> (Episode, Vec<PromptRequest>) {

@@ -14,7 +14,8 @@ use record::failure::{Failure, Result};
 use record::line::JointRewards;
 use record::sample::Rewards;
 
-use super::{Candidate, Episode, EpisodeError, Group, Member, PromptRequest, Select, Stop, Transition};
+use super::group::{Candidate, Group, Member, PromptRequest};
+use super::{Episode, EpisodeError, Select, Stop, Transition};
 
 /// The most joint actions of a node.
 const MAX_ACTIONS: u64 = 4096;

@@ -1,0 +1,89 @@
+//! What one agent does at one turn: the prompt, a candidate a branch, and the group of them with their rewards.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use envs::Outcome;
+use record::sample::Message;
+
+use super::joint::Node;
+
+/// A prompt for one agent, to be completed once per branch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PromptRequest {
+    /// The node of the tree of joint actions.
+    pub node: Node,
+    /// The turn, from 0.
+    pub turn: u32,
+    /// Index of the agent in the workflow.
+    pub agent: usize,
+    /// The branches to sample, one candidate each.
+    pub branches: Range<u32>,
+    /// The prompt, the same for all of them.
+    pub messages: Vec<Message>,
+}
+
+/// One completion, as text and as tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// The text that the environment sees.
+    pub text: String,
+    /// Its tokens, the stop token included.
+    pub ids: Vec<u32>,
+    /// The log-probability of each token.
+    pub logprobs: Vec<f32>,
+    /// Whether it ended with a stop token, as opposed to at the token limit.
+    pub stopped: bool,
+    /// What a server counted, whose tokens are not known here.
+    pub usage: ServerTokens,
+}
+
+/// Tokens of a candidate as a server counted them, where it did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerTokens {
+    /// Of the prompt.
+    pub prompt: Option<u64>,
+    /// Of the completion.
+    pub completion: Option<u64>,
+}
+
+/// A scored candidate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member {
+    /// Its number in the group.
+    pub branch: u32,
+    /// The completion.
+    pub candidate: Candidate,
+    /// What the environment returned.
+    pub outcome: Outcome,
+    /// α·team + local.
+    pub reward: f64,
+    /// Whether it was executed.
+    pub selected: bool,
+    /// Whether the turn limit ended the episode after it.
+    pub truncated: bool,
+}
+
+/// The scored candidates of one agent at one turn of one episode, in branch order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// The node of the tree of joint actions.
+    pub node: Node,
+    /// The turn, from 0.
+    pub turn: u32,
+    /// Index of the agent in the workflow.
+    pub agent: usize,
+    /// Id of the sample that led to the state of this group; none in the initial state.
+    pub parent: Option<Arc<str>>,
+    /// The prompt that all members continue.
+    pub messages: Vec<Message>,
+    /// The candidates.
+    pub members: Vec<Member>,
+}
+
+impl Group {
+    /// The candidate that was executed.
+    pub fn selected(&self) -> Option<&Member> {
+        self.members.iter().find(|member| member.selected)
+    }
+}
