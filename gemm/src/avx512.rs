@@ -7,10 +7,13 @@ use std::mem::transmute;
 
 type Run = unsafe fn(Tile, usize, *const Word, *const Word, *const f32, *mut f32);
 
-/// Kernels by number of rows, for tiles of up to 16 and up to 32 columns.
+/// Kernels by number of rows, for tiles of up to 16 and up to 32 columns; then the same for a left operand in place.
 macro_rules! by_rows {
     ($tile:ident: $($rows:literal)*) => {
-        [[$($tile::<$rows, 1>),*], [$($tile::<$rows, 2>),*]]
+        [
+            [$($tile::<$rows, 1, false>),*], [$($tile::<$rows, 2, false>),*],
+            [$($tile::<$rows, 1, true>),*], [$($tile::<$rows, 2, true>),*],
+        ]
     };
 }
 
@@ -24,6 +27,7 @@ macro_rules! kernel {
             const MR: usize = 14;
             const NR: usize = 32;
             const VALUES_PER_WORD: usize = $in_word;
+            const READS_IN_PLACE: bool = $in_word == 1;
 
             unsafe fn tile(
                 tile: Tile,
@@ -33,9 +37,10 @@ macro_rules! kernel {
                 onto: *const f32,
                 c: *mut f32,
             ) {
-                const KERNELS: [[Run; 15]; 2] = by_rows!($tile: 1 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+                const KERNELS: [[Run; 15]; 4] = by_rows!($tile: 1 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+                let kind = usize::from(tile.columns > 16) + 2 * usize::from(tile.in_place.is_some());
                 // SAFETY: the caller's promise is the kernel's.
-                unsafe { KERNELS[usize::from(tile.columns > 16)][tile.rows](tile, words, a, b, onto, c) }
+                unsafe { KERNELS[kind][tile.rows](tile, words, a, b, onto, c) }
             }
 
             unsafe fn transpose(block: PackBlock) {
@@ -71,7 +76,7 @@ fn lanes(count: usize) -> __mmask16 {
 macro_rules! tile_function {
     ($name:ident, $features:literal, |$left:ident, $right:ident, $sum:ident| $product:expr) => {
         #[target_feature(enable = $features)]
-        unsafe fn $name<const ROWS: usize, const VECTORS: usize>(
+        unsafe fn $name<const ROWS: usize, const VECTORS: usize, const IN_PLACE: bool>(
             tile: Tile,
             words: usize,
             mut a: *const Word,
@@ -80,6 +85,7 @@ macro_rules! tile_function {
             c: *mut f32,
         ) {
             let mut sums = [[_mm512_setzero_ps(); VECTORS]; ROWS];
+            let [stride, step] = tile.in_place.filter(|_| IN_PLACE).unwrap_or([1, ROWS]);
             // SAFETY: the caller promises the extents of both panels.
             unsafe {
                 for row in 0..ROWS {
@@ -92,12 +98,12 @@ macro_rules! tile_function {
                         *right = _mm512_loadu_si512(b.add(16 * vector).cast());
                     }
                     for (row, sums) in sums.iter_mut().enumerate() {
-                        let $left = _mm512_set1_epi32(*a.add(row) as i32);
+                        let $left = _mm512_set1_epi32(*a.add(row * stride) as i32);
                         for ($sum, &$right) in sums.iter_mut().zip(&right) {
                             *$sum = $product;
                         }
                     }
-                    a = a.add(ROWS);
+                    a = a.add(step);
                     b = b.add(32);
                 }
             }

@@ -107,6 +107,8 @@ pub(crate) fn multiply<K: MicroKernel>(
     let depth_words = (KC * K::UNIT).min(inner).div_ceil(K::VALUES_PER_WORD);
     let packed_a = aligned(&mut scratch.a, MC * depth_words).as_mut_ptr();
     let panels = NC.min(columns).div_ceil(K::NR);
+    // Rows that only one panel multiplies are not worth packing.
+    let in_place = (K::READS_IN_PLACE && panels == 1).then_some([a.row_stride, a.column_stride]);
     let mut packed_b = match b {
         Right::Strided(_) => aligned(&mut scratch.b, panels * K::NR * depth_words).as_ptr(),
         Right::Packed(words) => words.as_ptr(),
@@ -122,8 +124,10 @@ pub(crate) fn multiply<K: MicroKernel>(
             for row_part in 0..row_parts {
                 let band = part(rows, row_parts, row_part);
                 let tiles = band.len().div_ceil(K::MR);
-                // SAFETY: as above, for `packed_a` and `a`.
-                unsafe { pack::rows::<K>(a, depth.clone(), band.clone(), tiles, packed_a) };
+                if in_place.is_none() {
+                    // SAFETY: as above, for `packed_a` and `a`.
+                    unsafe { pack::rows::<K>(a, depth.clone(), band.clone(), tiles, packed_a) };
+                }
                 for panel in 0..band_b.len().div_ceil(K::NR) {
                     let column = band_b.start + panel * K::NR;
                     let wide = K::NR.min(band_b.end - column);
@@ -140,8 +144,14 @@ pub(crate) fn multiply<K: MicroKernel>(
                                 Onto::Result => target.cast_const(),
                                 Onto::Other(other) => other.as_ptr().add(offset),
                             };
-                            let tile = Tile { rows: span.len(), columns: wide, stride };
-                            let left = packed_a.add(span.start * words);
+                            let tile = Tile { rows: span.len(), columns: wide, stride, in_place };
+                            let left = match in_place {
+                                None => packed_a.cast_const().add(span.start * words),
+                                Some([row, inner]) => {
+                                    let first = (band.start + span.start) * row + depth.start * inner;
+                                    a.data.as_ptr().add(first).cast()
+                                }
+                            };
                             let right = packed_b.add(panel * K::NR * words);
                             K::tile(tile, words, left, right, base, target);
                         }

@@ -13,12 +13,15 @@ pub(crate) trait MicroKernel {
     /// Values of the inner dimension that stay together: a block holds whole units, and as many of them whatever the kernel.
     const UNIT: usize = Self::VALUES_PER_WORD;
 
+    /// Whether [`MicroKernel::tile`] reads a left operand that is not packed, too.
+    const READS_IN_PLACE: bool = false;
+
     /// `c[i][j] = onto[i][j] + sum_p a[p][i] * b[p][j]` over `tile.rows` by `tile.columns` elements.
     ///
     /// # Safety
-    /// The CPU has the kernel's instructions; `a` holds `words * tile.rows` words, `b` holds
-    /// `words * NR`; `c` and, unless null, `onto` are valid for `tile.rows` rows of `tile.columns`
-    /// values at `stride`.
+    /// The CPU has the kernel's instructions; `a` holds `words * tile.rows` words, or is valid for `words` at the strides
+    /// of `tile.in_place`, `b` holds `words * NR`; `c` and, unless null, `onto` are valid for `tile.rows` rows of
+    /// `tile.columns` values at `stride`.
     unsafe fn tile(tile: Tile, words: usize, a: *const Word, b: *const Word, onto: *const f32, c: *mut f32);
 
     /// Packs rows along the inner dimension: word `place * width + row` of the target holds the values
@@ -78,6 +81,8 @@ pub(crate) struct Tile {
     pub rows: usize,
     pub columns: usize,
     pub stride: usize,
+    /// Strides of a row and of the inner dimension of a left operand that is not packed.
+    pub in_place: Option<[usize; 2]>,
 }
 
 /// Words a packed panel may overrun, see [`MicroKernel::transpose`].
