@@ -75,7 +75,7 @@ WORLDS = {
                   settings=("encoding=full", "level=1"), **REAL),
     "stories": World("math", "word problems of one step, SmolLM2-135M-Instruct", turns=1, max_tokens=24, warmup=0, budget=80_000,
                      settings=("encoding=full", "level=2"), **REAL),
-    "functions": World("code", "functions of a number, SmolLM2-135M-Instruct", turns=2, max_tokens=48, warmup=0, budget=160_000,
+    "functions": World("code", "functions of a number, SmolLM2-135M-Instruct", turns=2, max_tokens=48, warmup=20, budget=80_000,
                        settings=("encoding=full", "level=1"), **REAL),
     "write": World("write", "Write: two writers of one text", turns=2, max_tokens=24, warmup=400, budget=120_000),
     "math-team": World("math", "Math: a tool that calculates beside a reasoner", turns=2, max_tokens=24, warmup=600, budget=120_000),

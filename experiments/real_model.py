@@ -39,8 +39,9 @@ def sections(lab, seeds):
     for place in PLACES:
         there = [cell for cell in CELLS if cell.place == place]
         by_name = {cell.name: cell for cell in there}
-        rows = [("single agent, untrained", untrained(lab, by_name["single-weights"], seeds)),
-                ("team, untrained", untrained(lab, by_name["team-weights"], seeds))]
+        before = "after the warm-up" if WORLDS[place].warmup else "untrained"
+        rows = [(f"single agent, {before}", untrained(lab, by_name["single-weights"], seeds)),
+                (f"team, {before}", untrained(lab, by_name["team-weights"], seeds))]
         rows += [(cell.title, [tables.final(lab, cell, seed) for seed in seeds]) for cell in there]
         yield f"### {WORLDS[place].title}", tables.table(rows, seeds)
         yield f"{WORLDS[place].title}, on the way (means over seeds)", tables.curve(lab, there, seeds)
