@@ -21,16 +21,9 @@ const TOKENS: Range<usize> = 256..4096;
 const SHARES: usize = 8;
 /// Tokens of a micro-batch at least where there are few for all threads: products are a little slower, nobody waits.
 const SHARED_TOKENS: usize = 160;
-/// Values kept for a token from which on all threads share a micro-batch of [`WIDE_TOKENS`] ([`super::memory`]).
-const WIDE: usize = 128 << 10;
-/// Tokens of such a micro-batch at most. Each packs all weights again: with 160 that took a fifth of the time.
-const WIDE_TOKENS: usize = 512;
 
 /// Tokens that a micro-batch aims at, of so many in all.
 fn aim(total: usize, kept_values: usize) -> usize {
-    if kept_values >= WIDE {
-        return WIDE_TOKENS;
-    }
     let kept = (KEPT_VALUES / kept_values.max(1)).clamp(TOKENS.start, TOKENS.end);
     kept.min(total.div_ceil(SHARES).max(SHARED_TOKENS))
 }
@@ -38,9 +31,6 @@ fn aim(total: usize, kept_values: usize) -> usize {
 /// Micro-batches that so many tokens are cut into.
 fn parts(total: usize, kept_values: usize) -> usize {
     let aim = aim(total, kept_values);
-    if kept_values >= WIDE {
-        return total.div_ceil(aim).max(1);
-    }
     let parts = ((total + aim / 2) / aim).max(1);
     if parts < SHARES { 1 << parts.ilog2() } else { parts }
 }
@@ -202,14 +192,10 @@ mod tests {
                 assert!(most - least <= 2 * largest, "{count} of {size}: {sizes:?}");
                 assert!(most <= most_tokens(total, largest, kept_values), "{count} of {size}: {sizes:?}");
                 assert!(most <= most_tokens(2 * total, largest, kept_values), "{count} of {size}: {sizes:?}");
-                let enough = match kept_values >= WIDE {
-                    true => {
-                        sizes.len() <= total.div_ceil(WIDE_TOKENS)
-                            && most <= WIDE_TOKENS.max(largest) + largest
-                    }
-                    false => sizes.len() >= SHARES || sizes.len().is_power_of_two(),
-                };
-                assert!(enough, "{count} of {size}: {sizes:?}");
+                assert!(
+                    sizes.len() >= SHARES || sizes.len().is_power_of_two(),
+                    "{count} of {size}: {sizes:?}"
+                );
             }
         }
     }
