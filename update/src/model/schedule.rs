@@ -21,9 +21,10 @@ const TOKENS: Range<usize> = 256..4096;
 const SHARES: usize = 8;
 /// Tokens of a micro-batch at least where there are few for all threads: products are a little slower, nobody waits.
 const SHARED_TOKENS: usize = 160;
-/// Values kept for a token from which on all threads share a micro-batch ([`super::memory`]), so that it need not be small.
+/// Values kept per token from which a model is wide: all threads share one micro-batch at a time ([`super::memory`]).
 const WIDE: usize = 128 << 10;
-/// Tokens of such a micro-batch at most, but for a larger tree. Each packs all weights again: with 160 that took a fifth of the time.
+/// Most tokens in a micro-batch of a wide model, unless a single tree is larger. Each micro-batch packs all weights again, which took
+/// a fifth of the time at 160 tokens.
 const WIDE_TOKENS: usize = 512;
 
 /// Tokens that a micro-batch aims at, of so many in all.
