@@ -17,13 +17,14 @@ def main(text, plan, sections):
     parser.add_argument("--root", default="runs/experiments", help="where the runs are [default: %(default)s]")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once, each on one processor [default: 1]")
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)), metavar="S,S", help="[default: %(default)s]")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only cells with this in WORLD/NAME")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only the cell WORLD/NAME, or those with this in their name")
     parser.add_argument("--part", type=float, default=1, choices=MARKS, metavar="P",
                         help="train and compare at this part of the token budget (1/16, 1/8, … as a decimal); a greater part"
                              " goes on from there [default: 1]")
     arguments = parser.parse_args()
     seeds = [int(seed) for seed in arguments.seeds.split(",")]
-    plan.cells = [cell for cell in plan.cells if arguments.only in f"{cell.place}/{cell.name}"]
+    named = [cell for cell in plan.cells if arguments.only == f"{cell.place}/{cell.name}"]
+    plan.cells = named or [cell for cell in plan.cells if arguments.only in f"{cell.place}/{cell.name}"]
     lab = Lab(arguments.root, part=arguments.part)
     if arguments.what == "list":
         for cell in plan.cells:
