@@ -121,10 +121,16 @@ pub(crate) fn build(building: &Path, root: &Path, fill: impl FnOnce(&Path) -> Re
     rename(building, root)
 }
 
-/// Renames within one directory and waits until the new name is on disk.
-pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
+/// Renames within one directory, for a later change there that waits.
+pub(crate) fn move_within(from: &Path, to: &Path) -> Result<()> {
     fs::rename(from, to).map_err(|error| failure(to, &error))?;
     trace("rename", from, to);
+    Ok(())
+}
+
+/// Renames within one directory and waits until the new name is on disk.
+pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
+    move_within(from, to)?;
     match to.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => sync(parent),
         _ => sync(Path::new(".")),

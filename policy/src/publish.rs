@@ -107,7 +107,8 @@ fn publish_content(
         durable::relink(&root.join(CURRENT), &step_name(from.version.step), &root.join(LINKING))?;
         discard(root, &step_name(step))?;
     }
-    durable::rename(&building, &target)?;
+    // One sync for both: of a directory's changes a power cut keeps the first ones.
+    durable::move_within(&building, &target)?;
     durable::relink(&root.join(CURRENT), &step_name(step), &root.join(LINKING))?;
     drop(lock);
     Ok(version)
@@ -151,7 +152,7 @@ fn first_version(
 }
 
 fn build(from: &Policy, next: &NewVersion, content: Content, step: u64, building: &Path) -> Result<Version> {
-    side_files::copy(&from.files, building)?;
+    side_files::link(&from.files, building)?;
     let digest = match (content, &from.base) {
         (Content::Same, _) => link_weights(from, building)?,
         (Content::New, None) => write_weights(from, next.tensors, building)?,

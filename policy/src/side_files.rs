@@ -66,11 +66,20 @@ pub fn left_out(policy: &Policy) -> Result<Vec<LeftOut>> {
 
 /// Copies what belongs to the policy in a directory beside its weights.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
+    bring(from, to, durable::copy)
+}
+
+/// The same from one version to the next, which never change: the files get a second name.
+pub(crate) fn link(from: &Path, to: &Path) -> Result<()> {
+    bring(from, to, durable::link)
+}
+
+fn bring(from: &Path, to: &Path, one: impl Fn(&Path, &Path) -> Result<()>) -> Result<()> {
     for file in survey(from)?.files {
-        let copied = to.join(&file);
-        let folder = copied.parent().unwrap_or(to);
+        let brought = to.join(&file);
+        let folder = brought.parent().unwrap_or(to);
         fs::create_dir_all(folder).map_err(|error| durable::failure(folder, &error))?;
-        durable::copy(&from.join(&file), &copied)?;
+        one(&from.join(&file), &brought)?;
     }
     Ok(())
 }
