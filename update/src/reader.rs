@@ -111,20 +111,30 @@ impl SampleReader {
 
 /// An input that a thread reads as it comes: whoever writes it never waits, however long nothing is read here.
 pub struct Unbounded {
-    pieces: Receiver<(Instant, io::Result<Vec<u8>>)>,
+    pieces: Receiver<Piece>,
     piece: Cursor<Vec<u8>>,
-    arrival: Arrival,
+    next: Option<Piece>,
+    arrival: Rc<Arrival>,
 }
 
-/// When the last piece that was read arrived.
-pub type Arrival = Rc<Cell<Option<Instant>>>;
+/// A piece of the input, and when it arrived.
+type Piece = (Instant, io::Result<Vec<u8>>);
+
+/// What has arrived of an [`Unbounded`] input.
+#[derive(Default)]
+pub struct Arrival {
+    /// When the last piece that was read arrived.
+    pub last: Cell<Option<Instant>>,
+    /// Whether there was another by the time that it was read.
+    pub has_more: Cell<bool>,
+}
 
 impl Unbounded {
     /// Begins to read.
     ///
     /// # Errors
     /// The system starts no thread.
-    pub fn new(mut input: impl Read + Send + 'static, arrival: Arrival) -> io::Result<Unbounded> {
+    pub fn new(mut input: impl Read + Send + 'static, arrival: Rc<Arrival>) -> io::Result<Unbounded> {
         let (sender, pieces) = mpsc::channel();
         let read_all = move || {
             let mut buffer = vec![0; PIPE];
@@ -140,7 +150,7 @@ impl Unbounded {
             }
         };
         thread::Builder::new().spawn(read_all)?;
-        Ok(Unbounded { pieces, piece: Cursor::default(), arrival })
+        Ok(Unbounded { pieces, piece: Cursor::default(), next: None, arrival })
     }
 }
 
@@ -148,8 +158,11 @@ impl Read for Unbounded {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.piece.position() == self.piece.get_ref().len() as u64 {
             // After the last there is no sender.
-            let Ok((at, piece)) = self.pieces.recv() else { return Ok(0) };
-            self.arrival.set(Some(at));
+            let next = self.next.take().or_else(|| self.pieces.recv().ok());
+            let Some((at, piece)) = next else { return Ok(0) };
+            self.next = self.pieces.try_recv().ok();
+            self.arrival.last.set(Some(at));
+            self.arrival.has_more.set(self.next.is_some());
             self.piece = Cursor::new(piece?);
         }
         self.piece.read(buffer)
@@ -164,7 +177,7 @@ mod tests {
     #[test]
     fn nobody_waits_to_write_what_is_not_read_yet() {
         let (input, mut output) = pipe().unwrap();
-        let mut unbounded = Unbounded::new(input, Arrival::default()).unwrap();
+        let mut unbounded = Unbounded::new(input, Rc::default()).unwrap();
         let sent: Vec<u8> = (0..20 * PIPE).map(|index| index as u8).collect();
         output.write_all(&sent).unwrap();
         drop(output);
@@ -172,6 +185,25 @@ mod tests {
         unbounded.read_to_end(&mut received).unwrap();
         assert!(received == sent);
         assert_eq!(unbounded.read(&mut [0; 8]).unwrap(), 0, "the end stays the end");
+    }
+
+    #[test]
+    fn it_knows_whether_there_is_more_than_what_is_being_read() {
+        let (sender, pieces) = mpsc::channel();
+        for piece in ["ab", "cd"] {
+            sender.send((Instant::now(), Ok(piece.into()))).unwrap();
+        }
+        let arrival = Rc::<Arrival>::default();
+        let piece = Cursor::default();
+        let mut unbounded = Unbounded { pieces, piece, next: None, arrival: Rc::clone(&arrival) };
+        let read: Vec<(u8, bool)> = (0..4)
+            .map(|_| {
+                let mut byte = [0];
+                unbounded.read_exact(&mut byte).unwrap();
+                (byte[0], arrival.has_more.get())
+            })
+            .collect();
+        assert_eq!(read, [(b'a', true), (b'b', true), (b'c', false), (b'd', false)]);
     }
 
     #[test]
@@ -183,7 +215,7 @@ mod tests {
             }
         }
         let failing = Failing(vec![ErrorKind::Interrupted]);
-        let mut unbounded = Unbounded::new(failing, Arrival::default()).unwrap();
+        let mut unbounded = Unbounded::new(failing, Rc::default()).unwrap();
         let kinds: Vec<ErrorKind> = (0..2).map(|_| unbounded.read(&mut [0]).unwrap_err().kind()).collect();
         assert_eq!(kinds, [ErrorKind::Interrupted, ErrorKind::Other]);
     }

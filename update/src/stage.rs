@@ -5,6 +5,7 @@
 //! are published one by one, with `--side-by-side` each by processes of its own, and a repeated call recognizes those that were.
 
 use std::io::{Read, Write};
+use std::rc::Rc;
 use std::time::Instant;
 
 use policy::config::Config;
@@ -57,7 +58,7 @@ fn run_on(ranks: &dyn Ranks, mut arguments: Arguments) -> Result<()> {
     let mut kept: Vec<Option<Kept>> = ownership.owners().iter().map(|_| None).collect();
     let processes = PolicyRanks::new(ranks, ownership.owners().len(), arguments.side_by_side);
     let overlaps = Overlap::is_allowed(&arguments) && ranks.count() == 1;
-    let arrival = Arrival::default();
+    let arrival = Rc::<Arrival>::default();
     let unbounded = || {
         let input = Unbounded::new(Stdin, arrival.clone());
         input.map_err(|error| Failure::io(format!("reading stdin: {error}")))
@@ -65,7 +66,7 @@ fn run_on(ranks: &dyn Ranks, mut arguments: Arguments) -> Result<()> {
     let input: Box<dyn Read> = if overlaps { Box::new(unbounded()?) } else { Box::new(Stdin) };
     let mut reader = Reader::stdin().map(|_| Input { ranks, input });
     reader.each_part(arguments.resident, |reader| {
-        let input = (reader, &arrival);
+        let input = (reader, &*arrival);
         run_part((&arguments, &processes), (&ownership, &references), input, &mut output, &mut kept)
     })?;
     save(&processes, &mut kept)
@@ -94,6 +95,10 @@ fn run_part<R: Read, W: Write>(
     let copy = arguments.pass_through.then_some(&mut *output);
     let overlaps = Overlap::is_allowed(arguments) && processes.own().count() == 1;
     let begin = |samples: &[Samples]| {
+        // What is there is read first: only then would this stage wait.
+        if arrival.has_more.get() {
+            return Ok(());
+        }
         let mut kept = kept.iter_mut().zip(samples).filter(|_| overlaps);
         kept.try_for_each(|(kept, samples)| {
             kept.as_mut().map_or(Ok(()), |kept| kept.begin(arguments, samples))
@@ -101,7 +106,7 @@ fn run_part<R: Read, W: Write>(
     };
     let read =
         input.read(reader, &mut stream, ownership, (needs(arguments), arguments.resident), copy, begin);
-    if let Some(at) = arrival.get() {
+    if let Some(at) = arrival.last.get() {
         kept.iter_mut().flatten().for_each(|kept| kept.overlap.end(at));
     }
     input.samples.iter_mut().for_each(Samples::sort);
