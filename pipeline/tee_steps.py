@@ -10,8 +10,31 @@ anything be published, before the step is accounted for.
 import contextlib, json, os, sys
 
 run, step, name, tasks = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4:]
-# Buffers as large as a pipe: Python's default of 8 KiB would wake the process at the other end eight times as often.
-lines, output, file = open(0, "rb", 1 << 16), open(1, "wb", 1 << 16), None
+END = b"{\"type\":\"end\""
+
+
+def parts():
+    """Stdin in pieces of whole lines, each with the `end` line that it closes with, if it does: what lies between is not looked at."""
+    rest = b""
+    while read := os.read(0, 1 << 18):
+        whole, feed, rest = (rest + read).rpartition(b"\n")
+        whole += feed
+        while whole:
+            at = 0 if whole.startswith(END) else whole.find(b"\n" + END) + 1
+            if not at and not whole.startswith(END):
+                yield whole, b""
+                break
+            after = whole.index(b"\n", at) + 1
+            yield whole[:after], whole[at:after]
+            whole = whole[after:]
+    if rest: # of a stage that died
+        yield rest, b""
+
+
+def write(descriptor, text):
+    """Writes all of it: a pipe may take less."""
+    while text:
+        text = text[os.write(descriptor, text):]
 
 
 def begin(step, pipe):
@@ -28,19 +51,19 @@ def begin(step, pipe):
     return b" ahead"
 
 
+file = None
 try:
-    for line in lines:
-        file = file or open(f"{run}/steps/{step:06d}/{name}", "wb", 1 << 20)
-        file.write(line)
-        if not tasks:
-            output.write(line)
-        if line.startswith(b"{\"type\":\"end\""):
+    for text, end in parts():
+        file = file or open(f"{run}/steps/{step:06d}/{name}", "wb", 0)
+        write(file.fileno(), text)
+        if end:
             file.close()
             file = None
-            if tasks and json.loads(line)["ok"]:
-                output.write(b"%d%s\n" % (step, begin(step + 1, *tasks)))
-            output.flush()
-            step += 1
+        if not tasks:
+            write(1, text)
+        elif end and json.loads(end)["ok"]:
+            write(1, b"%d%s\n" % (step, begin(step + 1, *tasks)))
+        step += bool(end)
 except BrokenPipeError: # whoever went away says why
     os._exit(0)
 except OSError as error:
