@@ -38,7 +38,17 @@ keep_if_best() { # STEP FILE: `best` is a link that moves once its policies are 
 }
 drawn=$SECONDS # when the page was
 page() { # made from the files of the run: if it fails, nothing is lost
+    [ -z "$drawing" ] || wait "$drawing"
+    drawing='' drawn=$SECONDS
+    draw_page
+}
+page_beside() { # what a reader has open is not far behind. It holds neither the pipes of stages that stay nor the lock of the run
+    if [ -n "$drawing" ] && kill -0 "$drawing" 2>/dev/null; then return; fi
     drawn=$SECONDS
+    draw_page 7<&- 8>&- 9>&- &
+    drawing=$!
+}
+draw_page() {
     report "$run" --html "$run/report.html" ${tensorboard:+--tensorboard "$tensorboard"} --quiet ||
         { rm -f "$run/report.html.tmp"; say "$run/report.html was not written, see above"; }
 }

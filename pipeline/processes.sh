@@ -74,7 +74,7 @@ any_runs() { # PIDS...: a process that has ended has no command line, even where
 stop() { # CODE
     trap '' HUP INT TERM
     local pids=() job try
-    for job in $running $staying; do
+    for job in $running $staying $drawing; do
         kill -STOP "$job" 2>/dev/null || continue # it starts no more stages
         mapfile -t -O ${#pids[@]} pids < <(echo "$job"; descendants "$job")
     done
@@ -91,7 +91,7 @@ stop() { # CODE
         "${resumable:+, and so does $TROUPE_CALLED --resume $resumable}" >&2
     exit "$1"
 }
-running='' staying='' resumable='' # the run as a word, once it can be resumed
+running='' staying='' drawing='' resumable='' # the run as a word, once it can be resumed
 heed_signals() {
     trap 'stop 129' HUP
     trap 'stop 130' INT

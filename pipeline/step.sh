@@ -93,7 +93,7 @@ train() { # STEP
     pass_end $(($1 + 1))
     say "step $1: success in training $(rate "$directory/samples.jsonl" || echo none), $flat"
     compress_step "$directory"
-    [ -z "$tensorboard" ] && [ $((SECONDS - drawn)) -lt 10 ] || page # what a reader has open is not far behind
+    [ -z "$tensorboard" ] && [ $((SECONDS - drawn)) -lt 10 ] || page_beside
 }
 stop_if_flat() { # STEP
     [ "$flat_steps" -lt 3 ] ||
