@@ -39,15 +39,12 @@ pub fn prompt(
     text
 }
 
-/// What is to be answered, with an example, and the task. What all tasks have in common comes first, so that it is computed
-/// once.
+/// What is to be answered and the task. What all tasks have in common comes first, so that it is computed once. An example
+/// shows the form where it has to be learned; of a function a small model would only vary the example.
 fn brief_task(problem: &CodeProblem, tester: bool) -> String {
     let name = problem.function.as_deref().unwrap_or("solve");
     let mut text = match (tester, problem.style) {
-        (false, Style::Function) => format!(
-            "Write a Python function for the task. Answer with the function alone, for example:\n\
-             ```python\ndef {name}(x):\n    return (x - 2) * 5\n```\n"
-        ),
+        (false, Style::Function) => format!("Write a Python function {name}.\n"),
         (false, Style::Stdin) => {
             "Write a Python program for the task, which reads standard input. Answer with the program alone, for example:\n\
              ```python\ninput()\nx = list(map(int, input().split()))\nprint(sum(x))\n```\n"
@@ -64,7 +61,8 @@ fn brief_task(problem: &CodeProblem, tester: bool) -> String {
                 .to_owned()
         }
     };
-    text.push_str(&format!("Task: {}\n", problem.statement.trim_end()));
+    let head = if !tester && problem.style == Style::Function { "" } else { "Task: " };
+    text.push_str(&format!("{head}{}\n", problem.statement.trim_end()));
     for test in problem.shown() {
         let (input, output) = (clip(test.input.trim_end()), clip(test.output.trim_end()));
         let input = input.strip_prefix('[').and_then(|input| input.strip_suffix(']')).unwrap_or(&input);
