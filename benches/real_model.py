@@ -8,7 +8,7 @@ and publishing included; peers without what they load. Completions that end earl
 CPU-seconds are counted, since other work on a machine costs wall time first; the engines take turns, and the best of the rounds
 counts. A round takes three to four minutes for 135M weights, `--rounds 2` (the default) eight at most.
 
-Needs `pip install torch transformers trl peft datasets`; with `llama-cpp-python` and `--gguf FILE` llama.cpp generates, too, from
+Needs a C compiler and `pip install torch transformers trl peft datasets`; with `llama-cpp-python` and `--gguf FILE` llama.cpp generates, too, from
 another format of the weights. A peer that is not installed is left out with a line on stderr.
 """
 
@@ -31,14 +31,15 @@ RANK = 16
 MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
-def measured(command, source=b"", limit=600, processor=None):
+def measured(command, source=b"", limit=600, processor=None, environment=None):
     """Runs to the end: (stdout, CPU-seconds, wall seconds, peak MB); fails with its stderr."""
     started = time.perf_counter()
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         given.write(source)
         given.seek(0)
         pin = None if processor is None else (lambda: os.sched_setaffinity(0, {processor}))
-        process = subprocess.Popen([str(part) for part in command], stdin=given, stdout=out, stderr=errors, preexec_fn=pin)
+        process = subprocess.Popen([str(part) for part in command], stdin=given, stdout=out, stderr=errors, preexec_fn=pin,
+                                   env=environment)
         timer = __import__("threading").Timer(limit, process.kill)
         timer.start()
         _, status, usage = os.wait4(process.pid, 0)
@@ -334,6 +335,10 @@ def main():
         troupe = Troupe(arguments, folder)
         prompts = folder / "prompts.json"
         prompts.write_text(json.dumps(troupe.prompts()))
+        # PyTorch's MKL falls back to AVX2 on processors not made by Intel, unless told otherwise: README.md, "MKL and AVX-512".
+        told = folder / "mkl_avx512.so"
+        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", told, pathlib.Path(__file__).with_name("mkl_avx512.c")], check=True)
+        environment = dict(os.environ, LD_PRELOAD=str(told))
         for index in range(arguments.rounds):
             turns = [("Troupe", troupe.measure), *((name, None) for name in arguments.peers)]
             for name, own in turns if index % 2 == 0 else reversed(turns):
@@ -344,7 +349,7 @@ def main():
                         rows += own()
                         continue
                     command = [sys.executable, __file__, *sys.argv[1:], "--serve", name, prompts]
-                    output, *_ = measured(command)
+                    output, *_ = measured(command, environment=environment)
                     rows += json.loads(output.splitlines()[-1])
                 except RuntimeError as failure:
                     if own:
