@@ -4,7 +4,7 @@
 //! that opened the old version keeps its files. The next publisher removes what a crash left behind.
 //!
 //! Weights keep their type, file and place: the new file's header is the source's, byte for byte. bf16 weights are rounded
-//! to nearest even, and what rounding loses can be saved beside the optimizer state. Other files of the policy are copied
+//! to nearest even, and what rounding loses can be saved beside the optimizer state. Other files of the policy are linked
 //! ([`crate::side_files`]). Left out: what is saved of the training ([`crate::training_state`]), and which versions stay
 //! ([`crate::retention`]).
 
