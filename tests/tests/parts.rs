@@ -232,13 +232,13 @@ fn a_signal_ends_the_stages_that_stay() {
 #[derive(Clone, Copy)]
 enum Order {
     OfTasks,
-    /// A sample of the first task comes last.
+    /// A sample of the first task comes last, after a pause.
     Scattered,
     /// The second of two shards comes first.
     OfShards,
 }
 
-/// The lines of a step's samples by a version, and its `end`. Random weights earn all alike: every second candidate is told that
+/// The lines of a step's samples by a version, and what follows a pause: its `end`. Random weights earn all alike: every second candidate is told that
 /// it did well.
 fn part(text: &str, version: &str, order: Order) -> (String, String) {
     let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -259,10 +259,12 @@ fn part(text: &str, version: &str, order: Order) -> (String, String) {
             lines.rotate_left(half);
         }
     }
-    (lines.iter().map(|line| format!("{line}\n")).collect(), format!("{end}\n"))
+    let held_back = if matches!(order, Order::Scattered) { lines.pop() } else { None };
+    let text = |lines: &[Value]| lines.iter().map(|line| format!("{line}\n")).collect();
+    (text(&lines), text(&held_back.into_iter().chain([end]).collect::<Vec<_>>()))
 }
 
-/// Two parts through one process, with a pause before the last `end`: what it published, and how long it overlapped.
+/// Two parts through one process, with a pause in the second: what it published, and how long it overlapped.
 fn stayed(update: &str, place: &Path, texts: &[String], order: Order, pause: Duration) -> (String, f64) {
     let command = format!("cd '{}' && exec {update} --resident --policy staying", place.display());
     let mut process = shell(&command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("update");
