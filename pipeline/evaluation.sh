@@ -42,7 +42,7 @@ page() { # made from the files of the run: if it fails, nothing is lost
     drawing='' drawn=$SECONDS
     draw_page
 }
-page_beside() { # what a reader has open is not far behind. It holds neither the pipes of stages that stay nor the lock of the run
+page_beside() { # in the background, one at a time, without the pipes of stages that stay and the lock of the run
     if [ -n "$drawing" ] && kill -0 "$drawing" 2>/dev/null; then return; fi
     drawn=$SECONDS
     draw_page 7<&- 8>&- 9>&- &

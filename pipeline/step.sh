@@ -93,7 +93,8 @@ train() { # STEP
     pass_end $(($1 + 1))
     say "step $1: success in training $(rate "$directory/samples.jsonl" || echo none), $flat"
     compress_step "$directory"
-    [ -z "$tensorboard" ] && [ $((SECONDS - drawn)) -lt 10 ] || page_beside
+    # Events are appended: by one process at a time, and for each step.
+    if [ -n "$tensorboard" ]; then page; elif [ $((SECONDS - drawn)) -ge 10 ]; then page_beside; fi
 }
 stop_if_flat() { # STEP
     [ "$flat_steps" -lt 3 ] ||

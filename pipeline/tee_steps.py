@@ -14,7 +14,7 @@ END = b"{\"type\":\"end\""
 
 
 def parts():
-    """Stdin in pieces of whole lines, each with the `end` line that it closes with, if it does: what lies between is not looked at."""
+    """Yields stdin in blocks of whole lines, cut after each `end` line, and with a block the `end` line that closes it, if one does."""
     rest = b""
     while read := os.read(0, 1 << 18):
         whole, feed, rest = (rest + read).rpartition(b"\n")

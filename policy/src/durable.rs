@@ -121,7 +121,7 @@ pub(crate) fn build(building: &Path, root: &Path, fill: impl FnOnce(&Path) -> Re
     rename(building, root)
 }
 
-/// Renames within one directory, for a later change there that waits.
+/// Renames within one directory without a sync: a later change there syncs both.
 pub(crate) fn move_within(from: &Path, to: &Path) -> Result<()> {
     fs::rename(from, to).map_err(|error| failure(to, &error))?;
     trace("rename", from, to);

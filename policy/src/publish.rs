@@ -107,7 +107,7 @@ fn publish_content(
         durable::relink(&root.join(CURRENT), &step_name(from.version.step), &root.join(LINKING))?;
         discard(root, &step_name(step))?;
     }
-    // One sync for both: of a directory's changes a power cut keeps the first ones.
+    // One sync covers both renames: after a power cut a prefix of a directory's changes survives.
     durable::move_within(&building, &target)?;
     durable::relink(&root.join(CURRENT), &step_name(step), &root.join(LINKING))?;
     drop(lock);

@@ -69,7 +69,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     bring(from, to, durable::copy)
 }
 
-/// The same from one version to the next, which never change: the files get a second name.
+/// Hard-links them from one version to the next: the files of a version never change.
 pub(crate) fn link(from: &Path, to: &Path) -> Result<()> {
     bring(from, to, durable::link)
 }

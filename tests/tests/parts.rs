@@ -238,8 +238,8 @@ enum Order {
     OfShards,
 }
 
-/// The lines of a step's samples by a version, and what follows a pause: its `end`. Random weights earn all alike: every second candidate is told that
-/// it did well.
+/// The lines of a step's samples by a version, and what follows a pause: its `end`. Random weights earn all alike: every
+/// second candidate is told that it did well.
 fn part(text: &str, version: &str, order: Order) -> (String, String) {
     let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let end = lines.pop().expect("an end");
