@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
@@ -92,6 +93,8 @@ struct Mapped {
     /// As found in the directory (a symlink in a Hugging Face cache).
     found: PathBuf,
     canonical: PathBuf,
+    /// Device and number of the inode, which no other file gets while it is mapped.
+    inode: (u64, u64),
     map: Mmap,
 }
 
@@ -221,19 +224,26 @@ impl Weights {
                 .hint(SHARDS));
             }
         }
-        self.files.push(Mapped { found: path.to_owned(), canonical, map });
+        // Of what was opened: the path may be another file's by now.
+        let metadata = file.metadata().map_err(|error| io_failure(path, &error))?;
+        let inode = (metadata.dev(), metadata.ino());
+        self.files.push(Mapped { found: path.to_owned(), canonical, inode, map });
         Ok(())
     }
 
     /// Gives back the memory of what was read so far: it is read from the files again where it is needed. Until then a
     /// process that has copied its weights holds them twice.
     pub fn release(&self) {
-        #[cfg(unix)]
         for file in &self.files {
             // SAFETY: the mapping is of a file and never written to, so that its pages are the same when they come back. Where
             // the system declines, they stay.
             let _ = unsafe { file.map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
         }
+    }
+
+    /// Whether both map the same files, so that what was read from one need not be read from the other.
+    pub fn is_same_files(&self, other: &Weights) -> bool {
+        self.files.iter().map(|file| file.inode).eq(other.files.iter().map(|file| file.inode))
     }
 
     /// Names of all tensors, sorted.

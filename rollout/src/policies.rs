@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::{fs, mem};
 
 use device::DeviceKind;
 use policy::directory::Policy;
@@ -17,7 +17,7 @@ use record::failure::{Failure, Result};
 use record::stage;
 
 use crate::engine::device::{self as device_engine, service::Service};
-use crate::engine::{Engine, Options};
+use crate::engine::{self, Engine, Options};
 use crate::generator::{Backend, EngineGenerator, Player};
 use crate::lines::PolicyLabel;
 use crate::server::{Patience, Server};
@@ -31,8 +31,16 @@ struct Loaded {
     version: String,
 }
 
-/// A tokenizer that stays from one part of the input to the next, and the files that it was made from.
-pub struct KeptTokenizer {
+/// What stays from one part of the input to the next.
+#[derive(Default)]
+pub struct Kept {
+    tokenizers: Vec<KeptTokenizer>,
+    /// In the order of the models.
+    engines: Vec<engine::Kept>,
+}
+
+/// A tokenizer, and the files that it was made from.
+struct KeptTokenizer {
     files: BTreeMap<OsString, Vec<u8>>,
     tokenizer: Arc<Tokenizer>,
 }
@@ -61,9 +69,9 @@ enum Playing {
 }
 
 impl Policies {
-    /// Opens policies. CPU engines divide `options.cache_bytes`, device engines the free device memory. Tokenizers in `kept`
-    /// are used again for versions that have the same, and what is used now stays there. Weights are read from copies in the
-    /// folder `local`, if there is one.
+    /// Opens policies. CPU engines divide `options.cache_bytes`, device engines the free device memory. Tokenizers, sessions
+    /// and frozen bases in `kept` are used again for versions that have the same, and what is used now stays there. Weights
+    /// are read from copies in the folder `local`, if there is one.
     ///
     /// # Errors
     /// As [`local::copy`], [`Engine::load_all`], [`device_engine::start`] and [`Server::open`].
@@ -72,7 +80,7 @@ impl Policies {
         device: DeviceKind,
         options: &Options,
         patience: Patience,
-        (kept, local): (Option<&mut Vec<KeptTokenizer>>, Option<&Path>),
+        (mut kept, local): (Option<&mut Kept>, Option<&Path>),
     ) -> Result<Policies> {
         let (mut places, mut opened, mut servers, mut copies) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -102,8 +110,8 @@ impl Policies {
         let (mut engines, mut policies) = (Vec::new(), servers);
         // First of all: their child processes then share no memory with the engines.
         let models: Vec<&Path> = groups.iter().map(|group| opened[group[0]].model()).collect();
-        let tokenizers = match kept {
-            Some(kept) => tokenizers(&models, kept)?,
+        let tokenizers = match &mut kept {
+            Some(kept) => tokenizers(&models, &mut kept.tokenizers)?,
             None => models.iter().map(|model| Tokenizer::load(model).map(Arc::new)).collect::<Result<_>>()?,
         };
         policy::directory::verify(&opened).map_err(|failure| match local {
@@ -113,6 +121,8 @@ impl Policies {
             )),
             None => failure,
         })?;
+        let mut before =
+            kept.as_mut().map(|kept| mem::take(&mut kept.engines)).unwrap_or_default().into_iter();
         for (engine, (group, tokenizer)) in groups.iter().zip(tokenizers).enumerate() {
             let members: Vec<&Policy> = group.iter().map(|&index| &opened[index]).collect();
             let stop_ids = tokenizer.stop_ids().to_vec();
@@ -120,7 +130,11 @@ impl Policies {
             engines.push(match device {
                 DeviceKind::Cpu => {
                     let options = Options { cache_bytes, stop_ids, ..options.clone() };
-                    Inference::Cpu(Engine::load_all(&members, &options)?)
+                    let engine = Engine::load_all(&members, &options, before.next())?;
+                    if let Some(kept) = &mut kept {
+                        kept.engines.push(engine.kept());
+                    }
+                    Inference::Cpu(engine)
                 }
                 _ => Inference::Device(device_engine::start(&members, device, left, stop_ids)?),
             });

@@ -24,7 +24,7 @@ use crate::arguments::{CommandLine, Settings};
 use crate::engine::device::SEQUENCES;
 use crate::engine::{Options, PhaseTimings};
 use crate::generator::Player;
-use crate::policies::{KeptTokenizer, Policies, policy_of};
+use crate::policies::{Kept, Policies, policy_of};
 use crate::queue::Queue;
 use crate::reader::TaskReader;
 use crate::runtime;
@@ -89,9 +89,9 @@ fn run(settings: &Settings) -> Result<()> {
     let external = settings.env_command.as_ref().map(|(command, timeout)| External::new(command, *timeout));
     let reader = Arc::new(Mutex::new(Reader::stdin()));
     let mut settings = Arc::new(settings.clone());
-    let mut tokenizers = Vec::new();
+    let mut kept = Kept::default();
     while !settings.flags.resident || locked(&reader).begin_part()? {
-        run_part(&settings, external.clone(), (&reader, &mut tokenizers), &mut writer)?;
+        run_part(&settings, external.clone(), (&reader, &mut kept), &mut writer)?;
         if !settings.flags.resident {
             break;
         }
@@ -100,15 +100,15 @@ fn run(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Plays one part of the input, which is all of it unless with `--resident`; `tokenizers` are what stays in memory.
+/// Plays one part of the input, which is all of it unless with `--resident`; `kept` is what stays in memory.
 fn run_part<W: Write>(
     settings: &Arc<Settings>,
     external: Option<External>,
-    (reader, tokenizers): (&Arc<Mutex<Reader<Stdin>>>, &mut Vec<KeptTokenizer>),
+    (reader, kept): (&Arc<Mutex<Reader<Stdin>>>, &mut Kept),
     writer: &mut Writer<W>,
 ) -> Result<()> {
     let started = Instant::now();
-    let opened = open(settings, external, reader, settings.flags.resident.then_some(tokenizers));
+    let opened = open(settings, external, reader, settings.flags.resident.then_some(kept));
     let load = started.elapsed();
     let (totals, outcome) = match opened {
         Ok(run) => play(run, writer),
@@ -143,7 +143,7 @@ fn open(
     settings: &Arc<Settings>,
     external: Option<External>,
     reader: &Arc<Mutex<Reader<Stdin>>>,
-    kept: Option<&mut Vec<KeptTokenizer>>,
+    kept: Option<&mut Kept>,
 ) -> Result<Run<impl Iterator<Item = Result<Line>> + Send + 'static>> {
     let (ahead, first) = read_ahead(&mut locked(reader), settings.flags.resident)?;
     let external = external.map(|external| Box::new(external) as Box<dyn Environment>);

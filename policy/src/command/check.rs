@@ -3,7 +3,6 @@
 use policy::config::{Config, Variant};
 use policy::decoder::Tensor;
 use policy::directory::Policy;
-use policy::graph::{self, Kind};
 use policy::rope::RopeScaling;
 use policy::tokenizer::Tokenizer;
 use policy::weights::Weights;
@@ -28,7 +27,6 @@ pub fn run(arguments: &Check) -> Result<()> {
         let (rank, alpha, targets, base) = (adapter.rank, adapter.alpha, targets.join("+"), base.display());
         lines.push(format!("adapter     rank {rank}, alpha {alpha}, {targets}, {count} weights over {base}"));
     }
-    graph::decoder(&config, &weights, Kind::SHARED_PREFIX)?;
 
     let tokenizer = Tokenizer::load(policy.model())?;
     let size = config.vocab_size;

@@ -16,7 +16,7 @@ pub fn run(arguments: &Graph) -> Result<()> {
     let weights = Weights::of_model(policy.model(), &config)?;
     let kind = match arguments.kind {
         Attention::GroupQuery => Kind::GroupQuery,
-        Attention::SharedPrefix => Kind::SHARED_PREFIX,
+        Attention::SharedPrefix => Kind::SharedPrefix { adapted: false },
         Attention::Paged => Kind::Paged(Arithmetic::BF16),
     };
     let model = graph::decoder(&config, &weights, kind)?;

@@ -1,14 +1,14 @@
-//! The decoder as an ONNX model whose initializers lie in the checkpoint itself.
-//!
-//! The model is built in memory from the table of [`crate::decoder`] and the safetensors header. Every weight is external
-//! data: a file name, an offset and a length inside the safetensors. Nothing is exported, and a new version of the weights
-//! is a new session, with `session.model_external_initializers_file_folder_path` =
-//! [`Weights::folder`](crate::weights::Weights::folder).
+//! The decoder as an ONNX model that is never exported: it is built in memory from the table of [`crate::decoder`] and the
+//! safetensors header.
 //!
 //! Each kind of graph has a file with its inputs and its attention: `shared_prefix` (what `rollout` runs on CPU),
 //! `group_query` (portable, and the oracle of tests), `paged` (CUDA; `stacked` adds its LoRA adapters). Arithmetic is f32,
-//! in `paged` also bf16; weights stored otherwise pass a `Cast` that ONNX Runtime folds when it loads the model. Operator
-//! sets: ONNX 23, `com.microsoft` 1, and `troupe` 1 for custom operators.
+//! in `paged` also bf16. Operator sets: ONNX 23, `com.microsoft` 1, and `troupe` 1 for custom operators.
+//!
+//! The shared-prefix graph holds no weights, so that one session serves every version of them. In the others every weight
+//! is external data: a file name, an offset and a length inside the safetensors, with
+//! `session.model_external_initializers_file_folder_path` = [`Weights::folder`](crate::weights::Weights::folder); those
+//! stored in another type pass a `Cast` that ONNX Runtime folds when it loads the model.
 
 mod group_query;
 mod paged;
@@ -30,15 +30,14 @@ use crate::weights::{ElementType, Weights};
 pub use crate::decoder::SITES;
 pub use group_query::GROUP_QUERY_POSITIONS;
 pub use paged::block_size;
+pub use shared_prefix::fed_tensors;
 pub use stacked::{Factor, HALF, Stack};
 
 /// Which graph to write; each is described in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Attention by a custom operator that shares prompt prefixes.
+    /// Matrix products, and attention that shares prompt prefixes, by custom operators.
     SharedPrefix {
-        /// What computes the matrix products.
-        products: Products,
         /// With a custom operator after each projection that adds LoRA adapters.
         adapted: bool,
     },
@@ -46,20 +45,6 @@ pub enum Kind {
     GroupQuery,
     /// Attention over a KV cache in blocks, which sequences may share.
     Paged(Arithmetic),
-}
-
-impl Kind {
-    /// The shared-prefix graph with its weights in the model.
-    pub const SHARED_PREFIX: Kind = Kind::SharedPrefix { products: Products::OnnxRuntime, adapted: false };
-}
-
-/// What computes the matrix products of a shared-prefix graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Products {
-    /// ONNX Runtime, in f32, with the weights mapped in place.
-    OnnxRuntime,
-    /// A custom operator that owns the weights: ONNX Runtime cannot round operands to bf16 on CPU.
-    Own,
 }
 
 /// Element type of a paged graph.
@@ -77,10 +62,11 @@ pub const DOMAIN: &str = "troupe";
 const ONNX: &str = "";
 const MICROSOFT: &str = "com.microsoft";
 
-/// The decoder's `ModelProto`, serialized. Its external data is in [`Weights::folder`](crate::weights::Weights::folder).
+/// The decoder's `ModelProto`, serialized. External data, if any, is in
+/// [`Weights::folder`](crate::weights::Weights::folder).
 ///
 /// # Errors
-/// Weights that do not fit the configuration, or that lie in several directories.
+/// Weights that do not fit the configuration, or external data in several directories.
 pub fn decoder(config: &Config, weights: &Weights, kind: Kind) -> Result<Vec<u8>> {
     build(config, weights, kind, &Stack::default())
 }
@@ -100,7 +86,9 @@ pub fn paged_decoder(
 
 fn build(config: &Config, weights: &Weights, kind: Kind, stack: &Stack) -> Result<Vec<u8>> {
     weights.check(config)?;
-    weights.folder()?;
+    if !matches!(kind, Kind::SharedPrefix { .. }) {
+        weights.folder()?;
+    }
     if kind == Kind::GroupQuery && config.variant.experts.is_some() {
         return Err(Failure::usage("experts have no portable graph").hint("look at --kind shared-prefix"));
     }
@@ -114,7 +102,7 @@ fn build(config: &Config, weights: &Weights, kind: Kind, stack: &Stack) -> Resul
     let (decoder, graph, present) = (&config.decoder(), Graph::default(), BTreeSet::new());
     let mut builder = Builder { config, decoder, weights, kind, stack, element, graph, present };
     match kind {
-        Kind::SharedPrefix { .. } => builder.shared_prefix_inputs(),
+        Kind::SharedPrefix { .. } => builder.shared_prefix_inputs()?,
         Kind::GroupQuery => builder.group_query_inputs(),
         Kind::Paged(_) => builder.paged_inputs(),
     }
@@ -195,7 +183,7 @@ impl Builder<'_> {
             "x.last".to_owned()
         };
         self.norm(&scored, norm, "normed.scored")?;
-        if let Kind::SharedPrefix { products: Products::Own, .. } = self.kind {
+        if let Kind::SharedPrefix { .. } = self.kind {
             self.own_linear(decoder.layers.len(), 0, "normed.scored", "logits");
             return Ok(());
         }
@@ -216,18 +204,17 @@ impl Builder<'_> {
     fn looked_up(&mut self, output: &str) -> Result<()> {
         let name = &self.decoder.embedding.name;
         let rows = [("axis", Attribute::Int(0))];
-        let own = matches!(self.kind, Kind::SharedPrefix { products: Products::Own, .. });
-        let multiplied = self.config.tie_word_embeddings && !own;
-        // A folded cast is a copy of the whole table. Where no product needs it, rows are cast as they are read; on a device
-        // a small table matters more than a cheap read.
-        if multiplied || matches!(self.kind, Kind::Paged(_)) || self.stored(name)? == self.element {
-            let table = self.weight(name)?;
-            self.graph.node(ONNX, "Gather", &[&table, "input_ids"], &[output], &rows);
-        } else {
+        if let Kind::SharedPrefix { .. } = self.kind
+            && element_of(self.weights, name)? != self.element
+        {
+            // Only the rows that are read are converted, not the table.
             let stored = format!("{output}.stored");
             self.graph.node(ONNX, "Gather", &[name, "input_ids"], &[&stored], &rows);
             self.cast(&stored, output);
+            return Ok(());
         }
+        let table = self.weight(name)?;
+        self.graph.node(ONNX, "Gather", &[&table, "input_ids"], &[output], &rows);
         Ok(())
     }
 
@@ -249,8 +236,9 @@ impl Builder<'_> {
     /// The projections of a site from `input`, biases and adapters included: a value for each target (`q.L`, `k.L`, ...), or
     /// in a shared-prefix graph one for all (`qkv.L`, ...).
     fn project(&mut self, index: usize, layer: &Layer, site: Site, input: &str) -> Result<()> {
-        if let Kind::SharedPrefix { products, adapted } = self.kind {
-            return self.fused(index, layer, site, input, (products, adapted));
+        if let Kind::SharedPrefix { adapted } = self.kind {
+            self.fused(index, site, input, adapted);
+            return Ok(());
         }
         for &target in site.targets() {
             let (name, Projection { weight, bias }) = (value_name(target), layer.projection(target));
@@ -332,16 +320,11 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// One tensor of the given ones stacked along their first axis; constants, so done once when the model loads.
-    fn concatenated(&mut self, names: &[&str], output: &str) -> Result<()> {
-        let parts = names.iter().map(|name| self.weight(name)).collect::<Result<Vec<String>>>()?;
-        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-        self.graph.node(ONNX, "Concat", &parts, &[output], &[("axis", Attribute::Int(0))]);
-        Ok(())
-    }
-
-    /// The name of a weight's value in the type of the activations.
+    /// The name of a weight's value in the type of the activations; in a shared-prefix graph it is an input.
     fn weight(&mut self, name: &str) -> Result<String> {
+        if let Kind::SharedPrefix { .. } = self.kind {
+            return Ok(name.to_owned());
+        }
         if self.stored(name)? == self.element {
             return Ok(name.to_owned());
         }
@@ -354,41 +337,21 @@ impl Builder<'_> {
 
     /// The same of a norm's weight, to which 1 is added where it is stored without.
     fn norm_weight(&mut self, name: &str) -> Result<String> {
-        if !self.config.variant.norms_minus_one {
+        if !self.config.variant.norms_minus_one || matches!(self.kind, Kind::SharedPrefix { .. }) {
             return self.weight(name);
         }
         let value = format!("{name}/plus_one");
         if self.present.insert(value.clone()) {
-            let values = self.norm_values(name)?;
+            let values = norm_values(self.config, self.weights, name)?;
             let shape = [values.len()];
             self.graph.numbers(&value, self.element, &shape, values.into_iter());
         }
         Ok(value)
     }
 
-    /// What a norm multiplies by.
-    fn norm_values(&self, name: &str) -> Result<Vec<f32>> {
-        let mut values = self.weights.to_f32(name)?;
-        if self.config.variant.norms_minus_one {
-            values.iter_mut().for_each(|value| *value += 1.0);
-        }
-        Ok(values)
-    }
-
     /// Writes a weight's initializer on its first use; the type that it is stored in.
     fn stored(&mut self, name: &str) -> Result<Element> {
-        let tensor = self.weights.tensor(name)?;
-        let element = match tensor.dtype {
-            ElementType::F32 => Element::F32,
-            ElementType::BF16 => Element::BF16,
-            ElementType::F16 => Element::F16,
-            _ => {
-                return Err(Failure::data(format!(
-                    "{}: tensor {name:?} is of no floating type",
-                    show(tensor.file)
-                )));
-            }
-        };
+        let (tensor, element) = (self.weights.tensor(name)?, element_of(self.weights, name)?);
         if self.present.insert(name.to_owned()) {
             let file = file_name(tensor.file)?;
             self.graph.external(name, element, tensor.shape, file, tensor.offset, tensor.bytes.len());
@@ -400,6 +363,29 @@ impl Builder<'_> {
     fn cast(&mut self, input: &str, output: &str) {
         self.graph.node(ONNX, "Cast", &[input], &[output], &[("to", Attribute::Int(self.element as i64))]);
     }
+}
+
+/// The type that a weight is stored in.
+fn element_of(weights: &Weights, name: &str) -> Result<Element> {
+    let tensor = weights.tensor(name)?;
+    match tensor.dtype {
+        ElementType::F32 => Ok(Element::F32),
+        ElementType::BF16 => Ok(Element::BF16),
+        ElementType::F16 => Ok(Element::F16),
+        _ => Err(Failure::data(format!("{}: tensor {name:?} is of no floating type", show(tensor.file)))),
+    }
+}
+
+/// What the norm of a decoder multiplies by.
+///
+/// # Errors
+/// It is missing or not of a floating type.
+pub fn norm_values(config: &Config, weights: &Weights, name: &str) -> Result<Vec<f32>> {
+    let mut values = weights.to_f32(name)?;
+    if config.variant.norms_minus_one {
+        values.iter_mut().for_each(|value| *value += 1.0);
+    }
+    Ok(values)
 }
 
 /// The stem of the value that a projection gives.

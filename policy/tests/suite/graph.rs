@@ -3,7 +3,7 @@
 use policy::adapter::{Adapter, Target};
 use policy::config::Config;
 use policy::directory::Policy;
-use policy::graph::{self, Arithmetic, Kind, Products, Stack};
+use policy::graph::{self, Arithmetic, Kind, Stack, fed_tensors};
 use policy::weights::Weights;
 
 /// A field of a protobuf message: its number and its bytes (empty for numbers).
@@ -67,10 +67,8 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
     let policy = crate::tiny(directory.path(), "tiny");
     let weights = Weights::open(&policy.files).unwrap();
     let paged = [Kind::Paged(Arithmetic::BF16), Kind::Paged(Arithmetic::F32)];
-    let shared_prefix = [Products::OnnxRuntime, Products::Own]
-        .into_iter()
-        .flat_map(|products| [false, true].map(|adapted| Kind::SharedPrefix { products, adapted }));
-    let plain = shared_prefix.chain([Kind::GroupQuery]);
+    let shared_prefix = [false, true].map(|adapted| Kind::SharedPrefix { adapted });
+    let plain = shared_prefix.into_iter().chain([Kind::GroupQuery]);
     let none = Stack::new([]);
     let two = Stack::new(&[
         adapter(3, &[Target::Query, Target::Value, Target::Up]),
@@ -80,12 +78,15 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
     let stacked = paged.into_iter().flat_map(|kind| [(kind, &none), (kind, &two), (kind, &one)]);
     for (kind, stack) in plain.map(|kind| (kind, &none)).chain(stacked) {
         let graph = graph_of(&policy, kind, stack);
-        let mut known: Vec<String> = Vec::new();
+        let (mut known, mut inputs): (Vec<String>, Vec<String>) = Default::default();
         let mut external = 0;
         for (number, message) in fields(&graph) {
             let name = |field| texts(message, field)[0].to_owned();
             match number {
-                11 => known.push(name(1)),
+                11 => {
+                    inputs.push(name(1));
+                    known.push(name(1));
+                }
                 5 => {
                     let entries: Vec<(&str, &str)> = fields(message)
                         .into_iter()
@@ -132,53 +133,48 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
         assert_eq!(known.iter().any(|name| name == "adapter"), targets > 0);
         let own = attention == "SharedPrefixAttention";
         // Of each layer: query, key and value together, the attention's output, gate and up together, down.
-        let adapted = matches!(kind, Kind::SharedPrefix { adapted: true, .. });
+        let adapted = kind == Kind::SharedPrefix { adapted: true };
         assert_eq!(count("LowRank"), if adapted { 3 * 4 } else { 0 });
-        let products = matches!(kind, Kind::SharedPrefix { products: Products::Own, .. });
-        assert_eq!(count("Linear"), if products { 3 * 4 + 1 } else { 0 });
+        assert_eq!(count("Linear"), if own { 3 * 4 + 1 } else { 0 });
         assert_eq!(count("SwiGlu"), if own { 3 } else { 0 });
-        // The shared-prefix graph holds the q and k norms itself; the tied head is one initializer, used twice.
-        // What our own operator multiplies with is not there at all; the embedding is, which is looked up.
-        assert_eq!(
-            external,
-            if products {
-                35 - 6 - 3 * 7
-            } else if own {
-                35 - 6
-            } else {
-                35
-            }
-        );
+        // The tied head is one initializer, used twice. The shared-prefix graph has none: the embedding and the norms of the
+        // residual stream are its inputs, all else is the state of operators.
+        assert_eq!(external, if own { 0 } else { 35 });
+        let decoder = Config::load(&policy.files).unwrap().decoder();
+        let fed: Vec<&str> = fed_tensors(&decoder).map(|tensor| tensor.name.as_str()).collect();
+        assert_eq!(fed.len(), 1 + 3 * 2 + 1);
+        if own {
+            assert_eq!(inputs[..2], ["input_ids", "last_idx"]);
+            assert_eq!(inputs[2..], fed);
+        }
     }
 }
 
 #[test]
-fn a_table_that_no_product_reads_is_not_cast_as_a_whole() {
+fn a_shared_prefix_graph_depends_on_no_weights_and_casts_only_the_rows_that_are_read() {
     let directory = tempfile::tempdir().unwrap();
-    let casts = |tied: bool, products: Products| {
+    let mut graphs = Vec::new();
+    for (seed, tied, dtype) in
+        [(7, true, "bfloat16"), (8, true, "bfloat16"), (7, false, "bfloat16"), (7, true, "float32")]
+    {
         let geometry = serde_json::json!({
             "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_size": 32, "intermediate_size": 48,
             "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 512,
             "rms_norm_eps": 1e-6, "rope_theta": 1e4, "hidden_act": "silu", "attention_bias": false,
-            "max_position_embeddings": 64, "tie_word_embeddings": tied, "torch_dtype": "bfloat16",
+            "max_position_embeddings": 64, "tie_word_embeddings": tied, "torch_dtype": dtype,
         });
         let file = directory.path().join("config.json");
         std::fs::write(&file, geometry.to_string()).unwrap();
-        let name = format!("{tied}-{products:?}");
-        let policy = policy::initial::from_config(&directory.path().join(name), &file, 7).unwrap();
-        let graph = graph_of(&policy, Kind::SharedPrefix { products, adapted: false }, &Stack::new([]));
+        let name = format!("{seed}-{tied}-{dtype}");
+        let policy = policy::initial::from_config(&directory.path().join(name), &file, seed).unwrap();
+        let graph = graph_of(&policy, Kind::SharedPrefix { adapted: false }, &Stack::new([]));
         let of_node = |node: &[u8]| (texts(node, 4)[0] == "Cast").then(|| texts(node, 1)[0].to_owned());
         let nodes = fields(&graph).into_iter().filter(|(number, _)| *number == 1);
-        nodes.filter_map(|(_, node)| of_node(node)).collect::<Vec<String>>()
-    };
-    let table = "model.embed_tokens.weight";
-    for (tied, products) in [(true, Products::Own), (false, Products::Own), (false, Products::OnnxRuntime)] {
-        let found = casts(tied, products);
-        assert!(found.iter().any(|input| input == "x.0.stored"), "{tied} {products:?}: {found:?}");
-        assert!(!found.iter().any(|input| input == table), "{tied} {products:?}: {found:?}");
+        let casts: Vec<String> = nodes.filter_map(|(_, node)| of_node(node)).collect();
+        let expected: &[&str] = if dtype == "bfloat16" { &["x.0.stored"] } else { &[] };
+        assert_eq!(casts, expected);
+        graphs.push(graph);
     }
-    // The head multiplies with it: one cast for both.
-    let found = casts(true, Products::OnnxRuntime);
-    assert_eq!(found.iter().filter(|input| *input == table).count(), 1);
-    assert!(!found.iter().any(|input| input == "x.0.stored"), "{found:?}");
+    assert!(graphs[1..3].iter().all(|other| *other == graphs[0]));
+    assert_ne!(graphs[3], graphs[0]);
 }

@@ -41,7 +41,7 @@ fn a_snapshot_of_links_is_read_and_copied() {
         weights.check(&config).unwrap();
         let folder = fs::canonicalize(directory.path().join("blobs")).unwrap();
         assert_eq!(weights.folder().unwrap(), folder);
-        graph::decoder(&config, &weights, Kind::SHARED_PREFIX).unwrap();
+        graph::decoder(&config, &weights, Kind::GroupQuery).unwrap();
 
         let made = initial::from_directory(&directory.path().join("policy"), &snapshot, None).unwrap();
         assert_eq!(made.version, opened.version);

@@ -233,21 +233,6 @@ impl Node {
         checked(unsafe { (ort::api().KernelInfoGetAttribute_float)(self.0, name.as_ptr(), &mut value) })?;
         Ok(value)
     }
-
-    /// A constant input of `length` f32 numbers.
-    pub fn constant(&self, index: usize, length: usize) -> Outcome<Vec<f32>> {
-        let (mut constant, mut value) = (0, ptr::null());
-        // SAFETY: as above; a constant lives as long as the session.
-        unsafe {
-            let read = ort::api().KernelInfoGetConstantInput_tensor;
-            checked(read(self.0, index, &mut constant, &mut value))?;
-            let (shape, data) = tensor(value)?;
-            if constant == 0 || shape != [length as i64] {
-                return Err(format!("input {index} is not a constant of {length} numbers"));
-            }
-            Ok(std::slice::from_raw_parts(data, length).to_vec())
-        }
-    }
 }
 
 /// A running call of a kernel. What it returns addresses of lives as long as the call.

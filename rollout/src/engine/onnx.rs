@@ -1,7 +1,7 @@
 //! ONNX Runtime's C interface: tensors over our own memory, its errors as ours, and how every session is opened.
 
 use crate::runtime;
-use half::bf16;
+use half::{bf16, f16};
 use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use ort::sys::{
@@ -10,7 +10,6 @@ use ort::sys::{
 };
 use record::failure::{Failure, Result};
 use std::ffi::CStr;
-use std::path::Path;
 use std::ptr;
 
 /// Where tensors are.
@@ -82,8 +81,17 @@ impl Element for bf16 {
     const TYPE: ElementType = ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
 }
 
+impl Element for f16 {
+    const TYPE: ElementType = ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
+}
+
 /// A tensor that does not own its memory.
 pub struct Tensor(*mut OrtValue);
+
+// SAFETY: the handle is never changed after it was made; what may be done with the memory is its owner's matter.
+unsafe impl Send for Tensor {}
+// SAFETY: as above.
+unsafe impl Sync for Tensor {}
 
 impl Tensor {
     /// A tensor over our own memory, which must be as large as the shape says and outlive the tensor. Inputs are only
@@ -141,12 +149,11 @@ pub fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::work(format!("ONNX Runtime: {}", words.join(" ")))
 }
 
-/// A session over weights in `folder`. One thread per run: parallel work is over groups and needs no barriers. Shapes
+/// How every session is opened. One thread per run: parallel work is over groups and needs no barriers. Shapes
 /// change from run to run, so memory patterns would be kept and never used. Errors come back as a status, so nothing
 /// is logged.
-pub fn session_builder(folder: &Path) -> Result<SessionBuilder> {
+pub fn session_builder() -> Result<SessionBuilder> {
     let environment = runtime::environment()?;
-    let folder = folder.to_str().ok_or_else(|| Failure::data("the directory's name is not UTF-8"))?;
     let configured = || -> ort::Result<SessionBuilder> {
         Ok(Session::builder(environment)?
             .with_intra_threads(1)?
@@ -154,8 +161,7 @@ pub fn session_builder(folder: &Path) -> Result<SessionBuilder> {
             .with_intra_op_spinning(false)?
             .with_memory_pattern(false)?
             .with_optimization_level(GraphOptimizationLevel::All)?
-            .with_log_level(ort::logging::LogLevel::Fatal)?
-            .with_config_entry("session.model_external_initializers_file_folder_path", folder)?)
+            .with_log_level(ort::logging::LogLevel::Fatal)?)
     };
     configured().map_err(failed)
 }

@@ -30,10 +30,6 @@ pub struct Layer {
     pub kv_heads: usize,
     /// Added to the mean square in the norms of queries and keys.
     pub epsilon: f32,
-    /// `[head_size]` gains of the query norm; none where the family has no such norm.
-    pub query_gain: Option<Vec<f32>>,
-    /// `[head_size]` gains of the key norm.
-    pub key_gain: Option<Vec<f32>>,
     /// Factor of the scores.
     pub scale: f32,
     /// Tokens that a query may attend to, itself included; none where all before it are visible.
@@ -65,6 +61,8 @@ pub struct Tensors {
 /// One key/value head of one layer.
 struct Head<'a> {
     layer: &'a Layer,
+    /// Gains of the query and the key norm, `D` each; none where the family has no such norms.
+    gains: Option<&'a [Vec<f32>; 2]>,
     number: usize,
     offset: usize,
     group: usize,
@@ -93,7 +91,7 @@ impl Head<'_> {
         position: usize,
     ) {
         let at = row * self.tensors.width + self.number * D;
-        let gain = self.layer.key_gain.as_deref();
+        let gain = self.gains.map(|[_, key]| &key[..]);
         let (block, token) = (slot as usize / BLOCK_SIZE, slot as usize % BLOCK_SIZE);
         let mut key = [0.0_f32; D];
         let input = self.tensors.key.add(at);
@@ -116,7 +114,7 @@ impl Head<'_> {
         position: usize,
         slot: usize,
     ) {
-        let gain = self.layer.query_gain.as_deref();
+        let gain = self.gains.map(|[query, _]| &query[..]);
         let scale = self.layer.scale;
         for member in 0..self.group {
             let output = context.work.queries.start().wrapping_add((slot + member) * D);
@@ -182,7 +180,7 @@ fn prefix_blocks<'a>(batch: &'a Batch, group: &GroupRows) -> &'a [u32] {
 /// # Safety
 ///
 /// `S` must be available; `tensors` must hold the rows of `batch`, whose blocks must be in the context's cache; heads have
-/// `D` dimensions; at most [`MAX_ROWS`] query heads share a key/value head.
+/// `D` dimensions, and so have their norms; at most [`MAX_ROWS`] query heads share a key/value head.
 #[inline(always)]
 pub unsafe fn forward<S: Lanes, const D: usize>(
     context: &mut ForwardContext,
@@ -192,11 +190,13 @@ pub unsafe fn forward<S: Lanes, const D: usize>(
     attend: Attend,
 ) {
     let layout = context.kv.layout();
+    let parameters = context.parameters.clone();
+    let gains = parameters.base.head_norms[layer.index].as_ref();
     for (index, rows) in batch.groups.iter().enumerate() {
         for number in 0..layer.kv_heads {
             let group = layer.heads / layer.kv_heads;
             let offset = layout.offset(layer.index, number);
-            let head = Head { layer, number, offset, group, tensors, attend };
+            let head = Head { layer, gains, number, offset, group, tensors, attend };
             if rows.prefix == 0 {
                 // The last layer's output is read only where logits are needed.
                 let last = layer.index + 1 == layout.layers;

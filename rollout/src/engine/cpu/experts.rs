@@ -53,6 +53,7 @@ impl Experts {
                 experts.push([pack(&[gate, up], precision)?, pack(&[down], precision)?]);
             }
             layers.push(Some(Experts { router, experts, settings: settings.clone() }));
+            weights.release();
         }
         Ok(layers)
     }

@@ -29,7 +29,12 @@ impl Linears {
     pub fn load(config: &Config, weights: &Weights, precision: Precision, isa: Isa) -> Result<Linears> {
         let decoder = Decoder::new(config);
         let mut numbers = Vec::new();
-        let mut pack = |tensors: &[&Tensor]| Linear::load(weights, tensors, precision, isa, &mut numbers);
+        let mut pack = |tensors: &[&Tensor]| {
+            let packed = Linear::load(weights, tensors, precision, isa, &mut numbers);
+            // It is not read again: the checkpoint would be in memory twice.
+            weights.release();
+            packed
+        };
         let mut linears = Vec::with_capacity(decoder.layers.len() * SITES.len() + 1);
         for (layer, targets) in decoder.layers.iter().flat_map(|layer| SITES.map(|targets| (layer, targets)))
         {

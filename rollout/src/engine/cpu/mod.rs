@@ -1,13 +1,14 @@
 //! The model runner for the CPU, and what it runs on.
 //!
-//! ONNX Runtime runs the decoder's graph; the attention in it is a custom operator ([`attention`]) over keys and values
-//! in Rust's memory ([`kv`]), which reads a group's prompt once however many branches it has. One session serves any number
-//! of threads; each has a scheduler and a [`runner`] of its own, and they share nothing that changes. What a branch
-//! generates depends on its prompt, its random numbers and the weights, not on threads, other groups or cached blocks.
+//! ONNX Runtime runs the decoder's graph. Two kinds of its nodes are custom operators: matrix products ([`linear`]), of which
+//! ONNX Runtime has none for bf16 on a CPU, and whose weights it would pack anew for each version; and the attention
+//! ([`attention`]) over keys and values in Rust's memory ([`kv`]), which reads a group's prompt once however many branches
+//! it has. One session serves any number of threads and of versions ([`network`]); each thread has a scheduler and a
+//! [`runner`] of its own, and they share nothing that changes. What a branch generates depends on its prompt, its random
+//! numbers and the weights, not on threads, other groups or cached blocks.
 //!
-//! With [`Precision::BFloat16`] matrix products are custom operators too ([`linear`]): ONNX Runtime has none for bf16 on a
-//! CPU. Their operands are rounded, and so are keys and values when they are stored, which halves what the attention
-//! reads; queries, scores, softmax and all sums stay f32.
+//! With [`Precision::BFloat16`] the operands of products are rounded, and so are keys and values when they are stored, which
+//! halves what the attention reads; queries, scores, softmax and all sums stay f32.
 //!
 //! Left out: the portable graph with `GroupQueryAttention`. The kernels have a portable version that runs wherever
 //! ONNX Runtime does; tests use that graph as the oracle.
@@ -21,7 +22,9 @@ mod kv;
 mod lanes;
 mod linear;
 mod model;
+mod network;
 mod operators;
+mod parameters;
 mod portable;
 mod rope;
 mod runner;
@@ -37,6 +40,7 @@ use policy::directory::Policy;
 use record::failure::Result;
 use std::sync::Arc;
 
+pub use model::Kept;
 pub(super) use model::Model;
 pub use runner::CpuRunner;
 
@@ -56,8 +60,7 @@ pub struct Options {
     pub stop_ids: Vec<u32>,
     /// What the operands of matrix products are rounded to.
     pub precision: Precision,
-    /// The instruction set of all kernels, matrix products included, one that this processor has. `None`: the best, and
-    /// ONNX Runtime's own products in f32.
+    /// The instruction set of all kernels, matrix products included, one that this processor has; the best if `None`.
     pub isa: Option<Isa>,
 }
 
@@ -86,16 +89,22 @@ impl Engine {
     /// # Errors
     /// Exit 69 without ONNX Runtime; files that are missing, damaged or of a kind that is not implemented.
     pub fn load(policy: &Policy, options: &Options) -> Result<Engine> {
-        Self::load_all(&[policy], options)
+        Self::load_all(&[policy], options, None)
     }
 
     /// Loads policies that are adapters of one base, which is in memory once. Adapters are indexed in their order; the base
-    /// may be among the policies and is no adapter.
+    /// may be among the policies and is no adapter. What the engine of the version before left in `kept` is used again,
+    /// where the options are the same.
     ///
     /// # Errors
     /// As [`Engine::load`].
-    pub fn load_all(policies: &[&Policy], options: &Options) -> Result<Engine> {
-        Ok(Engine { model: Arc::new(Model::load(policies, options)?) })
+    pub fn load_all(policies: &[&Policy], options: &Options, kept: Option<Kept>) -> Result<Engine> {
+        Ok(Engine { model: Arc::new(Model::load(policies, options, kept)?) })
+    }
+
+    /// What an engine for the next version of the policies may use.
+    pub fn kept(&self) -> Kept {
+        self.model.kept()
     }
 
     /// A decoder for one thread, with a KV cache of its own.

@@ -1,39 +1,22 @@
 //! The custom operators of the CPU's decoder graph (`policy::graph`, the shared-prefix kind).
 
-use super::adapters::Adapter;
 use super::attention::{Layer, Tensors};
-use super::experts::Experts;
 use super::isa::Kernels;
-use super::linear::Linears;
-use super::runner::current;
+use super::runner::{ForwardContext, current};
 use crate::engine::custom_op::{Call, Domain, Kernel, Node, Operator, Outcome};
 use record::failure::Result;
 use std::ffi::CStr;
 use std::ptr;
-use std::sync::Arc;
 
-/// What the operators of a session share.
-#[derive(Clone)]
-pub struct Shared {
-    /// Kernels for this processor.
-    pub kernels: Kernels,
-    /// Packed weights; none where ONNX Runtime multiplies.
-    pub linears: Option<Arc<Linears>>,
-    /// Of each layer that has experts.
-    pub experts: Arc<Vec<Option<Experts>>>,
-    /// Adapters, by index.
-    pub adapters: Arc<Vec<Adapter>>,
-}
-
-/// The operators.
-pub fn domain(shared: &Shared) -> Result<Domain<Shared>> {
+/// The operators. What they multiply with is the parameters of the current context.
+pub fn domain(kernels: Kernels) -> Result<Domain<Kernels>> {
     Domain::new(vec![
-        Operator::new::<Attention>(shared.clone()),
-        Operator::new::<LinearProduct>(shared.clone()),
-        Operator::new::<Glu<false>>(shared.clone()),
-        Operator::new::<Glu<true>>(shared.clone()),
-        Operator::new::<LayerExperts>(shared.clone()),
-        Operator::new::<LowRank>(shared.clone()),
+        Operator::new::<Attention>(kernels),
+        Operator::new::<LinearProduct>(kernels),
+        Operator::new::<Glu<false>>(kernels),
+        Operator::new::<Glu<true>>(kernels),
+        Operator::new::<LayerExperts>(kernels),
+        Operator::new::<LowRank>(kernels),
     ])
 }
 
@@ -45,25 +28,21 @@ struct Attention {
 }
 
 impl Kernel for Attention {
-    type Shared = Shared;
+    type Shared = Kernels;
     const NAME: &'static CStr = c"SharedPrefixAttention";
-    const INPUTS: usize = 3;
+    const INPUTS: usize = 1;
 
-    fn new(shared: &Shared, node: &Node) -> Outcome<Self> {
+    fn new(&kernels: &Kernels, node: &Node) -> Outcome<Self> {
         let head_size = node.integer(c"head_dim")?;
-        let normalized = node.integer(c"qk_norm")? == 1;
-        let gain = |index| normalized.then(|| node.constant(index, head_size)).transpose();
         let layer = Layer {
             index: node.integer(c"layer")?,
             heads: node.integer(c"num_heads")?,
             kv_heads: node.integer(c"kv_num_heads")?,
             epsilon: node.float(c"epsilon")?,
-            query_gain: gain(1)?,
-            key_gain: gain(2)?,
             scale: node.float(c"scale")?,
             window: Some(node.integer(c"window")?).filter(|&window| window > 0),
         };
-        Ok(Attention { layer, head_size, kernels: shared.kernels })
+        Ok(Attention { layer, head_size, kernels })
     }
 
     fn compute(&self, call: &Call) -> Outcome<()> {
@@ -77,8 +56,9 @@ impl Kernel for Attention {
         let layout = forward.kv.layout();
         if (layout.head_size, layout.kv_heads) != (self.head_size, kv_heads)
             || self.layer.index >= layout.layers
+            || forward.parameters.base.head_norms.len() != layout.layers
         {
-            return Err("the KV cache is another model's".to_owned());
+            return Err("the KV cache or the weights are another model's".to_owned());
         }
         let output = call.output_rows(rows, heads * self.head_size)?;
         // SAFETY: the sizes were checked above; the batch is within the cache by construction.
@@ -94,36 +74,35 @@ impl Kernel for Attention {
 
 /// A projection with packed weights.
 struct LinearProduct {
-    linears: Arc<Linears>,
     layer: usize,
     site: usize,
 }
 
 impl Kernel for LinearProduct {
-    type Shared = Shared;
+    type Shared = Kernels;
     const NAME: &'static CStr = c"Linear";
     const INPUTS: usize = 1;
 
-    fn new(shared: &Shared, node: &Node) -> Outcome<Self> {
-        let (layer, site) = (node.integer(c"layer")?, node.integer(c"site")?);
-        let linears = shared.linears.clone().ok_or("the session was opened without weights")?;
-        linears.find(layer, site).ok_or_else(|| format!("there is no site {site} of layer {layer}"))?;
-        Ok(LinearProduct { linears, layer, site })
+    fn new(_: &Kernels, node: &Node) -> Outcome<Self> {
+        Ok(LinearProduct { layer: node.integer(c"layer")?, site: node.integer(c"site")? })
     }
 
     fn compute(&self, call: &Call) -> Outcome<()> {
-        let linear = self.linears.find(self.layer, self.site).ok_or("a projection that is not loaded")?;
+        // SAFETY: the nodes of a run follow each other on this thread.
+        let (ForwardContext { parameters, products, .. }, _) = unsafe { current()? };
+        let linear = parameters.base.linears.find(self.layer, self.site);
+        let linear = linear.ok_or("a projection that is not loaded")?;
         let (rows, width, x) = call.input_rows(0)?;
         if width != linear.inputs() {
             return Err(format!("[{rows}, {width}] where rows of {} are multiplied", linear.inputs()));
         }
         let y = call.output_rows(rows, linear.outputs())?;
         if rows > 0 {
-            // SAFETY: the sizes are those of the two tensors; the nodes of a run follow each other on this thread.
+            // SAFETY: the sizes are those of the two tensors.
             unsafe {
                 let x = std::slice::from_raw_parts(x, rows * width);
                 let y = std::slice::from_raw_parts_mut(y, rows * linear.outputs());
-                linear.apply(&mut current()?.0.products, rows, x, y);
+                linear.apply(products, rows, x, y);
             }
         }
         Ok(())
@@ -132,23 +111,23 @@ impl Kernel for LinearProduct {
 
 /// Experts in place of a layer's MLP.
 struct LayerExperts {
-    layers: Arc<Vec<Option<Experts>>>,
     layer: usize,
     kernels: Kernels,
 }
 
 impl Kernel for LayerExperts {
-    type Shared = Shared;
+    type Shared = Kernels;
     const NAME: &'static CStr = c"Experts";
     const INPUTS: usize = 1;
 
-    fn new(shared: &Shared, node: &Node) -> Outcome<Self> {
-        let (layers, layer) = (shared.experts.clone(), node.integer(c"layer")?);
-        Ok(LayerExperts { layers, layer, kernels: shared.kernels })
+    fn new(&kernels: &Kernels, node: &Node) -> Outcome<Self> {
+        Ok(LayerExperts { layer: node.integer(c"layer")?, kernels })
     }
 
     fn compute(&self, call: &Call) -> Outcome<()> {
-        let experts = self.layers.get(self.layer).and_then(Option::as_ref);
+        // SAFETY: the nodes of a run follow each other on this thread.
+        let (ForwardContext { parameters, products, .. }, _) = unsafe { current()? };
+        let experts = parameters.base.experts.get(self.layer).and_then(Option::as_ref);
         let experts = experts.ok_or("a layer whose experts are not loaded")?;
         let (rows, width, x) = call.input_rows(0)?;
         if width != experts.width() {
@@ -156,8 +135,7 @@ impl Kernel for LayerExperts {
         }
         let y = call.output_rows(rows, width)?;
         if rows > 0 {
-            // SAFETY: the sizes are those of the two tensors; the nodes of a run follow each other on this thread; a row of
-            // gates is twice as long as a row of what becomes of it.
+            // SAFETY: the sizes are those of the two tensors; a row of gates is twice as long as a row of what becomes of it.
             unsafe {
                 let x = std::slice::from_raw_parts(x, rows * width);
                 let y = std::slice::from_raw_parts_mut(y, rows * width);
@@ -165,7 +143,7 @@ impl Kernel for LayerExperts {
                     let (gate, up) = gates.split_at(out.len());
                     (self.kernels.swiglu)(gate.as_ptr(), up.as_ptr(), out.len(), out.as_mut_ptr());
                 };
-                experts.apply(&mut current()?.0.products, rows, x, swiglu, y);
+                experts.apply(products, rows, x, swiglu, y);
             }
         }
         Ok(())
@@ -179,24 +157,22 @@ struct LowRank {
     /// Whether the rows are those whose logits are needed, and not all.
     scored: bool,
     kernels: Kernels,
-    adapters: Arc<Vec<Adapter>>,
 }
 
 impl Kernel for LowRank {
-    type Shared = Shared;
+    type Shared = Kernels;
     const NAME: &'static CStr = c"LowRank";
     const INPUTS: usize = 2;
 
-    fn new(shared: &Shared, node: &Node) -> Outcome<Self> {
-        let Shared { kernels, adapters, .. } = shared.clone();
+    fn new(&kernels: &Kernels, node: &Node) -> Outcome<Self> {
         let (layer, site) = (node.integer(c"layer")?, node.integer(c"site")?);
-        Ok(LowRank { layer, site, scored: node.integer(c"scored")? == 1, kernels, adapters })
+        Ok(LowRank { layer, site, scored: node.integer(c"scored")? == 1, kernels })
     }
 
     fn compute(&self, call: &Call) -> Outcome<()> {
         let ((rows, inputs, x), (same, outputs, y)) = (call.input_rows(0)?, call.input_rows(1)?);
         // SAFETY: the nodes of a run follow each other on this thread.
-        let (_, batch) = unsafe { current()? };
+        let (ForwardContext { parameters, .. }, batch) = unsafe { current()? };
         let expected = if self.scored { batch.logit_rows.len() } else { batch.ids.len() };
         if rows != same || rows != expected {
             return Err(format!("{rows} and {same} rows do not fit a batch of {expected}"));
@@ -211,7 +187,8 @@ impl Kernel for LowRank {
                 let of = if self.scored { batch.logit_rows[row] as usize } else { row };
                 // Counted from 1; 0 is the base model.
                 let Some(index) = (batch.adapters[of] as usize).checked_sub(1) else { continue };
-                let adapter = self.adapters.get(index).ok_or("a row of an adapter that is not loaded")?;
+                let adapter =
+                    parameters.adapters.get(index).ok_or("a row of an adapter that is not loaded")?;
                 for part in adapter.parts(self.layer, self.site) {
                     if !part.fits(adapter.rank(), inputs, outputs) {
                         return Err(format!("an adapter does not fit {inputs} inputs and {outputs} outputs"));
@@ -231,12 +208,12 @@ struct Glu<const GELU: bool> {
 }
 
 impl<const GELU: bool> Kernel for Glu<GELU> {
-    type Shared = Shared;
+    type Shared = Kernels;
     const NAME: &'static CStr = if GELU { c"GeGlu" } else { c"SwiGlu" };
     const INPUTS: usize = 1;
 
-    fn new(shared: &Shared, _: &Node) -> Outcome<Self> {
-        Ok(Glu { kernels: shared.kernels })
+    fn new(&kernels: &Kernels, _: &Node) -> Outcome<Self> {
+        Ok(Glu { kernels })
     }
 
     fn compute(&self, call: &Call) -> Outcome<()> {

@@ -5,6 +5,7 @@
 
 use super::kv::KvCache;
 use super::model::Model;
+use super::parameters::Parameters;
 use super::rope::Rope;
 use super::sampler::Sampler;
 use super::workspace::Workspace;
@@ -20,6 +21,8 @@ use std::sync::Arc;
 
 /// A runner's memory.
 pub struct ForwardContext {
+    /// What the operators multiply with.
+    pub parameters: Arc<Parameters>,
     /// Keys and values.
     pub kv: KvCache,
     /// Cosines and sines of the positions.
@@ -74,6 +77,7 @@ impl CpuRunner {
     /// A runner with an empty KV cache.
     pub fn new(model: Arc<Model>) -> CpuRunner {
         let context = ForwardContext {
+            parameters: model.parameters.clone(),
             kv: KvCache::new(model.layout),
             rope: Rope::new(&model.config),
             work: Workspace::new(model.config.head_dim),
@@ -107,7 +111,9 @@ impl Runner for CpuRunner {
     fn run(&mut self, batch: &Batch) -> Result<Vec<SampledToken>> {
         self.context.kv.reserve(&batch.slots)?;
         self.context.rope.reserve(batch.longest);
-        self.model.run(&mut self.context, batch, &mut self.logits)?;
+        let vocabulary = self.model.config.vocab_size;
+        self.logits.resize(batch.logit_rows.len() * vocabulary, 0.0);
+        self.model.network.run(&mut self.context, batch, vocabulary, &mut self.logits)?;
         self.sample(&batch.requests)
     }
 }

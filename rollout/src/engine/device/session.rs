@@ -85,7 +85,10 @@ impl Session {
     /// # Errors
     /// 69 without ONNX Runtime or its CUDA provider, 1 where ONNX Runtime refuses the graph.
     pub fn open(graph: &[u8], folder: &Path, provider: Provider) -> Result<Session> {
-        let mut builder = session_builder(folder)?;
+        let folder = folder.to_str().ok_or_else(|| Failure::data("the directory's name is not UTF-8"))?;
+        let mut builder = session_builder()?
+            .with_config_entry("session.model_external_initializers_file_folder_path", folder)
+            .map_err(failed)?;
         let (domain, device) = match provider {
             Provider::Cpu => {
                 let domain = paged_attention::domain()?;

@@ -51,8 +51,8 @@ fn logprobs_are_those_of_peft_with_one_base_for_all() {
         let folder = tempfile::tempdir().expect("a folder");
         let policies: Vec<Policy> = names.iter().map(|name| policy(folder.path(), name)).collect();
         let members: Vec<&Policy> = policies.iter().collect();
-        let engine =
-            Engine::load_all(&members, &Options { precision, ..Options::default() }).expect("an engine");
+        let engine = Engine::load_all(&members, &Options { precision, ..Options::default() }, None)
+            .expect("an engine");
         let mut decoder = engine.decoder();
         let ids = |value: &Value| -> Vec<u32> { serde_json::from_value(value.clone()).expect("ids") };
         let adapted = |name: &&str| read(&golden().join("adapters").join(name).join("logprobs.json"));
@@ -86,7 +86,8 @@ fn a_group_gives_the_same_bits_among_groups_of_other_adapters() {
     runtime();
     let folder = tempfile::tempdir().expect("a folder");
     let policies = [policy(folder.path(), "all"), policy(folder.path(), "some")];
-    let engine = Engine::load_all(&[&policies[0], &policies[1]], &Options::default()).expect("an engine");
+    let engine =
+        Engine::load_all(&[&policies[0], &policies[1]], &Options::default(), None).expect("an engine");
     // The vocabulary of the goldens is smaller than that of the other tests.
     let small = |id: u64| {
         let mut request: Request = request(id, 9 + id as usize, 3, 12);

@@ -85,7 +85,7 @@ fn several_adapters_in_one_run_complete_as_on_the_processor() {
     let policies = policies(folder.path(), &SEVERAL);
     let mut paged = paged(&policies);
     let engine =
-        Engine::load_all(&policies.iter().collect::<Vec<_>>(), &Options::default()).expect("an engine");
+        Engine::load_all(&policies.iter().collect::<Vec<_>>(), &Options::default(), None).expect("an engine");
     let mut decoder = engine.decoder();
     let owners = [None, Some(0), Some(1), Some(0), None, Some(1)];
     for (id, owner) in owners.into_iter().enumerate() {
