@@ -395,10 +395,19 @@ fn every_level_in_prose_has_hundreds_of_test_tasks_and_short_prompts_that_begin_
     }
     let spec = json!({"size": 4, "encoding": "full", "brief": true, "moves": 3, "turns": 2, "walls": ["b1"], "goal": "c0", "start": "a2"});
     let mut state = find("plan-path").unwrap().reset(&spec, "team").unwrap();
-    let prompt = "Lead the walker @ to the goal G. # is a wall. Moves: U is up, D down, L left, R right. Answer with one list of at most \
-                  3 moves, for example [\"U\", \"R\"].\n..G.\n.#..\n@...\n....\nThe goal is 2 up and 2 right.";
-    assert_eq!(state.observe("tool")[0].content, prompt);
-    state.apply("tool", "[\"U\", \"U\", \"R\"]").unwrap();
-    let seen = format!("{prompt}\nThe tool proposes [\"U\", \"U\", \"R\"]. Check it and decide.");
-    assert_eq!(state.observe("planner")[0].content, seen);
+    let prompt = |answer: &str| {
+        "Lead the walker @ to the goal G. # is a wall. Moves: up, down, left, right. Answer with at most 3 moves, one word for \
+         each, for example: up, right.\n..G.\n.#..\n@...\n....\n"
+            .to_owned()
+            + answer
+            + "The goal is 2 up and 2 right."
+    };
+    assert_eq!(state.observe("tool")[0].content, prompt(""));
+    state.apply("tool", "Go up and up, then right.").unwrap();
+    assert_eq!(state.observe("planner")[0].content, prompt("Check this answer: up, up, right.\n"));
+    let outcome = state.apply("planner", "The goal is 2 up and 2 right.").unwrap();
+    assert_eq!(outcome.rewards.team, 0.0, "a number is no move");
+    state.apply("tool", "2 up").unwrap();
+    assert_eq!(state.observe("planner")[0].content, prompt("There was no answer.\n"));
+    assert!(state.apply("planner", "up, up, right").unwrap().rewards.team > 0.0);
 }

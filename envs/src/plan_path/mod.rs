@@ -12,6 +12,7 @@ mod prompts;
 mod rules;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use record::failure::{Failure, Result};
 use record::philox::Draws;
@@ -88,7 +89,7 @@ pub struct Instance {
     /// Distance from start to goal.
     pub first: u16,
     episode: Episode,
-    /// Prompts in prose are short.
+    /// Prompts are short, and moves are words.
     brief: bool,
     /// What every prompt begins with.
     preamble: String,
@@ -161,7 +162,8 @@ impl Instance {
         if first == UNREACHABLE {
             return Err(fail(format!("no way leads from {start} to {goal}")));
         }
-        let preamble = match brief && encoding == Encoding::Full {
+        let brief = brief && encoding == Encoding::Full;
+        let preamble = match brief {
             true => prompts::brief_preamble(moves),
             false => prompts::preamble(&map, encoding, moves, turns),
         };
@@ -308,15 +310,24 @@ impl GridWorld for Instance {
     }
 
     fn write(&self, situation: &Situation, format: ActionFormat, moves: &[Move]) -> String {
-        format.write(self.position(situation), moves)
+        match self.brief {
+            true => words::write(moves),
+            false => format.write(self.position(situation), moves),
+        }
     }
 
     fn read(&self, situation: &Situation, format: ActionFormat, text: &str) -> Option<Parsed> {
-        format.read(self.position(situation), text, self.episode.steps)
+        match self.brief {
+            true => words::read(text, self.episode.steps),
+            false => format.read(self.position(situation), text, self.episode.steps),
+        }
     }
 
     fn shown(&self, format: ActionFormat, text: &str, action: &Parsed) -> String {
-        format.shown(text, action)
+        match self.brief {
+            true => words::write(&action.steps),
+            false => format.shown(text, action),
+        }
     }
 
     fn play(&self, situation: &Situation, _agent: &str, action: &Parsed) -> (Situation, Outcome) {

@@ -15,6 +15,7 @@
 //!
 //! Full: prose and a drawn grid, for pretrained language models. Agents think aloud and end with a list of moves after
 //! `####`, as in Stronger-MAS (arXiv 2510.11062). Left out: in the paper the tool writes a program that prints the moves.
+//! Short prompts of levels ask for a word for each move ([`super::words`]).
 
 use std::fmt::Write as _;
 
@@ -58,12 +59,12 @@ pub fn preamble(map: &Map, encoding: Encoding, moves: u32, turns: u32) -> String
 /// What every short prompt in prose begins with, on any board.
 pub fn brief_preamble(moves: u32) -> String {
     format!(
-        "Lead the walker @ to the goal G. # is a wall. Moves: U is up, D down, L left, R right. Answer with one list of at most \
-         {moves} moves, for example [\"U\", \"R\"].\n"
+        "Lead the walker @ to the goal G. # is a wall. Moves: up, down, left, right. Answer with at most {moves} moves, one \
+         word for each, for example: up, right.\n"
     )
 }
 
-/// The board with the walker, where the goal lies, and what the tool proposes.
+/// The board with the walker, what the tool proposes, and where the goal lies, which a small model answers to.
 fn brief(instance: &Instance, position: Position, proposal: Option<&str>) -> String {
     let (map, goal) = (&instance.map, instance.map.position(instance.map.goal()));
     let mut text = instance.preamble.clone();
@@ -83,12 +84,12 @@ fn brief(instance: &Instance, position: Position, proposal: Option<&str>) -> Str
     ];
     let ways: Vec<String> =
         ways.iter().filter(|(cells, _)| *cells > 0).map(|(cells, way)| format!("{cells} {way}")).collect();
-    text.push_str(&format!("The goal is {}.", ways.join(" and ")));
     match proposal {
         None => {}
-        Some("") => text.push_str("\nThe tool proposes nothing that can be read. Decide."),
-        Some(proposal) => text.push_str(&format!("\nThe tool proposes {proposal}. Check it and decide.")),
+        Some("") => text.push_str("There was no answer.\n"),
+        Some(proposal) => text.push_str(&format!("Check this answer: {proposal}.\n")),
     }
+    text.push_str(&format!("The goal is {}.", ways.join(" and ")));
     text
 }
 
