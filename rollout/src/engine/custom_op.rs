@@ -240,7 +240,7 @@ pub struct Call(*mut OrtKernelContext);
 
 impl Call {
     /// Shape and address of an input of element type `T`; `None` where it is absent.
-    pub fn input<T>(&self, index: usize) -> Outcome<Option<(Vec<i64>, *mut T)>> {
+    pub fn input<T>(&self, index: usize) -> Outcome<Option<(&[i64], *mut T)>> {
         let mut value = ptr::null();
         // SAFETY: only `compute` makes one, of the call that ONNX Runtime is making; so below.
         checked(unsafe { (ort::api().KernelContext_GetInput)(self.0, index, &mut value) })?;
@@ -250,7 +250,7 @@ impl Call {
     /// An f32 input as `[rows, width]`, and its address.
     pub fn input_rows(&self, index: usize) -> Outcome<(usize, usize, *const f32)> {
         let (shape, data) = self.input::<f32>(index)?.ok_or("a tensor is missing")?;
-        let [rows, width] = shape[..] else {
+        let &[rows, width] = shape else {
             return Err(format!("a tensor of shape {shape:?} where rows are expected"));
         };
         Ok((rows as usize, width as usize, data))
@@ -274,24 +274,17 @@ impl Call {
     }
 }
 
-/// Shape and address of a tensor that ONNX Runtime gave.
-fn tensor<T>(value: *const OrtValue) -> Outcome<(Vec<i64>, *mut T)> {
-    if value.is_null() {
-        return Err("a tensor is missing".to_owned());
-    }
-    // SAFETY: the value is one of the node or call that is being made; its shape is copied.
+/// Shape and address of a tensor that ONNX Runtime gave. The shape lives as long as the tensor.
+fn tensor<'a, T>(value: *const OrtValue) -> Outcome<(&'a [i64], *mut T)> {
+    // SAFETY: the value is one of the call that is being made.
     unsafe {
         let api = ort::api();
-        let mut info = ptr::null_mut();
-        checked((api.GetTensorTypeAndShape)(value, &mut info))?;
-        let mut count = 0;
-        let counted = checked((api.GetDimensionsCount)(info, &mut count));
-        let mut shape = vec![0; count];
-        let read = checked((api.GetDimensions)(info, shape.as_mut_ptr(), count));
-        (api.ReleaseTensorTypeAndShapeInfo)(info);
-        counted.and(read)?;
+        let (mut element, mut shape, mut count) = (FLOAT, ptr::null(), 0);
+        checked((api.GetTensorElementTypeAndShapeDataReference)(value, &mut element, &mut shape, &mut count))?;
         let mut data = ptr::null_mut();
         checked((api.GetTensorMutableData)(value.cast_mut(), &mut data))?;
+        // Of a scalar it may be null.
+        let shape = if count == 0 { &[] } else { std::slice::from_raw_parts(shape, count) };
         Ok((shape, data.cast()))
     }
 }

@@ -125,8 +125,9 @@ impl PagedAttention {
 ///
 /// # Safety
 /// `T` is its type, and nobody else writes to it: the KV cache, which alone is written, is used by no other node of the run.
-unsafe fn input<'a, T>(call: &Call, index: usize) -> Outcome<(Vec<i64>, &'a mut [T])> {
-    let Some((shape, data)) = call.input::<T>(index)? else { return Ok((Vec::new(), &mut [])) };
+#[allow(clippy::mut_from_ref, reason = "the memory is the tensor's and not the call's")]
+unsafe fn input<T>(call: &Call, index: usize) -> Outcome<(&[i64], &mut [T])> {
+    let Some((shape, data)) = call.input::<T>(index)? else { return Ok((&[], &mut [])) };
     let count = shape.iter().product::<i64>() as usize;
     let data = if count == 0 { NonNull::dangling().as_ptr() } else { data };
     // SAFETY: the caller's promise; the extent is the tensor's.
@@ -158,9 +159,9 @@ impl Kernel for PagedAttention {
             let (shape, query) = input::<f32>(call, 0)?;
             let (cache_shape, keys) = input::<f32>(call, 3)?;
             let (_, values) = input::<f32>(call, 4)?;
-            let [rows, width] = shape[..] else { return Err(format!("a query of shape {shape:?}")) };
+            let &[rows, width] = shape else { return Err(format!("a query of shape {shape:?}")) };
             let result = call.output(0, &[rows, width])?;
-            let caches = [call.output(1, &cache_shape)?, call.output(2, &cache_shape)?];
+            let caches = [call.output(1, cache_shape)?, call.output(2, cache_shape)?];
             if caches != [keys.as_mut_ptr(), values.as_mut_ptr()] {
                 return Err("the KV cache is not updated in place".to_owned());
             }
