@@ -1,5 +1,5 @@
-//! The AVX-512 kernels: tiles of 14 by 32, 28 of the 32 vector registers holding sums. One multiplies f32, one pairs of
-//! bf16.
+//! The AVX-512 kernels: tiles of 14 by 32, 28 of the 32 vector registers holding sums. One multiplies f32, one f32 by bf16,
+//! which takes half the memory, one pairs of bf16.
 
 use crate::micro_kernel::{MicroKernel, PackBlock, Tile, Word};
 use std::arch::x86_64::*;
@@ -19,7 +19,7 @@ macro_rules! by_rows {
 
 /// A kernel: its type, its tile function, and the functions that pack.
 macro_rules! kernel {
-    ($(#[$meta:meta])* $name:ident, $in_word:literal, $tile:ident, $transpose:ident, $copy:ident) => {
+    ($(#[$meta:meta])* $name:ident, $in_word:literal, $tile:ident, $transpose:ident, $copy:ident $(, $right:item)*) => {
         $(#[$meta])*
         pub(crate) struct $name;
 
@@ -52,6 +52,8 @@ macro_rules! kernel {
                 // SAFETY: the caller's promise is the function's.
                 unsafe { $copy(block) }
             }
+
+            $($right)*
         }
     };
 }
@@ -59,6 +61,19 @@ macro_rules! kernel {
 kernel!(
     /// f32.
     Single, 1, tile, transpose, copy
+);
+kernel!(
+    /// f32, with the right operand in the upper halves of its values: a word has those of columns 16 apart.
+    Halves, 1, tile_halves, transpose, copy,
+    const RIGHT: usize = 16;,
+    unsafe fn transpose_right(block: PackBlock) {
+        // SAFETY: the caller's promise is the function's.
+        unsafe { transpose_halves(block) }
+    },
+    unsafe fn copy_right(block: PackBlock) {
+        // SAFETY: the caller's promise is the function's.
+        unsafe { copy_halves(block) }
+    }
 );
 kernel!(
     /// Pairs of bf16, summed in f32: the second value's product first, each sum rounded (Intel, Architecture
@@ -71,10 +86,11 @@ fn lanes(count: usize) -> __mmask16 {
     (((1u32 << count.min(16)) - 1) & 0xffff) as __mmask16
 }
 
-/// A tile function: what it needs, and how it adds the products of two vectors of words to a sum. Whole in one macro, so
+/// A tile function: what it needs, how many words of the right panel a place takes and how they are read, and how it adds the products of two vectors of words to a sum. Whole in one macro, so
 /// that the sums never leave their registers.
 macro_rules! tile_function {
-    ($name:ident, $features:literal, |$left:ident, $right:ident, $sum:ident| $product:expr) => {
+    ($name:ident, $features:literal, $width:literal, $read:ident,
+        |$left:ident, $right:ident, $sum:ident| $product:expr) => {
         #[target_feature(enable = $features)]
         unsafe fn $name<const ROWS: usize, const VECTORS: usize, const IN_PLACE: bool>(
             tile: Tile,
@@ -95,7 +111,7 @@ macro_rules! tile_function {
                 for _ in 0..words {
                     let mut right = [_mm512_setzero_si512(); VECTORS];
                     for (vector, right) in right.iter_mut().enumerate() {
-                        *right = _mm512_loadu_si512(b.add(16 * vector).cast());
+                        *right = $read(b, vector);
                     }
                     for (row, sums) in sums.iter_mut().enumerate() {
                         let $left = _mm512_set1_epi32(*a.add(row * stride) as i32);
@@ -104,7 +120,7 @@ macro_rules! tile_function {
                         }
                     }
                     a = a.add(step);
-                    b = b.add(32);
+                    b = b.add($width);
                 }
             }
             let last = tile.columns - 16 * (VECTORS - 1);
@@ -126,13 +142,90 @@ macro_rules! tile_function {
     };
 }
 
-tile_function!(tile, "avx512f", |left, right, sum| {
+tile_function!(tile, "avx512f", 32, read_words, |left, right, sum| {
     _mm512_fmadd_ps(_mm512_castsi512_ps(left), _mm512_castsi512_ps(right), *sum)
 });
-tile_function!(tile_pairs, "avx512f,avx512bf16", |left, right, sum| {
+tile_function!(tile_halves, "avx512f", 16, read_halves, |left, right, sum| {
+    _mm512_fmadd_ps(_mm512_castsi512_ps(left), _mm512_castsi512_ps(right), *sum)
+});
+tile_function!(tile_pairs, "avx512f,avx512bf16", 32, read_words, |left, right, sum| {
     // The vectors are of the same bits.
     _mm512_dpbf16_ps(*sum, transmute::<__m512i, __m512bh>(left), transmute::<__m512i, __m512bh>(right))
 });
+
+/// Columns `16 * vector` and on of a place of a right panel.
+///
+/// # Safety
+/// They can be read.
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn read_words(panel: *const Word, vector: usize) -> __m512i {
+    // SAFETY: the caller's promise.
+    unsafe { _mm512_loadu_si512(panel.add(16 * vector).cast()) }
+}
+
+/// The same of [`Halves`].
+///
+/// # Safety
+/// As there.
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn read_halves(panel: *const Word, vector: usize) -> __m512i {
+    // SAFETY: the caller's promise.
+    let words = unsafe { _mm512_loadu_si512(panel.cast()) };
+    match vector {
+        0 => _mm512_slli_epi32::<16>(words),
+        _ => _mm512_and_si512(words, _mm512_set1_epi32(0xffff_0000_u32 as i32)),
+    }
+}
+
+/// The words of [`Halves`] for columns and those 16 after them.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn halved(low: __m512, high: __m512) -> __m512i {
+    let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(low));
+    let high = _mm512_and_si512(_mm512_castps_si512(high), _mm512_set1_epi32(0xffff_0000_u32 as i32));
+    _mm512_or_si512(low, high)
+}
+
+/// Blocks of 32 rows by 16 places, transposed in registers. Columns beyond `rows` receive values of row 0.
+#[target_feature(enable = "avx512f")]
+unsafe fn transpose_halves(block: PackBlock) {
+    let PackBlock { rows, columns, source, stride, target, width } = block;
+    for column in (0..columns).step_by(16) {
+        let left = columns - column;
+        let mut halves = [[_mm512_setzero_ps(); 16]; 2];
+        // SAFETY: rows below `rows` and columns before `left` lie in the source, and the words in the target.
+        unsafe {
+            for (half, lanes) in halves.iter_mut().enumerate() {
+                for (row, lanes) in lanes.iter_mut().enumerate() {
+                    let row = if 16 * half + row < rows { 16 * half + row } else { 0 };
+                    *lanes = read_single(source.add(row * stride + column), left);
+                }
+                transpose_block(lanes);
+            }
+            for (place, (&low, &high)) in halves[0].iter().zip(&halves[1]).enumerate().take(left) {
+                _mm512_storeu_si512(target.add((column + place) * width).cast(), halved(low, high));
+            }
+        }
+    }
+}
+
+/// Row by row; columns beyond the last are zero.
+#[target_feature(enable = "avx512f")]
+unsafe fn copy_halves(block: PackBlock) {
+    let PackBlock { rows, columns, source, stride, target, width } = block;
+    let (low, high) = (lanes(columns), lanes(columns.saturating_sub(16)));
+    for row in 0..rows {
+        // SAFETY: the masks keep reads inside the row, and its words lie in the target.
+        unsafe {
+            let source = source.add(row * stride);
+            let low = _mm512_maskz_loadu_ps(low, source);
+            let high = _mm512_maskz_loadu_ps(high, source.wrapping_add(16));
+            _mm512_storeu_si512(target.add(row * width).cast(), halved(low, high));
+        }
+    }
+}
 
 /// A transposing function: what it needs, the values in a word, and how it reads up to 16 words of a row, from a
 /// place and a number of values left.

@@ -45,6 +45,7 @@ impl<K: MicroKernel> MicroKernel for RoundedToBf16<K> {
     const MR: usize = K::MR;
     const NR: usize = K::NR;
     const VALUES_PER_WORD: usize = K::VALUES_PER_WORD;
+    const RIGHT: usize = K::RIGHT;
     const UNIT: usize = 2;
 
     unsafe fn tile(tile: Tile, words: usize, a: *const Word, b: *const Word, onto: *const f32, c: *mut f32) {

@@ -49,7 +49,7 @@ fn widths(columns: usize) -> impl Iterator<Item = Range<usize>> {
 
 /// Words of one packed block of B.
 fn packed_words<K: MicroKernel>(depth: &Range<usize>, band: &Range<usize>) -> usize {
-    band.len().div_ceil(K::NR) * K::NR * depth.len().div_ceil(K::VALUES_PER_WORD)
+    band.len().div_ceil(K::NR) * K::RIGHT * depth.len().div_ceil(K::VALUES_PER_WORD)
 }
 
 /// A buffer for all packed blocks of a right operand `[inner, columns]`, and the 64-byte aligned offset of the first.
@@ -152,7 +152,7 @@ pub(crate) fn multiply<K: MicroKernel>(
                                     a.data.as_ptr().add(first).cast()
                                 }
                             };
-                            let right = packed_b.add(panel * K::NR * words);
+                            let right = packed_b.add(panel * K::RIGHT * words);
                             K::tile(tile, words, left, right, base, target);
                         }
                     }

@@ -174,6 +174,17 @@ impl Dispatch {
         }
     }
 
+    /// For a right operand whose values are stored in their upper 16 bits; none where no kernel takes that.
+    pub(crate) fn of_halves(isa: Isa, precision: Precision) -> Option<Dispatch> {
+        match (isa, precision) {
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512BFloat16 | Isa::Avx512, Precision::Float32) => {
+                Some(Dispatch::with::<avx512::Halves>())
+            }
+            _ => None,
+        }
+    }
+
     fn with<K: MicroKernel>() -> Dispatch {
         Dispatch {
             multiply: blocking::multiply::<K>,

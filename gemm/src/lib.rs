@@ -4,7 +4,8 @@
 //!
 //! Each element is one sum over the inner dimension in ascending order, in blocks that depend on the inner dimension
 //! alone, so a row's result does not depend on the other rows: a product can be [`cut`] into smaller ones, for several
-//! threads, without changing a bit. Left out: the threads themselves, and operands stored in other types than f32.
+//! threads, without changing a bit. Left out: the threads themselves, and operands in memory of other types than f32, but for
+//! [`Packing::of_halves`].
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

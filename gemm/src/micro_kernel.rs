@@ -1,7 +1,7 @@
 //! The interface of a micro-kernel: a register tile of the product, and packing for it.
 
-/// 32 bits of a packed operand: the bits of one f32, or two neighbors of the inner dimension in bf16, the first
-/// in the lower half.
+/// 32 bits of a packed operand: the bits of one f32, or of two bf16, the first in the lower half: neighbors of the inner
+/// dimension, or columns that are half a panel apart.
 pub(crate) type Word = u32;
 
 /// A micro-kernel computes tiles of `MR` by `NR` sums, which stay in registers, and packs its operands.
@@ -10,6 +10,8 @@ pub(crate) trait MicroKernel {
     const NR: usize;
     /// Values of the inner dimension in a word.
     const VALUES_PER_WORD: usize;
+    /// Words of a right panel for each word of the inner dimension.
+    const RIGHT: usize = Self::NR;
     /// Values of the inner dimension that stay together: a block holds whole units, and as many of them whatever the kernel.
     const UNIT: usize = Self::VALUES_PER_WORD;
 
@@ -20,7 +22,7 @@ pub(crate) trait MicroKernel {
     ///
     /// # Safety
     /// The CPU has the kernel's instructions; `a` holds `words * tile.rows` words, or is valid for `words` at the strides
-    /// of `tile.in_place`, `b` holds `words * NR`; `c` and, unless null, `onto` are valid for `tile.rows` rows of
+    /// of `tile.in_place`, `b` holds `words * RIGHT`; `c` and, unless null, `onto` are valid for `tile.rows` rows of
     /// `tile.columns` values at `stride`.
     unsafe fn tile(tile: Tile, words: usize, a: *const Word, b: *const Word, onto: *const f32, c: *mut f32);
 
@@ -59,6 +61,24 @@ pub(crate) trait MicroKernel {
                 unsafe { *target.add(row * width + column) = (*source.add(row * stride + column)).to_bits() };
             }
         }
+    }
+
+    /// [`MicroKernel::transpose`] of a right panel, `RIGHT` words wide.
+    ///
+    /// # Safety
+    /// As there, for up to `NR` rows.
+    unsafe fn transpose_right(block: PackBlock) {
+        // SAFETY: the caller's promise.
+        unsafe { Self::transpose(block) }
+    }
+
+    /// [`MicroKernel::copy`] of a right panel, `RIGHT` words wide.
+    ///
+    /// # Safety
+    /// As there, for up to `NR` columns.
+    unsafe fn copy_right(block: PackBlock) {
+        // SAFETY: the caller's promise.
+        unsafe { Self::copy(block) }
     }
 }
 

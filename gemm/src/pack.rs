@@ -65,6 +65,7 @@ pub(crate) unsafe fn columns<K: MicroKernel>(
 ) {
     let words = depth.len().div_ceil(K::VALUES_PER_WORD);
     let columns = (0..band.len()).step_by(K::NR);
+    let panel_of = |column: usize| column / K::NR * K::RIGHT * words;
     let offset = |inner: usize, column: usize| {
         (depth.start + inner) * b.row_stride + (band.start + column) * b.column_stride
     };
@@ -74,9 +75,16 @@ pub(crate) unsafe fn columns<K: MicroKernel>(
             for column in columns {
                 let source = b.data.as_ptr().add(offset(0, column));
                 let wide = K::NR.min(band.len() - column);
-                let panel = target.add(column * words);
+                let panel = target.add(panel_of(column));
                 let (columns, stride) = (depth.len(), b.column_stride);
-                K::transpose(PackBlock { rows: wide, columns, source, stride, target: panel, width: K::NR });
+                K::transpose_right(PackBlock {
+                    rows: wide,
+                    columns,
+                    source,
+                    stride,
+                    target: panel,
+                    width: K::RIGHT,
+                });
             }
             return;
         }
@@ -85,9 +93,16 @@ pub(crate) unsafe fn columns<K: MicroKernel>(
             for column in columns.clone() {
                 let source = b.data.as_ptr().add(offset(first, column));
                 let wide = K::NR.min(band.len() - column);
-                let panel = target.add(column * words + first / K::VALUES_PER_WORD * K::NR);
+                let panel = target.add(panel_of(column) + first / K::VALUES_PER_WORD * K::RIGHT);
                 let stride = b.row_stride;
-                K::copy(PackBlock { rows, columns: wide, source, stride, target: panel, width: K::NR });
+                K::copy_right(PackBlock {
+                    rows,
+                    columns: wide,
+                    source,
+                    stride,
+                    target: panel,
+                    width: K::RIGHT,
+                });
             }
         }
     }

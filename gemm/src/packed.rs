@@ -12,6 +12,8 @@ use crate::{Isa, Precision, View};
 pub struct Packed {
     isa: Isa,
     precision: Precision,
+    /// Whether f32 values are stored in their upper 16 bits.
+    halves: bool,
     inner: usize,
     columns: usize,
     words: Vec<Word>,
@@ -31,7 +33,12 @@ impl Packed {
     }
 
     pub(crate) fn dispatch(&self) -> Dispatch {
-        Dispatch::of(self.isa, self.precision)
+        Packed::dispatch_of(self.isa, self.precision, self.halves)
+    }
+
+    fn dispatch_of(isa: Isa, precision: Precision, halves: bool) -> Dispatch {
+        let of_halves = Dispatch::of_halves(isa, precision).filter(|_| halves);
+        of_halves.unwrap_or_else(|| Dispatch::of(isa, precision))
     }
 
     pub(crate) fn words(&self) -> &[Word] {
@@ -52,9 +59,19 @@ pub struct Packing {
 impl Packing {
     /// An operand `[inner, columns]` for an instruction set, which must be [available](Isa::available).
     pub fn new(isa: Isa, precision: Precision, extent: [usize; 2]) -> Packing {
+        Packing::with(isa, precision, extent, false)
+    }
+
+    /// The same for values that bf16 holds exactly, such as those of a bf16 checkpoint: the same products from half the memory,
+    /// where there is a kernel for it. Of other values the lower 16 bits may be lost.
+    pub fn of_halves(isa: Isa, precision: Precision, extent: [usize; 2]) -> Packing {
+        Packing::with(isa, precision, extent, true)
+    }
+
+    fn with(isa: Isa, precision: Precision, extent: [usize; 2], halves: bool) -> Packing {
         let [inner, columns] = extent;
-        let (words, start) = (Dispatch::of(isa, precision).buffer)(extent);
-        let packed = Packed { isa, precision, inner, columns, words, start };
+        let (words, start) = (Packed::dispatch_of(isa, precision, halves).buffer)(extent);
+        let packed = Packed { isa, precision, halves, inner, columns, words, start };
         Packing { packed, column: 0, offset: start }
     }
 

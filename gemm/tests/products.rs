@@ -329,3 +329,41 @@ fn a_product_that_is_cut_has_the_same_bits() {
         }
     }
 }
+
+/// Storing bf16 values in half the memory must not show, whatever the shape of the last panel and of the last block.
+#[test]
+fn values_stored_in_halves_give_the_same_bits() {
+    let mut random = Random(17);
+    for isa in Isa::available() {
+        let mut scratch = Scratch::new(isa);
+        for precision in [Precision::Float32, Precision::BFloat16] {
+            for [rows, columns, inner] in [
+                [1, 1, 1],
+                [3, 16, 17],
+                [14, 17, 31],
+                [15, 32, 384],
+                [29, 33, 385],
+                [2, 47, 769],
+                [30, 2080, 40],
+            ] {
+                let a = Matrix::new(&mut random, rows, inner, true);
+                for by_rows in [true, false] {
+                    let mut b = Matrix::new(&mut random, inner, columns, by_rows);
+                    b.values.iter_mut().for_each(|value| *value = round(*value));
+                    let mut halves = Packing::of_halves(isa, precision, [inner, columns]);
+                    while let Some(columns) = halves.wanted() {
+                        halves.push(b.view_from(columns.start));
+                    }
+                    let mut product = |packed: &Packed| {
+                        let mut c = vec![0.0; rows * columns];
+                        let result = ViewMut::new(&mut c, columns);
+                        multiply_packed(&mut scratch, rows, a.view(), packed, Onto::Zero, result);
+                        c.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
+                    };
+                    let (stored, whole) = (product(&halves.finish()), product(&b.packed(isa, precision)));
+                    assert!(stored == whole, "{isa} {precision} {rows} {columns} {inner} {by_rows}");
+                }
+            }
+        }
+    }
+}

@@ -280,7 +280,12 @@ fn tensor<'a, T>(value: *const OrtValue) -> Outcome<(&'a [i64], *mut T)> {
     unsafe {
         let api = ort::api();
         let (mut element, mut shape, mut count) = (FLOAT, ptr::null(), 0);
-        checked((api.GetTensorElementTypeAndShapeDataReference)(value, &mut element, &mut shape, &mut count))?;
+        checked((api.GetTensorElementTypeAndShapeDataReference)(
+            value,
+            &mut element,
+            &mut shape,
+            &mut count,
+        ))?;
         let mut data = ptr::null_mut();
         checked((api.GetTensorMutableData)(value.cast_mut(), &mut data))?;
         // Of a scalar it may be null.

@@ -8,7 +8,7 @@
 use gemm::{Isa, Onto, Packed, Packing, Precision, Scratch, View, ViewMut};
 use policy::config::Config;
 use policy::decoder::{Decoder, Projection, SITES, Tensor};
-use policy::weights::{TensorView, Weights};
+use policy::weights::{ElementType, TensorView, Weights};
 use record::failure::Result;
 
 /// All projections of a decoder: those of each layer's sites, then the head.
@@ -71,7 +71,9 @@ fn pack(
     let tensors: Vec<TensorView> =
         tensors.iter().map(|tensor| weights.tensor(&tensor.name)).collect::<Result<_>>()?;
     let (inputs, outputs) = (tensors[0].shape[1], tensors.iter().map(|tensor| tensor.shape[0]).sum());
-    let mut packing = Packing::new(isa, precision, [inputs, outputs]);
+    let exact = tensors.iter().all(|tensor| tensor.dtype == ElementType::BF16);
+    let packing = if exact { Packing::of_halves } else { Packing::new };
+    let mut packing = packing(isa, precision, [inputs, outputs]);
     while let Some(band) = packing.wanted() {
         numbers.resize(band.len() * inputs, 0.0);
         let mut above = 0;
