@@ -81,6 +81,9 @@ kernel!(
     Pairs, 2, tile_pairs, transpose_pairs, copy_pairs
 );
 
+/// Values of each row that packing asks for before it needs them.
+const AHEAD: usize = 64;
+
 /// The lowest `count` of 16 lanes.
 fn lanes(count: usize) -> __mmask16 {
     (((1u32 << count.min(16)) - 1) & 0xffff) as __mmask16
@@ -248,7 +251,9 @@ macro_rules! transpose_function {
                     unsafe {
                         for (row, lanes) in block.iter_mut().enumerate() {
                             let row = if row < count { first + row } else { first };
-                            *lanes = $read(source.add(row * stride + column), left);
+                            let from = source.add(row * stride + column);
+                            _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(AHEAD).cast());
+                            *lanes = $read(from, left);
                         }
                         transpose_block(&mut block);
                         let target = target.add(column / $in_word * width + first).cast::<f32>();
