@@ -153,7 +153,7 @@ pub struct Arguments {
     pub dtype: Option<Precision>,
 
     /// Instruction set of all kernels on the CPU, so that another processor gives the same bytes: any two of avx512-bf16,
-    /// avx512 and avx2 do. Default: the fastest; float32 products are then ONNX Runtime's, which differ from ours by rounding.
+    /// avx512 and avx2 do. Default: the fastest.
     #[arg(long, value_name = "NAME",
           value_parser = PossibleValuesParser::new(Isa::NAMES).try_map(|name| name.parse::<Isa>()))]
     pub isa: Option<Isa>,

@@ -8,6 +8,9 @@ use crate::grid::{Move, Parsed, prose};
 const WORDS: [(&str, Move); 4] =
     [("up", Move::Up), ("down", Move::Down), ("left", Move::Left), ("right", Move::Right)];
 
+/// Numbers as words; `one` and `1` are a move.
+const NUMBERS: [&str; 8] = ["two", "three", "four", "five", "six", "seven", "eight", "nine"];
+
 /// Moves as words: `up, right`.
 pub fn write(moves: &[Move]) -> String {
     let word = |step: &Move| WORDS.iter().find(|(_, of)| of == step).map_or("", |(word, _)| *word);
@@ -28,12 +31,17 @@ fn of_line(line: &str) -> Option<Option<Vec<Move>>> {
     for word in line.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty()) {
         if let Some((_, step)) = WORDS.iter().find(|(name, _)| name.eq_ignore_ascii_case(word)) {
             moves.push(*step);
-            counted |=
-                before != "1" && before.bytes().all(|digit| digit.is_ascii_digit()) && !before.is_empty();
+            counted |= is_number(before);
         }
         before = word;
     }
     (!moves.is_empty()).then_some((!counted).then_some(moves))
+}
+
+/// Whether a word is a number above one.
+fn is_number(word: &str) -> bool {
+    let digits = !word.is_empty() && word.bytes().all(|digit| digit.is_ascii_digit());
+    digits && word != "1" || NUMBERS.iter().any(|number| number.eq_ignore_ascii_case(word))
 }
 
 #[cfg(test)]
@@ -48,15 +56,22 @@ mod tests {
             "Up, right.",
             "up right\nThis avoids the wall on the left.",
             "Moves:\nup -> right",
-            "The goal is 1 up and 1 right.",
+            "The goal is 1 up and one right.",
             "#### [\"U\", \"R\"]",
             "[up, right]",
         ] {
             assert_eq!(answer(text).as_deref(), Some("up, right"), "{text:?}");
         }
-        for text in
-            ["", "The walker.", "2 up and 1 right", "1 right, 2 up", "up, up, up, up", "upright", "\u{0}é"]
-        {
+        for text in [
+            "",
+            "The walker.",
+            "2 up and 1 right",
+            "1 right, 2 up",
+            "Two up",
+            "up, up, up, up",
+            "upright",
+            "\u{0}é",
+        ] {
             assert_eq!(answer(text), None, "{text:?}");
         }
         assert_eq!(read(&write(&Move::ALL), 4).expect("moves").steps, Move::ALL);
