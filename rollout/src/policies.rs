@@ -33,10 +33,10 @@ struct Loaded {
 
 /// What stays from one part of the input to the next.
 #[derive(Default)]
-pub struct Kept {
+pub struct ResidentState {
     tokenizers: Vec<KeptTokenizer>,
     /// In the order of the models.
-    engines: Vec<engine::Kept>,
+    engines: Vec<engine::CarriedOver>,
 }
 
 /// A tokenizer, and the files that it was made from.
@@ -80,7 +80,7 @@ impl Policies {
         device: DeviceKind,
         options: &Options,
         patience: Patience,
-        (mut kept, local): (Option<&mut Kept>, Option<&Path>),
+        (mut kept, local): (Option<&mut ResidentState>, Option<&Path>),
     ) -> Result<Policies> {
         let (mut places, mut opened, mut servers, mut copies) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());

@@ -24,7 +24,7 @@ use crate::arguments::{CommandLine, Settings};
 use crate::engine::device::SEQUENCES;
 use crate::engine::{Options, PhaseTimings};
 use crate::generator::Player;
-use crate::policies::{Kept, Policies, policy_of};
+use crate::policies::{Policies, ResidentState, policy_of};
 use crate::queue::Queue;
 use crate::reader::TaskReader;
 use crate::runtime;
@@ -89,7 +89,7 @@ fn run(settings: &Settings) -> Result<()> {
     let external = settings.env_command.as_ref().map(|(command, timeout)| External::new(command, *timeout));
     let reader = Arc::new(Mutex::new(Reader::stdin()));
     let mut settings = Arc::new(settings.clone());
-    let mut kept = Kept::default();
+    let mut kept = ResidentState::default();
     while !settings.flags.resident || locked(&reader).begin_part()? {
         run_part(&settings, external.clone(), (&reader, &mut kept), &mut writer)?;
         if !settings.flags.resident {
@@ -104,7 +104,7 @@ fn run(settings: &Settings) -> Result<()> {
 fn run_part<W: Write>(
     settings: &Arc<Settings>,
     external: Option<External>,
-    (reader, kept): (&Arc<Mutex<Reader<Stdin>>>, &mut Kept),
+    (reader, kept): (&Arc<Mutex<Reader<Stdin>>>, &mut ResidentState),
     writer: &mut Writer<W>,
 ) -> Result<()> {
     let started = Instant::now();
@@ -143,7 +143,7 @@ fn open(
     settings: &Arc<Settings>,
     external: Option<External>,
     reader: &Arc<Mutex<Reader<Stdin>>>,
-    kept: Option<&mut Kept>,
+    kept: Option<&mut ResidentState>,
 ) -> Result<Run<impl Iterator<Item = Result<Line>> + Send + 'static>> {
     let (ahead, first) = read_ahead(&mut locked(reader), settings.flags.resident)?;
     let external = external.map(|external| Box::new(external) as Box<dyn Environment>);

@@ -20,7 +20,7 @@ pub mod sequence;
 #[cfg(test)]
 mod tests;
 
-pub use cpu::{Decoder, Engine, Kept, Options};
+pub use cpu::{CarriedOver, Decoder, Engine, Options};
 pub use gemm::Precision;
 pub use request::{Completion, Request, SamplingParams};
 pub use scheduler::PhaseTimings;

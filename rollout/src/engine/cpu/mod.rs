@@ -40,7 +40,7 @@ use policy::directory::Policy;
 use record::failure::Result;
 use std::sync::Arc;
 
-pub use model::Kept;
+pub use model::CarriedOver;
 pub(super) use model::Model;
 pub use runner::CpuRunner;
 
@@ -98,12 +98,12 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::load`].
-    pub fn load_all(policies: &[&Policy], options: &Options, kept: Option<Kept>) -> Result<Engine> {
+    pub fn load_all(policies: &[&Policy], options: &Options, kept: Option<CarriedOver>) -> Result<Engine> {
         Ok(Engine { model: Arc::new(Model::load(policies, options, kept)?) })
     }
 
     /// What an engine for the next version of the policies may use.
-    pub fn kept(&self) -> Kept {
+    pub fn kept(&self) -> CarriedOver {
         self.model.kept()
     }
 

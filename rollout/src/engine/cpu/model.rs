@@ -4,7 +4,7 @@ use super::Options;
 use super::isa::Kernels;
 use super::kv::{BLOCK_SIZE, KvLayout};
 use super::network::Network;
-use super::parameters::{Base, Parameters};
+use super::parameters::{Base, ModelParameters};
 use super::workspace::MAX_ROWS;
 use crate::engine::block_pool::{CacheConfig, Fork};
 use crate::engine::scheduler::SchedulerConfig;
@@ -35,11 +35,11 @@ pub struct Model {
     /// What multiplies.
     pub network: Arc<Network>,
     /// What it multiplies with.
-    pub parameters: Arc<Parameters>,
+    pub parameters: Arc<ModelParameters>,
 }
 
 /// What a version leaves to the next: its session, and a base that did not change.
-pub struct Kept {
+pub struct CarriedOver {
     network: Arc<Network>,
     /// None where the next version has weights of its own, which would then be in memory twice.
     base: Option<Arc<Base>>,
@@ -47,7 +47,7 @@ pub struct Kept {
 
 impl Model {
     /// Reads policies that are one model, or adapters of one, with what the version before left, if it fits.
-    pub fn load(policies: &[&Policy], options: &Options, kept: Option<Kept>) -> Result<Self> {
+    pub fn load(policies: &[&Policy], options: &Options, kept: Option<CarriedOver>) -> Result<Self> {
         let Some(&policy) = policies.first() else {
             return Err(Failure::work("an engine without a policy"));
         };
@@ -68,7 +68,7 @@ impl Model {
         let adapted = policies.iter().any(|policy| policy.base.is_some());
         let graph = graph::decoder(&config, &weights, Kind::SharedPrefix { adapted })?;
         let (network, base) = match kept {
-            Some(Kept { network, base }) => (Some(network), base),
+            Some(CarriedOver { network, base }) => (Some(network), base),
             None => (None, None),
         };
         let network = match network.filter(|network| network.is_over(&graph)) {
@@ -79,16 +79,16 @@ impl Model {
             Some(base) => base,
             None => Arc::new(Base::load(&config, weights, options.precision, isa)?),
         };
-        let parameters = Arc::new(Parameters::over(base, policies, &config)?);
+        let parameters = Arc::new(ModelParameters::over(base, policies, &config)?);
         let layout = KvLayout::of(&config, options.precision);
         let scheduler = scheduler_config(&config, &layout, options);
         Ok(Model { config, kernels, layout, scheduler, network, parameters })
     }
 
     /// What the next version of it may use.
-    pub fn kept(&self) -> Kept {
+    pub fn kept(&self) -> CarriedOver {
         let frozen = !self.parameters.adapters.is_empty();
-        Kept { network: self.network.clone(), base: frozen.then(|| self.parameters.base.clone()) }
+        CarriedOver { network: self.network.clone(), base: frozen.then(|| self.parameters.base.clone()) }
     }
 }
 

@@ -16,7 +16,7 @@ use std::ffi::CString;
 use std::sync::Arc;
 
 /// A model and adapters over it.
-pub struct Parameters {
+pub struct ModelParameters {
     /// The model.
     pub base: Arc<Base>,
     /// By index.
@@ -95,14 +95,14 @@ fn over_mapped(memory: &Memory, tensor: &TensorView) -> Result<Tensor> {
     }
 }
 
-impl Parameters {
+impl ModelParameters {
     /// Reads the adapters among policies over a model.
     ///
     /// # Errors
     /// Files that are missing or damaged.
-    pub fn over(base: Arc<Base>, policies: &[&Policy], config: &Config) -> Result<Parameters> {
+    pub fn over(base: Arc<Base>, policies: &[&Policy], config: &Config) -> Result<ModelParameters> {
         let adapted = policies.iter().filter(|policy| policy.base.is_some());
         let adapters = adapted.map(|policy| Adapter::load(policy, config)).collect::<Result<_>>()?;
-        Ok(Parameters { base, adapters })
+        Ok(ModelParameters { base, adapters })
     }
 }

@@ -5,7 +5,7 @@
 
 use super::kv::KvCache;
 use super::model::Model;
-use super::parameters::Parameters;
+use super::parameters::ModelParameters;
 use super::rope::Rope;
 use super::sampler::Sampler;
 use super::workspace::Workspace;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// A runner's memory.
 pub struct ForwardContext {
     /// What the operators multiply with.
-    pub parameters: Arc<Parameters>,
+    pub parameters: Arc<ModelParameters>,
     /// Keys and values.
     pub kv: KvCache,
     /// Cosines and sines of the positions.

@@ -1,10 +1,11 @@
 //! Low-rank adapters: log-probabilities against PEFT's (tests/golden/adapters), and several in one batch.
 
 use super::support::{PRECISIONS, bits, drain, request, runtime};
-use crate::engine::{Engine, Options, Request};
+use crate::engine::{CarriedOver, Engine, Options, Request};
 use policy::directory::Policy;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").join("tests/golden")
@@ -114,4 +115,45 @@ fn a_group_gives_the_same_bits_among_groups_of_other_adapters() {
     };
     assert_ne!(under(None), under(Some(0)));
     assert_ne!(under(Some(1)), under(Some(0)));
+}
+
+/// With `--resident` a session serves one version after another, and a frozen base stays as long as its files.
+#[test]
+fn the_next_version_takes_over_the_session_and_a_frozen_base() {
+    runtime();
+    let folder = tempfile::tempdir().expect("a folder");
+    let policies = [policy(folder.path(), "all"), policy(folder.path(), "some")];
+    let base = Policy::open(policies[0].model()).expect("the base");
+    let load = |policy: &Policy, kept: Option<CarriedOver>| {
+        Engine::load_all(&[policy], &Options::default(), kept).expect("an engine")
+    };
+    let said = |engine: &Engine, adapter: Option<u32>| {
+        let mut decoder = engine.decoder();
+        let mut request = request(3, 12, 3, 12);
+        request.prompt.iter_mut().for_each(|id| *id %= 64);
+        decoder.submit(adapter, request).expect("submitted");
+        bits(&drain(&mut decoder)[0].1)
+    };
+    let first = load(&policies[0], None);
+    let second = load(&policies[1], Some(first.kept()));
+    assert!(Arc::ptr_eq(&first.model.network, &second.model.network));
+    assert!(Arc::ptr_eq(&first.model.parameters.base, &second.model.parameters.base));
+    assert_eq!(said(&second, Some(0)), said(&load(&policies[1], None), Some(0)));
+    assert_ne!(said(&second, Some(0)), said(&first, Some(0)));
+    // Without adapters the graph is another; weights that are trained are not kept beside their successors.
+    let whole = load(&base, Some(second.kept()));
+    assert!(!Arc::ptr_eq(&second.model.network, &whole.model.network));
+    assert!(Arc::ptr_eq(&second.model.parameters.base, &whole.model.parameters.base));
+    let copied = folder.path().join("copy");
+    std::fs::create_dir(&copied).expect("a folder");
+    for entry in std::fs::read_dir(policies[0].model()).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_file() {
+            std::fs::copy(&path, copied.join(path.file_name().expect("a name"))).expect("copied");
+        }
+    }
+    let next = load(&Policy::open(&copied).expect("a policy"), Some(whole.kept()));
+    assert!(Arc::ptr_eq(&whole.model.network, &next.model.network));
+    assert!(!Arc::ptr_eq(&whole.model.parameters.base, &next.model.parameters.base));
+    assert_eq!(said(&next, None), said(&whole, None));
 }
