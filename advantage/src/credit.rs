@@ -16,6 +16,7 @@ use std::ops::Bound;
 use record::failure::{Failure, Result};
 use record::read::Line;
 use record::sample::{Field, Sample};
+use record::text::Text;
 
 use crate::arguments::Credit;
 
@@ -73,9 +74,10 @@ impl Credits {
             }
             _ => {}
         }
+        let text = |field: &Option<Text>| field.as_deref().unwrap_or_default().to_owned();
         let key = CreditKey {
-            episode: (sample.episode.clone().unwrap_or_default(), sample.branch.filter(|_| parallel)),
-            agent: sample.agent.clone().unwrap_or_default(),
+            episode: (text(&sample.episode), sample.branch.filter(|_| parallel)),
+            agent: text(&sample.agent),
             turn: sample.turn.unwrap_or_default(),
         };
         if parallel || sample.selected == Some(true) {
@@ -94,9 +96,9 @@ impl Credits {
     /// Refuses a tree of joint actions: what follows in it is not what followed on the executed path.
     fn one_path(&mut self, sample: &Sample, line: &Line) -> Result<()> {
         let Some(node) = &sample.node else { return Ok(()) };
-        let place = (sample.episode.clone().unwrap_or_default(), node.split('.').count());
-        let known = self.nodes.entry(place).or_insert_with(|| node.clone());
-        if known == node {
+        let episode = sample.episode.as_deref().unwrap_or_default().to_owned();
+        let known = self.nodes.entry((episode, node.split('.').count())).or_insert_with(|| node.to_string());
+        if *known == **node {
             return Ok(());
         }
         Err(sample

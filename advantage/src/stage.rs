@@ -81,7 +81,7 @@ impl Advantages {
             let agent = member.data.agent.as_deref().unwrap_or_default();
             let (value, actions) = self.tree.value(&member.id, agent).map_err(|failure| {
                 // A fault of the tree names its own place.
-                if self.tree.has(&member.id) { failure } else { failure.at(&member.place) }
+                if self.tree.has(&member.id) { failure } else { failure.at(member.line.place()) }
             })?;
             if *first.get_or_insert(actions) != actions {
                 let first = first.unwrap_or_default();
@@ -123,7 +123,7 @@ impl Decorate for Advantages {
     }
 
     fn key(&self, sample: &Sample) -> Option<String> {
-        sample.group.clone()
+        sample.group.as_deref().map(str::to_owned)
     }
 
     fn join(&mut self, group: &Group, sample: Sample, line: &Line) -> Result<Data> {
@@ -138,7 +138,7 @@ impl Decorate for Advantages {
             let cause = format!("group_size is {size}, but {other} on {first} of the same group");
             return Err(sample.failure(line, cause).hint("were two runs joined after they were grouped?"));
         }
-        let agent = sample.agent.filter(|_| self.arguments.credit == Credit::Tree);
+        let agent = sample.agent.filter(|_| self.arguments.credit == Credit::Tree).map(String::from);
         Ok(Data { size, reward, agent, baseline, key })
     }
 

@@ -43,19 +43,25 @@ impl Demonstration {
 }
 
 /// The sample of `agent` answering `prompt` at turn 0 of `episode`, as text.
-pub fn sample(task: &Task, episode: &str, agent: &str, prompt: Vec<Message>, completion: String) -> Sample {
+pub fn sample(
+    task: &Task,
+    episode: &str,
+    agent: &str,
+    prompt: Vec<Message>,
+    completion: String,
+) -> Sample<'static> {
     Sample {
-        env: Some(task.env.clone()),
-        task: Some(task.task.clone()),
-        episode: Some(episode.to_owned()),
+        env: Some(task.env.clone().into()),
+        task: Some(task.task.clone().into()),
+        episode: Some(episode.to_owned().into()),
         turn: Some(0),
-        agent: Some(agent.to_owned()),
+        agent: Some(agent.to_owned().into()),
         branch: Some(0),
         branches: Some(1),
-        id: Some(format!("{episode}/0/{agent}/0")),
+        id: Some(format!("{episode}/0/{agent}/0").into()),
         prompt: Some(prompt),
-        completion: Some(completion),
-        finish_reason: Some("stop".to_owned()),
+        completion: Some(completion.into()),
+        finish_reason: Some("stop".into()),
         ..Sample::default()
     }
 }

@@ -248,7 +248,7 @@ impl ExtractionCase {
 /// An endless stream of tasks.
 pub type Tasks<'a> = Box<dyn Iterator<Item = Result<Task>> + Send + 'a>;
 /// The demonstrations of the task at an index of the train split.
-pub type Demonstrator = Box<dyn Fn(u64) -> Result<Vec<Sample>> + Send>;
+pub type Demonstrator = Box<dyn Fn(u64) -> Result<Vec<Sample<'static>>> + Send>;
 
 /// A family of tasks with one set of rules. Only `name` and `reset` are needed to play; an environment that is built
 /// in gives the rest too.
@@ -349,7 +349,7 @@ pub trait Environment: Send + Sync {
     fn demonstrations(
         &self,
         demonstration: &Demonstration,
-    ) -> Result<Box<dyn Iterator<Item = Result<Vec<Sample>>> + Send>> {
+    ) -> Result<Box<dyn Iterator<Item = Result<Vec<Sample<'static>>>> + Send>> {
         match demonstration.tasks.split {
             Split::Train => Ok(Box::new((0..).map(self.demonstrator(demonstration)?))),
             Split::Test => {

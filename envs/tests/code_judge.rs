@@ -297,7 +297,7 @@ fn demonstrators_do_what_their_names_say() {
             for sample in batch {
                 let agent = sample.agent.unwrap();
                 let outcome = start(&task.spec, "team").apply(&agent, &sample.completion.unwrap()).unwrap();
-                let (place, name) = if agent == "tester" { (1, "agrees") } else { (0, "golden") };
+                let (place, name) = if *agent == *"tester" { (1, "agrees") } else { (0, "golden") };
                 earned[place].push(outcome.components[name]);
             }
         }

@@ -223,7 +223,7 @@ fn demonstrations_in_prose_are_what_the_prompts_ask_for() {
         let mut shown = 0;
         for batch in environment().demonstrations(&demonstration).unwrap().take(8) {
             for sample in batch.unwrap() {
-                let task = drawn.iter().find(|task| Some(&task.task) == sample.task.as_ref()).unwrap();
+                let task = drawn.iter().find(|task| Some(&*task.task) == sample.task.as_deref()).unwrap();
                 let (agent, text) = (sample.agent.unwrap(), sample.completion.unwrap());
                 assert_eq!(say(&mut *begin(&task.spec, workflow), &agent, &text).1, 1.0, "{agent}: {text}");
                 shown += 1;

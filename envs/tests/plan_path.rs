@@ -200,7 +200,12 @@ fn a_task_does_not_depend_on_how_many_are_drawn() {
     assert_ne!(tasks(Split::Train, 9, &[], 5), tasks(Split::Train, 10, &[], 5));
 }
 
-fn demonstrations(workflow: &str, mix: &[(&str, f64)], follow: f64, count: usize) -> Vec<Vec<Sample>> {
+fn demonstrations(
+    workflow: &str,
+    mix: &[(&str, f64)],
+    follow: f64,
+    count: usize,
+) -> Vec<Vec<Sample<'static>>> {
     let demonstration = Demonstration {
         tasks: selection(Split::Train, 4, &[]),
         workflow: workflow.to_owned(),
@@ -234,9 +239,9 @@ fn optimal_demonstrations_score_like_the_oracle() {
         demonstrations("team", &[("opt", 1.0)], 0.5, 100).into_iter().zip(tasks(Split::Train, 4, &[], 100))
     {
         for sample in batch {
-            assert_eq!(sample.task.as_ref(), Some(&task.task));
+            assert_eq!(sample.task.as_deref(), Some(&*task.task));
             let agent = sample.agent.unwrap();
-            assert_eq!(sample.id.unwrap(), format!("{}/0/{agent}/0", sample.episode.unwrap()));
+            assert_eq!(*sample.id.unwrap(), format!("{}/0/{agent}/0", sample.episode.unwrap()));
             // The state that the prompt tells of: everything but the position is the task's.
             let prompt = &sample.prompt.unwrap()[0].content;
             let position = prompt.split(" at ").nth(1).unwrap().split(' ').next().unwrap();

@@ -273,7 +273,7 @@ fn a_level_and_its_images_belong_to_one_split() {
     assert!(levels[0].is_disjoint(&levels[1]), "a level is in both splits");
 }
 
-fn demonstrations(workflow: &str, mix: &[(&str, f64)], count: usize) -> Vec<Vec<Sample>> {
+fn demonstrations(workflow: &str, mix: &[(&str, f64)], count: usize) -> Vec<Vec<Sample<'static>>> {
     let demonstration = Demonstration {
         tasks: selection(Split::Train, 4, &[]),
         workflow: workflow.to_owned(),

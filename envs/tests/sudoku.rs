@@ -223,7 +223,12 @@ fn board_of(prompt: &str) -> String {
     prompt.split(' ').skip(1).take(16).map(|word| word.trim_start_matches('x')).collect()
 }
 
-fn demonstrations(workflow: &str, mix: &[(&str, f64)], follow: f64, count: usize) -> Vec<Vec<Sample>> {
+fn demonstrations(
+    workflow: &str,
+    mix: &[(&str, f64)],
+    follow: f64,
+    count: usize,
+) -> Vec<Vec<Sample<'static>>> {
     let demonstration = Demonstration {
         tasks: selection(Split::Train, 4, &[]),
         workflow: workflow.to_owned(),

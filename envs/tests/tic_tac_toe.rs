@@ -109,7 +109,7 @@ fn boards_that_are_none_are_refused() {
     assert!(state("xx.oo....").apply("y", " c0").is_err());
 }
 
-fn demonstrations(kind: &str, share: f64) -> Vec<Vec<Sample>> {
+fn demonstrations(kind: &str, share: f64) -> Vec<Vec<Sample<'static>>> {
     let mix = vec![(kind.to_owned(), share), ("opt".to_owned(), 1.0 - share)];
     let settings = Settings::default();
     let tasks = Selection { split: Split::Train, seed: 3, settings };
@@ -136,7 +136,7 @@ fn opt_gives_nothing_away_and_random_does() {
                 .collect();
             assert_eq!(games.len(), 2);
             for sample in &batch {
-                let text = sample.completion.clone().unwrap();
+                let text = sample.completion.as_deref().unwrap().to_owned();
                 let mut state = state(&board(sample));
                 let best = state.checks().unwrap().oracle("x").unwrap();
                 let (_, earned, [_, legal, _], ..) = apply(&mut *state.clone_state(), "x", &text);
@@ -168,7 +168,7 @@ fn demonstrated_games_are_whole() {
                 assert_ne!(agents[0], agents[1]);
                 assert!(!over);
             } else {
-                assert!(over && agents[1] == "x", "{place} moves");
+                assert!(over && *agents[1] == *"x", "{place} moves");
                 place = 0;
             }
         }

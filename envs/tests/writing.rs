@@ -248,7 +248,7 @@ fn demonstrations_leave_room() {
     let (mut sum, mut solved) = (0.0, 0);
     for (samples, spec) in environment.demonstrations(&demonstration).unwrap().zip(&specs) {
         let texts: Vec<String> =
-            samples.unwrap().into_iter().map(|sample| sample.completion.unwrap()).collect();
+            samples.unwrap().into_iter().map(|sample| sample.completion.unwrap().to_string()).collect();
         let mut state = environment.reset(spec, "team").unwrap();
         let outcome = state.apply_together(&[("writer-1", &texts[0]), ("writer-2", &texts[1])]).unwrap();
         sum += outcome.rewards.team;

@@ -1,7 +1,10 @@
 //! The group key: what the members of a group share. A new grouping is one variant and its arms.
 
+use std::borrow::Cow;
+
 use clap::ValueEnum;
 use record::sample::Sample;
+use record::text::Text;
 
 /// The groupings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -26,13 +29,14 @@ impl By {
 
     /// The parts of a sample's group key; joined by `/` they are the group's name. The sample has
     /// `episode`, `turn` and `agent`, and for [`By::Task`] `task`.
-    pub fn parts(self, sample: &Sample) -> Vec<String> {
-        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    pub fn parts<'a>(self, sample: &'a Sample) -> Vec<Cow<'a, str>> {
+        let text = |field: &'a Option<Text>| Cow::Borrowed(field.as_deref().unwrap_or_default());
         let (episode, agent) = (text(&sample.episode), text(&sample.agent));
-        let turn = sample.turn.unwrap_or_default().to_string();
+        let turn = Cow::Owned(sample.turn.unwrap_or_default().to_string());
         match self {
             By::AgentTurn => {
-                [Some(episode), sample.node.clone(), Some(agent), Some(turn)].into_iter().flatten().collect()
+                let node = sample.node.as_deref().map(Cow::Borrowed);
+                [Some(episode), node, Some(agent), Some(turn)].into_iter().flatten().collect()
             }
             By::Agent => vec![episode, agent],
             By::Turn => vec![episode, turn],

@@ -28,18 +28,18 @@ impl Common {
             prompt_ids: sample.prompt_ids.clone().unwrap_or_default(),
             branches: sample.branches.unwrap_or_default(),
             parallel: sample.is_parallel(),
-            task: sample.task.clone(),
-            policy_version: sample.policy_version.clone(),
+            task: sample.task.as_deref().map(str::to_owned),
+            policy_version: sample.policy_version.as_deref().map(str::to_owned),
         }
     }
 
-    /// Checks that `sample` is a sibling of `first`, the group's first member as messages name it.
+    /// Checks that `sample` is a sibling of the group's first member, which messages name as `first` says.
     ///
     /// # Errors
     /// 65 naming the line and both members.
-    pub fn check(&self, sample: &Sample, line: &Line, first: &str) -> Result<()> {
+    pub fn check(&self, sample: &Sample, line: &Line, first: impl Fn() -> String) -> Result<()> {
         let refuse = |cause: String, hint: &str| {
-            Err(sample.failure(line, format!("{cause} {first}, which is in the same group")).hint(hint))
+            Err(sample.failure(line, format!("{cause} {}, which is in the same group", first())).hint(hint))
         };
         if sample.is_parallel() != self.parallel {
             return refuse(
@@ -58,7 +58,7 @@ impl Common {
             ("task", &sample.task, &self.task),
             ("policy_version", &sample.policy_version, &self.policy_version),
         ] {
-            if own != common {
+            if own.as_deref() != common.as_deref() {
                 return refuse(
                     format!("{name} differs from that of"),
                     "siblings are answers of one policy to one state; were two runs joined?",

@@ -1,5 +1,7 @@
 //! The stage: groups samples, and adds `group` and `group_size`.
 
+use std::borrow::Cow;
+
 use record::decorate::{self, Decorate, Output};
 use record::failure::{Failure, Result};
 use record::line::End;
@@ -116,18 +118,19 @@ impl Decorate for Grouping {
         self.check_reward(&sample, line)?;
         let parts = self.arguments.by.parts(&sample);
         let first = match group.members.first() {
-            None => Some((parts, Common::of(&sample))),
+            None => Some((parts.into_iter().map(Cow::into_owned).collect(), Common::of(&sample))),
             Some(first) => {
-                let name = format!("{} on {}", first.id, first.place);
+                let name = || format!("{} on {}", first.id, first.line.place());
                 if let Some((names, common)) = &first.data.first {
                     if parts != *names {
-                        let cause = format!("group {} is also the name of the group of {name}", group.key);
+                        let cause =
+                            format!("group {} is also the name of the group of {}", group.key, name());
                         return Err(sample.failure(line, cause).hint(
                             "the names of episodes and agents are joined by `/`: rename one that contains it",
                         ));
                     }
                     if self.arguments.by.siblings() {
-                        common.check(&sample, line, &name)?;
+                        common.check(&sample, line, name)?;
                     }
                 }
                 None
@@ -234,7 +237,7 @@ fn common(group: &Group) -> Option<&Common> {
 }
 
 fn incomplete(group: &Group) -> Failure {
-    let place = group.members.first().map_or("stdin", |member| &member.place);
+    let place = group.members.first().map_or_else(|| "stdin".to_owned(), |member| member.line.place());
     let present = group.members.iter().map(|member| member.data.branch).collect();
     let missing = common(group).map_or(String::new(), |common| common.missing(&present));
     Failure::data(format!("{place}: group {}: the stream ended with {missing}", group.key))

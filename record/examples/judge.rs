@@ -76,7 +76,7 @@ impl Decorate for Judge {
 
     fn decorate(&mut self, group: Group<()>, output: &mut Output) -> Result<()> {
         for member in &group.members {
-            let score = self.ask(&member.text).map_err(|failure| failure.at(member.name()))?;
+            let score = self.ask(&member.line.text).map_err(|failure| failure.at(member.name()))?;
             output.add(member, &[("judge", splice::json(&score))])?;
         }
         Ok(())

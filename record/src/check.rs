@@ -19,12 +19,12 @@ const LOGPROB_ROUNDING: f32 = 1e-3;
 
 type Checked = std::result::Result<(), String>;
 
-impl Sample {
+impl<'a> Sample<'a> {
     /// Parses the sample in a line and checks every known field that is present.
     ///
     /// # Errors
     /// 65 with the place, the sample's id and the cause.
-    pub fn parse(line: &Line) -> Result<Sample> {
+    pub fn parse(line: &'a Line) -> Result<Sample<'a>> {
         let sample: Sample = serde_json::from_str(&line.text).map_err(|error| diagnose(line, &error))?;
         rules(&sample).map_err(|cause| sample.failure(line, cause))?;
         Ok(sample)

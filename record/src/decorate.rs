@@ -115,9 +115,7 @@ pub struct Group<D> {
 #[derive(Debug)]
 pub struct Member<D> {
     /// The line as it came.
-    pub text: String,
-    /// Where the line came from, `stdin:17`.
-    pub place: String,
+    pub line: Line,
     /// The sample's `id`, or nothing.
     pub id: String,
     /// What the stage remembers of it.
@@ -127,7 +125,8 @@ pub struct Member<D> {
 impl<D> Member<D> {
     /// The sample as messages name it, `stdin:17: 12.7/1/planner/3`.
     pub fn name(&self) -> String {
-        if self.id.is_empty() { self.place.clone() } else { format!("{}: {}", self.place, self.id) }
+        let place = self.line.place();
+        if self.id.is_empty() { place } else { format!("{place}: {}", self.id) }
     }
 }
 
@@ -145,7 +144,7 @@ impl Output {
             .iter()
             .map(|(key, value)| Ok((*key, value.clone()?)))
             .collect::<Result<Vec<_>>>()
-            .and_then(|keys| splice(&member.text, &keys))
+            .and_then(|keys| splice(&member.line.text, &keys))
             .map_err(|failure| failure.at(member.name()))?;
         self.0.push(decorated);
         Ok(())
@@ -257,10 +256,10 @@ impl<S: Decorate> Chassis<'_, S> {
                 .failure(&line, format!("group {key} already has all its members"))
                 .hint("was a file given twice, or were two runs joined?"));
         };
-        let id = sample.id.clone().unwrap_or_default();
+        let id = sample.id.as_deref().unwrap_or_default().to_owned();
         let data = self.stage.join(group, sample, &line)?;
         self.stats.groups += u64::from(group.members.is_empty());
-        group.members.push(Member { place: line.place(), text: line.text, id, data });
+        group.members.push(Member { line, id, data });
         if self.stage.is_complete(group) {
             group.complete = true;
             self.gather.close(&key);

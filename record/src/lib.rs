@@ -19,4 +19,5 @@ pub mod splice;
 pub mod stage;
 pub mod stream;
 pub mod tag;
+pub mod text;
 pub mod write;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::failure::{Failure, Result};
 use crate::read::Line;
 use crate::tag;
+use crate::text::Text;
 
 /// One message of a chat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,9 +58,9 @@ pub struct Rewards {
 
 macro_rules! sample_fields {
     ($($(#[$attribute:meta])* $field:ident $variant:ident: $type:ty,)*) => {
-        /// One candidate of one agent at one turn. An absent field is `None`.
+        /// One candidate of one agent at one turn. An absent field is `None`. Texts are those of the line, not copies.
         #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-        pub struct Sample {
+        pub struct Sample<'a> {
             /// `"type":"sample"`.
             #[serde(rename = "type")]
             pub tag: tag::Sample,
@@ -106,41 +107,42 @@ sample_fields! {
     /// Training step, from 0.
     step Step: u64,
     /// `i/n`: this stream is the i-th of n, i from 0.
-    shard Shard: String,
+    #[serde(borrow)]
+    shard Shard: Text<'a>,
     /// The environment's name.
-    env Env: String,
+    env Env: Text<'a>,
     /// The task's name, the same for the same instance.
-    task Task: String,
+    task Task: Text<'a>,
     /// The episode's name, unique in a run.
-    episode Episode: String,
+    episode Episode: Text<'a>,
     /// Turn within the episode, from 0.
     turn Turn: u32,
     /// Node of the tree of joint actions: the joint actions that led to it, by index, as in `3.0`; absent at the root.
-    node Node: String,
+    node Node: Text<'a>,
     /// The agent that acts; a policy owns samples by this.
-    agent Agent: String,
+    agent Agent: Text<'a>,
     /// Index of the candidate, below `branches`; in parallel sampling the index of the episode.
     branch Branch: u32,
     /// Candidates of the turn, in parallel sampling episodes in parallel; at least 1.
     branches Branches: u32,
     /// The sample's name, unique in a stream.
-    id Id: String,
+    id Id: Text<'a>,
     /// `id` of the sample whose action led to this state; null where there is none.
-    parent Parent: String,
+    parent Parent: Text<'a>,
     /// Whether this candidate was executed.
     selected Selected: bool,
     /// How the candidates of the turn were sampled; absent means `tree`.
     sampling_mode SamplingMode: SamplingMode,
     /// Label of the policy that acted; not interpreted.
-    policy Policy: String,
+    policy Policy: Text<'a>,
     /// `STEP:DIGEST` of the weights that acted.
-    policy_version PolicyVersion: String,
+    policy_version PolicyVersion: Text<'a>,
     /// How the completion was sampled.
     sampling Sampling: Sampling,
     /// The prompt as chat messages, at least one.
     prompt Prompt: Vec<Message>,
     /// The completion as text, without its stop token.
-    completion Completion: String,
+    completion Completion: Text<'a>,
     /// The prompt's tokens, at least one.
     prompt_ids PromptIds: Vec<u32>,
     /// The completion's tokens, the stop token included, at least one.
@@ -149,14 +151,14 @@ sample_fields! {
     /// truncation; as many as `completion_ids`.
     completion_logprobs CompletionLogprobs: Vec<f32>,
     /// `stop` or `length`.
-    finish_reason FinishReason: String,
+    finish_reason FinishReason: Text<'a>,
     /// Reward of the candidate. Absent is `None`; null (not scored) is `Some(None)`.
     #[serde(deserialize_with = "present")]
     reward Reward: Option<f64>,
     /// The components of `reward`: team and local.
     rewards Rewards: Rewards,
     /// Components of the reward by name; informative.
-    reward_components RewardComponents: BTreeMap<String, f64>,
+    reward_components RewardComponents: BTreeMap<Text<'a>, f64>,
     /// Baseline of the `remax` estimator: the reward of the greedy completion of this prompt.
     baseline Baseline: f64,
     /// Whether the environment ended the episode.
@@ -164,7 +166,7 @@ sample_fields! {
     /// Whether the turn limit ended the episode.
     truncated Truncated: bool,
     /// Group id: samples that share it are compared.
-    group Group: String,
+    group Group: Text<'a>,
     /// Samples in the group; at least 1.
     group_size GroupSize: u32,
     /// Advantage over its group; the unit depends on the estimator.
@@ -180,7 +182,7 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Op
     Option::<f64>::deserialize(deserializer).map(Some)
 }
 
-impl Sample {
+impl Sample<'_> {
     /// Checks that the fields a stage needs are there.
     ///
     /// # Errors

@@ -2,11 +2,17 @@
 //!
 //! Unknown fields, the order of keys and the spelling of numbers survive because nothing is serialized again.
 
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 use serde::Serialize;
 
 use crate::check::Entries;
 use crate::failure::{Failure, Result};
 use crate::finite;
+
+/// The beginning of a character's code, as in `\u0041`.
+static ESCAPE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\\u"));
 
 /// Adds keys to the object in `text`, a line that the reader took. Each addition is a key and its value as JSON text
 /// (see [`json`]).
@@ -20,7 +26,7 @@ pub fn splice(text: &str, additions: &[(&str, String)]) -> Result<String> {
     };
     let added: usize = additions.iter().map(|(key, value)| key.len() + value.len() + 4).sum();
     let mut output = String::with_capacity(text.len() + added);
-    let escapes = memchr::memmem::find(text.as_bytes(), b"\\u").is_some();
+    let escapes = ESCAPE.find(text.as_bytes()).is_some();
     output.push_str(&text[..close]);
     let mut separator = if inside.trim_start().starts_with('}') { "" } else { "," };
     for (position, (key, value)) in additions.iter().enumerate() {

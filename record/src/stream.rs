@@ -30,8 +30,8 @@ pub struct Stream {
     /// Line numbers by fingerprint: of ids, and of (episode, node, turn, agent, branch).
     ids: HashMap<u128, u64>,
     candidates: HashMap<u128, u64>,
-    /// The training step and shard of every sample.
-    parts: BTreeSet<(Option<u64>, Option<String>)>,
+    /// The shards of the samples of each training step.
+    parts: BTreeMap<Option<u64>, Vec<Option<String>>>,
     ends: Vec<End>,
 }
 
@@ -48,7 +48,7 @@ impl Stream {
             groups: HashMap::new(),
             ids: HashMap::new(),
             candidates: HashMap::new(),
-            parts: BTreeSet::new(),
+            parts: BTreeMap::new(),
             ends: Vec::new(),
         }
     }
@@ -83,7 +83,10 @@ impl Stream {
     pub fn sample(&mut self, sample: &Sample, line: &Line) -> Result<()> {
         self.samples += 1;
         if let (true, Some(group), Some(size)) = (self.every_group, &sample.group, sample.group_size) {
-            self.groups.entry(group.clone()).or_insert((0, size)).0 += 1;
+            match self.groups.get_mut(&**group) {
+                Some((members, _)) => *members += 1,
+                None => drop(self.groups.insert(group.to_string(), (1, size))),
+            }
         }
         if let Some(id) = &sample.id {
             self.name(id, line)?;
@@ -92,7 +95,7 @@ impl Stream {
             (&sample.episode, sample.turn, &sample.agent, sample.branch)
         {
             let node = sample.node.as_deref().unwrap_or_default();
-            let name = fingerprint(&[episode, node, agent, &turn.to_string(), &branch.to_string()]);
+            let name = fingerprint((&**episode, node, &**agent, turn, branch));
             if let Some(first) = self.candidates.insert(name, line.number) {
                 let cause = format!(
                     "branch {branch} of {agent} at turn {turn} of episode {episode} was already on line {first}"
@@ -100,9 +103,9 @@ impl Stream {
                 return Err(sample.failure(line, cause).hint("siblings have different branches"));
             }
         }
-        let part = (sample.step, sample.shard.clone());
-        if !self.parts.contains(&part) {
-            self.parts.insert(part);
+        let (shards, shard) = (self.parts.entry(sample.step).or_default(), sample.shard.as_deref());
+        if !shards.iter().any(|known| known.as_deref() == shard) {
+            shards.push(shard.map(str::to_owned));
         }
         Ok(())
     }
@@ -118,7 +121,7 @@ impl Stream {
     }
 
     fn name(&mut self, id: &str, line: &Line) -> Result<()> {
-        match self.ids.insert(fingerprint(&[id]), line.number) {
+        match self.ids.insert(fingerprint(id), line.number) {
             None => Ok(()),
             Some(first) => Err(line
                 .failure(format!("{id}: this id was already on line {first}"))
@@ -195,13 +198,13 @@ impl Stream {
         if self.ends.is_empty() {
             return Err(missing("stdin ended without an `end` line"));
         }
-        for (step, shard) in &self.parts {
+        for (step, shard) in self.parts() {
             let covered = self.ends.iter().any(|end| {
-                let same_step = step.is_none() || end.step.is_none() || *step == end.step;
-                same_step && covers(end, shard.as_deref())
+                let same_step = step.is_none() || end.step.is_none() || step == end.step;
+                same_step && covers(end, shard)
             });
             if !covered {
-                let of = shard.as_ref().map_or(String::new(), |shard| format!(" for shard {shard}"));
+                let of = shard.map_or(String::new(), |shard| format!(" for shard {shard}"));
                 let at = step.map_or(String::new(), |step| format!(" of step {step}"));
                 return Err(missing(&format!("stdin ended without an `end` line{of}{at}")));
             }
@@ -218,6 +221,11 @@ impl Stream {
             .hint("if a filter drops samples on purpose, say so to the next stage: --allow-incomplete"));
         }
         if self.every_group { self.check_every_group() } else { Ok(()) }
+    }
+
+    /// Each training step and shard of a sample.
+    fn parts(&self) -> impl Iterator<Item = (Option<u64>, Option<&str>)> {
+        self.parts.iter().flat_map(|(step, shards)| shards.iter().map(|shard| (*step, shard.as_deref())))
     }
 
     fn check_every_group(&self) -> Result<()> {
@@ -240,7 +248,7 @@ impl Stream {
             }
             covered.append(&mut named);
         }
-        let seen = self.parts.iter().filter_map(|(_, shard)| shard.as_deref());
+        let seen = self.parts().filter_map(|(_, shard)| shard);
         let counts: BTreeSet<u32> =
             seen.chain(covered.iter().copied()).filter_map(|shard| Some(parse_shard(shard)?.1)).collect();
         for count in counts {

@@ -23,9 +23,9 @@ fn whole(samples: &[(u64, &str)], ends: &[&str], every_shard: bool) -> Result<()
     }
     for (position, (step, shard)) in samples.iter().enumerate() {
         let sample = Sample {
-            id: Some(position.to_string()),
+            id: Some(position.to_string().into()),
             step: Some(*step),
-            shard: Some((*shard).to_owned()),
+            shard: Some((*shard).into()),
             ..Sample::default()
         };
         stream.sample(&sample, &line("{\"type\":\"sample\",\"v\":1}")).expect("a sample of its own");
@@ -178,7 +178,8 @@ fn what_is_no_utf8_is_named_by_line_and_byte() {
 fn absent_null_and_a_number_are_three_rewards() {
     let reward = |field: &str| {
         let text = format!("{{\"type\":\"sample\",\"v\":1{field}}}");
-        let sample = Sample::parse(&line(&text)).expect("a sample");
+        let line = line(&text);
+        let sample = Sample::parse(&line).expect("a sample");
         assert_eq!(serde_json::to_string(&sample).expect("JSON"), text);
         sample.reward
     };

@@ -202,7 +202,10 @@ impl EpisodeSampler {
             && self.unsolved >= self.limits.episodes;
         match (line.kind, sample) {
             (Kind::Sample, Some(sample)) if !full => self.sample(sample),
-            (Kind::Served, _) if !full => self.sample(&served(line)?),
+            (Kind::Served, _) if !full => {
+                let text = served(line)?;
+                self.sample(&serde_json::from_str(&text).map_err(|error| line.failure(error))?);
+            }
             (Kind::Episode, _) => {
                 self.set.total += 1;
                 if !full {
@@ -296,16 +299,17 @@ impl EpisodeTree {
     fn add(&mut self, sample: &Sample, pieces: Option<(Vec<usize>, Vec<i32>)>) {
         let (turn, agent) = (sample.turn.unwrap_or_default(), sample.agent.as_deref().unwrap_or_default());
         let prompt = sample.prompt.as_deref().unwrap_or_default();
+        let node = sample.node.as_deref();
         let is_own =
-            |group: &Candidates| group.turn == turn && group.agent == agent && group.node == sample.node;
+            |group: &Candidates| group.turn == turn && group.agent == agent && group.node.as_deref() == node;
         let index = self.groups.iter().position(is_own);
         let index = index.unwrap_or_else(|| {
             self.groups.push(Candidates {
                 turn,
-                node: sample.node.clone(),
+                node: node.map(str::to_owned),
                 agent: agent.to_owned(),
                 board: None,
-                policy: sample.policy.clone().unwrap_or_default(),
+                policy: sample.policy.as_deref().unwrap_or_default().to_owned(),
                 prompt: shown(prompt),
                 members: Vec::new(),
             });
@@ -323,9 +327,10 @@ impl EpisodeTree {
 impl Candidate {
     fn of(sample: &Sample) -> Self {
         let logprobs = sample.completion_logprobs.as_deref();
+        let components = sample.reward_components.iter().flatten();
         Candidate {
-            id: sample.id.clone().unwrap_or_default(),
-            parent: sample.parent.clone(),
+            id: sample.id.as_deref().unwrap_or_default().to_owned(),
+            parent: sample.parent.as_deref().map(str::to_owned),
             branch: sample.branch.unwrap_or_default(),
             text: shortened(sample.completion.as_deref().unwrap_or_default()),
             tokens: sample.completion_ids.as_ref().map_or(0, Vec::len),
@@ -334,7 +339,7 @@ impl Candidate {
             reward: sample.reward.flatten(),
             team: sample.rewards.map(|rewards| rewards.team),
             local: sample.rewards.map(|rewards| rewards.local),
-            components: sample.reward_components.clone().unwrap_or_default(),
+            components: components.map(|(name, value)| (name.to_string(), *value)).collect(),
             advantage: sample.advantage,
             selected: sample.selected == Some(true),
             cut: sample.finish_reason.as_deref() == Some("length"),
@@ -344,12 +349,12 @@ impl Candidate {
     }
 }
 
-/// What a server's agent said, with the fields of a sample that it has.
-fn served(line: &Line) -> Result<Sample> {
+/// What a server's agent said, as a sample of the fields that it has.
+fn served(line: &Line) -> Result<String> {
     let mut value: Value = line::parse(line)?;
     value["type"] = "sample".into();
     value["policy"] = value["model"].take();
-    serde_json::from_value(value).map_err(|error| line.failure(error))
+    Ok(value.to_string())
 }
 
 fn shown(prompt: &[Message]) -> Vec<Message> {

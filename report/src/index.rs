@@ -124,11 +124,8 @@ mod tests {
         let mut indexer = Indexer::default();
         for (episode, rewards) in [("7.10", [1.0, 1.0]), ("7.2", [0.0, 1.0])] {
             for reward in rewards {
-                let sample = Sample {
-                    episode: Some(episode.to_owned()),
-                    reward: Some(Some(reward)),
-                    ..Sample::default()
-                };
+                let sample =
+                    Sample { episode: Some(episode.into()), reward: Some(Some(reward)), ..Sample::default() };
                 let line = Line::parse("t", 1, "{\"type\":\"sample\",\"v\":1}".to_owned()).unwrap();
                 indexer.take(&line, Some(&sample)).unwrap();
             }

@@ -247,7 +247,7 @@ impl StreamStats {
         for (component, value) in sample.reward_components.iter().flatten() {
             entry(&mut agent.components, component).push(*value);
         }
-        let key = sample.group.clone().unwrap_or_else(|| {
+        let key = sample.group.as_deref().map(str::to_owned).unwrap_or_else(|| {
             let (episode, node) = (sample.episode.as_deref(), sample.node.as_deref());
             let at = format!("{}/{}", episode.unwrap_or_default(), node.unwrap_or_default());
             format!("{at}/{name}/{}", sample.turn.unwrap_or_default())

@@ -4,6 +4,7 @@
 //! enters a digest, by which a repeated call recognizes what it already published. Samples of shards are put in the order
 //! of their episodes, so that the order in which the shards were joined affects nothing.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::Range;
@@ -122,8 +123,8 @@ impl Samples {
             advantage,
             temperature,
             reward: sample.reward.flatten(),
-            task: number(&mut self.tasks, task_key(sample, line)),
-            group: number(&mut self.groups, group_key(sample, line)),
+            task: number_of_name(&mut self.tasks, &task_key(sample, line)),
+            group: number_of_name(&mut self.groups, &group_key(sample, line)),
             agent: sample.agent.as_deref().map(|agent| self.agent(agent)),
             place: sample.episode.as_deref().and_then(place),
         };
@@ -276,6 +277,14 @@ fn number<K: Eq + Hash>(known: &mut HashMap<K, u32>, key: K) -> u32 {
     *known.entry(key).or_insert(next)
 }
 
+/// The same of a name, which is copied only at its first appearance.
+fn number_of_name(known: &mut HashMap<String, u32>, name: &str) -> u32 {
+    match known.get(name) {
+        Some(&number) => number,
+        None => number(known, name.to_owned()),
+    }
+}
+
 /// The place of an episode of this name.
 fn place(episode: &str) -> Place {
     let (step, index) = episode.split_once('.')?;
@@ -283,16 +292,16 @@ fn place(episode: &str) -> Place {
 }
 
 /// The task of a sample, else its episode, else its group; a sample without any is alone.
-fn task_key(sample: &Sample, line: &Line) -> String {
-    let key = sample.task.as_ref().or(sample.episode.as_ref()).or(sample.group.as_ref());
-    key.cloned().unwrap_or_else(|| line.place())
+fn task_key<'a>(sample: &'a Sample, line: &Line) -> Cow<'a, str> {
+    let key = sample.task.as_deref().or(sample.episode.as_deref()).or(sample.group.as_deref());
+    key.map_or_else(|| line.place().into(), Cow::Borrowed)
 }
 
 /// The group that `group` wrote; without that stage, the candidates of one agent at one turn of one episode.
-fn group_key(sample: &Sample, line: &Line) -> String {
+fn group_key<'a>(sample: &'a Sample, line: &Line) -> Cow<'a, str> {
     match (&sample.group, &sample.episode, sample.turn, &sample.agent) {
-        (Some(group), ..) => group.clone(),
-        (None, Some(episode), Some(turn), Some(agent)) => format!("{episode}/{turn}/{agent}"),
-        _ => line.place(),
+        (Some(group), ..) => Cow::Borrowed(group),
+        (None, Some(episode), Some(turn), Some(agent)) => format!("{episode}/{turn}/{agent}").into(),
+        _ => line.place().into(),
     }
 }

@@ -245,7 +245,7 @@ fn demonstrate<W: GridWorld>(
     workflow: &Arc<Workflow>,
     demonstration: &Demonstration,
     index: u64,
-) -> Result<Vec<Sample>> {
+) -> Result<Vec<Sample<'static>>> {
     let stream = streams::train_stream(W::NAME, demonstration.tasks.seed, index);
     let task = draw::<W>(rules, Split::Train, stream)?;
     let world = Arc::new(W::parse(&task.spec)?);

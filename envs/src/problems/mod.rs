@@ -225,7 +225,7 @@ fn demonstrate<P: Problem>(
     workflow: &Arc<Workflow>,
     demonstration: &Demonstration,
     index: u64,
-) -> Result<Vec<Sample>> {
+) -> Result<Vec<Sample<'static>>> {
     let task = P::draw(rules, Split::Train, streams::train_stream(P::NAME, demonstration.tasks.seed, index))?;
     let (problem, spec) = (Arc::new(P::parse(&task.spec)?), Arc::new(task.spec.clone()));
     let workflow = P::workflow(workflow.name(), &task.spec)?.unwrap_or_else(|| Arc::clone(workflow));
