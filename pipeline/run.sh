@@ -16,7 +16,8 @@ remember_values() {
     stages=$(tr ';' '\n' <<<"$stages" | sort | tr -s '\n' ';')
     stages=${stages#;}
     # The program and its ONNX Runtime, without the paths where they are found.
-    build=$(rollout --version --format json | json '"rollout {}\n{}".format(lines[0]["version"],
+    # It asks the first python3 on the PATH where libraries are, which should be no shim either.
+    build=$(PATH=${python3%/*}:$PATH rollout --version --format json | json '"rollout {}\n{}".format(lines[0]["version"],
         "ONNX Runtime {version}".format(**lines[0]["onnxruntime"]) if lines[0]["onnxruntime"]["path"] else "no ONNX Runtime")') ||
         die $? 'rollout --version failed'
     # Written down once and for all, so not where a library that was just there could not be read.
