@@ -24,7 +24,8 @@ def differences(model, sample):
     """|ours - theirs| of each token of a completion, and whether transformers would have chosen it."""
     prompt, completion = sample["prompt_ids"], sample["completion_ids"]
     with torch.no_grad():
-        logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1].float()
+        logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     temperature = 1.0 if sample["sampling"]["greedy"] else sample["sampling"]["temperature"]
     logprobs = torch.log_softmax(logits / temperature, -1)
     theirs = logprobs[torch.arange(len(completion)), torch.tensor(completion)]
@@ -44,7 +45,8 @@ def other_texts(tokenizer, samples):
 def main():
     parser = argparse.ArgumentParser(description="Compares a stream's log-probabilities with those of transformers.")
     parser.add_argument("policy", help="policy or model directory; the version that the samples come from")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="what transformers computes in")
+    parser.add_argument("--dtype", choices=["float64", "float32", "bfloat16"], default="float32",
+                        help="what transformers computes in; float64 shows what is the policy's own rounding")
     arguments = parser.parse_args()
     current = os.path.join(arguments.policy, "current")
     path = current if os.path.exists(current) else arguments.policy

@@ -3,7 +3,7 @@
 #
 # 70 prompts of math, 70 of plan-path and 60 of code, all with encoding=full, each answered once greedily and once at temperature 1
 # with at most TOKENS tokens (32). logprobs.py compares prompt ids, log-probabilities, texts and greedy choices. Expects the
-# programs on the PATH, and torch and transformers in $PYTHON (python3).
+# programs on the PATH, and torch and transformers in $PYTHON (python3); DTYPE is what transformers computes in (float32).
 #
 #     policy init run/smollm2 --preset smollm2 && benches/real_model.sh run/smollm2
 set -euo pipefail
@@ -22,7 +22,7 @@ play() { # name, environment, tasks, further settings of the environment
         envs tasks "$environment" --quiet --count "$tasks" --seed 1 --set encoding=full --set turns=1 "$@" |
             rollout --quiet --policy "$policy" --workflow single --max-tokens "$tokens" $sampling > "$folder/$name"
         printf '%s, %s: ' "$environment" "$sampling"
-        "${PYTHON:-python3}" "$benches/logprobs.py" "$policy" --dtype float32 < "$folder/$name"
+        "${PYTHON:-python3}" "$benches/logprobs.py" "$policy" --dtype "${DTYPE:-float32}" < "$folder/$name"
     done
 }
 
