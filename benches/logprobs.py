@@ -46,7 +46,7 @@ def main():
     parser = argparse.ArgumentParser(description="Compares a stream's log-probabilities with those of transformers.")
     parser.add_argument("policy", help="policy or model directory; the version that the samples come from")
     parser.add_argument("--dtype", choices=["float64", "float32", "bfloat16"], default="float32",
-                        help="what transformers computes in; float64 shows what is the policy's own rounding")
+                        help="what transformers computes in; float64 shows the rounding error of the samples")
     arguments = parser.parse_args()
     current = os.path.join(arguments.policy, "current")
     path = current if os.path.exists(current) else arguments.policy

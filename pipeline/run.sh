@@ -16,7 +16,7 @@ remember_values() {
     stages=$(tr ';' '\n' <<<"$stages" | sort | tr -s '\n' ';')
     stages=${stages#;}
     # The program and its ONNX Runtime, without the paths where they are found.
-    # It asks the first python3 on the PATH where libraries are, which should be no shim either.
+    # `rollout` asks the python3 on the PATH where its packages are: the resolved one, not a shim.
     build=$(PATH=${python3%/*}:$PATH rollout --version --format json | json '"rollout {}\n{}".format(lines[0]["version"],
         "ONNX Runtime {version}".format(**lines[0]["onnxruntime"]) if lines[0]["onnxruntime"]["path"] else "no ONNX Runtime")') ||
         die $? 'rollout --version failed'

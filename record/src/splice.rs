@@ -11,7 +11,7 @@ use crate::check::Entries;
 use crate::failure::{Failure, Result};
 use crate::finite;
 
-/// The beginning of a character's code, as in `\u0041`.
+/// What begins a Unicode escape, as in `\u0041`.
 static ESCAPE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\\u"));
 
 /// Adds keys to the object in `text`, a line that the reader took. Each addition is a key and its value as JSON text
