@@ -193,8 +193,10 @@ committing=() # directories of steps that wait until the optimizers' states are 
 commit() { # STEP DIRECTORY: the step counts once `done` is there, which names the version of every policy
     printf '{"step":%d,"policies":{%s}}\n' "$1" "${versions#,}" >"$2/done.tmp" || die 74 "cannot write $2/done"
     durable "$2"/*.* "$2" "$run/steps"
+    # Stages that stay answer first and save then: the answer of a step says that the states of those before are there.
+    [ -z "$staying" ] || [ $((($1 - 1) % save_every)) != 0 ] || settle
     committing+=("$2")
-    [ $(($1 % save_every)) != 0 ] || settle
+    [ -n "$staying" ] || settle
 }
 settle() { # now that the states are on the disk, what waited for them counts: the last first, the only one with its state
     local i
@@ -204,10 +206,19 @@ settle() { # now that the states are on the disk, what waited for them counts: t
     done
     committing=()
 }
+versions_in() { json '[f"{name}:{version}" for name, version in lines[0]["policies"].items()]' <"$1"; } # DONE: a word a policy
+has_states() { # DONE: whether all its versions are there with their optimizers' states, which version 0 has none of
+    local pairs pair name number files
+    pairs=$(versions_in "$1" 2>/dev/null) && [ -n "$pairs" ] || return # it was cut off
+    for pair in $pairs; do
+        name=${pair%%:*} number=${pair#*:}
+        files=$run/policies/$name/step-$(printf %06d "${number%%:*}")
+        [[ $number = 0:* || -f $files/trainer_state.json ]] && grep -qF "\"$number\"" "$files/version.json" || return
+    done
+}
 go_back() { # DONE: takes back versions that were published but not committed, so that their step is repeated
     local pairs pair name number later
-    pairs=$(json '[f"{name}:{version}" for name, version in lines[0]["policies"].items()]' <"$1") && [ -n "$pairs" ] ||
-        die 74 "cannot read $1"
+    pairs=$(versions_in "$1") && [ -n "$pairs" ] || die 74 "cannot read $1"
     for pair in $pairs; do
         name=${pair%%:*} number=${pair#*:}
         number=step-$(printf %06d "${number%%:*}")
@@ -232,11 +243,20 @@ find_place() { # after $done_steps committed steps, with the policies as they we
         committed=$(commits) || die 74 "cannot read $run/steps"
     fi
     last=${committed##*./} last=${last%/done} done_steps=$((10#$last))
-    for ((number = 1; number < done_steps; number++)); do
+    # Where stages stay a step counts with the answer to the next. If that never came, the states tell.
+    for ((number = done_steps + 1; ; number++)); do
+        printf -v directory '%s/steps/%06d' "$run" "$number"
+        [ -f "$directory/done.tmp" ] || break
+        ! has_states "$directory/done.tmp" || done_steps=$number
+    done
+    for directory in "$run"/steps/*; do
+        [ "$((10#${directory##*/}))" -le "$done_steps" ] || rm -f "$directory/done.tmp" # its step is repeated
+    done
+    for ((number = 1; number <= done_steps; number++)); do
         printf -v directory '%s/steps/%06d' "$run" "$number"
         [ ! -f "$directory/done" ] || continue
         [ -f "$directory/done.tmp" ] || # it was about to count
-            die 65 "$directory/done is missing, but step $done_steps is committed" \
+            die 65 "$directory/done is missing, but step $last is committed" \
                 'restore that file (its versions are long gone), or choose another --run'
         committing+=("$directory")
     done

@@ -172,6 +172,46 @@ fn the_optimizers_state_is_saved_every_few_steps() {
     assert!(code == Some(2) && said.contains("--save-every has no effect without --resident"), "{said}");
 }
 
+/// The state of a step is saved after the answer: until the next answer a run goes on from the step before.
+#[test]
+fn the_step_before_an_answer_can_be_gone_on_from() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = folder.path();
+    must(&format!("policy init '{}/policy' --preset tiny --seed 7 >/dev/null", place.display()));
+    let version = |step: u64| place.join(format!("policy/step-{step:06}"));
+    let mut child = shell("update --quiet --resident --keep 1 --policy policy")
+        .current_dir(place)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("update starts");
+    let mut input = child.stdin.take().expect("its stdin");
+    let mut answers = BufReader::new(child.stdout.take().expect("its stdout")).lines();
+    for step in [1, 2, 3] {
+        let part = must(&format!(
+            "cd '{}' && envs tasks plan-path --count 3 --seed {step} | rollout --quiet --policy policy --turns 2 --max-tokens 6 \
+             --step {step} | group --quiet | advantage --quiet",
+            place.display()
+        ));
+        input.write_all(part.as_bytes()).expect("update reads");
+        while !answers.next().expect("an answer").expect("a line").starts_with("{\"type\":\"end\"") {}
+        let state = |step: u64| version(step).join("trainer_state.json").exists();
+        assert!(step == 1 || state(step - 1), "step {step}");
+        // What it does after the answer.
+        for _ in 0..1000 {
+            if state(step) {
+                break;
+            }
+            sleep(Duration::from_millis(10));
+        }
+        assert!(state(step), "step {step}");
+        assert!(step == 1 || state(step - 1), "step {step}");
+    }
+    drop(input);
+    assert!(child.wait().expect("its end").success());
+    assert_eq!([0, 1, 2, 3].map(|step| version(step).exists()), [false, false, true, true]);
+}
+
 #[test]
 fn what_cannot_stay_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -166,6 +166,68 @@ fn a_state_that_was_saved_before_its_step_counted_is_not_gone_on_from() {
     assert!(different.is_empty(), "{different:#?}");
 }
 
+/// The same where the state is saved with every step, after the answer: here files are too large for it, and not for the weights.
+#[test]
+fn a_step_counts_with_the_answer_after_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [calm, stormy] = ["calm", "stormy"].map(|name| folder.path().join(name));
+    let resident = [&SMALL[..], &["--resident"]].concat();
+    let called = |run: &Path, limit: &str, more: &[&str]| {
+        let command = pipeline(run, &[&resident[..], more].concat());
+        let mut limited = Command::new("bash");
+        limited.args(["-c", &format!("ulimit -f {limit}; exec \"$@\""), "bash"]).arg(command.get_program());
+        limited.args(command.get_args());
+        for (name, value) in command.get_envs() {
+            limited.env(name, value.expect("a value"));
+        }
+        let output = limited.output().expect("pipeline.sh runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, said) = called(&calm, "unlimited", &[]);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = called(&stormy, "unlimited", &["--steps", "0"]);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = called(&stormy, "2500", &[]); // KiB
+    assert!(code.is_some_and(|code| code > 0), "{said}");
+    assert!(stormy.join("steps/000001/metrics.jsonl").exists() && !stormy.join("steps/000001/done").exists());
+    policies_are_whole(&stormy);
+    let (code, said) = called(&stormy, "unlimited", &[]);
+    assert_eq!(code, Some(0), "{said}");
+    let different = differences(&calm, &stormy);
+    assert!(different.is_empty(), "{different:#?}");
+}
+
+/// Stages that stay save a step's state after they have answered it. A run that was killed before the next answer finds it.
+#[test]
+fn a_step_whose_state_was_saved_counts_though_nothing_said_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("run");
+    let resident = [&SMALL[..], &["--resident"]].concat();
+    let called = || {
+        let output = pipeline(&run, &resident).output().expect("pipeline.sh runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).matches("success in training").count()
+    };
+    assert_eq!(called(), 4);
+    let whole = contents(&run);
+    let last = run.join("steps/000004");
+    let unsaid = || std::fs::rename(last.join("done"), last.join("done.tmp")).expect("a committed step");
+    for (damaged, repeated) in
+        [("", 0), ("steps/000004/done.tmp", 1), ("policies/tool/step-000004/trainer_state.json", 1)]
+    {
+        unsaid();
+        if !damaged.is_empty() {
+            std::fs::write(run.join(damaged), "").expect("a file");
+            if damaged.starts_with("policies") {
+                std::fs::remove_file(run.join(damaged)).expect("a file");
+            }
+        }
+        assert_eq!(called(), repeated, "{damaged}");
+        let names = |files: &BTreeMap<String, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&contents(&run)), names(&whole), "{damaged}");
+    }
+}
+
 /// Steps that waited for a state count all together, wherever it is cut off.
 #[test]
 fn a_kill_while_steps_are_made_to_count_loses_none() {

@@ -181,7 +181,8 @@ impl<'a> PolicyUpdate<'a> {
             metrics: splice::json(&values)?,
         };
         let publishing = Instant::now();
-        let now = self.arguments.save_every == 1;
+        // A device's memory is the next rollout's.
+        let stays = self.arguments.resident && self.arguments.device_kind()? == DeviceKind::Cpu;
         let change = match (stats.optimizer_steps, continued) {
             // What is in memory was not read again, so the files are not known to be good.
             (0, true) if loaded => Change::Nothing,
@@ -196,15 +197,14 @@ impl<'a> PolicyUpdate<'a> {
         let (layout, method) = (checkpoint.trained.layout(), settings.method);
         let published = publish::with_state(self.ranks, layout, (learner.as_mut(), method), |read| {
             let (from, new) = ((&self.from, &checkpoint), (&*self.input, change));
-            next_version(from, new, (read, method), now.then_some(&state), &retention)
+            next_version(from, new, (read, method), (!stays).then_some(&state), &retention)
         })?;
         let version = published.map_or_else(String::new, |version| version.to_string());
         let version = ranks::first(self.ranks, || Ok(version))?.parse::<Version>()?;
         let line = state.metrics.clone();
         let (root, from) = (self.from.root.clone(), self.from.version.step);
         let older = (self.ranks.rank() == 0).then_some(Older { root, from, keep, pinned });
-        // A device's memory is the next rollout's.
-        if self.arguments.resident && self.arguments.device_kind()? == DeviceKind::Cpu {
+        if stays {
             let unsaved = Unsaved {
                 directory: self.owned.directory.clone(),
                 layout: checkpoint.trained.layout().clone(),
@@ -212,18 +212,12 @@ impl<'a> PolicyUpdate<'a> {
                 method: settings.method,
                 state,
             };
-            let (saved, unsaved) = match now {
-                true => (version.clone(), None),
-                false => (saved_version, Some(unsaved)),
-            };
-            let vocabulary = self.config.vocab_size;
-            let version = version.clone();
             *kept = Some(Kept {
-                version,
+                version: version.clone(),
                 learner,
-                saved,
-                unsaved,
-                vocabulary,
+                saved: saved_version,
+                unsaved: Some(unsaved),
+                vocabulary: self.config.vocab_size,
                 older,
                 overlap: Overlap::default(),
             });
@@ -248,10 +242,10 @@ impl<'a> PolicyUpdate<'a> {
         Ok((self.line(&line, Some(&version), report)?, timing.times()))
     }
 
-    /// Whether a version that an earlier call published is all that this one would: with `--save-every` it may have left
+    /// Whether a version that an earlier call published is all that this one would: with `--resident` it may have left
     /// without the training state that the next one starts from.
     fn is_whole(&self, version: &Version) -> Result<bool> {
-        if self.arguments.save_every == 1 {
+        if !self.arguments.resident {
             return Ok(true);
         }
         let made = Policy::open_version(&self.owned.directory, &version.to_string())?;

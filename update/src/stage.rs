@@ -67,7 +67,14 @@ fn run_on(ranks: &dyn Ranks, mut arguments: Arguments) -> Result<()> {
     let mut reader = Reader::stdin().map(|_| Input { ranks, input });
     reader.each_part(arguments.resident, |reader| {
         let input = (reader, &*arrival);
-        run_part((&arguments, &processes), (&ownership, &references), input, &mut output, &mut kept)
+        let step =
+            run_part((&arguments, &processes), (&ownership, &references), input, &mut output, &mut kept)?;
+        // Nobody waits for this: the next part is being played.
+        kept.iter_mut().flatten().try_for_each(Kept::retire)?;
+        match step.is_none_or(|step| step.is_multiple_of(arguments.save_every)) {
+            true => save(&processes, &mut kept),
+            false => Ok(()),
+        }
     })?;
     save(&processes, &mut kept)
 }
@@ -80,14 +87,15 @@ fn save(processes: &PolicyRanks, kept: &mut [Option<Kept>]) -> Result<()> {
         .map_err(|failure| processes.failed(failure))
 }
 
-/// Updates with one part of the input, which is all of it unless with `--resident`; `kept` is what stays in memory.
+/// Updates with one part of the input, which is all of it unless with `--resident`, and answers it; returns its training step, if it
+/// names one. `kept` is what stays in memory.
 fn run_part<R: Read, W: Write>(
     (arguments, processes): (&Arguments, &PolicyRanks),
     (ownership, references): (&Ownership, &Ownership),
     (reader, arrival): (&mut Reader<R>, &Arrival),
     output: &mut Output<W>,
     kept: &mut [Option<Kept>],
-) -> Result<()> {
+) -> Result<Option<u64>> {
     let started = Instant::now();
     let mut input = SampleReader::new(ownership);
     let stream = Stream::new("update", arguments.allow_incomplete);
@@ -134,8 +142,7 @@ fn run_part<R: Read, W: Write>(
         Some(writer) => stream.close(writer, outcome, counts(&input, ownership), timing),
         None => outcome,
     }?;
-    // Nobody waits for it.
-    kept.iter_mut().flatten().try_for_each(Kept::retire)
+    Ok(input.samples.iter().find_map(|samples| samples.step))
 }
 
 /// The fields that the objective requires of each sample.
@@ -212,10 +219,6 @@ fn work<W: Write>(
                 times.insert(update.name().to_owned(), json!(spent));
             }
         }
-    }
-    let step = input.samples.iter().find_map(|samples| samples.step);
-    if step.is_none_or(|step| step.is_multiple_of(arguments.save_every)) {
-        save(processes, kept)?;
     }
     if processes.is_split() {
         for (index, name) in names {
