@@ -249,7 +249,7 @@ find_place() { # after $done_steps committed steps, with the policies as they we
         [ -f "$directory/done.tmp" ] || break
         ! has_states "$directory/done.tmp" || done_steps=$number
     done
-    for directory in "$run"/steps/*; do
+    for directory in "$run"/steps/[0-9]*; do
         [ "$((10#${directory##*/}))" -le "$done_steps" ] || rm -f "$directory/done.tmp" # its step is repeated
     done
     for ((number = 1; number <= done_steps; number++)); do
