@@ -20,17 +20,16 @@ import torch
 import transformers
 
 
-def differences(model, sample):
-    """|ours - theirs| of each token of a completion, and whether transformers would have chosen it."""
+def logprobs(model, sample):
+    """The log-probability of each token of a completion, and whether transformers would have chosen it."""
     prompt, completion = sample["prompt_ids"], sample["completion_ids"]
     with torch.no_grad():
         logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     temperature = 1.0 if sample["sampling"]["greedy"] else sample["sampling"]["temperature"]
-    logprobs = torch.log_softmax(logits / temperature, -1)
-    theirs = logprobs[torch.arange(len(completion)), torch.tensor(completion)]
-    chosen = logits.argmax(-1) == torch.tensor(completion)
-    return (theirs - torch.tensor(sample["completion_logprobs"])).abs(), chosen
+    distribution = torch.log_softmax(logits / temperature, -1)
+    theirs = distribution[torch.arange(len(completion)), torch.tensor(completion)]
+    return theirs, logits.argmax(-1) == torch.tensor(completion)
 
 
 def other_texts(tokenizer, samples):
@@ -46,16 +45,23 @@ def main():
     parser = argparse.ArgumentParser(description="Compares a stream's log-probabilities with those of transformers.")
     parser.add_argument("policy", help="policy or model directory; the version that the samples come from")
     parser.add_argument("--dtype", choices=["float64", "float32", "bfloat16"], default="float32",
-                        help="what transformers computes in; float64 shows the rounding error of the samples")
+                        help="what transformers computes in; float64 shows the rounding error of the samples, beside transformers' own in float32")
     arguments = parser.parse_args()
     current = os.path.join(arguments.policy, "current")
     path = current if os.path.exists(current) else arguments.policy
-    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, arguments.dtype)).eval()
+    load = lambda dtype: transformers.AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype)).eval()
+    model = load(arguments.dtype)
     samples = [sample for sample in map(json.loads, sys.stdin) if sample["type"] == "sample"]
     if not samples:
         raise SystemExit("logprobs: stdin holds no sample")
-    found, chosen = map(torch.cat, zip(*(differences(model, sample) for sample in samples)))
+    theirs, chosen = map(torch.cat, zip(*(logprobs(model, sample) for sample in samples)))
+    ours = torch.cat([torch.tensor(sample["completion_logprobs"]) for sample in samples])
+    found = (ours - theirs).abs()
     print(f"{len(found)} tokens: largest difference {found.max():.1e}, mean {found.mean():.1e}")
+    if arguments.dtype == "float64":
+        model = load("float32")
+        found = (torch.cat([logprobs(model, sample)[0] for sample in samples]) - theirs).abs()
+        print(f"transformers in float32: largest difference {found.max():.1e}, mean {found.mean():.1e}")
     if all("prompt" in sample for sample in samples):
         prompts, of, texts = other_texts(transformers.AutoTokenizer.from_pretrained(path), samples)
         print(f"{prompts} of {of} prompts have other ids, {texts} of {len(samples)} completions another text")
