@@ -256,7 +256,7 @@ find_place() { # after $done_steps committed steps, with the policies as they we
         printf -v directory '%s/steps/%06d' "$run" "$number"
         [ ! -f "$directory/done" ] || continue
         [ -f "$directory/done.tmp" ] || # it was about to count
-            die 65 "$directory/done is missing, but step $last is committed" \
+            die 65 "$directory/done is missing, but step $((10#$last)) is committed" \
                 'restore that file (its versions are long gone), or choose another --run'
         committing+=("$directory")
     done
