@@ -191,15 +191,18 @@ read_versions() {
 }
 committing=() # directories of steps that wait until the optimizers' states are saved
 commit() { # STEP DIRECTORY: the step counts once `done` is there, which names the version of every policy
-    printf '{"step":%d,"policies":{%s}}\n' "$1" "${versions#,}" >"$2/done.tmp" || die 74 "cannot write $2/done"
+    # Empty until the streams are on the disk: after a power cut, what counts by its states must have them.
+    : >"$2/done.tmp" || die 74 "cannot write $2/done"
     durable "$2"/*.* "$2" "$run/steps"
-    # Stages that stay answer first and save then: the answer of a step says that the states of those before are there.
+    printf '{"step":%d,"policies":{%s}}\n' "$1" "${versions#,}" >"$2/done.tmp" || die 74 "cannot write $2/done"
+    # With --resident update answers before it saves: the answer to a step says that the states of those before are on the disk.
     [ -z "$staying" ] || [ $((($1 - 1) % save_every)) != 0 ] || settle
     committing+=("$2")
     [ -n "$staying" ] || settle
 }
 settle() { # now that the states are on the disk, what waited for them counts: the last first, the only one with its state
     local i
+    [ ${#committing[@]} = 0 ] || durable "${committing[@]/%//done.tmp}"
     for ((i = ${#committing[@]} - 1; i >= 0; i--)); do
         mv "${committing[i]}/done.tmp" "${committing[i]}/done" || die 74 "cannot write ${committing[i]}/done"
         durable "${committing[i]}"
@@ -243,7 +246,7 @@ find_place() { # after $done_steps committed steps, with the policies as they we
         committed=$(commits) || die 74 "cannot read $run/steps"
     fi
     last=${committed##*./} last=${last%/done} done_steps=$((10#$last))
-    # Where stages stay a step counts with the answer to the next. If that never came, the states tell.
+    # With --resident a step counts once the next is answered; of a run that was killed before, if its states are on the disk.
     for ((number = done_steps + 1; ; number++)); do
         printf -v directory '%s/steps/%06d' "$run" "$number"
         [ -f "$directory/done.tmp" ] || break
