@@ -32,6 +32,14 @@ unsafe fn tile<const ROWS: usize>(
     c: *mut f32,
 ) {
     let mut sums = [[_mm256_setzero_ps(); 2]; ROWS];
+    if tile.chained && !onto.is_null() {
+        // SAFETY: the caller promises the extent of the tile.
+        let first = unsafe { portable::first_sums::<16, ROWS>(tile, onto) };
+        for (sums, first) in sums.iter_mut().zip(&first) {
+            // SAFETY: each row holds two vectors of 8.
+            *sums = unsafe { [_mm256_loadu_ps(first.as_ptr()), _mm256_loadu_ps(first.as_ptr().add(8))] };
+        }
+    }
     for _ in 0..inner {
         // SAFETY: the caller promises the extents of both panels.
         unsafe {
@@ -44,6 +52,22 @@ unsafe fn tile<const ROWS: usize>(
             a = a.add(ROWS);
             b = b.add(16);
         }
+    }
+    if tile.columns == 16 {
+        for (row, sums) in sums.iter().enumerate() {
+            for (half, &sum) in sums.iter().enumerate() {
+                let place = row * tile.stride + 8 * half;
+                // SAFETY: a tile of all 16 columns, whose extent the caller promises.
+                unsafe {
+                    let sum = match onto.is_null() || tile.chained {
+                        true => sum,
+                        false => _mm256_add_ps(_mm256_loadu_ps(onto.add(place)), sum),
+                    };
+                    _mm256_storeu_ps(c.add(place), sum);
+                }
+            }
+        }
+        return;
     }
     let mut values = [[0.0f32; 16]; ROWS];
     for (values, sums) in values.iter_mut().zip(&sums) {

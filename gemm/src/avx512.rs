@@ -105,6 +105,20 @@ macro_rules! tile_function {
         ) {
             let mut sums = [[_mm512_setzero_ps(); VECTORS]; ROWS];
             let [stride, step] = tile.in_place.filter(|_| IN_PLACE).unwrap_or([1, ROWS]);
+            let last = tile.columns - 16 * (VECTORS - 1);
+            let onto = if tile.chained && !onto.is_null() {
+                for (row, sums) in sums.iter_mut().enumerate() {
+                    for (vector, sum) in sums.iter_mut().enumerate() {
+                        let mask = if vector + 1 == VECTORS { lanes(last) } else { 0xffff };
+                        let place = row * tile.stride + 16 * vector;
+                        // SAFETY: the mask keeps the access inside the tile, whose extent the caller promises.
+                        *sum = unsafe { _mm512_maskz_loadu_ps(mask, onto.add(place)) };
+                    }
+                }
+                std::ptr::null()
+            } else {
+                onto
+            };
             // SAFETY: the caller promises the extents of both panels.
             unsafe {
                 for row in 0..ROWS {
@@ -126,7 +140,6 @@ macro_rules! tile_function {
                     b = b.add($width);
                 }
             }
-            let last = tile.columns - 16 * (VECTORS - 1);
             for (row, sums) in sums.iter().enumerate() {
                 for (vector, &sum) in sums.iter().enumerate() {
                     let mask = if vector + 1 == VECTORS { lanes(last) } else { 0xffff };

@@ -24,16 +24,35 @@ pub fn round(value: f32) -> f32 {
 /// # Safety
 /// `words` is valid for them.
 unsafe fn round_pairs(words: *mut Word, rows: usize, width: usize) {
+    // SAFETY: promised by the caller.
+    let words = unsafe { std::slice::from_raw_parts_mut(words, rows * width) };
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the instructions were found.
+        return unsafe { round_wide(words, width) };
+    }
+    round_words(words, width);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn round_wide(words: &mut [Word], width: usize) {
+    round_words(words, width);
+}
+
+#[inline(always)]
+fn round_words(words: &mut [Word], width: usize) {
     let rounded = |word: Word| match f32::from_bits(word) {
         value if value.is_subnormal() => word & 0x8000_0000,
         value => round(value).to_bits(),
     };
-    // SAFETY: promised by the caller.
-    let words = unsafe { std::slice::from_raw_parts_mut(words, rows * width) };
     for pair in words.chunks_mut(2 * width) {
         let (first, second) = pair.split_at_mut(width.min(pair.len()));
         if second.is_empty() {
-            first.iter_mut().for_each(|word| *word = rounded(*word));
+            for word in first {
+                *word = rounded(*word);
+            }
+            continue;
         }
         for (first, second) in first.iter_mut().zip(second) {
             (*first, *second) = (rounded(*second), rounded(*first));

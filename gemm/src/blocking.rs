@@ -2,7 +2,7 @@
 
 use crate::micro_kernel::{MARGIN, MicroKernel, Tile, Word};
 use crate::pack::{self, part};
-use crate::{Onto, Scratch, View, ViewMut};
+use crate::{Addend, Onto, Scratch, View, ViewMut};
 use std::ops::Range;
 
 /// MC: rows of A packed at once; the block stays in the L2 cache.
@@ -94,7 +94,7 @@ pub(crate) fn multiply<K: MicroKernel>(
     [rows, columns, inner]: [usize; 3],
     a: View,
     b: Right,
-    onto: Onto,
+    Addend { onto, chained }: Addend,
     ViewMut { data: c, stride, .. }: ViewMut,
 ) {
     if rows == 0 || columns == 0 {
@@ -144,7 +144,7 @@ pub(crate) fn multiply<K: MicroKernel>(
                                 Onto::Result => target.cast_const(),
                                 Onto::Other(other) => other.as_ptr().add(offset),
                             };
-                            let tile = Tile { rows: span.len(), columns: wide, stride, in_place };
+                            let tile = Tile { rows: span.len(), columns: wide, stride, in_place, chained };
                             let left = match in_place {
                                 None => packed_a.cast_const().add(span.start * words),
                                 Some([row, inner]) => {

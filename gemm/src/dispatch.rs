@@ -5,7 +5,7 @@ use crate::blocking::{self, Right};
 use crate::micro_kernel::{MicroKernel, Word};
 #[cfg(target_arch = "aarch64")]
 use crate::neon;
-use crate::{Onto, Scratch, View, ViewMut, portable};
+use crate::{Addend, Onto, Scratch, View, ViewMut, portable};
 #[cfg(target_arch = "x86_64")]
 use crate::{avx2, avx512};
 use std::fmt;
@@ -142,7 +142,7 @@ impl fmt::Display for Precision {
 #[derive(Clone, Copy)]
 pub(crate) struct Dispatch {
     /// [`blocking::multiply`].
-    pub multiply: fn(&mut Scratch, [usize; 3], View, Right, Onto, ViewMut),
+    pub multiply: fn(&mut Scratch, [usize; 3], View, Right, Addend, ViewMut),
     /// [`blocking::packed_buffer`].
     pub buffer: fn([usize; 2]) -> (Vec<Word>, usize),
     /// [`blocking::pack_band`].
@@ -207,7 +207,14 @@ fn pairs_are_faster() -> bool {
             let mut seconds = || {
                 let (a, b) = (View::new(&a, inner), Right::Strided(View::new(&b, columns)));
                 let started = Instant::now();
-                (dispatch.multiply)(&mut scratch, extent, a, b, Onto::Zero, ViewMut::new(&mut c, columns));
+                (dispatch.multiply)(
+                    &mut scratch,
+                    extent,
+                    a,
+                    b,
+                    Onto::Zero.after(),
+                    ViewMut::new(&mut c, columns),
+                );
                 started.elapsed()
             };
             (0..5).map(|_| seconds()).min()
@@ -236,7 +243,14 @@ mod tests {
             let mut product = |dispatch: Dispatch| {
                 let mut c = vec![0.0; rows * columns];
                 let (a, b) = (View::new(&a, inner), Right::Strided(View::new(&b, columns)));
-                (dispatch.multiply)(&mut scratch, extent, a, b, Onto::Zero, ViewMut::new(&mut c, columns));
+                (dispatch.multiply)(
+                    &mut scratch,
+                    extent,
+                    a,
+                    b,
+                    Onto::Zero.after(),
+                    ViewMut::new(&mut c, columns),
+                );
                 c.into_iter().map(f32::to_bits).collect::<Vec<_>>()
             };
             let pairs = product(Dispatch::with::<avx512::Pairs>());

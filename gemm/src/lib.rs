@@ -108,6 +108,21 @@ pub enum Onto<'a> {
     Other(&'a [f32]),
 }
 
+/// An addend, and how it enters a sum.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Addend<'a> {
+    onto: Onto<'a>,
+    /// Whether an element's sum goes on from the addend, and from one block of the inner dimension to the next, in one chain.
+    chained: bool,
+}
+
+impl<'a> Onto<'a> {
+    /// Added after the sum of each block.
+    pub(crate) fn after(self) -> Addend<'a> {
+        Addend { onto: self, chained: false }
+    }
+}
+
 /// An instruction set, and packing buffers that are kept between products.
 #[derive(Clone, Debug)]
 pub struct Scratch {
@@ -150,7 +165,18 @@ pub fn multiply(
 ) {
     b.check(extent[2], extent[1], "the right operand");
     let dispatch = Dispatch::of(scratch.isa, precision);
-    run(dispatch, scratch, extent, a, Right::Strided(b), onto, c);
+    run(dispatch, scratch, extent, a, Right::Strided(b), onto.after(), c);
+}
+
+/// `c = a · b` in f32, each element as one chain of fused multiply-adds in ascending order of the inner dimension, without
+/// blocks: terms that are zero, wherever they are, change nothing.
+///
+/// # Panics
+/// As [`multiply`].
+pub fn multiply_chained(scratch: &mut Scratch, extent: [usize; 3], a: View, b: View, c: ViewMut) {
+    b.check(extent[2], extent[1], "the right operand");
+    let dispatch = Dispatch::of(scratch.isa, Precision::Float32);
+    run(dispatch, scratch, extent, a, Right::Strided(b), Addend { onto: Onto::Zero, chained: true }, c);
 }
 
 /// `c = onto + a · b` for `rows` rows of `a`: the values of [`multiply`] with the instruction set of `b`.
@@ -159,7 +185,7 @@ pub fn multiply(
 /// As [`multiply`].
 pub fn multiply_packed(scratch: &mut Scratch, rows: usize, a: View, b: &Packed, onto: Onto, c: ViewMut) {
     let extent = [rows, b.columns(), b.inner()];
-    run(b.dispatch(), scratch, extent, a, Right::Packed(b.words()), onto, c);
+    run(b.dispatch(), scratch, extent, a, Right::Packed(b.words()), onto.after(), c);
 }
 
 fn run(
@@ -168,14 +194,14 @@ fn run(
     extent: [usize; 3],
     a: View,
     b: Right,
-    onto: Onto,
+    addend: Addend,
     c: ViewMut,
 ) {
     let [rows, columns, inner] = extent;
     a.check(rows, inner, "the left operand");
     c.check(rows, columns);
-    if let Onto::Other(other) = onto {
+    if let Onto::Other(other) = addend.onto {
         assert!(reaches(other.len(), rows, columns, c.stride), "GEMM: the addend is too short");
     }
-    (dispatch.multiply)(scratch, extent, a, b, onto, c);
+    (dispatch.multiply)(scratch, extent, a, b, addend, c);
 }

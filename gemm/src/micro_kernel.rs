@@ -18,7 +18,8 @@ pub(crate) trait MicroKernel {
     /// Whether [`MicroKernel::tile`] reads a left operand that is not packed, too.
     const READS_IN_PLACE: bool = false;
 
-    /// `c[i][j] = onto[i][j] + sum_p a[p][i] * b[p][j]` over `tile.rows` by `tile.columns` elements.
+    /// `c[i][j] = onto[i][j] + sum_p a[p][i] * b[p][j]` over `tile.rows` by `tile.columns` elements; the sums begin at
+    /// `onto` where `tile.chained`, else it is added to them at the end.
     ///
     /// # Safety
     /// The CPU has the kernel's instructions; `a` holds `words * tile.rows` words, or is valid for `words` at the strides
@@ -103,6 +104,8 @@ pub(crate) struct Tile {
     pub stride: usize,
     /// Strides of a row and of the inner dimension of a left operand that is not packed.
     pub in_place: Option<[usize; 2]>,
+    /// Whether the sums go on from what they are added to.
+    pub chained: bool,
 }
 
 /// Words a packed panel may overrun, see [`MicroKernel::transpose`].

@@ -34,6 +34,14 @@ unsafe fn tile<const ROWS: usize>(
 ) {
     // SAFETY: every processor that this is compiled for has the instruction.
     let mut sums = [[unsafe { vdupq_n_f32(0.0) }; 4]; ROWS];
+    // SAFETY: the caller promises the extent of the tile.
+    let first = unsafe { portable::first_sums::<16, ROWS>(tile, onto) };
+    for (sums, first) in sums.iter_mut().zip(&first) {
+        for (place, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: each row holds four vectors of 4.
+            *sum = unsafe { vld1q_f32(first.as_ptr().add(4 * place)) };
+        }
+    }
     for _ in 0..inner {
         // SAFETY: the caller promises the extents of both panels.
         unsafe {

@@ -17,7 +17,8 @@ impl MicroKernel for Portable {
         let (a, b) = unsafe {
             (std::slice::from_raw_parts(a, words * tile.rows), std::slice::from_raw_parts(b, words * COLUMNS))
         };
-        let mut sums = [[0.0f32; COLUMNS]; ROWS];
+        // SAFETY: the caller promises the extent of the tile.
+        let mut sums = unsafe { first_sums::<COLUMNS, ROWS>(tile, onto) };
         for (left, right) in a.chunks_exact(tile.rows).zip(b.chunks_exact(COLUMNS)) {
             for (&left, sums) in left.iter().zip(&mut sums) {
                 for (sum, &right) in sums.iter_mut().zip(right) {
@@ -30,7 +31,27 @@ impl MicroKernel for Portable {
     }
 }
 
-/// Writes the part of `sums` that lies in the tile, added to `onto` unless that is null.
+/// What the sums of a tile begin with: `onto` where they are chained, else zero.
+///
+/// # Safety
+/// `onto` is null or valid for the tile's extent.
+pub(crate) unsafe fn first_sums<const WIDE: usize, const HIGH: usize>(
+    tile: Tile,
+    onto: *const f32,
+) -> [[f32; WIDE]; HIGH] {
+    let mut sums = [[0.0f32; WIDE]; HIGH];
+    if tile.chained && !onto.is_null() {
+        for (row, sums) in sums.iter_mut().enumerate().take(tile.rows) {
+            for (column, sum) in sums.iter_mut().enumerate().take(tile.columns) {
+                // SAFETY: promised by the caller.
+                *sum = unsafe { *onto.add(row * tile.stride + column) };
+            }
+        }
+    }
+    sums
+}
+
+/// Writes the part of `sums` that lies in the tile, added to `onto` unless that is null or they began with it.
 ///
 /// # Safety
 /// `c` and `onto` are valid for the tile's extent.
@@ -44,7 +65,9 @@ pub(crate) unsafe fn store<const WIDE: usize>(
         for (column, &sum) in sums.iter().enumerate().take(tile.columns) {
             let index = row * tile.stride + column;
             // SAFETY: promised by the caller.
-            unsafe { *c.add(index) = if onto.is_null() { sum } else { *onto.add(index) + sum } };
+            unsafe {
+                *c.add(index) = if onto.is_null() || tile.chained { sum } else { *onto.add(index) + sum }
+            };
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Matrix products of every instruction set and precision against f64.
 
 use gemm::{
-    Isa, Onto, Packed, Packing, Precision, Scratch, View, ViewMut, cut, multiply, multiply_packed, round,
+    Isa, Onto, Packed, Packing, Precision, Scratch, View, ViewMut, cut, multiply, multiply_chained,
+    multiply_packed, round,
 };
 
 /// A generator of pseudo-random numbers (Knuth's MMIX constants).
@@ -362,6 +363,39 @@ fn values_stored_in_halves_give_the_same_bits() {
                     };
                     let (stored, whole) = (product(&halves.finish()), product(&b.packed(isa, precision)));
                     assert!(stored == whole, "{isa} {precision} {rows} {columns} {inner} {by_rows}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_chain_goes_through_all_terms_in_order() {
+    let mut random = Random(11);
+    for isa in Isa::available() {
+        let mut scratch = Scratch::new(isa);
+        // Fused where the instruction set is.
+        let add =
+            |a: f32, b: f32, sum: f32| if isa == Isa::Portable { sum + a * b } else { a.mul_add(b, sum) };
+        for [rows, columns, inner] in [[1, 1, 1], [5, 16, 385], [15, 33, 1000], [29, 64, 2000]] {
+            let mut a = random.values(rows * inner);
+            let b = random.values(inner * columns);
+            // Terms that are zero, here and there.
+            a.iter_mut().enumerate().filter(|(index, _)| index % 3 == 1).for_each(|(_, value)| *value = 0.0);
+            let mut c = vec![f32::NAN; rows * columns];
+            let (left, right) = (View::new(&a, inner), View::new(&b, columns));
+            let target = ViewMut::new(&mut c, columns);
+            multiply_chained(&mut scratch, [rows, columns, inner], left, right, target);
+            for row in 0..rows {
+                for column in 0..columns {
+                    let terms = (0..inner).map(|place| (a[row * inner + place], b[place * columns + column]));
+                    let without = terms.clone().filter(|&(left, _)| left != 0.0);
+                    let of = |terms: &mut dyn Iterator<Item = (f32, f32)>| {
+                        terms.fold(0.0, |sum, (left, right)| add(left, right, sum))
+                    };
+                    let expected = of(&mut without.into_iter());
+                    assert_eq!(expected, of(&mut terms.into_iter()));
+                    assert_eq!(c[row * columns + column], expected, "{isa} {rows} {columns} {inner}");
                 }
             }
         }
