@@ -1,8 +1,8 @@
 // From logits to a token and its log-probability: the twin of engine/cpu/sampler.rs, bit for bit.
 //
 // The two agree because every f32 operation is spelled out (the exponential is the same polynomial with the same fused
-// steps), sums over 64 logits fold in one order, 64 of those are added in f64 in order of the ids, then those sums, and
-// truncation computes with integers, whose sums have no order. No thread walks the vocabulary: of 151,936 tokens it adds
+// steps), sums over 64 logits fold in one order, 64 of those are added in f64 in order of the ids, then those sums, each
+// relative to the largest logit of its 4096 and brought to that of all, and truncation computes with integers, whose sums have no order. No thread walks the vocabulary: of 151,936 tokens it adds
 // 64 sums, then 38, and sampling descends the same three levels. On a GPU only log() in f64, before it is rounded to f32,
 // is not defined to the last bit.
 //
@@ -15,10 +15,12 @@
 #define MOST_CHUNKS 384
 #define NO_TOKEN 0xffffffffu
 
-// e^x as engine/cpu/lanes.rs has it: 0 below -87.3, for arguments up to 88.
+// e^x as functional/src/vector.rs has it: 0 below -87, for arguments up to 88.
 __device__ __forceinline__ float exponential(float argument) {
-  float x = -87.3f > argument ? -87.3f : argument;
-  float whole = rintf(__fmul_rn(x, 1.44269504088896340736f));
+  float x = argument < -87.0f ? -87.0f : argument;
+  // Rounds to the nearest whole number and leaves it in the low bits.
+  float shifted = __fmaf_rn(x, 1.44269504088896340736f, 12582912.0f);
+  float whole = __fsub_rn(shifted, 12582912.0f);
   float rest = __fmaf_rn(whole, -0.6933594f, x);
   rest = __fmaf_rn(whole, 2.1219444e-4f, rest);
   float sum = 1.9875691e-4f;
@@ -27,9 +29,9 @@ __device__ __forceinline__ float exponential(float argument) {
   sum = __fmaf_rn(sum, rest, 4.1665796e-2f);
   sum = __fmaf_rn(sum, rest, 1.6666665e-1f);
   sum = __fmaf_rn(sum, rest, 0.5f);
-  float power = __uint_as_float((u32)((int)whole + 127) << 23);
-  float value = __fmul_rn(__fmaf_rn(sum, __fmul_rn(rest, rest), __fadd_rn(rest, 1.0f)), power);
-  return argument < -87.3f ? 0.0f : value;
+  float value = __fadd_rn(__fmaf_rn(__fmul_rn(rest, rest), sum, rest), 1.0f);
+  float power = __uint_as_float((__float_as_uint(shifted) + 127u) << 23);
+  return argument < -87.0f ? 0.0f : __fmul_rn(value, power);
 }
 
 struct Row {
@@ -37,9 +39,10 @@ struct Row {
   float largest, scale;
   int size;
 };
-__device__ __forceinline__ float weight(const Row& row, int id) {
-  return exponential(__fmul_rn(__fsub_rn(row.logits[id], row.largest), row.scale));
+__device__ __forceinline__ float weight_beside(const Row& row, float logit, float largest) {
+  return exponential(__fmul_rn(__fsub_rn(logit, largest), row.scale));
 }
+__device__ __forceinline__ float weight(const Row& row, int id) { return weight_beside(row, row.logits[id], row.largest); }
 // A weight as a whole number of 2^-40: sums of them are exact.
 __device__ __forceinline__ u64 whole_weight(const Row& row, int id) {
   return (u64)__fmul_rn(weight(row, id), 1099511627776.0f);
@@ -205,30 +208,37 @@ template <typename T> __device__ __forceinline__ int pick(const T* weights, int 
   return chosen;
 }
 
-// The sums of the blocks of logits, and of chunks of those. A chunk's lie `chunks` apart: threads that add up
-// neighboring chunks read neighboring words.
+// The sums of the blocks of logits. A chunk's lie `chunk_count` apart: threads that add up neighboring chunks read neighboring
+// words.
 struct Sums {
   float* blocks;
-  double* chunks;
+  // The largest logits of the chunks, which their blocks' sums are relative to.
+  float* most;
   int block_count, chunk_count;
   __device__ __forceinline__ int place(int block) const { return block % CHUNK_BLOCKS * chunk_count + block / CHUNK_BLOCKS; }
   __device__ __forceinline__ int blocks_of(int chunk) const { return min(block_count - chunk * CHUNK_BLOCKS, CHUNK_BLOCKS); }
+  // What a chunk's sums are multiplied by to be relative to the row's largest logit.
+  __device__ __forceinline__ double factor(const Row& row, int chunk) const {
+    return (double)weight_beside(row, most[chunk], row.largest);
+  }
 };
 
-// The token under `uniform` of the whole distribution: the chunk by its sum, the 64 logits by theirs, the token by its
-// weight.
-__device__ __forceinline__ int draw_any(const Row& row, const Sums& sums, double total, double uniform, float* tokens,
-                                        double* rest, Search& search) {
+// The token under `uniform` of the whole distribution: the chunk by its sum on the `line`, the 64 logits by theirs, the token
+// by its weight.
+__device__ __forceinline__ int draw_any(const Row& row, const Sums& sums, const double* line, double total, double uniform,
+                                        float* tokens, double* rest, Search& search) {
   if (threadIdx.x == 0) {
     double target = __dmul_rn(uniform, total);
-    int chunk = pick(sums.chunks, sums.chunk_count, 1, target);
+    int chunk = pick(line, sums.chunk_count, 1, target);
+    target = target / sums.factor(row, chunk);
     int block = pick(sums.blocks + chunk, sums.blocks_of(chunk), sums.chunk_count, target);
     search.prefix = chunk * CHUNK_BLOCKS + block;
     rest[0] = target;
   }
   __syncthreads();
   int begin = (int)search.prefix * BLOCK_LOGITS, count = min(row.size - begin, BLOCK_LOGITS);
-  for (int i = threadIdx.x; i < count; i += blockDim.x) tokens[i] = weight(row, begin + i);
+  float most = sums.most[search.prefix / CHUNK_BLOCKS];
+  for (int i = threadIdx.x; i < count; i += blockDim.x) tokens[i] = weight_beside(row, row.logits[begin + i], most);
   __syncthreads();
   if (threadIdx.x == 0) {
     double target = rest[0];
@@ -247,11 +257,11 @@ __device__ __forceinline__ int draw_any(const Row& row, const Sums& sums, double
 // log-softmax(logits / temperature) of it before any truncation. Where logits are not numbers the token is 0xffffffff.
 extern "C" __global__ void __launch_bounds__(512, 2)
     sample_rows(u32* answers, const float* logits, const u32* requests, int vocabulary, u64 stride) {
-  SHARED_ARRAY(float, scratch, 33);
   SHARED_ARRAY(Search, searches, 1);
   SHARED_ARRAY(u64, weights, 512);
   SHARED_ARRAY(u32, ties, 512);
-  SHARED_ARRAY(double, chunk_sums, MOST_CHUNKS);
+  SHARED_ARRAY(double, line, MOST_CHUNKS);
+  SHARED_ARRAY(float, chunk_most, MOST_CHUNKS);
   SHARED_ARRAY(double, rest, 1);
   SHARED_ARRAY(float, tokens, BLOCK_LOGITS);
   DYNAMIC_SHARED(float, block_sums);
@@ -260,19 +270,38 @@ extern "C" __global__ void __launch_bounds__(512, 2)
   Search& search = searches[0];
   float temperature = __uint_as_float(request[8]), share = __uint_as_float(request[9]);
   Row row = {logits + request[11] * stride, 0.f, __fdiv_rn(1.0f, temperature), vocabulary};
-  float most = __uint_as_float(0xff800000u);
-  for (int id = threadIdx.x; id < vocabulary; id += blockDim.x) most = fmaxf(most, row.logits[id]);
-  row.largest = block_max(most, scratch);
 
-  // Half a warp sums 64 logits: sixteen lanes, four steps, then halves fold until one is left.
+  // Half a warp takes 64 logits: sixteen lanes, four steps, then halves fold until one is left. First the largest.
   int lane = threadIdx.x & 15, halves = blockDim.x / 16, blocks = (vocabulary + BLOCK_LOGITS - 1) / BLOCK_LOGITS;
-  Sums sums = {block_sums, chunk_sums, blocks, (blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS};
+  Sums sums = {block_sums, chunk_most, blocks, (blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS};
+  const float lowest = __uint_as_float(0xff800000u);
   for (int first = 0; first < blocks; first += halves) {
     int block = first + (threadIdx.x >> 4);
-    float sum = 0.f;
+    float most = lowest;
     for (int step = 0; step < BLOCK_LOGITS; step += 16) {
       int id = block * BLOCK_LOGITS + step + lane;
-      if (id < vocabulary) sum = __fadd_rn(sum, weight(row, id));
+      if (id < vocabulary) most = fmaxf(most, row.logits[id]);
+    }
+    for (int offset = 8; offset; offset >>= 1) most = fmaxf(most, __shfl_xor_sync(FULL_WARP, most, offset));
+    if (lane == 0 && block < blocks) sums.blocks[sums.place(block)] = most;
+  }
+  __syncthreads();
+  for (int chunk = threadIdx.x; chunk < sums.chunk_count; chunk += blockDim.x) {
+    float most = lowest;
+    for (int i = 0, count = sums.blocks_of(chunk); i < count; i++) most = fmaxf(most, sums.blocks[i * sums.chunk_count + chunk]);
+    sums.most[chunk] = most;
+  }
+  __syncthreads();
+  // The same in every thread.
+  row.largest = lowest;
+  for (int chunk = 0; chunk < sums.chunk_count; chunk++) row.largest = fmaxf(row.largest, sums.most[chunk]);
+  for (int first = 0; first < blocks; first += halves) {
+    int block = first + (threadIdx.x >> 4);
+    float sum = 0.f, most = block < blocks ? sums.most[block / CHUNK_BLOCKS] : 0.f;
+    if (most == lowest) most = 0.f;
+    for (int step = 0; step < BLOCK_LOGITS; step += 16) {
+      int id = block * BLOCK_LOGITS + step + lane;
+      if (id < vocabulary) sum = __fadd_rn(sum, weight_beside(row, row.logits[id], most));
     }
     for (int offset = 8; offset; offset >>= 1) sum = __fadd_rn(sum, __shfl_xor_sync(FULL_WARP, sum, offset));
     if (lane == 0 && block < blocks) sums.blocks[sums.place(block)] = sum;
@@ -282,13 +311,12 @@ extern "C" __global__ void __launch_bounds__(512, 2)
     double sum = 0.0;
     for (int i = 0, count = sums.blocks_of(chunk); i < count; i++)
       sum = __dadd_rn(sum, (double)sums.blocks[i * sums.chunk_count + chunk]);
-    sums.chunks[chunk] = sum;
+    line[chunk] = __dmul_rn(sum, sums.factor(row, chunk));
   }
   if (threadIdx.x == 0) search.above = vocabulary;
   __syncthreads();
-  // The same in every thread.
   double total = 0.0;
-  for (int chunk = 0; chunk < sums.chunk_count; chunk++) total = __dadd_rn(total, sums.chunks[chunk]);
+  for (int chunk = 0; chunk < sums.chunk_count; chunk++) total = __dadd_rn(total, line[chunk]);
   if (!(total > 0.0 && total < 1e300)) {
     if (threadIdx.x == 0) answer[0] = NO_TOKEN, answer[1] = 0;
     return;
@@ -325,7 +353,7 @@ extern "C" __global__ void __launch_bounds__(512, 2)
     }
     chosen = draw_left(row, cut, uniform, weights, ties, search);
   } else {
-    chosen = draw_any(row, sums, total, (double)uniform * (1.0 / 16777216.0), tokens, rest, search);
+    chosen = draw_any(row, sums, line, total, (double)uniform * (1.0 / 16777216.0), tokens, rest, search);
   }
   if (threadIdx.x == 0) {
     answer[0] = chosen;

@@ -54,7 +54,7 @@ fn roles_learn_as_adapters_of_one_base_that_stays_as_it_is() {
     assert_eq!(metrics.len(), 2);
     for line in metrics {
         let gap = line["sampling/logp_difference_max"].as_f64().expect("a gap");
-        assert!(gap <= 1e-4, "sampler and trainer differ by {gap}");
+        assert_eq!(gap, 0.0, "sampler and trainer differ");
         assert!(line["grad_norm"].as_f64().expect("a norm") > 0.0, "nothing was learned");
     }
     for role in ["tool", "planner"] {

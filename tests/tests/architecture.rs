@@ -7,7 +7,7 @@ use serde_json::Value;
 
 const FLOORS: [&[&str]; 5] = [
     &["record", "gemm", "compile-kernels"],
-    &["sandbox"],
+    &["sandbox", "functional"],
     &["device", "policy", "envs"],
     &["rollout", "group", "advantage", "update", "report"],
     &["troupe-tests"],

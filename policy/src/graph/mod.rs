@@ -106,7 +106,10 @@ fn build(config: &Config, weights: &Weights, kind: Kind, stack: &Stack) -> Resul
         Kind::GroupQuery => builder.group_query_inputs(),
         Kind::Paged(_) => builder.paged_inputs(),
     }
-    builder.layers()?;
+    match kind {
+        Kind::SharedPrefix { adapted } => builder.shared_prefix_layers(adapted)?,
+        _ => builder.layers()?,
+    }
     let mut operator_sets = vec![(ONNX, 23), (MICROSOFT, 1)];
     if !matches!(kind, Kind::GroupQuery | Kind::Paged(Arithmetic::BF16)) {
         operator_sets.push((DOMAIN, 1));
@@ -138,9 +141,8 @@ impl Builder<'_> {
         for (index, layer) in decoder.layers.iter().enumerate() {
             let value = |name: &str| format!("{name}.{index}");
             match self.kind {
-                Kind::SharedPrefix { .. } => self.shared_prefix_attention(index, layer)?,
                 Kind::GroupQuery => self.group_query_attention(index, layer)?,
-                Kind::Paged(_) => self.paged_attention(index, layer)?,
+                _ => self.paged_attention(index, layer)?,
             }
             let (mut residual, mut attention) = (value("x"), value("attention"));
             if index == last && self.kind != Kind::GroupQuery {
@@ -153,15 +155,9 @@ impl Builder<'_> {
             let attention_out = self.post_norm(value("attention_out"), layer.attention_out_norm.as_ref())?;
             let norm = &layer.mlp_norm.name;
             self.add_norm(&residual, &attention_out, norm, &post_attention, &post_attention_normed)?;
-            if layer.experts.is_some() {
-                let attributes = [("layer", Attribute::Int(index as i64))];
-                let output = value("feed_forward");
-                self.graph.node(DOMAIN, "Experts", &[&post_attention_normed], &[&output], &attributes);
-            } else {
-                self.project(index, layer, Site::GateUp, &post_attention_normed)?;
-                self.swiglu(index);
-                self.project(index, layer, Site::Down, &value("gated"))?;
-            }
+            self.project(index, layer, Site::GateUp, &post_attention_normed)?;
+            self.swiglu(index);
+            self.project(index, layer, Site::Down, &value("gated"))?;
             feed_forward = self.post_norm(value("feed_forward"), layer.mlp_out_norm.as_ref())?;
             if let Some(next) = decoder.layers.get(index + 1) {
                 let name = |name: &str| format!("{name}.{}", index + 1);
@@ -176,17 +172,9 @@ impl Builder<'_> {
             return self.add_norm(&left, &right, norm, "x.last", "hidden");
         }
         self.graph.node(ONNX, "Add", &[&left, &right], &["x.last"], &[]);
-        let scored = if self.kind == Kind::GroupQuery {
-            self.graph.node(ONNX, "Reshape", &["x.last", "rows"], &["x.rows"], &[]);
-            self.scored("x.rows")
-        } else {
-            "x.last".to_owned()
-        };
+        self.graph.node(ONNX, "Reshape", &["x.last", "rows"], &["x.rows"], &[]);
+        let scored = self.scored("x.rows");
         self.norm(&scored, norm, "normed.scored")?;
-        if let Kind::SharedPrefix { .. } = self.kind {
-            self.own_linear(decoder.layers.len(), 0, "normed.scored", "logits");
-            return Ok(());
-        }
         self.linear("normed.scored", &decoder.head().name, "logits")
     }
 
@@ -233,13 +221,8 @@ impl Builder<'_> {
         scored
     }
 
-    /// The projections of a site from `input`, biases and adapters included: a value for each target (`q.L`, `k.L`, ...), or
-    /// in a shared-prefix graph one for all (`qkv.L`, ...).
+    /// The projections of a site from `input`, biases and adapters included: a value for each target (`q.L`, `k.L`, ...).
     fn project(&mut self, index: usize, layer: &Layer, site: Site, input: &str) -> Result<()> {
-        if let Kind::SharedPrefix { adapted } = self.kind {
-            self.fused(index, site, input, adapted);
-            return Ok(());
-        }
         for &target in site.targets() {
             let (name, Projection { weight, bias }) = (value_name(target), layer.projection(target));
             let output = self.base_of(target, index);
@@ -259,10 +242,6 @@ impl Builder<'_> {
     /// To `gated.L`: `silu(gate) * up` (SwiGLU, arXiv 2002.05202), or with GELU instead (GEGLU).
     fn swiglu(&mut self, layer: usize) {
         let value = |part: &str| format!("{part}.{layer}");
-        if let Kind::SharedPrefix { .. } = self.kind {
-            let operator = if self.config.variant.gelu { "GeGlu" } else { "SwiGlu" };
-            return self.graph.node(DOMAIN, operator, &[&value("gate_up")], &[&value("gated")], &[]);
-        }
         if self.config.variant.gelu {
             // By its tanh formula.
             self.graph.node(MICROSOFT, "FastGelu", &[&value("gate")], &[&value("gelu")], &[]);

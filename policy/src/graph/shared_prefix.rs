@@ -27,34 +27,39 @@
 //! [`Config::ropes`](crate::config::Config::ropes), if any, appends key and value to the cache, and computes attention.
 //! Norms, positions, caches and the grouping of rows are the operator's own state.
 //!
-//! Each site's projections and the head are a custom operator `troupe.Linear`:
+//! Each site's projections and the head are a custom operator `troupe.Linear`. Its addend, if any, is the residual stream:
+//! added here, it is added as in training:
 //!
 //! | | |
 //! |---|---|
 //! | input 0 | f32 `[rows, inputs]` |
-//! | output 0 | f32 `[rows, outputs]`: `input · weightᵀ + bias` |
+//! | input 1, optional | f32 `[rows, outputs]`: an addend |
+//! | output 0 | f32 `[rows, outputs]`: `addend + input · weightᵀ + bias` |
 //! | integer attributes | `layer`, `site` ([`Site`](crate::decoder::Site)), whose outputs follow each other in a row; after the last layer, with `site` 0, the head |
+//!
+//! Custom operator `troupe.RmsNorm`: input 0 f32 `[rows, width]`, input 1 f32 `[width]`, output 0 f32 `[rows, width]`;
+//! attribute `epsilon`.
 //!
 //! Custom operator `troupe.SwiGlu`, one a layer, no attributes: input 0 f32 `[N, 2 * intermediate_size]`, gate then up;
 //! output 0 f32 `[N, intermediate_size]` = silu(gate) * up. `troupe.GeGlu` is the same with GELU by its tanh formula.
 //!
 //! Custom operator `troupe.Experts` takes the place of a layer's MLP: attribute `layer`, input 0 f32 `[rows, hidden_size]`,
-//! output 0 the same. Router and experts are the operator's own state.
+//! input 1 the residual stream to which it adds, output 0 the sum. Router and experts are the operator's own state.
 //!
-//! If `adapted`, each site is followed by the custom operator `troupe.LowRank`:
+//! If `adapted`, the addend of each site comes from the custom operator `troupe.LowRank`:
 //!
 //! | | |
 //! |---|---|
 //! | input 0 | f32 `[rows, inputs]`: the site's input |
-//! | input 1 | f32 `[rows, outputs]`: its output |
-//! | output 0 | input 1 plus `scale · B·(A·x)` of each row's adapter |
+//! | input 1, optional | f32 `[rows, outputs]`: what the site would add to |
+//! | output 0 | f32 `[rows, outputs]`: input 1 plus `scale · B·(A·x)` of each row's adapter |
 //! | integer attributes | `layer`, `site`, `scored` (1 where the rows are those of `last_idx`) |
 //!
 //! Adapters, and which row uses which, are the operator's own state.
 
 use record::failure::Result;
 
-use super::{Builder, DOMAIN, element_of};
+use super::{Builder, DOMAIN, ONNX, element_of};
 use crate::decoder::{Decoder, Layer, Site, Tensor};
 use crate::onnx::{Attribute, Element};
 
@@ -83,40 +88,97 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// The projections of a site as one value.
-    pub(super) fn fused(&mut self, index: usize, site: Site, input: &str, adapted: bool) {
-        let value = match site {
-            Site::QueryKeyValue => "qkv",
-            Site::Output => "attention_out",
-            Site::GateUp => "gate_up",
-            Site::Down => "feed_forward",
-        };
-        let value = format!("{value}.{index}");
-        if !adapted {
-            return self.own_linear(index, site as usize, input, &value);
+    pub(super) fn shared_prefix_layers(&mut self, adapted: bool) -> Result<()> {
+        let decoder = self.decoder;
+        let last = decoder.layers.len() - 1;
+        self.embedded("x.0")?;
+        for (index, layer) in decoder.layers.iter().enumerate() {
+            let value = |name: &str| format!("{name}.{index}");
+            let (mut x, next, mut attention) = (value("x"), format!("x.{}", index + 1), value("attention"));
+            self.rms_norm(&x, &layer.input_norm, &value("normed"));
+            self.site(adapted, (index, Site::QueryKeyValue), &value("normed"), None, &value("qkv"));
+            self.shared_prefix_attention(index, layer);
+            if index == last {
+                // Every row has its keys and values now; only those to be scored go on.
+                (x, attention) = (self.scored(&x), self.scored(&attention));
+            }
+            let norm = layer.attention_out_norm.as_ref();
+            self.branch(adapted, (index, Site::Output), &attention, norm, &x, &value("middle"));
+            self.rms_norm(&value("middle"), &layer.mlp_norm, &value("middle_normed"));
+            if layer.experts.is_some() {
+                let attributes = [("layer", Attribute::Int(index as i64))];
+                let inputs = [&value("middle_normed")[..], &value("middle")];
+                self.graph.node(DOMAIN, "Experts", &inputs, &[&next], &attributes);
+                continue;
+            }
+            let (gate_up, gated) = (value("gate_up"), value("gated"));
+            self.site(adapted, (index, Site::GateUp), &value("middle_normed"), None, &gate_up);
+            let glu = if self.config.variant.gelu { "GeGlu" } else { "SwiGlu" };
+            self.graph.node(DOMAIN, glu, &[&gate_up], &[&gated], &[]);
+            let norm = layer.mlp_out_norm.as_ref();
+            self.branch(adapted, (index, Site::Down), &gated, norm, &value("middle"), &next);
         }
-        let base = format!("{value}.base");
-        self.own_linear(index, site as usize, input, &base);
+        self.rms_norm(&format!("x.{}", last + 1), &decoder.final_norm, "normed.scored");
+        self.own_linear((last + 1, 0), "normed.scored", None, "logits");
+        Ok(())
+    }
+
+    /// `sum = residual + the projections of a site from input`, normalized before they are added if there is a norm for them.
+    fn branch(
+        &mut self,
+        adapted: bool,
+        site: (usize, Site),
+        input: &str,
+        norm: Option<&Tensor>,
+        residual: &str,
+        sum: &str,
+    ) {
+        let Some(norm) = norm else { return self.site(adapted, site, input, Some(residual), sum) };
+        let (output, normed) = (format!("{sum}.branch"), format!("{sum}.branch_normed"));
+        self.site(adapted, site, input, None, &output);
+        self.rms_norm(&output, norm, &normed);
+        self.graph.node(ONNX, "Add", &[residual, &normed], &[sum], &[]);
+    }
+
+    fn rms_norm(&mut self, input: &str, norm: &Tensor, output: &str) {
+        let epsilon = [("epsilon", Attribute::Float(self.config.rms_norm_eps))];
+        self.graph.node(DOMAIN, "RmsNorm", &[input, &norm.name], &[output], &epsilon);
+    }
+
+    /// The projections of a layer's site as one value, adapters included.
+    fn site(
+        &mut self,
+        adapted: bool,
+        (index, site): (usize, Site),
+        input: &str,
+        addend: Option<&str>,
+        output: &str,
+    ) {
+        let place = (index, site as usize);
+        if !adapted {
+            return self.own_linear(place, input, addend, output);
+        }
+        let low_rank = format!("{output}.low_rank");
         let scored = index + 1 == self.config.num_layers && site != Site::QueryKeyValue;
         let attributes = [
             ("layer", Attribute::Int(index as i64)),
             ("site", Attribute::Int(site as i64)),
             ("scored", Attribute::Int(i64::from(scored))),
         ];
-        self.graph.node(DOMAIN, "LowRank", &[input, &base], &[&value], &attributes);
+        self.graph.node(DOMAIN, "LowRank", &[input, addend.unwrap_or("")], &[&low_rank], &attributes);
+        self.own_linear(place, input, Some(&low_rank), output);
     }
 
-    /// A product by the custom operator; `layer` one after the last is the head.
-    pub(super) fn own_linear(&mut self, layer: usize, site: usize, input: &str, value: &str) {
+    /// A product by the custom operator; the layer after the last, with site 0, is the head.
+    fn own_linear(&mut self, (layer, site): (usize, usize), input: &str, addend: Option<&str>, output: &str) {
         let attributes = [("layer", Attribute::Int(layer as i64)), ("site", Attribute::Int(site as i64))];
-        self.graph.node(DOMAIN, "Linear", &[input], &[value], &attributes);
+        self.graph.node(DOMAIN, "Linear", &[input, addend.unwrap_or("")], &[output], &attributes);
     }
 
-    /// From `normed.L` to `attention.L`.
-    pub(super) fn shared_prefix_attention(&mut self, index: usize, layer: &Layer) -> Result<()> {
+    /// From `qkv.L` to `attention.L`.
+    fn shared_prefix_attention(&mut self, index: usize, layer: &Layer) {
         let config = self.config;
         let value = |part: &str| format!("{part}.{index}");
-        self.project(index, layer, Site::QueryKeyValue, &value("normed"))?;
         let attributes = [
             ("layer", Attribute::Int(index as i64)),
             ("num_heads", Attribute::Int(config.num_heads as i64)),
@@ -128,6 +190,5 @@ impl Builder<'_> {
         ];
         let (qkv, attention) = (value("qkv"), value("attention"));
         self.graph.node(DOMAIN, "SharedPrefixAttention", &[&qkv], &[&attention], &attributes);
-        Ok(())
     }
 }

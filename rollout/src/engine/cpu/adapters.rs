@@ -1,116 +1,111 @@
 //! Low-rank adapters (LoRA, arXiv 2106.09685) over one base model.
 //!
-//! The base's matrix products are computed once for all rows. Then a custom operator adds `B·(A·x)` to each row, with the
-//! adapter of the row's group, so roles that are adapters of one base share its weights, session and batches (as in Punica,
+//! The base's matrix products are computed once for all rows. Before them a custom operator computes `B·(A·x)` of each row,
+//! with the adapter of the row's group, and they add to that, in the order of training. So roles that are adapters of one base share its weights, session and batches (as in Punica,
 //! arXiv 2310.18547, and S-LoRA, arXiv 2311.03285). Nothing is merged: the base in memory is the one on disk. What is
 //! added to a row does not depend on its neighbors.
 
-use super::lanes::Lanes;
+use gemm::{Isa, Onto, Packed, Packing, Precision, Scratch, View, ViewMut};
 use policy::adapter::Adapter as Description;
 use policy::config::Config;
 use policy::decoder::Site;
 use policy::directory::Policy;
 use record::failure::{Failure, Result};
 
-/// An adapter's factors for one projection, some columns of a site's output.
-#[derive(Debug, Clone)]
-pub struct Part {
-    /// The first column.
-    offset: usize,
-    /// `[rank][inputs]`.
-    a: Vec<f32>,
-    /// `[rank][outputs]`: B transposed, so that it is read in order; the scale is in it.
-    b: Vec<f32>,
+/// An adapter's factors for the projections of a site that it adapts.
+#[derive(Debug)]
+pub struct Factors {
+    /// Their A, `[inputs, parts * rank]` as one right operand.
+    a: Packed,
+    /// Of each, its first column in the site's output, and its B, `[rank, outputs]` with the scale in it.
+    parts: Vec<(usize, Packed)>,
 }
 
 /// One adapter, ready to run.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Adapter {
-    rank: usize,
     /// By layer and site.
-    parts: Vec<[Vec<Part>; 4]>,
+    factors: Vec<[Option<Factors>; 4]>,
 }
 
 impl Adapter {
-    /// Reads the adapter of a policy that is one.
-    pub fn load(policy: &Policy, config: &Config) -> Result<Adapter> {
+    /// Reads the adapter of a policy that is one, for products of a precision and an instruction set.
+    ///
+    /// # Errors
+    /// Files that are missing or damaged.
+    pub fn load(policy: &Policy, config: &Config, precision: Precision, isa: Isa) -> Result<Adapter> {
         let (description, weights) = policy
             .adapter(config)?
             .ok_or_else(|| Failure::work(format!("{}: not an adapter", policy.files.display())))?;
-        let mut parts = Vec::with_capacity(config.num_layers);
+        let (rank, scale) = (description.rank, description.scale());
+        let pack = |values: &[f32], extent| pack(values, extent, precision, isa);
+        let mut factors = Vec::with_capacity(config.num_layers);
         for layer in 0..config.num_layers {
-            let mut sites: [Vec<Part>; 4] = Default::default();
-            for (parts, site) in sites.iter_mut().zip(Site::ALL) {
-                let mut offset = 0;
+            let mut sites: [Option<Factors>; 4] = Default::default();
+            for (factors, site) in sites.iter_mut().zip(Site::ALL) {
+                let (mut stacked, mut parts, mut offset) = (Vec::new(), Vec::new(), 0);
                 let fused = site.fused().filter(|fused| description.targets.contains(fused));
                 let targets = fused.as_ref().map_or(site.targets(), std::slice::from_ref);
                 for &target in targets {
                     let (_, outputs) = target.extent(config);
                     if description.targets.contains(&target) {
                         let [a, b] = Description::names(layer, target);
-                        let (a, b) = (weights.to_f32(&a)?, weights.to_f32(&b)?);
-                        let (rank, scale) = (description.rank, description.scale());
-                        let transposed =
-                            (0..rank * outputs).map(|at| scale * b[at % outputs * rank + at / outputs]);
-                        let b = transposed.collect();
-                        parts.push(Part { offset, a, b });
+                        let mut b = weights.to_f32(&b)?;
+                        b.iter_mut().for_each(|value| *value *= scale);
+                        stacked.append(&mut weights.to_f32(&a)?);
+                        parts.push((offset, pack(&b, [rank, outputs])));
                     }
                     offset += outputs;
                 }
+                if !parts.is_empty() {
+                    let (inputs, _) = targets[0].extent(config);
+                    *factors = Some(Factors { a: pack(&stacked, [inputs, parts.len() * rank]), parts });
+                }
             }
-            parts.push(sites);
+            factors.push(sites);
         }
-        Ok(Adapter { rank: description.rank, parts })
+        Ok(Adapter { factors })
     }
 
-    /// What it adds at a site of a layer.
-    pub fn parts(&self, layer: usize, site: usize) -> &[Part] {
-        &self.parts[layer][site]
-    }
-
-    /// The inner width of its factors.
-    pub fn rank(&self) -> usize {
-        self.rank
+    /// What it adds with at a site of a layer.
+    pub fn factors(&self, layer: usize, site: usize) -> Option<&Factors> {
+        self.factors[layer][site].as_ref()
     }
 }
 
-impl Part {
-    /// Whether it reads and writes rows of these widths.
-    pub fn fits(&self, rank: usize, inputs: usize, outputs: usize) -> bool {
-        self.a.len() == rank * inputs && self.offset + self.b.len() / rank <= outputs
+/// A right operand `[inner, columns]` from rows for its columns.
+fn pack(values: &[f32], [inner, columns]: [usize; 2], precision: Precision, isa: Isa) -> Packed {
+    let mut packing = Packing::new(isa, precision, [inner, columns]);
+    while let Some(band) = packing.wanted() {
+        packing.push(View::new(&values[band.start * inner..], inner).transposed());
     }
+    packing.finish()
 }
 
-/// `y[offset..] += B·(A·x)` for one row.
-///
-/// # Safety
-///
-/// As for every method of [`Lanes`]; `x` has the inputs of `part` and `y` its columns.
-#[inline(always)]
-#[allow(
-    unsafe_op_in_unsafe_fn,
-    reason = "the factors have `rank` rows of these widths; the rest is the caller's promise"
-)]
-pub unsafe fn add<S: Lanes>(part: &Part, rank: usize, x: *const f32, y: *mut f32) {
-    let (inputs, outputs) = (part.a.len() / rank, part.b.len() / rank);
-    let y = y.add(part.offset);
-    for index in 0..rank {
-        let (a, b) = (part.a.as_ptr().add(index * inputs), part.b.as_ptr().add(index * outputs));
-        let whole = inputs / 16 * 16;
-        let mut sum = S::splat(0.0);
-        for at in (0..whole).step_by(16) {
-            sum = S::load(a.add(at)).fma(S::load(x.add(at)), sum);
-        }
-        let mut inner = sum.sum();
-        for at in whole..inputs {
-            inner += *a.add(at) * *x.add(at);
-        }
-        let (factor, whole) = (S::splat(inner), outputs / 16 * 16);
-        for at in (0..whole).step_by(16) {
-            factor.fma(S::load(b.add(at)), S::load(y.add(at))).store(y.add(at));
-        }
-        for at in whole..outputs {
-            *y.add(at) += inner * *b.add(at);
+impl Factors {
+    /// Whether they read and write rows of these widths.
+    pub fn fits(&self, inputs: usize, outputs: usize) -> bool {
+        self.a.inner() == inputs && self.parts.iter().all(|(first, b)| first + b.columns() <= outputs)
+    }
+
+    /// Adds `B·(A·x)` to `rows` rows of `y`, `width` values each; `inner` is scratch.
+    pub fn add(
+        &self,
+        scratch: &mut Scratch,
+        inner: &mut Vec<f32>,
+        rows: usize,
+        x: &[f32],
+        y: &mut [f32],
+        width: usize,
+    ) {
+        let stacked = self.a.columns();
+        inner.resize(inner.len().max(rows * stacked), 0.0);
+        let x = View::new(x, self.a.inner());
+        gemm::multiply_packed(scratch, rows, x, &self.a, Onto::Zero, ViewMut::new(inner, stacked));
+        for (index, (first, b)) in self.parts.iter().enumerate() {
+            let own = View::new(&inner[index * b.inner()..], stacked);
+            let y = ViewMut::new(&mut y[*first..], width);
+            gemm::multiply_packed(scratch, rows, own, b, Onto::Result, y);
         }
     }
 }

@@ -9,15 +9,24 @@
     reason = "rows, slots and blocks are those of a batch that fits, which `forward` asks for"
 )]
 
-use super::kernels::{Attend, Keys, begin, finish, rotate};
+use super::kernels::{KeyPass, Keys};
 use super::kv::{BLOCK_SIZE, KvCache};
-use super::lanes::Lanes;
 use super::rope::Rope;
 use super::runner::ForwardContext;
 use super::workspace::{MAX_ROWS, Workspace};
 use crate::engine::batch::{Batch, GroupRows};
 use gemm::Precision;
 use half::bf16;
+use policy::config::LARGEST_HEAD;
+
+/// The two passes over keys and values, for the type that they are stored in.
+#[derive(Clone, Copy)]
+pub struct Passes {
+    /// [`super::kernels::score_keys`].
+    pub score: KeyPass,
+    /// [`super::kernels::add_values`].
+    pub add: KeyPass,
+}
 
 /// Attributes of an attention node of the graph.
 #[derive(Debug, Clone)]
@@ -61,66 +70,57 @@ pub struct Tensors {
 /// One key/value head of one layer.
 struct Head<'a> {
     layer: &'a Layer,
-    /// Gains of the query and the key norm, `D` each; none where the family has no such norms.
-    gains: Option<&'a [Vec<f32>; 2]>,
+    /// Values of a head.
+    width: usize,
+    /// What the norms of queries and keys multiply by; none where the family has no such norms.
+    norms: Option<&'a [Vec<f32>; 2]>,
     number: usize,
     offset: usize,
     group: usize,
     tensors: Tensors,
-    attend: Attend,
+    passes: Passes,
 }
 
 impl Head<'_> {
-    fn query<const D: usize>(&self, row: usize, member: usize) -> *const f32 {
-        self.tensors.query.wrapping_add(row * self.tensors.width + (self.number * self.group + member) * D)
+    /// A head of a row of queries, keys or values.
+    unsafe fn of(&self, tensor: *const f32, row: usize, head: usize) -> &[f32] {
+        std::slice::from_raw_parts(tensor.add(row * self.tensors.width + head * self.width), self.width)
     }
 
-    fn output<const D: usize>(&self, row: usize, member: usize) -> *mut f32 {
-        let head = self.number * self.group + member;
-        self.tensors.output.wrapping_add((row * self.layer.heads + head) * D)
+    #[allow(clippy::mut_from_ref, reason = "each is asked for once, of memory that is the operator's alone")]
+    unsafe fn output(&self, row: usize, member: usize) -> &mut [f32] {
+        let head = row * self.layer.heads + self.number * self.group + member;
+        std::slice::from_raw_parts_mut(self.tensors.output.add(head * self.width), self.width)
+    }
+
+    /// The norm, if any, then the rotary embedding.
+    fn rotate(&self, rope: &Rope, position: usize, norm: usize, head: &[f32], output: &mut [f32]) {
+        let norm = self.norms.map_or(&[][..], |norms| &norms[norm]);
+        let [cos, sin] = rope.at(self.layer.index, position);
+        functional::rotate(head, norm, self.layer.epsilon, cos, sin, output);
     }
 
     /// Stores the key and value of `row`, at a position, in a slot.
-    #[inline(always)]
-    unsafe fn append<S: Lanes, const D: usize>(
-        &self,
-        kv: &KvCache,
-        rope: &Rope,
-        row: usize,
-        slot: i32,
-        position: usize,
-    ) {
-        let at = row * self.tensors.width + self.number * D;
-        let gain = self.gains.map(|[_, key]| &key[..]);
+    unsafe fn append(&self, kv: &KvCache, rope: &Rope, row: usize, slot: i32, position: usize) {
         let (block, token) = (slot as usize / BLOCK_SIZE, slot as usize % BLOCK_SIZE);
-        let mut key = [0.0_f32; D];
-        let input = self.tensors.key.add(at);
-        let angles = rope.at(self.layer.index, position);
-        rotate::<S, D>(input, gain, self.layer.epsilon, angles, 1.0, key.as_mut_ptr());
+        let mut key = [0.0_f32; LARGEST_HEAD];
+        let key = &mut key[..self.width];
+        self.rotate(rope, position, 1, self.of(self.tensors.key, row, self.number), key);
         let block = kv.start(block as u32).add(self.offset);
-        let value = std::slice::from_raw_parts(self.tensors.value.add(at), D);
+        let value = self.of(self.tensors.value, row, self.number);
         match kv.layout().precision {
-            Precision::Float32 => store::<f32, D>(block, token, &key, value, |number| number),
-            Precision::BFloat16 => store::<bf16, D>(block.cast(), token, &key, value, round),
+            Precision::Float32 => store::<f32>(block, token, key, value, |number| number),
+            Precision::BFloat16 => store::<bf16>(block.cast(), token, key, value, round),
         }
     }
 
     /// Rotates the queries of `row` into workspace rows from `slot`.
-    #[inline(always)]
-    unsafe fn rotate_queries<S: Lanes, const D: usize>(
-        &self,
-        context: &mut ForwardContext,
-        row: usize,
-        position: usize,
-        slot: usize,
-    ) {
-        let gain = self.gains.map(|[query, _]| &query[..]);
-        let scale = self.layer.scale;
+    unsafe fn rotate_queries(&self, context: &mut ForwardContext, row: usize, position: usize, slot: usize) {
         for member in 0..self.group {
-            let output = context.work.queries.start().wrapping_add((slot + member) * D);
-            let input = self.query::<D>(row, member);
-            let angles = context.rope.at(self.layer.index, position);
-            rotate::<S, D>(input, gain, self.layer.epsilon, angles, scale, output);
+            let head = self.of(self.tensors.query, row, self.number * self.group + member);
+            let output = context.work.query(slot + member);
+            self.rotate(&context.rope, position, 0, head, output);
+            output.iter_mut().for_each(|value| *value *= self.layer.scale);
         }
     }
 }
@@ -131,19 +131,13 @@ fn round(number: f32) -> bf16 {
     bf16::from_bits((gemm::round(number).to_bits() >> 16) as u16)
 }
 
-/// Stores a key and a value of D numbers as a token of a head's part of a block.
+/// Stores a key and a value as a token of a head's part of a block.
 #[inline(always)]
-unsafe fn store<K, const D: usize>(
-    part: *mut K,
-    token: usize,
-    key: &[f32],
-    value: &[f32],
-    round: impl Fn(f32) -> K,
-) {
+unsafe fn store<K>(part: *mut K, token: usize, key: &[f32], value: &[f32], round: impl Fn(f32) -> K) {
     for (dimension, &number) in key.iter().enumerate() {
         part.add(dimension * BLOCK_SIZE + token).write(round(number));
     }
-    let values = part.add(BLOCK_SIZE * D + token * D);
+    let values = part.add((BLOCK_SIZE + token) * value.len());
     for (dimension, &number) in value.iter().enumerate() {
         values.add(dimension).write(round(number));
     }
@@ -175,32 +169,44 @@ fn prefix_blocks<'a>(batch: &'a Batch, group: &GroupRows) -> &'a [u32] {
     &batch.blocks(group.sequences.start)[..group.prefix.div_ceil(BLOCK_SIZE)]
 }
 
+/// Scores for so many tokens, in whole blocks.
+fn padded(tokens: usize) -> usize {
+    tokens.next_multiple_of(BLOCK_SIZE)
+}
+
+/// Hides all scores of a part of a row but some.
+fn hide(scores: &mut [f32], hidden: i64, visible: usize) {
+    let hidden = (hidden.max(0) as usize).min(visible);
+    scores[..hidden].fill(f32::NEG_INFINITY);
+    scores[visible..].fill(f32::NEG_INFINITY);
+}
+
 /// The attention of one layer.
 ///
 /// # Safety
 ///
-/// `S` must be available; `tensors` must hold the rows of `batch`, whose blocks must be in the context's cache; heads have
-/// `D` dimensions, and so have their norms; at most [`MAX_ROWS`] query heads share a key/value head.
-#[inline(always)]
-pub unsafe fn forward<S: Lanes, const D: usize>(
+/// The instruction set of `passes` must be available; `tensors` must hold the rows of `batch`, whose blocks must be in the
+/// context's cache; heads have the width of the cache, and so have their norms; at most [`MAX_ROWS`] query heads share a
+/// key/value head.
+pub unsafe fn forward(
     context: &mut ForwardContext,
     batch: &Batch,
     layer: &Layer,
     tensors: Tensors,
-    attend: Attend,
+    passes: Passes,
 ) {
     let layout = context.kv.layout();
     let parameters = context.parameters.clone();
-    let gains = parameters.base.head_norms[layer.index].as_ref();
+    let (width, norms) = (layout.head_size, parameters.base.head_norms[layer.index].as_ref());
     for (index, rows) in batch.groups.iter().enumerate() {
         for number in 0..layer.kv_heads {
             let group = layer.heads / layer.kv_heads;
             let offset = layout.offset(layer.index, number);
-            let head = Head { layer, gains, number, offset, group, tensors, attend };
+            let head = Head { layer, width, norms, number, offset, group, tensors, passes };
             if rows.prefix == 0 {
                 // The last layer's output is read only where logits are needed.
                 let last = layer.index + 1 == layout.layers;
-                prefill::<S, D>(context, batch, &head, rows, last);
+                prefill(context, batch, &head, rows, last);
                 continue;
             }
             let shared = Prefetch { blocks: prefix_blocks(batch, rows), tokens: rows.prefix, offset };
@@ -213,21 +219,14 @@ pub unsafe fn forward<S: Lanes, const D: usize>(
                     offset: layout.offset(layer.index, 0),
                 })
             };
-            decode::<S, D>(context, batch, &head, rows, shared, next);
+            decode(context, batch, &head, rows, shared, next);
         }
     }
 }
 
 /// Consecutive tokens of one prompt: all are stored, then each attends to itself and what is before it. With `last`, only
 /// the last row's output is computed, if it is needed at all.
-#[inline(always)]
-unsafe fn prefill<S: Lanes, const D: usize>(
-    context: &mut ForwardContext,
-    batch: &Batch,
-    head: &Head,
-    group: &GroupRows,
-    last: bool,
-) {
+unsafe fn prefill(context: &mut ForwardContext, batch: &Batch, head: &Head, group: &GroupRows, last: bool) {
     let sequence = group.sequences.start;
     let rows = batch.rows(sequence);
     let (row, count, start) = (rows.start, rows.len(), batch.past[sequence] as usize);
@@ -235,39 +234,44 @@ unsafe fn prefill<S: Lanes, const D: usize>(
     let step = (MAX_ROWS / head.group).min(BLOCK_SIZE);
     for token in 0..count {
         let slot = batch.slots[row + token];
-        head.append::<S, D>(&context.kv, &context.rope, row + token, slot, start + token);
+        head.append(&context.kv, &context.rope, row + token, slot, start + token);
     }
     for first in (skipped..count).step_by(step) {
         let tokens = step.min(count - first);
+        let (seen, members) = (start + first + tokens, tokens * head.group);
         for token in 0..tokens {
             let slot = token * head.group;
-            head.rotate_queries::<S, D>(context, row + first + token, start + first + token, slot);
+            head.rotate_queries(context, row + first + token, start + first + token, slot);
         }
-        begin::<D>(&mut context.work, tokens * head.group);
-        context.work.ahead.clear();
+        let (kv, work) = (&context.kv, &mut context.work);
+        work.begin(members, padded(seen));
+        work.ahead.clear();
+        let hidden = |token: usize| head.layer.hidden(start + first + token + 1);
         let keys = Keys {
-            starts: context.kv.starts(),
+            starts: kv.starts(),
             blocks: batch.blocks(sequence),
             offset: head.offset,
-            count: start + first + tokens,
-            visible: start + first + 1,
-            hidden: head.layer.hidden(start + first + 1),
-            rows_a_step: head.group,
+            from: hidden(0).max(0) as usize,
+            count: seen,
+            column: 0,
         };
-        (head.attend)(&mut context.work, 0, tokens * head.group, keys);
-        for token in 0..tokens {
-            for member in 0..head.group {
-                let output = head.output::<D>(row + first + token, member);
-                finish::<S, D>(&mut context.work, token * head.group + member, output);
-            }
+        (head.passes.score)(work, 0, members, keys);
+        for member in 0..members {
+            let token = member / head.group;
+            hide(work.scores_of(member), hidden(token), start + first + token + 1);
+        }
+        work.soften(members);
+        (head.passes.add)(work, 0, members, keys);
+        for member in 0..members {
+            let (token, own) = (member / head.group, member % head.group);
+            work.finish(member, head.output(row + first + token, own));
         }
     }
 }
 
 /// One new token for each of a group's branches. While the arithmetic goes through the shared prompt, the branches'
 /// own tokens and the `next` prompt are fetched.
-#[inline(always)]
-unsafe fn decode<S: Lanes, const D: usize>(
+unsafe fn decode(
     context: &mut ForwardContext,
     batch: &Batch,
     head: &Head,
@@ -278,52 +282,60 @@ unsafe fn decode<S: Lanes, const D: usize>(
     let group = head.group;
     let prefix_blocks = shared.blocks.len();
     let own_blocks = |sequence: usize| &batch.blocks(sequence)[prefix_blocks..];
-    let own_tokens = |sequence: usize| batch.past[sequence] as usize - shared.tokens;
+    let own_tokens = |sequence: usize| batch.past[sequence] as usize - shared.tokens + 1;
     let row_of = |sequence: usize| batch.cumulative[sequence] as usize;
+    let hidden = |sequence: usize| head.layer.hidden(batch.past[sequence] as usize + 1);
     for first in rows.sequences.clone().step_by(MAX_ROWS / group) {
         let part = first..rows.sequences.end.min(first + MAX_ROWS / group);
         for (index, sequence) in part.clone().enumerate() {
             let position = batch.past[sequence] as usize;
-            head.rotate_queries::<S, D>(context, row_of(sequence), position, index * group);
+            head.rotate_queries(context, row_of(sequence), position, index * group);
         }
         let (kv, work) = (&context.kv, &mut context.work);
         work.ahead.clear();
         for sequence in part.clone() {
-            let tokens = own_tokens(sequence) + 1;
-            Prefetch { blocks: own_blocks(sequence), tokens, offset: head.offset }.list(kv, work);
+            Prefetch { blocks: own_blocks(sequence), tokens: own_tokens(sequence), offset: head.offset }
+                .list(kv, work);
         }
         if let Some(next) = next {
             next.list(kv, work);
         }
-        let keys = |blocks, count, hidden| Keys {
+        let members = part.len() * group;
+        let column = padded(shared.tokens);
+        work.begin(members, column + padded(part.clone().map(own_tokens).max().unwrap_or(0)));
+        // The first key of the prompt that some branch's window leaves visible.
+        let from = part.clone().map(hidden).min().unwrap_or(0).clamp(0, shared.tokens as i64) as usize;
+        let prompt = Keys {
             starts: kv.starts(),
-            blocks,
+            blocks: shared.blocks,
             offset: head.offset,
-            count,
-            visible: count,
-            hidden,
-            rows_a_step: usize::MAX,
+            from,
+            count: shared.tokens,
+            column: 0,
         };
-        begin::<D>(work, part.len() * group);
-        let hidden = |sequence: usize| head.layer.hidden(batch.past[sequence] as usize + 1);
-        if part.clone().all(|sequence| hidden(sequence) <= 0) {
-            (head.attend)(work, 0, part.len() * group, keys(shared.blocks, shared.tokens, 0));
-        } else {
-            // A window begins where its branch is.
-            for (index, sequence) in part.clone().enumerate() {
-                let keys = keys(shared.blocks, shared.tokens, hidden(sequence));
-                (head.attend)(work, index * group, group, keys);
-            }
-        }
-        for (index, sequence) in part.enumerate() {
+        let own = |sequence: usize| {
+            let from = (hidden(sequence) - shared.tokens as i64).max(0) as usize;
+            Keys { blocks: own_blocks(sequence), from, count: own_tokens(sequence), column, ..prompt }
+        };
+        (head.passes.score)(work, 0, members, prompt);
+        for (index, sequence) in part.clone().enumerate() {
             let (row, position) = (row_of(sequence), batch.past[sequence] as usize);
             // Only now: the block has been fetched meanwhile, and a key touches as many cache lines as it has numbers.
-            head.append::<S, D>(kv, &context.rope, row, batch.slots[row], position);
-            let own_hidden = hidden(sequence) - shared.tokens as i64;
-            let keys = keys(own_blocks(sequence), own_tokens(sequence) + 1, own_hidden);
-            (head.attend)(work, index * group, group, keys);
+            head.append(kv, &context.rope, row, batch.slots[row], position);
+            let keys = own(sequence);
+            (head.passes.score)(work, index * group, group, keys);
+            for member in index * group..(index + 1) * group {
+                let (of_prompt, of_own) = work.scores_of(member).split_at_mut(column);
+                hide(of_prompt, hidden(sequence), shared.tokens);
+                hide(of_own, keys.from as i64, keys.count);
+            }
+        }
+        work.soften(members);
+        (head.passes.add)(work, 0, members, prompt);
+        for (index, sequence) in part.enumerate() {
+            (head.passes.add)(work, index * group, group, own(sequence));
             for member in 0..group {
-                finish::<S, D>(work, index * group + member, head.output::<D>(row, member));
+                work.finish(index * group + member, head.output(row_of(sequence), member));
             }
         }
     }

@@ -63,32 +63,21 @@ impl Experts {
         self.router.inputs()
     }
 
-    /// `y = sum of weight · expert(x)` for each row of `x`; `swiglu` bends rows of gates and ups.
-    pub fn apply(
-        &self,
-        scratch: &mut Scratch,
-        rows: usize,
-        x: &[f32],
-        swiglu: impl Fn(&[f32], &mut [f32]),
-        y: &mut [f32],
-    ) {
+    /// `y = residual + sum of weight · expert(x)` for each row of `x`.
+    pub fn apply(&self, scratch: &mut Scratch, rows: usize, x: &[f32], residual: &[f32], y: &mut [f32]) {
         let width = self.width();
-        y.fill(0.0);
+        y.copy_from_slice(residual);
         let assigned = self.route(scratch, rows, x);
         for own in assigned.chunk_by(|a, b| a.expert == b.expert) {
             let [gate_up, down] = &self.experts[own[0].expert];
             let inputs: Vec<f32> =
                 own.iter().flat_map(|token| &x[token.row * width..][..width]).copied().collect();
             let mut gates = vec![0.0; own.len() * gate_up.outputs()];
-            gate_up.apply(scratch, own.len(), &inputs, &mut gates);
+            gate_up.apply(scratch, own.len(), &inputs, None, &mut gates);
             let mut gated = vec![0.0; own.len() * down.inputs()];
-            for (gates, gated) in
-                gates.chunks_exact(gate_up.outputs()).zip(gated.chunks_exact_mut(down.inputs()))
-            {
-                swiglu(gates, gated);
-            }
+            functional::swiglu(down.inputs(), &gates, &mut gated);
             let mut outputs = vec![0.0; own.len() * width];
-            down.apply(scratch, own.len(), &gated, &mut outputs);
+            down.apply(scratch, own.len(), &gated, None, &mut outputs);
             for (token, output) in own.iter().zip(outputs.chunks_exact(width)) {
                 let y = &mut y[token.row * width..][..width];
                 y.iter_mut().zip(output).for_each(|(y, output)| *y += token.weight * output);
@@ -100,7 +89,7 @@ impl Experts {
     fn route(&self, scratch: &mut Scratch, rows: usize, x: &[f32]) -> Vec<Assigned> {
         let count = self.experts.len();
         let mut logits = vec![0.0; rows * count];
-        self.router.apply(scratch, rows, x, &mut logits);
+        self.router.apply(scratch, rows, x, None, &mut logits);
         let mut assigned = Vec::with_capacity(rows * self.settings.per_token);
         for (row, logits) in logits.chunks_exact_mut(count).enumerate() {
             let (taken, total) = self.settings.route(logits);

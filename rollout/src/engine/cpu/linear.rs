@@ -115,15 +115,19 @@ impl Linear {
         self.weight.columns()
     }
 
-    /// `y = x · weightᵀ + bias` for `rows` rows.
-    pub fn apply(&self, scratch: &mut Scratch, rows: usize, x: &[f32], y: &mut [f32]) {
-        let outputs = self.outputs();
-        let mut onto = Onto::Zero;
+    /// `y = addend + x · weightᵀ + bias` for `rows` rows.
+    pub fn apply(
+        &self,
+        scratch: &mut Scratch,
+        rows: usize,
+        x: &[f32],
+        addend: Option<&[f32]>,
+        y: &mut [f32],
+    ) {
+        let (x, onto) = (View::new(x, self.inputs()), addend.map_or(Onto::Zero, Onto::Other));
+        gemm::multiply_packed(scratch, rows, x, &self.weight, onto, ViewMut::new(y, self.outputs()));
         if !self.bias.is_empty() {
-            y.chunks_exact_mut(outputs).for_each(|row| row.copy_from_slice(&self.bias));
-            onto = Onto::Result;
+            functional::add_bias(&self.bias, y);
         }
-        let (x, y) = (View::new(x, self.inputs()), ViewMut::new(y, outputs));
-        gemm::multiply_packed(scratch, rows, x, &self.weight, onto, y);
     }
 }

@@ -1,9 +1,10 @@
 //! The model runner for the CPU, and what it runs on.
 //!
-//! ONNX Runtime runs the decoder's graph. Two kinds of its nodes are custom operators: matrix products ([`linear`]), of which
-//! ONNX Runtime has none for bf16 on a CPU, and whose weights it would pack anew for each version; and the attention
+//! ONNX Runtime runs the decoder's graph, whose arithmetic is custom operators ([`operators`]): matrix products ([`linear`]), of
+//! which ONNX Runtime has none for bf16 on a CPU, and whose weights it would pack anew for each version; the attention
 //! ([`attention`]) over keys and values in Rust's memory ([`kv`]), which reads a group's prompt once however many branches
-//! it has. One session serves any number of threads and of versions ([`network`]); each thread has a scheduler and a
+//! it has; and what stands between (`functional`), by the functions that training has. A token's log-probability is the same
+//! bits in `update`: every sum is in an order that both keep, whatever is computed together. One session serves any number of threads and of versions ([`network`]); each thread has a scheduler and a
 //! [`runner`] of its own, and they share nothing that changes. What a branch generates depends on its prompt, its random
 //! numbers and the weights, not on threads, other groups or cached blocks.
 //!
@@ -16,7 +17,7 @@
 mod adapters;
 mod attention;
 mod experts;
-pub(super) mod isa;
+mod isa;
 mod kernels;
 mod kv;
 mod lanes;
@@ -29,7 +30,6 @@ mod portable;
 mod rope;
 mod runner;
 pub(super) mod sampler;
-pub(super) mod softmax;
 mod workspace;
 #[cfg(target_arch = "x86_64")]
 mod x86;

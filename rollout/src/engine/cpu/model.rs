@@ -54,11 +54,7 @@ impl Model {
         let files = policy.model();
         let config = Config::load(files)?;
         let isa = options.isa.unwrap_or_else(Isa::best);
-        let kernels = Kernels::best(isa, config.head_dim).ok_or_else(|| {
-            let message =
-                format!("{}: heads of {} dimensions are not supported", files.display(), config.head_dim);
-            Failure::data(message).hint("head sizes are multiples of 16 up to 256")
-        })?;
+        let kernels = Kernels::of(isa);
         let group = config.num_heads / config.num_kv_heads;
         if group > MAX_ROWS {
             let message = format!("{}: {group} query heads share a key head", files.display());
@@ -79,7 +75,7 @@ impl Model {
             Some(base) => base,
             None => Arc::new(Base::load(&config, weights, options.precision, isa)?),
         };
-        let parameters = Arc::new(ModelParameters::over(base, policies, &config)?);
+        let parameters = Arc::new(ModelParameters::over(base, policies, &config, options.precision, isa)?);
         let layout = KvLayout::of(&config, options.precision);
         let scheduler = scheduler_config(&config, &layout, options);
         Ok(Model { config, kernels, layout, scheduler, network, parameters })

@@ -1,18 +1,18 @@
 //! The custom operators of the CPU's decoder graph (`policy::graph`, the shared-prefix kind).
 
-use super::attention::{Layer, Tensors};
+use super::attention::{self, Layer, Tensors};
 use super::isa::Kernels;
 use super::runner::{ForwardContext, current};
 use crate::engine::custom_op::{Call, Domain, Kernel, Node, Operator, Outcome};
 use record::failure::Result;
 use std::ffi::CStr;
-use std::ptr;
 
 /// The operators. What they multiply with is the parameters of the current context.
 pub fn domain(kernels: Kernels) -> Result<Domain<Kernels>> {
     Domain::new(vec![
         Operator::new::<Attention>(kernels),
         Operator::new::<LinearProduct>(kernels),
+        Operator::new::<RmsNorm>(kernels),
         Operator::new::<Glu<false>>(kernels),
         Operator::new::<Glu<true>>(kernels),
         Operator::new::<LayerExperts>(kernels),
@@ -66,10 +66,39 @@ impl Kernel for Attention {
             let key = query.add(heads * self.head_size);
             let value = key.add(kv_heads * self.head_size);
             let tensors = Tensors { query, key, value, width, output };
-            (self.kernels.attention)(forward, batch, &self.layer, tensors);
+            attention::forward(forward, batch, &self.layer, tensors, self.kernels.passes(layout.precision));
         }
         Ok(())
     }
+}
+
+/// Memory of a call.
+///
+/// # Safety
+/// The tensor lives as long as the call and has so many values.
+unsafe fn values<'a>(tensor: *const f32, count: usize) -> &'a [f32] {
+    // SAFETY: promised by the caller.
+    if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(tensor, count) } }
+}
+
+/// The output `[rows, width]`, apart from all inputs: these operators ask for no computation in place.
+fn output<'a>(call: &Call, rows: usize, width: usize) -> Outcome<&'a mut [f32]> {
+    let tensor = call.output_rows(rows, width)?;
+    if rows * width == 0 {
+        return Ok(&mut []);
+    }
+    // SAFETY: the output is this call's, and has so many values.
+    Ok(unsafe { std::slice::from_raw_parts_mut(tensor, rows * width) })
+}
+
+/// The optional second input, which must be `[rows, width]`.
+fn addend<'a>(call: &Call, rows: usize, width: usize) -> Outcome<Option<&'a [f32]>> {
+    let Some((shape, tensor)) = call.input::<f32>(1)? else { return Ok(None) };
+    if shape != [rows as i64, width as i64] {
+        return Err(format!("an addend of shape {shape:?} to [{rows}, {width}]"));
+    }
+    // SAFETY: the shape was compared.
+    Ok(Some(unsafe { values(tensor, rows * width) }))
 }
 
 /// A projection with packed weights.
@@ -81,7 +110,7 @@ struct LinearProduct {
 impl Kernel for LinearProduct {
     type Shared = Kernels;
     const NAME: &'static CStr = c"Linear";
-    const INPUTS: usize = 1;
+    const INPUTS: usize = 2;
 
     fn new(_: &Kernels, node: &Node) -> Outcome<Self> {
         Ok(LinearProduct { layer: node.integer(c"layer")?, site: node.integer(c"site")? })
@@ -96,15 +125,37 @@ impl Kernel for LinearProduct {
         if width != linear.inputs() {
             return Err(format!("[{rows}, {width}] where rows of {} are multiplied", linear.inputs()));
         }
-        let y = call.output_rows(rows, linear.outputs())?;
-        if rows > 0 {
-            // SAFETY: the sizes are those of the two tensors.
-            unsafe {
-                let x = std::slice::from_raw_parts(x, rows * width);
-                let y = std::slice::from_raw_parts_mut(y, rows * linear.outputs());
-                linear.apply(products, rows, x, y);
-            }
+        let addend = addend(call, rows, linear.outputs())?;
+        // SAFETY: the shape is that of the tensor.
+        let x = unsafe { values(x, rows * width) };
+        linear.apply(products, rows, x, addend, output(call, rows, linear.outputs())?);
+        Ok(())
+    }
+}
+
+/// Root mean square norm of each row.
+struct RmsNorm {
+    epsilon: f32,
+}
+
+impl Kernel for RmsNorm {
+    type Shared = Kernels;
+    const NAME: &'static CStr = c"RmsNorm";
+    const INPUTS: usize = 2;
+
+    fn new(_: &Kernels, node: &Node) -> Outcome<Self> {
+        Ok(RmsNorm { epsilon: node.float(c"epsilon")? })
+    }
+
+    fn compute(&self, call: &Call) -> Outcome<()> {
+        let (rows, width, x) = call.input_rows(0)?;
+        let (shape, weight) = call.input::<f32>(1)?.ok_or("a norm without its weight")?;
+        if shape != [width as i64] {
+            return Err(format!("a norm of shape {shape:?} for rows of {width}"));
         }
+        // SAFETY: the shapes are those of the tensors.
+        let (x, weight) = unsafe { (values(x, rows * width), values(weight, width)) };
+        functional::rms_norm(x, weight, self.epsilon, output(call, rows, width)?);
         Ok(())
     }
 }
@@ -112,16 +163,15 @@ impl Kernel for LinearProduct {
 /// Experts in place of a layer's MLP.
 struct LayerExperts {
     layer: usize,
-    kernels: Kernels,
 }
 
 impl Kernel for LayerExperts {
     type Shared = Kernels;
     const NAME: &'static CStr = c"Experts";
-    const INPUTS: usize = 1;
+    const INPUTS: usize = 2;
 
-    fn new(&kernels: &Kernels, node: &Node) -> Outcome<Self> {
-        Ok(LayerExperts { layer: node.integer(c"layer")?, kernels })
+    fn new(_: &Kernels, node: &Node) -> Outcome<Self> {
+        Ok(LayerExperts { layer: node.integer(c"layer")? })
     }
 
     fn compute(&self, call: &Call) -> Outcome<()> {
@@ -133,30 +183,20 @@ impl Kernel for LayerExperts {
         if width != experts.width() {
             return Err(format!("[{rows}, {width}] where rows of {} are taken", experts.width()));
         }
-        let y = call.output_rows(rows, width)?;
-        if rows > 0 {
-            // SAFETY: the sizes are those of the two tensors; a row of gates is twice as long as a row of what becomes of it.
-            unsafe {
-                let x = std::slice::from_raw_parts(x, rows * width);
-                let y = std::slice::from_raw_parts_mut(y, rows * width);
-                let swiglu = |gates: &[f32], out: &mut [f32]| {
-                    let (gate, up) = gates.split_at(out.len());
-                    (self.kernels.swiglu)(gate.as_ptr(), up.as_ptr(), out.len(), out.as_mut_ptr());
-                };
-                experts.apply(products, rows, x, swiglu, y);
-            }
-        }
+        let residual = addend(call, rows, width)?.ok_or("experts without the stream to add to")?;
+        // SAFETY: the shape is that of the tensor.
+        let x = unsafe { values(x, rows * width) };
+        experts.apply(products, rows, x, residual, output(call, rows, width)?);
         Ok(())
     }
 }
 
-/// Adds to each row of a projection what its adapter contributes.
+/// What the adapter of each row contributes to a projection, on top of what the projection adds to.
 struct LowRank {
     layer: usize,
     site: usize,
     /// Whether the rows are those whose logits are needed, and not all.
     scored: bool,
-    kernels: Kernels,
 }
 
 impl Kernel for LowRank {
@@ -164,70 +204,71 @@ impl Kernel for LowRank {
     const NAME: &'static CStr = c"LowRank";
     const INPUTS: usize = 2;
 
-    fn new(&kernels: &Kernels, node: &Node) -> Outcome<Self> {
+    fn new(_: &Kernels, node: &Node) -> Outcome<Self> {
         let (layer, site) = (node.integer(c"layer")?, node.integer(c"site")?);
-        Ok(LowRank { layer, site, scored: node.integer(c"scored")? == 1, kernels })
+        Ok(LowRank { layer, site, scored: node.integer(c"scored")? == 1 })
     }
 
     fn compute(&self, call: &Call) -> Outcome<()> {
-        let ((rows, inputs, x), (same, outputs, y)) = (call.input_rows(0)?, call.input_rows(1)?);
         // SAFETY: the nodes of a run follow each other on this thread.
-        let (ForwardContext { parameters, .. }, batch) = unsafe { current()? };
+        let (ForwardContext { parameters, products, low_rank, .. }, batch) = unsafe { current()? };
+        let linear = parameters.base.linears.find(self.layer, self.site);
+        let outputs = linear.ok_or("a projection that is not loaded")?.outputs();
+        let (rows, inputs, x) = call.input_rows(0)?;
         let expected = if self.scored { batch.logit_rows.len() } else { batch.ids.len() };
-        if rows != same || rows != expected {
-            return Err(format!("{rows} and {same} rows do not fit a batch of {expected}"));
+        if rows != expected {
+            return Err(format!("{rows} rows do not fit a batch of {expected}"));
         }
-        let result = call.output_rows(rows, outputs)?;
-        // SAFETY: the sizes are those of the tensors; each part is compared with them before it is used.
-        unsafe {
-            if !ptr::eq(result, y) {
-                ptr::copy_nonoverlapping(y, result, rows * outputs);
-            }
-            for row in 0..rows {
-                let of = if self.scored { batch.logit_rows[row] as usize } else { row };
-                // Counted from 1; 0 is the base model.
-                let Some(index) = (batch.adapters[of] as usize).checked_sub(1) else { continue };
+        // SAFETY: the shape is that of the tensor.
+        let x = unsafe { values(x, rows * inputs) };
+        let (addend, result) = (addend(call, rows, outputs)?, output(call, rows, outputs)?);
+        match addend {
+            Some(addend) => result.copy_from_slice(addend),
+            None => result.fill(0.0),
+        }
+        // Counted from 1; 0 is the base model.
+        let of = |row: usize| {
+            batch.adapters[if self.scored { batch.logit_rows[row] as usize } else { row }] as usize
+        };
+        let mut first = 0;
+        while first < rows {
+            let index = of(first);
+            let count = (first..rows).take_while(|&row| of(row) == index).count();
+            if let Some(index) = index.checked_sub(1) {
                 let adapter =
                     parameters.adapters.get(index).ok_or("a row of an adapter that is not loaded")?;
-                for part in adapter.parts(self.layer, self.site) {
-                    if !part.fits(adapter.rank(), inputs, outputs) {
+                if let Some(factors) = adapter.factors(self.layer, self.site) {
+                    if !factors.fits(inputs, outputs) {
                         return Err(format!("an adapter does not fit {inputs} inputs and {outputs} outputs"));
                     }
-                    let (x, y) = (x.add(row * inputs), result.add(row * outputs));
-                    (self.kernels.low_rank)(part, adapter.rank(), x, y);
+                    let (x, y) = (&x[first * inputs..], &mut result[first * outputs..]);
+                    factors.add(products, low_rank, count, x, y, outputs);
                 }
             }
+            first += count;
         }
         Ok(())
     }
 }
 
 /// `silu(gate) * up`, or `gelu(gate) * up`, of rows that hold both, one after the other.
-struct Glu<const GELU: bool> {
-    kernels: Kernels,
-}
+struct Glu<const GELU: bool>;
 
 impl<const GELU: bool> Kernel for Glu<GELU> {
     type Shared = Kernels;
     const NAME: &'static CStr = if GELU { c"GeGlu" } else { c"SwiGlu" };
     const INPUTS: usize = 1;
 
-    fn new(&kernels: &Kernels, _: &Node) -> Outcome<Self> {
-        Ok(Glu { kernels })
+    fn new(_: &Kernels, _: &Node) -> Outcome<Self> {
+        Ok(Glu)
     }
 
     fn compute(&self, call: &Call) -> Outcome<()> {
         let (rows, width, gates) = call.input_rows(0)?;
-        let half = width / 2;
-        let output = call.output_rows(rows, half)?;
-        let glu = if GELU { self.kernels.geglu } else { self.kernels.swiglu };
-        for row in 0..rows {
-            // SAFETY: the sizes are those of the tensors.
-            unsafe {
-                let gate = gates.add(row * width);
-                glu(gate, gate.add(half), half, output.add(row * half));
-            }
-        }
+        // SAFETY: the shape is that of the tensor.
+        let gates = unsafe { values(gates, rows * width) };
+        let glu = if GELU { functional::geglu } else { functional::swiglu };
+        glu(width / 2, gates, output(call, rows, width / 2)?);
         Ok(())
     }
 }

@@ -100,9 +100,16 @@ impl ModelParameters {
     ///
     /// # Errors
     /// Files that are missing or damaged.
-    pub fn over(base: Arc<Base>, policies: &[&Policy], config: &Config) -> Result<ModelParameters> {
+    pub fn over(
+        base: Arc<Base>,
+        policies: &[&Policy],
+        config: &Config,
+        precision: Precision,
+        isa: Isa,
+    ) -> Result<ModelParameters> {
         let adapted = policies.iter().filter(|policy| policy.base.is_some());
-        let adapters = adapted.map(|policy| Adapter::load(policy, config)).collect::<Result<_>>()?;
+        let load = |policy: &&Policy| Adapter::load(policy, config, precision, isa);
+        let adapters = adapted.map(load).collect::<Result<_>>()?;
         Ok(ModelParameters { base, adapters })
     }
 }

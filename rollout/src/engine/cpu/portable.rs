@@ -10,16 +10,6 @@ use half::bf16;
 #[repr(C, align(64))]
 pub struct Portable([f32; 16]);
 
-impl Portable {
-    #[inline(always)]
-    fn map(mut self, other: Self, operation: impl Fn(f32, f32) -> f32) -> Self {
-        for (lane, other) in self.0.iter_mut().zip(other.0) {
-            *lane = operation(*lane, other);
-        }
-        self
-    }
-}
-
 /// Fused where the target has the instruction; a call into the C library for each lane would be far slower than both.
 #[inline(always)]
 fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
@@ -52,31 +42,6 @@ unsafe impl Lanes for Portable {
     }
 
     #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        self.map(other, |a, b| a + b)
-    }
-
-    #[inline(always)]
-    unsafe fn sub(self, other: Self) -> Self {
-        self.map(other, |a, b| a - b)
-    }
-
-    #[inline(always)]
-    unsafe fn mul(self, other: Self) -> Self {
-        self.map(other, |a, b| a * b)
-    }
-
-    #[inline(always)]
-    unsafe fn div(self, other: Self) -> Self {
-        self.map(other, |a, b| a / b)
-    }
-
-    #[inline(always)]
-    unsafe fn max(self, other: Self) -> Self {
-        self.map(other, |a, b| if a > b { a } else { b })
-    }
-
-    #[inline(always)]
     unsafe fn fma(self, factor: Self, mut term: Self) -> Self {
         for lane in 0..16 {
             term.0[lane] = multiply_add(self.0[lane], factor.0[lane], term.0[lane]);
@@ -85,31 +50,5 @@ unsafe impl Lanes for Portable {
     }
 
     #[inline(always)]
-    unsafe fn round(mut self) -> Self {
-        // Adding 1.5 * 2^23 leaves no bits for a fraction: the processor's own rounding, without a library call.
-        const SHIFT: f32 = 12_582_912.0;
-        for lane in &mut self.0 {
-            *lane = (*lane + SHIFT) - SHIFT;
-        }
-        self
-    }
-
-    #[inline(always)]
-    unsafe fn two_to(mut self) -> Self {
-        for lane in &mut self.0 {
-            *lane = f32::from_bits(((*lane as i32 + 127) << 23) as u32);
-        }
-        self
-    }
-
-    #[inline(always)]
     unsafe fn prefetch(_address: *const f32) {}
-
-    #[inline(always)]
-    unsafe fn zero_where_below(mut self, argument: Self, bound: Self) -> Self {
-        for lane in 0..16 {
-            self.0[lane] = if argument.0[lane] < bound.0[lane] { 0.0 } else { self.0[lane] };
-        }
-        self
-    }
 }

@@ -2,21 +2,6 @@
 
 use policy::config::Config;
 use policy::rope;
-use std::ptr;
-
-/// The angles of one position.
-#[derive(Debug, Clone, Copy)]
-pub struct Rotation {
-    /// Pairs of elements that are rotated: `i` with `i + pairs`. Elements beyond them are not.
-    pub pairs: usize,
-    /// Their cosines.
-    pub cosines: *const f32,
-    /// Their sines.
-    pub sines: *const f32,
-}
-
-/// What a layer without rotary positions (NoPE) has.
-const STILL: Rotation = Rotation { pairs: 0, cosines: ptr::null(), sines: ptr::null() };
 
 /// A table of `[positions][pairs]` for each kind of rotary positions, which grow with the longest sequence.
 #[derive(Debug, Clone)]
@@ -56,13 +41,14 @@ impl Rope {
         }
     }
 
-    /// The angles of a reserved position in a layer.
+    /// Cosines and sines of a reserved position in a layer, one of each for every pair of elements; none without rotary
+    /// positions (NoPE).
     #[inline(always)]
-    pub fn at(&self, layer: usize, position: usize) -> Rotation {
-        let Some(table) = self.layers[layer] else { return STILL };
+    pub fn at(&self, layer: usize, position: usize) -> [&[f32]; 2] {
+        let Some(table) = self.layers[layer] else { return [&[], &[]] };
         let Table { rope, cosines, sines } = &self.tables[table];
         let pairs = rope.frequencies.len();
         let range = position * pairs..(position + 1) * pairs;
-        Rotation { pairs, cosines: cosines[range.clone()].as_ptr(), sines: sines[range].as_ptr() }
+        [&cosines[range.clone()], &sines[range]]
     }
 }

@@ -31,6 +31,8 @@ pub struct ForwardContext {
     pub work: Workspace,
     /// Scratch of the matrix products.
     pub products: gemm::Scratch,
+    /// `A·x` of adapters.
+    pub low_rank: Vec<f32>,
 }
 
 thread_local! {
@@ -82,8 +84,9 @@ impl CpuRunner {
             rope: Rope::new(&model.config),
             work: Workspace::new(model.config.head_dim),
             products: gemm::Scratch::default(),
+            low_rank: Vec::new(),
         };
-        CpuRunner { context, sampler: Sampler::new(model.kernels), logits: Vec::new(), model }
+        CpuRunner { context, sampler: Sampler::default(), logits: Vec::new(), model }
     }
 
     fn sample(&mut self, requests: &[SampleRequest]) -> Result<Vec<SampledToken>> {
@@ -100,7 +103,7 @@ impl CpuRunner {
                 NextToken::Sample(stream, position) => {
                     sampler.draw(logits, sampling, stream.uniform(position))
                 }
-                NextToken::Given(id) => SampledToken { id, logprob: sampler.logprob(logits, sampling, id) },
+                NextToken::Given(id) => SampledToken { id, logprob: sampler.logprob(logits, id) },
             })
         };
         requests.iter().map(&mut sample).collect()

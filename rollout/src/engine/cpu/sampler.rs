@@ -6,99 +6,87 @@
 //! the order of the others; among equal logits the lowest ids are kept. The log-probability is that of the whole
 //! distribution, before any truncation.
 //!
-//! The cumulative sum has three levels: f32 sums of 64 weights (a tile), f64 sums of 64 tiles (a chunk), and the sum of the
-//! chunks; sampling descends the same levels. On a device no thread then adds more than 64 numbers in sequence.
+//! The cumulative sum has three levels: f32 sums of 64 weights (a tile), f64 sums of 64 tiles (a chunk), whose weights are
+//! relative to the chunk's largest logit, and the sum of the chunks; sampling descends the same levels. On a device no
+//! thread then adds more than 64 numbers in sequence, and training, which has no whole row of logits in memory, finds the
+//! same sums.
 //!
 //! Truncation computes with weights as integers, in units of 2^-40 of the largest: their sums are exact, so a device may
 //! add them in any order. `kernels/sampler.cu` is the device's twin of this file and gives the same tokens.
 
-use super::isa::Kernels;
-use super::softmax::TILE;
 use crate::engine::request::{SampledToken, SamplingParams};
+use functional::{CHUNK, LogSumExp, LogitChunk, TILE, weights};
 use record::failure::{Failure, Result};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-/// Tiles per chunk.
-const CHUNK: usize = 64;
-
 /// Samples tokens from one row of logits at a time.
+#[derive(Default)]
 pub struct Sampler {
-    kernels: Kernels,
-    sums: Vec<f32>,
-    chunks: Vec<f64>,
+    distribution: LogSumExp,
+    chunks: Vec<LogitChunk>,
+    /// The sums of each chunk's tiles.
+    tiles: Vec<[f32; CHUNK / TILE]>,
     weights: Vec<f32>,
     kept: Vec<(u32, u64)>,
-    total: f64,
     kept_total: u64,
-    largest: f32,
     truncated: bool,
 }
 
 impl Sampler {
-    /// A sampler that uses these kernels.
-    pub fn new(kernels: Kernels) -> Self {
-        let (sums, chunks, weights, kept) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let (total, kept_total, largest, truncated) = (0.0, 0, 0.0, false);
-        Sampler { kernels, sums, chunks, weights, kept, total, kept_total, largest, truncated }
-    }
-
     /// Prepares a row of logits for [`Sampler::draw`] and [`Sampler::logprob`].
     ///
     /// # Errors
     /// Logits that are not numbers.
     pub fn prepare(&mut self, logits: &[f32], sampling: &SamplingParams) -> Result<()> {
-        let scale = 1.0 / temperature(sampling);
-        // SAFETY: the kernels were chosen for this processor; so below.
-        unsafe {
-            self.largest = (self.kernels.largest)(logits);
-            (self.kernels.tile_sums)(logits, self.largest, scale, &mut self.sums);
-        }
-        let chunks = self.sums.chunks(CHUNK);
+        let temperature = temperature(sampling);
+        self.tiles.resize(logits.len().div_ceil(CHUNK), [0.0; CHUNK / TILE]);
+        let chunks = logits.chunks(CHUNK).zip(&mut self.tiles);
         self.chunks.clear();
-        self.chunks.extend(chunks.map(|chunk| chunk.iter().map(|&sum| f64::from(sum)).sum::<f64>()));
-        self.total = self.chunks.iter().sum();
-        if !(self.total.is_finite() && self.total > 0.0) {
+        self.chunks.extend(chunks.map(|(chunk, tiles)| LogitChunk::new(chunk, temperature, tiles)));
+        self.distribution = LogSumExp::new(self.chunks.iter(), temperature);
+        if !self.distribution.is_distribution() {
             return Err(not_numbers());
         }
         let by_count = sampling.top_k > 0 && (sampling.top_k as usize) < logits.len();
         self.truncated = !sampling.greedy && (by_count || sampling.top_p < 1.0);
         if self.truncated {
-            // SAFETY: as above.
-            unsafe { (self.kernels.weights)(logits, self.largest, scale, &mut self.weights) };
+            weights(logits, self.distribution.largest, temperature, &mut self.weights);
             self.truncate(logits, sampling, by_count);
         }
         Ok(())
     }
 
     /// log-softmax(logits / temperature) of a token of the prepared row.
-    pub fn logprob(&self, logits: &[f32], sampling: &SamplingParams, id: u32) -> f32 {
-        let logit = f64::from(logits[id as usize]) - f64::from(self.largest);
-        (logit / f64::from(temperature(sampling)) - self.total.ln()) as f32
+    pub fn logprob(&self, logits: &[f32], id: u32) -> f32 {
+        self.distribution.logprob(logits[id as usize])
     }
 
     /// Draws from the prepared row with a uniform number in [0, 1).
     pub fn draw(&mut self, logits: &[f32], sampling: &SamplingParams, uniform: f32) -> SampledToken {
         let id = if sampling.greedy {
-            let largest = self.largest;
+            let largest = self.distribution.largest;
             logits.iter().position(|&logit| logit == largest).unwrap_or(0) as u32
         } else if self.truncated {
             self.draw_kept(uniform)
         } else {
             self.draw_any(logits, sampling, uniform)
         };
-        SampledToken { id, logprob: self.logprob(logits, sampling, id) }
+        SampledToken { id, logprob: self.logprob(logits, id) }
     }
 
     /// The whole distribution: the chunk is found by its sum, the tile by its own, the token within it by its weight.
     fn draw_any(&mut self, logits: &[f32], sampling: &SamplingParams, uniform: f32) -> u32 {
-        let mut target = f64::from(uniform) * self.total;
-        let first = CHUNK * pick(self.chunks.iter().copied(), &mut target);
-        let tiles = self.sums[first..].iter().take(CHUNK).map(|&sum| f64::from(sum));
-        let begin = TILE * (first + pick(tiles, &mut target));
+        let (largest, temperature) = (self.distribution.largest, temperature(sampling));
+        let mut target = f64::from(uniform) * self.distribution.total;
+        let factor = |chunk: &LogitChunk| chunk.factor(largest, temperature);
+        let index = pick(self.chunks.iter().map(|chunk| chunk.total * factor(chunk)), &mut target);
+        let (chunk, first) = (&self.chunks[index], index * CHUNK);
+        target /= factor(chunk);
+        let tiles = self.tiles[index].iter().take((logits.len() - first).div_ceil(TILE));
+        let begin = first + TILE * pick(tiles.map(|&sum| f64::from(sum)), &mut target);
         let tile = &logits[begin..logits.len().min(begin + TILE)];
-        // SAFETY: as in `prepare`.
-        unsafe { (self.kernels.weights)(tile, self.largest, 1.0 / temperature(sampling), &mut self.weights) };
+        weights(tile, chunk.largest, temperature, &mut self.weights);
         (begin + pick(self.weights.iter().map(|&weight| f64::from(weight)), &mut target)) as u32
     }
 

@@ -4,9 +4,6 @@ use super::lanes::Lanes;
 
 /// The most query rows that one call of the kernels handles; larger groups are split.
 pub const MAX_ROWS: usize = 64;
-/// Keys whose scores are held at a time. Each chunk is merged into the running softmax of its row.
-pub const CHUNK: usize = 256;
-
 /// Sixteen numbers that begin a cache line, so that no vector load is split over two.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
@@ -25,35 +22,88 @@ impl Aligned {
     pub fn start(&mut self) -> *mut f32 {
         self.0.as_mut_ptr().cast()
     }
+
+    /// Makes room for so many numbers.
+    fn reserve(&mut self, floats: usize) {
+        let lines = floats.div_ceil(16);
+        if self.0.len() < lines {
+            self.0.resize(lines, Line([0.0; 16]));
+        }
+    }
+
+    /// The first so many numbers.
+    fn numbers(&mut self, count: usize) -> &mut [f32] {
+        assert!(count <= 16 * self.0.len(), "scratch memory is too short");
+        // SAFETY: a line is 16 numbers, and there are as many.
+        unsafe { std::slice::from_raw_parts_mut(self.start(), count) }
+    }
 }
 
 /// Scratch of one thread's attention. Rows are query rows: branches or tokens, times query heads per key/value head.
 pub struct Workspace {
-    /// `[MAX_ROWS][head_size]`: rotated queries, scaled by 1/sqrt(head_size).
+    /// Values of a head.
+    pub width: usize,
+    /// Values from one row of scores to the next.
+    pub stride: usize,
+    /// `[MAX_ROWS][width]`: rotated queries, times the scale of attention.
     pub queries: Aligned,
-    /// `[MAX_ROWS][head_size]`: sums of values, each weighted by exp(score - largest).
+    /// `[MAX_ROWS][width]`: sums of values, each weighted by exp(score - largest).
     pub sums: Aligned,
-    /// `[MAX_ROWS][CHUNK]`: scores, then their exponentials.
+    /// `[MAX_ROWS][stride]`: scores, then their exponentials.
     pub scores: Aligned,
-    /// The largest score of each row so far.
+    /// The largest score of each row.
     pub largest: [f32; MAX_ROWS],
-    /// The sum of exponentials of each row so far.
-    pub total: [f32; MAX_ROWS],
+    /// The sum of exponentials of each row.
+    pub totals: [f32; MAX_ROWS],
     /// Memory to prefetch.
     pub ahead: Ahead,
 }
 
 impl Workspace {
     /// Scratch for heads of this size.
-    pub fn new(head_size: usize) -> Self {
+    pub fn new(width: usize) -> Self {
         Workspace {
-            queries: Aligned::new(MAX_ROWS * head_size),
-            sums: Aligned::new(MAX_ROWS * head_size),
-            scores: Aligned::new(MAX_ROWS * CHUNK),
+            width,
+            stride: 0,
+            queries: Aligned::new(MAX_ROWS * width),
+            sums: Aligned::new(MAX_ROWS * width),
+            scores: Aligned::new(0),
             largest: [0.0; MAX_ROWS],
-            total: [0.0; MAX_ROWS],
+            totals: [0.0; MAX_ROWS],
             ahead: Ahead::default(),
         }
+    }
+
+    /// Makes `rows` rows of `stride` scores and as many sums, all zero, ready.
+    pub fn begin(&mut self, rows: usize, stride: usize) {
+        self.stride = stride;
+        self.scores.reserve(rows * stride);
+        self.sums.numbers(rows * self.width).fill(0.0);
+    }
+
+    /// Where the queries of a row go.
+    pub fn query(&mut self, row: usize) -> &mut [f32] {
+        let width = self.width;
+        &mut self.queries.numbers((row + 1) * width)[row * width..]
+    }
+
+    /// The scores of a row.
+    pub fn scores_of(&mut self, row: usize) -> &mut [f32] {
+        let stride = self.stride;
+        &mut self.scores.numbers((row + 1) * stride)[row * stride..]
+    }
+
+    /// [`functional::softmax`] of the first rows.
+    pub fn soften(&mut self, rows: usize) {
+        let (stride, scores) = (self.stride, self.scores.numbers(rows * self.stride));
+        functional::softmax(stride, stride, scores, &mut self.largest[..rows], &mut self.totals[..rows]);
+    }
+
+    /// A row's attention: its sums, divided by its total.
+    pub fn finish(&mut self, row: usize, output: &mut [f32]) {
+        let (width, factor) = (self.width, 1.0 / self.totals[row]);
+        let sums = &self.sums.numbers((row + 1) * width)[row * width..];
+        output.iter_mut().zip(sums).for_each(|(output, sum)| *output = sum * factor);
     }
 }
 

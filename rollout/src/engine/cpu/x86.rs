@@ -9,8 +9,6 @@ use super::lanes::Lanes;
 use half::bf16;
 use std::arch::x86_64::*;
 
-const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-
 /// One AVX-512 register.
 #[derive(Clone, Copy)]
 pub struct Avx512(__m512);
@@ -19,25 +17,9 @@ pub struct Avx512(__m512);
 #[derive(Clone, Copy)]
 pub struct Avx2(__m256, __m256);
 
-/// A binary operation of [`Lanes`]: one intrinsic for each register.
-macro_rules! binary {
-    ($type:ident, $name:ident, $intrinsic:ident, $($register:tt),+) => {
-        #[inline(always)]
-        unsafe fn $name(self, other: Self) -> Self {
-            $type($($intrinsic(self.$register, other.$register)),+)
-        }
-    };
-}
-
 // SAFETY: used only behind a run-time check for AVX-512F (see `isa::Isa`).
 unsafe impl Lanes for Avx512 {
     const WIDE: bool = true;
-
-    binary!(Avx512, add, _mm512_add_ps, 0);
-    binary!(Avx512, sub, _mm512_sub_ps, 0);
-    binary!(Avx512, mul, _mm512_mul_ps, 0);
-    binary!(Avx512, div, _mm512_div_ps, 0);
-    binary!(Avx512, max, _mm512_max_ps, 0);
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
@@ -67,36 +49,14 @@ unsafe impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn round(self) -> Self {
-        Avx512(_mm512_roundscale_ps::<NEAREST>(self.0))
-    }
-
-    #[inline(always)]
-    unsafe fn two_to(self) -> Self {
-        Avx512(_mm512_scalef_ps(_mm512_set1_ps(1.0), self.0))
-    }
-
-    #[inline(always)]
     unsafe fn prefetch(address: *const f32) {
         _mm_prefetch::<_MM_HINT_T1>(address.cast())
-    }
-
-    #[inline(always)]
-    unsafe fn zero_where_below(self, argument: Self, bound: Self) -> Self {
-        let keep = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(argument.0, bound.0);
-        Avx512(_mm512_maskz_mov_ps(keep, self.0))
     }
 }
 
 // SAFETY: used only behind a run-time check for AVX2 and FMA (see `isa::Isa`).
 unsafe impl Lanes for Avx2 {
     const WIDE: bool = false;
-
-    binary!(Avx2, add, _mm256_add_ps, 0, 1);
-    binary!(Avx2, sub, _mm256_sub_ps, 0, 1);
-    binary!(Avx2, mul, _mm256_mul_ps, 0, 1);
-    binary!(Avx2, div, _mm256_div_ps, 0, 1);
-    binary!(Avx2, max, _mm256_max_ps, 0, 1);
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
@@ -130,31 +90,7 @@ unsafe impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn round(self) -> Self {
-        Avx2(_mm256_round_ps::<NEAREST>(self.0), _mm256_round_ps::<NEAREST>(self.1))
-    }
-
-    #[inline(always)]
-    unsafe fn two_to(self) -> Self {
-        let bias = _mm256_set1_epi32(127);
-        let low = _mm256_add_epi32(_mm256_cvtps_epi32(self.0), bias);
-        let high = _mm256_add_epi32(_mm256_cvtps_epi32(self.1), bias);
-        Avx2(
-            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(low)),
-            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(high)),
-        )
-    }
-
-    #[inline(always)]
     unsafe fn prefetch(address: *const f32) {
         _mm_prefetch::<_MM_HINT_T1>(address.cast())
-    }
-
-    #[inline(always)]
-    unsafe fn zero_where_below(self, argument: Self, bound: Self) -> Self {
-        Avx2(
-            _mm256_and_ps(self.0, _mm256_cmp_ps::<_CMP_NLT_UQ>(argument.0, bound.0)),
-            _mm256_and_ps(self.1, _mm256_cmp_ps::<_CMP_NLT_UQ>(argument.1, bound.1)),
-        )
     }
 }

@@ -2,7 +2,6 @@
 
 use super::support::{engine, engine_in, instruction_sets, runtime};
 use crate::engine::Precision;
-use policy::config::Config;
 use policy::directory::Policy;
 use serde_json::Value;
 use std::path::Path;
@@ -25,9 +24,7 @@ fn logprobs_are_those_of_the_reference() {
         let Ok(text) = std::fs::read_to_string(entry.join("logprobs.json")) else { continue };
         let golden: Value = serde_json::from_str(&text).expect("JSON");
         let policy = Policy::open(&entry).expect("a policy");
-        let head_size = Config::load(&policy.files).expect("a configuration").head_dim;
-        // Rare head sizes are compiled for one instruction set only.
-        for isa in instruction_sets(head_size) {
+        for isa in instruction_sets() {
             let mut decoder = engine(&policy, isa, 64).decoder();
             let (mut worst, mut tokens) = (0.0_f32, 0);
             for case in golden["cases"].as_array().expect("cases") {
@@ -69,9 +66,8 @@ fn bfloat16_stays_near_the_reference() {
         let Ok(text) = std::fs::read_to_string(entry.join("logprobs.json")) else { continue };
         let golden: Value = serde_json::from_str(&text).expect("JSON");
         let policy = Policy::open(&entry).expect("a policy");
-        let head_size = Config::load(&policy.files).expect("a configuration").head_dim;
         let most = if entry.to_string_lossy().ends_with("-calm") { (3e-3, 0.05) } else { (0.03, 0.3) };
-        for isa in instruction_sets(head_size) {
+        for isa in instruction_sets() {
             let mut decoder = engine_in(Precision::BFloat16, &policy, isa, 64).decoder();
             let (mut worst, mut sum, mut tokens) = (0.0_f32, 0.0_f32, 0);
             for case in golden["cases"].as_array().expect("cases") {

@@ -61,7 +61,7 @@ fn every_geometry_agrees_with_group_query_attention() {
                 completions.iter().map(score).collect()
             })
             .collect();
-        for isa in instruction_sets(shape.head_size) {
+        for isa in instruction_sets() {
             let mut decoder = engine(&made.policy, isa, 64).decoder();
             let mut worst = 0.0_f32;
             for ((prompt, completions), expected) in sequences.iter().zip(&expected) {

@@ -1,9 +1,8 @@
 //! The sampler against the distribution that it claims, and the vector functions against f64.
 
-use super::support::{kernels, tokens};
+use super::support::tokens;
+use crate::engine::SamplingParams;
 use crate::engine::cpu::sampler::Sampler;
-use crate::engine::{SamplingParams, cpu::softmax};
-use gemm::Isa;
 use record::philox::{Part, Stream};
 
 /// Logits that look like a model's: a few likely tokens, many unlikely ones, some equal.
@@ -61,155 +60,87 @@ fn draws_follow_the_distribution() {
         let probabilities = probabilities(&logits, temperature);
         let kept = kept(&probabilities, &logits, &sampling);
         let mass: f64 = kept.iter().map(|&id| probabilities[id]).sum();
-        for (isa, kernels) in kernels(16) {
-            let mut sampler = Sampler::new(kernels);
-            let stream = Stream::named(9, &[Part::Number(size as u64)]);
-            sampler.prepare(&logits, &sampling).expect("numbers");
-            let mut counts = vec![0_u64; size];
-            let mut worst = 0.0_f32;
-            for position in 0..DRAWS {
-                let draw = sampler.draw(&logits, &sampling, stream.uniform(position));
-                counts[draw.id as usize] += 1;
-                worst = std::cmp::max_by(
-                    worst,
-                    (draw.logprob - probabilities[draw.id as usize].ln() as f32).abs(),
-                    f32::total_cmp,
-                );
-            }
-            assert!(worst < 1e-5, "{sampling:?} {isa:?}: log-probability off by {worst:.2e}");
-            // Pearson's statistic over cells of at least five expected draws; the rest share a cell.
-            let (mut statistic, mut cells) = (0.0, 0);
-            let (mut rest_expected, mut rest_seen) = (0.0, 0);
-            for &id in &kept {
-                let expected = probabilities[id] / mass * DRAWS as f64;
-                if expected < 5.0 {
-                    rest_expected += expected;
-                    rest_seen += counts[id];
-                } else {
-                    statistic += (counts[id] as f64 - expected).powi(2) / expected;
-                    cells += 1;
-                }
-            }
-            if rest_expected >= 5.0 {
-                statistic += (rest_seen as f64 - rest_expected).powi(2) / rest_expected;
+        let mut sampler = Sampler::default();
+        let stream = Stream::named(9, &[Part::Number(size as u64)]);
+        sampler.prepare(&logits, &sampling).expect("numbers");
+        let mut counts = vec![0_u64; size];
+        let mut worst = 0.0_f32;
+        for position in 0..DRAWS {
+            let draw = sampler.draw(&logits, &sampling, stream.uniform(position));
+            counts[draw.id as usize] += 1;
+            worst = std::cmp::max_by(
+                worst,
+                (draw.logprob - probabilities[draw.id as usize].ln() as f32).abs(),
+                f32::total_cmp,
+            );
+        }
+        assert!(worst < 1e-5, "{sampling:?}: log-probability off by {worst:.2e}");
+        // Pearson's statistic over cells of at least five expected draws; the rest share a cell.
+        let (mut statistic, mut cells) = (0.0, 0);
+        let (mut rest_expected, mut rest_seen) = (0.0, 0);
+        for &id in &kept {
+            let expected = probabilities[id] / mass * DRAWS as f64;
+            if expected < 5.0 {
+                rest_expected += expected;
+                rest_seen += counts[id];
+            } else {
+                statistic += (counts[id] as f64 - expected).powi(2) / expected;
                 cells += 1;
             }
-            let inside: u64 = kept.iter().map(|&id| counts[id]).sum();
-            assert_eq!(inside, DRAWS, "{sampling:?} {isa:?}: a token was drawn that truncation removes");
-            // Its mean is cells - 1 and its variance twice that; five deviations do not happen by chance.
-            let freedom = f64::from(cells - 1);
-            println!(
-                "{size} {sampling:?} {isa:?}: {} kept, statistic {statistic:.1} of {freedom}",
-                kept.len()
-            );
-            assert!(statistic <= freedom + 5.0 * (2.0 * freedom).sqrt() + 1e-9, "{statistic} of {freedom}");
         }
+        if rest_expected >= 5.0 {
+            statistic += (rest_seen as f64 - rest_expected).powi(2) / rest_expected;
+            cells += 1;
+        }
+        let inside: u64 = kept.iter().map(|&id| counts[id]).sum();
+        assert_eq!(inside, DRAWS, "{sampling:?}: a token was drawn that truncation removes");
+        // Its mean is cells - 1 and its variance twice that; five deviations do not happen by chance.
+        let freedom = f64::from(cells - 1);
+        println!("{size} {sampling:?}: {} kept, statistic {statistic:.1} of {freedom}", kept.len());
+        assert!(statistic <= freedom + 5.0 * (2.0 * freedom).sqrt() + 1e-9, "{statistic} of {freedom}");
     }
 }
 
 #[test]
 fn greedy_takes_the_lowest_of_the_likeliest() {
-    for (_, kernels) in kernels(16) {
-        let mut sampler = Sampler::new(kernels);
-        let sampling = SamplingParams { temperature: 0.3, greedy: true, ..SamplingParams::PLAIN };
-        for (first, second) in [(0, 1), (3, 40), (15, 16), (63, 64), (99, 100), (40, 100)] {
-            let mut logits = logits(101);
-            logits[first] = 30.0;
-            logits[second] = 30.0;
-            sampler.prepare(&logits, &sampling).expect("numbers");
-            let draw = sampler.draw(&logits, &sampling, 0.999);
-            assert_eq!(draw.id as usize, first);
-            // The temperature plays no part.
-            assert!((draw.logprob + 2.0_f32.ln()).abs() < 1e-4, "{}", draw.logprob);
-        }
+    let mut sampler = Sampler::default();
+    let sampling = SamplingParams { temperature: 0.3, greedy: true, ..SamplingParams::PLAIN };
+    for (first, second) in [(0, 1), (3, 40), (15, 16), (63, 64), (99, 100), (40, 100)] {
+        let mut logits = logits(101);
+        logits[first] = 30.0;
+        logits[second] = 30.0;
+        sampler.prepare(&logits, &sampling).expect("numbers");
+        let draw = sampler.draw(&logits, &sampling, 0.999);
+        assert_eq!(draw.id as usize, first);
+        // The temperature plays no part.
+        assert!((draw.logprob + 2.0_f32.ln()).abs() < 1e-4, "{}", draw.logprob);
     }
 }
 
 #[test]
 fn the_ends_of_the_line_hit_tokens_that_can_occur() {
     let almost_one = 1.0 - 1.0 / 16_777_216.0;
-    for (_, kernels) in kernels(16) {
-        let mut sampler = Sampler::new(kernels);
-        let mut logits = vec![-1e4_f32; 300];
-        logits[70] = 1.0;
-        logits[200] = 2.0;
-        for top_p in [1.0, 0.999] {
-            let sampling = SamplingParams { top_p, ..SamplingParams::PLAIN };
-            sampler.prepare(&logits, &sampling).expect("numbers");
-            assert_eq!(sampler.draw(&logits, &sampling, 0.0).id, 70);
-            assert_eq!(sampler.draw(&logits, &sampling, almost_one).id, 200);
-        }
+    let mut sampler = Sampler::default();
+    let mut logits = vec![-1e4_f32; 300];
+    logits[70] = 1.0;
+    logits[200] = 2.0;
+    for top_p in [1.0, 0.999] {
+        let sampling = SamplingParams { top_p, ..SamplingParams::PLAIN };
+        sampler.prepare(&logits, &sampling).expect("numbers");
+        assert_eq!(sampler.draw(&logits, &sampling, 0.0).id, 70);
+        assert_eq!(sampler.draw(&logits, &sampling, almost_one).id, 200);
     }
 }
 
 #[test]
 fn logits_that_are_not_numbers_are_an_error() {
-    for (isa, kernels) in kernels(16) {
-        let mut sampler = Sampler::new(kernels);
-        for bad in [f32::NAN, f32::INFINITY] {
-            for place in [0, 15, 16, 77, 99] {
-                let mut logits = logits(100);
-                logits[place] = bad;
-                assert!(
-                    sampler.prepare(&logits, &SamplingParams::PLAIN).is_err(),
-                    "{bad} at {place} {isa:?}"
-                );
-            }
-        }
-        assert!(sampler.prepare(&[f32::NEG_INFINITY; 100], &SamplingParams::PLAIN).is_err());
-    }
-}
-
-#[test]
-fn exponentials_are_accurate_and_equal_on_all_instruction_sets() {
-    let arguments: Vec<f32> = (0..200_000).map(|step| step as f32 * -0.0005).collect();
-    let mut first: Option<Vec<u32>> = None;
-    for (isa, kernels) in kernels(16) {
-        let mut weights = Vec::new();
-        // SAFETY: available on this processor.
-        unsafe { (kernels.weights)(&arguments, 0.0, 1.0, &mut weights) };
-        let mut worst = 0.0_f64;
-        for (&argument, &weight) in arguments.iter().zip(&weights) {
-            let exact = f64::from(argument).exp();
-            if argument >= -87.0 {
-                worst = std::cmp::max_by(worst, (f64::from(weight) - exact).abs() / exact, f64::total_cmp);
-            } else if argument < -87.4 {
-                assert_eq!(weight, 0.0);
-            }
-        }
-        println!("{isa:?}: largest relative error {worst:.2e}");
-        assert!(worst < 2.5e-7, "{isa:?}: {worst:.2e}");
-        let mut sums = Vec::new();
-        // SAFETY: as above.
-        unsafe { (kernels.tile_sums)(&arguments, 0.0, 1.0, &mut sums) };
-        assert_eq!(sums.len(), arguments.len().div_ceil(softmax::TILE));
-        let bits: Vec<u32> = weights.iter().chain(&sums).map(|number| number.to_bits()).collect();
-        // The portable version rounds a product and a sum apart where the target has no instruction for both.
-        if isa != Isa::Portable || cfg!(target_feature = "fma") {
-            assert_eq!(*first.get_or_insert_with(|| bits.clone()), bits, "{isa:?}");
+    let mut sampler = Sampler::default();
+    for bad in [f32::NAN, f32::INFINITY] {
+        for place in [0, 15, 16, 77, 99] {
+            let mut logits = logits(100);
+            logits[place] = bad;
+            assert!(sampler.prepare(&logits, &SamplingParams::PLAIN).is_err(), "{bad} at {place}");
         }
     }
-}
-
-#[test]
-fn swiglu_is_that_of_f64_at_every_length() {
-    for (isa, kernels) in kernels(16) {
-        for count in [1, 15, 16, 17, 32, 100] {
-            let gate: Vec<f32> = (0..count).map(|index| (index as f32 - 8.0) * 9.0).collect();
-            let up: Vec<f32> = (0..count).map(|index| 1.5 - index as f32 * 0.1).collect();
-            let mut output = vec![f32::NAN; count];
-            // SAFETY: available on this processor; all have the same length.
-            unsafe { (kernels.swiglu)(gate.as_ptr(), up.as_ptr(), count, output.as_mut_ptr()) };
-            for index in 0..count {
-                let (gate, up) = (f64::from(gate[index]), f64::from(up[index]));
-                let exact = gate / (1.0 + (-gate).exp()) * up;
-                let difference = (f64::from(output[index]) - exact).abs();
-                assert!(
-                    difference <= 1e-6 * exact.abs() + 1e-30,
-                    "{isa:?}: {gate}: {} not {exact}",
-                    output[index]
-                );
-            }
-        }
-    }
+    assert!(sampler.prepare(&[f32::NEG_INFINITY; 100], &SamplingParams::PLAIN).is_err());
 }

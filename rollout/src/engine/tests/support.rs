@@ -1,6 +1,5 @@
 //! What the tests share: the runtime library, small random policies, and requests.
 
-use crate::engine::cpu::isa::Kernels;
 use crate::engine::group::{Group, Source};
 use crate::engine::scheduler::{Runner, Scheduler};
 use crate::engine::{Completion, Engine, Options, Precision, Request, SamplingParams};
@@ -140,14 +139,9 @@ pub fn engine_in(precision: Precision, policy: &Policy, isa: Option<Isa>, max_ro
     Engine::load(policy, &options).expect("the engine loads")
 }
 
-/// How an engine can be loaded for a head size: as by default, and for each instruction set.
-pub fn instruction_sets(head_size: usize) -> impl Iterator<Item = Option<Isa>> {
-    [None].into_iter().chain(kernels(head_size).map(|(isa, _)| Some(isa)))
-}
-
-/// The instruction sets of this processor that a head size is compiled for.
-pub fn kernels(head_size: usize) -> impl Iterator<Item = (Isa, Kernels)> {
-    Isa::available().into_iter().filter_map(move |isa| Some((isa, Kernels::of(isa, head_size)?)))
+/// How an engine can be loaded: as by default, and for each instruction set.
+pub fn instruction_sets() -> impl Iterator<Item = Option<Isa>> {
+    [None].into_iter().chain(Isa::available().into_iter().map(Some))
 }
 
 /// Both precisions.

@@ -7,9 +7,9 @@
 
 use super::attention_blocks::{Block, Blocks, QUERIES};
 use super::products::{Gemm, ThreadScratch, exact};
-use super::vector::{dot, exp, exponentials, maximum, vectorized};
 use crate::backend::{Attention, AttentionGradients, AttentionOutput, Heads, MicroBatch};
-use gemm::{Onto, View};
+use functional::{dot, exp, softmax, vectorized};
+use gemm::{Onto, View, ViewMut};
 use std::ops::Range;
 
 /// Values that a thread holds for trees of up to so many tokens: the operands and scores of a block for one key head, of whose
@@ -143,26 +143,13 @@ vectorized! {
 }
 
 vectorized! {
-    /// Turns scores into `exp(score - largest)`, zero where the mask hides the key. Row sums go to `sums`,
-    /// log-sum-exps to `lse`.
-    fn softmax(
-        keys: usize,
-        common: usize,
-        masked: &[(u32, u32)],
-        nodes: &[u32],
-        scores: &mut [f32],
-        sums: &mut [f32],
-        lse: &mut [f32],
-    ) {
+    /// Makes scores negative infinity where the mask hides the key.
+    fn mask(keys: usize, common: usize, masked: &[(u32, u32)], nodes: &[u32], scores: &mut [f32]) {
         for (row, scores) in scores.chunks_exact_mut(keys).enumerate() {
             let node = nodes[row % nodes.len()];
             for (score, &(key, end)) in scores[common..].iter_mut().zip(masked) {
                 *score = if key <= node && node < end { *score } else { f32::NEG_INFINITY };
             }
-            let largest = maximum(scores);
-            let sum = exponentials(scores, largest);
-            sums[row] = sum;
-            lse[row] = largest + sum.ln();
         }
     }
 }
@@ -298,10 +285,13 @@ fn forward_block(
         if let Some(window) = window {
             hide(batch, window, &masked, nodes, block.keys, scores);
         }
-        softmax(block.keys, block.common, &masked, nodes, scores, sums, head_lse);
-        let p = View::new(scores, block.keys);
-        exact(gemm, [rows, width, block.keys], p, v, Onto::Zero, head_out, width);
-        for sum in sums.iter_mut() {
+        mask(block.keys, block.common, &masked, nodes, scores);
+        softmax(block.keys, block.keys, scores, head_lse, sums);
+        // In one chain, so that the keys that a row does not see change no bit of it.
+        let (p, sums_of_values) = (View::new(scores, block.keys), ViewMut::new(head_out, width));
+        gemm::multiply_chained(gemm, [rows, width, block.keys], p, v, sums_of_values);
+        for (sum, lse) in sums.iter_mut().zip(head_lse.iter_mut()) {
+            *lse += sum.ln();
             *sum = 1.0 / *sum;
         }
         scatter_rows(0..block.rows.len(), group, layouts[0], sums, head_out, out);

@@ -1,9 +1,9 @@
-//! Row-wise operations: RMS norm (arXiv 1910.07467), SwiGLU (arXiv 2002.05202), and the bias, head norm and RoPE
-//! (arXiv 2104.09864) that follow a query or key projection.
+//! Row-wise operations that `functional` has not: gradients of norms (arXiv 1910.07467) and activations (arXiv 2002.05202),
+//! and the head norm and RoPE (arXiv 2104.09864) of all heads of a projection.
 
-use super::vector::{dot, exp, vectorized};
 use crate::backend::QkNormRope;
 use crate::backend::rope::RopeCache;
+use functional::{dot, exp, gelu_argument, rotate_head, vectorized};
 
 vectorized! {
     /// Rounds to bf16.
@@ -15,20 +15,7 @@ vectorized! {
 }
 
 vectorized! {
-    /// `out = x / sqrt(mean(x^2) + epsilon) * weight` for each row.
-    pub(super) fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
-        let width = weight.len();
-        for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
-            let scale = 1.0 / (dot(x, x) / width as f32 + epsilon).sqrt();
-            for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
-                *out = x * scale * weight;
-            }
-        }
-    }
-}
-
-vectorized! {
-    /// Adds the gradients of [`rms_norm`] to `d_x` and `d_weight`.
+    /// Adds the gradients of [`functional::rms_norm`] to `d_x` and `d_weight`.
     pub(super) fn rms_norm_backward(
         x: &[f32],
         weight: &[f32],
@@ -68,18 +55,6 @@ vectorized! {
 }
 
 vectorized! {
-    /// `out = gate * sigmoid(gate) * up` for rows `[gate, up]`.
-    pub(super) fn swiglu(width: usize, gate_up: &[f32], out: &mut [f32]) {
-        for (row, out) in gate_up.chunks_exact(2 * width).zip(out.chunks_exact_mut(width)) {
-            let (gate, up) = row.split_at(width);
-            for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
-                *out = gate / (1.0 + exp(-gate)) * up;
-            }
-        }
-    }
-}
-
-vectorized! {
     /// Replaces rows `[gate, up]` by their gradients and writes the output again.
     pub(super) fn swiglu_backward(width: usize, gate_up: &mut [f32], d_out: &[f32], out: &mut [f32]) {
         let rows = gate_up.chunks_exact_mut(2 * width).zip(d_out.chunks_exact(width));
@@ -99,23 +74,6 @@ vectorized! {
     }
 }
 
-/// Factors of GELU's tanh formula: `gelu(x) = x * sigmoid(GELU_LINEAR * x + GELU_CUBIC * x^3)`.
-const GELU_LINEAR: f32 = 1.595_769_2;
-const GELU_CUBIC: f32 = 0.071_354_814;
-
-vectorized! {
-    /// `out = gelu(gate) * up` for rows `[gate, up]`.
-    pub(super) fn geglu(width: usize, gate_up: &[f32], out: &mut [f32]) {
-        for (row, out) in gate_up.chunks_exact(2 * width).zip(out.chunks_exact_mut(width)) {
-            let (gate, up) = row.split_at(width);
-            for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
-                let argument = gate * (gate * gate).mul_add(GELU_CUBIC, GELU_LINEAR);
-                *out = gate / (1.0 + exp(-argument)) * up;
-            }
-        }
-    }
-}
-
 vectorized! {
     /// Replaces rows `[gate, up]` by their gradients and writes the output again.
     pub(super) fn geglu_backward(width: usize, gate_up: &mut [f32], d_out: &[f32], out: &mut [f32]) {
@@ -125,11 +83,11 @@ vectorized! {
             let (gate, up, d_out, out) = (&mut gate[..width], &mut up[..width], &d_out[..width], &mut out[..width]);
             for i in 0..width {
                 let square = gate[i] * gate[i];
-                let sigmoid = 1.0 / (1.0 + exp(-gate[i] * square.mul_add(GELU_CUBIC, GELU_LINEAR)));
+                let sigmoid = 1.0 / (1.0 + exp(-gate[i] * gelu_argument(square, 1.0)));
                 let gelu = gate[i] * sigmoid;
                 out[i] = gelu * up[i];
                 // gelu' = sigmoid * (1 + gate * argument' * (1 - sigmoid))
-                let slope = square.mul_add(3.0 * GELU_CUBIC, GELU_LINEAR);
+                let slope = gelu_argument(square, 3.0);
                 let d_gelu = sigmoid.mul_add((gate[i] - gelu) * slope, sigmoid);
                 gate[i] = d_out[i] * up[i] * d_gelu;
                 up[i] = d_out[i] * gelu;
@@ -190,17 +148,6 @@ impl RowAngles<'_> {
 }
 
 vectorized! {
-    /// Adds `bias` to each row.
-    pub(super) fn add_bias(bias: &[f32], rows: &mut [f32]) {
-        for row in rows.chunks_exact_mut(bias.len()) {
-            for (value, &bias) in row.iter_mut().zip(bias) {
-                *value += bias;
-            }
-        }
-    }
-}
-
-vectorized! {
     /// Normalizes (unless `norm` is empty) and rotates the first heads of each row of `projection`. Dimension `i` of a
     /// head pairs with `i + half` of its `2 * half` rotated ones, as in Hugging Face's models.
     pub(super) fn qk_norm_rope(
@@ -214,32 +161,8 @@ vectorized! {
         let rows = projection.chunks_exact(op.stride).zip(out.chunks_exact_mut(op.heads_width()));
         for (row, (projection, out)) in rows.enumerate() {
             let (cos, sin) = angles.row(row);
-            let half = cos.len();
-            let sin = &sin[..half];
             for (head, out) in projection.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
-                let (first, rest) = head.split_at(half);
-                let (second, rest) = rest.split_at(half);
-                let (out_first, out_rest) = out.split_at_mut(half);
-                let (out_second, out_rest) = out_rest.split_at_mut(half);
-                if norm.is_empty() {
-                    for i in 0..half {
-                        out_first[i] = first[i] * cos[i] - second[i] * sin[i];
-                        out_second[i] = second[i] * cos[i] + first[i] * sin[i];
-                    }
-                    out_rest.copy_from_slice(rest);
-                } else {
-                    let scale = 1.0 / (dot(head, head) / width as f32 + op.epsilon).sqrt();
-                    let (norm_first, norm_rest) = norm.split_at(half);
-                    let (norm_second, norm_rest) = norm_rest.split_at(half);
-                    for i in 0..half {
-                        let (a, b) = (first[i] * scale * norm_first[i], second[i] * scale * norm_second[i]);
-                        out_first[i] = a * cos[i] - b * sin[i];
-                        out_second[i] = b * cos[i] + a * sin[i];
-                    }
-                    for ((out, value), norm) in out_rest.iter_mut().zip(rest).zip(norm_rest) {
-                        *out = value * scale * norm;
-                    }
-                }
+                rotate_head(head, norm, op.epsilon, cos, sin, out);
             }
         }
     }

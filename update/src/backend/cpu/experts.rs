@@ -66,7 +66,7 @@ fn run(gemm: &mut Gemm, op: &Experts<Vec<f32>>, x: &[f32], expert: usize, taken:
         2 * width,
     );
     let mut gated = vec![0.0; rows * width];
-    elementwise::swiglu(width, &gate_up, &mut gated);
+    functional::swiglu(width, &gate_up, &mut gated);
     let mut outputs = vec![0.0; rows * hidden];
     let weight = view(op.weights, out_matrix).transposed();
     gemm.linear([rows, hidden, width], View::new(&gated, width), weight, Onto::Zero, &mut outputs, hidden);

@@ -6,14 +6,14 @@
 use std::ops::Range;
 
 use super::products::Gemm;
-use super::vector::{self, maximum, sum2, vectorized};
 use crate::backend::{LmHead, MicroBatch};
+use functional::{CHUNK, LogSumExp, LogitChunk, TILE, exp, vectorized};
 use gemm::{Onto, View};
 
 /// Rows and columns of a block of logits: 8 MiB. The split of the vocabulary does not depend on the number of rows, so a
 /// row's result does not either.
 const ROWS: usize = 512;
-const COLUMNS: usize = 4096;
+const COLUMNS: usize = CHUNK;
 
 /// Values of the logits buffer for so many scored nodes.
 pub fn logits_values(nodes: usize, vocabulary: usize) -> usize {
@@ -35,44 +35,14 @@ pub(super) struct Scratch {
     logits: Vec<f32>,
     /// Whether `logits` still hold those of every row.
     kept: bool,
-    largest: Vec<f32>,
-    sums: Vec<f32>,
-    /// `sum exp(l - largest) * l`, for the entropy.
-    moments: Vec<f32>,
+    /// Chunk by chunk of the vocabulary, one for each node.
+    chunks: Vec<LogitChunk>,
+    distributions: Vec<LogSumExp>,
+    /// Log-sum-exps of the logits divided by the temperature.
     lse: Vec<f32>,
     weights: Vec<f32>,
     /// The gradient of some of the head's rows, where the nodes come in several tiles.
     d_head: Vec<f32>,
-}
-
-vectorized! {
-    /// Scales logits, and updates each row's running maximum, sum and moment.
-    fn fold_rows(
-        columns: usize,
-        stride: usize,
-        scale: f32,
-        logits: &mut [f32],
-        largest: &mut [f32],
-        sums: &mut [f32],
-        moments: &mut [f32],
-    ) {
-        for (row, logits) in logits.chunks_mut(stride).enumerate() {
-            let logits = &mut logits[..columns];
-            for logit in logits.iter_mut() {
-                *logit *= scale;
-            }
-            let top = maximum(logits);
-            if top > largest[row] {
-                let shrink = vector::exp(largest[row] - top);
-                sums[row] *= shrink;
-                moments[row] *= shrink;
-                largest[row] = top;
-            }
-            let top = largest[row];
-            sums[row] += sum2(logits, logits, |logit, _, sum| sum + vector::exp(logit - top));
-            moments[row] += sum2(logits, logits, |logit, _, sum| vector::exp(logit - top).mul_add(logit, sum));
-        }
-    }
 }
 
 vectorized! {
@@ -88,7 +58,7 @@ vectorized! {
             let logits = &mut logits[..columns];
             let (lse, weight) = (lse[row], weights[row]);
             for logit in logits {
-                *logit = -weight * vector::exp(*logit - lse);
+                *logit = -weight * exp(*logit - lse);
             }
         }
     }
@@ -162,36 +132,38 @@ impl Scratch {
         let (nodes, vocabulary) = (batch.scored.len(), head.weight.outputs);
         self.kept = fits(nodes, vocabulary);
         self.logits.resize(self.logits.len().max(logits_values(nodes, vocabulary)), 0.0);
-        self.largest.clear();
-        self.largest.resize(nodes, f32::NEG_INFINITY);
-        for sums in [&mut self.sums, &mut self.moments, &mut self.lse] {
-            sums.clear();
-            sums.resize(nodes, 0.0);
-        }
-        let scale = 1.0 / head.temperature;
+        self.chunks.clear();
+        self.chunks.resize(vocabulary.div_ceil(COLUMNS) * nodes, LogitChunk::default());
+        let (temperature, scale, kept) = (head.temperature, 1.0 / head.temperature, self.kept);
         for tile in tiles(nodes, vocabulary) {
             let logits = &mut self.logits[tile.logits.clone()];
             tile.compute(gemm, head, logits);
-            let [largest, sums, moments] = [&mut self.largest, &mut self.sums, &mut self.moments]
-                .map(|all| &mut all[tile.nodes.clone()]);
-            let share = gemm.share(tile.nodes.len());
-            let statistics =
-                largest.chunks_mut(share).zip(sums.chunks_mut(share)).zip(moments.chunks_mut(share));
-            let pieces = logits.chunks_mut(share * tile.stride).zip(statistics).collect();
-            gemm.each(pieces, |_, (logits, ((largest, sums), moments))| {
-                fold_rows(tile.tokens.len(), tile.stride, scale, logits, largest, sums, moments);
-            });
             for (row, at) in tile.targets(batch) {
                 logprobs[row] = logits[at];
             }
+            let share = gemm.share(tile.nodes.len());
+            let chunks = &mut self.chunks[tile.tokens.start / COLUMNS * nodes..][tile.nodes.clone()];
+            let pieces = logits.chunks_mut(share * tile.stride).zip(chunks.chunks_mut(share)).collect();
+            gemm.each(pieces, |_, (logits, chunks)| {
+                let mut tiles = [0.0; CHUNK / TILE];
+                for (logits, chunk) in logits.chunks_mut(tile.stride).zip(chunks) {
+                    let logits = &mut logits[..tile.tokens.len()];
+                    *chunk = LogitChunk::new(logits, temperature, &mut tiles);
+                    if kept {
+                        scale_all(scale, logits);
+                    }
+                }
+            });
         }
-        for node in 0..nodes {
-            self.lse[node] = self.largest[node] + self.sums[node].ln();
-        }
+        let of = |node: usize| LogSumExp::new(self.chunks[node..].iter().step_by(nodes), temperature);
+        self.distributions.clear();
+        self.distributions.extend((0..nodes).map(of));
+        self.lse.clear();
+        self.lse.extend(self.distributions.iter().map(LogSumExp::log_sum));
         for (row, &(node, _)) in batch.rows.iter().enumerate() {
-            let node = node as usize;
-            logprobs[row] -= self.lse[node];
-            entropies[row] = self.lse[node] - self.moments[node] / self.sums[node];
+            let distribution = &self.distributions[node as usize];
+            logprobs[row] = distribution.logprob(logprobs[row]);
+            entropies[row] = distribution.entropy();
         }
     }
 

@@ -15,7 +15,6 @@ mod lm_head;
 mod prepared;
 mod products;
 mod thread_pool;
-mod vector;
 
 use super::rope::RopeCache;
 use super::{
@@ -209,7 +208,7 @@ impl Backend for Cpu {
         let length = norm.rows * norm.width;
         let weight = &norm.weights[norm.offset..norm.offset + norm.width];
         let weight = norm_weight(weight, norm.minus_one, &mut self.shifted);
-        elementwise::rms_norm(&norm.x[..length], weight, norm.epsilon, &mut out[..length]);
+        functional::rms_norm(&norm.x[..length], weight, norm.epsilon, &mut out[..length]);
     }
 
     fn rms_norm_backward(
@@ -234,7 +233,7 @@ impl Backend for Cpu {
     }
 
     fn add_bias(&mut self, rows: usize, width: usize, weights: &Values, offset: usize, x: &mut Values) {
-        elementwise::add_bias(&weights[offset..offset + width], &mut x[..rows * width]);
+        functional::add_bias(&weights[offset..offset + width], &mut x[..rows * width]);
     }
 
     fn bias_backward(
@@ -296,7 +295,7 @@ impl Backend for Cpu {
         let rows = batch.rows(op.rows);
         let projection = &mut projection[..rows * op.stride];
         if let Some(offset) = op.bias {
-            elementwise::add_bias(&op.weights[offset..offset + op.stride], projection);
+            functional::add_bias(&op.weights[offset..offset + op.stride], projection);
         }
         if self.rounds(op) {
             let rows = projection.chunks_exact_mut(op.stride);
@@ -366,8 +365,8 @@ impl Backend for Cpu {
         let gate_up = gate_up[..2 * rows * width].chunks(2 * share);
         let pieces = gate_up.zip(out[..rows * width].chunks_mut(share)).collect();
         self.gemm.each(pieces, |_, (gate_up, out)| match activation {
-            Activation::Silu => elementwise::swiglu(width, gate_up, out),
-            Activation::Gelu => elementwise::geglu(width, gate_up, out),
+            Activation::Silu => functional::swiglu(width, gate_up, out),
+            Activation::Gelu => functional::geglu(width, gate_up, out),
         });
     }
 

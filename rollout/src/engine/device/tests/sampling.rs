@@ -2,12 +2,10 @@
 
 use crate::engine::SamplingParams;
 use crate::engine::batch::{NextToken, SampleRequest};
-use crate::engine::cpu::isa::Kernels;
 use crate::engine::device::sampler::DeviceSampler;
-use crate::engine::tests::support::{kernels, tokens};
+use crate::engine::tests::support::tokens;
 use crate::engine::{cpu::sampler::Sampler, request::SampledToken};
 use device::{Any, Buffer, Device};
-use gemm::Isa;
 use record::failure::Result;
 use record::philox::{Part, Stream};
 
@@ -49,12 +47,6 @@ fn settings() -> Vec<SamplingParams> {
     all
 }
 
-/// Kernels whose products are fused as those of the device are, if this processor has such.
-fn fused() -> Option<Kernels> {
-    let mut all = kernels(16).filter(|(isa, _)| *isa != Isa::Portable || cfg!(target_arch = "aarch64"));
-    all.next().map(|(_, kernels)| kernels)
-}
-
 /// What the device chooses, in two launches.
 fn sample(
     device: &mut Any,
@@ -80,14 +72,13 @@ fn choose(
     cpu.prepare(logits, sampling).expect("numbers");
     match *next {
         NextToken::Sample(stream, position) => cpu.draw(logits, sampling, stream.uniform(position)),
-        NextToken::Given(id) => SampledToken { id, logprob: cpu.logprob(logits, sampling, id) },
+        NextToken::Given(id) => SampledToken { id, logprob: cpu.logprob(logits, id) },
     }
 }
 
 #[test]
 fn the_device_draws_what_the_cpu_draws() {
-    let Some(kernels) = fused() else { return };
-    let mut cpu = Sampler::new(kernels);
+    let mut cpu = Sampler::default();
     // The last is three chunks, of which the third is one block.
     for (vocabulary, stride) in [(97, 97), (64, 80), (1000, 1024), (517, 520), (8202, 8208)] {
         let settings = settings();
@@ -126,7 +117,6 @@ fn the_device_draws_what_the_cpu_draws() {
 
 #[test]
 fn a_whole_vocabulary_is_sampled_alike() {
-    let Some(kernels) = fused() else { return };
     let vocabulary = 151_936;
     let settings =
         [SamplingParams::PLAIN, SamplingParams { top_p: 0.95, top_k: 200, ..SamplingParams::PLAIN }];
@@ -141,7 +131,7 @@ fn a_whole_vocabulary_is_sampled_alike() {
         (0..8).map(|at| SampleRequest { row: 0, sampling: settings[0], next: draw(at) }).collect();
     requests.push(SampleRequest { row: 1, sampling: settings[1], next: draw(11) });
     let drawn = sample(&mut device, &place, (vocabulary, vocabulary), &requests).expect("numbers");
-    let mut cpu = Sampler::new(kernels);
+    let mut cpu = Sampler::default();
     for (draw, request) in drawn.iter().zip(&requests) {
         assert_eq!(*draw, choose(&mut cpu, &logits[request.row * vocabulary..][..vocabulary], request));
     }
