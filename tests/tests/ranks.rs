@@ -202,7 +202,9 @@ fn failures_end_all_ranks_with_their_exit_code_and_publish_nothing() {
             "--parts must be a power of two up to 1024",
         ),
         (
-            format!("{two} '{program}' --policy full --parts 2 --max-logprob-gap 1e-12 <many"),
+            format!(
+                "{two} '{program}' --policy full --parts 2 --dtype bfloat16 --max-logprob-gap 1e-6 <many"
+            ),
             1,
             "log-probabilit",
         ),

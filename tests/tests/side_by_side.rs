@@ -84,7 +84,7 @@ fn a_failure_of_one_policy_ends_all_and_flags_without_effect_are_refused() {
         (2, &format!("{both} <one"), 65, "end"),
         // Both are opened before one is published: here the second is not the one that played.
         (2, "--policy tool=tool --policy planner=none <both", 65, "none"),
-        (2, &format!("{both} --max-logprob-gap 1e-12 <both"), 1, "log-probabilit"),
+        (2, &format!("{both} --dtype bfloat16 --max-logprob-gap 1e-6 <both"), 1, "log-probabilit"),
     ] {
         let command = format!(
             "cd '{}' && rm -rf none && policy init none --preset tiny --seed 9 >log && {} {update} {flags}",
