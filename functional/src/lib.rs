@@ -13,4 +13,4 @@ mod vector;
 pub use gemm::Isa;
 pub use rows::{add_bias, geglu, gelu_argument, rms_norm, rotate, rotate_head, swiglu};
 pub use softmax::{CHUNK, LogSumExp, LogitChunk, TILE, softmax, weights};
-pub use vector::{dot, exp, maximum};
+pub use vector::{dot, exp};

@@ -77,8 +77,8 @@ vectorized! {
     }
 }
 
-/// The argument of the sigmoid in GELU's tanh formula (arXiv 1606.08415), divided by `x`, and what its derivative is
-/// with three times the cubic term: `gelu(x) = x * sigmoid(x * gelu_argument(x^2, 1))`.
+/// GELU by its tanh formula (arXiv 1606.08415) is `x * sigmoid(x * gelu_argument(x^2, 1))`; the derivative of the sigmoid's
+/// argument is `gelu_argument(x^2, 3)`.
 #[inline(always)]
 pub fn gelu_argument(square: f32, cubic: f32) -> f32 {
     square.mul_add(cubic * 0.071_354_814, 1.595_769_2)

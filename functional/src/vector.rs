@@ -39,6 +39,7 @@ macro_rules! vectorized {
         }
     };
 }
+
 /// Lanes of every sum.
 const LANES: usize = 32;
 

@@ -53,12 +53,4 @@ pub unsafe trait Lanes: Copy {
     unsafe fn fma(self, factor: Self, term: Self) -> Self;
     /// Prefetches the cache line of `address` into the second-level cache.
     unsafe fn prefetch(address: *const f32);
-
-    /// The lanes as an array.
-    #[inline(always)]
-    unsafe fn array(self) -> [f32; 16] {
-        let mut lanes = [0.0; 16];
-        self.store(lanes.as_mut_ptr());
-        lanes
-    }
 }
