@@ -178,12 +178,10 @@ impl Decorate for Advantages {
             return Ok(());
         }
         let advantages = self.method.advantages(&values, &baselines, &statistics);
+        let (mean, deviation) = (splice::json(&statistics.mean), splice::json(&statistics.deviation));
+        let mut keys = [("advantage", Ok(String::new())), ("group_mean", mean), ("group_std", deviation)];
         for (member, index) in group.members.iter().zip(indices) {
-            let keys = [
-                ("advantage", splice::json(&advantages[index])),
-                ("group_mean", splice::json(&statistics.mean)),
-                ("group_std", splice::json(&statistics.deviation)),
-            ];
+            keys[0].1 = splice::json(&advantages[index]);
             output.add(member, &keys)?;
         }
         Ok(())

@@ -177,9 +177,8 @@ impl Decorate for Grouping {
         self.parallel += u64::from(parallel);
         let same = |pair: &[decorate::Member<Data>]| pair[0].data.reward == pair[1].data.reward;
         self.flat += u64::from(group.members.windows(2).all(same));
+        let keys = [("group", splice::json(&group.key)), ("group_size", splice::json(&group.members.len()))];
         for member in &group.members {
-            let keys =
-                [("group", splice::json(&group.key)), ("group_size", splice::json(&group.members.len()))];
             output.add(member, &keys)?;
         }
         Ok(())

@@ -9,6 +9,7 @@ pub mod decorate;
 pub mod failure;
 mod finite;
 pub mod gather;
+mod in_order;
 pub mod line;
 pub mod philox;
 pub mod progress;

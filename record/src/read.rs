@@ -21,6 +21,8 @@ use crate::stage;
 
 /// The version of the record that this build reads and writes.
 pub const VERSION: u64 = 1;
+/// How this build begins a sample.
+pub(crate) const SAMPLE: &str = "{\"type\":\"sample\",\"v\":1";
 /// The longest line, in bytes without its line feed. A sample of 100,000 tokens takes about 3 MB.
 pub const MAX_LINE: usize = 16 << 20;
 /// Bytes asked of the input at once: four times what a Linux pipe holds.
@@ -290,6 +292,9 @@ fn receive(input: &mut impl Read, bytes: &mut [u8], source: &str) -> Result<usiz
 
 /// The type of the line in `text`. Always checks the version, and the JSON as far as the module header says.
 fn kind(text: &str) -> Result<Kind> {
+    if text.strip_prefix(SAMPLE).is_some_and(|rest| rest.starts_with(',')) {
+        return Ok(Kind::Sample);
+    }
     let mut head = Head { kind: None, version: None, enough: false, repeated: None };
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let outcome = deserializer.deserialize_map(&mut head).and_then(|()| deserializer.end());

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::failure::{Failure, Result};
-use crate::read::Line;
+use crate::in_order::{Cursor, Take};
+use crate::read::{Line, SAMPLE};
 use crate::tag;
 use crate::text::Text;
 
@@ -71,6 +72,19 @@ macro_rules! sample_fields {
                 #[serde(default, skip_serializing_if = "Option::is_none")]
                 pub $field: Option<$type>,
             )*
+        }
+
+        impl<'a> Sample<'a> {
+            /// The sample in `text`, if all of it is as the stages write it; none where serde_json has to look.
+            pub(crate) fn in_order(text: &'a str) -> Option<Self> {
+                let (mut cursor, mut sample) = (Cursor(text.strip_prefix(SAMPLE)?), Sample::default());
+                $(
+                    if cursor.takes(concat!(",\"", stringify!($field), "\":")) {
+                        sample.$field = Take::take_field(&mut cursor)?;
+                    }
+                )*
+                (cursor.0 == "}").then_some(sample)
+            }
         }
 
         /// A field of a sample, for a stage to require.

@@ -1,0 +1,323 @@
+//! Reads a sample whose keys are in the order of its fields and which has no white space, as the stages write it.
+//!
+//! Every stage reads every sample, and with a small model that is a good part of a step. serde_json is ready for keys in any
+//! order and says what is wrong with a line; this takes the same values in a fifth of the instructions. It says nothing about
+//! what it does not take, which is serde_json's. Left out: keys that are not fields, and the rules of `check.rs`.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use crate::sample::{Message, Rewards, Sampling, SamplingMode};
+use crate::text::Text;
+
+/// Decimal digits that any u64 has room for.
+const DIGITS: usize = 19;
+
+/// What is left of a line.
+pub(crate) struct Cursor<'a>(pub(crate) &'a str);
+
+/// A value of a field.
+pub(crate) trait Take<'a>: Sized {
+    /// Takes it; none where serde_json has to look.
+    fn take(cursor: &mut Cursor<'a>) -> Option<Self>;
+
+    /// The same of a field, which is absent where its value is null.
+    fn take_field(cursor: &mut Cursor<'a>) -> Option<Option<Self>> {
+        if cursor.takes("null") { Some(None) } else { Self::take(cursor).map(Some) }
+    }
+}
+
+impl<'a> Cursor<'a> {
+    /// Takes `text` if it is next.
+    pub(crate) fn takes(&mut self, text: &str) -> bool {
+        let rest = self.0.strip_prefix(text);
+        self.0 = rest.unwrap_or(self.0);
+        rest.is_some()
+    }
+
+    fn expect(&mut self, text: &str) -> Option<()> {
+        self.takes(text).then_some(())
+    }
+
+    /// Takes `text` and the value after it.
+    fn after<T: Take<'a>>(&mut self, text: &str) -> Option<T> {
+        self.expect(text)?;
+        T::take(self)
+    }
+
+    fn split(&mut self, length: usize) -> Option<&'a str> {
+        let (taken, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    /// The items between brackets, after the first of them.
+    fn items(&mut self, close: &str, mut item: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        if self.takes(close) {
+            return Some(());
+        }
+        loop {
+            item(self)?;
+            if self.takes(close) {
+                return Some(());
+            }
+            self.expect(",")?;
+        }
+    }
+
+    /// A number without sign, fraction and exponent: what comes after it would have to be one of those.
+    fn integer(&mut self) -> Option<u64> {
+        let digits = self.0.bytes().map(|byte| byte.wrapping_sub(b'0')).take_while(|&digit| digit < 10);
+        let (length, value) = digits.fold((0, 0_u64), |(length, value), digit| {
+            (length + 1, value.wrapping_mul(10).wrapping_add(u64::from(digit)))
+        });
+        let leading_zero = length > 1 && self.0.starts_with('0');
+        self.split(length).filter(|_| (1..=DIGITS).contains(&length) && !leading_zero).map(|_| value)
+    }
+
+    /// Rounded once to the type that is asked for, as serde_json does.
+    fn float<T: FromStr + Copy + Into<f64>>(&mut self) -> Option<T> {
+        let length = number(self.0.as_bytes())?;
+        self.split(length)?.parse().ok().filter(|&number: &T| number.into().is_finite())
+    }
+}
+
+/// The length of the number of JSON that comes next.
+fn number(bytes: &[u8]) -> Option<usize> {
+    let digits = |from: usize| {
+        let more = bytes.get(from..)?.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        (more > 0).then_some(from + more)
+    };
+    let is = |at: usize, any: &[u8]| bytes.get(at).is_some_and(|byte| any.contains(byte));
+    let begin = usize::from(is(0, b"-"));
+    let mut end = digits(begin)?;
+    if is(begin, b"0") && end > begin + 1 {
+        return None;
+    }
+    if is(end, b".") {
+        end = digits(end + 1)?;
+    }
+    if is(end, b"eE") {
+        end = digits(end + 1 + usize::from(is(end + 1, b"+-")))?;
+    }
+    Some(end)
+}
+
+/// How many bytes come before a quote, a backslash or a control character.
+fn plain(bytes: &[u8]) -> usize {
+    const ONES: u64 = u64::MAX / 255;
+    let mut count = 0;
+    // Eight at a time: the high bit of each byte that is 0, or below a space; right up to the first.
+    while let Some(&eight) = bytes.get(count..).and_then(<[u8]>::first_chunk) {
+        let eight = u64::from_le_bytes(eight);
+        let zeros = |bytes: u64| bytes.wrapping_sub(ONES) & !bytes;
+        let [quotes, backslashes] = [b'"', b'\\'].map(|end| zeros(eight ^ (ONES * u64::from(end))));
+        let controls = eight.wrapping_sub(ONES * u64::from(b' ')) & !eight;
+        let ends = (quotes | backslashes | controls) & (ONES << 7);
+        if ends > 0 {
+            return count + ends.trailing_zeros() as usize / 8;
+        }
+        count += 8;
+    }
+    let ends = |&byte: &u8| byte == b'"' || byte == b'\\' || byte < b' ';
+    bytes[count..].iter().position(ends).map_or(bytes.len(), |more| count + more)
+}
+
+impl<'a> Take<'a> for Text<'a> {
+    fn take(cursor: &mut Cursor<'a>) -> Option<Self> {
+        let quoted = cursor.0;
+        cursor.expect("\"")?;
+        let text = cursor.split(plain(cursor.0.as_bytes()))?;
+        if cursor.takes("\"") {
+            return Some(text.into());
+        }
+        let mut length = text.len();
+        while quoted.as_bytes().get(1 + length) == Some(&b'\\') {
+            length += 2;
+            length += plain(quoted.as_bytes().get(1 + length..)?);
+        }
+        cursor.0 = quoted;
+        let text: String = serde_json::from_str(cursor.split(length + 2)?).ok()?;
+        Some(text.into())
+    }
+}
+
+impl Take<'_> for u64 {
+    fn take(cursor: &mut Cursor) -> Option<Self> {
+        cursor.integer()
+    }
+}
+
+impl Take<'_> for u32 {
+    fn take(cursor: &mut Cursor) -> Option<Self> {
+        cursor.integer()?.try_into().ok()
+    }
+}
+
+impl Take<'_> for f32 {
+    fn take(cursor: &mut Cursor) -> Option<Self> {
+        cursor.float()
+    }
+}
+
+impl Take<'_> for f64 {
+    fn take(cursor: &mut Cursor) -> Option<Self> {
+        cursor.float()
+    }
+}
+
+impl Take<'_> for bool {
+    fn take(cursor: &mut Cursor) -> Option<Self> {
+        if cursor.takes("true") { Some(true) } else { cursor.expect("false").map(|()| false) }
+    }
+}
+
+impl Take<'_> for Option<f64> {
+    fn take(cursor: &mut Cursor) -> Option<Self> {
+        f64::take_field(cursor)
+    }
+
+    /// A null says something here: that nothing was scored.
+    fn take_field(cursor: &mut Cursor) -> Option<Option<Self>> {
+        <Self as Take>::take(cursor).map(Some)
+    }
+}
+
+impl<'a, T: Take<'a>> Take<'a> for Vec<T> {
+    fn take(cursor: &mut Cursor<'a>) -> Option<Self> {
+        let mut items = Vec::with_capacity(8);
+        cursor.expect("[")?;
+        cursor.items("]", |cursor| T::take(cursor).map(|item| items.push(item)))?;
+        Some(items)
+    }
+}
+
+impl<'a> Take<'a> for BTreeMap<Text<'a>, f64> {
+    fn take(cursor: &mut Cursor<'a>) -> Option<Self> {
+        let mut entries = BTreeMap::new();
+        cursor.expect("{")?;
+        cursor.items("}", |cursor| {
+            let key = Text::take(cursor)?;
+            let value = cursor.after(":")?;
+            entries.insert(key, value);
+            Some(())
+        })?;
+        Some(entries)
+    }
+}
+
+impl<'a> Take<'a> for Message {
+    fn take(cursor: &mut Cursor<'a>) -> Option<Self> {
+        let role: Text = cursor.after("{\"role\":")?;
+        let content: Text = cursor.after(",\"content\":")?;
+        cursor.expect("}")?;
+        Some(Message { role: role.into(), content: content.into() })
+    }
+}
+
+impl Take<'_> for Sampling {
+    fn take(cursor: &mut Cursor) -> Option<Self> {
+        let sampling = Sampling {
+            temperature: cursor.after("{\"temperature\":")?,
+            top_p: cursor.after(",\"top_p\":")?,
+            top_k: cursor.after(",\"top_k\":")?,
+            greedy: cursor.after(",\"greedy\":")?,
+            seed: cursor.after(",\"seed\":")?,
+        };
+        cursor.expect("}").map(|()| sampling)
+    }
+}
+
+impl Take<'_> for Rewards {
+    fn take(cursor: &mut Cursor) -> Option<Self> {
+        let rewards = Rewards { team: cursor.after("{\"team\":")?, local: cursor.after(",\"local\":")? };
+        cursor.expect("}").map(|()| rewards)
+    }
+}
+
+impl Take<'_> for SamplingMode {
+    fn take(cursor: &mut Cursor) -> Option<Self> {
+        if cursor.takes("\"tree\"") {
+            return Some(SamplingMode::Tree);
+        }
+        cursor.expect("\"parallel\"").map(|()| SamplingMode::Parallel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+    use std::fmt::Debug;
+
+    /// Whether `text` is taken to its end, and then as serde_json takes it.
+    fn is_taken<'a, T: Take<'a> + Deserialize<'a> + PartialEq + Debug>(text: &'a str) -> bool {
+        let mut cursor = Cursor(text);
+        let taken = T::take(&mut cursor).filter(|_| cursor.0.is_empty());
+        if let Some(value) = &taken {
+            assert_eq!(serde_json::from_str::<T>(text).ok().as_ref(), Some(value), "{text}");
+        }
+        taken.is_some()
+    }
+
+    #[test]
+    fn numbers_are_those_of_serde_json() {
+        for number in [
+            "0",
+            "-0",
+            "7",
+            "4294967295",
+            "9007199254740993",
+            "18446744073709551615",
+            "1e5",
+            "-1.5E-3",
+            "0.1",
+            "1.17549435e-38",
+            "0.333333333333333333333",
+            "123456789012345678901234567890",
+            "16777217.5",
+            "2e-46",
+        ] {
+            assert!(is_taken::<f64>(number) && is_taken::<f32>(number), "{number}");
+        }
+        assert!(is_taken::<u64>("9007199254740993") && is_taken::<u32>("4294967295") && is_taken::<u32>("0"));
+        for wrong in
+            ["", "-", "01", "-00", "1.", ".5", "1e", "1e+", "+1", "1e999", "NaN", "inf", "1 ", "0x1", "--1"]
+        {
+            assert!(!is_taken::<f64>(wrong) && !is_taken::<f32>(wrong) && !is_taken::<u64>(wrong), "{wrong}");
+        }
+        for wrong in ["4294967296", "1.0", "-1", "1e0"] {
+            assert!(!is_taken::<u32>(wrong), "{wrong}");
+        }
+        assert!(!is_taken::<f32>("1e39"), "infinite as f32");
+    }
+
+    #[test]
+    fn texts_are_those_of_serde_json() {
+        for length in 0..20 {
+            for end in ["", "é", "\\n", "\\u00e9\\\\", "\\\"x", "\\n\\n"] {
+                assert!(is_taken::<Text>(&format!("\"{}{end}\"", "x".repeat(length))), "{length} {end}");
+            }
+            for wrong in ["\n", "\\", "\\x", "\\ud800", "\"", "\0", "\\nx\n"] {
+                assert!(!is_taken::<Text>(&format!("\"{}{wrong}\"", "x".repeat(length))), "{wrong:?}");
+            }
+        }
+        for wrong in ["", "\"", "\"x", "x", "\"\\", "\"\\\""] {
+            assert!(!is_taken::<Text>(wrong), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_inside_brackets_is_that_of_serde_json() {
+        assert!(is_taken::<Vec<u32>>("[]") && is_taken::<Vec<bool>>("[true,false]"));
+        for wrong in ["", "[", "[1", "[1,", "[1,]", "[,1]", "[1 ]", "[1}", "[1]]", "[1,2", "[1 2]"] {
+            assert!(!is_taken::<Vec<u32>>(wrong), "{wrong}");
+        }
+        assert!(is_taken::<BTreeMap<Text, f64>>("{\"a\":1,\"a\":2,\"\\u0062\":-3.5}"));
+        for wrong in ["{", "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "{1:2}", "{\"a\":1]", "{,}"] {
+            assert!(!is_taken::<BTreeMap<Text, f64>>(wrong), "{wrong}");
+        }
+        assert!(is_taken::<Option<f64>>("null") && !is_taken::<Option<f64>>("nul"));
+        assert!(is_taken::<SamplingMode>("\"parallel\"") && !is_taken::<SamplingMode>("\"other\""));
+    }
+}
