@@ -114,27 +114,30 @@ pub fn trees(samples: &Samples, members: &[Vec<usize>]) -> Vec<Tree> {
     members.iter().map(|members| pack(&sequences(samples, members), true)).collect()
 }
 
-/// An upper bound of the tokens of any tree by [`pack_trees`].
-pub fn largest_tree(samples: &Samples, limit: usize) -> usize {
+/// Tokens that the model computes, for memory to be planned with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Of all samples, shared ones once per task.
+    pub unique: usize,
+    /// Of any tree by [`pack_trees`], at most.
+    pub largest_tree: usize,
+    /// Of the longest sequence.
+    pub longest: usize,
+}
+
+/// The sizes of samples that are packed into trees of at most `limit` unique tokens.
+pub fn sizes(samples: &Samples, limit: usize) -> Sizes {
     let mut tasks: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for (index, row) in samples.rows.iter().enumerate() {
         tasks.entry(row.task).or_default().push(index);
     }
-    // A tree's last task may be a whole one; the tasks before it are smaller than what closes a tree.
     let of_task = |members: &Vec<usize>| pack(&sequences(samples, members), true).len();
-    let task = tasks.values().map(of_task).max().unwrap_or(0);
-    limit.min(LEAST_TOKENS - 1 + task).min(unique_tokens(samples)).max(longest(samples))
-}
-
-/// Tokens of all samples, shared ones once per task.
-pub fn unique_tokens(samples: &Samples) -> usize {
-    let all: Vec<usize> = (0..samples.rows.len()).collect();
-    pack_trees(samples, &all, usize::MAX).iter().map(TreeBatch::unique_tokens).sum()
-}
-
-/// Computed tokens of the longest sequence.
-pub fn longest(samples: &Samples) -> usize {
-    (0..samples.rows.len()).map(|index| computed(&samples.sequence(index))).max().unwrap_or(0)
+    let (unique, task) =
+        tasks.values().map(of_task).fold((0, 0), |(sum, most), task| (sum + task, most.max(task)));
+    let longest = (0..samples.rows.len()).map(|index| computed(&samples.sequence(index))).max().unwrap_or(0);
+    // A tree's last task may be a whole one; the tasks before it are smaller than what closes a tree.
+    let largest_tree = limit.min(LEAST_TOKENS - 1 + task).min(unique).max(longest);
+    Sizes { unique, largest_tree, longest }
 }
 
 fn sequences<'a>(samples: &'a Samples, members: &[usize]) -> Vec<Sequence<'a>> {

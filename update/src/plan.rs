@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use crate::arguments::Arguments;
 use crate::metrics;
-use crate::minibatch::{self, TreeBatch};
+use crate::minibatch::{self, Sizes, TreeBatch};
 use crate::model::{self, Bytes, DeviceMemory, Layout, LoraAdapter, MemoryPlan, MemoryRequest};
 use crate::optimizer::{self, Optimizer, on_device::moment_bytes};
 use crate::parts::TreeSum;
@@ -63,12 +63,12 @@ pub struct ModelSpec<'a> {
 /// The memory request of a call on each of so many processes, or of `--ranks`; `learns` says whether it trains.
 pub fn request(arguments: &Arguments, samples: &Samples, ranks: usize, learns: bool) -> MemoryRequest {
     let limit = arguments.max_tokens_per_batch as usize;
-    let largest = minibatch::largest_tree(samples, limit);
+    let Sizes { unique, largest_tree, longest } = minibatch::sizes(samples, limit);
     MemoryRequest {
-        tokens: limit.min(minibatch::unique_tokens(samples)).max(largest),
-        largest,
+        tokens: limit.min(unique).max(largest_tree),
+        largest: largest_tree,
         rows: samples.tokens(),
-        positions: minibatch::longest(samples),
+        positions: longest,
         moments: learns.then(|| moment_bytes(arguments.optimizer)),
         ranks: arguments.ranks.map_or(ranks, |ranks| ranks as usize),
     }

@@ -155,8 +155,8 @@ fn no_tree_is_larger_than_was_planned() {
     // Three tokens are computed for a task: its own and one for each group.
     for (tasks, limit, planned) in [(6, 4096, 18), (6, 5, 5), (6, 1, 2), (40, 4096, 63 + 3), (40, 64, 64)] {
         let samples = regular(tasks);
-        assert_eq!((unique_tokens(&samples), longest(&samples)), (3 * tasks, 2));
-        assert_eq!(largest_tree(&samples, limit), planned, "{tasks} tasks, limit {limit}");
+        let expected = Sizes { unique: 3 * tasks, largest_tree: planned, longest: 2 };
+        assert_eq!(sizes(&samples, limit), expected, "{tasks} tasks, limit {limit}");
         let all: Vec<usize> = (0..samples.rows.len()).collect();
         let batches = pack_trees(&samples, &all, limit);
         assert!(batches.iter().flat_map(|batch| &batch.trees).all(|tree| tree.len() <= planned), "{limit}");
