@@ -32,9 +32,9 @@ choose_settings() { # those that follow the environment and the kind of policy
     for setting in $settings; do set_flags+=(--set "$setting"); done
     if [ -z "$env_command" ]; then
         known=$(envs list "$env" "${set_flags[@]}" --format json) || exit $? # it names the nearest
-        agents=$(printf %s "$known" |
-            json 'next((known["agents"] for known in lines[0]["workflows"] if known["name"] == argv[0]), [])' "$workflow") || exit $?
-        [ -n "$agents" ] || die 2 "there is no workflow $workflow of an environment $env" 'envs list names them all'
+        agents=${known#*"{\"name\":\"$workflow\",\"agents\":[\""}
+        agents=${agents%%\"]*} agents=${agents//\",\"/ }
+        [[ $agents != \{* ]] || die 2 "there is no workflow $workflow of an environment $env" 'envs list names them all'
     fi
     for agent in $train; do
         [[ " $agents " = *" $agent "* ]] || die 2 "--train $agent: $env/$workflow has no agent $agent" "agents: $agents"

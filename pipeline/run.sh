@@ -16,10 +16,15 @@ remember_values() {
     stages=$(tr ';' '\n' <<<"$stages" | sort | tr -s '\n' ';')
     stages=${stages#;}
     # The program and its ONNX Runtime, without the paths where they are found.
-    # `rollout` asks the python3 on the PATH where its packages are: the resolved one, not a shim.
-    build=$(PATH=${python3%/*}:$PATH rollout --version --format json | json '"rollout {}\n{}".format(lines[0]["version"],
-        "ONNX Runtime {version}".format(**lines[0]["onnxruntime"]) if lines[0]["onnxruntime"]["path"] else "no ONNX Runtime")') ||
-        die $? 'rollout --version failed'
+    IFS= read -r name <&"$about" || true
+    wait "$asked" || die $? 'rollout --version failed'
+    exec {about}<&-
+    [[ $name =~ ^\{\"version\":\"([^\"]+)\" ]] && build="rollout ${BASH_REMATCH[1]}"
+    if [[ $name =~ \"onnxruntime\":\{\"version\":\"([^\"]+)\",\"path\":\" ]]; then
+        build+=$'\n'"ONNX Runtime ${BASH_REMATCH[1]}"
+    else
+        build+=$'\n'"no ONNX Runtime"
+    fi
     # Written down once and for all, so not where a library that was just there could not be read.
     case "$device $build" in
         cpu*'no ONNX Runtime' | sim*'no ONNX Runtime') die 69 "rollout cannot open ONNX Runtime, ${ORT_DYLIB_PATH:-not named}" 'rollout --version says more' ;;
@@ -209,7 +214,13 @@ settle() { # now that the states are on the disk, what waited for them counts: t
     done
     committing=()
 }
-versions_in() { json '[f"{name}:{version}" for name, version in lines[0]["policies"].items()]' <"$1"; } # DONE: a word a policy
+versions_in() { # DONE: a word a policy, as in shared:12:9f2c41d0
+    local text
+    IFS= read -r text <"$1" && [[ $text = *'"policies":{'*'}}' ]] || return
+    text=${text#*'"policies":{'} text=${text%'}}'}
+    text=${text//\",\"/ }
+    printf '%s\n' "${text//\"/}"
+}
 has_states() { # DONE: whether all its versions are there with their optimizers' states, which version 0 has none of
     local pairs pair name number files
     pairs=$(versions_in "$1" 2>/dev/null) && [ -n "$pairs" ] || return # it was cut off
