@@ -29,12 +29,14 @@ pub(crate) trait Take<'a>: Sized {
 
 impl<'a> Cursor<'a> {
     /// Takes `text` if it is next.
+    #[inline(always)] // a comparison with a constant is a few instructions
     pub(crate) fn takes(&mut self, text: &str) -> bool {
         let rest = self.0.strip_prefix(text);
         self.0 = rest.unwrap_or(self.0);
         rest.is_some()
     }
 
+    #[inline(always)]
     fn expect(&mut self, text: &str) -> Option<()> {
         self.takes(text).then_some(())
     }
