@@ -1,7 +1,7 @@
 //! Reads a sample whose keys are in the order of its fields and which has no white space, as the stages write it.
 //!
 //! Every stage reads every sample, and with a small model that is a good part of a step. serde_json is ready for keys in any
-//! order and says what is wrong with a line; this takes the same values in a fifth of the instructions. It says nothing about
+//! order and says what is wrong with a line; this takes the same values in half the instructions. It says nothing about
 //! what it does not take, which is serde_json's. Left out: keys that are not fields, and the rules of `check.rs`.
 
 use std::collections::BTreeMap;
