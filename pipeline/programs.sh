@@ -36,8 +36,10 @@ set_up() { # TROUPE_BIN names a folder with built programs (a test's, or another
     [ "$setup" = no ] || exit 0
     export PATH=$bin:$PATH
     # It takes a while to look for libraries, as where the python3 on the PATH has its packages: the resolved one, not a shim.
-    [ -n "$evaluate" ] || exec {about}< <(PATH=${python3%/*}:$PATH exec rollout --version --format json)
-    asked=$!
+    if [ -z "$evaluate" ]; then
+        exec {about}< <(PATH=${python3%/*}:$PATH exec rollout --version --format json)
+        asked=$!
+    fi
 }
 
 part_read=programs
