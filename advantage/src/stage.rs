@@ -179,10 +179,11 @@ impl Decorate for Advantages {
         }
         let advantages = self.method.advantages(&values, &baselines, &statistics);
         let (mean, deviation) = (splice::json(&statistics.mean), splice::json(&statistics.deviation));
-        let mut keys = [("advantage", Ok(String::new())), ("group_mean", mean), ("group_std", deviation)];
         for (member, index) in group.members.iter().zip(indices) {
-            keys[0].1 = splice::json(&advantages[index]);
-            output.add(member, &keys)?;
+            let advantage = splice::json(&advantages[index]);
+            let (mean, deviation) = (mean.clone(), deviation.clone());
+            output
+                .add(member, &[("advantage", advantage), ("group_mean", mean), ("group_std", deviation)])?;
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ pub fn write(output: &mut Vec<u8>, value: &impl Serialize) -> Result<()> {
 /// # Errors
 /// As [`write`].
 pub fn text(value: &impl Serialize) -> Result<String> {
-    let mut output = Vec::with_capacity(32); // of most values, which are numbers and names
+    let mut output = Vec::with_capacity(32); // most values are numbers and names
     write(&mut output, value)?;
     String::from_utf8(output).map_err(|error| Failure::data(format!("cannot be written as JSON: {error}")))
 }

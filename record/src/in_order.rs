@@ -1,8 +1,8 @@
 //! Reads a sample whose keys are in the order of its fields and which has no white space, as the stages write it.
 //!
-//! Every stage reads every sample, and with a small model that is a good part of a step. serde_json is ready for keys in any
-//! order and says what is wrong with a line; this takes the same values in half the instructions. It says nothing about
-//! what it does not take, which is serde_json's. Left out: keys that are not fields, and the rules of `check.rs`.
+//! Every stage parses every sample, and with a small model that is a good part of a step. serde_json takes keys in any order
+//! and explains what is wrong with a line; this parses the same values in half the instructions and gives up without a
+//! reason, and then serde_json parses the line. Left out: keys that are not fields, and the rules of `check.rs`.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -53,7 +53,7 @@ impl<'a> Cursor<'a> {
         Some(taken)
     }
 
-    /// The items between brackets, after the first of them.
+    /// Takes items and commas up to `close`; the opening bracket was taken before.
     fn items(&mut self, close: &str, mut item: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         if self.takes(close) {
             return Some(());
@@ -67,7 +67,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A number without sign, fraction and exponent: what comes after it would have to be one of those.
+    /// Digits alone. A fraction or an exponent after them is no comma and no bracket, so the line is serde_json's.
     fn integer(&mut self) -> Option<u64> {
         let digits = self.0.bytes().map(|byte| byte.wrapping_sub(b'0')).take_while(|&digit| digit < 10);
         let (length, value) = digits.fold((0, 0_u64), |(length, value), digit| {
@@ -109,7 +109,7 @@ fn number(bytes: &[u8]) -> Option<usize> {
 fn plain(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::MAX / 255;
     let mut count = 0;
-    // Eight at a time: the high bit of each byte that is 0, or below a space; right up to the first.
+    // Eight bytes a word: a byte's high bit says that it is 0, or below a space; exact up to the first such byte.
     while let Some(&eight) = bytes.get(count..).and_then(<[u8]>::first_chunk) {
         let eight = u64::from_le_bytes(eight);
         let zeros = |bytes: u64| bytes.wrapping_sub(ONES) & !bytes;
@@ -249,6 +249,7 @@ impl Take<'_> for SamplingMode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample::Sample;
     use serde::Deserialize;
     use std::fmt::Debug;
 
@@ -307,6 +308,20 @@ mod tests {
         for wrong in ["", "\"", "\"x", "x", "\"\\", "\"\\\""] {
             assert!(!is_taken::<Text>(wrong), "{wrong}");
         }
+    }
+
+    #[test]
+    fn every_field_is_taken() {
+        for line in include_str!("../tests/golden/samples.jsonl").lines() {
+            let is_sample = line.starts_with("{\"type\":\"sample\"");
+            assert_eq!(Sample::in_order(line).is_some(), is_sample, "{line}");
+        }
+        let text = "{\"type\":\"sample\",\"v\":1,\"node\":\"3.0\",\"sampling_mode\":\"tree\",\"reward\":null,\"baseline\":0.5}";
+        let sample = Sample::in_order(text).expect("the fields that the golden stream lacks");
+        assert_eq!(
+            (sample.node.as_deref(), sample.reward, sample.baseline),
+            (Some("3.0"), Some(None), Some(0.5))
+        );
     }
 
     #[test]

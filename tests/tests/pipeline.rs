@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use record::sample::Field;
 use serde_json::Value;
 use troupe_tests::{must, pipeline, programs, root, shell};
 
@@ -31,6 +32,13 @@ fn groups_are_groups(samples: &[Value], tasks: usize, branches: usize) {
     assert_eq!(of_type(samples, "episode").count(), tasks);
     let mut groups = std::collections::BTreeMap::<String, Vec<&Value>>::new();
     for sample in of_type(samples, "sample") {
+        // Lines in another order are read all the same, but by serde_json.
+        let keys: Vec<&String> = sample.as_object().expect("an object").keys().skip(2).collect();
+        let known = |key: &&String| Field::ALL.iter().position(|field| field.key() == *key);
+        assert!(
+            keys.iter().map(known).is_sorted() && keys.iter().all(|key| known(key).is_some()),
+            "{keys:?}"
+        );
         groups.entry(sample["group"].as_str().expect("a group").into()).or_default().push(sample);
     }
     assert!(!groups.is_empty());
