@@ -35,10 +35,11 @@ set_up() { # TROUPE_BIN names a folder with built programs (a test's, or another
     esac
     [ "$setup" = no ] || exit 0
     export PATH=$bin:$PATH
-    # It takes a while to look for libraries, as where the python3 on the PATH has its packages: the resolved one, not a shim.
+    # For remember_values, in the background: it takes 0.1 s to look for libraries. It asks the python3 on the PATH where its packages
+    # are: the resolved one, not a shim.
     if [ -z "$evaluate" ]; then
-        exec {about}< <(PATH=${python3%/*}:$PATH exec rollout --version --format json)
-        asked=$!
+        exec {version_pipe}< <(PATH=${python3%/*}:$PATH exec rollout --version --format json)
+        version_pid=$!
     fi
 }
 

@@ -11,20 +11,17 @@ digest_of() { # the identity of a policy that was handed in: its weights' bytes
     cat "$1"/current/*.safetensors "$1"/*.safetensors 2>/dev/null | cksum | cut -d' ' -f1
 }
 remember_values() {
-    local stages='' name build values=()
+    local stages='' name version build values=()
     for name in "${!stage_command[@]}"; do stages+="$name=${stage_command[$name]};"; done
     stages=$(tr ';' '\n' <<<"$stages" | sort | tr -s '\n' ';')
     stages=${stages#;}
     # The program and its ONNX Runtime, without the paths where they are found.
-    IFS= read -r name <&"$about" || true
-    wait "$asked" || die $? 'rollout --version failed'
-    exec {about}<&-
-    [[ $name =~ ^\{\"version\":\"([^\"]+)\" ]] && build="rollout ${BASH_REMATCH[1]}"
-    if [[ $name =~ \"onnxruntime\":\{\"version\":\"([^\"]+)\",\"path\":\" ]]; then
-        build+=$'\n'"ONNX Runtime ${BASH_REMATCH[1]}"
-    else
-        build+=$'\n'"no ONNX Runtime"
-    fi
+    IFS= read -r version <&"$version_pipe" || true
+    wait "$version_pid" || die $? 'rollout --version failed'
+    exec {version_pipe}<&-
+    [[ $version =~ ^\{\"version\":\"([^\"]+)\",\"onnxruntime\":\{\"version\":(null|\"([^\"]+)\"), ]] ||
+        die 1 "rollout --version says $version" 'is the rollout on the PATH of another build?'
+    build="rollout ${BASH_REMATCH[1]}"$'\n'"${BASH_REMATCH[3]:+ONNX Runtime }${BASH_REMATCH[3]:-no ONNX Runtime}"
     # Written down once and for all, so not where a library that was just there could not be read.
     case "$device $build" in
         cpu*'no ONNX Runtime' | sim*'no ONNX Runtime') die 69 "rollout cannot open ONNX Runtime, ${ORT_DYLIB_PATH:-not named}" 'rollout --version says more' ;;
