@@ -79,7 +79,7 @@ fn list(directory: &Path, files: &mut Vec<PathBuf>, directories: &mut Vec<PathBu
 }
 
 /// Waits until a file's content, or a directory's entries, are on disk.
-fn sync(path: &Path) -> Result<()> {
+pub(crate) fn sync(path: &Path) -> Result<()> {
     File::open(path).and_then(|file| file.sync_all()).map_err(|error| failure(path, &error))?;
     trace("sync", path, path);
     Ok(())
@@ -137,11 +137,11 @@ pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
     }
 }
 
-/// Makes `link` point to `target` in one step. `temporary` lies beside it.
+/// Makes `link` point to `target` in one step, without a sync. `temporary` lies beside it.
 pub(crate) fn relink(link: &Path, target: &str, temporary: &Path) -> Result<()> {
     symlink(target, temporary).map_err(|error| failure(temporary, &error))?;
     trace("link", temporary, Path::new(target));
-    rename(temporary, link)
+    move_within(temporary, link)
 }
 
 /// Copies a file, following links, for [`synchronize`].

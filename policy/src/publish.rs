@@ -1,7 +1,8 @@
 //! Publishes a new version of a policy: all of it or nothing, whatever happens meanwhile.
 //!
 //! A version is built in a hidden directory, synced and renamed into place; only then does `current` point to it. A reader
-//! that opened the old version keeps its files. The next publisher removes what a crash left behind.
+//! that opened the old version keeps its files. The next publisher removes what a crash left behind. A version without
+//! training state, from which no run resumes yet, is synced later ([`synchronize`]): nobody need wait for a disk to play it.
 //!
 //! Weights keep their type, file and place: the new file's header is the source's, byte for byte. bf16 weights are rounded
 //! to nearest even, and what rounding loses can be saved beside the optimizer state. Other files of the policy are linked
@@ -41,8 +42,15 @@ pub struct NewVersion<'a> {
     /// Optimizer state; no file if empty.
     pub optimizer: &'a [NewTensor<'a>],
     /// Trainer state; `version`, `digest` and `optimizer_digest` are added. Without, no state is saved: see
-    /// [`crate::training_state::save_state`].
+    /// [`crate::training_state::save_state`]; and until [`synchronize`] a power cut may damage the version, `current` included.
     pub trainer_state: Option<&'a Map<String, Value>>,
+}
+
+impl NewVersion<'_> {
+    /// Whether a run may resume from it once it is published, so that it must be on disk by then.
+    fn is_resumable(&self) -> bool {
+        self.trainer_state.is_some()
+    }
 }
 
 /// The version after `from`, if it was already published with the same `input`. Finishes that publish if it was interrupted
@@ -110,8 +118,20 @@ fn publish_content(
     // One sync covers both renames: after a power cut a prefix of a directory's changes survives.
     durable::move_within(&building, &target)?;
     durable::relink(&root.join(CURRENT), &step_name(step), &root.join(LINKING))?;
+    if next.is_resumable() {
+        durable::sync(root)?;
+    }
     drop(lock);
     Ok(version)
+}
+
+/// Waits until a version that was published without training state is on disk, and `current`.
+///
+/// # Errors
+/// The disk's (74).
+pub fn synchronize(root: &Path, version: &Version) -> Result<()> {
+    durable::synchronize(&root.join(step_name(version.step)))?;
+    durable::sync(root)
 }
 
 /// Makes a policy directory at `root` with the files that `fill` writes into its version 0: a whole model, or an adapter
@@ -148,7 +168,9 @@ fn first_version(
         durable::relink(&building.join(BASE), target, &building.join(LINKING))?;
     }
     seal(&first, 0, &digest, base, None)?;
-    durable::relink(&building.join(CURRENT), &step_name(0), &building.join(LINKING))
+    durable::synchronize(&first)?;
+    durable::relink(&building.join(CURRENT), &step_name(0), &building.join(LINKING))?;
+    durable::sync(building)
 }
 
 fn build(from: &Policy, next: &NewVersion, content: Content, step: u64, building: &Path) -> Result<Version> {
@@ -167,10 +189,14 @@ fn build(from: &Policy, next: &NewVersion, content: Content, step: u64, building
         let version = Version::new(step, &digest);
         write_state(building, (&version, &digest), next.optimizer, linked, state)?;
     }
-    seal(building, step, &digest, from.base.as_deref(), Some((from, next.input)))
+    let version = seal(building, step, &digest, from.base.as_deref(), Some((from, next.input)))?;
+    if next.is_resumable() {
+        durable::synchronize(building)?;
+    }
+    Ok(version)
 }
 
-/// Writes a version's account of itself and waits until all of it is on disk.
+/// Writes a version's account of itself.
 fn seal(
     files: &Path,
     step: u64,
@@ -188,7 +214,6 @@ fn seal(
         description["base"] = directory::digest_of(base, None)?.into();
     }
     durable::write_json(&files.join(VERSION_FILE), &description)?;
-    durable::synchronize(files)?;
     Ok(version)
 }
 
@@ -263,6 +288,8 @@ fn existing(from: &Policy, input: &str, retention: &Retention) -> Result<Option<
         durable::relink(&root.join(CURRENT), &step_name(step), &root.join(LINKING))?;
     }
     let version = Policy::open_step(root, step)?.version;
+    // Whoever published it may have been killed before.
+    synchronize(root, &version)?;
     if newest.is_none_or(|newest| newest <= step) {
         retire_locked(root, from.version.step, &version, retention)?;
     }

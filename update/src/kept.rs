@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use policy::directory::{Policy, Version};
+use policy::publish::synchronize;
 use policy::retention::{Retention, retire};
 use policy::weights::ElementType;
 use record::failure::Result;
@@ -50,7 +51,7 @@ pub struct Older {
 }
 
 impl Older {
-    /// Removes those that are not kept.
+    /// Removes those that are not kept, now that `newest` is on disk.
     ///
     /// # Errors
     /// The disk's.
@@ -86,12 +87,14 @@ impl Kept {
         Ok(())
     }
 
-    /// Removes what the version made superfluous.
+    /// Waits until the version, published without training state, is on disk; then removes what it made superfluous.
     ///
     /// # Errors
     /// The disk's.
     pub fn retire(&mut self) -> Result<()> {
-        self.older.take().map_or(Ok(()), |older| older.retire(&self.version))
+        let Some(older) = self.older.take() else { return Ok(()) };
+        synchronize(&older.root, &self.version)?;
+        older.retire(&self.version)
     }
 
     /// Saves the training state of the version, unless it is saved.

@@ -13,7 +13,7 @@ use serde_json::{Map, json};
 use super::*;
 use crate::config::Config;
 use crate::decoder::Tensor;
-use crate::directory::{Policy, Version};
+use crate::directory::{self, Policy, Version, step_name};
 use crate::initial;
 use crate::publish::{self, Data, NewTensor, NewVersion};
 use crate::retention::{Retention, retire};
@@ -179,12 +179,14 @@ fn name(path: &Path) -> String {
     path.file_name().and_then(|name| name.to_str()).expect("a name").to_owned()
 }
 
-/// What a run does, one after the other: makes a policy, publishes a version, another of the same number, and two more, of
+/// What a run does, one after the other: makes a policy, publishes a version, another of the same number, and three more, of
 /// which the last lets only itself and its source stay.
-const CALLS: usize = 5;
-const SOURCES: [usize; CALLS] = [0, 0, 0, 2, 3];
+const CALLS: usize = 6;
+const SOURCES: [usize; CALLS] = [0, 0, 0, 2, 3, 4];
 /// The call whose version has the files of its source.
 const SAME: usize = 3;
+/// The call whose version is published first and synchronized then.
+const LATE: usize = 5;
 
 fn view((tensor, values): &(Tensor, Vec<f32>)) -> NewTensor<'_> {
     NewTensor { name: &tensor.name, shape: &tensor.shape, data: Data::F32(values) }
@@ -208,6 +210,7 @@ fn run(root: &Path, first: usize, versions: &mut Vec<Version>) -> Result<()> {
             let (weights, config) = (Weights::open(&from.files)?, Config::load(&from.files)?);
             let state = crate::training_state::training_state(&from)?;
             assert_eq!(state.is_some(), SOURCES[call] > 0, "the training state is there");
+            let state = Map::new();
             let mut values = Vec::new();
             for tensor in config.tensors() {
                 let scaled = weights.to_f32(&tensor.name)?.iter().map(|value| value * call as f32).collect();
@@ -217,8 +220,8 @@ fn run(root: &Path, first: usize, versions: &mut Vec<Version>) -> Result<()> {
             let next = NewVersion {
                 input: &format!("call {call}"),
                 tensors: &tensors,
-                optimizer: &tensors,
-                trainer_state: Some(&Map::new()),
+                optimizer: if call == LATE { &[] } else { &tensors },
+                trainer_state: (call != LATE).then_some(&state),
             };
             let pinned = [from.version.clone()];
             let retention = Retention { keep: CALLS - call, pinned: &pinned };
@@ -230,6 +233,9 @@ fn run(root: &Path, first: usize, versions: &mut Vec<Version>) -> Result<()> {
                 )?,
                 _ => publish::publish(&from, &next, &retention)?,
             };
+            if call == LATE {
+                publish::synchronize(root, &version)?;
+            }
             retire(root, from.version.step, &version, &retention)?;
             version
         };
@@ -240,6 +246,15 @@ fn run(root: &Path, first: usize, versions: &mut Vec<Version>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What a run does that is resumed: `version` is the newest, and later ones are removed.
+fn go_back(root: &Path, version: &Version) {
+    fs::remove_file(root.join("current")).expect("a link");
+    symlink(step_name(version.step), root.join("current")).expect("a link");
+    for later in directory::steps(root).expect("versions").into_iter().filter(|&step| step > version.step) {
+        fs::remove_dir_all(root.join(step_name(later))).expect("removed");
+    }
 }
 
 /// Every file below a directory with its bytes, and links with their targets.
@@ -288,6 +303,9 @@ fn no_power_loss_loses_a_version() {
         disk.leave(0, &left, &mut draws);
         let root = left.join("policy");
         let mut resume = done;
+        if done == LATE {
+            go_back(&root, &versions[SOURCES[LATE]]);
+        }
         let context =
             || format!("loss {loss} after {cut} of {} changes: {:?}", events.len(), events.get(cut));
         match Policy::open(&root) {
