@@ -93,8 +93,8 @@ train() { # STEP
     pass_end $(($1 + 1))
     say "step $1: success in training $(rate "$directory/samples.jsonl" || echo none), $flat"
     compress_step "$directory"
-    # Events are appended: by one process at a time, and for each step.
-    if [ -n "$tensorboard" ]; then page; elif [ $((SECONDS - drawn)) -ge 10 ]; then page_beside; fi
+    # Events are appended: by one process at a time, and for each step. The page of the last step keeps nobody waiting: it has the others.
+    if [ -n "$tensorboard" ]; then page; elif [ $((SECONDS - drawn)) -ge 10 ] || [ $(($1 + 1)) = "$steps" ]; then page_beside; fi
 }
 stop_if_flat() { # STEP
     [ "$flat_steps" -lt 3 ] ||
