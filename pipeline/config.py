@@ -1,8 +1,9 @@
-"""The flags of pipeline.sh as lines of a TOML file.
+"""The flags of pipeline.sh as lines of a TOML file, and what a run is held to.
 
     config.py merge FLAGS ARGUMENT...         prints the command line with the lines of --config FILE, or of --resume RUN,
                                               before it, for a shell to read; what the command line has of them is left out
-    config.py write FLAGS FILE [NAME VALUE]...  writes a file that gives these flags
+    config.py hold FLAGS RUN COUNT [NAME VALUE]...  holds a run to the first COUNT values, those that it was started with, in
+                                              RUN/run.json; writes RUN/config.toml, a file that gives the flags after them
     config.py nearest NAME NAME...            the name that is most like the first, if one is
 
 FLAGS describes them, a line each: name, kind, three defaults, meaning; a kind that ends with ! has no place in a file. Read
@@ -11,7 +12,7 @@ in run.json), and because Python 3.9 and 3.10, which run the rest of this, have 
 tables, and numbers that are not decimal.
 """
 
-import difflib, json, os, re, shlex, sys
+import json, os, re, shlex, sys
 
 ABOUT = """\
 # What this run is made with. pipeline.sh --resume RUN goes on with it, pipeline.sh --config RUN/config.toml --run DIR makes
@@ -42,6 +43,8 @@ def flags_of(text):
 
 
 def nearest(name, names):
+    import difflib  # of a slip alone: it is slow to load
+
     shown = {known.replace("_", "-"): known for known in names}
     found = difflib.get_close_matches(name.replace("_", "-"), shown, 1)
     return found[0] if found else None
@@ -263,9 +266,20 @@ def shown(kind, values):
     return number(values[-1]) if kind in "NKXT" else string(values[-1])
 
 
+def replace(path, text):
+    try:
+        with open(f"{path}.tmp", "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(f"{path}.tmp", path)
+    except OSError as error:
+        fail(f"{path}: {error.strerror}", "the run goes on only where it can say what it was made with", 74)
+
+
 def write(flags, path, pairs):
     values = {}
-    for name, value in zip(pairs[::2], pairs[1::2]):
+    for name, value in pairs:
         values.setdefault(name, []).append(value)
     tables = [name for name in values if flags[name][0] in ("TABLE", "POLICIES") and "=" in values[name][0]]
     text = ABOUT
@@ -280,20 +294,57 @@ def write(flags, path, pairs):
         text += f"\n[{name.replace('_', '-')}]\n"
         for key, value in [one.split("=", 1) for one in values[name]]:
             text += f"{key if re.fullmatch('[A-Za-z0-9_-]+', key) else shown('TEXT', [key])} = {shown('TEXT', [value])}\n"
+    replace(path, text)
+
+
+def same(old, new):
+    """Whether two values are one: 1e-3 is 0.001."""
     try:
-        with open(f"{path}.tmp", "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(f"{path}.tmp", path)
-    except OSError as error:
-        fail(f"{path}: {error.strerror}", "the run goes on only where it can say what it was made with", 74)
+        return old == new or float(old) == float(new)
+    except (TypeError, ValueError):
+        return False
+
+
+def said(name, value):
+    """What of a command line is this value of run.json; a missing one is the program's own."""
+    if name == "build":
+        return f"the build {value}"
+    if name.startswith("input "):
+        return f"the weights {value} of {name[6:]}"
+    if name.startswith("flags of "):
+        flag, values = "--flags", [f"{name[9:]}={value}"]
+    elif name == "stages":
+        flag, values = "--stage", value.rstrip(";").split(";") if value else []
+    else:
+        flag = "--set" if name == "settings" else f"--{name.replace('_', '-')}"
+        values = (value or "").split() if name in ("settings", "train", "policies") else [value]
+    if value is None or not any(values):
+        return f"no {flag}"
+    return " ".join(f"{flag} {shlex.quote(one)}" for one in values)
+
+
+def hold(run, values):
+    """Values bind once there are policies made with them: a mistake in the first command is mended by the second. What differs is
+    said as flags, all of it at once."""
+    if not (os.path.exists(f"{run}/policies/done") and os.path.exists(f"{run}/run.json")):
+        return replace(f"{run}/run.json", json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    with open(f"{run}/run.json", encoding="utf-8", errors="surrogateescape") as file:
+        before = json.load(file)
+    names = [name for name in {**before, **values} if not same(before.get(name), values.get(name))]
+    if names:
+        old, new = (" ".join(said(name, side.get(name)) for name in names) for side in (before, values))
+        fail(f"{run} was started with {old}, not with {new}",
+             f"./pipeline.sh --resume {shlex.quote(run)} goes on as it was started (--steps may grow); or choose another --run")
+    return None
 
 
 task, arguments = sys.argv[1], sys.argv[2:]
 if task == "nearest":
     print(nearest(arguments[0], arguments[1:]) or "")
-elif task == "write":
-    write(flags_of(arguments[0]), arguments[1], arguments[2:])
+elif task == "hold":
+    flags, run, count = flags_of(arguments[0]), arguments[1], int(arguments[2])
+    pairs = list(zip(arguments[3::2], arguments[4::2]))
+    hold(run, dict(pairs[:count]))
+    write(flags, f"{run}/config.toml", pairs[count:])
 else:
     merge(flags_of(arguments[0]), arguments[1:])

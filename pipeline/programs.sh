@@ -35,12 +35,8 @@ set_up() { # TROUPE_BIN names a folder with built programs (a test's, or another
     esac
     [ "$setup" = no ] || exit 0
     export PATH=$bin:$PATH
-    # For remember_values, in the background: it takes 0.1 s to look for libraries. It asks the python3 on the PATH where its packages
-    # are: the resolved one, not a shim.
-    if [ -z "$evaluate" ]; then
-        exec {version_pipe}< <(PATH=${python3%/*}:$PATH exec rollout --version --format json)
-        version_pid=$!
-    fi
+    # For remember_values, which needs two lines of it: the rest takes a Python, the resolved one, not a shim.
+    [ -n "$evaluate" ] || exec {version_pipe}< <(PATH=${python3%/*}:$PATH exec rollout --version)
 }
 
 part_read=programs

@@ -11,17 +11,15 @@ digest_of() { # the identity of a policy that was handed in: its weights' bytes
     cat "$1"/current/*.safetensors "$1"/*.safetensors 2>/dev/null | cksum | cut -d' ' -f1
 }
 remember_values() {
-    local stages='' name version build values=()
+    local stages='' name pair version build values=() known=()
     for name in "${!stage_command[@]}"; do stages+="$name=${stage_command[$name]};"; done
     stages=$(tr ';' '\n' <<<"$stages" | sort | tr -s '\n' ';')
     stages=${stages#;}
-    # The program and its ONNX Runtime, without the paths where they are found.
-    IFS= read -r version <&"$version_pipe" || true
-    wait "$version_pid" || die $? 'rollout --version failed'
+    # The program and its ONNX Runtime, without the path where it is found, or why it is not.
+    IFS= read -r version <&"$version_pipe" && IFS= read -r build <&"$version_pipe" || true
     exec {version_pipe}<&-
-    [[ $version =~ ^\{\"version\":\"([^\"]+)\",\"onnxruntime\":\{\"version\":(null|\"([^\"]+)\"), ]] ||
-        die 1 "rollout --version says $version" 'is the rollout on the PATH of another build?'
-    build="rollout ${BASH_REMATCH[1]}"$'\n'"${BASH_REMATCH[3]:+ONNX Runtime }${BASH_REMATCH[3]:-no ONNX Runtime}"
+    [[ $version = 'rollout '* && $build = *'ONNX Runtime'* ]] || die 1 "rollout --version says $version" 'is the rollout on the PATH of another build?'
+    build=${build%% (*} build=$version$'\n'${build%%:*}
     # Written down once and for all, so not where a library that was just there could not be read.
     case "$device $build" in
         cpu*'no ONNX Runtime' | sim*'no ONNX Runtime') die 69 "rollout cannot open ONNX Runtime, ${ORT_DYLIB_PATH:-not named}" 'rollout --version says more' ;;
@@ -41,11 +39,8 @@ remember_values() {
         adapter-per-role) values+=(adapter "$adapter") ;;
         *=*) for name in $policies; do values+=("input $name" "$(digest_of "${name#*=}")"); done ;;
     esac
-    python "$root/pipeline/remember.py" "$run" "${values[@]}" build "$build" || exit $?
-    write_config
-}
-write_config() { # all that the run is made with, for --config and --resume
-    local name pair known=()
+    values+=(build "$build")
+    # All that the run is made with, for --config and --resume.
     for name in env env_command workflow method adapter select turns max_tokens seed device dtype keep_best resident compress shards ranks side_by_side launcher local tensorboard \
         $(cut -d' ' -f1 <<<"$numbers"); do
         [ -n "${!name}" ] && [ "${!name}" != - ] || continue # the program's own, or without effect
@@ -61,7 +56,7 @@ write_config() { # all that the run is made with, for --config and --resume
     [ -n "$env_command" ] || for pair in $settings; do known+=('set' "$pair"); done
     for name in "${!stage_flags[@]}"; do known+=(flags "$name=${stage_flags[$name]# }"); done
     for name in "${!stage_command[@]}"; do known+=(stage "$name=${stage_command[$name]}"); done
-    python "$root/pipeline/config.py" write "$numbers"$'\n'"$choices" "$run/config.toml" "${known[@]}" || exit $?
+    python "$root/pipeline/config.py" hold "$numbers"$'\n'"$choices" "$run" $((${#values[@]} / 2)) "${values[@]}" "${known[@]}" || exit $?
     printf -v resumable %q "$run"
 }
 declare -A folder=() # agent -> policy directory

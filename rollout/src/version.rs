@@ -15,6 +15,11 @@ use crate::runtime::{self, Build, Description, LINKED};
 /// A stdout that cannot be written to.
 pub fn print(format: Format) -> Result<()> {
     let runtime = runtime::describe(Build::Cpu);
+    if format == Format::Text {
+        // Who wants no more than this need not wait: where packages of Python may hold a library, one is asked.
+        let head = format!("rollout {}\n{}\n", record::stage::build(), describe(&runtime));
+        write::stdout(head.as_bytes())?;
+    }
     // A library that the user names is the only one.
     let with_cuda = std::env::var_os("ORT_DYLIB_PATH").is_none().then(|| runtime::describe(Build::Cuda));
     let gpu = cuda::gpus();
@@ -36,7 +41,7 @@ pub fn print(format: Format) -> Result<()> {
         });
         return write::stdout(format!("{}\n", splice::json(&object)?).as_bytes());
     }
-    let mut text = format!("rollout {}\n{}\n", record::stage::build(), describe(&runtime));
+    let mut text = String::new();
     if let Some(with_cuda) = &with_cuda {
         text.push_str(&format!("with CUDA: {}\n", describe(with_cuda)));
     }
