@@ -327,7 +327,8 @@ def hold(run, values):
     """Values bind once there are policies made with them: a mistake in the first command is mended by the second. What differs is
     said as flags, all of it at once."""
     if not (os.path.exists(f"{run}/policies/done") and os.path.exists(f"{run}/run.json")):
-        return replace(f"{run}/run.json", json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+        replace(f"{run}/run.json", json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+        return
     with open(f"{run}/run.json", encoding="utf-8", errors="surrogateescape") as file:
         before = json.load(file)
     names = [name for name in {**before, **values} if not same(before.get(name), values.get(name))]
@@ -335,7 +336,6 @@ def hold(run, values):
         old, new = (" ".join(said(name, side.get(name)) for name in names) for side in (before, values))
         fail(f"{run} was started with {old}, not with {new}",
              f"./pipeline.sh --resume {shlex.quote(run)} goes on as it was started (--steps may grow); or choose another --run")
-    return None
 
 
 task, arguments = sys.argv[1], sys.argv[2:]

@@ -35,7 +35,7 @@ set_up() { # TROUPE_BIN names a folder with built programs (a test's, or another
     esac
     [ "$setup" = no ] || exit 0
     export PATH=$bin:$PATH
-    # For remember_values, which needs two lines of it: the rest takes a Python, the resolved one, not a shim.
+    # remember_values reads two lines, and does not wait for the CUDA libraries: a Python finds them, the resolved one, not a shim.
     [ -n "$evaluate" ] || exec {version_pipe}< <(PATH=${python3%/*}:$PATH exec rollout --version)
 }
 

@@ -93,7 +93,7 @@ train() { # STEP
     pass_end $(($1 + 1))
     say "step $1: success in training $(rate "$directory/samples.jsonl" || echo none), $flat"
     compress_step "$directory"
-    # Events are appended: by one process at a time, and for each step. The page of the last step keeps nobody waiting: it has the others.
+    # Events are appended: by one process at a time, and for each step. One is drawn beside the last step, so that the last page has little to read.
     if [ -n "$tensorboard" ]; then page; elif [ $((SECONDS - drawn)) -ge 10 ] || [ $(($1 + 1)) = "$steps" ]; then page_beside; fi
 }
 stop_if_flat() { # STEP

@@ -2,7 +2,7 @@
 //!
 //! A version is built in a hidden directory, synced and renamed into place; only then does `current` point to it. A reader
 //! that opened the old version keeps its files. The next publisher removes what a crash left behind. A version without
-//! training state, from which no run resumes yet, is synced later ([`synchronize`]): nobody need wait for a disk to play it.
+//! training state, from which no run resumes yet, is synced later ([`synchronize`]), so that nobody waits for the disk to play it.
 //!
 //! Weights keep their type, file and place: the new file's header is the source's, byte for byte. bf16 weights are rounded
 //! to nearest even, and what rounding loses can be saved beside the optimizer state. Other files of the policy are linked
@@ -288,7 +288,7 @@ fn existing(from: &Policy, input: &str, retention: &Retention) -> Result<Option<
         durable::relink(&root.join(CURRENT), &step_name(step), &root.join(LINKING))?;
     }
     let version = Policy::open_step(root, step)?.version;
-    // Whoever published it may have been killed before.
+    // Its publisher may have been killed before it did so.
     synchronize(root, &version)?;
     if newest.is_none_or(|newest| newest <= step) {
         retire_locked(root, from.version.step, &version, retention)?;

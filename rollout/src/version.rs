@@ -16,7 +16,7 @@ use crate::runtime::{self, Build, Description, LINKED};
 pub fn print(format: Format) -> Result<()> {
     let runtime = runtime::describe(Build::Cpu);
     if format == Format::Text {
-        // Who wants no more than this need not wait: where packages of Python may hold a library, one is asked.
+        // At once: to find the CUDA libraries below may start a Python, and not every reader waits for them.
         let head = format!("rollout {}\n{}\n", record::stage::build(), describe(&runtime));
         write::stdout(head.as_bytes())?;
     }
