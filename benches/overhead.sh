@@ -6,7 +6,8 @@
 # are what `update` has to work for.
 #
 # For each stage the CPU time of the whole process (bash's `times` of its children), and from the stages' own `timing`
-# what of it was the model and the environment; and the same of the time that the whole step takes. Prints medians.
+# what of it was the model and the environment. Of the time that the whole step takes only the model: environments are stepped while it
+# runs. Prints medians.
 # Needs jq and built programs: those of ./pipeline.sh --setup, or of the folder that TROUPE_BIN names.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -49,7 +50,7 @@ measure() { # NAME PRESET TASKS BRANCHES TURNS TOKENS WARMUP
                 ([.. | objects | select(.stage? == "rollout") | .timing] | first) as $r
                 | (map(select(.type == "metrics")) | first | .timing) as $u
                 | ($r.model_seconds + $r.environment_seconds + $u.training_seconds) as $work
-                | "\(($total - $work) * 1000) \($r.load_seconds * 1000) \(($total - $work) / $total * 100) \(($wall - $work) * 1000)"' metrics.jsonl
+                | "\(($total - $work) * 1000) \($r.load_seconds * 1000) \(($total - $work) / $total * 100) \(($wall - $r.model_seconds - $u.training_seconds) * 1000)"' metrics.jsonl
         ) >>"$folder/$name.figures"
         rm -rf "$folder/copy"
     done

@@ -163,7 +163,7 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR")]
     pub local: Option<PathBuf>,
 
-    /// Threads, each with episodes of its own. Default: the number of processors.
+    /// Threads that play, each with episodes of its own; on the CPU another one runs its models. Default: the number of processors.
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     pub threads: Option<usize>,
 

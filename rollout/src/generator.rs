@@ -2,16 +2,14 @@
 //!
 //! A trait, so that everything around the model can be tested with a policy that is a few lines of Rust.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use policy::tokenizer::Tokenizer;
 use record::failure::Result;
 use record::sample::Message;
 
-use crate::engine::device::service::Client;
-use crate::engine::{Completion, Decoder, PhaseTimings, Request};
+use crate::engine::service::Client;
+use crate::engine::{Completion, PhaseTimings, Request};
 use crate::server;
 
 /// One policy on one thread. It completes many prompts at once and returns each group when it finishes.
@@ -34,11 +32,12 @@ pub trait Generator {
     /// A prompt that is empty or leaves no room for its completion.
     fn submit(&mut self, request: Request) -> Result<()>;
 
-    /// Runs the model once; the groups that this finished, by request id.
+    /// The groups that have finished, by request id; may `wait` a moment for one. Several policies may share a model's thread:
+    /// whichever of them is asked first returns the groups of all.
     ///
     /// # Errors
     /// The model failed to run.
-    fn advance(&mut self) -> Result<Vec<(u64, Vec<Completion>)>>;
+    fn advance(&mut self, wait: bool) -> Result<Vec<(u64, Vec<Completion>)>>;
 
     /// Whether nothing is being generated.
     fn is_idle(&self) -> bool;
@@ -57,19 +56,10 @@ pub enum Player {
     Server(server::Client),
 }
 
-/// The inference backend of a policy on one thread.
-pub enum Backend {
-    /// A decoder of this thread. Adapters of one base share it, so that a run of the model holds the rows of all of them;
-    /// whichever of them advances it returns whatever finished.
-    Cpu(Rc<RefCell<Decoder>>, Option<u32>),
-    /// A client of a device's engine.
-    Device(Client),
-}
-
 /// A policy that an engine runs.
 pub struct EngineGenerator {
-    /// Where it runs.
-    pub backend: Backend,
+    /// Access to its model.
+    pub client: Client,
     /// Its vocabulary and chat template.
     pub tokenizer: Arc<Tokenizer>,
 }
@@ -84,30 +74,18 @@ impl Generator for EngineGenerator {
     }
 
     fn submit(&mut self, request: Request) -> Result<()> {
-        match &mut self.backend {
-            Backend::Cpu(decoder, adapter) => decoder.borrow_mut().submit(*adapter, request),
-            Backend::Device(client) => client.submit(request),
-        }
+        self.client.submit(request)
     }
 
-    fn advance(&mut self) -> Result<Vec<(u64, Vec<Completion>)>> {
-        match &mut self.backend {
-            Backend::Cpu(decoder, _) => decoder.borrow_mut().advance(),
-            Backend::Device(client) => client.advance(),
-        }
+    fn advance(&mut self, wait: bool) -> Result<Vec<(u64, Vec<Completion>)>> {
+        self.client.advance(wait)
     }
 
     fn is_idle(&self) -> bool {
-        match &self.backend {
-            Backend::Cpu(decoder, _) => decoder.borrow().is_idle(),
-            Backend::Device(client) => client.is_idle(),
-        }
+        self.client.is_idle()
     }
 
     fn timings(&self) -> PhaseTimings {
-        match &self.backend {
-            Backend::Cpu(decoder, _) => decoder.borrow_mut().take_timings(),
-            Backend::Device(client) => client.take_timings(),
-        }
+        self.client.take_timings()
     }
 }

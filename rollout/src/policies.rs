@@ -1,10 +1,8 @@
 //! The policies of a run and the engines that run them: one engine per model, which serves the model and its adapters.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::{fs, mem};
 
@@ -16,9 +14,10 @@ use policy::tokenizer::Tokenizer;
 use record::failure::{Failure, Result};
 use record::stage;
 
-use crate::engine::device::{self as device_engine, service::Service};
+use crate::engine::device as device_engine;
+use crate::engine::service::{Inbox, Service};
 use crate::engine::{self, Engine, Options};
-use crate::generator::{Backend, EngineGenerator, Player};
+use crate::generator::{EngineGenerator, Player};
 use crate::lines::PolicyLabel;
 use crate::server::{Patience, Server};
 
@@ -45,17 +44,17 @@ struct KeptTokenizer {
     tokenizer: Arc<Tokenizer>,
 }
 
-/// What runs a model.
+/// What runs the models, in their order.
 enum Inference {
-    /// Decoders on the threads that ask.
-    Cpu(Engine),
-    /// A device's thread.
-    Device(Service),
+    /// Decoders in a thread for each that plays.
+    Cpu(Vec<Engine>),
+    /// A thread each.
+    Device(Vec<Arc<Service>>),
 }
 
-/// The policies of a run and the engines that run them.
+/// The policies of a run and what runs them.
 pub struct Policies {
-    engines: Vec<Inference>,
+    inference: Inference,
     /// In the order of the command line.
     policies: Vec<Playing>,
     /// The copies that they read, which stay as long.
@@ -107,7 +106,11 @@ impl Policies {
         }
         let groups = by_model(&opened);
         let cache_bytes = options.cache_bytes / groups.len().max(1);
-        let (mut engines, mut policies) = (Vec::new(), servers);
+        let mut policies = servers;
+        let mut inference = match device {
+            DeviceKind::Cpu => Inference::Cpu(Vec::new()),
+            _ => Inference::Device(Vec::new()),
+        };
         // First of all: their child processes then share no memory with the engines.
         let models: Vec<&Path> = groups.iter().map(|group| opened[group[0]].model()).collect();
         let tokenizers = match &mut kept {
@@ -127,17 +130,19 @@ impl Policies {
             let members: Vec<&Policy> = group.iter().map(|&index| &opened[index]).collect();
             let stop_ids = tokenizer.stop_ids().to_vec();
             let left = (groups.len() - engine) as u64;
-            engines.push(match device {
-                DeviceKind::Cpu => {
+            match &mut inference {
+                Inference::Cpu(engines) => {
                     let options = Options { cache_bytes, stop_ids, ..options.clone() };
                     let engine = Engine::load_all(&members, &options, before.next())?;
                     if let Some(kept) = &mut kept {
                         kept.engines.push(engine.kept());
                     }
-                    Inference::Cpu(engine)
+                    engines.push(engine);
                 }
-                _ => Inference::Device(device_engine::start(&members, device, left, stop_ids)?),
-            });
+                Inference::Device(services) => {
+                    services.push(device_engine::start(&members, device, left, stop_ids)?);
+                }
+            }
             let mut adapters = 0..;
             for &index in group {
                 let policy = &opened[index];
@@ -149,7 +154,7 @@ impl Policies {
         }
         policies.sort_by_key(|&(place, _)| place);
         let policies = policies.into_iter().map(|(_, playing)| playing).collect();
-        Ok(Policies { engines, policies, _copies: copies })
+        Ok(Policies { inference, policies, _copies: copies })
     }
 
     /// Labels, in the order of the policies.
@@ -165,23 +170,28 @@ impl Policies {
     }
 
     /// The players of one thread, in the order of the policies.
-    pub fn players(&self) -> Vec<Player> {
-        let mut decoders = HashMap::new();
-        let player = |playing: &Playing| -> Player {
-            let policy = match playing {
-                Playing::Server(server) => return Player::Server(server.client()),
-                Playing::Model(loaded) => loaded,
-            };
-            let backend = match &self.engines[policy.engine] {
-                Inference::Cpu(engine) => {
-                    let new = || Rc::new(RefCell::new(engine.decoder()));
-                    Backend::Cpu(decoders.entry(policy.engine).or_insert_with(new).clone(), policy.adapter)
-                }
-                Inference::Device(service) => Backend::Device(service.client(policy.adapter)),
-            };
-            Player::Model(Box::new(EngineGenerator { backend, tokenizer: policy.tokenizer.clone() }))
+    ///
+    /// # Errors
+    /// 69 where no thread can be started.
+    pub fn players(&self) -> Result<Vec<Player>> {
+        let models: Vec<(Arc<Service>, usize)> = match &self.inference {
+            Inference::Cpu(engines) => {
+                let own = engines.clone();
+                let service = Service::start(move || Ok(own.iter().map(Engine::decoder).collect()))?;
+                (0..engines.len()).map(|model| (service.clone(), model)).collect()
+            }
+            Inference::Device(services) => services.iter().map(|service| (service.clone(), 0)).collect(),
         };
-        self.policies.iter().map(player).collect()
+        let inbox = Inbox::new();
+        let player = |playing: &Playing| match playing {
+            Playing::Server(server) => Player::Server(server.client()),
+            Playing::Model(loaded) => {
+                let (service, model) = &models[loaded.engine];
+                let client = service.client(*model, loaded.adapter, &inbox);
+                Player::Model(Box::new(EngineGenerator { client, tokenizer: loaded.tokenizer.clone() }))
+            }
+        };
+        Ok(self.policies.iter().map(player).collect())
     }
 }
 

@@ -1,7 +1,7 @@
 //! The stage: opens the policies, plays the tasks of stdin, and writes samples and one `end` line to stdout.
 //!
-//! Three kinds of threads: one reads the input ([`crate::reader`]), N generate and score ([`crate::worker`]), and the one
-//! that started them writes in task order ([`crate::writer`]). The writer alone decides when the run is over, so a signal
+//! Four kinds of threads: one reads the input ([`crate::reader`]), N play episodes ([`crate::worker`]), others run the models
+//! for them ([`crate::engine::service`]), and the one that started all writes in task order ([`crate::writer`]). The writer alone decides when the run is over, so a signal
 //! or a closed pipe is noticed even while the input is silent.
 
 use std::collections::BTreeMap;
@@ -179,7 +179,7 @@ fn open(
         line.transpose()
     });
     let lines = ahead.into_iter().map(Ok).chain(rest);
-    Ok(Run { context, players: Box::new(move || Ok(policies.players())), lines, tasks_per_thread })
+    Ok(Run { context, players: Box::new(move || policies.players()), lines, tasks_per_thread })
 }
 
 /// The thread that reads tasks holds it for a line at a time, and is done before the next part.
@@ -335,7 +335,8 @@ fn timing(
     elapsed: Duration,
     load: Duration,
 ) -> BTreeMap<String, Value> {
-    // Of the model's seconds, summed over threads; on a device those of the one thread that runs it.
+    // Summed over the threads that run the models, while others step environments and make prompts.
+    let model: Duration = times.phases.iter().map(|phases| phases.prefill + phases.decode).sum();
     let of_policy = |(owner, phases): (&Owner, &PhaseTimings)| {
         let [prefill, decode] = [phases.prefill, phases.decode].map(|time| time.as_secs_f64());
         (owner.name.clone(), json!({"prefill_seconds": prefill, "decode_seconds": decode}))
@@ -345,7 +346,7 @@ fn timing(
     let timing: [(&str, Value); 9] = [
         ("seconds", elapsed.as_secs_f64().into()),
         ("load_seconds", load.as_secs_f64().into()),
-        ("model_seconds", times.model.as_secs_f64().into()),
+        ("model_seconds", model.as_secs_f64().into()),
         ("environment_seconds", times.environment.as_secs_f64().into()),
         ("text_seconds", times.text.as_secs_f64().into()),
         ("waiting_seconds", times.waiting.as_secs_f64().into()),

@@ -1,8 +1,8 @@
 //! A worker thread: a player for each policy, and its own tasks in progress.
 //!
 //! There is no barrier between episodes, turns or agents. As soon as a group is generated its candidates are scored, the
-//! next prompt is submitted, and the rows that it frees take the next task. Environments run on the same thread, between
-//! two runs of the model: a step of a built-in one takes microseconds.
+//! next prompt is submitted, and the rows that it frees take the next task. Environments and tokenizers run here, while the
+//! models go on with other groups in threads of their own ([`crate::engine::service`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,13 +25,11 @@ use crate::writer::Event;
 /// Where the time of a thread went.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadTimes {
-    /// Running the model and sampling.
-    pub model: Duration,
     /// Environments, and writing lines.
     pub environment: Duration,
     /// Chat templates and tokenizers, both ways.
     pub text: Duration,
-    /// Waiting for tasks.
+    /// Waiting for tasks and for models.
     pub waiting: Duration,
     /// The model's time for prompts and for new tokens, for each policy.
     pub phases: Vec<PhaseTimings>,
@@ -40,7 +38,6 @@ pub struct ThreadTimes {
 impl ThreadTimes {
     /// Adds `other`.
     pub fn add(&mut self, other: &ThreadTimes) {
-        self.model += other.model;
         self.environment += other.environment;
         self.text += other.text;
         self.waiting += other.waiting;
@@ -100,10 +97,9 @@ impl<'a> Worker<'a> {
             for task in tasks {
                 self.begin(task)?;
             }
-            let generating = |(player, _): &(Player, PromptCache)| matches!(player, Player::Model(model) if !model.is_idle());
-            let wait = !self.players.iter().any(generating);
-            for policy in 0..self.players.len() {
-                self.advance(policy, wait)?;
+            // What has come, or else the first that comes.
+            if !self.advance(false)? {
+                self.advance(true)?;
             }
         }
         let timings = |(player, _): &(Player, PromptCache)| match player {
@@ -114,26 +110,34 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Runs a policy once, or may `wait` for its server a moment, and goes on with what it finished.
-    fn advance(&mut self, policy: usize, wait: bool) -> Result<()> {
-        let started = Instant::now();
-        match &mut self.players[policy].0 {
-            Player::Model(generator) if !generator.is_idle() => {
-                let groups = generator.advance()?;
-                self.times.model += started.elapsed();
-                groups.into_iter().try_for_each(|(id, completions)| self.complete(id, completions))
+    /// Goes on with the groups that are finished, and may `wait` a moment for one; whether there were any.
+    fn advance(&mut self, mut wait: bool) -> Result<bool> {
+        let mut found = false;
+        for policy in 0..self.players.len() {
+            let started = Instant::now();
+            match &mut self.players[policy].0 {
+                Player::Model(generator) if !generator.is_idle() => {
+                    let groups = generator.advance(wait)?;
+                    self.times.waiting += started.elapsed();
+                    found |= !groups.is_empty();
+                    groups.into_iter().try_for_each(|(id, completions)| self.complete(id, completions))?;
+                }
+                Player::Server(client) if !client.is_idle() => {
+                    let groups = client.advance(wait);
+                    self.times.waiting += started.elapsed();
+                    found |= !groups.is_empty();
+                    groups.into_iter().try_for_each(|(id, answer)| match answer {
+                        Ok(candidates) => self.deliver(id, Ok(candidates)),
+                        Err(CallError::Episode(cause)) => self.deliver(id, Err(cause)),
+                        Err(CallError::Run(failure)) => Err(failure),
+                    })?;
+                }
+                _ => continue,
             }
-            Player::Server(client) if !client.is_idle() => {
-                let groups = client.advance(wait);
-                self.times.model += started.elapsed();
-                groups.into_iter().try_for_each(|(id, answer)| match answer {
-                    Ok(candidates) => self.deliver(id, Ok(candidates)),
-                    Err(CallError::Episode(cause)) => self.deliver(id, Err(cause)),
-                    Err(CallError::Run(failure)) => Err(failure),
-                })
-            }
-            _ => Ok(()),
+            // Once: the others are not to be kept waiting.
+            wait = false;
         }
+        Ok(found)
     }
 
     fn begin(&mut self, task: QueuedTask) -> Result<()> {

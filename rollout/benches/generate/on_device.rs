@@ -18,8 +18,9 @@ use policy::config::Config;
 use policy::decoder::Tensor;
 use policy::directory::Policy;
 use record::failure::Result;
-use rollout::engine::device::{self as engine, service::Client};
+use rollout::engine::device as engine;
 use rollout::engine::group::group_blocks;
+use rollout::engine::service::{Client, Inbox};
 use serde_json::json;
 
 use crate::{Arguments, request};
@@ -31,8 +32,8 @@ const PROMPTS: usize = 8;
 pub fn measure(arguments: &Arguments, policy: &Policy, device: DeviceKind) -> Result<()> {
     let cost = Cost::of(&Config::load(policy.model())?, if device == DeviceKind::Sim { 4.0 } else { 2.0 });
     let service = engine::start(&[policy], device, 1, Vec::new())?;
-    let limits = service.limits().clone();
-    let client = service.client(policy.base.as_ref().map(|_| 0));
+    let limits = service.limits(0).clone();
+    let client = service.client(0, policy.base.as_ref().map(|_| 0), &Inbox::new());
     let mut engine = Engine { client, number: 0 };
     engine.seconds(1, 16, 1, 2)?;
     let repeats = arguments.repeats.max(1);
@@ -137,7 +138,7 @@ impl Engine {
             self.client.submit(request)?;
         }
         while !self.client.is_idle() {
-            self.client.advance()?;
+            self.client.advance(true)?;
         }
         Ok(started.elapsed().as_secs_f64())
     }

@@ -151,6 +151,11 @@ impl<R: Runner> Scheduler<R> {
         Ok(())
     }
 
+    /// What it may do.
+    pub fn config(&self) -> &SchedulerConfig {
+        &self.config
+    }
+
     /// Where the time went since the last call.
     pub fn take_timings(&mut self) -> PhaseTimings {
         std::mem::take(&mut self.timings)

@@ -180,7 +180,7 @@ impl Generator for Dice {
         Ok(())
     }
 
-    fn advance(&mut self) -> Result<Vec<(u64, Vec<Completion>)>> {
+    fn advance(&mut self, _wait: bool) -> Result<Vec<(u64, Vec<Completion>)>> {
         self.requests.iter_mut().for_each(|(_, runs)| *runs = runs.wrapping_sub(1));
         let (done, going): (Vec<_>, Vec<_>) = self.requests.drain(..).partition(|(_, runs)| *runs > 5);
         self.requests = going;

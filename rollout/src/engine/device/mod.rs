@@ -1,10 +1,8 @@
-//! The model runner for devices, in a thread of its own.
+//! The model runner for devices.
 //!
 //! ONNX Runtime runs over bound memory ([`session`]), then tokens are sampled where the logits are ([`sampler`]); together
 //! that is one [`forward`] pass. Decoding is padded to few batch shapes ([`shape`]), captured once as a CUDA graph and
-//! replayed ([`graphs`]). One thread serves all threads that play episodes ([`service`]), so their groups share each run
-//! and the device computes while they step environments. [`adapters`] of one base share all of this. [`budget`] decides
-//! how much memory it takes.
+//! replayed ([`graphs`]). [`adapters`] of one base share all of this. [`budget`] decides how much memory it takes.
 
 pub mod adapters;
 mod attention_tier;
@@ -17,7 +15,6 @@ mod kv_cache;
 mod paged_attention;
 pub mod runner;
 pub mod sampler;
-pub mod service;
 pub mod session;
 mod shape;
 #[cfg(test)]
@@ -28,8 +25,9 @@ pub use self::attention_tier::sdpa_kernel;
 pub use self::budget::SEQUENCES;
 use self::config::Capacity;
 use self::runner::DeviceRunner;
-use self::service::Service;
 use self::session::Provider;
+use crate::engine::scheduler::Scheduler;
+use crate::engine::service::Service;
 use crate::runtime;
 use device::{Cuda, Device, DeviceKind, Sim};
 use half::bf16;
@@ -37,17 +35,23 @@ use policy::config::Config;
 use policy::directory::Policy;
 use policy::weights::Weights;
 use record::failure::{Failure, Result};
+use std::sync::Arc;
 
 /// Sizes on the simulator, which is for debugging, not for work.
 const SIMULATED: Capacity = Capacity { rows: 256 + 64, sequences: 64, blocks: 64, block_size: 64 };
 
-/// Loads a model, or a base with its adapters, on a dedicated device thread. Clients select an adapter by index; the base
+/// Loads a model, or a base with its adapters, in a thread of its own. Clients select an adapter by index; the base
 /// itself may be one of the policies. `share` counts the models that are still to be loaded there, this one included: they
 /// divide the free memory.
 ///
 /// # Errors
 /// Exit 69 without the device, a library or enough memory; files that are missing, damaged or not implemented.
-pub fn start(policies: &[&Policy], device: DeviceKind, share: u64, stop_ids: Vec<u32>) -> Result<Service> {
+pub fn start(
+    policies: &[&Policy],
+    device: DeviceKind,
+    share: u64,
+    stop_ids: Vec<u32>,
+) -> Result<Arc<Service>> {
     let policies: Vec<Policy> = policies.iter().map(|&policy| policy.clone()).collect();
     let load = move || {
         let Some(policy) = policies.first() else {
@@ -67,7 +71,7 @@ pub fn start(policies: &[&Policy], device: DeviceKind, share: u64, stop_ids: Vec
             let runner =
                 DeviceRunner::<Sim, f32>::open(config, &weights, &adapters, sim, Provider::Cpu, capacity)?;
             let limits = runner.scheduler_config(stop_ids);
-            Ok((runner, limits))
+            Ok(vec![Scheduler::new(runner, limits)])
         }),
         DeviceKind::Cuda(number) => Service::start(move || {
             runtime::open_cuda()?;
@@ -82,7 +86,7 @@ pub fn start(policies: &[&Policy], device: DeviceKind, share: u64, stop_ids: Vec
             let runner =
                 DeviceRunner::<Cuda, bf16>::open(config, &weights, &adapters, cuda, provider, capacity)?;
             let limits = runner.scheduler_config(stop_ids);
-            Ok((runner, limits))
+            Ok(vec![Scheduler::new(runner, limits)])
         }),
     }
 }

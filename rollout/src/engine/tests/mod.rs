@@ -9,4 +9,5 @@ mod oracle;
 mod parity;
 mod sampling;
 mod schedule;
+mod service;
 pub mod support;

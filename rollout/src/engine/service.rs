@@ -1,0 +1,230 @@
+//! A thread that runs models, for the threads that play episodes: while they score, step environments and make prompts, it
+//! computes.
+//!
+//! On the CPU each playing thread has one, which runs its models in turn. On a device one thread runs a model for all of them,
+//! so that their groups share each run. On a GPU a matrix product of another size may sum in another order, so there the
+//! same bytes need the same batches, which threads do not guarantee.
+
+use crate::engine::request::{Completion, Request};
+use crate::engine::scheduler::{PhaseTimings, Runner, Scheduler, SchedulerConfig};
+use crate::runtime::no_thread;
+use record::failure::{Failure, Result};
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long a client waits for a group before its thread looks for other work.
+const POLL_TIMEOUT: Duration = Duration::from_millis(2);
+
+/// Finished groups, by the client's request ids, or why there will be none any more.
+type Answer = Result<Vec<(u64, Vec<Completion>)>>;
+
+/// A request, by the index of its model, and where its answer goes.
+struct Submission {
+    model: usize,
+    adapter: Option<u32>,
+    request: Request,
+    answers: Sender<Answer>,
+}
+
+/// The thread. Dropping it waits for the run of a model that is under way; what is not finished then is nobody's.
+pub struct Service {
+    submissions: Sender<Submission>,
+    limits: Vec<SchedulerConfig>,
+    timings: Arc<Mutex<Vec<PhaseTimings>>>,
+    /// Behind `submissions`, which keep it going.
+    thread: Thread,
+}
+
+/// A thread that is waited for.
+struct Thread(Option<JoinHandle<()>>);
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        // A panic in it was told to the clients as an end without an answer.
+        let _ = self.0.take().map(JoinHandle::join);
+    }
+}
+
+impl Service {
+    /// Starts the thread and opens the models in it with `open`.
+    ///
+    /// # Errors
+    /// As `open`; 69 where no thread can be started.
+    pub fn start<R, F>(open: F) -> Result<Arc<Service>>
+    where
+        R: Runner + 'static,
+        F: FnOnce() -> Result<Vec<Scheduler<R>>> + Send + 'static,
+    {
+        let (submissions, queue) = channel();
+        let (opened, outcome) = channel();
+        let timings = Arc::new(Mutex::new(Vec::new()));
+        let counted = timings.clone();
+        let run = move || {
+            // The receiver waits for exactly this.
+            match open() {
+                Ok(models) => {
+                    *lock(&counted) = vec![PhaseTimings::default(); models.len()];
+                    let limits: Vec<SchedulerConfig> =
+                        models.iter().map(|model| model.config().clone()).collect();
+                    let _ = opened.send(Ok(limits));
+                    serve(models, &queue, &counted);
+                }
+                Err(failure) => drop(opened.send(Err(failure))),
+            }
+        };
+        let thread = std::thread::Builder::new().name("models".to_owned()).spawn(run);
+        let thread = Thread(Some(thread.map_err(|error| no_thread(&error))?));
+        let ended = || Failure::work("the models' thread ended while it opened them");
+        let limits = outcome.recv().map_err(|_| ended())??;
+        Ok(Arc::new(Service { submissions, limits, timings, thread }))
+    }
+
+    /// What the scheduler of a model may do.
+    pub fn limits(&self, model: usize) -> &SchedulerConfig {
+        &self.limits[model]
+    }
+
+    /// A client for one of its models and one of that model's adapters, or the base model. Answers come to `inbox`.
+    pub fn client(self: &Arc<Self>, model: usize, adapter: Option<u32>, inbox: &Rc<Inbox>) -> Client {
+        Client { service: self.clone(), model, adapter, inbox: inbox.clone() }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.thread.0.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+}
+
+/// Accepts submissions while there are clients, and runs each model while it has groups.
+fn serve<R: Runner>(
+    mut models: Vec<Scheduler<R>>,
+    queue: &Receiver<Submission>,
+    timings: &Mutex<Vec<PhaseTimings>>,
+) {
+    let mut pending_answers: HashMap<u64, (u64, Sender<Answer>)> = HashMap::new();
+    let mut last_id = 0;
+    loop {
+        loop {
+            let next = match models.iter().all(Scheduler::is_idle) {
+                true => queue.recv().map_err(|_| TryRecvError::Disconnected),
+                false => queue.try_recv(),
+            };
+            let Submission { model, adapter, mut request, answers } = match next {
+                Ok(submission) => submission,
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return,
+            };
+            last_id += 1;
+            let theirs = std::mem::replace(&mut request.id, last_id);
+            match models[model].submit(adapter, request) {
+                Ok(()) => {
+                    pending_answers.insert(last_id, (theirs, answers));
+                }
+                // Clients check before they submit; a client that is gone needs no answer.
+                Err(failure) => drop(answers.send(Err(failure))),
+            }
+        }
+        for (index, model) in models.iter_mut().enumerate().filter(|(_, model)| !model.is_idle()) {
+            match model.advance() {
+                Ok(finished) => {
+                    // Before the groups go out: the client of the last one may ask for the sum.
+                    lock(timings)[index].add(&model.take_timings());
+                    for (id, completions) in finished {
+                        if let Some((theirs, answers)) = pending_answers.remove(&id) {
+                            let _ = answers.send(Ok(vec![(theirs, completions)]));
+                        }
+                    }
+                }
+                Err(failure) => {
+                    for (_, answers) in pending_answers.into_values() {
+                        let _ = answers.send(Err(failure.clone()));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Where the answers for one thread come, whichever models they are from.
+pub struct Inbox {
+    answers: Sender<Answer>,
+    results: Receiver<Answer>,
+    /// Groups that are still to come.
+    pending: Cell<usize>,
+}
+
+impl Inbox {
+    /// An empty one.
+    pub fn new() -> Rc<Inbox> {
+        let (answers, results) = channel();
+        Rc::new(Inbox { answers, results, pending: Cell::new(0) })
+    }
+}
+
+/// One thread's access to a model.
+pub struct Client {
+    service: Arc<Service>,
+    model: usize,
+    adapter: Option<u32>,
+    inbox: Rc<Inbox>,
+}
+
+impl Client {
+    /// Submits a group, whose id is its own among all in the inbox.
+    ///
+    /// # Errors
+    /// As [`SchedulerConfig::check`]; 1 where the thread has ended.
+    pub fn submit(&mut self, request: Request) -> Result<()> {
+        self.service.limits(self.model).check(&request)?;
+        let (model, adapter, answers) = (self.model, self.adapter, self.inbox.answers.clone());
+        let submission = Submission { model, adapter, request, answers };
+        self.service.submissions.send(submission).map_err(|_| ended())?;
+        self.inbox.pending.update(|pending| pending + 1);
+        Ok(())
+    }
+
+    /// The groups in the inbox, whichever client submitted them; may `wait` a moment for one.
+    ///
+    /// # Errors
+    /// A model failed, or its logits are not numbers.
+    pub fn advance(&mut self, wait: bool) -> Result<Vec<(u64, Vec<Completion>)>> {
+        let mut finished = Vec::new();
+        if wait && let Ok(answer) = self.inbox.results.recv_timeout(POLL_TIMEOUT) {
+            finished = answer?;
+        }
+        // What it sent before it ended is still there.
+        let has_ended = self.service.has_ended();
+        while let Ok(answer) = self.inbox.results.try_recv() {
+            finished.extend(answer?);
+        }
+        if finished.is_empty() && has_ended {
+            return Err(ended());
+        }
+        self.inbox.pending.update(|pending| pending - finished.len());
+        Ok(finished)
+    }
+
+    /// Where the model's time went since any client last asked.
+    pub fn take_timings(&self) -> PhaseTimings {
+        std::mem::take(&mut lock(&self.service.timings)[self.model])
+    }
+
+    /// Whether nothing is being generated for its inbox.
+    pub fn is_idle(&self) -> bool {
+        self.inbox.pending.get() == 0
+    }
+}
+
+/// A thread that panicked is reported elsewhere; the sums stay usable.
+fn lock<T>(sums: &Mutex<T>) -> MutexGuard<'_, T> {
+    sums.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn ended() -> Failure {
+    Failure::work("the models' thread has ended").hint("an earlier message says why")
+}

@@ -1,0 +1,133 @@
+//! The models' thread: whose answers go where, and what an end, of a model or of the clients, does to the rest.
+
+use crate::engine::batch::Batch;
+use crate::engine::block_pool::{CacheConfig, Fork};
+use crate::engine::request::{SampledToken, SamplingParams};
+use crate::engine::scheduler::{Runner, Scheduler, SchedulerConfig};
+use crate::engine::service::{Client, Inbox, Service};
+use crate::engine::{Completion, Request};
+use record::failure::{Failure, Result};
+use record::philox::{Part, Stream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// A model that always says its own token, and fails after so many runs.
+struct Constant {
+    token: u32,
+    runs: Arc<AtomicUsize>,
+    most: usize,
+}
+
+impl Runner for Constant {
+    fn run(&mut self, batch: &Batch) -> Result<Vec<SampledToken>> {
+        thread::sleep(Duration::from_millis(1));
+        if self.runs.fetch_add(1, Ordering::SeqCst) == self.most {
+            return Err(Failure::work("the model broke"));
+        }
+        Ok(vec![SampledToken { id: self.token, logprob: -1.0 }; batch.requests.len()])
+    }
+}
+
+/// A thread with a model for each token, and how often they ran.
+fn service(tokens: [u32; 2], most: usize) -> (Arc<Service>, Arc<AtomicUsize>) {
+    let runs = Arc::<AtomicUsize>::default();
+    let counted = runs.clone();
+    let model = move |token| {
+        let config = SchedulerConfig {
+            sequences: 64,
+            prompt_tokens: 64,
+            cache: CacheConfig { blocks: 4096, block_size: 4, fork: Fork::CopyOnWrite, lazy: false },
+            prefill_first: false,
+            expandable: false,
+            positions: 100_000,
+            vocabulary: 50,
+            stop_ids: vec![0],
+        };
+        Scheduler::new(Constant { token, runs: counted.clone(), most }, config)
+    };
+    let opened = Service::start(move || Ok(tokens.into_iter().map(model).collect()));
+    (opened.expect("a thread"), runs)
+}
+
+fn request(id: u64, max_tokens: usize) -> Request {
+    let streams = vec![Stream::named(5, &[Part::Number(id)])];
+    Request { id, prompt: vec![1], streams, max_tokens, sampling: SamplingParams::PLAIN }
+}
+
+/// The first token and the length of what comes for each id.
+fn wait(client: &mut Client) -> Vec<(u64, u32, usize)> {
+    let mut found = Vec::new();
+    while !client.is_idle() {
+        let groups = client.advance(true).expect("answers");
+        let of =
+            |(id, completions): (u64, Vec<Completion>)| (id, completions[0].ids[0], completions[0].ids.len());
+        found.extend(groups.into_iter().map(of));
+    }
+    found.sort_unstable();
+    found
+}
+
+#[test]
+fn an_inbox_has_the_answers_of_all_models_and_of_no_other_thread() {
+    let (service, runs) = service([7, 8], usize::MAX);
+    let playing = |offset: usize| {
+        let service = service.clone();
+        thread::spawn(move || {
+            let inbox = Inbox::new();
+            let mut clients = [0, 1].map(|model| service.client(model, None, &inbox));
+            for (model, client) in clients.iter_mut().enumerate() {
+                client.submit(request(model as u64, 3 + model + offset)).expect("a request that fits");
+            }
+            // Whichever is asked.
+            wait(&mut clients[offset % 2])
+        })
+    };
+    for (offset, thread) in [0, 5].map(|offset| (offset, playing(offset))) {
+        let found = thread.join().expect("a thread that ends");
+        assert_eq!(found, [(0, 7, 3 + offset), (1, 8, 4 + offset)]);
+    }
+    let of = |model| service.client(model, None, &Inbox::new()).take_timings();
+    let sums = [0, 1].map(|model| of(model).decode);
+    assert!(sums.iter().all(|sum| *sum >= Duration::from_millis(7)), "{sums:?} of {runs:?} runs");
+    assert!(of(0).decode.is_zero(), "time that was taken is not counted again");
+}
+
+#[test]
+fn a_model_that_fails_ends_all_that_wait_and_all_that_come() {
+    let (service, _) = service([7, 8], 5);
+    let inbox = Inbox::new();
+    let mut client = service.client(1, None, &inbox);
+    client.submit(request(1, 1000)).expect("a request that fits");
+    let failure = loop {
+        if let Err(failure) = client.advance(true) {
+            break failure;
+        }
+    };
+    assert_eq!(failure.message, "the model broke");
+    let mut late = service.client(0, None, &Inbox::new());
+    let ended = loop {
+        if let Err(failure) = late.submit(request(2, 1)).and_then(|()| late.advance(true)) {
+            break failure;
+        }
+    };
+    assert_eq!(ended.message, "the models' thread has ended");
+}
+
+#[test]
+fn nothing_is_run_for_nobody() {
+    let (service, runs) = service([7, 8], usize::MAX);
+    let mut client = service.client(0, None, &Inbox::new());
+    client.submit(request(1, 10_000)).expect("a request that fits");
+    drop(client);
+    drop(service);
+    // Ten seconds of runs were asked for.
+    assert!(runs.load(Ordering::SeqCst) < 1000, "{runs:?} runs");
+}
+
+#[test]
+fn models_that_cannot_be_opened_say_why() {
+    let opened = Service::start(|| Err::<Vec<Scheduler<Constant>>, _>(Failure::data("no weights")));
+    assert_eq!(opened.err().map(|failure| failure.message).as_deref(), Some("no weights"));
+}
