@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::{fs, mem};
+use std::{fs, mem, thread};
 
 use device::DeviceKind;
-use policy::directory::Policy;
+use policy::directory::{Policy, verify};
 use policy::local::{self, LocalCopy};
 use policy::ownership::{Owner, Ownership};
 use policy::tokenizer::Tokenizer;
@@ -19,6 +19,7 @@ use crate::engine::service::{Inbox, Service};
 use crate::engine::{self, Engine, Options};
 use crate::generator::{EngineGenerator, Player};
 use crate::lines::PolicyLabel;
+use crate::runtime::no_thread;
 use crate::server::{Patience, Server};
 
 /// A policy that is loaded.
@@ -105,44 +106,40 @@ impl Policies {
             }
         }
         let groups = by_model(&opened);
-        let cache_bytes = options.cache_bytes / groups.len().max(1);
-        let mut policies = servers;
-        let mut inference = match device {
-            DeviceKind::Cpu => Inference::Cpu(Vec::new()),
-            _ => Inference::Device(Vec::new()),
-        };
         // First of all: their child processes then share no memory with the engines.
         let models: Vec<&Path> = groups.iter().map(|group| opened[group[0]].model()).collect();
         let tokenizers = match &mut kept {
             Some(kept) => tokenizers(&models, &mut kept.tokenizers)?,
             None => models.iter().map(|model| Tokenizer::load(model).map(Arc::new)).collect::<Result<_>>()?,
         };
-        policy::directory::verify(&opened).map_err(|failure| match local {
+        let models: Vec<(Vec<&Policy>, Vec<u32>)> = groups
+            .iter()
+            .zip(&tokenizers)
+            .map(|(group, tokenizer)| {
+                (group.iter().map(|&index| &opened[index]).collect(), tokenizer.stop_ids().to_vec())
+            })
+            .collect();
+        // Each reads all weights.
+        let (verified, loaded) = thread::scope(|scope| {
+            let verifying = thread::Builder::new().spawn_scoped(scope, || verify(&opened));
+            let loaded = load(&models, device, options, kept.map(|kept| &mut kept.engines));
+            let verified = verifying.map_err(|error| no_thread(&error)).and_then(|thread| {
+                thread
+                    .join()
+                    .unwrap_or_else(|_| Err(Failure::work("the thread that verifies weights panicked")))
+            });
+            (verified, loaded)
+        });
+        // Damage says more than what came of reading it.
+        verified.map_err(|failure| match local {
             Some(folder) => failure.hint(format!(
                 "what is in {} are copies: remove the damaged one, and it is made again",
                 folder.display()
             )),
             None => failure,
         })?;
-        let mut before =
-            kept.as_mut().map(|kept| mem::take(&mut kept.engines)).unwrap_or_default().into_iter();
+        let mut policies = servers;
         for (engine, (group, tokenizer)) in groups.iter().zip(tokenizers).enumerate() {
-            let members: Vec<&Policy> = group.iter().map(|&index| &opened[index]).collect();
-            let stop_ids = tokenizer.stop_ids().to_vec();
-            let left = (groups.len() - engine) as u64;
-            match &mut inference {
-                Inference::Cpu(engines) => {
-                    let options = Options { cache_bytes, stop_ids, ..options.clone() };
-                    let engine = Engine::load_all(&members, &options, before.next())?;
-                    if let Some(kept) = &mut kept {
-                        kept.engines.push(engine.kept());
-                    }
-                    engines.push(engine);
-                }
-                Inference::Device(services) => {
-                    services.push(device_engine::start(&members, device, left, stop_ids)?);
-                }
-            }
             let mut adapters = 0..;
             for &index in group {
                 let policy = &opened[index];
@@ -154,7 +151,7 @@ impl Policies {
         }
         policies.sort_by_key(|&(place, _)| place);
         let policies = policies.into_iter().map(|(_, playing)| playing).collect();
-        Ok(Policies { inference, policies, _copies: copies })
+        Ok(Policies { inference: loaded?, policies, _copies: copies })
     }
 
     /// Labels, in the order of the policies.
@@ -193,6 +190,34 @@ impl Policies {
         };
         Ok(self.policies.iter().map(player).collect())
     }
+}
+
+/// Loads models, each with the policies that are it or its adapters and with its stop tokens; uses what is in `kept` again, and
+/// leaves its own there.
+fn load(
+    models: &[(Vec<&Policy>, Vec<u32>)],
+    device: DeviceKind,
+    options: &Options,
+    mut kept: Option<&mut Vec<engine::CarriedOver>>,
+) -> Result<Inference> {
+    if device != DeviceKind::Cpu {
+        let start = |(loaded, (policies, stop_ids)): (usize, &(Vec<&Policy>, Vec<u32>))| {
+            device_engine::start(policies, device, (models.len() - loaded) as u64, stop_ids.clone())
+        };
+        return models.iter().enumerate().map(start).collect::<Result<_>>().map(Inference::Device);
+    }
+    let cache_bytes = options.cache_bytes / models.len().max(1);
+    let mut before = kept.as_deref_mut().map(mem::take).unwrap_or_default().into_iter();
+    let mut engines = Vec::new();
+    for (policies, stop_ids) in models {
+        let options = Options { cache_bytes, stop_ids: stop_ids.clone(), ..options.clone() };
+        let engine = Engine::load_all(policies, &options, before.next())?;
+        if let Some(kept) = &mut kept {
+            kept.push(engine.kept());
+        }
+        engines.push(engine);
+    }
+    Ok(Inference::Cpu(engines))
 }
 
 /// The tokenizers of models, those in `kept` where the files are the same.
