@@ -15,7 +15,7 @@ use crate::gather::{Gather, Gathered};
 use crate::line::{End, Joint};
 use crate::read::{Kind, Line, Reader};
 use crate::sample::Sample;
-use crate::splice::splice;
+use crate::splice::Splicer;
 use crate::stage;
 use crate::stream::Stream;
 use crate::write::Writer;
@@ -132,7 +132,10 @@ impl<D> Member<D> {
 
 /// The decorated lines of a group.
 #[derive(Debug, Default)]
-pub struct Output(Vec<String>);
+pub struct Output {
+    lines: Vec<String>,
+    splicer: Splicer,
+}
 
 impl Output {
     /// Writes `member` with additional keys, each with its value as JSON text (see [`json`](crate::splice::json)).
@@ -142,11 +145,11 @@ impl Output {
     pub fn add<D>(&mut self, member: &Member<D>, keys: &[(&str, Result<String>)]) -> Result<()> {
         let decorated = keys
             .iter()
-            .map(|(key, value)| Ok((*key, value.clone()?)))
+            .map(|(key, value)| Ok((*key, value.as_ref().map_err(Clone::clone)?)))
             .collect::<Result<Vec<_>>>()
-            .and_then(|keys| splice(&member.line.text, &keys))
+            .and_then(|keys| self.splicer.splice(&member.line.text, &keys))
             .map_err(|failure| failure.at(member.name()))?;
-        self.0.push(decorated);
+        self.lines.push(decorated);
         Ok(())
     }
 }
@@ -184,8 +187,8 @@ fn run_part<R: Read, W: Write>(
 ) -> Result<()> {
     let started = Instant::now();
     let stream = Stream::new(name, flags.allow_incomplete).every_sample();
-    let mut chassis =
-        Chassis { flags, stage, stream, gather: Gather::default(), stats: StageStats::default() };
+    let (gather, stats, output) = (Gather::default(), StageStats::default(), Output::default());
+    let mut chassis = Chassis { flags, stage, stream, gather, stats, output };
     let outcome = chassis.read(reader, writer);
     let Chassis { stage, stream, stats, .. } = chassis;
     let counts = match stage.counts(&stats, stream.ends()) {
@@ -205,6 +208,7 @@ struct Chassis<'a, S: Decorate> {
     stream: Stream,
     gather: Gather<Group<S::Data>>,
     stats: StageStats,
+    output: Output,
 }
 
 impl<S: Decorate> Chassis<'_, S> {
@@ -272,13 +276,13 @@ impl<S: Decorate> Chassis<'_, S> {
             Gathered::Line(text) => return writer.raw(&text),
             Gathered::Group(group) => group,
         };
-        let mut output = Output::default();
-        let outcome = self.stage.decorate(group, &mut output);
-        for line in &output.0 {
+        let outcome = self.stage.decorate(group, &mut self.output);
+        let lines = std::mem::take(&mut self.output.lines);
+        for line in &lines {
             writer.raw(line)?;
         }
         outcome?;
-        self.stats.written += output.0.len() as u64;
+        self.stats.written += lines.len() as u64;
         Ok(())
     }
 }

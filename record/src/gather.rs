@@ -4,7 +4,7 @@
 //! through one at a time; interleaved ones come out in the same order but need more memory.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 
 /// What comes out in its place.
 #[derive(Debug)]
@@ -23,12 +23,12 @@ pub struct Gather<T> {
     /// How many entries have left `waiting` for good.
     released: usize,
     open: HashMap<String, usize>,
-    closed: HashSet<u128>,
+    closed: HashSet<u128, BuildHasherDefault<Folded>>,
 }
 
 impl<T> Default for Gather<T> {
     fn default() -> Self {
-        Gather { waiting: VecDeque::new(), released: 0, open: HashMap::new(), closed: HashSet::new() }
+        Gather { waiting: VecDeque::new(), released: 0, open: HashMap::new(), closed: HashSet::default() }
     }
 }
 
@@ -75,6 +75,27 @@ impl<T> Gather<T> {
     /// Everything that is left at the end of the stream, open groups included.
     pub fn rest(self) -> impl Iterator<Item = Gathered<T>> {
         self.waiting.into_iter().map(|(entry, _)| entry)
+    }
+}
+
+/// By [`fingerprint`].
+pub(crate) type ByFingerprint<T> = HashMap<u128, T, BuildHasherDefault<Folded>>;
+
+/// Hashes what is a hash already: its words are folded into one.
+#[derive(Debug, Default)]
+pub(crate) struct Folded(u64);
+
+impl Hasher for Folded {
+    fn write(&mut self, bytes: &[u8]) {
+        for word in bytes.chunks(8) {
+            let mut padded = [0; 8];
+            padded[..word.len()].copy_from_slice(word);
+            self.0 ^= u64::from_ne_bytes(padded);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 

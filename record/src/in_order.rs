@@ -41,6 +41,16 @@ impl<'a> Cursor<'a> {
         self.takes(text).then_some(())
     }
 
+    /// The same of one byte, an ASCII character.
+    #[inline(always)]
+    fn takes_byte(&mut self, byte: u8) -> bool {
+        let is_next = self.0.as_bytes().first() == Some(&byte);
+        if is_next {
+            self.0 = &self.0[1..];
+        }
+        is_next
+    }
+
     /// Takes `text` and the value after it.
     fn after<T: Take<'a>>(&mut self, text: &str) -> Option<T> {
         self.expect(text)?;
@@ -54,16 +64,18 @@ impl<'a> Cursor<'a> {
     }
 
     /// Takes items and commas up to `close`; the opening bracket was taken before.
-    fn items(&mut self, close: &str, mut item: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
-        if self.takes(close) {
+    fn items(&mut self, close: u8, mut item: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        if self.takes_byte(close) {
             return Some(());
         }
         loop {
             item(self)?;
-            if self.takes(close) {
+            if self.takes_byte(close) {
                 return Some(());
             }
-            self.expect(",")?;
+            if !self.takes_byte(b',') {
+                return None;
+            }
         }
     }
 
@@ -189,7 +201,7 @@ impl<'a, T: Take<'a>> Take<'a> for Vec<T> {
     fn take(cursor: &mut Cursor<'a>) -> Option<Self> {
         let mut items = Vec::with_capacity(8);
         cursor.expect("[")?;
-        cursor.items("]", |cursor| T::take(cursor).map(|item| items.push(item)))?;
+        cursor.items(b']', |cursor| T::take(cursor).map(|item| items.push(item)))?;
         Some(items)
     }
 }
@@ -198,7 +210,7 @@ impl<'a> Take<'a> for BTreeMap<Text<'a>, f64> {
     fn take(cursor: &mut Cursor<'a>) -> Option<Self> {
         let mut entries = BTreeMap::new();
         cursor.expect("{")?;
-        cursor.items("}", |cursor| {
+        cursor.items(b'}', |cursor| {
             let key = Text::take(cursor)?;
             let value = cursor.after(":")?;
             entries.insert(key, value);

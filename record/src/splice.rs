@@ -14,38 +14,71 @@ use crate::finite;
 /// What begins a Unicode escape, as in `\u0041`.
 static ESCAPE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\\u"));
 
-/// Adds keys to the object in `text`, a line that the reader took. Each addition is a key and its value as JSON text
-/// (see [`json`]).
+/// Adds keys to lines, and keeps what it takes to look for each: to prepare that takes longer than to search a short line.
+#[derive(Debug, Default)]
+pub struct Splicer(Vec<Key>);
+
+/// A key, and how it is spelled and found.
+#[derive(Debug)]
+struct Key {
+    name: String,
+    quoted: String,
+    finder: Finder<'static>,
+}
+
+/// Adds keys to one line, as [`Splicer::splice`] does.
 ///
 /// # Errors
-/// 65: one of the keys is already present, or `text` is no object.
-pub fn splice(text: &str, additions: &[(&str, String)]) -> Result<String> {
-    let close = text.trim_end().len().checked_sub(1).filter(|&close| text.as_bytes()[close] == b'}');
-    let (Some(close), Some(inside)) = (close, text.trim_start().strip_prefix('{')) else {
-        return Err(Failure::data("not a JSON object"));
-    };
-    let added: usize = additions.iter().map(|(key, value)| key.len() + value.len() + 4).sum();
-    let mut output = String::with_capacity(text.len() + added);
-    let escapes = ESCAPE.find(text.as_bytes()).is_some();
-    output.push_str(&text[..close]);
-    let mut separator = if inside.trim_start().starts_with('}') { "" } else { "," };
-    for (position, (key, value)) in additions.iter().enumerate() {
-        let quoted = json(key)?;
-        if has_key(text, key, &quoted, escapes)?
-            || additions[..position].iter().any(|(other, _)| other == key)
-        {
-            return Err(Failure::data(format!("`{key}` is already present")).hint(format!(
-                "a stage only adds; take the key out first, for example with jq 'del(.{key})'"
-            )));
+/// As there.
+pub fn splice<V: AsRef<str>>(text: &str, additions: &[(&str, V)]) -> Result<String> {
+    Splicer::default().splice(text, additions)
+}
+
+impl Splicer {
+    /// Adds keys to the object in `text`, a line that the reader took. Each addition is a key and its value as JSON text
+    /// (see [`json`]).
+    ///
+    /// # Errors
+    /// 65: one of the keys is already present, or `text` is no object.
+    pub fn splice<V: AsRef<str>>(&mut self, text: &str, additions: &[(&str, V)]) -> Result<String> {
+        let close = text.trim_end().len().checked_sub(1).filter(|&close| text.as_bytes()[close] == b'}');
+        let (Some(close), Some(inside)) = (close, text.trim_start().strip_prefix('{')) else {
+            return Err(Failure::data("not a JSON object"));
+        };
+        let added: usize = additions.iter().map(|(key, value)| key.len() + value.as_ref().len() + 4).sum();
+        let mut output = String::with_capacity(text.len() + added);
+        let escapes = ESCAPE.find(text.as_bytes()).is_some();
+        output.push_str(&text[..close]);
+        let mut separator = if inside.trim_start().starts_with('}') { "" } else { "," };
+        for (position, (key, value)) in additions.iter().enumerate() {
+            let known = self.key(key)?;
+            if known.is_in(text, escapes)? || additions[..position].iter().any(|(other, _)| other == key) {
+                return Err(Failure::data(format!("`{key}` is already present")).hint(format!(
+                    "a stage only adds; take the key out first, for example with jq 'del(.{key})'"
+                )));
+            }
+            output.push_str(separator);
+            output.push_str(&known.quoted);
+            output.push(':');
+            output.push_str(value.as_ref());
+            separator = ",";
         }
-        output.push_str(separator);
-        output.push_str(&quoted);
-        output.push(':');
-        output.push_str(value);
-        separator = ",";
+        output.push_str(&text[close..]);
+        Ok(output)
     }
-    output.push_str(&text[close..]);
-    Ok(output)
+
+    fn key(&mut self, name: &str) -> Result<&Key> {
+        let position = match self.0.iter().position(|known| known.name == name) {
+            Some(position) => position,
+            None => {
+                let quoted = json(name)?;
+                let finder = Finder::new(&quoted).into_owned();
+                self.0.push(Key { name: name.to_owned(), quoted, finder });
+                self.0.len() - 1
+            }
+        };
+        Ok(&self.0[position])
+    }
 }
 
 /// A value as JSON text, for [`splice`]. An f32 is written as an f32, with the fewest digits that read back as itself.
@@ -56,19 +89,20 @@ pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<String> {
     finite::text(&value)
 }
 
-/// Whether the object in `text` has `key`, which `quoted` spells as JSON; `escapes` says whether some character of the
-/// text is spelled as `\u`.
-///
-/// A search for the quoted key settles it for almost every line; only where the text holds it somewhere, or spells
-/// some character as an escape, are the keys read one by one.
-fn has_key(text: &str, key: &str, quoted: &str, escapes: bool) -> Result<bool> {
-    if !escapes && memchr::memmem::find(text.as_bytes(), quoted.as_bytes()).is_none() {
-        return Ok(false);
+impl Key {
+    /// Whether the object in `text` has the key; `escapes` says whether some character of the text is spelled as `\u`.
+    ///
+    /// A search for the quoted key settles it for almost every line; only where the text holds it somewhere, or spells
+    /// some character as an escape, are the keys read one by one.
+    fn is_in(&self, text: &str, escapes: bool) -> Result<bool> {
+        if !escapes && self.finder.find(text.as_bytes()).is_none() {
+            return Ok(false);
+        }
+        let entries: Entries = serde_json::from_str(text).map_err(|error| {
+            Failure::data(format!("not a JSON object: {}", crate::read::without_line(&error)))
+        })?;
+        Ok(entries.0.iter().any(|(other, _)| *other == self.name))
     }
-    let entries: Entries = serde_json::from_str(text).map_err(|error| {
-        Failure::data(format!("not a JSON object: {}", crate::read::without_line(&error)))
-    })?;
-    Ok(entries.0.iter().any(|(other, _)| other == key))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::check::parse_shard;
 use crate::failure::{Failure, Result};
-use crate::gather::fingerprint;
+use crate::gather::{ByFingerprint, fingerprint};
 use crate::line::{self, End, Joint};
 use crate::read::Line;
 use crate::sample::Sample;
@@ -28,8 +28,8 @@ pub struct Stream {
     /// Members of each group that names its size, and that size.
     groups: HashMap<String, (u32, u32)>,
     /// Line numbers by fingerprint: of ids, and of (episode, node, turn, agent, branch).
-    ids: HashMap<u128, u64>,
-    candidates: HashMap<u128, u64>,
+    ids: ByFingerprint<u64>,
+    candidates: ByFingerprint<u64>,
     /// The shards of the samples of each training step.
     parts: BTreeMap<Option<u64>, Vec<Option<String>>>,
     ends: Vec<End>,
@@ -46,8 +46,8 @@ impl Stream {
             every_group: false,
             samples: 0,
             groups: HashMap::new(),
-            ids: HashMap::new(),
-            candidates: HashMap::new(),
+            ids: ByFingerprint::default(),
+            candidates: ByFingerprint::default(),
             parts: BTreeMap::new(),
             ends: Vec::new(),
         }
