@@ -54,10 +54,15 @@ pub fn write_in_order<W: Write>(
         if interrupted() {
             return Err(Failure::interrupted());
         }
-        match events.recv_timeout(POLL_TIMEOUT) {
+        let mut event = events.try_recv().map_err(|_| RecvTimeoutError::Timeout);
+        if event.is_err() {
+            // What is finished must not wait for what is not.
+            writer.flush()?;
+            event = events.recv_timeout(POLL_TIMEOUT);
+        }
+        match event {
             Err(RecvTimeoutError::Disconnected) => return writer.flush(),
-            // Slow tasks must not wait in the buffer.
-            Err(RecvTimeoutError::Timeout) => writer.flush()?,
+            Err(RecvTimeoutError::Timeout) => {}
             Ok(Event::Failed(failure)) => return Err(failure),
             Ok(Event::End(end)) => totals.ends.push(*end),
             Ok(Event::Tasks { read, own }) => {
