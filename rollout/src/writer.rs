@@ -89,10 +89,13 @@ pub fn write_in_order<W: Write>(
 mod tests {
     use super::*;
     use crate::stats::Stats;
+    use std::io;
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread;
 
     #[test]
     fn output_leaves_in_order_whatever_order_it_comes_in() {
-        let (sender, receiver) = std::sync::mpsc::channel();
+        let (sender, receiver) = channel();
         for sequence in [2, 0, 3, 1, 5, 4] {
             let output = Output { sequence, text: sequence.to_string(), stats: Stats::default() };
             sender.send(Event::Output(output)).expect("a receiver");
@@ -103,5 +106,33 @@ mod tests {
         write_in_order(&receiver, &queue, &mut writer, true, &mut Totals::default())
             .expect("a writable buffer");
         assert_eq!(writer.into_inner().expect("a writable buffer"), b"0\n1\n2\n3\n4\n5\n");
+    }
+
+    /// Sends on what is written.
+    struct Sent(Sender<Vec<u8>>);
+
+    impl Write for Sent {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.send(bytes.to_vec()).map_err(io::Error::other)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_finished_does_not_wait_for_what_is_not() {
+        let ((sender, receiver), (sent, written)) = (channel(), channel());
+        let writing = thread::spawn(move || {
+            let mut writer = Writer::new(Sent(sent));
+            write_in_order(&receiver, &Queue::new(1, 1), &mut writer, true, &mut Totals::default())
+        });
+        let output = Output { sequence: 0, text: "first".to_owned(), stats: Stats::default() };
+        sender.send(Event::Output(output)).expect("a receiver");
+        assert_eq!(written.recv_timeout(Duration::from_secs(20)).expect("a line"), b"first\n");
+        drop(sender);
+        writing.join().expect("a thread that ends").expect("an output that takes all");
     }
 }
