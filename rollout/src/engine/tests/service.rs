@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+/// The token of a model that panics where others fail.
+const PANICS: u32 = 9;
+
 /// A model that always says its own token, and fails after so many runs.
 struct Constant {
     token: u32,
@@ -24,6 +27,7 @@ impl Runner for Constant {
     fn run(&mut self, batch: &Batch) -> Result<Vec<SampledToken>> {
         thread::sleep(Duration::from_millis(1));
         if self.runs.fetch_add(1, Ordering::SeqCst) == self.most {
+            assert_ne!(self.token, PANICS, "the model panicked");
             return Err(Failure::work("the model broke"));
         }
         Ok(vec![SampledToken { id: self.token, logprob: -1.0 }; batch.requests.len()])
@@ -88,10 +92,13 @@ fn an_inbox_has_the_answers_of_all_models_and_of_no_other_thread() {
         let found = thread.join().expect("a thread that ends");
         assert_eq!(found, [(0, 7, 3 + offset), (1, 8, 4 + offset)]);
     }
-    let of = |model| service.client(model, None, &Inbox::new()).take_timings();
-    let sums = [0, 1].map(|model| of(model).decode);
-    assert!(sums.iter().all(|sum| *sum >= Duration::from_millis(7)), "{sums:?} of {runs:?} runs");
-    assert!(of(0).decode.is_zero(), "time that was taken is not counted again");
+    let of = |model| {
+        let taken = service.client(model, None, &Inbox::new()).take_timings();
+        taken.prefill + taken.decode
+    };
+    let sums = [0, 1].map(of);
+    assert!(sums.iter().all(|sum| *sum >= Duration::from_millis(8)), "{sums:?} of {runs:?} runs");
+    assert!(of(0).is_zero(), "time that was taken is not counted again");
 }
 
 #[test]
@@ -113,6 +120,19 @@ fn a_model_that_fails_ends_all_that_wait_and_all_that_come() {
         }
     };
     assert_eq!(ended.message, "the models' thread has ended");
+}
+
+#[test]
+fn who_waits_for_a_thread_that_panicked_is_told_that_it_has_ended() {
+    let (service, _) = service([7, PANICS], 5);
+    let mut client = service.client(1, None, &Inbox::new());
+    client.submit(request(1, 1000)).expect("a request that fits");
+    let failure = loop {
+        if let Err(failure) = client.advance(true) {
+            break failure;
+        }
+    };
+    assert_eq!(failure.message, "the models' thread has ended");
 }
 
 #[test]
