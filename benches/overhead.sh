@@ -6,8 +6,8 @@
 # are what `update` has to work for.
 #
 # For each stage the CPU time of the whole process (bash's `times` of its children), and from the stages' own `timing`
-# what of it was the model and the environment. Of the time that the whole step takes only the model: environments are stepped while it
-# runs. Prints medians.
+# what of it was the model and the environment. Of the time that the whole step takes only the model is subtracted:
+# environments are stepped while it runs. Prints medians.
 # Needs jq and built programs: those of ./pipeline.sh --setup, or of the folder that TROUPE_BIN names.
 set -euo pipefail
 cd "$(dirname "$0")/.."

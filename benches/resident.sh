@@ -4,8 +4,10 @@
 #
 # Prints for each round and in the median: seconds of the whole call on the clock and of CPU, and milliseconds a step on
 # the clock beside the model and the environment (`timing` of rollout: model and environment; of update: forward, backward,
-# optimizer; not what update did ahead). Two errors of about 18 ms, which cancel: environments are also subtracted while the model
-# runs, and what update computes between the model's end and the last sample is not. Needs built programs: those of ./pipeline.sh --setup, or of the folder that TROUPE_BIN names.
+# optimizer; not what update did ahead). Two errors cancel, 18 ms each on Zen 3: environments are subtracted although the
+# model runs meanwhile, and what update computes between the model's end and the last sample is not.
+#
+# Needs built programs: those of ./pipeline.sh --setup, or of the folder that TROUPE_BIN names.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-5} steps=${2:-80}

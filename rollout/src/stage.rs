@@ -1,8 +1,8 @@
 //! The stage: opens the policies, plays the tasks of stdin, and writes samples and one `end` line to stdout.
 //!
-//! Four kinds of threads: one reads the input ([`crate::reader`]), N play episodes ([`crate::worker`]), others run the models
-//! for them ([`crate::engine::service`]), and the one that started all writes in task order ([`crate::writer`]). The writer alone decides when the run is over, so a signal
-//! or a closed pipe is noticed even while the input is silent.
+//! Four kinds of threads: one reads the input ([`crate::reader`]), N play episodes ([`crate::worker`]), others run the
+//! models for them ([`crate::engine::service`]), and the one that started all writes in task order ([`crate::writer`]). The
+//! writer alone decides when the run is over, so a signal or a closed pipe is noticed even while the input is silent.
 
 use std::collections::BTreeMap;
 use std::io::Write;
