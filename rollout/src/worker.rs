@@ -29,7 +29,7 @@ pub struct ThreadTimes {
     pub environment: Duration,
     /// Chat templates and tokenizers, both ways.
     pub text: Duration,
-    /// Waiting for tasks and for models.
+    /// Waiting for tasks and for servers; not for models, which work meanwhile.
     pub waiting: Duration,
     /// The model's time for prompts and for new tokens, for each policy.
     pub phases: Vec<PhaseTimings>,
@@ -114,15 +114,14 @@ impl<'a> Worker<'a> {
     fn advance(&mut self, mut wait: bool) -> Result<bool> {
         let mut found = false;
         for policy in 0..self.players.len() {
-            let started = Instant::now();
             match &mut self.players[policy].0 {
                 Player::Model(generator) if !generator.is_idle() => {
                     let groups = generator.advance(wait)?;
-                    self.times.waiting += started.elapsed();
                     found |= !groups.is_empty();
                     groups.into_iter().try_for_each(|(id, completions)| self.complete(id, completions))?;
                 }
                 Player::Server(client) if !client.is_idle() => {
+                    let started = Instant::now();
                     let groups = client.advance(wait);
                     self.times.waiting += started.elapsed();
                     found |= !groups.is_empty();

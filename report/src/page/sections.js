@@ -203,7 +203,7 @@ function cost(run) {
     chart({title: 'Tokens of each step', kind: 'bars', series: tokens, height: 220, format: count, tick: short}),
     chart({title: 'Time of each step', kind: 'bars', height: 220, format: seconds, note: 'Seconds. Grouping and advantages are computed while rollout works.',
       series: [time('rollout/seconds', 'rollout', 0), time('update/training_seconds', 'update: training', 1), {name: 'update: opening and publishing', color: color(2), points: publishing}]}),
-    chart({title: 'What the threads of rollout did', kind: 'bars', height: 220, format: seconds, note: 'Seconds, summed over threads. Those that play wait while others run the model.',
+    chart({title: 'What the threads of rollout did', kind: 'bars', height: 220, format: seconds, note: 'Seconds, summed over threads. Models run in threads of their own, while environments and text go on.',
       series: parts.map(([metric, name], place) => time(metric, name, place))})));
 }
 
