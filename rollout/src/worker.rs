@@ -97,7 +97,7 @@ impl<'a> Worker<'a> {
             for task in tasks {
                 self.begin(task)?;
             }
-            // What has come, or else the first that comes.
+            // Take what is there; wait only if nothing is.
             if !self.advance(false)? {
                 self.advance(true)?;
             }
@@ -133,7 +133,7 @@ impl<'a> Worker<'a> {
                 }
                 _ => continue,
             }
-            // Once: the others are not to be kept waiting.
+            // One wait for all policies.
             wait = false;
         }
         Ok(found)
