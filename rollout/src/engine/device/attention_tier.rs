@@ -1,7 +1,8 @@
 //! Which of ONNX Runtime's attention kernels its CUDA provider may choose from: the provider's option `sdpa_kernel`.
 //!
 //! Without cuDNN they are FlashAttention-2 and the memory-efficient kernel. cuDNN from 9.5 on adds one for paged decoding,
-//! which ONNX Runtime prefers where it serves. `TROUPE_SDPA_KERNEL` compares the two on one machine.
+//! which ONNX Runtime prefers where it serves. It is much faster for large batches, and the only kernel of a decode step that does not
+//! give the same bits each time. `TROUPE_SDPA_KERNEL` compares the two on one machine.
 
 use device::cuda::cudnn_version;
 use record::failure::{Failure, Result};
@@ -9,8 +10,10 @@ use record::failure::{Failure, Result};
 const VARIABLE: &str = "TROUPE_SDPA_KERNEL";
 /// The flags of FlashAttention-2 and of the memory-efficient kernel.
 const OWN: u32 = 1 + 2;
-/// The same and cuDNN's.
-const WITH_CUDNN: u32 = OWN + 8;
+/// The flag of cuDNN's.
+const CUDNN: u32 = 8;
+/// All three.
+const WITH_CUDNN: u32 = OWN + CUDNN;
 /// The cuDNN that the provider's paged attention needs.
 const LEAST_CUDNN: usize = 9 * 10_000 + 5 * 100;
 
@@ -21,6 +24,12 @@ const LEAST_CUDNN: usize = 9 * 10_000 + 5 * 100;
 pub fn sdpa_kernel() -> Result<u32> {
     let named = std::env::var(VARIABLE).ok().filter(|named| !named.is_empty());
     choose(named.as_deref(), cudnn_version)
+}
+
+/// Whether attention by the kernels of this `sdpa_kernel` gives the same bits for the same input each time. cuDNN's for paged
+/// decoding does not (9.19 on an H100).
+pub fn is_reproducible(sdpa_kernel: u32) -> bool {
+    sdpa_kernel & CUDNN == 0
 }
 
 fn choose(named: Option<&str>, cudnn: impl Fn() -> Option<usize>) -> Result<u32> {
@@ -39,6 +48,11 @@ fn choose(named: Option<&str>, cudnn: impl Fn() -> Option<usize>) -> Result<u32>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_same_bits_each_time_are_expected_without_cudnn_only() {
+        assert!(is_reproducible(OWN) && !is_reproducible(WITH_CUDNN));
+    }
 
     #[test]
     fn cudnn_is_used_where_it_is_new_enough() {

@@ -132,7 +132,7 @@ impl<D: Device, T: Activation> DeviceRunner<D, T> {
             self.forward.sampler.download(&mut self.device, tokens.len())
         };
         let replayed = [replay()?, replay()?];
-        graphs::verify(&tokens, &replayed)?;
+        graphs::verify(&tokens, &replayed, self.forward.session.exact)?;
         self.graphs.insert(*shape, graph);
         let [replayed, _] = replayed;
         Ok(replayed)

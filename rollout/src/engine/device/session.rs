@@ -2,7 +2,7 @@
 //!
 //! On a GPU the session works in the stream that it was given, and a run returns as soon as its work is enqueued.
 
-use super::attention_tier::sdpa_kernel;
+use super::attention_tier::{is_reproducible, sdpa_kernel};
 use super::paged_attention;
 use crate::engine::custom_op::Domain;
 use crate::engine::onnx::{Element, Memory, Tensor, check, failed, session_builder};
@@ -39,6 +39,8 @@ pub struct Session {
     bound: HashMap<CString, Tensor>,
     device: Memory,
     host: Memory,
+    /// Whether two runs over the same content give the same bits.
+    pub exact: bool,
     /// Must outlive the session, so it stands behind it.
     _domain: Option<Domain<()>>,
 }
@@ -89,14 +91,15 @@ impl Session {
         let mut builder = session_builder()?
             .with_config_entry("session.model_external_initializers_file_folder_path", folder)
             .map_err(failed)?;
-        let (domain, device) = match provider {
+        let (domain, device, exact) = match provider {
             Provider::Cpu => {
                 let domain = paged_attention::domain()?;
                 domain.register(builder.ptr_mut())?;
-                (Some(domain), Memory::host()?)
+                (Some(domain), Memory::host()?, true)
             }
             Provider::Cuda { number, stream } => {
-                append_cuda(builder.ptr_mut(), number, stream)?;
+                let attention = sdpa_kernel()?;
+                append_cuda(builder.ptr_mut(), number, stream, attention)?;
                 // A node that CUDA cannot run would move every token through host memory: an error is better.
                 builder =
                     builder.with_config_entry("session.disable_cpu_ep_fallback", "1").map_err(failed)?;
@@ -104,7 +107,7 @@ impl Session {
                 builder = builder
                     .with_config_entry("session.use_device_allocator_for_initializers", "1")
                     .map_err(failed)?;
-                (None, Memory::cuda(number)?)
+                (None, Memory::cuda(number)?, is_reproducible(attention))
             }
         };
         let session = runtime::open_session(builder, graph)
@@ -113,7 +116,7 @@ impl Session {
         // SAFETY: the session is alive, and outlives the binding.
         check(unsafe { (ort::api().CreateIoBinding)(session.ptr().cast_mut(), &mut binding) })?;
         let (binding, options, host) = (Binding(binding), RunOptions::new()?, Memory::host()?);
-        Ok(Session { binding, options, session, bound: HashMap::new(), device, host, _domain: domain })
+        Ok(Session { binding, options, session, bound: HashMap::new(), device, host, exact, _domain: domain })
     }
 
     /// Binds an input to device memory, whose content must stay until it is bound again.
@@ -176,9 +179,14 @@ fn refused(failure: Failure, what: &str) -> Failure {
 }
 
 /// Adds the CUDA provider, in our stream: its work and that of our own kernels then follow each other without waiting.
-fn append_cuda(options: *mut OrtSessionOptions, number: u32, stream: *mut c_void) -> Result<()> {
+fn append_cuda(
+    options: *mut OrtSessionOptions,
+    number: u32,
+    stream: *mut c_void,
+    attention: u32,
+) -> Result<()> {
     let api = ort::api();
-    let attention = CString::new(sdpa_kernel()?.to_string()).unwrap_or_default();
+    let attention = CString::new(attention.to_string()).unwrap_or_default();
     let mut cuda = ptr::null_mut();
     // SAFETY: `cuda` receives options that are released below; all texts outlive their calls.
     unsafe {
