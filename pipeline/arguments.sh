@@ -148,7 +148,8 @@ check_arguments() { # what has no effect is refused
     fi
     if [ "$resident" = yes ]; then
         [ -z "$evaluate" ] || die 2 '--resident has no effect with --evaluate' 'leave out --resident'
-        [ "$device" = cpu ] || die 2 "--resident has no effect with --device $device" 'leave out --resident: a device is shared by a process a step'
+        [ "$device" = cpu ] || [ "$save_every" = 1 ] ||
+            die 2 "--save-every has no effect with --device $device" 'leave it out: between steps nothing of a policy stays on a device, so each saves its state'
         for name in rollout reward group advantage update; do
             [ -z "${stage_command[$name]:-}" ] ||
                 die 2 "--stage $name=... is a process a step, which --resident does not start" 'leave out --resident'

@@ -133,6 +133,8 @@ fn number(line: &str, word: &str) -> u64 {
     words.nth(1).and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no {word} in {line}"))
 }
 
+/// Makes the branch number the reward: something to learn from policies that never solve a task.
+const REWARD: &str = r#"awk '/"type":"sample"/ { match($0, /"branch":[0-9]+/); sub(/"reward":[^,}]*/, "\"reward\":" substr($0, RSTART + 9, RLENGTH - 9)) } { print }'"#;
 const ROLLOUT: &str = "rollout --policy p --branches 4 --turns 1 --seed 1 --step 1 --device cuda --quiet";
 
 #[test]
@@ -175,9 +177,8 @@ fn a_step_asks_a_gpu_for_nothing_impossible_and_frees_all_memory() {
     assert!(blocks > 2 * copied.len() as u64, "{blocks} blocks in {} launches", copied.len());
     assert_eq!(beginning("copy "), Vec::<&String>::new(), "copies of their own");
 
-    let reward = r#"awk '/"type":"sample"/ { match($0, /"branch":[0-9]+/); sub(/"reward":[^,}]*/, "\"reward\":" substr($0, RSTART + 9, RLENGTH - 9)) } { print }'"#;
     let learn = "group --quiet | advantage --quiet | update --policy p --device cuda --quiet >metrics";
-    let (code, printed) = fixture.run(&format!("{reward} rollout | {learn}"), &[]);
+    let (code, printed) = fixture.run(&format!("{REWARD} rollout | {learn}"), &[]);
     assert_eq!(code, 0, "{printed}");
     let log = fixture.log();
     let launched = |kernel: &str| log.iter().any(|line| line.starts_with(&format!("launch {kernel} ")));
@@ -191,6 +192,27 @@ fn a_step_asks_a_gpu_for_nothing_impossible_and_frees_all_memory() {
     assert!(log.iter().filter(|line| line.contains(" plus ")).count() >= 2 * 3, "no residuals");
     assert!(!log.iter().any(|line| line.starts_with("copy ")), "a residual was copied");
     assert_eq!(log.last().map(String::as_str), Some("context left with 0"));
+}
+
+/// `rollout` and `update` share one card from step to step (`--resident`): each has given all of it back when its part is over.
+#[test]
+fn stages_that_stay_leave_the_card_between_steps() {
+    let Some(fixture) = Fixture::new() else { return };
+    let tasks = "for seed in 7 8; do envs tasks plan-path --count 8 --seed $seed; done";
+    let (code, printed) =
+        fixture.run(&format!("({tasks}) | {ROLLOUT} --resident --max-tokens 4 >rollout"), &[]);
+    assert_eq!(code, 0, "{printed}");
+    // When the card is left for the next stage, and at the end.
+    let left = |log: Vec<String>| -> Vec<String> {
+        let left = |line: &String| Some(line.strip_prefix("context left with ")?.to_owned());
+        log.iter().filter_map(left).collect()
+    };
+    assert_eq!(left(fixture.log()), ["0", "0"]);
+    let learn = "group --quiet --resident | advantage --quiet --resident | \
+                 update --policy p --device cuda --quiet --resident >metrics";
+    let (code, printed) = fixture.run(&format!("{REWARD} rollout | {learn}"), &[]);
+    assert_eq!(code, 0, "{printed}");
+    assert_eq!(left(fixture.log()), ["0", "0"]);
 }
 
 #[test]

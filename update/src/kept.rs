@@ -1,5 +1,5 @@
 //! What stays of a policy in memory from one update to the next (`--resident`): its learner, and what is still to be done on the
-//! disk. On a CPU only; a device's memory is the next rollout's.
+//! disk. On a CPU only: a device's memory is the next rollout's, so there each update begins from the disk.
 
 use std::path::PathBuf;
 use std::sync::Arc;
