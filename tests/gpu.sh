@@ -34,7 +34,7 @@ Parts, in this order, so that problems show in the first minute [default: all]:
   team       32 episodes of 4 turns, 2 agents with a policy each, 4 branches: time of a step by phase
   adapters   two agents, each an adapter of one base, in the same batches: whether rollout and update agree, the cost of a
              decode step, and a run of pipeline.sh
-  loop       pipeline.sh: a team of tiny policies learns Plan-Path for 20 steps, the warm-up on the CPU
+  loop       pipeline.sh --resident: a team of tiny policies learns Plan-Path for 20 steps, after a short warm-up on the CPU
   torch-decode  decode steps in PyTorch (static cache, compiled), if installed
   torch-train   a micro-batch of the same shapes in PyTorch (compiled; with prompts repeated, and shared by flex_attention), if installed
 Sizes: 0.6B 1.7B 8B (as Qwen3), tiny [default: 0.6B,1.7B; with sim: tiny].
@@ -160,7 +160,7 @@ case $device in
         loop=(--warmup 4 --steps 1 --tasks 2 --branches 2 --turns 1 --eval-every 0) ;;
     cuda*) batches=1,16,64,256 contexts=512,1536 steps=64 repeats=3 episodes=32 turns=4 tokens=256 vocabulary=151936 tokenizer=tokenizer
         shapes='4096,512,8 1024,1024,4' batch_tokens=32768 tiers='11 3 3-eager'
-        loop=(--steps 20 --eval-every 20) ;;
+        loop=(--warmup 600 --steps 20 --eval-every 20) ;;
     *) stop "--device $device: neither cuda, cuda:N nor sim" 'gpu.sh --help' ;;
 esac
 [ -n "$sizes" ] || case $device in sim) sizes=tiny ;; *) sizes=0.6B,1.7B ;; esac
@@ -505,7 +505,7 @@ fi
 
 # ---- the loop -----------------------------------------------------------------------------------------------
 if wanted loop; then
-    check 'pipeline.sh' env TROUPE_BIN="$here/bin" "$here/pipeline.sh" --run "$work/run" --device "$device" "${loop[@]}" &&
+    check 'pipeline.sh --resident' env TROUPE_BIN="$here/bin" "$here/pipeline.sh" --run "$work/run" --device "$device" --resident "${loop[@]}" &&
         grep '^step ' "$work/out" | grep -v training | sed 's/^/  /' | tee -a "$table"
 fi
 
