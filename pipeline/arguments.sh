@@ -148,8 +148,8 @@ check_arguments() { # what has no effect is refused
     fi
     if [ "$resident" = yes ]; then
         [ -z "$evaluate" ] || die 2 '--resident has no effect with --evaluate' 'leave out --resident'
-        [ "$device" = cpu ] || [ "$save_every" = 1 ] ||
-            die 2 "--save-every has no effect with --device $device" 'leave it out: between steps nothing of a policy stays on a device, so each saves its state'
+        [ "$device" = cpu ] || [ "$ranks" = 1 ] || [ "$save_every" = 1 ] ||
+            die 2 "--save-every has no effect with --ranks and --device $device" 'leave out one of them: there every step saves its state'
         for name in rollout reward group advantage update; do
             [ -z "${stage_command[$name]:-}" ] ||
                 die 2 "--stage $name=... is a process a step, which --resident does not start" 'leave out --resident'

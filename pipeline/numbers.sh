@@ -123,10 +123,10 @@ Options:
   --stage NAME=COMMAND  replaces a stage by a shell command, which finds $RUN, $STEP and the programs of this
                         project on its PATH; reward is one between rollout and group, for a judge
   --keep-best           keep a copy of the policies that did best on the test tasks in DIR/best
-  --resident            start the stages once and not for each step: the policies' weights and moments stay in memory, on the
-                        CPU. The same bytes; with or without may change from run to run. Of the stages only tasks can be
-                        replaced. On the CPU --save-every N saves the optimizer's state every N steps and at the end: what is
-                        killed repeats the steps since, with the same bytes
+  --resident            start the stages once and not for each step: the policies' weights and moments stay in memory.
+                        The same bytes; with or without may change from run to run. Of the stages only tasks can be
+                        replaced. With --save-every N the optimizer's state is saved every N steps and at the end:
+                        what is killed repeats the steps since, with the same bytes
   --shards N            play each step with N processes of rollout that deal its tasks in turn; one that fails or is killed is
                         played again by itself. The same policies; N may change from run to run. On the CPU   [default: 1]
   --ranks N             train with N processes of MPI, a power of two up to --parts; the bytes depend on --parts alone. N may

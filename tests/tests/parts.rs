@@ -76,15 +76,15 @@ fn a_part_that_is_cut_fails_after_the_whole_ones() {
     assert_eq!(must(&format!("readlink '{place}/policy/current'")).trim(), "step-000001");
 }
 
-/// Two runs with the same bytes, from `--steps` 4 by one pipe, with the flags `seldom`, and by a pipe a step, then on to 6 the other
-/// way round.
-fn same_run(arguments: &[&str], seldom: &[&str]) {
+/// Two runs with the same bytes, from `--steps` 4 by one pipe that saves its state at 3 and at the end, and by a pipe a step, then on
+/// to 6 the other way round.
+fn same_run(arguments: &[&str]) {
     let small =
         ["--warmup", "30", "--tasks", "6", "--branches", "4", "--eval-every", "3", "--eval-tasks", "20"];
     let folder = tempfile::tempdir().expect("a folder");
     let (stepwise, resident) = (folder.path().join("stepwise"), folder.path().join("resident"));
     let (by_itself, staying): (&[&str], &[&str]) = (&[], &["--resident"]);
-    let seldom = &[staying, seldom].concat()[..];
+    let seldom: &[&str] = &["--resident", "--save-every", "3"];
     for (steps, flags) in [("4", [by_itself, seldom]), ("6", [staying, by_itself])] {
         for (run, flags) in [&stepwise, &resident].into_iter().zip(flags) {
             let arguments = [&small[..], arguments, &["--steps", steps], flags].concat();
@@ -100,25 +100,24 @@ fn same_run(arguments: &[&str], seldom: &[&str]) {
 
 #[test]
 fn one_pipe_for_all_steps_gives_the_bytes_of_a_pipe_a_step() {
-    same_run(&[], &["--save-every", "3"]);
+    same_run(&[]);
 }
 
 #[test]
 fn so_it_does_for_adapters_credited_with_returns() {
-    same_run(
-        &["--policies", "adapter-per-role", "--flags", "advantage=--credit return"],
-        &["--save-every", "3"],
-    );
+    same_run(&["--policies", "adapter-per-role", "--flags", "advantage=--credit return"]);
 }
 
 #[test]
 fn so_it_does_for_two_policies_in_bfloat16() {
-    same_run(&["--policies", "per-role", "--dtype", "bfloat16"], &["--save-every", "3"]);
+    same_run(&["--policies", "per-role", "--dtype", "bfloat16"]);
 }
 
 #[test]
 fn so_it_does_on_a_device() {
-    same_run(&["--device", "sim", "--tasks", "2", "--eval-every", "0"], &[]);
+    let small = ["--device", "sim", "--tasks", "2", "--turns", "1", "--eval-every", "0"];
+    same_run(&small);
+    same_run(&[&small[..], &["--policies", "adapter-per-role"]].concat());
 }
 
 /// Whether the training state of a version is on the disk.
@@ -226,7 +225,10 @@ fn what_cannot_stay_is_refused() {
     for (arguments, cause) in [
         (&["--stage", "group=cat"][..], "--stage group=... is a process a step"),
         (&["--save-every", "0"][..], "--save-every must be at least 1"),
-        (&["--device", "cuda", "--save-every", "2"][..], "--save-every has no effect with --device cuda"),
+        (
+            &["--device", "cuda", "--ranks", "2", "--parts", "2", "--save-every", "2"][..],
+            "--save-every has no effect with --ranks and --device cuda",
+        ),
     ] {
         let arguments = [&["--resident"][..], arguments].concat();
         let output = pipeline(&folder.path().join("run"), &arguments).output().expect("pipeline.sh runs");

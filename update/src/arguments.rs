@@ -255,8 +255,8 @@ pub struct Arguments {
     #[arg(long, help_heading = "Running")]
     pub allow_truncated_sampling: bool,
 
-    /// Take one part of the input after another, each up to its `end` line: an update each, answered with an `end` line. On
-    /// the CPU weights and moments stay in memory between them
+    /// Take one part of the input after another, each up to its `end` line: an update each, answered with an `end` line.
+    /// Weights and moments stay in memory between them; with a device the moments alone, in the host's
     #[arg(long, conflicts_with_all = ["check", "dry_run"], help_heading = "Running")]
     pub resident: bool,
 
@@ -296,7 +296,6 @@ impl Arguments {
             ("--lr-other", !muon && self.lr_other.is_some(), &optimizer),
             ("--betas", sgd && !self.betas.is_empty(), &optimizer),
             ("--isa", !cpu && self.isa.is_some(), &device),
-            ("--save-every", !cpu && self.save_every > 1, &device),
             ("--device-memory", cpu && self.device_memory.is_some(), "--device cpu"),
         ];
         if let Some((flag, _, setting)) = idle.iter().find(|(_, idle, _)| *idle) {
@@ -331,6 +330,13 @@ impl Arguments {
         {
             return Err(Failure::usage(format!("{} is for one process, and these are {count}", flag.0))
                 .hint("run it without mpirun or srun"));
+        }
+        if count > 1 && self.save_every > 1 && self.device_kind()? != DeviceKind::Cpu {
+            return Err(Failure::usage(format!(
+                "--save-every has no effect with ranks on --device {}",
+                self.device
+            ))
+            .hint("leave it out: there every step saves its state"));
         }
         if !self.side_by_side {
             return self.check_parts(count);

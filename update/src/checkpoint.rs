@@ -14,6 +14,7 @@ use record::stage::choice;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::learner::StateKind;
 use crate::model::{Layout, LoraAdapter, Model, Parameters, Source};
 use crate::optimizer::{self, Method};
 use crate::weights::{CheckpointTensors, MasterWeights, OptimizerTensors, Weights};
@@ -34,8 +35,8 @@ pub struct TrainerState {
     pub metrics: String,
 }
 
-/// The optimizer's tensors and the trainer's state.
-type TrainingState = (Option<OptimizerTensors>, TrainerState);
+/// The optimizer's tensors, if it keeps any, and the trainer's state.
+pub type TrainingState = (Option<OptimizerTensors>, TrainerState);
 
 /// The training state saved with a version; none where no update made it.
 ///
@@ -48,7 +49,8 @@ pub fn saved_state(policy: &Policy) -> Result<Option<TrainingState>> {
             "written by another build? remove it and optimizer.safetensors to start with a fresh optimizer",
         )
     })?;
-    Ok(Some((tensors.map(|tensors| OptimizerTensors::new(tensors, policy.files.clone())), state)))
+    let files = policy.files.clone();
+    Ok(Some((tensors.map(|tensors| OptimizerTensors::Saved { tensors, files }), state)))
 }
 
 /// A version, opened for training.
@@ -121,7 +123,11 @@ impl Checkpoint {
         Self::with(policy, config, None)
     }
 
-    fn with(policy: &Policy, config: &Config, saved: Option<TrainingState>) -> Result<Checkpoint> {
+    /// Opens a version's weights beside a training state.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn with(policy: &Policy, config: &Config, saved: Option<TrainingState>) -> Result<Checkpoint> {
         let weights = Tensors::of_model(policy.model(), config)?;
         let weights = CheckpointTensors::new(Arc::new(Layout::new(config)), weights)?;
         let (trained, base) = match policy.adapter(config)? {
@@ -169,6 +175,35 @@ impl Checkpoint {
             None => {}
         }
         Ok(Some(OptimizerState { tensors: tensors.as_ref(), steps: state.optimizer_steps }))
+    }
+
+    /// Forgets the training state, now that a learner has it.
+    pub fn forget_state(&mut self) {
+        self.saved = None;
+    }
+
+    /// Copies state of the layout's tensor number `tensor` to `values`, from its value `from` on.
+    ///
+    /// # Errors
+    /// It has no such state.
+    pub fn read(
+        &self,
+        method: Method,
+        (kind, tensor): (StateKind, usize),
+        from: usize,
+        values: &mut [f32],
+    ) -> Result<()> {
+        let layout = self.trained.layout();
+        let StateKind::Moment(moment) = kind else {
+            return self.masters()?.read(&layout.entries[tensor], from, values);
+        };
+        let kept = optimizer::tensors(method, layout);
+        let kept = kept.into_iter().find(|kept| (kept.tensor, kept.moment) == (tensor, moment));
+        let saved = self.saved.as_ref().and_then(|(tensors, _)| tensors.as_ref());
+        match saved.zip(kept) {
+            Some((saved, kept)) => saved.read(&kept.name, from, values),
+            None => Err(Failure::work("no such state of the optimizer is there")),
+        }
     }
 
     /// The whole checkpoint in memory, for training or scoring on the CPU.

@@ -1,5 +1,5 @@
 //! What stays of a policy in memory from one update to the next (`--resident`): its learner, and what is still to be done on the
-//! disk. On a CPU only: a device's memory is the next rollout's, so there each update begins from the disk.
+//! disk. A device's memory is the next rollout's, so of a learner there the optimizer's state stays, in the host's.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use policy::weights::ElementType;
 use record::failure::Result;
 
 use crate::arguments::Arguments;
-use crate::checkpoint::TrainerState;
+use crate::checkpoint::{Checkpoint, TrainerState};
 use crate::learner::Learner;
 use crate::model::Layout;
 use crate::optimizer::Method;
@@ -25,7 +25,7 @@ pub struct Kept {
     /// The version that its weights are.
     pub version: Version,
     /// Weights and moments.
-    pub learner: Box<dyn Learner>,
+    pub state: State,
     /// The newest version whose training state is on disk.
     pub saved: Version,
     /// What is to be saved with the learner's state.
@@ -36,6 +36,14 @@ pub struct Kept {
     pub older: Option<Older>,
     /// What it has done of the next update.
     pub overlap: Overlap,
+}
+
+/// Where the weights and moments of a policy are.
+pub enum State {
+    /// In a learner.
+    Learner(Box<dyn Learner>),
+    /// The weights in the version's files, the optimizer's state in host memory.
+    Checkpoint(Box<Checkpoint>),
 }
 
 /// Versions of a policy that are kept or not, now that there is a newer one.
@@ -81,10 +89,15 @@ impl Kept {
     /// The device's, or an interruption.
     pub fn begin(&mut self, arguments: &Arguments, samples: &Samples) -> Result<()> {
         let is_own = |(version, _): &(String, String)| *version == self.version.to_string();
-        if samples.version.as_ref().is_some_and(is_own) && (samples.largest_id as usize) < self.vocabulary {
-            self.overlap.advance(arguments, samples, self.learner.as_mut())?;
+        match &mut self.state {
+            State::Learner(learner)
+                if samples.version.as_ref().is_some_and(is_own)
+                    && (samples.largest_id as usize) < self.vocabulary =>
+            {
+                self.overlap.advance(arguments, samples, learner.as_mut())
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Waits until the version, published without training state, is on disk; then removes what it made superfluous.
@@ -105,10 +118,19 @@ impl Kept {
         let Some(Unsaved { directory, layout, types, method, state }) = self.unsaved.take() else {
             return Ok(());
         };
-        publish::with_state(ranks, &layout, (self.learner.as_mut(), method), |read| {
-            let policy = Policy::open_version(&directory, &self.version.to_string())?;
+        let version = self.version.to_string();
+        let save = |read: &publish::ReadState| {
+            let policy = Policy::open_version(&directory, &version)?;
             publish::save(&policy, (&layout, &types), (read, method), &state)
-        })?;
+        };
+        match &mut self.state {
+            State::Learner(learner) => {
+                publish::with_state(ranks, &layout, (learner.as_mut(), method), save)?;
+            }
+            State::Checkpoint(checkpoint) => {
+                save(&|kind, tensor, from, values| checkpoint.read(method, (kind, tensor), from, values))?
+            }
+        }
         self.saved = self.version.clone();
         Ok(())
     }

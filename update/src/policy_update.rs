@@ -2,6 +2,7 @@
 
 mod scoring;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Instant;
@@ -21,7 +22,7 @@ use serde_json::{Map, Value, json};
 
 use crate::arguments::Arguments;
 use crate::checkpoint::{self, Checkpoint, OptimizerState, TrainerState};
-use crate::kept::{Kept, Older, Unsaved};
+use crate::kept::{Kept, Older, State, Unsaved};
 use crate::learner::{CpuLearner, DeviceLearner, Learner};
 use crate::logprobs::{self, GapBounds};
 use crate::metrics;
@@ -114,8 +115,8 @@ impl<'a> PolicyUpdate<'a> {
     pub fn train(&self, kept: &mut Option<Kept>) -> Result<(String, Times)> {
         let started = Instant::now();
         // Dropped before anything else is loaded.
-        let kept_learner = kept.take().filter(|kept| kept.version == self.from.version);
-        let saved_version = kept_learner.as_ref().map_or(&self.from.version, |kept| &kept.saved).clone();
+        let kept_state = kept.take().filter(|kept| kept.version == self.from.version);
+        let saved_version = kept_state.as_ref().map_or(&self.from.version, |kept| &kept.saved).clone();
         // A resumed run would start from these until it has recorded the new one.
         let pinned = [self.from.version.clone(), saved_version.clone()];
         let keep = self.arguments.keep as usize;
@@ -132,14 +133,17 @@ impl<'a> PolicyUpdate<'a> {
         // Fails before anything is read or allocated.
         let device = plan::open_device(self.arguments, self.spec(), &self.request(true))?;
         let mut timing = Timing::default();
-        let checkpoint = match &kept_learner {
-            Some(_) => Checkpoint::of_weights(&self.from, &self.config)?,
-            None => Checkpoint::open(&self.from, &self.config)?,
+        let loaded = kept_state.is_none();
+        let (mut checkpoint, kept_learner) = match kept_state {
+            Some(Kept { state: State::Checkpoint(checkpoint), .. }) => (*checkpoint, None),
+            Some(Kept { state: State::Learner(learner), overlap, .. }) => {
+                (Checkpoint::of_weights(&self.from, &self.config)?, Some((learner, overlap)))
+            }
+            None => (Checkpoint::open(&self.from, &self.config)?, None),
         };
         let settings = self.arguments.optimizer_settings();
         let (method, objective) = (choice(&settings.method), choice(&self.arguments.objective));
         let saved = checkpoint.state(settings.method, &objective)?;
-        let loaded = kept_learner.is_none();
         let continued = saved.is_some() || !loaded;
         if !continued && self.from.version.step > 0 {
             self.log(format_args!(
@@ -152,10 +156,11 @@ impl<'a> PolicyUpdate<'a> {
         let start = self.start_logprobs(&checkpoint, &mut timing)?;
         let loading = Instant::now();
         let (mut learner, overlap) = match kept_learner {
-            Some(Kept { learner, overlap, .. }) => (learner, overlap),
+            Some(kept) => kept,
             None => (self.learner(&checkpoint, saved.as_ref(), device)?, Overlap::default()),
         };
         timing.load += loading.elapsed().as_secs_f64();
+        checkpoint.forget_state();
         let single = self.is_single(&checkpoint)? && self.reader.sampled_in_f32;
         let bounds = GapBounds { most: self.max_logprob_gap(TRAINING_GAPS, single), single };
         let (arguments, samples) = (self.arguments, self.samples);
@@ -181,8 +186,9 @@ impl<'a> PolicyUpdate<'a> {
             metrics: splice::json(&values)?,
         };
         let publishing = Instant::now();
-        // A device's memory is the next rollout's.
-        let stays = self.arguments.resident && self.arguments.device_kind()? == DeviceKind::Cpu;
+        let on_device = self.arguments.device_kind()? != DeviceKind::Cpu;
+        // Ranks on devices would each have a slice to keep.
+        let stays = self.arguments.resident && (!on_device || self.ranks.count() == 1);
         let change = match (stats.optimizer_steps, continued) {
             // What is in memory was not read again, so the files are not known to be good.
             (0, true) if loaded => Change::Nothing,
@@ -205,18 +211,26 @@ impl<'a> PolicyUpdate<'a> {
         let (root, from) = (self.from.root.clone(), self.from.version.step);
         let older = (self.ranks.rank() == 0).then_some(Older { root, from, keep, pinned });
         if stays {
-            let unsaved = Unsaved {
-                directory: self.owned.directory.clone(),
-                layout: checkpoint.trained.layout().clone(),
-                types: checkpoint.trained.types().to_vec(),
-                method: settings.method,
-                state,
+            let (layout, types) = (checkpoint.trained.layout().clone(), checkpoint.trained.types().to_vec());
+            let kept_state = match on_device {
+                true => {
+                    let read = RefCell::new(learner);
+                    let read = |kind, tensor, from, values: &mut [f32]| {
+                        read.borrow_mut().read(kind, tensor, from, values)
+                    };
+                    let tensors = publish::in_memory((&layout, &types), (&read, settings.method))?;
+                    let made = Policy::open_version(&self.owned.directory, &version.to_string())?;
+                    let saved = Some((tensors, state.clone()));
+                    State::Checkpoint(Box::new(Checkpoint::with(&made, &self.config, saved)?))
+                }
+                false => State::Learner(learner),
             };
+            let directory = self.owned.directory.clone();
             *kept = Some(Kept {
                 version: version.clone(),
-                learner,
+                state: kept_state,
                 saved: saved_version,
-                unsaved: Some(unsaved),
+                unsaved: Some(Unsaved { directory, layout, types, method: settings.method, state }),
                 vocabulary: self.config.vocab_size,
                 older,
                 overlap: Overlap::default(),

@@ -3,6 +3,7 @@
 //! Writing a version atomically is in [`policy::publish`].
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use policy::directory::{Policy, Version};
 use policy::publish::{Data, NewTensor, NewVersion, PIECE, Read, publish, publish_same};
@@ -17,7 +18,7 @@ use crate::learner::{Learner, StateKind};
 use crate::model::{Entry, Layout, Source};
 use crate::optimizer::{self, Method, Moment, overlap};
 use crate::ranks::Ranks;
-use crate::weights::{completion, lower_half, published};
+use crate::weights::{OptimizerTensors, completion, lower_half, published};
 
 /// How a tensor's content is read.
 enum Content<'a> {
@@ -170,6 +171,34 @@ pub fn save(
 ) -> Result<()> {
     let optimizer = optimizer_tensors(read, layout, types, method);
     save_state(policy, &optimizer.iter().map(Tensor::view).collect::<Vec<_>>(), &notes(state)?)
+}
+
+/// A learner's optimizer state in memory, in place of what [`save`] writes; nothing where there is none.
+///
+/// # Errors
+/// The device's.
+pub fn in_memory(
+    (layout, types): (&Layout, &[ElementType]),
+    (read, method): (&ReadState, Method),
+) -> Result<Option<OptimizerTensors>> {
+    let (mut values, mut halves) = (BTreeMap::new(), BTreeMap::new());
+    for Tensor { name, entry, content } in optimizer_tensors(read, layout, types, method) {
+        match content {
+            Content::Values(read) => values.insert(name, pieces(entry, &*read)?).map(drop),
+            Content::Halves(read) => halves.insert(name, pieces(entry, &*read)?).map(drop),
+        };
+    }
+    let is_empty = values.is_empty() && halves.is_empty();
+    Ok((!is_empty).then_some(OptimizerTensors::InMemory { values, halves }))
+}
+
+/// A whole tensor, read piece by piece.
+fn pieces<T: Clone + Default>(entry: &Entry, read: &Read<T>) -> Result<Vec<T>> {
+    let mut all = vec![T::default(); entry.range.len()];
+    for (piece, values) in all.chunks_mut(PIECE).enumerate() {
+        read(piece * PIECE, values)?;
+    }
+    Ok(all)
 }
 
 /// The optimizer's moments, and what completes the published values to the master weights.

@@ -7,6 +7,7 @@
 //! masters to the bit; of f16 weights whole. Tensors are mapped and read a piece at a time, so that a large checkpoint
 //! reaches a device without ever being in host memory as a whole.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -251,11 +252,7 @@ impl Source for MasterWeights<'_> {
             Some((saved, (name, ElementType::F32))) => saved.read(&name, from, values),
             Some((saved, (name, _))) => {
                 view.read(from, values)?;
-                let halves = saved.tensors.tensor(&name)?.bytes.as_chunks::<2>().0;
-                for (value, &half) in values.iter_mut().zip(&halves[from..]) {
-                    *value = join(*value, u16::from_le_bytes(half));
-                }
-                Ok(())
+                saved.complete(&name, from, values)
             }
             None => view.read(from, values),
         }
@@ -263,22 +260,29 @@ impl Source for MasterWeights<'_> {
 
     fn release(&self) {
         self.published.release();
-        self.saved.inspect(|saved| saved.tensors.release());
+        self.saved.inspect(|saved| saved.release());
     }
 }
 
-/// The tensors in a version's `optimizer.safetensors`.
-pub struct OptimizerTensors {
-    tensors: Tensors,
-    files: PathBuf,
+/// The tensors of a version's optimizer.
+pub enum OptimizerTensors {
+    /// In `optimizer.safetensors`, beside the version's files.
+    Saved {
+        /// The mapped file.
+        tensors: Tensors,
+        /// Where it lies.
+        files: PathBuf,
+    },
+    /// In memory, by name.
+    InMemory {
+        /// Moments, and master weights of f16 values.
+        values: BTreeMap<String, Vec<f32>>,
+        /// Lower halves of master weights.
+        halves: BTreeMap<String, Vec<u16>>,
+    },
 }
 
 impl OptimizerTensors {
-    /// The tensors of the version in `files`.
-    pub fn new(tensors: Tensors, files: PathBuf) -> OptimizerTensors {
-        OptimizerTensors { tensors, files }
-    }
-
     /// Checks that all state of an optimizer of this method is there.
     ///
     /// # Errors
@@ -294,22 +298,60 @@ impl OptimizerTensors {
     /// # Errors
     /// There is none of that name.
     pub fn read(&self, name: &str, from: usize, values: &mut [f32]) -> Result<()> {
-        self.tensors.tensor(name)?.read(from, values)?;
-        self.tensors.release();
+        match self {
+            OptimizerTensors::Saved { tensors, .. } => tensors.tensor(name)?.read(from, values)?,
+            OptimizerTensors::InMemory { values: all, .. } => {
+                values.copy_from_slice(&all.get(name).ok_or_else(|| missing(name))?[from..][..values.len()]);
+            }
+        }
+        self.release();
         Ok(())
     }
 
+    /// Makes master weights of published bf16 values, from number `from` on, and their lower halves.
+    ///
+    /// # Errors
+    /// There is no tensor of that name.
+    fn complete(&self, name: &str, from: usize, values: &mut [f32]) -> Result<()> {
+        let joined = |values: &mut [f32], halves: &mut dyn Iterator<Item = u16>| {
+            values.iter_mut().zip(halves).for_each(|(value, half)| *value = join(*value, half));
+        };
+        match self {
+            OptimizerTensors::Saved { tensors, .. } => {
+                let halves = tensors.tensor(name)?.bytes.as_chunks::<2>().0;
+                joined(values, &mut halves[from..].iter().map(|&half| u16::from_le_bytes(half)));
+            }
+            OptimizerTensors::InMemory { halves, .. } => {
+                let halves = halves.get(name).ok_or_else(|| missing(name))?;
+                joined(values, &mut halves[from..].iter().copied());
+            }
+        }
+        Ok(())
+    }
+
+    fn release(&self) {
+        if let OptimizerTensors::Saved { tensors, .. } = self {
+            tensors.release();
+        }
+    }
+
     fn check(&self, name: &str, entry: &Entry, kind: ElementType) -> Result<()> {
-        let found = self.tensors.tensor(name).ok();
+        // What is in memory was made for these entries.
+        let OptimizerTensors::Saved { tensors, files } = self else { return Ok(()) };
+        let found = tensors.tensor(name).ok();
         if found.is_some_and(|view| view.dtype == kind && view.shape == entry.shape) {
             return Ok(());
         }
         Err(Failure::data(format!(
             "{}: optimizer.safetensors: no tensor {name:?} of the right size",
-            self.files.display()
+            files.display()
         ))
         .hint("remove it and trainer_state.json to start with a fresh optimizer"))
     }
+}
+
+fn missing(name: &str) -> Failure {
+    Failure::work(format!("the optimizer's state in memory has no tensor {name:?}"))
 }
 
 #[cfg(test)]

@@ -107,6 +107,29 @@ fn the_program_trains_on_the_simulated_device() {
     assert!(direction > 0.99, "{direction}");
 }
 
+/// What waits in host memory between the parts of `--resident` is what calls of their own read from the disk: of f32 weights the moments,
+/// of bf16 weights also the lower halves.
+#[test]
+fn the_optimizers_state_waits_in_memory() {
+    for name in ["qwen3-2-1-tied", "qwen3-4-2-bf16"] {
+        let (apart, resident) = (Place::new(), Place::new());
+        let (root, other) = (apart.policy("p", name), resident.policy("p", name));
+        let arguments = format!("--policy p --lr 1e-2 --max-logprob-gap 0 --device {}", device());
+        let mut parts = String::new();
+        for _ in 0..3 {
+            let part = stream(name, &version(&root));
+            let metrics = apart.update(&arguments, &part).ok().metrics();
+            assert_eq!(metrics["optimizer_steps"], 1, "{name}: nothing was learned");
+            parts += &part;
+        }
+        resident.update(&format!("{arguments} --resident --save-every 100"), &parts).ok();
+        let newest = |root: &Path, name: &str| std::fs::read(root.join("step-000003").join(name)).unwrap();
+        for file in ["version.json", "optimizer.safetensors", "trainer_state.json"] {
+            assert!(newest(&other, file) == newest(&root, file), "{name}: {file} differs");
+        }
+    }
+}
+
 #[test]
 fn the_program_checks_and_refuses_on_devices() {
     let name = "qwen3-2-1-tied";
