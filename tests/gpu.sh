@@ -7,12 +7,9 @@ usage() {
     cat <<'TEXT'
 Runs every check and measurement that needs a GPU and writes a dated table.
 
-  tests/gpu.sh --pack DIR [--profile dev]   where Rust is: builds programs and tests and packs all that is needed into DIR
-  DIR/gpu.sh [--device cuda:N] [--parts LIST] [--sizes LIST]
-                                            on the GPU: prints a table and writes it to DIR/gpu-DATE.txt
-  DIR/gpu.sh --device sim                   the same steps without a GPU, in the simulator and with tiny sizes
-  tests/gpu.sh --archive DIR                four archives of DIR by xz in DIR-archives, for machines that take little at a time and
-                                            not for long; docs/gpu.md has the commands for each
+  DIR/gpu.sh [--device cuda:N] [--parts LIST] [--sizes LIST]   on the GPU: prints a table and writes it to DIR/gpu-DATE.txt
+  DIR/gpu.sh --device sim                                      the same steps without a GPU, in the simulator and with tiny sizes
+DIR is made by tests/gpu_pack.sh DIR where Rust is.
 
   --table FILE   write the table here, row by row; FILE.log gets all output
   --limit N      time limit of one row in seconds [default: 540]
@@ -31,6 +28,7 @@ Parts, in this order, so that problems show in the first minute [default: all]:
   train      micro-batches of `update` in the shapes 4096,512,8 and 1024,1024,4 (prompt, completion, completions of a prompt), less
              the first: their time, and their operations as a share of the measured matrix product
   profile    the same shapes once more, by kernel
+  kernels    a decode step by kernel, with each of ONNX Runtime's kernels for attention, by Nsight Compute if installed
   team       32 episodes of 4 turns, 2 agents with a policy each, 4 branches: time of a step by phase
   adapters   two agents, each an adapter of one base, in the same batches: whether rollout and update agree, the cost of a
              decode step, and a run of pipeline.sh
@@ -38,7 +36,6 @@ Parts, in this order, so that problems show in the first minute [default: all]:
   torch-decode  decode steps in PyTorch (static cache, compiled), if installed
   torch-train   a micro-batch of the same shapes in PyTorch (compiled; with prompts repeated, and shared by flex_attention), if installed
 Sizes: 0.6B 1.7B 8B (as Qwen3), tiny [default: 0.6B,1.7B; with sim: tiny].
-If the machine with the GPU is offline, run XDG_CACHE_HOME=DIR/cache ./fetch-cuda.sh before DIR is copied.
 A failure does not stop the rest; the exit code is 1 if anything failed.
 TEXT
 }
@@ -47,95 +44,18 @@ stop() { # MESSAGE HINT [CODE]
     exit "${3:-2}"
 }
 
-# ---- packing, where Rust is ---------------------------------------------------------------------------------
-pack() { # DIR PROFILE
-    local root target messages name executable
-    root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-    mkdir -p "$1/bin" "$1/tests" "$1/tokenizer" || exit 74
-    cd "$root" || exit 74
-    # The whole workspace each time: single crates would be rebuilt with fewer features of their dependencies.
-    cargo build --profile "$2" --workspace --bins --locked --quiet || exit 1
-    target=$(cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
-    case $2 in dev) target=$target/debug ;; *) target=$target/$2 ;; esac
-    for name in envs policy rollout group advantage update report; do cp "$target/$name" "$1/bin/" || exit 74; done
-    messages=$1/messages.json
-    {
-        cargo build --profile "$2" --workspace --example roofline --bench generate --locked --quiet --message-format=json &&
-            cargo test --no-run --workspace --lib --test device --test device_program --test kernels_operations --locked --quiet --message-format=json
-    } >"$messages" || exit 1
-    while read -r name package kind target; do
-        executable=$(grep -F "/$package#" "$messages" | grep -F "\"kind\":[\"$kind\"]" | grep -F "\"name\":\"$target\"" |
-            sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1)
-        [ -x "$executable" ] || stop "cargo built no $target of $package" "see its messages in $messages" 1
-        cp "$executable" "$1/$name" || exit 74
-    done <<'LIST'
-bin/roofline device example roofline
-bin/generate rollout bench generate
-tests/device device test device
-tests/update-kernels update test kernels_operations
-tests/update-device update test device
-tests/update-program update test device_program
-tests/rollout-sampler rollout lib rollout
-LIST
-    rm -f "$messages"
-    if command -v strip >/dev/null; then strip "$1"/bin/* "$1"/tests/*; fi
-    cp -r tests/golden "$1/" || exit 74
-    python3 tests/full_tokenizer.py "$1/tokenizer" 151936 && python3 tests/full_tokenizer.py "$1/tokenizer/small" 2048 || exit 1
-    cp -r pipeline.sh pipeline fetch-cuda.sh fetch-runtime.sh benches/torch_decode.py benches/torch_train.py \
-        benches/update_shapes.py tests/slim_provider.py tests/gpu.sh "$1/" || exit 74
-    printf 'gpu.sh: %s is ready, %s; run %s/gpu.sh on the machine with the GPU\n' "$1" "$(du -sh "$1" | cut -f1)" "$1"
-}
-
-# What each archive runs, and what of the folder it needs for that.
-archives() {
-    cat <<'LIST'
-1-step provider bin/envs bin/policy bin/rollout bin/group bin/advantage bin/update bin/roofline tokenizer
-2-tests none bin/policy bin/update tests golden
-3-decode provider bin/policy bin/rollout bin/generate bin/roofline tokenizer torch_decode.py
-4-train none bin/policy bin/update bin/roofline tokenizer update_shapes.py torch_decode.py torch_train.py
-LIST
-}
-archive() { # DIR
-    local into=$1-archives libraries name provider files size
-    [ -x "$1/gpu.sh" ] || stop "$1 was not made by --pack" 'tests/gpu.sh --pack DIR'
-    [ ! -e "$into" ] || stop "$into already exists" 'remove it first'
-    libraries=$("$1/fetch-cuda.sh" onnxruntime) || exit 69
-    mkdir -p "$into" "$1/cache/troupe/cuda-13.0" || exit 74
-    # The CUDA provider is the largest by far, so it is made small and compressed once.
-    for name in "$libraries"/onnxruntime-gpu-*; do
-        mkdir -p "$1/cache/troupe/cuda-13.0/${name##*/}" || exit 74
-        cp "$name"/libonnxruntime.so.* "$name"/libonnxruntime_providers_shared.so "$1/cache/troupe/cuda-13.0/${name##*/}/" &&
-            python3 "$1/slim_provider.py" "$name/libonnxruntime_providers_cuda.so" \
-                "$1/cache/troupe/cuda-13.0/${name##*/}/libonnxruntime_providers_cuda.so" --without 'moe|int4|fpA_in' || exit 1
-    done
-    tar -C "$1" -c cache | xz -6 >"$into/provider.tar.xz" || exit 74
-    while read -r name provider files; do
-        mkdir "$into/$name" || exit 74
-        # shellcheck disable=SC2086 # words of a list
-        tar -C "$1" -c gpu.sh $files | xz -6 >"$into/$name/programs.tar.xz" || exit 74
-        if [ "$provider" = provider ]; then ln "$into/provider.tar.xz" "$into/$name/" || exit 74; fi
-        size=$(cat "$into/$name"/* | wc -c)
-        printf 'gpu.sh: %s: %s bytes\n' "$into/$name" "$size"
-        [ "$size" -lt 60000000 ] || stop "$into/$name is larger than 60 MB" 'leave more out in tests/slim_provider.py' 1
-    done < <(archives)
-    rm "$into/provider.tar.xz"
-}
-
-device=cuda parts=facts,tests,sanitizer,roofline,step,decode,train,profile,team,adapters,loop,torch-decode,torch-train sizes='' packing='' profile=release
-archiving='' table='' limit=540 within='' keep=''
+device=cuda parts=facts,tests,sanitizer,roofline,step,decode,train,profile,kernels,team,adapters,loop,torch-decode,torch-train sizes=''
+table='' limit=540 within='' keep=''
 while [ $# -gt 0 ]; do
     case $1 in
         --help | -h) usage; exit 0 ;;
-        --pack | --profile | --device | --parts | --sizes | --archive | --table | --limit | --within | --keep) [ $# -ge 2 ] || stop "$1 needs a value" 'gpu.sh --help' ;;
+        --device | --parts | --sizes | --table | --limit | --within | --keep) [ $# -ge 2 ] || stop "$1 needs a value" 'gpu.sh --help' ;;
         *) stop "unknown argument $1" 'gpu.sh --help' ;;
     esac
     case $1 in
-        --pack) packing=$2 ;;
-        --profile) profile=$2 ;;
         --device) device=$2 ;;
         --parts) parts=$2 ;;
         --sizes) sizes=$2 ;;
-        --archive) archiving=${2%/} ;;
         --table) table=$2 ;;
         --limit) limit=$2 ;;
         --within) within=$2 ;;
@@ -143,15 +63,6 @@ while [ $# -gt 0 ]; do
     esac
     shift 2
 done
-if [ -n "$packing" ]; then
-    mkdir -p "$packing" && packing=$(cd "$packing" && pwd) || exit 74
-    pack "$packing" "$profile"
-    exit 0
-fi
-if [ -n "$archiving" ]; then
-    archive "$archiving"
-    exit 0
-fi
 case $limit in '' | *[!0-9]*) stop "--limit $limit: not a number of seconds" 'gpu.sh --help' ;; esac
 case $within in *[!0-9]*) stop "--within $within: not a number of seconds" 'gpu.sh --help' ;; esac
 case $device in
@@ -167,7 +78,7 @@ esac
 
 # ---- the table ----------------------------------------------------------------------------------------------
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-[ -x "$here/bin/rollout" ] || stop "$here has no programs" 'create it with tests/gpu.sh --pack DIR'
+[ -x "$here/bin/rollout" ] || stop "$here has no programs" 'create it with tests/gpu_pack.sh DIR'
 export PATH=$here/bin:$PATH
 if [ -d "$here/cache" ]; then export XDG_CACHE_HOME=$here/cache; fi
 if [ -n "$keep" ]; then
@@ -176,8 +87,13 @@ if [ -n "$keep" ]; then
     find "$work" -mindepth 1 -maxdepth 1 \( -type f -o -name 'run*' \) -exec rm -rf {} +
 else
     work=$(mktemp -d) || exit 74
-    trap 'rm -rf "$work"' EXIT
 fi
+making=''
+leave() {
+    [ -z "$making" ] || kill -- "-$making" 2>/dev/null
+    [ -n "$keep" ] || rm -rf "$work"
+}
+trap leave EXIT
 table=${table:-$here/gpu-$(date -u +%Y-%m-%dT%H%M%SZ).txt}
 : >>"$table" || exit 74
 failed=0 bytes=0 operations=0
@@ -225,6 +141,43 @@ share() { # BYTES OPERATIONS SECONDS: roofline time as a share of the measured t
         least = b / bandwidth; if (o / speed > least) least = o / speed
         printf "%.0f %%", 100 * least / s }'
 }
+
+# ---- random policies ----------------------------------------------------------------------------------------
+configuration() { # SIZE
+    local hidden inner layers=28 heads=16 kv_heads=8 head=128 tied=true
+    case $1 in
+        tiny) hidden=64 inner=128 layers=2 heads=4 kv_heads=2 head=32 ;;
+        0.6B) hidden=1024 inner=3072 ;;
+        1.7B) hidden=2048 inner=6144 ;;
+        8B) hidden=4096 inner=12288 layers=36 heads=32 tied=false ;;
+        *) echo "no such size: $1"; return 2 ;;
+    esac
+    cat <<JSON
+{"architectures":["Qwen3ForCausalLM"],"model_type":"qwen3","hidden_size":$hidden,"intermediate_size":$inner,
+"num_hidden_layers":$layers,"num_attention_heads":$heads,"num_key_value_heads":$kv_heads,"head_dim":$head,
+"vocab_size":$vocabulary,"max_position_embeddings":40960,"rms_norm_eps":1e-6,"rope_theta":1000000,"hidden_act":"silu",
+"attention_bias":false,"tie_word_embeddings":$tied,"torch_dtype":"bfloat16"}
+JSON
+}
+make_policy() { # SIZE: random weights, and a tokenizer of the same vocabulary size
+    local made=$work/unfinished-$1
+    configuration "$1" >"$work/$1.json" || return
+    [ -d "$work/$1" ] && return 0
+    rm -rf "$made"
+    policy init "$made" --config "$work/$1.json" --seed 1 || return
+    cp "$here/$tokenizer"/*.json "$made/current/" &&
+        sed -i -E "s/\"(eos|pad)_token_id\": *[0-9]+/\"\1_token_id\": $((vocabulary - 291))/" "$made/current/config.json" &&
+        policy check "$made" && mv "$made" "$work/$1"
+}
+# A policy of 1.7B takes a minute of one core: the first rows are measured meanwhile.
+if wanted step || wanted decode || wanted train || wanted profile || wanted kernels || wanted team || wanted adapters; then
+    rm -f "$work"/made-*
+    (for size in ${sizes//,/ }; do
+        make_policy "$size" >"$work/making-$size" 2>&1
+        echo $? >"$work/made-$size"
+    done) </dev/null &
+    making=$!
+fi
 
 if wanted facts; then
     row 'date' "$(date -u +%Y-%m-%d)"
@@ -289,32 +242,11 @@ if wanted roofline || wanted decode || wanted step || wanted train || wanted ada
     fi
 fi
 
-# ---- random policies ----------------------------------------------------------------------------------------
-configuration() { # SIZE
-    local hidden inner layers=28 heads=16 kv_heads=8 head=128 tied=true
-    case $1 in
-        tiny) hidden=64 inner=128 layers=2 heads=4 kv_heads=2 head=32 ;;
-        0.6B) hidden=1024 inner=3072 ;;
-        1.7B) hidden=2048 inner=6144 ;;
-        8B) hidden=4096 inner=12288 layers=36 heads=32 tied=false ;;
-        *) echo "no such size: $1"; return 2 ;;
-    esac
-    cat <<JSON
-{"architectures":["Qwen3ForCausalLM"],"model_type":"qwen3","hidden_size":$hidden,"intermediate_size":$inner,
-"num_hidden_layers":$layers,"num_attention_heads":$heads,"num_key_value_heads":$kv_heads,"head_dim":$head,
-"vocab_size":$vocabulary,"max_position_embeddings":40960,"rms_norm_eps":1e-6,"rope_theta":1000000,"hidden_act":"silu",
-"attention_bias":false,"tie_word_embeddings":$tied,"torch_dtype":"bfloat16"}
-JSON
-}
-policy_of() { # SIZE: random weights, and a tokenizer of the same vocabulary size
-    local made=$work/unfinished-$1
-    configuration "$1" >"$work/$1.json" || return
-    [ -d "$work/$1" ] && return 0
-    rm -rf "$made"
-    policy init "$made" --config "$work/$1.json" --seed 1 || return
-    cp "$here/$tokenizer"/*.json "$made/current/" &&
-        sed -i -E "s/\"(eos|pad)_token_id\": *[0-9]+/\"\1_token_id\": $((vocabulary - 291))/" "$made/current/config.json" &&
-        policy check "$made" && mv "$made" "$work/$1"
+# ---- a step ------------------------------------------------------------------------------------------------
+policy_of() { # SIZE: waits until it is made
+    until [ -e "$work/made-$1" ]; do sleep 0.2; done
+    cat "$work/making-$1"
+    return "$(cat "$work/made-$1")"
 }
 play() { # NAME EPISODES TURNS TOKENS POLICIES...: a rollout and its advantages. The reward is the branch number, so that
     # there is something to learn from policies that never solve a task
@@ -456,6 +388,22 @@ if wanted profile; then
             sed -E 's/.*"kernel":"([^"]*)","launches":([0-9]*),"seconds":([0-9.]*).*/\1\t\3 s in \2 launches/' "$work/kernels" | head -20 |
                 while IFS=$'\t' read -r name text; do row "    $name" "$text"; done
         done
+fi
+
+if wanted kernels; then
+    size=${sizes%%,*} context=1536 batch=64
+    if ! command -v ncu >/dev/null || [ "$device" = sim ]; then
+        row 'decode by kernel' 'not run: Nsight Compute (ncu) is not installed, or there is no GPU'
+    elif check "$size: random policy" policy_of "$size"; then
+        # A run has some 16 kernels a layer. Those of the prompts, twice, are skipped: after these all rows decode.
+        ramp=$((batch * context / 4096 + 2))
+        for kernels in 11 3; do
+            check "$size: decode by kernel, sdpa_kernel $kernels" env TROUPE_SDPA_KERNEL=$kernels TROUPE_CUDA_GRAPHS=off ncu --csv \
+                --metrics gpu__time_duration.sum --clock-control none --launch-skip $((460 * (2 * ramp + 30))) --launch-count 1400 \
+                generate --policy "$work/$size" --device "$device" --batch $batch --context $context --branches 1 --steps 128 --repeats 1 || continue
+            python3 "$here/kernel_times.py" sample_rows <"$work/out" | while IFS=$'\t' read -r name text; do row "    $name" "$text"; done
+        done
+    fi
 fi
 
 # ---- a step in the paper's setting --------------------------------------------------------------------------
