@@ -192,7 +192,7 @@ fn what_a_newcomer_types_runs_and_learns() {
     run_blocks("README.md", folder.path(), &["smollm2", "cargo ", "package/package.py"]);
     run_blocks("docs/configuration.md", folder.path(), &[]);
     run_blocks("docs/evaluation.md", folder.path(), &["steps/*/", "--watch"]);
-    run_blocks("docs/gpu.md", folder.path(), &["cuda", "gpu.sh"]);
+    run_blocks("docs/gpu.md", folder.path(), &["cuda", "gpu_pack.sh"]);
 }
 
 #[test]
