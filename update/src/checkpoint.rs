@@ -36,13 +36,13 @@ pub struct TrainerState {
 }
 
 /// The optimizer's tensors, if it keeps any, and the trainer's state.
-pub type TrainingState = (Option<OptimizerTensors>, TrainerState);
+pub type SavedState = (Option<OptimizerTensors>, TrainerState);
 
 /// The training state saved with a version; none where no update made it.
 ///
 /// # Errors
 /// State of other weights, or a trainer's state that cannot be read.
-pub fn saved_state(policy: &Policy) -> Result<Option<TrainingState>> {
+pub fn saved_state(policy: &Policy) -> Result<Option<SavedState>> {
     let Some((tensors, notes)) = training_state(policy)? else { return Ok(None) };
     let state = serde_json::from_value(Value::Object(notes)).map_err(|error| {
         Failure::data(format!("{}: trainer_state.json: {error}", policy.files.display())).hint(
@@ -60,7 +60,7 @@ pub struct Checkpoint {
     /// The trained tensors: the decoder's weights, or an adapter's.
     pub trained: CheckpointTensors,
     base: Option<Base>,
-    saved: Option<TrainingState>,
+    saved: Option<SavedState>,
 }
 
 /// The frozen base of an adapter.
@@ -127,7 +127,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// As [`Checkpoint::open`].
-    pub fn with(policy: &Policy, config: &Config, saved: Option<TrainingState>) -> Result<Checkpoint> {
+    pub fn with(policy: &Policy, config: &Config, saved: Option<SavedState>) -> Result<Checkpoint> {
         let weights = Tensors::of_model(policy.model(), config)?;
         let weights = CheckpointTensors::new(Arc::new(Layout::new(config)), weights)?;
         let (trained, base) = match policy.adapter(config)? {
@@ -163,7 +163,7 @@ impl Checkpoint {
     /// A state that is damaged.
     pub fn state(&self, method: Method, objective: &str) -> Result<Option<OptimizerState<'_>>> {
         let alike =
-            |(_, state): &&TrainingState| state.optimizer == choice(&method) && state.objective == objective;
+            |(_, state): &&SavedState| state.optimizer == choice(&method) && state.objective == objective;
         let Some((tensors, state)) = self.saved.as_ref().filter(alike) else { return Ok(None) };
         let keeps = !optimizer::tensors(method, self.trained.layout()).is_empty();
         match tensors {

@@ -25,7 +25,7 @@ pub struct Kept {
     /// The version that its weights are.
     pub version: Version,
     /// Weights and moments.
-    pub state: State,
+    pub state: KeptState,
     /// The newest version whose training state is on disk.
     pub saved: Version,
     /// What is to be saved with the learner's state.
@@ -39,7 +39,7 @@ pub struct Kept {
 }
 
 /// Where the weights and moments of a policy are.
-pub enum State {
+pub enum KeptState {
     /// In a learner.
     Learner(Box<dyn Learner>),
     /// The weights in the version's files, the optimizer's state in host memory.
@@ -90,7 +90,7 @@ impl Kept {
     pub fn begin(&mut self, arguments: &Arguments, samples: &Samples) -> Result<()> {
         let is_own = |(version, _): &(String, String)| *version == self.version.to_string();
         match &mut self.state {
-            State::Learner(learner)
+            KeptState::Learner(learner)
                 if samples.version.as_ref().is_some_and(is_own)
                     && (samples.largest_id as usize) < self.vocabulary =>
             {
@@ -124,10 +124,10 @@ impl Kept {
             publish::save(&policy, (&layout, &types), (read, method), &state)
         };
         match &mut self.state {
-            State::Learner(learner) => {
+            KeptState::Learner(learner) => {
                 publish::with_state(ranks, &layout, (learner.as_mut(), method), save)?;
             }
-            State::Checkpoint(checkpoint) => {
+            KeptState::Checkpoint(checkpoint) => {
                 save(&|kind, tensor, from, values| checkpoint.read(method, (kind, tensor), from, values))?
             }
         }

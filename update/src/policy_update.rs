@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 
 use crate::arguments::Arguments;
 use crate::checkpoint::{self, Checkpoint, OptimizerState, TrainerState};
-use crate::kept::{Kept, Older, State, Unsaved};
+use crate::kept::{Kept, KeptState, Older, Unsaved};
 use crate::learner::{CpuLearner, DeviceLearner, Learner};
 use crate::logprobs::{self, GapBounds};
 use crate::metrics;
@@ -135,8 +135,8 @@ impl<'a> PolicyUpdate<'a> {
         let mut timing = Timing::default();
         let loaded = kept_state.is_none();
         let (mut checkpoint, kept_learner) = match kept_state {
-            Some(Kept { state: State::Checkpoint(checkpoint), .. }) => (*checkpoint, None),
-            Some(Kept { state: State::Learner(learner), overlap, .. }) => {
+            Some(Kept { state: KeptState::Checkpoint(checkpoint), .. }) => (*checkpoint, None),
+            Some(Kept { state: KeptState::Learner(learner), overlap, .. }) => {
                 (Checkpoint::of_weights(&self.from, &self.config)?, Some((learner, overlap)))
             }
             None => (Checkpoint::open(&self.from, &self.config)?, None),
@@ -221,9 +221,9 @@ impl<'a> PolicyUpdate<'a> {
                     let tensors = publish::in_memory((&layout, &types), (&read, settings.method))?;
                     let made = Policy::open_version(&self.owned.directory, &version.to_string())?;
                     let saved = Some((tensors, state.clone()));
-                    State::Checkpoint(Box::new(Checkpoint::with(&made, &self.config, saved)?))
+                    KeptState::Checkpoint(Box::new(Checkpoint::with(&made, &self.config, saved)?))
                 }
-                false => State::Learner(learner),
+                false => KeptState::Learner(learner),
             };
             let directory = self.owned.directory.clone();
             *kept = Some(Kept {
