@@ -171,7 +171,6 @@ make_policy() { # SIZE: random weights, and a tokenizer of the same vocabulary s
 }
 # A policy of 1.7B takes a minute of one core: the first rows are measured meanwhile.
 if wanted step || wanted decode || wanted train || wanted profile || wanted kernels || wanted team || wanted adapters; then
-    rm -f "$work"/made-*
     (for size in ${sizes//,/ }; do
         make_policy "$size" >"$work/making-$size" 2>&1
         echo $? >"$work/made-$size"
@@ -244,7 +243,10 @@ fi
 
 # ---- a step ------------------------------------------------------------------------------------------------
 policy_of() { # SIZE: waits until it is made
-    until [ -e "$work/made-$1" ]; do sleep 0.2; done
+    until [ -e "$work/made-$1" ]; do
+        kill -0 "$making" 2>/dev/null || [ -e "$work/made-$1" ] || { echo "what makes $1 was killed"; return 1; }
+        sleep 0.2
+    done
     cat "$work/making-$1"
     return "$(cat "$work/made-$1")"
 }
@@ -395,11 +397,11 @@ if wanted kernels; then
     if ! command -v ncu >/dev/null || [ "$device" = sim ]; then
         row 'decode by kernel' 'not run: Nsight Compute (ncu) is not installed, or there is no GPU'
     elif check "$size: random policy" policy_of "$size"; then
-        # A run has some 16 kernels a layer. Those of the prompts, twice, are skipped: after these all rows decode.
-        ramp=$((batch * context / 4096 + 2))
+        # The runs of the prompts, twice, are skipped: after these all rows decode.
+        ramp=$((batch * context / 4096 + 2)) layers=$(last num_hidden_layers "$work/$size.json")
         for kernels in 11 3; do
             check "$size: decode by kernel, sdpa_kernel $kernels" env TROUPE_SDPA_KERNEL=$kernels TROUPE_CUDA_GRAPHS=off ncu --csv \
-                --metrics gpu__time_duration.sum --clock-control none --launch-skip $((460 * (2 * ramp + 30))) --launch-count 1400 \
+                --metrics gpu__time_duration.sum --clock-control none --launch-skip $(((16 * layers + 12) * (2 * ramp + 30))) --launch-count 1400 \
                 generate --policy "$work/$size" --device "$device" --batch $batch --context $context --branches 1 --steps 128 --repeats 1 || continue
             python3 "$here/kernel_times.py" sample_rows <"$work/out" | while IFS=$'\t' read -r name text; do row "    $name" "$text"; done
         done

@@ -256,7 +256,7 @@ pub struct Arguments {
     pub allow_truncated_sampling: bool,
 
     /// Take one part of the input after another, each up to its `end` line: an update each, answered with an `end` line.
-    /// Weights and moments stay in memory between them; with a device the moments alone, in the host's
+    /// Weights and moments stay in memory between them; with `--device` the optimizer's state alone, in host memory
     #[arg(long, conflicts_with_all = ["check", "dry_run"], help_heading = "Running")]
     pub resident: bool,
 

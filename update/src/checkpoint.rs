@@ -115,15 +115,7 @@ impl Checkpoint {
         Self::with(policy, config, saved_state(policy)?)
     }
 
-    /// Opens a version's weights alone, where the training state is in memory.
-    ///
-    /// # Errors
-    /// As [`Checkpoint::open`].
-    pub fn of_weights(policy: &Policy, config: &Config) -> Result<Checkpoint> {
-        Self::with(policy, config, None)
-    }
-
-    /// Opens a version's weights beside a training state.
+    /// Opens a version's weights beside a training state that is in memory, or none where a learner has it.
     ///
     /// # Errors
     /// As [`Checkpoint::open`].

@@ -1,5 +1,5 @@
 //! What stays of a policy in memory from one update to the next (`--resident`): its learner, and what is still to be done on the
-//! disk. A device's memory is the next rollout's, so of a learner there the optimizer's state stays, in the host's.
+//! disk. A device's memory is the next rollout's, so there the optimizer's state alone stays, in host memory.
 
 use std::path::PathBuf;
 use std::sync::Arc;

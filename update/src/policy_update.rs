@@ -2,7 +2,6 @@
 
 mod scoring;
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Instant;
@@ -137,7 +136,7 @@ impl<'a> PolicyUpdate<'a> {
         let (mut checkpoint, kept_learner) = match kept_state {
             Some(Kept { state: KeptState::Checkpoint(checkpoint), .. }) => (*checkpoint, None),
             Some(Kept { state: KeptState::Learner(learner), overlap, .. }) => {
-                (Checkpoint::of_weights(&self.from, &self.config)?, Some((learner, overlap)))
+                (Checkpoint::with(&self.from, &self.config, None)?, Some((learner, overlap)))
             }
             None => (Checkpoint::open(&self.from, &self.config)?, None),
         };
@@ -214,13 +213,14 @@ impl<'a> PolicyUpdate<'a> {
             let (layout, types) = (checkpoint.trained.layout().clone(), checkpoint.trained.types().to_vec());
             let kept_state = match on_device {
                 true => {
-                    let read = RefCell::new(learner);
-                    let read = |kind, tensor, from, values: &mut [f32]| {
-                        read.borrow_mut().read(kind, tensor, from, values)
-                    };
-                    let tensors = publish::in_memory((&layout, &types), (&read, settings.method))?;
+                    let method = settings.method;
+                    let tensors =
+                        publish::with_state(self.ranks, &layout, (learner.as_mut(), method), |read| {
+                            publish::in_memory((&layout, &types), (read, method))
+                        })?;
+                    drop(learner);
                     let made = Policy::open_version(&self.owned.directory, &version.to_string())?;
-                    let saved = Some((tensors, state.clone()));
+                    let saved = Some((tensors.flatten(), state.clone()));
                     KeptState::Checkpoint(Box::new(Checkpoint::with(&made, &self.config, saved)?))
                 }
                 false => KeptState::Learner(learner),

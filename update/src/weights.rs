@@ -313,17 +313,14 @@ impl OptimizerTensors {
     /// # Errors
     /// There is no tensor of that name.
     fn complete(&self, name: &str, from: usize, values: &mut [f32]) -> Result<()> {
-        let joined = |values: &mut [f32], halves: &mut dyn Iterator<Item = u16>| {
-            values.iter_mut().zip(halves).for_each(|(value, half)| *value = join(*value, half));
-        };
         match self {
             OptimizerTensors::Saved { tensors, .. } => {
                 let halves = tensors.tensor(name)?.bytes.as_chunks::<2>().0;
-                joined(values, &mut halves[from..].iter().map(|&half| u16::from_le_bytes(half)));
+                join_all(values, halves[from..].iter().map(|&half| u16::from_le_bytes(half)));
             }
             OptimizerTensors::InMemory { halves, .. } => {
                 let halves = halves.get(name).ok_or_else(|| missing(name))?;
-                joined(values, &mut halves[from..].iter().copied());
+                join_all(values, halves[from..].iter().copied());
             }
         }
         Ok(())
@@ -348,6 +345,10 @@ impl OptimizerTensors {
         ))
         .hint("remove it and trainer_state.json to start with a fresh optimizer"))
     }
+}
+
+fn join_all(values: &mut [f32], halves: impl Iterator<Item = u16>) {
+    values.iter_mut().zip(halves).for_each(|(value, half)| *value = join(*value, half));
 }
 
 fn missing(name: &str) -> Failure {
