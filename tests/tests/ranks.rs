@@ -197,6 +197,11 @@ fn failures_end_all_ranks_with_their_exit_code_and_publish_nothing() {
         ),
         (format!("{two} '{program}' --policy full --parts 2 --check <many"), 2, "--check is for one process"),
         (
+            format!("{two} '{program}' --policy full --parts 2 --device sim --resident --save-every 2 <many"),
+            2,
+            "--save-every has no effect with ranks on --device sim",
+        ),
+        (
             format!("{two} '{program}' --policy full --parts 3 <many"),
             2,
             "--parts must be a power of two up to 1024",
