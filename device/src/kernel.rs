@@ -14,6 +14,15 @@ pub struct Source {
     pub name: &'static str,
     /// The text with its includes expanded.
     pub text: &'static str,
+    /// The one architecture that it is for, such as `sm_90a`; none: all.
+    pub architecture: Option<&'static str>,
+}
+
+impl Source {
+    /// Bytes of shared memory that a block of its kernels may have: what the GPUs have that they are for.
+    pub fn shared_limit(&self) -> u32 {
+        if self.architecture.is_some() { HOPPER_SHARED_LIMIT } else { SHARED_LIMIT }
+    }
 }
 
 /// One parameter of a kernel.
@@ -92,16 +101,20 @@ impl Kernel {
         if !grid || !(1..=1024).contains(&threads) {
             return wrong(format!("grid {:?} of blocks {:?} is impossible", shape.grid, shape.block));
         }
-        if shape.shared > SHARED_LIMIT {
-            return wrong(format!("{} bytes of shared memory are more than {SHARED_LIMIT}", shape.shared));
+        let limit = self.source.shared_limit();
+        if shape.shared > limit {
+            return wrong(format!("{} bytes of shared memory are more than {limit}", shape.shared));
         }
         Ok(())
     }
 }
 
 /// Bytes of shared memory that a block has on every GPU since compute capability 8.0: 99 KiB on the consumer cards 8.6, 8.9
-/// and 12.0, more on 8.0, 9.0 and 10.0. The limit of every launch, on any device.
+/// and 12.0, more on 8.0, 9.0 and 10.0. The limit of every launch, on any device, but for kernels of one architecture.
 pub const SHARED_LIMIT: u32 = 99 * 1024;
+
+/// The same on compute capability 9.0, the one that has kernels of its own.
+const HOPPER_SHARED_LIMIT: u32 = 227 * 1024;
 
 /// How many blocks of how many threads run a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use crate::arena::{Arena, Buffer, Slice};
 use crate::cuda::Cuda;
 use crate::element::Element;
 use crate::gemm::Gemm;
-use crate::kernel::{Argument, Kernel, Shape};
+use crate::kernel::{Argument, Kernel, Shape, Source};
 use crate::sim::Sim;
 use crate::{Device, Memory, times};
 
@@ -81,6 +81,16 @@ pub enum Any {
     Sim(Sim),
 }
 
+/// One call, on whichever it is.
+macro_rules! forward {
+    ($self:expr, $device:ident => $call:expr) => {
+        match $self {
+            Any::Cuda($device) => $call,
+            Any::Sim($device) => $call,
+        }
+    };
+}
+
 impl Any {
     /// Opens a device; the simulator uses so many threads.
     ///
@@ -111,6 +121,11 @@ impl Any {
         Ok(device)
     }
 
+    /// Runs the kernels that every GPU runs in place of the device's own.
+    pub fn without_own_kernels(&mut self) {
+        forward!(self, device => device.without_own_kernels());
+    }
+
     /// The seeds that tests run under: four schedules of the simulator; on a GPU two, which compares a second run's bits.
     pub fn test_seeds() -> std::ops::Range<u64> {
         let kind = std::env::var(TEST_DEVICE).ok().and_then(|name| name.parse().ok());
@@ -124,16 +139,6 @@ fn keep_context(number: u32) -> Result<()> {
     let mut outcome = Ok(());
     HELD.call_once(|| outcome = Cuda::new(number).map(std::mem::forget));
     outcome
-}
-
-/// One call, on whichever it is.
-macro_rules! forward {
-    ($self:expr, $device:ident => $call:expr) => {
-        match $self {
-            Any::Cuda($device) => $call,
-            Any::Sim($device) => $call,
-        }
-    };
 }
 
 impl Any {
@@ -194,6 +199,10 @@ impl Device for Any {
 
     fn clear<T: Element>(&mut self, what: Slice<'_, T>) -> Result<()> {
         forward!(self, device => device.clear(what))
+    }
+
+    fn runs(&self, source: &Source) -> bool {
+        forward!(self, device => device.runs(source))
     }
 
     fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {

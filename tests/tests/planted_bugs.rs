@@ -27,10 +27,15 @@ struct Planted {
 enum Case {
     AttentionForward,
     AttentionKeys,
+    WarpgroupForward,
+    WarpgroupKeys,
     Norm,
 }
 
-const BUGS: [Planted; 10] = [
+const CASES: [Case; 5] =
+    [Case::AttentionForward, Case::AttentionKeys, Case::WarpgroupForward, Case::WarpgroupKeys, Case::Norm];
+
+const BUGS: [Planted; 17] = [
     Planted {
         name: "a wait for all but two groups of copies instead of all but one",
         file: "attention_forward.cuh",
@@ -74,6 +79,55 @@ const BUGS: [Planted; 10] = [
         case: Case::AttentionKeys,
     },
     Planted {
+        name: "no fence between copies and the products that read them",
+        file: "attention_128_sm90a.cuh",
+        from: "    fence_proxy_async();\n",
+        to: "",
+        case: Case::WarpgroupForward,
+    },
+    Planted {
+        name: "no barrier between the copies' arrival and their use by other warps' products",
+        file: "attention_128_sm90a.cuh",
+        from: "fence_proxy_async();\n    __syncthreads();",
+        to: "fence_proxy_async();",
+        case: Case::WarpgroupKeys,
+    },
+    Planted {
+        name: "copies to a tile that other warps' products still read",
+        file: "attention_128_sm90a.cu",
+        from: "wait_for_tiles();\n        if (at < end) fetch(at / 2, stage ^ 1);",
+        to: "if (at < end) fetch(at / 2, stage ^ 1);\n        wait_for_tiles();",
+        case: Case::WarpgroupForward,
+    },
+    Planted {
+        name: "sums of products read before the wait for them",
+        file: "attention_128_sm90a.cu",
+        from: "wgmma_commit();\n        wgmma_wait<0>(s);",
+        to: "wgmma_commit();\n        wgmma_wait<1>(s);",
+        case: Case::WarpgroupForward,
+    },
+    Planted {
+        name: "a wait for the products before the last in place of the last",
+        file: "attention_backward_128_sm90a.cu",
+        from: "wgmma_wait<1>(d);",
+        to: "wgmma_wait<2>(d);",
+        case: Case::WarpgroupKeys,
+    },
+    Planted {
+        name: "a group of products that is not committed",
+        file: "attention_backward_128_sm90a.cu",
+        from: "gemm_rs(sum_k, slopes, qt);\n        wgmma_commit();",
+        to: "gemm_rs(sum_k, slopes, qt);",
+        case: Case::WarpgroupKeys,
+    },
+    Planted {
+        name: "products of registers that no fence orders",
+        file: "attention_backward_128_sm90a.cu",
+        from: "u32 pieces[QUERIES / 16][4];\n        wgmma_fence();",
+        to: "u32 pieces[QUERIES / 16][4];",
+        case: Case::WarpgroupKeys,
+    },
+    Planted {
         name: "a sum over the block read before all warps have added to it",
         file: "device.cuh",
         from: "if (lane == 0) scratch[warp] = value;\n  __syncthreads();\n  if (warp == 0) {\n    value = warp_sum",
@@ -107,7 +161,7 @@ const BUGS: [Planted; 10] = [
 fn every_planted_bug_is_caught() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut sound = Vec::new();
-    for case in [Case::AttentionForward, Case::AttentionKeys, Case::Norm] {
+    for case in CASES {
         let kernel = build(folder.path(), &format!("{case:?}"), case, None);
         let results: Vec<Vec<u32>> = (0..4)
             .map(|seed| run(kernel, case, seed).unwrap_or_else(|message| panic!("{case:?}: {message}")))
@@ -140,6 +194,8 @@ fn build(folder: &Path, name: &str, case: Case, bug: Option<&Planted>) -> &'stat
     let (file, wanted) = match case {
         Case::AttentionForward => ("attention_16.cu", "attention_16"),
         Case::AttentionKeys => ("attention_16.cu", "attention_keys_16"),
+        Case::WarpgroupForward => ("attention_128_sm90a.cu", "attention_128_sm90a"),
+        Case::WarpgroupKeys => ("attention_backward_128_sm90a.cu", "attention_keys_128_sm90a"),
         Case::Norm => ("rms_norm.cu", "rms_norm"),
     };
     let path = troupe_tests::root().join("update/kernels").join(file);
@@ -184,7 +240,9 @@ fn build(folder: &Path, name: &str, case: Case, bug: Option<&Planted>) -> &'stat
         .iter()
         .map(|p| Parameter { name: p.name.clone().leak(), scalar: scalar(p.scalar), pointer: p.pointer })
         .collect();
-    let text: &'static Source = Box::leak(Box::new(Source { name: "planted", text: expanded.text.leak() }));
+    let architecture = compile_kernels::architecture(file.trim_end_matches(".cu"));
+    let text: &'static Source =
+        Box::leak(Box::new(Source { name: "planted", text: expanded.text.leak(), architecture }));
     // SAFETY: the entry was generated for this kernel's own parameters.
     Box::leak(Box::new(unsafe {
         let symbol = format!("simulated_planted_{wanted}");
@@ -244,9 +302,16 @@ fn norm(sim: &mut Sim, kernel: &'static Kernel) -> Result<Vec<u32>> {
     bits(sim, &out)
 }
 
-/// A prompt of 150 tokens and two branches of 100 and 90 under it, two query heads on one key head of 16.
+/// A prompt of 150 tokens and two branches of 100 and 90 under it, two query heads on one key head.
 fn attention(sim: &mut Sim, kernel: &'static Kernel, case: Case) -> Result<Vec<u32>> {
-    let (heads, width) = (2usize, 16usize);
+    // Values of a head, rows or keys of a block, its threads, its shared memory.
+    let (width, owned, threads, shared) = match case {
+        Case::AttentionForward => (16, 64, 128, 15_360),
+        Case::AttentionKeys => (16, 64, 256, 31_488),
+        Case::WarpgroupForward => (128usize, 128, 256, 164_864),
+        _ => (128, 128, 256, 132_608),
+    };
+    let heads = 2usize;
     let (prompt, first, tokens) = (150usize, 250usize, 340usize);
     let ends: Vec<i32> = (0..tokens)
         .map(|key| if (prompt..first).contains(&key) { first as i32 } else { tokens as i32 })
@@ -271,8 +336,8 @@ fn attention(sim: &mut Sim, kernel: &'static Kernel, case: Case) -> Result<Vec<u
     let values_ = halves(sim, tokens * width, 3)?;
     let statistics: Vec<f32> = values(tokens * heads, 5).iter().map(|value| value + 4.0).collect();
     let (lse, deltas) = (upload(sim, &statistics)?, upload(sim, &statistics)?);
-    let shape = |columns: u32, threads: u32, shared: u32| Shape {
-        grid: [tokens.div_ceil(64) as u32, columns, 1],
+    let shape = |columns: u32| Shape {
+        grid: [tokens.div_ceil(owned) as u32, columns, 1],
         block: [threads, 1, 1],
         shared,
     };
@@ -280,20 +345,20 @@ fn attention(sim: &mut Sim, kernel: &'static Kernel, case: Case) -> Result<Vec<u
     let scale: Argument<'_> = 0.25f32.into();
     let tree: [Argument<'_>; 3] = [(&nodes).into(), (&ends).into(), (&tables).into()];
     let inputs: [Argument<'_>; 3] = [(&queries).into(), (&keys).into(), (&values_).into()];
-    if case == Case::AttentionForward {
+    if matches!(case, Case::AttentionForward | Case::WarpgroupForward) {
         let out = halves(sim, tokens * heads * width, 6)?;
         let outputs: [Argument<'_>; 2] = [(&out).into(), (&lse).into()];
         let (nodes, first_tiles) = (tree[0], Argument::from(&first_tiles));
         let arguments =
             [&outputs[..], &inputs, &[nodes, first_tiles], &tree[1..], &numbers, &[scale]].concat();
-        sim.launch(kernel, shape(heads as u32, 128, 15_360), &arguments)?;
+        sim.launch(kernel, shape(heads as u32), &arguments)?;
         return bits(sim, &out);
     }
     let (d_keys, d_values) = (upload(sim, &values(tokens * width, 6))?, halves(sim, tokens * width, 7)?);
     let outputs: [Argument<'_>; 3] = [(&d_keys).into(), (&d_values).into(), (&both).into()];
     let statistics: [Argument<'_>; 2] = [(&lse).into(), (&deltas).into()];
     let arguments = [&outputs[..], &inputs, &statistics, &tree, &numbers, &[scale]].concat();
-    sim.launch(kernel, shape(1, 256, 31_488), &arguments)?;
+    sim.launch(kernel, shape(1), &arguments)?;
     let mut found = vec![0f32; d_keys.len()];
     sim.download(d_keys.all(), &mut found)?;
     Ok(found.into_iter().map(f32::to_bits).chain(bits(sim, &d_values)?).collect())

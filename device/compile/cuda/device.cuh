@@ -5,11 +5,12 @@
 //
 //   extern "C" __global__ void __launch_bounds__(128) name(bf16* out, const float* x, int n)   a kernel
 //   SHARED_ARRAY(float, partial, 33);     shared memory of a fixed size (plain __shared__ does not compile on the host)
-//   DYNAMIC_SHARED(bf16, tile);           the launch's shared memory, aligned to 128 bytes
-//   copy_async_16(to, from, copy)         cp.async of 16 bytes to shared memory; zeros where copy is false
+//   DYNAMIC_SHARED(bf16, tile);           the launch's shared memory, aligned to 1024 bytes
+//   copy_async_16(to, from, copy)         cp.async of 16 bytes to shared memory; zeros where copy is false; copy_async_4 too
 //   copy_async_commit(), copy_async_wait<N>()
 //   mma_m16n8k16(d, a, b0, b1)            d[4] += a[4] b[2], bf16 in, f32 out
 //   ldmatrix_x4(r, row), ldmatrix_x4_transposed(r, row)
+//   wgmma.cuh                             Hopper's matrix products, for files named *_sm90a.cu alone
 //   to_float, to_bf16, pack_bf16, warp_sum, warp_max, block_sum, block_max
 //
 // Reductions are in a fixed order, so a kernel gives the same bits in every run; atomics on floats would not.
@@ -26,7 +27,7 @@ typedef long long i64;
 typedef unsigned long long u64;
 #define SHARED_ARRAY(type, name, length) __shared__ __align__(16) type name[length]
 #define DYNAMIC_SHARED(type, name)                              \
-  extern __shared__ __align__(128) unsigned char dynamic_shared_bytes[]; \
+  extern __shared__ __align__(1024) unsigned char dynamic_shared_bytes[]; \
   type* name = (type*)dynamic_shared_bytes
 
 __device__ __forceinline__ u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
@@ -50,6 +51,10 @@ __device__ __forceinline__ void ldmatrix_x4_transposed(u32 r[4], const void* row
 }
 __device__ __forceinline__ void copy_async_16(void* to, const void* from, bool copy) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(copy ? 16 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void copy_async_4(void* to, const void* from, bool copy) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(copy ? 4 : 0)
                : "memory");
 }
 __device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -82,7 +82,8 @@ void finish() {
   Block& b = *block;
   Fiber* me = fiber;
   if (*(uint64_t*)me->stack != CANARY) fail("a thread's stack of %zu bytes overflowed", STACK_BYTES);
-  if (me->copy_count) fail("a thread returned with a copy_async_16 that nobody waited for");
+  if (me->copy_count) fail("a thread returned with a copy_async that nobody waited for");
+  if (me->product_count) fail("a thread returned with a wgmma that nobody waited for");
   if (b.arrived) {
     char other[160] = "";
     for (int i = 0; i < b.threads; i++)
@@ -179,7 +180,7 @@ void run_block(Worker& worker, uint64_t number) {
   Block& b = worker.block;
   b.index = dim3{(unsigned)(number % b.grid.x), (unsigned)(number / b.grid.x % b.grid.y),
                  (unsigned)(number / ((uint64_t)b.grid.x * b.grid.y))};
-  b.live = b.threads, b.arrived = 0, b.stalled = 0, b.site = nullptr;
+  b.live = b.threads, b.arrived = 0, b.stalled = 0, b.site = nullptr, b.unfenced = 0;
   memset(b.shared, 0xFF, b.static_poisoned);
   memset(b.shared + STATIC_BYTES, 0xFF, b.shared_bytes);
   b.static_count = 0, b.static_used = 0;
@@ -195,6 +196,7 @@ void run_block(Worker& worker, uint64_t number) {
     f.index = i, f.lane = i & 31, f.warp = i >> 5;
     f.thread = dim3{i % b.dim.x, i / b.dim.x % b.dim.y, i / (b.dim.x * b.dim.y)};
     f.finished = false, f.waiting = nullptr, f.copy_count = 0, f.group = 0;
+    f.product_count = 0, f.product_group = 0, f.fenced = f.unfenced_copies = false;
     f.stack = worker.stacks + STACK_BYTES * (size_t)i;
     *(uint64_t*)f.stack = CANARY;
     prepare(f.context, f.stack, STACK_BYTES, entry);
@@ -264,8 +266,8 @@ void* static_shared(const Site& site, size_t bytes) {
   b.statics[b.static_count++] = {&site, offset};
   b.static_used = offset + (uint32_t)bytes;
   if (b.static_used > b.static_poisoned) b.static_poisoned = b.static_used;
-  if (b.static_used + b.shared_bytes > MAX_SHARED)
-    fail("%u bytes of shared memory, of %u", b.static_used + b.shared_bytes, MAX_SHARED);
+  if (b.static_used + b.shared_bytes > b.launch->shared_limit)
+    fail("%u bytes of shared memory, of %u", b.static_used + b.shared_bytes, (uint32_t)b.launch->shared_limit);
   return b.shared + offset;
 }
 
@@ -280,19 +282,20 @@ bool in_shared(const void* pointer, size_t bytes) {
 namespace {
 void land(const PendingCopy& copy) {
   if (copy.zero)
-    memset(copy.to, 0, 16);
+    memset(copy.to, 0, (size_t)copy.bytes);
   else
-    memcpy(copy.to, copy.from, 16);
+    memcpy(copy.to, copy.from, (size_t)copy.bytes);
 }
 }  // namespace
 
 // The hardware may copy at any moment between here and the wait. Most seeds take the last moment, so that a missing
 // wait reads NaN; every fourth takes the first, so that a buffer still being read is overwritten.
-void copy_async(const Site& site, void* to, const void* from, bool copy) {
-  if (!in_shared(to, 16)) fail("copy_async_16 at %s:%d: not to shared memory", site.file, site.line);
-  if (((uintptr_t)to & 15) || (copy && ((uintptr_t)from & 15)))
-    fail("copy_async_16 at %s:%d: not aligned to 16 bytes", site.file, site.line);
-  PendingCopy pending = {to, from, fiber->group, !copy};
+void copy_async(const Site& site, void* to, const void* from, int bytes, bool copy) {
+  if (!in_shared(to, (size_t)bytes)) fail("%s at %s:%d: not to shared memory", site.what, site.file, site.line);
+  uintptr_t last = (uintptr_t)bytes - 1;
+  if (((uintptr_t)to & last) || (copy && ((uintptr_t)from & last)))
+    fail("%s at %s:%d: not aligned to %d bytes", site.what, site.file, site.line, bytes);
+  PendingCopy pending = {to, from, fiber->group, bytes, !copy};
   if (block->seed % 4 == 2) return land(pending);
   if (fiber->copy_count == fiber->copy_capacity) {
     int capacity = fiber->copy_capacity ? 2 * fiber->copy_capacity : 16;
@@ -314,7 +317,12 @@ void copy_async_wait(int pending) {
     else
       fiber->copies[kept++] = copy;
   }
+  if (kept < fiber->copy_count && !fiber->unfenced_copies) fiber->unfenced_copies = true, block->unfenced++;
   fiber->copy_count = kept;
+}
+
+void fence_proxy() {
+  if (fiber->unfenced_copies) fiber->unfenced_copies = false, block->unfenced--;
 }
 
 namespace {
@@ -346,6 +354,63 @@ void mma(const Site& site, float d[4], const uint32_t a[4], uint32_t b0, uint32_
       }
   }
   for (int i = 0; i < 4; i++) d[i] += sum[i];
+}
+
+namespace {
+// An operand's value in shared memory: row `row` of the operand, place `k` of the 16 that are summed over.
+float operand_at(uint64_t descriptor, bool mn_major, int row, int k) {
+  if (descriptor >> 62 != 1 || (descriptor >> 49 & 7)) fail("wgmma: only the 128-byte swizzle without a base offset is simulated");
+  auto bytes = [&](int bit) { return (uint32_t)(descriptor >> bit & 0x3fff) << 4; };
+  uint32_t at = bytes(0), leading = bytes(16), stride = bytes(32), r = (uint32_t)row, c = (uint32_t)k;
+  at += mn_major ? r / 64 * leading + r % 64 * 2 + c / 8 * stride + c % 8 * 128 : r / 8 * stride + r % 8 * 128 + c * 2;
+  at ^= (at >> 7 & 7) << 4;
+  if (at + 2 > block->shared_bytes) fail("wgmma: an operand lies outside of shared memory");
+  uint16_t bits;
+  memcpy(&bits, block->shared + STATIC_BYTES + at, 2);
+  return half_of(bits, 0);
+}
+
+void compute(const PendingProduct& of) {
+  int row = (fiber->warp & 3) * 16 + (fiber->lane >> 2), pair = (fiber->lane & 3) * 2;
+  float rows[2][16], column[16];
+  for (int r = 0; r < 2; r++)
+    for (int k = 0; k < 16; k++) rows[r][k] = of.registers ? of.rows[r][k] : operand_at(of.a, false, row + 8 * r, k);
+  for (int n = 0; n < of.columns / 8; n++)
+    for (int c = 0; c < 2; c++) {
+      for (int k = 0; k < 16; k++) column[k] = operand_at(of.b, of.mn_major, 8 * n + pair + c, k);
+      for (int r = 0; r < 2; r++) {
+        float sum = 0, *d = &of.d[4 * n + 2 * r + c];
+        for (int k = 0; k < 16; k++) sum += rows[r][k] * column[k];
+        *d = of.accumulate ? *d + sum : sum;
+      }
+    }
+}
+}  // namespace
+
+// Four warps' product with a fragment layout as mma's (PTX ISA, wgmma.mma_async). Like a copy it may run at any moment up to
+// the wait: most seeds take the last, so that sums read too early are wrong, every fourth the first.
+void product(const Site& site, PendingProduct mine) {
+  need_warp(site);
+  warp_barrier(site);
+  if (!fiber->fenced) fail("%s at %s:%d: no wgmma_fence since the last wait", site.what, site.file, site.line);
+  if (block->unfenced) fail("%s at %s:%d: no fence_proxy_async after copies", site.what, site.file, site.line);
+  if (block->seed % 4 == 2) return compute(mine);
+  if (fiber->product_count == MAX_PRODUCTS) fail("%s at %s:%d: more than %d products", site.what, site.file, site.line, MAX_PRODUCTS);
+  mine.group = fiber->product_group;
+  fiber->products[fiber->product_count++] = mine;
+}
+
+void wait_products(int pending) {
+  int kept = 0;
+  for (int i = 0; i < fiber->product_count; i++) {
+    const PendingProduct& of = fiber->products[i];
+    if (of.group + (uint64_t)pending < fiber->product_group)
+      compute(of);
+    else
+      fiber->products[kept++] = of;
+  }
+  fiber->product_count = kept;
+  if (!kept) fiber->fenced = false;
 }
 
 // Four 8x8 matrices of 16-bit values; lane 8 m + r names row r of matrix m, and every lane receives two values of each.

@@ -6,12 +6,13 @@
 //
 // Modeled: threadIdx and the like, shared memory (NaN until written), __syncthreads with a check of the call site,
 // shuffles and votes, atomics, mma.m16n8k16 in bf16 with the true fragment layouts, ldmatrix, cp.async whose data
-// lands at the wait (or, under some seeds, at once). A mistake ends the launch with a sentence, never the process.
+// lands at the wait (or, under some seeds, at once), wgmma with true descriptors, which computes at the wait (or at once).
+// A mistake ends the launch with a sentence, never the process.
 // Several schedules are tried by seed: 0 runs warps in lockstep, the others run one warp as far as it gets, warps
 // in a seeded order, lanes backwards under even seeds.
 //
-// Left out: the weakness of the memory model, races between blocks, speed, wgmma and TMA, warps that split and meet
-// again in parts (masks other than the full one).
+// Left out: the weakness of the memory model, races between blocks, speed, TMA, warps that split and meet
+// again in parts (masks other than the full one), whether all four warps of a wgmma issue it.
 #pragma once
 #include <math.h>
 #include <stddef.h>
@@ -58,6 +59,7 @@ struct Launch {
   uint32_t grid[3];
   uint32_t block[3];
   uint64_t shared_bytes;
+  uint64_t shared_limit;
   uint64_t seed;
   uint64_t next_block;
   uint32_t failed;
@@ -73,8 +75,19 @@ struct PendingCopy {
   void* to;
   const void* from;
   uint64_t group;
+  int bytes;
   bool zero;
 };
+// A warpgroup's product that was issued and not waited for: a thread's part of it.
+struct PendingProduct {
+  float* d;
+  int columns;
+  uint64_t a, b, group;
+  // Rows g and g + 8 of the left operand where it was in registers.
+  float rows[2][16];
+  bool registers, accumulate, mn_major;
+};
+constexpr int MAX_PRODUCTS = 48;
 struct Fiber {
   Context context;
   dim3 thread;
@@ -85,6 +98,11 @@ struct Fiber {
   PendingCopy* copies = nullptr;
   int copy_count = 0, copy_capacity = 0;
   uint64_t group = 0;
+  PendingProduct products[MAX_PRODUCTS];
+  int product_count = 0;
+  uint64_t product_group = 0;
+  // Whether registers are ordered before products, and whether landed copies are before the reads of products.
+  bool fenced = false, unfenced_copies = false;
 };
 constexpr int SLOT_BYTES = 32;
 struct Warp {
@@ -100,8 +118,8 @@ struct StaticShared {
 };
 constexpr int MAX_STATIC = 32;
 constexpr uint32_t STATIC_BYTES = 48 * 1024;
-// What a block has on every card that is served: compute capability 8.6, 8.9 and 12.0 have least.
-constexpr uint32_t MAX_SHARED = 99 * 1024;
+// What a block has where it has most, compute capability 9.0 and 10.0; most kernels are for less (Launch::shared_limit).
+constexpr uint32_t MAX_SHARED = 227 * 1024;
 
 struct Block {
   dim3 index, dim, grid;
@@ -118,6 +136,8 @@ struct Block {
   StaticShared statics[MAX_STATIC];
   int static_count = 0;
   uint32_t static_used = 0, static_poisoned = 0;
+  // Threads whose landed copies no fence_proxy_async followed.
+  int unfenced = 0;
   Context scheduler;
   Launch* launch = nullptr;
   const char* kernel = nullptr;
@@ -134,7 +154,7 @@ void warp_barrier(const Site& site);
 void* static_shared(const Site& site, size_t bytes);
 void* dynamic_shared();
 bool in_shared(const void* pointer, size_t bytes);
-void copy_async(const Site& site, void* to, const void* from, bool copy);
+void copy_async(const Site& site, void* to, const void* from, int bytes, bool copy);
 void copy_async_commit();
 void copy_async_wait(int pending);
 void run(Call* call, const char* kernel, void (*body)(void* const*), void* const* arguments);
@@ -199,6 +219,31 @@ inline unsigned ballot(const Site& site, unsigned mask, int predicate) {
 }
 void mma(const Site& site, float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1);
 void load_matrices(const Site& site, uint32_t r[4], const void* row, bool transposed);
+void product(const Site& site, PendingProduct mine);
+void wait_products(int pending);
+void fence_proxy();
+template <int N> inline void wgmma_ss(const Site& site, float (&d)[N], uint64_t a, uint64_t b, bool accumulate) {
+  PendingProduct mine = {};
+  mine.d = d, mine.columns = 2 * N, mine.a = a, mine.b = b, mine.accumulate = accumulate;
+  product(site, mine);
+}
+template <int N> inline void wgmma_rs(const Site& site, float (&d)[N], const uint32_t (&a)[4], uint64_t b) {
+  struct Fragment {
+    uint32_t a[4];
+  } fragment = {{a[0], a[1], a[2], a[3]}};
+  PendingProduct mine = {};
+  mine.d = d, mine.columns = 2 * N, mine.b = b, mine.registers = mine.accumulate = mine.mn_major = true;
+  unsigned parity = post(site, fragment);
+  for (int quad = 0; quad < 4; quad++) {
+    Fragment of = peek<Fragment>(parity, (fiber->lane & ~3) + quad);
+    for (int part = 0; part < 4; part++)
+      for (int high = 0; high < 2; high++) {
+        uint32_t bits = high ? of.a[part] & 0xffff0000u : of.a[part] << 16;
+        memcpy(&mine.rows[part & 1][2 * quad + 8 * (part >> 1) + high], &bits, 4);
+      }
+  }
+  product(site, mine);
+}
 
 // A kernel's arguments are addresses of its parameters' values, as for cuLaunchKernel.
 template <size_t... I> struct Indices {};
@@ -236,11 +281,21 @@ template <class... A> inline void apply(void (*kernel)(A...), void* const* argum
 #define mma_m16n8k16(...) simulator::mma(SIMULATOR_SITE("mma_m16n8k16"), __VA_ARGS__)
 #define ldmatrix_x4(r, row) simulator::load_matrices(SIMULATOR_SITE("ldmatrix_x4"), r, row, false)
 #define ldmatrix_x4_transposed(r, row) simulator::load_matrices(SIMULATOR_SITE("ldmatrix_x4_transposed"), r, row, true)
-#define copy_async_16(to, from, copy) simulator::copy_async(SIMULATOR_SITE("copy_async_16"), to, from, copy)
+#define copy_async_16(to, from, copy) simulator::copy_async(SIMULATOR_SITE("copy_async_16"), to, from, 16, copy)
+#define copy_async_4(to, from, copy) simulator::copy_async(SIMULATOR_SITE("copy_async_4"), to, from, 4, copy)
+#define wgmma_ss(...) simulator::wgmma_ss(SIMULATOR_SITE("wgmma_ss"), __VA_ARGS__)
+#define wgmma_rs(...) simulator::wgmma_rs(SIMULATOR_SITE("wgmma_rs"), __VA_ARGS__)
+#define wgmma_fence() (simulator::fiber->fenced = true)
+#define wgmma_commit() (simulator::fiber->product_group++)
 #define SHARED_ARRAY(type, name, length) \
   type(&name)[length] = *(type(*)[length])simulator::static_shared(SIMULATOR_SITE(#name), sizeof(type) * (length))
 #define DYNAMIC_SHARED(type, name) type* name = (type*)simulator::dynamic_shared()
 
+inline uint32_t shared_address(const void* pointer) {
+  return (uint32_t)((const char*)pointer - (const char*)simulator::dynamic_shared());
+}
+template <int pending, class... Sums> inline void wgmma_wait(Sums&...) { simulator::wait_products(pending); }
+inline void fence_proxy_async() { simulator::fence_proxy(); }
 inline void copy_async_commit() { simulator::copy_async_commit(); }
 template <int pending> inline void copy_async_wait() { simulator::copy_async_wait(pending); }
 

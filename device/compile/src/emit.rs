@@ -21,6 +21,11 @@ pub fn host_wrapper(package: &str, text: &str, signatures: &[Signature]) -> Stri
     out
 }
 
+/// The one architecture that a `.cu` file of this name is for: `attention_128_sm90a` for `sm_90a`.
+pub fn architecture(name: &str) -> Option<&'static str> {
+    name.ends_with("_sm90a").then_some("sm_90a")
+}
+
 /// The generated `kernels.rs`.
 pub(crate) fn rust(package: &str, modules: &[Module]) -> String {
     let mut out = String::from("// Written by the build script from the .cu files of this crate.\n");
@@ -38,9 +43,10 @@ pub(crate) fn rust(package: &str, modules: &[Module]) -> String {
         let _ = writeln!(
             out,
             "/// The source `{0}.cu` with its includes.\npub static SOURCE_{constant}: ::device::Source =\n    \
-             ::device::Source {{ name: \"{package}/{0}.cu\", text: include_str!({1:?}) }};\n",
+             ::device::Source {{ name: \"{package}/{0}.cu\", text: include_str!({1:?}), architecture: {2:?} }};\n",
             module.name,
-            module.source.display().to_string()
+            module.source.display().to_string(),
+            architecture(&module.name)
         );
         for signature in &module.signatures {
             let name = &signature.name;

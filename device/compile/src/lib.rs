@@ -20,7 +20,7 @@ mod signature;
 
 use std::path::{Path, PathBuf};
 
-pub use emit::host_wrapper;
+pub use emit::{architecture, host_wrapper};
 pub use expand::{Expanded, expand, expand_with};
 pub use signature::{Parameter, Signature, signatures};
 

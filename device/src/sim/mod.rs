@@ -17,7 +17,7 @@ use record::failure::{Failure, Result};
 use crate::arena::{ALIGNMENT, Arena, Buffer, Slice, footprint};
 use crate::element::Element;
 use crate::gemm::Gemm;
-use crate::kernel::{Argument, Kernel, Shape, Value};
+use crate::kernel::{Argument, Kernel, Shape, Source, Value};
 use crate::{Device, Memory};
 
 use worker::Worker;
@@ -35,21 +35,28 @@ pub struct Sim {
     workers: Vec<Worker>,
     seed: u64,
     total: u64,
+    /// Whether it runs kernels that are for the architecture of an H200 alone.
+    own_kernels: bool,
 }
 
 impl Sim {
-    /// A simulator that runs blocks on `threads` threads in the schedule `seed`, with the memory of an H200.
+    /// A simulator that runs blocks on `threads` threads in the schedule `seed`, with the memory and the kernels of an H200.
     ///
     /// # Errors
     /// 69 where there is no memory for the workers.
     pub fn new(threads: usize, seed: u64) -> Result<Self> {
         let workers = (0..threads.max(1)).map(|_| Worker::new()).collect::<Result<_>>()?;
-        Ok(Sim { arena: None, host: None, workers, seed, total: 143_771 << 20 })
+        Ok(Sim { arena: None, host: None, workers, seed, total: 143_771 << 20, own_kernels: true })
     }
 
     /// Sets the schedule of later launches: 0 is lockstep, others are orders of warps.
     pub fn set_seed(&mut self, seed: u64) {
         self.seed = seed;
+    }
+
+    /// Runs the kernels that every GPU runs in place of those for an H200 alone.
+    pub fn without_own_kernels(&mut self) {
+        self.own_kernels = false;
     }
 
     /// The values of a slice. Nothing runs between calls, so nobody writes them meanwhile.
@@ -158,12 +165,16 @@ impl Device for Sim {
         Ok(())
     }
 
+    fn runs(&self, source: &Source) -> bool {
+        source.architecture.is_none() || self.own_kernels
+    }
+
     fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {
         kernel.check(self.arena()?, shape, arguments)?;
         let bits: Vec<u64> = arguments.iter().map(Argument::bits).collect();
         let addresses: Vec<usize> = bits.iter().map(|bits| std::ptr::from_ref(bits) as usize).collect();
         let blocks: u64 = shape.grid.iter().map(|&n| u64::from(n)).product();
-        let call = worker::Launch::new(shape, self.seed);
+        let call = worker::Launch::new(shape, kernel.source().shared_limit(), self.seed);
         let helpers = self.workers.len().min(usize::try_from(blocks).unwrap_or(usize::MAX));
         let work = |worker: &mut Worker| {
             let arguments = addresses.as_ptr().cast::<*const c_void>();

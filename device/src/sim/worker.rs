@@ -19,6 +19,7 @@ struct Shared {
     grid: [u32; 3],
     block: [u32; 3],
     shared_bytes: u64,
+    shared_limit: u64,
     seed: u64,
     next_block: u64,
     failed: u32,
@@ -40,11 +41,12 @@ pub(crate) struct Launch(UnsafeCell<Shared>);
 unsafe impl Sync for Launch {}
 
 impl Launch {
-    pub fn new(shape: Shape, seed: u64) -> Self {
+    pub fn new(shape: Shape, shared_limit: u32, seed: u64) -> Self {
         Launch(UnsafeCell::new(Shared {
             grid: shape.grid,
             block: shape.block,
             shared_bytes: u64::from(shape.shared),
+            shared_limit: u64::from(shared_limit),
             seed,
             next_block: 0,
             failed: 0,

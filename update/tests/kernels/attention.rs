@@ -1,6 +1,6 @@
 //! Attention and its gradients against plain f64 loops.
 
-use crate::harness::{GRADIENT, HALF, Host, SINGLE, batches, simulated, values};
+use crate::harness::{GRADIENT, HALF, Host, SINGLE, backend, batches, forest, values};
 use crate::small::{Random, relative};
 use device::Any;
 use update::backend::{Attention, AttentionGradients, AttentionOutput, Backend, Heads, MicroBatch, Rows};
@@ -54,6 +54,16 @@ fn attention_in_f64(
 }
 
 fn attention_of(width: usize, queries: usize, keys: usize, batches: Vec<(&'static str, MicroBatch)>) {
+    attention_on(width, queries, keys, batches, |_| ());
+}
+
+fn attention_on(
+    width: usize,
+    queries: usize,
+    keys: usize,
+    batches: Vec<(&'static str, MicroBatch)>,
+    restrict: impl Fn(&mut Any),
+) {
     let heads = Heads { queries, keys, width };
     for (name, batch) in batches {
         for rows in [Rows::All, Rows::Scored] {
@@ -68,7 +78,9 @@ fn attention_of(width: usize, queries: usize, keys: usize, batches: Vec<(&'stati
             let truth = attention_in_f64(&batch, nodes, heads, &q, &k, &p, &d);
             let mut first: Option<Vec<Vec<f32>>> = None;
             for seed in Any::test_seeds() {
-                let gpu = &mut simulated(width, seed);
+                let mut device = Any::for_tests(seed).unwrap();
+                restrict(&mut device);
+                let gpu = &mut backend(width, device);
                 let prepared = gpu.prepare(batch.clone());
                 let (qb, kb, pb, db) = (gpu.put(&q), gpu.put(&k), gpu.put(&p), gpu.put(&d));
                 let (mut out, mut lse) =
@@ -133,7 +145,18 @@ fn attention_of_narrow_heads() {
 #[test]
 fn attention_of_wide_heads() {
     attention_of(64, 2, 2, batches(50));
-    attention_of(128, 2, 1, batches(50).split_off(1));
+    attention_on(128, 2, 1, batches(50).split_off(1), Any::without_own_kernels);
     attention_of(80, 1, 1, batches(50).split_off(2));
     attention_of(256, 2, 1, batches(50).split_off(1));
+}
+
+#[test]
+fn attention_of_warpgroups() {
+    attention_of(128, 2, 1, batches(50));
+    attention_of(128, 3, 3, batches(50).split_off(2));
+    // Prompts of more than a tile of 128 keys, which later tiles of rows see whole, skip, or see in part.
+    let random = &mut Random(5);
+    let trees =
+        vec![("trees", forest(random, 50, 150, &[70, 140, 20])), ("prompt", forest(random, 50, 300, &[60]))];
+    attention_of(128, 2, 1, trees);
 }

@@ -55,7 +55,10 @@ pub fn frequencies(width: usize) -> Vec<f32> {
 }
 
 pub fn simulated(width: usize, seed: u64) -> Gpu<Any> {
-    let mut device = Any::for_tests(seed).unwrap();
+    backend(width, Any::for_tests(seed).unwrap())
+}
+
+pub fn backend(width: usize, mut device: Any) -> Gpu<Any> {
     device.reserve(256 << 20).unwrap();
     Gpu::new(device, &frequencies(width))
 }

@@ -14,29 +14,52 @@ use crate::kernels;
 const TILE: usize = 64;
 const BF16: usize = size_of::<bf16>();
 
+/// A kernel whose blocks own so many rows of a head each.
+struct Blocks {
+    kernel: &'static Kernel,
+    owned: usize,
+    threads: usize,
+    /// Shared memory of a block, bytes.
+    shared: usize,
+}
+
 /// The kernels compiled for heads of up to `width` values.
 struct Compiled {
     width: usize,
-    /// Keys of a tile in the forward kernel and in the kernel of the queries' gradient.
-    keys: (usize, usize),
-    /// Keys that a block of the keys' gradient kernel owns, and as many queries of a tile.
-    owned: usize,
-    forward: &'static Kernel,
-    backward_keys: &'static Kernel,
-    backward_queries: &'static Kernel,
+    forward: Blocks,
+    backward_queries: Blocks,
+    backward_keys: Blocks,
 }
 
 macro_rules! compiled {
-    ($width:literal, $keys:expr, $owned:expr, $forward:ident, $by_keys:ident, $by_queries:ident) => {
+    // Keys of a tile in the forward kernel and in the kernel of the queries' gradient; keys that a block of the keys'
+    // gradient kernel owns, and as many queries of a tile.
+    ($width:literal, $keys:expr, $owned:expr, $forward:ident, $by_keys:ident, $by_queries:ident) => {{
+        // Bytes of a row in shared memory.
+        const ROW: usize = ($width + 8) * BF16;
+        let (forward, backward) = $keys;
         Compiled {
             width: $width,
-            keys: $keys,
-            owned: $owned,
-            forward: &kernels::$forward,
-            backward_keys: &kernels::$by_keys,
-            backward_queries: &kernels::$by_queries,
+            forward: Blocks {
+                kernel: &kernels::$forward,
+                owned: TILE,
+                threads: 128,
+                shared: (TILE + 4 * forward) * ROW,
+            },
+            backward_queries: Blocks {
+                kernel: &kernels::$by_queries,
+                owned: TILE,
+                threads: 128,
+                shared: (2 * TILE + 4 * backward) * ROW,
+            },
+            backward_keys: Blocks {
+                kernel: &kernels::$by_keys,
+                owned: $owned,
+                threads: 4 * $owned,
+                shared: 4 * $owned * ROW + 2 * $owned * ($owned + 8) * BF16 + 3 * $owned * size_of::<f32>(),
+            },
         }
-    };
+    }};
 }
 
 static COMPILED: [Compiled; 5] = [
@@ -47,30 +70,63 @@ static COMPILED: [Compiled; 5] = [
     compiled!(256, (32, 16), 32, ATTENTION_256, ATTENTION_KEYS_256, ATTENTION_QUERIES_256),
 ];
 
+/// Heads of 128, which most models have, where Hopper's products of a warpgroup are.
+static HOPPER: Compiled = {
+    const ROW: usize = 128 * BF16;
+    const OWNED: usize = 2 * TILE;
+    Compiled {
+        width: 128,
+        forward: Blocks {
+            kernel: &kernels::ATTENTION_128_SM90A,
+            owned: OWNED,
+            threads: 256,
+            shared: (OWNED + 4 * OWNED) * ROW + 2 * OWNED * size_of::<i32>(),
+        },
+        backward_queries: Blocks {
+            kernel: &kernels::ATTENTION_QUERIES_128_SM90A,
+            owned: OWNED,
+            threads: 256,
+            shared: (2 * OWNED + 4 * TILE) * ROW + 2 * TILE * size_of::<i32>(),
+        },
+        backward_keys: Blocks {
+            kernel: &kernels::ATTENTION_KEYS_128_SM90A,
+            owned: OWNED,
+            threads: 256,
+            shared: (2 * OWNED + 4 * TILE) * ROW + 6 * TILE * size_of::<f32>(),
+        },
+    }
+};
+
 /// Widest head that attention is compiled for.
 pub(super) const MAX_WIDTH: usize = 256;
 
 impl Compiled {
-    fn of(heads: Heads) -> &'static Compiled {
+    fn of<D: Device>(device: &D, heads: Heads) -> &'static Compiled {
+        if heads.width == HOPPER.width && device.runs(HOPPER.forward.kernel.source()) {
+            return &HOPPER;
+        }
         COMPILED
             .iter()
             .find(|compiled| compiled.width >= heads.width)
             .unwrap_or(&COMPILED[COMPILED.len() - 1])
     }
+}
 
-    /// Bytes of a row in shared memory.
-    fn row(&self) -> usize {
-        (self.width + 8) * BF16
-    }
-
-    /// Shared memory of a kernel that owns queries: `tiles` tiles of them, and tiles of `keys` keys.
-    fn shared_by_queries(&self, tiles: usize, keys: usize) -> u32 {
-        ((tiles * TILE + 4 * keys) * self.row()) as u32
-    }
-
-    fn shared_by_keys(&self) -> u32 {
-        let owned = self.owned;
-        (4 * owned * self.row() + 2 * owned * (owned + 8) * BF16 + 3 * owned * size_of::<f32>()) as u32
+impl Blocks {
+    /// Launches blocks for so many rows of each head.
+    fn launch<D: Device>(
+        &self,
+        device: &mut D,
+        rows: usize,
+        heads: usize,
+        arguments: &[Argument],
+    ) -> Result<()> {
+        let shape = Shape {
+            grid: [rows.div_ceil(self.owned) as u32, heads as u32, 1],
+            block: [self.threads as u32, 1, 1],
+            shared: self.shared as u32,
+        };
+        launch(device, self.kernel, shape, arguments)
     }
 }
 
@@ -96,11 +152,6 @@ fn tail<'a>(batch: &'a DeviceBatch, op: &Attention<'_, Values>) -> Result<[Argum
     ])
 }
 
-/// A block of `threads` threads for each `owned` rows of each head.
-fn shape(rows: usize, heads: usize, owned: usize, threads: usize, shared: u32) -> Shape {
-    Shape { grid: [rows.div_ceil(owned) as u32, heads as u32, 1], block: [threads as u32, 1, 1], shared }
-}
-
 /// See [`crate::backend::Backend::attention`].
 pub(super) fn forward<D: Device>(
     device: &mut D,
@@ -109,7 +160,7 @@ pub(super) fn forward<D: Device>(
     out: &Values,
     lse: &Values,
 ) -> Result<()> {
-    let compiled = Compiled::of(op.heads);
+    let compiled = Compiled::of(device, op.heads);
     let mut arguments: Vec<Argument> = vec![
         out.half()?.into(),
         lse.single()?.into(),
@@ -120,9 +171,7 @@ pub(super) fn forward<D: Device>(
         batch.first_tiles(op.rows)?.into(),
     ];
     arguments.extend(tail(batch, op)?);
-    let shared = compiled.shared_by_queries(1, compiled.keys.0);
-    let shape = shape(batch.count(op.rows), op.heads.queries, TILE, 128, shared);
-    launch(device, compiled.forward, shape, &arguments)
+    compiled.forward.launch(device, batch.count(op.rows), op.heads.queries, &arguments)
 }
 
 /// See [`crate::backend::Backend::attention_backward`]. `deltas` has one value for each row and query head.
@@ -134,7 +183,7 @@ pub(super) fn backward<D: Device>(
     gradients: AttentionGradients<Values>,
     deltas: &Buffer<f32>,
 ) -> Result<()> {
-    let compiled = Compiled::of(op.heads);
+    let compiled = Compiled::of(device, op.heads);
     let (rows, heads) = (batch.count(op.rows), op.heads);
     let (out, d_out) = (output.out.half()?, output.d_out.half()?);
     let count = (rows * heads.queries) as u64;
@@ -153,14 +202,11 @@ pub(super) fn backward<D: Device>(
     // Queries first: their kernel corrects the deltas that the keys' kernel reads.
     let mut arguments: Vec<Argument> = vec![gradients.d_queries.single()?.into()];
     arguments.extend(inputs.iter().chain(&[batch.first_tiles(op.rows)?.into()]).chain(&tail));
-    let by_queries = shape(rows, heads.queries, TILE, 128, compiled.shared_by_queries(2, compiled.keys.1));
-    launch(device, compiled.backward_queries, by_queries, &arguments)?;
+    compiled.backward_queries.launch(device, rows, heads.queries, &arguments)?;
     let d_values = gradients.d_key_value.half()?.slice(key_width(heads)..);
     let mut arguments: Vec<Argument> = vec![gradients.d_keys.single()?.into(), d_values.into()];
     arguments.extend(inputs.iter().chain(&tail));
-    let owned = compiled.owned;
-    let by_keys = shape(batch.tokens, heads.keys, owned, 4 * owned, compiled.shared_by_keys());
-    launch(device, compiled.backward_keys, by_keys, &arguments)
+    compiled.backward_keys.launch(device, batch.tokens, heads.keys, &arguments)
 }
 
 #[cfg(test)]
@@ -169,14 +215,10 @@ mod tests {
 
     #[test]
     fn every_width_fits_the_smallest_gpu() {
-        for compiled in &COMPILED {
-            let (forward, backward) = compiled.keys;
-            for (what, bytes) in [
-                ("forward", compiled.shared_by_queries(1, forward)),
-                ("queries", compiled.shared_by_queries(2, backward)),
-                ("keys", compiled.shared_by_keys()),
-            ] {
-                assert!(bytes <= device::SHARED_LIMIT, "{what} of {}: {bytes} bytes", compiled.width);
+        for compiled in COMPILED.iter().chain([&HOPPER]) {
+            for blocks in [&compiled.forward, &compiled.backward_queries, &compiled.backward_keys] {
+                let most = blocks.kernel.source().shared_limit() as usize;
+                assert!(blocks.shared <= most, "{}: {} bytes", blocks.kernel.name(), blocks.shared);
             }
         }
     }
