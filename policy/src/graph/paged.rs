@@ -22,17 +22,18 @@
 //! T is bf16 or f32. The output head is left to the caller: its products of bf16 numbers want sums in f32, and a
 //! `MatMul` of bf16 would round each logit to eight bits, which moves log-probabilities by hundredths of a nat.
 //!
-//! `PagedAttention` is `com.microsoft`'s operator: query, key and value rows with biases added, RMS norms of query and key
+//! `PagedAttention` is `com.microsoft`'s operator: query, key and value rows with biases added, or all three as one; RMS norms of query and key
 //! heads, RoPE by halves with tables of T (in NoPE layers tables of no rotation, for the same kernels), the in-place
 //! append, and causal attention with scale `head_dim^-0.5`. [`block_size`] is what its fastest kernel takes. LoRA
 //! adapters add more inputs, see `stacked`.
 
 use record::failure::Result;
 
-use super::{Arithmetic, Builder, DOMAIN, Kind, MICROSOFT};
-use crate::decoder::{Layer, Site};
+use super::{Arithmetic, Builder, DOMAIN, Kind, MICROSOFT, element_of, file_name};
+use crate::decoder::{Layer, Site, Target};
 use crate::onnx::{Attribute, Element};
 use crate::rope::Rope;
+use crate::weights::TensorView;
 
 /// Tokens of a block for heads of `head_dim`. A tile of FlashAttention's split kernel must not cross a block, and tiles
 /// are the longer the narrower the heads.
@@ -73,9 +74,19 @@ impl Builder<'_> {
     pub(super) fn paged_attention(&mut self, index: usize, layer: &Layer) -> Result<()> {
         let config = self.config;
         let value = |part: &str| format!("{part}.{index}");
-        self.project(index, layer, Site::QueryKeyValue, &value("normed"))?;
+        let rows = match self.packed(layer)? {
+            Some(weight) => {
+                self.matmul(&value("normed"), &weight, &value("qkv"));
+                [value("qkv"), String::new(), String::new()]
+            }
+            None => {
+                self.project(index, layer, Site::QueryKeyValue, &value("normed"))?;
+                ["q", "k", "v"].map(value)
+            }
+        };
         let [cos, sin] = if layer.rope.is_some() { ["cos", "sin"] } else { ["cos.nope", "sin.nope"] };
-        let mut inputs: Vec<String> = ["q", "k", "v", "key_cache", "value_cache"].map(value).to_vec();
+        let mut inputs = rows.to_vec();
+        inputs.extend(["key_cache", "value_cache"].map(value));
         let shared = ["cumulative_sequence_length", "past_seqlens", "block_table", cos, sin, "slot_mapping"];
         inputs.extend(shared.map(str::to_owned));
         let absent = String::new;
@@ -101,5 +112,36 @@ impl Builder<'_> {
         let outputs: Vec<&str> = outputs.iter().map(String::as_str).collect();
         self.graph.node(domain, "PagedAttention", &inputs, &outputs, &attributes);
         Ok(())
+    }
+
+    /// The weights of the query, key and value projections as one matrix, where their rows follow each other in a file and nothing
+    /// is added to a part of the result: one product for three, two of which are too narrow to use a GPU.
+    fn packed(&mut self, layer: &Layer) -> Result<Option<String>> {
+        let projections = [Target::Query, Target::Key, Target::Value].map(|target| layer.projection(target));
+        if projections.iter().any(|projection| projection.bias.is_some()) || self.adapts(Site::QueryKeyValue)
+        {
+            return Ok(None);
+        }
+        let names = projections.map(|projection| projection.weight.name.as_str());
+        let [query, key, value] =
+            [self.weights.tensor(names[0])?, self.weights.tensor(names[1])?, self.weights.tensor(names[2])?];
+        let follows = |before: &TensorView, after: &TensorView| {
+            after.file == before.file
+                && after.dtype == before.dtype
+                && after.offset == before.offset + before.bytes.len() as u64
+        };
+        if !follows(&query, &key) || !follows(&key, &value) {
+            return Ok(None);
+        }
+        let shape = [query.shape[0] + key.shape[0] + value.shape[0], query.shape[1]];
+        let bytes = query.bytes.len() + key.bytes.len() + value.bytes.len();
+        let (name, element) = (format!("{}/packed", names[0]), element_of(self.weights, names[0])?);
+        self.graph.external(&name, element, &shape, file_name(query.file)?, query.offset, bytes);
+        if element == self.element {
+            return Ok(Some(name));
+        }
+        let value = format!("{name}/cast");
+        self.cast(&name, &value);
+        Ok(Some(value))
     }
 }

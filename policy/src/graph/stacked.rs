@@ -163,6 +163,11 @@ impl Builder<'_> {
         }
     }
 
+    /// Whether an adapter changes a projection of this site.
+    pub(super) fn adapts(&self, site: Site) -> bool {
+        !self.stack.at(site).is_empty()
+    }
+
     /// The value of a projection before adapters add to it.
     pub(super) fn base_of(&self, target: Target, layer: usize) -> String {
         let base = if self.stack.targets.contains(&target) { ".base" } else { "" };

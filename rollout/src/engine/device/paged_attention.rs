@@ -24,9 +24,11 @@ struct PagedAttention {
 
 /// The inputs of a node: query, key and value rows, the KV cache, and what says where everything is.
 struct Tensors<'a> {
-    query: &'a [f32],
-    key: &'a [f32],
-    value: &'a [f32],
+    query: Rows<'a>,
+    key: Rows<'a>,
+    value: Rows<'a>,
+    /// Values of a head.
+    size: usize,
     keys: &'a mut [f32],
     values: &'a mut [f32],
     cumulative: &'a [i32],
@@ -40,6 +42,21 @@ struct Tensors<'a> {
     output: &'a mut [f32],
 }
 
+/// The heads of one kind of every row, which may be a part of longer rows.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    values: &'a [f32],
+    stride: usize,
+    /// Where a row's heads begin.
+    first: usize,
+}
+
+impl Rows<'_> {
+    fn head(&self, row: usize, head: usize, size: usize) -> &[f32] {
+        &self.values[row * self.stride + self.first + head * size..][..size]
+    }
+}
+
 /// Cosines and sines, `[positions, head size / 2]` each.
 #[derive(Clone, Copy)]
 struct Rotation<'a> {
@@ -51,8 +68,7 @@ impl PagedAttention {
     fn run(&self, tensors: Tensors<'_>) {
         let rotation = tensors.rotation;
         let PagedAttention { heads, kv_heads, .. } = *self;
-        let rows = tensors.slots.len();
-        let size = tensors.query.len() / (rows * heads).max(1);
+        let size = tensors.size;
         let (query_width, key_width) = (heads * size, kv_heads * size);
         let columns = tensors.table.len() / tensors.past.len().max(1);
         for (sequence, &past) in tensors.past.iter().enumerate() {
@@ -67,19 +83,18 @@ impl PagedAttention {
                 // Padding has no slot.
                 let Ok(slot) = usize::try_from(tensors.slots[row]) else { continue };
                 for head in 0..kv_heads {
-                    let from = row * key_width + head * size;
                     let to = slot * key_width + head * size;
                     let stored = &mut tensors.keys[to..to + size];
-                    stored.copy_from_slice(&tensors.key[from..from + size]);
+                    stored.copy_from_slice(tensors.key.head(row, head, size));
                     self.rotate(stored, tensors.gains.map(|gains| gains[1]), rotation, position);
-                    tensors.values[to..to + size].copy_from_slice(&tensors.value[from..from + size]);
+                    tensors.values[to..to + size].copy_from_slice(tensors.value.head(row, head, size));
                 }
             }
             for row in begin..end {
                 let length = past as usize + row - begin + 1;
                 for head in 0..heads {
                     let at = row * query_width + head * size;
-                    let mut query = tensors.query[at..at + size].to_vec();
+                    let mut query = tensors.query.head(row, head, size).to_vec();
                     self.rotate(&mut query, tensors.gains.map(|gains| gains[0]), rotation, length - 1);
                     let place = |position| slot_of(position) * key_width + head / (heads / kv_heads) * size;
                     let scale = (size as f32).sqrt().recip();
@@ -160,18 +175,32 @@ impl Kernel for PagedAttention {
             let (cache_shape, keys) = input::<f32>(call, 3)?;
             let (_, values) = input::<f32>(call, 4)?;
             let &[rows, width] = shape else { return Err(format!("a query of shape {shape:?}")) };
-            let result = call.output(0, &[rows, width])?;
+            let (_, key) = input::<f32>(call, 1)?;
+            let (_, value) = input::<f32>(call, 2)?;
+            // A cache is blocks of slots of heads.
+            let size = *cache_shape.last().ok_or("a KV cache without a shape")?;
+            let [query_width, key_width] = [self.heads, self.kv_heads].map(|heads| heads * size as usize);
+            let result = call.output(0, &[rows, query_width as i64])?;
             let caches = [call.output(1, cache_shape)?, call.output(2, cache_shape)?];
             if caches != [keys.as_mut_ptr(), values.as_mut_ptr()] {
                 return Err("the KV cache is not updated in place".to_owned());
             }
             let gains = [input::<f32>(call, 12)?.1, input::<f32>(call, 13)?.1];
             let gains = gains.map(|gain| from_raw_parts(gain.as_ptr(), gain.len()));
-            let output = if query.is_empty() { &mut [] } else { from_raw_parts_mut(result, query.len()) };
+            let length = rows as usize * query_width;
+            let output = if length == 0 { &mut [] } else { from_raw_parts_mut(result, length) };
+            let stride = width as usize;
+            let query = Rows { values: query, stride, first: 0 };
+            // Without keys of their own rows hold all three.
+            let [key, value] = match key.is_empty() {
+                true => [query_width, query_width + key_width].map(|first| Rows { first, ..query }),
+                false => [&*key, &*value].map(|values| Rows { values, stride: key_width, first: 0 }),
+            };
             self.run(Tensors {
                 query,
-                key: input(call, 1)?.1,
-                value: input(call, 2)?.1,
+                key,
+                value,
+                size: size as usize,
                 keys,
                 values,
                 cumulative: input(call, 5)?.1,
