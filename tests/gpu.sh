@@ -401,7 +401,7 @@ if wanted kernels; then
         ramp=$((batch * context / 4096 + 2)) layers=$(last num_hidden_layers "$work/$size.json")
         for kernels in 11 3; do
             check "$size: decode by kernel, sdpa_kernel $kernels" env TROUPE_SDPA_KERNEL=$kernels TROUPE_CUDA_GRAPHS=off ncu --csv \
-                --metrics gpu__time_duration.sum --clock-control none --launch-skip $(((16 * layers + 12) * (2 * ramp + 30))) --launch-count 1400 \
+                --metrics gpu__time_duration.sum --clock-control none --launch-skip $(((20 * layers + 12) * (2 * ramp + 30))) --launch-count 1720 \
                 generate --policy "$work/$size" --device "$device" --batch $batch --context $context --branches 1 --steps 128 --repeats 1 || continue
             python3 "$here/kernel_times.py" sample_rows <"$work/out" | while IFS=$'\t' read -r name text; do row "    $name" "$text"; done
         done

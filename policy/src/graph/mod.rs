@@ -3,7 +3,8 @@
 //!
 //! Each kind of graph has a file with its inputs and its attention: `shared_prefix` (what `rollout` runs on CPU),
 //! `group_query` (portable, and the oracle of tests), `paged` (CUDA; `stacked` adds its LoRA adapters). Arithmetic is f32,
-//! in `paged` also bf16. Operator sets: ONNX 23, `com.microsoft` 1, and `troupe` 1 for custom operators.
+//! in `paged` also bf16 with a residual stream of f32. Operator sets: ONNX 23, `com.microsoft` 1, and `troupe` 1 for custom
+//! operators.
 //!
 //! The shared-prefix graph holds no weights, so that one session serves every version of them. In the others every weight
 //! is external data: a file name, an offset and a length inside the safetensors, with
@@ -124,7 +125,7 @@ struct Builder<'a> {
     kind: Kind,
     /// Adapters of the paged kind.
     stack: &'a Stack,
-    /// Of all activations.
+    /// Of all activations but the residual stream, which is f32: every layer adds to it, and bf16 would round each sum.
     element: Element,
     graph: Graph,
     /// Initializers and casts already written: a tied head uses the embedding twice.
@@ -137,6 +138,7 @@ impl Builder<'_> {
         let last = decoder.layers.len() - 1;
         self.embedded("x.0")?;
         self.norm("x.0", &decoder.layers[0].input_norm.name, "normed.0")?;
+        let mut stream = self.widened("x.0");
         let mut feed_forward = String::new();
         for (index, layer) in decoder.layers.iter().enumerate() {
             let value = |name: &str| format!("{name}.{index}");
@@ -144,7 +146,7 @@ impl Builder<'_> {
                 Kind::GroupQuery => self.group_query_attention(index, layer)?,
                 _ => self.paged_attention(index, layer)?,
             }
-            let (mut residual, mut attention) = (value("x"), value("attention"));
+            let (mut residual, mut attention) = (stream, value("attention"));
             if index == last && self.kind != Kind::GroupQuery {
                 // Every row has its keys and values now; only those to be scored go on.
                 residual = self.scored(&residual);
@@ -159,10 +161,10 @@ impl Builder<'_> {
             self.swiglu(index);
             self.project(index, layer, Site::Down, &value("gated"))?;
             feed_forward = self.post_norm(value("feed_forward"), layer.mlp_out_norm.as_ref())?;
+            stream = format!("x.{}", index + 1);
             if let Some(next) = decoder.layers.get(index + 1) {
-                let name = |name: &str| format!("{name}.{}", index + 1);
-                let norm = &next.input_norm.name;
-                self.add_norm(&post_attention, &feed_forward, norm, &name("x"), &name("normed"))?;
+                let (norm, normed) = (&next.input_norm.name, format!("normed.{}", index + 1));
+                self.add_norm(&post_attention, &feed_forward, norm, &stream, &normed)?;
             }
         }
         // Only the rows to be scored pass the final norm and the head, the largest matrix of a small model.
@@ -198,7 +200,7 @@ impl Builder<'_> {
             // Only the rows that are read are converted, not the table.
             let stored = format!("{output}.stored");
             self.graph.node(ONNX, "Gather", &[name, "input_ids"], &[&stored], &rows);
-            self.cast(&stored, output);
+            self.cast(&stored, self.element, output);
             return Ok(());
         }
         let table = self.weight(name)?;
@@ -248,8 +250,10 @@ impl Builder<'_> {
             self.graph.node(ONNX, "Mul", &[&value("gelu"), &value("up")], &[&value("gated")], &[]);
             return;
         }
+        // QuickGelu of bf16 rounds every step: below zero its sigmoid is the small rest of 1 minus a rounded number.
+        let operator = if self.element == Element::BF16 { "ScaledSiLU" } else { "QuickGelu" };
         let silu = [("alpha", Attribute::Float(1.0))];
-        self.graph.node(MICROSOFT, "QuickGelu", &[&value("gate")], &[&value("silu")], &silu);
+        self.graph.node(MICROSOFT, operator, &[&value("gate")], &[&value("silu")], &silu);
         self.graph.node(ONNX, "Mul", &[&value("silu"), &value("up")], &[&value("gated")], &[]);
     }
 
@@ -276,7 +280,7 @@ impl Builder<'_> {
 
     /// RMS norm (arXiv 1910.07467).
     fn norm(&mut self, input: &str, weight: &str, output: &str) -> Result<()> {
-        let weight = self.norm_weight(weight)?;
+        let weight = self.norm_weight(weight, self.element)?;
         let attributes =
             [("epsilon", Attribute::Float(self.config.rms_norm_eps)), ("axis", Attribute::Int(-1))];
         // By ONNX Runtime's own name, under which it has a kernel for every type and device.
@@ -289,41 +293,62 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// `sum = left + right` and its RMS norm.
+    /// `sum = left + right` in f32, with the residual stream on the left, and its RMS norm, rounded once.
     fn add_norm(&mut self, left: &str, right: &str, weight: &str, sum: &str, normed: &str) -> Result<()> {
-        let weight = self.norm_weight(weight)?;
+        let weight = self.norm_weight(weight, Element::F32)?;
+        let right = self.widened(right);
+        let narrow = self.element != Element::F32;
+        let output = if narrow { format!("{normed}.f32") } else { normed.to_owned() };
         let attributes = [("epsilon", Attribute::Float(self.config.rms_norm_eps))];
-        let outputs = [normed, "", "", sum];
-        let inputs = [left, right, &weight];
+        let outputs = [&output, "", "", sum];
+        let inputs = [left, &right, &weight];
         self.graph.node(MICROSOFT, "SkipSimplifiedLayerNormalization", &inputs, &outputs, &attributes);
+        if narrow {
+            self.cast(&output, self.element, normed);
+        }
         Ok(())
+    }
+
+    /// An activation in f32.
+    fn widened(&mut self, value: &str) -> String {
+        if self.element == Element::F32 {
+            return value.to_owned();
+        }
+        let wide = format!("{value}.f32");
+        self.cast(value, Element::F32, &wide);
+        wide
     }
 
     /// The name of a weight's value in the type of the activations; in a shared-prefix graph it is an input.
     fn weight(&mut self, name: &str) -> Result<String> {
+        self.weight_in(name, self.element)
+    }
+
+    /// The same in any type.
+    fn weight_in(&mut self, name: &str, element: Element) -> Result<String> {
         if let Kind::SharedPrefix { .. } = self.kind {
             return Ok(name.to_owned());
         }
-        if self.stored(name)? == self.element {
+        if self.stored(name)? == element {
             return Ok(name.to_owned());
         }
-        let value = format!("{name}/cast");
+        let value = format!("{name}/{}", if element == self.element { "cast" } else { "f32" });
         if self.present.insert(value.clone()) {
-            self.cast(name, &value);
+            self.cast(name, element, &value);
         }
         Ok(value)
     }
 
     /// The same of a norm's weight, to which 1 is added where it is stored without.
-    fn norm_weight(&mut self, name: &str) -> Result<String> {
+    fn norm_weight(&mut self, name: &str, element: Element) -> Result<String> {
         if !self.config.variant.norms_minus_one || matches!(self.kind, Kind::SharedPrefix { .. }) {
-            return self.weight(name);
+            return self.weight_in(name, element);
         }
         let value = format!("{name}/plus_one");
         if self.present.insert(value.clone()) {
             let values = norm_values(self.config, self.weights, name)?;
             let shape = [values.len()];
-            self.graph.numbers(&value, self.element, &shape, values.into_iter());
+            self.graph.numbers(&value, element, &shape, values.into_iter());
         }
         Ok(value)
     }
@@ -338,9 +363,9 @@ impl Builder<'_> {
         Ok(element)
     }
 
-    /// `output = input` in the type of the activations.
-    fn cast(&mut self, input: &str, output: &str) {
-        self.graph.node(ONNX, "Cast", &[input], &[output], &[("to", Attribute::Int(self.element as i64))]);
+    /// `output = input` in another type.
+    fn cast(&mut self, input: &str, to: Element, output: &str) {
+        self.graph.node(ONNX, "Cast", &[input], &[output], &[("to", Attribute::Int(to as i64))]);
     }
 }
 

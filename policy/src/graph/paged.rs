@@ -19,8 +19,9 @@
 //!
 //! With the last of the three numbers attention decides whether to split long sequences over more of the device.
 //!
-//! T is bf16 or f32. The output head is left to the caller: its products of bf16 numbers want sums in f32, and a
-//! `MatMul` of bf16 would round each logit to eight bits, which moves log-probabilities by hundredths of a nat.
+//! T is bf16 or f32. The residual stream is f32 with either: a bf16 product is cast before it is added, and the norm of the
+//! sum after it is taken, four casts a layer. The output head is left to the caller: its products of bf16 numbers want sums
+//! in f32, and a `MatMul` of bf16 would round each logit to eight bits, which moves log-probabilities by hundredths of a nat.
 //!
 //! `PagedAttention` is `com.microsoft`'s operator: query, key and value rows with biases added, or all three as one; RMS norms of query and key
 //! heads, RoPE by halves with tables of T (in NoPE layers tables of no rotation, for the same kernels), the in-place

@@ -146,6 +146,15 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
         assert_eq!(count("LowRank"), if adapted { 3 * 4 } else { 0 });
         assert_eq!(count("Linear"), if own { 3 * 4 + 1 } else { 0 });
         assert_eq!(count("SwiGlu"), if own { 3 } else { 0 });
+        // In bf16 the residual stream is f32: the embeddings and two products of a layer are cast to it, their norms from it.
+        let narrow = kind == Kind::Paged(Arithmetic::BF16);
+        let wide = |from: &str, to: &str| from.ends_with(".f32") || to.ends_with(".f32");
+        let casts = fields(&graph)
+            .into_iter()
+            .filter(|(number, node)| *number == 1 && texts(node, 4)[0] == "Cast")
+            .filter(|(_, node)| wide(texts(node, 1)[0], texts(node, 2)[0]));
+        assert_eq!(casts.count(), if narrow { 1 + 3 * 4 } else { 0 }, "{kind:?}");
+        assert_eq!(count("ScaledSiLU"), if narrow { 3 } else { 0 });
         // The tied head is one initializer, used twice. The shared-prefix graph has none: the embedding and the norms of the
         // residual stream are its inputs, all else is the state of operators.
         let packed = matches!(kind, Kind::Paged(_)) && *stack != two;

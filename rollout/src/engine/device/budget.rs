@@ -58,13 +58,13 @@ pub fn capacity<T: Activation>(
     Ok(capacity)
 }
 
-/// Bytes that ONNX Runtime takes for one run of `rows` rows: the residual stream and its norm, projections, attention, and
-/// the feed-forward layer's three parts, all alive at about the same time; and what adapters add.
+/// Bytes that ONNX Runtime takes for one run of `rows` rows: the residual stream and its norm, both in f32 too, projections,
+/// attention, and the feed-forward layer's three parts, all alive at about the same time; and what adapters add.
 fn activations<T: Activation>(config: &Config, adapters: &Adapters, rows: usize) -> u64 {
     let heads = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
     let adapted = adapters.stack().activations(config);
-    let row = 4 * config.hidden_size + heads + 4 * config.intermediate_size + adapted;
-    (rows * row * size_of::<T>()) as u64
+    let (stream, row) = (4 * config.hidden_size, heads + 4 * config.intermediate_size + adapted);
+    (rows * (stream * size_of::<f32>() + (stream + row) * size_of::<T>())) as u64
 }
 
 #[cfg(test)]

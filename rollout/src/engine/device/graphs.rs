@@ -1,6 +1,6 @@
 //! CUDA graphs: runs of one batch shape, captured once and replayed with one call.
 //!
-//! A run takes some sixteen launches per layer, and for small batches decoding is launch-bound. A graph holds all of a run
+//! A run takes some twenty launches per layer, and for small batches decoding is launch-bound. A graph holds all of a run
 //! from the first layer to the sampled tokens.
 //!
 //! The first run of a shape is eager, which loads and allocates what it needs. The second is run, captured, and replayed
