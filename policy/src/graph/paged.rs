@@ -142,7 +142,7 @@ impl Builder<'_> {
             return Ok(Some(name));
         }
         let value = format!("{name}/cast");
-        self.cast(&name, &value);
+        self.cast(&name, self.element, &value);
         Ok(Some(value))
     }
 }
