@@ -30,12 +30,19 @@ enum Case {
     WarpgroupForward,
     WarpgroupKeys,
     Norm,
+    NormBackward,
 }
 
-const CASES: [Case; 5] =
-    [Case::AttentionForward, Case::AttentionKeys, Case::WarpgroupForward, Case::WarpgroupKeys, Case::Norm];
+const CASES: [Case; 6] = [
+    Case::AttentionForward,
+    Case::AttentionKeys,
+    Case::WarpgroupForward,
+    Case::WarpgroupKeys,
+    Case::Norm,
+    Case::NormBackward,
+];
 
-const BUGS: [Planted; 17] = [
+const BUGS: [Planted; 19] = [
     Planted {
         name: "a wait for all but two groups of copies instead of all but one",
         file: "attention_forward.cuh",
@@ -152,8 +159,22 @@ const BUGS: [Planted; 17] = [
         name: "a thread that returns before a barrier",
         file: "rms_norm.cu",
         from: "float squares = 0.f;\n    for",
-        to: "float squares = 0.f;\n    if (threadIdx.x * 2 >= width) return;\n    for",
+        to: "float squares = 0.f;\n    if (threadIdx.x * 4 >= width) return;\n    for",
         case: Case::Norm,
+    },
+    Planted {
+        name: "two sums over the block read before all warps have added to them",
+        file: "common.cuh",
+        from: "scratch[threadIdx.x >> 5] = value;\n    __syncthreads();",
+        to: "scratch[threadIdx.x >> 5] = value;",
+        case: Case::NormBackward,
+    },
+    Planted {
+        name: "a row's sums where a warp may still read those of the row before",
+        file: "rms_norm.cu",
+        from: "scratch + 32 * turn",
+        to: "scratch",
+        case: Case::NormBackward,
     },
 ];
 
@@ -197,6 +218,7 @@ fn build(folder: &Path, name: &str, case: Case, bug: Option<&Planted>) -> &'stat
         Case::WarpgroupForward => ("attention_128_sm90a.cu", "attention_128_sm90a"),
         Case::WarpgroupKeys => ("attention_backward_128_sm90a.cu", "attention_keys_128_sm90a"),
         Case::Norm => ("rms_norm.cu", "rms_norm"),
+        Case::NormBackward => ("rms_norm.cu", "rms_norm_backward"),
     };
     let path = troupe_tests::root().join("update/kernels").join(file);
     let expanded = compile_kernels::expand_with(&path, &|path, text| match bug {
@@ -257,6 +279,7 @@ fn run(kernel: &'static Kernel, case: Case, seed: u64) -> std::result::Result<Ve
     sim.reserve(16 << 20).expect("memory");
     match case {
         Case::Norm => norm(&mut sim, kernel),
+        Case::NormBackward => norm_backward(&mut sim, kernel),
         _ => attention(&mut sim, kernel, case),
     }
     .map_err(|failure| failure.message)
@@ -291,15 +314,34 @@ fn bits(sim: &mut Sim, buffer: &device::Buffer<bf16>) -> Result<Vec<u32>> {
     Ok(values.iter().map(|value| value.to_f32().to_bits()).collect())
 }
 
-/// Rows of 150 values by blocks of 96 threads: 21 of them have nothing to add.
+/// Rows of 152 values by blocks of 96 threads: 58 of them have nothing to add.
 fn norm(sim: &mut Sim, kernel: &'static Kernel) -> Result<Vec<u32>> {
-    let (rows, width) = (6, 150);
+    let (rows, width) = (6, 152);
     let (x, weight) = (upload(sim, &values(rows * width, 1))?, halves(sim, width, 2)?);
     let out = halves(sim, rows * width, 3)?;
     let arguments: [Argument<'_>; 5] =
         [(&out).into(), (&x).into(), (&weight).into(), (width as i32).into(), 1e-6f32.into()];
     sim.launch(kernel, Shape::rows(rows as u32, 96), &arguments)?;
     bits(sim, &out)
+}
+
+/// Six rows of 392 values by two blocks of 64 threads, of which 30 have four values and the others eight.
+fn norm_backward(sim: &mut Sim, kernel: &'static Kernel) -> Result<Vec<u32>> {
+    let (rows, width, blocks) = (6, 392, 2);
+    let (x, weight) = (upload(sim, &values(rows * width, 1))?, halves(sim, width, 2)?);
+    let (d_out, d_x) = (upload(sim, &values(rows * width, 3))?, upload(sim, &values(rows * width, 4))?);
+    let partials = sim.allocate::<f32>(blocks * width)?;
+    let buffers: [Argument<'_>; 5] =
+        [(&d_x).into(), (&partials).into(), (&d_out).into(), (&x).into(), (&weight).into()];
+    let numbers = [(rows as i32).into(), (width as i32).into(), 1e-6f32.into()];
+    sim.launch(kernel, Shape::rows(blocks as u32, 64), &[&buffers[..], &numbers].concat())?;
+    let mut found = Vec::new();
+    for buffer in [&d_x, &partials] {
+        let mut values = vec![0f32; buffer.len()];
+        sim.download(buffer.all(), &mut values)?;
+        found.extend(values.into_iter().map(f32::to_bits));
+    }
+    Ok(found)
 }
 
 /// A prompt of 150 tokens and two branches of 100 and 90 under it, two query heads on one key head.

@@ -89,21 +89,23 @@ extern "C" __global__ void qk_norm_rope(bf16* out, bf16* projection, const bf16*
 // Turns d_out [rows, heads * width] into the gradient of the heads of the projection, and writes each block's part of the
 // gradient by the norm's weight: partials [blocks, width], left alone without a norm. Dynamic shared memory: one row of
 // width floats for each warp of the block.
-extern "C" __global__ void qk_norm_rope_backward(bf16* d_projection, float* partials, const float* d_out,
-                                                 const bf16* projection, const bf16* weights, u64 norm_at,
-                                                 const float* cosines, const float* sines, const int* positions,
-                                                 const int* nodes, int rows, int heads, int width, int stride,
-                                                 float epsilon, int rope) {
+extern "C" __global__ void __launch_bounds__(256, 4)
+    qk_norm_rope_backward(bf16* d_projection, float* partials, const float* d_out, const bf16* projection,
+                          const bf16* weights, u64 norm_at, const float* cosines, const float* sines,
+                          const int* positions, const int* nodes, int rows, int heads, int width, int stride,
+                          float epsilon, int rope) {
     DYNAMIC_SHARED(float, sums);
     const bf16* norm = tensor(weights, norm_at);
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5, half = width / 2;
-    Pairs weight, d_weight;
+    Pairs weight, x, d_weight;
     for (int t = 0; t < TURNS; t++) d_weight.first[t] = d_weight.second[t] = make_float2(0.f, 0.f);
     if (norm) weight = read_pairs(norm, half, lane);
     u64 tasks = (u64)rows * heads;
     for (u64 task = (u64)blockIdx.x * warps + warp; task < tasks; task += (u64)gridDim.x * warps) {
         int row = (int)(task / heads), head = (int)(task % heads);
         Pairs d = read_pairs(d_out + ((u64)row * heads + head) * width, half, lane);
+        // Before the rotation, which waits for the node's position.
+        if (norm) x = read_pairs(projection + (u64)row * stride + head * width, half, lane);
         u64 angle = rope ? (u64)positions[nodes[row]] * half : 0;
         for (int t = 0; t < TURNS; t++) {
             int i = t * 64 + lane * 2;
@@ -113,7 +115,6 @@ extern "C" __global__ void qk_norm_rope_backward(bf16* d_projection, float* part
             d.second[t] = make_float2(b.x * c.x - a.x * s.x, b.y * c.y - a.y * s.y);
         }
         if (norm) {
-            Pairs x = read_pairs(projection + (u64)row * stride + head * width, half, lane);
             float scale = rsqrtf(dot(x, x) / width + epsilon);
             for (int t = 0; t < TURNS; t++) {
                 d_weight.first[t].x += d.first[t].x * x.first[t].x * scale;

@@ -2,12 +2,21 @@
 
 #include "common.cuh"
 
-// sums[c] += partials[0][c] + partials[1][c] + …; partials [rows, columns].
+#define WARPS 8
+
+// sums[c] += the sum of partials[r][c]; partials [rows, columns]. A block has 32 columns, a lane each. Its WARPS warps share the
+// rows, so that a few columns have many loads under way.
 extern "C" __global__ void add_partials(float* sums, const float* partials, int rows, int columns) {
-    int c = (int)global_index();
-    if (c >= columns) return;
+    SHARED_ARRAY(float, parts, WARPS * 32);
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, c = blockIdx.x * 32 + lane;
     float sum = 0.f;
-    for (int r = 0; r < rows; r++) sum += partials[(u64)r * columns + c];
+    if (c >= columns) rows = 0;
+#pragma unroll 8
+    for (int r = warp; r < rows; r += WARPS) sum += partials[(u64)r * columns + c];
+    parts[threadIdx.x] = sum;
+    __syncthreads();
+    if (warp > 0 || c >= columns) return;
+    for (int w = 1; w < WARPS; w++) sum += parts[w * 32 + lane];
     sums[c] += sum;
 }
 

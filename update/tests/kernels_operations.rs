@@ -63,7 +63,8 @@ fn embedding() {
 
 #[test]
 fn rms_norm() {
-    for (rows, width) in [(3, 40), (300, 24), (1, 8), (2, 1096)] {
+    // Up to 8192 columns stay in registers. 800 rows give blocks of narrow rows two each, 100 those of wide rows.
+    for (rows, width) in [(3, 40), (800, 24), (1, 8), (2, 1096), (2, 8192), (100, 8200)] {
         let mut random = Random(2);
         let (x, weights) = (random.values(rows * width), values(&mut random, 8 + width));
         let (d_out, passing) = (random.values(rows * width), random.values(rows * width));
@@ -146,7 +147,9 @@ fn with_weights<'a, T>(op: &QkNormRope<'_, Vec<f32>>, weights: &'a T) -> QkNormR
 
 #[test]
 fn qk_norm_rope() {
-    for (width, heads, others) in [(8, 3, 2), (16, 2, 2), (64, 2, 0), (80, 1, 1), (128, 1, 1), (256, 1, 1)] {
+    // A few heads of every width, and so many that warps of the backward kernel have two.
+    let heads_of = [(8, 3, 2), (8, 128, 0), (16, 2, 2), (64, 2, 0), (80, 1, 1), (128, 1, 1), (256, 1, 1)];
+    for (width, heads, others) in heads_of {
         for (bias, norm) in [(false, false), (true, false), (false, true), (true, true)] {
             for rows in [Rows::All, Rows::Scored] {
                 let mut random = Random(4);

@@ -12,6 +12,7 @@ mod device_batch;
 mod linear;
 mod lm_head;
 mod qk_norm_rope;
+mod rms_norm;
 mod values;
 mod workspace;
 
@@ -30,11 +31,15 @@ pub use values::Values;
 pub(crate) use values::reserve;
 pub use workspace::{MaxBatch, WorkspaceSizes};
 
-/// Blocks that share the rows of a reduction, each with a row of partial sums. Fixed, so that sums do not depend on the
-/// GPU.
-const PARTIALS: usize = 256;
-/// The same for column sums, each of which is one thread's.
+/// Blocks that share the rows of column sums, each with a row of partial sums; a column of it is one thread's. Fixed, so that
+/// sums do not depend on the GPU.
 const COLUMN_PARTIALS: usize = 64;
+/// Multiprocessors that kernels fill whose blocks share rows and leave partial sums. Fixed, so that sums do not depend on the
+/// GPU. An A100 has 108 and an H100 132: all blocks run at once.
+const MULTIPROCESSORS: usize = 96;
+/// Columns of partial sums that a block adds up, and its threads: eight warps, as the kernel says.
+const ADDED_COLUMNS: usize = 32;
+const ADDING_THREADS: u32 = 256;
 
 /// A device that a decoder runs on.
 pub struct Gpu<D: Device> {
@@ -130,7 +135,8 @@ impl<D: Device> Gpu<D> {
     fn add_partials(&mut self, parts: usize, width: usize, sums: Slice<'_, f32>) -> Result<()> {
         let partials = reserve(&mut self.device, &mut self.partials, parts * width)?;
         let arguments = [sums.into(), partials.into(), (parts as i32).into(), (width as i32).into()];
-        launch(&mut self.device, &kernels::ADD_PARTIALS, Shape::values(width as u64), &arguments)
+        let shape = Shape::rows(width.div_ceil(ADDED_COLUMNS) as u32, ADDING_THREADS);
+        launch(&mut self.device, &kernels::ADD_PARTIALS, shape, &arguments)
     }
 
     /// Adds the column sums of `x` to `sums`.
@@ -244,17 +250,7 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn rms_norm(&mut self, norm: &RmsNorm<Values>, out: &mut Values) {
-        self.attempt(|gpu| {
-            let arguments = [
-                out.half()?.into(),
-                norm.x.single()?.into(),
-                norm.weights.half()?.slice(norm.offset..).into(),
-                (norm.width as i32).into(),
-                norm.epsilon.into(),
-            ];
-            let shape = Shape::rows(norm.rows as u32, threads(norm.width));
-            launch(&mut gpu.device, &kernels::RMS_NORM, shape, &arguments)
-        });
+        self.attempt(|gpu| rms_norm::forward(&mut gpu.device, norm, out));
     }
 
     fn rms_norm_backward(
@@ -266,19 +262,9 @@ impl<D: Device> Backend for Gpu<D> {
     ) {
         self.attempt(|gpu| {
             let RmsNorm { rows, width, offset, .. } = *norm;
-            let parts = rows.min(PARTIALS);
-            let arguments = [
-                d_x.single()?.into(),
-                reserve(&mut gpu.device, &mut gpu.partials, parts * width)?.into(),
-                d_out.single()?.into(),
-                norm.x.single()?.into(),
-                norm.weights.half()?.slice(offset..).into(),
-                (rows as i32).into(),
-                (width as i32).into(),
-                norm.epsilon.into(),
-            ];
-            let shape = Shape::rows(parts as u32, threads(width)).shared((width * size_of::<f32>()) as u32);
-            launch(&mut gpu.device, &kernels::RMS_NORM_BACKWARD, shape, &arguments)?;
+            let parts = rms_norm::backward_blocks(rows, width);
+            let partials = reserve(&mut gpu.device, &mut gpu.partials, parts * width)?;
+            rms_norm::backward(&mut gpu.device, norm, [d_out, d_x], partials)?;
             match gradients {
                 Some(gradients) => {
                     gpu.add_partials(parts, width, gradients.single()?.slice(offset..offset + width))

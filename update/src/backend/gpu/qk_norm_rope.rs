@@ -5,13 +5,15 @@ use record::failure::{Failure, Result};
 
 use super::device_batch::{DeviceBatch, Table};
 use super::values::{Values, reserve};
-use super::{PARTIALS, launch};
+use super::{MULTIPROCESSORS, launch};
 use crate::backend::QkNormRope;
 use crate::backend::rope::RopeCache;
 use crate::kernels;
 
 /// Warps of a block of the backward kernel.
 const WARPS: usize = 8;
+/// Its blocks, at most: four on each multiprocessor.
+const MAX_BLOCKS: usize = 4 * MULTIPROCESSORS;
 /// The offset of a tensor that does not exist, as the kernels take it.
 const NO_TENSOR: u64 = u64::MAX;
 
@@ -35,7 +37,7 @@ pub(super) fn table_values(count: usize, half: usize) -> usize {
 
 /// Blocks of the backward kernel, each of which writes a row of partial sums of the norm's gradient.
 pub(super) fn backward_blocks(rows: usize, heads: usize) -> usize {
-    (rows * heads).div_ceil(WARPS).min(PARTIALS)
+    (rows * heads).div_ceil(WARPS).min(MAX_BLOCKS)
 }
 
 impl DeviceRopeCache {

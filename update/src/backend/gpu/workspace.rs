@@ -3,7 +3,7 @@
 
 use policy::config::Config;
 
-use super::{COLUMN_PARTIALS, PARTIALS, device_batch, lm_head, qk_norm_rope};
+use super::{COLUMN_PARTIALS, device_batch, lm_head, qk_norm_rope, rms_norm};
 
 /// The largest micro-batch of a decoder.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,7 @@ impl WorkspaceSizes {
     pub fn of(max: &MaxBatch) -> WorkspaceSizes {
         let (tokens, config) = (max.tokens, max.config);
         let (queries, keys, width) = (config.num_heads, config.num_kv_heads, config.head_dim);
-        let norms = tokens.min(PARTIALS) * config.hidden_size;
+        let norms = rms_norm::backward_blocks(tokens, config.hidden_size) * config.hidden_size;
         let head_norms = qk_norm_rope::backward_blocks(tokens, queries.max(keys)) * width;
         let widest = queries.max(2 * keys) * width;
         let columns = if config.attention_bias { tokens.min(COLUMN_PARTIALS) * widest } else { 0 };
