@@ -180,7 +180,7 @@ pub struct Arguments {
 
     /// Publish nothing if a recorded log-probability and the trainer's own before the first step differ by more than this,
     /// nats, or on average by more than a tenth; 0: off [default: 0.01, or 0.5 if weights, --dtype or rollout's dtype have 16
-    /// bits or rollout's is unknown]
+    /// bits or rollout's is unknown: then one token in a hundred may differ by more, and none by more than ten times]
     #[arg(long, value_name = "X", help_heading = "Running")]
     pub max_logprob_gap: Option<f64>,
 
@@ -233,7 +233,7 @@ pub struct Arguments {
     pub dry_run: bool,
 
     /// Recompute the recorded log-probabilities and report the gap; fail above --max-logprob-gap [default here: 1e-3 for
-    /// f32 weights and --dtype float32, 0.3 otherwise]; publish nothing
+    /// f32 weights and --dtype float32, 0.5 otherwise]; publish nothing
     #[arg(long, help_heading = "Running")]
     pub check: bool,
 

@@ -12,6 +12,9 @@ use crate::objective;
 use crate::samples::Samples;
 use crate::tree::{LossRow, Tree};
 
+/// A difference of log-probabilities, nats, that rounding to 16 bits leaves in few tokens.
+pub const FAR: f64 = 0.5;
+
 /// Statistics of the scored tokens of a tree or of a minibatch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenStats {
@@ -31,6 +34,8 @@ pub struct TokenStats {
     pub gap: f64,
     /// Largest |recomputed − recorded|.
     pub largest_gap: f64,
+    /// Tokens where it is more than [`FAR`].
+    pub far: usize,
     /// Recomputed log-probabilities that are not finite.
     pub not_finite: usize,
     /// Tokens whose importance weight was truncated.
@@ -48,12 +53,13 @@ impl TokenStats {
         self.ratio += other.ratio;
         self.gap += other.gap;
         self.largest_gap = self.largest_gap.max(other.largest_gap);
+        self.far += other.far;
         self.not_finite += other.not_finite;
         self.truncated += other.truncated;
     }
 
     /// As numbers, for another process.
-    pub fn words(&self) -> [u64; 10] {
+    pub fn words(&self) -> [u64; 11] {
         [
             self.tokens as u64,
             self.loss.to_bits(),
@@ -63,15 +69,27 @@ impl TokenStats {
             self.ratio.to_bits(),
             self.gap.to_bits(),
             self.largest_gap.to_bits(),
+            self.far as u64,
             self.not_finite as u64,
             self.truncated as u64,
         ]
     }
 
     /// Those that another process has as these numbers.
-    pub fn of_words(words: &[u64; 10]) -> TokenStats {
-        let [tokens, loss, kl, clipped_low, clipped_high, ratio, gap, largest_gap, not_finite, truncated] =
-            *words;
+    pub fn of_words(words: &[u64; 11]) -> TokenStats {
+        let [
+            tokens,
+            loss,
+            kl,
+            clipped_low,
+            clipped_high,
+            ratio,
+            gap,
+            largest_gap,
+            far,
+            not_finite,
+            truncated,
+        ] = *words;
         let (count, real) = (|word: u64| word as usize, f64::from_bits);
         TokenStats {
             tokens: count(tokens),
@@ -82,6 +100,7 @@ impl TokenStats {
             ratio: real(ratio),
             gap: real(gap),
             largest_gap: real(largest_gap),
+            far: count(far),
             not_finite: count(not_finite),
             truncated: count(truncated),
         }
@@ -94,6 +113,7 @@ impl TokenStats {
         self.ratio += (recomputed - recorded).exp();
         self.gap += gap;
         self.largest_gap = self.largest_gap.max(gap);
+        self.far += usize::from(gap > FAR);
         self.not_finite += usize::from(!recomputed.is_finite());
     }
 }
@@ -234,6 +254,7 @@ mod tests {
             ratio: number as f64,
             gap: number as f64,
             largest_gap: number as f64,
+            far: number,
             not_finite: number,
             truncated: number,
         };

@@ -36,8 +36,8 @@ use crate::timing::{Times, Timing};
 use crate::trainer::Trainer;
 use crate::weights::Weights;
 
-/// Defaults of `--max-logprob-gap` in training, nats: for f32 weights and arithmetic, and where either has 16 bits. Wider than those
-/// of `--check`, as a long run should not stop for one unlikely token.
+/// Defaults of `--max-logprob-gap` in training, nats: for f32 weights and arithmetic, and where either has 16 bits. In f32 wider than
+/// that of `--check`, as a long run should not stop for one unlikely token.
 const TRAINING_GAPS: [f64; 2] = [0.01, 0.5];
 
 /// One policy, its samples, and the version that they were sampled from.

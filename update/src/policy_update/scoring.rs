@@ -17,8 +17,8 @@ use crate::plan::{self, ModelSpec};
 use crate::timing::{Times, Timing};
 
 /// Defaults of `--max-logprob-gap` with `--check`, nats: for f32 weights and arithmetic, and where either has 16 bits. Right
-/// runs of up to 30 layers have means of 4e-6 and 0.011, and single tokens at up to 8e-5 and 0.15.
-const CHECK_GAPS: [f64; 2] = [1e-3, 0.3];
+/// runs of up to 30 layers have means of 4e-6 and 0.04, and single tokens at up to 8e-5 and 1.4.
+const CHECK_GAPS: [f64; 2] = [1e-3, 0.5];
 
 impl PolicyUpdate<'_> {
     /// Recomputes the recorded log-probabilities; returns the metrics line, the phase timings, and a failure if they
