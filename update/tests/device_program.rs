@@ -171,7 +171,7 @@ fn a_machine_without_a_gpu_is_told_so_before_anything_is_read() {
 #[test]
 fn a_check_allows_what_the_arithmetic_does() {
     for (name, device, allowed) in
-        [("qwen3-2-1-tied", "cpu", 1e-3), ("qwen3-4-2-calm", "cpu", 0.3), ("qwen3-4-2-calm", "sim", 0.3)]
+        [("qwen3-2-1-tied", "cpu", 1e-3), ("qwen3-4-2-calm", "cpu", 0.5), ("qwen3-4-2-calm", "sim", 0.5)]
     {
         let place = Place::new();
         let root = place.policy("p", name);
