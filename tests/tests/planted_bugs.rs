@@ -244,7 +244,8 @@ fn build(folder: &Path, name: &str, case: Case, bug: Option<&Planted>) -> &'stat
         .args(compile_kernels::FLAGS)
         .arg("-I")
         .arg(&include)
-        .args([&source, &include.join("simulator.cpp")])
+        .arg(&source)
+        .args(compile_kernels::SIMULATOR.map(|name| include.join(name)))
         .arg("-o")
         .arg(&library)
         .status();

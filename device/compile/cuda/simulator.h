@@ -217,6 +217,14 @@ inline unsigned ballot(const Site& site, unsigned mask, int predicate) {
   }
   return votes;
 }
+void need_warp(const Site& site);
+// One of the two bf16 values of a register.
+inline float half_of(uint32_t pair, int high) {
+  uint32_t bits = high ? pair & 0xffff0000u : pair << 16;
+  float value;
+  memcpy(&value, &bits, 4);
+  return value;
+}
 void mma(const Site& site, float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1);
 void load_matrices(const Site& site, uint32_t r[4], const void* row, bool transposed);
 void product(const Site& site, PendingProduct mine);
@@ -237,10 +245,8 @@ template <int N> inline void wgmma_rs(const Site& site, float (&d)[N], const uin
   for (int quad = 0; quad < 4; quad++) {
     Fragment of = peek<Fragment>(parity, (fiber->lane & ~3) + quad);
     for (int part = 0; part < 4; part++)
-      for (int high = 0; high < 2; high++) {
-        uint32_t bits = high ? of.a[part] & 0xffff0000u : of.a[part] << 16;
-        memcpy(&mine.rows[part & 1][2 * quad + 8 * (part >> 1) + high], &bits, 4);
-      }
+      for (int high = 0; high < 2; high++)
+        mine.rows[part & 1][2 * quad + 8 * (part >> 1) + high] = half_of(of.a[part], high);
   }
   product(site, mine);
 }

@@ -29,6 +29,9 @@ pub fn include_directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda")
 }
 
+/// The simulator's own sources in [`include_directory`].
+pub const SIMULATOR: [&str; 2] = ["simulator.cpp", "simulator_wgmma.cpp"];
+
 /// Flags of the C++ compiler, for the simulator and for kernels: no contraction of `a * b + c` (a result must not depend
 /// on the compiler), no strict aliasing (kernels load vectors through casts), and no C++ library at run time.
 pub const FLAGS: [&str; 6] = [
@@ -59,10 +62,10 @@ fn compiler() -> cc::Build {
 /// Compiles the simulator's own code into the crate whose build script calls this.
 pub fn simulator() {
     let directory = include_directory();
-    for name in ["simulator.h", "simulator.cpp", "context.h"] {
+    for name in ["simulator.h", "context.h"].iter().chain(&SIMULATOR) {
         println!("cargo:rerun-if-changed={}", directory.join(name).display());
     }
-    compiler().file(directory.join("simulator.cpp")).compile("simulator");
+    compiler().files(SIMULATOR.map(|name| directory.join(name))).compile("simulator");
     println!("cargo:rustc-link-lib=m");
 }
 
