@@ -160,10 +160,11 @@ fn a_step_asks_a_gpu_for_nothing_impossible_and_frees_all_memory() {
     assert!(allocations <= 8, "{allocations} allocations");
     assert_eq!(log.last().map(String::as_str), Some("context left with 0"));
 
-    // Decoding is captured once per batch shape, with all launches of all layers, and replayed from then on.
+    // Decoding is captured once per batch shape, with all launches of all layers, and replayed from then on. Which of the 16 shapes
+    // up to 256 rows occur depends on when environments answer: mostly four, on a busy machine more.
     let beginning = |word: &str| log.iter().filter(|line| line.starts_with(word)).collect::<Vec<_>>();
     let (captured, replayed) = (beginning("captured "), beginning("replay "));
-    assert!(!captured.is_empty() && captured.len() < 8, "{captured:?}");
+    assert!(!captured.is_empty() && captured.len() <= 16, "{captured:?}");
     assert!(replayed.len() > captured.len(), "{} replays of {} graphs", replayed.len(), captured.len());
     let launches = captured.iter().map(|line| number(line, "captured")).min().expect("a graph");
     assert!(launches > 3 * 8, "{launches} launches captured");
