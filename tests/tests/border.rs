@@ -92,7 +92,7 @@ fn an_interrupt_says_how_to_go_on() {
         );
         std::thread::sleep(Duration::from_millis(20));
     }
-    // bash loses a signal that comes as a command substitution ends, one in some hundred here: whoever presses Ctrl-C presses again.
+    // bash 5.2 loses a signal that comes as a command substitution ends: whoever presses Ctrl-C presses again.
     let mut presses = 0;
     while child.try_wait().expect("its state").is_none() {
         assert!(presses < 3, "{presses} interrupts did not end it");
