@@ -191,7 +191,7 @@ fi
 
 # ---- tests --------------------------------------------------------------------------------------------------
 export TROUPE_TEST_DEVICE=$device TROUPE_GOLDEN=$here/golden TROUPE_TEST_PROGRAMS=$here/bin
-small=(tests/device tests/update-kernels)
+small=(tests/device 'tests/update kernels_operations:: attention::')
 ran() { # COMMAND...: a test program; a filter that no test's name has is a failure too
     local printed code
     printed=$("$@" 2>&1)
@@ -211,10 +211,10 @@ sanitized() { # TOOL COMMAND...: a test program under compute-sanitizer; hazards
 }
 if wanted tests; then
     check 'tests: device' ran "$here/tests/device" --test-threads 1
-    check 'tests: kernels of update' ran "$here/tests/update-kernels" --test-threads 1
+    check 'tests: kernels of update' ran "$here/tests/update" --test-threads 1 kernels_operations:: attention::
     check 'tests: sampler of rollout' ran "$here/tests/rollout-sampler" --test-threads 1 device::tests::sampling
-    check 'tests: decoders of update' ran "$here/tests/update-device" --test-threads 1
-    check 'tests: the program update' ran "$here/tests/update-program" --test-threads 1
+    check 'tests: decoders of update' ran "$here/tests/update" --test-threads 1 device::
+    check 'tests: the program update' ran "$here/tests/update" --test-threads 1 device_program::
 fi
 if wanted sanitizer; then
     if [ "$device" = sim ]; then
@@ -224,7 +224,8 @@ if wanted sanitizer; then
     else
         for tool in memcheck racecheck synccheck; do
             for test in "${small[@]}"; do
-                limit=120 check "compute-sanitizer $tool: ${test#tests/}" sanitized "$tool" "$here/$test" --test-threads 1
+                read -ra words <<<"$test"
+                limit=120 check "compute-sanitizer $tool: ${test#tests/}" sanitized "$tool" "$here/${words[0]}" --test-threads 1 "${words[@]:1}"
             done
             limit=120 check "compute-sanitizer $tool: sampler" sanitized "$tool" "$here/tests/rollout-sampler" \
                 --test-threads 1 the_device_draws_what_the_cpu_draws

@@ -31,7 +31,7 @@ pack() { # DIR
     messages=$1/messages.json
     {
         cargo build --profile "$profile" --workspace --example roofline --bench generate --locked --quiet --message-format=json &&
-            cargo test --no-run --workspace --lib --test device --test device_program --test kernels_operations --locked --quiet --message-format=json
+            cargo test --no-run --workspace --lib --test suite --locked --quiet --message-format=json
     } >"$messages" || exit 1
     while read -r name package kind target; do
         executable=$(grep -F "/$package#" "$messages" | grep -F "\"kind\":[\"$kind\"]" | grep -F "\"name\":\"$target\"" |
@@ -41,10 +41,8 @@ pack() { # DIR
     done <<'LIST'
 bin/roofline device example roofline
 bin/generate rollout bench generate
-tests/device device test device
-tests/update-kernels update test kernels_operations
-tests/update-device update test device
-tests/update-program update test device_program
+tests/device device test suite
+tests/update update test suite
 tests/rollout-sampler rollout lib rollout
 LIST
     rm -f "$messages"

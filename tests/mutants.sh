@@ -22,20 +22,20 @@ mutants that survive for a reason. Needs cargo-mutants (cargo install cargo-muta
 TEXT
 }
 
-# Part, package, files, and the tests, without those that take minutes.
+# Part, package, files, test targets, and after `--` the names of the tests, without those that take minutes.
 parts() {
     cat <<'TABLE'
-group         group      group/src                                              --bins --test process --test transcripts --test counts
-advantage     advantage  advantage/src                                          --bins --test process --test transcripts
-loss          update     update/src/{objective,aggregate,loss,minibatch,tree}.rs --lib --test objectives --test golden_step --test stage --test refusals
-optimizer     update     update/src/optimizer                                   --lib --test golden_step --test stage --test device --test device_program
-episode       rollout    rollout/src/{episode.rs,episode,task_run.rs}            --test episode --test joint --test stage
-plan-path     envs       envs/src/plan_path                                     --lib --test plan_path --test contract --test tasks
-sokoban       envs       envs/src/sokoban                                       --lib --test sokoban --test contract --test tasks
-sudoku        envs       envs/src/sudoku                                        --lib --test sudoku --test contract --test tasks
-tic-tac-toe   envs       envs/src/tic_tac_toe                                   --lib --test tic_tac_toe --test contract --test tasks --test command_line
-math          envs       envs/src/math                                          --lib --test math --test tasks
-code          envs       envs/src/code                                          --lib --test code_judge --test code --test no_sandbox --test tasks
+group         group      group/src                                              --bins --test suite
+advantage     advantage  advantage/src                                          --bins --test suite
+loss          update     update/src/{objective,aggregate,loss,minibatch,tree}.rs --lib --test suite -- objective aggregate loss minibatch tree golden_step stage refusals
+optimizer     update     update/src/optimizer                                   --lib --test suite -- optimizer golden_step stage device
+episode       rollout    rollout/src/{episode.rs,episode,task_run.rs}            --test suite -- episode joint stage
+plan-path     envs       envs/src/plan_path                                     --lib --test suite -- plan_path contract tasks
+sokoban       envs       envs/src/sokoban                                       --lib --test suite -- sokoban contract tasks
+sudoku        envs       envs/src/sudoku                                        --lib --test suite -- sudoku contract tasks
+tic-tac-toe   envs       envs/src/tic_tac_toe                                   --lib --test suite -- tic_tac_toe contract tasks command_line
+math          envs       envs/src/math                                          --lib --test suite -- math tasks
+code          envs       envs/src/code                                          --lib --test suite -- code no_sandbox tasks
 TABLE
 }
 
@@ -83,8 +83,12 @@ for part in "${chosen[@]}"; do
     fi
     echo "== $part"
     code=0
-    # For the build as for the run: what is not run need not be compiled.
-    for word in $tests; do flags+=("--cargo-arg=$word"); done
+    # Targets are for the build, too; names of tests only for the run.
+    flag=--cargo-arg
+    for word in $tests; do
+        if [ "$word" = -- ]; then flag=--cargo-test-arg; fi
+        flags+=("$flag=$word")
+    done
     "${limit[@]}" cargo mutants --package "$package" "${flags[@]}" --output "$out/$part" --no-shuffle "${more[@]}" || code=$?
     case $code in
         0 | 3) ;; # a test that no longer ends has noticed, too

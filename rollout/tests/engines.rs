@@ -1,6 +1,6 @@
 //! Engines opened at the same moment. A test program of its own, because only the first sessions of a process can race.
 
-#[path = "common/runtime.rs"]
+#[path = "suite/common/runtime.rs"]
 mod runtime;
 
 use std::sync::Barrier;

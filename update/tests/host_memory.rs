@@ -9,7 +9,7 @@
 )]
 
 #[allow(dead_code, reason = "each test program uses a part")]
-#[path = "numerics/small.rs"]
+#[path = "suite/numerics/small.rs"]
 mod small;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,0 +1,417 @@
+//! The Code environment: what its tasks hold, what answers earn, when episodes end.
+
+#![cfg(target_os = "linux")]
+
+use crate::support;
+
+use std::collections::HashSet;
+
+use envs::check::{Effort, check, verdict};
+use envs::code::expression;
+use envs::code::judge::{golden, quality};
+use envs::code::spec::Instance;
+use envs::{Demonstration, Environment, Selection, Settings, Split, State, find};
+use record::line::Task;
+use record::philox::{Draws, Part, Stream};
+use record::sample::Message;
+use sandbox::{Entry, Program};
+use serde_json::{Value, json};
+
+fn code() -> &'static dyn Environment {
+    find("code").unwrap()
+}
+
+fn settings(texts: &[&str]) -> Settings {
+    let texts: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
+    Settings::parse(&texts, "code", code().settings()).unwrap()
+}
+
+fn tasks(texts: &[&str], split: Split, count: usize) -> Vec<Task> {
+    let selection = Selection { split, seed: 7, settings: settings(texts) };
+    code().tasks(&selection).unwrap().take(count).map(Result::unwrap).collect()
+}
+
+/// A task whose answer is the sum of a line.
+fn sum() -> Value {
+    json!({
+        "encoding": "full", "turns": 3, "cpu": 2.0, "memory": 128, "name": "sum", "problem": "Print the sum.",
+        "style": "stdin", "examples": 1, "solution": "print(sum(map(int, input().split())))",
+        "tests": [
+            {"input": "1 2\n", "output": "3\n"}, {"input": "-1\n", "output": "-1\n"},
+            {"input": "\n", "output": "0\n"}, {"input": "2 2\n", "output": "4\n"},
+        ],
+        "wrong": ["print(max(map(int, input().split())))", "print(input().count(' ') * 4 - 1)"],
+    })
+}
+
+fn start(spec: &Value, workflow: &str) -> Box<dyn State> {
+    code().reset(spec, workflow).unwrap()
+}
+
+fn program(source: &str) -> String {
+    format!("```python\n{source}\n```")
+}
+
+fn case(input: &str, output: &str) -> String {
+    format!("**Test Input:**\n```\n{input}\n```\n**Test Output:**\n```\n{output}\n```")
+}
+
+const RIGHT: &str = "print(sum(map(int, input().split())))";
+
+#[test]
+fn references_pass_the_tests_that_were_computed_without_them() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    for texts in
+        [&["encoding=compact"][..], &["encoding=full", "level=2", "least=1", "most=4"], &["encoding=full"]]
+    {
+        for task in tasks(texts, Split::Train, 40) {
+            let instance = Instance::parse(&task.spec).unwrap();
+            let solution = instance.problem.solution.clone().unwrap();
+            let tally = golden(&instance, &solution).unwrap();
+            assert!(tally.all(), "{}: {tally:?}\n{solution}\n{}", task.task, instance.problem.statement);
+            for wrong in &instance.problem.wrong {
+                assert!(!golden(&instance, wrong).unwrap().all(), "{}: not wrong: {wrong}", task.task);
+            }
+        }
+    }
+}
+
+/// Expressions that are computed here give what the sandbox's Python gives.
+#[test]
+fn expressions_are_what_python_makes_of_them() {
+    let Some(sandbox) = support::sandbox() else { return };
+    let words = ["x", "x", "2", "7", "10", "07", "+", "-", "*", "(", ")"];
+    let mut draws = Draws::new(Stream::named(7, &[Part::Text("expressions")]));
+    let mut expressions: Vec<String> = (0..150)
+        .map(|_| (0..1 + draws.below(6)).flat_map(|_| [" ", draws.choose(&words).unwrap()]).collect())
+        .collect();
+    for task in tasks(&["most=4"], Split::Train, 10) {
+        let instance = Instance::parse(&task.spec).unwrap();
+        let programs = instance.problem.solution.iter().chain(&instance.problem.wrong);
+        expressions.extend(programs.map(|program| expression::body(program).unwrap().to_owned()));
+    }
+    let mut values = 0;
+    for text in &expressions {
+        let source = expression::program(text);
+        let program = Program { entry: Entry::Call("f"), ..Program::python(&source, "[-5]") };
+        let python = sandbox.run(&program).unwrap().result.filter(|result| result != "[]");
+        assert_eq!(expression::evaluate(text, -5).map(|value| value.to_string()), python, "{text}");
+        values += usize::from(python.is_some());
+    }
+    assert!(values > 40, "{values}");
+}
+
+#[test]
+fn shipped_problems_are_sound() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let mut names = HashSet::new();
+    for split in [Split::Train, Split::Test] {
+        for task in tasks(&["data=shipped"], split, 14) {
+            names.insert(task.task.clone());
+            let instance = Instance::parse(&task.spec).unwrap();
+            let solution = instance.problem.solution.clone().unwrap();
+            let tally = golden(&instance, &solution).unwrap();
+            assert!(tally.all(), "{}: {tally:?}", task.task);
+            let best = instance.problem.tests.iter().map(|test| quality(&instance, test).unwrap().finds);
+            assert_eq!(best.fold(0.0, f64::max), 1.0, "{}: no test finds out all wrong programs", task.task);
+        }
+    }
+    assert_eq!(names.len(), 14);
+}
+
+#[test]
+fn a_coder_earns_by_compiling_running_and_passing() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    for (text, compiles, smoke, golden) in [
+        (program(RIGHT), 1.0, 1.0, 1.0),
+        (program("print(max(map(int, input().split())))"), 1.0, 1.0, 0.25),
+        (program("print(3)"), 1.0, 1.0, 0.25),
+        (program("1/0"), 1.0, 0.0, 0.0),
+        (program("print(("), 0.0, 0.0, 0.0),
+        ("I do not know.".to_owned(), 0.0, 0.0, 0.0),
+    ] {
+        let outcome = start(&sum(), "team").apply("coder", &text).unwrap();
+        let part = |name: &str| outcome.components[name];
+        assert_eq!((part("compiles"), part("smoke"), part("golden")), (compiles, smoke, golden), "{text}");
+        let local = 0.1 * compiles + 0.1 * smoke + 0.8 * golden;
+        assert!(
+            (outcome.rewards.local - local).abs() < 1e-12 && outcome.rewards.team == golden,
+            "{outcome:?}"
+        );
+        assert!(!outcome.terminated && !outcome.success, "a coder alone ends nothing in a team");
+    }
+}
+
+#[test]
+fn a_tester_earns_by_being_right_and_finding_out() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    for (text, valid, agrees, finds) in [
+        (case("2 2 5", "9"), 1.0, 1.0, 1.0),
+        // Copied from the statement: it tells nothing apart.
+        (case("1 2", "3"), 1.0, 1.0, 0.0),
+        (case("  1   2 ", "3.0"), 1.0, 1.0, 0.0),
+        (case("5", "5"), 1.0, 1.0, 0.5),
+        (case("1 2", "4"), 1.0, 0.0, 0.0),
+        (case("one two", "3"), 0.0, 0.0, 0.0),
+        ("Try 1 2.".to_owned(), 0.0, 0.0, 0.0),
+    ] {
+        let outcome = start(&sum(), "team").apply("tester", &text).unwrap();
+        let part = |name: &str| outcome.components[name];
+        assert_eq!((part("valid"), part("agrees"), part("finds")), (valid, agrees, finds), "{text}");
+        assert!((outcome.rewards.local - (0.1 * valid + 0.1 * agrees + 0.8 * finds)).abs() < 1e-12);
+        assert_eq!(outcome.rewards.team, 0.0);
+    }
+}
+
+/// What a tiny policy can do without learning anything: give back what it was shown.
+#[test]
+fn copying_the_prompt_solves_no_compact_task() {
+    for split in [Split::Train, Split::Test] {
+        for task in tasks(&[], split, 300) {
+            let instance = Instance::parse(&task.spec).unwrap();
+            let copied = expression::program(&format!(" {}", instance.problem.statement));
+            let results = golden(&instance, &copied).unwrap();
+            assert!(results.passed <= 1, "{}: {results:?}", instance.problem.statement);
+            assert_eq!(instance.problem.wrong.first(), Some(&copied));
+            let best = instance.problem.tests.iter().map(|test| quality(&instance, test).unwrap().finds);
+            assert_eq!(
+                best.fold(0.0, f64::max),
+                1.0,
+                "{}: no test finds out all",
+                instance.problem.statement
+            );
+        }
+    }
+}
+
+#[test]
+fn a_tester_who_copies_the_first_example_earns_little() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    for texts in [&["encoding=full"][..], &["encoding=full", "level=3"], &["data=shipped"]] {
+        for task in tasks(texts, Split::Train, 8) {
+            let first = &task.spec["tests"][0];
+            let text = |name: &str| first[name].as_str().unwrap().trim_end().to_owned();
+            let state = start(&task.spec, "team");
+            let earned = |text: &str| state.clone_state().apply("tester", text).unwrap().rewards.local;
+            assert!(earned(&case(&text("input"), &text("output"))) <= 0.2, "{}", task.task);
+            assert_eq!(earned(&state.oracle("tester").unwrap()), 1.0, "{}", task.task);
+        }
+    }
+}
+
+#[test]
+fn agreement_ends_an_episode_and_is_no_success() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let mut state = start(&sum(), "team");
+    let wrong = program("print(max(map(int, input().split())))");
+    let outcome = state.apply_together(&[("coder", &wrong), ("tester", &case("4", "4"))]).unwrap();
+    assert!(outcome.terminated && !outcome.success, "{outcome:?}");
+    assert!(!state.is_solved());
+    assert_eq!(outcome.components["agreement"], 1.0);
+    assert!(state.apply("coder", &wrong).is_err(), "the episode is over");
+
+    let mut state = start(&sum(), "team");
+    let right = program(RIGHT);
+    let outcome = state.apply_together(&[("coder", &right), ("tester", &case("4 4", "8"))]).unwrap();
+    assert!(outcome.terminated && outcome.success && state.is_solved(), "{outcome:?}");
+    assert_eq!(outcome.rewards.team, 1.0);
+}
+
+#[test]
+fn a_right_program_is_handed_in_after_the_last_turn_and_paid_once() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let mut state = start(&sum(), "team");
+    let (right, mistaken) = (program(RIGHT), case("4 4", "9"));
+    let mut team = 0.0;
+    for turn in 1..=3 {
+        let outcome = state.apply_together(&[("coder", &right), ("tester", &mistaken)]).unwrap();
+        team += outcome.rewards.team;
+        assert_eq!((outcome.terminated, outcome.success), (turn == 3, turn == 3), "turn {turn}");
+        if turn < 3 {
+            let seen = &state.observe("tester")[0].content;
+            assert!(seen.contains("4 4") && seen.contains('9') && seen.contains("\n8\n"), "{seen}");
+        }
+    }
+    assert_eq!(team, 1.0);
+}
+
+#[test]
+fn alone_the_examples_decide_when_to_stop() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let mut state = start(&sum(), "single");
+    let outcome = state.apply("coder", &program("print(0)")).unwrap();
+    assert!(!outcome.terminated);
+    let seen = &state.observe("coder")[0].content;
+    assert!(seen.contains("On an example it did not do what was expected"), "{seen}");
+    // Passes the example and nothing else.
+    let outcome = state.clone_state().apply("coder", &program("print(3)")).unwrap();
+    assert!(outcome.terminated && !outcome.success);
+    let outcome = state.apply("coder", &program(RIGHT)).unwrap();
+    assert!(outcome.terminated && outcome.success && state.is_solved());
+    let outcome = start(&sum(), "one-shot").apply("coder", &program("print(0)")).unwrap();
+    assert!(outcome.terminated && !outcome.success);
+}
+
+#[test]
+fn no_prompt_holds_a_hidden_test_or_the_solution() {
+    let mut spec = sum();
+    spec["tests"][3] = json!({"input": "7777 1111\n", "output": "8888\n"});
+    for workflow in ["team", "single", "one-shot"] {
+        let state = start(&spec, workflow);
+        for agent in state.workflow().agents() {
+            let seen = &state.observe(agent)[0].content;
+            assert!(!seen.contains("7777") && !seen.contains("8888") && !seen.contains("sum(map"), "{seen}");
+        }
+    }
+}
+
+/// Digits stand apart, so that each is a word that a tiny tokenizer knows.
+#[test]
+fn compact_prompts_spell_numbers() {
+    let spec = json!({
+        "encoding": "compact", "turns": 4, "cpu": 2.0, "memory": 128, "name": "chain", "problem": "x + 3 * 2",
+        "style": "function", "function": "f", "examples": 1, "solution": "def f(x):\n    return ( ( x + 3 ) * 2 )\n",
+        "tests": [{"input": "[4]", "output": "14"}, {"input": "[-7]", "output": "-8"}],
+    });
+    let prompt = |coder: &str, tester: &str| {
+        let mut state = start(&spec, "team");
+        let outcome = state.apply_together(&[("coder", coder), ("tester", tester)]).unwrap();
+        assert!(!outcome.terminated, "{outcome:?}");
+        state.observe("tester")[0].content.clone()
+    };
+    assert_eq!(prompt(" x + 3 * 2", " 4 : 1 4"), "tester x + 3 * 2 was x + 3 * 2 at 4 : 1 4 but 1 0");
+    assert_eq!(prompt(" x", "-7:- 8"), "tester x + 3 * 2 was x at - 7 : - 8 but - 7");
+    assert_eq!(prompt(" x )", " 4 : 14"), "tester x + 3 * 2 was x ) at 4 : 1 4 but none");
+}
+
+#[test]
+fn demonstrations_show_later_turns_too() {
+    let mut kinds = vec![(&[][..], " was ")];
+    if support::sandbox().is_some() {
+        kinds.push((&["encoding=full"], "The last program was"));
+    }
+    for (texts, later) in kinds {
+        let demonstration = Demonstration {
+            tasks: Selection { split: Split::Train, seed: 7, settings: settings(texts) },
+            workflow: "team".to_owned(),
+            mix: vec![("opt".to_owned(), 0.5), ("careless".to_owned(), 0.5)],
+            states: 8,
+            follow: 1.0,
+        };
+        let samples: Vec<_> =
+            code().demonstrations(&demonstration).unwrap().take(6).flat_map(Result::unwrap).collect();
+        let shows = |prompt: &[Message]| prompt[0].content.contains(later);
+        let seen = samples.iter().filter(|sample| sample.prompt.as_deref().is_some_and(shows)).count();
+        assert!(seen >= 8 && seen <= samples.len() / 2, "{seen} of {}", samples.len());
+    }
+}
+
+#[test]
+fn programs_that_pretend_earn_nothing_for_it() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    for source in [
+        "import os\nos.write(1, b'passed')\nos._exit(0)",
+        "print('passed')\nraise SystemExit(0)",
+        "import sys\nsys.stdout = None",
+        "class Same(str):\n    __eq__ = lambda self, other: True\nprint(Same('3'), end='')\n1/0",
+        "import json\njson.dumps = lambda *a: '3'\nprint(5)",
+    ] {
+        let outcome = start(&sum(), "team").apply("coder", &program(source)).unwrap();
+        assert_eq!(outcome.components["golden"], 0.0, "{source}");
+    }
+}
+
+#[test]
+fn the_contract_holds() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    for texts in [&[][..], &["encoding=full"], &["encoding=full", "level=2"], &["data=shipped"]] {
+        let effort = Effort { tasks: 1, episodes: 12, seed: 1, settings: settings(texts) };
+        let findings = check(code(), &effort, &mut || ()).unwrap();
+        verdict(code().name(), &findings)
+            .unwrap_or_else(|failure| panic!("{texts:?}: {failure}: {findings:#?}"));
+        assert!(findings.len() > 10);
+    }
+}
+
+#[test]
+fn every_level_in_prose_has_hundreds_of_test_tasks_that_are_not_trained_on() {
+    let stated = |task: &Task| Instance::parse(&task.spec).unwrap().problem.statement;
+    for level in ["level=1", "level=2", "level=3", "level=4"] {
+        let texts = ["encoding=full", level];
+        let test: HashSet<String> = tasks(&texts, Split::Test, 400).iter().map(stated).collect();
+        let train: HashSet<String> = tasks(&texts, Split::Train, 2000).iter().map(stated).collect();
+        assert!(test.len() >= 300, "{level}: {}", test.len());
+        assert!(test.is_disjoint(&train), "{level}");
+    }
+}
+
+#[test]
+fn brief_prompts_begin_alike_and_hold_the_task_and_its_examples() {
+    let tasks = tasks(&["encoding=full"], Split::Train, 2);
+    for agent in ["coder", "tester"] {
+        let prompts = tasks.iter().map(|task| start(&task.spec, "team").observe(agent)[0].content.clone());
+        let prompts: Vec<String> = prompts.collect();
+        let problem = Instance::parse(&tasks[0].spec).unwrap().problem;
+        let common = prompts[0].find(&problem.statement).unwrap();
+        assert!(common > 10 && prompts[0][..common] == prompts[1][..common], "{prompts:?}");
+        let first = &problem.tests[0];
+        let example = format!("solve({}) is {}\n", first.input.trim_matches(['[', ']']), first.output);
+        assert!(prompts[0].contains(&problem.statement) && prompts[0].contains(&example), "{}", prompts[0]);
+        assert!(prompts[0].len() < 420, "{}", prompts[0]);
+    }
+}
+
+#[test]
+fn settings_that_make_no_sense_are_told() {
+    for texts in [
+        &["turns=0"][..],
+        &["least=3", "most=2"],
+        &["encoding=short"],
+        &["data=shipped", "encoding=compact"],
+        &["level=5"],
+        &["reasoning=long"],
+    ] {
+        let selection = Selection { split: Split::Train, seed: 0, settings: settings(texts) };
+        assert_eq!(code().tasks(&selection).err().unwrap().code, 2, "{texts:?}");
+    }
+    let selection = Selection { split: Split::Train, seed: 0, settings: settings(&["data=/nowhere.jsonl"]) };
+    assert_eq!(code().tasks(&selection).err().unwrap().code, 2);
+}
+
+/// A program that sleeps uses no processor time: its elapsed time is bounded, by 10 s and five times `cpu` or by the task.
+#[test]
+fn a_program_that_sleeps_ends_with_its_wall_time() {
+    assert_eq!(tasks(&["wall=2.5"], Split::Train, 1)[0].spec["wall"], 2.5);
+    assert!(tasks(&[], Split::Train, 1)[0].spec.get("wall").is_none());
+    let zero = Selection { split: Split::Train, seed: 0, settings: settings(&["wall=0"]) };
+    assert_eq!(code().tasks(&zero).err().unwrap().code, 2);
+    if support::sandbox().is_none() {
+        return;
+    }
+    let mut spec = sum();
+    spec["wall"] = 0.5.into();
+    let sleeps = program("import time\nprint(sum(map(int, input().split())), flush=True)\ntime.sleep(12)");
+    // Its own limit, of 20 s, would let it end and pass.
+    let outcome = start(&spec, "team").apply("coder", &sleeps).unwrap();
+    assert_eq!(outcome.components["golden"], 0.0, "{outcome:?}");
+}

@@ -1,0 +1,233 @@
+//! `envs check --env-command` finds what is wrong with a program: each flaw, planted into the example in Python, breaks the
+//! rule that is about it, and the sound one keeps them all.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use envs::check::external::{Program, Report, check};
+use envs::check::{Effort, verdict};
+use envs::external::process::Processes;
+use envs::{Environment, External, Settings};
+use record::line::Task;
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("examples")
+}
+
+fn flawed(flaw: &str) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/external/flawed.py");
+    format!("python3 -B '{}' '{}' {flaw}", script.display(), examples().display())
+}
+
+fn tasks(command: &str, count: usize) -> Vec<Task> {
+    let mut tasks = Vec::new();
+    for split in ["train", "test"] {
+        let command = format!("{command} tasks --split {split} --count {count} --seed 5");
+        let output = Command::new("sh").arg("-c").arg(command).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        tasks.extend(
+            text.lines()
+                .filter(|line| line.contains("\"type\": \"task\""))
+                .map(|line| serde_json::from_str::<Task>(line).unwrap()),
+        );
+    }
+    tasks
+}
+
+fn report(command: &str, tasks: &[Task]) -> Report {
+    let program = Program { command: command.to_owned(), timeout: Duration::from_secs(60), workflow: None };
+    let effort = Effort { tasks: 1, episodes: 12, seed: 1, settings: Settings::default() };
+    check(&program, tasks, &effort, &mut || ()).unwrap()
+}
+
+fn broken(report: &Report) -> Vec<&'static str> {
+    report
+        .findings
+        .iter()
+        .filter(|finding| finding.broken.is_some() && !finding.advice)
+        .map(|finding| finding.rule)
+        .collect()
+}
+
+#[test]
+fn a_sound_program_keeps_every_rule() {
+    let command = flawed("none");
+    let report = report(&command, &tasks(&command, 20));
+    verdict("guess-number", &report.findings).unwrap_or_else(|_| panic!("{:#?}", report.findings));
+    assert!(report.findings.len() >= 18 && report.notes.is_empty(), "{report:#?}");
+}
+
+#[test]
+fn each_flaw_breaks_its_rule() {
+    let tasks = tasks(&flawed("none"), 4);
+    for (flaw, rule) in [
+        ("memory", "the same line has the same answer"),
+        ("process", "another process gives the same answer"),
+        ("numbers", "a state survives JSON"),
+        ("refuses", "every text has an outcome"),
+        ("unseen", "every agent sees something"),
+        ("dies-of-nonsense", "a request that makes no sense is answered with `error`"),
+        ("range", "rewards stay in their range"),
+        ("generous", "rewards stay in their range"),
+        ("goes-on", "a success ends the episode"),
+        ("early-success", "a success is one to the oracle"),
+        ("timeout-is-success", "running out of turns is no success"),
+        ("lazy-oracle", "the oracle solves every task"),
+        ("lazy-oracle", "no action scores above the oracle's"),
+        ("pays-for-dawdling", "no path collects more team reward than the oracle's"),
+    ] {
+        let report = report(&flawed(flaw), &tasks);
+        let broken = broken(&report);
+        assert!(broken.contains(&rule), "{flaw} broke {broken:?}, not {rule:?}");
+        assert_eq!(verdict("guess-number", &report.findings).unwrap_err().code, 1);
+    }
+}
+
+#[test]
+fn test_tasks_that_are_also_train_tasks_are_found() {
+    let command = flawed("leak");
+    assert_eq!(broken(&report(&flawed("none"), &tasks(&command, 4))), ["train and test are disjoint"]);
+}
+
+#[test]
+fn without_probe_the_rest_is_tried_and_what_was_not_is_said() {
+    let command = flawed("no-oracle");
+    let report = report(&command, &tasks(&command, 4));
+    assert_eq!(broken(&report), [""; 0]);
+    assert!(
+        report.notes.len() == 1 && report.notes[0].contains("does not answer `probe`"),
+        "{:?}",
+        report.notes
+    );
+    assert!(report.findings.iter().any(|finding| finding.rule == "running out of turns is no success"));
+    assert!(report.findings.iter().all(|finding| !finding.rule.contains("oracle")));
+}
+
+#[test]
+fn the_command_line_prints_the_rules_and_wants_tasks() {
+    let run = |input: &str| {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_envs"))
+            .args(["check", "--quiet", "--tasks", "1", "--episodes", "4", "--env-command", &flawed("none")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let lines: Vec<String> =
+        tasks(&flawed("none"), 2).iter().map(|task| serde_json::to_string(task).unwrap()).collect();
+    let (code, stdout, stderr) = run(&(lines.join("\n") + "\n"));
+    assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
+    assert!(!stdout.contains("BROKEN") && stdout.starts_with("ok     "), "{stdout}");
+    let unnamed = lines[0].replace("guess-number/train/", "\\u001b]0;title\\u0007");
+    assert_ne!(unnamed, lines[0]);
+    let (code, stdout, _) = run(&(unnamed.replace("\"train\"", "\"trial\"") + "\n"));
+    assert_eq!(code, Some(1));
+    assert!(stdout.contains("\\u{1b}]0;title\\u{7}") && !stdout.contains('\u{1b}'), "{stdout}");
+    let (code, _, stderr) = run("");
+    assert_eq!(code, Some(65));
+    assert!(stderr.starts_with("envs: there is no task on stdin\nhint: "), "{stderr}");
+}
+
+/// The processes of `command`, and what became of one request.
+fn asked(command: &str, timeout: Duration) -> (Processes, std::result::Result<(), String>) {
+    let processes = Processes::new(command, timeout);
+    let answer = processes.ask(serde_json::json!({"task": {}}));
+    (processes, answer.map(drop).map_err(|failure| failure.message))
+}
+
+#[test]
+fn rewards_out_of_their_range_are_refused() {
+    let program = |range: &str, reward: &str| {
+        let reset = format!(
+            r#"{{"request":0,"state":{{}},"observations":{{"a":[]}},"agents":["a"],"order":"parallel"{range}}}"#
+        );
+        let step = format!(
+            r#"{{"request":1,"state":{{}},"rewards":{{"team":0,"local":{reward}}},"terminated":true,"success":false}}"#
+        );
+        format!("read line; echo '{reset}'; read line; echo '{step}'")
+    };
+    for (range, reward, refused) in [
+        ("", "1", None),
+        ("", "1.5", Some("a local reward of 1.5 is not in [0, 1]")),
+        (r#","reward_range":[-2,2]"#, "-1.5", None),
+        (r#","reward_range":[-2,2]"#, "2.5", Some("is not in [-2, 2]")),
+        (r#","reward_range":[1,0]"#, "1", Some("`reward_range` is [1, 0]")),
+    ] {
+        let external = External::new(&program(range, reward), Duration::from_secs(10));
+        let outcome = external.begin(&Task::default(), None).and_then(|mut state| state.apply("a", "b"));
+        let failure = outcome.err().map(|failure| failure.message);
+        match refused {
+            None => assert_eq!(failure, None),
+            Some(cause) => assert!(failure.as_ref().unwrap().contains(cause), "{failure:?}"),
+        }
+    }
+}
+
+#[test]
+fn output_without_a_line_feed_is_bounded() {
+    let (_, answer) = asked("cat /dev/zero", Duration::from_secs(60));
+    assert!(answer.as_ref().is_err_and(|cause| cause.contains("longer than 16 MiB")), "{answer:?}");
+    let (_, answer) = asked("read line; echo '{\"request\":0}'; cat /dev/zero", Duration::from_secs(60));
+    assert_eq!(answer, Ok(()), "what follows an answer is not read ahead for ever");
+}
+
+#[test]
+fn tasks_of_a_program_are_copied_and_do_not_hang() {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_envs")).args(arguments).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (code, stdout, stderr) = run(&["tasks", "--count", "3", "--env-command", &flawed("none")]);
+    assert_eq!((code, stderr.as_str(), stdout.lines().count()), (Some(0), "", 4), "{stdout}");
+    let (code, stdout, stderr) = run(&["demo", "--count", "1", "--env-command", &flawed("none")]);
+    assert!((code, stderr.as_str()) == (Some(0), "") && stdout.contains("\"sample\""), "{stdout}{stderr}");
+    for (command, timeout, code, cause) in [
+        ("sleep 600; echo", "1", 1, "no line within 1 s"),
+        ("exit 3; echo", "60", 3, "failed (exit status: 3)"),
+        ("cat /dev/zero; echo", "60", 1, "a line is longer than 16 MiB"),
+    ] {
+        let (ended, stdout, stderr) = run(&["tasks", "--timeout", timeout, "--env-command", command]);
+        assert_eq!((ended, stdout.as_str()), (Some(code), ""), "{command}: {stderr}");
+        assert!(stderr.starts_with(&format!("envs: {command} tasks ")) && stderr.contains(cause), "{stderr}");
+    }
+    let (code, _, stderr) = run(&["tasks"]);
+    assert_eq!((code, stderr.lines().next()), (Some(2), Some("envs: no environment is given")));
+}
+
+#[test]
+fn what_a_program_has_started_ends_with_it() {
+    let place = tempfile::tempdir().unwrap();
+    let list = place.path().join("ids");
+    for (command, cause) in [
+        ("exec >&-", "ended without an answer"),
+        ("read line; echo '{\"request\":0}'", ""),
+        ("wait", "no line within"),
+    ] {
+        std::fs::write(&list, "").unwrap();
+        // In its group, in a session of its own, and in one whose parent has ended.
+        let list = list.display();
+        let command = format!(
+            "sleep 600 >/dev/null & echo $! >>'{list}'; setsid sleep 600 >/dev/null & echo $! >>'{list}'; \
+             (setsid sh -c 'echo $$; exec >&-; sleep 600; echo' >>'{list}' &); sleep 0.2; {command}"
+        );
+        let (processes, answer) = asked(&command, Duration::from_secs(2));
+        assert!(answer.err().unwrap_or_default().contains(cause), "{command}");
+        drop(processes);
+        let ids = std::fs::read_to_string(place.path().join("ids")).unwrap();
+        assert!(ids.lines().count() >= 3, "{command}");
+        std::thread::sleep(Duration::from_millis(100));
+        for id in ids.lines() {
+            let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+            assert!(stat.is_empty() || stat.contains(") Z "), "{command}: {stat}");
+        }
+    }
+}

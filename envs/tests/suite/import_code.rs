@@ -1,0 +1,197 @@
+//! `envs import` on records in the layouts of public programming data sets, written by hand.
+
+#![cfg(target_os = "linux")]
+
+use crate::support;
+
+use std::io::Write;
+use std::process::Command;
+
+use envs::code::judge::golden;
+use envs::code::spec::{Encoding, Instance, Reasoning, Rules, Style};
+use envs::import::Importer;
+use serde_json::{Value, json};
+
+const RULES: Rules = Rules {
+    encoding: Encoding::Full,
+    reasoning: Reasoning::Steps,
+    turns: 4,
+    cpu: 4.0,
+    wall: None,
+    memory: 256,
+};
+
+/// The problem that a record becomes, or why it is left out.
+fn import(record: &Value) -> Result<Instance, String> {
+    let mut importer = Importer::default();
+    let Some(task) = importer.task(record).unwrap() else {
+        return Err(importer.left_out.keys().next().unwrap().to_string());
+    };
+    assert_eq!(task.env, "code");
+    let mut spec = serde_json::to_value(RULES).unwrap();
+    spec.as_object_mut().unwrap().extend(task.spec.as_object().unwrap().clone());
+    Ok(Instance::parse(&spec).unwrap())
+}
+
+const RIGHT: &str = "n = int(input())\nprint(n * n + 1)\n";
+
+#[test]
+fn apps_with_standard_input() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let record = json!({
+        "problem_id": 1, "question": "Print n squared plus one.",
+        "solutions": json!(["print(0)", RIGHT]).to_string(),
+        "input_output": json!({"inputs": ["2\n", ["3"], "0\n"], "outputs": ["5\n", ["10"], "1\n"]}).to_string(),
+        "starter_code": "",
+    });
+    let instance = import(&record).unwrap();
+    let problem = &instance.problem;
+    assert_eq!((problem.style, problem.examples, problem.tests.len()), (Style::Stdin, 1, 3));
+    assert_eq!(problem.solution.as_deref(), Some(RIGHT), "the first that passes");
+    assert!(!problem.wrong.is_empty(), "mutants");
+    for wrong in &problem.wrong {
+        assert!(!golden(&instance, wrong).unwrap().all(), "{wrong}");
+    }
+}
+
+#[test]
+fn apps_with_a_function() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let record = json!({
+        "question": "Double the list.", "starter_code": "class Solution:\n    def double(self, x):\n",
+        "solutions": json!(["class Solution:\n    def double(self, x):\n        return x + x\n"]).to_string(),
+        "input_output": json!({"fn_name": "double", "inputs": [[[1, 2]], [[]]], "outputs": [[[1, 2, 1, 2]], [[]]]})
+            .to_string(),
+    });
+    let problem = import(&record).unwrap().problem;
+    assert_eq!((problem.style, problem.function.as_deref()), (Style::Function, Some("double")));
+    assert_eq!((problem.tests[0].input.as_str(), problem.tests[0].output.as_str()), ("[[1,2]]", "[1,2,1,2]"));
+    assert!(problem.statement.contains("class Solution"));
+}
+
+/// Hand-out signatures name types that they do not import.
+#[test]
+fn a_signature_with_types_of_typing() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let solution = "class Solution:\n    def first(self, x: List[int]) -> Optional[int]:\n        return x[0] if x else None\n";
+    let record = json!({
+        "question": "The first, if any.", "starter_code": "", "solutions": json!([solution]).to_string(),
+        "input_output": json!({"fn_name": "first", "inputs": [[[3, 1]], [[]]], "outputs": [3, null]}).to_string(),
+    });
+    assert_eq!(import(&record).unwrap().problem.solution.as_deref(), Some(solution));
+}
+
+#[test]
+fn examples_are_those_of_the_statement_even_where_tests_repeat() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let record = json!({
+        "description": "Print n squared plus one.",
+        "public_tests": {"input": ["2\n", "2\n"], "output": ["5\n", "5\n"]},
+        "private_tests": {"input": ["30\n", "2\n", "0\n"], "output": ["901\n", "5\n", "1\n"]},
+        "solutions": {"language": [3], "solution": [RIGHT]},
+    });
+    let problem = import(&record).unwrap().problem;
+    let inputs: Vec<&str> = problem.tests.iter().map(|test| test.input.as_str()).collect();
+    assert_eq!((problem.examples, inputs), (1, vec!["2\n", "0\n", "30\n"]));
+}
+
+/// A problem whose solution cannot be tried is not left out: the import ends.
+#[test]
+fn without_a_sandbox_the_import_fails_and_says_why() {
+    if !support::has_python() {
+        return support::not_run("no python3 of version 3.9 or newer");
+    }
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let record = json!({
+        "question": "Print 2.", "solutions": json!(["print(2)"]).to_string(),
+        "input_output": json!({"inputs": ["1\n"], "outputs": ["2\n"]}).to_string(),
+    });
+    write!(file, "{record}").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_envs"));
+    command.arg("import").arg(file.path());
+    support::without_namespaces(&mut command);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(69), 0), "{said}");
+    assert!(
+        said.contains("record 1: sandbox: the kernel refuses new namespaces") && said.contains("hint: "),
+        "{said}"
+    );
+}
+
+#[test]
+fn code_contests() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let record = json!({
+        "name": "1_A. Square", "description": "Print n squared plus one.",
+        "public_tests": {"input": ["2\n"], "output": ["5\n"]},
+        "private_tests": {"input": ["3\n", "0\n"], "output": ["10\n", "1\n"]},
+        "generated_tests": {"input": [], "output": []},
+        "solutions": {"language": [2, 3], "solution": ["int main() {}", RIGHT]},
+        "incorrect_solutions": {"language": [3, 3], "solution": ["print(5)", "print(int(input()) ** 2)"]},
+    });
+    let problem = import(&record).unwrap().problem;
+    assert_eq!((problem.examples, problem.tests.len()), (1, 3));
+    assert_eq!(problem.solution.as_deref(), Some(RIGHT));
+    assert_eq!(problem.wrong.len(), 2);
+}
+
+#[test]
+fn live_code_bench() {
+    let record = json!({
+        "question_title": "add", "question_content": "Add two numbers.", "starter_code": "def add(a, b):",
+        "public_test_cases": json!([{"input": "1\n2", "output": "3", "testtype": "functional"}]).to_string(),
+        "private_test_cases": json!([{"input": "-1\n1", "output": "0", "testtype": "functional"}]).to_string(),
+        "metadata": json!({"func_name": "add"}).to_string(),
+    });
+    let problem = import(&record).unwrap().problem;
+    assert_eq!((problem.style, problem.tests.len(), problem.solution), (Style::Function, 2, None));
+    assert_eq!(problem.tests[1].input, "[-1,1]");
+}
+
+/// base64.b64encode(zlib.compress(pickle.dumps(json.dumps(CASES)))) of two cases.
+const PACKED: &str = "eJxrYJlaywABPZXR1UqZeQWlJUpWCkq6hjF5hko6Ckr5pSVQIQMQtyS1uKSksiAVJJBWmpdckpmfl5ijVKujgKTZKCbPFFWvOT69sVP0AF0ZKOs=";
+
+#[test]
+fn packed_tests_of_live_code_bench_are_unpacked_in_the_sandbox() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let mut record = json!({
+        "question_content": "Add two numbers.", "metadata": json!({"func_name": "add"}).to_string(),
+        "public_test_cases": json!([{"input": "1\n2", "output": "3"}]).to_string(), "private_test_cases": PACKED,
+    });
+    let tests = import(&record).unwrap().problem.tests;
+    let tests: Vec<(&str, &str)> = tests.iter().map(|test| (&*test.input, &*test.output)).collect();
+    assert_eq!(tests, [("[1,2]", "3"), ("[2,5]", "7"), ("[-1,1]", "0")]);
+    for broken in ["eJxr", "no base 64!", "gASVAAAAAA=="] {
+        record["private_test_cases"] = broken.into();
+        assert_eq!(import(&record).unwrap_err(), "private tests that cannot be unpacked", "{broken}");
+    }
+}
+
+#[test]
+fn what_cannot_be_used_is_left_out_and_said() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let apps = |solutions: Value, tests: Value| json!({"question": "?", "solutions": solutions.to_string(), "input_output": tests.to_string()});
+    let tests = json!({"inputs": ["1\n"], "outputs": ["2\n"]});
+    for (record, reason) in [
+        (apps(json!(["print(3)"]), tests.clone()), "no solution that passes its tests"),
+        (apps(json!([]), tests), "no solution in Python"),
+        (apps(json!(["print(2)"]), json!({"inputs": [], "outputs": []})), "no tests"),
+    ] {
+        assert_eq!(import(&record).unwrap_err(), reason);
+    }
+}

@@ -1,0 +1,28 @@
+//! Tests of the environments through the public interface and the program.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and prints what it measured"
+)]
+
+mod class_eval;
+mod code;
+mod code_judge;
+mod command_line;
+mod contract;
+mod coop_code;
+mod external;
+mod import_code;
+mod math;
+mod no_sandbox;
+mod plan_path;
+mod protocol;
+mod sokoban;
+mod strbuild;
+mod sudoku;
+#[path = "../../../sandbox/tests/suite/support/mod.rs"]
+mod support;
+mod tasks;
+mod tic_tac_toe;
+mod writing;

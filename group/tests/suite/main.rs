@@ -1,0 +1,12 @@
+//! Tests of the program.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and prints what it measured"
+)]
+
+mod counts;
+mod judge;
+mod process;
+mod transcripts;

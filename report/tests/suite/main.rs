@@ -1,0 +1,10 @@
+//! Tests of the program.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and prints what it measured"
+)]
+
+mod run;
+mod transcripts;

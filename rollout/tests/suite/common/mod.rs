@@ -1,0 +1,256 @@
+//! An environment and a policy of a few lines each, to test trees, order and errors without a model.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use clap::Parser;
+use envs::{Environment, Outcome, State, Workflow};
+use record::failure::{Failure, Result};
+use record::read::Reader;
+use record::sample::{Message, Rewards};
+use record::write::Writer;
+use rollout::arguments::{CommandLine, Settings};
+use rollout::engine::{Completion, Request};
+use rollout::generator::{Generator, Player};
+use rollout::lines::PolicyLabel;
+use rollout::stage::{self, Run, Totals};
+use rollout::task_run::RunContext;
+use serde_json::{Value, json};
+
+pub fn sequential() -> Arc<Workflow> {
+    Workflow::sequential("sequential", &["asker", "doer"])
+}
+
+pub fn parallel() -> Arc<Workflow> {
+    Workflow::parallel("parallel", &["asker", "doer"])
+}
+
+/// Two askers in parallel, then a doer.
+pub fn staged() -> Arc<Workflow> {
+    let stages = vec![vec!["asker-1".to_owned(), "asker-2".to_owned()], vec!["doer".to_owned()]];
+    Workflow::staged("staged", stages).expect("agents with names of their own")
+}
+
+/// How a [`Talk`] rewards what is said together.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Joint {
+    /// As what is said one after another.
+    InOrder,
+    /// The team alone is rewarded, by the product of the digits; nothing ends it, and all prompts of an agent are equal.
+    Shared,
+    /// As `Shared`, and each agent for its own digit.
+    Own,
+    /// It is not: the agents are scored one by one.
+    Never,
+}
+
+/// A state: the actions so far. An action is a digit: the reward is a tenth of it, a doer's 9 solves the task, `end` ends it
+/// unsolved, and `fails_on` makes the environment itself fail.
+#[derive(Clone)]
+pub struct Talk {
+    pub workflow: Arc<Workflow>,
+    pub actions: Vec<(String, String)>,
+    pub fails_on: Option<String>,
+    /// Whether all agents are asked the same.
+    pub anonymous: bool,
+    pub joint: Joint,
+}
+
+impl Talk {
+    pub fn new(workflow: Arc<Workflow>) -> Talk {
+        Talk { workflow, actions: Vec::new(), fails_on: None, anonymous: false, joint: Joint::InOrder }
+    }
+
+    fn is_shared(&self) -> bool {
+        [Joint::Shared, Joint::Own].contains(&self.joint)
+    }
+}
+
+impl State for Talk {
+    fn workflow(&self) -> &Arc<Workflow> {
+        &self.workflow
+    }
+
+    fn turn_limit(&self) -> u32 {
+        3
+    }
+
+    fn observe(&self, agent: &str) -> Vec<Message> {
+        let actions: Vec<String> = self.actions.iter().map(|(who, what)| format!("{who}:{what}")).collect();
+        let agent = if self.anonymous { "" } else { agent };
+        let actions = if self.is_shared() { Vec::new() } else { actions };
+        vec![Message { role: "user".to_owned(), content: format!("{agent}? {}", actions.join(" ")) }]
+    }
+
+    fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
+        if self.fails_on.as_deref() == Some(text) {
+            return Err(Failure::work(format!("{agent} said {text}")));
+        }
+        self.actions.push((agent.to_owned(), text.to_owned()));
+        let digit: f64 = text.parse().unwrap_or(0.0);
+        let success = agent == "doer" && text == "9";
+        Ok(Outcome {
+            rewards: Rewards { team: f64::from(u8::from(success)), local: digit / 10.0 },
+            locals: BTreeMap::new(),
+            components: BTreeMap::from([("digit".to_owned(), digit)]),
+            terminated: success || text == "end",
+            success,
+        })
+    }
+
+    fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
+        if !self.is_shared() {
+            return envs::environment::apply_in_order(self, actions);
+        }
+        let parts: Vec<(&str, Outcome)> = actions
+            .iter()
+            .map(|(agent, text)| Ok((*agent, self.apply(agent, text)?)))
+            .collect::<Result<_>>()?;
+        let team = parts.iter().map(|(_, part)| part.rewards.local).product();
+        let together = Outcome::together(team, &parts);
+        let locals = if self.joint == Joint::Own { together.locals } else { BTreeMap::new() };
+        Ok(Outcome { locals, rewards: Rewards { team, local: 0.0 }, ..together })
+    }
+
+    fn scores_together(&self) -> bool {
+        self.joint != Joint::Never
+    }
+
+    fn clone_state(&self) -> Box<dyn State> {
+        Box::new(self.clone())
+    }
+
+    fn to_json(&self) -> Value {
+        json!(self.actions)
+    }
+}
+
+/// Makes [`Talk`]s; a spec's `fails_on` is theirs, and a spec `null` is refused.
+pub struct Talks(pub Arc<Workflow>);
+
+impl Environment for Talks {
+    fn name(&self) -> &str {
+        "talk"
+    }
+
+    fn workflow(&self, _name: &str, _spec: &Value) -> Result<Arc<Workflow>> {
+        Ok(Arc::clone(&self.0))
+    }
+
+    fn reset(&self, spec: &Value, _workflow: &str) -> Result<Box<dyn State>> {
+        if spec.is_null() {
+            return Err(Failure::data("nothing to play"));
+        }
+        let fails_on = spec["fails_on"].as_str().map(str::to_owned);
+        let anonymous = spec["anonymous"] == true;
+        let joint = match spec["joint"].as_str() {
+            Some("shared") => Joint::Shared,
+            Some("own") => Joint::Own,
+            Some("never") => Joint::Never,
+            _ => Joint::InOrder,
+        };
+        Ok(Box::new(Talk { fails_on, anonymous, joint, ..Talk::new(Arc::clone(&self.0)) }))
+    }
+}
+
+/// Generates a random digit after a random number of runs; bytes are its tokens. The newest group comes first, so that
+/// nothing finishes in the order of its submission.
+#[derive(Default)]
+pub struct Dice {
+    requests: Vec<(Request, u32)>,
+}
+
+impl Generator for Dice {
+    fn encode(&self, messages: &[Message]) -> Result<Vec<u32>> {
+        Ok(messages.iter().flat_map(|message| message.content.bytes()).map(u32::from).collect())
+    }
+
+    fn decode(&self, ids: &[u32]) -> Result<String> {
+        Ok(ids.iter().filter_map(|&id| char::from_u32(id)).collect())
+    }
+
+    fn submit(&mut self, request: Request) -> Result<()> {
+        if request.max_tokens > 4096 {
+            return Err(Failure::data("no room"));
+        }
+        let runs = request.streams.iter().map(|stream| stream.block(1)[0] % 5).max().unwrap_or(0);
+        self.requests.push((request, runs));
+        Ok(())
+    }
+
+    fn advance(&mut self, _wait: bool) -> Result<Vec<(u64, Vec<Completion>)>> {
+        self.requests.iter_mut().for_each(|(_, runs)| *runs = runs.wrapping_sub(1));
+        let (done, going): (Vec<_>, Vec<_>) = self.requests.drain(..).partition(|(_, runs)| *runs > 5);
+        self.requests = going;
+        Ok(done
+            .into_iter()
+            .rev()
+            .map(|(request, _)| (request.id, request.streams.iter().map(say).collect()))
+            .collect())
+    }
+
+    fn is_idle(&self) -> bool {
+        self.requests.is_empty()
+    }
+}
+
+fn say(stream: &record::philox::Stream) -> Completion {
+    let digit = u32::from(b'0') + (stream.uniform(0) * 10.0) as u32;
+    Completion { ids: vec![digit], logprobs: vec![-stream.uniform(2)], stopped: true }
+}
+
+pub fn settings(flags: &[&str]) -> Settings {
+    let fixed = ["rollout", "--policy", "somewhere/fake", "--quiet"];
+    CommandLine::parse_from(fixed.iter().chain(flags)).arguments.resolve().expect("usable flags")
+}
+
+/// Task lines `t0`, `t1`, … with these specs.
+pub fn tasks(specs: &[Value]) -> String {
+    let line = |(index, spec)| {
+        json!({"type": "task", "v": 1, "env": "talk", "task": format!("t{index}"), "spec": spec}).to_string()
+            + "\n"
+    };
+    specs.iter().enumerate().map(line).collect()
+}
+
+/// Runs the stage on `input` with `limit` tasks in progress on each thread: the output and what it came to.
+pub fn play(
+    settings: Settings,
+    workflow: Arc<Workflow>,
+    limit: usize,
+    input: &str,
+) -> (String, Totals, Result<()>) {
+    let labels = vec![PolicyLabel { name: "fake".into(), version: "0:00000000".into(), served: false }];
+    let external: Option<Box<dyn Environment>> = Some(Box::new(Talks(workflow)));
+    let mut reader = Reader::new("tasks", std::io::Cursor::new(input.to_owned()));
+    let run = Run {
+        context: Arc::new(RunContext { settings: Arc::new(settings), external, labels }),
+        players: Box::new(|| Ok(vec![Player::Model(Box::new(Dice::default()))])),
+        lines: std::iter::from_fn(move || reader.next().transpose()),
+        tasks_per_thread: limit,
+    };
+    let mut writer = Writer::new(Vec::new());
+    let (totals, outcome) = stage::play(run, &mut writer);
+    let bytes = writer.into_inner().expect("a writable buffer");
+    (String::from_utf8(bytes).expect("UTF-8"), totals, outcome)
+}
+
+/// The lines of one type.
+pub fn of_type(output: &str, kind: &str) -> Vec<Value> {
+    let values = output.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    values.filter(|value| value["type"] == kind).collect()
+}
+
+/// The samples, in runs of the same episode, turn and agent.
+pub fn groups(output: &str) -> Vec<Vec<Value>> {
+    let mut groups: Vec<Vec<Value>> = Vec::new();
+    for sample in of_type(output, "sample") {
+        let key =
+            |sample: &Value| (sample["episode"].clone(), sample["turn"].clone(), sample["agent"].clone());
+        match groups.last_mut() {
+            Some(group) if key(&group[0]) == key(&sample) => group.push(sample),
+            _ => groups.push(vec![sample]),
+        }
+    }
+    groups
+}

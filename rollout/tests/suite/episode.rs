@@ -1,0 +1,471 @@
+//! The tree of one episode, step by step.
+
+use std::sync::Arc;
+
+use crate::common::{Talk, parallel, sequential, staged};
+use envs::{Outcome, State, Workflow};
+use record::sample::{Message, Rewards};
+use rollout::episode::group::{Candidate, Group, PromptRequest, ServerTokens};
+use rollout::episode::{Episode, EpisodeConfig, EpisodeId, Frozen, Select, Stop, Transition};
+use rollout::streams::Streams;
+
+fn begin(workflow: Arc<Workflow>, config: EpisodeConfig, branches: u32) -> (Episode, Vec<PromptRequest>) {
+    let streams = Arc::new(Streams::new(7, 12, "t", 0));
+    let id = EpisodeId { name: "12.7".into(), streams, branches: 0..branches };
+    Episode::begin(Arc::new(config), id, Box::new(Talk::new(workflow)))
+}
+
+fn config() -> EpisodeConfig {
+    EpisodeConfig {
+        turns: None,
+        select: Select::Best,
+        team_weight: 1.0,
+        joint: None,
+        frozen: Frozen::default(),
+    }
+}
+
+fn step(episode: &mut Episode, request: PromptRequest, texts: &[&str]) -> Transition {
+    let candidate = |text: &&str| Candidate {
+        text: (*text).to_owned(),
+        ids: vec![1],
+        logprobs: vec![-1.0],
+        stopped: true,
+        usage: ServerTokens::default(),
+    };
+    episode.step(request, texts.iter().map(candidate).collect())
+}
+
+fn only(requests: Vec<PromptRequest>) -> PromptRequest {
+    let [request]: [PromptRequest; 1] = requests.try_into().expect("one request");
+    request
+}
+
+#[test]
+fn the_best_candidate_is_executed_and_the_next_agent_sees_it() {
+    let (mut episode, requests) = begin(sequential(), config(), 3);
+    let request = only(requests);
+    assert_eq!((request.turn, request.agent, request.branches.clone()), (0, 0, 0..3));
+    assert_eq!(request.messages[0].content, "asker? ");
+
+    let transition = step(&mut episode, request, &["2", "5", "3"]);
+    let group = &transition.groups[0];
+    assert_eq!(group.parent, None);
+    assert_eq!(group.members.iter().map(|member| member.selected).collect::<Vec<_>>(), [false, true, false]);
+    assert_eq!(group.members.iter().map(|member| member.reward).collect::<Vec<_>>(), [0.2, 0.5, 0.3]);
+
+    let request = only(transition.requests);
+    assert_eq!((request.turn, request.agent), (0, 1));
+    assert_eq!(request.messages[0].content, "doer? asker:5");
+    let transition = step(&mut episode, request, &["1", "0", "1"]);
+    assert_eq!(transition.groups[0].parent.as_deref(), Some("12.7/0/asker/1"));
+
+    let request = only(transition.requests);
+    assert_eq!((request.turn, request.agent), (1, 0));
+    assert_eq!(request.messages[0].content, "asker? asker:5 doer:1");
+    let transition = step(&mut episode, request, &["0", "0", "0"]);
+    assert_eq!(transition.groups[0].parent.as_deref(), Some("12.7/0/doer/0"));
+    assert!((episode.reward() - 0.6).abs() < 1e-12, "{}", episode.reward());
+}
+
+#[test]
+fn of_equal_rewards_the_lowest_branch_is_taken() {
+    for (texts, chosen) in
+        [(["4", "4", "4"], 0), (["1", "4", "4"], 1), (["4", "1", "4"], 0), (["x", "x", "1"], 2)]
+    {
+        let (mut episode, requests) = begin(sequential(), config(), 3);
+        let transition = step(&mut episode, only(requests), &texts);
+        let selected: Vec<u32> = transition.groups[0]
+            .members
+            .iter()
+            .filter(|member| member.selected)
+            .map(|member| member.branch)
+            .collect();
+        assert_eq!(selected, [chosen], "{texts:?}");
+    }
+}
+
+#[test]
+fn a_random_choice_is_named_and_reaches_every_branch() {
+    let choose = |seed: u64| {
+        let streams = Arc::new(Streams::new(seed, 0, "t", 0));
+        let id = EpisodeId { name: "0.0".into(), streams, branches: 0..4 };
+        let config = EpisodeConfig { select: Select::Random, ..config() };
+        let (mut episode, requests) = Episode::begin(Arc::new(config), id, Box::new(Talk::new(sequential())));
+        let transition = step(&mut episode, only(requests), &["1", "2", "3", "4"]);
+        transition.groups[0].selected().expect("a choice").branch
+    };
+    let chosen: Vec<u32> = (0..40).map(choose).collect();
+    assert!((0..4).all(|branch| chosen.contains(&branch)), "{chosen:?}");
+    assert_eq!(chosen, (0..40).map(choose).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_team_weight_scales_the_team_part_only() {
+    let (mut episode, requests) = begin(sequential(), EpisodeConfig { team_weight: 0.5, ..config() }, 1);
+    let transition = step(&mut episode, only(requests), &["0"]);
+    let transition = step(&mut episode, only(transition.requests), &["9"]);
+    assert_eq!(transition.groups[0].members[0].reward, 0.5 * 1.0 + 0.9);
+}
+
+#[test]
+fn parallel_agents_see_the_state_before_the_stage_and_their_choices_are_executed_together() {
+    let (mut episode, requests) = begin(parallel(), config(), 2);
+    assert_eq!(requests.iter().map(|request| request.agent).collect::<Vec<_>>(), [0, 1]);
+    let [asker, doer]: [PromptRequest; 2] = requests.try_into().expect("two requests");
+    assert_eq!(doer.messages[0].content, "doer? ");
+
+    // The candidates come in the other order: nothing happens before both are there.
+    let transition = step(&mut episode, doer, &["3", "1"]);
+    assert!(transition.groups.is_empty() && transition.requests.is_empty());
+    let transition = step(&mut episode, asker, &["1", "2"]);
+    assert_eq!(transition.groups.iter().map(|group| group.agent).collect::<Vec<_>>(), [0, 1]);
+    assert!(transition.groups.iter().all(|group| group.parent.is_none()));
+    assert_eq!(transition.requests.len(), 2);
+    assert_eq!(transition.requests[0].messages[0].content, "asker? asker:2 doer:3");
+
+    // Every agent of the turn builds on the same joint state, named after its last applied action.
+    let [asker, doer]: [PromptRequest; 2] = transition.requests.try_into().expect("two requests");
+    step(&mut episode, asker, &["1", "1"]);
+    let transition = step(&mut episode, doer, &["9", "1"]);
+    let parents: Vec<Option<&str>> = transition.groups.iter().map(|group| group.parent.as_deref()).collect();
+    assert_eq!(parents, [Some("12.7/0/doer/0"); 2]);
+    assert_eq!(episode.stop(), Some(&Stop::Success));
+}
+
+#[test]
+fn success_stops_the_episode_in_mid_turn_and_running_out_of_turns_is_no_success() {
+    let (mut episode, requests) = begin(sequential(), config(), 2);
+    let transition = step(&mut episode, only(requests), &["9", "9"]);
+    assert_eq!(episode.stop(), None, "only a doer's 9 solves the task");
+    let transition = step(&mut episode, only(transition.requests), &["3", "9"]);
+    assert!(transition.requests.is_empty());
+    assert_eq!((episode.stop(), episode.turns()), (Some(&Stop::Success), 1));
+    let terminated: Vec<bool> =
+        transition.groups[0].members.iter().map(|member| member.outcome.terminated).collect();
+    assert_eq!(terminated, [false, true]);
+
+    let (mut episode, requests) = begin(sequential(), EpisodeConfig { turns: Some(1), ..config() }, 2);
+    let transition = step(&mut episode, only(requests), &["1", "1"]);
+    assert!(transition.groups[0].members.iter().all(|member| !member.truncated));
+    let transition = step(&mut episode, only(transition.requests), &["1", "2"]);
+    assert!(transition.groups[0].members.iter().all(|member| member.truncated));
+    assert_eq!((episode.stop(), episode.turns()), (Some(&Stop::Turns), 1));
+}
+
+#[test]
+fn an_environment_that_is_over_ends_the_episode_unsolved() {
+    let (mut episode, requests) = begin(sequential(), config(), 2);
+    let transition = step(&mut episode, only(requests), &["end", "x"]);
+    assert!(transition.requests.is_empty());
+    assert_eq!((episode.stop(), episode.turns()), (Some(&Stop::Terminated), 1));
+    assert!(transition.groups[0].members.iter().all(|member| !member.truncated));
+}
+
+#[test]
+fn a_failing_environment_ends_the_episode_without_a_partial_group() {
+    for workflow in [sequential(), parallel(), staged()] {
+        let streams = Arc::new(Streams::new(7, 12, "t", 0));
+        let id = EpisodeId { name: "12.7".into(), streams, branches: 0..2 };
+        let state = Talk { fails_on: Some("7".to_owned()), ..Talk::new(workflow) };
+        let (mut episode, requests) = Episode::begin(Arc::new(config()), id, Box::new(state));
+        let mut groups = 0;
+        for request in requests {
+            groups += step(&mut episode, request, &["1", "7"]).groups.len();
+        }
+        assert_eq!(groups, 0);
+        let Some(Stop::Error(error)) = episode.stop() else { panic!("{:?}", episode.stop()) };
+        assert_eq!((error.boundary, error.message.split_once(' ').expect("words").1), ("env", "said 7"));
+    }
+}
+
+#[test]
+fn a_stage_of_several_agents_is_followed_by_one_that_sees_their_choices() {
+    let (mut episode, requests) = begin(staged(), config(), 2);
+    let [first, second]: [PromptRequest; 2] = requests.try_into().expect("two requests");
+    assert_eq!((first.agent, second.agent, episode.open_groups()), (0, 1, 2));
+    step(&mut episode, first, &["1", "4"]);
+    let transition = step(&mut episode, second, &["2", "2"]);
+    assert_eq!(transition.groups.len(), 2);
+    // The doer of the same turn sees both choices: branch 1 of the first, branch 0 of the second.
+    let doer = only(transition.requests);
+    assert_eq!((doer.turn, doer.agent, episode.open_groups()), (0, 2, 1));
+    assert_eq!(doer.messages[0].content, "doer? asker-1:4 asker-2:2");
+    let transition = step(&mut episode, doer, &["0", "3"]);
+    assert_eq!(transition.groups[0].parent.as_deref(), Some("12.7/0/asker-2/0"));
+    // The next turn begins with the first stage again.
+    assert_eq!(
+        transition.requests.iter().map(|request| (request.turn, request.agent)).collect::<Vec<_>>(),
+        [(1, 0), (1, 1)]
+    );
+    assert_eq!(transition.requests[1].messages[0].content, "asker-2? asker-1:4 asker-2:2 doer:3");
+}
+
+/// Two agents who each name a number; the team is done when the numbers agree, and has solved its task when they
+/// are also 7. The team's reward is 1 for a solution and the agent's own a tenth of its number.
+#[derive(Clone)]
+struct Agree {
+    workflow: Arc<Workflow>,
+    numbers: [Option<u32>; 2],
+}
+
+impl Agree {
+    fn outcome(&self, own: f64) -> Outcome {
+        let terminated = self.numbers[0].is_some() && self.numbers[0] == self.numbers[1];
+        let success = terminated && self.numbers[0] == Some(7);
+        let rewards = Rewards { team: f64::from(u8::from(success)), local: own / 10.0 };
+        Outcome { rewards, locals: Default::default(), components: Default::default(), terminated, success }
+    }
+
+    fn put(&mut self, agent: &str, text: &str) -> f64 {
+        let number = text.parse().ok();
+        self.numbers[self.workflow.position(agent).expect("an agent")] = number;
+        number.map_or(0.0, f64::from)
+    }
+}
+
+impl State for Agree {
+    fn workflow(&self) -> &Arc<Workflow> {
+        &self.workflow
+    }
+    fn turn_limit(&self) -> u32 {
+        3
+    }
+    fn observe(&self, agent: &str) -> Vec<Message> {
+        vec![Message { role: "user".to_owned(), content: format!("{agent} {:?}", self.numbers) }]
+    }
+    fn apply(&mut self, agent: &str, text: &str) -> record::failure::Result<Outcome> {
+        let own = self.put(agent, text);
+        Ok(self.outcome(own))
+    }
+    fn apply_together(&mut self, actions: &[(&str, &str)]) -> record::failure::Result<Outcome> {
+        let own: f64 = actions.iter().map(|(agent, text)| self.put(agent, text)).sum();
+        Ok(self.outcome(own))
+    }
+    fn apply_beside(
+        &mut self,
+        agent: &str,
+        text: &str,
+        others: &[(&str, &str)],
+    ) -> record::failure::Result<Option<Outcome>> {
+        for (agent, text) in others {
+            self.put(agent, text);
+        }
+        self.apply(agent, text).map(Some)
+    }
+    fn clone_state(&self) -> Box<dyn State> {
+        Box::new(self.clone())
+    }
+    fn to_json(&self) -> serde_json::Value {
+        serde_json::json!(self.numbers)
+    }
+}
+
+/// An episode of two turns, every reward of which was worked out by hand.
+#[test]
+fn a_parallel_episode_stops_on_agreement_of_the_choices_as_worked_out_by_hand() {
+    let streams = Arc::new(Streams::new(7, 12, "t", 0));
+    let id = EpisodeId { name: "12.7".into(), streams, branches: 0..2 };
+    let state = Agree { workflow: parallel(), numbers: [None; 2] };
+    let config = EpisodeConfig { turns: Some(2), ..config() };
+    let (mut episode, requests) = Episode::begin(Arc::new(config), id, Box::new(state));
+    let rewards = |transition: &Transition| -> Vec<Vec<f64>> {
+        transition
+            .groups
+            .iter()
+            .map(|group| group.members.iter().map(|member| member.reward).collect())
+            .collect()
+    };
+
+    // Turn 0: the choices are 7 and 3, and nobody agrees with the other's choice.
+    let [asker, doer]: [PromptRequest; 2] = requests.try_into().expect("two requests");
+    step(&mut episode, doer, &["3", "2"]);
+    let transition = step(&mut episode, asker, &["4", "7"]);
+    assert_eq!(rewards(&transition), [[0.4, 0.7], [0.3, 0.2]]);
+    let terminated =
+        transition.groups.iter().flat_map(|group| &group.members).any(|one| one.outcome.terminated);
+    assert!(!terminated && episode.stop().is_none());
+    let truncated = transition.groups.iter().flat_map(|group| &group.members).any(|one| one.truncated);
+    assert!(!truncated, "a turn is left");
+    assert_eq!(transition.requests[0].messages[0].content, "asker [Some(7), Some(3)]");
+
+    // Turn 1: the choices are by the other's last executed action. The doer's 7 would agree with the asker's last 7: 1 + .7.
+    // But the asker goes over to 5, and what is credited is what each achieves beside the other's choice: no agreement.
+    let [asker, doer]: [PromptRequest; 2] = transition.requests.try_into().expect("two requests");
+    step(&mut episode, asker, &["3", "5"]);
+    let transition = step(&mut episode, doer, &["7", "3"]);
+    assert_eq!(rewards(&transition), [[0.3, 0.5], [0.7, 0.3]]);
+    let ends: Vec<(bool, bool)> = transition
+        .groups
+        .iter()
+        .flat_map(|group| &group.members)
+        .map(|member| (member.outcome.terminated, member.truncated))
+        .collect();
+    assert_eq!(ends, [(false, true); 4]);
+    assert_eq!((episode.stop(), episode.turns()), (Some(&Stop::Turns), 2));
+    assert!((episode.reward() - (0.7 + 0.3 + 0.5 + 0.7)).abs() < 1e-12, "{}", episode.reward());
+}
+
+/// Solving at once earns what solving later does: 1 + .7 for each who brought it about, and nothing for those who would not.
+#[test]
+fn a_joint_success_is_credited_when_it_happens_also_at_turn_0() {
+    let streams = Arc::new(Streams::new(7, 12, "t", 0));
+    let id = EpisodeId { name: "12.7".into(), streams, branches: 0..2 };
+    let state = Agree { workflow: parallel(), numbers: [None; 2] };
+    let (mut episode, requests) = Episode::begin(Arc::new(config()), id, Box::new(state));
+    let [asker, doer]: [PromptRequest; 2] = requests.try_into().expect("two requests");
+    step(&mut episode, asker, &["7", "2"]);
+    let transition = step(&mut episode, doer, &["3", "7"]);
+    let members = |group: &Group| -> Vec<(f64, bool)> {
+        group.members.iter().map(|member| (member.reward, member.outcome.terminated)).collect()
+    };
+    assert_eq!(members(&transition.groups[0]), [(1.7, true), (0.2, false)]);
+    assert_eq!(members(&transition.groups[1]), [(0.3, false), (1.7, true)]);
+    assert_eq!((episode.stop(), episode.reward()), (Some(&Stop::Success), 3.4));
+}
+
+#[test]
+fn an_agreement_at_the_last_turn_is_no_truncation() {
+    let streams = Arc::new(Streams::new(7, 12, "t", 0));
+    let id = EpisodeId { name: "12.7".into(), streams, branches: 0..1 };
+    let state = Agree { workflow: parallel(), numbers: [None; 2] };
+    let config = EpisodeConfig { turns: Some(1), ..config() };
+    let (mut episode, requests) = Episode::begin(Arc::new(config), id, Box::new(state));
+    let mut groups = Vec::new();
+    for request in requests {
+        groups.extend(step(&mut episode, request, &["7"]).groups);
+    }
+    assert_eq!(episode.stop(), Some(&Stop::Success));
+    assert!(groups.iter().flat_map(|group| &group.members).all(|member| !member.truncated));
+}
+
+/// A load that two agents can only lift together: one who lifts alone drops it.
+#[derive(Clone)]
+struct Load {
+    workflow: Arc<Workflow>,
+    dropped: bool,
+}
+
+impl Load {
+    fn lift(&mut self, hands: usize) -> record::failure::Result<Outcome> {
+        self.dropped |= hands == 1;
+        let success = hands == 2 && !self.dropped;
+        let rewards = Rewards { team: f64::from(u8::from(success)), local: 0.0 };
+        let terminated = success || self.dropped;
+        Ok(Outcome {
+            rewards,
+            locals: Default::default(),
+            components: Default::default(),
+            terminated,
+            success,
+        })
+    }
+}
+
+impl State for Load {
+    fn workflow(&self) -> &Arc<Workflow> {
+        &self.workflow
+    }
+    fn turn_limit(&self) -> u32 {
+        3
+    }
+    fn observe(&self, agent: &str) -> Vec<Message> {
+        vec![Message { role: "user".to_owned(), content: agent.to_owned() }]
+    }
+    fn apply(&mut self, _agent: &str, text: &str) -> record::failure::Result<Outcome> {
+        self.lift(usize::from(text == "lift"))
+    }
+    fn apply_together(&mut self, actions: &[(&str, &str)]) -> record::failure::Result<Outcome> {
+        self.lift(actions.iter().filter(|(_, text)| *text == "lift").count())
+    }
+    fn clone_state(&self) -> Box<dyn State> {
+        Box::new(self.clone())
+    }
+    fn to_json(&self) -> serde_json::Value {
+        serde_json::json!(self.dropped)
+    }
+}
+
+#[test]
+fn a_joint_step_is_not_one_agent_after_another() {
+    for (texts, stop) in [
+        ([["lift"], ["lift"]], Some(Stop::Success)),
+        ([["wait"], ["lift"]], Some(Stop::Terminated)),
+        ([["wait"], ["wait"]], None),
+    ] {
+        let id =
+            EpisodeId { name: "12.7".into(), streams: Arc::new(Streams::new(7, 12, "t", 0)), branches: 0..1 };
+        let state = Load { workflow: parallel(), dropped: false };
+        let (mut episode, requests) = Episode::begin(Arc::new(config()), id, Box::new(state));
+        for (request, texts) in requests.into_iter().zip(&texts) {
+            step(&mut episode, request, texts);
+        }
+        assert_eq!(episode.stop(), stop.as_ref(), "{texts:?}");
+    }
+}
+
+/// Outcomes that an environment should not give, and failures.
+#[derive(Clone)]
+struct Odd(Arc<Workflow>);
+
+impl State for Odd {
+    fn workflow(&self) -> &Arc<Workflow> {
+        &self.0
+    }
+    fn turn_limit(&self) -> u32 {
+        3
+    }
+    fn observe(&self, agent: &str) -> Vec<Message> {
+        vec![Message { role: "user".to_owned(), content: agent.to_owned() }]
+    }
+    fn apply(&mut self, _agent: &str, text: &str) -> record::failure::Result<Outcome> {
+        let number = |when: &str, value: f64| if text == when { value } else { 0.0 };
+        match text {
+            "no sandbox" => Err(record::failure::Failure::unavailable("no sandbox")),
+            "broken" => Err(record::failure::Failure::work("broken")),
+            _ => Ok(Outcome {
+                rewards: Rewards { team: number("endless", f64::INFINITY), local: 0.0 },
+                locals: Default::default(),
+                components: [("part".to_owned(), number("no number", f64::NAN))].into(),
+                terminated: false,
+                success: text == "solved",
+            }),
+        }
+    }
+    fn clone_state(&self) -> Box<dyn State> {
+        Box::new(self.clone())
+    }
+    fn to_json(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+}
+
+#[test]
+fn what_an_environment_should_not_give_ends_the_episode_by_its_name() {
+    let stop = |text: &str| {
+        let streams = Arc::new(Streams::new(7, 12, "t", 0));
+        let id = EpisodeId { name: "12.7".into(), streams, branches: 0..1 };
+        let state = Box::new(Odd(sequential()));
+        let (mut episode, requests) = Episode::begin(Arc::new(config()), id, state);
+        step(&mut episode, only(requests), &[text]);
+        match episode.stop() {
+            Some(Stop::Error(error)) => error.boundary,
+            Some(stop) => stop.name(),
+            None => "none",
+        }
+    };
+    let found = ["fine", "solved", "endless", "no number", "broken", "no sandbox"].map(stop);
+    assert_eq!(found, ["none", "success", "env", "env", "env", "sandbox"]);
+}
+
+#[test]
+fn only_the_last_stage_of_the_last_turn_is_cut_off() {
+    let (mut episode, mut requests) = begin(sequential(), EpisodeConfig { turns: Some(2), ..config() }, 1);
+    let mut truncated = Vec::new();
+    while let Some(request) = requests.pop() {
+        let transition = step(&mut episode, request, &["1"]);
+        truncated.push(transition.groups[0].members[0].truncated);
+        requests = transition.requests;
+    }
+    assert_eq!(truncated, [false, false, false, true]);
+}

@@ -1,0 +1,44 @@
+//! End-to-end tests: programs, pipes and run directories as a user sees them.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and prints what it measured"
+)]
+
+mod adapters;
+mod agreement;
+mod architecture;
+mod border;
+mod cluster;
+mod compressed;
+mod configuration;
+mod dependencies;
+mod documents;
+mod environments;
+mod examples;
+mod exits;
+mod experiments;
+mod hostile;
+mod injected;
+mod isolation;
+mod kept_streams;
+mod kernels;
+mod local;
+mod magrpo;
+mod mistakes;
+mod package;
+mod parts;
+mod pipeline;
+mod planted_bugs;
+mod ranks;
+mod recipes;
+mod replay;
+mod resume;
+mod served;
+mod shards;
+mod side_by_side;
+mod stand_in;
+mod team;
+mod vocabulary;
+mod words;
