@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn pairs_and_rounded_values_give_the_same_bits() {
         if !Isa::available().contains(&Isa::Avx512BFloat16) {
-            return println!("NOT RUN: this processor has no bf16 instructions");
+            troupe_tests::skip!("this processor has no bf16 instructions");
         }
         let mut scratch = Scratch::new(Isa::Avx512BFloat16);
         for extent @ [rows, columns, inner] in [[1, 1, 1], [29, 48, 41], [15, 33, 769], [40, 64, 2000]] {

@@ -133,8 +133,7 @@ mod tests {
     /// What a shell in a group of its own does with `script`, which may hold 32 MiB: its exit code.
     fn run(script: &str) -> Option<(Option<i32>, bool)> {
         let Some(group) = Group::create() else {
-            // Not `eprintln!`, which the harness catches.
-            let _ = writeln!(std::io::stderr(), "NOT RUN: no control group is delegated to this user");
+            troupe_tests::skip::not_run("no control group is delegated to this user");
             return None;
         };
         let mut shell = Command::new("sh").stdin(Stdio::piped()).stderr(Stdio::null()).spawn().expect("sh");

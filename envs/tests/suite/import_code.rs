@@ -11,6 +11,7 @@ use envs::code::judge::golden;
 use envs::code::spec::{Encoding, Instance, Reasoning, Rules, Style};
 use envs::import::Importer;
 use serde_json::{Value, json};
+use troupe_tests::skip;
 
 const RULES: Rules = Rules {
     encoding: Encoding::Full,
@@ -107,7 +108,7 @@ fn examples_are_those_of_the_statement_even_where_tests_repeat() {
 #[test]
 fn without_a_sandbox_the_import_fails_and_says_why() {
     if !support::has_python() {
-        return support::not_run("no python3 of version 3.9 or newer");
+        skip!("no python3 of version 3.9 or newer");
     }
     let mut file = tempfile::NamedTempFile::new().unwrap();
     let record = json!({

@@ -6,12 +6,13 @@ use crate::support;
 
 use std::io::Write;
 use std::process::{Command, Stdio};
+use troupe_tests::skip;
 
 /// Where the kernel refuses namespaces nothing is run, and whoever asked learns why.
 #[test]
 fn without_namespaces_nothing_runs() {
     if !support::has_python() {
-        return support::not_run("no python3 of version 3.9 or newer");
+        skip!("no python3 of version 3.9 or newer");
     }
     let place = tempfile::tempdir().unwrap();
     let trace = place.path().join("ran");

@@ -16,6 +16,7 @@ use policy::weights::Weights;
 use serde_json::Value;
 
 use crate::publish::{entries, next, next_keeping};
+use troupe_tests::skip;
 
 /// Flips one bit in the middle of a file.
 fn flip(path: &Path) {
@@ -164,8 +165,7 @@ fn a_link_to_another_users_file_is_not_copied() {
     let plain = directory.path().join("plain");
     fs::create_dir(&plain).unwrap();
     if fs::metadata(&plain).unwrap().uid() != 0 {
-        println!("NOT RUN: only root can make another user's link");
-        return;
+        skip!("only root can make another user's link");
     }
     let source = crate::tiny(directory.path(), "source").files;
     for entry in fs::read_dir(&source).unwrap() {
@@ -205,8 +205,7 @@ fn names_reach_no_terminal_raw() {
 fn a_folder_that_cannot_be_read_is_an_error_of_reading_and_not_missing() {
     let traces = std::process::Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).status();
     if !traces.is_ok_and(|status| status.success()) {
-        println!("NOT RUN: strace is not here, or may not trace");
-        return;
+        skip!("strace is not here, or may not trace");
     }
     let directory = tempfile::tempdir().unwrap();
     let root = crate::tiny(directory.path(), "p").root;

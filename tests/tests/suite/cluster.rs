@@ -22,7 +22,7 @@ struct Slurm {
 /// A Slurm, where there is MPI; or says that the test is not run.
 fn slurm() -> Option<Slurm> {
     update_mpi()?;
-    Slurm::start().map_err(|why| eprintln!("NOT RUN: no Slurm of one node: {why}")).ok()
+    Slurm::start().map_err(|why| troupe_tests::skip::not_run(&format!("no Slurm of one node: {why}"))).ok()
 }
 
 impl Slurm {

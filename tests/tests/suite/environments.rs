@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use troupe_tests::{must, pipeline, root, run};
+use troupe_tests::{must, pipeline, root, run, skip};
 
 #[test]
 fn the_lines_that_the_record_shows_are_the_lines_that_are_spoken() {
@@ -133,11 +133,7 @@ fn environments_of_others_are_wrapped_and_train() {
     let python = std::env::var("TROUPE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let modules = "import gymnasium, pettingzoo.classic.connect_four_v3, pettingzoo.classic.rps_v2, pettingzoo.classic.tictactoe_v3";
     if run(&format!("'{python}' -W ignore -c '{modules}'")).0 != 0 {
-        let note = format!(
-            "NOT RUN: {python} has no PettingZoo and Gymnasium; set TROUPE_TEST_PYTHON to one that has them\n"
-        );
-        std::io::stderr().write_all(note.as_bytes()).expect("stderr");
-        return;
+        skip!("{python} has no PettingZoo and Gymnasium; set TROUPE_TEST_PYTHON to one that has them");
     }
     for (game, agents) in [
         ("pettingzoo.classic.connect_four_v3 --team player_0 --turns 2", 2),
@@ -171,10 +167,7 @@ fn environments_of_others_are_wrapped_and_train() {
 fn a_rollout_by_transformers_trains() {
     let python = std::env::var("TROUPE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     if run(&format!("'{python}' -c 'import torch, transformers'")).0 != 0 {
-        let note =
-            format!("NOT RUN: {python} has no transformers; set TROUPE_TEST_PYTHON to one that has it\n");
-        std::io::stderr().write_all(note.as_bytes()).expect("stderr");
-        return;
+        skip!("{python} has no transformers; set TROUPE_TEST_PYTHON to one that has it");
     }
     let folder = tempfile::tempdir().expect("a folder");
     let policy = folder.path().join("policy").display().to_string();
@@ -197,12 +190,7 @@ fn an_environment_of_pettingzoo_keeps_the_contract_and_trains() {
         run(&format!("'{python}' -W ignore -c 'from pettingzoo.classic import tictactoe_v3'"));
     if code != 0 {
         let last = printed.lines().last().unwrap_or_default();
-        // The note bypasses the test harness, which would swallow it.
-        let note = format!(
-            "NOT RUN: {python} has no PettingZoo ({last}); set TROUPE_TEST_PYTHON to one that has it\n"
-        );
-        std::io::stderr().write_all(note.as_bytes()).expect("stderr");
-        return;
+        skip!("{python} has no PettingZoo ({last}); set TROUPE_TEST_PYTHON to one that has it");
     }
     let command = format!("{python} -W ignore {}", root().join("examples/pettingzoo_tictactoe.py").display());
     let lines = keeps_the_contract_and_trains(&command, ["player_1", "player_2"], 10);

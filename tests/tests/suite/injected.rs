@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use troupe_tests::{differences, pipeline, programs};
+use troupe_tests::{differences, pipeline, programs, skip};
 
 /// As small as a run can be that has a warm-up, an optimizer's state to go on from, and a version to prune.
 const TINY: [&str; 12] = [
@@ -264,8 +264,7 @@ fn policies_are_whole(run: &Path, told: &str) {
 fn at_any_system_call_of_any_program_nothing_is_lost() {
     let traces = Command::new("strace").args(["-f", "-qq", "-o", "/dev/null", "true"]).status();
     if !traces.is_ok_and(|status| status.success()) {
-        println!("NOT RUN: strace is not here, or may not trace");
-        return;
+        skip!("strace is not here, or may not trace");
     }
     let wanted = std::env::var("TROUPE_INJECTIONS").map_or(12, |count| count.parse().expect("a number"));
     let stage = Stage::new();

@@ -7,13 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
 use device::Source;
 use device::cuda::{self, Usage};
+use troupe_tests::skip;
 
 const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"];
 /// The compiler version of the table.
@@ -33,13 +33,7 @@ fn every_kernel_compiles_within_its_budget() {
     if !fetched.expect("fetch-cuda.sh runs").success()
         && let Err(failure) = cuda::compiler_version()
     {
-        // The note bypasses the test harness, which would swallow it.
-        let text = format!(
-            "SKIPPED: NO KERNEL WAS COMPILED FOR A GPU: pip could not fetch NVRTC, and {}\n",
-            failure.message
-        );
-        let _ = std::io::stderr().write_all(text.as_bytes());
-        return;
+        skip!("no kernel was compiled for a GPU: pip could not fetch NVRTC, and {}", failure.message);
     }
     let version = cuda::compiler_version().expect("NVRTC opens");
     let found = compile_all();
@@ -48,10 +42,7 @@ fn every_kernel_compiles_within_its_budget() {
         std::fs::write(&path, print(&found)).expect("the table is written");
     }
     if version != VERSION {
-        let text =
-            format!("SKIPPED: the budgets of the kernels are of NVRTC {VERSION:?}, this is {version:?}\n");
-        let _ = std::io::stderr().write_all(text.as_bytes());
-        return;
+        skip!("the kernels' budgets are for NVRTC {VERSION:?}, this is {version:?}");
     }
     let table = parse(&std::fs::read_to_string(&path).expect("the table"));
     let mut wrong = String::new();

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use troupe_tests::{must, pipeline, run, without_timing};
+use troupe_tests::{must, pipeline, run, skip, without_timing};
 
 /// A policy, an adapter over it, another that is published after it, and tasks.
 fn prepare(place: &Path) {
@@ -119,7 +119,7 @@ fn what_cannot_be_copied_is_said_in_a_sentence() {
 #[test]
 fn a_killed_copy_leaves_nothing_half() {
     if run("strace -V").0 != 0 {
-        return eprintln!("NOT RUN: there is no strace: apt-get install strace");
+        skip!("there is no strace: apt-get install strace");
     }
     let folder = tempfile::tempdir().expect("a folder");
     let (place, node) = (folder.path(), folder.path().join("node"));

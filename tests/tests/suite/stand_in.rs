@@ -6,7 +6,6 @@
 //! note, unless `fetch-cuda.sh onnxruntime nvrtc` has fetched the libraries.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -38,11 +37,12 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// None without the libraries. The note bypasses the test harness, which would swallow it.
+    /// None without the libraries.
     fn new() -> Option<Fixture> {
         let Some(runtime) = fetched() else {
-            let text = "SKIPPED: THE CUDA PATH WAS NOT RUN: ./fetch-cuda.sh onnxruntime nvrtc fetches what it needs\n";
-            let _ = std::io::stderr().write_all(text.as_bytes());
+            troupe_tests::skip::not_run(
+                "the CUDA path: ./fetch-cuda.sh onnxruntime nvrtc fetches what it needs",
+            );
             return None;
         };
         let fixture = Fixture { folder: tempfile::tempdir().expect("a folder"), runtime };

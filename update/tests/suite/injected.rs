@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 
 use crate::common::{Place, contents, one, program, version};
 use policy::directory::Policy;
+use troupe_tests::skip;
 
 const ARGUMENTS: &str = "--policy p --lr 1e-3 --keep 1 --threads 2 --quiet --max-logprob-gap 0";
 
@@ -79,8 +80,7 @@ fn shell(place: &Place, command: &str) {
 fn at_any_system_call_nothing_is_lost() {
     let traces = Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).status();
     if !traces.is_ok_and(|status| status.success()) {
-        println!("NOT RUN: strace is not here, or may not trace");
-        return;
+        skip!("strace is not here, or may not trace");
     }
     let runs = std::env::var("TROUPE_INJECTIONS").map_or(30, |count| count.parse().unwrap());
     // The second of two steps: there is a version to prune and an optimizer's state to go on from.

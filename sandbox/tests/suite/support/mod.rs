@@ -5,7 +5,6 @@
 //! out by asking the kernel directly, without any code of the sandbox. `TROUPE_SANDBOX=required` makes every absence a
 //! failure.
 
-use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
@@ -28,16 +27,8 @@ pub fn sandbox() -> Option<&'static Sandbox> {
     let Some(lacking) = lacking.filter(|_| !required) else {
         panic!("the sandbox should stand on this machine: {}", failure.message);
     };
-    not_run(&format!("no sandbox ({lacking}): {}", failure.message));
+    troupe_tests::skip::not_run(&format!("no sandbox ({lacking}): {}", failure.message));
     None
-}
-
-/// Says past the harness that the running test is not run, and why.
-pub fn not_run(why: &str) {
-    let thread = std::thread::current();
-    let test = thread.name().unwrap_or("a test");
-    // Not `eprintln!`, which the harness catches. A closed stderr must not fail a test.
-    let _ = writeln!(std::io::stderr(), "NOT RUN: {test}: {why}");
 }
 
 /// Whether there is a Python that the sandbox would take.
@@ -86,6 +77,7 @@ static LACKING: LazyLock<Option<String>> = LazyLock::new(|| {
     child.status().err().map(|error| format!("no namespaces of its own: {error}"))
 });
 
+#[allow(dead_code, reason = "only the tests of `envs` use it")]
 /// Makes `command` run where the kernel refuses user namespaces, as in many containers.
 pub fn without_namespaces(command: &mut Command) {
     use seccompiler::{
