@@ -68,7 +68,7 @@ archive() { # DIR
             python3 "$1/slim_provider.py" "$libraries/$name/libonnxruntime_providers_cuda.so" \
                 "$1/cache/troupe/cuda-13.0/$name/libonnxruntime_providers_cuda.so" --without "$never" || exit 1
     done
-    tar -C "$1" -c . | xz -6 -T2 >"$1.tar.xz" || exit 74
+    tar -C "$1" -c . | xz -9 >"$1.tar.xz" || exit 74
     size=$(wc -c <"$1.tar.xz")
     printf 'gpu_pack.sh: %s: %s bytes\n' "$1.tar.xz" "$size"
     [ "$size" -lt 60000000 ] || stop "$1.tar.xz is larger than 60 MB" 'leave more kernels out' 1

@@ -36,6 +36,7 @@ decode:1.7B 80 rollout/src/engine rollout/kernels policy/src/graph device
 products:1.7B 30 device
 train:1.7B 110 update device
 decode-long:1.7B 45 rollout/src/engine rollout/kernels policy/src/graph device
+agree:1.7B 60 rollout/src/engine rollout/kernels policy/src/graph update device
 loop 35 rollout update policy device pipeline
 decode:1B 60 rollout/src/engine rollout/kernels policy/src/graph device
 train:1B 80 update device
