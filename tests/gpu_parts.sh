@@ -212,7 +212,7 @@ part_rollout() { # SIZE: episodes of two turns and two agents, as a step of trai
         figure "  $size: $count episodes, two turns: model's share of the rollout less loading" \
             "$(awk -v m="$(number model_seconds "$work/played.rollout")" -v s="$(number seconds "$work/played.rollout")" -v l="$(number load_seconds "$work/played.rollout")" 'BEGIN { if (s > l) printf "%.0f", 100 * m / (s - l) }')" %
         figure "  $size: $count episodes, two turns: replays among runs of decoding" \
-            "$(awk -v r="$replays" -v n="$(number decode_runs "$work/played.rollout")" 'BEGIN { if (n > 0) printf "%.1f", 100 * r / n }')" %
+            "$(awk -v r="$replays" -v n="$(number decode_runs "$work/played.rollout")" 'BEGIN { if (n + 0 > 0) printf "%.1f", 100 * r / n }')" %
         row "    runs of prompts, of decoding, mixed; refused shapes" "$(number prefill_runs "$work/played.rollout"), $(number decode_runs "$work/played.rollout"), $(number mixed_runs "$work/played.rollout"); $(number refused_shapes "$work/played.rollout")"
     done
 }
