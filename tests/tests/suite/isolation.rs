@@ -1,21 +1,16 @@
 //! Each stage alone, and the pipe in every order and split that the contract allows: the results must not change.
 
-use troupe_tests::{must, run, without_timing};
+use troupe_tests::{must, run, warmed_up, without_timing};
 
 struct Stage {
     folder: tempfile::TempDir,
 }
 
 impl Stage {
-    /// A tiny policy and a stream of samples from it, in a folder of their own.
+    /// A warmed-up policy and a stream of samples from it, in a folder of their own: not all groups are flat.
     fn new() -> Self {
         let stage = Self { folder: tempfile::tempdir().expect("a folder") };
-        // Warmed up for a moment, so that answers are well formed now and then and groups are not all flat.
-        must(&stage.at(
-            "policy init D/warm --preset tiny --seed 3; envs demo plan-path --count 240 --seed 3 | policy encode --policy D/warm | \
-             update --policy D/warm --objective nll --optimizer muon --lr 0.03 --lr-other 4e-3 --minibatches 60 --quiet > D/warmup; \
-             policy init D/policy --from D/warm",
-        ));
+        must(&stage.at(&format!("policy init D/policy --quiet --from '{}'", warmed_up().display())));
         must(&stage.at(
             "envs tasks plan-path --count 5 --seed 4 > D/tasks.jsonl; \
              rollout --policy D/policy --branches 3 --turns 2 --max-tokens 6 --seed 5 --quiet < D/tasks.jsonl > D/samples.jsonl; \

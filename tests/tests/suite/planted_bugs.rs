@@ -4,7 +4,7 @@
 //! simulator at test time, and run with seeds 0 to 3. A bug is caught if a launch fails, or if the result differs from that
 //! of the unchanged kernel, which must be bit-identical for every seed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use device::{Argument, Device, Kernel, Parameter, Scalar, Shape, Sim, Source};
@@ -210,6 +210,27 @@ fn every_planted_bug_is_caught() {
     assert!(escaped.is_empty(), "not caught: {escaped:#?}");
 }
 
+fn compiler() -> Command {
+    let mut command = Command::new(std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned()));
+    command.args(["-std=c++17", "-O1", "-fPIC", "-w"]).args(compile_kernels::FLAGS);
+    command.arg("-I").arg(compile_kernels::include_directory());
+    command
+}
+
+/// The simulator's object files, compiled once into `folder`.
+fn simulator(folder: &Path) -> Vec<PathBuf> {
+    let object = |source: &str| {
+        let object = folder.join(source).with_extension("o");
+        if !object.exists() {
+            let source = compile_kernels::include_directory().join(source);
+            let compiled = compiler().arg("-c").arg(&source).arg("-o").arg(&object).status();
+            assert!(compiled.expect("a C++ compiler").success(), "{} does not compile", source.display());
+        }
+        object
+    };
+    compile_kernels::SIMULATOR.iter().map(|source| object(source)).collect()
+}
+
 /// The case's kernel with the bug, compiled for the simulator. It stays loaded until the test ends.
 fn build(folder: &Path, name: &str, case: Case, bug: Option<&Planted>) -> &'static Kernel {
     let (file, wanted) = match case {
@@ -237,18 +258,8 @@ fn build(folder: &Path, name: &str, case: Case, bug: Option<&Planted>) -> &'stat
     let library = folder.join(format!("{name}.so"));
     std::fs::write(&source, compile_kernels::host_wrapper("planted", &expanded.text, &signatures))
         .expect("written");
-    let include = compile_kernels::include_directory();
-    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    let compiled = Command::new(compiler)
-        .args(["-std=c++17", "-O1", "-shared", "-fPIC", "-w"])
-        .args(compile_kernels::FLAGS)
-        .arg("-I")
-        .arg(&include)
-        .arg(&source)
-        .args(compile_kernels::SIMULATOR.map(|name| include.join(name)))
-        .arg("-o")
-        .arg(&library)
-        .status();
+    let objects = simulator(folder);
+    let compiled = compiler().arg("-shared").arg(&source).args(objects).arg("-o").arg(&library).status();
     assert!(compiled.expect("a C++ compiler").success(), "{name} does not compile");
     // SAFETY: a library that has just been made from the simulator's own text.
     let library = Box::leak(Box::new(unsafe { Library::new(&library) }.expect("it loads")));

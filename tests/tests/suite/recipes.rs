@@ -1,7 +1,7 @@
-//! The recipes of CONTRIBUTING.md, each carried out on a copy of the workspace exactly as it is written: a `diff` block is
+//! The recipes in docs/recipes, each carried out on a copy of the workspace exactly as it is written: a `diff` block is
 //! applied, a block after "Create `FILE`:" becomes that file, an `sh` block is run, and a `text` block is what it prints.
 //!
-//! The copies lie in `target/recipes` and share one target directory there, so third-party crates are built once.
+//! The copies lie in `target/recipes`, each with the artifacts of this build.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,13 +19,12 @@ enum Step {
     Run(String, Option<String>),
 }
 
-/// The steps of the section of `document` under `heading`.
-fn steps(document: &str, heading: &str) -> Vec<Step> {
-    let start = document.find(&format!("\n### {heading}\n")).unwrap_or_else(|| panic!("no recipe {heading}"));
+/// The steps of a recipe.
+fn steps(document: &str) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut created = None;
-    let mut lines = document[start + 1..].lines().skip(1);
-    while let Some(line) = lines.next().filter(|line| !line.starts_with("## ") && !line.starts_with("### ")) {
+    let mut lines = document.lines();
+    while let Some(line) = lines.next() {
         if let Some((_, rest)) = line.split_once("Create `") {
             created = rest.split('`').next().map(str::to_owned);
         }
@@ -56,47 +55,40 @@ fn patch(block: &str) -> Step {
 /// Replaces the one place of `text` that reads as `before`.
 fn replaced(path: &str, text: &str, (before, after): &(String, String)) -> String {
     let count = text.matches(before.as_str()).count();
-    assert_eq!(
-        count, 1,
-        "{path} has this {count} times; CONTRIBUTING.md must show it as it is, once:\n{before}"
-    );
+    assert_eq!(count, 1, "{path} has this {count} times; the recipe must show it as it is, once:\n{before}");
     text.replacen(before.as_str(), after, 1)
 }
 
-/// The folder of all copies.
-fn kitchen() -> PathBuf {
+/// The folder of the test's own build, `target/PROFILE`.
+fn built() -> PathBuf {
     let test = std::env::current_exe().expect("this test's path");
-    test.ancestors().nth(3).expect("target/PROFILE/deps").join("recipes")
+    test.ancestors().nth(2).expect("target/PROFILE/deps").to_path_buf()
 }
 
-/// A copy of everything that git would commit, in a folder of the recipe's own.
+/// A copy of everything that git would commit, with the artifacts that are built already: only what the recipe changes is compiled.
 fn copy(name: &str) -> PathBuf {
-    let tree = kitchen().join(name);
+    let built = built();
+    let tree = built.parent().expect("target").join("recipes").join(name);
     if tree.exists() {
         std::fs::remove_dir_all(&tree).expect("the last copy goes");
     }
-    let listed = Command::new("git")
-        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+    let own = tree.join("target").join(built.file_name().expect("a profile"));
+    std::fs::create_dir_all(&own).expect("a folder");
+    // Times of files are kept, by which cargo sees that nothing changed. Artifacts are replaced by renaming, so links will do;
+    // fingerprints and the files of build scripts are written in place.
+    let copied = Command::new("bash")
+        .args(["-euo", "pipefail", "-c"])
+        .arg(
+            "git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do \
+             if [ -e \"$file\" ]; then printf '%s\\0' \"$file\"; fi; done | xargs -0 cp -a --parents -t \"$1\" && \
+             cp -al \"$2/deps\" \"$3/\" && find \"$3/deps\" -name '*.d' -delete && cp -a \"$2/.fingerprint\" \"$2/build\" \"$3/\"",
+        )
+        .arg("bash")
+        .args([&tree, &built, &own])
         .current_dir(root())
         .output()
-        .expect("git runs");
-    for file in String::from_utf8(listed.stdout).expect("names").split_terminator('\0') {
-        let (from, to) = (root().join(file), tree.join(file));
-        if from.exists() {
-            std::fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
-            std::fs::copy(from, to).expect("a copy");
-        }
-    }
-    // Commands name target/debug, so it is a link to what all copies share. Speed does not matter here, building does.
-    let shared = kitchen().join("target");
-    std::fs::create_dir_all(&shared).expect("a folder");
-    std::os::unix::fs::symlink(shared, tree.join("target")).expect("a link");
-    std::fs::create_dir_all(tree.join(".cargo")).expect("a folder");
-    let quick = "[profile.dev]\nopt-level = 0\ndebug = false\n";
-    std::fs::write(tree.join(".cargo/config.toml"), quick).expect("written");
-    let manifest = std::fs::read_to_string(tree.join("Cargo.toml")).expect("the workspace's manifest");
-    let own = manifest.replace("{ opt-level = 1 }", "{ opt-level = 0 }");
-    std::fs::write(tree.join("Cargo.toml"), own).expect("written");
+        .expect("bash runs");
+    assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
     tree
 }
 
@@ -115,10 +107,10 @@ fn run(tree: &Path, script: &str) -> String {
 }
 
 /// Carries out a recipe; it must change files and run something.
-fn carry_out(heading: &str, name: &str) {
-    let document = std::fs::read_to_string(root().join("CONTRIBUTING.md")).expect("CONTRIBUTING.md");
-    let steps = steps(&document, heading);
-    assert!(steps.iter().any(|step| matches!(step, Step::Run(_, Some(_)))), "{heading} shows nothing");
+fn carry_out(name: &str) {
+    let document = std::fs::read_to_string(root().join(format!("docs/recipes/{name}.md"))).expect("a recipe");
+    let steps = steps(&document);
+    assert!(steps.iter().any(|step| matches!(step, Step::Run(_, Some(_)))), "{name} shows nothing");
     let tree = copy(name);
     for step in &steps {
         match step {
@@ -135,7 +127,7 @@ fn carry_out(heading: &str, name: &str) {
             Step::Run(script, expected) => {
                 let printed = run(&tree, script);
                 if let Some(expected) = expected {
-                    assert_eq!(&printed, expected, "{heading}: {script}");
+                    assert_eq!(&printed, expected, "{name}: {script}");
                 }
             }
         }
@@ -143,37 +135,42 @@ fn carry_out(heading: &str, name: &str) {
 }
 
 #[test]
+#[ignore = "storm"]
 fn an_environment_is_added_as_the_recipe_says() {
-    carry_out("Add an environment", "environment");
+    carry_out("environment");
 }
 
 #[test]
+#[ignore = "storm"]
 fn an_estimator_is_added_as_the_recipe_says() {
-    carry_out("Add an estimator", "estimator");
+    carry_out("estimator");
 }
 
 #[test]
+#[ignore = "storm"]
 fn a_model_family_is_added_as_the_recipe_says() {
-    carry_out("Add a model family", "family");
+    carry_out("model-family");
 }
 
 #[test]
+#[ignore = "storm"]
 fn a_stage_is_added_as_the_recipe_says() {
-    carry_out("Add a stage", "stage");
+    carry_out("stage");
 }
 
 #[test]
+#[ignore = "storm"]
 fn a_kernel_is_added_as_the_recipe_says() {
-    carry_out("Add a kernel", "kernel");
+    carry_out("kernel");
 }
 
 #[test]
 fn steps_are_read_as_a_reader_would() {
-    let document = "\n### One\nCreate `a/b.rs`:\n```rust\nx\n```\nIn c:\n```diff\n--- c\n@@\n k\n-l\n+m\n```\n\
-                    ```sh\nrun\n```\n```text\nout\n```\n### Two\n```sh\nno\n```\n";
+    let document = "# One\nCreate `a/b.rs`:\n```rust\nx\n```\nIn c:\n```diff\n--- c\n@@\n k\n-l\n+m\n```\n\
+                    ```sh\nrun\n```\n```text\nout\n```\n";
     let hunk = ("k\nl\n".to_owned(), "k\nm\n".to_owned());
     assert_eq!(
-        steps(document, "One"),
+        steps(document),
         [
             Step::Create("a/b.rs".into(), "x\n".into()),
             Step::Patch("c".into(), vec![hunk.clone()]),

@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use serde_json::{Value, json};
-use troupe_tests::{must, shell};
+use troupe_tests::{must, shell, warmed_up};
 
 /// An `envs step` process.
 struct Step {
@@ -212,12 +212,17 @@ fn whatever_rollout_wrote_follows_from_the_tasks_and_the_texts() {
         ("plan-path", "team", vec![("team", 4, 3, 1.0), ("team", 3, 2, 0.5), ("single", 4, 2, 1.0)]),
         ("math", "ensemble", vec![("team", 4, 2, 1.0), ("ensemble", 3, 2, 1.0), ("turns", 3, 3, 2.0)]),
     ] {
-        must(&at(&format!(
+        let warm_up = format!(
             "policy init D/{environment} --preset tiny --seed 3; \
              envs demo {environment} --workflow {demonstrated} --count 720 --seed 3 | \
              policy encode --policy D/{environment} | update --policy D/{environment} --objective nll \
              --optimizer muon --lr 0.03 --lr-other 4e-3 --minibatches 120 --quiet > D/warmup"
-        )));
+        );
+        must(&at(&if environment == "plan-path" {
+            format!("policy init D/{environment} --from '{}'", warmed_up().display())
+        } else {
+            warm_up
+        }));
         for (workflow, branches, turns, team_weight) in runs {
             let run = Run { environment, workflow, branches, turns, team_weight };
             let text = must(&at(&format!(
