@@ -50,7 +50,7 @@ LIST
     cp -r tests/golden "$1/" || exit 74
     python3 tests/full_tokenizer.py "$1/tokenizer" 151936 && python3 tests/full_tokenizer.py "$1/tokenizer/small" 2048 || exit 1
     cp -r pipeline.sh pipeline fetch-cuda.sh fetch-runtime.sh benches/torch_decode.py benches/torch_train.py \
-        benches/update_shapes.py tests/slim_provider.py tests/kernel_times.py tests/gpu.sh "$1/" || exit 74
+        benches/update_shapes.py tests/slim_provider.py tests/kernel_times.py tests/gpu.sh tests/gpu_policies.sh tests/gpu_parts.sh "$1/" || exit 74
     printf 'gpu_pack.sh: %s is ready, %s; run %s/gpu.sh on the machine with the GPU\n' "$1" "$(du -sh "$1" | cut -f1)" "$1"
 }
 
@@ -68,7 +68,7 @@ archive() { # DIR
             python3 "$1/slim_provider.py" "$libraries/$name/libonnxruntime_providers_cuda.so" \
                 "$1/cache/troupe/cuda-13.0/$name/libonnxruntime_providers_cuda.so" --without "$never" || exit 1
     done
-    tar -C "$1" -c . | xz -6 -T2 >"$1.tar.xz" || exit 74
+    tar -C "$1" -c . | xz -9 >"$1.tar.xz" || exit 74
     size=$(wc -c <"$1.tar.xz")
     printf 'gpu_pack.sh: %s: %s bytes\n' "$1.tar.xz" "$size"
     [ "$size" -lt 60000000 ] || stop "$1.tar.xz is larger than 60 MB" 'leave more kernels out' 1

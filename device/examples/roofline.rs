@@ -5,6 +5,10 @@
 //! ```
 //!
 //! Prints one JSON object. Figures of other programs are shares of these, taken on the same card in the same run.
+//!
+//! With `products HIDDEN INNER QUERIES KEYS VOCABULARY ROWS` instead one object for each product of a decoder's training over ROWS
+//! tokens, and with `decode` before these for each of a decode step's: by the algorithm that cuBLASLt proposes first, and by the
+//! fastest of the first eight.
 
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
 
@@ -16,16 +20,124 @@ use record::failure::{Failure, Result};
 
 fn main() -> std::process::ExitCode {
     record::stage::run("roofline", || {
-        println!("{}", measure(&std::env::args().nth(1).unwrap_or_else(|| "cuda".to_owned()))?);
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        let kind = DeviceKind::parse("DEVICE", arguments.first().map_or("cuda", String::as_str))?;
+        if kind == DeviceKind::Cpu {
+            return Err(Failure::usage("DEVICE cpu: name cuda, cuda:N or sim"));
+        }
+        match arguments.get(1).map(String::as_str) {
+            None => println!("{}", measure(kind)?),
+            Some(what @ ("products" | "decode")) => {
+                products(kind, &shapes(what == "products", &arguments[2..])?)?
+            }
+            Some(other) => return Err(Failure::usage(format!("{other}: neither products nor decode"))),
+        }
         Ok(())
     })
 }
 
-fn measure(name: &str) -> Result<String> {
-    let kind = DeviceKind::parse("DEVICE", name)?;
-    if kind == DeviceKind::Cpu {
-        return Err(Failure::usage("DEVICE cpu: name cuda, cuda:N or sim"));
+/// A product as the programs compute it.
+struct Product {
+    name: String,
+    /// Rows and columns of the result, and the inner dimension.
+    extent: [usize; 3],
+    /// Whether the left and the right operand are stored transposed.
+    transposed: (bool, bool),
+    /// Whether it is added to what is there, in f32.
+    adds: bool,
+}
+
+/// The products of a decoder: all of training, or those of decoding.
+fn shapes(training: bool, sizes: &[String]) -> Result<Vec<Product>> {
+    let sizes: Vec<usize> = sizes.iter().filter_map(|size| size.parse().ok()).collect();
+    let &[hidden, inner, queries, keys, vocabulary, rows] = &sizes[..] else {
+        return Err(Failure::usage("sizes are HIDDEN INNER QUERIES KEYS VOCABULARY ROWS"));
+    };
+    // Of the head as many rows as `update` computes logits of at once.
+    let head_rows = if training { rows.min(1152) } else { rows };
+    let mut weights = vec![
+        ("query", queries, hidden, rows),
+        ("key or value", keys, hidden, rows),
+        ("output", hidden, queries, rows),
+        ("gate or up", inner, hidden, rows),
+        ("down", hidden, inner, rows),
+        ("head", vocabulary, hidden, head_rows),
+    ];
+    if queries == hidden {
+        weights.retain(|weight| weight.0 != "output");
+        weights[0].0 = "query or output";
     }
+    let mut products = Vec::new();
+    for (name, outputs, inputs, rows) in weights {
+        let mut add = |what: &str, extent, transposed, adds| {
+            products.push(Product { name: format!("{name}{what}"), extent, transposed, adds });
+        };
+        add("", [rows, outputs, inputs], (false, true), false);
+        if training {
+            add(", gradient of inputs", [rows, inputs, outputs], (false, false), false);
+            add(", gradient of weights", [outputs, inputs, rows], (true, false), true);
+        }
+    }
+    Ok(products)
+}
+
+/// Measures products, each by the first algorithm and by the fastest of eight.
+fn products(kind: DeviceKind, products: &[Product]) -> Result<()> {
+    let repeats = if kind == DeviceKind::Sim { 1 } else { 10 };
+    let extents = || products.iter().map(|product| product.extent);
+    let most = |count: fn([usize; 3]) -> usize| extents().map(count).max().unwrap_or(0);
+    let [left, right, out] = [most(|[m, _, k]| m * k), most(|[_, n, k]| k * n), most(|[m, n, _]| m * n)];
+    let mut device = Any::open(kind, 2)?;
+    device.reserve(GEMM_WORKSPACE + 2 * (left + right) as u64 + 6 * out as u64 + (1 << 20))?;
+    let (a, b) = (device.allocate::<bf16>(left)?, device.allocate::<bf16>(right)?);
+    let (half, single) = (device.allocate::<bf16>(out)?, device.allocate::<f32>(out)?);
+    let values: Vec<bf16> =
+        (0..1_usize << 22).map(|i| bf16::from_f32((i * 7919 % 1009) as f32 / 504.5 - 1.0)).collect();
+    for buffer in [&a, &b] {
+        for first in (0..buffer.len()).step_by(values.len()) {
+            let count = values.len().min(buffer.len() - first);
+            device.upload(&values[..count], buffer.slice(first..first + count))?;
+        }
+    }
+    device.clear(single.all())?;
+    for Product { name, extent, transposed, adds } in products {
+        let [m, n, k] = *extent;
+        let operand = |values, transposed: bool, [rows, columns]: [usize; 2]| match transposed {
+            true => Operand::new(values, rows).transposed(),
+            false => Operand::new(values, columns),
+        };
+        let (left, right) = (operand(&a, transposed.0, [m, k]), operand(&b, transposed.1, [k, n]));
+        let out = match name.as_str() {
+            "head" => Operand::new(&single, n),
+            _ if *adds => Operand::new(&single, n),
+            _ => Operand::new(&half, n),
+        };
+        let product = Gemm::new(left, right, out, *extent).adding(*adds);
+        let mut times = Vec::new();
+        for choice in 0..8 {
+            let product = Gemm { choice, ..product };
+            match median(&mut device, repeats, |device| device.gemm(&product)) {
+                Ok(seconds) => times.push(seconds),
+                Err(failure) if choice == 0 => return Err(failure),
+                // There are no more.
+                Err(_) => break,
+            }
+        }
+        let best = (0..times.len()).min_by(|&one, &other| times[one].total_cmp(&times[other])).unwrap_or(0);
+        let speed = |seconds: f64| 2.0 * m as f64 * n as f64 * k as f64 / seconds;
+        println!(
+            "{{\"product\":{name:?},\"rows\":{m},\"columns\":{n},\"depth\":{k},\"first\":{:.4e},\"best\":{:.4e},\
+             \"choice\":{best},\"choices\":{},\"seconds\":{:.4e}}}",
+            speed(times[0]),
+            speed(times[best]),
+            times.len(),
+            times[0]
+        );
+    }
+    Ok(())
+}
+
+fn measure(kind: DeviceKind) -> Result<String> {
     // The simulator only shows that the program works.
     let (width, words, repeats) =
         if kind == DeviceKind::Sim { (128, 1 << 16, 2) } else { (8192, 1 << 29, 20) };

@@ -339,7 +339,16 @@ fn timing(
     let model: Duration = times.phases.iter().map(|phases| phases.prefill + phases.decode).sum();
     let of_policy = |(owner, phases): (&Owner, &PhaseTimings)| {
         let [prefill, decode] = [phases.prefill, phases.decode].map(|time| time.as_secs_f64());
-        (owner.name.clone(), json!({"prefill_seconds": prefill, "decode_seconds": decode}))
+        let of_policy = json!({
+            "prefill_seconds": prefill,
+            "decode_seconds": decode,
+            "prefill_runs": phases.prefill_runs,
+            "decode_runs": phases.decode_runs,
+            "mixed_runs": phases.mixed_runs,
+            "replayed_runs": phases.graphs.replays,
+            "refused_shapes": phases.graphs.refused,
+        });
+        (owner.name.clone(), of_policy)
     };
     let policies: Map<String, Value> =
         settings.team.owners().iter().zip(&times.phases).map(of_policy).collect();

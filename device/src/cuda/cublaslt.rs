@@ -35,6 +35,8 @@ pub(crate) struct Key {
     pub out: Layout,
     /// What the product is added to: laid out as `out`, at an alignment of its own.
     pub addend: Option<Layout>,
+    /// See [`Gemm::choice`].
+    pub choice: usize,
 }
 
 impl Key {
@@ -46,6 +48,7 @@ impl Key {
             second: layout(&gemm.left, m, k),
             out: layout(&gemm.out, m, n),
             addend: gemm.addend.map(|addend| layout(&addend, m, n)),
+            choice: gemm.choice,
         }
     }
 }
@@ -200,8 +203,32 @@ impl MatmulPlan {
                 result::set_matmul_pref_attribute(plan.preference, attribute, value, size_of::<u32>())?;
             }
             let [a, b, c] = [plan.layouts[0], plan.layouts[1], plan.layouts[2]];
-            let best = result::get_matmul_algo_heuristic(handle, product, a, b, c, c, plan.preference)?;
-            plan.algorithm = best.algo;
+            plan.algorithm = match key.choice {
+                0 => result::get_matmul_algo_heuristic(handle, product, a, b, c, c, plan.preference)?.algo,
+                choice => {
+                    let mut proposed =
+                        vec![std::mem::zeroed::<sys::cublasLtMatmulHeuristicResult_t>(); choice + 1];
+                    let (most, mut count) = (proposed.len() as i32, 0);
+                    let first = proposed.as_mut_ptr();
+                    sys::cublasLtMatmulAlgoGetHeuristic(
+                        handle,
+                        product,
+                        a,
+                        b,
+                        c,
+                        c,
+                        plan.preference,
+                        most,
+                        first,
+                        &mut count,
+                    )
+                    .result()?;
+                    let none = result::CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED);
+                    let chosen = proposed[..count.max(0) as usize].get(choice).ok_or(none)?;
+                    chosen.state.result()?;
+                    chosen.algo
+                }
+            };
         }
         Ok(plan)
     }

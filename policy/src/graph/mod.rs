@@ -295,7 +295,7 @@ impl Builder<'_> {
 
     /// `sum = left + right` in f32, with the residual stream on the left, and its RMS norm, rounded once.
     fn add_norm(&mut self, left: &str, right: &str, weight: &str, sum: &str, normed: &str) -> Result<()> {
-        let weight = self.norm_weight(weight, Element::F32)?;
+        let weight = self.wide_norm_weight(weight)?;
         let right = self.widened(right);
         let narrow = self.element != Element::F32;
         let output = if narrow { format!("{normed}.f32") } else { normed.to_owned() };
@@ -351,6 +351,19 @@ impl Builder<'_> {
             self.graph.numbers(&value, element, &shape, values.into_iter());
         }
         Ok(value)
+    }
+
+    /// The same in f32, of the value that it has in the type of the activations: training reads that, and a norm that is
+    /// rounded on one side alone is a part of the difference between the two.
+    fn wide_norm_weight(&mut self, name: &str) -> Result<String> {
+        if self.element == Element::F32 || self.config.variant.norms_minus_one {
+            return self.norm_weight(name, Element::F32);
+        }
+        let (narrow, wide) = (self.weight(name)?, format!("{name}/f32"));
+        if self.present.insert(wide.clone()) {
+            self.cast(&narrow, Element::F32, &wide);
+        }
+        Ok(wide)
     }
 
     /// Writes a weight's initializer on its first use; the type that it is stored in.

@@ -197,3 +197,30 @@ fn a_shared_prefix_graph_depends_on_no_weights_and_casts_only_the_rows_that_are_
     assert!(graphs[1..3].iter().all(|other| *other == graphs[0]));
     assert_ne!(graphs[3], graphs[0]);
 }
+
+/// Training rounds norms of f32 checkpoints as it rounds all weights, so inference does.
+#[test]
+fn in_bf16_norms_of_the_residual_stream_have_rounded_weights() {
+    let directory = tempfile::tempdir().unwrap();
+    let policy =
+        policy::initial::from_preset(&directory.path().join("p"), policy::initial::Preset::Tiny, 1).unwrap();
+    for (arithmetic, rounded) in [(Arithmetic::BF16, true), (Arithmetic::F32, false)] {
+        let graph = graph_of(&policy, Kind::Paged(arithmetic), &Stack::new([]));
+        let nodes: Vec<_> = fields(&graph).into_iter().filter(|(number, _)| *number == 1).collect();
+        let made_by = |value: &str| {
+            let node = nodes.iter().find(|(_, node)| texts(node, 2).contains(&value));
+            node.map(|(_, node)| (texts(node, 4)[0], texts(node, 1)[0]))
+        };
+        let norms = nodes.iter().filter(|(_, node)| texts(node, 4)[0] == "SkipSimplifiedLayerNormalization");
+        let weights: Vec<&str> = norms.map(|(_, node)| texts(node, 1)[2]).collect();
+        assert_eq!(weights.len(), 2 * 3);
+        for weight in weights {
+            let stored = weight.trim_end_matches("/f32");
+            let narrow = format!("{stored}/cast");
+            // The preset is stored in f32: to bf16 and back.
+            let wanted = rounded.then_some([("Cast", narrow.as_str()), ("Cast", stored)]);
+            let found = made_by(weight).map(|last| [last, made_by(last.1).expect("a cast")]);
+            assert_eq!(found, wanted, "{arithmetic:?}: {weight}");
+        }
+    }
+}

@@ -40,9 +40,9 @@ struct Arguments {
     /// Tokens of a completion
     #[arg(long, default_value_t = 64)]
     completion: usize,
-    /// Branches of a group
-    #[arg(long, default_value_t = 4)]
-    branches: usize,
+    /// Branches of a group; with --device several numbers, one after another
+    #[arg(long, value_delimiter = ',', default_value = "4")]
+    branches: Vec<usize>,
     /// Groups a thread
     #[arg(long, default_value_t = 32)]
     groups: usize,
@@ -110,7 +110,7 @@ fn on_cpu(arguments: &Arguments, policy: &Policy) -> Result<()> {
         let engine = Engine::load(policy, &options)?;
         let loaded = started.elapsed();
         let mut decoders = (0..threads).map(|_| engine.decoder()).collect::<Vec<_>>();
-        let tokens = (threads * arguments.groups * arguments.branches * arguments.completion) as f64;
+        let tokens = (threads * arguments.groups * arguments.branches[0] * arguments.completion) as f64;
         let mut times = Vec::new();
         // The first one is not counted: it takes memory from the system.
         for repeat in 0..=arguments.repeats {
@@ -130,7 +130,7 @@ fn on_cpu(arguments: &Arguments, policy: &Policy) -> Result<()> {
              {:.0} tokens a CPU-second (median {:.0}); wall {:.1} ms, {:.0} tokens a second (median {:.0}); peak {} MB",
             engine.instruction_set(),
             arguments.groups,
-            arguments.branches,
+            arguments.branches[0],
             arguments.prompt,
             arguments.completion,
             milliseconds(loaded),
@@ -156,7 +156,8 @@ fn generate(
 ) -> Result<()> {
     for group in 0..arguments.groups {
         let place = [thread, repeat, group].map(|number| number as u64);
-        decoder.submit(None, request(place, arguments.prompt, arguments.branches, arguments.completion))?;
+        decoder
+            .submit(None, request(place, arguments.prompt, arguments.branches[0], arguments.completion))?;
     }
     while !decoder.is_idle() {
         decoder.advance()?;

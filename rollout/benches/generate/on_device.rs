@@ -1,7 +1,7 @@
 //! Speed of the device engine, beside the least work that any program must do.
 //!
 //! ```text
-//! cargo bench -p rollout --bench generate -- --policy DIR --device cuda --batch 1,64 --context 512 --branches 4
+//! cargo bench -p rollout --bench generate -- --policy DIR --device cuda --batch 1,64 --context 512 --branches 1,4
 //! ```
 //!
 //! One JSON object per line: for a decode step the tokens and seconds, and the bytes and operations that no program can
@@ -28,7 +28,7 @@ use crate::{Arguments, request};
 /// Prompts of a prefill measurement.
 const PROMPTS: usize = 8;
 
-/// Measures every batch size at every context, without sharing and with `--branches` that share a prompt.
+/// Measures every batch size at every context, with each number of branches that share a prompt.
 pub fn measure(arguments: &Arguments, policy: &Policy, device: DeviceKind) -> Result<()> {
     let cost = Cost::of(&Config::load(policy.model())?, if device == DeviceKind::Sim { 4.0 } else { 2.0 });
     let service = engine::start(&[policy], device, 1, Vec::new())?;
@@ -38,18 +38,16 @@ pub fn measure(arguments: &Arguments, policy: &Policy, device: DeviceKind) -> Re
     engine.seconds(1, 16, 1, 2)?;
     let repeats = arguments.repeats.max(1);
     for &context in &arguments.context {
-        let seconds = median(repeats, || engine.seconds(PROMPTS, context, 1, 1))?;
+        let (seconds, spread) = median(repeats, || engine.seconds(PROMPTS, context, 1, 1))?;
         let tokens = (PROMPTS * context) as f64;
         let operations = cost.operations(tokens, context as f64 / 2.0);
         let line = json!({
             "measure": "prefill", "context": context, "tokens_per_second": tokens / seconds,
-            "bytes": cost.weights, "operations": operations, "seconds": seconds,
+            "bytes": cost.weights, "operations": operations, "seconds": seconds, "spread": spread,
         });
         println!("{line}");
-        let mut shares = vec![1, arguments.branches];
-        shares.dedup();
         for (&batch, &branches) in
-            arguments.batch.iter().flat_map(|batch| shares.iter().map(move |k| (batch, k)))
+            arguments.batch.iter().flat_map(|batch| arguments.branches.iter().map(move |k| (batch, k)))
         {
             let mut line =
                 json!({"measure": "decode", "batch": batch, "context": context, "branches": branches});
@@ -71,10 +69,12 @@ pub fn measure(arguments: &Arguments, policy: &Policy, device: DeviceKind) -> Re
                 println!("{line}");
                 continue;
             }
-            let seconds = median(repeats, || {
+            let (all, spread) = median(repeats, || {
                 let short = engine.seconds(groups, prompt, branches, ramp)?;
                 Ok(engine.seconds(groups, prompt, branches, long)? - short)
-            })? / arguments.steps as f64;
+            })?;
+            let seconds = all / arguments.steps as f64;
+            line["spread"] = json!(spread);
             let read = (groups * prompt + batch * own) as f64;
             line["tokens_per_second"] = json!(batch as f64 / seconds);
             line["seconds"] = json!(seconds);
@@ -144,8 +144,10 @@ impl Engine {
     }
 }
 
-fn median(repeats: usize, mut measure: impl FnMut() -> Result<f64>) -> Result<f64> {
+/// The median, and how far the least and the most are apart as a share of it.
+fn median(repeats: usize, mut measure: impl FnMut() -> Result<f64>) -> Result<(f64, f64)> {
     let mut all = (0..repeats).map(|_| measure()).collect::<Result<Vec<f64>>>()?;
     all.sort_by(f64::total_cmp);
-    Ok(all[repeats / 2])
+    let median = all[repeats / 2];
+    Ok((median, (all[repeats - 1] - all[0]) / median))
 }

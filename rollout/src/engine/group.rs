@@ -110,10 +110,15 @@ impl Group {
         all - self.stored.blocks().len()
     }
 
+    /// Tokens of its prompt that are still to be run.
+    pub fn prompt_left(&self) -> usize {
+        self.prompt.len() - self.stored.tokens()
+    }
+
     /// Adds up to `budget` more tokens of the prompt to the batch; how many, and whether that completes it.
     pub fn add_prompt(&mut self, budget: usize, pool: &mut BlockPool, batch: &mut Batch) -> (usize, bool) {
         let begin = self.stored.tokens();
-        let count = (self.prompt.len() - begin).min(budget);
+        let count = self.prompt_left().min(budget);
         if count == 0 || self.has_begun() {
             return (0, false);
         }

@@ -20,8 +20,9 @@ pub mod sequence;
 pub mod service;
 #[cfg(test)]
 mod tests;
+pub mod timings;
 
 pub use cpu::{CarriedOver, Decoder, Engine, Options};
 pub use gemm::Precision;
 pub use request::{Completion, Request, SamplingParams};
-pub use scheduler::PhaseTimings;
+pub use timings::PhaseTimings;

@@ -2,16 +2,18 @@
 //!
 //! A batch holds the newest token of each live branch and, while prompts wait, up to a budget of their tokens; long
 //! prompts are prefilled in chunks. Groups are admitted while all blocks that they may come to need are available, so
-//! none is ever preempted. What a group generates depends neither on the other groups of a batch nor on what the prefix
+//! none is ever preempted. On a device a run holds either prompts or newest tokens: those alone replay CUDA graphs, and
+//! prompts gather until a run of them is worth its time. What a group generates depends neither on the other groups of a batch nor on what the prefix
 //! cache holds, as far as the model runner's arithmetic does not.
 
 use super::batch::Batch;
 use super::block_pool::{BlockPool, CacheConfig};
 use super::group::{Group, Source, group_blocks};
 use super::request::{Completion, Request, SampledToken};
+use super::timings::{GraphCounts, PhaseTimings};
 use record::failure::{Failure, Result};
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A model runner: runs the model over a batch and samples the tokens that it requests.
 pub trait Runner {
@@ -20,7 +22,15 @@ pub trait Runner {
     /// # Errors
     /// The model failed, or its logits are not numbers.
     fn run(&mut self, batch: &Batch) -> Result<Vec<SampledToken>>;
+
+    /// Its CUDA graphs since the last call.
+    fn take_graph_counts(&mut self) -> GraphCounts {
+        GraphCounts::default()
+    }
 }
+
+/// The most runs of newest tokens that a prompt waits for others to come.
+const PATIENCE: usize = 16;
 
 /// What a scheduler may do.
 #[derive(Debug, Clone)]
@@ -31,8 +41,9 @@ pub struct SchedulerConfig {
     pub prompt_tokens: usize,
     /// Size of the KV cache.
     pub cache: CacheConfig,
-    /// Whether branches wait while prompts use up the budget: later batches are then fuller.
-    pub prefill_first: bool,
+    /// Whether a run holds either tokens of prompts or newest tokens. Otherwise it holds both, but branches wait while prompts
+    /// use up the budget: later batches are then fuller.
+    pub separate: bool,
     /// Whether a group that is too large still runs, alone, with blocks beyond the cache's size.
     pub expandable: bool,
     /// Positions of the model.
@@ -85,30 +96,6 @@ impl SchedulerConfig {
     }
 }
 
-/// Time of model runs, sampling included.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct PhaseTimings {
-    /// For tokens of prompts.
-    pub prefill: Duration,
-    /// For the newest tokens of branches.
-    pub decode: Duration,
-}
-
-impl PhaseTimings {
-    /// Adds a run of `rows` rows, `prompt` of which were tokens of prompts; a mixed run's time is divided by rows.
-    fn add_run(&mut self, time: Duration, prompt: usize, rows: usize) {
-        let prefill = time.mul_f64(prompt as f64 / rows.max(1) as f64);
-        self.prefill += prefill;
-        self.decode += time.saturating_sub(prefill);
-    }
-
-    /// Adds `other`.
-    pub fn add(&mut self, other: &PhaseTimings) {
-        self.prefill += other.prefill;
-        self.decode += other.decode;
-    }
-}
-
 /// Generates for any number of groups. After an error it must not be used again.
 pub struct Scheduler<R> {
     runner: R,
@@ -120,7 +107,17 @@ pub struct Scheduler<R> {
     /// Whose tokens the batch requests: indices of active groups, those with complete prompts first.
     prefilled: Vec<usize>,
     decoding: Vec<usize>,
+    gathering: Gathering,
     timings: PhaseTimings,
+}
+
+/// Prompts that wait for others to come, while other branches get tokens.
+#[derive(Debug, Default)]
+struct Gathering {
+    /// Runs that they have waited.
+    runs: usize,
+    /// Tokens that their branches would have got in these.
+    tokens: usize,
 }
 
 impl<R: Runner> Scheduler<R> {
@@ -135,6 +132,7 @@ impl<R: Runner> Scheduler<R> {
             batch: Batch::default(),
             prefilled: Vec::new(),
             decoding: Vec::new(),
+            gathering: Gathering::default(),
             timings: PhaseTimings::default(),
         }
     }
@@ -158,7 +156,8 @@ impl<R: Runner> Scheduler<R> {
 
     /// Where the time went since the last call.
     pub fn take_timings(&mut self) -> PhaseTimings {
-        std::mem::take(&mut self.timings)
+        let graphs = self.runner.take_graph_counts();
+        PhaseTimings { graphs, ..std::mem::take(&mut self.timings) }
     }
 
     /// Whether no group is waiting or under way.
@@ -214,12 +213,14 @@ impl<R: Runner> Scheduler<R> {
 
     /// Fills the batch of the next run; how many of its rows are tokens of prompts.
     fn schedule(&mut self) -> usize {
+        let separate = self.config.separate;
+        let prompts = !separate || self.prompts_are_due();
         let Scheduler { pool, batch, active, .. } = self;
         batch.clear();
         self.prefilled.clear();
         self.decoding.clear();
         let mut budget = self.config.prompt_tokens;
-        for (index, group) in active.iter_mut().enumerate() {
+        for (index, group) in active.iter_mut().enumerate().filter(|_| prompts) {
             let (count, complete) = group.add_prompt(budget, pool, batch);
             budget -= count;
             if complete {
@@ -227,7 +228,7 @@ impl<R: Runner> Scheduler<R> {
             }
         }
         let prompt = batch.ids.len();
-        if self.config.prefill_first && budget == 0 {
+        if budget == 0 || (separate && prompts) {
             return prompt;
         }
         for (index, group) in active.iter_mut().enumerate().filter(|(_, group)| group.has_begun()) {
@@ -235,6 +236,25 @@ impl<R: Runner> Scheduler<R> {
             self.decoding.push(index);
         }
         prompt
+    }
+
+    /// Whether the next run is for prompts. They wait while others may come: a run of few takes about as long as one that
+    /// gives each branch a token. So they are due when they fill a run, or when waiting has cost as many tokens as that.
+    fn prompts_are_due(&mut self) -> bool {
+        let (begun, waiting): (Vec<&Group>, Vec<&Group>) =
+            self.active.iter().partition(|group| group.has_begun());
+        if waiting.is_empty() {
+            return false;
+        }
+        let live = |groups: &[&Group]| groups.iter().map(|group| group.live()).sum::<usize>();
+        let prompt: usize = waiting.iter().map(|group| group.prompt_left()).sum();
+        let Gathering { runs, tokens } = self.gathering;
+        let due = prompt >= self.config.prompt_tokens || tokens >= live(&begun) || runs >= PATIENCE;
+        self.gathering = match due {
+            true => Gathering::default(),
+            false => Gathering { runs: runs + 1, tokens: tokens + live(&waiting) },
+        };
+        due
     }
 }
 

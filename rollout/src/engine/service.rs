@@ -6,7 +6,8 @@
 //! same bytes need the same batches, which threads do not guarantee.
 
 use crate::engine::request::{Completion, Request};
-use crate::engine::scheduler::{PhaseTimings, Runner, Scheduler, SchedulerConfig};
+use crate::engine::scheduler::{Runner, Scheduler, SchedulerConfig};
+use crate::engine::timings::PhaseTimings;
 use crate::runtime::no_thread;
 use record::failure::{Failure, Result};
 use std::cell::Cell;

@@ -19,6 +19,7 @@ mod environments;
 mod examples;
 mod exits;
 mod experiments;
+mod gpu_visit;
 mod hostile;
 mod injected;
 mod isolation;

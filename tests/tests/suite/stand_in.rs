@@ -195,6 +195,33 @@ fn a_step_asks_a_gpu_for_nothing_impossible_and_frees_all_memory() {
     assert_eq!(log.last().map(String::as_str), Some("context left with 0"));
 }
 
+/// Prompts and decode rows are never in one run, so decoding replays graphs also where episodes have several turns and end one
+/// after another.
+#[test]
+fn a_rollout_of_two_turns_replays_graphs() {
+    let Some(fixture) = Fixture::new() else { return };
+    let rollout = ROLLOUT.replace("--turns 1", "--turns 2");
+    let tasks = "envs tasks plan-path --count 24 --seed 7";
+    let (code, printed) = fixture.run(&format!("{tasks} | {rollout} --max-tokens 48 >rollout"), &[]);
+    assert_eq!(code, 0, "{printed}");
+    let end = std::fs::read_to_string(fixture.path("rollout")).expect("samples");
+    let end: serde_json::Value = serde_json::from_str(end.lines().last().expect("a line")).expect("JSON");
+    let policies = end["timing"]["policies"].as_object().expect("policies");
+    let count = |name: &str| -> u64 {
+        policies.values().map(|of| of[name].as_u64().unwrap_or_else(|| panic!("{name}: {of}"))).sum()
+    };
+    let (prompts, decode, replays) = (count("prefill_runs"), count("decode_runs"), count("replayed_runs"));
+    assert!(prompts >= 2 && decode >= 2 * 47, "{prompts} runs of prompts, {decode} of decoding");
+    assert_eq!(count("mixed_runs"), 0);
+    assert!(10 * replays >= 9 * decode, "{replays} of {decode} runs of decoding are replays");
+    assert_eq!(count("refused_shapes"), 0);
+    // What the driver saw: a graph is replayed twice more when it is captured.
+    let log = fixture.log();
+    let beginning = |word: &str| log.iter().filter(|line| line.starts_with(word)).count() as u64;
+    assert_eq!(beginning("replay "), replays + 2 * beginning("captured "));
+    assert_eq!(beginning("launch sample_rows"), prompts + decode - replays);
+}
+
 /// `rollout` and `update` share one card from step to step (`--resident`): each has given all of it back when its part is over.
 #[test]
 fn stages_that_stay_leave_the_card_between_steps() {

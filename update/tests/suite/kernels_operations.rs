@@ -201,7 +201,7 @@ fn qk_norm_rope() {
 
 #[test]
 fn swiglu() {
-    for (rows, width) in [(3, 40), (70, 16), (1, 8)] {
+    for (rows, width) in [(3, 40), (70, 16), (1, 8), (2, 2088)] {
         let mut random = Random(5);
         let gate_up: Vec<f32> = values(&mut random, 2 * rows * width).iter().map(|x| x * 4.0).collect();
         let d_out = values(&mut random, rows * width);

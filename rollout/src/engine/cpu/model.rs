@@ -100,7 +100,7 @@ fn scheduler_config(config: &Config, layout: &KvLayout, options: &Options) -> Sc
             fork: Fork::NewBlock,
             lazy: true,
         },
-        prefill_first: true,
+        separate: false,
         expandable: true,
         positions: config.max_positions,
         vocabulary: config.vocab_size,

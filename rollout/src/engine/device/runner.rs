@@ -14,6 +14,7 @@ use crate::engine::batch::Batch;
 use crate::engine::block_pool::{CacheConfig, Fork};
 use crate::engine::request::SampledToken;
 use crate::engine::scheduler::{Runner, SchedulerConfig};
+use crate::engine::timings::GraphCounts;
 use device::{Buffer, Device, GEMM_WORKSPACE};
 use policy::config::Config;
 use policy::graph;
@@ -93,7 +94,7 @@ impl<D: Device, T: Activation> DeviceRunner<D, T> {
             sequences,
             prompt_tokens: rows - sequences,
             cache: CacheConfig { blocks, block_size, fork: Fork::CopyOnWrite, lazy: false },
-            prefill_first: false,
+            separate: true,
             expandable: false,
             positions: self.config.max_positions,
             vocabulary: self.config.vocab_size,
@@ -143,6 +144,7 @@ impl<D: Device, T: Activation> Runner for DeviceRunner<D, T> {
     fn run(&mut self, batch: &Batch) -> Result<Vec<SampledToken>> {
         self.kv.copy(&mut self.device, &batch.copies)?;
         let shape = BatchShape::of(batch, &self.capacity, self.config.max_positions);
+        let shape = self.graphs.padded(shape);
         self.inputs.upload(&mut self.device, batch, &shape)?;
         self.forward.request(&mut self.device, &batch.requests, &shape)?;
         let count = batch.requests.len();
@@ -155,7 +157,7 @@ impl<D: Device, T: Activation> Runner for DeviceRunner<D, T> {
             Step::Capture => {
                 let tokens = self.run_eagerly(&shape, count)?;
                 self.capture(&shape, tokens).or_else(|failure| {
-                    if self.graphs.give_up(&shape) {
+                    if self.graphs.fail(&shape) {
                         let (rows, cause) = (shape.rows, failure.message);
                         let text = format!("decoding {rows} sequences without a CUDA graph, which is slower");
                         stage::note("rollout", format!("{text}: {cause}"));
@@ -165,5 +167,9 @@ impl<D: Device, T: Activation> Runner for DeviceRunner<D, T> {
                 })
             }
         }
+    }
+
+    fn take_graph_counts(&mut self) -> GraphCounts {
+        self.graphs.take_counts()
     }
 }

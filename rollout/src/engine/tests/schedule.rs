@@ -89,7 +89,7 @@ fn scheduler(fork: Fork, blocks: usize, rows: usize, prompt_tokens: usize) -> Sc
         sequences: rows,
         prompt_tokens,
         cache: CacheConfig { blocks, block_size: SIZE, fork, lazy: false },
-        prefill_first: fork == Fork::NewBlock,
+        separate: fork == Fork::CopyOnWrite,
         expandable: false,
         positions: 200,
         vocabulary: VOCABULARY,
@@ -156,6 +156,9 @@ proptest! {
         prop_assert!(scheduler.runner().longest_run <= prompt_tokens + rows);
         prop_assert!(scheduler.runner().most_sequences <= rows);
         prop_assert_eq!(scheduler.pool().available(), blocks, "a block is lost");
+        let timings = scheduler.take_timings();
+        prop_assert!(timings.prefill_runs > 0);
+        prop_assert!(timings.mixed_runs == 0 || fork == Fork::NewBlock);
     }
 }
 
@@ -216,4 +219,39 @@ fn given_tokens_are_scored_and_what_can_never_fit_is_refused() {
     assert!(scheduler.submit(None, request(3, vec![50], 1, 1)).is_err());
     assert!(scheduler.submit(None, request(4, vec![1; 200], 1, 1)).is_err());
     assert!(scheduler.is_idle());
+}
+
+/// Decoding goes on while prompts gather: where one comes with each run, a run of prompts holds several.
+#[test]
+fn on_a_device_prompts_gather_and_wait_for_a_few_runs_only() {
+    let mut scheduler = scheduler(Fork::CopyOnWrite, 2000, 256, 100);
+    let long = |id| Request { max_tokens: 60, ..request(id, vec![1 + id as u32 % 49, 2, 3], 16, 60) };
+    scheduler.submit(None, long(1)).unwrap();
+    scheduler.advance().unwrap();
+    let begun = scheduler.take_timings();
+    assert_eq!((begun.prefill_runs, begun.decode_runs), (1, 0), "nobody else is there: it does not wait");
+    for id in 2..34 {
+        scheduler.submit(None, request(id, vec![1 + id as u32 % 49, 4], 1, 3)).unwrap();
+        scheduler.advance().unwrap();
+    }
+    let timings = scheduler.take_timings();
+    assert_eq!(timings.prefill_runs + timings.decode_runs, 32);
+    assert!((3..=10).contains(&timings.prefill_runs), "{timings:?}");
+    while !scheduler.is_idle() {
+        scheduler.advance().unwrap();
+    }
+    // One alone among many that decode.
+    scheduler.submit(None, long(40)).unwrap();
+    scheduler.advance().unwrap();
+    scheduler.take_timings();
+    scheduler.submit(None, request(41, vec![5, 6], 1, 1)).unwrap();
+    let waited = (0..).find(|_| !scheduler.advance().unwrap().is_empty()).expect("it is finished");
+    assert!((1..=16).contains(&waited), "{waited} runs");
+    // Enough for a run: they are due at once.
+    for id in 50..60 {
+        scheduler.submit(None, request(id, (1..=11).chain([id as u32 - 30]).collect(), 1, 1)).unwrap();
+    }
+    scheduler.take_timings();
+    scheduler.advance().unwrap();
+    assert_eq!(scheduler.take_timings().prefill_runs, 1);
 }

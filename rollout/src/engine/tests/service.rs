@@ -43,7 +43,7 @@ fn service(tokens: [u32; 2], most: usize) -> (Arc<Service>, Arc<AtomicUsize>) {
             sequences: 64,
             prompt_tokens: 64,
             cache: CacheConfig { blocks: 4096, block_size: 4, fork: Fork::CopyOnWrite, lazy: false },
-            prefill_first: false,
+            separate: true,
             expandable: false,
             positions: 100_000,
             vocabulary: 50,

@@ -366,9 +366,9 @@ impl<D: Device> Backend for Gpu<D> {
 
     fn swiglu(&mut self, _: Activation, rows: usize, width: usize, gate_up: &Values, out: &mut Values) {
         self.attempt(|gpu| {
-            let pairs = (rows * width / 2) as u64;
-            let arguments = [out.half()?.into(), gate_up.half()?.into(), pairs.into(), (width as i32).into()];
-            gpu.device.launch(&kernels::SWIGLU, Shape::values(pairs), &arguments)
+            let arguments = [out.half()?.into(), gate_up.half()?.into(), (width as i32).into()];
+            let shape = Shape::rows(rows as u32, threads(width / 4));
+            launch(&mut gpu.device, &kernels::SWIGLU, shape, &arguments)
         });
     }
 
@@ -382,15 +382,10 @@ impl<D: Device> Backend for Gpu<D> {
         out: &mut Values,
     ) {
         self.attempt(|gpu| {
-            let pairs = (rows * width / 2) as u64;
-            let arguments = [
-                gate_up.half()?.into(),
-                out.half()?.into(),
-                d_out.single()?.into(),
-                pairs.into(),
-                (width as i32).into(),
-            ];
-            gpu.device.launch(&kernels::SWIGLU_BACKWARD, Shape::values(pairs), &arguments)
+            let arguments =
+                [gate_up.half()?.into(), out.half()?.into(), d_out.single()?.into(), (width as i32).into()];
+            let shape = Shape::rows(rows as u32, threads(width / 4));
+            launch(&mut gpu.device, &kernels::SWIGLU_BACKWARD, shape, &arguments)
         });
     }
 

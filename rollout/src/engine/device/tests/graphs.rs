@@ -113,8 +113,8 @@ fn captures_that_do_not_replay_what_was_run_change_nothing() {
     for fault in [Fault::Empty, Fault::Refused, Fault::Broken] {
         let device = Faulty { sim: Sim::new(1, 0).expect("a simulator"), fault, begun: 0 };
         let mut faulty = on(device, policies, 64, 16, 16);
-        // By the second time every shape has come twice.
-        for _ in 0..2 {
+        // By the fifth time every shape has been run once and tried three times.
+        for _ in 0..5 {
             assert_eq!(completions(&mut faulty), wanted, "{fault:?}");
         }
         let begun = faulty.runner().device().begun;
