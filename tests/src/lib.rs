@@ -6,6 +6,7 @@
 
 pub mod server;
 pub mod skip;
+pub mod storm;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

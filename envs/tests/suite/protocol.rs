@@ -10,6 +10,7 @@ use record::line::{self, Task};
 use record::philox::{Draws, Part, Stream};
 use record::read::{Kind, Reader};
 use serde_json::{Value, json};
+use troupe_tests::storm;
 
 /// Values that are put in the place of others.
 fn strange() -> Vec<Value> {
@@ -109,11 +110,13 @@ fn requests(environment: &dyn Environment) -> Vec<Value> {
     requests
 }
 
-/// The rounds of a test: those of a usual run, or until the time is up.
+/// The rounds of a test: the usual number, or until the time is up.
 fn rounds(usual: u64) -> impl Iterator<Item = u64> {
-    let seconds = std::env::var("TROUPE_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-    let began = Instant::now();
-    (0..).take_while(move |round| *round < usual || began.elapsed() < Duration::from_secs(seconds))
+    let (time, began) = (storm::fuzz_time(), Instant::now());
+    let first = storm::seed() << 32;
+    (0..)
+        .take_while(move |round| time.map_or(*round < usual, |time| began.elapsed() < time))
+        .map(move |round| first + round)
 }
 
 #[test]

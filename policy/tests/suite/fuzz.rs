@@ -15,6 +15,7 @@ use policy::weights::{ElementType, Weights};
 use record::failure::Result;
 use record::philox::{Draws, Part, Stream};
 use record::sample::Message;
+use troupe_tests::storm;
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(name)
@@ -85,11 +86,10 @@ fn fuzz(name: &str, runs: u64, mut read: impl FnMut(&Path) -> Result<()>) {
         fs::copy(&path, files.join(path.file_name().unwrap())).unwrap();
     }
     let (seeds, path) = (seeds(name), files.join(name));
-    let seconds =
-        std::env::var("TROUPE_FUZZ_SECONDS").ok().map(|text| Duration::from_secs(text.parse().unwrap()));
+    let time = storm::fuzz_time();
     let (started, mut taken, mut number) = (Instant::now(), 0, 0);
-    while seconds.map_or(number < runs, |seconds| started.elapsed() < seconds) {
-        let mut draws = Draws::new(Stream::named(number, &[Part::Text(name)]));
+    while time.map_or(number < runs, |time| started.elapsed() < time) {
+        let mut draws = Draws::new(Stream::named(number, &[Part::Text(name), Part::Number(storm::seed())]));
         let bytes = mutated(&seeds, &mut draws);
         fs::write(&path, &bytes).unwrap();
         let began = Instant::now();

@@ -2,7 +2,7 @@
 //! line that a terminal shows as it is.
 //!
 //! The corpus is the golden stream and `corpus/`, where a line that once failed is kept. Mutations come from a fixed seed,
-//! so a failure repeats. `TROUPE_FUZZ_SECONDS` (default 2) says how long; a panic names the seed of its round.
+//! so a failure repeats. `TROUPE_FUZZ_SECONDS` (default 2) says how long, `TROUPE_SEED` which streams; a panic names its round.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,6 +18,7 @@ use record::stage::printable;
 use record::stream::Stream;
 use record::write::Writer;
 use serde_json::Map;
+use troupe_tests::storm;
 
 /// What a mutation may insert: what the readers look for, and what other parsers trip over.
 const TOKENS: [&str; 24] = [
@@ -144,11 +145,12 @@ fn refusal_is_a_sentence(failure: &Failure) {
 
 #[test]
 fn no_stream_breaks_a_reader() {
-    let seconds = std::env::var("TROUPE_FUZZ_SECONDS").map_or(2, |text| text.parse().expect("seconds"));
-    let (corpus, until) = (corpus(), Instant::now() + Duration::from_secs(seconds));
+    let time = storm::fuzz_time().unwrap_or(Duration::from_secs(2));
+    let (corpus, until) = (corpus(), Instant::now() + time);
     let (mut rounds, mut refused) = (0_u64, 0_u64);
     while Instant::now() < until {
-        let mut draws = Draws::new(RandomStream::named(rounds, &[Part::Text("fuzz")]));
+        let name = [Part::Text("fuzz"), Part::Number(storm::seed())];
+        let mut draws = Draws::new(RandomStream::named(rounds, &name));
         let bytes = mutate(&mut draws, &corpus);
         let started = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(|| read(&bytes)));

@@ -1,4 +1,4 @@
-//! The recipes of CONTRIBUTING.md, each carried out on a copy of the workspace exactly as it is written: a `diff` block is
+//! The recipes in docs/recipes, each carried out on a copy of the workspace exactly as it is written: a `diff` block is
 //! applied, a block after "Create `FILE`:" becomes that file, an `sh` block is run, and a `text` block is what it prints.
 //!
 //! The copies lie in `target/recipes` and share one target directory there, so third-party crates are built once.
@@ -19,13 +19,12 @@ enum Step {
     Run(String, Option<String>),
 }
 
-/// The steps of the section of `document` under `heading`.
-fn steps(document: &str, heading: &str) -> Vec<Step> {
-    let start = document.find(&format!("\n### {heading}\n")).unwrap_or_else(|| panic!("no recipe {heading}"));
+/// The steps of a recipe.
+fn steps(document: &str) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut created = None;
-    let mut lines = document[start + 1..].lines().skip(1);
-    while let Some(line) = lines.next().filter(|line| !line.starts_with("## ") && !line.starts_with("### ")) {
+    let mut lines = document.lines();
+    while let Some(line) = lines.next() {
         if let Some((_, rest)) = line.split_once("Create `") {
             created = rest.split('`').next().map(str::to_owned);
         }
@@ -56,10 +55,7 @@ fn patch(block: &str) -> Step {
 /// Replaces the one place of `text` that reads as `before`.
 fn replaced(path: &str, text: &str, (before, after): &(String, String)) -> String {
     let count = text.matches(before.as_str()).count();
-    assert_eq!(
-        count, 1,
-        "{path} has this {count} times; CONTRIBUTING.md must show it as it is, once:\n{before}"
-    );
+    assert_eq!(count, 1, "{path} has this {count} times; the recipe must show it as it is, once:\n{before}");
     text.replacen(before.as_str(), after, 1)
 }
 
@@ -115,10 +111,10 @@ fn run(tree: &Path, script: &str) -> String {
 }
 
 /// Carries out a recipe; it must change files and run something.
-fn carry_out(heading: &str, name: &str) {
-    let document = std::fs::read_to_string(root().join("CONTRIBUTING.md")).expect("CONTRIBUTING.md");
-    let steps = steps(&document, heading);
-    assert!(steps.iter().any(|step| matches!(step, Step::Run(_, Some(_)))), "{heading} shows nothing");
+fn carry_out(name: &str) {
+    let document = std::fs::read_to_string(root().join(format!("docs/recipes/{name}.md"))).expect("a recipe");
+    let steps = steps(&document);
+    assert!(steps.iter().any(|step| matches!(step, Step::Run(_, Some(_)))), "{name} shows nothing");
     let tree = copy(name);
     for step in &steps {
         match step {
@@ -135,7 +131,7 @@ fn carry_out(heading: &str, name: &str) {
             Step::Run(script, expected) => {
                 let printed = run(&tree, script);
                 if let Some(expected) = expected {
-                    assert_eq!(&printed, expected, "{heading}: {script}");
+                    assert_eq!(&printed, expected, "{name}: {script}");
                 }
             }
         }
@@ -144,36 +140,36 @@ fn carry_out(heading: &str, name: &str) {
 
 #[test]
 fn an_environment_is_added_as_the_recipe_says() {
-    carry_out("Add an environment", "environment");
+    carry_out("environment");
 }
 
 #[test]
 fn an_estimator_is_added_as_the_recipe_says() {
-    carry_out("Add an estimator", "estimator");
+    carry_out("estimator");
 }
 
 #[test]
 fn a_model_family_is_added_as_the_recipe_says() {
-    carry_out("Add a model family", "family");
+    carry_out("model-family");
 }
 
 #[test]
 fn a_stage_is_added_as_the_recipe_says() {
-    carry_out("Add a stage", "stage");
+    carry_out("stage");
 }
 
 #[test]
 fn a_kernel_is_added_as_the_recipe_says() {
-    carry_out("Add a kernel", "kernel");
+    carry_out("kernel");
 }
 
 #[test]
 fn steps_are_read_as_a_reader_would() {
-    let document = "\n### One\nCreate `a/b.rs`:\n```rust\nx\n```\nIn c:\n```diff\n--- c\n@@\n k\n-l\n+m\n```\n\
-                    ```sh\nrun\n```\n```text\nout\n```\n### Two\n```sh\nno\n```\n";
+    let document = "# One\nCreate `a/b.rs`:\n```rust\nx\n```\nIn c:\n```diff\n--- c\n@@\n k\n-l\n+m\n```\n\
+                    ```sh\nrun\n```\n```text\nout\n```\n";
     let hunk = ("k\nl\n".to_owned(), "k\nm\n".to_owned());
     assert_eq!(
-        steps(document, "One"),
+        steps(document),
         [
             Step::Create("a/b.rs".into(), "x\n".into()),
             Step::Patch("c".into(), vec![hunk.clone()]),

@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use troupe_tests::storm::{Random, rounds};
 use troupe_tests::{contents, differences, pipeline};
 
 const SMALL: [&str; 12] = [
@@ -77,14 +78,16 @@ fn policies_are_whole(run: &Path) {
 }
 
 #[test]
+#[ignore = "storm"]
 fn killed_anywhere_the_run_ends_with_the_same_bytes() {
-    let calm = storm(&SMALL, &[], 20);
+    let calm = storm(&SMALL, &[], rounds(8, 200));
     assert!(calm.keys().any(|name| name.ends_with("000004/done")));
 }
 
 #[test]
+#[ignore = "storm"]
 fn a_run_of_joint_actions_ends_with_the_same_bytes_too() {
-    let calm = storm(&JOINT, &[], 8);
+    let calm = storm(&JOINT, &[], rounds(4, 40));
     let (_, samples) =
         calm.iter().find(|(name, _)| name.ends_with("000003/samples.jsonl")).expect("the last step");
     let text = String::from_utf8_lossy(samples);
@@ -94,14 +97,16 @@ fn a_run_of_joint_actions_ends_with_the_same_bytes_too() {
 
 /// The run that is left alone has a pipe a step, the killed one a pipe for all steps.
 #[test]
+#[ignore = "storm"]
 fn stages_that_stay_end_with_the_same_bytes_too() {
-    storm(&SMALL, &["--resident"], 25);
+    storm(&SMALL, &["--resident"], rounds(8, 200));
 }
 
 /// At most the steps since the last save are repeated: here 3, or 1 of the rest.
 #[test]
+#[ignore = "storm"]
 fn so_they_do_where_their_state_is_saved_seldom() {
-    storm(&SMALL, &["--resident", "--save-every", "3"], 50);
+    storm(&SMALL, &["--resident", "--save-every", "3"], rounds(8, 200));
 }
 
 /// A step is committed with the optimizer's state, and not when the stages have failed: it would go on without its moments.
@@ -268,17 +273,13 @@ fn storm(arguments: &[&str], more: &[&str], storms: usize) -> BTreeMap<String, V
     assert!(whole.status.success(), "{}", String::from_utf8_lossy(&whole.stderr));
 
     let arguments = [arguments, more].concat();
-    // A small generator, so that the moments differ from kill to kill and not from run to run.
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut next = |below: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % below
-    };
+    // Moments differ from kill to kill, and not from run to run with one seed.
+    let mut random = Random::new();
     // Of stages that stay Python writes the files.
     let tee = if more.is_empty() { "tee" } else { "python3" };
     let targets = ["envs", "rollout", "group", "advantage", "update", "policy", tee, "pipeline.sh"];
     let mut kills = 0;
-    for attempt in 0..200 {
+    for attempt in 0..10 * storms {
         let child = pipeline(&stormy, &arguments)
             .process_group(0)
             .stdout(Stdio::null())
@@ -287,7 +288,7 @@ fn storm(arguments: &[&str], more: &[&str], storms: usize) -> BTreeMap<String, V
         let mut child = child.expect("pipeline.sh starts");
         let group = child.id();
         if kills < storms {
-            std::thread::sleep(Duration::from_millis(150 + next(900)));
+            std::thread::sleep(Duration::from_millis(50 + random.below(600) as u64));
             let target = targets[kills % targets.len()];
             if target == "pipeline.sh" {
                 kill(&format!("-{group}"));
@@ -316,7 +317,11 @@ fn storm(arguments: &[&str], more: &[&str], storms: usize) -> BTreeMap<String, V
             assert!(different.is_empty(), "after {kills} kills: {different:#?}");
             std::fs::remove_dir_all(&stormy).expect("the finished run");
         }
-        assert!(attempt < 199, "the run never got through: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            attempt + 1 < 10 * storms,
+            "the run never got through: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
     unreachable!("the last attempt ends the test")
 }
