@@ -4,7 +4,7 @@
 //! before it that define what it uses. Words around it do no harm, nor does a fence that is never closed, nor an example of
 //! its use after it. What stands between `<think>` and `</think>` is not the answer.
 
-use super::functions::defined;
+use super::functions::{defined, definitions, is_import, mentions};
 
 /// Longest program or test that is looked at, in bytes.
 pub const LONGEST: usize = 1 << 16;
@@ -75,41 +75,6 @@ fn with_used(main: &Fence, fences: &[Fence]) -> String {
         }
     }
     program
-}
-
-/// The names that a program defines or imports, not inside of anything.
-fn definitions(source: &str) -> impl Iterator<Item = &str> {
-    source.lines().flat_map(|line| {
-        let imported = line
-            .strip_prefix("import ")
-            .or_else(|| line.strip_prefix("from ")?.split_once(" import ").map(|(_, names)| names));
-        let imported =
-            imported.unwrap_or_default().split(',').filter_map(|name| name.split_whitespace().last());
-        let class = line.strip_prefix("class ").map(name);
-        let function = line.strip_prefix("async ").unwrap_or(line);
-        let function = (!function.starts_with([' ', '\t'])).then(|| defined(function)).flatten();
-        let assigned = Some(name(line)).filter(|found| {
-            let rest = line[found.len()..].trim_start();
-            rest.starts_with(':') && rest.contains('=') || rest.starts_with('=') && !rest.starts_with("==")
-        });
-        imported.chain(class).chain(function).chain(assigned).filter(|name| !name.is_empty())
-    })
-}
-
-fn is_import(source: &str, wanted: &str) -> bool {
-    let imports = source.lines().filter(|line| line.starts_with("import ") || line.starts_with("from "));
-    imports.into_iter().any(|line| mentions(line, wanted))
-}
-
-/// The name that `text` begins with.
-fn name(text: &str) -> &str {
-    let end = text.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(text.len());
-    &text[..end]
-}
-
-/// Whether a program has this name in it.
-fn mentions(source: &str, wanted: &str) -> bool {
-    source.split(|letter: char| !letter.is_alphanumeric() && letter != '_').any(|word| word == wanted)
 }
 
 /// `text` after what was thought aloud.

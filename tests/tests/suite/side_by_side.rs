@@ -11,7 +11,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use troupe_tests::{contents, differences, mpirun, must, pipeline, programs, run, storm, update_mpi, without_timing};
+use troupe_tests::{
+    contents, differences, mpirun, must, pipeline, programs, run, storm, update_mpi, without_timing,
+};
 
 /// Two policies, and what they played together; samples of one of them only.
 fn prepare(place: &Path) {
