@@ -58,6 +58,12 @@ impl Question<'_> {
             (said, Answer::Either(left, right)) => {
                 [left, right].iter().any(|other| said.same(other) && self.is_worked_out((said, other)))
             }
+            (Answer::Named(_, said), right) => self.is_worked_out((said, right)),
+            (said, Answer::Named(_, right)) => self.is_worked_out((said, right)),
+            (_, Answer::Equation(..)) => true,
+            (Answer::Matrix(said), Answer::Matrix(right)) => {
+                said.iter().flatten().zip(right.iter().flatten()).all(|pair| self.is_worked_out(pair))
+            }
             (Answer::Set(said) | Answer::Union(said), Answer::Set(right) | Answer::Union(right)) => said
                 .iter()
                 .all(|one| right.iter().any(|other| one.same(other) && self.is_worked_out((one, other)))),
@@ -94,11 +100,25 @@ impl Question<'_> {
 
     /// Whether the answer's numbers and signs stand in the problem, one after the other, and are not the reference's.
     fn is_given_back(&self, said: &str, answer: &Answer) -> bool {
-        if answer.formula().is_none() {
+        // An inequality for an interval.
+        if let Answer::Named(_, set) = answer
+            && set.formula().is_none()
+        {
+            let bare = |text: &str| text.replace([' ', '$'], "");
+            return bare(said) != bare(self.reference) && bare(self.problem).contains(&bare(said));
+        }
+        let Some(formula) = answer.formula() else { return false };
+        // A whole number is no question, however the reference is written.
+        let is_whole = matches!(formula, Expression::Number(value, false) if value.is_integer());
+        if is_whole && !matches!(answer, Answer::Equation(..) | Answer::Percent(_)) {
             return false;
         }
-        let said = said.rsplit(['=', '∈', '≈']).next().unwrap_or(said);
-        let said = skeleton(said);
+        let is_equation = matches!(answer, Answer::Equation(..));
+        let core = |text: &str| match is_equation {
+            true => skeleton(text),
+            false => skeleton(text.rsplit(['=', '∈', '≈']).next().unwrap_or(text)),
+        };
+        let said = core(said);
         // What cannot be a token separates.
         let problem: Vec<Token> = self
             .problem
@@ -107,7 +127,7 @@ impl Question<'_> {
             .flat_map(|part| skeleton(part.trim_end_matches('.')).into_iter().chain([Token::Sign('?')]))
             .collect();
         !said.is_empty()
-            && said != skeleton(self.reference)
+            && said != core(self.reference)
             && problem.windows(said.len()).any(|part| part == said)
     }
 }

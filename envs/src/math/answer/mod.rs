@@ -15,14 +15,16 @@
 //! Units are compared where both answers have a known one of the same kind, times of the day as times, and named members of a
 //! list by name.
 //!
-//! Left out: other units (they are dropped), the imaginary unit (a variable like any other letter), matrices and inequalities
-//! (compared as text).
+//! Left out: other units (they are dropped), the imaginary unit (a variable like any other letter), inequalities of several variables
+//! and determinants (compared as text).
 
 pub mod expression;
 pub mod extract;
 pub mod finished;
 pub mod formula;
+mod matrix;
 pub mod parse;
+mod relation;
 pub mod spelling;
 pub mod time;
 pub mod token;
@@ -54,6 +56,18 @@ impl Answer {
         match (self, other) {
             (Answer::Either(left, right), other) => left.same(other) || right.same(other),
             (one, Answer::Either(left, right)) => one.same(left) || one.same(right),
+            (Answer::Named(name, one), Answer::Named(other_name, other)) => match (&**one, &**other) {
+                (Answer::One(left), Answer::One(right)) if name != other_name => {
+                    one.same(other) || same_equation(&line(name, left), &line(other_name, right))
+                }
+                (Answer::Tuple(..) | Answer::Union(_), _) => name == other_name && one.same(other),
+                _ => one.same(other),
+            },
+            (Answer::Named(name, one), Answer::Equation(left, right))
+            | (Answer::Equation(left, right), Answer::Named(name, one)) => match &**one {
+                Answer::One(formula) => same_equation(&line(name, formula), &difference(left, right)),
+                _ => false,
+            },
             (Answer::Named(_, one), other) => one.same(other),
             (one, Answer::Named(_, other)) => one.same(other),
             (Answer::Time(one), Answer::Time(other)) => one.same(*other),
@@ -88,6 +102,13 @@ impl Answer {
             }
             (Answer::Equation(_, right), other @ (Answer::One(_) | Answer::Percent(_))) => {
                 Answer::One(right.clone()).same(other)
+            }
+            (Answer::Matrix(left), Answer::Matrix(right)) => {
+                left.len() == right.len()
+                    && left.iter().zip(right).all(|(left, right)| {
+                        left.len() == right.len()
+                            && left.iter().zip(right).all(|(left, right)| left.same(right))
+                    })
             }
             (Answer::Word(left), Answer::Word(right)) => left == right,
             // A set of one member is that member.
@@ -125,6 +146,11 @@ fn hundredth(share: &Expression) -> Expression {
 
 fn names(left: &Expression, right: &Expression) -> BTreeSet<String> {
     &left.variables() | &right.variables()
+}
+
+/// The formula that is zero where `name` is `formula`.
+fn line(name: &str, formula: &Expression) -> Expression {
+    difference(&Expression::Variable(name.to_owned()), formula)
 }
 
 fn difference(left: &Expression, right: &Expression) -> Expression {

@@ -7,6 +7,7 @@ use super::time::Time;
 use super::token::{Spaced, Token, sign, tokens, tokens_of_list};
 use super::unit::Unit;
 use super::word::word;
+use super::{matrix, relation};
 
 /// Longest answer that is parsed, in bytes.
 const LONGEST: usize = 4096;
@@ -32,7 +33,10 @@ pub enum Answer {
     Equation(Expression, Expression),
     /// A union of sets or intervals.
     Union(Vec<Answer>),
-    /// A member of a set that says its name: `x = 2` beside `y = 3`.
+    /// Rows of cells.
+    Matrix(Vec<Vec<Answer>>),
+    /// What a name stands for: of a member of a list, `x = 2` beside `y = 3`; of a formula of another variable, `y = 2x`; and where it lies,
+    /// `x > 2`.
     Named(String, Box<Answer>),
     /// One of two readings: `100,200` is a number, or two.
     Either(Box<Answer>, Box<Answer>),
@@ -52,6 +56,9 @@ impl Answer {
         let text = unannounced(&plain(&unannounced(text)));
         if let Some(time) = Time::read(&text) {
             return Some(Answer::Time(time));
+        }
+        if let Some(answer) = matrix::read(&text).or_else(|| relation::read(&text)) {
+            return Some(answer);
         }
         if let Some(tokens) = tokens(&text) {
             if contradicts(&tokens) {
@@ -109,7 +116,7 @@ impl Answer {
     /// Whether it contains no variable and no word.
     fn is_constant(&self) -> bool {
         match self {
-            Answer::Equation(..) | Answer::Word(_) => false,
+            Answer::Equation(..) | Answer::Word(_) | Answer::Matrix(_) => false,
             Answer::Named(_, answer) => answer.is_constant(),
             _ => {
                 self.formula().is_none_or(|formula| formula.variables().is_empty())
@@ -185,14 +192,14 @@ fn member(tokens: &[Spaced]) -> Option<Answer> {
     let sides = split(tokens, |spaced| sign(spaced) == Some('='));
     Some(match sides.as_slice() {
         [name, _] if !name.is_empty() && is_name(name) && answer.is_constant() => {
-            let name = name.iter().map(|spaced| format!("{:?}", spaced.token)).collect();
-            Answer::Named(name, Box::new(answer))
+            Answer::Named(name_of(name), Box::new(answer))
         }
         _ => answer,
     })
 }
 
-fn structure(tokens: &[Spaced]) -> Option<Answer> {
+/// What `tokens` say.
+pub(super) fn structure(tokens: &[Spaced]) -> Option<Answer> {
     if tokens.is_empty() {
         return None;
     }
@@ -274,7 +281,21 @@ fn equation(before: &[&[Spaced]], right: &[Spaced]) -> Option<Answer> {
         (Answer::One(right), Some(left)) if !is_name(side) && !left.variables().is_empty() => {
             Some(Answer::Equation(left, right))
         }
+        // Of another variable, so that it may be a line.
+        (Answer::One(right), Some(Expression::Variable(name)))
+            if !right.variables().is_empty() && !right.variables().contains(&name) =>
+        {
+            Some(Answer::Named(name, Box::new(Answer::One(right))))
+        }
         (last, _) => Some(last),
+    }
+}
+
+/// A name as a text.
+fn name_of(tokens: &[Spaced]) -> String {
+    match tokens {
+        [Spaced { token: Token::Letter(name), .. }] => name.clone(),
+        _ => tokens.iter().map(|spaced| format!("{:?}", spaced.token)).collect(),
     }
 }
 

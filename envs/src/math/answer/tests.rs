@@ -159,6 +159,25 @@ fn the_same_in_other_words() {
         ("\\sin^2 30^\\circ", "0.25"),
         ("60^\\circ", "60\\degree"),
         ("\\sec^2(y)", "\\tan^2(y) + 1"),
+        // Intervals and inequalities.
+        ("m \\ge \\sqrt{2}", "m \\in [\\sqrt{2}, +\\infty)"),
+        ("[\\sqrt{2}, \\infty)", "m \\ge \\sqrt{2}"),
+        ("(2,5)", "2 < x < 5"),
+        ("5 > x \\geq 2", "[2, 5)"),
+        ("x < -1 or x > 2", "(-\\infty, -1) \\cup (2, \\infty)"),
+        ("x <= 5", "(-\\infty, 5]"),
+        // Lines in two forms.
+        ("y = -\\frac12 x + \\frac34", "2x+4y-3=0"),
+        ("y = 2x + 1", "x = \\frac{y-1}{2}"),
+        ("34x+45y-20z+100=0", "-34x-45y+20z-100=0"),
+        // Matrices.
+        ("\\begin{pmatrix}0.5\\\\1\\end{pmatrix}", "\\begin{pmatrix}\\frac12\\\\1\\end{pmatrix}"),
+        ("\\begin{pmatrix}1&-2\\\\4&3\\end{pmatrix}", "\\begin{bmatrix}1&-2\\\\4&3\\end{bmatrix}"),
+        ("\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\begin{pmatrix} 1 \\\\[4pt] 2 \\\\ \\end{pmatrix}"),
+        (
+            "A = \\begin{pmatrix}-7/4&2\\end{pmatrix}",
+            "\\left(\\begin{array}{cc}-\\frac74&2\\end{array}\\right)",
+        ),
         // Times and units.
         ("\\text{6:00 p.m.}", "6:00 \\text{ p.m.}"),
         ("3:15", "1:5"),
@@ -272,6 +291,17 @@ fn what_differs_differs() {
         ("3 \\text{ m}^2", "3 \\text{ cm}^2"),
         ("\\sin 30", "\\frac12"),
         ("\\text{Room 13}", "13"),
+        ("x < 5", "y < 5"),
+        ("2 < x < 5", "[2, 5)"),
+        ("2 < x < 5", "2 < x < 6"),
+        ("x > 5", "5"),
+        ("x \\ge 2", "(2, \\infty)"),
+        ("y = 2x + 1", "2x - y = 1"),
+        ("y = 2x + 1", "y = x + 1"),
+        ("y = \\frac12 x + \\frac34", "2x+4y-3=0"),
+        ("\\begin{pmatrix}1&2\\end{pmatrix}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}"),
+        ("\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\begin{pmatrix}1\\\\3\\end{pmatrix}"),
+        ("\\begin{vmatrix}1&2\\\\3&4\\end{vmatrix}", "\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}"),
     ] {
         assert!(!same(left, right), "{left:?} and {right:?}: {:?}", Answer::read(left));
     }

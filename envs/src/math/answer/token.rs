@@ -224,7 +224,7 @@ impl Lexer {
             "sec" => self.push(Token::Word("secant".to_owned())),
             "csc" => self.push(Token::Word("cosecant".to_owned())),
             "cot" => self.push(Token::Word("cotangent".to_owned())),
-            // Inequalities are compared as words.
+            // Inequalities are read before, or compared as words.
             "le" | "leq" | "leqslant" | "ge" | "geq" | "geqslant" | "lt" | "gt" | "ne" | "neq" => {
                 return None;
             }

@@ -40,6 +40,7 @@ fn a_problem_given_back_is_no_answer() {
         ("Write $84/144$ in lowest terms.", "\\frac{7}{12}", "\\frac{84}{144}"),
         ("Write $84/144$ in lowest terms.", "\\frac{7}{12}", "\\frac{42}{72}"),
         ("Of 144 balls $\\frac{84}{144}$ are red.", "\\frac{7}{12}", "x = \\frac{84}{144}"),
+        ("Write $0.\\overline{3}$ as a fraction.", "\\frac13", "0.\\overline{3}"),
         ("Write 0.75 as a fraction.", "\\frac34", "0.75"),
         ("Write $\\frac38$ as a decimal.", "0.375", "3/8"),
         ("Write $1.5 \\times 10^3$ in full.", "1500", "1.5 * 10^3"),
@@ -48,6 +49,9 @@ fn a_problem_given_back_is_no_answer() {
         ("Solve it.", "2, 391", "17*23, 2"),
         ("Where is it?", "(391, 2)", "(17*23, 2)"),
         ("Calculate it.", "1.414214", "\\sqrt{2}"),
+        ("Write $x \\ge 2$ as an interval.", "[2, \\infty)", "x \\ge 2"),
+        ("Write $2x+4y=3$ in slope-intercept form.", "y = -\\frac12 x + \\frac34", "2x + 4y = 3"),
+        ("Multiply it.", "\\begin{pmatrix}6\\\\1\\end{pmatrix}", "\\begin{pmatrix}2*3\\\\1\\end{pmatrix}"),
     ] {
         let (read, right) = (Answer::read(said).unwrap(), Answer::read(reference).unwrap());
         assert!(read.same(&right), "{said} and {reference}: {read:?} {right:?}");
@@ -86,6 +90,7 @@ fn what_is_worked_out_is_paid_in_its_own_form() {
         ("Find $2^{1000}$.", "2^{1000}", "4^{500}"),
         ("Find it.", "\\binom{50}{3}", "\\frac{50!}{3! \\cdot 47!}"),
         ("Find it.", "\\frac{84}{2}", "42"),
+        ("Is it 8 or 9?", "2^3", "8"),
         ("Is 5 cm or 50% more?", "5", "5 \\text{ cm}"),
         ("By 50% or by half?", "50", "50\\%"),
         ("Which is more, 3/4 or 2/3?", "\\frac34", "3/4"),
@@ -94,6 +99,11 @@ fn what_is_worked_out_is_paid_in_its_own_form() {
         ("Find it.", "2^{n+1}", "2 \\cdot 2^n"),
         ("Find it.", "3\\sqrt[3]{2}", "3 \\cdot 2^{1/3}"),
         ("Find it.", "\\ln 2", "\\ln(2)"),
+        ("Solve it.", "[\\sqrt2, \\infty)", "m \\ge \\sqrt2"),
+        ("Which line?", "2x+4y-3=0", "y = -\\frac12 x + \\frac34"),
+        ("Which line?", "y = -\\frac12 x + \\frac34", "2x+4y-3=0"),
+        ("Which circle?", "x^2+y^2=25", "y^2 = 25 - x^2"),
+        ("Where does $2x+1$ lead?", "y = 2x+1", "2x+1"),
         ("Find it.", "\\log_2 3", "\\frac{\\ln 3}{\\ln 2}"),
     ] {
         assert!(pays(problem, reference, said), "{problem} {reference} {said}");
