@@ -86,7 +86,7 @@ train() { # STEP
         background play_and_update "$1" "$directory" || exit $?
     fi
     read_versions
-    [ "$versions" != "$before" ] ||
+    [ "$versions" != "$before" ] || grep -q '"skipped": *true' "$directory/metrics.jsonl" ||
         die 1 "step $1: no policy has a new version" 'update ended well and published nothing: see the command of --stage update'
     count_flat "$directory/metrics.jsonl"
     commit "$1" "$directory"

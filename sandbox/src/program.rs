@@ -9,10 +9,23 @@ pub enum Entry<'a> {
     Script,
     /// Compiled, not run: exit code 0 if the syntax is right.
     Compile,
-    /// Run as a script; then the function of this name (or method of a class `Solution`) is called with the arguments in
+    /// Run as a module; then the function of this name (or method of a class `Solution`) is called with the arguments in
     /// `stdin`, a JSON array, and its value becomes [`Execution::result`]. The names of the module `typing` are
     /// predefined, because the signatures in problem statements use them without an import.
     Call(&'a str),
+    /// The same with what the graders of LiveCodeBench and APPS give besides: names of the standard library, 50,000 calls
+    /// inside each other, and integers of as many digits.
+    Solve(&'a str),
+}
+
+impl Entry<'_> {
+    /// The function that is called.
+    pub fn function(&self) -> Option<&str> {
+        match self {
+            Entry::Script | Entry::Compile => None,
+            Entry::Call(name) | Entry::Solve(name) => Some(name),
+        }
+    }
 }
 
 /// What a program may use.
@@ -50,7 +63,7 @@ pub struct Program<'a> {
     pub source: &'a str,
     /// How it is entered.
     pub entry: Entry<'a>,
-    /// Its stdin; for [`Entry::Call`] the arguments as a JSON array.
+    /// Its stdin; where a function is called the arguments as a JSON array.
     pub stdin: &'a str,
     /// What it may use.
     pub limits: Limits,
@@ -87,7 +100,7 @@ pub struct Execution {
     pub stdout: String,
     /// The last 4 KiB of its stderr.
     pub stderr: String,
-    /// For [`Entry::Call`]: the value that the function returned, as JSON.
+    /// The value that the function returned, as JSON.
     pub result: Option<String>,
     /// How it ended.
     pub status: Status,

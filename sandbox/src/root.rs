@@ -1,6 +1,6 @@
 //! The root file system of a sandbox, as a list of parts that [`super::namespaces`] mounts.
 //!
-//! The parts are the system's library directories, Python and five harmless devices, all read-only. Left out: `/etc`,
+//! The parts are the system's library directories, time zones, Python and five harmless devices, all read-only. Left out: `/etc`,
 //! `/home`, `/root`, `/proc`, `/sys`, `/run`, `/var` and programs other than the interpreter.
 
 use std::collections::BTreeSet;
@@ -12,8 +12,9 @@ use record::failure::{Failure, Result};
 
 use super::interpreter::Interpreter;
 
-/// Where Linux distributions keep shared objects.
-const LIBRARIES: &str = "/lib /lib32 /lib64 /usr/lib /usr/lib32 /usr/lib64 /usr/local/lib /etc/ld.so.cache";
+/// Where Linux distributions keep shared objects, and time zones.
+const LIBRARIES: &str =
+    "/lib /lib32 /lib64 /usr/lib /usr/lib32 /usr/lib64 /usr/local/lib /etc/ld.so.cache /usr/share/zoneinfo";
 
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 

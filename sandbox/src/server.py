@@ -5,9 +5,9 @@ memory whose descriptors come with the request. Their content never enters this 
 holds nothing of an earlier one. A child restricts itself before it runs a line of the program; on start the judge has
 checked that each restriction holds.
 """
-import array, atexit, bisect, builtins, collections, contextlib, copy, ctypes, dataclasses, datetime, decimal, enum
+import _sitebuiltins, array, atexit, bisect, builtins, collections, contextlib, copy, ctypes, dataclasses, datetime, decimal, enum
 import fractions, functools, gc, heapq, io, itertools, json, math, operator, os, queue, random, re, resource, select
-import signal, socket, statistics, string, sys, textwrap, threading, time, traceback, types, typing
+import linecache, signal, socket, statistics, string, sys, textwrap, threading, time, traceback, types, typing
 
 # Sixteen threads, the main one, and this server, which counts as well.
 TASKS = 18
@@ -61,21 +61,72 @@ def restrict(request, files):
         call("prctl", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(Filter(len(code) // 8, code)), 0, 0)
 
 
-def interpreter():
-    """Makes this interpreter look freshly started."""
+# What module `site` defines, which is not imported.
+for name in ("exit", "quit"):
+    setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
+builtins.help = _sitebuiltins._Helper()
+
+# Names that the graders of LiveCodeBench and APPS give to functions, and those of `typing`: solutions and signatures use them
+# without an import. Built-in functions come last.
+MODULES = "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json"
+STARS = "\n".join(f"from {name} import *" for name in f"{MODULES} typing builtins".split())
+PRELUDE = {}
+exec(f"{STARS}\nimport {MODULES.replace(' ', ', ')}", PRELUDE)
+PRELUDE = {name: value for name, value in PRELUDE.items() if not name.startswith("__")}
+
+DESCRIPTORS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+DESCRIPTORS.update({f"{folder}/{number}": number for folder in ("/dev/fd", "/proc/self/fd") for number in range(3)})
+
+
+def descriptors():
+    """Lets paths of standard streams be opened, which a root without /proc does not have."""
+    opened, opened_by_number = io.open, os.open
+
+    def open(file, *arguments, **named):
+        number = DESCRIPTORS.get(os.fspath(file) if isinstance(file, os.PathLike) else file)
+        file = file if number is None else os.dup(number)
+        return opened(file, *arguments, **named)
+
+    def open_by_number(path, *arguments, **named):
+        number = DESCRIPTORS.get(os.fspath(path) if isinstance(path, os.PathLike) else path)
+        return opened_by_number(path, *arguments, **named) if number is None else os.dup(number)
+
+    io.open = builtins.open = functools.wraps(opened)(open)
+    os.open = functools.wraps(opened_by_number)(open_by_number)
+
+
+def limits():
+    """Lets a program ask for more than it may have, which it then does not get."""
+    set_limit, infinity = resource.setrlimit, resource.RLIM_INFINITY
+
+    def setrlimit(limit, values):
+        most = resource.getrlimit(limit)[1]
+        least = lambda value: most if value == infinity or most != infinity and value > most else value
+        return set_limit(limit, tuple(map(least, values)))
+
+    resource.setrlimit = functools.wraps(set_limit)(setrlimit)
+
+
+def interpreter(request, source):
+    """Makes this interpreter look freshly started; a program of which a function is called is a module."""
     for number in (signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     random.seed(0)
-    module = types.ModuleType("__main__")
+    descriptors()
+    limits()
+    # For inspect and for tracebacks.
+    linecache.cache["program.py"] = (lambda: source.decode("utf-8", "replace"),)
+    module = types.ModuleType("__main__" if request["kind"] == "script" else "program")
     module.__builtins__ = builtins
-    sys.modules["__main__"] = module
+    module.__file__ = "program.py"
+    sys.modules["__main__"] = sys.modules[module.__name__] = module
     sys.argv = ["program.py"]
     return module.__dict__
 
 
-def answer(names, request, file):
+def answer(names, request, arguments, file):
     """Calls the function that the request names and writes what it returns, as JSON, to the result file."""
-    name, arguments = request["function"], json.loads(sys.stdin.read())
+    name, arguments = request["function"], json.loads(arguments)
     if name not in names and "Solution" in names:
         function = getattr(names["Solution"](), name)
     elif name in names:
@@ -93,13 +144,20 @@ def run(request, source, result):
     try:
         compiled = compile(source, "program.py", "exec")
         if request["kind"] != "compile":
-            names = interpreter()
-            if request["kind"] == "call":
-                # Signatures that problems hand out use `List` and `Optional` without importing them.
+            names = interpreter(request, source)
+            if request["kind"] == "script":
+                exec(compiled, names)
+            else:
+                # Before the program can take them.
+                arguments = sys.stdin.read()
                 names.update({name: getattr(typing, name) for name in typing.__all__})
-            exec(compiled, names)
-            if request["kind"] == "call":
-                answer(names, request, result)
+                if request["kind"] == "solve":
+                    names.update(PRELUDE)
+                    sys.setrecursionlimit(50_000)
+                    if hasattr(sys, "set_int_max_str_digits"):
+                        sys.set_int_max_str_digits(50_000)
+                exec(compiled, names)
+                answer(names, request, arguments, result)
         threading._shutdown()
     except SystemExit as stop:
         code = stop.code
@@ -129,7 +187,7 @@ def child(request, files, setup):
     try:
         restrict(request, files)
         source = os.pread(files[0], request["source"], 0)
-        keep = os.dup(files[4]) if request["kind"] == "call" else None
+        keep = os.dup(files[4]) if request["function"] else None
         os.write(setup, b"k")
         if keep is not None:
             os.dup2(keep, 3)

@@ -133,14 +133,15 @@ impl Worker {
     pub fn run(&mut self, program: &Program<'_>) -> Result<Option<Execution>> {
         let limits = &program.limits;
         check_hard_limits(self.base + limits.memory_bytes, limits)?;
-        let (kind, function) = match program.entry {
-            Entry::Script => ("script", None),
-            Entry::Compile => ("compile", None),
-            Entry::Call(name) => ("call", Some(name)),
+        let kind = match program.entry {
+            Entry::Script => "script",
+            Entry::Compile => "compile",
+            Entry::Call(_) => "call",
+            Entry::Solve(_) => "solve",
         };
         let request = json!({
             "kind": kind,
-            "function": function,
+            "function": program.entry.function(),
             "source": program.source.len(),
             "cpu": limits.cpu_seconds,
             "wall": limits.wall_seconds,
@@ -176,8 +177,8 @@ impl Worker {
             (None, Some(code)) => Status::Exited(code),
             (None, None) => Status::Signal(reply.signal.unwrap_or(0)),
         };
-        let result = match program.entry {
-            Entry::Call(_) if status == Status::Exited(0) => Some(read(&result, 0, limits.output_bytes)?),
+        let result = match program.entry.function() {
+            Some(_) if status == Status::Exited(0) => Some(read(&result, 0, limits.output_bytes)?),
             _ => None,
         };
         Ok(Some(Execution { stdout, stderr, result, status, cpu_seconds: reply.cpu }))

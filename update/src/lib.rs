@@ -23,6 +23,7 @@ pub mod publish;
 pub mod ranks;
 mod reader;
 pub mod samples;
+mod skipped;
 pub mod stage;
 mod timing;
 mod trainer;

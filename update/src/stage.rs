@@ -14,7 +14,7 @@ use policy::ownership::Ownership;
 use record::failure::{Failure, Result};
 use record::read::{Reader, Stdin};
 use record::splice;
-use record::stage;
+use record::stage::{self, counted};
 use record::stream::Stream;
 use record::write::Writer;
 use serde_json::{Map, Value, json};
@@ -30,6 +30,7 @@ use crate::policy_update::PolicyUpdate;
 use crate::ranks::{self, Input, PolicyRanks, Ranks};
 use crate::reader::{self, Arrival, SampleReader, Unbounded};
 use crate::samples::{Needs, Samples};
+use crate::skipped::LeftOut;
 
 /// Runs the stage.
 ///
@@ -119,6 +120,7 @@ fn run_part<R: Read, W: Write>(
     }
     input.samples.iter_mut().for_each(Samples::sort);
     input.sampled_in_f32 = reader::sampled_in_f32(stream.ends());
+    let left_out = LeftOut::of(stream.ends());
     let reading = started.elapsed().as_secs_f64();
 
     // Without samples a dry run plans for the model's sizes alone.
@@ -130,7 +132,8 @@ fn run_part<R: Read, W: Write>(
     let outcome = read.and_then(|()| match geometry {
         true => plan_geometry(arguments, ownership, output),
         false => stream.whole().and_then(|()| {
-            work((arguments, processes), (ownership, references), &input, output, kept, &mut times)
+            let input = (&input, &left_out);
+            work((arguments, processes), (ownership, references), input, output, kept, &mut times)
         }),
     });
     let mut timing = stage::timing(started);
@@ -142,7 +145,7 @@ fn run_part<R: Read, W: Write>(
         Some(writer) => stream.close(writer, outcome, counts(&input, ownership), timing),
         None => outcome,
     }?;
-    Ok(input.samples.iter().find_map(|samples| samples.step))
+    Ok(input.samples.iter().find_map(|samples| samples.step).or(left_out.step))
 }
 
 /// The fields that the objective requires of each sample.
@@ -177,18 +180,18 @@ fn check_directories(arguments: &Arguments, ownership: &Ownership) -> Result<()>
 fn work<W: Write>(
     (arguments, processes): (&Arguments, &PolicyRanks),
     (ownership, references): (&Ownership, &Ownership),
-    input: &SampleReader,
+    (input, left_out): (&SampleReader, &LeftOut),
     output: &mut Output<W>,
     kept: &mut [Option<Kept>],
     times: &mut Map<String, Value>,
 ) -> Result<()> {
-    check_ownership(arguments, ownership, input)?;
+    let skipped = skip((arguments, ownership), input, left_out)?;
+    check_ownership(arguments, ownership, input, !skipped.is_empty())?;
     let (mut updates, mut names) = (Vec::new(), Vec::new());
     for (index, ((owned, samples), kept)) in
         ownership.owners().iter().zip(&input.samples).zip(&mut *kept).enumerate()
     {
         if samples.rows.is_empty() {
-            arguments.log(format_args!("{}: no samples, keeps its version", owned.name));
             continue;
         }
         names.push((index, &owned.name));
@@ -200,6 +203,7 @@ fn work<W: Write>(
         }
     }
     processes.wait();
+    skipped.iter().try_for_each(|line| output.raw(line))?;
     let (mut failure, mut own) = (None, String::new());
     for (update, kept) in updates {
         if arguments.dry_run {
@@ -232,6 +236,33 @@ fn work<W: Write>(
     failure.map_or(Ok(()), Err)
 }
 
+/// The metrics lines of the policies whose groups were all left out on purpose; says of every policy without samples that it keeps its
+/// version.
+fn skip(
+    (arguments, ownership): (&Arguments, &Ownership),
+    input: &SampleReader,
+    left_out: &LeftOut,
+) -> Result<Vec<String>> {
+    let mut lines = Vec::new();
+    for (index, (owned, samples)) in ownership.owners().iter().zip(&input.samples).enumerate() {
+        if !samples.rows.is_empty() {
+            continue;
+        }
+        let groups = left_out.groups(ownership, index);
+        if groups == 0 || arguments.check || arguments.dry_run {
+            arguments.log(format_args!("{}: no samples, keeps its version", owned.name));
+            continue;
+        }
+        let (all, why) = (counted(groups, "group"), left_out.why());
+        arguments.log(format_args!(
+            "{}: nothing to learn from, keeps its version: the stages before left out all of its {all} ({why})",
+            owned.name
+        ));
+        lines.push(left_out.line(&owned.name, &Policy::open(&owned.directory)?.version, groups)?);
+    }
+    Ok(lines)
+}
+
 /// Plans for every policy without samples, from the model's sizes.
 fn plan_geometry<W: Write>(
     arguments: &Arguments,
@@ -252,9 +283,14 @@ fn plan_geometry<W: Write>(
     Ok(())
 }
 
-/// Fails if no sample belongs to a policy of this call, and logs how many do not.
-fn check_ownership(arguments: &Arguments, ownership: &Ownership, input: &SampleReader) -> Result<()> {
-    if input.owned() == 0 {
+/// Fails if no sample belongs to a policy of this call, unless they were left out on purpose, and logs how many do not.
+fn check_ownership(
+    arguments: &Arguments,
+    ownership: &Ownership,
+    input: &SampleReader,
+    skips: bool,
+) -> Result<()> {
+    if input.owned() == 0 && !skips {
         let flags: Vec<String> = arguments.policy.iter().map(|value| format!("--policy {value}")).collect();
         let cause = match input.read {
             0 => "the stream holds no samples".to_owned(),

@@ -51,7 +51,7 @@ impl TestResults {
 /// The sandbox fails.
 pub fn run(instance: &Instance, source: &str, input: &str) -> Result<Run> {
     let entry = match (instance.problem.style, &instance.problem.function) {
-        (Style::Function, Some(name)) => Entry::Call(name),
+        (Style::Function, Some(name)) => Entry::Solve(name),
         _ => Entry::Script,
     };
     execute(instance, source, input, entry)
@@ -93,9 +93,9 @@ fn compute(body: &str, stdin: &str, entry: Entry<'_>) -> Run {
 fn read(execution: &Execution, entry: Entry<'_>) -> Run {
     let fault = match execution.status {
         Status::Exited(0) => {
-            let output = match entry {
-                Entry::Call(_) => execution.result.clone(),
-                _ => Some(execution.stdout.clone()),
+            let output = match entry.function() {
+                Some(_) => execution.result.clone(),
+                None => Some(execution.stdout.clone()),
             };
             return Run { output, fault: String::new(), late: false };
         }

@@ -15,7 +15,7 @@
 //! - [`state`]: an episode, and what answers earn; `test_actions`: for `envs check`.
 
 mod compact;
-mod compare;
+pub(crate) mod compare;
 pub mod expression;
 mod extract;
 mod full;

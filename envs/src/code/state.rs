@@ -98,7 +98,11 @@ impl Episode<Instance> {
 
     /// Takes the coder's answer; what it earns.
     fn code(&mut self, text: &str) -> Result<Outcome> {
-        let program = if self.is_compact() { compact::program(text) } else { fences::program(text) };
+        let asked = match &self.problem.problem.function {
+            Some(name) => fences::Asked::Function(name),
+            None => fences::Asked::Input,
+        };
+        let program = if self.is_compact() { compact::program(text) } else { fences::program(text, asked) };
         let tests = &self.problem.problem.tests;
         let (mut compiles, mut smoke) = (false, false);
         let mut results = TestResults { passed: 0, total: tests.len() };

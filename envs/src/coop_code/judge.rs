@@ -16,7 +16,7 @@ use sandbox::{Entry, Execution, Limits, Program, Status};
 use serde_json::{Value, json};
 
 use super::functions::{assertions, calls_aux, ignores_aux, imports, is_wrapper, returns};
-use crate::problems::functions::function;
+use crate::problems::functions::{function, lambda, used};
 use crate::problems::run;
 
 /// The greatest sum of points.
@@ -134,11 +134,15 @@ pub struct Question<'a> {
 /// # Errors
 /// There is no sandbox: unavailable.
 pub fn judge(question: &Question<'_>, [helper, main]: [&str; 2]) -> Result<Report> {
+    let beside = [used(helper, "aux", question.entry), used(main, question.entry, "aux")];
+    let short = lambda(helper, "aux").map(str::to_owned);
     let (helper, main) = (function(helper, "aux"), function(main, question.entry));
+    let is_short = helper.is_none() && short.is_some();
+    let helper = helper.or(short);
     let code = main.as_deref().unwrap_or_default();
     let mut report = Report {
         helper: helper.is_some(),
-        helper_returns: helper.as_deref().is_some_and(returns),
+        helper_returns: is_short || helper.as_deref().is_some_and(returns),
         main: returns(code),
         uses: calls_aux(code),
         wrapper: is_wrapper(code),
@@ -148,7 +152,9 @@ pub fn judge(question: &Question<'_>, [helper, main]: [&str; 2]) -> Result<Repor
     if !report.main {
         return Ok(report);
     }
-    let parts = [&imports(question.prompt), helper.as_deref().unwrap_or_default(), code];
+    let [with_helper, with_main] = &beside;
+    let helper = helper.as_deref().unwrap_or_default();
+    let parts = [&imports(question.prompt), with_helper, helper, with_main, code];
     let program = parts.map(|part| format!("{part}\n\n")).concat();
     let limits = Limits { cpu_seconds: question.cpu, ..Limits::default() };
     let source = format!("import math\n{program}");

@@ -78,6 +78,10 @@ impl External {
                 "`reward_range` is [{least}, {most}]: not least and greatest"
             )));
         }
+        if response.turns == Some(0) {
+            return Err(Failure::data("`turns` is 0: an episode has one turn at least")
+                .hint("leave `turns` out, and --turns or its default applies"));
+        }
         let state = ExternalState {
             reward_range: response.reward_range,
             strict: self.strict,
@@ -221,8 +225,16 @@ pub struct ExternalState {
 impl ExternalState {
     fn check_observations(&self) -> Result<()> {
         match self.workflow.agents().iter().find(|agent| !self.observations.contains_key(*agent)) {
+            None => {}
+            Some(agent) => {
+                return Err(Failure::data(format!("`observations` has nothing for the agent {agent}")));
+            }
+        }
+        match self.observations.iter().find(|(_, messages)| messages.is_empty()) {
             None => Ok(()),
-            Some(agent) => Err(Failure::data(format!("`observations` has nothing for the agent {agent}"))),
+            Some((agent, _)) => Err(Failure::data(format!(
+                "`observations` has no message for the agent {agent}, and a prompt is not empty"
+            ))),
         }
     }
 
@@ -248,6 +260,11 @@ impl ExternalState {
             return Err(Failure::data(format!(
                 "a {which} reward of {reward} is not in [{least}, {most}], the range of the environment"
             )));
+        }
+        if response.success && !response.terminated && self.strict {
+            return Err(Failure::data(
+                "`success` is true and `terminated` false: a success ends the episode",
+            ));
         }
         self.state = response.state;
         self.observations = response.observations;

@@ -95,12 +95,23 @@ impl Processes {
     ) -> std::result::Result<(Map<String, Value>, String), String> {
         let text = child.ask(line, self.timeout)?;
         let answer: Map<String, Value> =
-            serde_json::from_str(&text).map_err(|error| format!("its answer is no JSON object: {error}"))?;
+            serde_json::from_str(&text).map_err(|error| not_json(&text, &error))?;
         if answer.get("request").and_then(Value::as_u64) != Some(number) {
             return Err(format!("its answer does not echo \"request\": {number}"));
         }
         self.lock().push(child);
         Ok((answer, text))
+    }
+}
+
+/// Why an answer is no JSON: Python and others write numbers that JSON does not have.
+fn not_json(text: &str, error: &serde_json::Error) -> String {
+    let at = text.get(error.column().saturating_sub(2)..).unwrap_or_default().trim_start();
+    match ["NaN", "Infinity", "-Infinity"].iter().find(|number| at.starts_with(**number)) {
+        Some(number) => {
+            format!("its answer holds {number}, which is no number in JSON (column {})", error.column())
+        }
+        None => format!("its answer is no JSON object: {error}"),
     }
 }
 

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::{Fields, Layout, Problem, Refusal, text};
 use crate::code::NAME;
+use crate::code::compare::is_json;
 use crate::code::judge::{golden, passes};
 use crate::code::mutate::mutants;
 use crate::code::spec::{CodeProblem, Encoding, Instance, Reasoning, Rules, Style, Test};
@@ -26,6 +27,8 @@ use sandbox::{Limits, Program, Sandbox};
 const TESTS: usize = 32;
 /// Longest test in bytes, input and output together.
 const LONGEST: usize = 1 << 16;
+/// Why a problem is left out of which no solution passes.
+const UNSOLVED: &str = "no solution that passes its tests";
 /// Solutions that are tried.
 const SOLUTIONS: usize = 8;
 /// Wrong programs that are tried, and kept.
@@ -50,10 +53,21 @@ pub static APPS: Layout = Layout {
         let tests = unpacked(record, "input_output").ok_or("no tests")?;
         let function = tests["fn_name"].as_str().map(str::to_owned);
         let pairs = pairs(&tests["inputs"], &tests["outputs"]);
-        let tests =
-            pairs.iter().filter_map(|(input, output)| test(input, output, function.is_some())).collect();
         let solutions = unpacked(record, "solutions").map(|texts| strings(&texts)).unwrap_or_default();
-        solved(draft(record, "question", function, tests, 1)?, &solutions, &[])
+        let kinds: &[Kind] = match function {
+            Some(_) if pairs.iter().any(|(_, output)| held(output).is_some()) => &[Kind::Held, Kind::Value],
+            Some(_) => &[Kind::Value],
+            None => &[Kind::Printed],
+        };
+        let mut problem = Err("no tests".into());
+        for kind in kinds {
+            let tests = pairs.iter().filter_map(|(input, output)| test(input, output, *kind)).collect();
+            problem = solved(draft(record, "question", function.clone(), tests, 1)?, &solutions, &[]);
+            if !matches!(problem, Err(Refusal::LeftOut(UNSOLVED))) {
+                break;
+            }
+        }
+        problem
     },
 };
 
@@ -67,7 +81,7 @@ pub static CODE_CONTESTS: Layout = Layout {
         let group = |name: &str| -> Vec<Test> {
             let group = record.get(name).cloned().unwrap_or_default();
             let pairs = pairs(&group["input"], &group["output"]);
-            pairs.iter().filter_map(|(input, output)| test(input, output, false)).collect()
+            pairs.iter().filter_map(|(input, output)| test(input, output, Kind::Printed)).collect()
         };
         let mut tests = group("public_tests");
         let examples = tests.len().min(3);
@@ -175,7 +189,7 @@ fn solved(mut problem: CodeProblem, solutions: &[String], wrong: &[String]) -> R
             break;
         }
     }
-    let solution = passing.ok_or("no solution that passes its tests")?;
+    let solution = passing.ok_or(UNSOLVED)?;
     let made = if wrong.is_empty() { mutants(solution) } else { Vec::new() };
     let tried: Vec<&String> = wrong.iter().chain(&made).take(WRONG.0).collect();
     // A test that the statement shows tells nobody's program apart.
@@ -238,18 +252,36 @@ fn pairs<'a>(inputs: &'a Value, outputs: &'a Value) -> Vec<(&'a Value, &'a Value
     list(inputs).iter().zip(list(outputs)).collect()
 }
 
-/// A test of APPS: texts, lists of lines, or arguments and a list that holds the value.
-fn test(input: &Value, output: &Value, function: bool) -> Option<Test> {
-    if function {
-        let value = match output {
-            Value::Array(values) if values.len() == 1 => &values[0],
-            value => value,
-        };
+/// How APPS writes an output: as text, as a function's value, or as a list that holds the value. A list of one may be either.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Printed,
+    Value,
+    Held,
+}
+
+/// The value in a list of one.
+fn held(output: &Value) -> Option<&Value> {
+    output.as_array().filter(|values| values.len() == 1).and_then(|values| values.first())
+}
+
+/// A test of APPS: texts, numbers or lists of lines, or arguments and what the function returns.
+fn test(input: &Value, output: &Value, kind: Kind) -> Option<Test> {
+    if kind != Kind::Printed {
+        let value = held(output).filter(|_| kind == Kind::Held).unwrap_or(output);
         return input.is_array().then(|| Test { input: input.to_string(), output: value.to_string() });
     }
+    let line = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
     let lines = |value: &Value| match value {
         Value::String(text) => Some(text.clone()),
-        Value::Array(_) => Some(strings(value).join("\n") + "\n"),
+        Value::Number(number) => Some(format!("{number}\n")),
+        Value::Array(values) => {
+            values.iter().map(line).collect::<Option<Vec<_>>>().map(|lines| lines.join("\n") + "\n")
+        }
         _ => None,
     };
     Some(Test { input: lines(input)?, output: lines(output)? })
@@ -261,13 +293,14 @@ fn lines_of_arguments(case: &Value, function: bool) -> Option<Test> {
     if !function {
         return Some(Test { input: input.to_owned(), output: output.to_owned() });
     }
-    let arguments: Option<Vec<Value>> = input
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .map(|line| serde_json::from_str(line).ok())
-        .collect();
-    let value: Value = serde_json::from_str(output).ok()?;
-    Some(Test { input: json!(arguments?).to_string(), output: value.to_string() })
+    // Integers of any length stay as they are written.
+    let value = |text: &str| match serde_json::from_str::<Value>(text) {
+        Ok(value) => Some(value.to_string()),
+        Err(_) => is_json(text).then(|| text.trim().to_owned()),
+    };
+    let arguments: Option<Vec<String>> =
+        input.lines().filter(|line| !line.trim().is_empty()).map(value).collect();
+    Some(Test { input: format!("[{}]", arguments?.join(",")), output: value(output)? })
 }
 
 /// Programs in Python 3 of a field of CodeContests: 3 is its number in `language`, or the texts stand alone.

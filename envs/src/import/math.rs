@@ -35,12 +35,7 @@ pub static OLYMPIADBENCH: Layout = Layout {
         if text(record, &["error"]).is_some() {
             return Err("an answer with a tolerance of its own".into());
         }
-        let answer = match record.get("final_answer") {
-            Some(Value::Array(answers)) => {
-                answers.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
-            }
-            answer => answer.and_then(Value::as_str).unwrap_or_default().to_owned(),
-        };
+        let answer = record.get("final_answer").and_then(reference).ok_or("no answer")?;
         problem(record, &["question"], &answer)
     },
 };
@@ -57,8 +52,8 @@ pub static VERL: Layout = Layout {
         let messages = record.get("prompt").and_then(Value::as_array).ok_or("no problem")?;
         let question = messages.iter().rfind(|message| message["role"] == "user").ok_or("no problem")?;
         let question = Fields::from_iter([("problem".to_owned(), question["content"].clone())]);
-        let answer = record.get("reward_model").and_then(|model| model["ground_truth"].as_str());
-        problem(&question, &["problem"], answer.ok_or("no answer")?)
+        let answer = record.get("reward_model").and_then(|model| reference(&model["ground_truth"]));
+        problem(&question, &["problem"], &answer.ok_or("no answer")?)
     },
 };
 
@@ -67,9 +62,11 @@ pub static ANSWER: Layout = Layout {
     name: "answer",
     environment: NAME,
     summary: "AIME, Polaris and most others: problem or question, answer",
-    recognizes: |record| text(record, PROBLEM).is_some() && number_or_text(record, REFERENCE).is_some(),
+    recognizes: |record| {
+        text(record, PROBLEM).is_some() && field(record, REFERENCE).and_then(reference).is_some()
+    },
     convert: |record| {
-        let answer = number_or_text(record, REFERENCE).ok_or("no answer")?;
+        let answer = field(record, REFERENCE).and_then(reference).ok_or("no answer")?;
         // Some put the whole solution there.
         let inner = extract::answer(&answer).filter(|_| answer.contains("\\boxed"));
         problem(record, PROBLEM, &inner.unwrap_or(answer))
@@ -94,10 +91,31 @@ const REFERENCE: &[&str] = &["answer", "expected_answer", "final_answer"];
 /// Other fields that are copied, for people and filters.
 const EXTRA: [&str; 6] = ["level", "difficulty", "type", "subject", "id", "year"];
 
-fn number_or_text(record: &Fields, names: &[&str]) -> Option<String> {
-    match field(record, names)? {
-        Value::String(text) if !text.trim().is_empty() => Some(text.clone()),
+/// An answer: a text, a number, or a list of them, also one that is written as a text (`["34"]`).
+fn reference(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => {
+            let quoted = |quote: char| {
+                let inside = text.trim().strip_prefix('[')?.strip_suffix(']')?.trim();
+                (inside.len() > 1 && inside.starts_with(quote) && inside.ends_with(quote)).then_some(inside)
+            };
+            let list = match (quoted('"'), quoted('\'')) {
+                (Some(inside), _) => serde_json::from_str(&format!("[{inside}]")).ok(),
+                (_, Some(inside)) => {
+                    let items = inside[1..inside.len() - 1].split("', '");
+                    Some(items.map(|item| Value::from(item.replace("\\\\", "\\"))).collect())
+                }
+                _ => None,
+            };
+            list.as_ref()
+                .and_then(reference)
+                .or_else(|| Some(text.clone()))
+                .filter(|text| !text.trim().is_empty())
+        }
         Value::Number(number) => Some(number.to_string()),
+        Value::Array(items) if !items.is_empty() => {
+            items.iter().map(reference).collect::<Option<Vec<_>>>().map(|items| items.join(", "))
+        }
         _ => None,
     }
 }
@@ -151,6 +169,20 @@ mod tests {
                 "verl",
                 "34",
             ),
+            (
+                json!({"prompt": [{"role": "user", "content": "Q?"}], "reward_model": {"ground_truth": 34}}),
+                "verl",
+                "34",
+            ),
+            (
+                json!({"prompt": [{"role": "user", "content": "Q?"}], "reward_model": {"ground_truth": "[\"34\"]"}}),
+                "verl",
+                "34",
+            ),
+            (json!({"problem": "Q?", "answer": "['\\\\frac{1}{2}', '3']"}), "answer", "\\frac{1}{2}, 3"),
+            (json!({"problem": "Q?", "answer": ["34"]}), "answer", "34"),
+            (json!({"problem": "Q?", "answer": "[0, 1)"}), "answer", "[0, 1)"),
+            (json!({"question": "Q?", "final_answer": [3, 4.5]}), "olympiadbench", "3, 4.5"),
         ] {
             let Value::Object(fields) = &record else { panic!("an object") };
             assert_eq!(recognize(fields).map(|layout| layout.name), Some(layout), "{record}");
@@ -175,6 +207,19 @@ mod tests {
             assert!(importer.task(&record).unwrap().is_none(), "{record}");
         }
         assert_eq!(importer.left_out.values().sum::<u64>(), 4);
+        // One that lacks a value does not stop the others.
+        for record in [
+            json!({"problem": null, "answer": "1"}),
+            json!({"problem": "Q?", "answer": null}),
+            json!({"problem": "Q?", "answer": " "}),
+            json!({"question": null, "final_answer": null}),
+            json!({"prompt": null, "reward_model": {"ground_truth": 1}}),
+            json!({"prompt": [{"role": "user", "content": "Q?"}], "reward_model": null}),
+            json!(null),
+        ] {
+            assert!(importer.task(&record).unwrap().is_none(), "{record}");
+        }
+        assert_eq!(importer.left_out.values().sum::<u64>(), 11);
         assert!(importer.task(&json!({"text": "Q?"})).is_err());
         let record = json!({"problem": "Q?", "answer": "1"});
         assert!(importer.task(&record).unwrap().is_some());

@@ -101,6 +101,17 @@ pub fn recognize(record: &Fields) -> Option<&'static Layout> {
     LAYOUTS.iter().find(|layout| (layout.recognizes)(record)).copied()
 }
 
+/// A record with something in each field that has no value.
+fn filled(record: &Fields) -> Fields {
+    let is_empty =
+        |value: &Value| value.is_null() || value.as_str().is_some_and(|text| text.trim().is_empty());
+    let fields = record.iter().map(|(name, value)| {
+        let something = if name == "prompt" { Value::Array(Vec::new()) } else { "?".into() };
+        (name.clone(), if is_empty(value) { something } else { value.clone() })
+    });
+    fields.collect()
+}
+
 /// The value of the first field of these names, in any case.
 fn field<'a>(record: &'a Fields, names: &[&str]) -> Option<&'a Value> {
     names.iter().find_map(|name| {
@@ -136,20 +147,23 @@ impl Importer {
     /// # Errors
     /// A record of no known layout: data. A solution that has to be tried, and no sandbox: unavailable.
     pub fn task(&mut self, record: &Value) -> Result<Option<Task>> {
-        let Value::Object(record) = record else {
-            return Err(Failure::data("a record is no JSON object"));
+        let mut leave_out = |reason| {
+            *self.left_out.entry(reason).or_insert(0) += 1;
+            Ok(None)
+        };
+        let record = match record {
+            Value::Object(record) => record,
+            Value::Null => return leave_out("null"),
+            _ => return Err(Failure::data("a record is no JSON object")),
         };
         let layout = match self.layout.or_else(|| recognize(record)) {
             Some(layout) => layout,
+            None if recognize(&filled(record)).is_some() => return leave_out("a field without a value"),
             None => {
                 let fields: Vec<&str> = record.keys().map(String::as_str).take(12).collect();
                 return Err(Failure::data(format!("no layout has the fields {}", fields.join(", ")))
                     .hint("`envs import --layouts` says which fields each layout is recognized by"));
             }
-        };
-        let mut leave_out = |reason| {
-            *self.left_out.entry(reason).or_insert(0) += 1;
-            Ok(None)
         };
         let Problem { text, mut spec } = match (layout.convert)(record) {
             Ok(problem) => problem,

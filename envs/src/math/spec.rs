@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::answer::Answer;
+use super::answer::finished::Question;
 use super::story::{Chain, DIGIT};
 pub use crate::settings::{Encoding, Reasoning};
 use crate::settings::{REASONING, REWARD, RewardMode, Setting, Settings, TURNS, ranged};
@@ -186,6 +187,14 @@ impl MathProblem {
             return Err(fail(format!("answer: {reference} is not the result of '{text}'")));
         }
         Ok(MathProblem { spec, answer, chain })
+    }
+
+    /// Whether `said` is the answer, worked out as far as the reference.
+    pub fn is_answered_by(&self, said: &str) -> bool {
+        let question = Question { problem: &self.spec.problem, reference: &self.spec.answer };
+        Answer::read(said).is_some_and(|answer| {
+            answer.same(&self.answer) && question.is_finished(said, (&answer, &self.answer))
+        })
     }
 
     /// Its ensemble: reasoners and tools in parallel, then a judge.

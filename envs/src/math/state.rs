@@ -158,7 +158,7 @@ impl Episode<MathProblem> {
                 let shown = if value.is_some() { words.collect() } else { " none".to_owned() };
                 (true, shown, value.map(|value| value.to_string()))
             }
-            (Encoding::Full, true) => match fences::program(text) {
+            (Encoding::Full, true) => match fences::program(text, fences::Asked::Anything) {
                 None => (false, "(no program)".to_owned(), None),
                 Some(source) => {
                     let (ran, output) = python(&source, self.problem.spec.wall)?;
@@ -176,8 +176,7 @@ impl Episode<MathProblem> {
                 (true, full::shorten(text), found)
             }
         };
-        let read = answer.as_deref().and_then(Answer::read);
-        let correct = read.is_some_and(|answer| answer.same(&self.problem.answer));
+        let correct = answer.as_deref().is_some_and(|answer| self.problem.is_answered_by(answer));
         let correct = ("correct", 8.0, f64::from(correct));
         let found = f64::from(answer.is_some());
         let outcome = match is_tool {
@@ -374,8 +373,8 @@ impl Problem for MathProblem {
         let Some(answer) = episode.agreed() else { return false };
         match episode.problem.chain.as_ref().and_then(Chain::value) {
             // Worked out from the story, whatever the answer in the task says.
-            Some(value) => same(answer, &value.to_string()),
-            None => Answer::read(answer).is_some_and(|answer| answer.same(&episode.problem.answer)),
+            Some(value) => same(answer, &value.to_string()) && episode.problem.is_answered_by(answer),
+            None => episode.problem.is_answered_by(answer),
         }
     }
 

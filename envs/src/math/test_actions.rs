@@ -87,7 +87,7 @@ mod tests {
         ("words after", "\\boxed{42}\nDone. I checked 6 and 7."),
         ("code fence", "####\n```\n42\n```"),
         ("no space after ####", "####42"),
-        ("nested braces", "\\boxed{\\frac{84}{2}}"),
+        ("nested braces", "\\boxed{{{42}}}"),
         ("last answer wins", "\\boxed{41}? No: \\boxed{42}"),
         ("decimal", "\\boxed{42.0}"),
         ("said in words", "The final answer is 42. Good."),

@@ -2,7 +2,8 @@
 //!
 //! A board with its goal belongs to `test` when a hash of it is divisible by 16. The hash is that of the least
 //! of its eight mirror images and rotations, and the start has no part in it, so no board seen in training
-//! comes back in the test split, neither transformed nor with another start.
+//! comes back in the test split, neither transformed nor with another start. Nor does one backwards: where the board with the
+//! start as its goal is for testing, the task is in neither split.
 
 use record::philox::Draws;
 use serde_json::Value;
@@ -70,7 +71,8 @@ pub(crate) fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Va
         }
     };
     let start = map.position(start?);
-    (split_of(&map) == split).then(|| {
+    let backwards = || split_of_board(&map, start);
+    (split_of(&map) == split && (split == Split::Test || backwards() == split)).then(|| {
         let identity = identity(&map, start);
         let goal = map.position(map.goal());
         (write(&RawSpec { walls, goal, start, ..rules.spec.clone() }), identity)
@@ -79,6 +81,11 @@ pub(crate) fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Va
 
 /// Which split a board with its goal belongs to, whatever the start.
 pub fn split_of(map: &Map) -> Split {
+    split_of_board(map, map.position(map.goal()))
+}
+
+/// Which split the board belongs to with this goal in place of its own.
+fn split_of_board(map: &Map, goal: Position) -> Split {
     let last = map.size() as u8 - 1;
     let image = |position: Position, symmetry: u8| {
         let Position { row, column } = position.image(last, symmetry);
@@ -91,7 +98,7 @@ pub fn split_of(map: &Map) -> Split {
                 let cell = image(*wall, symmetry);
                 cells[cell / 64] |= 1 << (cell % 64);
             }
-            (cells, image(map.position(map.goal()), symmetry) as u64)
+            (cells, image(goal, symmetry) as u64)
         })
         .min();
     let mut bytes = vec![map.size() as u8];

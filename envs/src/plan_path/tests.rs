@@ -203,6 +203,23 @@ fn a_cell_is_a_wall_with_the_probability_asked_for() {
     assert!(found > 20, "{found} boards have a way");
 }
 
+/// A task with start and goal exchanged is the same way backwards: none of the other split.
+#[test]
+fn no_test_task_is_trained_on_backwards() {
+    let rules = rules(&["size=4"]);
+    let mut draws = draws("backwards");
+    let mut drawn = |split: Split| -> Vec<Value> {
+        (0..12_000).filter_map(|_| draw(&rules, split, &mut draws)).map(|(spec, _)| spec).collect()
+    };
+    let ends = |spec: &Value, [start, goal]: [&str; 2]| {
+        [&spec["walls"], &spec[start], &spec[goal]].map(Value::to_string)
+    };
+    let test: BTreeSet<_> = drawn(Split::Test).iter().map(|spec| ends(spec, ["start", "goal"])).collect();
+    let train: BTreeSet<_> = drawn(Split::Train).iter().map(|spec| ends(spec, ["goal", "start"])).collect();
+    assert!(test.len() > 300 && train.len() > 5000, "{} {}", test.len(), train.len());
+    assert_eq!(test.intersection(&train).count(), 0);
+}
+
 /// All boards with one wall and a certain goal that are for testing, found by a program of its own in another language.
 #[test]
 fn the_test_split_stays_what_it_is() {

@@ -1,7 +1,10 @@
 //! Programs in answers, read as a person would read them.
 //!
-//! The last program counts, and a fence that is marked as Python before one that is not. Words around it do no harm, nor
-//! does a fence that is never closed. What stands between `<think>` and `</think>` is not the answer.
+//! The last program that does what is asked counts, and a fence that is marked as Python before one that is not; with it the blocks
+//! before it that define what it uses. Words around it do no harm, nor does a fence that is never closed, nor an example of
+//! its use after it. What stands between `<think>` and `</think>` is not the answer.
+
+use super::functions::{defined, definitions, is_import, mentions};
 
 /// Longest program or test that is looked at, in bytes.
 pub const LONGEST: usize = 1 << 16;
@@ -16,16 +19,62 @@ pub struct Fence {
     pub end: usize,
 }
 
+/// What a program is asked to do, by which its block is told from an example of its use.
+#[derive(Clone, Copy, Debug)]
+pub enum Asked<'a> {
+    /// Anything: the last block.
+    Anything,
+    /// To read its input.
+    Input,
+    /// To define this function, or method of a class `Solution`.
+    Function(&'a str),
+}
+
+impl Asked<'_> {
+    fn is_done_by(self, source: &str) -> bool {
+        let inputs = ["input(", "stdin", "open(0", "fileinput"];
+        match self {
+            Asked::Anything => true,
+            Asked::Input => inputs.iter().any(|name| source.contains(name)),
+            Asked::Function(name) => {
+                let is_method = |line: &str| defined(line) == Some(name);
+                definitions(source).any(|found| found == name)
+                    || source.lines().any(|line| line.starts_with("class Solution"))
+                        && source.lines().any(is_method)
+            }
+        }
+    }
+}
+
 /// The program in `text`, if there is one.
-pub fn program(text: &str) -> Option<String> {
+pub fn program(text: &str, asked: Asked<'_>) -> Option<String> {
     let text = answer(text);
     let fences = fences(text);
     let python = |fence: &&Fence| matches!(fence.language.as_str(), "python" | "python3" | "py" | "py3");
-    let program = match fences.iter().rfind(python).or(fences.last()) {
-        Some(fence) => fence.content.clone(),
+    let marked: Vec<&Fence> = fences.iter().filter(python).collect();
+    let does = |fence: &&Fence| asked.is_done_by(&fence.content);
+    let main = marked.iter().copied().rfind(does).or(fences.iter().rfind(does));
+    let program = match main.or(marked.last().copied()).or(fences.last()) {
+        Some(main) => with_used(main, &fences),
         None => text.trim_matches('\n').trim_end().to_owned(),
     };
     (!program.trim().is_empty() && program.len() <= LONGEST).then_some(program)
+}
+
+/// A block, after those of the same language before it that define what it uses and does not define itself.
+fn with_used(main: &Fence, fences: &[Fence]) -> String {
+    let mut program = main.content.clone();
+    let before = fences.iter().filter(|fence| fence.begin < main.begin && fence.language == main.language);
+    for fence in before.rev() {
+        let own: Vec<&str> = definitions(&program).collect();
+        let used = definitions(&fence.content).any(|name| !own.contains(&name) && mentions(&program, name));
+        // A block that defines the same anew is another try.
+        if used && !definitions(&fence.content).any(|name| own.contains(&name) && !is_import(&program, name))
+        {
+            program.insert_str(0, &fence.content);
+        }
+    }
+    program
 }
 
 /// `text` after what was thought aloud.
@@ -91,13 +140,51 @@ mod tests {
             "1. Like this:\n   ```python\n   print(1)\n   ```\n",
             "````python\nprint(1)\n````",
         ] {
-            assert_eq!(program(text), want, "{text}");
+            assert_eq!(program(text, Asked::Anything), want, "{text}");
         }
+        let program = |text: &str| program(text, Asked::Anything);
         assert_eq!(program("print(1)\n").as_deref(), Some("print(1)"));
         assert_eq!(program("```python\nprint('```')\n```").as_deref(), Some("print('```')\n"));
         for text in ["", " \n", "```python\n```", "<think>print(1)</think>"] {
             assert_eq!(program(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_asked_counts_and_not_an_example_of_its_use() {
+        let block = |source: &str| format!("```python\n{source}\n```\n");
+        let (solution, helper) = ("def f(x):\n    return x + 1", "def g(x):\n    return x");
+        let (calls, usage) = ("def f(x):\n    return g(x) + 1", "assert f(1) == 2");
+        let function = Asked::Function("f");
+        for (blocks, asked, want) in [
+            (&[solution, usage][..], function, &[solution][..]),
+            (&[solution, "print(f(41))"], function, &[solution]),
+            (&["def f(x):\n    return 0", solution, usage], function, &[solution]),
+            (&[helper, calls, usage], function, &[helper, calls]),
+            (
+                &["import math", "def g(x):\n    return math.pi", calls],
+                function,
+                &["import math", "def g(x):\n    return math.pi", calls],
+            ),
+            (&["def f(x):\n    return g(x)\ndef g(x):\n    return 0", calls], function, &[calls]),
+            (
+                &["class Solution:\n    def f(self, x):\n        return x", "print(Solution().f(1))"],
+                function,
+                &["class Solution:\n    def f(self, x):\n        return x"],
+            ),
+            (&["f = lambda x: x", usage], function, &["f = lambda x: x"]),
+            (&["n = int(input())\nprint(n)", "assert True"], Asked::Input, &["n = int(input())\nprint(n)"]),
+            (&[helper, "print(g(int(input())))"], Asked::Input, &[helper, "print(g(int(input())))"]),
+            (&[helper, "print(g(42))"], Asked::Anything, &[helper, "print(g(42))"]),
+            // Nothing does what is asked: the last.
+            (&["x = 1", "y = 2"], function, &["y = 2"]),
+        ] {
+            let text: String = blocks.iter().map(|source| block(source)).collect();
+            let want: String = want.iter().map(|source| format!("{source}\n")).collect();
+            assert_eq!(program(&text, asked), Some(want), "{text}");
+        }
+        let text = format!("{}It prints:\n```\n2\n```\n", block(solution));
+        assert_eq!(program(&text, function).unwrap(), format!("{solution}\n"));
     }
 
     proptest::proptest! {
@@ -107,7 +194,7 @@ mod tests {
             let found = fences(&text);
             proptest::prop_assert!(found.iter().all(|fence| fence.begin < fence.end && fence.end <= text.len()));
             proptest::prop_assert!(found.windows(2).all(|pair| pair[0].end <= pair[1].begin));
-            let _ = program(&text);
+            let _ = (program(&text, Asked::Input), program(&text, Asked::Function("f")));
         }
     }
 }

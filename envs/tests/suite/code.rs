@@ -58,6 +58,36 @@ fn case(input: &str, output: &str) -> String {
 
 const RIGHT: &str = "print(sum(map(int, input().split())))";
 
+/// An example of its use after a solution is no other solution; a helper in a block of its own belongs to it.
+#[test]
+fn a_solution_counts_among_several_blocks() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let double = json!({
+        "encoding": "full", "turns": 1, "cpu": 2.0, "memory": 128, "name": "double", "problem": "Double it.", "style": "function", "function": "f", "examples": 1,
+        "tests": [{"input": "[4]", "output": "8"}, {"input": "[-7]", "output": "-14"}],
+    });
+    let function = "def f(x):\n    return x * 2";
+    let of_function: [&[&str]; 4] = [
+        &[function, "assert f(2) == 4"],
+        &[function, "print(f(21))"],
+        &["def f(x):\n    return 0", function, "f(1)"],
+        &["def twice(x):\n    return x * 2", "def f(x):\n    return twice(x)", "assert f(2) == 4"],
+    ];
+    let of_input: [&[&str]; 2] = [
+        &[RIGHT, "assert sum([1, 2]) == 3"],
+        &["def total(line):\n    return sum(map(int, line.split()))", "print(total(input()))"],
+    ];
+    let answers = of_function.iter().map(|blocks| (&double, blocks));
+    let sum = sum();
+    for (spec, blocks) in answers.chain(of_input.iter().map(|blocks| (&sum, blocks))) {
+        let text: Vec<String> = blocks.iter().map(|block| program(block)).collect();
+        let outcome = start(spec, "one-shot").apply("coder", &text.join("\nThen:\n")).unwrap();
+        assert_eq!((outcome.components["golden"], outcome.success), (1.0, true), "{blocks:?}");
+    }
+}
+
 #[test]
 fn references_pass_the_tests_that_were_computed_without_them() {
     if support::sandbox().is_none() {

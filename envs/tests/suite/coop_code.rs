@@ -68,6 +68,18 @@ fn the_four_levels() {
     // Calls whose value is dropped, as far as the published rule sees them.
     earns(&spec, AUX, "def squares(x):\n    aux (3)\n    return sum(n * n for n in x)", 1.5 + 0.6 + 1.0);
     earns(&spec, AUX, "def squares(x):\n    aux(3)\n    return sum(n * n for n in x)", 1.5 + 0.6 + 1.5);
+    // What a function uses stays with it; what its author writes of the partner's does not.
+    for aux in [
+        "def square(n):\n    return n * n\n\ndef aux(n):\n    return square(n)",
+        "POWER = 2\n\ndef aux(n):\n    return n ** POWER",
+        "import math\ndef aux(n):\n    return int(math.pow(n, 2))",
+        "square = lambda n: n * n\ndef aux(n):\n    return square(n)",
+        "aux = lambda n: n * n",
+    ] {
+        let main = "START = 0\ndef squares(x):\n    total = START\n    for n in x:\n        total += aux(n)\n    return total";
+        earns(&spec, &format!("```python\n{aux}\n```"), main, 0.4 + 0.6 + 0.5 + 0.6 + 1.5);
+    }
+    earns(&spec, "def aux(n):\n    return 0", &format!("{AUX}\n\n{MAIN}"), 0.4 + 0.6 + 0.5 + 0.2 + 1.5);
     let mut right = spec;
     right["test"] =
         "def check(candidate):\n    assert candidate([1, 2]) == 5\n    assert candidate([3]) == 9\n".into();

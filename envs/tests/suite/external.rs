@@ -9,7 +9,7 @@ use std::time::Duration;
 use envs::check::external::{Program, Report, check};
 use envs::check::{Effort, verdict};
 use envs::external::process::Processes;
-use envs::{Environment, External, Settings};
+use envs::{Environment, External, Settings, State};
 use record::line::Task;
 
 fn examples() -> PathBuf {
@@ -86,6 +86,44 @@ fn each_flaw_breaks_its_rule() {
     }
 }
 
+/// A program whose answers to a task and to an action differ from a sound one's by `reset` and `step`, in Python.
+fn answering(reset: &str, step: &str) -> External {
+    let program = format!(
+        "import json, sys\nfor line in sys.stdin:\n  q = json.loads(line)\n  seen = {{a: [{{'role': 'user', 'content': 'hi'}}] for a in 'ab'}}\n  \
+         if 'task' in q:\n    o = {{'state': 0, 'observations': seen, 'agents': ['a', 'b'], 'order': 'sequential', 'turns': 2}}\n    {reset}\n  \
+         else:\n    o = {{'state': 1, 'rewards': {{'team': 0.5, 'local': 0.0}}, 'terminated': False, 'success': False, 'observations': seen}}\n    {step}\n  \
+         print(json.dumps({{'request': q['request'], **o}}), flush=True)\n"
+    );
+    External::new(&format!("python3 -c \"{program}\""), Duration::from_secs(60))
+}
+
+#[test]
+fn an_answer_that_no_stage_could_use_is_refused_where_it_comes() {
+    let task = Task::default();
+    let begun = |environment: &External| environment.first_state(&task, None);
+    for (reset, cause) in [
+        ("o['turns'] = 0", "`turns` is 0"),
+        ("seen['b'] = []", "`observations` has no message for the agent b"),
+        ("del seen['b']", "`observations` has nothing for the agent b"),
+    ] {
+        let failure = begun(&answering(reset, "pass")).err().unwrap();
+        assert!(failure.code == 65 && failure.message.contains(cause), "{reset}: {failure}");
+    }
+    for (step, cause) in [
+        ("o['success'] = True", "`success` is true and `terminated` false"),
+        ("seen['b'] = []", "`observations` has no message for the agent b"),
+        ("o['rewards']['team'] = float('nan')", "its answer holds NaN, which is no number in JSON"),
+        ("o['rewards']['local'] = -float('inf')", "its answer holds -Infinity, which is no number in JSON"),
+    ] {
+        let failure = begun(&answering("pass", step)).unwrap().apply("a", "x").err().unwrap();
+        assert!(failure.message.contains(cause), "{step}: {failure}");
+    }
+    // An end has nothing to show.
+    let mut state =
+        begun(&answering("pass", "o.update(terminated=True, success=True, observations={})")).unwrap();
+    assert!(state.apply("a", "x").unwrap().success);
+}
+
 #[test]
 fn test_tasks_that_are_also_train_tasks_are_found() {
     let command = flawed("leak");
@@ -147,7 +185,7 @@ fn asked(command: &str, timeout: Duration) -> (Processes, std::result::Result<()
 fn rewards_out_of_their_range_are_refused() {
     let program = |range: &str, reward: &str| {
         let reset = format!(
-            r#"{{"request":0,"state":{{}},"observations":{{"a":[]}},"agents":["a"],"order":"parallel"{range}}}"#
+            r#"{{"request":0,"state":{{}},"observations":{{"a":[{{"role":"user","content":"x"}}]}},"agents":["a"],"order":"parallel"{range}}}"#
         );
         let step = format!(
             r#"{{"request":1,"state":{{}},"rewards":{{"team":0,"local":{reward}}},"terminated":true,"success":false}}"#

@@ -74,6 +74,58 @@ fn apps_with_a_function() {
     assert!(problem.statement.contains("class Solution"));
 }
 
+/// Rows that the public graders take: a solution that ends with exit(), numbers as outputs, a list of one that is the value, deep calls.
+#[test]
+fn apps_as_its_own_grader_reads_it() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let row = |question: &str, tests: Value, solution: &str| {
+        import(&json!({"question": question, "solutions": json!([solution]).to_string(), "input_output": tests.to_string(), "starter_code": ""}))
+            .map(|instance| instance.problem.tests[0].output.clone())
+    };
+    let printed = |inputs: Value, outputs: Value| json!({"inputs": inputs, "outputs": outputs});
+    let called =
+        |inputs: Value, outputs: Value| json!({"fn_name": "f", "inputs": inputs, "outputs": outputs});
+    let stops = "n=int(input())\nif n>0:\n    print(n+1)\n    exit()\nprint(n+1)";
+    for (question, tests, solution, first) in [
+        ("exit", printed(json!(["1\n", "5\n"]), json!(["2\n", "6\n"])), stops, "2\n"),
+        ("numbers", printed(json!(["1\n", 2]), json!([2, 3])), "print(int(input())+1)", "2\n"),
+        ("the value", called(json!([[1], [2]]), json!([[1], [2]])), "def f(n):\n    return [n]", "[1]"),
+        ("held", called(json!([[1], [2]]), json!([[[1]], [[2]]])), "def f(n):\n    return [n]", "[1]"),
+        ("held number", called(json!([[1], [2]]), json!([[2], [3]])), "def f(n):\n    return n+1", "2"),
+        (
+            "deep",
+            called(json!([[3000], [2]]), json!([3000, 2])),
+            "def f(n):\n    return 0 if n==0 else 1+f(n-1)",
+            "3000",
+        ),
+    ] {
+        assert_eq!(row(question, tests, solution).as_deref(), Ok(first), "{question}");
+    }
+}
+
+/// Integers of 5,000 digits, which no f64 holds.
+#[test]
+fn long_integers_are_compared_as_they_are_written() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let long = "7".repeat(5000);
+    let cases = |output: &str| {
+        json!([{"input": format!("{long}\n1"), "output": output, "testtype": "functional"}]).to_string()
+    };
+    let record = |output: &str| {
+        import(&json!({
+            "question_content": format!("Add {}.", output.len()), "metadata": json!({"func_name": "add"}).to_string(),
+            "public_test_cases": cases(output), "solution": "class Solution:\n    def add(self, a, b):\n        return a + b\n",
+        }))
+    };
+    let right = format!("{}8", "7".repeat(4999));
+    assert_eq!(record(&right).unwrap().problem.tests[0].output, right);
+    assert!(record(&long).is_err());
+}
+
 /// Hand-out signatures name types that they do not import.
 #[test]
 fn a_signature_with_types_of_typing() {

@@ -9,7 +9,7 @@ use serde_json::json;
 /// A program in sed: two agents, and every action succeeds.
 const PROGRAM: &str = r#"sed -u -E \
 -e '/"task":.*"refuse"/{s/.*"request":([0-9]+)}$/{"request":\1,"error":"no such task"}/;b}' \
--e '/"task":/{s/.*"request":([0-9]+)}$/{"request":\1,"state":{"n":0},"observations":{"a":[{"role":"user","content":"to a"}],"b":[]},"agents":["a","b"],"order":"parallel","turns":7}/;b}' \
+-e '/"task":/{s/.*"request":([0-9]+)}$/{"request":\1,"state":{"n":0},"observations":{"a":[{"role":"user","content":"to a"}],"b":[{"role":"user","content":"to b"}]},"agents":["a","b"],"order":"parallel","turns":7}/;b}' \
 -e '/"action":"odd"/{s/.*"request":([0-9]+)}$/{"request":\1,"state":{}}/;b}' \
 -e 's/.*"agent":"([a-z]+)".*"request":([0-9]+)}$/{"request":\2,"state":{"n":1},"rewards":{"team":1,"local":0.5},"reward_components":{"c":1},"terminated":true,"success":true}/'"#;
 

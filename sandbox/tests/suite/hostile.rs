@@ -209,7 +209,7 @@ fn a_thousand_hostile_programs_leave_nothing() {
     }
     let this = std::env::current_exe().unwrap();
     let output = std::process::Command::new(&this)
-        .args(["--ignored", "--exact", "thousand", "--test-threads=1"])
+        .args(["--ignored", "--exact", "hostile::thousand", "--test-threads=1"])
         .env("SECRET_TOKEN", "do not tell")
         .output()
         .unwrap();
@@ -251,7 +251,7 @@ fn workers_end_with_their_judge() {
     }
     let this = std::env::current_exe().unwrap();
     let output = std::process::Command::new(&this)
-        .args(["--ignored", "--exact", "judge", "--test-threads=1", "--nocapture"])
+        .args(["--ignored", "--exact", "hostile::judge", "--test-threads=1", "--nocapture"])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);

@@ -59,6 +59,81 @@ fn a_function_is_called_and_its_value_comes_back() {
     );
 }
 
+/// What a program finds in a fresh interpreter, it finds here: each prints 42 there.
+#[test]
+fn a_program_does_what_it_does_in_a_fresh_interpreter() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    for source in [
+        "print(int(input())+1)\nexit()",
+        "n=int(input())\nif n>0:\n    print(n+1)\n    quit(0)\nprint(0)",
+        "print(int(input())+1 if __file__ else 0)",
+        "print(int(open('/dev/stdin').readline())+1)",
+        "print(int(open('/dev/fd/0').readline())+1)",
+        "import pathlib\nprint(int(pathlib.Path('/dev/stdin').read_text())+1)",
+        "import os\nprint(int(os.read(os.open('/proc/self/fd/0', os.O_RDONLY), 9))+1)",
+        "open('/dev/stdout','w').write(str(int(input())+1)+'\\n')",
+        "import asyncio\nasync def m():\n    print(await asyncio.to_thread(int, input())+1)\nasyncio.run(m())",
+        "import resource\nresource.setrlimit(resource.RLIMIT_STACK,(resource.RLIM_INFINITY,)*2)\nprint(int(input())+1)",
+        "import inspect\ndef f(): pass\nprint(int(input())+(inspect.getsource(f) == 'def f(): pass\\n'))",
+        "import zoneinfo\nzoneinfo.ZoneInfo('UTC'); print(int(input())+1)",
+    ] {
+        if source.contains("zoneinfo") && !std::path::Path::new("/usr/share/zoneinfo").exists() {
+            continue;
+        }
+        let execution = run(source, "41\n");
+        assert_eq!(
+            (execution.stdout.as_str(), execution.status),
+            ("42\n", Status::Exited(0)),
+            "{source}: {execution:?}"
+        );
+    }
+    // What it may have at most stays what it is.
+    let asks = "import resource\nresource.setrlimit(resource.RLIMIT_NPROC,(resource.RLIM_INFINITY,)*2)\nprint(resource.getrlimit(resource.RLIMIT_NPROC))";
+    assert_eq!(run(asks, "").stdout, "(18, 18)\n");
+}
+
+/// The graders of LiveCodeBench and APPS give a function names, deep calls and long integers; a guard does not run.
+#[test]
+fn a_solution_has_what_public_graders_give_it() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let solve = |source: &str, arguments: &str| {
+        let program = Program { entry: Entry::Solve("f"), ..Program::python(source, arguments) };
+        Sandbox::shared().unwrap().run(&program).unwrap()
+    };
+    let long = "7".repeat(5000);
+    for (source, arguments, result) in [
+        ("def f(a: List[int]) -> int:\n    return max(Counter(a).values())", "[[1, 1, 2]]", "2"),
+        (
+            "def f(a):\n    heappush(a, gcd(4, 6))\n    return [pow(2, 3, 5), sum(accumulate(a)), inf > bisect_left(a, 2)]",
+            "[[3]]",
+            "[3, 7, true]",
+        ),
+        ("def f(n):\n    return 0 if n == 0 else 1 + f(n - 1)", "[3000]", "3000"),
+        ("def f(n):\n    return n", &*format!("[{long}]"), &*long),
+        ("def f(n):\n    return n + 1\nif __name__ == '__main__':\n    print(f(int(input())))", "[41]", "42"),
+        (
+            "from __future__ import annotations\nclass Solution:\n    def f(self, n: Any) -> Nothing:\n        return n",
+            "[1]",
+            "1",
+        ),
+        (
+            "import pickle\nclass A: pass\ndef f(n):\n    return pickle.loads(pickle.dumps(A())).__class__ is A",
+            "[1]",
+            "true",
+        ),
+    ] {
+        let execution = solve(source, arguments);
+        assert_eq!(execution.result.as_deref(), Some(result), "{source}: {execution:?}");
+    }
+    // A helper of an environment is called without them.
+    let bare = call("def f(a):\n    return gcd(*a)", "f", "[[1, 2]]");
+    assert!(bare.stderr.contains("NameError"), "{bare:?}");
+}
+
 #[test]
 fn compiling_runs_nothing() {
     if support::sandbox().is_none() {
@@ -102,10 +177,19 @@ fn programs_end_as_under_an_interpreter_of_their_own() {
         assert_eq!(execution.status, status, "{source}: {execution:?}");
     }
     let failed = run("def f():\n    return {}['x']\nf()\n", "");
+    // Lines of marks differ from version to version.
+    let lines: Vec<&str> =
+        failed.stderr.lines().filter(|line| !line.trim_matches([' ', '~', '^']).is_empty()).collect();
     assert_eq!(
-        failed.stderr,
-        "Traceback (most recent call last):\n  File \"program.py\", line 3, in <module>\n  File \"program.py\", line 2, \
-         in f\nKeyError: 'x'\n"
+        lines,
+        [
+            "Traceback (most recent call last):",
+            "  File \"program.py\", line 3, in <module>",
+            "    f()",
+            "  File \"program.py\", line 2, in f",
+            "    return {}['x']",
+            "KeyError: 'x'"
+        ]
     );
     let late = run(
         "import atexit, threading, time\natexit.register(print, 'last')\n\
@@ -184,7 +268,7 @@ fn a_lock_on_a_library_file_holds_nobody_up() {
 /// Runs the ignored test called `test` by `sh`, after `setup`; what it printed.
 fn in_a_shell(setup: &str, test: &str) -> String {
     let this = std::env::current_exe().unwrap();
-    let script = format!("{setup}; exec '{}' --ignored --exact {test} --nocapture", this.display());
+    let script = format!("{setup}; exec '{}' --ignored --exact programs::{test} --nocapture", this.display());
     let output = std::process::Command::new("/bin/sh").args(["-c", &script]).output().unwrap();
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }

@@ -191,20 +191,46 @@ fn a_lock_that_cannot_be_taken_says_why() {
 
 #[test]
 fn a_run_without_anything_to_learn_stops_with_advice() {
+    let flat = ["--stage", "advantage=jq -c 'if .type==\"sample\" then .advantage=0 else . end'"];
+    let left_out = ["--stage", "reward=jq -c 'if .type==\"sample\" then .reward=0 else . end'"];
+    let drop = ["--flags", "advantage=--drop-flat"];
+    let left_out = [&left_out[..], &drop].concat();
+    // So cold that the candidates of a group are the same.
+    let resident = [&drop[..], &["--temperature", "1e-6", "--resident"]].concat();
+    for stages in [&flat[..], &left_out, &resident] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let run = folder.path().join("flat");
+        let arguments = "--warmup 5 --steps 5 --tasks 4 --eval-every 5 --eval-tasks 4".split(' ');
+        let arguments: Vec<&str> = arguments.chain(stages.iter().copied()).collect();
+        let output = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{printed}");
+        assert!(
+            printed.contains("steps 1 to 3: all groups are flat") && printed.contains("hint: where all fail"),
+            "{printed}"
+        );
+        assert!(run.join("steps/000003/done").exists() && !run.join("steps/000004").exists());
+        assert!(run.join("eval/step-000003.jsonl").exists(), "what it came to is known");
+    }
+}
+
+/// A step whose groups are all left out keeps the versions and counts, and the next one learns.
+#[test]
+fn a_step_without_a_difference_is_skipped() {
     let folder = tempfile::tempdir().expect("a folder");
-    let run = folder.path().join("flat");
-    let flat = "advantage=jq -c 'if .type==\"sample\" then .advantage=0 else . end'";
-    let arguments = "--warmup 5 --steps 5 --tasks 4 --eval-every 5 --eval-tasks 4 --stage".split(' ');
-    let arguments: Vec<&str> = arguments.chain([flat]).collect();
+    let run = folder.path().join("run");
+    let judge =
+        "reward=jq -c 'if .type==\"sample\" then .reward=(if .step==2 then 0 else .branch end) else . end'";
+    let arguments = "--warmup 5 --steps 3 --tasks 4 --eval-every 0 --flags advantage=--drop-flat --stage";
+    let arguments: Vec<&str> = arguments.split(' ').chain([judge]).collect();
     let output = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
-    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{printed}");
-    assert!(
-        printed.contains("steps 1 to 3: all groups are flat") && printed.contains("hint: where all fail"),
-        "{printed}"
-    );
-    assert!(run.join("steps/000003/done").exists() && !run.join("steps/000004").exists());
-    assert!(run.join("eval/step-000003.jsonl").exists(), "what it came to is known");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let versions = [0, 1, 2, 3].map(|step| {
+        let done = run.join(format!("steps/00000{step}/done"));
+        lines(&done).remove(0)["policies"].clone()
+    });
+    assert!(versions[0] != versions[1] && versions[2] != versions[3], "{versions:?}");
+    assert_eq!(versions[1], versions[2]);
 }
 
 /// With `--resident` the next step goes on while the page is drawn, and may be done first.

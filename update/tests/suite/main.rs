@@ -29,6 +29,7 @@ mod objectives;
 mod reference;
 mod refusals;
 mod signals;
+mod skipped;
 #[path = "numerics/small.rs"]
 mod small;
 mod stage;

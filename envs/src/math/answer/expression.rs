@@ -80,6 +80,15 @@ impl Expression {
         }
     }
 
+    /// The formula times a number.
+    #[must_use]
+    pub fn times(self, factor: BigRational) -> Expression {
+        match self {
+            Expression::Number(value, rounded) => Expression::Number(value * factor, rounded),
+            other => Expression::Apply(Operator::Product, vec![Expression::Number(factor, false), other]),
+        }
+    }
+
     fn parts(&self) -> &[Expression] {
         if let Expression::Apply(_, parts) = self { parts } else { &[] }
     }

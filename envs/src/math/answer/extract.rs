@@ -5,6 +5,8 @@
 //! answer as well. The last number in prose is not: nobody said that it is the answer.
 
 use super::parse::Answer;
+use super::spelling;
+use super::spelling::undecorated as plain;
 
 /// The answer in `text`, as written; `None` also if it is nothing but decoration.
 pub fn answer(text: &str) -> Option<String> {
@@ -24,7 +26,8 @@ pub fn calculation(text: &str) -> Option<String> {
 
 /// Whether an operator stands behind a number: also in what says its result after an `=`, or has none.
 fn has_operator(answer: &str) -> bool {
-    let signs: Vec<char> = answer.chars().filter(|sign| !sign.is_whitespace()).collect();
+    // A degree sign is no exponent.
+    let signs: Vec<char> = spelling::plain(answer).chars().filter(|sign| !sign.is_whitespace()).collect();
     let operator = |pair: &[char]| {
         (pair[0].is_ascii_digit() || pair[0] == ')')
             && matches!(pair[1], '+' | '-' | '\u{2212}' | '*' | '×' | '·' | '÷' | '^')
@@ -46,9 +49,9 @@ fn result(text: &str) -> Option<String> {
 fn boxed(text: &str) -> Option<String> {
     ends(text, &["\\boxed", "\\fbox"]).into_iter().rev().find_map(|at| {
         let rest = text[at..].trim_start();
-        let inner = match rest.strip_prefix('{') {
-            Some(rest) => balanced(rest)?,
-            None => rest.split_whitespace().next()?.trim_end_matches(['$', '.', ',']),
+        let inner = match rest.starts_with('{') {
+            true => spelling::group(rest)?.0,
+            false => rest.split_whitespace().next()?.trim_end_matches(['$', '.', ',']),
         };
         Answer::read(inner).map(|_| inner.trim().to_owned())
     })
@@ -63,23 +66,6 @@ fn ends(text: &str, phrases: &[&str]) -> Vec<usize> {
     ends
 }
 
-/// The beginning of `text` up to the brace that closes one before it.
-fn balanced(text: &str) -> Option<&str> {
-    let mut depth = 0_i32;
-    let mut escaped = false;
-    for (at, letter) in text.char_indices() {
-        match letter {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            '{' => depth += 1,
-            '}' if depth == 0 => return Some(&text[..at]),
-            '}' => depth -= 1,
-            _ => {}
-        }
-    }
-    None
-}
-
 /// The first line after the last `####`, if it is an answer and not prose.
 fn marked(text: &str) -> Option<String> {
     let parts: Vec<&str> = text.split("####").collect();
@@ -89,20 +75,32 @@ fn marked(text: &str) -> Option<String> {
     })
 }
 
-/// What follows the last "answer is" or "answer:", up to the end of the sentence.
+/// What follows the last "answer is" or "answer:", up to the end of the sentence, or the heading "Answer".
 fn announced(text: &str) -> Option<String> {
     let lower = text.to_lowercase();
     // Outside of ASCII lower case may have another length, and then other offsets.
     if lower.len() != text.len() {
         return None;
     }
-    ends(&lower, &["answer is", "answer:", "answer**:"]).into_iter().rev().find_map(|at| {
-        let rest = text.get(at..)?.trim_start_matches([':', ' ', '*', '\n']);
-        let line = rest.lines().next()?;
+    let mut phrases = ends(&lower, &["answer is", "answer:", "answer**:"]);
+    phrases.extend(ends(&lower, &["answer"]).into_iter().filter(|at| is_heading(&lower, *at)));
+    phrases.sort_unstable();
+    phrases.into_iter().rev().find_map(|at| {
+        let rest = text.get(at..)?.trim_start_matches([':', ' ', '*', '_', '\n']);
+        let line = rest.lines().map(str::trim).find(|line| !plain(line).is_empty())?;
         let sentence = line.split(". ").next().unwrap_or(line);
         let answer = plain(sentence);
         is_mathematics(answer).then(|| answer.to_owned())
     })
+}
+
+/// Whether the line that says "answer" up to `end` says no more.
+fn is_heading(lower: &str, end: usize) -> bool {
+    let begin = lower[..end].rfind('\n').map_or(0, |at| at + 1);
+    let line = lower[begin..].lines().next().unwrap_or_default();
+    let marks = |sign: char| matches!(sign, '#' | '*' | '_' | ':' | ' ');
+    let words = line.trim_matches(marks);
+    matches!(words, "answer" | "final answer" | "the answer" | "the final answer")
 }
 
 /// A text that is an answer and nothing else.
@@ -115,11 +113,6 @@ fn bare(text: &str) -> Option<String> {
 /// Whether `line`, which is [`plain`], only says in which language a block is.
 fn is_fence(line: &str) -> bool {
     matches!(line, "json" | "text" | "latex")
-}
-
-/// A line without the decoration around it.
-fn plain(line: &str) -> &str {
-    line.trim().trim_matches(['*', '`', '_', '"']).trim_end_matches(['.', ':']).trim()
 }
 
 fn is_mathematics(text: &str) -> bool {

@@ -9,22 +9,42 @@ use num_traits::{ToPrimitive, Zero};
 
 use super::expression::{Expression, Operator};
 use super::token::{Spaced, Token, sign};
+use super::unit::Unit;
 
 /// Brackets inside brackets.
 const DEEPEST: u32 = 60;
 /// Divisions in a row: each is a formula inside a formula.
 const MOST_DIVISIONS: u32 = 200;
 /// Words that are functions or constants.
-const MATHEMATICS: [&str; 11] =
-    ["frac", "binom", "sqrt", "sin", "cos", "tan", "log", "ln", "exp", "pi", "abs"];
+pub(super) const MATHEMATICS: [&str; 14] = [
+    "frac",
+    "binom",
+    "sqrt",
+    "sin",
+    "cos",
+    "tan",
+    "secant",
+    "cosecant",
+    "cotangent",
+    "log",
+    "ln",
+    "exp",
+    "pi",
+    "abs",
+];
 
 /// The formula that `tokens` spell, perhaps with a unit after it.
 pub fn formula(tokens: &[Spaced]) -> Option<Expression> {
-    let mut parser = Parser { tokens, at: 0, depth: 0 };
+    measured(tokens).map(|(formula, _)| formula)
+}
+
+/// The same, and its unit where that is a known one.
+pub fn measured(tokens: &[Spaced]) -> Option<(Expression, Option<Unit>)> {
+    let mut parser = Parser { tokens, at: 0, depth: 0, degrees: false };
     let formula = parser.sum()?;
     let rest = &tokens[parser.at..];
     let complete = rest.is_empty() || is_unit(rest) && formula.variables().is_empty();
-    complete.then_some(formula)
+    complete.then(|| (formula, Unit::of(rest)))
 }
 
 /// Whether `tokens` begin with a word and contain no number but exponents.
@@ -43,10 +63,25 @@ fn is_unit(tokens: &[Spaced]) -> bool {
     true
 }
 
+fn trigonometric(word: &str, angle: Expression) -> Expression {
+    let operator = match word {
+        "sin" | "cosecant" => Operator::Sine,
+        "cos" | "secant" => Operator::Cosine,
+        _ => Operator::Tangent,
+    };
+    let value = Expression::Apply(operator, vec![angle]);
+    match word {
+        "sin" | "cos" | "tan" => value,
+        _ => Expression::quotient(Expression::whole(1), value),
+    }
+}
+
 struct Parser<'a> {
     tokens: &'a [Spaced],
     at: usize,
     depth: u32,
+    /// A degree sign was passed.
+    degrees: bool,
 }
 
 impl Parser<'_> {
@@ -147,7 +182,8 @@ impl Parser<'_> {
         };
         let Some(first) = whole(self.ahead(0)) else { return self.power() };
         if self.ahead(1) == Some(&Token::Word("frac".to_owned())) {
-            let mut fraction = Parser { tokens: self.tokens, at: self.at + 1, depth: self.depth };
+            let mut fraction =
+                Parser { tokens: self.tokens, at: self.at + 1, depth: self.depth, degrees: false };
             if let Some(Expression::Apply(Operator::Quotient, parts)) = fraction.power()
                 && parts.iter().all(|part| matches!(part, Expression::Number(_, false)))
             {
@@ -179,8 +215,12 @@ impl Parser<'_> {
     fn power(&mut self) -> Option<Expression> {
         self.deeper()?;
         let mut base = self.primary()?;
-        while self.take('!').is_some() {
-            base = Expression::Apply(Operator::Factorial, vec![base]);
+        while let Some(sign @ ('!' | '°')) = self.sign() {
+            self.at += 1;
+            match sign {
+                '°' => self.degrees = true,
+                _ => base = Expression::Apply(Operator::Factorial, vec![base]),
+            }
         }
         if self.take('^').is_some() {
             base = Expression::Apply(Operator::Power, vec![base, self.signed()?]);
@@ -269,20 +309,28 @@ impl Parser<'_> {
                     }
                 }
             }
-            "sin" | "cos" | "tan" => {
-                let operator = match word {
-                    "sin" => Operator::Sine,
-                    "cos" => Operator::Cosine,
-                    _ => Operator::Tangent,
-                };
+            "sin" | "cos" | "tan" | "secant" | "cosecant" | "cotangent" => {
                 let exponent = self.after('^')?;
-                let value = Expression::Apply(operator, vec![self.power()?]);
+                let value = trigonometric(word, self.angle()?);
                 match exponent {
                     None => value,
                     Some(exponent) => Expression::Apply(Operator::Power, vec![value, exponent]),
                 }
             }
             _ => return None,
+        })
+    }
+
+    /// What a function of an angle is applied to, in radians: `30°` as 30 π / 180.
+    fn angle(&mut self) -> Option<Expression> {
+        let before = std::mem::take(&mut self.degrees);
+        let angle = self.power()?;
+        let degrees = std::mem::replace(&mut self.degrees, before);
+        let half_turn =
+            Expression::quotient(Expression::Constant(std::f64::consts::PI), Expression::whole(180));
+        Some(match degrees {
+            true => Expression::Apply(Operator::Product, vec![angle, half_turn]),
+            false => angle,
         })
     }
 

@@ -3,7 +3,7 @@
 //! - [`expression`]: a formula as a tree, its exact value and its value as f64;
 //! - [`token`], [`formula`], [`parse`]: LaTeX or plain text to formulas, sets, tuples and intervals; [`word()`]: whatever is
 //!   none of these, normalized for comparison;
-//! - [`extract`]: finds the answer in a solution.
+//! - [`extract`]: finds the answer in a solution; [`finished`]: whether it is worked out as far as the reference.
 //!
 //! Formulas without variables are compared exactly if both are written exactly (whole numbers, fractions, roots that come
 //! out even). If one is a decimal or irrational, NumEq of Stronger-MAS applies (arXiv 2510.11062, appendix A.1):
@@ -12,19 +12,28 @@
 //! points, exactly where that can be computed. Sets have no order; tuples and intervals do, and brackets count. Two equations are equal if one is a
 //! multiple of the other. Identical formulas are equal, however large their value.
 //!
-//! Left out: units (they are dropped), the imaginary unit (a variable like any other letter), matrices and inequalities
-//! (compared as text).
+//! Units are compared where both answers have a known one of the same kind, times of the day as times, and named members of a
+//! list by name.
+//!
+//! Left out: other units (they are dropped), the imaginary unit (a variable like any other letter), inequalities of several variables
+//! and determinants (compared as text).
 
 pub mod expression;
 pub mod extract;
+pub mod finished;
 pub mod formula;
+mod matrix;
 pub mod parse;
+mod relation;
+pub mod spelling;
+pub mod time;
 pub mod token;
+pub mod unit;
 pub mod word;
 
 pub use parse::Answer;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use num_rational::BigRational;
 
@@ -45,6 +54,30 @@ impl Answer {
     /// not answer a circle.
     pub fn same(&self, other: &Answer) -> bool {
         match (self, other) {
+            (Answer::Either(left, right), other) => left.same(other) || right.same(other),
+            (one, Answer::Either(left, right)) => one.same(left) || one.same(right),
+            (Answer::Named(name, one), Answer::Named(other_name, other)) => match (&**one, &**other) {
+                (Answer::One(left), Answer::One(right)) if name != other_name => {
+                    one.same(other) || same_equation(&line(name, left), &line(other_name, right))
+                }
+                (Answer::Tuple(..) | Answer::Union(_), _) => name == other_name && one.same(other),
+                _ => one.same(other),
+            },
+            (Answer::Named(name, one), Answer::Equation(left, right))
+            | (Answer::Equation(left, right), Answer::Named(name, one)) => match &**one {
+                Answer::One(formula) => same_equation(&line(name, formula), &difference(left, right)),
+                _ => false,
+            },
+            (Answer::Named(_, one), other) => one.same(other),
+            (one, Answer::Named(_, other)) => one.same(other),
+            (Answer::Time(one), Answer::Time(other)) => one.same(*other),
+            (Answer::Time(time), other) => time.ratio().is_some_and(|ratio| Answer::One(ratio).same(other)),
+            (one, Answer::Time(time)) => time.ratio().is_some_and(|ratio| one.same(&Answer::One(ratio))),
+            (Answer::Measure(amount, unit), Answer::Measure(other, other_unit)) => {
+                equal(unit.convert(amount, other_unit).as_ref().unwrap_or(amount), other)
+            }
+            (Answer::Measure(amount, _), other) => Answer::One(amount.clone()).same(other),
+            (one, Answer::Measure(other, _)) => one.same(&Answer::One(other.clone())),
             (Answer::One(left), Answer::One(right)) | (Answer::Percent(left), Answer::Percent(right)) => {
                 equal(left, right)
             }
@@ -70,6 +103,13 @@ impl Answer {
             (Answer::Equation(_, right), other @ (Answer::One(_) | Answer::Percent(_))) => {
                 Answer::One(right.clone()).same(other)
             }
+            (Answer::Matrix(left), Answer::Matrix(right)) => {
+                left.len() == right.len()
+                    && left.iter().zip(right).all(|(left, right)| {
+                        left.len() == right.len()
+                            && left.iter().zip(right).all(|(left, right)| left.same(right))
+                    })
+            }
             (Answer::Word(left), Answer::Word(right)) => left == right,
             // A set of one member is that member.
             (Answer::Set(items), one) if items.len() == 1 => items[0].same(one),
@@ -79,10 +119,25 @@ impl Answer {
     }
 }
 
-/// Whether every member of each has an equal in the other.
+/// Whether every member of each has an equal in the other: by name, where both name the same.
 fn same_members(said: &[Answer], right: &[Answer]) -> bool {
+    if let (Some(said), Some(right)) = (by_name(said), by_name(right))
+        && said.keys().eq(right.keys())
+    {
+        return said.values().zip(right.values()).all(|(one, other)| one.same(other));
+    }
     said.iter().all(|one| right.iter().any(|other| one.same(other)))
         && right.iter().all(|other| said.iter().any(|one| one.same(other)))
+}
+
+/// The members by their names, if each has its own.
+fn by_name(items: &[Answer]) -> Option<BTreeMap<&str, &Answer>> {
+    let named = items.iter().map(|item| match item {
+        Answer::Named(name, answer) => Some((name.as_str(), &**answer)),
+        _ => None,
+    });
+    let named: BTreeMap<&str, &Answer> = named.collect::<Option<_>>()?;
+    (named.len() == items.len()).then_some(named)
 }
 
 fn hundredth(share: &Expression) -> Expression {
@@ -91,6 +146,11 @@ fn hundredth(share: &Expression) -> Expression {
 
 fn names(left: &Expression, right: &Expression) -> BTreeSet<String> {
     &left.variables() | &right.variables()
+}
+
+/// The formula that is zero where `name` is `formula`.
+fn line(name: &str, formula: &Expression) -> Expression {
+    difference(&Expression::Variable(name.to_owned()), formula)
 }
 
 fn difference(left: &Expression, right: &Expression) -> Expression {

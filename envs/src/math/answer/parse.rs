@@ -1,9 +1,13 @@
 //! Tokens to answers: sets, tuples, intervals, ratios and equations of formulas.
 
 use super::expression::Expression;
-use super::formula::formula;
-use super::token::{Spaced, Token, sign, tokens};
+use super::formula::{formula, measured};
+use super::spelling::{plain, unannounced, undecorated};
+use super::time::Time;
+use super::token::{Spaced, Token, sign, tokens, tokens_of_list};
+use super::unit::Unit;
 use super::word::word;
+use super::{matrix, relation};
 
 /// Longest answer that is parsed, in bytes.
 const LONGEST: usize = 4096;
@@ -15,6 +19,10 @@ const MOST_MEMBERS: usize = 100;
 pub enum Answer {
     /// A formula.
     One(Expression),
+    /// A formula and its unit, where that is a known one.
+    Measure(Expression, Unit),
+    /// A time of the day.
+    Time(Time),
     /// A formula in percent.
     Percent(Expression),
     /// Members in any order.
@@ -25,6 +33,13 @@ pub enum Answer {
     Equation(Expression, Expression),
     /// A union of sets or intervals.
     Union(Vec<Answer>),
+    /// Rows of cells.
+    Matrix(Vec<Vec<Answer>>),
+    /// What a name stands for: of a member of a list, `x = 2` beside `y = 3`; of a formula of another variable, `y = 2x`; and where it lies,
+    /// `x > 2`.
+    Named(String, Box<Answer>),
+    /// One of two readings: `100,200` is a number, or two.
+    Either(Box<Answer>, Box<Answer>),
     /// Anything else, as [`word()`] normalizes it.
     Word(String),
 }
@@ -33,47 +48,87 @@ impl Answer {
     /// What `text` means; `None` if it is empty or contradicts itself, as `8 = 9` and `nan` do. What is no mathematics is
     /// a [`Answer::Word`].
     pub fn read(text: &str) -> Option<Answer> {
-        let degrees = ["^\\circ", "^{\\circ}", "^\\degree"];
         // A point after a letter ends a sentence; after a digit it does no harm.
-        let text = text.trim().trim_end_matches('.');
-        let text = degrees.iter().fold(text.to_owned(), |text, degree| text.replace(degree, ""));
-        if text.len() <= LONGEST
-            && let Some(tokens) = tokens(&text)
-        {
+        let text = undecorated(text);
+        if text.len() > LONGEST {
+            return word(text).map(Answer::Word);
+        }
+        let text = unannounced(&plain(&unannounced(text)));
+        if let Some(time) = Time::read(&text) {
+            return Some(Answer::Time(time));
+        }
+        if let Some(answer) = matrix::read(&text).or_else(|| relation::read(&text)) {
+            return Some(answer);
+        }
+        if let Some(tokens) = tokens(&text) {
             if contradicts(&tokens) {
                 return None;
             }
             if let Some(answer) = structure(&tokens) {
-                return Some(answer);
+                let answer = answer.in_dollars(&text);
+                let list = tokens_of_list(&text).filter(|list| *list != tokens && !contradicts(list));
+                return Some(match list.and_then(|list| structure(&list)) {
+                    Some(list) if list != answer => Answer::Either(Box::new(answer), Box::new(list)),
+                    _ => answer,
+                });
             }
         }
         word(&text).filter(|word| word != "nan").map(Answer::Word)
     }
+
+    /// A number that `text` writes with a dollar sign, as such: not the signs around a formula.
+    fn in_dollars(self, text: &str) -> Answer {
+        let signs = text.matches('$').count();
+        match (self, Unit::dollar()) {
+            (Answer::One(amount), Some(unit))
+                if (text.contains("\\$") || signs % 2 == 1) && amount.variables().is_empty() =>
+            {
+                Answer::Measure(amount, unit)
+            }
+            (answer, _) => answer,
+        }
+    }
 }
 
 impl Answer {
+    /// The formula that it is, or says of something.
+    pub fn formula(&self) -> Option<&Expression> {
+        match self {
+            Answer::One(formula)
+            | Answer::Percent(formula)
+            | Answer::Measure(formula, _)
+            | Answer::Equation(_, formula) => Some(formula),
+            Answer::Named(_, answer) => answer.formula(),
+            Answer::Either(answer, _) => answer.formula(),
+            _ => None,
+        }
+    }
+
+    /// Its members or parts.
+    fn items(&self) -> &[Answer] {
+        match self {
+            Answer::Set(items) | Answer::Union(items) | Answer::Tuple(_, items) => items,
+            Answer::Named(_, answer) | Answer::Either(answer, _) => answer.items(),
+            _ => &[],
+        }
+    }
+
     /// Whether it contains no variable and no word.
     fn is_constant(&self) -> bool {
         match self {
-            Answer::One(formula) | Answer::Percent(formula) => formula.variables().is_empty(),
-            Answer::Set(items) | Answer::Union(items) | Answer::Tuple(_, items) => {
-                items.iter().all(Answer::is_constant)
+            Answer::Equation(..) | Answer::Word(_) | Answer::Matrix(_) => false,
+            Answer::Named(_, answer) => answer.is_constant(),
+            _ => {
+                self.formula().is_none_or(|formula| formula.variables().is_empty())
+                    && self.items().iter().all(Answer::is_constant)
             }
-            Answer::Equation(..) | Answer::Word(_) => false,
         }
     }
 
     /// Whether something in it is left to calculate: see [`Expression::is_unfinished`].
     pub fn is_unfinished(&self) -> bool {
-        match self {
-            Answer::One(formula) | Answer::Percent(formula) | Answer::Equation(_, formula) => {
-                formula.is_unfinished()
-            }
-            Answer::Set(items) | Answer::Union(items) | Answer::Tuple(_, items) => {
-                items.iter().any(Answer::is_unfinished)
-            }
-            Answer::Word(_) => false,
-        }
+        self.formula().is_some_and(Expression::is_unfinished)
+            || self.items().iter().any(Answer::is_unfinished)
     }
 }
 
@@ -128,10 +183,23 @@ fn items(tokens: &[Spaced]) -> Option<Vec<Answer>> {
     if parts.len() > MOST_MEMBERS {
         return None;
     }
-    parts.into_iter().filter(|part| !part.is_empty()).map(structure).collect()
+    parts.into_iter().filter(|part| !part.is_empty()).map(member).collect()
 }
 
-fn structure(tokens: &[Spaced]) -> Option<Answer> {
+/// A member of a list, with its name if it has one.
+fn member(tokens: &[Spaced]) -> Option<Answer> {
+    let answer = structure(tokens)?;
+    let sides = split(tokens, |spaced| sign(spaced) == Some('='));
+    Some(match sides.as_slice() {
+        [name, _] if !name.is_empty() && is_name(name) && answer.is_constant() => {
+            Answer::Named(name_of(name), Box::new(answer))
+        }
+        _ => answer,
+    })
+}
+
+/// What `tokens` say.
+pub(super) fn structure(tokens: &[Spaced]) -> Option<Answer> {
     if tokens.is_empty() {
         return None;
     }
@@ -179,7 +247,10 @@ fn structure(tokens: &[Spaced]) -> Option<Answer> {
         };
         return Some(Answer::Set(vec![with('+')?, with('-')?]));
     }
-    formula(tokens).map(Answer::One)
+    measured(tokens).map(|(formula, unit)| match unit {
+        Some(unit) => Answer::Measure(formula, unit),
+        None => Answer::One(formula),
+    })
 }
 
 /// Whether `tokens` say of different values that they are equal.
@@ -210,7 +281,21 @@ fn equation(before: &[&[Spaced]], right: &[Spaced]) -> Option<Answer> {
         (Answer::One(right), Some(left)) if !is_name(side) && !left.variables().is_empty() => {
             Some(Answer::Equation(left, right))
         }
+        // Of another variable, so that it may be a line.
+        (Answer::One(right), Some(Expression::Variable(name)))
+            if !right.variables().is_empty() && !right.variables().contains(&name) =>
+        {
+            Some(Answer::Named(name, Box::new(Answer::One(right))))
+        }
         (last, _) => Some(last),
+    }
+}
+
+/// A name as a text.
+fn name_of(tokens: &[Spaced]) -> String {
+    match tokens {
+        [Spaced { token: Token::Letter(name), .. }] => name.clone(),
+        _ => tokens.iter().map(|spaced| format!("{:?}", spaced.token)).collect(),
     }
 }
 

@@ -13,7 +13,7 @@ pub enum Token {
     Letter(String),
     /// A LaTeX command without its backslash, or a word of several letters.
     Word(String),
-    /// One of `+ - * / ^ _ ( ) [ ] { } , = % ! | ±`, `<` and `>` for the braces of sets, `u` for a union, `i` for
+    /// One of `+ - * / ^ _ ( ) [ ] { } , = % ! | ± °`, `<` and `>` for the braces of sets, `u` for a union, `i` for
     /// infinity, `∈`, and `:` of ratios.
     Sign(char),
 }
@@ -31,7 +31,8 @@ pub struct Spaced {
 const SHORT_WORDS: &str = "ln pi cm mm km kg mg ml ft in hr lb oz or";
 /// Commands that choose a size, a space or a font. They mean nothing in formulas and in prose alike.
 pub(super) const LAYOUT: &str = "left right quad qquad displaystyle textstyle big Big bigl bigr Bigl Bigr bigg limits \
-                                 mathbf bm boldsymbol operatorname";
+                                 mathbf bm boldsymbol operatorname boxed fbox bf rm it sf tt em bfseries small large Large \
+                                 LARGE huge Huge normalsize";
 /// Greek letters that serve as variables.
 const GREEK: &str = "alpha beta gamma delta theta lambda mu phi omega";
 /// Commands that are a sign.
@@ -58,11 +59,21 @@ pub(super) fn is_among(words: &str, word: &str) -> bool {
 
 /// Splits `text`; `None` if something in it is no mathematics, or brackets stand in too many others.
 pub fn tokens(text: &str) -> Option<Vec<Spaced>> {
+    split(text, true)
+}
+
+/// The same where a bare comma never belongs to a number: `1,234` are two.
+pub fn tokens_of_list(text: &str) -> Option<Vec<Spaced>> {
+    split(text, false)
+}
+
+fn split(text: &str, grouped: bool) -> Option<Vec<Spaced>> {
+    let letters = text.chars().collect();
     let mut lexer =
-        Lexer { letters: text.chars().collect(), at: 0, space: false, depth: 0, found: Vec::new() };
+        Lexer { letters, at: 0, space: false, grouped, open: Vec::new(), argument: false, found: Vec::new() };
     while let Some(letter) = lexer.letters.get(lexer.at).copied() {
         lexer.next(letter)?;
-        if lexer.depth > DEEPEST {
+        if lexer.open.len() > DEEPEST {
             return None;
         }
     }
@@ -74,8 +85,12 @@ struct Lexer {
     at: usize,
     /// White space came before `at`.
     space: bool,
-    /// Open brackets.
-    depth: usize,
+    /// Whether bare commas belong to numbers.
+    grouped: bool,
+    /// Of each open bracket, whether it is the brace of a command's argument: no list.
+    open: Vec<bool>,
+    /// A command came just before that leaves no token.
+    argument: bool,
     found: Vec<Spaced>,
 }
 
@@ -85,9 +100,12 @@ impl Lexer {
     }
 
     fn sign(&mut self, sign: char) {
+        let before = self.found.last().map(|spaced| &spaced.token);
+        let argument = std::mem::take(&mut self.argument)
+            || matches!(before, Some(Token::Word(_) | Token::Sign('^' | '_' | '}' | ']')));
         match sign {
-            '(' | '[' | '{' | '<' => self.depth += 1,
-            ')' | ']' | '}' | '>' => self.depth = self.depth.saturating_sub(1),
+            '(' | '[' | '{' | '<' => self.open.push(sign == '{' && argument),
+            ')' | ']' | '}' | '>' => drop(self.open.pop()),
             _ => {}
         }
         self.push(Token::Sign(sign));
@@ -102,7 +120,7 @@ impl Lexer {
 
     fn next(&mut self, letter: char) -> Option<()> {
         match letter {
-            '$' | '€' | '£' | '~' | '°' | '\u{200b}' => self.at += 1,
+            '$' | '€' | '£' | '~' | '\u{200b}' => self.at += 1,
             _ if letter.is_whitespace() => {
                 self.space = true;
                 self.at += 1;
@@ -114,7 +132,8 @@ impl Lexer {
                 self.push(Token::Number(BigRational::from_integer(digits.parse().ok()?), false));
             }
             '0'..='9' | '.' => {
-                let (number, rounded, next) = number(&self.letters, self.at, self.depth)?;
+                let bare = self.grouped && self.open.last().is_none_or(|argument| *argument);
+                let (number, rounded, next) = number(&self.letters, self.at, bare)?;
                 self.push(Token::Number(number, rounded));
                 self.at = next;
             }
@@ -141,13 +160,14 @@ impl Lexer {
                     '÷' => self.sign('/'),
                     '∞' => self.sign('i'),
                     '∪' => self.sign('u'),
+                    '¢' => self.push(Token::Word("cents".to_owned())),
                     ';' => self.sign(','),
                     '*' if self.letters.get(self.at) == Some(&'*') => {
                         self.at += 1;
                         self.sign('^');
                     }
                     '+' | '-' | '*' | '/' | '^' | '_' | '(' | ')' | '[' | ']' | '{' | '}' | ',' | '='
-                    | '%' | '!' | '|' | '±' | '∈' | ':' => self.sign(letter),
+                    | '%' | '!' | '|' | '±' | '∈' | ':' | '°' => self.sign(letter),
                     _ => return None,
                 }
             }
@@ -181,7 +201,8 @@ impl Lexer {
                 self.sign('<');
                 self.sign('>');
             }
-            "text" | "mathrm" | "textbf" | "mbox" | "textit" => {
+            // What is left of text are words.
+            "text" => {
                 let ends_value = matches!(
                     self.found.last(),
                     Some(Spaced { token: Token::Number(..) | Token::Sign(')' | '}' | ']'), .. })
@@ -199,13 +220,16 @@ impl Lexer {
                     });
                 }
             }
-            // Inequalities are compared as words.
+            // Not `sec`, which is a unit.
+            "sec" => self.push(Token::Word("secant".to_owned())),
+            "csc" => self.push(Token::Word("cosecant".to_owned())),
+            "cot" => self.push(Token::Word("cotangent".to_owned())),
+            // Inequalities are read before, or compared as words.
             "le" | "leq" | "leqslant" | "ge" | "geq" | "geqslant" | "lt" | "gt" | "ne" | "neq" => {
                 return None;
             }
-            // Degrees leave the number as it is.
-            "degree" | "circ" => {}
-            name if is_among(LAYOUT, name) => {}
+            "circ" => self.sign('°'),
+            name if is_among(LAYOUT, name) => self.argument = true,
             _ if is_among(GREEK, &name) => self.push(Token::Letter(name)),
             _ => self.push(Token::Word(name)),
         }
@@ -238,20 +262,47 @@ fn braces(letters: &[char], at: usize) -> Option<(String, usize)> {
     (next < letters.len()).then_some((inside, next + 1))
 }
 
-/// The number at `at`, whether it is a decimal, and where it ends. Outside of brackets, commas between groups of three
-/// digits belong to it.
-fn number(letters: &[char], at: usize, depth: usize) -> Option<(BigRational, bool, usize)> {
-    const MARKS: [&[char]; 3] = [&[','], &['\\', ','], &['{', ',', '}']];
+/// Marks between groups of three digits: those that also separate the members of a list, those that may stand before a fraction, and
+/// those that mean nothing else.
+const COMMAS: [&str; 4] = [",\\,", ",~", ", \\,", ","];
+const SPACES: [&str; 9] = ["\u{202f}", "\u{2009}", "\u{a0}", "\\ ", "\\;", "~", " ", "\\:", "\u{2008}"];
+const MARKS: [&str; 8] = [",\\! ", ",\\!", "{,}", "\\,", "\\!", "_", "'", "\u{2019}"];
+
+/// Whether `letters` begin with `text`.
+fn begin_with(letters: &[char], text: &str) -> bool {
+    text.chars().enumerate().all(|(at, letter)| letters.get(at) == Some(&letter))
+}
+
+/// The groups of three digits from `at` on, and where they end: all after the same mark, or none.
+fn groups(letters: &[char], at: usize, bare: bool) -> (String, usize) {
+    let is_digit = |at: usize| letters.get(at).is_some_and(char::is_ascii_digit);
+    let three = |from: usize| (from..from + 3).all(is_digit) && !is_digit(from + 3);
+    let commas = COMMAS.iter().filter(|_| bare);
+    for mark in MARKS.iter().chain(commas).chain(&SPACES) {
+        let (mut next, mut digits) = (at, String::new());
+        while begin_with(&letters[next..], mark) && three(next + mark.chars().count()) {
+            next += mark.chars().count() + 3;
+            digits.extend(&letters[next - 3..next]);
+        }
+        // `2 125/250` is a mixed number.
+        let rest = || letters[next..].iter().find(|letter| **letter != ' ');
+        if next > at && !(SPACES.contains(mark) && rest() == Some(&'/')) {
+            return (digits, next);
+        }
+    }
+    (String::new(), at)
+}
+
+/// The number at `at`, whether it is a decimal, and where it ends. Marks between groups of three digits belong to it, a `bare`
+/// comma where it does not separate the members of a list.
+fn number(letters: &[char], at: usize, bare: bool) -> Option<(BigRational, bool, usize)> {
     let digits_at = |from: usize| letters[from..].iter().take_while(|letter| letter.is_ascii_digit()).count();
     let mut next = at + digits_at(at);
     let mut digits: String = letters[at..next].iter().collect();
-    while depth == 0
-        && (1..=3).contains(&digits_at(at))
-        && let Some(mark) = MARKS.iter().find(|mark| letters[next..].starts_with(mark))
-        && digits_at(next + mark.len()) == 3
-    {
-        next += mark.len() + 3;
-        digits.extend(&letters[next - 3..next]);
+    if (1..=3).contains(&digits.len()) {
+        let (more, end) = groups(letters, next, bare);
+        digits.push_str(&more);
+        next = end;
     }
     let mut places = 0;
     let mut rounded = false;
