@@ -8,8 +8,8 @@
 //!
 //! | attempt | what stops it |
 //! |---|---|
-//! | network | a network namespace without interfaces; the system call filter refuses sockets |
-//! | files | its own root file system: system libraries and Python, read-only; an empty `/tmp` of limited size, deleted afterwards; no `/proc`, `/sys`, `/home`, `/etc` |
+//! | network | a network namespace without interfaces; the system call filter refuses sockets, but for a connected pair of its own |
+//! | files | its own root file system: system libraries, time zones and Python, read-only; an empty `/tmp` of limited size, deleted afterwards; no `/proc`, `/sys`, `/home`, `/etc` |
 //! | environment variables | none are set |
 //! | other processes | a PID namespace of its own: no other process can be seen, signalled or traced |
 //! | locks on library files | a lock succeeds and excludes nobody |

@@ -15,7 +15,7 @@ use record::stream::with_earlier;
 use serde_json::{Value, json};
 
 /// What the stages before say of groups that are not in the stream.
-pub struct LeftOut {
+pub struct DroppedGroups {
     /// Groups that rollout wrote for each agent.
     played: BTreeMap<String, u64>,
     /// Groups that a later stage left out, by reason.
@@ -24,10 +24,10 @@ pub struct LeftOut {
     pub step: Option<u64>,
 }
 
-impl LeftOut {
+impl DroppedGroups {
     /// What these `end` lines say.
-    pub fn of(ends: &[End]) -> LeftOut {
-        let mut left_out = LeftOut { played: BTreeMap::new(), reasons: BTreeMap::new(), step: None };
+    pub fn of(ends: &[End]) -> DroppedGroups {
+        let mut left_out = DroppedGroups { played: BTreeMap::new(), reasons: BTreeMap::new(), step: None };
         for end in with_earlier(ends) {
             left_out.step = left_out.step.or(end.step);
             if let Some(agents) = end.counts.get("agents").and_then(Value::as_object) {

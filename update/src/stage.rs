@@ -30,7 +30,7 @@ use crate::policy_update::PolicyUpdate;
 use crate::ranks::{self, Input, PolicyRanks, Ranks};
 use crate::reader::{self, Arrival, SampleReader, Unbounded};
 use crate::samples::{Needs, Samples};
-use crate::skipped::LeftOut;
+use crate::skipped::DroppedGroups;
 
 /// Runs the stage.
 ///
@@ -120,7 +120,7 @@ fn run_part<R: Read, W: Write>(
     }
     input.samples.iter_mut().for_each(Samples::sort);
     input.sampled_in_f32 = reader::sampled_in_f32(stream.ends());
-    let left_out = LeftOut::of(stream.ends());
+    let left_out = DroppedGroups::of(stream.ends());
     let reading = started.elapsed().as_secs_f64();
 
     // Without samples a dry run plans for the model's sizes alone.
@@ -180,7 +180,7 @@ fn check_directories(arguments: &Arguments, ownership: &Ownership) -> Result<()>
 fn work<W: Write>(
     (arguments, processes): (&Arguments, &PolicyRanks),
     (ownership, references): (&Ownership, &Ownership),
-    (input, left_out): (&SampleReader, &LeftOut),
+    (input, left_out): (&SampleReader, &DroppedGroups),
     output: &mut Output<W>,
     kept: &mut [Option<Kept>],
     times: &mut Map<String, Value>,
@@ -241,7 +241,7 @@ fn work<W: Write>(
 fn skip(
     (arguments, ownership): (&Arguments, &Ownership),
     input: &SampleReader,
-    left_out: &LeftOut,
+    left_out: &DroppedGroups,
 ) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     for (index, (owned, samples)) in ownership.owners().iter().zip(&input.samples).enumerate() {

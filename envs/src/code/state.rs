@@ -99,8 +99,8 @@ impl Episode<Instance> {
     /// Takes the coder's answer; what it earns.
     fn code(&mut self, text: &str) -> Result<Outcome> {
         let asked = match &self.problem.problem.function {
-            Some(name) => fences::Asked::Function(name),
-            None => fences::Asked::Input,
+            Some(name) => fences::Wanted::Function(name),
+            None => fences::Wanted::Input,
         };
         let program = if self.is_compact() { compact::program(text) } else { fences::program(text, asked) };
         let tests = &self.problem.problem.tests;

@@ -158,7 +158,7 @@ impl Episode<MathProblem> {
                 let shown = if value.is_some() { words.collect() } else { " none".to_owned() };
                 (true, shown, value.map(|value| value.to_string()))
             }
-            (Encoding::Full, true) => match fences::program(text, fences::Asked::Anything) {
+            (Encoding::Full, true) => match fences::program(text, fences::Wanted::Anything) {
                 None => (false, "(no program)".to_owned(), None),
                 Some(source) => {
                     let (ran, output) = python(&source, self.problem.spec.wall)?;

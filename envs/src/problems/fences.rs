@@ -21,7 +21,7 @@ pub struct Fence {
 
 /// What a program is asked to do, by which its block is told from an example of its use.
 #[derive(Clone, Copy, Debug)]
-pub enum Asked<'a> {
+pub enum Wanted<'a> {
     /// Anything: the last block.
     Anything,
     /// To read its input.
@@ -30,13 +30,13 @@ pub enum Asked<'a> {
     Function(&'a str),
 }
 
-impl Asked<'_> {
+impl Wanted<'_> {
     fn is_done_by(self, source: &str) -> bool {
         let inputs = ["input(", "stdin", "open(0", "fileinput"];
         match self {
-            Asked::Anything => true,
-            Asked::Input => inputs.iter().any(|name| source.contains(name)),
-            Asked::Function(name) => {
+            Wanted::Anything => true,
+            Wanted::Input => inputs.iter().any(|name| source.contains(name)),
+            Wanted::Function(name) => {
                 let is_method = |line: &str| defined(line) == Some(name);
                 definitions(source).any(|found| found == name)
                     || source.lines().any(|line| line.starts_with("class Solution"))
@@ -47,7 +47,7 @@ impl Asked<'_> {
 }
 
 /// The program in `text`, if there is one.
-pub fn program(text: &str, asked: Asked<'_>) -> Option<String> {
+pub fn program(text: &str, asked: Wanted<'_>) -> Option<String> {
     let text = answer(text);
     let fences = fences(text);
     let python = |fence: &&Fence| matches!(fence.language.as_str(), "python" | "python3" | "py" | "py3");
@@ -140,9 +140,9 @@ mod tests {
             "1. Like this:\n   ```python\n   print(1)\n   ```\n",
             "````python\nprint(1)\n````",
         ] {
-            assert_eq!(program(text, Asked::Anything), want, "{text}");
+            assert_eq!(program(text, Wanted::Anything), want, "{text}");
         }
-        let program = |text: &str| program(text, Asked::Anything);
+        let program = |text: &str| program(text, Wanted::Anything);
         assert_eq!(program("print(1)\n").as_deref(), Some("print(1)"));
         assert_eq!(program("```python\nprint('```')\n```").as_deref(), Some("print('```')\n"));
         for text in ["", " \n", "```python\n```", "<think>print(1)</think>"] {
@@ -155,7 +155,7 @@ mod tests {
         let block = |source: &str| format!("```python\n{source}\n```\n");
         let (solution, helper) = ("def f(x):\n    return x + 1", "def g(x):\n    return x");
         let (calls, usage) = ("def f(x):\n    return g(x) + 1", "assert f(1) == 2");
-        let function = Asked::Function("f");
+        let function = Wanted::Function("f");
         for (blocks, asked, want) in [
             (&[solution, usage][..], function, &[solution][..]),
             (&[solution, "print(f(41))"], function, &[solution]),
@@ -173,9 +173,9 @@ mod tests {
                 &["class Solution:\n    def f(self, x):\n        return x"],
             ),
             (&["f = lambda x: x", usage], function, &["f = lambda x: x"]),
-            (&["n = int(input())\nprint(n)", "assert True"], Asked::Input, &["n = int(input())\nprint(n)"]),
-            (&[helper, "print(g(int(input())))"], Asked::Input, &[helper, "print(g(int(input())))"]),
-            (&[helper, "print(g(42))"], Asked::Anything, &[helper, "print(g(42))"]),
+            (&["n = int(input())\nprint(n)", "assert True"], Wanted::Input, &["n = int(input())\nprint(n)"]),
+            (&[helper, "print(g(int(input())))"], Wanted::Input, &[helper, "print(g(int(input())))"]),
+            (&[helper, "print(g(42))"], Wanted::Anything, &[helper, "print(g(42))"]),
             // Nothing does what is asked: the last.
             (&["x = 1", "y = 2"], function, &["y = 2"]),
         ] {
@@ -194,7 +194,7 @@ mod tests {
             let found = fences(&text);
             proptest::prop_assert!(found.iter().all(|fence| fence.begin < fence.end && fence.end <= text.len()));
             proptest::prop_assert!(found.windows(2).all(|pair| pair[0].end <= pair[1].begin));
-            let _ = (program(&text, Asked::Input), program(&text, Asked::Function("f")));
+            let _ = (program(&text, Wanted::Input), program(&text, Wanted::Function("f")));
         }
     }
 }

@@ -71,8 +71,10 @@ impl Answer {
             (Answer::Named(_, one), other) => one.same(other),
             (one, Answer::Named(_, other)) => one.same(other),
             (Answer::Time(one), Answer::Time(other)) => one.same(*other),
-            (Answer::Time(time), other) => time.ratio().is_some_and(|ratio| Answer::One(ratio).same(other)),
-            (one, Answer::Time(time)) => time.ratio().is_some_and(|ratio| one.same(&Answer::One(ratio))),
+            (Answer::Time(time), other) => {
+                time.number().is_some_and(|number| Answer::One(number).same(other))
+            }
+            (one, Answer::Time(time)) => time.number().is_some_and(|number| one.same(&Answer::One(number))),
             (Answer::Measure(amount, unit), Answer::Measure(other, other_unit)) => {
                 equal(unit.convert(amount, other_unit).as_ref().unwrap_or(amount), other)
             }

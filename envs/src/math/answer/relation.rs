@@ -28,7 +28,8 @@ const SPELLINGS: [(&str, char); 16] = [
 
 /// The intervals that `text` says a variable lies in; `None` where it says something else.
 pub fn read(text: &str) -> Option<Answer> {
-    let parts: Vec<&str> = text.split(" or ").flat_map(|part| part.split("\\text{ or }")).collect();
+    let text = text.replace("\\text{ or }", " or ").replace("\\text{or}", " or ");
+    let parts: Vec<&str> = text.split(" or ").collect();
     let intervals: Vec<(String, Answer)> = parts.iter().map(|part| interval(part)).collect::<Option<_>>()?;
     let name = intervals.first()?.0.clone();
     if intervals.iter().any(|(other, _)| *other != name) {

@@ -166,6 +166,8 @@ fn the_same_in_other_words() {
         ("5 > x \\geq 2", "[2, 5)"),
         ("x < -1 or x > 2", "(-\\infty, -1) \\cup (2, \\infty)"),
         ("x <= 5", "(-\\infty, 5]"),
+        ("x < 2 \\text{ or } x > 3", "(-\\infty,2)\\cup(3,\\infty)"),
+        ("6 \\text{ p.m.}", "6"),
         // Lines in two forms.
         ("y = -\\frac12 x + \\frac34", "2x+4y-3=0"),
         ("y = 2x + 1", "x = \\frac{y-1}{2}"),

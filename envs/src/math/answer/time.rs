@@ -55,10 +55,14 @@ impl Time {
         half && self.minute == other.minute
     }
 
-    /// The ratio that it may be.
-    pub fn ratio(self) -> Option<Expression> {
+    /// The number that it may be: a ratio, or an hour (`6 p.m.`).
+    pub fn number(self) -> Option<Expression> {
         let [hour, minute] = [self.hour, self.minute].map(|part| Expression::whole(part.into()));
-        (self.afternoon.is_none() && self.minute > 0).then(|| Expression::quotient(hour, minute))
+        match (self.afternoon, self.minute) {
+            (Some(_), 0) => Some(hour),
+            (None, 1..) => Some(Expression::quotient(hour, minute)),
+            _ => None,
+        }
     }
 }
 
