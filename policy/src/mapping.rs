@@ -3,6 +3,7 @@
 //! A page beyond the end of a mapped file is a SIGBUS, which would end the program without a word. A handler names the file and ends
 //! the program as an error of reading does. Left out: going on without the file.
 
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::ops::Deref;
@@ -17,7 +18,7 @@ use record::stage;
 
 use crate::json::show;
 
-/// Files that are told by name at the same time; further ones are called a file.
+/// Files that are told by name at the same time.
 const MOST: usize = 512;
 const HINT: &str = "another program wrote to it or cut it: copy or download it again, and change it only by renaming a new file over it";
 
@@ -56,7 +57,7 @@ impl Mapping {
         let free =
             |slot: &&Slot| slot.start.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         let slot = SLOTS.iter().find(free).inspect(|slot| {
-            let name = std::ffi::CString::new(show(path)).unwrap_or_default();
+            let name = CString::new(show(path)).unwrap_or_default();
             slot.name.store(name.into_raw(), Ordering::Relaxed);
             slot.bytes.store(map.len(), Ordering::Relaxed);
             slot.start.store(map.as_ptr() as usize, Ordering::Release);
@@ -86,7 +87,7 @@ impl Drop for Mapping {
         slot.start.store(1, Ordering::Release);
         let name = slot.name.swap(ptr::null_mut(), Ordering::AcqRel);
         // SAFETY: the pointer is that of `into_raw`, and no longer in the slot.
-        drop(unsafe { std::ffi::CString::from_raw(name) });
+        drop(unsafe { CString::from_raw(name) });
         slot.start.store(0, Ordering::Release);
     }
 }
@@ -103,7 +104,7 @@ fn install() {
     }
 }
 
-/// Says which file was cut, and ends the program; any other SIGBUS ends it as by default.
+/// Says which file was cut, and ends the program; any other SIGBUS is told and ends it as by default.
 extern "C" fn told(_: libc::c_int, information: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the system hands over a valid structure, and that of SIGBUS has an address.
     let address = unsafe { (*information).si_addr() } as usize;
@@ -112,14 +113,10 @@ extern "C" fn told(_: libc::c_int, information: *mut libc::siginfo_t, _: *mut li
         // To whole pages, as far as the system maps.
         start > 1 && (start..start + slot.bytes.load(Ordering::Relaxed) + (1 << 16)).contains(&address)
     };
-    let Some(slot) = SLOTS.iter().find(holds) else {
-        // SAFETY: the default action; the instruction is repeated.
-        unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
-        return;
-    };
-    let name = slot.name.load(Ordering::Relaxed);
+    let slot = SLOTS.iter().find(holds);
+    let name = slot.map_or(ptr::null_mut(), |slot| slot.name.load(Ordering::Relaxed));
     // SAFETY: a text that ends with NUL, as long as its file is mapped.
-    let name = if name.is_null() { &[][..] } else { unsafe { std::ffi::CStr::from_ptr(name) }.to_bytes() };
+    let name = if name.is_null() { &b"a file"[..] } else { unsafe { CStr::from_ptr(name) }.to_bytes() };
     let parts: [&[u8]; 6] = [
         stage::name().as_bytes(),
         b": ",
@@ -132,8 +129,13 @@ extern "C" fn told(_: libc::c_int, information: *mut libc::siginfo_t, _: *mut li
         // SAFETY: the bytes are valid for their length. A closed stderr leaves nobody to tell.
         unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len()) };
     }
-    // SAFETY: ends the process at once.
-    unsafe { libc::_exit(IO.into()) }
+    match slot {
+        // SAFETY: ends the process at once.
+        Some(_) => unsafe { libc::_exit(IO.into()) },
+        // One that a library has mapped, such as ONNX Runtime, or faulty memory.
+        // SAFETY: the default action, when the instruction is repeated.
+        None => unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) },
+    };
 }
 
 #[cfg(test)]
