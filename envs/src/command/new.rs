@@ -67,8 +67,10 @@ impl New {
         }
         let module = name.replace('-', "_");
         if PYTHON.split_whitespace().any(|taken| taken == module) {
-            return Err(Failure::usage(format!("{module}.py would stand in for the module {module} that programs in Python import"))
-                .hint(format!("choose another name, such as {name}-game")));
+            return Err(Failure::usage(format!(
+                "{module}.py would stand in for the module {module} that programs in Python import"
+            ))
+            .hint(format!("choose another name, such as {name}-game")));
         }
         let path = self.dir.join(format!("{module}.py"));
         let text = SKELETON.replace("FILE", &path.display().to_string()).replace("NAME", name);
