@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::failure::{Failure, Result};
-pub use crate::signal::Input;
+pub use crate::signal::InputFile;
 use crate::stage::interrupted;
 use crate::write;
 
@@ -160,8 +160,8 @@ fn not_regular() -> io::Error {
 ///
 /// # Errors
 /// The system's.
-pub fn open(path: &Path) -> io::Result<Input> {
-    File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).map(Input)
+pub fn open(path: &Path) -> io::Result<InputFile> {
+    File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).map(InputFile)
 }
 
 /// Opens a file of a run or a policy; one that is no regular file is refused, never waited for.
@@ -169,7 +169,7 @@ pub fn open(path: &Path) -> io::Result<Input> {
 /// # Errors
 /// The system's.
 pub fn regular(path: &Path) -> io::Result<File> {
-    let Input(file) = open(path)?;
+    let InputFile(file) = open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
 }
 

@@ -66,9 +66,9 @@ impl Read for Stdin {
 
 /// A file that was opened without waiting, such as a FIFO; a read waits for bytes, and ends as that of [`Stdin`].
 #[derive(Debug)]
-pub struct Input(pub(crate) File);
+pub struct InputFile(pub(crate) File);
 
-impl Read for Input {
+impl Read for InputFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             wait(self.0.as_raw_fd())?;
